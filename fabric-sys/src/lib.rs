@@ -1,0 +1,1 @@
+//! Raw bindings to libfabric, loaded at run time.

@@ -1,0 +1,1 @@
+//! Raw bindings to libnccl, loaded at run time.

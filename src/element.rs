@@ -1,0 +1,232 @@
+//! Element types and reduction operators, shared by all backends.
+
+use std::fmt;
+use std::str::FromStr;
+
+use half::{bf16, f16};
+
+/// The type of a buffer's elements, in the order of `ncclDataType_t`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum DataType {
+    /// `i8`
+    Int8,
+    /// `u8`
+    Uint8,
+    /// `i32`
+    Int32,
+    /// `u32`
+    Uint32,
+    /// `i64`
+    Int64,
+    /// `u64`
+    Uint64,
+    /// `half::f16`: IEEE 754 binary16
+    Float16,
+    /// `f32`
+    Float32,
+    /// `f64`
+    Float64,
+    /// `half::bf16`: bfloat16
+    Bfloat16,
+}
+
+impl DataType {
+    /// Every type, in NCCL's order.
+    pub const ALL: [Self; 10] = [
+        Self::Int8,
+        Self::Uint8,
+        Self::Int32,
+        Self::Uint32,
+        Self::Int64,
+        Self::Uint64,
+        Self::Float16,
+        Self::Float32,
+        Self::Float64,
+        Self::Bfloat16,
+    ];
+
+    /// Bytes of one element.
+    #[must_use]
+    pub const fn size(self) -> usize {
+        match self {
+            Self::Int8 | Self::Uint8 => 1,
+            Self::Float16 | Self::Bfloat16 => 2,
+            Self::Int32 | Self::Uint32 | Self::Float32 => 4,
+            Self::Int64 | Self::Uint64 | Self::Float64 => 8,
+        }
+    }
+
+    /// The name that nccl-tests uses: `float`, `half`, `bfloat16`, `int8`, ...
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Int8 => "int8",
+            Self::Uint8 => "uint8",
+            Self::Int32 => "int32",
+            Self::Uint32 => "uint32",
+            Self::Int64 => "int64",
+            Self::Uint64 => "uint64",
+            Self::Float16 => "half",
+            Self::Float32 => "float",
+            Self::Float64 => "double",
+            Self::Bfloat16 => "bfloat16",
+        }
+    }
+
+    /// The Rust name, accepted beside [`DataType::name`] when parsing: `f32`, `f16`, `bf16`, `i8`, ...
+    #[must_use]
+    pub const fn rust_name(self) -> &'static str {
+        match self {
+            Self::Int8 => "i8",
+            Self::Uint8 => "u8",
+            Self::Int32 => "i32",
+            Self::Uint32 => "u32",
+            Self::Int64 => "i64",
+            Self::Uint64 => "u64",
+            Self::Float16 => "f16",
+            Self::Float32 => "f32",
+            Self::Float64 => "f64",
+            Self::Bfloat16 => "bf16",
+        }
+    }
+
+    /// Whether the type is a floating-point type.
+    #[must_use]
+    pub const fn is_float(self) -> bool {
+        matches!(self, Self::Float16 | Self::Float32 | Self::Float64 | Self::Bfloat16)
+    }
+}
+
+/// A reduction operator that every backend has built in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ReduceOp {
+    /// Sum; integers wrap.
+    Sum,
+    /// Product; integers wrap.
+    Prod,
+    /// Largest value.
+    Max,
+    /// Smallest value.
+    Min,
+    /// Sum divided by the number of ranks; integers truncate toward zero.
+    Avg,
+}
+
+impl ReduceOp {
+    /// Every operator, in NCCL's order.
+    pub const ALL: [Self; 5] = [Self::Sum, Self::Prod, Self::Max, Self::Min, Self::Avg];
+
+    /// The name that nccl-tests uses.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sum => "sum",
+            Self::Prod => "prod",
+            Self::Max => "max",
+            Self::Min => "min",
+            Self::Avg => "avg",
+        }
+    }
+}
+
+/// A text that names no element type or operator.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{text}' is none of {known}")]
+pub struct UnknownName {
+    text: String,
+    known: String,
+}
+
+fn parse<T: Copy>(text: &str, all: &[T], names: fn(T) -> [&'static str; 2]) -> Result<T, UnknownName> {
+    all.iter().copied().find(|&value| names(value).contains(&text)).ok_or_else(|| UnknownName {
+        text: text.to_owned(),
+        known: all.iter().map(|&value| names(value)[0]).collect::<Vec<_>>().join(", "),
+    })
+}
+
+impl FromStr for DataType {
+    type Err = UnknownName;
+
+    fn from_str(text: &str) -> Result<Self, UnknownName> {
+        parse(text, &Self::ALL, |value| [value.name(), value.rust_name()])
+    }
+}
+
+impl FromStr for ReduceOp {
+    type Err = UnknownName;
+
+    fn from_str(text: &str) -> Result<Self, UnknownName> {
+        parse(text, &Self::ALL, |value| [value.name(), value.name()])
+    }
+}
+
+impl fmt::Display for DataType {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(self.name())
+    }
+}
+
+impl fmt::Display for ReduceOp {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(self.name())
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A Rust type whose values collectives can move and reduce.
+///
+/// # Safety
+/// Sealed: `DATA_TYPE` describes exactly the memory of `Self`, and every bit pattern is a valid value.
+pub unsafe trait Element:
+    sealed::Sealed + Copy + Default + fmt::Debug + PartialEq + Send + Sync + 'static
+{
+    /// The type's tag.
+    const DATA_TYPE: DataType;
+}
+
+macro_rules! elements {
+    ($($type:ty => $tag:ident),* $(,)?) => {$(
+        impl sealed::Sealed for $type {}
+        // SAFETY: the tag names this very type (asserted by size below); numbers have no invalid bit patterns.
+        unsafe impl Element for $type {
+            const DATA_TYPE: DataType = DataType::$tag;
+        }
+        const _: () = assert!(size_of::<$type>() == DataType::$tag.size());
+    )*};
+}
+
+elements! {
+    i8 => Int8,
+    u8 => Uint8,
+    i32 => Int32,
+    u32 => Uint32,
+    i64 => Int64,
+    u64 => Uint64,
+    f16 => Float16,
+    f32 => Float32,
+    f64 => Float64,
+    bf16 => Bfloat16,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_names_parse_and_unknown_names_list_the_known_ones() {
+        for data_type in DataType::ALL {
+            assert_eq!(data_type.name().parse(), Ok(data_type));
+            assert_eq!(data_type.rust_name().parse(), Ok(data_type));
+        }
+        for op in ReduceOp::ALL {
+            assert_eq!(op.name().parse(), Ok(op));
+        }
+        let error = "nonsense".parse::<ReduceOp>().unwrap_err();
+        assert_eq!(error.to_string(), "'nonsense' is none of sum, prod, max, min, avg");
+    }
+}
