@@ -1,3 +1,5 @@
+// E0502
+
 use collectives::nccl::{Error, Memory};
 
 fn main() {}

@@ -1,3 +1,5 @@
+// E0505
+
 use collectives::nccl::{Error, Memory};
 
 fn main() {}

@@ -1,3 +1,5 @@
+// E0596
+
 use collectives::nccl::{Error, Memory};
 
 fn main() {}

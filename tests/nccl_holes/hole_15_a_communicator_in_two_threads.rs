@@ -1,3 +1,5 @@
+// E0277
+
 use collectives::nccl::Communicator;
 
 fn main() {}

@@ -1,3 +1,5 @@
+// E0597 E0505
+
 use collectives::ReduceOp::Sum;
 use collectives::nccl::{Communicator, Error, Library, group};
 use cudarc::driver::CudaSlice;

@@ -1,3 +1,5 @@
+// E0277
+
 use collectives::{DataType, Element};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -1,3 +1,5 @@
+// E0277
+
 use collectives::ReduceOp::Max;
 use collectives::nccl::{Communicator, Error};
 use cudarc::driver::CudaSlice;

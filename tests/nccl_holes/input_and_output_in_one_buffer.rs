@@ -1,3 +1,5 @@
+// E0502
+
 use collectives::ReduceOp::Sum;
 use collectives::nccl::{Communicator, Error};
 use cudarc::driver::CudaSlice;
