@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use cudarc::driver::DriverError;
+use cudarc::driver::sys::CUresult;
 use nccl_sys::{LoadError, MissingSymbol, Version, ncclResult_t};
 
 /// A result code of NCCL. Newer libraries may return codes that this build does not know.
@@ -80,7 +81,7 @@ pub enum Error {
         reason: String,
     },
     /// A call of the CUDA driver failed.
-    #[error("{operation} failed: {error}")]
+    #[error("{operation} failed: {error}; {}", cuda_advice(*error))]
     Cuda {
         /// The driver's function.
         operation: &'static str,
@@ -235,6 +236,14 @@ impl fmt::Display for Needed {
             Self::Exactly(count) => write!(formatter, "exactly {count}"),
             Self::MultipleOf(count) => write!(formatter, "a multiple of {count}, one part for each rank"),
         }
+    }
+}
+
+fn cuda_advice(error: DriverError) -> &'static str {
+    match error.0 {
+        CUresult::CUDA_ERROR_OUT_OF_MEMORY => "the device has too little free memory: see nvidia-smi",
+        CUresult::CUDA_ERROR_INVALID_DEVICE => "see device_count for the devices that there are",
+        _ => "nvidia-smi and the kernel's log (dmesg) show the state of the device",
     }
 }
 

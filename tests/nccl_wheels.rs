@@ -1,0 +1,67 @@
+//! The safe NCCL layer on the real libnccl of several versions, as far as it goes without a GPU.
+//!
+//! `cargo xtask wheels nccl` fetches the libraries.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // tests
+#![cfg(feature = "nccl")]
+
+use std::env;
+use std::path::PathBuf;
+
+use collectives::nccl::{Error, Library, UniqueId, group};
+use nccl_sys::Nccl;
+
+fn library(version: &str) -> Library {
+    let named = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let root = named("NCCL_BENCH_WHEELS").unwrap_or_else(|| {
+        let cache = named("XDG_CACHE_HOME").or_else(|| named("HOME").map(|home| home.join(".cache")));
+        cache.expect("HOME is set").join("nccl-bench")
+    });
+    let path = root.join("nccl").join(version).join("lib/libnccl.so.2");
+    assert!(path.exists(), "{} is missing: run `cargo xtask wheels nccl`", path.display());
+    // SAFETY: NVIDIA's own library.
+    Library::from_raw(Box::leak(Box::new(unsafe { Nccl::from_path(path) }.unwrap())))
+}
+
+/// One test for each version, so that nextest loads one per process.
+fn check(version: &str) {
+    let library = library(version);
+    assert_eq!(library.version().to_string(), version);
+
+    let (first, second) = (UniqueId::new(library).unwrap(), UniqueId::new(library).unwrap());
+    assert_ne!(first, second);
+    assert_eq!(UniqueId::from_bytes(*first.as_bytes()), first);
+
+    // A cancelled group leaves the thread as it was: the next ones start and end.
+    assert_eq!(group(library, |_| Ok(1)).unwrap(), 1);
+    for _ in 0..2 {
+        let cancelled: Result<(), _> = group(library, |_| Err(Error::Rank { rank: 2, size: 1 }));
+        assert!(matches!(cancelled, Err(Error::Rank { rank: 2, size: 1 })));
+        assert_eq!(group(library, |_| Ok(2)).unwrap(), 2);
+    }
+}
+
+#[test]
+fn nccl_2_18() {
+    check("2.18.3");
+}
+
+#[test]
+fn nccl_2_24() {
+    check("2.24.3");
+}
+
+#[test]
+fn nccl_2_28() {
+    check("2.28.9");
+}
+
+#[test]
+fn nccl_2_30() {
+    check("2.30.7");
+}
+
+#[test]
+fn nccl_2_32() {
+    check("2.32.3");
+}
