@@ -683,6 +683,19 @@ fn a_library_without_a_function_answers_instead_of_failing() {
     assert_eq!(ancient.reason, "NCCL 2.14.3 is older than 2.18, the oldest that is supported");
 }
 
+/// NCCL before 2.23 reads and writes the buffers of other GPUs of its process directly.
+#[test]
+fn memory_of_the_pool_is_opened_to_other_gpus_for_old_libraries() {
+    let fake = Fake::new();
+    let stream = fake.stream(1);
+    fake.log();
+    let init = |library| Communicator::init(library, &stream, 0, 1, &fake.id(), &Config::new()).unwrap();
+    let _old = init(fake.old_library());
+    assert_eq!(fake.log(), ["pool1 opens to 0", "pool1 opens to 2", "init comm1 rank 0/1 device 1"]);
+    let _new = init(fake.library());
+    assert_eq!(fake.log(), ["init comm1 rank 0/1 device 1"]);
+}
+
 #[test]
 fn devices_are_counted() {
     let _fake = Fake::new();

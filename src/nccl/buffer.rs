@@ -37,6 +37,8 @@ impl<'a> Access<'a> {
 ///   context of [`stream`](Self::stream).
 /// - They stay allocated at least until `self` is dropped, and after that until all work is done that was queued on
 ///   [`stream`](Self::stream) before: memory is freed in the order of that stream.
+/// - NCCL older than 2.23: ranks on other GPUs of this process can reach the memory, where the hardware allows it. Memory
+///   of `cuMemAlloc` and of the device's pool is; memory of `cuMemCreate` only with `cuMemSetAccess`.
 /// - `len`, `stream` and the address do not change while `self` is borrowed.
 pub unsafe trait DeviceBuffer {
     /// The type of the elements.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cudarc::driver::sys::{self, CUresult};
 use cudarc::driver::{CudaEvent, CudaStream, DriverError};
-use nccl_sys::ncclResult_t;
+use nccl_sys::{Version, ncclResult_t};
 
 use super::abort::{AbortHandle, Shared, Waiting};
 use super::config::Config;
@@ -19,6 +19,9 @@ use super::unique_id::UniqueId;
 
 /// The handle of the calling thread's own default stream: another stream on every thread.
 const PER_THREAD_STREAM: usize = 2;
+
+/// From here on NCCL accesses other ranks' buffers directly only when they are registered.
+const DIRECT_ONLY_WHEN_REGISTERED: Version = Version::new(2, 23, 0);
 
 /// One rank of a group of GPUs. It may move between threads, but only one uses it at a time; an [`AbortHandle`] may be
 /// used by any.
@@ -142,6 +145,9 @@ impl Communicator {
         let shared = Shared::new(library, Arc::clone(context), config.clone());
         let mut raw = shared.config.raw(library)?;
         cuda::bind(context)?;
+        if library.version() < DIRECT_ONLY_WHEN_REGISTERED {
+            cuda::share_pool(context)?;
+        }
         let communicator = Self {
             shared: Arc::clone(&shared),
             stream: Arc::clone(stream),

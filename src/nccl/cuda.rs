@@ -4,7 +4,9 @@
 
 use std::sync::OnceLock;
 
-use cudarc::driver::sys::{self, CUresult};
+use cudarc::driver::sys::{
+    self, CUmemAccess_flags, CUmemAccessDesc, CUmemLocation, CUmemLocationType, CUresult,
+};
 use cudarc::driver::{CudaContext, result};
 
 use super::error::Error;
@@ -58,4 +60,44 @@ pub(crate) fn bind(context: &CudaContext) -> Result<(), Error> {
     }
     // SAFETY: the context is alive: cudarc's object holds it.
     unsafe { result::ctx::set_current(context.cu_ctx()) }.map_err(Error::cuda("cuCtxSetCurrent"))
+}
+
+/// `CUmemAccessDesc` for a device, as every version of CUDA reads it. (cudarc's struct depends on its features.)
+#[repr(C)]
+struct DeviceAccess {
+    location: CUmemLocationType,
+    device: i32,
+    flags: CUmemAccess_flags,
+}
+
+const _: () = assert!(size_of::<DeviceAccess>() == size_of::<CUmemAccessDesc>());
+
+/// Lets the process's other GPUs reach memory of the device's pool, from which cudarc allocates. Until 2.22 NCCL accesses
+/// the buffers of ranks of its own process directly, and counts on that they are reachable.
+pub(crate) fn share_pool(context: &CudaContext) -> Result<(), Error> {
+    if !context.has_async_alloc() {
+        return Ok(());
+    }
+    let mut peers = Vec::new();
+    for ordinal in 0..CudaContext::device_count().map_err(Error::cuda("cuDeviceGetCount"))? {
+        let peer = result::device::get(ordinal).map_err(Error::cuda("cuDeviceGet"))?;
+        let mut reachable = 0;
+        // SAFETY: both devices are valid; writes one int.
+        let code = unsafe { sys::cuDeviceCanAccessPeer(&mut reachable, peer, context.cu_device()) };
+        code.result().map_err(Error::cuda("cuDeviceCanAccessPeer"))?;
+        if peer != context.cu_device() && reachable != 0 {
+            let location = CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
+            let flags = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+            peers.push(DeviceAccess { location, device: peer, flags });
+        }
+    }
+    if peers.is_empty() {
+        return Ok(());
+    }
+    // SAFETY: the device is valid.
+    let pool = unsafe { result::device::get_mem_pool(context.cu_device()) }
+        .map_err(Error::cuda("cuDeviceGetMemPool"))?;
+    // SAFETY: the pool is the device's own, and the list has so many entries.
+    let code = unsafe { sys::cuMemPoolSetAccess(pool, peers.as_ptr().cast(), peers.len()) };
+    code.result().map_err(Error::cuda("cuMemPoolSetAccess"))
 }

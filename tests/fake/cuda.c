@@ -92,6 +92,16 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
   (void)device;
   return *value = attribute == ATTRIBUTE_MEMORY_POOLS, 0;
 }
+/* Devices 0 to 2 are connected with each other. */
+int cuDeviceCanAccessPeer(int *can, int device, int peer) { return *can = device != peer && device < 3 && peer < 3, 0; }
+int cuDeviceGetMemPool(intptr_t *pool, int device) { return *pool = 0x3000 + device, 0; }
+struct access { int kind, device, flags; };
+int cuMemPoolSetAccess(intptr_t pool, const struct access *access, size_t count) {
+  for (size_t i = 0; i < count; i++)
+    fake_log("pool%d opens to %d%s", (int)(pool - 0x3000), access[i].device,
+             access[i].kind == 1 && access[i].flags == 3 ? "" : " BUG");
+  return 0;
+}
 int cuDevicePrimaryCtxRetain(intptr_t *context, int device) { return *context = device + 1, 0; }
 int cuDevicePrimaryCtxRelease_v2(int device) { return device < 0; }
 int cuCtxCreate_v3(intptr_t *context, void *parameters, int count, unsigned flags, int device) {
