@@ -4,9 +4,7 @@
 
 use std::sync::OnceLock;
 
-use cudarc::driver::sys::{
-    self, CUmemAccess_flags, CUmemAccessDesc, CUmemLocation, CUmemLocationType, CUresult,
-};
+use cudarc::driver::sys::{self, CUmemAccess_flags, CUmemAccessDesc, CUmemLocationType, CUresult};
 use cudarc::driver::{CudaContext, result};
 
 use super::error::Error;

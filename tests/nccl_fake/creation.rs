@@ -1,0 +1,157 @@
+//! How communicators, their settings and memory come to be.
+
+use std::time::Duration;
+
+use collectives::ReduceOp;
+use collectives::nccl::{Communicator, Config, Error, Memory, ResultCode, device_count};
+
+use crate::fake::{Fake, Knob};
+use crate::{IN_PROGRESS, REMOTE_ERROR};
+
+#[test]
+fn hole_12_a_communicator_is_made_and_used_on_its_own_device() {
+    let fake = Fake::new();
+    let (first, second) = (fake.stream(0), fake.stream(1));
+    let mut memory = fake.memory(&first, 64);
+    let make = |stream, rank| Communicator::init(fake.library(), stream, rank, 2, &fake.id(), &Config::new());
+    let communicators = [make(&first, 0).unwrap(), make(&second, 1).unwrap()];
+    assert_eq!(fake.log(), ["init comm1 rank 0/2 device 0", "init comm2 rank 1/2 device 1"]);
+    // Device 1 is current after the second one was made.
+    communicators[0].all_reduce_in_place(&mut memory.slice_mut::<f32>(0, 2).unwrap(), ReduceOp::Sum).unwrap();
+    assert_eq!(fake.log(), ["launch all_reduce comm1 m1->m1 count 2 type 7 op 0 s1 device 0"]);
+}
+
+#[test]
+fn hole_14_an_initialisation_that_never_completes_meets_its_deadline() {
+    let fake = Fake::new();
+    let stream = fake.stream(0);
+    fake.set(Knob::AsyncResult, IN_PROGRESS);
+    let start =
+        || Communicator::init_pending(fake.library(), &stream, 0, 2, &fake.id(), &Config::new()).unwrap();
+    let mut pending = start();
+    assert_eq!(fake.log(), ["init comm1 rank 0/2 device 0 non-blocking"]);
+    assert!(!pending.poll().unwrap());
+    let error = pending.wait(Duration::from_millis(30)).unwrap_err();
+    assert!(matches!(error, Error::Deadline { operation: "ncclCommInitRankConfig", .. }), "{error}");
+    assert_eq!(fake.log(), ["abort comm1"]);
+
+    drop(start());
+    assert_eq!(fake.log(), ["init comm2 rank 0/2 device 0 non-blocking", "abort comm2"]);
+
+    let config = Config::new().blocking(false).deadline(Duration::from_millis(30));
+    let result = Communicator::init(fake.library(), &stream, 0, 2, &fake.id(), &config);
+    assert!(matches!(result, Err(Error::Deadline { .. })));
+    assert_eq!(fake.log(), ["init comm3 rank 0/2 device 0 non-blocking", "abort comm3"]);
+}
+
+#[test]
+fn hole_14_a_pending_communicator_comes_to_life_fails_or_is_aborted() {
+    let fake = Fake::new();
+    let stream = fake.stream(0);
+    let start = || {
+        fake.set(Knob::AsyncResult, IN_PROGRESS);
+        Communicator::init_pending(fake.library(), &stream, 0, 2, &fake.id(), &Config::new()).unwrap()
+    };
+    let mut pending = start();
+    fake.set(Knob::AsyncResult, 0);
+    assert!(pending.poll().unwrap());
+    let communicator = pending.wait(Duration::ZERO).unwrap();
+    assert_eq!((communicator.rank(), communicator.size()), (0, 2));
+    communicator.close().unwrap();
+
+    let mut pending = start();
+    fake.set(Knob::AsyncResult, REMOTE_ERROR);
+    assert!(matches!(pending.poll(), Err(Error::Nccl { code: ResultCode(6), .. })));
+    drop(pending);
+
+    let pending = start();
+    pending.abort_handle().abort().unwrap();
+    assert!(matches!(pending.wait(Duration::from_secs(60)), Err(Error::Aborted { .. })));
+    let ends: Vec<_> = fake.log().into_iter().filter(|line| !line.starts_with("init")).collect();
+    assert_eq!(ends, ["destroy comm1", "abort comm2", "abort comm3"]);
+}
+
+#[test]
+fn a_failed_initialisation_leaves_nothing_behind() {
+    let fake = Fake::new();
+    let streams = [fake.stream(0), fake.stream(1)];
+    fake.set(Knob::InitResult, 2);
+    let result = Communicator::init(fake.library(), &streams[0], 0, 2, &fake.id(), &Config::new());
+    assert_eq!(
+        result.unwrap_err().to_string(),
+        "ncclCommInitRankConfig failed with ncclSystemError (2): fake words (NCCL's last warning: the fake was told to \
+         fail); a system call failed: check shared memory, limits and the network"
+    );
+    assert_eq!(fake.log(), ["init comm1 rank 0/2 device 0", "abort comm1"]);
+
+    fake.set(Knob::InitResult, 2);
+    let result = Communicator::init_all(fake.library(), &streams, &Config::new());
+    assert!(matches!(result, Err(Error::Nccl { code: ResultCode(2), .. })));
+    assert_eq!(fake.log(), ["init comm2 rank 0/2 device 0", "group of 0 cancelled", "abort comm2"]);
+}
+
+#[test]
+fn ranks_outside_the_size_are_refused() {
+    let fake = Fake::new();
+    let stream = fake.stream(0);
+    for (rank, size) in [(2, 2), (0, 0), (0, 1 << 31), (1 << 32, 1 << 33)] {
+        let result = Communicator::init(fake.library(), &stream, rank, size, &fake.id(), &Config::new());
+        assert!(matches!(result, Err(Error::Rank { .. })), "{rank} {size}");
+    }
+    assert_eq!(fake.log(), [""; 0]);
+}
+
+#[test]
+fn settings_reach_nccl_and_those_of_newer_versions_are_refused() {
+    let fake = Fake::new();
+    let stream = fake.stream(0);
+    let init = |library, config: &Config| Communicator::init(library, &stream, 0, 1, &fake.id(), config);
+    let config = Config::new().network("Socket").nvlink_centric_sched(true).name("ours");
+    drop(init(fake.library(), &config).unwrap());
+    assert_eq!(fake.log()[0], "init comm1 rank 0/1 device 0 over Socket");
+    let error = init(fake.old_library(), &config).unwrap_err().to_string();
+    assert!(
+        error.starts_with("Config::nvlink_centric_sched needs NCCL 2.28; loaded 2.18.3 from /"),
+        "{error}"
+    );
+    let error = init(fake.old_library(), &Config::new().name("ours")).unwrap_err();
+    assert!(matches!(error, Error::ConfigTooNew { field: "name", .. }));
+    assert!(matches!(init(fake.library(), &Config::new().network("a\0b")), Err(Error::ConfigText { .. })));
+    drop(init(fake.old_library(), &Config::new().network("Socket").split_share(true)).unwrap());
+}
+
+#[test]
+fn a_library_without_a_function_answers_instead_of_failing() {
+    let fake = Fake::new();
+    let stream = fake.stream(0);
+    fake.log();
+    drop(Memory::alloc(fake.old_library(), &stream, 64).unwrap());
+    assert_eq!(fake.log(), ["cuMemAlloc m1", "synchronize s1", "cuMemFree m1"]);
+    drop(Memory::alloc(fake.library(), &stream, 0).unwrap());
+    assert_eq!(fake.log(), ["ncclMemAlloc m2", "synchronize s1", "ncclMemFree m2"]);
+
+    let broken = fake.broken().to_string();
+    assert!(broken.contains("ncclCommSplit"), "{broken}");
+    assert!(broken.contains("pip install nvidia-nccl-cu12"), "{broken}");
+    let ancient = &fake.ancient().attempts()[0];
+    assert_eq!(ancient.reason, "NCCL 2.14.3 is older than 2.18, the oldest that is supported");
+}
+
+/// NCCL before 2.23 reads and writes the buffers of other GPUs of its process directly.
+#[test]
+fn memory_of_the_pool_is_opened_to_other_gpus_for_old_libraries() {
+    let fake = Fake::new();
+    let stream = fake.stream(1);
+    fake.log();
+    let init = |library| Communicator::init(library, &stream, 0, 1, &fake.id(), &Config::new()).unwrap();
+    let _old = init(fake.old_library());
+    assert_eq!(fake.log(), ["pool1 opens to 0", "pool1 opens to 2", "init comm1 rank 0/1 device 1"]);
+    let _new = init(fake.library());
+    assert_eq!(fake.log(), ["init comm1 rank 0/1 device 1"]);
+}
+
+#[test]
+fn devices_are_counted() {
+    let _fake = Fake::new();
+    assert_eq!(device_count().unwrap(), 4);
+}

@@ -1,0 +1,130 @@
+//! How communicators end: closed, dropped, aborted.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread;
+use std::time::Duration;
+
+use collectives::ReduceOp;
+use collectives::nccl::{Config, Error, ResultCode};
+
+use crate::fake::{Fake, Knob};
+use crate::{IN_PROGRESS, REMOTE_ERROR};
+
+#[test]
+fn hole_13_dropping_waits_for_the_work_and_then_destroys() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let mut memory = fake.memory(communicator.stream(), 64);
+    communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(0, 2).unwrap(), ReduceOp::Sum).unwrap();
+    fake.log();
+    fake.set(Knob::StreamBusy, 250);
+    drop(communicator);
+    assert_eq!(fake.log(), ["destroy comm1"]);
+    drop(memory);
+    assert_eq!(fake.log(), ["synchronize s1", "ncclMemFree m1"]);
+}
+
+#[test]
+fn hole_13_after_an_asynchronous_error_it_is_aborted_instead() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    fake.set(Knob::AsyncResult, REMOTE_ERROR);
+    let error = communicator.async_error().unwrap_err();
+    assert!(error.to_string().contains("ncclRemoteError (6)"), "{error}");
+    drop(communicator);
+    assert_eq!(fake.log(), ["abort comm1"]);
+
+    fake.set(Knob::AsyncResult, 0);
+    let communicator = fake.communicator(&Config::new());
+    fake.set(Knob::AsyncResult, REMOTE_ERROR);
+    let error = communicator.close().unwrap_err();
+    assert!(matches!(error, Error::Nccl { code: ResultCode(6), .. }));
+    assert_eq!(fake.log(), ["abort comm2"]);
+}
+
+#[test]
+fn closing_keeps_the_deadline() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new().deadline(Duration::from_millis(20)));
+    fake.set(Knob::StreamBusy, i32::MAX);
+    assert!(matches!(communicator.close(), Err(Error::Deadline { .. })));
+    assert_eq!(fake.log(), ["abort comm1"]);
+}
+
+#[test]
+fn hole_13_a_panic_aborts() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let panicked = catch_unwind(AssertUnwindSafe(move || {
+        let _owned = communicator;
+        panic!("while it is in use");
+    }));
+    assert!(panicked.is_err());
+    assert_eq!(fake.log(), ["abort comm1"]);
+}
+
+#[test]
+fn hole_14_an_operation_in_progress_is_waited_for_before_anything_is_ordered_after_it() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new().deadline(Duration::from_millis(30)));
+    let other = communicator.stream().context().new_stream().unwrap();
+    let mut memory = fake.memory(&other, 64);
+    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
+    fake.set(Knob::NcclResult, IN_PROGRESS);
+    communicator.all_reduce_in_place(&mut view, ReduceOp::Sum).unwrap();
+    fake.set(Knob::NcclResult, IN_PROGRESS);
+    fake.set(Knob::AsyncResult, IN_PROGRESS);
+    fake.log();
+    let error = communicator.all_reduce_in_place(&mut view, ReduceOp::Sum).unwrap_err();
+    assert!(matches!(error, Error::Deadline { operation: "ncclAllReduce", .. }), "{error}");
+    // NCCL no longer uses the buffer when the call returns.
+    assert_eq!(
+        fake.log(),
+        [
+            "e1 records s2",
+            "s1 waits e1",
+            "launch all_reduce comm1 m1->m1 count 2 type 7 op 0 s1 device 0",
+            "abort comm1",
+            "e1 records s1",
+            "s2 waits e1",
+        ]
+    );
+    assert!(matches!(communicator.async_error(), Err(Error::Aborted { .. })));
+    drop(communicator);
+    assert_eq!(fake.log(), [""; 0], "aborted once");
+}
+
+#[test]
+fn an_abort_waits_until_no_thread_is_inside_nccl() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let mut memory = fake.memory(communicator.stream(), 64);
+    let handle = communicator.abort_handle();
+    fake.set(Knob::CallMillis, 100);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_millis(20));
+            handle.abort().unwrap();
+            handle.clone().abort().unwrap();
+        });
+        communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(0, 2).unwrap(), ReduceOp::Sum).unwrap();
+    });
+    assert_eq!(
+        fake.log(),
+        ["leaving NCCL", "launch all_reduce comm1 m1->m1 count 2 type 7 op 0 s1 device 0", "abort comm1"]
+    );
+    let result = communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(0, 2).unwrap(), ReduceOp::Sum);
+    assert!(matches!(result, Err(Error::Aborted { operation: "ncclAllReduce" })));
+    assert!(matches!(communicator.close(), Err(Error::Aborted { .. })));
+    assert_eq!(fake.log(), [""; 0]);
+}
+
+#[test]
+fn an_abort_handle_outlives_its_communicator() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let handle = communicator.abort_handle();
+    communicator.close().unwrap();
+    handle.abort().unwrap();
+    assert_eq!(fake.log(), ["destroy comm1"]);
+}

@@ -1,0 +1,184 @@
+//! Groups: launched as one, or not at all.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread;
+use std::time::Duration;
+
+use collectives::ReduceOp;
+use collectives::nccl::{Communicator, Config, Error, ResultCode, group};
+
+use crate::IN_PROGRESS;
+use crate::fake::{Fake, Knob};
+
+#[test]
+fn a_group_launches_at_its_end_over_all_communicators() {
+    let fake = Fake::new();
+    let streams = [fake.stream(0), fake.stream(1)];
+    let communicators = Communicator::init_all(fake.library(), &streams, &Config::new()).unwrap();
+    let mut memory: Vec<_> = streams.iter().map(|stream| fake.memory(stream, 64)).collect();
+    let mut views: Vec<_> = memory.iter_mut().map(|memory| memory.slice_mut::<f32>(0, 2).unwrap()).collect();
+    let answer = group(fake.library(), |group| {
+        for (communicator, view) in communicators.iter().zip(&mut views) {
+            group.all_reduce_in_place(communicator, view, ReduceOp::Sum)?;
+        }
+        assert_eq!(fake.log(), [""; 0], "nothing is launched inside the group");
+        Ok(42)
+    });
+    assert_eq!(answer.unwrap(), 42);
+    assert_eq!(
+        fake.log(),
+        [
+            "launch all_reduce comm1 m1->m1 count 2 type 7 op 0 s1 device 0",
+            "launch all_reduce comm2 m2->m2 count 2 type 7 op 0 s2 device 1",
+        ]
+    );
+}
+
+#[test]
+fn hole_1_events_of_a_group_come_after_the_launch() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let other = communicator.stream().context().new_stream().unwrap();
+    let (send, mut receive) = (fake.memory(&other, 64), fake.memory(communicator.stream(), 64));
+    let part = send.slice::<f32>(0, 2).unwrap();
+    let mut all = receive.slice_mut::<f32>(0, 4).unwrap();
+    group(fake.library(), |group| group.all_gather(&communicator, &part, &mut all)).unwrap();
+    assert_eq!(
+        fake.log(),
+        [
+            "e1 records s2",
+            "s1 waits e1",
+            "launch all_gather comm1 m1->m2 count 2 type 7 op -1 s1 device 0",
+            "e1 records s1",
+            "s2 waits e1",
+        ]
+    );
+}
+
+#[test]
+fn hole_5_an_error_inside_a_group_cancels_it_and_not_the_next() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let mut memory = [fake.memory(communicator.stream(), 64), fake.memory(communicator.stream(), 64)];
+    let [first, second] = &mut memory;
+    let mut view = first.slice_mut::<f32>(0, 2).unwrap();
+    let result: Result<(), Error> = group(fake.library(), |group| {
+        group.all_reduce_in_place(&communicator, &mut view, ReduceOp::Sum)?;
+        Err(Error::Rank { rank: 9, size: 3 })
+    });
+    assert!(matches!(result, Err(Error::Rank { rank: 9, size: 3 })), "the closure's own error");
+    assert_eq!(fake.log(), ["group of 1 cancelled"]);
+
+    // NCCL refuses one operation: its error comes back, and NCCL launches nothing either, even when it is ignored.
+    fake.set(Knob::NcclResult, 5);
+    let mut view = first.slice_mut::<f32>(0, 2).unwrap();
+    let mut other = second.slice_mut::<f32>(0, 2).unwrap();
+    let result = group(fake.library(), |group| {
+        let refused = group.all_reduce_in_place(&communicator, &mut view, ReduceOp::Sum);
+        assert!(matches!(refused, Err(Error::Nccl { operation: "ncclAllReduce", code: ResultCode(5), .. })));
+        group.all_reduce_in_place(&communicator, &mut other, ReduceOp::Sum)
+    });
+    assert!(matches!(result, Err(Error::Nccl { operation: "ncclGroupEnd", code: ResultCode(5), .. })));
+    assert_eq!(fake.log(), ["group of 1 cancelled"]);
+
+    let mut view = first.slice_mut::<f32>(0, 2).unwrap();
+    group(fake.library(), |group| group.all_reduce_in_place(&communicator, &mut view, ReduceOp::Sum))
+        .unwrap();
+    assert_eq!(fake.log().len(), 1);
+    assert!(communicator.async_error().is_ok());
+}
+
+#[test]
+fn hole_5_a_panic_inside_a_group_cancels_it_and_not_the_next() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let mut memory = fake.memory(communicator.stream(), 64);
+    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        group(fake.library(), |group| -> Result<(), Error> {
+            group.all_reduce_in_place(&communicator, &mut view, ReduceOp::Sum)?;
+            panic!("in the middle of the group");
+        })
+    }));
+    assert!(panicked.is_err());
+    assert_eq!(fake.log(), ["group of 1 cancelled"]);
+    // Neither the thread nor the communicator is left inside a group.
+    communicator.all_reduce_in_place(&mut view, ReduceOp::Sum).unwrap();
+    assert_eq!(fake.log(), ["launch all_reduce comm1 m1->m1 count 2 type 7 op 0 s1 device 0"]);
+}
+
+#[test]
+fn holes_2_and_4_nothing_else_happens_inside_a_group() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let (spare, closing) = (fake.communicator(&Config::new()), fake.communicator(&Config::new()));
+    let mut memory = fake.memory(communicator.stream(), 64);
+    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
+    let stream = communicator.stream();
+    let (library, id, config) = (fake.library(), fake.id(), Config::new());
+    let refused =
+        |result: Result<(), Error>| assert!(matches!(result, Err(Error::InsideGroup { .. })), "{result:?}");
+    group(library, |_| {
+        refused(communicator.all_reduce_in_place(&mut view, ReduceOp::Sum));
+        refused(communicator.async_error());
+        refused(communicator.abort_handle().abort());
+        refused(group(library, |_| Ok(())));
+        refused(Communicator::init(library, stream, 0, 1, &id, &config).map(drop));
+        refused(Communicator::init_pending(library, stream, 0, 1, &id, &config).map(drop));
+        refused(Communicator::init_all(library, &[], &config).map(drop));
+        refused(closing.close());
+        drop(spare);
+        assert_eq!(fake.log(), [""; 0], "both are destroyed after the group");
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(fake.log(), ["destroy comm3", "destroy comm2"]);
+}
+
+#[test]
+fn a_group_refuses_communicators_of_another_library() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let mut memory = fake.memory(communicator.stream(), 64);
+    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
+    let result =
+        group(fake.old_library(), |group| group.all_reduce_in_place(&communicator, &mut view, ReduceOp::Sum));
+    assert!(matches!(result, Err(Error::WrongLibrary { .. })));
+    assert_eq!(fake.log(), ["group of 0 cancelled"]);
+}
+
+#[test]
+fn a_group_in_progress_is_waited_for() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new().deadline(Duration::from_millis(30)));
+    let mut memory = fake.memory(communicator.stream(), 64);
+    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
+    let result = group(fake.library(), |group| {
+        group.all_reduce_in_place(&communicator, &mut view, ReduceOp::Sum)?;
+        fake.set(Knob::NcclResult, IN_PROGRESS);
+        fake.set(Knob::AsyncResult, IN_PROGRESS);
+        Ok(())
+    });
+    assert!(matches!(result, Err(Error::Deadline { operation: "ncclGroupEnd", .. })));
+    assert_eq!(fake.log()[1..], ["abort comm1"]);
+}
+
+#[test]
+fn an_abort_waits_until_the_group_has_ended() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let mut memory = fake.memory(communicator.stream(), 64);
+    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
+    let handle = communicator.abort_handle();
+    thread::scope(|scope| {
+        group(fake.library(), |group| {
+            group.all_reduce_in_place(&communicator, &mut view, ReduceOp::Sum)?;
+            scope.spawn(|| handle.abort().unwrap());
+            thread::sleep(Duration::from_millis(50));
+            assert_eq!(fake.log(), [""; 0]);
+            Ok(())
+        })
+        .unwrap();
+    });
+    assert_eq!(fake.log(), ["launch all_reduce comm1 m1->m1 count 2 type 7 op 0 s1 device 0", "abort comm1"]);
+}

@@ -1,0 +1,16 @@
+//! The safe NCCL layer on a fake NCCL and a fake CUDA driver that record what was queued, launched, freed and when.
+//! Numbers in names are those of the holes in other wrappers that the layer closes.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // tests
+#![cfg(feature = "nccl")]
+
+mod collective;
+mod creation;
+mod endings;
+#[path = "../fake/mod.rs"]
+mod fake;
+mod groups;
+
+/// Results of NCCL that the fake is told to answer.
+const IN_PROGRESS: i32 = 7;
+const REMOTE_ERROR: i32 = 6;
