@@ -5,8 +5,11 @@ use collectives::{DataType, ReduceOp, world};
 use crate::collective::{Collective, Counts, Placement};
 use crate::data::Mismatches;
 
+mod choice;
 pub mod fabric;
 pub mod nccl;
+
+pub use choice::choose;
 
 /// One operation, the same on every rank.
 #[derive(Clone, Copy, Debug)]

@@ -1,0 +1,261 @@
+//! CUDA memory over NCCL: a GPU, a thread and a communicator per rank.
+
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use collectives::nccl::{self, Communicator, Library, Memory, UniqueId};
+use collectives::world::{self, World};
+use collectives::{DataType, Element, ReduceOp};
+use cudarc::driver::sys::CUdevice_attribute as Attribute;
+use cudarc::driver::{CudaContext, CudaStream, result};
+use half::{bf16, f16};
+use serde::{Deserialize, Serialize};
+
+use super::choice::Found;
+use super::{Backend, Device, Node, Work};
+use crate::cli::Settings;
+use crate::collective::{Collective, Placement};
+use crate::data::{DeviceData, Mismatches, Problem};
+use crate::run::Stop;
+use crate::table;
+
+const DEFAULT_MAX_BYTES: u64 = 4 << 30;
+/// Left free on each GPU for NCCL's own buffers and kernels.
+const RESERVE: u64 = 2 << 30;
+
+/// The GPUs that a process can use.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Gpus {
+    nccl_version: String,
+    nccl_path: String,
+    driver: i32,
+    /// PCI addresses in the order of CUDA ordinals: they tell whether processes see the same GPUs.
+    addresses: Vec<(u32, u32, u32)>,
+}
+
+impl Gpus {
+    /// Looks for a CUDA driver, GPUs and libnccl; the error says what is missing.
+    pub(super) fn find() -> Result<Self, String> {
+        let count = nccl::device_count().map_err(|error| error.to_string())?;
+        let library = Library::load().map_err(|error| error.to_string())?;
+        let addresses: Result<_, _> = (0..count).map(pci_address).collect();
+        Ok(Self {
+            nccl_version: library.version().to_string(),
+            nccl_path: library.path().display().to_string(),
+            driver: nccl::driver_version().map_err(|error| error.to_string())?,
+            addresses: addresses.map_err(|error| format!("the CUDA driver does not describe its GPUs: {error}"))?,
+        })
+    }
+}
+
+fn pci_address(ordinal: usize) -> Result<(u32, u32, u32), result::DriverError> {
+    let device = result::device::get(ordinal as i32)?;
+    let attribute = |attribute| {
+        // SAFETY: the device handle was just returned by the driver.
+        unsafe { result::device::get_attribute(device, attribute) }.map(|value| value as u32)
+    };
+    Ok((
+        attribute(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?,
+        attribute(Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)?,
+        attribute(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)?,
+    ))
+}
+
+/// The GPUs of this process that take part, and what its ranks need to meet.
+pub struct GpuNode {
+    library: &'static Library,
+    id: UniqueId,
+    threads: usize,
+    gpus: usize,
+    first: usize,
+    provenance: Vec<String>,
+}
+
+/// Which GPUs a process takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Share {
+    first: usize,
+    gpus: usize,
+}
+
+/// Divides a host's GPUs among its processes: `hosts` and `addresses` have an entry per process of the job.
+fn share(
+    hosts: &[&str],
+    addresses: &[&[(u32, u32, u32)]],
+    process: usize,
+    threads: usize,
+    gpus: Option<usize>,
+) -> Result<Share, String> {
+    let host = hosts[process];
+    let mates: Vec<usize> = (0..hosts.len()).filter(|&other| hosts[other] == host).collect();
+    let place = mates.iter().position(|&mate| mate == process).unwrap_or(0);
+    let mine = addresses[process];
+    let same = mates.iter().all(|&mate| addresses[mate] == mine);
+    let disjoint = mates
+        .iter()
+        .all(|&mate| mate == process || addresses[mate].iter().all(|address| !mine.contains(address)));
+    if !same && !disjoint {
+        return Err(format!(
+            "the processes of {host} see different GPUs that overlap: give each its own with CUDA_VISIBLE_DEVICES, \
+             or let all see all"
+        ));
+    }
+    let sharers = if disjoint { 1 } else { mates.len() };
+    let wanted = match gpus {
+        Some(gpus) => gpus,
+        None => (mine.len() / sharers / threads).max(1),
+    };
+    let needed = sharers * threads * wanted;
+    if needed > mine.len() {
+        let asked = match (sharers, threads) {
+            (1, 1) => format!("{wanted} GPUs (-g {wanted})"),
+            (1, _) => format!("{needed} GPUs (-t {threads} times -g {wanted})"),
+            _ => format!("{needed} GPUs ({sharers} processes, each with -t {threads} times -g {wanted})"),
+        };
+        return Err(format!(
+            "{asked} are asked for on {host}, but it has {}. With mpirun, -np counts processes and -g the GPUs of \
+             each: a process per GPU is -g 1",
+            mine.len()
+        ));
+    }
+    Ok(Share { first: if disjoint { 0 } else { place * threads * wanted }, gpus: wanted })
+}
+
+impl GpuNode {
+    pub(super) fn prepare(
+        settings: &Settings,
+        process: &dyn World,
+        processes: &[Found<Gpus>],
+    ) -> Result<Self, Stop> {
+        let found: Vec<(&str, &Gpus)> = processes
+            .iter()
+            .filter_map(|each| Some((each.host.as_str(), each.found.as_ref().ok()?)))
+            .collect();
+        let first = found[0].1;
+        if let Some((index, (host, other))) =
+            found.iter().enumerate().find(|(_, (_, other))| other.nccl_version != first.nccl_version)
+        {
+            return Err(Stop::Refused(format!(
+                "processes have different NCCL versions, which cannot talk: process 0 on {} has {} ({}), process \
+                 {index} on {host} has {} ({}). Point NCCL_LIBRARY to the same version everywhere",
+                found[0].0, first.nccl_version, first.nccl_path, other.nccl_version, other.nccl_path
+            )));
+        }
+        let threads = settings.threads.unwrap_or(1);
+        let hosts: Vec<&str> = found.iter().map(|&(host, _)| host).collect();
+        let addresses: Vec<&[_]> = found.iter().map(|(_, gpus)| &gpus.addresses[..]).collect();
+        let shares: Vec<Share> = (0..found.len())
+            .map(|index| share(&hosts, &addresses, index, threads, settings.gpus))
+            .collect::<Result<_, _>>()
+            .map_err(Stop::Refused)?;
+        if let Some(index) = shares.iter().position(|share| share.gpus != shares[0].gpus) {
+            return Err(Stop::Refused(format!(
+                "process 0 on {} would use {} GPUs, but process {index} on {} {}: say with -g how many each shall use",
+                hosts[0], shares[0].gpus, hosts[index], shares[index].gpus
+            )));
+        }
+        let Share { first: first_gpu, gpus } = shares[process.rank()];
+        let library = Library::load().map_err(|error| Stop::Refused(error.to_string()))?;
+        let id = exchange_id(library, process)?;
+        Ok(Self {
+            library,
+            id,
+            threads,
+            gpus,
+            first: first_gpu,
+            provenance: vec![format!(
+                "Backend: nccl {} from {}; CUDA driver {}.{}",
+                first.nccl_version,
+                first.nccl_path,
+                first.driver / 1000,
+                first.driver % 1000 / 10
+            )],
+        })
+    }
+}
+
+/// Rank 0's unique id, on every process.
+fn exchange_id(library: &'static Library, process: &dyn World) -> Result<UniqueId, Stop> {
+    let mine = if process.rank() == 0 { UniqueId::new(library)?.as_bytes().to_vec() } else { Vec::new() };
+    let all = process.all_gather(&mine)?;
+    let bytes = all.first().map(Vec::as_slice).unwrap_or_default();
+    let bytes = bytes.try_into().context("process 0 sent no NCCL unique id")?;
+    Ok(UniqueId::from_bytes(bytes))
+}
+
+impl Node for GpuNode {
+    fn threads(&self) -> usize {
+        self.threads
+    }
+
+    fn gpus(&self) -> usize {
+        self.gpus
+    }
+
+    fn provenance(&self) -> Vec<String> {
+        self.provenance.clone()
+    }
+
+    fn default_max_bytes(&self) -> u64 {
+        DEFAULT_MAX_BYTES
+    }
+
+    fn open(&self, index: usize) -> anyhow::Result<Box<dyn Device>> {
+        let ordinal = self.first + index;
+        let context = CudaContext::new(ordinal).with_context(|| format!("opening GPU {ordinal}"))?;
+        let stream = context.new_stream().with_context(|| format!("creating a stream on GPU {ordinal}"))?;
+        let (free, _) = context.mem_get_info()?;
+        Ok(Box::new(Gpu { library: self.library, id: self.id, ordinal, context, stream, free: free as u64 }))
+    }
+}
+
+struct Gpu {
+    library: &'static Library,
+    id: UniqueId,
+    ordinal: usize,
+    context: Arc<CudaContext>,
+    stream: Arc<CudaStream>,
+    free: u64,
+}
+
+impl Device for Gpu {
+    fn line(&self) -> String {
+        let name = self.context.name().unwrap_or_else(|_| "unknown GPU".to_owned());
+        table::gpu(self.ordinal, pci_address(self.ordinal).unwrap_or_default(), &name)
+    }
+
+    fn capacity(&self) -> u64 {
+        self.free.saturating_sub(RESERVE) / 2
+    }
+
+    fn memory(&self) -> String {
+        format!("GPU {}", self.ordinal)
+    }
+
+    fn connect(self: Box<Self>, world: &world::Handle, bytes: usize) -> anyhow::Result<Box<dyn Backend>> {
+        let data = DeviceData::load(&self.context)?;
+        let config = nccl::Config::default();
+        let communicator =
+            Communicator::init(self.library, &self.stream, world.rank(), world.size(), &self.id, &config)?;
+        Ok(Box::new(GpuRank {
+            send: Memory::alloc(self.library, &self.stream, bytes)?,
+            receive: Memory::alloc(self.library, &self.stream, bytes)?,
+            communicator,
+            stream: self.stream,
+            data,
+            rank: world.rank(),
+            ranks: world.size(),
+        }))
+    }
+}
+
+/// One rank. Fields drop in this order: the communicator before the memory that it may still use.
+struct GpuRank {
+    communicator: Communicator,
+    send: Memory,
+    receive: Memory,
+    stream: Arc<CudaStream>,
+    data: DeviceData,
+    rank: usize,
+    ranks: usize,
+}
