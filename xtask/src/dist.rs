@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail};
 const GPU_TESTS: &str = "gpu_";
 
 /// Builds the tarball `dist/nccl-bench-<version>-<target>.tar.gz` and prints its path.
-pub fn run() -> Result<()> {
+pub(crate) fn run() -> Result<()> {
     let version = env!("CARGO_PKG_VERSION");
     let name = format!("nccl-bench-{version}-{}-linux", std::env::consts::ARCH);
     let folder = Path::new("dist").join(&name);

@@ -19,7 +19,7 @@ const COMPARISONS: [(&str, &str, &str); 2] = [
 ];
 
 /// Reads the folder and returns the tables.
-pub fn run(folder: &Path) -> Result<String> {
+pub(crate) fn run(folder: &Path) -> Result<String> {
     let mut text = String::new();
     for collective in ["allreduce", "allgather"] {
         for (ours, theirs, title) in COMPARISONS {
