@@ -2,7 +2,7 @@
 
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use collectives::{DataType, ReduceOp};
+use collectives::{DataType, ReduceOp, world};
 
 use crate::collective::Collective;
 use crate::size::{Size, Step};
@@ -107,9 +107,9 @@ struct Measure {
     #[arg(long, value_name = "NAME", default_value = "auto")]
     provider: String,
 
-    /// How the processes find each other: auto follows the launcher
+    /// How the processes find each other: auto (as the launcher says), single, tcp or mpi
     #[arg(long, value_name = "WORLD", default_value = "auto")]
-    world: WorldChoice,
+    world: world::Kind,
 
     /// Damage element INDEX of rank RANK's result before each check, to see that it is found
     #[arg(long, value_name = "RANK:INDEX", value_parser = fault)]
@@ -125,19 +125,6 @@ pub enum BackendChoice {
     Nccl,
     /// libfabric between host buffers
     Fabric,
-}
-
-/// How the processes find each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum WorldChoice {
-    /// What the launcher's environment says
-    Auto,
-    /// This process alone
-    Single,
-    /// TCP rendezvous: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, or Slurm's variables
-    Tcp,
-    /// The MPI library of nccl-bench-mpi
-    Mpi,
 }
 
 /// One element to damage, to see that verification finds it.
@@ -183,7 +170,7 @@ pub struct Settings {
     /// libfabric provider.
     pub provider: String,
     /// How the processes find each other.
-    pub world: WorldChoice,
+    pub world: world::Kind,
     /// One element to damage.
     pub fault: Option<Fault>,
 }

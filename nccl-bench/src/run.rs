@@ -4,7 +4,7 @@ use std::io;
 use std::process::ExitCode;
 use std::thread;
 
-use collectives::world::{self, World as _};
+use collectives::world;
 
 use crate::backend::{self, Node};
 use crate::cli::{self, Settings};
@@ -145,7 +145,7 @@ fn largest_size(
     device: &dyn backend::Device,
     world: &dyn world::World,
 ) -> Result<u64, Stop> {
-    let host = world::host::name();
+    let host = world::host().name;
     let mine = format!("{} {} of rank {} on {host}", device.capacity(), device.memory(), world.rank());
     let capacities = world.all_gather(mine.as_bytes())?;
     let (capacity, place) = capacities
@@ -174,7 +174,7 @@ fn power_of_two_below(bytes: u64) -> u64 {
 }
 
 fn rank_line(rank: usize, device: &str) -> String {
-    table::rank_line(rank, 0, std::process::id(), &world::host::name(), device)
+    table::rank_line(rank, 0, std::process::id(), &world::host().name, device)
 }
 
 fn head(plan: &Plan, node: &dyn Node, world: &dyn world::World, lines: &[Vec<u8>]) -> Head {

@@ -64,7 +64,7 @@ pub(super) fn exchange<T>(process: &dyn World, found: Result<T, String>) -> Resu
 where
     T: Serialize + for<'de> Deserialize<'de>,
 {
-    let mine = Found { host: world::host::name(), found };
+    let mine = Found { host: world::host().name, found };
     let all = process.all_gather(&serde_json::to_vec(&mine)?)?;
     Ok(all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>()?)
 }

@@ -1,12 +1,13 @@
 //! CUDA memory over NCCL: a GPU, a thread and a communicator per rank.
 
 use std::sync::Arc;
+use std::thread;
 
 use anyhow::Context as _;
 use collectives::nccl::{self, Communicator, Library, Memory, UniqueId};
 use collectives::world::{self, World};
 use collectives::{DataType, Element, ReduceOp};
-use cudarc::driver::sys::CUdevice_attribute as Attribute;
+use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUresult};
 use cudarc::driver::{CudaContext, CudaStream, result};
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
@@ -42,7 +43,7 @@ impl Gpus {
         Ok(Self {
             nccl_version: library.version().to_string(),
             nccl_path: library.path().display().to_string(),
-            driver: nccl::driver_version().map_err(|error| error.to_string())?,
+            driver: nccl::cuda::driver_version().map_err(|error| error.to_string())?,
             addresses: addresses.map_err(|error| format!("the CUDA driver does not describe its GPUs: {error}"))?,
         })
     }
@@ -63,7 +64,7 @@ fn pci_address(ordinal: usize) -> Result<(u32, u32, u32), result::DriverError> {
 
 /// The GPUs of this process that take part, and what its ranks need to meet.
 pub struct GpuNode {
-    library: &'static Library,
+    library: Library,
     id: UniqueId,
     threads: usize,
     gpus: usize,
@@ -174,12 +175,18 @@ impl GpuNode {
     }
 }
 
+/// What nccl-tests sets, so that numbers compare: scheduling for NVLink from NCCL 2.28 on.
+fn config(library: Library) -> nccl::Config {
+    let config = nccl::Config::new();
+    if library.version() >= nccl::Version::new(2, 28, 0) { config.nvlink_centric_sched(true) } else { config }
+}
+
 /// Rank 0's unique id, on every process.
-fn exchange_id(library: &'static Library, process: &dyn World) -> Result<UniqueId, Stop> {
+fn exchange_id(library: Library, process: &dyn World) -> Result<UniqueId, Stop> {
     let mine = if process.rank() == 0 { UniqueId::new(library)?.as_bytes().to_vec() } else { Vec::new() };
     let all = process.all_gather(&mine)?;
     let bytes = all.first().map(Vec::as_slice).unwrap_or_default();
-    let bytes = bytes.try_into().context("process 0 sent no NCCL unique id")?;
+    let bytes: [u8; UniqueId::BYTES] = bytes.try_into().context("process 0 sent no NCCL unique id")?;
     Ok(UniqueId::from_bytes(bytes))
 }
 
@@ -210,7 +217,7 @@ impl Node for GpuNode {
 }
 
 struct Gpu {
-    library: &'static Library,
+    library: Library,
     id: UniqueId,
     ordinal: usize,
     context: Arc<CudaContext>,
@@ -234,7 +241,7 @@ impl Device for Gpu {
 
     fn connect(self: Box<Self>, world: &world::Handle, bytes: usize) -> anyhow::Result<Box<dyn Backend>> {
         let data = DeviceData::load(&self.context)?;
-        let config = nccl::Config::default();
+        let config = config(self.library);
         let communicator =
             Communicator::init(self.library, &self.stream, world.rank(), world.size(), &self.id, &config)?;
         Ok(Box::new(GpuRank {
@@ -258,4 +265,72 @@ struct GpuRank {
     data: DeviceData,
     rank: usize,
     ranks: usize,
+}
+
+impl GpuRank {
+    fn problem(&self, work: &Work, seed: u64) -> Problem {
+        Problem { seed, ranks: self.ranks as u32, op: work.op, data_type: work.data_type }
+    }
+
+    fn start_typed<T: Element>(&mut self, work: &Work, placement: Placement, shift: usize) -> anyhow::Result<()> {
+        let mut receive = self.receive.slice_mut::<T>(shift, work.counts.receive)?;
+        let op = work.op.unwrap_or(ReduceOp::Sum);
+        match (work.collective, placement) {
+            (Collective::AllReduce, Placement::OutOfPlace) => {
+                self.communicator.all_reduce(&self.send.slice::<T>(shift, work.counts.send)?, &mut receive, op)
+            }
+            (Collective::AllReduce, Placement::InPlace) => {
+                self.communicator.all_reduce_in_place(&mut receive, op)
+            }
+            (Collective::AllGather, Placement::OutOfPlace) => {
+                self.communicator.all_gather(&self.send.slice::<T>(shift, work.counts.send)?, &mut receive)
+            }
+            (Collective::AllGather, Placement::InPlace) => self.communicator.all_gather_in_place(&mut receive),
+        }?;
+        Ok(())
+    }
+}
+
+impl Backend for GpuRank {
+    fn fill(&mut self, work: &Work, placement: Placement, seed: u64) -> anyhow::Result<()> {
+        todo!()
+    }
+
+    fn start(&mut self, work: &Work, placement: Placement, shift: usize) -> anyhow::Result<()> {
+        match work.data_type {
+            DataType::Int8 => self.start_typed::<i8>(work, placement, shift),
+            DataType::Uint8 => self.start_typed::<u8>(work, placement, shift),
+            DataType::Int32 => self.start_typed::<i32>(work, placement, shift),
+            DataType::Uint32 => self.start_typed::<u32>(work, placement, shift),
+            DataType::Int64 => self.start_typed::<i64>(work, placement, shift),
+            DataType::Uint64 => self.start_typed::<u64>(work, placement, shift),
+            DataType::Float16 => self.start_typed::<f16>(work, placement, shift),
+            DataType::Float32 => self.start_typed::<f32>(work, placement, shift),
+            DataType::Float64 => self.start_typed::<f64>(work, placement, shift),
+            DataType::Bfloat16 => self.start_typed::<bf16>(work, placement, shift),
+            other => anyhow::bail!("the nccl backend does not know the type {other}"),
+        }
+    }
+
+    /// Polls, as nccl-tests does, so that an asynchronous error ends the wait.
+    fn complete(&mut self) -> anyhow::Result<()> {
+        loop {
+            // SAFETY: the stream is alive, and its context is current: every rank's thread has opened its own GPU.
+            let state = unsafe { sys::cuStreamQuery(self.stream.cu_stream()) };
+            match state {
+                CUresult::CUDA_SUCCESS => return Ok(()),
+                CUresult::CUDA_ERROR_NOT_READY => self.communicator.async_error()?,
+                _ => state.result().context("waiting for the GPU")?,
+            }
+            thread::yield_now();
+        }
+    }
+
+    fn damage(&mut self, work: &Work, index: usize) -> anyhow::Result<()> {
+        todo!()
+    }
+
+    fn check(&mut self, work: &Work, seed: u64) -> anyhow::Result<Mismatches> {
+        todo!()
+    }
 }
