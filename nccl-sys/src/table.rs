@@ -3,6 +3,8 @@
 //! This list is the only one: the struct, the lookup, the methods and [`API`] come from it, and every signature
 //! is compared by the compiler with the generated declaration.
 
+#![allow(non_snake_case)] // NCCL's own names
+
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use crate::bindings::*;
@@ -64,7 +66,7 @@ macro_rules! nccl_api {
 
         /// NCCL's functions under their own names. Each is as unsafe as the C function: see NCCL's manual.
         /// Those that are newer than [`FLOOR`] fail when the loaded library does not have them.
-        #[allow(non_snake_case, clippy::too_many_arguments, clippy::missing_safety_doc)]
+        #[allow(clippy::too_many_arguments, clippy::missing_safety_doc)]
         impl Nccl {
             $(
                 #[doc = concat!("`", stringify!($required), "`: in every supported NCCL.\n\n# Safety\n")]
