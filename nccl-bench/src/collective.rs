@@ -6,6 +6,8 @@
 
 use collectives::{DataType, ReduceOp};
 
+use crate::data::Segment;
+
 /// A collective operation that can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Collective {
@@ -80,6 +82,26 @@ impl Collective {
             Self::AllGather => {
                 let part = (count / ranks) & !(16 / data_type.size() - 1);
                 Counts { send: part, receive: part * ranks, parameter: part }
+            }
+        }
+    }
+
+    /// Where in the receive buffer a rank's input lies when the operation runs in place, in elements.
+    #[must_use]
+    pub const fn in_place_start(self, counts: &Counts, rank: usize) -> usize {
+        match self {
+            Self::AllReduce => 0,
+            Self::AllGather => rank * counts.send,
+        }
+    }
+
+    /// What a rank's receive buffer must hold afterwards.
+    #[must_use]
+    pub fn result(self, counts: &Counts, ranks: usize) -> Vec<Segment> {
+        match self {
+            Self::AllReduce => vec![Segment::reduced(0, counts.receive as u64)],
+            Self::AllGather => {
+                (0..ranks).map(|rank| Segment::copied(rank as u32, 0, counts.send as u64)).collect()
             }
         }
     }

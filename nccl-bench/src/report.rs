@@ -57,10 +57,7 @@ impl<W: Write> TextReport<W> {
 fn notes(measurement: &Measurement) -> impl Iterator<Item = String> + '_ {
     let placement = measurement.placement.name();
     let named = measurement.mismatches.iter().take(NAMED_RANKS).map(move |(rank, found)| {
-        let first = found
-            .first
-            .map(|first| format!("; the first: {}", first.describe(measurement.work.data_type)))
-            .unwrap_or_default();
+        let first = found.first.map(|first| format!("; the first: {first}")).unwrap_or_default();
         format!("WRONG {placement}: rank {rank} has {} wrong elements{first}", found.wrong)
     });
     let unnamed = measurement.mismatches.len().saturating_sub(NAMED_RANKS);

@@ -11,7 +11,7 @@ use super::choice::exchange;
 use super::{Backend, Device, Node, Work};
 use crate::cli::Settings;
 use crate::collective::{Collective, Placement};
-use crate::data::{self, Expectation, Mismatches, Problem};
+use crate::data::{self, Mismatches};
 use crate::run::Stop;
 
 const DEFAULT_MAX_BYTES: u64 = 64 << 20;
@@ -171,26 +171,21 @@ impl HostRank {
         Ok(())
     }
 
-    fn problem(&self, work: &Work, seed: u64) -> Problem {
-        Problem { seed, ranks: self.ranks as u32, op: work.op, data_type: work.data_type }
-    }
 }
 
 impl Backend for HostRank {
     fn fill(&mut self, work: &Work, placement: Placement, seed: u64) -> anyhow::Result<()> {
-        let problem = self.problem(work, seed);
         let size = work.data_type.size();
-        let rank = self.rank;
+        let (rank, input_bytes) = (self.rank, work.counts.send * size);
         self.receive.bytes(0, work.counts.receive * size).fill(0);
         let input = match placement {
-            Placement::OutOfPlace => self.send.bytes(0, work.counts.send * size),
+            Placement::OutOfPlace => self.send.bytes(0, input_bytes),
             Placement::InPlace => {
-                let start = work.collective.in_place_offset(&work.counts, rank) * size;
-                self.receive.bytes(start, work.counts.send * size)
+                let start = work.collective.in_place_start(&work.counts, rank) * size;
+                self.receive.bytes(start, input_bytes)
             }
         };
-        data::fill(&problem, rank as u32, 0, input);
-        Ok(())
+        Ok(data::fill_input(&work.problem(seed, self.ranks), rank as u32, 0, input)?)
     }
 
     fn start(&mut self, work: &Work, placement: Placement, shift: usize) -> anyhow::Result<()> {
@@ -222,13 +217,8 @@ impl Backend for HostRank {
     }
 
     fn check(&mut self, work: &Work, seed: u64) -> anyhow::Result<Mismatches> {
-        let problem = self.problem(work, seed);
-        let size = work.data_type.size();
-        let mut found = Mismatches::default();
-        for segment in work.collective.expectation(&work.counts, self.ranks) {
-            let received = self.receive.bytes(segment.start * size, segment.len * size);
-            found.add(data::check(&problem, segment.expected, segment.start as u64, received));
-        }
-        Ok(found)
+        let received = self.receive.bytes(0, work.counts.receive * work.data_type.size());
+        let expected = work.collective.result(&work.counts, self.ranks);
+        Ok(data::check(&work.problem(seed, self.ranks), &expected, received)?)
     }
 }

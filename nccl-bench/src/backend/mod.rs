@@ -3,7 +3,7 @@
 use collectives::{DataType, ReduceOp, world};
 
 use crate::collective::{Collective, Counts, Placement};
-use crate::data::Mismatches;
+use crate::data::{Mismatches, Problem};
 
 mod choice;
 pub mod fabric;
@@ -29,6 +29,11 @@ impl Work {
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.counts.bytes(self.data_type)
+    }
+
+    /// The test data of this operation.
+    fn problem(&self, seed: u64, ranks: usize) -> Problem {
+        Problem { seed, ranks: ranks as u32, op: self.op, data_type: self.data_type }
     }
 }
 

@@ -8,7 +8,7 @@ use collectives::nccl::{self, Communicator, Library, Memory, UniqueId};
 use collectives::world::{self, World};
 use collectives::{DataType, Element, ReduceOp};
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUresult};
-use cudarc::driver::{CudaContext, CudaStream, result};
+use cudarc::driver::{CudaContext, CudaStream, DevicePtr as _, DevicePtrMut as _, DeviceSlice as _, result};
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,7 @@ use super::choice::Found;
 use super::{Backend, Device, Node, Work};
 use crate::cli::Settings;
 use crate::collective::{Collective, Placement};
-use crate::data::{DeviceData, Mismatches, Problem};
+use crate::data::{DeviceData, Mismatches};
 use crate::run::Stop;
 use crate::table;
 
@@ -240,7 +240,7 @@ impl Device for Gpu {
     }
 
     fn connect(self: Box<Self>, world: &world::Handle, bytes: usize) -> anyhow::Result<Box<dyn Backend>> {
-        let data = DeviceData::load(&self.context)?;
+        let data = DeviceData::new(&self.context)?;
         let config = config(self.library);
         let communicator =
             Communicator::init(self.library, &self.stream, world.rank(), world.size(), &self.id, &config)?;
@@ -268,10 +268,6 @@ struct GpuRank {
 }
 
 impl GpuRank {
-    fn problem(&self, work: &Work, seed: u64) -> Problem {
-        Problem { seed, ranks: self.ranks as u32, op: work.op, data_type: work.data_type }
-    }
-
     fn start_typed<T: Element>(&mut self, work: &Work, placement: Placement, shift: usize) -> anyhow::Result<()> {
         let mut receive = self.receive.slice_mut::<T>(shift, work.counts.receive)?;
         let op = work.op.unwrap_or(ReduceOp::Sum);
@@ -293,7 +289,22 @@ impl GpuRank {
 
 impl Backend for GpuRank {
     fn fill(&mut self, work: &Work, placement: Placement, seed: u64) -> anyhow::Result<()> {
-        todo!()
+        let size = work.data_type.size();
+        self.stream.memset_zeros(&mut self.receive.slice_mut::<u8>(0, work.counts.receive * size)?)?;
+        let (memory, start) = match placement {
+            Placement::OutOfPlace => (&mut self.send, 0),
+            Placement::InPlace => {
+                (&mut self.receive, work.collective.in_place_start(&work.counts, self.rank) * size)
+            }
+        };
+        let mut input = memory.slice_mut::<u8>(start, work.counts.send * size)?;
+        let bytes = input.len() as u64;
+        let (address, _queued) = input.device_ptr_mut(&self.stream);
+        let problem = work.problem(seed, self.ranks);
+        // SAFETY: the view is borrowed mutably and has these bytes; all work on this memory is on this one stream.
+        unsafe { self.data.fill(&self.stream, &problem, self.rank as u32, 0, address, bytes) }?;
+        self.stream.synchronize()?;
+        Ok(())
     }
 
     fn start(&mut self, work: &Work, placement: Placement, shift: usize) -> anyhow::Result<()> {
@@ -327,10 +338,23 @@ impl Backend for GpuRank {
     }
 
     fn damage(&mut self, work: &Work, index: usize) -> anyhow::Result<()> {
-        todo!()
+        if index < work.counts.receive {
+            let mut byte = self.receive.slice_mut::<u8>(index * work.data_type.size(), 1)?;
+            let mut value = self.stream.clone_dtoh(&byte.as_view())?;
+            value.iter_mut().for_each(|value| *value ^= 1);
+            self.stream.memcpy_htod(&value, &mut byte)?;
+            self.stream.synchronize()?;
+        }
+        Ok(())
     }
 
     fn check(&mut self, work: &Work, seed: u64) -> anyhow::Result<Mismatches> {
-        todo!()
+        let received = self.receive.slice::<u8>(0, work.counts.receive * work.data_type.size())?;
+        let bytes = received.len() as u64;
+        let (address, _queued) = received.device_ptr(&self.stream);
+        let expected = work.collective.result(&work.counts, self.ranks);
+        let problem = work.problem(seed, self.ranks);
+        // SAFETY: the view is borrowed and has these bytes, initialised by `fill`; all work on it is on this stream.
+        Ok(unsafe { self.data.check(&self.stream, &problem, &expected, address, bytes) }?)
     }
 }
