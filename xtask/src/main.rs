@@ -1,3 +1,17 @@
 //! Developer commands of this repository. Run `cargo xtask help`.
 
-fn main() {}
+mod kernels;
+
+use clap::Parser;
+
+/// Developer commands of this repository.
+#[derive(Debug, Parser)]
+enum Command {
+    Kernels(kernels::Args),
+}
+
+fn main() -> anyhow::Result<()> {
+    match Command::parse() {
+        Command::Kernels(args) => kernels::run(&args),
+    }
+}
