@@ -8,7 +8,10 @@ fn nccl_bench(arguments: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nccl-bench"));
     command.args(arguments.split_whitespace());
     for (name, _) in std::env::vars() {
-        if ["OMPI_", "PMI", "SLURM_", "NCCL_", "FABRIC_", "RANK", "WORLD_SIZE"].iter().any(|p| name.starts_with(p)) {
+        if ["OMPI_", "PMI", "SLURM_", "NCCL_", "FABRIC_", "RANK", "WORLD_SIZE"]
+            .iter()
+            .any(|p| name.starts_with(p))
+        {
             command.env_remove(name);
         }
     }
@@ -114,7 +117,9 @@ fn two_ranks_share_memory_and_every_size_is_verified() {
 #[test]
 fn every_type_and_operator_is_exact_over_tcp_with_an_odd_number_of_ranks() {
     for collective in ["allreduce", "allgather"] {
-        let arguments = format!("{collective} --backend fabric --provider tcp -t 3 -b 1000 -e 100K -f 10 -n 1 -d all -o all");
+        let arguments = format!(
+            "{collective} --backend fabric --provider tcp -t 3 -b 1000 -e 100K -f 10 -n 1 -d all -o all"
+        );
         let output = run(&arguments);
         assert_eq!(output.status.code(), Some(0), "{}\n{}", err(&output), out(&output));
         let text = out(&output);
@@ -162,8 +167,8 @@ fn nothing_is_left_in_shared_memory() {
     let mut child = nccl_bench("allreduce --backend fabric --provider shm -e 64K -n 1").spawn().unwrap();
     let pid = child.id().to_string();
     assert!(child.wait().unwrap().success());
-    let left = std::fs::read_dir("/dev/shm").unwrap().filter(|entry| {
-        entry.as_ref().is_ok_and(|entry| entry.file_name().to_string_lossy().contains(&pid))
-    });
+    let left = std::fs::read_dir("/dev/shm")
+        .unwrap()
+        .filter(|entry| entry.as_ref().is_ok_and(|entry| entry.file_name().to_string_lossy().contains(&pid)));
     assert_eq!(left.count(), 0, "{} files in /dev/shm", files());
 }

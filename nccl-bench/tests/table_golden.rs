@@ -22,7 +22,8 @@ fn rows(text: &str, collective: Collective, op: Option<ReduceOp>, ranks: usize) 
         let counts = collective.counts(fields[0].parse().unwrap(), DataType::Float32, ranks);
         let expected = Counts { parameter: fields[1].parse().unwrap(), ..counts };
         assert_eq!(counts, expected, "{line}");
-        let row = table::row_start(&counts, DataType::Float32, op) + &half(&fields[5..9]) + &half(&fields[9..13]);
+        let row =
+            table::row_start(&counts, DataType::Float32, op) + &half(&fields[5..9]) + &half(&fields[9..13]);
         assert_eq!(row, line);
         rows += 1;
     }

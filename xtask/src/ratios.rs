@@ -23,8 +23,10 @@ pub(crate) fn run(folder: &Path) -> Result<String> {
     let mut text = String::new();
     for collective in ["allreduce", "allgather"] {
         for (ours, theirs, title) in COMPARISONS {
-            let (ours, theirs) =
-                (read(folder, &format!("{collective}-{ours}"))?, read(folder, &format!("{collective}-{theirs}"))?);
+            let (ours, theirs) = (
+                read(folder, &format!("{collective}-{ours}"))?,
+                read(folder, &format!("{collective}-{theirs}"))?,
+            );
             if !ours.is_empty() && !theirs.is_empty() {
                 let _ = writeln!(text, "## {collective}: {title}\n\n{}", table(&ours, &theirs));
             }
@@ -90,7 +92,8 @@ fn table(ours: &Times, theirs: &Times) -> String {
     for size in sizes {
         let _ = write!(text, "| {size} |");
         for placement in [0, 1] {
-            let (Some(ours), Some(theirs)) = (ours.get(&(size, placement)), theirs.get(&(size, placement))) else {
+            let (Some(ours), Some(theirs)) = (ours.get(&(size, placement)), theirs.get(&(size, placement)))
+            else {
                 text.push_str(" | | |");
                 continue;
             };
