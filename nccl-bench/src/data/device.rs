@@ -122,7 +122,7 @@ impl DeviceData {
     ) -> Result<(), DataError> {
         let (recipe, format) = Recipe::new(problem, Source::Rank(rank))?;
         let size = problem.data_type.size();
-        if bytes % size as u64 != 0 {
+        if !bytes.is_multiple_of(size as u64) {
             return Err(DataError::Length { expected: bytes - bytes % size as u64, found: bytes });
         }
         require_alignment(buffer, size)?;
@@ -217,7 +217,7 @@ impl DeviceData {
 }
 
 fn require_alignment(address: CUdeviceptr, size: usize) -> Result<(), DataError> {
-    if address % size as u64 == 0 { Ok(()) } else { Err(DataError::Unaligned { address, size }) }
+    if address.is_multiple_of(size as u64) { Ok(()) } else { Err(DataError::Unaligned { address, size }) }
 }
 
 fn failed(call: &'static str) -> impl Fn(DriverError) -> DataError {

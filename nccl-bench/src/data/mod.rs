@@ -233,7 +233,7 @@ pub enum DataError {
 pub fn fill_input(problem: &Problem, rank: u32, first_index: u64, bytes: &mut [u8]) -> Result<(), DataError> {
     let (recipe, format) = Recipe::new(problem, Source::Rank(rank))?;
     let size = problem.data_type.size();
-    if bytes.len() % size != 0 {
+    if !bytes.len().is_multiple_of(size) {
         let found = bytes.len() as u64;
         return Err(DataError::Length { expected: found - found % size as u64, found });
     }
