@@ -3,6 +3,8 @@
 //! The tests start this program again, once per rank, with `WORLD_STEPS` set: then it joins a world and does those
 //! steps instead of testing (see `rank`).
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "all of this is tests, though not marked as such")]
+
 mod job;
 #[cfg(feature = "mpi")]
 mod mpi;

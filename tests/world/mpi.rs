@@ -1,6 +1,6 @@
 //! Ranks of a real MPI launcher. The program that starts them has to be the one of the MPI that was built with.
 
-use crate::job::{Ended, assert_barriers_hold, command, soon, start};
+use crate::job::{Ended, assert_barriers_hold, command, free_port, soon, start};
 use std::env;
 use std::process::Command;
 
@@ -93,11 +93,16 @@ fn another_mpis_launcher_is_detected() {
 
 fn tcp_works_under_its_launcher() {
     for own in [true, false] {
-        let port = crate::job::free_port();
-        let mut command = under(launcher(own), 2, "kind:tcp print gather:3");
-        command.env("NCCL_BENCH_ADDR", format!("127.0.0.1:{port}"));
-        let ended = start(command).ended(soon());
-        assert_eq!(ended.code, Some(0), "{ended:?}");
-        assert!(ended.stdout.contains("rank 1 of 2, 1 of 2 here, TCP rendezvous at"), "{ended:?}");
+        for address in [None, Some(format!("127.0.0.1:{}", free_port()))] {
+            let mut command = under(launcher(own), 2, "kind:tcp print gather:3");
+            if let Some(address) = &address {
+                command.env("NCCL_BENCH_ADDR", address);
+            }
+            let ended = start(command).ended(soon());
+            assert_eq!(ended.code, Some(0), "{ended:?}");
+            let at = address.as_deref().unwrap_or("127.0.0.1:2");
+            let line = format!("rank 1 of 2, 1 of 2 here, TCP rendezvous at {at}");
+            assert!(ended.stdout.contains(&line), "{line}: {ended:?}");
+        }
     }
 }

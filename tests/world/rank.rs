@@ -12,6 +12,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 pub(crate) fn run(steps: &str) {
     let mut steps: Vec<&str> = steps.split(' ').collect();
     let mut options = Options::from_environment().unwrap();
+    #[cfg(feature = "mpi")]
+    {
+        options.join_mpi = Some(world::mpi);
+    }
     if let Some(kind) = steps.first().and_then(|step| step.strip_prefix("kind:")) {
         options.kind = kind.parse().unwrap();
         steps.remove(0);

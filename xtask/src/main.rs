@@ -1,3 +1,46 @@
 //! Developer commands of this repository. Run `cargo xtask help`.
 
-fn main() {}
+mod bindings;
+mod cache;
+mod dist;
+mod ratios;
+mod wheels;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Developer commands of this repository")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Generate the committed bindings of the raw crates from the C headers
+    Bindings(bindings::Arguments),
+    /// Download the libraries that the tests load into the user's cache folder
+    Wheels(wheels::Arguments),
+    /// Pack binaries, GPU tests and a run script for a machine with GPUs, MPI and no Rust
+    Dist,
+    /// Print ratios of times from the tables that the tarball's run-gpu wrote
+    Ratios {
+        /// The folder with the tables
+        folder: PathBuf,
+    },
+}
+
+fn main() -> Result<()> {
+    match Arguments::parse().command {
+        Command::Bindings(arguments) => bindings::run(&arguments),
+        Command::Wheels(arguments) => wheels::run(&arguments),
+        Command::Dist => dist::run(),
+        Command::Ratios { folder } => {
+            print!("{}", ratios::run(&folder)?);
+            Ok(())
+        }
+    }
+}

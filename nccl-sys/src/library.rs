@@ -1,0 +1,265 @@
+//! Finding and loading libnccl.
+
+use std::env;
+use std::ffi::{CStr, OsStr, c_int, c_void};
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+
+use crate::bindings::ncclResult_t;
+use crate::table::{FLOOR, Functions};
+use crate::version::Version;
+
+/// NCCL's name for the loader.
+const SONAME: &str = "libnccl.so.2";
+
+/// A loaded libnccl: its functions, version and path. Never unloaded, because NCCL keeps threads of its own.
+pub struct Nccl {
+    pub(crate) functions: Functions,
+    version: Version,
+    path: PathBuf,
+}
+
+impl Nccl {
+    /// The libnccl of this process, found and loaded by the first call.
+    ///
+    /// Searched, in this order: the path in `$NCCL_LIBRARY` (when set, nothing else); `libnccl.so.2` and `libnccl.so`
+    /// by the loader's own rules, which finds a copy that the process has loaded already; `$NCCL_HOME`,
+    /// `$CONDA_PREFIX`, the Python package `nvidia-nccl-cu12` or `-cu13` in `$VIRTUAL_ENV`, in the environment of
+    /// each `python3` on `PATH` and in `~/.local`; `/usr/local/nccl`, `/usr/local/cuda`, `/opt/nccl`.
+    ///
+    /// # Errors
+    /// Every place with the reason why it did not do. The answer is the same for the life of the process.
+    pub fn load() -> Result<&'static Self, &'static LoadError> {
+        static LOADED: OnceLock<Result<Nccl, LoadError>> = OnceLock::new();
+        LOADED.get_or_init(Self::search).as_ref()
+    }
+
+    /// Loads the library of this path or soname and keeps it loaded. For tests; programs use [`Nccl::load`].
+    ///
+    /// # Safety
+    /// The file is a libnccl: its initialisers may run, and its functions have the signatures of NCCL's header.
+    ///
+    /// # Errors
+    /// When it cannot be loaded, is older than [`FLOOR`] or lacks a function that [`FLOOR`] has.
+    pub unsafe fn from_path(path: impl AsRef<Path>) -> Result<Self, LoadError> {
+        // SAFETY: the caller vouches for the file.
+        unsafe { Self::open(path.as_ref().as_os_str()) }.map_err(|reason| LoadError {
+            attempts: vec![Attempt { place: path.as_ref().display().to_string(), reason }],
+        })
+    }
+
+    /// What `ncclGetVersion` says.
+    #[must_use]
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// The file that was really loaded.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn missing(&self, name: &'static str, since: Version) -> MissingSymbol {
+        MissingSymbol { name, since, loaded: self.version, path: self.path.clone() }
+    }
+
+    fn search() -> Result<Self, LoadError> {
+        let mut attempts = Vec::new();
+        for place in places() {
+            // SAFETY: a file of this name in these places is NCCL's library; $NCCL_LIBRARY is the user's own word.
+            match unsafe { Self::open(place.as_os_str()) } {
+                Ok(nccl) => return Ok(nccl),
+                Err(reason) => attempts.push(Attempt { place: place.display().to_string(), reason }),
+            }
+        }
+        Err(LoadError { attempts })
+    }
+
+    /// # Safety
+    /// As [`Nccl::from_path`].
+    unsafe fn open(name: &OsStr) -> Result<Self, String> {
+        // SAFETY: the caller vouches for the file, so its initialisers are NCCL's.
+        let library =
+            unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| reason(&error))?;
+        // NCCL has threads and at-exit work: it stays loaded.
+        let library: &'static Library = Box::leak(Box::new(library));
+        let lookup = |symbol: &str| -> Result<*mut c_void, String> {
+            // SAFETY: the address is only stored here; the table gives it its type.
+            let found = unsafe { library.get::<*mut c_void>(symbol.as_bytes()) };
+            let address = found.map_err(|error| reason(&error))?.into_raw();
+            if address.is_null() { Err(format!("{symbol} has no address")) } else { Ok(address) }
+        };
+        let get_version = lookup("ncclGetVersion")?;
+        // SAFETY: the signature of ncclGetVersion in every NCCL.
+        let get_version = unsafe {
+            std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_int) -> ncclResult_t>(get_version)
+        };
+        let mut code: c_int = 0;
+        // SAFETY: the function writes one int.
+        let result = unsafe { get_version(&mut code) };
+        if result != ncclResult_t::ncclSuccess {
+            return Err(format!("ncclGetVersion failed with code {}", result.0));
+        }
+        let version = Version::from_code(u32::try_from(code).unwrap_or(0));
+        if version < FLOOR {
+            return Err(format!("NCCL {version} is older than {FLOOR}, the oldest that is supported"));
+        }
+        // SAFETY: lookup answers out of the library that the caller vouches for.
+        let functions = unsafe { Functions::find(&lookup) }?;
+        let path = origin(get_version as *const c_void).unwrap_or_else(|| name.into());
+        Ok(Self { functions, version, path })
+    }
+}
+
+impl fmt::Debug for Nccl {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Nccl")
+            .field("version", &self.version)
+            .field("path", &self.path)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The loader's own words, without libloading's prefix.
+fn reason(error: &libloading::Error) -> String {
+    use std::error::Error as _;
+    error.source().map_or_else(|| error.to_string(), ToString::to_string)
+}
+
+/// The file that an address was loaded from.
+fn origin(address: *const c_void) -> Option<PathBuf> {
+    let mut info = libc::Dl_info {
+        dli_fname: std::ptr::null(),
+        dli_fbase: std::ptr::null_mut(),
+        dli_sname: std::ptr::null(),
+        dli_saddr: std::ptr::null_mut(),
+    };
+    // SAFETY: dladdr only looks the address up, and writes one Dl_info.
+    let found = unsafe { libc::dladdr(address, &mut info) };
+    if found == 0 || info.dli_fname.is_null() {
+        return None;
+    }
+    // SAFETY: on success dli_fname is a NUL-terminated string that lives as long as the library, which is for ever.
+    let name = unsafe { CStr::from_ptr(info.dli_fname) };
+    let name: &OsStr = std::os::unix::ffi::OsStrExt::from_bytes(name.to_bytes());
+    Some(PathBuf::from(name))
+}
+
+/// Every place to try, in order.
+fn places() -> Vec<PathBuf> {
+    let variable = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    if let Some(path) = variable("NCCL_LIBRARY") {
+        return vec![path];
+    }
+    let mut folders = Vec::new();
+    if let Some(home) = variable("NCCL_HOME") {
+        folders.extend([home.join("lib"), home.join("lib64")]);
+    }
+    if let Some(prefix) = variable("CONDA_PREFIX") {
+        folders.push(prefix.join("lib"));
+        folders.extend(python_packages(&prefix));
+    }
+    if let Some(environment) = variable("VIRTUAL_ENV") {
+        folders.extend(python_packages(&environment));
+    }
+    for folder in env::var_os("PATH").iter().flat_map(env::split_paths) {
+        if folder.join("python3").exists() {
+            folders.extend(folder.parent().iter().flat_map(|prefix| python_packages(prefix)));
+        }
+    }
+    if let Some(home) = variable("HOME") {
+        folders.extend(python_packages(&home.join(".local")));
+    }
+    folders.extend(
+        [
+            "/usr/local/nccl/lib",
+            "/usr/local/cuda/lib64",
+            "/usr/local/cuda/lib",
+            "/opt/nccl/lib",
+            "/opt/nccl/build/lib",
+        ]
+        .map(PathBuf::from),
+    );
+    let mut places = vec![PathBuf::from(SONAME), PathBuf::from("libnccl.so")];
+    for place in folders.into_iter().map(|folder| folder.join(SONAME)) {
+        if !places.contains(&place) {
+            places.push(place);
+        }
+    }
+    places
+}
+
+/// Where NVIDIA's wheel puts the library in a Python environment: one folder for each of its Python versions.
+fn python_packages(prefix: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(prefix.join("lib")) else { return Vec::new() };
+    let mut folders: Vec<PathBuf> = entries
+        .flatten()
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with("python3"))
+        .flat_map(|entry| ["site-packages", "dist-packages"].map(|packages| entry.path().join(packages)))
+        .filter(|packages| packages.is_dir())
+        .map(|packages| packages.join("nvidia/nccl/lib"))
+        .collect();
+    folders.sort();
+    folders
+}
+
+/// One place where libnccl was looked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// The path, or the name that the loader was asked for.
+    pub place: String,
+    /// Why it did not do: the loader's words, or what the library lacks.
+    pub reason: String,
+}
+
+/// No libnccl could be loaded. Displays every place that was tried, and how to install NCCL.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadError {
+    attempts: Vec<Attempt>,
+}
+
+impl LoadError {
+    /// Every place that was tried, in order.
+    #[must_use]
+    pub fn attempts(&self) -> &[Attempt] {
+        &self.attempts
+    }
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(formatter, "NCCL {FLOOR} or newer could not be loaded. Tried:")?;
+        for Attempt { place, reason } in &self.attempts {
+            // The loader repeats the name that it was given.
+            let reason = reason.strip_prefix(&format!("{place}: ")).unwrap_or(reason);
+            writeln!(formatter, "  {place}: {reason}")?;
+        }
+        write!(
+            formatter,
+            "Install NCCL (Debian, Ubuntu with NVIDIA's repository: apt install libnccl2; Python: \
+             pip install nvidia-nccl-cu12) or set NCCL_LIBRARY to the path of {SONAME}."
+        )
+    }
+}
+
+impl std::error::Error for LoadError {}
+
+/// The loaded library is too old for a function.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name} needs NCCL {since}; loaded {loaded} from {}", path.display())]
+pub struct MissingSymbol {
+    /// The function.
+    pub name: &'static str,
+    /// The version that introduced it.
+    pub since: Version,
+    /// The version that is loaded.
+    pub loaded: Version,
+    /// The file that is loaded.
+    pub path: PathBuf,
+}

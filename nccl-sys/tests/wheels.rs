@@ -1,0 +1,230 @@
+//! The real libnccl of several versions, without a GPU: what loads, what each has, and what it answers.
+//!
+//! `cargo xtask wheels nccl` fetches the libraries.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test
+
+use std::collections::BTreeSet;
+use std::env;
+use std::ffi::{CStr, c_int};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::ptr;
+
+use nccl_sys::*;
+
+/// Where `cargo xtask wheels nccl` keeps this version.
+fn folder(version: &str) -> PathBuf {
+    let named = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let root = named("NCCL_BENCH_WHEELS").unwrap_or_else(|| {
+        let cache = named("XDG_CACHE_HOME").or_else(|| named("HOME").map(|home| home.join(".cache")));
+        cache.expect("HOME is set").join("nccl-bench")
+    });
+    let folder = root.join("nccl").join(version);
+    assert!(
+        folder.join("lib/libnccl.so.2").exists(),
+        "{} is missing: run `cargo xtask wheels nccl`",
+        folder.display()
+    );
+    folder
+}
+
+/// Loads and asks everything that needs no GPU. Each version is one test, so that nextest loads one per process.
+fn check(text: &str) {
+    let numbers: Vec<u32> = text.split('.').map(|number| number.parse().unwrap()).collect();
+    let version = Version::new(numbers[0], numbers[1], numbers[2]);
+    let path = folder(text).join("lib/libnccl.so.2");
+    // SAFETY: NVIDIA's own library.
+    let nccl = unsafe { Nccl::from_path(&path) }.unwrap();
+    assert_eq!(nccl.version(), version);
+    assert_eq!(nccl.path(), path);
+
+    let resolved: BTreeSet<_> = API.iter().map(|(name, _)| *name).filter(|name| nccl.has(name)).collect();
+    let expected: BTreeSet<_> =
+        API.iter().filter(|(_, since)| *since <= version).map(|(name, _)| *name).collect();
+    assert_eq!(resolved, expected);
+    assert_eq!(declared(&folder(text).join("include/nccl.h")), expected);
+
+    let words = |code| {
+        // SAFETY: NCCL returns a constant string for any code.
+        unsafe { CStr::from_ptr(nccl.ncclGetErrorString(ncclResult_t(code))) }.to_str().unwrap()
+    };
+    assert_eq!(words(0), "no error");
+    assert_eq!(words(5), "invalid usage (run with NCCL_DEBUG=WARN for details)");
+    assert_eq!(words(4711), "unknown result code");
+
+    groups(&nccl);
+    gates(&nccl, text, &path);
+}
+
+/// The functions that a header declares. `ncclUniqueId` is followed by a parenthesis, too, and is none.
+fn declared(header: &Path) -> BTreeSet<&'static str> {
+    let text = std::fs::read_to_string(header).unwrap();
+    let mut names = BTreeSet::new();
+    for (start, _) in text.match_indices("nccl") {
+        let name: String = text[start..].chars().take_while(char::is_ascii_alphanumeric).collect();
+        let before = text[..start].chars().next_back().unwrap_or(' ');
+        let after = text[start + name.len()..].trim_start();
+        let function = after.starts_with('(') && !before.is_alphanumeric() && before != '_';
+        if function && name.as_bytes()[4].is_ascii_uppercase() && name != "ncclUniqueId" {
+            let known = API.iter().map(|(known, _)| *known).find(|known| *known == name);
+            names.insert(known.unwrap_or_else(|| panic!("{name} of {} is not in API", header.display())));
+        }
+    }
+    names
+}
+
+/// Groups nest and end, and an operation with a null communicator poisons one group, not the next: what the safe layer
+/// cancels groups with.
+fn groups(nccl: &Nccl) {
+    let poison = || {
+        let (op, data_type) = (ncclRedOp_t::ncclSum, ncclDataType_t::ncclInt8);
+        // SAFETY: refused because of the null communicator.
+        unsafe {
+            nccl.ncclAllReduce(
+                ptr::null(),
+                ptr::null_mut(),
+                0,
+                data_type,
+                op,
+                ptr::null_mut(),
+                ptr::null_mut(),
+            )
+        }
+    };
+    // SAFETY: no arguments.
+    let (start, end) = unsafe { (|| nccl.ncclGroupStart(), || nccl.ncclGroupEnd()) };
+    assert_eq!((start(), end()), (ncclResult_t::ncclSuccess, ncclResult_t::ncclSuccess));
+    assert_eq!(end(), ncclResult_t::ncclInvalidUsage, "an end without a start");
+
+    assert_eq!(start(), ncclResult_t::ncclSuccess);
+    assert_eq!(start(), ncclResult_t::ncclSuccess);
+    assert_eq!(poison(), ncclResult_t::ncclInvalidArgument);
+    assert_eq!(end(), ncclResult_t::ncclSuccess, "the inner end");
+    assert_eq!(end(), ncclResult_t::ncclInvalidArgument, "the outer end");
+    assert_eq!((start(), end()), (ncclResult_t::ncclSuccess, ncclResult_t::ncclSuccess), "the next group");
+
+    // SAFETY: returns NCCL's buffer of the last message.
+    let last = unsafe { CStr::from_ptr(nccl.ncclGetLastError(ptr::null_mut())) }.to_str().unwrap();
+    assert!(!last.is_empty(), "NCCL has explained the failures above");
+}
+
+/// What a function answers that this library may be too old for.
+fn gates(nccl: &Nccl, version: &str, path: &Path) {
+    let mut info = ncclSimInfo_t::default();
+    // SAFETY: writes one struct; without a group the call is refused.
+    match unsafe { nccl.ncclGroupSimulateEnd(&mut info) } {
+        Ok(code) => assert_eq!(code, ncclResult_t::ncclInvalidUsage),
+        Err(missing) => assert_eq!(
+            missing.to_string(),
+            format!("ncclGroupSimulateEnd needs NCCL 2.22; loaded {version} from {}", path.display())
+        ),
+    }
+    let mut length: c_int = -1;
+    let mut value = ptr::null();
+    // SAFETY: writes one pointer and one int; the key is a C string.
+    match unsafe { nccl.ncclParamGetParameter(c"NCCL_NO_SUCH_PARAMETER".as_ptr(), &mut value, &mut length) } {
+        Ok(code) => assert_ne!(code, ncclResult_t::ncclSuccess),
+        Err(missing) => assert_eq!(
+            missing.to_string(),
+            format!("ncclParamGetParameter needs NCCL 2.30.4; loaded {version} from {}", path.display())
+        ),
+    }
+}
+
+#[test]
+fn nccl_2_18() {
+    check("2.18.3");
+}
+
+#[test]
+fn nccl_2_24() {
+    check("2.24.3");
+}
+
+#[test]
+fn nccl_2_28() {
+    check("2.28.9");
+}
+
+#[test]
+fn nccl_2_30() {
+    check("2.30.7");
+}
+
+#[test]
+fn nccl_2_32() {
+    check("2.32.3");
+}
+
+#[test]
+fn the_table_has_all_73_functions_once() {
+    let names: BTreeSet<_> = API.iter().map(|(name, _)| *name).collect();
+    assert_eq!((API.len(), names.len()), (73, 73));
+    assert_eq!(API.iter().filter(|(_, since)| *since == FLOOR).count(), 27);
+}
+
+/// The hand-written initialisers against NCCL's macros, byte by byte, as a C compiler sees them.
+#[test]
+fn initialisers_are_those_of_the_header() {
+    let header = folder("2.32.3").join("include");
+    let build = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| std::fs::write(build.path().join(name), text).unwrap();
+    file("cuda_runtime.h", "#include <stddef.h>\ntypedef void *cudaStream_t, *cudaEvent_t;\n");
+    file("cuda_fp16.h", "");
+    file(
+        "print.c",
+        "#include <stdio.h>\n#include <string.h>\n#include <nccl.h>\n\
+         #define PRINT(type, initialiser) do { \\\n\
+           union { type value; unsigned char bytes[sizeof(type)]; } all; \\\n\
+           memset(&all, 0, sizeof all); \\\n\
+           type set = initialiser; \\\n\
+           all.value = set; \\\n\
+           printf(\"%s\", #type); \\\n\
+           for (size_t i = 0; i < sizeof(type); i++) printf(\" %d\", all.bytes[i]); \\\n\
+           printf(\"\\n\"); } while (0)\n\
+         int main(void) {\n\
+           PRINT(ncclConfig_t, NCCL_CONFIG_INITIALIZER);\n\
+           PRINT(ncclCollConfig_t, NCCL_COLLCONFIG_INITIALIZER);\n\
+           PRINT(ncclSimInfo_t, NCCL_SIM_INFO_INITIALIZER);\n\
+           PRINT(ncclEncryptionConfig_t, NCCL_ENCRYPTION_CONFIG_INITIALIZER);\n\
+           return 0; }\n",
+    );
+    let program = build.path().join("print");
+    let status = Command::new("cc")
+        .args(["-DNCCL_OS_LINUX", "-o"])
+        .arg(&program)
+        .arg(build.path().join("print.c"))
+        .arg("-I")
+        .arg(build.path())
+        .arg("-I")
+        .arg(&header)
+        .status()
+        .expect("a C compiler, for this test");
+    assert!(status.success());
+    let printed = String::from_utf8(Command::new(&program).output().unwrap().stdout).unwrap();
+    let lines: Vec<_> = printed.lines().collect();
+    assert_eq!(lines.len(), 4);
+    // Padding is left open by an initialiser: at the end, or before a pointer.
+    assert_eq!(bytes("ncclConfig_t", &ncclConfig_t::default(), 116..120), without(lines[0], 116..120));
+    assert_eq!(bytes("ncclCollConfig_t", &ncclCollConfig_t::default(), 0..0), lines[1]);
+    assert_eq!(bytes("ncclSimInfo_t", &ncclSimInfo_t::default(), 20..24), without(lines[2], 20..24));
+    let encryption = bytes("ncclEncryptionConfig_t", &ncclEncryptionConfig_t::default(), 20..24);
+    assert_eq!(encryption, without(lines[3], 20..24));
+}
+
+/// The printed line without the bytes that are padding.
+fn without(line: &str, padding: Range<usize>) -> String {
+    let words = line.split(' ').enumerate().filter(|(word, _)| *word == 0 || !padding.contains(&(word - 1)));
+    words.map(|(_, word)| word).collect::<Vec<_>>().join(" ")
+}
+
+/// The bytes of a value without those that are padding, in the format of the C program.
+fn bytes<T>(name: &str, value: &T, padding: Range<usize>) -> String {
+    let first = ptr::from_ref(value).cast::<u8>();
+    (0..size_of::<T>()).filter(|index| !padding.contains(index)).fold(name.to_owned(), |text, index| {
+        // SAFETY: a byte of the value that is not padding.
+        format!("{text} {}", unsafe { *first.add(index) })
+    })
+}

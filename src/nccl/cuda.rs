@@ -1,0 +1,73 @@
+//! The CUDA driver under NCCL: whether there is one, and what is current.
+//!
+//! cudarc panics when libcuda is missing. Ask [`available`] first; everything in [`nccl`](super) does.
+
+use std::sync::OnceLock;
+
+use cudarc::driver::sys::{self, CUresult};
+use cudarc::driver::{CudaContext, result};
+
+use super::error::Error;
+
+/// The oldest driver API that this project supports, as cuDriverGetVersion says it: CUDA 12.0.
+const OLDEST: i32 = 12_000;
+
+/// Whether CUDA's driver library is there, new enough, and initialised (`cuInit`). The first answer stays.
+///
+/// # Errors
+/// [`Error::NoDriver`] with the reason.
+pub fn available() -> Result<(), Error> {
+    static ANSWER: OnceLock<Result<(), String>> = OnceLock::new();
+    ANSWER.get_or_init(probe).clone().map_err(|reason| Error::NoDriver { reason })
+}
+
+fn probe() -> Result<(), String> {
+    // SAFETY: only opens libcuda and closes it again.
+    if !unsafe { sys::is_culib_present() } {
+        return Err("libcuda.so.1 cannot be loaded".to_owned());
+    }
+    let version = version().map_err(|code| format!("cuDriverGetVersion says {code:?}"))?;
+    if version < OLDEST {
+        let (major, minor) = (version / 1000, version % 1000 / 10);
+        return Err(format!("the driver supports CUDA {major}.{minor}; 12.0 or newer is needed"));
+    }
+    result::init().map_err(|error| format!("cuInit says {:?}", error.0))
+}
+
+/// The newest CUDA version that libcuda supports. The library is there.
+fn version() -> Result<i32, CUresult> {
+    let mut version = 0;
+    // SAFETY: writes one int; allowed before cuInit; every libcuda has it.
+    let code = unsafe { sys::cuDriverGetVersion(&mut version) };
+    if code == CUresult::CUDA_SUCCESS { Ok(version) } else { Err(code) }
+}
+
+/// The newest CUDA version that the driver supports (`cuDriverGetVersion`): 13000 for 13.0.
+///
+/// # Errors
+/// [`Error::NoDriver`] without a driver.
+pub fn driver_version() -> Result<i32, Error> {
+    available()?;
+    version().map_err(|code| Error::NoDriver { reason: format!("cuDriverGetVersion says {code:?}") })
+}
+
+/// How many CUDA devices this process can use (`cuDeviceGetCount`).
+///
+/// # Errors
+/// [`Error::NoDriver`] without a driver, and when the driver finds no device.
+pub fn device_count() -> Result<usize, Error> {
+    available()?;
+    let count = CudaContext::device_count().map_err(Error::cuda("cuDeviceGetCount"))?;
+    Ok(usize::try_from(count).unwrap_or(0))
+}
+
+/// Makes the context current on this thread, unless it is already.
+#[inline]
+pub(crate) fn bind(context: &CudaContext) -> Result<(), Error> {
+    let current = result::ctx::get_current().map_err(Error::cuda("cuCtxGetCurrent"))?;
+    if current == Some(context.cu_ctx()) {
+        return Ok(());
+    }
+    // SAFETY: the context is alive: cudarc's object holds it.
+    unsafe { result::ctx::set_current(context.cu_ctx()) }.map_err(Error::cuda("cuCtxSetCurrent"))
+}

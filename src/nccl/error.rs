@@ -1,0 +1,276 @@
+//! What can go wrong, and what to do about it.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use cudarc::driver::DriverError;
+use nccl_sys::{LoadError, MissingSymbol, Version, ncclResult_t};
+
+/// A result code of NCCL. Newer libraries may return codes that this build does not know.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ResultCode(pub u32);
+
+impl ResultCode {
+    /// NCCL's name for the code, if this build knows it.
+    #[must_use]
+    pub fn name(self) -> Option<&'static str> {
+        Some(match ncclResult_t(self.0) {
+            ncclResult_t::ncclSuccess => "ncclSuccess",
+            ncclResult_t::ncclUnhandledCudaError => "ncclUnhandledCudaError",
+            ncclResult_t::ncclSystemError => "ncclSystemError",
+            ncclResult_t::ncclInternalError => "ncclInternalError",
+            ncclResult_t::ncclInvalidArgument => "ncclInvalidArgument",
+            ncclResult_t::ncclInvalidUsage => "ncclInvalidUsage",
+            ncclResult_t::ncclRemoteError => "ncclRemoteError",
+            ncclResult_t::ncclInProgress => "ncclInProgress",
+            ncclResult_t::ncclTimeout => "ncclTimeout",
+            _ => return None,
+        })
+    }
+
+    /// What a user can do about it.
+    fn advice(self) -> &'static str {
+        match ncclResult_t(self.0) {
+            ncclResult_t::ncclUnhandledCudaError => {
+                "a CUDA call failed: check nvidia-smi and the device's free memory"
+            }
+            ncclResult_t::ncclSystemError => {
+                "a system call failed: check shared memory, limits and the network"
+            }
+            ncclResult_t::ncclInvalidArgument | ncclResult_t::ncclInvalidUsage => {
+                "the call is not allowed like this"
+            }
+            ncclResult_t::ncclRemoteError => "another rank or the network failed: look at the other ranks",
+            ncclResult_t::ncclTimeout => "another rank did not answer in time: look at the other ranks",
+            _ => "set NCCL_DEBUG=WARN to see NCCL's own report",
+        }
+    }
+}
+
+impl fmt::Display for ResultCode {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => write!(formatter, "{name} ({})", self.0),
+            None => write!(formatter, "code {}, unknown to this build", self.0),
+        }
+    }
+}
+
+impl fmt::Debug for ResultCode {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, formatter)
+    }
+}
+
+/// An error of the NCCL layer. Its text names the operation, says what happened and what to do.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// libnccl could not be loaded.
+    #[error(transparent)]
+    Library(&'static LoadError),
+    /// The loaded libnccl is too old for a function.
+    #[error(transparent)]
+    MissingSymbol(#[from] MissingSymbol),
+    /// The machine has no usable CUDA driver.
+    #[error("no CUDA driver: {reason}; install the NVIDIA driver, or inside a container pass the GPUs in")]
+    NoDriver {
+        /// What was found instead.
+        reason: String,
+    },
+    /// A call of the CUDA driver failed.
+    #[error("{operation} failed: {error}")]
+    Cuda {
+        /// The driver's function.
+        operation: &'static str,
+        /// The driver's error.
+        error: DriverError,
+    },
+    /// A call of NCCL failed.
+    #[error("{operation} failed with {code}: {meaning}{}; {}", detail_text(detail), code.advice())]
+    Nccl {
+        /// NCCL's function.
+        operation: &'static str,
+        /// NCCL's result.
+        code: ResultCode,
+        /// NCCL's words for the result.
+        meaning: String,
+        /// NCCL's last warning in this process, which may be another thread's. Empty where there is none.
+        detail: String,
+    },
+    /// A field of [`Config`](super::Config) is set that the loaded library does not know: it would be ignored.
+    #[error("Config::{field} needs NCCL {since}; loaded {loaded} from {}", path.display())]
+    ConfigTooNew {
+        /// The field.
+        field: &'static str,
+        /// The version that introduced it.
+        since: Version,
+        /// The version that is loaded.
+        loaded: Version,
+        /// The file that is loaded.
+        path: PathBuf,
+    },
+    /// A text in [`Config`](super::Config) contains a NUL byte.
+    #[error("Config::{field} must not contain a NUL byte")]
+    ConfigText {
+        /// The field.
+        field: &'static str,
+    },
+    /// No such rank.
+    #[error(
+        "rank {rank} of {size}: a rank is at least 0 and below the size, which is between 1 and 2147483647"
+    )]
+    Rank {
+        /// The rank that was asked for.
+        rank: usize,
+        /// The size that was asked for.
+        size: usize,
+    },
+    /// A buffer has the wrong length.
+    #[error("{operation}: the {buffer} has {found} elements and needs {needed}")]
+    Length {
+        /// NCCL's function.
+        operation: &'static str,
+        /// Which buffer: `receive buffer`.
+        buffer: &'static str,
+        /// Elements needed.
+        needed: Needed,
+        /// Elements that it has.
+        found: usize,
+    },
+    /// A view would reach past the end of its memory, or start in the middle of an element.
+    #[error(
+        "a view of {len} elements of {size} bytes at byte {offset} does not fit into {bytes} bytes of memory; \
+         it must start at a multiple of the element's size and end within the memory"
+    )]
+    View {
+        /// First byte.
+        offset: usize,
+        /// Elements.
+        len: usize,
+        /// Bytes of an element.
+        size: usize,
+        /// Bytes of the memory.
+        bytes: usize,
+    },
+    /// A buffer lies on another device than the communicator.
+    #[error(
+        "{operation}: the {buffer} is in a context of device {found}, the communicator in the primary context of \
+         device {expected}"
+    )]
+    WrongDevice {
+        /// NCCL's function.
+        operation: &'static str,
+        /// Which buffer: `receive buffer`.
+        buffer: &'static str,
+        /// The communicator's device.
+        expected: usize,
+        /// The buffer's device.
+        found: usize,
+    },
+    /// A stream that NCCL cannot work on.
+    #[error("{operation}: {reason}")]
+    Stream {
+        /// NCCL's function.
+        operation: &'static str,
+        /// Why not, and what to use instead.
+        reason: &'static str,
+    },
+    /// Not allowed while this thread is inside a [`group`](super::group()).
+    #[error("{operation} inside a group: use the group's own methods, or call it after the group")]
+    InsideGroup {
+        /// NCCL's function.
+        operation: &'static str,
+    },
+    /// Another library than the communicator's.
+    #[error("{operation}: the communicator was made with another libnccl than the group")]
+    WrongLibrary {
+        /// NCCL's function.
+        operation: &'static str,
+    },
+    /// The communicator has been aborted.
+    #[error("{operation}: the communicator has been aborted; make a new one")]
+    Aborted {
+        /// NCCL's function.
+        operation: &'static str,
+    },
+    /// The operation did not finish in time. The communicator has been aborted.
+    #[error(
+        "{operation} did not finish within {limit:?}; the communicator has been aborted: look at the other ranks"
+    )]
+    Deadline {
+        /// NCCL's function.
+        operation: &'static str,
+        /// The time that it had.
+        limit: Duration,
+    },
+    /// A thread stayed inside NCCL with this communicator, so that it cannot be aborted.
+    #[error(
+        "{operation}: a thread is inside a blocking NCCL call with this communicator since {waited:?}; \
+         NCCL can only abort it once that call returns. Non-blocking communicators (Config::blocking) can be \
+         aborted at any time"
+    )]
+    Busy {
+        /// NCCL's function.
+        operation: &'static str,
+        /// How long the abort waited.
+        waited: Duration,
+    },
+}
+
+/// How many elements a buffer needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Needed {
+    /// So many.
+    Exactly(usize),
+    /// Any multiple of this number.
+    MultipleOf(usize),
+}
+
+impl fmt::Display for Needed {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exactly(count) => write!(formatter, "exactly {count}"),
+            Self::MultipleOf(count) => write!(formatter, "a multiple of {count}, one part for each rank"),
+        }
+    }
+}
+
+fn detail_text(detail: &str) -> String {
+    if detail.is_empty() { String::new() } else { format!(" (NCCL's last warning: {detail})") }
+}
+
+impl Error {
+    pub(crate) fn cuda(operation: &'static str) -> impl FnOnce(DriverError) -> Self {
+        move |error| Self::Cuda { operation, error }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_names_operation_code_detail_and_advice() {
+        let error = Error::Nccl {
+            operation: "ncclAllReduce",
+            code: ResultCode(6),
+            meaning: "remote process exited or there was a network error".into(),
+            detail: "connection closed by peer".into(),
+        };
+        assert_eq!(
+            error.to_string(),
+            "ncclAllReduce failed with ncclRemoteError (6): remote process exited or there was a network error \
+             (NCCL's last warning: connection closed by peer); another rank or the network failed: look at the \
+             other ranks"
+        );
+    }
+
+    #[test]
+    fn unknown_codes_keep_their_number() {
+        assert_eq!(ResultCode(4711).to_string(), "code 4711, unknown to this build");
+        assert_eq!(ResultCode(8).to_string(), "ncclTimeout (8)");
+    }
+}

