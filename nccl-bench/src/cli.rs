@@ -56,7 +56,13 @@ enum Command {
 #[derive(Args, Debug)]
 struct Measure {
     /// Smallest size: bytes, or with K, M or G (binary)
-    #[arg(short = 'b', long = "minbytes", value_name = "SIZE", default_value = "8", allow_hyphen_values = true)]
+    #[arg(
+        short = 'b',
+        long = "minbytes",
+        value_name = "SIZE",
+        default_value = "8",
+        allow_hyphen_values = true
+    )]
     min_bytes: Size,
 
     /// Largest size [default: 4G on GPUs or what fits into their memory, 64M on hosts]
@@ -244,7 +250,9 @@ fn at_least_one(text: &str) -> Result<usize, String> {
 fn step_factor(text: &str) -> Result<u64, String> {
     match text.parse::<u32>() {
         Ok(factor) if factor >= 2 => Ok(u64::from(factor)),
-        Ok(_) => Err("a factor below 2 would never reach the largest size; write 2 or more, or use -i".to_owned()),
+        Ok(_) => {
+            Err("a factor below 2 would never reach the largest size; write 2 or more, or use -i".to_owned())
+        }
         Err(_) => Err("write a whole number from 2 on; for finer steps use -i".to_owned()),
     }
 }
@@ -306,7 +314,10 @@ mod tests {
     fn bad_input_is_refused_with_what_to_do() {
         for (arguments, expected) in [
             (&["allreduce", "-b", "0"][..], "at least one byte"),
-            (&["allreduce", "-b", "64M", "-e", "1M"], "the largest size (-e 1M) is below the smallest (-b 64M)"),
+            (
+                &["allreduce", "-b", "64M", "-e", "1M"],
+                "the largest size (-e 1M) is below the smallest (-b 64M)",
+            ),
             (&["allreduce", "-f", "1.5"], "write a whole number from 2 on"),
             (&["allreduce", "-f", "1"], "write 2 or more"),
             (&["allreduce", "-f", "-2"], "write a whole number from 2 on"),

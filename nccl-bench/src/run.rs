@@ -86,7 +86,9 @@ fn run(settings: &Settings, process: &world::Handle) -> Result<Tally, Stop> {
                 thread::Builder::new().name(format!("rank {}", world.rank())).spawn_scoped(scope, move || {
                     match rank(settings, node, index, world) {
                         // The siblings may be waiting for this rank: the whole job has to end.
-                        Err(Stop::Failed(error)) => world.abort(i32::from(FAILED), &format!("nccl-bench: {error:#}")),
+                        Err(Stop::Failed(error)) => {
+                            world.abort(i32::from(FAILED), &format!("nccl-bench: {error:#}"))
+                        }
                         result => result,
                     }
                 })

@@ -11,7 +11,9 @@ pub struct Size(pub u64);
 
 /// Why a text is no size.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{text}' is no size: {reason}; write bytes, or a number with K, M or G (binary), as in 8, 64K, 1.5M, 8G")]
+#[error(
+    "'{text}' is no size: {reason}; write bytes, or a number with K, M or G (binary), as in 8, 64K, 1.5M, 8G"
+)]
 pub struct InvalidSize {
     text: String,
     reason: &'static str,

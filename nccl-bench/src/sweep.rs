@@ -172,7 +172,8 @@ fn measure(
     }
 
     let ranks = world.all_gather(&Finding { seconds, wrong }.encode())?;
-    let findings: Vec<Finding> = ranks.iter().filter_map(|bytes| Finding::decode(bytes, work.data_type)).collect();
+    let findings: Vec<Finding> =
+        ranks.iter().filter_map(|bytes| Finding::decode(bytes, work.data_type)).collect();
     anyhow::ensure!(findings.len() == world.size(), "a rank sent a result that this version cannot read");
     let seconds = findings.iter().map(|finding| finding.seconds).sum::<f64>() / findings.len() as f64;
     let mismatches: Vec<(usize, Mismatches)> = findings
@@ -200,7 +201,8 @@ struct Finding {
 
 impl Finding {
     fn encode(&self) -> Vec<u8> {
-        let first = self.wrong.first.map_or([0; 3], |first| [first.index, first.expected_bits, first.found_bits]);
+        let first =
+            self.wrong.first.map_or([0; 3], |first| [first.index, first.expected_bits, first.found_bits]);
         [[self.seconds.to_bits(), self.wrong.wrong].as_slice(), &first]
             .concat()
             .iter()
@@ -209,10 +211,8 @@ impl Finding {
     }
 
     fn decode(bytes: &[u8], data_type: DataType) -> Option<Self> {
-        let words: Vec<u64> = bytes
-            .chunks_exact(8)
-            .filter_map(|word| word.try_into().ok().map(u64::from_le_bytes))
-            .collect();
+        let words: Vec<u64> =
+            bytes.chunks_exact(8).filter_map(|word| word.try_into().ok().map(u64::from_le_bytes)).collect();
         let [seconds, wrong, index, expected_bits, found_bits] = words[..] else { return None };
         let first = (wrong > 0).then_some(Mismatch { index, expected_bits, found_bits, data_type });
         Some(Self { seconds: f64::from_bits(seconds), wrong: Mismatches { wrong, first } })

@@ -109,12 +109,19 @@ impl Communicator {
         let id = UniqueId::new(library)?;
         let started = group::raw(library, || {
             let ranks = streams.iter().enumerate();
-            ranks
-                .map(|(rank, stream)| Self::start(library, stream, rank, streams.len(), &id, config))
-                .collect()
+            let start = |(rank, stream)| {
+                let (communicator, code) = Self::start(library, stream, rank, streams.len(), &id, config)?;
+                if code != ncclResult_t::ncclInProgress {
+                    library.check(INIT, code)?;
+                }
+                Ok(communicator)
+            };
+            ranks.map(start).collect()
         });
-        let started: Vec<_> = started?;
-        started.into_iter().map(|(communicator, code)| communicator.joined(code, config.limit())).collect()
+        let started: Vec<Self> = started?;
+        // Non-blocking ones may still be connecting; whether they are is seen only now.
+        let join = |communicator: Self| communicator.joined(ncclResult_t::ncclInProgress, config.limit());
+        started.into_iter().map(join).collect()
     }
 
     /// Calls NCCL. A communicator that does not come to life aborts what there is of it when dropped.

@@ -3,6 +3,7 @@
 mod bindings;
 mod cache;
 mod dist;
+mod kernels;
 mod ratios;
 mod wheels;
 
@@ -22,6 +23,8 @@ struct Arguments {
 enum Command {
     /// Generate the committed bindings of the raw crates from the C headers
     Bindings(bindings::Arguments),
+    /// Compile the kernels of nccl-bench's test data to PTX with NVRTC 12.0 (needs no GPU and no CUDA)
+    Kernels(kernels::Arguments),
     /// Download the libraries that the tests load into the user's cache folder
     Wheels(wheels::Arguments),
     /// Pack binaries, GPU tests and a run script for a machine with GPUs, MPI and no Rust
@@ -36,6 +39,7 @@ enum Command {
 fn main() -> Result<()> {
     match Arguments::parse().command {
         Command::Bindings(arguments) => bindings::run(&arguments),
+        Command::Kernels(arguments) => kernels::run(&arguments),
         Command::Wheels(arguments) => wheels::run(&arguments),
         Command::Dist => dist::run(),
         Command::Ratios { folder } => {

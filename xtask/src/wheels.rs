@@ -29,6 +29,18 @@ pub(crate) struct Wheel {
 /// The libnccl that the bindings are generated from.
 pub(crate) const NCCL_OF_BINDINGS: Wheel = nccl("2.32.3");
 
+/// The compiler of the kernels: its PTX (8.0) is accepted by every driver from CUDA 12.0 on.
+pub(crate) const NVRTC: Wheel = Wheel {
+    library: "nvrtc",
+    package: "nvidia-cuda-nvrtc-cu12",
+    version: "12.0.140",
+    folder: "12.0.140",
+    files: &[
+        ("nvidia/cuda_nvrtc/lib/libnvrtc.so.12", "libnvrtc.so.12"),
+        ("nvidia/cuda_nvrtc/lib/libnvrtc-builtins.so.12.0", "libnvrtc-builtins.so.12.0"),
+    ],
+};
+
 /// Every library that a test loads.
 const WHEELS: &[Wheel] =
     &[nccl("2.18.3"), nccl("2.24.3"), nccl("2.28.9"), nccl("2.30.7"), NCCL_OF_BINDINGS, LIBFABRIC];

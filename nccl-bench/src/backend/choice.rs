@@ -28,7 +28,9 @@ pub fn choose(settings: &Settings, process: &dyn World) -> Result<Box<dyn Node>,
     let without: Vec<String> = processes
         .iter()
         .enumerate()
-        .filter_map(|(index, each)| Some(format!("process {index} on {}: {}", each.host, each.found.as_ref().err()?)))
+        .filter_map(|(index, each)| {
+            Some(format!("process {index} on {}: {}", each.host, each.found.as_ref().err()?))
+        })
         .collect();
     let Some(reason) = without.first() else {
         return Ok(Box::new(nccl::GpuNode::prepare(settings, process, &processes)?));

@@ -159,7 +159,8 @@ impl HostRank {
         shift: usize,
     ) -> anyhow::Result<()> {
         let size = work.data_type.size();
-        let receive: &mut [T] = bytemuck::cast_slice_mut(self.receive.bytes(shift, work.counts.receive * size));
+        let receive: &mut [T] =
+            bytemuck::cast_slice_mut(self.receive.bytes(shift, work.counts.receive * size));
         let send: &[T] = bytemuck::cast_slice_mut(self.send.bytes(shift, work.counts.send * size));
         let op = work.op.unwrap_or(ReduceOp::Sum);
         match (work.collective, placement) {
@@ -170,7 +171,6 @@ impl HostRank {
         }?;
         Ok(())
     }
-
 }
 
 impl Backend for HostRank {

@@ -44,7 +44,8 @@ impl Gpus {
             nccl_version: library.version().to_string(),
             nccl_path: library.path().display().to_string(),
             driver: nccl::cuda::driver_version().map_err(|error| error.to_string())?,
-            addresses: addresses.map_err(|error| format!("the CUDA driver does not describe its GPUs: {error}"))?,
+            addresses: addresses
+                .map_err(|error| format!("the CUDA driver does not describe its GPUs: {error}"))?,
         })
     }
 }
@@ -268,20 +269,29 @@ struct GpuRank {
 }
 
 impl GpuRank {
-    fn start_typed<T: Element>(&mut self, work: &Work, placement: Placement, shift: usize) -> anyhow::Result<()> {
+    fn start_typed<T: Element>(
+        &mut self,
+        work: &Work,
+        placement: Placement,
+        shift: usize,
+    ) -> anyhow::Result<()> {
         let mut receive = self.receive.slice_mut::<T>(shift, work.counts.receive)?;
         let op = work.op.unwrap_or(ReduceOp::Sum);
         match (work.collective, placement) {
-            (Collective::AllReduce, Placement::OutOfPlace) => {
-                self.communicator.all_reduce(&self.send.slice::<T>(shift, work.counts.send)?, &mut receive, op)
-            }
+            (Collective::AllReduce, Placement::OutOfPlace) => self.communicator.all_reduce(
+                &self.send.slice::<T>(shift, work.counts.send)?,
+                &mut receive,
+                op,
+            ),
             (Collective::AllReduce, Placement::InPlace) => {
                 self.communicator.all_reduce_in_place(&mut receive, op)
             }
             (Collective::AllGather, Placement::OutOfPlace) => {
                 self.communicator.all_gather(&self.send.slice::<T>(shift, work.counts.send)?, &mut receive)
             }
-            (Collective::AllGather, Placement::InPlace) => self.communicator.all_gather_in_place(&mut receive),
+            (Collective::AllGather, Placement::InPlace) => {
+                self.communicator.all_gather_in_place(&mut receive)
+            }
         }?;
         Ok(())
     }

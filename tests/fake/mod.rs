@@ -1,0 +1,154 @@
+//! Builds the fake CUDA driver and the fake NCCL, loads them, and reads what they have recorded.
+
+use std::ffi::{CStr, c_char, c_int};
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use collectives::nccl::{Communicator, Config, Library, LoadError, Memory, UniqueId};
+use cudarc::driver::{CudaContext, CudaStream};
+use libloading::os::unix::{Library as Object, RTLD_GLOBAL, RTLD_NOW};
+use nccl_sys::Nccl;
+
+/// The knobs of fake.h.
+#[derive(Clone, Copy)]
+pub(crate) enum Knob {
+    StreamBusy,
+    EventFails,
+    NcclResult,
+    InitResult,
+    AsyncResult,
+    CallMillis,
+}
+
+struct Loaded {
+    cuda: Object,
+    nccl: Object,
+    newest: &'static Nccl,
+    old: &'static Nccl,
+    broken: LoadError,
+    ancient: LoadError,
+}
+
+fn compile(folder: &Path, source: &str, output: &str, flags: &[&str]) {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake");
+    let status = Command::new("cc")
+        .args(["-std=c11", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"])
+        .args(flags)
+        .arg(sources.join(source))
+        .arg("-o")
+        .arg(folder.join(output))
+        .status()
+        .expect("a C compiler, for this test");
+    assert!(status.success(), "{source} does not compile");
+}
+
+fn load() -> Loaded {
+    let folder = tempfile::tempdir().unwrap();
+    // cudarc asks for libcuda.so and gets the library of that soname that is loaded already.
+    compile(folder.path(), "cuda.c", "cuda.so", &["-Wl,-soname,libcuda.so"]);
+    compile(folder.path(), "nccl.c", "new.so", &["-DFAKE_VERSION=23203"]);
+    compile(folder.path(), "nccl.c", "old.so", &["-DFAKE_VERSION=21803", "-DFAKE_OLD"]);
+    compile(folder.path(), "nccl.c", "broken.so", &["-DFAKE_VERSION=21803", "-DFAKE_BROKEN"]);
+    compile(folder.path(), "nccl.c", "ancient.so", &["-DFAKE_VERSION=21403"]);
+    // SAFETY: our own libraries.
+    unsafe {
+        let open = |name: &str| Object::open(Some(folder.path().join(name)), RTLD_NOW | RTLD_GLOBAL).unwrap();
+        let nccl = |name: &str| Nccl::from_path(folder.path().join(name));
+        let cuda = open("cuda.so");
+        let leak = |nccl: Nccl| -> &'static Nccl { Box::leak(Box::new(nccl)) };
+        Loaded {
+            newest: leak(nccl("new.so").unwrap()),
+            old: leak(nccl("old.so").unwrap()),
+            broken: nccl("broken.so").unwrap_err(),
+            ancient: nccl("ancient.so").unwrap_err(),
+            nccl: open("new.so"),
+            cuda,
+        }
+    }
+}
+
+/// The fakes, for one test at a time, as freshly loaded.
+pub(crate) struct Fake {
+    loaded: &'static Loaded,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Fake {
+    pub(crate) fn new() -> Self {
+        static LOADED: OnceLock<Loaded> = OnceLock::new();
+        static ALONE: Mutex<()> = Mutex::new(());
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let fake = Self { loaded: LOADED.get_or_init(load), _alone: alone };
+        // SAFETY: functions of our own library, of this signature.
+        unsafe {
+            fake.loaded.cuda.get::<extern "C" fn()>(b"fake_cuda_reset").unwrap()();
+            fake.loaded.nccl.get::<extern "C" fn()>(b"fake_nccl_reset").unwrap()();
+        }
+        fake
+    }
+
+    /// NCCL 2.32.3.
+    pub(crate) fn library(&self) -> Library {
+        Library::from_raw(self.loaded.newest)
+    }
+
+    /// NCCL 2.18.3, without anything newer.
+    pub(crate) fn old_library(&self) -> Library {
+        Library::from_raw(self.loaded.old)
+    }
+
+    /// Why a 2.18 without ncclCommSplit could not be loaded.
+    pub(crate) fn broken(&self) -> &LoadError {
+        &self.loaded.broken
+    }
+
+    /// Why a 2.14 could not be loaded.
+    pub(crate) fn ancient(&self) -> &LoadError {
+        &self.loaded.ancient
+    }
+
+    pub(crate) fn set(&self, knob: Knob, value: i32) {
+        // SAFETY: a function of our own library, of this signature.
+        let set = unsafe { self.loaded.cuda.get::<extern "C" fn(c_int, c_int)>(b"fake_set") }.unwrap();
+        set(knob as c_int, value);
+    }
+
+    /// What happened since the last call.
+    pub(crate) fn log(&self) -> Vec<String> {
+        let mut text = vec![0; 1 << 16];
+        // SAFETY: a function of our own library, of this signature, which writes at most 64 KiB and a NUL.
+        let text = unsafe {
+            let read = self.loaded.cuda.get::<unsafe extern "C" fn(*mut c_char)>(b"fake_read").unwrap();
+            read(text.as_mut_ptr());
+            CStr::from_ptr(text.as_ptr())
+        };
+        let lines: Vec<String> = text.to_str().unwrap().lines().map(str::to_owned).collect();
+        let bug = lines.iter().find(|line| line.contains("BUG") || line.contains("INSIDE A GROUP"));
+        assert_eq!(bug, None, "{lines:#?}");
+        lines
+    }
+
+    /// A new stream on a device.
+    pub(crate) fn stream(&self, device: usize) -> Arc<CudaStream> {
+        CudaContext::new(device).unwrap().new_stream().unwrap()
+    }
+
+    pub(crate) fn id(&self) -> UniqueId {
+        UniqueId::new(self.library()).unwrap()
+    }
+
+    /// Rank 1 of 2 on a new stream of device 0. The log is empty afterwards.
+    pub(crate) fn communicator(&self, config: &Config) -> Communicator {
+        let stream = self.stream(0);
+        let communicator = Communicator::init(self.library(), &stream, 1, 2, &self.id(), config).unwrap();
+        self.log();
+        communicator
+    }
+
+    pub(crate) fn memory(&self, stream: &Arc<CudaStream>, bytes: usize) -> Memory {
+        let memory = Memory::alloc(self.library(), stream, bytes).unwrap();
+        self.log();
+        memory
+    }
+}
