@@ -4,6 +4,7 @@ pub mod backend;
 pub mod cli;
 pub mod collective;
 pub mod data;
+pub mod handover;
 pub mod report;
 pub mod run;
 pub mod size;

@@ -128,7 +128,7 @@ pub enum Kind {
     Single,
     /// A TCP rendezvous, also under `mpirun`.
     Tcp,
-    /// MPI. Needs the feature `mpi`.
+    /// MPI. Needs [`Options::join_mpi`].
     Mpi,
 }
 
@@ -186,6 +186,9 @@ pub struct Options {
     pub dead_after: Option<Duration>,
     /// What happens in this process when another rank has failed.
     pub on_failure: OnFailure,
+    /// How to join the ranks of an MPI launcher: `Some(world::mpi)` in a program built with the feature `mpi`. A
+    /// program that does not name that function does not link the MPI library, whatever its features.
+    pub join_mpi: Option<fn() -> Result<Handle, Error>>,
 }
 
 impl Default for Options {
@@ -196,6 +199,7 @@ impl Default for Options {
             heartbeat: Duration::from_secs(1),
             dead_after: Some(Duration::from_secs(8)),
             on_failure: OnFailure::Report,
+            join_mpi: None,
         }
     }
 }
@@ -238,7 +242,7 @@ fn process_variable(name: &str) -> Option<String> {
 /// |---|---|
 /// | nothing | [`single`] |
 /// | torchrun, Slurm, or `NCCL_BENCH_RANK`, `_SIZE` and `_ADDR` | [`tcp`] (see [`Place`]) |
-/// | Open MPI's or MPICH's `mpirun` | `mpi`, when built with the feature `mpi`; else an error |
+/// | Open MPI's or MPICH's `mpirun`, Slurm with PMIx or PMI-2 | [`Options::join_mpi`]; without it an error, and over TCP under Slurm |
 ///
 /// # Errors
 /// When the variables of the launcher contradict each other, when ranks are missing at the rendezvous (they are
@@ -248,11 +252,12 @@ pub fn from_environment(options: &Options) -> Result<Handle, Error> {
     match options.kind {
         Kind::Single => Ok(single()),
         Kind::Tcp => tcp(Place::from_environment()?, options),
-        Kind::Mpi => join_mpi(),
+        Kind::Mpi => join_mpi(options, started),
         Kind::Auto if started.size == Some(1) => Ok(single()),
         Kind::Auto => match started.launcher {
             Launcher::None => Ok(single()),
-            Launcher::OpenMpi | Launcher::Mpich => join_mpi(),
+            Launcher::OpenMpi | Launcher::Mpich => join_mpi(options, started),
+            Launcher::Slurm if started.mpi && options.join_mpi.is_some() => join_mpi(options, started),
             Launcher::Explicit | Launcher::Torchrun | Launcher::Slurm => {
                 tcp(Place::from_environment()?, options)
             }
@@ -260,16 +265,14 @@ pub fn from_environment(options: &Options) -> Result<Handle, Error> {
     }
 }
 
-#[cfg(feature = "mpi")]
-fn join_mpi() -> Result<Handle, Error> {
-    mpi()
-}
-
-#[cfg(not(feature = "mpi"))]
-fn join_mpi() -> Result<Handle, Error> {
-    Err(Error::Launcher(
-        "this program was built without MPI (feature `mpi`), so it cannot join the ranks of an MPI launcher; \
-         build it with the feature, or let the ranks meet over TCP (--world tcp)"
-            .to_owned(),
-    ))
+/// Joins the ranks of an MPI launcher as [`Options::join_mpi`] says.
+fn join_mpi(options: &Options, started: Started) -> Result<Handle, Error> {
+    let join = options.join_mpi.ok_or_else(|| {
+        let by = if started.mpi { format!(" that {} started", started.launcher) } else { String::new() };
+        Error::Launcher(format!(
+            "this program was built without MPI (feature `mpi`), so it cannot join the ranks{by}; build it with MPI, or \
+             let the ranks meet over TCP (--world tcp)"
+        ))
+    })?;
+    join()
 }

@@ -137,7 +137,13 @@ impl World for Mpi {
             })
             .collect();
         let mut all = vec![0_u8; usize::try_from(total).unwrap_or(0)];
-        world.all_gather_varcount_into(mine, &mut PartitionMut::new(&mut all[..], &counts[..], &starts[..]));
+        // Open MPI takes the buffers of nothing at all for wrong arguments.
+        if total > 0 {
+            world.all_gather_varcount_into(
+                mine,
+                &mut PartitionMut::new(&mut all[..], &counts[..], &starts[..]),
+            );
+        }
         let mut rest = &all[..];
         let mut messages = Vec::with_capacity(self.size);
         for count in counts {

@@ -3,6 +3,7 @@
 use super::launcher::{Launcher, Started};
 use super::wire::MAX_NAME;
 use super::{Error, process_variable, slurm};
+use std::os::unix::process::parent_id;
 
 type Variable<'a> = &'a dyn Fn(&str) -> Option<String>;
 
@@ -55,7 +56,7 @@ impl Place {
     /// | torchrun | `RANK`, `WORLD_SIZE` | `MASTER_ADDR` | the first free of `MASTER_PORT` + 1 to + 8, since torchrun itself listens on `MASTER_PORT` |
     /// | as torchrun does | `RANK`, `WORLD_SIZE` | `MASTER_ADDR` | `MASTER_PORT`, or 29500 |
     /// | Slurm | `SLURM_PROCID`, `SLURM_STEP_NUM_TASKS` or `SLURM_NTASKS` | `MASTER_ADDR`, or the first of `SLURM_STEP_NODELIST` or `SLURM_JOB_NODELIST`, or `SLURM_LAUNCH_NODE_IPADDR` | `MASTER_PORT`, or one made from the job's and the step's identifier |
-    /// | Open MPI, MPICH | theirs | `MASTER_ADDR`, or this host when all ranks are on it | `MASTER_PORT`, or one made from Open MPI's job |
+    /// | Open MPI, MPICH | theirs | `MASTER_ADDR`, or this host when all ranks are on it | `MASTER_PORT`, or one made from what names the job: Open MPI's namespace, MPICH's parent process |
     ///
     /// `NCCL_BENCH_ADDR` overrides host and port of each, and `NCCL_BENCH_KEY` the job's key.
     ///
@@ -239,7 +240,10 @@ fn open_mpi(variable: Variable<'_>) -> Result<Place, Error> {
 
 fn mpich(variable: Variable<'_>) -> Result<Place, Error> {
     let local = local(variable, "MPI_LOCALRANKID", "MPI_LOCALNRANKS");
-    mpi_launcher(variable, "PMI_RANK", "PMI_SIZE", local, None)
+    // No variable names the job, but all its processes on a host have one parent.
+    let here = local.is_some_and(|(_, here)| Some(here) == number(variable, "PMI_SIZE").ok());
+    let job = here.then(|| format!("under process {}", parent_id()));
+    mpi_launcher(variable, "PMI_RANK", "PMI_SIZE", local, job)
 }
 
 fn mpi_launcher(
@@ -347,6 +351,20 @@ mod tests {
         assert_eq!((one.hosts, one.local), (vec!["127.0.0.1".to_owned()], Some((1, 2))));
         let several = [&common[..], &[("OMPI_COMM_WORLD_LOCAL_SIZE", "1")]].concat();
         assert!(message(&several).contains("NCCL_BENCH_ADDR"));
+    }
+
+    #[test]
+    fn mpich_ranks_of_several_hosts_have_one_key() {
+        let place = place(&[
+            ("PMI_RANK", "1"),
+            ("PMI_SIZE", "2"),
+            ("PMI_FD", "3"),
+            ("MPI_LOCALRANKID", "0"),
+            ("MPI_LOCALNRANKS", "1"),
+            ("NCCL_BENCH_ADDR", "a:1"),
+        ])
+        .unwrap();
+        assert_eq!((place.key.as_str(), place.hosts, place.ports), ("", vec!["a".to_owned()], vec![1]));
     }
 
     #[test]

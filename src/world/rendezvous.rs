@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 
 /// How long a connection may take to say its greeting, and rank 0 to answer it.
 const GREETING: Duration = Duration::from_secs(5);
+/// How long an answer may take while rank 0 may as well listen on another port.
+const SEARCHING: Duration = Duration::from_secs(2);
 /// How many connections may be about to say their greeting; the oldest goes when there is one more.
 const MOST_PENDING: usize = 256;
 /// How much longer than rank 0 the others wait, so that they hear from it which ranks are missing.
@@ -432,7 +434,7 @@ fn attempt(
     stream.set_write_timeout(Some(patience)).map_err(retry)?;
     stream.write_all(greeting).map_err(retry)?;
 
-    let until = Instant::now() + patience;
+    let until = Instant::now() + if place.ports.len() > 1 { patience.min(SEARCHING) } else { patience };
     let mut bytes = Vec::new();
     let (answer, used) = loop {
         match Answer::decode(&bytes) {

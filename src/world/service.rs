@@ -139,12 +139,12 @@ pub(super) fn run(shared: &Shared, woken: &UnixStream, frames: Vec<Frames>) {
         if closed_by.is_some_and(|by| all_closed || now >= by) {
             return;
         }
-        if let (Some(at), Some(failure)) = (exit_at, shared.failure()) {
-            if now >= at {
-                ending::claim();
-                ending::say(&format!("{}; rank {} ends with it", failure.error, shared.rank));
-                ending::exit(failure.code);
-            }
+        if let (Some(at), Some(failure)) = (exit_at, shared.failure())
+            && now >= at
+        {
+            ending::claim();
+            ending::say(&format!("{}; rank {} ends with it", failure.error, shared.rank));
+            ending::exit(failure.code);
         }
         if now >= next_heartbeat {
             let beat: Arc<[u8]> = Frame::Heartbeat.encode().into();
