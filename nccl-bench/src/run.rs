@@ -39,6 +39,10 @@ impl<E: Into<anyhow::Error>> From<E> for Stop {
 pub fn main(join: impl FnOnce(&Settings) -> Result<world::Handle, Stop>) -> ExitCode {
     let settings = match cli::parse(std::env::args_os()) {
         Ok(settings) => settings,
+        // All ranks come to the same answer: one of them says it.
+        Err(answer) if world::Started::detect().rank.is_some_and(|rank| rank > 0) => {
+            return ExitCode::from(u8::try_from(answer.exit_code()).unwrap_or(REFUSED));
+        }
         Err(answer) => answer.exit(),
     };
     let world = match join(&settings) {
