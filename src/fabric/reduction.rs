@@ -442,3 +442,6 @@ mod f16c {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
