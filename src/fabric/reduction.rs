@@ -106,7 +106,8 @@ macro_rules! integers {
             }
             #[inline(always)]
             fn divide(self, ranks: usize) -> Self {
-                // No number of ranks is 0 or needs 31 bits; the quotient is never further from 0 than `self`.
+                // No number of ranks is 0 or needs 32 bits. A quotient that is no integer is 1 / ranks or more away
+                // from one, and rounding it to floating point, for which there are vectors, moves it by less.
                 (self as $quotient / ranks as $quotient) as Self
             }
         }
@@ -166,7 +167,7 @@ trait Operand: Copy + 'static {
     }
 }
 
-integers!(i8: i32, u8: u32, i32: i64, u32: u64, i64: i64, u64: u64);
+integers!(i8: f32, u8: f32, i32: f64, u32: f64, i64: i64, u64: u64);
 floats!(f32, f64);
 
 impl Operand for f32 {
@@ -287,8 +288,16 @@ fn choose<T: Operand>(op: ReduceOp) -> Reduction {
         ReduceOp::Max => loops::<T, Maximum>(),
         ReduceOp::Min => loops::<T, Minimum>(),
     };
-    let divide = (op == ReduceOp::Avg).then_some(divide::<T> as Divide);
+    let divide = (op == ReduceOp::Avg).then(division::<T>);
     Reduction { element_size: size_of::<T>(), assign, into, divide }
+}
+
+fn division<T: Operand>() -> Divide {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx2") {
+        return avx2::divide::<T>;
+    }
+    divide::<T>
 }
 
 fn loops<T: Operand, O: Operator>() -> (Assign, Into) {
@@ -335,6 +344,7 @@ unsafe fn into<T: Operand, O: Operator>(out: *mut u8, a: *const u8, b: *const u8
 
 /// # Safety
 /// As [`Reduction::finish`], with a count of elements.
+#[inline(always)]
 unsafe fn divide<T: Operand>(data: *mut u8, count: usize, ranks: usize) {
     // SAFETY: aligned, valid for `count` elements and used by nothing else, says the caller.
     let data = unsafe { slice::from_raw_parts_mut(data.cast::<T>(), count) };
@@ -367,6 +377,14 @@ mod avx2 {
     ) {
         // SAFETY: as promised by the caller.
         unsafe { super::into::<T, O>(out, a, b, count) }
+    }
+
+    /// # Safety
+    /// As `super::divide`, on a processor with AVX2.
+    #[target_feature(enable = "avx2")]
+    pub(super) unsafe fn divide<T: Operand>(data: *mut u8, count: usize, ranks: usize) {
+        // SAFETY: as promised by the caller.
+        unsafe { super::divide::<T>(data, count, ranks) }
     }
 }
 
