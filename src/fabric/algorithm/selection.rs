@@ -30,6 +30,24 @@ impl fmt::Display for Collective {
     }
 }
 
+impl FromStr for Collective {
+    type Err = UnknownCollective;
+
+    fn from_str(text: &str) -> Result<Self, UnknownCollective> {
+        [Self::AllReduce, Self::AllGather]
+            .into_iter()
+            .find(|collective| collective.name() == text)
+            .ok_or_else(|| UnknownCollective { text: text.to_owned() })
+    }
+}
+
+/// A text that names no collective with a choice of algorithms.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{text}' is none of all_reduce, all_gather")]
+pub struct UnknownCollective {
+    text: String,
+}
+
 /// An algorithm of the host backend. `p` is the number of ranks, `n` the bytes of a vector or block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -129,6 +147,24 @@ pub struct Plan {
     pub segment: usize,
     /// Segments in flight at a time.
     pub in_flight: usize,
+}
+
+impl Plan {
+    /// Whether the algorithm goes through long messages in segments.
+    const fn is_segmented(&self) -> bool {
+        self.segment < usize::MAX
+            && matches!(self.algorithm, Algorithm::Pairwise | Algorithm::Rabenseifner | Algorithm::Ring)
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}", self.algorithm)?;
+        if self.is_segmented() {
+            write!(formatter, ", {} x {} bytes in flight", self.in_flight, self.segment)?;
+        }
+        Ok(())
+    }
 }
 
 /// A line of the table: the plan for operations up to a size, on up to a number of ranks.
