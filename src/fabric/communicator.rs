@@ -89,7 +89,12 @@ impl<T: Transport> Member<T> {
             receive.copy_from_slice(send);
             return Ok(());
         }
-        let memory = Memory { source: send.as_ptr().cast(), target: receive.as_mut_ptr().cast() };
+        let memory = Memory {
+            source: send.as_ptr().cast(),
+            source_len: size_of_val(send),
+            target: receive.as_mut_ptr().cast(),
+            target_len: size_of_val(receive),
+        };
         // SAFETY: two buffers of this many elements, borrowed until this returns.
         unsafe { self.reduce_memory::<E>(memory, receive.len(), op) }
     }
@@ -102,8 +107,9 @@ impl<T: Transport> Member<T> {
         if self.ranks == 1 && self.transport.is_some() {
             return Ok(());
         }
+        let len = size_of_val(data);
         let target = data.as_mut_ptr().cast::<u8>();
-        let memory = Memory { source: target.cast_const(), target };
+        let memory = Memory { source: target.cast_const(), source_len: len, target, target_len: len };
         // SAFETY: one buffer of this many elements for both, borrowed until this returns.
         unsafe { self.reduce_memory::<E>(memory, data.len(), op) }
     }
@@ -162,7 +168,12 @@ impl<T: Transport> Member<T> {
             receive.copy_from_slice(send);
             return Ok(());
         }
-        let memory = Memory { source: send.as_ptr().cast(), target: receive.as_mut_ptr().cast() };
+        let memory = Memory {
+            source: send.as_ptr().cast(),
+            source_len: size_of_val(send),
+            target: receive.as_mut_ptr().cast(),
+            target_len: size_of_val(receive),
+        };
         // SAFETY: a buffer of this many bytes and one for all ranks, borrowed until this returns.
         unsafe { self.gather_memory(memory, size_of_val(send)) }
     }
@@ -179,12 +190,14 @@ impl<T: Transport> Member<T> {
         if self.ranks == 1 && self.transport.is_some() {
             return Ok(());
         }
-        let block = size_of_val(data) / self.ranks;
+        let target_len = size_of_val(data);
+        let block = target_len / self.ranks;
         let target = data.as_mut_ptr().cast::<u8>();
         // SAFETY: the block of this rank lies within the buffer.
         let source = unsafe { target.add(self.rank * block) }.cast_const();
+        let memory = Memory { source, source_len: block, target, target_len };
         // SAFETY: a buffer of a block for each rank, borrowed until this returns, with this rank's own for a source.
-        unsafe { self.gather_memory(Memory { source, target }, block) }
+        unsafe { self.gather_memory(memory, block) }
     }
 
     /// # Safety
@@ -222,7 +235,8 @@ impl<T: Transport> Member<T> {
         }
         let schedule = barrier::Dissemination { rank: self.rank, ranks: self.ranks };
         let mut nothing = [0_u8; 0];
-        let memory = Memory { source: nothing.as_ptr(), target: nothing.as_mut_ptr() };
+        let memory =
+            Memory { source: nothing.as_ptr(), source_len: 0, target: nothing.as_mut_ptr(), target_len: 0 };
         // SAFETY: the barrier uses scratch memory only.
         unsafe { self.run("barrier", &schedule, memory, None) }
     }
