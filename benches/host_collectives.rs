@@ -12,14 +12,13 @@
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Instant;
 
 use clap::Parser;
 use collectives::fabric::{Algorithm, Communicator, Options};
-use collectives::{ReduceOp, build};
+use collectives::{ReduceOp, build, world};
 use mpi::collective::{CommunicatorCollectives, SystemOperation};
-use mpi::topology::{Communicator as _, SimpleCommunicator};
+use mpi::topology::SimpleCommunicator;
 use serde_json::{Value, json};
 
 type Failure = Box<dyn std::error::Error>;
@@ -154,7 +153,8 @@ impl Pair<'_> {
                 Self::element(index / count, index % count)
             }
         };
-        let wrong = self.receive.iter().enumerate().filter(|&(index, &value)| value != expected(index)).count();
+        let wrong =
+            self.receive.iter().enumerate().filter(|&(index, &value)| value != expected(index)).count();
         let anywhere = self.slowest(wrong as f64);
         if anywhere > 0.0 {
             let side = if side == Side::Mpi { "MPI" } else { "the host backend" };
@@ -188,26 +188,30 @@ impl Pair<'_> {
     }
 }
 
-fn run(arguments: &Arguments, world: &SimpleCommunicator) -> Result<(), Failure> {
-    let options = Options {
-        provider: Some(arguments.transport.clone()),
-        all_reduce: arguments.all_reduce,
-        all_gather: arguments.all_gather,
-        segment: arguments.segment,
-        in_flight: arguments.in_flight,
-        ..Options::default()
-    };
-    let ours = Communicator::new(Arc::new(collectives::world::Mpi::new()?), &options)?;
+fn run(arguments: &Arguments, ranks: world::Handle) -> Result<(), Failure> {
+    let world = &SimpleCommunicator::world();
+    let mut options = Options::default();
+    options.provider = Some(arguments.transport.clone());
+    options.all_reduce = arguments.all_reduce;
+    options.all_gather = arguments.all_gather;
+    options.segment = arguments.segment;
+    options.in_flight = arguments.in_flight;
+    let ours = Communicator::new(ranks, &options)?;
     let first = ours.rank() == 0;
     let ranks = ours.size();
-    let describe = ours.describe();
+    let describe = ours.describe().to_owned();
     let library = mpi::environment::library_version()?;
     let library = library.lines().next().unwrap_or_default().trim_end_matches('\0').to_owned();
     let mut out = io::stdout().lock();
     if first {
-        writeln!(out, "# {ranks} ranks; MPI: {library}; host backend: {describe}; revision {}", build::GIT_REVISION)?;
+        writeln!(
+            out,
+            "# {ranks} ranks; MPI: {library}; host backend: {describe}; revision {}",
+            build::GIT_REVISION
+        )?;
         writeln!(out, "# times in us; ratio = host backend / MPI; {} rounds, interleaved", arguments.rounds)?;
-        let header = ["collective", "bytes", "MPI best", "median", "ours best", "median", "ratio best", "median"];
+        let header =
+            ["collective", "bytes", "MPI best", "median", "ours best", "median", "ratio best", "median"];
         let [collective, rest @ ..] = header;
         write!(out, "{collective:<12}")?;
         for title in rest {
@@ -272,14 +276,15 @@ fn run(arguments: &Arguments, world: &SimpleCommunicator) -> Result<(), Failure>
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let Some(universe) = mpi::initialize() else {
-        eprintln!("host_collectives: MPI was initialised before");
-        return ExitCode::FAILURE;
+    let ranks = match world::mpi() {
+        Ok(ranks) => ranks,
+        Err(error) => {
+            eprintln!("host_collectives: {error}");
+            return ExitCode::FAILURE;
+        }
     };
-    let world = universe.world();
-    if let Err(error) = run(&arguments, &world) {
-        eprintln!("host_collectives: rank {}: {error}", world.rank());
-        world.abort(1);
+    if let Err(error) = run(&arguments, ranks.clone()) {
+        ranks.abort(1, &format!("host_collectives: {error}"));
     }
     ExitCode::SUCCESS
 }

@@ -1,12 +1,161 @@
 //! A communicator over host buffers.
 
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::ptr;
+
+use super::Error;
 use super::algorithm::engine::{self, Memory, Operation, Workspace};
 use super::algorithm::selection::{self, Algorithm, Collective, Medium, Plan};
 use super::algorithm::{Schedule, all_gather, all_reduce, barrier};
+use super::board::{self, Board};
 use super::reduction::Reduction;
 use super::transport::Transport;
-use super::Error;
-use crate::{Element, ReduceOp, world};
+use super::trial::Endpoint;
+use crate::world::{self, World};
+use crate::{Element, ReduceOp};
+
+/// How a communicator is made and works. Every rank must ask for the same.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Options {
+    /// The libfabric provider: `shm`, `tcp`, ...; if none, chosen by where the ranks are.
+    pub provider: Option<String>,
+    /// The algorithm for all_reduce; if none, the table's.
+    pub all_reduce: Option<Algorithm>,
+    /// The algorithm for all_gather; if none, the table's.
+    pub all_gather: Option<Algorithm>,
+    /// Bytes of a segment of long messages; if none, the table's.
+    pub segment: Option<usize>,
+    /// Segments in flight at a time; if none, the table's.
+    pub in_flight: Option<usize>,
+}
+
+/// One rank of a communicator over host buffers.
+///
+/// All ranks call the same operations in the same order, with the same counts, element types and operators.
+///
+/// Every rank gets the same bits from a reduction, also of floating-point numbers (a NaN's payload aside): its
+/// elements are combined in an order that is the same on all ranks. The order depends on the number of ranks and on
+/// the algorithm, which depends on the size. For results of each operator see [`ReduceOp`]; `f16` and `bf16` are
+/// combined in `f32` and rounded after every combination; of floating-point numbers `max` and `min` give NaN when
+/// there is one, and order `-0 < +0`.
+///
+/// An operation that fails, or panics, closes the connections of this rank before it returns, since the network
+/// could otherwise write to buffers that are no longer borrowed; operations after that give [`Error::Closed`].
+pub struct Communicator {
+    member: Member<Endpoint>,
+    world: world::Handle,
+    description: String,
+    /// Used by one thread at a time, which may change.
+    not_sync: PhantomData<Cell<()>>,
+}
+
+impl Communicator {
+    /// Connects the ranks of a world. Collective: returns when every rank has called it.
+    ///
+    /// # Errors
+    /// When libfabric cannot be loaded or has no provider that fits, or another rank fails.
+    pub fn new(world: world::Handle, options: &Options) -> Result<Self, Error> {
+        let provider = options.provider.clone().unwrap_or_default();
+        let endpoint = Endpoint::open(&world, &provider)?;
+        let description = endpoint.describe();
+        let medium = if provider == "shm" { Medium::SharedMemory } else { Medium::Network };
+        let tuning = Tuning {
+            medium,
+            all_reduce: options.all_reduce,
+            all_gather: options.all_gather,
+            segment: options.segment,
+            in_flight: options.in_flight,
+        };
+        let board = if medium == Medium::SharedMemory { Board::meet(&*world)? } else { None };
+        let member = Member::new(endpoint, board, Some(world.clone()), tuning)?;
+        Ok(Self { member, world, description, not_sync: PhantomData })
+    }
+
+    /// This rank, `0..size`.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.member.rank()
+    }
+
+    /// How many ranks there are.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.member.size()
+    }
+
+    /// One line for a report's header.
+    #[must_use]
+    pub fn describe(&self) -> &str {
+        &self.description
+    }
+
+    /// How an operation would be carried out: all_reduce of a vector, all_gather of blocks, of so many bytes.
+    #[must_use]
+    pub fn plan(&self, collective: Collective, bytes: usize) -> Plan {
+        self.member.plan(collective, bytes)
+    }
+
+    /// Reduces all ranks' `send` into every rank's `receive`. Both have the same number of elements, which is the
+    /// same on every rank.
+    ///
+    /// # Errors
+    /// [`Error::Length`] when the buffers differ in length: nothing is sent then. Otherwise the communicator is
+    /// closed: [`Error::World`] when another rank has failed, or what libfabric reported.
+    pub fn all_reduce<T: Element>(
+        &mut self,
+        send: &[T],
+        receive: &mut [T],
+        op: ReduceOp,
+    ) -> Result<(), Error> {
+        self.member.all_reduce(send, receive, op)
+    }
+
+    /// Reduces all ranks' `data` into every rank's `data`, which has the same number of elements on every rank.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    pub fn all_reduce_in_place<T: Element>(&mut self, data: &mut [T], op: ReduceOp) -> Result<(), Error> {
+        self.member.all_reduce_in_place(data, op)
+    }
+
+    /// Gathers all ranks' `send` in every rank's `receive`, in rank order. `send` has the same number of elements
+    /// on every rank, and `receive` that many for each rank.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    pub fn all_gather<T: Element>(&mut self, send: &[T], receive: &mut [T]) -> Result<(), Error> {
+        self.member.all_gather(send, receive)
+    }
+
+    /// Gathers all ranks' parts of `data` in every rank's `data`. With `n` elements for each rank, this rank's part
+    /// starts at `rank * n`.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`]; [`Error::Length`] when the length is no multiple of the number of ranks.
+    pub fn all_gather_in_place<T: Element>(&mut self, data: &mut [T]) -> Result<(), Error> {
+        self.member.all_gather_in_place(data)
+    }
+
+    /// Returns when every rank has called it.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    pub fn barrier(&mut self) -> Result<(), Error> {
+        self.member.barrier()
+    }
+
+    /// Ends the communicator when every rank has called it. A communicator that is dropped instead closes at once,
+    /// which other ranks that still wait for its messages may see as a failure.
+    ///
+    /// # Errors
+    /// When another rank has failed.
+    pub fn close(self) -> Result<(), Error> {
+        self.world.barrier()?;
+        Ok(())
+    }
+}
 
 /// What decides how operations are carried out: the same on every rank.
 #[derive(Clone, Copy, Debug)]
@@ -31,22 +180,35 @@ pub(crate) struct Member<T> {
     world: Option<world::Handle>,
     sequence: u64,
     workspace: Workspace,
+    board: Option<Board>,
 }
 
+/// How many times other work is done while a message on the board is waited for, before the other ranks are checked.
+const WAITS_PER_CHECK: u32 = 1 << 12;
+
 impl<T: Transport> Member<T> {
-    pub(crate) fn new(transport: T, world: Option<world::Handle>, tuning: Tuning) -> Result<Self, Error> {
+    pub(crate) fn new(
+        transport: T,
+        board: Option<Board>,
+        world: Option<world::Handle>,
+        tuning: Tuning,
+    ) -> Result<Self, Error> {
         let (rank, ranks) = (transport.rank(), transport.size());
         for (collective, wanted) in
             [(Collective::AllReduce, tuning.all_reduce), (Collective::AllGather, tuning.all_gather)]
         {
-            if let Some(algorithm) = wanted.filter(|algorithm| !algorithm.serves(collective, ranks)) {
-                let choices = Algorithm::ALL.into_iter().filter(|choice| choice.serves(collective, ranks));
-                let choices = selection::names(choices);
+            let can = |algorithm: &Algorithm| {
+                let has_board = board.is_some() || ranks == 1;
+                algorithm.serves(collective, ranks) && (*algorithm != Algorithm::Board || has_board)
+            };
+            if let Some(algorithm) = wanted.filter(|algorithm| !can(algorithm)) {
+                let choices = selection::names(Algorithm::ALL.into_iter().filter(can));
                 return Err(Error::Algorithm { collective, algorithm, ranks, choices });
             }
         }
         let transport = Some(Box::new(transport));
-        Ok(Self { transport, rank, ranks, tuning, world, sequence: 0, workspace: Workspace::default() })
+        let workspace = Workspace::default();
+        Ok(Self { transport, rank, ranks, tuning, world, sequence: 0, workspace, board })
     }
 
     pub(crate) fn rank(&self) -> usize {
@@ -62,7 +224,14 @@ impl<T: Transport> Member<T> {
             Collective::AllReduce => self.tuning.all_reduce,
             Collective::AllGather => self.tuning.all_gather,
         };
-        let plan = selection::plan(collective, self.tuning.medium, self.ranks, bytes, wanted);
+        let plan = selection::plan(
+            collective,
+            self.tuning.medium,
+            self.ranks,
+            bytes,
+            wanted,
+            self.board.as_ref().map(|_| board::CAPACITY),
+        );
         Plan {
             segment: self.tuning.segment.unwrap_or(plan.segment),
             in_flight: self.tuning.in_flight.unwrap_or(plan.in_flight),
@@ -133,21 +302,24 @@ impl<T: Transport> Member<T> {
             segment: plan.segment,
             in_flight: plan.in_flight,
         };
-        let reduction = Some(&reduction);
+        let reduction = &reduction;
         let name = collective.name();
         // SAFETY: the schedules are made for buffers of `count` elements of type `E`.
         unsafe {
             match plan.algorithm {
-                Algorithm::Direct => self.run(name, &all_reduce::Direct(message), memory, reduction),
+                Algorithm::Board => self.reduce_on_board(name, memory, reduction),
+                Algorithm::Direct => self.run(name, &all_reduce::Direct(message), memory, Some(reduction)),
                 Algorithm::RecursiveDoubling => {
-                    self.run(name, &all_reduce::RecursiveDoubling(message), memory, reduction)
+                    self.run(name, &all_reduce::RecursiveDoubling(message), memory, Some(reduction))
                 }
-                Algorithm::Pairwise => self.run(name, &all_reduce::Pairwise(message), memory, reduction),
+                Algorithm::Pairwise => {
+                    self.run(name, &all_reduce::Pairwise(message), memory, Some(reduction))
+                }
                 Algorithm::Rabenseifner => {
-                    self.run(name, &all_reduce::Rabenseifner(message), memory, reduction)
+                    self.run(name, &all_reduce::Rabenseifner(message), memory, Some(reduction))
                 }
                 Algorithm::Ring | Algorithm::Bruck => {
-                    self.run(name, &all_reduce::Ring(message), memory, reduction)
+                    self.run(name, &all_reduce::Ring(message), memory, Some(reduction))
                 }
             }
         }
@@ -179,7 +351,7 @@ impl<T: Transport> Member<T> {
     }
 
     pub(crate) fn all_gather_in_place<E: Element>(&mut self, data: &mut [E]) -> Result<(), Error> {
-        if data.len() % self.ranks != 0 {
+        if !data.len().is_multiple_of(self.ranks) {
             let problem = format!(
                 "the buffer has {} elements, which is no multiple of the number of ranks, {}",
                 data.len(),
@@ -217,6 +389,7 @@ impl<T: Transport> Member<T> {
         // SAFETY: the schedules are made for blocks of this size.
         unsafe {
             match plan.algorithm {
+                Algorithm::Board => self.gather_on_board(name, memory),
                 Algorithm::Direct => self.run(name, &all_gather::Direct(message), memory, None),
                 Algorithm::RecursiveDoubling => {
                     self.run(name, &all_gather::RecursiveDoubling(message), memory, None)
@@ -233,12 +406,89 @@ impl<T: Transport> Member<T> {
         if self.ranks == 1 && self.transport.is_some() {
             return Ok(());
         }
+        if self.board.is_some() {
+            return self.on_board("barrier", |board, meanwhile| {
+                // SAFETY: no bytes.
+                unsafe { board.write(ptr::null(), 0) };
+                (0..board.ranks()).try_for_each(|rank| board.read(rank, 0, meanwhile).map(drop))
+            });
+        }
         let schedule = barrier::Dissemination { rank: self.rank, ranks: self.ranks };
         let mut nothing = [0_u8; 0];
         let memory =
             Memory { source: nothing.as_ptr(), source_len: 0, target: nothing.as_mut_ptr(), target_len: 0 };
         // SAFETY: the barrier uses scratch memory only.
         unsafe { self.run("barrier", &schedule, memory, None) }
+    }
+
+    /// Reduces in rank order, which is the same on all ranks.
+    ///
+    /// # Safety
+    /// Both buffers are equally long and borrowed while this runs, and the same or disjoint.
+    unsafe fn reduce_on_board(
+        &mut self,
+        name: &'static str,
+        memory: Memory,
+        reduction: &Reduction,
+    ) -> Result<(), Error> {
+        let Memory { source, target, target_len: len, .. } = memory;
+        self.on_board(name, |board, meanwhile| {
+            // SAFETY: the source has this many bytes, the plan is for messages that fit, and every operation on the
+            // board reads all messages.
+            unsafe { board.write(source, len) };
+            let first = board.read(0, len, meanwhile)?;
+            let second = board.read(1, len, meanwhile)?;
+            // SAFETY: messages on the board are aligned and have this many bytes, which nobody changes before the
+            // next operation but one; the target is apart from them, and aligned for its elements.
+            unsafe { reduction.combine(target, first, second, len) };
+            for rank in 2..board.ranks() {
+                let other = board.read(rank, len, meanwhile)?;
+                // SAFETY: as above.
+                unsafe { reduction.combine(target, target.cast_const(), other, len) };
+            }
+            // SAFETY: the target is borrowed by this operation.
+            unsafe { reduction.finish(target, len, board.ranks()) };
+            Ok(())
+        })
+    }
+
+    /// # Safety
+    /// The target has a block as long as the source for each rank, and the source is this rank's or apart from it;
+    /// both are borrowed while this runs.
+    unsafe fn gather_on_board(&mut self, name: &'static str, memory: Memory) -> Result<(), Error> {
+        let Memory { source, source_len: block, target, .. } = memory;
+        self.on_board(name, |board, meanwhile| {
+            // SAFETY: as for `reduce_on_board`.
+            unsafe { board.write(source, block) };
+            for rank in 0..board.ranks() {
+                let message = board.read(rank, block, meanwhile)?;
+                // SAFETY: the message has this many bytes, and the target that many for each rank.
+                unsafe { target.add(rank * block).copy_from_nonoverlapping(message, block) };
+            }
+            Ok(())
+        })
+    }
+
+    /// Runs an operation on the board, and keeps the transport and the watch over the other ranks going meanwhile.
+    fn on_board(
+        &mut self,
+        name: &'static str,
+        operation: impl FnOnce(&mut Board, &mut dyn FnMut() -> Result<(), Error>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let (Some(mut transport), Some(board)) = (self.transport.take(), self.board.as_mut()) else {
+            return Err(Error::Closed { operation: name });
+        };
+        let world = self.world.as_deref();
+        let mut waits: u32 = 0;
+        operation(board, &mut || {
+            waits += 1;
+            if waits.is_multiple_of(WAITS_PER_CHECK) {
+                world.map_or(Ok(()), World::check)?;
+            }
+            transport.progress()
+        })?;
+        self.transport = Some(transport);
+        Ok(())
     }
 
     /// # Safety

@@ -1,6 +1,7 @@
 //! Collectives over host buffers, on libfabric.
 
 mod algorithm;
+mod board;
 mod communicator;
 mod error;
 mod reduction;
@@ -8,5 +9,8 @@ mod reduction;
 mod simulated;
 mod transport;
 
-pub use algorithm::selection::{Algorithm, Collective};
+pub use algorithm::selection::{
+    Algorithm, Collective, Medium, Plan, RULES, Rule, UnknownAlgorithm, UnknownCollective,
+};
+pub use communicator::{Communicator, Options};
 pub use error::Error;

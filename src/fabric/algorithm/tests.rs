@@ -9,9 +9,9 @@ use half::{bf16, f16};
 use proptest::prelude::*;
 
 use super::selection::{Algorithm, Collective, Medium};
-use crate::fabric::Error;
 use crate::fabric::communicator::{Member, Tuning};
 use crate::fabric::simulated::{self, Break, Simulated};
+use crate::fabric::{Error, board};
 use crate::{DataType, Element, ReduceOp};
 
 const AS_THE_TABLE_SAYS: Tuning =
@@ -100,12 +100,15 @@ fn on_every_rank<R: Send>(
     body: impl Fn(usize, &mut Member<Simulated>) -> R + Sync,
 ) -> Vec<R> {
     thread::scope(|scope| {
+        let boards =
+            if ranks > 1 { board::boards(ranks).into_iter().map(Some).collect() } else { vec![None] };
         let threads: Vec<_> = simulated::network(ranks, seed)
             .into_iter()
+            .zip(boards)
             .enumerate()
-            .map(|(rank, transport)| {
+            .map(|(rank, (transport, board))| {
                 let body = &body;
-                scope.spawn(move || body(rank, &mut Member::new(transport, None, tuning).unwrap()))
+                scope.spawn(move || body(rank, &mut Member::new(transport, board, None, tuning).unwrap()))
             })
             .collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
@@ -280,7 +283,10 @@ fn all_ranks_get_the_same_bits() {
                 let exact: f64 = inputs.iter().map(|input| f64::from(input[index])).sum();
                 let most: f64 = inputs.iter().map(|input| f64::from(input[index]).abs()).sum();
                 let error = (f64::from(f32::from_bits(bits)) - exact).abs();
-                assert!(error <= most * f64::from(f32::EPSILON) * ranks as f64, "{algorithm} {ranks} {index}");
+                assert!(
+                    error <= most * f64::from(f32::EPSILON) * ranks as f64,
+                    "{algorithm} {ranks} {index}"
+                );
             }
         }
     }
@@ -295,7 +301,9 @@ fn lengths_that_do_not_fit_are_refused_before_anything_is_sent() {
             "all_reduce: the send buffer has 4 elements and the receive buffer 5; they must have as many"
         );
         let error = member.all_gather(&[1_i32; 4], &mut [0; 11]).unwrap_err();
-        assert!(error.to_string().contains("4 elements and there are 3 ranks, but the receive buffer has 11"));
+        assert!(
+            error.to_string().contains("4 elements and there are 3 ranks, but the receive buffer has 11")
+        );
         let error = member.all_gather_in_place(&mut [0_i32; 11]).unwrap_err();
         assert!(error.to_string().contains("11 elements, which is no multiple of the number of ranks, 3"));
         let mut data = [1_i32; 2];
@@ -307,7 +315,7 @@ fn lengths_that_do_not_fit_are_refused_before_anything_is_sent() {
 #[test]
 fn an_algorithm_that_cannot_serve_is_refused() {
     let tuning = Tuning { all_gather: Some(Algorithm::RecursiveDoubling), ..AS_THE_TABLE_SAYS };
-    let error = Member::new(simulated::network(6, 1).remove(0), None, tuning).err().unwrap();
+    let error = Member::new(simulated::network(6, 1).remove(0), None, None, tuning).err().unwrap();
     assert_eq!(
         error.to_string(),
         "all_gather on 6 ranks: algorithm 'recursive-doubling' cannot do it; choose one of direct, bruck, ring, \
@@ -324,7 +332,7 @@ fn an_error_or_a_panic_in_flight_closes_the_transport_first() {
         let (peer, mut end) = (ends.pop().unwrap(), ends.pop().unwrap());
         end.breaks = breaks;
         let posted = std::sync::Arc::clone(&end.posted);
-        let mut member = Member::new(end, None, AS_THE_TABLE_SAYS).unwrap();
+        let mut member = Member::new(end, None, None, AS_THE_TABLE_SAYS).unwrap();
         let mut data = vec![1_u8; 100_000];
         assert_eq!(open(), 2);
         let result = catch_unwind(AssertUnwindSafe(|| member.all_reduce_in_place(&mut data, ReduceOp::Sum)));
