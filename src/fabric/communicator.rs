@@ -1,11 +1,11 @@
 //! A communicator over host buffers.
 
+use super::Error;
 use super::algorithm::engine::{self, Memory, Operation, Workspace};
 use super::algorithm::selection::{self, Algorithm, Collective, Medium, Plan};
 use super::algorithm::{Schedule, all_gather, all_reduce, barrier};
 use super::reduction::Reduction;
 use super::transport::Transport;
-use super::Error;
 use crate::{Element, ReduceOp, world};
 
 /// What decides how operations are carried out: the same on every rank.

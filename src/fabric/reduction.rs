@@ -318,8 +318,9 @@ fn loops<T: Operand, O: Operator>() -> (Assign, Into) {
 #[inline(always)]
 unsafe fn assign<T: Operand, O: Operator>(out: *mut u8, b: *const u8, count: usize) {
     // SAFETY: aligned, valid for `count` elements and disjoint, says the caller; any bits are a number.
-    let (out, b) =
-        unsafe { (slice::from_raw_parts_mut(out.cast::<T>(), count), slice::from_raw_parts(b.cast::<T>(), count)) };
+    let (out, b) = unsafe {
+        (slice::from_raw_parts_mut(out.cast::<T>(), count), slice::from_raw_parts(b.cast::<T>(), count))
+    };
     for (out, &b) in out.iter_mut().zip(b) {
         *out = T::narrow(O::apply(out.widen(), b.widen()));
     }
@@ -392,8 +393,8 @@ mod avx2 {
 #[cfg(target_arch = "x86_64")]
 mod f16c {
     use std::arch::x86_64::{
-        __m128i, _MM_FROUND_TO_NEAREST_INT, _mm_loadu_si128, _mm_storeu_si128, _mm256_cvtph_ps, _mm256_cvtps_ph,
-        _mm256_loadu_ps, _mm256_storeu_ps,
+        __m128i, _MM_FROUND_TO_NEAREST_INT, _mm_loadu_si128, _mm_storeu_si128, _mm256_cvtph_ps,
+        _mm256_cvtps_ph, _mm256_loadu_ps, _mm256_storeu_ps,
     };
 
     use super::Operator;

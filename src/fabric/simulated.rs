@@ -38,7 +38,12 @@ struct Message {
 enum Payload {
     Copied(Vec<u8>),
     /// Read out of the sender's memory when it is received.
-    InPlace { address: usize, len: usize, hash: u64, done: Arc<AtomicBool> },
+    InPlace {
+        address: usize,
+        len: usize,
+        hash: u64,
+        done: Arc<AtomicBool>,
+    },
 }
 
 impl Payload {
@@ -196,7 +201,13 @@ impl Transport for Simulated {
         self.network.size
     }
 
-    unsafe fn post_receive(&mut self, peer: usize, tag: u64, data: *mut u8, len: usize) -> Result<Request, Error> {
+    unsafe fn post_receive(
+        &mut self,
+        peer: usize,
+        tag: u64,
+        data: *mut u8,
+        len: usize,
+    ) -> Result<Request, Error> {
         assert!(peer != self.rank && peer < self.network.size && len > 0);
         self.posted.fetch_add(1, Ordering::SeqCst);
         // SAFETY: the memory is valid for `len` bytes, says the caller.
@@ -207,7 +218,13 @@ impl Transport for Simulated {
         Ok(request)
     }
 
-    unsafe fn post_send(&mut self, peer: usize, tag: u64, data: *const u8, len: usize) -> Result<Request, Error> {
+    unsafe fn post_send(
+        &mut self,
+        peer: usize,
+        tag: u64,
+        data: *const u8,
+        len: usize,
+    ) -> Result<Request, Error> {
         assert!(peer != self.rank && peer < self.network.size && len > 0);
         self.posted.fetch_add(1, Ordering::SeqCst);
         // SAFETY: the memory is valid for `len` bytes, says the caller.
@@ -228,7 +245,9 @@ impl Transport for Simulated {
     fn progress(&mut self) -> Result<(), Error> {
         self.polls += 1;
         match self.breaks {
-            Break::Error { polls } if self.polls > polls => return Err(failure("broken on purpose".to_owned())),
+            Break::Error { polls } if self.polls > polls => {
+                return Err(failure("broken on purpose".to_owned()));
+            }
             Break::Panic { polls } if self.polls > polls => panic!("broken on purpose"),
             _ => {}
         }

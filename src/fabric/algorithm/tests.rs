@@ -280,7 +280,10 @@ fn all_ranks_get_the_same_bits() {
                 let exact: f64 = inputs.iter().map(|input| f64::from(input[index])).sum();
                 let most: f64 = inputs.iter().map(|input| f64::from(input[index]).abs()).sum();
                 let error = (f64::from(f32::from_bits(bits)) - exact).abs();
-                assert!(error <= most * f64::from(f32::EPSILON) * ranks as f64, "{algorithm} {ranks} {index}");
+                assert!(
+                    error <= most * f64::from(f32::EPSILON) * ranks as f64,
+                    "{algorithm} {ranks} {index}"
+                );
             }
         }
     }
@@ -295,7 +298,9 @@ fn lengths_that_do_not_fit_are_refused_before_anything_is_sent() {
             "all_reduce: the send buffer has 4 elements and the receive buffer 5; they must have as many"
         );
         let error = member.all_gather(&[1_i32; 4], &mut [0; 11]).unwrap_err();
-        assert!(error.to_string().contains("4 elements and there are 3 ranks, but the receive buffer has 11"));
+        assert!(
+            error.to_string().contains("4 elements and there are 3 ranks, but the receive buffer has 11")
+        );
         let error = member.all_gather_in_place(&mut [0_i32; 11]).unwrap_err();
         assert!(error.to_string().contains("11 elements, which is no multiple of the number of ranks, 3"));
         let mut data = [1_i32; 2];
