@@ -3,8 +3,13 @@
 mod algorithm;
 mod board;
 mod communicator;
+mod endpoint;
 mod error;
+mod member;
+mod network;
+mod provider;
 mod reduction;
+mod shm;
 #[cfg(test)]
 mod simulated;
 mod transport;
@@ -13,4 +18,6 @@ pub use algorithm::selection::{
     Algorithm, Collective, Medium, Plan, RULES, Rule, UnknownAlgorithm, UnknownCollective,
 };
 pub use communicator::{Communicator, Options};
-pub use error::Error;
+pub use error::{Error, Failure};
+pub use provider::{Provider, providers};
+pub use shm::{ShmProtocol, prefer_shm_copies, shm_protocol};

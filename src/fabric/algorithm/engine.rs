@@ -7,9 +7,6 @@ use crate::fabric::Error;
 use crate::fabric::reduction::Reduction;
 use crate::fabric::transport::{Request, Transport};
 
-/// How many times progress is asked for in vain before the other ranks are checked.
-const POLLS_PER_CHECK: u32 = 1 << 12;
-
 /// The caller's buffers of one operation.
 #[derive(Clone, Copy)]
 pub(crate) struct Memory {
@@ -49,8 +46,6 @@ pub(crate) struct Operation<'a> {
     pub(crate) memory: Memory,
     /// For schedules that combine.
     pub(crate) reduction: Option<&'a Reduction>,
-    /// Fails when another rank is known to have failed. Called when nothing has arrived for a while.
-    pub(crate) check: &'a dyn Fn() -> Result<(), Error>,
 }
 
 /// Memory that operations use again and again: after the first of a size and kind, nothing is allocated.
@@ -119,7 +114,6 @@ pub(crate) unsafe fn run<T: Transport, S: Schedule>(
         }
     }
 
-    let mut idle: u32 = 0;
     while running > 0 {
         let mut moved = false;
         for (index, slot) in slots.iter_mut().enumerate() {
@@ -143,15 +137,8 @@ pub(crate) unsafe fn run<T: Transport, S: Schedule>(
             // SAFETY: as the caller promises; the scratch memory is the slot's own.
             unsafe { slot.post(transport, schedule, operation, buffers)? };
         }
-        if moved {
-            idle = 0;
-        } else {
+        if !moved {
             transport.progress()?;
-            idle += 1;
-            if idle == POLLS_PER_CHECK {
-                idle = 0;
-                (operation.check)()?;
-            }
         }
     }
     Ok(())

@@ -9,7 +9,7 @@ use half::{bf16, f16};
 use proptest::prelude::*;
 
 use super::selection::{Algorithm, Collective, Medium};
-use crate::fabric::communicator::{Member, Tuning};
+use crate::fabric::member::{Member, Tuning};
 use crate::fabric::simulated::{self, Break, Simulated};
 use crate::fabric::{Error, board};
 use crate::{DataType, Element, ReduceOp};
@@ -108,7 +108,7 @@ fn on_every_rank<R: Send>(
             .enumerate()
             .map(|(rank, (transport, board))| {
                 let body = &body;
-                scope.spawn(move || body(rank, &mut Member::new(transport, board, None, tuning).unwrap()))
+                scope.spawn(move || body(rank, &mut Member::new(transport, board, tuning).unwrap()))
             })
             .collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
@@ -315,7 +315,7 @@ fn lengths_that_do_not_fit_are_refused_before_anything_is_sent() {
 #[test]
 fn an_algorithm_that_cannot_serve_is_refused() {
     let tuning = Tuning { all_gather: Some(Algorithm::RecursiveDoubling), ..AS_THE_TABLE_SAYS };
-    let error = Member::new(simulated::network(6, 1).remove(0), None, None, tuning).err().unwrap();
+    let error = Member::new(simulated::network(6, 1).remove(0), None, tuning).err().unwrap();
     assert_eq!(
         error.to_string(),
         "all_gather on 6 ranks: algorithm 'recursive-doubling' cannot do it; choose one of direct, bruck, ring, \
@@ -332,7 +332,7 @@ fn an_error_or_a_panic_in_flight_closes_the_transport_first() {
         let (peer, mut end) = (ends.pop().unwrap(), ends.pop().unwrap());
         end.breaks = breaks;
         let posted = std::sync::Arc::clone(&end.posted);
-        let mut member = Member::new(end, None, None, AS_THE_TABLE_SAYS).unwrap();
+        let mut member = Member::new(end, None, AS_THE_TABLE_SAYS).unwrap();
         let mut data = vec![1_u8; 100_000];
         assert_eq!(open(), 2);
         let result = catch_unwind(AssertUnwindSafe(|| member.all_reduce_in_place(&mut data, ReduceOp::Sum)));
