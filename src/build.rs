@@ -10,3 +10,5 @@ pub const TARGET: &str = env!("COLLECTIVES_TARGET");
 pub const PROFILE: &str = env!("COLLECTIVES_PROFILE");
 /// Features of this crate, separated by commas.
 pub const FEATURES: &str = env!("COLLECTIVES_FEATURES");
+/// This crate's version with the git revision: `0.1.0 (1a2b3c4d5e6f)`.
+pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("COLLECTIVES_GIT_REVISION"), ")");

@@ -1,1 +1,45 @@
 //! Raw bindings to libfabric, loaded at run time.
+//!
+//! Building needs no libfabric, no C compiler and no libclang. [`Fabric::load`] finds `libfabric.so.1` when the
+//! program runs, or says in one text every place that it looked at and how to install it.
+//!
+//! libfabric exports a handful of functions, which are methods of [`Fabric`]. Everything else is calls through
+//! tables of function pointers that hang off its objects; in C those are inline functions of the headers, here
+//! they are functions of the same names: [`fi_domain`], [`fi_tsend`], [`fi_cq_read`], ...
+//!
+//! # Rules that keep one binary working with every libfabric from 1.17 on
+//! The types here are those of libfabric 1.22. Structs and tables grow at their end from release to release, so:
+//! - Request [`Fabric::api_version`], never what [`Fabric::version`] says: a library writes as much as the
+//!   requested version knows into memory that the application owns.
+//! - Allocate hints with [`Fabric::fi_dupinfo`] of a null pointer, never yourself.
+//! - Put attribute structs and error entries of your own into [`Padded`].
+//! - Read structs that the library allocated field by field through their pointers; do not make references to
+//!   them or copy them whole. Fields that [`Abi`] says the library does not have are not there to be read.
+//! - Set no capability or mode bit that is not a constant of this crate: newer libraries give them new meanings.
+
+#[allow(
+    missing_docs,
+    non_camel_case_types,
+    non_snake_case,
+    non_upper_case_globals,
+    unreachable_pub,
+    clippy::all
+)]
+mod bindings;
+mod error;
+mod inlines;
+mod library;
+mod padded;
+mod search;
+
+pub use bindings::*;
+pub use error::{Attempt, LoadError};
+pub use inlines::*;
+pub use library::{Abi, Fabric, KNOWN_VERSION, MINIMUM_VERSION, Version};
+pub use padded::Padded;
+
+/// `FI_ADDR_UNSPEC`: no particular address; a receive from anyone.
+pub const FI_ADDR_UNSPEC: fi_addr_t = u64::MAX;
+
+/// `FI_ADDR_NOTAVAIL`: the address could not be inserted, or the sender is not known.
+pub const FI_ADDR_NOTAVAIL: fi_addr_t = u64::MAX;

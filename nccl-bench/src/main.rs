@@ -1,3 +1,9 @@
 //! Measures and verifies collectives over NCCL and libfabric.
 
-fn main() {}
+use std::process::ExitCode;
+
+use nccl_bench::{handover, run};
+
+fn main() -> ExitCode {
+    run::main(|settings| handover::join(settings.world))
+}

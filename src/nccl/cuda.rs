@@ -26,17 +26,29 @@ fn probe() -> Result<(), String> {
     if !unsafe { sys::is_culib_present() } {
         return Err("libcuda.so.1 cannot be loaded".to_owned());
     }
-    let mut version = 0;
-    // SAFETY: writes one int; allowed before cuInit; every libcuda has it.
-    let code = unsafe { sys::cuDriverGetVersion(&mut version) };
-    if code != CUresult::CUDA_SUCCESS {
-        return Err(format!("cuDriverGetVersion says {code:?}"));
-    }
+    let version = version().map_err(|code| format!("cuDriverGetVersion says {code:?}"))?;
     if version < OLDEST {
         let (major, minor) = (version / 1000, version % 1000 / 10);
         return Err(format!("the driver supports CUDA {major}.{minor}; 12.0 or newer is needed"));
     }
     result::init().map_err(|error| format!("cuInit says {:?}", error.0))
+}
+
+/// The newest CUDA version that libcuda supports. The library is there.
+fn version() -> Result<i32, CUresult> {
+    let mut version = 0;
+    // SAFETY: writes one int; allowed before cuInit; every libcuda has it.
+    let code = unsafe { sys::cuDriverGetVersion(&mut version) };
+    if code == CUresult::CUDA_SUCCESS { Ok(version) } else { Err(code) }
+}
+
+/// The newest CUDA version that the driver supports (`cuDriverGetVersion`): 13000 for 13.0.
+///
+/// # Errors
+/// [`Error::NoDriver`] without a driver.
+pub fn driver_version() -> Result<i32, Error> {
+    available()?;
+    version().map_err(|code| Error::NoDriver { reason: format!("cuDriverGetVersion says {code:?}") })
 }
 
 /// How many CUDA devices this process can use (`cuDeviceGetCount`).

@@ -1,5 +1,6 @@
 //! Generated bindings: made by bindgen, committed, and made again by CI to compare.
 
+mod fabric;
 mod nccl;
 
 use std::fs;
@@ -8,30 +9,37 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
-use clap::{Args, Subcommand};
+use clap::{Args, ValueEnum};
 
 use crate::cache;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
     /// Write nothing; fail when the committed bindings differ from what would be generated
-    #[arg(long, global = true)]
+    #[arg(long)]
     check: bool,
-    #[command(subcommand)]
-    library: Library,
+    /// Only this crate's; all when left out
+    library: Option<Library>,
 }
 
-#[derive(Subcommand)]
+#[derive(Clone, Copy, ValueEnum)]
 enum Library {
     /// nccl-sys, from NCCL's nccl.h
     Nccl,
+    /// fabric-sys, from libfabric's headers
+    Fabric,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let (path, generated) = match arguments.library {
-        Library::Nccl => nccl::generate()?,
-    };
-    if arguments.check { compare(&path, &generated) } else { write(&path, &generated) }
+    let libraries = arguments.library.map_or(Library::value_variants().to_vec(), |library| vec![library]);
+    for library in libraries {
+        let (path, generated) = match library {
+            Library::Nccl => nccl::generate()?,
+            Library::Fabric => fabric::generate()?,
+        };
+        if arguments.check { compare(&path, &generated)? } else { write(&path, &generated)? }
+    }
+    Ok(())
 }
 
 /// Formats generated text as `cargo fmt` would.

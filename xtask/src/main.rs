@@ -2,7 +2,12 @@
 
 mod bindings;
 mod cache;
+mod dist;
+mod kernels;
+mod ratios;
 mod wheels;
+
+use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -16,15 +21,30 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Generate the committed bindings of a raw crate from the C headers
+    /// Generate the committed bindings of the raw crates from the C headers
     Bindings(bindings::Arguments),
+    /// Compile the kernels of nccl-bench's test data to PTX with NVRTC 12.0 (needs no GPU and no CUDA)
+    Kernels(kernels::Arguments),
     /// Download the libraries that the tests load into the user's cache folder
     Wheels(wheels::Arguments),
+    /// Pack binaries, GPU tests and a run script for a machine with GPUs, MPI and no Rust
+    Dist,
+    /// Print ratios of times from the tables that the tarball's run-gpu wrote
+    Ratios {
+        /// The folder with the tables
+        folder: PathBuf,
+    },
 }
 
 fn main() -> Result<()> {
     match Arguments::parse().command {
         Command::Bindings(arguments) => bindings::run(&arguments),
+        Command::Kernels(arguments) => kernels::run(&arguments),
         Command::Wheels(arguments) => wheels::run(&arguments),
+        Command::Dist => dist::run(),
+        Command::Ratios { folder } => {
+            print!("{}", ratios::run(&folder)?);
+            Ok(())
+        }
     }
 }

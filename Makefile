@@ -1,0 +1,57 @@
+# Two commands for a fresh Debian or Ubuntu with a Rust toolchain and root or sudo:
+#   make run    install what is missing, build, and run a 2-process allreduce sweep under mpirun
+#   make test   install what is missing, and pass the tests
+# A second time, neither installs or downloads anything.
+
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+
+CARGO ?= cargo
+# mpirun refuses root and more processes than cores unless told that both are meant.
+MPIRUN_ENV := OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+
+.PHONY: help run build test check bindings bench dist packages-run packages-test wheels clean
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+run: packages-run build ## a 2-process allreduce sweep under mpirun on what this machine has
+	$(MPIRUN_ENV) mpirun -np 2 target/release/nccl-bench allreduce -e 16M
+
+build:
+	$(CARGO) build --release --package nccl-bench --features mpi
+
+test: packages-test wheels check ## all tests that need no GPU
+	$(MPIRUN_ENV) $(CARGO) test --workspace --features mpi
+	@echo "all tests passed"
+
+check: ## formatting, lints, documentation, and generated files against their sources
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --features mpi -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --features mpi
+	$(CARGO) xtask bindings --check
+	$(CARGO) xtask kernels --check
+
+bindings: packages-test ## generate the bindings and kernels again
+	$(CARGO) xtask bindings
+	$(CARGO) xtask kernels
+
+wheels: packages-test
+	$(CARGO) xtask wheels
+
+bench: packages-test ## host collectives against Open MPI's and MPICH's
+	benches/host_collectives.sh target/host_collectives
+
+dist: packages-run ## one tarball for a machine with GPUs, MPI and no Rust
+	$(CARGO) xtask dist
+
+packages-run:
+	@./install-packages run
+
+packages-test:
+	@./install-packages test
+
+clean: ## remove what was built
+	$(CARGO) clean
+	rm -rf dist

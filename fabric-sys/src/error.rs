@@ -1,0 +1,46 @@
+//! Why libfabric could not be loaded.
+
+use std::fmt;
+
+/// One place that was tried, and why it did not do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// A path, or a name that the dynamic linker resolves.
+    pub place: String,
+    /// Why it was not taken.
+    pub reason: String,
+}
+
+/// No usable libfabric was found.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct LoadError {
+    attempts: Vec<Attempt>,
+}
+
+impl LoadError {
+    pub(crate) fn new(attempts: Vec<Attempt>) -> Self {
+        Self { attempts }
+    }
+
+    /// Everything that was tried, in order.
+    #[must_use]
+    pub fn attempts(&self) -> &[Attempt] {
+        &self.attempts
+    }
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(formatter, "no usable libfabric was found. Tried:")?;
+        for Attempt { place, reason } in &self.attempts {
+            writeln!(formatter, "  {place}: {reason}")?;
+        }
+        write!(
+            formatter,
+            "Install libfabric {} or newer (Debian, Ubuntu: apt-get install libfabric1; Fedora, RHEL: dnf install \
+             libfabric; conda: conda install -c conda-forge libfabric; AWS: the EFA installer), or set \
+             FABRIC_LIBRARY to the path of libfabric.so.1.",
+            crate::MINIMUM_VERSION
+        )
+    }
+}

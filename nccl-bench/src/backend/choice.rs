@@ -1,0 +1,72 @@
+//! Which backend a run uses, agreed by all processes before anything is started.
+
+use collectives::world::{self, World};
+use serde::{Deserialize, Serialize};
+
+use super::{Node, fabric, nccl};
+use crate::cli::{BackendChoice, Settings};
+use crate::run::Stop;
+
+/// What one process found, told to all others.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Found<T> {
+    /// The process's host.
+    pub host: String,
+    /// What is there, or why it is not.
+    pub found: Result<T, String>,
+}
+
+/// Chooses the backend for all processes of `process` alike.
+///
+/// # Errors
+/// [`Stop::Refused`], with the same text on every process, when what was asked for is not there.
+pub fn choose(settings: &Settings, process: &dyn World) -> Result<Box<dyn Node>, Stop> {
+    if settings.backend == BackendChoice::Fabric {
+        return Ok(Box::new(fabric::Hosts::prepare(settings, process, "as asked for (--backend fabric)")?));
+    }
+    let processes = exchange(process, nccl::Gpus::find())?;
+    let without: Vec<String> = processes
+        .iter()
+        .enumerate()
+        .filter_map(|(index, each)| {
+            Some(format!("process {index} on {}: {}", each.host, each.found.as_ref().err()?))
+        })
+        .collect();
+    let Some(reason) = without.first() else {
+        return Ok(Box::new(nccl::GpuNode::prepare(settings, process, &processes)?));
+    };
+    if settings.backend == BackendChoice::Nccl {
+        return Err(Stop::Refused(format!("--backend nccl cannot run: {reason}")));
+    }
+    if without.len() < processes.len() {
+        return Err(Stop::Refused(format!(
+            "GPUs can be used by {} of {} processes only, but not by {reason}\nMend that, or measure host memory with \
+             --backend fabric",
+            processes.len() - without.len(),
+            processes.len(),
+        )));
+    }
+    if settings.gpus.is_some() {
+        return Err(Stop::Refused(format!(
+            "-g counts GPUs, but none can be used: {reason}\nFor ranks over host memory use -t"
+        )));
+    }
+    let why = processes.iter().find_map(|each| each.found.as_ref().err()).map_or("", String::as_str);
+    let first_line = why.lines().next().unwrap_or(why);
+    match fabric::Hosts::prepare(settings, process, &format!("because no GPU can be used: {first_line}")) {
+        Err(Stop::Refused(fabric)) => Err(Stop::Refused(format!(
+            "there is nothing to measure with.\nNCCL over GPUs: {why}\nlibfabric over host memory: {fabric}"
+        ))),
+        prepared => prepared.map(|hosts| Box::new(hosts) as Box<dyn Node>),
+    }
+}
+
+/// Tells all processes what this one found, and returns what each of them did, in rank order.
+pub(super) fn exchange<T>(process: &dyn World, found: Result<T, String>) -> Result<Vec<Found<T>>, Stop>
+where
+    T: Serialize + for<'de> Deserialize<'de>,
+{
+    let mine = Found { host: world::host().name, found };
+    let all = process.all_gather(&serde_json::to_vec(&mine)?)?;
+    Ok(all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>()?)
+}

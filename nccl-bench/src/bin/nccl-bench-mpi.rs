@@ -1,0 +1,14 @@
+//! `nccl-bench` for the ranks of an MPI launcher; `nccl-bench` itself starts it there.
+
+use std::process::ExitCode;
+
+use collectives::world;
+use nccl_bench::{handover, run};
+
+fn main() -> ExitCode {
+    run::main(|settings| {
+        let mut options = handover::options(settings.world)?;
+        options.join_mpi = Some(world::mpi);
+        world::from_environment(&options).map_err(handover::stop)
+    })
+}

@@ -1,0 +1,137 @@
+//! Storage formats: what the values of test data need to know about an element type.
+
+use collectives::DataType;
+
+/// Ranges of the powers of two that floats of one operator are scaled by: the smallest, and how many minus one
+/// (a power of two minus one, so that it masks random bits).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Exponents {
+    pub(super) low: i32,
+    pub(super) mask: u32,
+}
+
+/// How a type is stored. Signed and unsigned integers of one size share a format.
+pub(super) trait Format: 'static {
+    /// Bits of an element: 8, 16, 32 or 64.
+    const BITS: u32;
+    /// Whether elements are floats.
+    const FLOAT: bool;
+    /// Bits of a float's significand, with the hidden one. Without meaning for integers.
+    const SIGNIFICAND: u32;
+    /// Exponent bias of a float. Without meaning for integers.
+    const BIAS: i32;
+
+    /// Writes the low bits of `bits` to an element's memory.
+    fn store(bits: u64, element: &mut [u8]);
+    /// Reads an element's memory.
+    fn load(element: &[u8]) -> u64;
+}
+
+macro_rules! formats {
+    ($($name:ident: $word:ty, $float:literal, $significand:literal, $bias:literal;)*) => {$(
+        /// See [`Format`].
+        pub(super) struct $name;
+
+        impl Format for $name {
+            const BITS: u32 = <$word>::BITS;
+            const FLOAT: bool = $float;
+            const SIGNIFICAND: u32 = $significand;
+            const BIAS: i32 = $bias;
+
+            #[inline(always)]
+            #[allow(clippy::cast_possible_truncation)]
+            fn store(bits: u64, element: &mut [u8]) {
+                element.copy_from_slice(&(bits as $word).to_ne_bytes());
+            }
+
+            #[inline(always)]
+            fn load(element: &[u8]) -> u64 {
+                let mut word = [0; size_of::<$word>()];
+                word.copy_from_slice(element);
+                u64::from(<$word>::from_ne_bytes(word))
+            }
+        }
+    )*};
+}
+
+formats! {
+    Int8: u8, false, 24, 127;
+    Int32: u32, false, 24, 127;
+    Int64: u64, false, 24, 127;
+    Float16: u16, true, 11, 15;
+    Bfloat16: u16, true, 8, 127;
+    Float32: u32, true, 24, 127;
+    Float64: u64, true, 53, 1023;
+}
+
+/// A format chosen at run time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum FormatTag {
+    Int8,
+    Int32,
+    Int64,
+    Float16,
+    Bfloat16,
+    Float32,
+    Float64,
+}
+
+impl FormatTag {
+    /// The format of a type, or `None` for a type that this version has no test data for.
+    pub(super) const fn of(data_type: DataType) -> Option<Self> {
+        Some(match data_type {
+            DataType::Int8 | DataType::Uint8 => Self::Int8,
+            DataType::Int32 | DataType::Uint32 => Self::Int32,
+            DataType::Int64 | DataType::Uint64 => Self::Int64,
+            DataType::Float16 => Self::Float16,
+            DataType::Bfloat16 => Self::Bfloat16,
+            DataType::Float32 => Self::Float32,
+            DataType::Float64 => Self::Float64,
+            _ => return None,
+        })
+    }
+
+    pub(super) const fn bits(self) -> u32 {
+        match self {
+            Self::Int8 => 8,
+            Self::Float16 | Self::Bfloat16 => 16,
+            Self::Int32 | Self::Float32 => 32,
+            Self::Int64 | Self::Float64 => 64,
+        }
+    }
+
+    /// Significand bits and bias of a float format.
+    pub(super) const fn float(self) -> Option<(u32, i32)> {
+        match self {
+            Self::Int8 | Self::Int32 | Self::Int64 => None,
+            Self::Float16 => Some((Float16::SIGNIFICAND, Float16::BIAS)),
+            Self::Bfloat16 => Some((Bfloat16::SIGNIFICAND, Bfloat16::BIAS)),
+            Self::Float32 => Some((Float32::SIGNIFICAND, Float32::BIAS)),
+            Self::Float64 => Some((Float64::SIGNIFICAND, Float64::BIAS)),
+        }
+    }
+
+    /// Powers of two of a sum: from `2^low` to the largest total `2^(SIGNIFICAND + low + mask)`, all are normal floats.
+    pub(super) const fn sum_exponents(self) -> Exponents {
+        match self {
+            Self::Float16 => Exponents { low: -11, mask: 15 },
+            _ => Exponents { low: -32, mask: 63 },
+        }
+    }
+
+    /// Powers of two of a product: every partial product lies at most 2^4 beside them, and is a normal float.
+    pub(super) const fn prod_exponents(self) -> Exponents {
+        match self {
+            Self::Float16 => Exponents { low: -8, mask: 15 },
+            _ => Exponents { low: -32, mask: 63 },
+        }
+    }
+
+    /// Powers of two of an average: as for a sum, and the smallest share divided by the number of ranks is normal too.
+    pub(super) const fn avg_exponents(self) -> Exponents {
+        match self {
+            Self::Float16 => Exponents { low: 0, mask: 3 },
+            _ => Exponents { low: -32, mask: 63 },
+        }
+    }
+}

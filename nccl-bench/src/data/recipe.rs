@@ -1,0 +1,142 @@
+//! What a problem's values need beside the element's index: worked out once per call, for host and device.
+
+use collectives::{DataType, ReduceOp};
+
+use super::format::FormatTag;
+use super::value::mix;
+use super::{DataError, Problem, Source};
+
+/// What a value is made by: see the enum of the same name in kernels.cu. With [`RESULT`] added: the result.
+pub(super) const COPY: u32 = 0;
+pub(super) const SUM: u32 = 1;
+pub(super) const PROD: u32 = 2;
+pub(super) const EXTREME: u32 = 3;
+pub(super) const AVG: u32 = 4;
+pub(super) const RESULT: u32 = 8;
+
+/// Largest number of ranks whose average of power-of-two many is exact: 2^-10 of the smallest f16 share is normal.
+const EXACT_AVG_RANKS: u32 = 1 << 10;
+
+/// The parameters of [`value_bits`](super::value::value_bits). Kernels get it by value: the layout is that of
+/// `Recipe` in kernels.cu.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Recipe {
+    /// Start of the pseudo-random sequence.
+    pub(super) key: u64,
+    /// Number of values of the quotient of a bounded total.
+    pub(super) quota: u64,
+    /// Exclusive-or of the keys of max and min.
+    pub(super) flip: u64,
+    /// Largest difference of bit patterns that still counts as equal.
+    pub(super) tolerance: u64,
+    pub(super) ranks: u32,
+    /// Whose contribution; unused for a result.
+    pub(super) rank: u32,
+    /// Number of values of the remainder of a bounded total.
+    pub(super) remainders: u32,
+    /// Smallest power of two of a float.
+    pub(super) exponent_low: i32,
+    /// The exponent is `exponent_low + (random bits & exponent_mask)`.
+    pub(super) exponent_mask: u32,
+    /// [`COPY`], [`SUM`], ..., or one of them with [`RESULT`].
+    pub(super) kind: u32,
+    /// 1 for a signed integer type.
+    pub(super) is_signed: u32,
+    pub(super) reserved: u32,
+}
+
+const _: () = assert!(size_of::<Recipe>() == 64);
+
+impl Recipe {
+    /// The recipe of what `source` says, and the format that it is for.
+    pub(super) fn new(problem: &Problem, source: Source) -> Result<(Self, FormatTag), DataError> {
+        let Problem { seed, ranks, op, data_type } = *problem;
+        if ranks == 0 || ranks > Problem::MAX_RANKS {
+            return Err(DataError::Ranks { ranks });
+        }
+        let format = FormatTag::of(data_type).ok_or(DataError::DataType { data_type })?;
+        let rank = match source {
+            Source::Rank(rank) if rank >= ranks => return Err(DataError::Rank { rank, ranks }),
+            Source::Rank(rank) => Some(rank),
+            Source::Reduced if op.is_none() => return Err(DataError::NoOperator),
+            Source::Reduced => None,
+        };
+        let start = mix(seed.wrapping_add(0x6a09_e667_f3bc_c908));
+        let recipe = match op {
+            Some(op) if ranks > 1 => Self::reduction(format, data_type, op, ranks, rank, start)?,
+            _ => {
+                let rank = rank.unwrap_or(0);
+                Self { key: mix(start.wrapping_add(u64::from(rank))), ranks, rank, ..Self::default() }
+            }
+        };
+        Ok((recipe, format))
+    }
+
+    fn reduction(
+        format: FormatTag,
+        data_type: DataType,
+        op: ReduceOp,
+        ranks: u32,
+        rank: Option<u32>,
+        start: u64,
+    ) -> Result<Self, DataError> {
+        let is_signed = matches!(data_type, DataType::Int8 | DataType::Int32 | DataType::Int64);
+        let all = u64::MAX >> (64 - format.bits());
+        let sign = 1 << (format.bits() - 1);
+        let float = format.float();
+        // The largest total that every partial sum reaches exactly (floats) or without overflow (integers).
+        let largest_total = match float {
+            Some((significand, _)) => 1 << significand,
+            None if is_signed => sign - 1,
+            None => all,
+        };
+        let mut recipe = Self {
+            quota: (largest_total / u64::from(ranks)).max(1),
+            remainders: u32::try_from(largest_total).map_or(ranks, |largest| largest.min(ranks)),
+            ranks,
+            rank: rank.unwrap_or(0),
+            is_signed: u32::from(is_signed),
+            ..Self::default()
+        };
+        let mut exponents = format.sum_exponents();
+        let (kind, number) = match op {
+            ReduceOp::Sum => (SUM, 1),
+            ReduceOp::Prod => {
+                exponents = format.prod_exponents();
+                (PROD, 2)
+            }
+            ReduceOp::Max | ReduceOp::Min => {
+                let is_min = op == ReduceOp::Min;
+                let keys = if float.is_some() { all >> 1 } else { all };
+                recipe.flip = if is_signed { sign } else { 0 } ^ if is_min { keys } else { 0 };
+                (EXTREME, if is_min { 4 } else { 3 })
+            }
+            ReduceOp::Avg => match float {
+                None => (AVG, 5),
+                Some((_, bias)) => {
+                    exponents = format.avg_exponents();
+                    if ranks.is_power_of_two() && ranks <= EXACT_AVG_RANKS {
+                        // A sum whose division by the number of ranks only changes the exponent.
+                        if rank.is_none() {
+                            exponents.low -= ranks.trailing_zeros().cast_signed();
+                        }
+                        (SUM, 5)
+                    } else {
+                        if rank.is_none() {
+                            let subnormal = bias.cast_unsigned() - 1;
+                            recipe.tolerance = 2 + u64::from(ranks.checked_shr(subnormal).unwrap_or(0));
+                        }
+                        (AVG, 5)
+                    }
+                }
+            },
+            _ => return Err(DataError::Operator { op }),
+        };
+        recipe.kind = if rank.is_none() { kind | RESULT } else { kind };
+        recipe.exponent_low = exponents.low;
+        recipe.exponent_mask = exponents.mask;
+        recipe.key = mix(mix(start ^ (number << 32)).wrapping_add(u64::from(ranks)));
+        Ok(recipe)
+    }
+}

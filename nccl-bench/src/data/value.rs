@@ -1,0 +1,407 @@
+//! The values of test data: pure functions of a [`Recipe`] and an element's index.
+//!
+//! kernels.cu has the same functions under the same names for the device; `lockstep.rs` compares them.
+//!
+//! Every element of a reduction starts from one 64-bit hash of its index. From it come the *result* (directly: never
+//! by a loop over the ranks) and the ranks' shares of it. The ranks are rotated by a random amount per element, and
+//! share number *position* goes to the rank at that position. Let *n* be the number of ranks and `w(p)` a random word
+//! of position *p*, counted cyclically, so that all `w(p + 1) - w(p)` together give nothing.
+//!
+//! - **Copies** (no reduction, or one rank): random bits; a float's exponent is limited to the middle half of its
+//!   range, so that it is finite and normal.
+//! - **Sum of integers**, wrapping: the share is `w(p + 1) - w(p)`, and position 0 adds the random total.
+//! - **Sum of floats**: the total is `(q n + r) 2^e` with random q >= 0, 1 <= r <= n and `q n + r <= 2^significand`.
+//!   The share is `q + (p < r) + u(p + 1) - u(p)` with random u in 0 ..= q: integers >= 0 that add up to the total.
+//!   So each partial sum in any order is an integer of at most `2^significand`, times `2^e`: exact. All shares of an
+//!   element have one sign, and zeros are positive; the total is never zero. With more ranks than `2^significand`, q
+//!   is 0 and r at most `2^significand`: most ranks contribute 0. Exponents are such that 1 is normal and the largest
+//!   total finite, so that flushing of subnormals changes nothing either.
+//! - **Product of integers**, wrapping: odd numbers. The share is `w(p + 1) / w(p)` modulo a power of two (odd numbers
+//!   have inverses), and position 0 multiplies the random odd total in.
+//! - **Product of floats**: position 0 has a random significand, all others are powers of two, so no partial product is
+//!   rounded. Signs are `s(p + 1) ^ s(p)`. The first min(n, 8) positions have exponents `g(p + 1) - g(p)` of bits g:
+//!   those of any subset add up to between -4 and 4, so no partial product overflows or becomes subnormal.
+//! - **Max, min**: the result is a random key of the totally ordered keys; position 0 has it, and the others have
+//!   random keys below it (above it). Keys of floats are the finite normal floats of the copies: no zero, no NaN.
+//! - **Average of integers**: bounded totals as for floats, so the sum cannot overflow in any order; it is `q` or, if
+//!   r = n, `q + 1`, with the element's sign, which truncates toward zero.
+//! - **Average of floats**, n a power of two up to 1024: the sum's data; 1/n is a power of two, so scaling before or
+//!   after the sum, or dividing, only changes exponents: exact.
+//! - **Average of floats**, other n: NCCL multiplies each contribution by 1/n rounded to the type, then sums; others
+//!   divide the sum. Positions 0 and 1 contribute a and b, all others +0. a and b have one sign, each is at least a
+//!   quarter of T = a + b, and T has the format's significand, so it is exact. In units in the last place of the
+//!   result's binade, whose values are below 2: the error of 1/n moves the result by less than 1 (its relative error is
+//!   at most half a unit, and the result is below 2 = two units of relative size), rounding a/n and b/n by at most 1/2
+//!   and 1/4 (the smaller is below half of the binade), rounding their sum by 1/2, and rounding the expected value by
+//!   1/2: together below 2.75. Adding zeros is exact, so the order does not matter. Where the result lies next to a power
+//!   of two the binades' units differ, but the errors shrink as well: 2 patterns still bound it (tested). Should 1/n be
+//!   subnormal (f16, more than 2^14 ranks) its relative error grows, and the tolerance by n / 2^14 with it.
+//!   Dividing a sum, or calculating more precisely inside, rounds less often, and stays within the same bound.
+
+use super::format::{Bfloat16, Float16, Float32, Float64, Format, FormatTag, Int8, Int32, Int64};
+use super::recipe::{AVG, COPY, EXTREME, PROD, RESULT, Recipe, SUM};
+
+const SUM_RESULT: u32 = SUM | RESULT;
+const PROD_RESULT: u32 = PROD | RESULT;
+const EXTREME_RESULT: u32 = EXTREME | RESULT;
+const AVG_RESULT: u32 = AVG | RESULT;
+
+/// Mixes all bits (Doug Lea's 64-bit mixer).
+#[inline(always)]
+pub(super) const fn mix(mut x: u64) -> u64 {
+    x = (x ^ (x >> 32)).wrapping_mul(0xdaba_0b6e_b093_22e3);
+    x = (x ^ (x >> 32)).wrapping_mul(0xdaba_0b6e_b093_22e3);
+    x ^ (x >> 32)
+}
+
+/// Mixes all bits (Chris Wellons' 32-bit mixer `lowbias32`).
+#[inline(always)]
+const fn scramble(mut x: u32) -> u32 {
+    x = (x ^ (x >> 16)).wrapping_mul(0x7feb_352d);
+    x = (x ^ (x >> 15)).wrapping_mul(0x846c_a68b);
+    x ^ (x >> 16)
+}
+
+#[inline(always)]
+const fn low32(x: u64) -> u32 {
+    (x & 0xffff_ffff) as u32
+}
+
+#[inline(always)]
+const fn high32(x: u64) -> u32 {
+    (x >> 32) as u32
+}
+
+#[inline(always)]
+const fn multiply_high_32(a: u32, b: u32) -> u32 {
+    high32(a as u64 * b as u64)
+}
+
+#[inline(always)]
+const fn multiply_high_64(a: u64, b: u64) -> u64 {
+    ((a as u128 * b as u128) >> 64) as u64
+}
+
+/// A random word of the format's calculation width (64 bits for 64-bit formats, else 32).
+#[inline(always)]
+fn random_word<F: Format>(hash: u64) -> u64 {
+    if F::BITS == 64 { hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) } else { hash >> 32 }
+}
+
+/// The random word of a position: another one than [`random_word`].
+#[inline(always)]
+fn position_word<F: Format>(hash: u64, position: u32) -> u64 {
+    if F::BITS == 64 {
+        mix(hash.wrapping_add(u64::from(position).wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+    } else {
+        u64::from(scramble(low32(hash).wrapping_add(position.wrapping_mul(0x9e37_79b9))))
+    }
+}
+
+/// The topmost `count` bits of a random word.
+#[inline(always)]
+fn top_bits<F: Format>(word: u64, count: u32) -> u64 {
+    word >> (if F::BITS == 64 { 64 } else { 32 } - count)
+}
+
+/// A random word scaled to `0..range`.
+#[inline(always)]
+fn scale<F: Format>(word: u64, range: u64) -> u64 {
+    if F::BITS == 64 {
+        multiply_high_64(word, range)
+    } else {
+        u64::from(multiply_high_32(low32(word), low32(range)))
+    }
+}
+
+/// The place of the rank in this element's rotation of the ranks.
+#[inline(always)]
+fn position_of(recipe: &Recipe, hash: u64) -> u32 {
+    let position = recipe.rank + multiply_high_32(high32(hash).rotate_left(16), recipe.ranks);
+    if position >= recipe.ranks { position - recipe.ranks } else { position }
+}
+
+#[inline(always)]
+fn next_of(position: u32, ranks: u32) -> u32 {
+    if position + 1 == ranks { 0 } else { position + 1 }
+}
+
+#[inline(always)]
+fn is_negative(hash: u64) -> bool {
+    hash & 1 != 0
+}
+
+#[inline(always)]
+fn exponent_of(recipe: &Recipe, hash: u64) -> i32 {
+    recipe.exponent_low + (low32(hash >> 1) & recipe.exponent_mask).cast_signed()
+}
+
+#[inline(always)]
+fn compose<F: Format>(negative: bool, exponent: i32, fraction: u64) -> u64 {
+    u64::from(negative) << (F::BITS - 1)
+        | u64::from((exponent + F::BIAS).cast_unsigned()) << (F::SIGNIFICAND - 1)
+        | fraction
+}
+
+/// A positive float, normal in the format, rounded to it: to nearest, ties to even.
+#[inline(always)]
+fn narrow<F: Format>(value: f32) -> u64 {
+    let mut bits = value.to_bits();
+    if F::SIGNIFICAND == 24 {
+        return u64::from(bits);
+    }
+    let shift = if F::SIGNIFICAND < 24 { 24 - F::SIGNIFICAND } else { 1 };
+    bits += ((1 << (shift - 1)) - 1) + ((bits >> shift) & 1);
+    u64::from((bits >> shift).wrapping_sub((127 - F::BIAS).cast_unsigned() << (F::SIGNIFICAND - 1)))
+}
+
+/// `magnitude / divisor * 2^exponent`, rounded once; a zero is positive.
+///
+/// The quotient in single precision is correctly rounded, and rounding that to 11 bits or fewer gives what rounding the
+/// exact quotient gives (24 >= 2 * 11 + 2).
+#[inline(always)]
+#[allow(clippy::cast_precision_loss)] // magnitudes are exact in the type that they are converted to
+fn quotient_bits<F: Format>(magnitude: u64, divisor: u32, negative: bool, exponent: i32) -> u64 {
+    if magnitude == 0 {
+        return 0;
+    }
+    let bits = if F::BITS == 64 {
+        let mut value = magnitude as f64;
+        if divisor != 1 {
+            value /= f64::from(divisor);
+        }
+        (value * f64::from_bits(u64::from((exponent + 1023).cast_unsigned()) << 52)).to_bits()
+    } else {
+        let mut value = low32(magnitude) as f32;
+        if divisor != 1 {
+            value /= divisor as f32;
+        }
+        narrow::<F>(value * f32::from_bits((exponent + 127).cast_unsigned() << 23))
+    };
+    bits | u64::from(negative) << (F::BITS - 1)
+}
+
+#[inline(always)]
+fn copy_bits<F: Format>(hash: u64) -> u64 {
+    let word = if F::BITS == 64 { hash } else { hash >> 32 };
+    let bits = top_bits::<F>(word, F::BITS);
+    if !F::FLOAT {
+        return bits;
+    }
+    (bits & !(1 << (F::BITS - 2))) + (1 << (F::BITS - 3))
+}
+
+#[inline(always)]
+fn bounded_quotient<F: Format>(recipe: &Recipe, hash: u64) -> u64 {
+    scale::<F>(random_word::<F>(hash), recipe.quota)
+}
+
+#[inline(always)]
+fn bounded_remainder(recipe: &Recipe, hash: u64) -> u32 {
+    1 + multiply_high_32(low32(hash), recipe.remainders)
+}
+
+#[inline(always)]
+fn bounded_share<F: Format>(recipe: &Recipe, hash: u64) -> u64 {
+    let quotient = bounded_quotient::<F>(recipe, hash);
+    let position = position_of(recipe, hash);
+    let here = scale::<F>(position_word::<F>(hash, position), quotient + 1);
+    let next = scale::<F>(position_word::<F>(hash, next_of(position, recipe.ranks)), quotient + 1);
+    quotient + u64::from(position < bounded_remainder(recipe, hash)) + next - here
+}
+
+#[inline(always)]
+fn signed_integer(recipe: &Recipe, hash: u64, magnitude: u64) -> u64 {
+    if recipe.is_signed != 0 && is_negative(hash) { magnitude.wrapping_neg() } else { magnitude }
+}
+
+#[inline(always)]
+fn sum_input<F: Format>(recipe: &Recipe, hash: u64) -> u64 {
+    if F::FLOAT {
+        let share = bounded_share::<F>(recipe, hash);
+        return quotient_bits::<F>(share, 1, is_negative(hash), exponent_of(recipe, hash));
+    }
+    let position = position_of(recipe, hash);
+    let here = position_word::<F>(hash, position);
+    let next = position_word::<F>(hash, next_of(position, recipe.ranks));
+    let total = if position == 0 { random_word::<F>(hash) } else { 0 };
+    total.wrapping_add(next).wrapping_sub(here)
+}
+
+#[inline(always)]
+fn sum_result<F: Format>(recipe: &Recipe, hash: u64) -> u64 {
+    if !F::FLOAT {
+        return random_word::<F>(hash);
+    }
+    let total = bounded_quotient::<F>(recipe, hash) * u64::from(recipe.ranks)
+        + u64::from(bounded_remainder(recipe, hash));
+    quotient_bits::<F>(total, 1, is_negative(hash), exponent_of(recipe, hash))
+}
+
+/// The inverse of an odd number modulo two to the calculation width: each step doubles the number of right bits,
+/// from 5.
+#[inline(always)]
+fn inverse_of_odd<F: Format>(odd: u64) -> u64 {
+    let mut inverse = odd.wrapping_mul(3) ^ 2;
+    for _ in 0..if F::BITS == 64 { 4 } else { 3 } {
+        inverse = inverse.wrapping_mul(2_u64.wrapping_sub(odd.wrapping_mul(inverse)));
+    }
+    inverse
+}
+
+#[inline(always)]
+fn sign_pattern(hash: u64, position: u32) -> u32 {
+    (hash >> (32 + (position & 31))) as u32 & 1
+}
+
+#[inline(always)]
+fn exponent_pattern(hash: u64, position: u32) -> i32 {
+    (low32(hash) >> (8 + position) & 1).cast_signed()
+}
+
+#[inline(always)]
+fn prod_result<F: Format>(recipe: &Recipe, hash: u64) -> u64 {
+    if !F::FLOAT {
+        return random_word::<F>(hash) | 1;
+    }
+    let fraction = top_bits::<F>(random_word::<F>(hash), F::SIGNIFICAND - 1);
+    compose::<F>(is_negative(hash), exponent_of(recipe, hash), fraction)
+}
+
+#[inline(always)]
+fn prod_input<F: Format>(recipe: &Recipe, hash: u64) -> u64 {
+    let position = position_of(recipe, hash);
+    let next = next_of(position, recipe.ranks);
+    if !F::FLOAT {
+        let ratio = (position_word::<F>(hash, next) | 1)
+            .wrapping_mul(inverse_of_odd::<F>(position_word::<F>(hash, position) | 1));
+        return if position == 0 { ratio.wrapping_mul(prod_result::<F>(recipe, hash)) } else { ratio };
+    }
+    let negative = sign_pattern(hash, position) != sign_pattern(hash, next);
+    let scaling_ranks = recipe.ranks.min(8);
+    let mut exponent = 0;
+    if position < scaling_ranks {
+        exponent =
+            exponent_pattern(hash, next_of(position, scaling_ranks)) - exponent_pattern(hash, position);
+    }
+    if position != 0 {
+        return compose::<F>(negative, exponent, 0);
+    }
+    let sign = u64::from(negative) << (F::BITS - 1);
+    let scaling = i64::from(exponent) << (F::SIGNIFICAND - 1);
+    (prod_result::<F>(recipe, hash) ^ sign).wrapping_add(scaling.cast_unsigned())
+}
+
+#[inline(always)]
+fn extreme_key<F: Format>(hash: u64) -> u64 {
+    top_bits::<F>(if F::BITS == 64 { hash } else { hash >> 32 }, F::BITS - u32::from(F::FLOAT))
+}
+
+#[inline(always)]
+fn bits_of_key<F: Format>(key: u64) -> u64 {
+    if !F::FLOAT {
+        return key;
+    }
+    let half = 1 << (F::BITS - 2);
+    let low = 1 << (F::BITS - 3);
+    if key >= half { low + (key - half) } else { (1 << (F::BITS - 1)) + low + (half - 1 - key) }
+}
+
+#[inline(always)]
+fn extreme_input<F: Format>(recipe: &Recipe, hash: u64) -> u64 {
+    let position = position_of(recipe, hash);
+    let mut key = extreme_key::<F>(hash);
+    if position != 0 {
+        key = scale::<F>(position_word::<F>(hash, position), key);
+    }
+    bits_of_key::<F>(key ^ recipe.flip)
+}
+
+#[inline(always)]
+fn extreme_result<F: Format>(recipe: &Recipe, hash: u64) -> u64 {
+    bits_of_key::<F>(extreme_key::<F>(hash) ^ recipe.flip)
+}
+
+#[inline(always)]
+fn pair_total<F: Format>(hash: u64) -> u64 {
+    1 << (F::SIGNIFICAND - 1) | top_bits::<F>(random_word::<F>(hash), F::SIGNIFICAND - 1)
+}
+
+#[inline(always)]
+fn avg_input<F: Format>(recipe: &Recipe, hash: u64) -> u64 {
+    if !F::FLOAT {
+        return signed_integer(recipe, hash, bounded_share::<F>(recipe, hash));
+    }
+    let position = position_of(recipe, hash);
+    if position > 1 {
+        return 0;
+    }
+    let total = pair_total::<F>(hash);
+    let first = total / 4 + scale::<F>(position_word::<F>(hash, 0), total / 2);
+    let share = if position == 0 { first } else { total - first };
+    quotient_bits::<F>(share, 1, is_negative(hash), exponent_of(recipe, hash))
+}
+
+#[inline(always)]
+fn avg_result<F: Format>(recipe: &Recipe, hash: u64) -> u64 {
+    if F::FLOAT {
+        let (negative, exponent) = (is_negative(hash), exponent_of(recipe, hash));
+        return quotient_bits::<F>(pair_total::<F>(hash), recipe.ranks, negative, exponent);
+    }
+    let quotient =
+        bounded_quotient::<F>(recipe, hash) + u64::from(bounded_remainder(recipe, hash) == recipe.ranks);
+    signed_integer(recipe, hash, quotient)
+}
+
+/// The value of one element. Bits beyond the format's width are not defined.
+#[inline(always)]
+pub(super) fn value_bits<F: Format, const KIND: u32>(recipe: &Recipe, index: u64) -> u64 {
+    let hash = mix(recipe.key.wrapping_add(index));
+    match KIND {
+        SUM => sum_input::<F>(recipe, hash),
+        SUM_RESULT => sum_result::<F>(recipe, hash),
+        PROD => prod_input::<F>(recipe, hash),
+        PROD_RESULT => prod_result::<F>(recipe, hash),
+        EXTREME => extreme_input::<F>(recipe, hash),
+        EXTREME_RESULT => extreme_result::<F>(recipe, hash),
+        AVG => avg_input::<F>(recipe, hash),
+        AVG_RESULT => avg_result::<F>(recipe, hash),
+        _ => copy_bits::<F>(hash),
+    }
+}
+
+/// Work on many values, compiled for each format and kind.
+pub(super) trait Work {
+    /// What the work ends with.
+    type Output;
+
+    /// Does it with `value_bits::<F, KIND>`.
+    fn run<F: Format, const KIND: u32>(self) -> Self::Output;
+}
+
+/// Does `work` for the format and the kind (see [`Recipe::kind`]).
+pub(super) fn dispatch<W: Work>(format: FormatTag, kind: u32, work: W) -> W::Output {
+    match format {
+        FormatTag::Int8 => dispatch_kind::<Int8, W>(kind, work),
+        FormatTag::Int32 => dispatch_kind::<Int32, W>(kind, work),
+        FormatTag::Int64 => dispatch_kind::<Int64, W>(kind, work),
+        FormatTag::Float16 => dispatch_kind::<Float16, W>(kind, work),
+        FormatTag::Bfloat16 => dispatch_kind::<Bfloat16, W>(kind, work),
+        FormatTag::Float32 => dispatch_kind::<Float32, W>(kind, work),
+        FormatTag::Float64 => dispatch_kind::<Float64, W>(kind, work),
+    }
+}
+
+fn dispatch_kind<F: Format, W: Work>(kind: u32, work: W) -> W::Output {
+    match kind {
+        SUM => work.run::<F, SUM>(),
+        SUM_RESULT => work.run::<F, SUM_RESULT>(),
+        PROD => work.run::<F, PROD>(),
+        PROD_RESULT => work.run::<F, PROD_RESULT>(),
+        EXTREME => work.run::<F, EXTREME>(),
+        EXTREME_RESULT => work.run::<F, EXTREME_RESULT>(),
+        AVG => work.run::<F, AVG>(),
+        AVG_RESULT => work.run::<F, AVG_RESULT>(),
+        _ => work.run::<F, COPY>(),
+    }
+}

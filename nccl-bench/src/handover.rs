@@ -1,0 +1,111 @@
+//! Joining the world that `nccl-bench` was started into, without a line of MPI in it.
+//!
+//! Under an MPI launcher the process becomes `nccl-bench-mpi`, its sibling in the same folder, with the same
+//! arguments and environment: launchers know their processes by number, which `exec` keeps.
+
+use std::env;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use collectives::world::{self, Kind, Launcher, OnFailure, Options, Started};
+
+use crate::run::Stop;
+
+/// The program that MPI launchers' ranks become.
+const SIBLING: &str = "nccl-bench-mpi";
+
+/// How both programs join a world: a rank that fails ends all others, since they can be stuck in a GPU's work.
+///
+/// # Errors
+/// When a variable of the environment is not a number of seconds.
+pub fn options(kind: Kind) -> Result<Options, Stop> {
+    let mut options = Options::from_environment().map_err(stop)?;
+    options.kind = kind;
+    options.on_failure = OnFailure::Exit;
+    Ok(options)
+}
+
+/// Joins the world as `nccl-bench` does; under an MPI launcher it does not return but becomes its sibling.
+///
+/// # Errors
+/// When the world cannot be joined, or the sibling is needed and missing.
+pub fn join(kind: Kind) -> Result<world::Handle, Stop> {
+    let started = Started::detect();
+    let several = started.mpi && started.size != Some(1);
+    match (kind, started.launcher) {
+        (Kind::Mpi, _) => Err(become_sibling(&started)),
+        (Kind::Auto, Launcher::OpenMpi | Launcher::Mpich) if several => Err(become_sibling(&started)),
+        // Without the sibling Slurm's own variables are enough to meet over TCP.
+        (Kind::Auto, Launcher::Slurm) if several && sibling().is_ok_and(|path| path.exists()) => {
+            Err(become_sibling(&started))
+        }
+        _ => world::from_environment(&options(kind)?).map_err(stop),
+    }
+}
+
+/// An error of joining a world as the end of a run.
+#[must_use]
+pub fn stop(error: world::Error) -> Stop {
+    match error {
+        world::Error::Environment(message) | world::Error::Launcher(message) => Stop::Refused(message),
+        other => other.into(),
+    }
+}
+
+fn sibling() -> io::Result<PathBuf> {
+    // The program itself, also when it was started through a link.
+    Ok(env::current_exe()?.with_file_name(SIBLING))
+}
+
+/// Replaces this process by its sibling; returns only when that is impossible, and says why.
+fn become_sibling(started: &Started) -> Stop {
+    let path = match sibling() {
+        Ok(path) => path,
+        Err(error) => return Stop::Refused(refusal(started, Path::new(SIBLING), &error)),
+    };
+    let mut arguments = env::args_os();
+    let mut command = Command::new(&path);
+    // The name counts: started by a name of nccl-tests, the defaults are those of nccl-tests.
+    if let Some(name) = arguments.next() {
+        command.arg0(name);
+    }
+    let error = command.args(arguments).exec();
+    Stop::Refused(refusal(started, &path, &error))
+}
+
+fn refusal(started: &Started, path: &Path, error: &io::Error) -> String {
+    let who = match (started.mpi, started.size) {
+        (true, Some(size)) => format!("{} started {size} processes", started.launcher),
+        (true, None) => format!("{} started this process", started.launcher),
+        (false, _) => "MPI was asked for".to_owned(),
+    };
+    let what = if error.kind() == io::ErrorKind::NotFound {
+        format!("which is not there: {}", path.display())
+    } else {
+        format!("which cannot be started: {}: {error}", path.display())
+    };
+    format!(
+        "{who}, and MPI is the work of {SIBLING}, {what}; build it against this machine's MPI and put it beside \
+         nccl-bench (cargo build --release --package nccl-bench --features mpi), or let the ranks meet over TCP \
+         (--world tcp)"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_sibling_is_told_with_its_place_and_two_ways_out() {
+        let text = refusal(
+            &Started::detect(),
+            Path::new("/opt/bin/nccl-bench-mpi"),
+            &io::Error::from(io::ErrorKind::NotFound),
+        );
+        for part in ["/opt/bin/nccl-bench-mpi", "--features mpi", "--world tcp"] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+}

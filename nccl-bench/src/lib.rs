@@ -1,0 +1,12 @@
+//! The parts of `nccl-bench`, as a library so that tests and both binaries share them.
+
+pub mod backend;
+pub mod cli;
+pub mod collective;
+pub mod data;
+pub mod handover;
+pub mod report;
+pub mod run;
+pub mod size;
+pub mod sweep;
+pub mod table;

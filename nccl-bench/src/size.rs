@@ -1,0 +1,163 @@
+//! Message sizes: parsing them, printing them, and stepping through a sweep.
+
+use std::fmt;
+use std::str::FromStr;
+
+const UNITS: [(char, u64); 3] = [('K', 1 << 10), ('M', 1 << 20), ('G', 1 << 30)];
+
+/// A number of bytes on the command line: `8`, `64K`, `1.5M`, `8G`; K, M and G are binary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Size(pub u64);
+
+/// Why a text is no size.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "'{text}' is no size: {reason}; write bytes, or a number with K, M or G (binary), as in 8, 64K, 1.5M, 8G"
+)]
+pub struct InvalidSize {
+    text: String,
+    reason: &'static str,
+}
+
+impl FromStr for Size {
+    type Err = InvalidSize;
+
+    fn from_str(text: &str) -> Result<Self, InvalidSize> {
+        let invalid = |reason| InvalidSize { text: text.to_owned(), reason };
+        let trimmed = text.trim();
+        let digits = trimmed.trim_end_matches(|c: char| c.is_ascii_alphabetic()).trim_end();
+        let unit = trimmed[digits.len()..].trim_start();
+        if digits.starts_with('-') {
+            return Err(invalid("it is negative"));
+        }
+        if digits.is_empty() || !digits.chars().all(|c| c.is_ascii_digit() || c == '.') {
+            return Err(invalid("it is no number"));
+        }
+        let value: f64 = digits.parse().map_err(|_| invalid("it is no number"))?;
+        let upper = unit.to_ascii_uppercase();
+        let factor = match upper.as_str() {
+            "" => 1,
+            unit => UNITS
+                .iter()
+                .find(|(letter, _)| {
+                    unit.strip_prefix(*letter).is_some_and(|rest| matches!(rest, "" | "B" | "IB"))
+                })
+                .map(|&(_, factor)| factor)
+                .ok_or_else(|| invalid("its unit is unknown"))?,
+        };
+        let bytes = value * factor as f64;
+        if bytes >= 2f64.powi(53) {
+            return Err(invalid("it is too large"));
+        }
+        if bytes < 1.0 {
+            return Err(invalid("it must be at least one byte"));
+        }
+        Ok(Self(bytes as u64))
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match UNITS.iter().rev().find(|&&(_, factor)| self.0 >= factor) {
+            Some(&(letter, factor)) if self.0.is_multiple_of(factor) => {
+                write!(formatter, "{}{letter}", self.0 / factor)
+            }
+            Some(&(letter, factor)) => write!(formatter, "{:.1}{letter}", self.0 as f64 / factor as f64),
+            None => write!(formatter, "{}", self.0),
+        }
+    }
+}
+
+/// How a sweep goes from one size to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Multiply by this factor, at least 2.
+    Factor(u64),
+    /// Add this many bytes, at least 1.
+    Bytes(u64),
+}
+
+/// The sizes of a sweep: from `min` to `max` inclusive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sweep {
+    /// Smallest size in bytes.
+    pub min: u64,
+    /// Largest size in bytes; the last size of the sweep may be smaller.
+    pub max: u64,
+    /// From one size to the next.
+    pub step: Step,
+}
+
+impl Sweep {
+    /// The requested sizes, in bytes. Each collective rounds them to what it can move.
+    pub fn sizes(self) -> impl Iterator<Item = u64> {
+        let next = move |&size: &u64| match self.step {
+            Step::Factor(factor) => size.checked_mul(factor),
+            Step::Bytes(bytes) => size.checked_add(bytes),
+        };
+        std::iter::successors(Some(self.min), next).take_while(move |&size| size <= self.max)
+    }
+
+    /// The sizes of the warm-up: a ladder of factor 2, whatever the sweep's own step, as nccl-tests has it.
+    pub fn warm_up_sizes(self) -> impl Iterator<Item = u64> {
+        Self { step: Step::Factor(2), ..self }.sizes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_parse_as_in_nccl_tests() {
+        for (text, bytes) in [
+            ("8", 8),
+            ("64K", 65536),
+            ("64k", 65536),
+            ("1.5M", 1_572_864),
+            ("8G", 8 << 30),
+            ("64 k", 65536),
+            ("1GB", 1 << 30),
+            ("1GiB", 1 << 30),
+        ] {
+            assert_eq!(text.parse(), Ok(Size(bytes)), "{text}");
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_its_reason() {
+        for (text, reason) in [
+            ("1T", "unit is unknown"),
+            ("-5", "negative"),
+            ("0", "at least one byte"),
+            ("8Q", "unit"),
+            ("", "no number"),
+            ("K", "no number"),
+            ("1e3", "no number"),
+            ("1..5M", "no number"),
+            ("nan", "no number"),
+            ("99999999999999999999G", "too large"),
+        ] {
+            let message = text.parse::<Size>().unwrap_err().to_string();
+            assert!(message.contains(reason), "{text}: {message}");
+        }
+    }
+
+    #[test]
+    fn sizes_print_in_the_largest_unit() {
+        assert_eq!(Size(8).to_string(), "8");
+        assert_eq!(Size(64 << 20).to_string(), "64M");
+        assert_eq!(Size(3 << 29).to_string(), "1.5G");
+    }
+
+    #[test]
+    fn a_sweep_ends_at_its_largest_size_without_overflow() {
+        let sweep = |min, max, step| Sweep { min, max, step }.sizes().collect::<Vec<_>>();
+        assert_eq!(sweep(8, 64, Step::Factor(2)), [8, 16, 32, 64]);
+        assert_eq!(sweep(8, 63, Step::Factor(2)), [8, 16, 32]);
+        assert_eq!(sweep(10, 40, Step::Bytes(15)), [10, 25, 40]);
+        assert_eq!(sweep(u64::MAX - 1, u64::MAX, Step::Bytes(8)), [u64::MAX - 1]);
+        let ladder = Sweep { min: 8, max: 100, step: Step::Bytes(90) };
+        assert_eq!(ladder.warm_up_sizes().collect::<Vec<_>>(), [8, 16, 32, 64]);
+    }
+}

@@ -1,0 +1,174 @@
+//! The program as its users start it, on a machine without a GPU.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// `nccl-bench` without what a launcher or the user's own environment would add.
+fn nccl_bench(arguments: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nccl-bench"));
+    command.args(arguments.split_whitespace());
+    for (name, _) in std::env::vars() {
+        if ["OMPI_", "PMI", "SLURM_", "NCCL_", "FABRIC_", "RANK", "WORLD_SIZE"]
+            .iter()
+            .any(|p| name.starts_with(p))
+        {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+fn run(arguments: &str) -> Output {
+    nccl_bench(arguments).output().unwrap()
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// The rows' fields.
+fn rows(text: &str) -> Vec<Vec<&str>> {
+    text.lines()
+        .filter(|line| !line.starts_with('#') && !line.is_empty())
+        .map(|line| line.split_whitespace().collect())
+        .collect()
+}
+
+#[test]
+fn the_program_links_none_of_the_libraries_that_it_uses() {
+    let output = Command::new("ldd").arg(env!("CARGO_BIN_EXE_nccl-bench")).output().unwrap();
+    assert!(output.status.success());
+    let linked = out(&output);
+    assert!(linked.contains("libc.so.6"), "{linked}");
+    for library in ["libmpi", "libmpich", "libnccl", "libfabric", "libcuda"] {
+        assert!(!linked.contains(library), "{linked}");
+    }
+}
+
+#[test]
+fn without_any_library_it_says_what_was_looked_for_and_what_to_install() {
+    let output = nccl_bench("allreduce").env("FABRIC_LIBRARY", "/nowhere/libfabric.so.1").output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(out(&output), "");
+    let text = err(&output);
+    for part in ["CUDA driver", "libfabric", "/nowhere/libfabric.so.1", "install"] {
+        assert!(text.contains(part), "no '{part}' in: {text}");
+    }
+}
+
+#[test]
+fn bad_input_is_refused_before_anything_starts() {
+    for arguments in [
+        "allreduce -b 0",
+        "allreduce -b 64M -e 1M",
+        "allreduce -f 1.5",
+        "allreduce -f 1",
+        "allreduce -g 99",
+        "allreduce -d nonsense",
+        "allreduce --stepfacto=r",
+        "allreduce -b 1T",
+        "allreduce -b -5",
+        "allreduce --backend fabric -e 900000G",
+        "allreduce --backend fabric --inject-fault 9:0",
+        "allreduce --backend fabric --provider nonsense",
+        "allreduce --backend nccl",
+        "alreduce",
+        "",
+    ] {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments}: {}", err(&output));
+        assert_eq!(out(&output), "", "{arguments}");
+        assert!(!err(&output).is_empty(), "{arguments}");
+    }
+}
+
+#[test]
+fn a_size_that_does_not_fit_is_refused_with_what_would() {
+    let text = err(&run("allreduce --backend fabric -e 900000G"));
+    assert!(text.contains("does not fit") && text.contains("at most -e "), "{text}");
+}
+
+#[test]
+fn two_ranks_share_memory_and_every_size_is_verified() {
+    let output = run("allreduce -e 1M -n 2");
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let text = out(&output);
+    assert!(text.contains("# Backend: fabric, libfabric "), "{text}");
+    assert!(text.contains("because no GPU can be used"), "{text}");
+    assert!(text.contains("#  Rank  1 Group  0 Pid"), "{text}");
+    let rows = rows(&text);
+    let sizes: Vec<&str> = rows.iter().map(|row| row[0]).collect();
+    let expected: Vec<String> = (3..=20).map(|exponent| (1_u64 << exponent).to_string()).collect();
+    assert_eq!(sizes, expected);
+    for row in &rows {
+        assert_eq!((row.len(), row[8], row[12]), (13, "0", "0"), "{row:?}");
+        let (time, algbw, busbw) = (row[5], row[6], row[7]);
+        assert!(time.parse::<f64>().unwrap() > 0.0, "{row:?}");
+        // Two ranks: busbw = algbw.
+        assert_eq!(algbw, busbw, "{row:?}");
+    }
+    assert!(text.contains("# Out of bounds values : 0 OK"), "{text}");
+}
+
+#[test]
+fn every_type_and_operator_is_exact_over_tcp_with_an_odd_number_of_ranks() {
+    for collective in ["allreduce", "allgather"] {
+        let arguments = format!(
+            "{collective} --backend fabric --provider tcp -t 3 -b 1000 -e 100K -f 10 -n 1 -d all -o all"
+        );
+        let output = run(&arguments);
+        assert_eq!(output.status.code(), Some(0), "{}\n{}", err(&output), out(&output));
+        let text = out(&output);
+        let operators = if collective == "allreduce" { 5 } else { 1 };
+        assert_eq!(rows(&text).len(), 10 * operators * 3, "{text}");
+        assert!(rows(&text).iter().all(|row| row[8] == "0" && row[12] == "0"), "{text}");
+    }
+}
+
+#[test]
+fn a_damaged_element_is_found_with_rank_index_and_values() {
+    let output = run("allreduce --backend fabric -t 3 -b 64 -e 64 -n 1 --inject-fault 1:5");
+    assert_eq!(output.status.code(), Some(7), "{}", err(&output));
+    let text = out(&output);
+    let row = &rows(&text)[0];
+    assert_eq!((row[8], row[12]), ("1", "1"), "{text}");
+    let note = text.lines().find(|line| line.starts_with("# WRONG out-of-place")).unwrap();
+    for part in ["rank 1 has 1 wrong", "element 5", "expected ", "found "] {
+        assert!(note.contains(part), "{note}");
+    }
+    assert!(text.contains("# Out of bounds values : 2 FAILED"), "{text}");
+}
+
+#[test]
+fn what_was_not_verified_is_marked() {
+    let output = run("allgather --backend fabric -b 1K -e 1K -n 1 -c 0");
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let text = out(&output);
+    assert_eq!((rows(&text)[0][8], rows(&text)[0][12]), ("N/A", "N/A"), "{text}");
+}
+
+#[test]
+fn a_closed_pipe_ends_the_run_without_a_panic() {
+    let program = env!("CARGO_BIN_EXE_nccl-bench");
+    let script = format!("'{program}' allreduce --backend fabric -e 64K -n 1 | head -n 1");
+    let output = Command::new("bash").args(["-c", &script]).output().unwrap();
+    assert!(out(&output).starts_with("# nccl-bench version"), "{output:?}");
+    assert!(!err(&output).contains("panicked"), "{output:?}");
+}
+
+#[test]
+fn nothing_is_left_in_shared_memory() {
+    let files = || std::fs::read_dir(Path::new("/dev/shm")).map_or(0, Iterator::count);
+    // Other tests may run beside this one: only this process's files count, found by the process's own number.
+    let mut child = nccl_bench("allreduce --backend fabric --provider shm -e 64K -n 1").spawn().unwrap();
+    let pid = child.id().to_string();
+    assert!(child.wait().unwrap().success());
+    let left = std::fs::read_dir("/dev/shm")
+        .unwrap()
+        .filter(|entry| entry.as_ref().is_ok_and(|entry| entry.file_name().to_string_lossy().contains(&pid)));
+    assert_eq!(left.count(), 0, "{} files in /dev/shm", files());
+}

@@ -1,0 +1,80 @@
+//! `cargo xtask dist`: one tarball for a machine with GPUs, MPI and no Rust.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+
+/// Tests whose names start with this need a GPU and travel with the tarball.
+const GPU_TESTS: &str = "gpu_";
+
+/// Builds the tarball `dist/nccl-bench-<version>-<target>.tar.gz` and prints its path.
+pub(crate) fn run() -> Result<()> {
+    let version = env!("CARGO_PKG_VERSION");
+    let name = format!("nccl-bench-{version}-{}-linux", std::env::consts::ARCH);
+    let folder = Path::new("dist").join(&name);
+    if folder.exists() {
+        fs::remove_dir_all(&folder)?;
+    }
+    for part in ["bin", "tests"] {
+        fs::create_dir_all(folder.join(part))?;
+    }
+
+    let programs = build(&["build", "--package", "nccl-bench", "--bins"], "bin")?;
+    for program in &programs {
+        copy(program, &folder.join("bin"), None)?;
+    }
+    let tests = build(&["test", "--workspace", "--no-run", "--tests"], "test")?;
+    for test in tests.iter().filter(|test| file_name(test).starts_with(GPU_TESTS)) {
+        // Without cargo's hash behind the name.
+        let name = file_name(test);
+        copy(test, &folder.join("tests"), name.rsplit_once('-').map(|(name, _)| name))?;
+    }
+    copy(Path::new("packaging/run-gpu"), &folder, None)?;
+    for text in ["README.md", "LICENSE-MIT", "LICENSE-APACHE"] {
+        copy(Path::new(text), &folder, None)?;
+    }
+
+    let tarball = Path::new("dist").join(format!("{name}.tar.gz"));
+    let status = Command::new("tar").arg("-C").arg("dist").arg("-czf").arg(&tarball).arg(&name).status()?;
+    if !status.success() {
+        bail!("tar failed");
+    }
+    println!("{} ({:.1} MiB)", tarball.display(), fs::metadata(&tarball)?.len() as f64 / f64::from(1 << 20));
+    Ok(())
+}
+
+/// Builds in release and returns the executables of this kind of target.
+fn build(arguments: &[&str], kind: &str) -> Result<Vec<PathBuf>> {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    let output = Command::new(cargo)
+        .args(arguments)
+        .args(["--release", "--features", "mpi", "--message-format", "json-render-diagnostics"])
+        .stderr(std::process::Stdio::inherit())
+        .output()?;
+    if !output.status.success() {
+        bail!("the build failed");
+    }
+    let mut executables = Vec::new();
+    for line in String::from_utf8(output.stdout)?.lines() {
+        let message: serde_json::Value = serde_json::from_str(line)?;
+        let kinds = message["target"]["kind"].as_array().cloned().unwrap_or_default();
+        if let Some(path) = message["executable"].as_str()
+            && kinds.iter().any(|each| each == kind)
+        {
+            executables.push(PathBuf::from(path));
+        }
+    }
+    Ok(executables)
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+fn copy(file: &Path, folder: &Path, name: Option<&str>) -> Result<()> {
+    let target = folder.join(name.map_or_else(|| file_name(file), str::to_owned));
+    fs::copy(file, &target).with_context(|| format!("copying {} to {}", file.display(), target.display()))?;
+    Ok(())
+}

@@ -1,0 +1,140 @@
+//! `cargo xtask kernels`: compiles the kernels of nccl-bench's test data to PTX.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::fs;
+use std::path::Path;
+use std::ptr;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use libloading::{Library, Symbol};
+
+use crate::cache;
+use crate::wheels::NVRTC;
+
+const SOURCE: &str = "nccl-bench/src/data/kernels.cu";
+const OUTPUT: &str = "nccl-bench/src/data/ptx";
+const FORMATS: [&str; 7] = ["Int8", "Int32", "Int64", "Float16", "Bfloat16", "Float32", "Float64"];
+const HEADER: &str = "// Made from kernels.cu by `cargo xtask kernels`. Do not edit.\n";
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Write nothing; fail if the committed PTX is not what the compiler makes
+    #[arg(long)]
+    check: bool,
+}
+
+/// Compiles the kernels, and writes or compares the PTX files.
+///
+/// # Errors
+/// If the compiler cannot be had, the source does not compile, or (with `--check`) a file differs.
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let root = cache::repository()?;
+    let source = fs::read_to_string(root.join(SOURCE)).with_context(|| format!("reading {SOURCE}"))?;
+    let compiler = Nvrtc::load(&NVRTC.unpacked()?)?;
+    for format in FORMATS {
+        let ptx = format!("{HEADER}{}", compiler.compile(&source, format)?);
+        ensure!(
+            ptx.contains("\n.version 8.0\n") && ptx.contains("\n.target sm_70\n"),
+            "NVRTC made another PTX version or target than 8.0 for sm_70"
+        );
+        let name = format!("{OUTPUT}/{format}.ptx");
+        let path = root.join(&name);
+        if arguments.check {
+            let committed = fs::read_to_string(&path).with_context(|| format!("reading {name}"))?;
+            ensure!(committed == ptx, "{name} is not what {SOURCE} compiles to: run `cargo xtask kernels`");
+        } else {
+            fs::write(&path, &ptx).with_context(|| format!("writing {name}"))?;
+        }
+    }
+    println!(
+        "kernels: {} PTX files {}",
+        FORMATS.len(),
+        if arguments.check { "are up to date" } else { "written" }
+    );
+    Ok(())
+}
+
+type Program = *mut c_void;
+type Outcome = c_int;
+
+/// The compiler, loaded at run time.
+struct Nvrtc {
+    library: Library,
+}
+
+impl Nvrtc {
+    fn load(folder: &Path) -> Result<Self> {
+        let path = folder.join("libnvrtc.so.12");
+        // SAFETY: NVRTC's initialisers only set up its own state.
+        let library =
+            unsafe { Library::new(&path) }.with_context(|| format!("loading {}", path.display()))?;
+        Ok(Self { library })
+    }
+
+    fn symbol<T>(&self, name: &str) -> Result<Symbol<'_, T>> {
+        // SAFETY: each caller names a function of nvrtc.h and gives its type.
+        unsafe { self.library.get(name) }.with_context(|| format!("NVRTC has no function {name}"))
+    }
+
+    /// Compiles the kernels of one format to PTX.
+    fn compile(&self, source: &str, format: &str) -> Result<String> {
+        type Create = unsafe extern "C" fn(
+            *mut Program,
+            *const c_char,
+            *const c_char,
+            c_int,
+            *const *const c_char,
+            *const *const c_char,
+        ) -> Outcome;
+        type Compile = unsafe extern "C" fn(Program, c_int, *const *const c_char) -> Outcome;
+        type Destroy = unsafe extern "C" fn(*mut Program) -> Outcome;
+
+        let create: Symbol<Create> = self.symbol("nvrtcCreateProgram")?;
+        let compile: Symbol<Compile> = self.symbol("nvrtcCompileProgram")?;
+        let destroy: Symbol<Destroy> = self.symbol("nvrtcDestroyProgram")?;
+        let source = CString::new(source)?;
+        let options = [
+            c"--gpu-architecture=compute_70".to_owned(),
+            c"--std=c++17".to_owned(),
+            CString::new(format!("--define-macro=NB_FORMAT={format}"))?,
+        ];
+        let options: Vec<_> = options.iter().map(|option| option.as_ptr()).collect();
+        let mut program: Program = ptr::null_mut();
+        // SAFETY: the strings end in zero and outlive the call; no headers, so their arrays may be null.
+        let created = unsafe {
+            create(&mut program, source.as_ptr(), c"kernels.cu".as_ptr(), 0, ptr::null(), ptr::null())
+        };
+        ensure!(created == 0, "nvrtcCreateProgram failed: {created}");
+        // SAFETY: the program was created above; the options are as many strings as said.
+        let compiled = unsafe { compile(program, c_int::try_from(options.len())?, options.as_ptr()) };
+        let text = if compiled == 0 {
+            self.text(program, "nvrtcGetPTXSize", "nvrtcGetPTX")
+        } else {
+            self.text(program, "nvrtcGetProgramLogSize", "nvrtcGetProgramLog")
+        };
+        // SAFETY: the program was created above, and is not used again.
+        unsafe { destroy(&mut program) };
+        let text = text?;
+        if compiled != 0 {
+            bail!("NVRTC does not compile {SOURCE} for {format} (code {compiled}):\n{text}");
+        }
+        Ok(text)
+    }
+
+    /// A text that belongs to a program.
+    fn text(&self, program: Program, size_function: &str, text_function: &str) -> Result<String> {
+        let get_size: Symbol<unsafe extern "C" fn(Program, *mut usize) -> Outcome> =
+            self.symbol(size_function)?;
+        let get: Symbol<unsafe extern "C" fn(Program, *mut c_char) -> Outcome> =
+            self.symbol(text_function)?;
+        let mut size = 0;
+        // SAFETY: the program is alive; `size` is where the size goes.
+        let code = unsafe { get_size(program, &mut size) };
+        ensure!(code == 0, "{size_function} failed: {code}");
+        let mut bytes = vec![0_u8; size + 1];
+        // SAFETY: the program is alive; the buffer has room for the size that NVRTC gave.
+        let code = unsafe { get(program, bytes.as_mut_ptr().cast()) };
+        ensure!(code == 0, "{text_function} failed: {code}");
+        Ok(CStr::from_bytes_until_nul(&bytes)?.to_str()?.to_owned())
+    }
+}
