@@ -20,6 +20,8 @@ const GREETING: Duration = Duration::from_secs(5);
 const SEARCHING: Duration = Duration::from_secs(2);
 /// How many connections may be about to say their greeting; the oldest goes when there is one more.
 const MOST_PENDING: usize = 256;
+/// Descriptors for everything else that a process does: files, GPUs, a network.
+const OTHER_DESCRIPTORS: usize = 512;
 /// How much longer than rank 0 the others wait, so that they hear from it which ranks are missing.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -128,7 +130,21 @@ fn listen(place: &Place) -> Result<TcpListener, Error> {
     )))
 }
 
+/// Lets this process have a connection to each of `size` ranks, and some more, where its hard limit allows it.
+fn allow_descriptors(size: usize) {
+    let needed = (size + MOST_PENDING + OTHER_DESCRIPTORS) as libc::rlim_t;
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the limit is valid for writes.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0;
+    if known && limit.rlim_cur < needed && limit.rlim_cur < limit.rlim_max {
+        limit.rlim_cur = needed.min(limit.rlim_max);
+        // SAFETY: the limit is valid for reads. When it cannot be raised, accepting a connection will say so.
+        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+    }
+}
+
 fn receive(place: &Place, member: Member, timeout: Duration, deadline: Instant) -> Result<Met, Error> {
+    allow_descriptors(place.size);
     let listener = listen(place)?;
     let port = listener.local_addr().map_or(0, |address| address.port());
     let address = written(place.hosts.first().map_or("", String::as_str), port);
