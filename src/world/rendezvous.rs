@@ -34,17 +34,18 @@ pub(super) struct Met {
     pub(super) address: String,
 }
 
-/// Finds all ranks of a job.
+/// Finds all ranks of a job. Rank 0 may be listening already.
 ///
 /// # Errors
 /// When the deadline has come; the error names the missing ranks, or what was tried.
-pub(super) fn meet(place: &Place, options: &Options) -> Result<Met, Error> {
+pub(super) fn meet(place: &Place, options: &Options, listener: Option<TcpListener>) -> Result<Met, Error> {
     let local =
         place.local.and_then(|(rank, size)| Some((u32::try_from(rank).ok()?, u32::try_from(size).ok()?)));
     let member = Member { host: host(), local };
     let deadline = Instant::now() + options.timeout;
     if place.rank == 0 {
-        receive(place, member, options.timeout, deadline)
+        let listener = listener.map_or_else(|| listen(place), Ok)?;
+        receive(place, &listener, member, options.timeout, deadline)
     } else {
         join(place, member, options.timeout, deadline)
     }
@@ -92,7 +93,11 @@ struct Reception<'a> {
     last_refusal: String,
 }
 
-fn listen(place: &Place) -> Result<TcpListener, Error> {
+/// Listens where rank 0 of this job should, on the first of its ports that is free.
+///
+/// # Errors
+/// When none is.
+pub(super) fn listen(place: &Place) -> Result<TcpListener, Error> {
     let loopback = |name: &str| match name.parse::<IpAddr>() {
         Ok(address) => address.is_loopback().then_some(address),
         Err(_) => name.eq_ignore_ascii_case("localhost").then_some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
@@ -143,9 +148,14 @@ fn allow_descriptors(size: usize) {
     }
 }
 
-fn receive(place: &Place, member: Member, timeout: Duration, deadline: Instant) -> Result<Met, Error> {
+fn receive(
+    place: &Place,
+    listener: &TcpListener,
+    member: Member,
+    timeout: Duration,
+    deadline: Instant,
+) -> Result<Met, Error> {
     allow_descriptors(place.size);
-    let listener = listen(place)?;
     let port = listener.local_addr().map_or(0, |address| address.port());
     let address = written(place.hosts.first().map_or("", String::as_str), port);
     let mut reception = Reception {
@@ -166,7 +176,7 @@ fn receive(place: &Place, member: Member, timeout: Duration, deadline: Instant) 
             }
             return Err(Error::Rendezvous(message));
         }
-        reception.serve(&listener, deadline - now).map_err(|error| {
+        reception.serve(listener, deadline - now).map_err(|error| {
             Error::Rendezvous(format!("rank 0 cannot wait for connections at {address}: {error}"))
         })?;
     }

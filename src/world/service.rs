@@ -141,7 +141,11 @@ pub(super) fn run(shared: &Shared, woken: &UnixStream, frames: Vec<Frames>) {
     let mut farewell = Vec::new();
     loop {
         let now = Instant::now();
-        if exit_at.is_none() && shared.options.on_failure == OnFailure::Exit && shared.failure().is_some() {
+        if let Some(failure) = shared.failure()
+            && shared.options.on_failure == OnFailure::Exit
+            && exit_at.is_none()
+        {
+            ending::explain(&format!("{}; rank {} ends with it", failure.error, shared.rank));
             exit_at = Some(now + GRACE);
         }
         if closed_by.is_none() && shared.closing.load(Ordering::SeqCst) {
@@ -167,7 +171,6 @@ pub(super) fn run(shared: &Shared, woken: &UnixStream, frames: Vec<Frames>) {
             && now >= at
         {
             ending::claim();
-            ending::say(&format!("{}; rank {} ends with it", failure.error, shared.rank));
             ending::exit(failure.code);
         }
         if now >= next_heartbeat {
@@ -241,7 +244,10 @@ fn read(shared: &Shared, line: &mut Line<'_>, buffer: &mut [u8]) {
             Err(error) => format!("died: its connection failed ({error})"),
         };
         line.connection.close();
-        shared.fail(shared.rank_failed(line.rank, reason), 1);
+        // The answer to a farewell is the end of the connection.
+        if !shared.closing.load(Ordering::SeqCst) {
+            shared.fail(shared.rank_failed(line.rank, reason), 1);
+        }
     }
 }
 
