@@ -209,44 +209,44 @@ pub const FI_ADDR_CXI: _bindgen_ty_3 = 15;
 pub const FI_ADDR_UCX: _bindgen_ty_3 = 16;
 pub type _bindgen_ty_3 = u32;
 pub type fi_addr_t = u64;
-pub const fi_av_type_FI_AV_UNSPEC: fi_av_type = fi_av_type(0);
-pub const fi_av_type_FI_AV_MAP: fi_av_type = fi_av_type(1);
-pub const fi_av_type_FI_AV_TABLE: fi_av_type = fi_av_type(2);
+pub const FI_AV_UNSPEC: fi_av_type = fi_av_type(0);
+pub const FI_AV_MAP: fi_av_type = fi_av_type(1);
+pub const FI_AV_TABLE: fi_av_type = fi_av_type(2);
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct fi_av_type(pub u32);
-pub const fi_mr_mode_FI_MR_UNSPEC: fi_mr_mode = fi_mr_mode(0);
-pub const fi_mr_mode_FI_MR_BASIC: fi_mr_mode = fi_mr_mode(1);
-pub const fi_mr_mode_FI_MR_SCALABLE: fi_mr_mode = fi_mr_mode(2);
+pub const FI_MR_UNSPEC: fi_mr_mode = fi_mr_mode(0);
+pub const FI_MR_BASIC: fi_mr_mode = fi_mr_mode(1);
+pub const FI_MR_SCALABLE: fi_mr_mode = fi_mr_mode(2);
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct fi_mr_mode(pub u32);
-pub const fi_progress_FI_PROGRESS_UNSPEC: fi_progress = fi_progress(0);
-pub const fi_progress_FI_PROGRESS_AUTO: fi_progress = fi_progress(1);
-pub const fi_progress_FI_PROGRESS_MANUAL: fi_progress = fi_progress(2);
-pub const fi_progress_FI_PROGRESS_CONTROL_UNIFIED: fi_progress = fi_progress(3);
+pub const FI_PROGRESS_UNSPEC: fi_progress = fi_progress(0);
+pub const FI_PROGRESS_AUTO: fi_progress = fi_progress(1);
+pub const FI_PROGRESS_MANUAL: fi_progress = fi_progress(2);
+pub const FI_PROGRESS_CONTROL_UNIFIED: fi_progress = fi_progress(3);
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct fi_progress(pub u32);
-pub const fi_threading_FI_THREAD_UNSPEC: fi_threading = fi_threading(0);
-pub const fi_threading_FI_THREAD_SAFE: fi_threading = fi_threading(1);
-pub const fi_threading_FI_THREAD_FID: fi_threading = fi_threading(2);
-pub const fi_threading_FI_THREAD_DOMAIN: fi_threading = fi_threading(3);
-pub const fi_threading_FI_THREAD_COMPLETION: fi_threading = fi_threading(4);
-pub const fi_threading_FI_THREAD_ENDPOINT: fi_threading = fi_threading(5);
+pub const FI_THREAD_UNSPEC: fi_threading = fi_threading(0);
+pub const FI_THREAD_SAFE: fi_threading = fi_threading(1);
+pub const FI_THREAD_FID: fi_threading = fi_threading(2);
+pub const FI_THREAD_DOMAIN: fi_threading = fi_threading(3);
+pub const FI_THREAD_COMPLETION: fi_threading = fi_threading(4);
+pub const FI_THREAD_ENDPOINT: fi_threading = fi_threading(5);
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct fi_threading(pub u32);
-pub const fi_resource_mgmt_FI_RM_UNSPEC: fi_resource_mgmt = fi_resource_mgmt(0);
-pub const fi_resource_mgmt_FI_RM_DISABLED: fi_resource_mgmt = fi_resource_mgmt(1);
-pub const fi_resource_mgmt_FI_RM_ENABLED: fi_resource_mgmt = fi_resource_mgmt(2);
+pub const FI_RM_UNSPEC: fi_resource_mgmt = fi_resource_mgmt(0);
+pub const FI_RM_DISABLED: fi_resource_mgmt = fi_resource_mgmt(1);
+pub const FI_RM_ENABLED: fi_resource_mgmt = fi_resource_mgmt(2);
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct fi_resource_mgmt(pub u32);
-pub const fi_ep_type_FI_EP_UNSPEC: fi_ep_type = fi_ep_type(0);
-pub const fi_ep_type_FI_EP_MSG: fi_ep_type = fi_ep_type(1);
-pub const fi_ep_type_FI_EP_DGRAM: fi_ep_type = fi_ep_type(2);
-pub const fi_ep_type_FI_EP_RDM: fi_ep_type = fi_ep_type(3);
+pub const FI_EP_UNSPEC: fi_ep_type = fi_ep_type(0);
+pub const FI_EP_MSG: fi_ep_type = fi_ep_type(1);
+pub const FI_EP_DGRAM: fi_ep_type = fi_ep_type(2);
+pub const FI_EP_RDM: fi_ep_type = fi_ep_type(3);
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct fi_ep_type(pub u32);
@@ -557,9 +557,9 @@ const _: () = {
     ["Offset of field: fi_device_attr::driver"][::std::mem::offset_of!(fi_device_attr, driver) - 32usize];
     ["Offset of field: fi_device_attr::firmware"][::std::mem::offset_of!(fi_device_attr, firmware) - 40usize];
 };
-pub const fi_bus_type_FI_BUS_UNSPEC: fi_bus_type = fi_bus_type(0);
-pub const fi_bus_type_FI_BUS_UNKNOWN: fi_bus_type = fi_bus_type(0);
-pub const fi_bus_type_FI_BUS_PCI: fi_bus_type = fi_bus_type(1);
+pub const FI_BUS_UNSPEC: fi_bus_type = fi_bus_type(0);
+pub const FI_BUS_UNKNOWN: fi_bus_type = fi_bus_type(0);
+pub const FI_BUS_PCI: fi_bus_type = fi_bus_type(1);
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct fi_bus_type(pub u32);
@@ -605,9 +605,9 @@ const _: () = {
     ["Offset of field: fi_bus_attr::bus_type"][::std::mem::offset_of!(fi_bus_attr, bus_type) - 0usize];
     ["Offset of field: fi_bus_attr::attr"][::std::mem::offset_of!(fi_bus_attr, attr) - 4usize];
 };
-pub const fi_link_state_FI_LINK_UNKNOWN: fi_link_state = fi_link_state(0);
-pub const fi_link_state_FI_LINK_DOWN: fi_link_state = fi_link_state(1);
-pub const fi_link_state_FI_LINK_UP: fi_link_state = fi_link_state(2);
+pub const FI_LINK_UNKNOWN: fi_link_state = fi_link_state(0);
+pub const FI_LINK_DOWN: fi_link_state = fi_link_state(1);
+pub const FI_LINK_UP: fi_link_state = fi_link_state(2);
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct fi_link_state(pub u32);
@@ -914,47 +914,47 @@ pub const FI_GET_VAL: _bindgen_ty_7 = 17;
 pub const FI_SET_VAL: _bindgen_ty_7 = 18;
 pub const FI_EXPORT_FID: _bindgen_ty_7 = 19;
 pub type _bindgen_ty_7 = u32;
-pub const fi_type_FI_TYPE_INFO: fi_type = fi_type(0);
-pub const fi_type_FI_TYPE_EP_TYPE: fi_type = fi_type(1);
-pub const fi_type_FI_TYPE_CAPS: fi_type = fi_type(2);
-pub const fi_type_FI_TYPE_OP_FLAGS: fi_type = fi_type(3);
-pub const fi_type_FI_TYPE_ADDR_FORMAT: fi_type = fi_type(4);
-pub const fi_type_FI_TYPE_TX_ATTR: fi_type = fi_type(5);
-pub const fi_type_FI_TYPE_RX_ATTR: fi_type = fi_type(6);
-pub const fi_type_FI_TYPE_EP_ATTR: fi_type = fi_type(7);
-pub const fi_type_FI_TYPE_DOMAIN_ATTR: fi_type = fi_type(8);
-pub const fi_type_FI_TYPE_FABRIC_ATTR: fi_type = fi_type(9);
-pub const fi_type_FI_TYPE_THREADING: fi_type = fi_type(10);
-pub const fi_type_FI_TYPE_PROGRESS: fi_type = fi_type(11);
-pub const fi_type_FI_TYPE_PROTOCOL: fi_type = fi_type(12);
-pub const fi_type_FI_TYPE_MSG_ORDER: fi_type = fi_type(13);
-pub const fi_type_FI_TYPE_MODE: fi_type = fi_type(14);
-pub const fi_type_FI_TYPE_AV_TYPE: fi_type = fi_type(15);
-pub const fi_type_FI_TYPE_ATOMIC_TYPE: fi_type = fi_type(16);
-pub const fi_type_FI_TYPE_ATOMIC_OP: fi_type = fi_type(17);
-pub const fi_type_FI_TYPE_VERSION: fi_type = fi_type(18);
-pub const fi_type_FI_TYPE_EQ_EVENT: fi_type = fi_type(19);
-pub const fi_type_FI_TYPE_CQ_EVENT_FLAGS: fi_type = fi_type(20);
-pub const fi_type_FI_TYPE_MR_MODE: fi_type = fi_type(21);
-pub const fi_type_FI_TYPE_OP_TYPE: fi_type = fi_type(22);
-pub const fi_type_FI_TYPE_FID: fi_type = fi_type(23);
-pub const fi_type_FI_TYPE_COLLECTIVE_OP: fi_type = fi_type(24);
-pub const fi_type_FI_TYPE_HMEM_IFACE: fi_type = fi_type(25);
-pub const fi_type_FI_TYPE_CQ_FORMAT: fi_type = fi_type(26);
-pub const fi_type_FI_TYPE_LOG_LEVEL: fi_type = fi_type(27);
-pub const fi_type_FI_TYPE_LOG_SUBSYS: fi_type = fi_type(28);
-pub const fi_type_FI_TYPE_AV_ATTR: fi_type = fi_type(29);
-pub const fi_type_FI_TYPE_CQ_ATTR: fi_type = fi_type(30);
-pub const fi_type_FI_TYPE_MR_ATTR: fi_type = fi_type(31);
-pub const fi_type_FI_TYPE_CNTR_ATTR: fi_type = fi_type(32);
-pub const fi_type_FI_TYPE_CQ_ERR_ENTRY: fi_type = fi_type(33);
+pub const FI_TYPE_INFO: fi_type = fi_type(0);
+pub const FI_TYPE_EP_TYPE: fi_type = fi_type(1);
+pub const FI_TYPE_CAPS: fi_type = fi_type(2);
+pub const FI_TYPE_OP_FLAGS: fi_type = fi_type(3);
+pub const FI_TYPE_ADDR_FORMAT: fi_type = fi_type(4);
+pub const FI_TYPE_TX_ATTR: fi_type = fi_type(5);
+pub const FI_TYPE_RX_ATTR: fi_type = fi_type(6);
+pub const FI_TYPE_EP_ATTR: fi_type = fi_type(7);
+pub const FI_TYPE_DOMAIN_ATTR: fi_type = fi_type(8);
+pub const FI_TYPE_FABRIC_ATTR: fi_type = fi_type(9);
+pub const FI_TYPE_THREADING: fi_type = fi_type(10);
+pub const FI_TYPE_PROGRESS: fi_type = fi_type(11);
+pub const FI_TYPE_PROTOCOL: fi_type = fi_type(12);
+pub const FI_TYPE_MSG_ORDER: fi_type = fi_type(13);
+pub const FI_TYPE_MODE: fi_type = fi_type(14);
+pub const FI_TYPE_AV_TYPE: fi_type = fi_type(15);
+pub const FI_TYPE_ATOMIC_TYPE: fi_type = fi_type(16);
+pub const FI_TYPE_ATOMIC_OP: fi_type = fi_type(17);
+pub const FI_TYPE_VERSION: fi_type = fi_type(18);
+pub const FI_TYPE_EQ_EVENT: fi_type = fi_type(19);
+pub const FI_TYPE_CQ_EVENT_FLAGS: fi_type = fi_type(20);
+pub const FI_TYPE_MR_MODE: fi_type = fi_type(21);
+pub const FI_TYPE_OP_TYPE: fi_type = fi_type(22);
+pub const FI_TYPE_FID: fi_type = fi_type(23);
+pub const FI_TYPE_COLLECTIVE_OP: fi_type = fi_type(24);
+pub const FI_TYPE_HMEM_IFACE: fi_type = fi_type(25);
+pub const FI_TYPE_CQ_FORMAT: fi_type = fi_type(26);
+pub const FI_TYPE_LOG_LEVEL: fi_type = fi_type(27);
+pub const FI_TYPE_LOG_SUBSYS: fi_type = fi_type(28);
+pub const FI_TYPE_AV_ATTR: fi_type = fi_type(29);
+pub const FI_TYPE_CQ_ATTR: fi_type = fi_type(30);
+pub const FI_TYPE_MR_ATTR: fi_type = fi_type(31);
+pub const FI_TYPE_CNTR_ATTR: fi_type = fi_type(32);
+pub const FI_TYPE_CQ_ERR_ENTRY: fi_type = fi_type(33);
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct fi_type(pub u32);
-pub const fi_param_type_FI_PARAM_STRING: fi_param_type = fi_param_type(0);
-pub const fi_param_type_FI_PARAM_INT: fi_param_type = fi_param_type(1);
-pub const fi_param_type_FI_PARAM_BOOL: fi_param_type = fi_param_type(2);
-pub const fi_param_type_FI_PARAM_SIZE_T: fi_param_type = fi_param_type(3);
+pub const FI_PARAM_STRING: fi_param_type = fi_param_type(0);
+pub const FI_PARAM_INT: fi_param_type = fi_param_type(1);
+pub const FI_PARAM_BOOL: fi_param_type = fi_param_type(2);
+pub const FI_PARAM_SIZE_T: fi_param_type = fi_param_type(3);
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct fi_param_type(pub u32);
@@ -1025,13 +1025,13 @@ const _: () = {
     ["Offset of field: pollfd::events"][::std::mem::offset_of!(pollfd, events) - 4usize];
     ["Offset of field: pollfd::revents"][::std::mem::offset_of!(pollfd, revents) - 6usize];
 };
-pub const fi_wait_obj_FI_WAIT_NONE: fi_wait_obj = fi_wait_obj(0);
-pub const fi_wait_obj_FI_WAIT_UNSPEC: fi_wait_obj = fi_wait_obj(1);
-pub const fi_wait_obj_FI_WAIT_SET: fi_wait_obj = fi_wait_obj(2);
-pub const fi_wait_obj_FI_WAIT_FD: fi_wait_obj = fi_wait_obj(3);
-pub const fi_wait_obj_FI_WAIT_MUTEX_COND: fi_wait_obj = fi_wait_obj(4);
-pub const fi_wait_obj_FI_WAIT_YIELD: fi_wait_obj = fi_wait_obj(5);
-pub const fi_wait_obj_FI_WAIT_POLLFD: fi_wait_obj = fi_wait_obj(6);
+pub const FI_WAIT_NONE: fi_wait_obj = fi_wait_obj(0);
+pub const FI_WAIT_UNSPEC: fi_wait_obj = fi_wait_obj(1);
+pub const FI_WAIT_SET: fi_wait_obj = fi_wait_obj(2);
+pub const FI_WAIT_FD: fi_wait_obj = fi_wait_obj(3);
+pub const FI_WAIT_MUTEX_COND: fi_wait_obj = fi_wait_obj(4);
+pub const FI_WAIT_YIELD: fi_wait_obj = fi_wait_obj(5);
+pub const FI_WAIT_POLLFD: fi_wait_obj = fi_wait_obj(6);
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct fi_wait_obj(pub u32);
@@ -1273,11 +1273,11 @@ const _: () = {
     ["Offset of field: fid_eq::fid"][::std::mem::offset_of!(fid_eq, fid) - 0usize];
     ["Offset of field: fid_eq::ops"][::std::mem::offset_of!(fid_eq, ops) - 24usize];
 };
-pub const fi_cq_format_FI_CQ_FORMAT_UNSPEC: fi_cq_format = fi_cq_format(0);
-pub const fi_cq_format_FI_CQ_FORMAT_CONTEXT: fi_cq_format = fi_cq_format(1);
-pub const fi_cq_format_FI_CQ_FORMAT_MSG: fi_cq_format = fi_cq_format(2);
-pub const fi_cq_format_FI_CQ_FORMAT_DATA: fi_cq_format = fi_cq_format(3);
-pub const fi_cq_format_FI_CQ_FORMAT_TAGGED: fi_cq_format = fi_cq_format(4);
+pub const FI_CQ_FORMAT_UNSPEC: fi_cq_format = fi_cq_format(0);
+pub const FI_CQ_FORMAT_CONTEXT: fi_cq_format = fi_cq_format(1);
+pub const FI_CQ_FORMAT_MSG: fi_cq_format = fi_cq_format(2);
+pub const FI_CQ_FORMAT_DATA: fi_cq_format = fi_cq_format(3);
+pub const FI_CQ_FORMAT_TAGGED: fi_cq_format = fi_cq_format(4);
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct fi_cq_format(pub u32);
@@ -1389,8 +1389,8 @@ const _: () = {
     ["Offset of field: fi_cq_err_entry::src_addr"]
         [::std::mem::offset_of!(fi_cq_err_entry, src_addr) - 80usize];
 };
-pub const fi_cq_wait_cond_FI_CQ_COND_NONE: fi_cq_wait_cond = fi_cq_wait_cond(0);
-pub const fi_cq_wait_cond_FI_CQ_COND_THRESHOLD: fi_cq_wait_cond = fi_cq_wait_cond(1);
+pub const FI_CQ_COND_NONE: fi_cq_wait_cond = fi_cq_wait_cond(0);
+pub const FI_CQ_COND_THRESHOLD: fi_cq_wait_cond = fi_cq_wait_cond(1);
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct fi_cq_wait_cond(pub u32);
@@ -1492,8 +1492,8 @@ const _: () = {
     ["Offset of field: fid_cq::fid"][::std::mem::offset_of!(fid_cq, fid) - 0usize];
     ["Offset of field: fid_cq::ops"][::std::mem::offset_of!(fid_cq, ops) - 24usize];
 };
-pub const fi_cntr_events_FI_CNTR_EVENTS_COMP: fi_cntr_events = fi_cntr_events(0);
-pub const fi_cntr_events_FI_CNTR_EVENTS_BYTES: fi_cntr_events = fi_cntr_events(1);
+pub const FI_CNTR_EVENTS_COMP: fi_cntr_events = fi_cntr_events(0);
+pub const FI_CNTR_EVENTS_BYTES: fi_cntr_events = fi_cntr_events(1);
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct fi_cntr_events(pub u32);
@@ -1755,12 +1755,12 @@ const _: () = {
     ["Offset of field: fid_mr::mem_desc"][::std::mem::offset_of!(fid_mr, mem_desc) - 24usize];
     ["Offset of field: fid_mr::key"][::std::mem::offset_of!(fid_mr, key) - 32usize];
 };
-pub const fi_hmem_iface_FI_HMEM_SYSTEM: fi_hmem_iface = fi_hmem_iface(0);
-pub const fi_hmem_iface_FI_HMEM_CUDA: fi_hmem_iface = fi_hmem_iface(1);
-pub const fi_hmem_iface_FI_HMEM_ROCR: fi_hmem_iface = fi_hmem_iface(2);
-pub const fi_hmem_iface_FI_HMEM_ZE: fi_hmem_iface = fi_hmem_iface(3);
-pub const fi_hmem_iface_FI_HMEM_NEURON: fi_hmem_iface = fi_hmem_iface(4);
-pub const fi_hmem_iface_FI_HMEM_SYNAPSEAI: fi_hmem_iface = fi_hmem_iface(5);
+pub const FI_HMEM_SYSTEM: fi_hmem_iface = fi_hmem_iface(0);
+pub const FI_HMEM_CUDA: fi_hmem_iface = fi_hmem_iface(1);
+pub const FI_HMEM_ROCR: fi_hmem_iface = fi_hmem_iface(2);
+pub const FI_HMEM_ZE: fi_hmem_iface = fi_hmem_iface(3);
+pub const FI_HMEM_NEURON: fi_hmem_iface = fi_hmem_iface(4);
+pub const FI_HMEM_SYNAPSEAI: fi_hmem_iface = fi_hmem_iface(5);
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct fi_hmem_iface(pub u32);
@@ -1867,60 +1867,60 @@ const _: () = {
     ["Offset of field: fi_mr_attr::hmem_data"][::std::mem::offset_of!(fi_mr_attr, hmem_data) - 80usize];
     ["Offset of field: fi_mr_attr::page_size"][::std::mem::offset_of!(fi_mr_attr, page_size) - 88usize];
 };
-pub const fi_datatype_FI_INT8: fi_datatype = fi_datatype(0);
-pub const fi_datatype_FI_UINT8: fi_datatype = fi_datatype(1);
-pub const fi_datatype_FI_INT16: fi_datatype = fi_datatype(2);
-pub const fi_datatype_FI_UINT16: fi_datatype = fi_datatype(3);
-pub const fi_datatype_FI_INT32: fi_datatype = fi_datatype(4);
-pub const fi_datatype_FI_UINT32: fi_datatype = fi_datatype(5);
-pub const fi_datatype_FI_INT64: fi_datatype = fi_datatype(6);
-pub const fi_datatype_FI_UINT64: fi_datatype = fi_datatype(7);
-pub const fi_datatype_FI_FLOAT: fi_datatype = fi_datatype(8);
-pub const fi_datatype_FI_DOUBLE: fi_datatype = fi_datatype(9);
-pub const fi_datatype_FI_FLOAT_COMPLEX: fi_datatype = fi_datatype(10);
-pub const fi_datatype_FI_DOUBLE_COMPLEX: fi_datatype = fi_datatype(11);
-pub const fi_datatype_FI_LONG_DOUBLE: fi_datatype = fi_datatype(12);
-pub const fi_datatype_FI_LONG_DOUBLE_COMPLEX: fi_datatype = fi_datatype(13);
-pub const fi_datatype_FI_DATATYPE_LAST: fi_datatype = fi_datatype(14);
-pub const fi_datatype_FI_INT128: fi_datatype = fi_datatype(14);
-pub const fi_datatype_FI_UINT128: fi_datatype = fi_datatype(15);
-pub const fi_datatype_FI_VOID: fi_datatype = fi_datatype(256);
+pub const FI_INT8: fi_datatype = fi_datatype(0);
+pub const FI_UINT8: fi_datatype = fi_datatype(1);
+pub const FI_INT16: fi_datatype = fi_datatype(2);
+pub const FI_UINT16: fi_datatype = fi_datatype(3);
+pub const FI_INT32: fi_datatype = fi_datatype(4);
+pub const FI_UINT32: fi_datatype = fi_datatype(5);
+pub const FI_INT64: fi_datatype = fi_datatype(6);
+pub const FI_UINT64: fi_datatype = fi_datatype(7);
+pub const FI_FLOAT: fi_datatype = fi_datatype(8);
+pub const FI_DOUBLE: fi_datatype = fi_datatype(9);
+pub const FI_FLOAT_COMPLEX: fi_datatype = fi_datatype(10);
+pub const FI_DOUBLE_COMPLEX: fi_datatype = fi_datatype(11);
+pub const FI_LONG_DOUBLE: fi_datatype = fi_datatype(12);
+pub const FI_LONG_DOUBLE_COMPLEX: fi_datatype = fi_datatype(13);
+pub const FI_DATATYPE_LAST: fi_datatype = fi_datatype(14);
+pub const FI_INT128: fi_datatype = fi_datatype(14);
+pub const FI_UINT128: fi_datatype = fi_datatype(15);
+pub const FI_VOID: fi_datatype = fi_datatype(256);
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct fi_datatype(pub u32);
-pub const fi_op_FI_MIN: fi_op = fi_op(0);
-pub const fi_op_FI_MAX: fi_op = fi_op(1);
-pub const fi_op_FI_SUM: fi_op = fi_op(2);
-pub const fi_op_FI_PROD: fi_op = fi_op(3);
-pub const fi_op_FI_LOR: fi_op = fi_op(4);
-pub const fi_op_FI_LAND: fi_op = fi_op(5);
-pub const fi_op_FI_BOR: fi_op = fi_op(6);
-pub const fi_op_FI_BAND: fi_op = fi_op(7);
-pub const fi_op_FI_LXOR: fi_op = fi_op(8);
-pub const fi_op_FI_BXOR: fi_op = fi_op(9);
-pub const fi_op_FI_ATOMIC_READ: fi_op = fi_op(10);
-pub const fi_op_FI_ATOMIC_WRITE: fi_op = fi_op(11);
-pub const fi_op_FI_CSWAP: fi_op = fi_op(12);
-pub const fi_op_FI_CSWAP_NE: fi_op = fi_op(13);
-pub const fi_op_FI_CSWAP_LE: fi_op = fi_op(14);
-pub const fi_op_FI_CSWAP_LT: fi_op = fi_op(15);
-pub const fi_op_FI_CSWAP_GE: fi_op = fi_op(16);
-pub const fi_op_FI_CSWAP_GT: fi_op = fi_op(17);
-pub const fi_op_FI_MSWAP: fi_op = fi_op(18);
-pub const fi_op_FI_ATOMIC_OP_LAST: fi_op = fi_op(19);
-pub const fi_op_FI_NOOP: fi_op = fi_op(256);
+pub const FI_MIN: fi_op = fi_op(0);
+pub const FI_MAX: fi_op = fi_op(1);
+pub const FI_SUM: fi_op = fi_op(2);
+pub const FI_PROD: fi_op = fi_op(3);
+pub const FI_LOR: fi_op = fi_op(4);
+pub const FI_LAND: fi_op = fi_op(5);
+pub const FI_BOR: fi_op = fi_op(6);
+pub const FI_BAND: fi_op = fi_op(7);
+pub const FI_LXOR: fi_op = fi_op(8);
+pub const FI_BXOR: fi_op = fi_op(9);
+pub const FI_ATOMIC_READ: fi_op = fi_op(10);
+pub const FI_ATOMIC_WRITE: fi_op = fi_op(11);
+pub const FI_CSWAP: fi_op = fi_op(12);
+pub const FI_CSWAP_NE: fi_op = fi_op(13);
+pub const FI_CSWAP_LE: fi_op = fi_op(14);
+pub const FI_CSWAP_LT: fi_op = fi_op(15);
+pub const FI_CSWAP_GE: fi_op = fi_op(16);
+pub const FI_CSWAP_GT: fi_op = fi_op(17);
+pub const FI_MSWAP: fi_op = fi_op(18);
+pub const FI_ATOMIC_OP_LAST: fi_op = fi_op(19);
+pub const FI_NOOP: fi_op = fi_op(256);
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct fi_op(pub u32);
-pub const fi_collective_op_FI_BARRIER: fi_collective_op = fi_collective_op(0);
-pub const fi_collective_op_FI_BROADCAST: fi_collective_op = fi_collective_op(1);
-pub const fi_collective_op_FI_ALLTOALL: fi_collective_op = fi_collective_op(2);
-pub const fi_collective_op_FI_ALLREDUCE: fi_collective_op = fi_collective_op(3);
-pub const fi_collective_op_FI_ALLGATHER: fi_collective_op = fi_collective_op(4);
-pub const fi_collective_op_FI_REDUCE_SCATTER: fi_collective_op = fi_collective_op(5);
-pub const fi_collective_op_FI_REDUCE: fi_collective_op = fi_collective_op(6);
-pub const fi_collective_op_FI_SCATTER: fi_collective_op = fi_collective_op(7);
-pub const fi_collective_op_FI_GATHER: fi_collective_op = fi_collective_op(8);
+pub const FI_BARRIER: fi_collective_op = fi_collective_op(0);
+pub const FI_BROADCAST: fi_collective_op = fi_collective_op(1);
+pub const FI_ALLTOALL: fi_collective_op = fi_collective_op(2);
+pub const FI_ALLREDUCE: fi_collective_op = fi_collective_op(3);
+pub const FI_ALLGATHER: fi_collective_op = fi_collective_op(4);
+pub const FI_REDUCE_SCATTER: fi_collective_op = fi_collective_op(5);
+pub const FI_REDUCE: fi_collective_op = fi_collective_op(6);
+pub const FI_SCATTER: fi_collective_op = fi_collective_op(7);
+pub const FI_GATHER: fi_collective_op = fi_collective_op(8);
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct fi_collective_op(pub u32);

@@ -4,6 +4,8 @@
 //!
 //! Needs a C compiler and libfabric's headers. `FABRIC_INCLUDE` names another folder that holds `rdma/fabric.h`.
 
+#![allow(clippy::expect_used, reason = "a test may fail loudly")]
+
 mod layout;
 
 use std::cell::RefCell;

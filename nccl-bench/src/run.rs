@@ -37,8 +37,13 @@ impl<E: Into<anyhow::Error>> From<E> for Stop {
 
 /// Reads the command line, joins the world with `join`, measures, and reports.
 pub fn main(join: impl FnOnce(&Settings) -> Result<world::Handle, Stop>) -> ExitCode {
+    collectives::fabric::prefer_shm_copies();
     let settings = match cli::parse(std::env::args_os()) {
         Ok(settings) => settings,
+        // All ranks come to the same answer: one of them says it.
+        Err(answer) if world::Started::detect().rank.is_some_and(|rank| rank > 0) => {
+            return ExitCode::from(u8::try_from(answer.exit_code()).unwrap_or(REFUSED));
+        }
         Err(answer) => answer.exit(),
     };
     let world = match join(&settings) {
@@ -127,6 +132,10 @@ fn rank(settings: &Settings, node: &dyn Node, index: usize, world: &world::Handl
 
     let bytes = usize::try_from(max_bytes)?;
     let mut backend = device.connect(world, bytes)?;
+    if let Some(report) = &mut report {
+        let transport = backend.transport().map(|transport| format!("#\n# Transport: {transport}\n"));
+        report.text(&(transport.unwrap_or_default() + table::COLUMNS))?;
+    }
     let mut written = Ok(());
     let tally = sweep::run(&plan, &**world, &mut *backend, &mut |measurement| {
         if let (Some(report), Ok(())) = (&mut report, &written) {

@@ -35,7 +35,7 @@ pub struct Head {
 }
 
 impl Head {
-    /// The whole head, the columns' names included, each line ended.
+    /// All lines before [`COLUMNS`], each ended.
     #[must_use]
     pub fn render(&self) -> String {
         let mut text = String::new();
@@ -63,18 +63,20 @@ impl Head {
         for line in &self.ranks {
             let _ = writeln!(text, "{line}");
         }
-        text.push_str(concat!(
-            "#\n",
-            "#                                                              ",
-            "out-of-place                       in-place          \n",
-            "#       size         count      type   redop    root     time   algbw   busbw  #wrong     ",
-            "time   algbw   busbw  #wrong \n",
-            "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             ",
-            "(us)  (GB/s)  (GB/s)         \n",
-        ));
         text
     }
 }
+
+/// The columns' names and units.
+pub const COLUMNS: &str = concat!(
+    "#\n",
+    "#                                                              ",
+    "out-of-place                       in-place          \n",
+    "#       size         count      type   redop    root     time   algbw   busbw  #wrong     ",
+    "time   algbw   busbw  #wrong \n",
+    "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             ",
+    "(us)  (GB/s)  (GB/s)         \n",
+);
 
 /// The line that names a rank: its process, host and device.
 #[must_use]

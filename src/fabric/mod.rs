@@ -1,1 +1,24 @@
-//! (to come)
+//! Collectives over host buffers, on libfabric.
+
+mod algorithm;
+mod board;
+mod communicator;
+mod endpoint;
+mod error;
+mod member;
+mod network;
+mod provider;
+mod reduction;
+mod shm;
+#[cfg(test)]
+mod simulated;
+mod transport;
+
+pub use algorithm::selection::{
+    Algorithm, Collective, Medium, Plan, RULES, Rule, UnknownAlgorithm, UnknownCollective,
+};
+pub use communicator::{Communicator, Options};
+pub use error::{Error, Failure};
+pub use fabric_sys::{Fabric as Library, LoadError, Version};
+pub use provider::{Provider, providers};
+pub use shm::{ShmProtocol, prefer_shm_copies, shm_protocol};

@@ -2,7 +2,7 @@
 
 use anyhow::Context as _;
 use bytemuck::{Pod, Zeroable};
-use collectives::fabric::{Communicator, Options};
+use collectives::fabric::{Communicator, Library, Options};
 use collectives::world::{self, World};
 use collectives::{DataType, ReduceOp};
 use half::{bf16, f16};
@@ -34,7 +34,7 @@ impl Hosts {
         if settings.gpus.is_some() {
             return Err(Stop::Refused("-g counts GPUs; for ranks over host memory use -t".to_owned()));
         }
-        let processes = exchange(process, library().map_err(|error| error.to_string()))?;
+        let processes = exchange(process, library())?;
         for (index, each) in processes.iter().enumerate() {
             if let Err(reason) = &each.found {
                 return Err(Stop::Refused(format!("process {index} on {}: {reason}", each.host)));
@@ -42,9 +42,11 @@ impl Hosts {
         }
         let threads = settings.threads.unwrap_or(if process.size() == 1 { 2 } else { 1 });
         let version = processes.into_iter().next().and_then(|first| first.found.ok()).unwrap_or_default();
+        let mut options = Options::default();
+        options.provider = (settings.provider != "auto").then(|| settings.provider.clone());
         Ok(Self {
             threads,
-            options: Options { provider: settings.provider.clone(), ..Options::default() },
+            options,
             ranks_on_host: process.local_size() * threads,
             provenance: vec![format!("Backend: fabric, {version}: host memory, {why}")],
         })
@@ -52,9 +54,9 @@ impl Hosts {
 }
 
 /// The version and path of libfabric, for the report.
-fn library() -> Result<String, collectives::fabric::Error> {
-    let library = collectives::fabric::library()?;
-    Ok(format!("libfabric {} from {}", library.version(), library.path().display()))
+fn library() -> Result<String, String> {
+    let library = Library::load().map_err(|error| error.to_string())?;
+    Ok(format!("libfabric {} from {}", library.api_version(), library.path().display()))
 }
 
 impl Node for Hosts {
@@ -174,6 +176,10 @@ impl HostRank {
 }
 
 impl Backend for HostRank {
+    fn transport(&self) -> Option<String> {
+        Some(self.communicator.describe().to_owned())
+    }
+
     fn fill(&mut self, work: &Work, placement: Placement, seed: u64) -> anyhow::Result<()> {
         let size = work.data_type.size();
         let (rank, input_bytes) = (self.rank, work.counts.send * size);

@@ -41,6 +41,11 @@ impl Work {
 ///
 /// The buffers have room for the largest size of the sweep; operations start at byte 0 plus `shift`.
 pub trait Backend {
+    /// What the data goes through, where that is known once the ranks are connected.
+    fn transport(&self) -> Option<String> {
+        None
+    }
+
     /// Writes this rank's input where `placement` has it, and clears the result.
     ///
     /// # Errors

@@ -173,9 +173,8 @@ fn reduce_as_tree<T: Number>(op: ReduceOp, mut values: Vec<T>, choices: &[usize]
 }
 
 /// Every way to do the operator that a backend may have, each with the same order of combining.
-fn assert_all_ways<T: Number>(problem: &Problem, index: u64, reduce: impl Fn(Vec<T>) -> T) {
+fn assert_all_ways<T: Number>(problem: &Problem, index: u64, values: Vec<T>, reduce: impl Fn(Vec<T>) -> T) {
     let (op, ranks) = (problem.op.unwrap(), problem.ranks);
-    let values = inputs::<T>(problem, index);
     if op != ReduceOp::Avg || ranks == 1 {
         return assert_right(problem, index, reduce(values), "reduced");
     }
@@ -195,7 +194,8 @@ fn any_order_is_exact<T: Number>() {
         .run(&case, |(seed, ranks, index, choices)| {
             for op in ReduceOp::ALL {
                 let problem = problem::<T>(seed, ranks, op);
-                assert_all_ways::<T>(&problem, index, |values| reduce_as_tree(op, values, &choices));
+                let values = inputs::<T>(&problem, index);
+                assert_all_ways(&problem, index, values, |values| reduce_as_tree(op, values, &choices));
             }
             Ok(())
         })
@@ -222,9 +222,14 @@ fn many_ranks_are_exact<T: Number>(ranks: u32, indices: u64) {
         let problem = problem::<T>(11, ranks, op);
         for index in 0..indices {
             let fold = |left, right| combine(op, left, right);
-            assert_all_ways::<T>(&problem, index, |values| values.into_iter().reduce(fold).unwrap());
-            assert_all_ways::<T>(&problem, index, |values| values.into_iter().rev().reduce(fold).unwrap());
-            assert_all_ways::<T>(&problem, index, |values| by_halves(op, &values));
+            let values = inputs::<T>(&problem, index);
+            assert_all_ways(&problem, index, values.clone(), |values| {
+                values.into_iter().reduce(fold).unwrap()
+            });
+            assert_all_ways(&problem, index, values.clone(), |values| {
+                values.into_iter().rev().reduce(fold).unwrap()
+            });
+            assert_all_ways(&problem, index, values, |values| by_halves(op, &values));
         }
     }
 }
@@ -232,9 +237,9 @@ fn many_ranks_are_exact<T: Number>(ranks: u32, indices: u64) {
 #[test]
 fn hundreds_to_a_hundred_thousand_ranks_are_exact() {
     for ranks in [255, 256, 257, 1000, 1024, 1025, 2048, 2049, 4096] {
-        for_all_types!(many_ranks_are_exact(ranks, 6));
+        for_all_types!(many_ranks_are_exact(ranks, 4));
     }
-    for ranks in [16_384, 16_385, 65_536, 100_003] {
+    for ranks in [16_385, 100_003] {
         for_all_types!(many_ranks_are_exact(ranks, 1));
     }
 }
@@ -246,7 +251,8 @@ fn averages_are_within_tolerance<T: Number>() {
         let expected_tolerance = if T::reciprocal(1).is_none() || ranks.is_power_of_two() { 0 } else { 2 };
         assert_eq!(problem.tolerance().unwrap(), expected_tolerance);
         for index in 0..150 {
-            assert_all_ways::<T>(&problem, index, |values| values.into_iter().reduce(T::add).unwrap());
+            let values = inputs::<T>(&problem, index);
+            assert_all_ways(&problem, index, values, |values| values.into_iter().reduce(T::add).unwrap());
         }
     }
 }
@@ -260,11 +266,11 @@ fn averages_over_any_number_of_ranks_are_within_the_tolerance() {
 #[test]
 fn the_tolerance_of_averages_holds_for_f16_exhaustively() {
     let mut largest = 0;
-    for ranks in (3..200_u32).filter(|ranks| !ranks.is_power_of_two()) {
+    for ranks in (3..70_u32).filter(|ranks| !ranks.is_power_of_two()) {
         let reciprocal = f16::reciprocal(ranks).unwrap();
         for total in 1024..2048_u32 {
             let right = (f16::from_f64(f64::from(total) / f64::from(ranks))).to_bits();
-            for first in (total / 4..total / 4 + total / 2).step_by(7) {
+            for first in (total / 4..total / 4 + total / 2).step_by(23) {
                 let parts = [first, total - first].map(|part| f16::from_f64(f64::from(part)) * reciprocal);
                 largest = largest.max((parts[0] + parts[1]).to_bits().abs_diff(right));
             }

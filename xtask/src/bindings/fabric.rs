@@ -44,6 +44,7 @@ pub(super) fn generate() -> Result<(PathBuf, String)> {
         .default_enum_style(bindgen::EnumVariation::NewType { is_bitfield: false, is_global: true })
         .constified_enum("_bindgen_ty_.*")
         .parse_callbacks(Box::new(Constants))
+        .prepend_enum_name(false)
         .translate_enum_integer_types(true)
         .default_macro_constant_type(bindgen::MacroTypeVariation::Unsigned)
         .generate_comments(false)

@@ -1,0 +1,245 @@
+//! Carries out a schedule: posts the rounds of the segments in flight, and completes them as messages arrive.
+
+use std::ptr;
+
+use super::{Action, Buffer, Place, Round, Schedule};
+use crate::fabric::Error;
+use crate::fabric::reduction::Reduction;
+use crate::fabric::transport::{Request, Transport};
+
+/// The caller's buffers of one operation.
+#[derive(Clone, Copy)]
+pub(crate) struct Memory {
+    pub(crate) source: *const u8,
+    pub(crate) source_len: usize,
+    pub(crate) target: *mut u8,
+    pub(crate) target_len: usize,
+}
+
+/// All the memory of a segment.
+#[derive(Clone, Copy)]
+struct Buffers {
+    memory: Memory,
+    scratch: *mut u8,
+    scratch_len: usize,
+}
+
+impl Buffers {
+    /// # Safety
+    /// The place and the `len` bytes that follow are within the buffer.
+    unsafe fn locate(&self, place: Place, len: usize) -> *mut u8 {
+        let (base, available) = match place.buffer {
+            Buffer::Source => (self.memory.source.cast_mut(), self.memory.source_len),
+            Buffer::Target => (self.memory.target, self.memory.target_len),
+            Buffer::Scratch => (self.scratch, self.scratch_len),
+        };
+        debug_assert!(place.offset + len <= available, "{place:?} + {len} ends after {available}");
+        // SAFETY: within the buffer, says the caller.
+        unsafe { base.add(place.offset) }
+    }
+}
+
+/// What one operation on all its segments has in common.
+pub(crate) struct Operation<'a> {
+    /// Counts the operations of the communicator: the same on every rank.
+    pub(crate) sequence: u64,
+    pub(crate) memory: Memory,
+    /// For schedules that combine.
+    pub(crate) reduction: Option<&'a Reduction>,
+}
+
+/// Memory that operations use again and again: after the first of a size and kind, nothing is allocated.
+#[derive(Default)]
+pub(crate) struct Workspace {
+    slots: Vec<Slot>,
+    scratch: Vec<Line>,
+}
+
+/// A cache line, which is also the alignment of scratch memory.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+/// A segment in flight.
+#[derive(Default)]
+struct Slot {
+    /// The segment; none when there is none left.
+    segment: Option<usize>,
+    number: usize,
+    round: Round,
+    pending: Vec<Request>,
+}
+
+/// Carries out `schedule`. After an error requests may be in flight: the transport must be closed before any of the
+/// operation's memory or the workspace is touched.
+///
+/// # Safety
+/// The memory is as large as the schedule says and aligned for the element type of the reduction; nothing else
+/// uses it until this returns, and, after an error or a panic, until the transport has been closed.
+pub(crate) unsafe fn run<T: Transport, S: Schedule>(
+    transport: &mut T,
+    workspace: &mut Workspace,
+    schedule: &S,
+    operation: &Operation<'_>,
+) -> Result<(), Error> {
+    let segments = schedule.segments();
+    let in_flight = schedule.in_flight().clamp(1, segments.max(1));
+    let lines = schedule.scratch_len().div_ceil(size_of::<Line>());
+    if workspace.scratch.len() < lines * in_flight {
+        workspace.scratch.resize(lines * in_flight, Line([0; 64]));
+    }
+    if workspace.slots.len() < in_flight {
+        workspace.slots.resize_with(in_flight, Slot::default);
+    }
+    let scratch = workspace.scratch.as_mut_ptr();
+    let buffers = |index: usize| Buffers {
+        memory: operation.memory,
+        // SAFETY: the scratch memory has `lines` lines for each slot.
+        scratch: unsafe { scratch.add(index * lines) }.cast::<u8>(),
+        scratch_len: lines * size_of::<Line>(),
+    };
+    let slots = &mut workspace.slots[..in_flight];
+
+    let mut started = 0;
+    let mut running = 0;
+    for (index, slot) in slots.iter_mut().enumerate() {
+        slot.segment = None;
+        slot.pending.clear();
+        if started < segments {
+            slot.begin(started);
+            started += 1;
+            // SAFETY: as the caller promises; the scratch memory is the slot's own.
+            unsafe { slot.post(transport, schedule, operation, buffers(index))? };
+            running += 1;
+        }
+    }
+
+    while running > 0 {
+        let mut moved = false;
+        for (index, slot) in slots.iter_mut().enumerate() {
+            if slot.segment.is_none() || !slot.is_complete(transport) {
+                continue;
+            }
+            moved = true;
+            let buffers = buffers(index);
+            // SAFETY: all messages of the round are complete; otherwise as the caller promises.
+            unsafe { slot.act(operation, transport.size(), buffers) };
+            slot.number += 1;
+            if slot.number == schedule.rounds() {
+                if started == segments {
+                    slot.segment = None;
+                    running -= 1;
+                    continue;
+                }
+                slot.begin(started);
+                started += 1;
+            }
+            // SAFETY: as the caller promises; the scratch memory is the slot's own.
+            unsafe { slot.post(transport, schedule, operation, buffers)? };
+        }
+        if !moved {
+            transport.progress()?;
+        }
+    }
+    Ok(())
+}
+
+impl Slot {
+    fn begin(&mut self, segment: usize) {
+        self.segment = Some(segment);
+        self.number = 0;
+    }
+
+    /// Posts the messages of the current round and does what is to be done meanwhile.
+    ///
+    /// # Safety
+    /// As [`run`]; the scratch memory is the slot's own.
+    unsafe fn post<T: Transport, S: Schedule>(
+        &mut self,
+        transport: &mut T,
+        schedule: &S,
+        operation: &Operation<'_>,
+        buffers: Buffers,
+    ) -> Result<(), Error> {
+        let Some(segment) = self.segment else { return Ok(()) };
+        self.round.clear();
+        schedule.round(segment, self.number, &mut self.round);
+        let tag = tag(operation.sequence, segment, self.number);
+        for transfer in &self.round.receives {
+            // SAFETY: the schedule stays within the buffers and receives into each byte once; nothing touches it
+            // before the request is done, or, if this fails, before the caller has closed the transport.
+            let request = unsafe {
+                let data = buffers.locate(transfer.place, transfer.len);
+                transport.post_receive(transfer.peer, tag, data, transfer.len)?
+            };
+            self.pending.push(request);
+        }
+        for transfer in &self.round.sends {
+            // SAFETY: as above; the schedule changes nothing that it sends before the round is complete.
+            let request = unsafe {
+                let data = buffers.locate(transfer.place, transfer.len).cast_const();
+                transport.post_send(transfer.peer, tag, data, transfer.len)?
+            };
+            self.pending.push(request);
+        }
+        if let Some(action) = self.round.meanwhile {
+            // SAFETY: the schedule promises that it touches nothing that messages of the round write.
+            unsafe { perform(&action, operation, transport.size(), buffers) };
+        }
+        Ok(())
+    }
+
+    fn is_complete<T: Transport>(&mut self, transport: &mut T) -> bool {
+        self.pending.retain(|&request| !transport.is_done(request));
+        self.pending.is_empty()
+    }
+
+    /// Does what follows the round.
+    ///
+    /// # Safety
+    /// As [`run`]; the messages of the round are complete; the scratch memory is the slot's own.
+    unsafe fn act(&self, operation: &Operation<'_>, ranks: usize, buffers: Buffers) {
+        for action in &self.round.then {
+            // SAFETY: as promised by the caller.
+            unsafe { perform(action, operation, ranks, buffers) };
+        }
+    }
+}
+
+/// Tells apart the messages between two ranks: 24 bits each of sequence and segment, and 16 of the round. Each
+/// wraps around; messages in flight are never that far from each other.
+fn tag(sequence: u64, segment: usize, number: usize) -> u64 {
+    sequence << 40 | (segment as u64 & 0xff_ffff) << 16 | number as u64 & 0xffff
+}
+
+/// # Safety
+/// As [`run`], with nothing in flight that writes what the action touches or reads what it writes.
+unsafe fn perform(action: &Action, operation: &Operation<'_>, ranks: usize, buffers: Buffers) {
+    match *action {
+        Action::Combine { out, a, b, len } => {
+            if let Some(reduction) = operation.reduction {
+                // SAFETY: the schedule stays within its buffers and keeps to what `combine` asks for.
+                unsafe {
+                    let (out, a, b) =
+                        (buffers.locate(out, len), buffers.locate(a, len), buffers.locate(b, len));
+                    reduction.combine(out, a.cast_const(), b.cast_const(), len);
+                }
+            }
+        }
+        Action::Finish { data, len } => {
+            if let Some(reduction) = operation.reduction {
+                // SAFETY: the schedule stays within its buffers and keeps to what `finish` asks for.
+                unsafe { reduction.finish(buffers.locate(data, len), len, ranks) }
+            }
+        }
+        Action::Copy { from, to, len } => {
+            // SAFETY: the schedule stays within its buffers.
+            unsafe {
+                let (from, to) = (buffers.locate(from, len), buffers.locate(to, len));
+                if from != to {
+                    ptr::copy(from.cast_const(), to, len);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Collective algorithms, as schedules of rounds.
+//!
+//! A message is cut into segments, and each segment goes through the same rounds on its own: in a round a rank
+//! posts receives and sends, and when they are complete combines or copies what came. The engine keeps several
+//! segments in flight, so that one is combined while others are on their way. A schedule says what a rank does in
+//! a round; it is a plain function of rank, number of ranks, size, segment and round, so every rank knows what its
+//! peers do without being told.
+//!
+//! Every element of a reduction is combined in one order that depends on the number of ranks, the algorithm and
+//! the element's position only, and then copied, or combined in the same order on every rank: all ranks get the
+//! same bits (a NaN's payload aside).
+
+pub(crate) mod all_gather;
+pub(crate) mod all_reduce;
+pub(crate) mod barrier;
+pub(crate) mod engine;
+pub(crate) mod selection;
+mod split;
+
+pub(crate) use split::Split;
+
+/// One of the buffers of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Buffer {
+    /// What this rank contributes. In place it is a part of, or all of, `Target`.
+    Source,
+    /// The result.
+    Target,
+    /// The segment's own scratch memory.
+    Scratch,
+}
+
+/// A position in a buffer, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) buffer: Buffer,
+    pub(crate) offset: usize,
+}
+
+pub(crate) const fn source(offset: usize) -> Place {
+    Place { buffer: Buffer::Source, offset }
+}
+
+pub(crate) const fn target(offset: usize) -> Place {
+    Place { buffer: Buffer::Target, offset }
+}
+
+pub(crate) const fn scratch(offset: usize) -> Place {
+    Place { buffer: Buffer::Scratch, offset }
+}
+
+/// A message to or from a peer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Transfer {
+    pub(crate) peer: usize,
+    pub(crate) place: Place,
+    pub(crate) len: usize,
+}
+
+/// What a rank does with its own memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Action {
+    /// `out = a op b`. `b` overlaps neither of the others; `a` is `out` or does not overlap it.
+    Combine { out: Place, a: Place, b: Place, len: usize },
+    /// Ends an average: divides by the number of ranks.
+    Finish { data: Place, len: usize },
+    /// Copies; nothing when both places are the same memory.
+    Copy { from: Place, to: Place, len: usize },
+}
+
+/// One round of one segment on one rank. Transfers and actions of no bytes are left out on both sides.
+#[derive(Default)]
+pub(crate) struct Round {
+    pub(crate) receives: Vec<Transfer>,
+    pub(crate) sends: Vec<Transfer>,
+    /// Done while the messages are on their way; touches nothing that they write.
+    pub(crate) meanwhile: Option<Action>,
+    /// Done when all messages have arrived and all that were sent may be overwritten.
+    pub(crate) then: Vec<Action>,
+}
+
+impl Round {
+    fn clear(&mut self) {
+        self.receives.clear();
+        self.sends.clear();
+        self.meanwhile = None;
+        self.then.clear();
+    }
+
+    fn receive(&mut self, peer: usize, place: Place, len: usize) {
+        if len > 0 {
+            self.receives.push(Transfer { peer, place, len });
+        }
+    }
+
+    fn send(&mut self, peer: usize, place: Place, len: usize) {
+        if len > 0 {
+            self.sends.push(Transfer { peer, place, len });
+        }
+    }
+
+    fn combine(&mut self, out: Place, a: Place, b: Place, len: usize) {
+        if len > 0 {
+            self.then.push(Action::Combine { out, a, b, len });
+        }
+    }
+
+    fn finish(&mut self, data: Place, len: usize) {
+        if len > 0 {
+            self.then.push(Action::Finish { data, len });
+        }
+    }
+}
+
+/// An algorithm for one operation on one rank.
+///
+/// # Safety
+/// In every round, what is received, what is sent and what is touched meanwhile must be as [`Round`] says, lie
+/// within the buffers that the engine is given (`scratch_len` for the scratch memory), and be aligned for the
+/// element type where it is combined; no two receives overlap, and none overlaps a send of the same round.
+/// Segments in flight together touch disjoint memory.
+pub(crate) unsafe trait Schedule {
+    /// How many segments the message is cut into.
+    fn segments(&self) -> usize;
+
+    /// How many segments may be in flight together.
+    fn in_flight(&self) -> usize;
+
+    /// How many rounds each segment goes through: the same on every rank.
+    fn rounds(&self) -> usize;
+
+    /// Bytes of scratch memory that a segment needs, aligned to 64 bytes.
+    fn scratch_len(&self) -> usize;
+
+    /// Writes what this rank does in a round of a segment into `round`, which is empty.
+    fn round(&self, segment: usize, number: usize, round: &mut Round);
+}
+
+#[cfg(test)]
+mod tests;

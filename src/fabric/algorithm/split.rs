@@ -1,0 +1,54 @@
+//! Cutting a range of elements into parts.
+
+/// A range of elements, cut into parts whose sizes differ by at most one element. Positions are in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Split {
+    offset: usize,
+    base: usize,
+    extra: usize,
+    parts: usize,
+    element_size: usize,
+}
+
+impl Split {
+    /// Cuts `count` elements that start `offset` bytes into a buffer into `parts` parts.
+    pub(crate) fn new(offset: usize, count: usize, parts: usize, element_size: usize) -> Self {
+        Self { offset, base: count / parts, extra: count % parts, parts, element_size }
+    }
+
+    /// As many parts as it takes for none to have more than `limit` bytes, but at least one and one element each.
+    pub(crate) fn into_segments(count: usize, element_size: usize, limit: usize) -> Self {
+        let most = (limit / element_size).max(1);
+        Self::new(0, count, count.div_ceil(most).max(1), element_size)
+    }
+
+    /// How many parts there are.
+    pub(crate) fn parts(&self) -> usize {
+        self.parts
+    }
+
+    /// Where part `index` starts; for `parts`, where the last one ends.
+    pub(crate) fn start(&self, index: usize) -> usize {
+        self.offset + (index * self.base + index.min(self.extra)) * self.element_size
+    }
+
+    /// Bytes of the parts `first..end` together.
+    pub(crate) fn len(&self, first: usize, end: usize) -> usize {
+        self.start(end) - self.start(first)
+    }
+
+    /// Elements of part `index`.
+    pub(crate) fn count(&self, index: usize) -> usize {
+        self.base + usize::from(index < self.extra)
+    }
+
+    /// Bytes of the largest part.
+    pub(crate) fn largest(&self) -> usize {
+        self.count(0) * self.element_size
+    }
+
+    /// Part `index`, cut again.
+    pub(crate) fn part(&self, index: usize, parts: usize) -> Self {
+        Self::new(self.start(index), self.count(index), parts, self.element_size)
+    }
+}

@@ -1,0 +1,532 @@
+//! One provider's endpoint with everything that it needs, and the operations in flight on it.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::ptr;
+
+use fabric_sys::{
+    Fabric, Padded, fi_addr_t, fi_av_attr, fi_context2, fi_cq_attr, fi_cq_err_entry, fi_cq_tagged_entry,
+    fid_av, fid_cq, fid_domain, fid_ep, fid_fabric,
+};
+
+use super::error::{Error, Failure};
+use super::provider::{self, Info, InfoList};
+use super::shm;
+
+/// How many completions are read at once.
+const BATCH: usize = 16;
+/// A message was longer than the buffer posted for it.
+const ETRUNC: c_int = fabric_sys::FI_ETRUNC as c_int;
+/// How many times an operation that finds no room is tried before the processor is offered to others.
+const ATTEMPTS_PER_YIELD: u32 = 16;
+/// How many times an operation that finds no room is tried before the other ranks are checked.
+const ATTEMPTS_PER_CHECK: u32 = 1 << 12;
+
+/// Where an endpoint is to be reachable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// From processes of this host.
+    Host,
+    /// From other hosts too.
+    Network,
+}
+
+/// An operation in flight. The library keeps the address of `context` until the operation completes.
+#[repr(C, align(64))]
+struct Slot {
+    context: fi_context2,
+    index: u32,
+    peer: usize,
+    /// For a receive, the length that must arrive.
+    expected: Option<usize>,
+    done: bool,
+}
+
+/// The memory of operations: made as they are needed, used again and again, never moved.
+#[derive(Default)]
+struct Slots {
+    all: Vec<*mut Slot>,
+    free: Vec<u32>,
+    in_flight: usize,
+}
+
+impl Slots {
+    fn take(&mut self, peer: usize, expected: Option<usize>) -> u32 {
+        let index = self.free.pop().unwrap_or_else(|| {
+            let index = self.all.len() as u32;
+            let context = fi_context2 { internal: [ptr::null_mut(); 8] };
+            let slot = Slot { context, index, peer, expected, done: false };
+            self.all.push(Box::into_raw(Box::new(slot)));
+            self.free.reserve(self.all.len());
+            index
+        });
+        let slot = self.all[index as usize];
+        // SAFETY: a slot that was free: the library has forgotten its address, and only this type uses it.
+        unsafe {
+            (*slot).peer = peer;
+            (*slot).expected = expected;
+            (*slot).done = false;
+        }
+        index
+    }
+
+    /// What is passed to the library to identify the operation.
+    fn context(&self, index: u32) -> *mut c_void {
+        self.all[index as usize].cast()
+    }
+
+    /// Notes whether the operation with this number was posted.
+    fn posted(&mut self, index: u32, result: Result<(), Error>) -> Result<u32, Error> {
+        match result {
+            Ok(()) => self.in_flight += 1,
+            Err(_) => self.release(index),
+        }
+        result.map(|()| index)
+    }
+
+    fn release(&mut self, index: u32) {
+        self.free.push(index);
+    }
+}
+
+impl Drop for Slots {
+    fn drop(&mut self) {
+        for &slot in &self.all {
+            // SAFETY: made by `Box::into_raw`, dropped once; the endpoint that knew the address is closed (its owner
+            // declares it before the slots).
+            drop(unsafe { Box::from_raw(slot) });
+        }
+    }
+}
+
+/// The library's objects, each null until it is open. Closed children first.
+struct Objects {
+    fabric: *mut fid_fabric,
+    domain: *mut fid_domain,
+    av: *mut fid_av,
+    cq: *mut fid_cq,
+    ep: *mut fid_ep,
+}
+
+impl Drop for Objects {
+    fn drop(&mut self) {
+        let _setup = provider::setup_lock();
+        // SAFETY: each pointer is null or an object that was opened and is closed once, after its children.
+        unsafe {
+            if !self.ep.is_null() && fabric_sys::fi_close(&raw mut (*self.ep).fid) != 0 {
+                // The library may go on to write into buffers whose owners are about to take them back.
+                eprintln!("libfabric could not close an endpoint; ending the process");
+                std::process::abort();
+            }
+            let rest = [
+                (!self.cq.is_null()).then(|| &raw mut (*self.cq).fid),
+                (!self.av.is_null()).then(|| &raw mut (*self.av).fid),
+                (!self.domain.is_null()).then(|| &raw mut (*self.domain).fid),
+                (!self.fabric.is_null()).then(|| &raw mut (*self.fabric).fid),
+            ];
+            for fid in rest.into_iter().flatten() {
+                let result = fabric_sys::fi_close(fid);
+                if result != 0 {
+                    tracing::warn!(result, "fi_close failed; the object is left open");
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// An endpoint for tagged messages, with its own domain, address vector and completion queue: used by one thread at
+/// a time, and nothing else moves its data.
+///
+/// Closing it ends all operations in flight: the library forgets their buffers.
+pub(crate) struct Endpoint {
+    // Closed before `slots` are freed: fields drop in order.
+    objects: Objects,
+    slots: Slots,
+    library: &'static Fabric,
+    provider: String,
+    rank: usize,
+    inject_size: usize,
+    longest_message: usize,
+    address: Vec<u8>,
+}
+
+// SAFETY: the library's objects are bound to no thread (FI_THREAD_DOMAIN asks for one thread at a time within a
+// domain, and this type, which is not Sync, has the domain's only handle); the slots' pointers are this type's own.
+unsafe impl Send for Endpoint {}
+
+impl Endpoint {
+    /// Opens an endpoint of `provider`, in the library's naming, for the rank `rank` of a job.
+    ///
+    /// `device` chooses among a provider's equal devices.
+    pub(crate) fn open(
+        library: &'static Fabric,
+        provider: &str,
+        reach: Reach,
+        device: usize,
+        rank: usize,
+        ranks: usize,
+    ) -> Result<Self, Error> {
+        let loopback = (reach == Reach::Host && matches!(provider, "tcp" | "net")).then_some(c"127.0.0.1");
+        let list = match InfoList::get(library, Some(provider), loopback) {
+            Err(Error::Call(Failure { code: fabric_sys::FI_ENODATA, .. })) => {
+                return Err(unavailable(library, provider));
+            }
+            list => list?,
+        };
+        let candidates: Vec<Info<'_>> = list
+            .iter()
+            .filter(|info| info.provider() == provider && info.fabric_name() != "efa-direct")
+            .collect();
+        let info = match (provider, candidates.as_slice()) {
+            (_, []) => return Err(unavailable(library, provider)),
+            ("efa", devices) => devices[device % devices.len()],
+            (_, [first, ..]) => *first,
+        };
+        let mut endpoint = Self {
+            objects: Objects {
+                fabric: ptr::null_mut(),
+                domain: ptr::null_mut(),
+                av: ptr::null_mut(),
+                cq: ptr::null_mut(),
+                ep: ptr::null_mut(),
+            },
+            slots: Slots::default(),
+            library,
+            provider: provider.to_owned(),
+            rank,
+            // Elsewhere a message that was injected may still wait for its connection when the endpoint is closed.
+            inject_size: if provider == "shm" { info.longest_inject() } else { 0 },
+            longest_message: info.longest_message(),
+            address: Vec::new(),
+        };
+        endpoint.open_objects(info, ranks)?;
+        Ok(endpoint)
+    }
+
+    fn open_objects(&mut self, info: Info<'_>, ranks: usize) -> Result<(), Error> {
+        if self.provider == "shm" {
+            shm::remove_leftovers();
+        }
+        let _setup = provider::setup_lock();
+        let none = ptr::null_mut();
+        let info_pointer = info.as_ptr();
+        // SAFETY: the entry is live; every object is opened from live ones and kept until this type is dropped;
+        // attributes are zeroed, long enough for any library, and set as the library documents.
+        unsafe {
+            let result =
+                self.library.fi_fabric((*info_pointer).fabric_attr, &raw mut self.objects.fabric, none);
+            self.check("fi_fabric", result)?;
+            let result =
+                fabric_sys::fi_domain(self.objects.fabric, info_pointer, &raw mut self.objects.domain, none);
+            self.check("fi_domain", result)?;
+
+            let mut attributes = Padded::<fi_av_attr>::zeroed();
+            attributes.type_ = fabric_sys::FI_AV_TABLE;
+            attributes.count = ranks;
+            let result = fabric_sys::fi_av_open(
+                self.objects.domain,
+                attributes.as_mut_ptr(),
+                &raw mut self.objects.av,
+                none,
+            );
+            self.check("fi_av_open", result)?;
+
+            let (send, receive) = info.queue_sizes();
+            let mut attributes = Padded::<fi_cq_attr>::zeroed();
+            attributes.size = send.saturating_add(receive);
+            attributes.format = fabric_sys::FI_CQ_FORMAT_TAGGED;
+            attributes.wait_obj = fabric_sys::FI_WAIT_NONE;
+            let result = fabric_sys::fi_cq_open(
+                self.objects.domain,
+                attributes.as_mut_ptr(),
+                &raw mut self.objects.cq,
+                none,
+            );
+            self.check("fi_cq_open", result)?;
+
+            let result =
+                fabric_sys::fi_endpoint(self.objects.domain, info_pointer, &raw mut self.objects.ep, none);
+            self.check("fi_endpoint", result)?;
+            let ep = self.objects.ep;
+            let result = fabric_sys::fi_ep_bind(ep, &raw mut (*self.objects.av).fid, 0);
+            self.check("fi_ep_bind", result)?;
+            let flags = fabric_sys::FI_TRANSMIT | fabric_sys::FI_RECV;
+            let result = fabric_sys::fi_ep_bind(ep, &raw mut (*self.objects.cq).fid, flags);
+            self.check("fi_ep_bind", result)?;
+            if self.provider == "shm"
+                && let Some(name) = shm::new_address()
+            {
+                let bytes = name.as_bytes_with_nul();
+                let result =
+                    fabric_sys::fi_setname(&raw mut (*ep).fid, bytes.as_ptr().cast_mut().cast(), bytes.len());
+                self.check("fi_setname", result)?;
+            }
+            let result = fabric_sys::fi_enable(ep);
+            self.check("fi_enable", result)?;
+
+            let mut address = vec![0_u8; 512];
+            let mut length = address.len();
+            let result =
+                fabric_sys::fi_getname(&raw mut (*ep).fid, address.as_mut_ptr().cast(), &raw mut length);
+            self.check("fi_getname", result)?;
+            address.truncate(length);
+            self.address = address;
+        }
+        Ok(())
+    }
+
+    /// The address to tell other ranks.
+    pub(crate) fn address(&self) -> &[u8] {
+        &self.address
+    }
+
+    /// The library's name of the provider.
+    pub(crate) fn provider(&self) -> &str {
+        &self.provider
+    }
+
+    /// The address in the provider's notation: `fi_sockaddr_in://127.0.0.1:40123`.
+    pub(crate) fn address_text(&self) -> String {
+        let mut buffer = [0_u8; 512];
+        let mut length = buffer.len();
+        // SAFETY: the address is the endpoint's own; the buffer's length is passed along.
+        unsafe {
+            fabric_sys::fi_av_straddr(
+                self.objects.av,
+                self.address.as_ptr().cast(),
+                buffer.as_mut_ptr().cast(),
+                &raw mut length,
+            );
+        }
+        CStr::from_bytes_until_nul(&buffer)
+            .map_or_else(|_| String::new(), |text| text.to_string_lossy().into_owned())
+    }
+
+    /// Makes rank `peer`'s address known.
+    pub(crate) fn insert(&mut self, peer: usize, address: &[u8]) -> Result<fi_addr_t, Error> {
+        let mut inserted = fabric_sys::FI_ADDR_NOTAVAIL;
+        // Providers take the length of an address from its format: room beyond what was sent keeps that in bounds.
+        let mut padded = address.to_vec();
+        padded.resize(address.len().max(512), 0);
+        // SAFETY: the address vector is open, the address is padded and ends in zeros, the result is writable.
+        let count = unsafe {
+            fabric_sys::fi_av_insert(
+                self.objects.av,
+                padded.as_ptr().cast(),
+                1,
+                &raw mut inserted,
+                0,
+                ptr::null_mut(),
+            )
+        };
+        if count == 1 && inserted != fabric_sys::FI_ADDR_NOTAVAIL {
+            return Ok(inserted);
+        }
+        let code = if count < 0 { -count } else { fabric_sys::FI_EINVAL };
+        Err(self.failure("fi_av_insert", Some(peer), code, None))
+    }
+
+    /// How many operations are posted and not complete.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.slots.in_flight
+    }
+
+    /// Posts a receive of exactly `len` bytes from rank `peer`, whose address is `from`.
+    ///
+    /// # Safety
+    /// The memory must be writable and left alone until the operation is complete or the endpoint closed.
+    pub(crate) unsafe fn post_receive(
+        &mut self,
+        peer: usize,
+        from: fi_addr_t,
+        tag: u64,
+        data: *mut u8,
+        len: usize,
+        check: &dyn Fn() -> Result<(), Error>,
+    ) -> Result<u32, Error> {
+        let index = self.slots.take(peer, Some(len));
+        let (ep, context) = (self.objects.ep, self.slots.context(index));
+        let posted = self.post("fi_trecv", peer, len, check, || {
+            // SAFETY: the endpoint is open, the caller vouches for the memory, and the context stays where it is
+            // until the operation is complete or the endpoint closed.
+            unsafe { fabric_sys::fi_trecv(ep, data.cast(), len, ptr::null_mut(), from, tag, 0, context) }
+        });
+        self.slots.posted(index, posted)
+    }
+
+    /// Posts a send to rank `peer`, whose address is `to`. None when it is complete already.
+    ///
+    /// # Safety
+    /// The memory must be readable and left unchanged until the operation is complete or the endpoint closed.
+    pub(crate) unsafe fn post_send(
+        &mut self,
+        peer: usize,
+        to: fi_addr_t,
+        tag: u64,
+        data: *const u8,
+        len: usize,
+        check: &dyn Fn() -> Result<(), Error>,
+    ) -> Result<Option<u32>, Error> {
+        let ep = self.objects.ep;
+        if len <= self.inject_size {
+            self.post("fi_tinject", peer, len, check, || {
+                // SAFETY: the endpoint is open, the caller vouches for the memory, which the call is done with.
+                unsafe { fabric_sys::fi_tinject(ep, data.cast(), len, to, tag) }
+            })?;
+            return Ok(None);
+        }
+        let index = self.slots.take(peer, None);
+        let context = self.slots.context(index);
+        let posted = self.post("fi_tsend", peer, len, check, || {
+            // SAFETY: as for `post_receive`.
+            unsafe { fabric_sys::fi_tsend(ep, data.cast(), len, ptr::null_mut(), to, tag, context) }
+        });
+        self.slots.posted(index, posted).map(Some)
+    }
+
+    /// Calls `operation` until there is room for it, moving data meanwhile.
+    fn post(
+        &mut self,
+        name: &'static str,
+        peer: usize,
+        len: usize,
+        check: &dyn Fn() -> Result<(), Error>,
+        operation: impl Fn() -> isize,
+    ) -> Result<(), Error> {
+        if len > self.longest_message {
+            return Err(self.failure(name, Some(peer), fabric_sys::FI_EMSGSIZE, None));
+        }
+        let mut attempts: u32 = 0;
+        loop {
+            match operation() {
+                0 => return Ok(()),
+                result if result == -(fabric_sys::FI_EAGAIN as isize) => {}
+                result => return Err(self.failure(name, Some(peer), -result as c_int, None)),
+            }
+            let moved = self.progress()?;
+            attempts += 1;
+            if !moved && attempts.is_multiple_of(ATTEMPTS_PER_YIELD) {
+                std::thread::yield_now();
+            }
+            if attempts.is_multiple_of(ATTEMPTS_PER_CHECK) {
+                check()?;
+            }
+        }
+    }
+
+    /// Whether the operation is complete; its number is free for others when so.
+    pub(crate) fn is_done(&mut self, index: u32) -> bool {
+        // SAFETY: numbers come from `post_*`; only this type, borrowed exclusively, uses this part of a slot.
+        let done = unsafe { (*self.slots.all[index as usize]).done };
+        if done {
+            self.slots.release(index);
+        }
+        done
+    }
+
+    /// Moves data and notes what is complete. Whether anything was.
+    pub(crate) fn progress(&mut self) -> Result<bool, Error> {
+        // SAFETY: an entry is numbers and pointers: zero is a value.
+        let mut entries: [fi_cq_tagged_entry; BATCH] = unsafe { std::mem::zeroed() };
+        // SAFETY: the queue is open and of this format; the count is the array's.
+        let count = unsafe { fabric_sys::fi_cq_read(self.objects.cq, entries.as_mut_ptr().cast(), BATCH) };
+        if count == -(fabric_sys::FI_EAGAIN as isize) {
+            return Ok(false);
+        }
+        if count == -(fabric_sys::FI_EAVAIL as isize) {
+            return Err(self.completion_error());
+        }
+        let Ok(count) = usize::try_from(count) else {
+            return Err(self.failure("fi_cq_read", None, -count as c_int, None));
+        };
+        for entry in &entries[..count] {
+            let slot = entry.op_context.cast::<Slot>();
+            if slot.is_null() {
+                continue;
+            }
+            // SAFETY: contexts are the addresses of slots (nothing else is posted with a context), and the library
+            // is done with this one.
+            let (peer, expected) = unsafe {
+                (*slot).done = true;
+                ((*slot).peer, (*slot).expected)
+            };
+            self.slots.in_flight -= 1;
+            if let Some(expected) = expected.filter(|&expected| expected != entry.len) {
+                return Err(self.length_error(peer, expected, entry.len));
+            }
+        }
+        Ok(count > 0)
+    }
+
+    #[cold]
+    fn completion_error(&mut self) -> Error {
+        let mut entry = Padded::<fi_cq_err_entry>::zeroed();
+        // SAFETY: the queue is open; the entry is zeroed and long enough for any library.
+        let result = unsafe { fabric_sys::fi_cq_readerr(self.objects.cq, entry.as_mut_ptr(), 0) };
+        if result < 1 {
+            return self.failure("fi_cq_readerr", None, -result as c_int, None);
+        }
+        let slot = entry.op_context.cast::<Slot>();
+        let known = self.slots.all.contains(&slot);
+        // SAFETY: one of the slots, which the library is done with.
+        let (peer, expected) =
+            if known { unsafe { (Some((*slot).peer), (*slot).expected) } } else { (None, None) };
+        if known {
+            self.slots.in_flight -= 1;
+        }
+        if let (ETRUNC, Some(peer), Some(expected)) = (entry.err, peer, expected) {
+            return self.length_error(peer, expected, expected + entry.olen);
+        }
+        let mut buffer = [0_u8; 256];
+        // SAFETY: the queue is open, the error's data is valid until the queue is read again, the buffer's length is
+        // passed along.
+        unsafe {
+            fabric_sys::fi_cq_strerror(
+                self.objects.cq,
+                entry.prov_errno,
+                entry.err_data,
+                buffer.as_mut_ptr().cast(),
+                buffer.len(),
+            );
+        }
+        let own = CStr::from_bytes_until_nul(&buffer).ok().map(|text| text.to_string_lossy().into_owned());
+        let operation = if expected.is_some() { "fi_trecv" } else { "fi_tsend" };
+        self.failure(operation, peer, entry.err, own.filter(|text| !text.is_empty()))
+    }
+
+    fn length_error(&self, peer: usize, expected: usize, received: usize) -> Error {
+        Error::MessageLength { rank: self.rank, peer, provider: self.provider.clone(), expected, received }
+    }
+
+    fn check(&self, operation: &'static str, result: c_int) -> Result<(), Error> {
+        if result == 0 { Ok(()) } else { Err(self.failure(operation, None, -result, None)) }
+    }
+
+    fn failure(
+        &self,
+        operation: &'static str,
+        peer: Option<usize>,
+        code: c_int,
+        own: Option<String>,
+    ) -> Error {
+        let mut text = self.library.fi_strerror(code);
+        if let Some(own) = own.filter(|own| *own != text) {
+            text = format!("{text}: {own}");
+        }
+        Error::Call(Failure { operation, provider: self.provider.clone(), peer, code, text })
+    }
+}
+
+/// Says that a provider is not there, and which are.
+fn unavailable(library: &Fabric, provider: &str) -> Error {
+    let known = provider::providers().map_or_else(
+        |_| "none".to_owned(),
+        |providers| providers.into_iter().map(|provider| provider.name).collect::<Vec<_>>().join(", "),
+    );
+    let problem = format!(
+        "libfabric {} ({}) offers no reliable endpoint for tagged messages with it on this machine; available: {known}",
+        library.version(),
+        library.path().display()
+    );
+    Error::Provider { provider: provider.to_owned(), problem }
+}

@@ -1,0 +1,133 @@
+//! What can go wrong on the host backend.
+
+use std::fmt;
+
+use fabric_sys::LoadError;
+
+use crate::world;
+
+/// Why an operation of the host backend failed.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The buffers do not fit the operation. Nothing was sent; the communicator can be used on.
+    #[error("{operation}: {problem}")]
+    Length {
+        /// The operation: `all_gather`.
+        operation: &'static str,
+        /// Which buffer has how many elements, and how many it needs.
+        problem: String,
+    },
+    /// An earlier operation failed or panicked, and took the communicator's connections with it.
+    #[error(
+        "{operation}: the communicator was closed when an earlier operation failed; make a new one on every rank"
+    )]
+    Closed {
+        /// The operation that was asked for.
+        operation: &'static str,
+    },
+    /// The options ask for an algorithm that cannot do this.
+    #[error(
+        "{collective} on {ranks} ranks: algorithm '{algorithm}' cannot do it; choose one of {choices}, or none"
+    )]
+    Algorithm {
+        /// The collective.
+        collective: super::Collective,
+        /// The algorithm that was asked for.
+        algorithm: super::Algorithm,
+        /// The number of ranks.
+        ranks: usize,
+        /// Those that can.
+        choices: String,
+    },
+    /// Another rank failed.
+    #[error(transparent)]
+    World(#[from] world::Error),
+    /// There is no libfabric.
+    #[error(transparent)]
+    Library(#[from] &'static LoadError),
+    /// The provider that was asked for cannot be used here.
+    #[error("provider '{provider}': {problem}")]
+    Provider {
+        /// The provider's name.
+        provider: String,
+        /// Why not, and what can be used.
+        problem: String,
+    },
+    /// A call of libfabric failed.
+    #[error("{0}")]
+    Call(Failure),
+    /// Another rank could not open its endpoints.
+    #[error("rank {rank} could not open its endpoint: {problem}")]
+    Peer {
+        /// The rank.
+        rank: usize,
+        /// What it reported.
+        problem: String,
+    },
+    /// A message was not as long as the receiver expected.
+    #[error(
+        "rank {rank} expected {expected} bytes from rank {peer} over {provider} and got {received}: the ranks do not \
+         call the same operations in the same order with the same lengths"
+    )]
+    MessageLength {
+        /// The receiving rank.
+        rank: usize,
+        /// The sending rank.
+        peer: usize,
+        /// The provider.
+        provider: String,
+        /// Bytes expected.
+        expected: usize,
+        /// Bytes sent.
+        received: usize,
+    },
+}
+
+/// A failed call of libfabric.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// libfabric's function: `fi_tsend`.
+    pub operation: &'static str,
+    /// The provider, as libfabric names it.
+    pub provider: String,
+    /// The rank at the other end, where there is one.
+    pub peer: Option<usize>,
+    /// libfabric's error number, positive.
+    pub code: i32,
+    /// libfabric's text for it, and the provider's own where it has one.
+    pub text: String,
+}
+
+impl Failure {
+    /// What to do about it.
+    fn advice(&self) -> &'static str {
+        match self.code {
+            fabric_sys::FI_ENOSPC | fabric_sys::FI_ENOMEM if self.provider == "shm" => {
+                "make room in /dev/shm (containers: a larger --shm-size)"
+            }
+            fabric_sys::FI_ENOMEM => "free memory, or raise the limit of locked memory (ulimit -l)",
+            fabric_sys::FI_ECONNREFUSED
+            | fabric_sys::FI_ECONNRESET
+            | fabric_sys::FI_ECONNABORTED
+            | fabric_sys::FI_ENOTCONN
+            | fabric_sys::FI_ESHUTDOWN => "see whether that rank has ended before its time",
+            fabric_sys::FI_EHOSTUNREACH | fabric_sys::FI_ENETUNREACH | fabric_sys::FI_ETIMEDOUT => {
+                "choose an interface that all hosts reach (FI_TCP_IFACE=<name>) and look for a firewall"
+            }
+            fabric_sys::FI_EMFILE => "raise the limit of open files (ulimit -n)",
+            _ => "FI_LOG_LEVEL=warn makes libfabric say more",
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { operation, provider, peer, code, text } = self;
+        write!(formatter, "{operation} over {provider}")?;
+        if let Some(peer) = peer {
+            write!(formatter, " with rank {peer}")?;
+        }
+        write!(formatter, ": {text} (error {code}); {}", self.advice())
+    }
+}

@@ -1,0 +1,263 @@
+//! A job's transport: shared memory to the ranks of this host, a network to the others.
+
+use fabric_sys::{Fabric, fi_addr_t};
+
+use super::endpoint::{Endpoint, Reach};
+use super::error::Error;
+use super::transport::{Request, Transport};
+use super::{provider, shm};
+use crate::world;
+
+/// How many times nothing is found before the processor is offered to other threads.
+const POLLS_PER_YIELD: u32 = 1000;
+/// The same where a host has more ranks than processors: the peer may be waiting for this one.
+const POLLS_PER_YIELD_CROWDED: u32 = 16;
+/// How many times nothing is found before the other ranks are checked.
+const POLLS_PER_CHECK: u32 = 1 << 13;
+/// The request of an operation that was complete when it was posted.
+const COMPLETE: Request = Request(u32::MAX);
+
+/// How a peer is reached.
+#[derive(Clone, Copy)]
+struct Route {
+    endpoint: usize,
+    address: fi_addr_t,
+}
+
+/// Tagged messages to all ranks of a world, each over the endpoint that suits where it runs.
+pub(crate) struct Network {
+    endpoints: Vec<Endpoint>,
+    routes: Vec<Route>,
+    world: world::Handle,
+    rank: usize,
+    polls_per_yield: u32,
+    idle: u32,
+}
+
+/// Which providers a job uses, in the library's naming.
+struct Plan {
+    inside: String,
+    between: String,
+    hosts: Vec<String>,
+}
+
+impl Plan {
+    /// All ranks take part and come to the same plan, or all fail.
+    fn agree(library: &Fabric, world: &world::Handle, wanted: Option<&str>) -> Result<Self, Error> {
+        let identity = shm::host_identity();
+        let hosts: Vec<String> = world
+            .all_gather(identity.as_bytes())?
+            .into_iter()
+            .map(|identity| String::from_utf8_lossy(&identity).into_owned())
+            .collect();
+        let one_host = hosts.iter().all(|host| *host == identity);
+        if let Some(wanted) = wanted {
+            let name = provider::name_in(library, wanted);
+            if name == "shm" && !one_host {
+                let problem =
+                    "reaches only processes that share /dev/shm and the user, and the ranks of this job \
+                               do not all; leave the choice open, or choose tcp"
+                        .to_owned();
+                return Err(Error::Provider { provider: name, problem });
+            }
+            return Ok(Self { inside: name.clone(), between: name, hosts });
+        }
+        let tcp = provider::name_in(library, "tcp");
+        let between = if one_host {
+            tcp
+        } else {
+            let efa = provider::providers()
+                .is_ok_and(|providers| providers.iter().any(|provider| provider.name == "efa"));
+            let everywhere = world.all_gather(&[u8::from(efa)])?.iter().all(|efa| efa == &[1]);
+            if everywhere { "efa".to_owned() } else { tcp }
+        };
+        Ok(Self { inside: "shm".to_owned(), between, hosts })
+    }
+
+    fn provider_of(&self, rank: usize, peer: usize) -> &str {
+        if self.hosts[rank] == self.hosts[peer] { &self.inside } else { &self.between }
+    }
+}
+
+impl Network {
+    /// Connects all ranks of `world`, which all call this with the same `wanted`: one provider for everything, or
+    /// none for shared memory inside a host and the best network between hosts.
+    pub(crate) fn open(world: &world::Handle, wanted: Option<&str>) -> Result<Self, Error> {
+        // A rank that fails tells the others, so every step is taken by all of them.
+        let library = Fabric::load().map_err(Error::from);
+        tell(world, library.as_ref().err())?;
+        let library = library?;
+        let plan = Plan::agree(library, world, wanted)?;
+        let (rank, size) = (world.rank(), world.size());
+
+        let mut needed: Vec<&str> = (0..size).map(|peer| plan.provider_of(rank, peer)).collect();
+        // Shared memory is polled first: it answers sooner.
+        needed.sort_by_key(|&name| name != "shm");
+        needed.dedup();
+        // A rank alone on its host has nobody to share memory with.
+        if plan.hosts.iter().filter(|&host| *host == plan.hosts[rank]).count() == 1 && size > 1 {
+            needed.retain(|&name| name != "shm");
+        }
+        let reach = if plan.hosts.iter().all(|host| *host == plan.hosts[rank]) {
+            Reach::Host
+        } else {
+            Reach::Network
+        };
+        let endpoints: Result<Vec<Endpoint>, Error> = needed
+            .iter()
+            .map(|name| Endpoint::open(library, name, reach, world.local_rank(), rank, size))
+            .collect();
+        tell(world, endpoints.as_ref().err())?;
+        let mut endpoints = endpoints?;
+
+        let mut routes = vec![None; size];
+        let mut names = vec![&plan.inside, &plan.between];
+        names.dedup();
+        for name in names {
+            let own = endpoints.iter().position(|endpoint| endpoint.provider() == name);
+            let address = own.map_or(&[][..], |own| endpoints[own].address());
+            let addresses = world.all_gather(address)?;
+            let inserted = own.map_or(Ok(()), |own| {
+                for (peer, address) in addresses.iter().enumerate() {
+                    if plan.provider_of(rank, peer) == name && !address.is_empty() {
+                        let address = endpoints[own].insert(peer, address)?;
+                        routes[peer] = Some(Route { endpoint: own, address });
+                    }
+                }
+                Ok(())
+            });
+            tell(world, inserted.as_ref().err())?;
+            inserted?;
+        }
+        // A rank alone on its host has no way to itself, and needs none.
+        let nowhere = Route { endpoint: 0, address: fabric_sys::FI_ADDR_NOTAVAIL };
+        let routes = routes.into_iter().map(|route| route.unwrap_or(nowhere)).collect();
+
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let crowded = world.local_size() > processors;
+        Ok(Self {
+            endpoints,
+            routes,
+            world: world.clone(),
+            rank,
+            polls_per_yield: if crowded { POLLS_PER_YIELD_CROWDED } else { POLLS_PER_YIELD },
+            idle: 0,
+        })
+    }
+
+    /// The providers and this rank's addresses, for people: `shm (copies), tcp at fi_sockaddr_in://10.0.0.7:40123`.
+    pub(crate) fn describe(&self) -> String {
+        let describe = |endpoint: &Endpoint| match (endpoint.provider(), shm::shm_protocol()) {
+            ("shm", shm::ShmProtocol::Copy) => "shm (copies)".to_owned(),
+            ("shm", shm::ShmProtocol::CrossMemoryAttach) => "shm (cross-memory attach)".to_owned(),
+            (provider, _) => format!("{provider} at {}", endpoint.address_text()),
+        };
+        self.endpoints.iter().map(describe).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Whether all messages go through memory that all ranks of the job share: the same answer on all ranks.
+    pub(crate) fn is_shared_memory(&self) -> bool {
+        self.endpoints.iter().all(|endpoint| endpoint.provider() == "shm")
+    }
+
+    fn route(&self, peer: usize) -> Route {
+        self.routes[peer]
+    }
+
+    /// An error of the network is most often another rank's end, which the world can name.
+    #[cold]
+    fn explain(&self, error: Error) -> Error {
+        match error {
+            Error::Call(_) => self.world.check().err().map_or(error, Error::from),
+            other => other,
+        }
+    }
+}
+
+/// Lets every rank know whether one of them has failed; that one's own error is for it to report.
+fn tell(world: &world::Handle, error: Option<&Error>) -> Result<(), Error> {
+    let text = error.map(ToString::to_string).unwrap_or_default();
+    let all = world.all_gather(text.as_bytes())?;
+    if error.is_some() {
+        return Ok(());
+    }
+    match all.iter().enumerate().find(|(_, text)| !text.is_empty()) {
+        None => Ok(()),
+        Some((rank, text)) => Err(Error::Peer { rank, problem: String::from_utf8_lossy(text).into_owned() }),
+    }
+}
+
+fn request(endpoint: usize, index: u32) -> Request {
+    Request(index << 1 | endpoint as u32)
+}
+
+impl Transport for Network {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.routes.len()
+    }
+
+    unsafe fn post_receive(
+        &mut self,
+        peer: usize,
+        tag: u64,
+        data: *mut u8,
+        len: usize,
+    ) -> Result<Request, Error> {
+        let Route { endpoint, address } = self.route(peer);
+        let world = &self.world;
+        let check = || world.check().map_err(Error::from);
+        // SAFETY: passed on to the caller.
+        let posted = unsafe { self.endpoints[endpoint].post_receive(peer, address, tag, data, len, &check) };
+        posted.map(|index| request(endpoint, index)).map_err(|error| self.explain(error))
+    }
+
+    unsafe fn post_send(
+        &mut self,
+        peer: usize,
+        tag: u64,
+        data: *const u8,
+        len: usize,
+    ) -> Result<Request, Error> {
+        let Route { endpoint, address } = self.route(peer);
+        let world = &self.world;
+        let check = || world.check().map_err(Error::from);
+        // SAFETY: passed on to the caller.
+        let posted = unsafe { self.endpoints[endpoint].post_send(peer, address, tag, data, len, &check) };
+        posted
+            .map(|index| index.map_or(COMPLETE, |index| request(endpoint, index)))
+            .map_err(|error| self.explain(error))
+    }
+
+    fn progress(&mut self) -> Result<(), Error> {
+        let mut moved = false;
+        for index in 0..self.endpoints.len() {
+            match self.endpoints[index].progress() {
+                Ok(any) => moved |= any,
+                Err(error) => return Err(self.explain(error)),
+            }
+        }
+        if moved {
+            self.idle = 0;
+            return Ok(());
+        }
+        self.idle = self.idle.wrapping_add(1);
+        if self.idle.is_multiple_of(self.polls_per_yield) {
+            std::thread::yield_now();
+        }
+        if self.idle.is_multiple_of(POLLS_PER_CHECK) {
+            self.world.check()?;
+        }
+        Ok(())
+    }
+
+    fn is_done(&mut self, request: Request) -> bool {
+        request == COMPLETE || self.endpoints[(request.0 & 1) as usize].is_done(request.0 >> 1)
+    }
+}
+
+#[cfg(test)]
+mod tests;

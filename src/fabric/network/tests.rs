@@ -1,0 +1,441 @@
+//! Ranks as threads and as processes (this test binary started again), over every provider of the machine's
+//! libfabric and of a newer one.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use std::{env, fs, thread};
+
+use super::*;
+use crate::world::World;
+
+const GIVE_UP: Duration = Duration::from_secs(60);
+const SIZES: [usize; 11] = [0, 1, 3, 128, 129, 4096, 4097, 65_536, 1 << 20, (1 << 20) + 1, 16 << 20];
+
+/// Ranks that meet in a folder: every message is a file.
+struct FolderWorld {
+    folder: PathBuf,
+    rank: usize,
+    size: usize,
+    step: AtomicUsize,
+}
+
+impl FolderWorld {
+    fn write(&self, name: &str, data: &[u8]) {
+        let draft = self.folder.join(format!("draft-{}", self.rank));
+        fs::write(&draft, data).unwrap();
+        fs::rename(draft, self.folder.join(name)).unwrap();
+    }
+
+    fn handle(folder: &Path, rank: usize, size: usize) -> world::Handle {
+        let world = Self { folder: folder.to_owned(), rank, size, step: AtomicUsize::new(0) };
+        world.write(&format!("pid-{rank}"), std::process::id().to_string().as_bytes());
+        let world: world::Handle = Arc::new(world);
+        world.barrier().unwrap();
+        world
+    }
+}
+
+impl World for FolderWorld {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+    fn size(&self) -> usize {
+        self.size
+    }
+    fn local_rank(&self) -> usize {
+        self.rank
+    }
+    fn local_size(&self) -> usize {
+        self.size
+    }
+    fn describe(&self) -> String {
+        format!("folder {}", self.folder.display())
+    }
+    fn barrier(&self) -> Result<(), world::Error> {
+        self.all_gather(&[]).map(|_| ())
+    }
+    fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, world::Error> {
+        let step = self.step.fetch_add(1, Ordering::Relaxed);
+        self.write(&format!("{step}-{}", self.rank), mine);
+        let start = Instant::now();
+        let read = |rank: usize| loop {
+            if let Ok(data) = fs::read(self.folder.join(format!("{step}-{rank}"))) {
+                return data;
+            }
+            assert!(start.elapsed() < GIVE_UP, "rank {rank} does not come");
+            thread::sleep(Duration::from_micros(200));
+        };
+        Ok((0..self.size).map(read).collect())
+    }
+    fn check(&self) -> Result<(), world::Error> {
+        for rank in 0..self.size {
+            let pid = fs::read_to_string(self.folder.join(format!("pid-{rank}"))).unwrap();
+            let status = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            if status.is_empty() || status.contains(") Z ") {
+                return Err(world::Error::RankFailed { rank, host: "here".into(), reason: "died".into() });
+            }
+        }
+        Ok(())
+    }
+    fn abort(&self, code: i32, message: &str) -> ! {
+        eprintln!("{message}");
+        std::process::exit(code)
+    }
+}
+
+fn new_folder() -> PathBuf {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let folder = env::temp_dir().join(format!("collectives-test-{}-{number}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+fn wait(network: &mut Network, requests: &[Request]) -> Result<(), Error> {
+    let start = Instant::now();
+    let mut pending = requests.to_vec();
+    loop {
+        pending.retain(|&request| !network.is_done(request));
+        if pending.is_empty() {
+            return Ok(());
+        }
+        network.progress()?;
+        assert!(start.elapsed() < GIVE_UP, "{} requests never complete", pending.len());
+    }
+}
+
+fn pattern(from: usize, to: usize, length: usize, salt: usize) -> Vec<u8> {
+    let mut state = (from * 31 + to * 17 + salt * 101 + length) as u64 | 1;
+    (0..length)
+        .map(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 56) as u8
+        })
+        .collect()
+}
+
+/// Every rank sends to every other at once, messages of all sizes.
+fn exchange(network: &mut Network) {
+    let (rank, size) = (network.rank(), network.size());
+    for (step, length) in SIZES.into_iter().enumerate() {
+        let peers: Vec<usize> = (0..size).filter(|&peer| peer != rank).collect();
+        let outgoing: Vec<Vec<u8>> = peers.iter().map(|&peer| pattern(rank, peer, length, 0)).collect();
+        let mut incoming: Vec<Vec<u8>> = peers.iter().map(|_| vec![0; length]).collect();
+        let mut requests = Vec::new();
+        for (&peer, buffer) in peers.iter().zip(&mut incoming) {
+            // SAFETY: the buffers live until all requests are complete, and a failure ends the process or test.
+            requests.push(unsafe {
+                network.post_receive(peer, step as u64, buffer.as_mut_ptr(), length).unwrap()
+            });
+        }
+        for (&peer, buffer) in peers.iter().zip(&outgoing) {
+            // SAFETY: as above.
+            requests.push(unsafe { network.post_send(peer, step as u64, buffer.as_ptr(), length).unwrap() });
+        }
+        wait(network, &requests).unwrap();
+        for (&peer, buffer) in peers.iter().zip(&incoming) {
+            assert!(
+                *buffer == pattern(peer, rank, length, 0),
+                "{length} bytes from rank {peer} arrived changed"
+            );
+        }
+    }
+    assert!(network.endpoints.iter().all(|endpoint| endpoint.in_flight() == 0));
+}
+
+/// Many messages in flight from rank 0 to rank 1, received in another order than they were sent.
+fn out_of_order(network: &mut Network) {
+    const COUNT: usize = 600;
+    const LENGTHS: [usize; 4] = [8, 200, 5000, 20_000];
+    let length = |tag: usize| LENGTHS[tag % LENGTHS.len()];
+    let order = |salt: usize| (0..COUNT).map(move |index| (index * 7 + salt) % COUNT);
+    match network.rank() {
+        0 => {
+            let messages: Vec<Vec<u8>> = (0..COUNT).map(|tag| pattern(0, 1, length(tag), tag)).collect();
+            let mut requests = Vec::new();
+            for tag in order(0) {
+                // SAFETY: the messages outlive the requests, which are waited for below.
+                requests.push(unsafe {
+                    network.post_send(1, tag as u64, messages[tag].as_ptr(), length(tag)).unwrap()
+                });
+            }
+            wait(network, &requests).unwrap();
+        }
+        1 => {
+            let mut buffers: Vec<Vec<u8>> = (0..COUNT).map(|tag| vec![0; length(tag)]).collect();
+            for half in [0, 1] {
+                let mut requests = Vec::new();
+                for tag in order(13).filter(|tag| tag % 2 == half) {
+                    let data = buffers[tag].as_mut_ptr();
+                    // SAFETY: the buffers outlive the requests, which are waited for below.
+                    requests.push(unsafe { network.post_receive(0, tag as u64, data, length(tag)).unwrap() });
+                }
+                wait(network, &requests).unwrap();
+            }
+            for (tag, buffer) in buffers.iter().enumerate() {
+                assert!(*buffer == pattern(0, 1, length(tag), tag), "message {tag} arrived changed");
+            }
+        }
+        _ => {}
+    }
+    network.world.barrier().unwrap();
+}
+
+/// Rank 0 sends fewer or more bytes than rank 1 expects.
+fn wrong_length(network: &mut Network, sent: usize, expected: usize) {
+    let mut buffer = vec![0_u8; sent.max(expected)];
+    if network.rank() == 0 {
+        // SAFETY: the network is closed before the buffer is dropped, or the request is complete.
+        let request = unsafe { network.post_send(1, 5, buffer.as_ptr(), sent).unwrap() };
+        // Whether the sender learns of it depends on the provider.
+        let _ = wait(network, &[request]);
+        network.world.barrier().unwrap();
+        return;
+    }
+    // SAFETY: as above.
+    let request = unsafe { network.post_receive(0, 5, buffer.as_mut_ptr(), expected).unwrap() };
+    let error = wait(network, &[request]).unwrap_err();
+    let Error::MessageLength { rank, peer, expected: wanted, received, .. } = &error else {
+        panic!("another error: {error}");
+    };
+    assert_eq!((*rank, *peer, *wanted), (1, 0, expected));
+    // A provider may say only that more came than fits.
+    assert!(*received == sent || (sent > expected && *received > expected), "{error}");
+    network.world.barrier().unwrap();
+}
+
+/// Rank 1 is killed while rank 0 waits for it.
+fn killed(network: &mut Network) {
+    // First a message both ways, so that there is a connection to break.
+    let mut byte = [0_u8; 1];
+    let peer = 1 - network.rank();
+    // SAFETY: the requests are waited for before `byte` ends.
+    let requests = unsafe {
+        [
+            network.post_receive(peer, 1, byte.as_mut_ptr(), 1).unwrap(),
+            network.post_send(peer, 1, [7_u8].as_ptr(), 1).unwrap(),
+        ]
+    };
+    wait(network, &requests).unwrap();
+    if network.rank() == 1 {
+        // SAFETY: ends this process.
+        unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+    }
+    let mut buffer = vec![0_u8; 1 << 20];
+    // SAFETY: the network is closed by the caller's end, after which nothing happens.
+    let error = unsafe {
+        let receive = network.post_receive(1, 2, buffer.as_mut_ptr(), 1 << 20);
+        receive.and_then(|receive| wait(network, &[receive])).unwrap_err()
+    };
+    assert!(matches!(&error, Error::World(world::Error::RankFailed { rank: 1, .. })), "{error}");
+    std::mem::forget(buffer);
+}
+
+/// An endpoint is closed with operations in flight, as after an error.
+fn closed_in_flight(network: &mut Network) {
+    let peer = 1 - network.rank();
+    let mut buffers = vec![vec![0_u8; 1 << 20]; 8];
+    for (tag, buffer) in buffers.iter_mut().enumerate() {
+        // SAFETY: the caller closes the network next; the buffers are given up.
+        unsafe {
+            if tag % 2 == network.rank() {
+                network.post_send(peer, tag as u64, buffer.as_ptr(), 1 << 20).unwrap();
+            } else if tag > 3 {
+                network.post_receive(peer, tag as u64, buffer.as_mut_ptr(), 1 << 20).unwrap();
+            }
+        }
+    }
+    network.progress().unwrap();
+    assert!(network.endpoints.iter().any(|endpoint| endpoint.in_flight() > 0));
+    std::mem::forget(buffers);
+}
+
+fn scenario(name: &str, network: &mut Network) {
+    match name {
+        "exchange" => exchange(network),
+        "out of order" => out_of_order(network),
+        "too short" => wrong_length(network, 40, 100),
+        "too short and long" => wrong_length(network, 40_000, 1 << 20),
+        "too long" => wrong_length(network, 100, 40),
+        "killed" => killed(network),
+        "closed in flight" => closed_in_flight(network),
+        other => panic!("no scenario {other}"),
+    }
+}
+
+fn in_threads(provider: Option<&str>, ranks: usize, name: &str) {
+    let folder = new_folder();
+    thread::scope(|scope| {
+        for rank in 0..ranks {
+            let folder = &folder;
+            scope.spawn(move || {
+                let world = FolderWorld::handle(folder, rank, ranks);
+                let mut network = Network::open(&world, provider).unwrap();
+                scenario(name, &mut network);
+                world.barrier().unwrap();
+            });
+        }
+    });
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn threads_exchange_messages_of_all_sizes() {
+    for (provider, ranks) in [(Some("shm"), 2), (Some("tcp"), 2), (None, 3), (Some("tcp"), 3)] {
+        in_threads(provider, ranks, "exchange");
+    }
+    assert_eq!(own_files_in_dev_shm(std::process::id()), Vec::<String>::new());
+}
+
+#[test]
+fn a_provider_that_is_not_there_is_named_with_those_that_are() {
+    let folder = new_folder();
+    let world = FolderWorld::handle(&folder, 0, 1);
+    let error = Network::open(&world, Some("nonsense")).err().unwrap().to_string();
+    assert!(error.starts_with("provider 'nonsense': libfabric "), "{error}");
+    assert!(error.contains("available: ") && error.contains("shm"), "{error}");
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn the_list_of_providers_has_shm_and_tcp() {
+    let providers = providers_by_name();
+    let tcp = provider::name_in(Fabric::load().unwrap(), "tcp");
+    assert!(providers.contains(&"shm".to_owned()) && providers.contains(&tcp), "{providers:?}");
+}
+
+fn providers_by_name() -> Vec<String> {
+    provider::providers().unwrap().into_iter().map(|provider| provider.name).collect()
+}
+
+/// The files of a process's endpoints that are still there.
+fn own_files_in_dev_shm(pid: u32) -> Vec<String> {
+    let own = format!("-{pid}-");
+    fs::read_dir("/dev/shm")
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .filter(|name| name.starts_with("collectives-") && name.contains(&own))
+        .collect()
+}
+
+/// Started again by the tests below, as one rank.
+#[test]
+#[ignore = "started by the other tests"]
+fn rank_in_a_process() {
+    let variable = |name: &str| env::var(format!("COLLECTIVES_TEST_{name}")).unwrap();
+    let (rank, size) = (variable("RANK").parse().unwrap(), variable("SIZE").parse().unwrap());
+    let world = FolderWorld::handle(Path::new(&variable("FOLDER")), rank, size);
+    let mut network = Network::open(&world, Some(&variable("PROVIDER"))).unwrap();
+    println!("{}", network.describe());
+    scenario(&variable("SCENARIO"), &mut network);
+    drop(network);
+    println!("rank {rank} is done");
+}
+
+/// A libfabric to run with: none for the installed one.
+fn libraries() -> Vec<Option<PathBuf>> {
+    let cache = env::var_os("XDG_CACHE_HOME")
+        .filter(|path| !path.is_empty())
+        .map_or_else(|| Path::new(&env::var_os("HOME").unwrap()).join(".cache"), PathBuf::from);
+    let mut libraries = vec![None];
+    for entry in fs::read_dir(cache.join("nccl-bench/libfabric")).into_iter().flatten() {
+        libraries.push(Some(entry.unwrap().path().join("libfabric.so.1")));
+    }
+    assert!(libraries.len() > 1, "no libfabric 2.x to test with: run `cargo xtask wheels fabric`");
+    libraries
+}
+
+fn in_processes(provider: &str, ranks: usize, name: &str, environment: &[(&str, &str)]) {
+    for library in libraries() {
+        let folder = new_folder();
+        let start = |rank: usize| -> Child {
+            let mut command = Command::new(env::current_exe().unwrap());
+            command
+                .args(["fabric::network::tests::rank_in_a_process", "--exact", "--ignored", "--nocapture"])
+                .env("COLLECTIVES_TEST_FOLDER", &folder)
+                .env("COLLECTIVES_TEST_RANK", rank.to_string())
+                .env("COLLECTIVES_TEST_SIZE", ranks.to_string())
+                .env("COLLECTIVES_TEST_PROVIDER", provider)
+                .env("COLLECTIVES_TEST_SCENARIO", name)
+                .envs(environment.iter().copied())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped());
+            if let Some(library) = &library {
+                command.env("FABRIC_LIBRARY", library);
+            }
+            command.spawn().unwrap()
+        };
+        let children: Vec<Child> = (0..ranks).map(start).collect();
+        let pids: Vec<u32> = children.iter().map(Child::id).collect();
+        let outputs: Vec<_> = children
+            .into_iter()
+            .map(|child| thread::spawn(move || child.wait_with_output().unwrap()))
+            .collect::<Vec<_>>()
+            .into_iter()
+            .map(|output| output.join().unwrap())
+            .collect();
+        let mut report = format!("{name} over {provider} with {library:?} {environment:?}\n");
+        for output in &outputs {
+            let (out, err) =
+                (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+            writeln!(report, "{}\n{out}{err}", output.status).unwrap();
+        }
+        for (rank, output) in outputs.iter().enumerate() {
+            let survives = name != "killed" || rank == 0;
+            assert_eq!(output.status.success(), survives, "{report}");
+            let done = String::from_utf8_lossy(&output.stdout).contains(&format!("rank {rank} is done"));
+            assert_eq!(done, survives, "{report}");
+        }
+        if name == "killed" {
+            shm::remove_leftovers();
+        }
+        for pid in pids {
+            assert_eq!(own_files_in_dev_shm(pid), Vec::<String>::new(), "{report}");
+        }
+        fs::remove_dir_all(folder).unwrap();
+    }
+}
+
+const CMA: &[(&str, &str)] = &[("FI_SHM_DISABLE_CMA", "0")];
+const COPIES: &[(&str, &str)] = &[("FI_SHM_DISABLE_CMA", "1")];
+
+#[test]
+fn processes_exchange_messages_of_all_sizes() {
+    in_processes("shm", 2, "exchange", COPIES);
+    in_processes("shm", 2, "exchange", CMA);
+    in_processes("shm", 4, "exchange", COPIES);
+    in_processes("tcp", 2, "exchange", &[]);
+    in_processes("tcp", 3, "exchange", &[]);
+}
+
+#[test]
+fn messages_are_received_in_any_order() {
+    in_processes("shm", 2, "out of order", COPIES);
+    in_processes("tcp", 2, "out of order", &[]);
+}
+
+#[test]
+fn a_wrong_length_is_reported_with_the_sender() {
+    for provider in ["shm", "tcp"] {
+        for name in ["too short", "too short and long", "too long"] {
+            in_processes(provider, 2, name, &[]);
+        }
+    }
+}
+
+#[test]
+fn a_killed_rank_ends_the_wait_of_the_others() {
+    in_processes("shm", 2, "killed", COPIES);
+    in_processes("tcp", 2, "killed", &[]);
+}
+
+#[test]
+fn endpoints_close_with_operations_in_flight() {
+    in_processes("shm", 2, "closed in flight", COPIES);
+    in_processes("shm", 2, "closed in flight", CMA);
+    in_processes("tcp", 2, "closed in flight", &[]);
+}

@@ -1,0 +1,216 @@
+//! Which of libfabric's providers can carry tagged messages between ranks.
+
+use std::ffi::{CStr, CString, c_char};
+use std::ptr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use fabric_sys::{Fabric, Version, fi_info};
+
+use super::error::{Error, Failure};
+
+/// A provider on this machine with reliable endpoints for tagged messages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Provider {
+    /// libfabric's name: `tcp`, `net`, `shm`, `efa`, `verbs;ofi_rxm`.
+    pub name: String,
+    /// The domains that it offers: network interfaces or devices.
+    pub domains: Vec<String>,
+    /// The longest message, in bytes.
+    pub longest_message: usize,
+    /// The longest message whose buffer can be used again at once, in bytes.
+    pub longest_inject: usize,
+}
+
+/// Lists the providers of the loaded libfabric that can carry tagged messages between ranks here.
+///
+/// Uses `fi_getinfo`.
+///
+/// # Errors
+/// [`Error::Library`] without a libfabric.
+pub fn providers() -> Result<Vec<Provider>, Error> {
+    let fabric = Fabric::load()?;
+    let list = match InfoList::get(fabric, None, None) {
+        Err(Error::Call(Failure { code: fabric_sys::FI_ENODATA, .. })) => return Ok(Vec::new()),
+        list => list?,
+    };
+    let mut providers: Vec<Provider> = Vec::new();
+    for info in list.iter() {
+        let (name, domain) = (info.provider(), info.domain());
+        match providers.iter_mut().find(|provider| provider.name == name) {
+            Some(provider) if provider.domains.contains(&domain) => {}
+            Some(provider) => provider.domains.push(domain),
+            None => providers.push(Provider {
+                name,
+                domains: vec![domain],
+                longest_message: info.longest_message(),
+                longest_inject: info.longest_inject(),
+            }),
+        }
+    }
+    Ok(providers)
+}
+
+/// What the loaded library calls a provider: the `tcp` of libfabric 1.18 is the `net` of 1.16 and 1.17, whose `tcp`
+/// is an older one without reliable endpoints of its own.
+pub(crate) fn name_in(fabric: &Fabric, provider: &str) -> String {
+    let renamed = Version::new(1, 18);
+    match provider {
+        "tcp" | "net" if fabric.version() < renamed => "net",
+        "tcp" | "net" => "tcp",
+        other => other,
+    }
+    .to_owned()
+}
+
+/// Held while providers are discovered and endpoints opened or closed: not all libraries do that in several threads.
+pub(crate) fn setup_lock() -> MutexGuard<'static, ()> {
+    static SETUP: Mutex<()> = Mutex::new(());
+    SETUP.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The list that `fi_getinfo` answers, best first.
+pub(crate) struct InfoList {
+    fabric: &'static Fabric,
+    first: *mut fi_info,
+}
+
+impl InfoList {
+    /// Asks for reliable endpoints for tagged messages, driven by one thread.
+    ///
+    /// `provider` is the library's name of one; `source` is the address to bind to.
+    pub(crate) fn get(
+        fabric: &'static Fabric,
+        provider: Option<&str>,
+        source: Option<&CStr>,
+    ) -> Result<Self, Error> {
+        let failure = |code: i32| {
+            Error::Call(Failure {
+                operation: "fi_getinfo",
+                provider: provider.unwrap_or("any provider").to_owned(),
+                peer: None,
+                code,
+                text: fabric.fi_strerror(code),
+            })
+        };
+        let name = provider.map(CString::new).transpose().map_err(|_| failure(fabric_sys::FI_EINVAL))?;
+        let _setup = setup_lock();
+        // SAFETY: null makes an empty entry.
+        let hints = Self { fabric, first: unsafe { fabric.fi_dupinfo(ptr::null()) } };
+        if hints.first.is_null() {
+            return Err(failure(fabric_sys::FI_ENOMEM));
+        }
+        // SAFETY: `fi_dupinfo` of null allocates the entry and all its attributes, of the library's own size; nobody
+        // else has them. The provider's name is libc's memory, as the library frees it.
+        unsafe {
+            let hints = hints.first;
+            (*hints).caps = fabric_sys::FI_TAGGED | fabric_sys::FI_DIRECTED_RECV;
+            (*hints).mode = fabric_sys::FI_CONTEXT | fabric_sys::FI_CONTEXT2;
+            (*(*hints).ep_attr).type_ = fabric_sys::FI_EP_RDM;
+            (*(*hints).tx_attr).msg_order = fabric_sys::FI_ORDER_SAS;
+            (*(*hints).rx_attr).msg_order = fabric_sys::FI_ORDER_SAS;
+            let domain = (*hints).domain_attr;
+            (*domain).threading = fabric_sys::FI_THREAD_DOMAIN;
+            (*domain).control_progress = fabric_sys::FI_PROGRESS_MANUAL;
+            (*domain).data_progress = fabric_sys::FI_PROGRESS_MANUAL;
+            (*domain).resource_mgmt = fabric_sys::FI_RM_ENABLED;
+            (*domain).av_type = fabric_sys::FI_AV_TABLE;
+            (*domain).mr_mode =
+                fabric_sys::FI_MR_VIRT_ADDR | fabric_sys::FI_MR_ALLOCATED | fabric_sys::FI_MR_PROV_KEY;
+            if let Some(name) = &name {
+                let copy = libc::strdup(name.as_ptr());
+                if copy.is_null() {
+                    return Err(failure(fabric_sys::FI_ENOMEM));
+                }
+                (*(*hints).fabric_attr).prov_name = copy;
+            }
+        }
+        let mut list = Self { fabric, first: ptr::null_mut() };
+        let (node, flags) = source.map_or((ptr::null(), 0), |node| (node.as_ptr(), fabric_sys::FI_SOURCE));
+        // SAFETY: the node is null or a text, the hints are the library's own, the result is writable.
+        let result = unsafe {
+            fabric.fi_getinfo(
+                fabric.api_version(),
+                node,
+                ptr::null(),
+                flags,
+                hints.first,
+                &raw mut list.first,
+            )
+        };
+        if result == 0 { Ok(list) } else { Err(failure(-result)) }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Info<'_>> {
+        let mut next = self.first;
+        std::iter::from_fn(move || {
+            let info = (!next.is_null()).then_some(Info { entry: next, list: std::marker::PhantomData })?;
+            // SAFETY: an entry of the list, which lives as long as `self`.
+            next = unsafe { (*next).next };
+            Some(info)
+        })
+    }
+}
+
+impl Drop for InfoList {
+    fn drop(&mut self) {
+        if !self.first.is_null() {
+            // SAFETY: the library's list, freed once.
+            unsafe { self.fabric.fi_freeinfo(self.first) };
+        }
+    }
+}
+
+/// One entry of a list.
+#[derive(Clone, Copy)]
+pub(crate) struct Info<'a> {
+    entry: *mut fi_info,
+    list: std::marker::PhantomData<&'a InfoList>,
+}
+
+impl Info<'_> {
+    /// For calls of the library; live as long as the list.
+    pub(crate) fn as_ptr(self) -> *mut fi_info {
+        self.entry
+    }
+
+    pub(crate) fn provider(self) -> String {
+        // SAFETY: the entry is live and its attributes are there; the name is null or a text.
+        unsafe { text((*(*self.entry).fabric_attr).prov_name) }
+    }
+
+    pub(crate) fn fabric_name(self) -> String {
+        // SAFETY: as for `provider`.
+        unsafe { text((*(*self.entry).fabric_attr).name) }
+    }
+
+    pub(crate) fn domain(self) -> String {
+        // SAFETY: as for `provider`.
+        unsafe { text((*(*self.entry).domain_attr).name) }
+    }
+
+    pub(crate) fn longest_message(self) -> usize {
+        // SAFETY: the entry is live and its attributes are there.
+        unsafe { (*(*self.entry).ep_attr).max_msg_size }
+    }
+
+    pub(crate) fn longest_inject(self) -> usize {
+        // SAFETY: as above.
+        unsafe { (*(*self.entry).tx_attr).inject_size }
+    }
+
+    /// How many operations may be in flight in each direction.
+    pub(crate) fn queue_sizes(self) -> (usize, usize) {
+        // SAFETY: as above.
+        unsafe { ((*(*self.entry).tx_attr).size, (*(*self.entry).rx_attr).size) }
+    }
+}
+
+/// # Safety
+/// `pointer` must be null or a text.
+unsafe fn text(pointer: *const c_char) -> String {
+    if pointer.is_null() {
+        return String::new();
+    }
+    // SAFETY: not null, so a text as the caller vouches.
+    unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned()
+}

@@ -1,0 +1,127 @@
+//! What the `shm` provider needs beside libfabric: names in `/dev/shm` and the choice of its copy protocol.
+
+use std::ffi::CString;
+use std::fs;
+use std::hash::{BuildHasher, RandomState};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+const FOLDER: &str = "/dev/shm";
+const PREFIX: &str = "collectives-";
+const VARIABLE: &str = "FI_SHM_DISABLE_CMA";
+
+/// How the `shm` provider moves long messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShmProtocol {
+    /// Both sides copy through shared memory (`FI_SHM_DISABLE_CMA=1`): two copies, on two processors at once.
+    Copy,
+    /// The receiver reads the sender's memory (cross-memory attach) where the kernel lets it: one copy.
+    CrossMemoryAttach,
+}
+
+/// Makes the `shm` provider copy long messages through shared memory, unless `FI_SHM_DISABLE_CMA` is set already.
+///
+/// In collectives both sides work at once, and then two processors that copy are faster than one that reads the
+/// other's memory; for one-way streams it is the other way round. libfabric reads this from the environment once,
+/// when providers are first looked at, so call this first thing in `main`, before any thread is started.
+///
+/// Returns what will be used. Changing the environment while there are other threads is undefined behaviour in C, so
+/// it is left as it is when there are any.
+pub fn prefer_shm_copies() -> ShmProtocol {
+    if std::env::var_os(VARIABLE).is_none() && has_one_thread() {
+        // SAFETY: this is the process's only thread, so nobody reads or writes the environment meanwhile.
+        unsafe { std::env::set_var(VARIABLE, "1") };
+    }
+    shm_protocol()
+}
+
+/// What the environment says about the protocol of `shm`.
+#[must_use]
+pub fn shm_protocol() -> ShmProtocol {
+    let value = std::env::var(VARIABLE).unwrap_or_default().to_ascii_lowercase();
+    match value.as_str() {
+        "1" | "yes" | "on" | "true" => ShmProtocol::Copy,
+        _ => ShmProtocol::CrossMemoryAttach,
+    }
+}
+
+fn has_one_thread() -> bool {
+    fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() == 1)
+}
+
+/// An address for an endpoint of this process that no other endpoint on the host has, now or later.
+///
+/// It is also the name of a file in `/dev/shm`: `collectives-<pid namespace>-<pid>-<random>`.
+pub(crate) fn new_address() -> Option<CString> {
+    let random = RandomState::new().hash_one(std::process::id());
+    CString::new(format!("fi_shm://{PREFIX}{}-{}-{random:016x}", pid_namespace(), std::process::id())).ok()
+}
+
+/// Removes what processes of this user that were killed have left in `/dev/shm`.
+///
+/// Only files with names from [`new_address`] are looked at, and only those of this pid namespace, as the processes
+/// of others cannot be seen to be alive.
+pub(crate) fn remove_leftovers() {
+    let own = format!("{PREFIX}{}-", pid_namespace());
+    // SAFETY: the function has no preconditions.
+    let user = unsafe { libc::geteuid() };
+    for entry in fs::read_dir(FOLDER).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|name| name.strip_prefix(&own)?.split('-').next()?.parse().ok());
+        let Some(pid) = pid.filter(|&pid: &i32| pid > 0) else { continue };
+        if is_gone(pid) && entry.metadata().is_ok_and(|metadata| metadata.uid() == user) {
+            // Another process may have removed it first, which is as good.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+fn is_gone(pid: i32) -> bool {
+    // SAFETY: signal 0 is not sent; it only asks whether the process exists.
+    let result = unsafe { libc::kill(pid, 0) };
+    result == -1 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
+}
+
+fn pid_namespace() -> u64 {
+    fs::metadata("/proc/self/ns/pid").map_or(0, |metadata| metadata.ino())
+}
+
+/// Names the shared memory that this process can reach: equal for two processes that can use `shm` together.
+pub(crate) fn host_identity() -> String {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let folder = fs::metadata(Path::new(FOLDER)).map_or(0, |metadata| metadata.dev());
+    // SAFETY: the function has no preconditions.
+    let user = unsafe { libc::geteuid() };
+    format!("{} {folder} {user}", boot.trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leftovers_of_dead_processes_go_and_others_stay() {
+        let dead = {
+            let mut child = std::process::Command::new("true").spawn().unwrap();
+            child.wait().unwrap();
+            child.id()
+        };
+        let path =
+            |pid: u32| Path::new(FOLDER).join(format!("{PREFIX}{}-{pid}-0123456789abcdef", pid_namespace()));
+        let foreign = Path::new(FOLDER).join(format!("{PREFIX}1-{dead}-0123456789abcdef"));
+        let own = path(std::process::id());
+        for file in [&path(dead), &own, &foreign] {
+            fs::write(file, "x").unwrap();
+        }
+        remove_leftovers();
+        assert!(!path(dead).exists());
+        assert!(own.exists() && foreign.exists());
+        fs::remove_file(own).unwrap();
+        fs::remove_file(foreign).unwrap();
+    }
+
+    #[test]
+    fn addresses_differ() {
+        assert_ne!(new_address(), new_address());
+    }
+}

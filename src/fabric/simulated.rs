@@ -1,0 +1,290 @@
+//! A network of threads for tests: messages from different peers arrive late and in any order, and every misuse of
+//! a buffer that is in flight is found.
+
+use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hasher};
+use std::slice;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use super::Error;
+use super::transport::{Request, Transport};
+
+const INJECT_SIZE: usize = 256;
+const GIVE_UP: Duration = Duration::from_secs(30);
+/// What a posted receive buffer is filled with, to see whether anyone touches it.
+const FILLING: u8 = 0xa5;
+
+/// All the queues, `from * size + to`.
+struct Network {
+    size: usize,
+    pairs: Vec<Mutex<Pair>>,
+    open: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Pair {
+    queue: VecDeque<Message>,
+    /// How many of the queue's messages have arrived.
+    arrived: usize,
+}
+
+struct Message {
+    tag: u64,
+    payload: Payload,
+}
+
+enum Payload {
+    Copied(Vec<u8>),
+    /// Read out of the sender's memory when it is received.
+    InPlace {
+        address: usize,
+        len: usize,
+        hash: u64,
+        done: Arc<AtomicBool>,
+    },
+}
+
+impl Payload {
+    fn len(&self) -> usize {
+        match self {
+            Self::Copied(data) => data.len(),
+            Self::InPlace { len, .. } => *len,
+        }
+    }
+}
+
+enum State {
+    Free,
+    Done,
+    Sending(Arc<AtomicBool>),
+    Receiving,
+}
+
+struct Receive {
+    request: usize,
+    peer: usize,
+    tag: u64,
+    data: *mut u8,
+    len: usize,
+}
+
+/// When a transport is to break.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Break {
+    Never,
+    Error { polls: u32 },
+    Panic { polls: u32 },
+}
+
+/// One rank's end of the simulated network.
+pub(crate) struct Simulated {
+    rank: usize,
+    network: Arc<Network>,
+    requests: Vec<State>,
+    receives: Vec<Receive>,
+    random: u64,
+    polls: u32,
+    pub(crate) breaks: Break,
+    last: Instant,
+    pub(crate) posted: Arc<AtomicUsize>,
+}
+
+// SAFETY: the pointers of posted receives are used by the thread that owns the transport.
+unsafe impl Send for Simulated {}
+
+/// The ends of a new network. `seed` decides what arrives when.
+pub(crate) fn network(size: usize, seed: u64) -> Vec<Simulated> {
+    let pairs = (0..size * size).map(|_| Mutex::default()).collect();
+    let network = Arc::new(Network { size, pairs, open: AtomicUsize::new(size) });
+    let end = |rank| Simulated {
+        rank,
+        network: Arc::clone(&network),
+        requests: Vec::new(),
+        receives: Vec::new(),
+        random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(rank as u64) | 1,
+        polls: 0,
+        breaks: Break::Never,
+        last: Instant::now(),
+        posted: Arc::default(),
+    };
+    (0..size).map(end).collect()
+}
+
+fn hash(data: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(data);
+    hasher.finish()
+}
+
+fn failure(problem: String) -> Error {
+    Error::Length { operation: "simulated network", problem }
+}
+
+impl Simulated {
+    /// How many ends of the network are open: to be asked through any end's network.
+    pub(crate) fn watch(&self) -> impl Fn() -> usize + Send + 'static {
+        let network = Arc::clone(&self.network);
+        move || network.open.load(Ordering::SeqCst)
+    }
+
+    fn random(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random
+    }
+
+    fn request(&mut self, state: State) -> Request {
+        let free = self.requests.iter().position(|state| matches!(state, State::Free));
+        let index = free.unwrap_or_else(|| {
+            self.requests.push(State::Free);
+            self.requests.len() - 1
+        });
+        self.requests[index] = state;
+        Request(u32::try_from(index).unwrap())
+    }
+
+    fn pair(&self, from: usize, to: usize) -> &Mutex<Pair> {
+        &self.network.pairs[from * self.network.size + to]
+    }
+
+    /// Lets a message from `peer` arrive, and completes the receives that it or an earlier one is for.
+    fn deliver(&mut self, peer: usize) -> Result<(), Error> {
+        let network = Arc::clone(&self.network);
+        let mut pair = network.pairs[peer * network.size + self.rank].lock().unwrap();
+        pair.arrived = (pair.arrived + 1).min(pair.queue.len());
+        let mut index = 0;
+        while index < self.receives.len() {
+            let receive = &self.receives[index];
+            let arrived = pair.arrived;
+            let matching = pair.queue.iter().take(arrived).position(|message| message.tag == receive.tag);
+            let Some(position) = matching.filter(|_| receive.peer == peer) else {
+                index += 1;
+                continue;
+            };
+            let message = pair.queue.remove(position).unwrap();
+            pair.arrived -= 1;
+            if message.payload.len() != receive.len {
+                let sent = message.payload.len();
+                return Err(failure(format!("{sent} bytes sent to a receive of {}", receive.len)));
+            }
+            // SAFETY: the poster keeps the memory valid and untouched until this is done.
+            let data = unsafe { slice::from_raw_parts_mut(receive.data, receive.len) };
+            assert!(data.iter().all(|&byte| byte == FILLING), "a posted receive buffer was changed");
+            match message.payload {
+                Payload::Copied(payload) => data.copy_from_slice(&payload),
+                Payload::InPlace { address, len, hash: before, done } => {
+                    // SAFETY: the sender keeps the memory valid and unchanged until it is done, and removes the
+                    // message, whose lock is held here, when it closes before.
+                    let payload = unsafe { slice::from_raw_parts(address as *const u8, len) };
+                    assert_eq!(hash(payload), before, "a posted send buffer was changed");
+                    data.copy_from_slice(payload);
+                    done.store(true, Ordering::SeqCst);
+                }
+            }
+            self.requests[receive.request] = State::Done;
+            self.receives.remove(index);
+            self.last = Instant::now();
+        }
+        Ok(())
+    }
+}
+
+impl Transport for Simulated {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.network.size
+    }
+
+    unsafe fn post_receive(
+        &mut self,
+        peer: usize,
+        tag: u64,
+        data: *mut u8,
+        len: usize,
+    ) -> Result<Request, Error> {
+        assert!(peer != self.rank && peer < self.network.size && len > 0);
+        self.posted.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: the memory is valid for `len` bytes, says the caller.
+        unsafe { data.write_bytes(FILLING, len) };
+        let request = self.request(State::Receiving);
+        self.receives.push(Receive { request: request.0 as usize, peer, tag, data, len });
+        self.last = Instant::now();
+        Ok(request)
+    }
+
+    unsafe fn post_send(
+        &mut self,
+        peer: usize,
+        tag: u64,
+        data: *const u8,
+        len: usize,
+    ) -> Result<Request, Error> {
+        assert!(peer != self.rank && peer < self.network.size && len > 0);
+        self.posted.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: the memory is valid for `len` bytes, says the caller.
+        let bytes = unsafe { slice::from_raw_parts(data, len) };
+        let (payload, state) = if len <= INJECT_SIZE {
+            (Payload::Copied(bytes.to_vec()), State::Done)
+        } else {
+            let done = Arc::new(AtomicBool::new(false));
+            let payload =
+                Payload::InPlace { address: data as usize, len, hash: hash(bytes), done: Arc::clone(&done) };
+            (payload, State::Sending(done))
+        };
+        self.pair(self.rank, peer).lock().unwrap().queue.push_back(Message { tag, payload });
+        self.last = Instant::now();
+        Ok(self.request(state))
+    }
+
+    fn progress(&mut self) -> Result<(), Error> {
+        self.polls += 1;
+        match self.breaks {
+            Break::Error { polls } if self.polls > polls => {
+                return Err(failure("broken on purpose".to_owned()));
+            }
+            Break::Panic { polls } if self.polls > polls => panic!("broken on purpose"),
+            _ => {}
+        }
+        if self.last.elapsed() > GIVE_UP {
+            return Err(failure("nothing arrived".to_owned()));
+        }
+        let random = self.random();
+        if random.is_multiple_of(4) {
+            std::thread::yield_now();
+            return Ok(());
+        }
+        self.deliver((random >> 8) as usize % self.network.size)
+    }
+
+    fn is_done(&mut self, request: Request) -> bool {
+        let state = &mut self.requests[request.0 as usize];
+        let done = match state {
+            State::Free => panic!("a request was asked after it was done"),
+            State::Done => true,
+            State::Sending(done) => done.load(Ordering::SeqCst),
+            State::Receiving => false,
+        };
+        if done {
+            *state = State::Free;
+        }
+        done
+    }
+}
+
+impl Drop for Simulated {
+    fn drop(&mut self) {
+        for peer in 0..self.network.size {
+            let mut pair = self.pair(self.rank, peer).lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let Pair { queue, arrived } = &mut *pair;
+            queue.retain(|message| matches!(message.payload, Payload::Copied(_)));
+            *arrived = (*arrived).min(queue.len());
+        }
+        self.network.open.fetch_sub(1, Ordering::SeqCst);
+    }
+}

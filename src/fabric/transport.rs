@@ -1,0 +1,36 @@
+//! What a collective needs from a network: tagged messages between ranks, completed by polling.
+
+use super::Error;
+
+/// A posted operation, valid until `Transport::is_done` has said so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Request(pub(crate) u32);
+
+/// Tagged messages between the ranks of one communicator. Used by one thread.
+pub(crate) trait Transport {
+    /// This rank, `0..size`.
+    fn rank(&self) -> usize;
+    /// How many ranks there are.
+    fn size(&self) -> usize;
+    /// Posts a receive of exactly `len` bytes from `peer` with `tag`.
+    /// # Safety: `data..data+len` stays valid and untouched until the request is done.
+    unsafe fn post_receive(
+        &mut self,
+        peer: usize,
+        tag: u64,
+        data: *mut u8,
+        len: usize,
+    ) -> Result<Request, Error>;
+    /// Posts a send. # Safety: `data..data+len` stays valid and unchanged until the request is done.
+    unsafe fn post_send(
+        &mut self,
+        peer: usize,
+        tag: u64,
+        data: *const u8,
+        len: usize,
+    ) -> Result<Request, Error>;
+    /// Polls for completions once; yields the processor now and then when nothing happens.
+    fn progress(&mut self) -> Result<(), Error>;
+    /// Whether `request` has completed; frees it when so (a request is asked at most once after it is done).
+    fn is_done(&mut self, request: Request) -> bool;
+}

@@ -1,0 +1,95 @@
+//! Programs that other wrappers accept and that read or write freed, foreign or mistyped memory: none compiles here.
+//! Numbers in names are those of the holes that they show.
+//!
+//! The first line of each program has the compiler's error codes that it must end with, and no others. Codes, and not
+//! whole messages, so that any compiler can run this.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // tests
+#![cfg(feature = "nccl")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::env;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use collectives::nccl::{AbortHandle, Communicator, Library, Memory, Pending};
+
+type Codes = BTreeSet<String>;
+
+/// Each program's name with the codes that it asks for.
+fn programs(folder: &Path) -> BTreeMap<String, Codes> {
+    let program = |entry: fs::DirEntry| {
+        let text = fs::read_to_string(entry.path()).unwrap();
+        let wanted = text.lines().next().unwrap().strip_prefix("// ").unwrap();
+        let codes = wanted.split(' ').filter(|&word| word != "compiles").map(str::to_owned).collect();
+        (entry.path().file_stem().unwrap().to_str().unwrap().to_owned(), codes)
+    };
+    fs::read_dir(folder).unwrap().map(|entry| program(entry.unwrap())).collect()
+}
+
+/// Each program's name with the codes of its errors; those that compile have none.
+fn compile(project: &Path, programs: &BTreeMap<String, Codes>) -> BTreeMap<String, Codes> {
+    let output = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()))
+        .args(["check", "--bins", "--keep-going", "--offline", "--message-format=json", "--quiet"])
+        .current_dir(project)
+        .env("CARGO_TARGET_DIR", Path::new(env!("CARGO_TARGET_TMPDIR")).join("nccl_holes"))
+        .env_remove("RUSTFLAGS")
+        .output()
+        .unwrap();
+    let mut found: BTreeMap<_, _> = programs.keys().map(|name| (name.clone(), Codes::new())).collect();
+    let mut compiled = BTreeSet::new();
+    for line in String::from_utf8(output.stdout).unwrap().lines() {
+        let message: serde_json::Value = serde_json::from_str(line).unwrap();
+        let name = message["target"]["name"].as_str().unwrap_or_default().to_owned();
+        if message["reason"] == "compiler-artifact" {
+            compiled.insert(name);
+        } else if let Some(code) = message["message"]["code"]["code"].as_str()
+            && message["message"]["level"] == "error"
+            && let Some(codes) = found.get_mut(&name)
+        {
+            codes.insert(code.to_owned());
+        }
+    }
+    for (name, codes) in &found {
+        let words = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(codes.is_empty(), compiled.contains(name), "{name}: {words}");
+    }
+    found
+}
+
+#[test]
+fn none_compiles() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folder = root.join("tests/nccl_holes");
+    let programs = programs(&folder);
+    assert!(programs.len() > 10 && programs["control"].is_empty());
+
+    let project = tempfile::tempdir().unwrap();
+    let mut manifest = format!(
+        "[package]\nname = \"nccl-holes\"\nversion = \"0.0.0\"\nedition = \"2024\"\n[workspace]\n[dependencies]\n\
+         collectives = {{ path = {root:?}, default-features = false, features = [\"nccl\", \"cuda-12000\"] }}\n\
+         cudarc = {{ version = \"0.19\", default-features = false, features = [\"std\", \"driver\", \
+         \"dynamic-loading\", \"f16\"] }}\n"
+    );
+    for name in programs.keys() {
+        let path = folder.join(name).with_extension("rs");
+        writeln!(manifest, "[[bin]]\nname = {name:?}\npath = {path:?}").unwrap();
+    }
+    fs::write(project.path().join("Cargo.toml"), manifest).unwrap();
+    fs::copy(root.join("Cargo.lock"), project.path().join("Cargo.lock")).unwrap();
+    assert_eq!(compile(project.path(), &programs), programs);
+}
+
+/// What hole 15 is about has a safe way: these move between threads, and the abort handle is shared by them.
+#[test]
+fn what_may_move_and_what_may_be_shared() {
+    fn moves<T: Send>() {}
+    fn is_shared<T: Send + Sync>() {}
+    moves::<Communicator>();
+    moves::<Pending>();
+    is_shared::<AbortHandle>();
+    is_shared::<Library>();
+    is_shared::<Memory>();
+}

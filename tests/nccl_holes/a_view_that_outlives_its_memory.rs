@@ -1,0 +1,12 @@
+// E0505
+
+use collectives::nccl::{Error, Memory};
+
+fn main() {}
+
+fn test(memory: Memory) -> Result<(), Error> {
+    let view = memory.slice::<f32>(0, 4)?;
+    drop(memory);
+    println!("{}", view.address());
+    Ok(())
+}

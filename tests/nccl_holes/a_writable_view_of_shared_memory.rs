@@ -1,0 +1,9 @@
+// E0596
+
+use collectives::nccl::{Error, Memory};
+
+fn main() {}
+
+fn test(memory: &Memory) -> Result<u64, Error> {
+    Ok(memory.slice_mut::<f32>(0, 4)?.address())
+}

@@ -1,0 +1,16 @@
+// E0277
+
+use collectives::ReduceOp::Sum;
+use collectives::nccl::{Communicator, Error, Library, group};
+use cudarc::driver::CudaSlice;
+
+fn main() {}
+
+fn test(library: Library, communicator: Communicator, mut a: CudaSlice<f32>) -> Result<(), Error> {
+    group(library, |group| {
+        std::thread::scope(|scope| {
+            scope.spawn(|| group.all_reduce_in_place(&communicator, &mut a, Sum));
+        });
+        Ok(())
+    })
+}

@@ -1,0 +1,14 @@
+// E0597
+
+use collectives::ReduceOp::Sum;
+use collectives::nccl::{Communicator, Error, Library, group};
+use cudarc::driver::CudaSlice;
+
+fn main() {}
+
+fn test(library: Library, communicator: Communicator, a: &CudaSlice<f32>) -> Result<(), Error> {
+    group(library, |group| {
+        let mut b = a.clone();
+        group.all_reduce(&communicator, a, &mut b, Sum)
+    })
+}

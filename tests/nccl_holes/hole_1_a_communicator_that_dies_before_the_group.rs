@@ -1,0 +1,15 @@
+// E0597 E0505
+
+use collectives::ReduceOp::Sum;
+use collectives::nccl::{Communicator, Error, Library, group};
+use cudarc::driver::CudaSlice;
+
+fn main() {}
+
+fn test(library: Library, communicator: Communicator, mut a: CudaSlice<f32>) -> Result<(), Error> {
+    group(library, |group| {
+        group.all_reduce_in_place(&communicator, &mut a, Sum)?;
+        drop(communicator);
+        Ok(())
+    })
+}

@@ -1,0 +1,15 @@
+// E0597 E0505
+
+use collectives::ReduceOp::Sum;
+use collectives::nccl::{Communicator, Error, Library, group};
+use cudarc::driver::CudaSlice;
+
+fn main() {}
+
+fn test(library: Library, communicator: Communicator, a: CudaSlice<f32>, mut b: CudaSlice<f32>) -> Result<(), Error> {
+    group(library, |group| {
+        group.all_reduce(&communicator, &a, &mut b, Sum)?;
+        drop(a);
+        Ok(())
+    })
+}

@@ -1,0 +1,16 @@
+// E0521
+
+use collectives::ReduceOp::Sum;
+use collectives::nccl::{Communicator, Error, Library, group};
+use cudarc::driver::CudaSlice;
+
+fn main() {}
+
+fn test(library: Library, communicator: Communicator, mut a: CudaSlice<f32>) -> Result<(), Error> {
+    let mut kept = None;
+    group(library, |group| {
+        kept = Some(group);
+        Ok(())
+    })?;
+    kept.unwrap().all_reduce_in_place(&communicator, &mut a, Sum)
+}

@@ -1,0 +1,11 @@
+// E0502
+
+use collectives::ReduceOp::Sum;
+use collectives::nccl::{Communicator, Error};
+use cudarc::driver::CudaSlice;
+
+fn main() {}
+
+fn test(communicator: &Communicator, a: &mut CudaSlice<f32>) -> Result<(), Error> {
+    communicator.all_reduce(a, a, Sum)
+}
