@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 static CLAIMED: AtomicBool = AtomicBool::new(false);
+static EXPLAINED: AtomicBool = AtomicBool::new(false);
 
 /// Returns for the first thread that ends the process; any other sleeps until the process has ended, so that one
 /// reason is printed and one exit code returned.
@@ -15,8 +16,20 @@ pub(super) fn claim() {
     }
 }
 
+/// Prints why the process ends, unless a reason has been printed already: what follows from it is not told again.
+pub(super) fn explain(line: &str) {
+    if !EXPLAINED.swap(true, Ordering::SeqCst) {
+        say(line);
+    }
+}
+
+/// Says that somebody else has printed why the process ends, as a panic does.
+pub(super) fn explained() {
+    EXPLAINED.store(true, Ordering::SeqCst);
+}
+
 /// Prints one line on standard error, whole, also when several processes share it.
-pub(super) fn say(line: &str) {
+fn say(line: &str) {
     let line = format!("{}\n", line.trim_end());
     // Nobody is left to be told that standard error is closed.
     let _ = std::io::stderr().write_all(line.as_bytes());

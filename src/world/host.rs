@@ -3,6 +3,7 @@
 use super::wire::MAX_NAME;
 use std::env;
 use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// A host as the ranks tell it to each other.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -34,6 +35,50 @@ fn name() -> String {
     } else {
         "unknown".to_owned()
     }
+}
+
+/// The addresses at which other hosts may reach this one: those of its interfaces that are up, but loopback and
+/// link-local ones. IPv4 comes first.
+#[cfg_attr(not(feature = "mpi"), expect(dead_code, reason = "ranks of other launchers know where to meet"))]
+pub(super) fn addresses() -> Vec<IpAddr> {
+    let mut first = std::ptr::null_mut();
+    // SAFETY: the pointer is valid for writes.
+    if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
+        return Vec::new();
+    }
+    let mut addresses = Vec::new();
+    let mut next = first;
+    // SAFETY: the list is valid until it is freed below, and each entry's pointer is null or leads to the next.
+    while let Some(interface) = unsafe { next.as_ref() } {
+        next = interface.ifa_next;
+        let up = interface.ifa_flags & (libc::IFF_UP as libc::c_uint) != 0;
+        if interface.ifa_addr.is_null() || !up {
+            continue;
+        }
+        // SAFETY: not null, so it is an address whose family says what it is; the casts follow the family, and an
+        // address need not be aligned for its own type.
+        let address = unsafe {
+            match i32::from(interface.ifa_addr.cast::<libc::sa_family_t>().read_unaligned()) {
+                libc::AF_INET => {
+                    let address = interface.ifa_addr.cast::<libc::sockaddr_in>().read_unaligned();
+                    Some(IpAddr::V4(Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr))))
+                }
+                libc::AF_INET6 => {
+                    let address = interface.ifa_addr.cast::<libc::sockaddr_in6>().read_unaligned();
+                    Some(IpAddr::V6(Ipv6Addr::from(address.sin6_addr.s6_addr)))
+                }
+                _ => None,
+            }
+        };
+        addresses.extend(address.filter(|address| match address {
+            IpAddr::V4(address) => !address.is_loopback() && !address.is_link_local(),
+            IpAddr::V6(address) => !address.is_loopback() && !address.is_unicast_link_local(),
+        }));
+    }
+    // SAFETY: the list came from `getifaddrs`, is freed once, and nothing refers to it any more.
+    unsafe { libc::freeifaddrs(first) };
+    addresses.sort_by_key(IpAddr::is_ipv6);
+    addresses
 }
 
 /// As much of a text as fits into the rendezvous' greeting.

@@ -165,11 +165,14 @@ pub enum OnFailure {
     /// Every operation of the world returns [`Error::RankFailed`]; nothing else.
     #[default]
     Report,
-    /// As `Report`, and one second later the process ends with one line on standard error that names the rank and
-    /// with exit code 1, or the code given to [`World::abort`]. For a process that can be stuck in a call to a
-    /// GPU or a network that the failed rank will never answer.
+    /// As `Report`; one line on standard error names the rank, and one second later the process ends, with exit
+    /// code 1 or the code given to [`World::abort`]. For a process that can be stuck in a call to a GPU or a network
+    /// that the failed rank will never answer.
     Exit,
 }
+
+/// A way to join a world.
+pub type Join = fn(&Options) -> Result<Handle, Error>;
 
 /// How to join a world.
 #[derive(Clone, Debug)]
@@ -188,7 +191,7 @@ pub struct Options {
     pub on_failure: OnFailure,
     /// How to join the ranks of an MPI launcher: `Some(world::mpi)` in a program built with the feature `mpi`. A
     /// program that does not name that function does not link the MPI library, whatever its features.
-    pub join_mpi: Option<fn() -> Result<Handle, Error>>,
+    pub join_mpi: Option<Join>,
 }
 
 impl Default for Options {
@@ -274,5 +277,5 @@ fn join_mpi(options: &Options, started: Started) -> Result<Handle, Error> {
              let the ranks meet over TCP (--world tcp)"
         ))
     })?;
-    join()
+    join(options)
 }

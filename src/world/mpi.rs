@@ -1,28 +1,39 @@
 //! A world of the ranks of an MPI launcher.
 
 use super::gate::lock;
+use super::host::{addresses, host};
 use super::launcher::Started;
-use super::{Error, Handle, World, ending, host};
+use super::tcp::{self, Tcp};
+use super::{Error, Handle, Options, Place, World, ending, rendezvous};
 use mpi::Threading;
 use mpi::datatype::PartitionMut;
 use mpi::environment::Universe;
 use mpi::topology::{Communicator, SimpleCommunicator};
 use mpi::traits::CommunicatorCollectives;
 use std::mem::ManuallyDrop;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
+
+/// How long the ranks may take to connect for watching each other; without it the world works all the same.
+const CONNECTING: Duration = Duration::from_secs(10);
 
 /// Initialises MPI and joins its `MPI_COMM_WORLD`. Once per process: MPI cannot be initialised again.
 ///
+/// MPI itself does not say which rank has failed, and waits for ever for one that hangs. So the ranks also watch each
+/// other over TCP, as those of [`tcp`](super::tcp) do, and [`Options::on_failure`] and [`Options::dead_after`] hold
+/// here too; only a thread that waits inside MPI is not freed by [`OnFailure::Report`](super::OnFailure::Report).
+/// Where rank 0's host takes no connections from the others, the world goes without; a warning says so.
+///
 /// MPI is finalised when the last handle is dropped; not after a panic or [`World::abort`], when it could wait for
-/// ever. A process that ends without leaving makes the launcher end the others. The library itself does not
-/// notice a rank that hangs, so [`World::check`] always says that all is well.
+/// ever. A process that ends without leaving makes the launcher end the others.
 ///
 /// # Errors
 /// When MPI is initialised already or cannot be called from several threads in turn, and when the launcher started
 /// more processes than the MPI library sees: it then belongs to another MPI, and every process believes that it is
 /// rank 0 of 1.
-pub fn mpi() -> Result<Handle, Error> {
+pub fn mpi(options: &Options) -> Result<Handle, Error> {
     let started = Started::detect();
     let Some((universe, threading)) = ::mpi::initialize_with_threading(Threading::Serialized) else {
         return Err(Error::Launcher(
@@ -43,10 +54,15 @@ pub fn mpi() -> Result<Handle, Error> {
     let (local_rank, local_size) = (index(here.rank()), index(here.size()));
     drop(here);
     let universe = ManuallyDrop::new(universe);
-    Ok(Arc::new(Mpi { universe, call: Mutex::new(()), rank, size, local_rank, local_size, name }))
+    let mut joined =
+        Mpi { watch: None, universe, call: Mutex::new(()), rank, size, local_rank, local_size, name };
+    joined.watch = joined.watch(options)?;
+    Ok(Arc::new(joined))
 }
 
 struct Mpi {
+    /// Notices ranks that fail. Dropped before MPI is finalised, so that a rank that waits there is not missed.
+    watch: Option<Tcp>,
     universe: ManuallyDrop<Universe>,
     /// Held by the thread that calls MPI: its threads may do so in turn only.
     call: Mutex<()>,
@@ -60,6 +76,52 @@ struct Mpi {
 impl Mpi {
     fn world(&self) -> SimpleCommunicator {
         self.universe.world()
+    }
+
+    /// Connects the ranks, at an address of rank 0 that MPI tells the others.
+    fn watch(&self, options: &Options) -> Result<Option<Tcp>, Error> {
+        if self.size == 1 {
+            return Ok(None);
+        }
+        let mut place = Place {
+            rank: self.rank,
+            size: self.size,
+            hosts: Vec::new(),
+            ports: vec![0],
+            key: String::new(),
+            local: None,
+        };
+        let mut listener = None;
+        let mut told = Vec::new();
+        if self.rank == 0 {
+            let host = host();
+            if self.local_size == self.size {
+                place.hosts.push(Ipv4Addr::LOCALHOST.to_string());
+            }
+            listener = rendezvous::listen(&place).ok();
+            if place.hosts.is_empty() {
+                place.hosts.push(host.name.clone());
+                place.hosts.extend(addresses().iter().map(IpAddr::to_string));
+            }
+            let port = listener.as_ref().and_then(|listener| Some(listener.local_addr().ok()?.port()));
+            told.push(port.unwrap_or(0).to_string());
+            told.push(format!("mpi {} {}", host.name, std::process::id()));
+            told.append(&mut place.hosts);
+        }
+        let told = self.all_gather(told.join("\n").as_bytes())?.into_iter().next().unwrap_or_default();
+        let told = String::from_utf8_lossy(&told).into_owned();
+        let mut told = told.lines().map(str::to_owned);
+        let port = told.next().and_then(|port| port.parse().ok()).unwrap_or(0);
+        if port == 0 {
+            // Rank 0 cannot listen, and all know it.
+            tracing::warn!("rank 0 cannot listen, so nobody notices a rank that hangs");
+            return Ok(None);
+        }
+        (place.ports, place.key, place.hosts) = (vec![port], told.next().unwrap_or_default(), told.collect());
+        let options = Options { timeout: options.timeout.min(CONNECTING), ..options.clone() };
+        Ok(tcp::join(&place, &options, listener)
+            .inspect_err(|error| tracing::warn!("nobody notices a rank that hangs: {error}"))
+            .ok())
     }
 }
 
@@ -155,13 +217,16 @@ impl World for Mpi {
     }
 
     fn check(&self) -> Result<(), Error> {
-        Ok(())
+        self.watch.as_ref().map_or(Ok(()), Tcp::check)
     }
 
     /// `MPI_Abort`. Called without waiting for a thread that is inside MPI, since that may be what hangs.
     fn abort(&self, code: i32, message: &str) -> ! {
         ending::claim();
-        ending::say(&format!("rank {} on host {}: {message}", self.rank, host().name));
+        ending::explain(&format!("rank {} on host {}: {message}", self.rank, host().name));
+        if let Some(watch) = &self.watch {
+            watch.shared.last_words(code, &format!("aborted with exit code {code}: {message}"));
+        }
         self.world().abort(code)
     }
 }
@@ -172,8 +237,11 @@ const PANICKED: i32 = 101;
 impl Drop for Mpi {
     fn drop(&mut self) {
         if thread::panicking() {
+            // Dropped while panicking, it tells the others.
+            self.watch = None;
             self.world().abort(PANICKED)
         }
+        self.watch = None;
         // SAFETY: the universe is not used again: this is the one place that drops it, and `self` ends here.
         unsafe { ManuallyDrop::drop(&mut self.universe) };
     }

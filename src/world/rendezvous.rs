@@ -20,6 +20,8 @@ const GREETING: Duration = Duration::from_secs(5);
 const SEARCHING: Duration = Duration::from_secs(2);
 /// How many connections may be about to say their greeting; the oldest goes when there is one more.
 const MOST_PENDING: usize = 256;
+/// Descriptors for everything else that a process does: files, GPUs, a network.
+const OTHER_DESCRIPTORS: usize = 512;
 /// How much longer than rank 0 the others wait, so that they hear from it which ranks are missing.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -32,17 +34,18 @@ pub(super) struct Met {
     pub(super) address: String,
 }
 
-/// Finds all ranks of a job.
+/// Finds all ranks of a job. Rank 0 may be listening already.
 ///
 /// # Errors
 /// When the deadline has come; the error names the missing ranks, or what was tried.
-pub(super) fn meet(place: &Place, options: &Options) -> Result<Met, Error> {
+pub(super) fn meet(place: &Place, options: &Options, listener: Option<TcpListener>) -> Result<Met, Error> {
     let local =
         place.local.and_then(|(rank, size)| Some((u32::try_from(rank).ok()?, u32::try_from(size).ok()?)));
     let member = Member { host: host(), local };
     let deadline = Instant::now() + options.timeout;
     if place.rank == 0 {
-        receive(place, member, options.timeout, deadline)
+        let listener = listener.map_or_else(|| listen(place), Ok)?;
+        receive(place, &listener, member, options.timeout, deadline)
     } else {
         join(place, member, options.timeout, deadline)
     }
@@ -90,7 +93,11 @@ struct Reception<'a> {
     last_refusal: String,
 }
 
-fn listen(place: &Place) -> Result<TcpListener, Error> {
+/// Listens where rank 0 of this job should, on the first of its ports that is free.
+///
+/// # Errors
+/// When none is.
+pub(super) fn listen(place: &Place) -> Result<TcpListener, Error> {
     let loopback = |name: &str| match name.parse::<IpAddr>() {
         Ok(address) => address.is_loopback().then_some(address),
         Err(_) => name.eq_ignore_ascii_case("localhost").then_some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
@@ -128,8 +135,27 @@ fn listen(place: &Place) -> Result<TcpListener, Error> {
     )))
 }
 
-fn receive(place: &Place, member: Member, timeout: Duration, deadline: Instant) -> Result<Met, Error> {
-    let listener = listen(place)?;
+/// Lets this process have a connection to each of `size` ranks, and some more, where its hard limit allows it.
+fn allow_descriptors(size: usize) {
+    let needed = (size + MOST_PENDING + OTHER_DESCRIPTORS) as libc::rlim_t;
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the limit is valid for writes.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0;
+    if known && limit.rlim_cur < needed && limit.rlim_cur < limit.rlim_max {
+        limit.rlim_cur = needed.min(limit.rlim_max);
+        // SAFETY: the limit is valid for reads. When it cannot be raised, accepting a connection will say so.
+        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+    }
+}
+
+fn receive(
+    place: &Place,
+    listener: &TcpListener,
+    member: Member,
+    timeout: Duration,
+    deadline: Instant,
+) -> Result<Met, Error> {
+    allow_descriptors(place.size);
     let port = listener.local_addr().map_or(0, |address| address.port());
     let address = written(place.hosts.first().map_or("", String::as_str), port);
     let mut reception = Reception {
@@ -150,7 +176,7 @@ fn receive(place: &Place, member: Member, timeout: Duration, deadline: Instant) 
             }
             return Err(Error::Rendezvous(message));
         }
-        reception.serve(&listener, deadline - now).map_err(|error| {
+        reception.serve(listener, deadline - now).map_err(|error| {
             Error::Rendezvous(format!("rank 0 cannot wait for connections at {address}: {error}"))
         })?;
     }

@@ -17,13 +17,13 @@ use std::time::{Duration, Instant};
 
 /// How long a process has to end by itself after a failure, before it is ended ([`OnFailure::Exit`]).
 const GRACE: Duration = Duration::from_secs(1);
-/// How long a world that is dropped waits for the others to have heard of it.
-const FAREWELL: Duration = Duration::from_secs(1);
+/// How long a world that is dropped waits for others that do not take what was sent to them, or do not take leave.
+const FAREWELL: Duration = Duration::from_secs(3);
 /// When this thread runs so much later than it should, the machine or the process stood still, and silence says
 /// nothing about the others.
 const LATE: Duration = Duration::from_secs(2);
-/// How much is read from one connection before the others have their turn, in bytes.
-const MOST_AT_ONCE: usize = 4 << 20;
+/// How much is read from or written to one connection before the others have their turn, in bytes.
+const MOST_AT_ONCE: usize = 1 << 20;
 
 /// A connection to another rank. Sending never blocks: what does not fit waits in a queue.
 pub(super) struct Connection {
@@ -61,10 +61,22 @@ impl Connection {
         self.drain(&mut lock(&self.queue))
     }
 
+    /// How much is queued, in frames and bytes of the first that have been sent: changes when something is sent.
+    fn backlog(&self) -> (usize, usize) {
+        let queue = lock(&self.queue);
+        (queue.frames.len(), queue.sent)
+    }
+
     fn drain(&self, queue: &mut Queue) -> bool {
+        let mut total = 0;
         while let Some(first) = queue.frames.front() {
-            match (&self.stream).write(&first[queue.sent..]) {
+            if total >= MOST_AT_ONCE {
+                return false;
+            }
+            let end = first.len().min(queue.sent + MOST_AT_ONCE);
+            match (&self.stream).write(&first[queue.sent..end]) {
                 Ok(count) => {
+                    total += count;
                     queue.sent += count;
                     if queue.sent == first.len() {
                         queue.frames.pop_front();
@@ -126,24 +138,39 @@ pub(super) fn run(shared: &Shared, woken: &UnixStream, frames: Vec<Frames>) {
     let mut next_heartbeat = start;
     let mut exit_at = None;
     let mut closed_by = None;
+    let mut farewell = Vec::new();
     loop {
         let now = Instant::now();
-        if exit_at.is_none() && shared.options.on_failure == OnFailure::Exit && shared.failure().is_some() {
+        if let Some(failure) = shared.failure()
+            && shared.options.on_failure == OnFailure::Exit
+            && exit_at.is_none()
+        {
+            ending::explain(&format!("{}; rank {} ends with it", failure.error, shared.rank));
             exit_at = Some(now + GRACE);
         }
         if closed_by.is_none() && shared.closing.load(Ordering::SeqCst) {
             closed_by = Some(now + FAREWELL);
             shared.broadcast(&Frame::Goodbye);
         }
-        let all_closed = lines.iter().all(|line| !line.connection.is_open());
-        if closed_by.is_some_and(|by| all_closed || now >= by) {
-            return;
+        if let Some(by) = &mut closed_by {
+            let left: Vec<(usize, usize)> = lines
+                .iter()
+                .filter(|line| line.connection.is_open())
+                .map(|line| line.connection.backlog())
+                .collect();
+            // Whoever still takes its share of a long all_gather gets all of it.
+            if left != farewell {
+                *by = now + FAREWELL;
+                farewell = left;
+            }
+            if farewell.is_empty() || now >= *by {
+                return;
+            }
         }
         if let (Some(at), Some(failure)) = (exit_at, shared.failure())
             && now >= at
         {
             ending::claim();
-            ending::say(&format!("{}; rank {} ends with it", failure.error, shared.rank));
             ending::exit(failure.code);
         }
         if now >= next_heartbeat {
@@ -174,7 +201,8 @@ pub(super) fn run(shared: &Shared, woken: &UnixStream, frames: Vec<Frames>) {
             let mut woken = woken;
             while woken.read(&mut buffer).is_ok_and(|count| count > 0) {}
         }
-        let late = Instant::now() > until + LATE;
+        let polled = Instant::now();
+        let late = polled > until + LATE;
         for (line, number) in lines.iter_mut().zip(waiting) {
             let Some(number) = number else { continue };
             if poll.writable(number) {
@@ -183,12 +211,12 @@ pub(super) fn run(shared: &Shared, woken: &UnixStream, frames: Vec<Frames>) {
             if poll.readable(number) {
                 read(shared, line, &mut buffer);
             }
-            let now = Instant::now();
             if late {
-                line.heard = now;
+                line.heard = polled;
             }
             let Some(dead_after) = shared.options.dead_after else { continue };
-            if line.connection.is_open() && now - line.heard > dead_after {
+            // What came while others were served is read next time: only what had not come by now is missing.
+            if line.connection.is_open() && polled.saturating_duration_since(line.heard) > dead_after {
                 let reason = format!("died: nothing was heard from it for {} s", dead_after.as_secs_f64());
                 shared.fail(shared.rank_failed(line.rank, reason), 1);
                 line.connection.flush();
@@ -216,7 +244,10 @@ fn read(shared: &Shared, line: &mut Line<'_>, buffer: &mut [u8]) {
             Err(error) => format!("died: its connection failed ({error})"),
         };
         line.connection.close();
-        shared.fail(shared.rank_failed(line.rank, reason), 1);
+        // The answer to a farewell is the end of the connection.
+        if !shared.closing.load(Ordering::SeqCst) {
+            shared.fail(shared.rank_failed(line.rank, reason), 1);
+        }
     }
 }
 

@@ -46,7 +46,7 @@ impl World for Single {
 
     fn abort(&self, code: i32, message: &str) -> ! {
         ending::claim();
-        ending::say(message);
+        ending::explain(message);
         ending::exit(code)
     }
 }

@@ -7,6 +7,7 @@ use super::service::{self, Connection};
 use super::wire::{Frame, MAX_FRAME, MAX_MESSAGE, Member, pack, unpack};
 use super::{Error, Handle, Options, Place, World, ending, single};
 use std::io::{self, Write};
+use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -30,7 +31,12 @@ pub fn tcp(place: Place, options: &Options) -> Result<Handle, Error> {
     if place.size == 1 {
         return Ok(single());
     }
-    let Met { members, connections, address } = rendezvous::meet(&place, options)?;
+    Ok(Arc::new(join(&place, options, None)?))
+}
+
+/// Meets the ranks of a job; rank 0 may be listening already.
+pub(super) fn join(place: &Place, options: &Options, listener: Option<TcpListener>) -> Result<Tcp, Error> {
+    let Met { members, connections, address } = rendezvous::meet(place, options, listener)?;
     let failed = |error: io::Error| {
         Error::Rendezvous(format!("rank {} cannot serve its connections: {error}", place.rank))
     };
@@ -79,7 +85,7 @@ pub fn tcp(place: Place, options: &Options) -> Result<Handle, Error> {
         .map_err(failed)?;
     let spin = local_size <= gate::cores();
     let description = format!("TCP rendezvous at {address}");
-    Ok(Arc::new(Tcp { shared, local_rank, local_size, spin, description, service: Some(service) }))
+    Ok(Tcp { shared, local_rank, local_size, spin, description, service: Some(service) })
 }
 
 /// A rank's number among those of its host, and how many these are: as its launcher said, or counted by rank when
@@ -304,7 +310,7 @@ impl Shared {
     }
 
     /// Tells all others that this rank ends the job, for as long as it takes them to hear it, at most a second.
-    fn last_words(&self, code: i32, reason: &str) {
+    pub(super) fn last_words(&self, code: i32, reason: &str) {
         if self.rank == 0 {
             self.broadcast(&Frame::Failed(code, self.rank_failed(0, reason)));
         } else {
@@ -320,8 +326,8 @@ impl Shared {
 }
 
 /// One rank's end of the star.
-struct Tcp {
-    shared: Arc<Shared>,
+pub(super) struct Tcp {
+    pub(super) shared: Arc<Shared>,
     local_rank: usize,
     local_size: usize,
     /// Whether there is a core for each rank of this host.
@@ -374,7 +380,7 @@ impl World for Tcp {
         ending::claim();
         let Shared { rank, members, .. } = &*self.shared;
         let host = members.get(*rank).map_or("unknown", |member| &member.host.name);
-        ending::say(&format!("rank {rank} on host {host}: {message}"));
+        ending::explain(&format!("rank {rank} on host {host}: {message}"));
         self.shared.last_words(code, &format!("aborted with exit code {code}: {message}"));
         ending::exit(code)
     }
@@ -386,6 +392,7 @@ const PANICKED: i32 = 101;
 impl Drop for Tcp {
     fn drop(&mut self) {
         if thread::panicking() {
+            ending::explained();
             self.shared.last_words(PANICKED, "died: it panicked");
         }
         self.shared.closing.store(true, Ordering::SeqCst);

@@ -3,6 +3,7 @@
 use crate::job::{Ended, assert_barriers_hold, command, free_port, soon, start};
 use std::env;
 use std::process::Command;
+use tempfile::TempDir;
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
     ("mpi::ranks_meet_wait_and_gather", ranks_meet_wait_and_gather),
@@ -10,6 +11,8 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("mpi::an_abort_ends_all", an_abort_ends_all),
     ("mpi::a_panic_ends_all", a_panic_ends_all),
     ("mpi::a_killed_rank_takes_the_others_down", a_killed_rank_takes_the_others_down),
+    ("mpi::a_stopped_rank_takes_the_others_down", a_stopped_rank_takes_the_others_down),
+    ("mpi::a_failure_is_reported_by_check", a_failure_is_reported_by_check),
     ("mpi::another_mpis_launcher_is_detected", another_mpis_launcher_is_detected),
     ("mpi::tcp_works_under_its_launcher", tcp_works_under_its_launcher),
 ];
@@ -24,19 +27,23 @@ fn launcher(own: bool) -> &'static str {
     if open_mpi() == own { "mpirun.openmpi" } else { "mpirun.mpich" }
 }
 
-fn under(launcher: &str, count: usize, steps: &str) -> Command {
+/// With a folder of its own: launchers of Open MPI that start at the same time fall over each other's in `/tmp`.
+fn under(launcher: &str, count: usize, steps: &str) -> (Command, TempDir) {
+    let folder = tempfile::tempdir().unwrap();
     let mut command = command(launcher);
+    command.env("TMPDIR", folder.path());
     command.args(["-np", &count.to_string()]);
     if launcher.ends_with("openmpi") {
         command.arg("--oversubscribe");
         command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
     }
     command.arg(env::current_exe().unwrap()).env("WORLD_STEPS", steps);
-    command
+    (command, folder)
 }
 
 fn run(count: usize, steps: &str) -> Ended {
-    start(under(launcher(true), count, steps)).ended(soon())
+    let (command, _folder) = under(launcher(true), count, steps);
+    start(command).ended(soon())
 }
 
 fn ranks_meet_wait_and_gather() {
@@ -64,7 +71,7 @@ fn threads_of_its_processes_meet() {
 }
 
 fn an_abort_ends_all() {
-    let ended = run(2, "barriers:1 abort@1:42 stuck");
+    let ended = run(2, "exit-on-failure barriers:1 abort@1:42 stuck");
     assert_eq!(ended.code, Some(42), "{ended:?}");
     assert!(ended.stderr.contains("rank 1 on host "), "{ended:?}");
     assert!(ended.stderr.contains(": the test wants it"), "{ended:?}");
@@ -76,12 +83,28 @@ fn a_panic_ends_all() {
 }
 
 fn a_killed_rank_takes_the_others_down() {
-    let ended = run(3, "barriers:1 kill@1 stuck");
+    let ended = run(3, "exit-on-failure barriers:1 kill@1 stuck");
     assert_ne!(ended.code, Some(0), "{ended:?}");
+    // Open MPI names it, too, and may be faster.
+    assert!(ended.stderr.contains("rank 1 "), "{ended:?}");
+}
+
+fn a_stopped_rank_takes_the_others_down() {
+    let ended = run(3, "exit-on-failure barriers:1 stop@1 stuck");
+    assert_ne!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.stderr.contains("rank 1 on host "), "{ended:?}");
+    assert!(ended.stderr.contains("nothing was heard from it for 8 s"), "{ended:?}");
+}
+
+fn a_failure_is_reported_by_check() {
+    let ended = run(2, "barriers:1 stop@1 check-until-failed");
+    assert_eq!(ended.code, Some(3), "{ended:?}");
+    assert!(ended.stderr.contains("error: rank 1 on host "), "{ended:?}");
 }
 
 fn another_mpis_launcher_is_detected() {
-    let ended = start(under(launcher(false), 2, "kind:mpi print")).ended(soon());
+    let (command, _folder) = under(launcher(false), 2, "kind:mpi print");
+    let ended = start(command).ended(soon());
     assert_ne!(ended.code, Some(0), "{ended:?}");
     let (theirs, ours) =
         if open_mpi() { ("MPICH's mpiexec", "Open MPI") } else { ("Open MPI's mpirun", "MPICH") };
@@ -94,7 +117,7 @@ fn another_mpis_launcher_is_detected() {
 fn tcp_works_under_its_launcher() {
     for own in [true, false] {
         for address in [None, Some(format!("127.0.0.1:{}", free_port()))] {
-            let mut command = under(launcher(own), 2, "kind:tcp print gather:3");
+            let (mut command, _folder) = under(launcher(own), 2, "kind:tcp print gather:3");
             if let Some(address) = &address {
                 command.env("NCCL_BENCH_ADDR", address);
             }

@@ -113,15 +113,18 @@ fn take(world: &dyn World, step: &str, argument: &str) -> Result<(), world::Erro
             while start.elapsed() < Duration::from_millis(number()) {}
         }
         "panic" => panic!("as the test wants it"),
-        "kill" => {
-            // SAFETY: `raise` touches no memory.
-            unsafe { libc::raise(libc::SIGKILL) };
-        }
+        "kill" => signal_itself(libc::SIGKILL),
+        "stop" => signal_itself(libc::SIGSTOP),
         "vanish" => std::process::exit(0),
         "abort" => world.abort(number() as i32, "the test wants it"),
         _ => panic!("unknown step {step}"),
     }
     Ok(())
+}
+
+fn signal_itself(signal: libc::c_int) {
+    // SAFETY: `kill` touches no memory, and the number is this process' own.
+    unsafe { libc::kill(libc::getpid(), signal) };
 }
 
 fn nanoseconds() -> u128 {
