@@ -4,6 +4,7 @@ use std::io;
 use std::process::ExitCode;
 use std::thread;
 
+use anyhow::Context as _;
 use collectives::world;
 
 use crate::backend::{self, Node};
@@ -19,6 +20,8 @@ const FAILED: u8 = 1;
 const REFUSED: u8 = 2;
 /// Exit code for wrong data, as nccl-tests has it.
 const WRONG_DATA: u8 = 7;
+/// What fails when the output is closed or its disk is full.
+const WRITING: &str = "writing the report to standard output";
 
 /// Why a run ends without a result.
 #[derive(Debug)]
@@ -85,11 +88,12 @@ fn run(settings: &Settings, process: &world::Handle) -> Result<Tally, Stop> {
     let node = &*node;
     let results: Vec<Result<Tally, Stop>> = thread::scope(|scope| {
         let threads: Vec<_> = ranks
-            .iter()
+            .into_iter()
             .enumerate()
             .map(|(index, world)| {
+                // Each thread owns its world: one that panics leaves it, and its siblings learn which rank that was.
                 thread::Builder::new().name(format!("rank {}", world.rank())).spawn_scoped(scope, move || {
-                    match rank(settings, node, index, world) {
+                    match rank(settings, node, index, &world) {
                         // The siblings may be waiting for this rank: the whole job has to end.
                         Err(Stop::Failed(error)) => {
                             world.abort(i32::from(FAILED), &format!("nccl-bench: {error:#}"))
@@ -107,7 +111,11 @@ fn run(settings: &Settings, process: &world::Handle) -> Result<Tally, Stop> {
             })
             .collect()
     });
-    results.into_iter().next().unwrap_or_else(|| Err(Stop::Refused("there are no ranks".to_owned())))
+    let mut tally = Tally::default();
+    for result in results {
+        tally = result?;
+    }
+    Ok(tally)
 }
 
 /// One rank, on its own thread.
@@ -116,7 +124,7 @@ fn rank(settings: &Settings, node: &dyn Node, index: usize, world: &world::Handl
     let max_bytes = largest_size(settings, node, &*device, &**world)?;
     let plan = Plan {
         collective: settings.collective,
-        sweep: Sweep { min: settings.min_bytes.min(max_bytes), max: max_bytes, step: settings.step },
+        sweep: Sweep { min: settings.min_bytes, max: max_bytes, step: settings.step },
         data_types: settings.data_types.clone(),
         ops: settings.ops.clone(),
         warm_up: settings.warm_up,
@@ -127,25 +135,23 @@ fn rank(settings: &Settings, node: &dyn Node, index: usize, world: &world::Handl
     let lines = world.all_gather(rank_line(world.rank(), &device.line()).as_bytes())?;
     let mut report = (world.rank() == 0).then(|| TextReport::new(io::stdout().lock()));
     if let Some(report) = &mut report {
-        report.text(&head(&plan, node, &**world, &lines).render())?;
+        report.text(&head(&plan, node, &**world, &lines).render()).context(WRITING)?;
     }
 
     let bytes = usize::try_from(max_bytes)?;
     let mut backend = device.connect(world, bytes)?;
     if let Some(report) = &mut report {
         let transport = backend.transport().map(|transport| format!("#\n# Transport: {transport}\n"));
-        report.text(&(transport.unwrap_or_default() + table::COLUMNS))?;
+        report.text(&(transport.unwrap_or_default() + table::COLUMNS)).context(WRITING)?;
     }
-    let mut written = Ok(());
-    let tally = sweep::run(&plan, &**world, &mut *backend, &mut |measurement| {
-        if let (Some(report), Ok(())) = (&mut report, &written) {
-            written = report.measurement(measurement);
-        }
+    let tally = sweep::run(&plan, &**world, &mut *backend, &mut |measurement| match &mut report {
+        Some(report) => report.measurement(measurement).context(WRITING),
+        None => Ok(()),
     })?;
-    if let (Some(report), Ok(())) = (&mut report, &written) {
-        written = report.text(&table::foot(plan.collective, tally.failed_checks, tally.mean_bus_bandwidth()));
+    if let Some(report) = &mut report {
+        let foot = table::foot(plan.collective, tally.failed_checks, tally.mean_bus_bandwidth());
+        report.text(&foot).context(WRITING)?;
     }
-    written?;
     Ok(tally)
 }
 

@@ -78,12 +78,12 @@ impl Tally {
 /// with the same values on every rank.
 ///
 /// # Errors
-/// When the backend or another rank fails.
+/// When the backend or another rank fails, or `observe` does.
 pub fn run(
     plan: &Plan,
     world: &dyn World,
     backend: &mut dyn Backend,
-    observe: &mut dyn FnMut(&Measurement),
+    observe: &mut dyn FnMut(&Measurement) -> anyhow::Result<()>,
 ) -> anyhow::Result<Tally> {
     let mut tally = Tally::default();
     let mut seed = TIMING_SEED;
@@ -106,7 +106,7 @@ pub fn run(
                     tally.measurements += 1;
                     tally.failed_checks += measurement.mismatches.len() as u64;
                     tally.bus_bandwidth_sum += measurement.bandwidth.bus;
-                    observe(&measurement);
+                    observe(&measurement)?;
                 }
             }
         }
