@@ -5,6 +5,7 @@ mod communicator;
 mod endpoint;
 mod error;
 mod network;
+mod operations;
 mod provider;
 mod reduction;
 mod shm;
