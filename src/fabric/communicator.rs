@@ -1,261 +1,152 @@
 //! A communicator over host buffers.
 
+use std::cell::Cell;
+use std::marker::PhantomData;
+
 use super::Error;
-use super::algorithm::engine::{self, Memory, Operation, Workspace};
-use super::algorithm::selection::{self, Algorithm, Collective, Medium, Plan};
-use super::algorithm::{Schedule, all_gather, all_reduce, barrier};
-use super::reduction::Reduction;
-use super::transport::Transport;
+use super::algorithm::selection::{Algorithm, Collective, Medium, Plan};
+use super::board::Board;
+use super::member::{Member, Tuning};
+use super::network::Network;
 use crate::{Element, ReduceOp, world};
 
-/// What decides how operations are carried out: the same on every rank.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Tuning {
-    pub(crate) medium: Medium,
-    pub(crate) all_reduce: Option<Algorithm>,
-    pub(crate) all_gather: Option<Algorithm>,
-    pub(crate) segment: Option<usize>,
-    pub(crate) in_flight: Option<usize>,
+/// How a communicator is made and works. Every rank must ask for the same.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Options {
+    /// The libfabric provider: `shm`, `tcp`, ...; if none, chosen by where the ranks are.
+    pub provider: Option<String>,
+    /// The algorithm for all_reduce; if none, the table's.
+    pub all_reduce: Option<Algorithm>,
+    /// The algorithm for all_gather; if none, the table's.
+    pub all_gather: Option<Algorithm>,
+    /// Bytes of a segment of long messages; if none, the table's.
+    pub segment: Option<usize>,
+    /// Segments in flight at a time; if none, the table's.
+    pub in_flight: Option<usize>,
 }
 
-/// One rank's part in the collectives of a communicator, over any transport.
+/// One rank of a communicator over host buffers.
 ///
-/// An operation borrows the caller's buffers only while it runs, but posts requests that a transport may serve for
-/// as long as it is open. So an operation owns the transport while it runs, and gives it back when all its requests
-/// are complete; after an error or a panic it does not, which closes the transport before the borrows end.
-pub(crate) struct Member<T> {
-    transport: Option<Box<T>>,
-    rank: usize,
-    ranks: usize,
-    tuning: Tuning,
-    world: Option<world::Handle>,
-    sequence: u64,
-    workspace: Workspace,
+/// All ranks call the same operations in the same order, with the same counts, element types and operators.
+///
+/// Every rank gets the same bits from a reduction, also of floating-point numbers (a NaN's payload aside): its
+/// elements are combined in an order that is the same on all ranks. The order depends on the number of ranks and on
+/// the algorithm, which depends on the size. For results of each operator see [`ReduceOp`]; `f16` and `bf16` are
+/// combined in `f32` and rounded after every combination; of floating-point numbers `max` and `min` give NaN when
+/// there is one, and order `-0 < +0`.
+///
+/// An operation that fails, or panics, closes the connections of this rank before it returns, since the network
+/// could otherwise write to buffers that are no longer borrowed; operations after that give [`Error::Closed`].
+pub struct Communicator {
+    member: Member<Network>,
+    world: world::Handle,
+    description: String,
+    /// Used by one thread at a time, which may change.
+    not_sync: PhantomData<Cell<()>>,
 }
 
-impl<T: Transport> Member<T> {
-    pub(crate) fn new(transport: T, world: Option<world::Handle>, tuning: Tuning) -> Result<Self, Error> {
-        let (rank, ranks) = (transport.rank(), transport.size());
-        for (collective, wanted) in
-            [(Collective::AllReduce, tuning.all_reduce), (Collective::AllGather, tuning.all_gather)]
-        {
-            if let Some(algorithm) = wanted.filter(|algorithm| !algorithm.serves(collective, ranks)) {
-                let choices = Algorithm::ALL.into_iter().filter(|choice| choice.serves(collective, ranks));
-                let choices = selection::names(choices);
-                return Err(Error::Algorithm { collective, algorithm, ranks, choices });
-            }
-        }
-        let transport = Some(Box::new(transport));
-        Ok(Self { transport, rank, ranks, tuning, world, sequence: 0, workspace: Workspace::default() })
-    }
-
-    pub(crate) fn rank(&self) -> usize {
-        self.rank
-    }
-
-    pub(crate) fn size(&self) -> usize {
-        self.ranks
-    }
-
-    pub(crate) fn plan(&self, collective: Collective, bytes: usize) -> Plan {
-        let wanted = match collective {
-            Collective::AllReduce => self.tuning.all_reduce,
-            Collective::AllGather => self.tuning.all_gather,
+impl Communicator {
+    /// Connects the ranks of a world. Collective: returns when every rank has called it.
+    ///
+    /// # Errors
+    /// When libfabric cannot be loaded or has no provider that fits, or another rank fails.
+    pub fn new(world: world::Handle, options: &Options) -> Result<Self, Error> {
+        let network = Network::open(&world, options.provider.as_deref())?;
+        let description = network.describe();
+        let medium = if network.is_shared_memory() { Medium::SharedMemory } else { Medium::Network };
+        let tuning = Tuning {
+            medium,
+            all_reduce: options.all_reduce,
+            all_gather: options.all_gather,
+            segment: options.segment,
+            in_flight: options.in_flight,
         };
-        let plan = selection::plan(collective, self.tuning.medium, self.ranks, bytes, wanted);
-        Plan {
-            segment: self.tuning.segment.unwrap_or(plan.segment),
-            in_flight: self.tuning.in_flight.unwrap_or(plan.in_flight),
-            ..plan
-        }
+        let board = if medium == Medium::SharedMemory { Board::meet(&*world)? } else { None };
+        let member = Member::new(network, board, tuning)?;
+        Ok(Self { member, world, description, not_sync: PhantomData })
     }
 
-    pub(crate) fn all_reduce<E: Element>(
+    /// This rank, `0..size`.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.member.rank()
+    }
+
+    /// How many ranks there are.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.member.size()
+    }
+
+    /// One line for a report's header.
+    #[must_use]
+    pub fn describe(&self) -> &str {
+        &self.description
+    }
+
+    /// How an operation would be carried out: all_reduce of a vector, all_gather of blocks, of so many bytes.
+    #[must_use]
+    pub fn plan(&self, collective: Collective, bytes: usize) -> Plan {
+        self.member.plan(collective, bytes)
+    }
+
+    /// Reduces all ranks' `send` into every rank's `receive`. Both have the same number of elements, which is the
+    /// same on every rank.
+    ///
+    /// # Errors
+    /// [`Error::Length`] when the buffers differ in length: nothing is sent then. Otherwise the communicator is
+    /// closed: [`Error::World`] when another rank has failed, or what libfabric reported.
+    pub fn all_reduce<T: Element>(
         &mut self,
-        send: &[E],
-        receive: &mut [E],
+        send: &[T],
+        receive: &mut [T],
         op: ReduceOp,
     ) -> Result<(), Error> {
-        let operation = Collective::AllReduce.name();
-        if send.len() != receive.len() {
-            let problem = format!(
-                "the send buffer has {} elements and the receive buffer {}; they must have as many",
-                send.len(),
-                receive.len()
-            );
-            return Err(Error::Length { operation, problem });
-        }
-        if self.ranks == 1 && self.transport.is_some() {
-            receive.copy_from_slice(send);
-            return Ok(());
-        }
-        let memory = Memory { source: send.as_ptr().cast(), target: receive.as_mut_ptr().cast() };
-        // SAFETY: two buffers of this many elements, borrowed until this returns.
-        unsafe { self.reduce_memory::<E>(memory, receive.len(), op) }
+        self.member.all_reduce(send, receive, op)
     }
 
-    pub(crate) fn all_reduce_in_place<E: Element>(
-        &mut self,
-        data: &mut [E],
-        op: ReduceOp,
-    ) -> Result<(), Error> {
-        if self.ranks == 1 && self.transport.is_some() {
-            return Ok(());
-        }
-        let target = data.as_mut_ptr().cast::<u8>();
-        let memory = Memory { source: target.cast_const(), target };
-        // SAFETY: one buffer of this many elements for both, borrowed until this returns.
-        unsafe { self.reduce_memory::<E>(memory, data.len(), op) }
+    /// Reduces all ranks' `data` into every rank's `data`, which has the same number of elements on every rank.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    pub fn all_reduce_in_place<T: Element>(&mut self, data: &mut [T], op: ReduceOp) -> Result<(), Error> {
+        self.member.all_reduce_in_place(data, op)
     }
 
-    /// # Safety
-    /// Both buffers have `count` elements of type `E`, are the same or disjoint, and borrowed while this runs.
-    unsafe fn reduce_memory<E: Element>(
-        &mut self,
-        memory: Memory,
-        count: usize,
-        op: ReduceOp,
-    ) -> Result<(), Error> {
-        let collective = Collective::AllReduce;
-        let reduction = Reduction::new(E::DATA_TYPE, op);
-        let plan = self.plan(collective, count * size_of::<E>());
-        let message = all_reduce::Message {
-            rank: self.rank,
-            ranks: self.ranks,
-            count,
-            element_size: reduction.element_size(),
-            segment: plan.segment,
-            in_flight: plan.in_flight,
-        };
-        let reduction = Some(&reduction);
-        let name = collective.name();
-        // SAFETY: the schedules are made for buffers of `count` elements of type `E`.
-        unsafe {
-            match plan.algorithm {
-                Algorithm::Direct => self.run(name, &all_reduce::Direct(message), memory, reduction),
-                Algorithm::RecursiveDoubling => {
-                    self.run(name, &all_reduce::RecursiveDoubling(message), memory, reduction)
-                }
-                Algorithm::Pairwise => self.run(name, &all_reduce::Pairwise(message), memory, reduction),
-                Algorithm::Rabenseifner => {
-                    self.run(name, &all_reduce::Rabenseifner(message), memory, reduction)
-                }
-                Algorithm::Ring | Algorithm::Bruck => {
-                    self.run(name, &all_reduce::Ring(message), memory, reduction)
-                }
-            }
-        }
+    /// Gathers all ranks' `send` in every rank's `receive`, in rank order. `send` has the same number of elements
+    /// on every rank, and `receive` that many for each rank.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    pub fn all_gather<T: Element>(&mut self, send: &[T], receive: &mut [T]) -> Result<(), Error> {
+        self.member.all_gather(send, receive)
     }
 
-    pub(crate) fn all_gather<E: Element>(&mut self, send: &[E], receive: &mut [E]) -> Result<(), Error> {
-        if send.len().checked_mul(self.ranks) != Some(receive.len()) {
-            let problem = format!(
-                "the send buffer has {} elements and there are {} ranks, but the receive buffer has {} elements; \
-                 it must have as many as all send buffers together",
-                send.len(),
-                self.ranks,
-                receive.len()
-            );
-            return Err(Error::Length { operation: Collective::AllGather.name(), problem });
-        }
-        if self.ranks == 1 && self.transport.is_some() {
-            receive.copy_from_slice(send);
-            return Ok(());
-        }
-        let memory = Memory { source: send.as_ptr().cast(), target: receive.as_mut_ptr().cast() };
-        // SAFETY: a buffer of this many bytes and one for all ranks, borrowed until this returns.
-        unsafe { self.gather_memory(memory, size_of_val(send)) }
+    /// Gathers all ranks' parts of `data` in every rank's `data`. With `n` elements for each rank, this rank's part
+    /// starts at `rank * n`.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`]; [`Error::Length`] when the length is no multiple of the number of ranks.
+    pub fn all_gather_in_place<T: Element>(&mut self, data: &mut [T]) -> Result<(), Error> {
+        self.member.all_gather_in_place(data)
     }
 
-    pub(crate) fn all_gather_in_place<E: Element>(&mut self, data: &mut [E]) -> Result<(), Error> {
-        if data.len() % self.ranks != 0 {
-            let problem = format!(
-                "the buffer has {} elements, which is no multiple of the number of ranks, {}",
-                data.len(),
-                self.ranks
-            );
-            return Err(Error::Length { operation: Collective::AllGather.name(), problem });
-        }
-        if self.ranks == 1 && self.transport.is_some() {
-            return Ok(());
-        }
-        let block = size_of_val(data) / self.ranks;
-        let target = data.as_mut_ptr().cast::<u8>();
-        // SAFETY: the block of this rank lies within the buffer.
-        let source = unsafe { target.add(self.rank * block) }.cast_const();
-        // SAFETY: a buffer of a block for each rank, borrowed until this returns, with this rank's own for a source.
-        unsafe { self.gather_memory(Memory { source, target }, block) }
+    /// Returns when every rank has called it.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    pub fn barrier(&mut self) -> Result<(), Error> {
+        self.member.barrier()
     }
 
-    /// # Safety
-    /// The target has `block` bytes for each rank and the source is this rank's part of it or `block` other bytes;
-    /// both are borrowed while this runs.
-    unsafe fn gather_memory(&mut self, memory: Memory, block: usize) -> Result<(), Error> {
-        let collective = Collective::AllGather;
-        let plan = self.plan(collective, block);
-        let message = all_gather::Message {
-            rank: self.rank,
-            ranks: self.ranks,
-            block,
-            segment: plan.segment,
-            in_flight: plan.in_flight,
-        };
-        let name = collective.name();
-        // SAFETY: the schedules are made for blocks of this size.
-        unsafe {
-            match plan.algorithm {
-                Algorithm::Direct => self.run(name, &all_gather::Direct(message), memory, None),
-                Algorithm::RecursiveDoubling => {
-                    self.run(name, &all_gather::RecursiveDoubling(message), memory, None)
-                }
-                Algorithm::Bruck => self.run(name, &all_gather::Bruck(message), memory, None),
-                Algorithm::Ring | Algorithm::Pairwise | Algorithm::Rabenseifner => {
-                    self.run(name, &all_gather::Ring(message), memory, None)
-                }
-            }
-        }
-    }
-
-    pub(crate) fn barrier(&mut self) -> Result<(), Error> {
-        if self.ranks == 1 && self.transport.is_some() {
-            return Ok(());
-        }
-        let schedule = barrier::Dissemination { rank: self.rank, ranks: self.ranks };
-        let mut nothing = [0_u8; 0];
-        let memory = Memory { source: nothing.as_ptr(), target: nothing.as_mut_ptr() };
-        // SAFETY: the barrier uses scratch memory only.
-        unsafe { self.run("barrier", &schedule, memory, None) }
-    }
-
-    /// # Safety
-    /// The memory is as large as the schedule says, aligned for the reduction's element type, and borrowed while
-    /// this runs.
-    unsafe fn run<S: Schedule>(
-        &mut self,
-        name: &'static str,
-        schedule: &S,
-        memory: Memory,
-        reduction: Option<&Reduction>,
-    ) -> Result<(), Error> {
-        let Some(mut transport) = self.transport.take() else {
-            return Err(Error::Closed { operation: name });
-        };
-        self.sequence += 1;
-        let world = self.world.as_deref();
-        let check = || world.map_or(Ok(()), |world| world.check().map_err(Error::from));
-        let operation = Operation { sequence: self.sequence, memory, reduction, check: &check };
-        // SAFETY: the buffers are as the caller promises. The workspace is used by nothing else. After an error or a
-        // panic the transport, which this function owns, is dropped and thereby closed before anything else is.
-        let result = unsafe { engine::run(&mut *transport, &mut self.workspace, schedule, &operation) };
-        match result {
-            Ok(()) => {
-                self.transport = Some(transport);
-                Ok(())
-            }
-            Err(error) => {
-                drop(transport);
-                Err(error)
-            }
-        }
+    /// Ends the communicator when every rank has called it. A communicator that is dropped instead closes at once,
+    /// which other ranks that still wait for its messages may see as a failure.
+    ///
+    /// # Errors
+    /// When another rank has failed.
+    pub fn close(self) -> Result<(), Error> {
+        self.world.barrier()?;
+        Ok(())
     }
 }

@@ -73,7 +73,6 @@ pub(crate) struct Endpoint {
     library: &'static Fabric,
     provider: String,
     rank: usize,
-    inject_size: usize,
     longest_message: usize,
     address: Vec<u8>,
 }
@@ -124,7 +123,6 @@ impl Endpoint {
             library,
             provider: provider.to_owned(),
             rank,
-            inject_size,
             longest_message: info.longest_message(),
             address: Vec::new(),
         };
@@ -255,11 +253,6 @@ impl Endpoint {
         Err(self.failure("fi_av_insert", Some(peer), code, None))
     }
 
-    /// Messages up to this length are, as a rule, done when they are posted.
-    pub(crate) fn inject_size(&self) -> usize {
-        self.inject_size
-    }
-
     /// Whether the provider must not be given long messages that nobody has asked for.
     pub(crate) fn needs_clearing(&self) -> bool {
         self.provider == "shm" && !shm::cross_memory_attach_is_allowed()
@@ -271,6 +264,7 @@ impl Endpoint {
     }
 
     /// How many operations are posted and not complete.
+    #[cfg(test)]
     pub(crate) fn in_flight(&self) -> usize {
         self.operations.in_flight()
     }

@@ -1,9 +1,11 @@
 //! Collectives over host buffers, on libfabric.
 
 mod algorithm;
+mod board;
 mod communicator;
 mod endpoint;
 mod error;
+mod member;
 mod network;
 mod operations;
 mod provider;
@@ -13,7 +15,10 @@ mod shm;
 mod simulated;
 mod transport;
 
-pub use algorithm::selection::{Algorithm, Collective};
+pub use algorithm::selection::{
+    Algorithm, Collective, Medium, Plan, RULES, Rule, UnknownAlgorithm, UnknownCollective,
+};
+pub use communicator::{Communicator, Options};
 pub use error::{Error, Failure};
 pub use provider::{Provider, providers};
 pub use shm::{ShmProtocol, prefer_shm_copies, shm_protocol};

@@ -30,7 +30,6 @@ pub(crate) struct Network {
     routes: Vec<Route>,
     world: world::Handle,
     rank: usize,
-    inject_size: usize,
     polls_per_yield: u32,
     idle: u32,
 }
@@ -144,7 +143,6 @@ impl Network {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let crowded = world.local_size() > processors;
         Ok(Self {
-            inject_size: endpoints.iter().map(Endpoint::inject_size).min().unwrap_or(0),
             endpoints,
             routes,
             world: world.clone(),
@@ -162,6 +160,11 @@ impl Network {
             (provider, _) => format!("{provider} at {}", endpoint.address_text()),
         };
         self.endpoints.iter().map(describe).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Whether all messages go through memory that all ranks of the job share: the same answer on all ranks.
+    pub(crate) fn is_shared_memory(&self) -> bool {
+        self.endpoints.iter().all(|endpoint| endpoint.provider() == "shm")
     }
 
     fn route(&self, peer: usize) -> Route {
@@ -256,10 +259,6 @@ impl Transport for Network {
 
     fn is_done(&mut self, request: Request) -> bool {
         request == COMPLETE || self.endpoints[(request.0 & 1) as usize].is_done(request.0 >> 1)
-    }
-
-    fn inject_size(&self) -> usize {
-        self.inject_size
     }
 }
 

@@ -255,7 +255,7 @@ impl Transport for Simulated {
             return Err(failure("nothing arrived".to_owned()));
         }
         let random = self.random();
-        if random % 4 == 0 {
+        if random.is_multiple_of(4) {
             std::thread::yield_now();
             return Ok(());
         }
@@ -274,10 +274,6 @@ impl Transport for Simulated {
             *state = State::Free;
         }
         done
-    }
-
-    fn inject_size(&self) -> usize {
-        INJECT_SIZE
     }
 }
 

@@ -8,7 +8,9 @@ pub(crate) struct Request(pub(crate) u32);
 
 /// Tagged messages between the ranks of one communicator. Used by one thread.
 pub(crate) trait Transport {
+    /// This rank, `0..size`.
     fn rank(&self) -> usize;
+    /// How many ranks there are.
     fn size(&self) -> usize;
     /// Posts a receive of exactly `len` bytes from `peer` with `tag`.
     /// # Safety: `data..data+len` stays valid and untouched until the request is done.
@@ -31,6 +33,4 @@ pub(crate) trait Transport {
     fn progress(&mut self) -> Result<(), Error>;
     /// Whether `request` has completed; frees it when so (a request is asked at most once after it is done).
     fn is_done(&mut self, request: Request) -> bool;
-    /// Messages up to this length are sent without waiting for the receiver (inject).
-    fn inject_size(&self) -> usize;
 }

@@ -2,12 +2,48 @@
 //!
 //! A [`World`] is one rank's view of all ranks of a job: its own number, how many there are, and slow but
 //! dependable operations to exchange addresses, wait for each other, and end together.
+//!
+//! [`from_environment`] joins the world that this process was started into: by hand ([`single`]), by torchrun or
+//! Slurm ([`tcp`]), or by `mpirun` (`mpi`, feature `mpi`). [`threads`] makes several ranks of each process.
 
+mod ending;
+mod gate;
+mod host;
+mod launcher;
+mod meeting;
+#[cfg(feature = "mpi")]
+mod mpi;
+mod place;
+mod poll;
+mod rendezvous;
+mod service;
+mod single;
+mod slurm;
+mod tcp;
+mod threads;
+mod wire;
+
+use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
+
+pub use host::{Host, host};
+pub use launcher::{Launcher, Started};
+#[cfg(feature = "mpi")]
+pub use mpi::mpi;
+pub use place::Place;
+pub use single::single;
+pub use slurm::expand as expand_nodelist;
+pub use tcp::tcp;
+pub use threads::threads;
 
 /// One rank's view of the job. All ranks call the collective methods in the same order.
 ///
 /// Methods may be called from any thread, by one thread at a time per rank.
+///
+/// Dropping the last handle leaves the job: in good order, or as a failure when the thread is panicking. Ending
+/// the process without either is a failure of this rank.
 pub trait World: Send + Sync {
     /// This rank, `0..size`.
     fn rank(&self) -> usize;
@@ -27,13 +63,14 @@ pub trait World: Send + Sync {
     /// Returns when every rank has called it. Ranks leave as close in time as the transport allows.
     ///
     /// # Errors
-    /// When another rank has failed or cannot be reached.
+    /// When another rank has failed or has left, or when the ranks do not call the same collectives.
     fn barrier(&self) -> Result<(), Error>;
 
-    /// Gathers one message of every rank, in rank order. Lengths may differ.
+    /// Gathers one message of every rank, in rank order. Lengths, in bytes, may differ; 0 is a length.
     ///
     /// # Errors
-    /// When another rank has failed or cannot be reached.
+    /// When another rank has failed or has left, when the ranks do not call the same collectives, or when a
+    /// message is longer than the transport takes (16 MiB over TCP).
     fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error>;
 
     /// Whether every other rank is, as far as known, alive. Cheap: for polling loops.
@@ -44,6 +81,8 @@ pub trait World: Send + Sync {
 
     /// Ends this process and, as soon as the transport can tell them, all others, with this exit code.
     /// `message` is printed once on standard error by this rank; the others name this rank.
+    ///
+    /// Nothing is dropped and no exit handler runs, so that a thread stuck in a driver cannot hold it up.
     fn abort(&self, code: i32, message: &str) -> !;
 }
 
@@ -51,7 +90,7 @@ pub trait World: Send + Sync {
 pub type Handle = Arc<dyn World>;
 
 /// Why a world could not be joined or has ended.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// Another rank has failed.
@@ -64,4 +103,173 @@ pub enum Error {
         /// What happened, as a verb phrase: `died: its connection closed`.
         reason: String,
     },
+    /// The variables that say who this rank is are missing or contradict each other.
+    #[error("{0}")]
+    Environment(String),
+    /// The ranks did not find each other.
+    #[error("{0}")]
+    Rendezvous(String),
+    /// The launcher that started this process and the way the world was joined do not fit together.
+    #[error("{0}")]
+    Launcher(String),
+    /// The ranks do not do the same: different collectives, sizes or numbers of threads.
+    #[error("{0}")]
+    Mismatch(String),
+}
+
+/// How ranks find each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Kind {
+    /// As the launcher says that started this process.
+    #[default]
+    Auto,
+    /// One process, whatever started it.
+    Single,
+    /// A TCP rendezvous, also under `mpirun`.
+    Tcp,
+    /// MPI. Needs the feature `mpi`.
+    Mpi,
+}
+
+impl FromStr for Kind {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self, Error> {
+        match name {
+            "auto" => Ok(Self::Auto),
+            "single" => Ok(Self::Single),
+            "tcp" => Ok(Self::Tcp),
+            "mpi" => Ok(Self::Mpi),
+            _ => Err(Error::Environment(format!(
+                "`{name}` is not a kind of world; use one of auto, single, tcp, mpi"
+            ))),
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(match self {
+            Self::Auto => "auto",
+            Self::Single => "single",
+            Self::Tcp => "tcp",
+            Self::Mpi => "mpi",
+        })
+    }
+}
+
+/// What happens in this process when another rank has failed or aborts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnFailure {
+    /// Every operation of the world returns [`Error::RankFailed`]; nothing else.
+    #[default]
+    Report,
+    /// As `Report`, and one second later the process ends with one line on standard error that names the rank and
+    /// with exit code 1, or the code given to [`World::abort`]. For a process that can be stuck in a call to a
+    /// GPU or a network that the failed rank will never answer.
+    Exit,
+}
+
+/// How to join a world.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Options {
+    /// How ranks find each other.
+    pub kind: Kind,
+    /// How long to wait for all ranks at the rendezvous. 60 s.
+    pub timeout: Duration,
+    /// How often ranks tell each other that they live. 1 s.
+    pub heartbeat: Duration,
+    /// After what silence a rank counts as dead although its connection stands, as one does that was stopped or
+    /// whose host lost power. 8 s; `None` is never, for work under a debugger.
+    pub dead_after: Option<Duration>,
+    /// What happens in this process when another rank has failed.
+    pub on_failure: OnFailure,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            kind: Kind::Auto,
+            timeout: Duration::from_secs(60),
+            heartbeat: Duration::from_secs(1),
+            dead_after: Some(Duration::from_secs(8)),
+            on_failure: OnFailure::Report,
+        }
+    }
+}
+
+impl Options {
+    /// The defaults, changed by `NCCL_BENCH_TIMEOUT` and `NCCL_BENCH_DEAD_AFTER`, both in seconds; the second may
+    /// be 0 for never.
+    ///
+    /// # Errors
+    /// When a variable is not a number of seconds.
+    pub fn from_environment() -> Result<Self, Error> {
+        let mut options = Self::default();
+        if let Some(timeout) = seconds("NCCL_BENCH_TIMEOUT")? {
+            options.timeout = timeout;
+        }
+        if let Some(dead_after) = seconds("NCCL_BENCH_DEAD_AFTER")? {
+            options.dead_after = (!dead_after.is_zero()).then_some(dead_after);
+        }
+        Ok(options)
+    }
+}
+
+fn seconds(variable: &str) -> Result<Option<Duration>, Error> {
+    let Some(value) = process_variable(variable) else { return Ok(None) };
+    let seconds =
+        value.trim().parse::<f64>().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    seconds.map(Some).ok_or_else(|| {
+        Error::Environment(format!("{variable} is `{value}`, which is not a number of seconds such as 60"))
+    })
+}
+
+/// A variable of this process' environment; one that is empty counts as not set.
+fn process_variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// Joins the world that this process was started into.
+///
+/// | started by | world |
+/// |---|---|
+/// | nothing | [`single`] |
+/// | torchrun, Slurm, or `NCCL_BENCH_RANK`, `_SIZE` and `_ADDR` | [`tcp`] (see [`Place`]) |
+/// | Open MPI's or MPICH's `mpirun` | `mpi`, when built with the feature `mpi`; else an error |
+///
+/// # Errors
+/// When the variables of the launcher contradict each other, when ranks are missing at the rendezvous (they are
+/// named), or when the launcher does not fit the MPI library that this program was built with.
+pub fn from_environment(options: &Options) -> Result<Handle, Error> {
+    let started = launcher::Started::detect();
+    match options.kind {
+        Kind::Single => Ok(single()),
+        Kind::Tcp => tcp(Place::from_environment()?, options),
+        Kind::Mpi => join_mpi(),
+        Kind::Auto if started.size == Some(1) => Ok(single()),
+        Kind::Auto => match started.launcher {
+            Launcher::None => Ok(single()),
+            Launcher::OpenMpi | Launcher::Mpich => join_mpi(),
+            Launcher::Explicit | Launcher::Torchrun | Launcher::Slurm => {
+                tcp(Place::from_environment()?, options)
+            }
+        },
+    }
+}
+
+#[cfg(feature = "mpi")]
+fn join_mpi() -> Result<Handle, Error> {
+    mpi()
+}
+
+#[cfg(not(feature = "mpi"))]
+fn join_mpi() -> Result<Handle, Error> {
+    Err(Error::Launcher(
+        "this program was built without MPI (feature `mpi`), so it cannot join the ranks of an MPI launcher; \
+         build it with the feature, or let the ranks meet over TCP (--world tcp)"
+            .to_owned(),
+    ))
 }

@@ -109,7 +109,7 @@ impl Fold {
     }
 
     fn is_represented(&self) -> bool {
-        self.rank < 2 * self.represented && self.rank % 2 == 0
+        self.rank < 2 * self.represented && self.rank.is_multiple_of(2)
     }
 
     fn represents(&self) -> bool {

@@ -7,14 +7,36 @@ use crate::fabric::Error;
 use crate::fabric::reduction::Reduction;
 use crate::fabric::transport::{Request, Transport};
 
-/// How many times progress is asked for in vain before the other ranks are checked.
-const POLLS_PER_CHECK: u32 = 1 << 12;
-
 /// The caller's buffers of one operation.
 #[derive(Clone, Copy)]
 pub(crate) struct Memory {
     pub(crate) source: *const u8,
+    pub(crate) source_len: usize,
     pub(crate) target: *mut u8,
+    pub(crate) target_len: usize,
+}
+
+/// All the memory of a segment.
+#[derive(Clone, Copy)]
+struct Buffers {
+    memory: Memory,
+    scratch: *mut u8,
+    scratch_len: usize,
+}
+
+impl Buffers {
+    /// # Safety
+    /// The place and the `len` bytes that follow are within the buffer.
+    unsafe fn locate(&self, place: Place, len: usize) -> *mut u8 {
+        let (base, available) = match place.buffer {
+            Buffer::Source => (self.memory.source.cast_mut(), self.memory.source_len),
+            Buffer::Target => (self.memory.target, self.memory.target_len),
+            Buffer::Scratch => (self.scratch, self.scratch_len),
+        };
+        debug_assert!(place.offset + len <= available, "{place:?} + {len} ends after {available}");
+        // SAFETY: within the buffer, says the caller.
+        unsafe { base.add(place.offset) }
+    }
 }
 
 /// What one operation on all its segments has in common.
@@ -24,8 +46,6 @@ pub(crate) struct Operation<'a> {
     pub(crate) memory: Memory,
     /// For schedules that combine.
     pub(crate) reduction: Option<&'a Reduction>,
-    /// Fails when another rank is known to have failed. Called when nothing has arrived for a while.
-    pub(crate) check: &'a dyn Fn() -> Result<(), Error>,
 }
 
 /// Memory that operations use again and again: after the first of a size and kind, nothing is allocated.
@@ -72,6 +92,12 @@ pub(crate) unsafe fn run<T: Transport, S: Schedule>(
         workspace.slots.resize_with(in_flight, Slot::default);
     }
     let scratch = workspace.scratch.as_mut_ptr();
+    let buffers = |index: usize| Buffers {
+        memory: operation.memory,
+        // SAFETY: the scratch memory has `lines` lines for each slot.
+        scratch: unsafe { scratch.add(index * lines) }.cast::<u8>(),
+        scratch_len: lines * size_of::<Line>(),
+    };
     let slots = &mut workspace.slots[..in_flight];
 
     let mut started = 0;
@@ -79,18 +105,15 @@ pub(crate) unsafe fn run<T: Transport, S: Schedule>(
     for (index, slot) in slots.iter_mut().enumerate() {
         slot.segment = None;
         slot.pending.clear();
-        // SAFETY: the scratch memory has `lines` lines for each slot.
-        let scratch = unsafe { scratch.add(index * lines) }.cast::<u8>();
         if started < segments {
             slot.begin(started);
             started += 1;
             // SAFETY: as the caller promises; the scratch memory is the slot's own.
-            unsafe { slot.post(transport, schedule, operation, scratch)? };
+            unsafe { slot.post(transport, schedule, operation, buffers(index))? };
             running += 1;
         }
     }
 
-    let mut idle: u32 = 0;
     while running > 0 {
         let mut moved = false;
         for (index, slot) in slots.iter_mut().enumerate() {
@@ -98,10 +121,9 @@ pub(crate) unsafe fn run<T: Transport, S: Schedule>(
                 continue;
             }
             moved = true;
-            // SAFETY: the scratch memory has `lines` lines for each slot.
-            let scratch = unsafe { scratch.add(index * lines) }.cast::<u8>();
+            let buffers = buffers(index);
             // SAFETY: all messages of the round are complete; otherwise as the caller promises.
-            unsafe { slot.act(operation, transport.size(), scratch) };
+            unsafe { slot.act(operation, transport.size(), buffers) };
             slot.number += 1;
             if slot.number == schedule.rounds() {
                 if started == segments {
@@ -113,17 +135,10 @@ pub(crate) unsafe fn run<T: Transport, S: Schedule>(
                 started += 1;
             }
             // SAFETY: as the caller promises; the scratch memory is the slot's own.
-            unsafe { slot.post(transport, schedule, operation, scratch)? };
+            unsafe { slot.post(transport, schedule, operation, buffers)? };
         }
-        if moved {
-            idle = 0;
-        } else {
+        if !moved {
             transport.progress()?;
-            idle += 1;
-            if idle == POLLS_PER_CHECK {
-                idle = 0;
-                (operation.check)()?;
-            }
         }
     }
     Ok(())
@@ -138,13 +153,13 @@ impl Slot {
     /// Posts the messages of the current round and does what is to be done meanwhile.
     ///
     /// # Safety
-    /// As [`run`]; `scratch` is the slot's own.
+    /// As [`run`]; the scratch memory is the slot's own.
     unsafe fn post<T: Transport, S: Schedule>(
         &mut self,
         transport: &mut T,
         schedule: &S,
         operation: &Operation<'_>,
-        scratch: *mut u8,
+        buffers: Buffers,
     ) -> Result<(), Error> {
         let Some(segment) = self.segment else { return Ok(()) };
         self.round.clear();
@@ -154,7 +169,7 @@ impl Slot {
             // SAFETY: the schedule stays within the buffers and receives into each byte once; nothing touches it
             // before the request is done, or, if this fails, before the caller has closed the transport.
             let request = unsafe {
-                let data = locate_mut(operation.memory, scratch, transfer.place);
+                let data = buffers.locate(transfer.place, transfer.len);
                 transport.post_receive(transfer.peer, tag, data, transfer.len)?
             };
             self.pending.push(request);
@@ -162,14 +177,14 @@ impl Slot {
         for transfer in &self.round.sends {
             // SAFETY: as above; the schedule changes nothing that it sends before the round is complete.
             let request = unsafe {
-                let data = locate(operation.memory, scratch, transfer.place);
+                let data = buffers.locate(transfer.place, transfer.len).cast_const();
                 transport.post_send(transfer.peer, tag, data, transfer.len)?
             };
             self.pending.push(request);
         }
         if let Some(action) = self.round.meanwhile {
             // SAFETY: the schedule promises that it touches nothing that messages of the round write.
-            unsafe { perform(&action, operation, transport.size(), scratch) };
+            unsafe { perform(&action, operation, transport.size(), buffers) };
         }
         Ok(())
     }
@@ -182,11 +197,11 @@ impl Slot {
     /// Does what follows the round.
     ///
     /// # Safety
-    /// As [`run`]; the messages of the round are complete; `scratch` is the slot's own.
-    unsafe fn act(&self, operation: &Operation<'_>, ranks: usize, scratch: *mut u8) {
+    /// As [`run`]; the messages of the round are complete; the scratch memory is the slot's own.
+    unsafe fn act(&self, operation: &Operation<'_>, ranks: usize, buffers: Buffers) {
         for action in &self.round.then {
             // SAFETY: as promised by the caller.
-            unsafe { perform(action, operation, ranks, scratch) };
+            unsafe { perform(action, operation, ranks, buffers) };
         }
     }
 }
@@ -198,50 +213,31 @@ fn tag(sequence: u64, segment: usize, number: usize) -> u64 {
 }
 
 /// # Safety
-/// As [`run`].
-unsafe fn locate_mut(memory: Memory, scratch: *mut u8, place: Place) -> *mut u8 {
-    let base = match place.buffer {
-        Buffer::Source => memory.source.cast_mut(),
-        Buffer::Target => memory.target,
-        Buffer::Scratch => scratch,
-    };
-    // SAFETY: the schedule stays within its buffers.
-    unsafe { base.add(place.offset) }
-}
-
-/// # Safety
-/// As [`run`].
-unsafe fn locate(memory: Memory, scratch: *mut u8, place: Place) -> *const u8 {
-    // SAFETY: as promised by the caller.
-    unsafe { locate_mut(memory, scratch, place) }.cast_const()
-}
-
-/// # Safety
 /// As [`run`], with nothing in flight that writes what the action touches or reads what it writes.
-unsafe fn perform(action: &Action, operation: &Operation<'_>, ranks: usize, scratch: *mut u8) {
-    let memory = operation.memory;
+unsafe fn perform(action: &Action, operation: &Operation<'_>, ranks: usize, buffers: Buffers) {
     match *action {
         Action::Combine { out, a, b, len } => {
             if let Some(reduction) = operation.reduction {
-                // SAFETY: the schedule keeps to what `combine` asks for.
+                // SAFETY: the schedule stays within its buffers and keeps to what `combine` asks for.
                 unsafe {
-                    let out = locate_mut(memory, scratch, out);
-                    reduction.combine(out, locate(memory, scratch, a), locate(memory, scratch, b), len);
+                    let (out, a, b) =
+                        (buffers.locate(out, len), buffers.locate(a, len), buffers.locate(b, len));
+                    reduction.combine(out, a.cast_const(), b.cast_const(), len);
                 }
             }
         }
         Action::Finish { data, len } => {
             if let Some(reduction) = operation.reduction {
-                // SAFETY: the schedule keeps to what `finish` asks for.
-                unsafe { reduction.finish(locate_mut(memory, scratch, data), len, ranks) }
+                // SAFETY: the schedule stays within its buffers and keeps to what `finish` asks for.
+                unsafe { reduction.finish(buffers.locate(data, len), len, ranks) }
             }
         }
         Action::Copy { from, to, len } => {
-            // SAFETY: both places are within their buffers.
+            // SAFETY: the schedule stays within its buffers.
             unsafe {
-                let (from, to) = (locate(memory, scratch, from), locate_mut(memory, scratch, to));
-                if from != to.cast_const() {
-                    ptr::copy(from, to, len);
+                let (from, to) = (buffers.locate(from, len), buffers.locate(to, len));
+                if from != to {
+                    ptr::copy(from.cast_const(), to, len);
                 }
             }
         }

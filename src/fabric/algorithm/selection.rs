@@ -30,10 +30,31 @@ impl fmt::Display for Collective {
     }
 }
 
+impl FromStr for Collective {
+    type Err = UnknownCollective;
+
+    fn from_str(text: &str) -> Result<Self, UnknownCollective> {
+        [Self::AllReduce, Self::AllGather]
+            .into_iter()
+            .find(|collective| collective.name() == text)
+            .ok_or_else(|| UnknownCollective { text: text.to_owned() })
+    }
+}
+
+/// A text that names no collective with a choice of algorithms.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{text}' is none of all_reduce, all_gather")]
+pub struct UnknownCollective {
+    text: String,
+}
+
 /// An algorithm of the host backend. `p` is the number of ranks, `n` the bytes of a vector or block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Algorithm {
+    /// Every rank writes all it has to shared memory, where every other reads it: for short messages inside a host.
+    /// Longer ones, up to no more than 32 KiB, are carried out as if no algorithm had been asked for.
+    Board,
     /// Every rank sends all it has to every other: one message each. For short messages, and for gathering.
     Direct,
     /// Partners at doubling distance exchange all they have: lg p messages. For short messages.
@@ -50,13 +71,21 @@ pub enum Algorithm {
 
 impl Algorithm {
     /// Every algorithm.
-    pub const ALL: [Self; 6] =
-        [Self::Direct, Self::RecursiveDoubling, Self::Bruck, Self::Pairwise, Self::Rabenseifner, Self::Ring];
+    pub const ALL: [Self; 7] = [
+        Self::Board,
+        Self::Direct,
+        Self::RecursiveDoubling,
+        Self::Bruck,
+        Self::Pairwise,
+        Self::Rabenseifner,
+        Self::Ring,
+    ];
 
     /// The name, as [`FromStr`] reads it: `recursive-doubling`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Board => "board",
             Self::Direct => "direct",
             Self::RecursiveDoubling => "recursive-doubling",
             Self::Bruck => "bruck",
@@ -70,7 +99,7 @@ impl Algorithm {
     #[must_use]
     pub const fn serves(self, collective: Collective, ranks: usize) -> bool {
         match (collective, self) {
-            (_, Self::Direct | Self::Ring)
+            (_, Self::Board | Self::Direct | Self::Ring)
             | (Collective::AllReduce, Self::RecursiveDoubling | Self::Pairwise | Self::Rabenseifner)
             | (Collective::AllGather, Self::Bruck) => true,
             (Collective::AllGather, Self::RecursiveDoubling) => ranks.is_power_of_two(),
@@ -131,6 +160,24 @@ pub struct Plan {
     pub in_flight: usize,
 }
 
+impl Plan {
+    /// Whether the algorithm goes through long messages in segments.
+    const fn is_segmented(&self) -> bool {
+        self.segment < usize::MAX
+            && matches!(self.algorithm, Algorithm::Pairwise | Algorithm::Rabenseifner | Algorithm::Ring)
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}", self.algorithm)?;
+        if self.is_segmented() {
+            write!(formatter, ", {} x {} bytes in flight", self.in_flight, self.segment)?;
+        }
+        Ok(())
+    }
+}
+
 /// A line of the table: the plan for operations up to a size, on up to a number of ranks.
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
@@ -165,25 +212,29 @@ const ANY: usize = usize::MAX;
 ///
 /// The sizes at which it changes from one algorithm to the next were measured with `benches/host_collectives.rs`.
 pub const RULES: &[Rule] = {
-    use Algorithm::{Bruck, Direct, Pairwise, Rabenseifner, RecursiveDoubling, Ring};
+    use Algorithm::{Board, Bruck, Direct, Pairwise, Rabenseifner, RecursiveDoubling, Ring};
     use Collective::{AllGather, AllReduce};
     use Medium::{Network, SharedMemory};
     &[
-        rule(AllReduce, SharedMemory, 4, 8 * K, Direct, ANY, 1),
+        rule(AllReduce, SharedMemory, 8, 4 * K, Board, ANY, 1),
+        rule(AllReduce, SharedMemory, ANY, K, Board, ANY, 1),
+        rule(AllReduce, SharedMemory, 4, 16 * K, Direct, ANY, 1),
         rule(AllReduce, SharedMemory, ANY, 8 * K, RecursiveDoubling, ANY, 1),
-        rule(AllReduce, SharedMemory, 16, ANY, Pairwise, 256 * K, 2),
+        rule(AllReduce, SharedMemory, 16, 4096 * K, Pairwise, ANY, 1),
+        rule(AllReduce, SharedMemory, 16, ANY, Pairwise, 1024 * K, 2),
         rule(AllReduce, SharedMemory, ANY, 1024 * K, Rabenseifner, 256 * K, 2),
         rule(AllReduce, SharedMemory, ANY, ANY, Ring, 1024 * K, 2),
-        rule(AllReduce, Network, 4, 8 * K, Direct, ANY, 1),
-        rule(AllReduce, Network, ANY, 8 * K, RecursiveDoubling, ANY, 1),
-        rule(AllReduce, Network, 8, ANY, Pairwise, 256 * K, 2),
-        rule(AllReduce, Network, ANY, 1024 * K, Rabenseifner, 256 * K, 2),
+        rule(AllReduce, Network, ANY, 16 * K, RecursiveDoubling, ANY, 1),
+        rule(AllReduce, Network, 8, ANY, Pairwise, 1024 * K, 3),
+        rule(AllReduce, Network, ANY, 1024 * K, Rabenseifner, 1024 * K, 2),
         rule(AllReduce, Network, ANY, ANY, Ring, 1024 * K, 2),
+        rule(AllGather, SharedMemory, 8, 4 * K, Board, ANY, 1),
+        rule(AllGather, SharedMemory, ANY, K, Board, ANY, 1),
         rule(AllGather, SharedMemory, 16, ANY, Direct, ANY, 1),
         rule(AllGather, SharedMemory, ANY, 8 * K, Bruck, ANY, 1),
         rule(AllGather, SharedMemory, ANY, ANY, Ring, 256 * K, 2),
+        rule(AllGather, Network, ANY, 16 * K, Bruck, ANY, 1),
         rule(AllGather, Network, 8, ANY, Direct, ANY, 1),
-        rule(AllGather, Network, ANY, 8 * K, Bruck, ANY, 1),
         rule(AllGather, Network, ANY, ANY, Ring, 256 * K, 2),
     ]
 };
@@ -191,19 +242,26 @@ pub const RULES: &[Rule] = {
 /// The segments of an algorithm that was asked for where the table has another one.
 const OTHERWISE: Plan = Plan { algorithm: Algorithm::Ring, segment: 256 * K, in_flight: 2 };
 
-/// The plan for an operation; with the algorithm `wanted`, if any, which must serve the collective.
+/// The plan for an operation; with the algorithm `wanted`, if any, which must serve the collective. `board` is the
+/// longest message that fits on the ranks' board, if they have one.
 pub(crate) fn plan(
     collective: Collective,
     medium: Medium,
     ranks: usize,
     bytes: usize,
     wanted: Option<Algorithm>,
+    board: Option<usize>,
 ) -> Plan {
+    let can = |algorithm| algorithm != Algorithm::Board || board.is_some_and(|longest| bytes <= longest);
     let fits = |rule: &&Rule| {
-        rule.collective == collective && rule.medium == medium && ranks <= rule.ranks && bytes <= rule.bytes
+        rule.collective == collective
+            && rule.medium == medium
+            && ranks <= rule.ranks
+            && bytes <= rule.bytes
+            && can(rule.plan.algorithm)
     };
     let table = RULES.iter().find(fits).map_or(OTHERWISE, |rule| rule.plan);
-    match wanted {
+    match wanted.filter(|&algorithm| can(algorithm)) {
         Some(algorithm) if algorithm != table.algorithm => Plan { algorithm, ..OTHERWISE },
         _ => table,
     }
@@ -221,7 +279,7 @@ mod tests {
         let error = "rign".parse::<Algorithm>().unwrap_err();
         assert_eq!(
             error.to_string(),
-            "'rign' is none of direct, recursive-doubling, bruck, pairwise, rabenseifner, ring"
+            "'rign' is none of board, direct, recursive-doubling, bruck, pairwise, rabenseifner, ring"
         );
     }
 
@@ -234,8 +292,15 @@ mod tests {
                 }));
                 for ranks in 2..300 {
                     for bytes in (0..40).map(|power| 1_usize << power) {
-                        let plan = plan(collective, medium, ranks, bytes, None);
-                        assert!(plan.algorithm.serves(collective, ranks), "{collective} {ranks} {bytes}");
+                        for board in [None, Some(1 << 10)] {
+                            let plan = plan(collective, medium, ranks, bytes, None, board);
+                            assert!(plan.algorithm.serves(collective, ranks), "{collective} {ranks} {bytes}");
+                            let fits = board.is_some_and(|longest| bytes <= longest);
+                            assert!(
+                                fits || plan.algorithm != Algorithm::Board,
+                                "{collective} {ranks} {bytes}"
+                            );
+                        }
                     }
                 }
             }
@@ -245,7 +310,7 @@ mod tests {
     #[test]
     fn an_algorithm_that_is_asked_for_is_taken_at_every_size() {
         for bytes in [8, 1 << 20, 1 << 30] {
-            let plan = plan(Collective::AllReduce, Medium::Network, 4, bytes, Some(Algorithm::Ring));
+            let plan = plan(Collective::AllReduce, Medium::Network, 4, bytes, Some(Algorithm::Ring), None);
             assert_eq!(plan.algorithm, Algorithm::Ring);
         }
     }

@@ -9,9 +9,9 @@ use half::{bf16, f16};
 use proptest::prelude::*;
 
 use super::selection::{Algorithm, Collective, Medium};
-use crate::fabric::Error;
-use crate::fabric::communicator::{Member, Tuning};
+use crate::fabric::member::{Member, Tuning};
 use crate::fabric::simulated::{self, Break, Simulated};
+use crate::fabric::{Error, board};
 use crate::{DataType, Element, ReduceOp};
 
 const AS_THE_TABLE_SAYS: Tuning =
@@ -100,12 +100,15 @@ fn on_every_rank<R: Send>(
     body: impl Fn(usize, &mut Member<Simulated>) -> R + Sync,
 ) -> Vec<R> {
     thread::scope(|scope| {
+        let boards =
+            if ranks > 1 { board::boards(ranks).into_iter().map(Some).collect() } else { vec![None] };
         let threads: Vec<_> = simulated::network(ranks, seed)
             .into_iter()
+            .zip(boards)
             .enumerate()
-            .map(|(rank, transport)| {
+            .map(|(rank, (transport, board))| {
                 let body = &body;
-                scope.spawn(move || body(rank, &mut Member::new(transport, None, tuning).unwrap()))
+                scope.spawn(move || body(rank, &mut Member::new(transport, board, tuning).unwrap()))
             })
             .collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()

@@ -110,12 +110,12 @@ fn wait(network: &mut Network, requests: &[Request]) -> Result<(), Error> {
 
 fn pattern(from: usize, to: usize, length: usize, salt: usize) -> Vec<u8> {
     let mut state = (from * 31 + to * 17 + salt * 101 + length) as u64 | 1;
-    (0..length)
-        .map(|_| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 56) as u8
-        })
-        .collect()
+    let mut data = vec![0; length];
+    for chunk in data.chunks_mut(8) {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        chunk.copy_from_slice(&state.to_be_bytes()[..chunk.len()]);
+    }
+    data
 }
 
 /// Every rank sends to every other at once, messages of all sizes.

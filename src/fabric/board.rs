@@ -1,0 +1,204 @@
+//! A board in shared memory, on which the ranks of one host write short messages for all the others to read.
+//!
+//! A short message costs less than any queue between two processes: the writer's cache line goes to the readers.
+//!
+//! Every rank has two slots, for operations with even and odd numbers. In an operation every rank writes its message
+//! into its slot, then the operation's number, and reads every other's slot once it has that number. A rank can
+//! begin operation `k + 2`, and so overwrite what it wrote in operation `k`, only when it has seen every rank begin
+//! `k + 1`, which each does when it has read all that it needs of operation `k`.
+
+use std::fs::{self, File, OpenOptions};
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::Error;
+use crate::world::{self, World};
+
+/// The longest message of one rank.
+pub(crate) const CAPACITY: usize = (32 << 10) - size_of::<Header>();
+/// More ranks have no board: each reads all the others' slots.
+const MOST_RANKS: usize = 64;
+const SLOT: usize = size_of::<Header>() + CAPACITY;
+/// How often a slot is looked at before something else is done meanwhile.
+const LOOKS: u32 = 64;
+
+/// The start of a slot.
+#[repr(C, align(16))]
+struct Header {
+    /// The number of the operation that the message is of, written last.
+    sequence: AtomicU64,
+    len: AtomicU64,
+}
+
+/// One rank's view of the board.
+pub(crate) struct Board {
+    memory: NonNull<u8>,
+    rank: usize,
+    ranks: usize,
+    sequence: u64,
+    /// Whether there are more ranks than processors: one that waits then lets another work.
+    crowded: bool,
+}
+
+// SAFETY: the mapping is bound to no thread.
+unsafe impl Send for Board {}
+
+impl Board {
+    /// Makes a board for the ranks of a world, which must all be on this host. Collective. None when there are too
+    /// many ranks, or shared memory cannot be had: on all ranks then.
+    pub(crate) fn meet(world: &dyn World) -> Result<Option<Self>, world::Error> {
+        let (rank, ranks) = (world.rank(), world.size());
+        if !(2..=MOST_RANKS).contains(&ranks) {
+            return Ok(None);
+        }
+        let made = if rank == 0 { create(ranks).ok() } else { None };
+        let name = made.as_ref().map_or(&[][..], |(path, _)| path.as_os_str().as_encoded_bytes());
+        let names = world.all_gather(name)?;
+        let path = names.first().map(|name| String::from_utf8_lossy(name).into_owned()).unwrap_or_default();
+        let board = match &made {
+            Some((_, file)) => Self::map(file, rank, ranks),
+            None => OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open(&path)
+                .and_then(|file| Self::map(&file, rank, ranks)),
+        };
+        let everyone = world.all_gather(&[u8::from(board.is_ok())]);
+        if made.is_some() {
+            // All have it open, or go without. A name that cannot be removed is small and in nobody's way.
+            let _ = fs::remove_file(&path);
+        }
+        let everyone = everyone?.iter().all(|has| has == &[1]);
+        Ok(board.ok().filter(|_| everyone))
+    }
+
+    fn map(file: &File, rank: usize, ranks: usize) -> io::Result<Self> {
+        let len = total(ranks);
+        if file.metadata()?.len() != len as u64 {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        // SAFETY: a new mapping of a file of this length, at an address of the system's choice.
+        let memory = unsafe {
+            let access = libc::PROT_READ | libc::PROT_WRITE;
+            libc::mmap(ptr::null_mut(), len, access, libc::MAP_SHARED, file.as_raw_fd(), 0)
+        };
+        if memory == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let memory = NonNull::new(memory.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        Ok(Self { memory, rank, ranks, sequence: 0, crowded: ranks > processors })
+    }
+
+    /// How many ranks there are: two or more.
+    pub(crate) fn ranks(&self) -> usize {
+        self.ranks
+    }
+
+    /// The slot of a rank for the current operation.
+    fn slot(&self, rank: usize) -> NonNull<u8> {
+        let index = 2 * rank + (self.sequence % 2) as usize;
+        // SAFETY: the mapping has two slots for each rank.
+        unsafe { self.memory.add(index * SLOT) }
+    }
+
+    fn header(&self, rank: usize) -> &Header {
+        // SAFETY: a slot begins with a header, of atomics, and is aligned for it: the mapping to a page, the slot's
+        // length to the header.
+        unsafe { self.slot(rank).cast().as_ref() }
+    }
+
+    /// Begins an operation with this rank's message.
+    ///
+    /// # Safety
+    /// `len` bytes of `data` are readable, and at most [`CAPACITY`]. The operation before is over: every other
+    /// rank's message in it has been waited for.
+    pub(crate) unsafe fn write(&mut self, data: *const u8, len: usize) {
+        debug_assert!(len <= CAPACITY);
+        self.sequence += 1;
+        // SAFETY: the slot has room for the message, and no other rank reads it: see the head of this file.
+        unsafe {
+            self.slot(self.rank).add(size_of::<Header>()).copy_from_nonoverlapping(constant(data), len)
+        };
+        let header = self.header(self.rank);
+        header.len.store(len as u64, Ordering::Relaxed);
+        header.sequence.store(self.sequence, Ordering::Release);
+    }
+
+    /// Waits for the message of a rank in the current operation, and calls `meanwhile` now and then. The message
+    /// stays as it is until this rank begins the next operation but one; it is aligned to 16 bytes.
+    pub(crate) fn read(
+        &self,
+        rank: usize,
+        len: usize,
+        meanwhile: &mut dyn FnMut() -> Result<(), Error>,
+    ) -> Result<*const u8, Error> {
+        let header = self.header(rank);
+        let mut looks: u32 = 0;
+        while header.sequence.load(Ordering::Acquire) != self.sequence {
+            looks += 1;
+            if looks == LOOKS {
+                looks = 0;
+                meanwhile()?;
+                if self.crowded {
+                    std::thread::yield_now();
+                }
+            }
+            std::hint::spin_loop();
+        }
+        let sent = header.len.load(Ordering::Relaxed);
+        if sent != len as u64 {
+            return Err(Error::MessageLength {
+                rank: self.rank,
+                peer: rank,
+                provider: "shared memory".to_owned(),
+                expected: len,
+                received: usize::try_from(sent).ok(),
+            });
+        }
+        // SAFETY: a slot is longer than its header.
+        Ok(unsafe { self.slot(rank).add(size_of::<Header>()) }.as_ptr().cast_const())
+    }
+}
+
+fn constant(data: *const u8) -> NonNull<u8> {
+    NonNull::new(data.cast_mut()).unwrap_or(NonNull::dangling())
+}
+
+impl Drop for Board {
+    fn drop(&mut self) {
+        // SAFETY: this type's own mapping, of this length; nothing refers to it any more.
+        unsafe { libc::munmap(self.memory.as_ptr().cast(), total(self.ranks)) };
+    }
+}
+
+fn total(ranks: usize) -> usize {
+    2 * ranks * SLOT
+}
+
+/// Makes a file for a board that this user alone can open.
+fn create(ranks: usize) -> io::Result<(PathBuf, File)> {
+    let random = RandomState::new().hash_one(std::process::id());
+    let path = Path::new("/dev/shm").join(format!("collectives-board-{}-{random:016x}", std::process::id()));
+    let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+    // SAFETY: an open file; reserves its memory, so that no later write finds none left.
+    let result = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, total(ranks) as libc::off_t) };
+    if result != 0 {
+        let _ = fs::remove_file(&path);
+        return Err(io::Error::from_raw_os_error(result));
+    }
+    Ok((path, file))
+}
+
+/// Boards for ranks that are threads of a test.
+#[cfg(test)]
+pub(crate) fn boards(ranks: usize) -> Vec<Board> {
+    let (path, file) = create(ranks).unwrap();
+    fs::remove_file(path).unwrap();
+    (0..ranks).map(|rank| Board::map(&file, rank, ranks).unwrap()).collect()
+}

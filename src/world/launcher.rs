@@ -1,0 +1,226 @@
+//! What started this process.
+
+use super::{Error, process_variable};
+use std::fmt;
+
+/// A program that starts the ranks of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Launcher {
+    /// None: the process was started by hand.
+    None,
+    /// Whoever set `NCCL_BENCH_RANK` and `NCCL_BENCH_SIZE`.
+    Explicit,
+    /// Open MPI's `mpirun`.
+    OpenMpi,
+    /// MPICH's `mpiexec` (hydra), also that of Intel MPI and MVAPICH.
+    Mpich,
+    /// Slurm's `srun`.
+    Slurm,
+    /// torchrun, or anything that sets `RANK` and `WORLD_SIZE` as it does.
+    Torchrun,
+}
+
+impl fmt::Display for Launcher {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(match self {
+            Self::None => "no launcher",
+            Self::Explicit => "NCCL_BENCH_RANK and NCCL_BENCH_SIZE",
+            Self::OpenMpi => "Open MPI's mpirun",
+            Self::Mpich => "MPICH's mpiexec",
+            Self::Slurm => "Slurm's srun",
+            Self::Torchrun => "torchrun",
+        })
+    }
+}
+
+/// What a launcher told this process about itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Started {
+    /// What started it.
+    pub launcher: Launcher,
+    /// Its rank, where the launcher gave a readable one.
+    pub rank: Option<usize>,
+    /// How many processes were started, where the launcher gave a readable number.
+    pub size: Option<usize>,
+    /// Whether an MPI library would find the other ranks: always under Open MPI's and MPICH's launchers, under
+    /// Slurm with its PMIx or PMI-2 plugin.
+    pub mpi: bool,
+}
+
+/// A launcher, the variables with rank and size, and what else has to be set for it to be this one.
+type Signature = (Launcher, &'static [&'static str], &'static [&'static str], &'static [&'static str]);
+
+/// The innermost launcher comes first: torchrun runs under srun, mpirun runs inside a Slurm job. A Slurm batch
+/// script has a rank and a size too, but only the steps of `srun` have a step's number of tasks or identifier.
+const SIGNATURES: &[Signature] = &[
+    (Launcher::Explicit, &["NCCL_BENCH_RANK"], &["NCCL_BENCH_SIZE"], &["NCCL_BENCH_RANK"]),
+    (Launcher::Torchrun, &["RANK"], &["WORLD_SIZE"], &["TORCHELASTIC_RUN_ID"]),
+    (Launcher::OpenMpi, &["OMPI_COMM_WORLD_RANK"], &["OMPI_COMM_WORLD_SIZE"], &["OMPI_COMM_WORLD_SIZE"]),
+    (
+        Launcher::Mpich,
+        &["PMI_RANK"],
+        &["PMI_SIZE"],
+        &["PMI_FD", "PMI_PORT", "HYDI_CONTROL_FD", "MPI_LOCALNRANKS"],
+    ),
+    (Launcher::Torchrun, &["RANK"], &["WORLD_SIZE"], &["RANK"]),
+    (
+        Launcher::Slurm,
+        &["SLURM_PROCID"],
+        &["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"],
+        &["SLURM_STEP_NUM_TASKS", "SLURM_STEP_ID", "SLURM_STEPID"],
+    ),
+];
+
+impl Started {
+    /// What started this process, from its environment.
+    pub fn detect() -> Self {
+        Self::from_variables(&process_variable)
+    }
+
+    pub(super) fn from_variables(variable: &dyn Fn(&str) -> Option<String>) -> Self {
+        let number = |names: &[&str]| {
+            names.iter().find_map(|name| variable(name)).and_then(|value| value.trim().parse::<usize>().ok())
+        };
+        for &(launcher, rank, size, marks) in SIGNATURES {
+            let set = |names: &[&str]| names.iter().any(|name| variable(name).is_some());
+            if set(marks) && set(size) {
+                let mpi = match launcher {
+                    Launcher::OpenMpi | Launcher::Mpich => true,
+                    Launcher::Slurm => set(&["PMIX_RANK", "PMI_RANK"]),
+                    Launcher::None | Launcher::Explicit | Launcher::Torchrun => false,
+                };
+                return Self { launcher, rank: number(rank), size: number(size), mpi };
+            }
+        }
+        Self { launcher: Launcher::None, rank: None, size: None, mpi: false }
+    }
+
+    /// Whether rank and size as the MPI library sees them are what the launcher started. An MPI library that was
+    /// not made for the launcher takes every process for rank 0 of 1: a job that would measure nothing.
+    ///
+    /// # Errors
+    /// Says who started what, what the library (`described`, such as `Open MPI 4.1.4`) makes of it, and what to do.
+    pub fn agrees_with_mpi(&self, described: &str, rank: usize, size: usize) -> Result<(), Error> {
+        let Some(expected) = self.size.filter(|_| self.mpi) else { return Ok(()) };
+        if expected == size {
+            return Ok(());
+        }
+        let family = described.split_whitespace().take_while(|word| !word.starts_with(char::is_numeric));
+        let family = family.collect::<Vec<_>>().join(" ");
+        let seen = if size == 1 {
+            "every process believes that it is rank 0 of 1".to_owned()
+        } else {
+            format!("this process believes that it is rank {rank} of {size}")
+        };
+        let advice = match self.launcher {
+            Launcher::Slurm => {
+                "start it with a PMI that this MPI library speaks (srun --mpi=list shows them)"
+            }
+            _ => "start it with the mpirun of that MPI",
+        };
+        Err(Error::Launcher(format!(
+            "{} started {expected} processes, but this program was built with {described}, so {seen}; \
+             {advice}{}, build it with the MPI of this launcher, or let the ranks meet over TCP (--world tcp)",
+            self.launcher,
+            if self.launcher == Launcher::Slurm { String::new() } else { format!(" ({family})") },
+        )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn started(variables: &[(&str, &str)]) -> Started {
+        Started::from_variables(&|name| {
+            variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn each_launcher_is_known_by_its_variables() {
+        let cases: &[(&[(&str, &str)], Launcher, Option<usize>, Option<usize>, bool)] = &[
+            (&[], Launcher::None, None, None, false),
+            (
+                &[("OMPI_COMM_WORLD_RANK", "2"), ("OMPI_COMM_WORLD_SIZE", "4"), ("PMIX_RANK", "2")],
+                Launcher::OpenMpi,
+                Some(2),
+                Some(4),
+                true,
+            ),
+            (
+                &[("PMI_RANK", "1"), ("PMI_SIZE", "3"), ("PMI_FD", "7")],
+                Launcher::Mpich,
+                Some(1),
+                Some(3),
+                true,
+            ),
+            (&[("RANK", "1"), ("WORLD_SIZE", "2")], Launcher::Torchrun, Some(1), Some(2), false),
+            (
+                &[("SLURM_PROCID", "5"), ("SLURM_NTASKS", "8"), ("SLURM_STEP_ID", "0"), ("PMIX_RANK", "5")],
+                Launcher::Slurm,
+                Some(5),
+                Some(8),
+                true,
+            ),
+            (
+                &[
+                    ("SLURM_PROCID", "5"),
+                    ("SLURM_NTASKS", "8"),
+                    ("SLURM_STEP_ID", "0"),
+                    ("PMI_RANK", "5"),
+                    ("PMI_SIZE", "8"),
+                ],
+                Launcher::Slurm,
+                Some(5),
+                Some(8),
+                true,
+            ),
+            (
+                &[("NCCL_BENCH_RANK", "0"), ("NCCL_BENCH_SIZE", "2")],
+                Launcher::Explicit,
+                Some(0),
+                Some(2),
+                false,
+            ),
+        ];
+        for (variables, launcher, rank, size, mpi) in cases {
+            let expected = Started { launcher: *launcher, rank: *rank, size: *size, mpi: *mpi };
+            assert_eq!(started(variables), expected, "{variables:?}");
+        }
+    }
+
+    #[test]
+    fn a_batch_script_is_not_a_step() {
+        let batch = [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8"), ("SLURM_JOB_ID", "77")];
+        assert_eq!(started(&batch).launcher, Launcher::None);
+    }
+
+    #[test]
+    fn the_innermost_launcher_counts() {
+        let slurm = [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "2"), ("SLURM_STEP_ID", "0")];
+        let torchrun = [("RANK", "9"), ("WORLD_SIZE", "16"), ("TORCHELASTIC_RUN_ID", "none")];
+        let mpirun = [("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "2")];
+        assert_eq!(started(&[&slurm[..], &torchrun[..]].concat()).rank, Some(9));
+        assert_eq!(started(&[&mpirun[..], &torchrun[..]].concat()).launcher, Launcher::Torchrun);
+        assert_eq!(started(&[&slurm[..], &mpirun[..]].concat()).launcher, Launcher::OpenMpi);
+        let exported = [("RANK", "1"), ("WORLD_SIZE", "2")];
+        assert_eq!(started(&[&mpirun[..], &exported[..]].concat()).launcher, Launcher::OpenMpi);
+    }
+
+    #[test]
+    fn an_mpi_that_does_not_know_the_launcher_is_an_error_that_says_what_to_do() {
+        let mpich = started(&[("PMI_RANK", "1"), ("PMI_SIZE", "4"), ("PMI_FD", "7")]);
+        let text = mpich.agrees_with_mpi("Open MPI 4.1.4", 0, 1).unwrap_err().to_string();
+        assert_eq!(
+            text,
+            "MPICH's mpiexec started 4 processes, but this program was built with Open MPI 4.1.4, so every process \
+             believes that it is rank 0 of 1; start it with the mpirun of that MPI (Open MPI), build it with the MPI \
+             of this launcher, or let the ranks meet over TCP (--world tcp)"
+        );
+        mpich.agrees_with_mpi("MPICH 4.0.2", 1, 4).unwrap();
+        started(&[]).agrees_with_mpi("Open MPI 4.1.4", 0, 1).unwrap();
+    }
+}

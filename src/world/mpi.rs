@@ -1,0 +1,199 @@
+//! A world of the ranks of an MPI launcher.
+
+use super::gate::lock;
+use super::launcher::Started;
+use super::{Error, Handle, World, ending, host};
+use mpi::Threading;
+use mpi::datatype::PartitionMut;
+use mpi::environment::Universe;
+use mpi::topology::{Communicator, SimpleCommunicator};
+use mpi::traits::CommunicatorCollectives;
+use std::mem::ManuallyDrop;
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+/// Initialises MPI and joins its `MPI_COMM_WORLD`. Once per process: MPI cannot be initialised again.
+///
+/// MPI is finalised when the last handle is dropped; not after a panic or [`World::abort`], when it could wait for
+/// ever. A process that ends without leaving makes the launcher end the others. The library itself does not
+/// notice a rank that hangs, so [`World::check`] always says that all is well.
+///
+/// # Errors
+/// When MPI is initialised already or cannot be called from several threads in turn, and when the launcher started
+/// more processes than the MPI library sees: it then belongs to another MPI, and every process believes that it is
+/// rank 0 of 1.
+pub fn mpi() -> Result<Handle, Error> {
+    let started = Started::detect();
+    let Some((universe, threading)) = ::mpi::initialize_with_threading(Threading::Serialized) else {
+        return Err(Error::Launcher(
+            "MPI is already initialised in this process; join its world once".to_owned(),
+        ));
+    };
+    let name = library();
+    if threading < Threading::Serialized {
+        return Err(Error::Launcher(format!(
+            "{name} does not let several threads call it in turn (it gives {threading:?}, needed is Serialized); \
+             use an MPI built with thread support, or let the ranks meet over TCP (--world tcp)"
+        )));
+    }
+    let world = universe.world();
+    let (rank, size) = (index(world.rank()), index(world.size()));
+    started.agrees_with_mpi(&name, rank, size)?;
+    let here = world.split_shared(world.rank());
+    let (local_rank, local_size) = (index(here.rank()), index(here.size()));
+    drop(here);
+    let universe = ManuallyDrop::new(universe);
+    Ok(Arc::new(Mpi { universe, call: Mutex::new(()), rank, size, local_rank, local_size, name }))
+}
+
+struct Mpi {
+    universe: ManuallyDrop<Universe>,
+    /// Held by the thread that calls MPI: its threads may do so in turn only.
+    call: Mutex<()>,
+    rank: usize,
+    size: usize,
+    local_rank: usize,
+    local_size: usize,
+    name: String,
+}
+
+impl Mpi {
+    fn world(&self) -> SimpleCommunicator {
+        self.universe.world()
+    }
+}
+
+/// A rank or a number of ranks: MPI's are never negative.
+fn index(number: ::mpi::Count) -> usize {
+    usize::try_from(number).unwrap_or(0)
+}
+
+/// The MPI library's name and version: `Open MPI 4.1.4`.
+fn library() -> String {
+    short(&::mpi::environment::library_version().unwrap_or_default())
+}
+
+/// The name and version out of what `MPI_Get_library_version` says, which can be many lines.
+fn short(version: &str) -> String {
+    let line = version.lines().next().unwrap_or_default();
+    let line = line.split(',').next().unwrap_or_default();
+    let mut words = Vec::new();
+    for word in line.split_whitespace().filter(|word| !word.eq_ignore_ascii_case("version:")) {
+        let number = word.strip_prefix('v').filter(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+        words.push(number.unwrap_or(word));
+    }
+    if words.is_empty() { "MPI".to_owned() } else { words.join(" ") }
+}
+
+impl World for Mpi {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn local_rank(&self) -> usize {
+        self.local_rank
+    }
+
+    fn local_size(&self) -> usize {
+        self.local_size
+    }
+
+    fn describe(&self) -> String {
+        self.name.clone()
+    }
+
+    /// `MPI_Barrier`.
+    fn barrier(&self) -> Result<(), Error> {
+        let _turn = lock(&self.call);
+        self.world().barrier();
+        Ok(())
+    }
+
+    /// `MPI_Allgather` of the lengths, then `MPI_Allgatherv`.
+    fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        let _turn = lock(&self.call);
+        let world = self.world();
+        let mut lengths = vec![0_u64; self.size];
+        world.all_gather_into(&(mine.len() as u64), &mut lengths[..]);
+        let total: u64 = lengths.iter().sum();
+        if i32::try_from(total).is_err() {
+            return Err(Error::Mismatch(format!(
+                "an all_gather of {total} bytes over all ranks is too long for MPI, which takes {}",
+                i32::MAX
+            )));
+        }
+        // Each fits, since their sum does.
+        let counts: Vec<i32> = lengths.iter().map(|&length| i32::try_from(length).unwrap_or(0)).collect();
+        let starts: Vec<i32> = counts
+            .iter()
+            .scan(0, |next, count| {
+                let start = *next;
+                *next += count;
+                Some(start)
+            })
+            .collect();
+        let mut all = vec![0_u8; usize::try_from(total).unwrap_or(0)];
+        // Open MPI takes the buffers of nothing at all for wrong arguments.
+        if total > 0 {
+            world.all_gather_varcount_into(
+                mine,
+                &mut PartitionMut::new(&mut all[..], &counts[..], &starts[..]),
+            );
+        }
+        let mut rest = &all[..];
+        let mut messages = Vec::with_capacity(self.size);
+        for count in counts {
+            let (message, after) = rest.split_at(index(count));
+            messages.push(message.to_vec());
+            rest = after;
+        }
+        Ok(messages)
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// `MPI_Abort`. Called without waiting for a thread that is inside MPI, since that may be what hangs.
+    fn abort(&self, code: i32, message: &str) -> ! {
+        ending::claim();
+        ending::say(&format!("rank {} on host {}: {message}", self.rank, host().name));
+        self.world().abort(code)
+    }
+}
+
+/// The exit code of a Rust program that has panicked.
+const PANICKED: i32 = 101;
+
+impl Drop for Mpi {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.world().abort(PANICKED)
+        }
+        // SAFETY: the universe is not used again: this is the one place that drops it, and `self` ends here.
+        unsafe { ManuallyDrop::drop(&mut self.universe) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::short;
+
+    #[test]
+    fn the_library_is_named_in_few_words() {
+        let open_mpi =
+            "Open MPI v4.1.4, package: Debian OpenMPI, ident: 4.1.4, repo rev: v4.1.4, May 26, 2022";
+        assert_eq!(short(open_mpi), "Open MPI 4.1.4");
+        let mpich = "MPICH Version:\t4.0.2\nMPICH Release date:\tThu Apr  7 12:34:45 CDT 2022\n";
+        assert_eq!(short(mpich), "MPICH 4.0.2");
+        assert_eq!(
+            short("Intel(R) MPI Library 2021.6 for Linux* OS\n"),
+            "Intel(R) MPI Library 2021.6 for Linux* OS"
+        );
+        assert_eq!(short(""), "MPI");
+    }
+}

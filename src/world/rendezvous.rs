@@ -1,0 +1,536 @@
+//! How ranks find each other over TCP: rank 0 listens, all others connect to it.
+//!
+//! Rank 0 serves all connections from one thread without ever waiting for one of them. Whoever connects has five
+//! seconds to say the greeting of this job; anything else is turned away and counted. Other ranks retry until the
+//! deadline, whatever they find at the address.
+
+use super::host::host;
+use super::poll::Poll;
+use super::wire::{Answer, Frame, Frames, Greeting, Member};
+use super::{Error, Options, Place};
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long a connection may take to say its greeting, and rank 0 to answer it.
+const GREETING: Duration = Duration::from_secs(5);
+/// How long an answer may take while rank 0 may as well listen on another port.
+const SEARCHING: Duration = Duration::from_secs(2);
+/// How many connections may be about to say their greeting; the oldest goes when there is one more.
+const MOST_PENDING: usize = 256;
+/// How much longer than rank 0 the others wait, so that they hear from it which ranks are missing.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The ranks of a job that have found each other.
+pub(super) struct Met {
+    pub(super) members: Vec<Member>,
+    /// By rank: of rank 0 to all others, of the others to rank 0. With what has been read too far.
+    pub(super) connections: Vec<Option<(TcpStream, Frames)>>,
+    /// Where they met.
+    pub(super) address: String,
+}
+
+/// Finds all ranks of a job.
+///
+/// # Errors
+/// When the deadline has come; the error names the missing ranks, or what was tried.
+pub(super) fn meet(place: &Place, options: &Options) -> Result<Met, Error> {
+    let local =
+        place.local.and_then(|(rank, size)| Some((u32::try_from(rank).ok()?, u32::try_from(size).ok()?)));
+    let member = Member { host: host(), local };
+    let deadline = Instant::now() + options.timeout;
+    if place.rank == 0 {
+        receive(place, member, options.timeout, deadline)
+    } else {
+        join(place, member, options.timeout, deadline)
+    }
+}
+
+/// Numbers in ascending order as people write them: `1-3, 7`.
+fn ranges(numbers: &[usize]) -> String {
+    let mut parts: Vec<(usize, usize)> = Vec::new();
+    for &number in numbers {
+        match parts.last_mut() {
+            Some((_, last)) if *last + 1 == number => *last = number,
+            _ => parts.push((number, number)),
+        }
+    }
+    let parts = parts.iter().map(|&(first, last)| match last - first {
+        0 => first.to_string(),
+        1 => format!("{first}, {last}"),
+        _ => format!("{first}-{last}"),
+    });
+    parts.collect::<Vec<_>>().join(", ")
+}
+
+/// `host:port`, with brackets around an IPv6 address.
+fn written(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
+// Rank 0.
+
+/// A connection that has not said its greeting yet.
+struct Pending {
+    stream: TcpStream,
+    bytes: Vec<u8>,
+    since: Instant,
+}
+
+/// What rank 0 knows while it waits.
+struct Reception<'a> {
+    place: &'a Place,
+    pending: VecDeque<Pending>,
+    joined: Vec<Option<(TcpStream, Member)>>,
+    /// Hosts of ranks that came and went again.
+    gone: Vec<Option<String>>,
+    refused: usize,
+    last_refusal: String,
+}
+
+fn listen(place: &Place) -> Result<TcpListener, Error> {
+    let loopback = |name: &str| match name.parse::<IpAddr>() {
+        Ok(address) => address.is_loopback().then_some(address),
+        Err(_) => name.eq_ignore_ascii_case("localhost").then_some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+    };
+    // A name may resolve to a loopback address on its own host only, so anything else listens everywhere.
+    let addresses = match place.hosts.first().and_then(|host| loopback(host)) {
+        Some(address) => vec![address],
+        None => vec![IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::UNSPECIFIED)],
+    };
+    let mut last = None;
+    for &port in &place.ports {
+        for &address in &addresses {
+            match TcpListener::bind(SocketAddr::new(address, port)) {
+                Ok(listener) => {
+                    listener.set_nonblocking(true).map_err(|error| {
+                        Error::Rendezvous(format!("rank 0 cannot listen on port {port}: {error}"))
+                    })?;
+                    return Ok(listener);
+                }
+                // Without IPv6 there is still IPv4; a port in use is in use for both.
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                    last = Some(error);
+                    break;
+                }
+                Err(error) => last = Some(error),
+            }
+        }
+    }
+    let ports: Vec<usize> = place.ports.iter().map(|&port| usize::from(port)).collect();
+    let error = last.map_or_else(|| "no port was given".to_owned(), |error| error.to_string());
+    Err(Error::Rendezvous(format!(
+        "rank 0 cannot listen on port {}: {error}; another job or program may be using it: choose another with \
+         MASTER_PORT or NCCL_BENCH_ADDR",
+        ranges(&ports)
+    )))
+}
+
+fn receive(place: &Place, member: Member, timeout: Duration, deadline: Instant) -> Result<Met, Error> {
+    let listener = listen(place)?;
+    let port = listener.local_addr().map_or(0, |address| address.port());
+    let address = written(place.hosts.first().map_or("", String::as_str), port);
+    let mut reception = Reception {
+        place,
+        pending: VecDeque::new(),
+        joined: (0..place.size).map(|_| None).collect(),
+        gone: vec![None; place.size],
+        refused: 0,
+        last_refusal: String::new(),
+    };
+    while reception.missing().next().is_some() {
+        let now = Instant::now();
+        if now >= deadline {
+            let message = reception.given_up(&address, timeout);
+            for (stream, _) in reception.joined.iter_mut().flatten() {
+                // Who cannot be told notices that the connection ends.
+                let _ = stream.write_all(&Frame::GivenUp(message.clone()).encode());
+            }
+            return Err(Error::Rendezvous(message));
+        }
+        reception.serve(&listener, deadline - now).map_err(|error| {
+            Error::Rendezvous(format!("rank 0 cannot wait for connections at {address}: {error}"))
+        })?;
+    }
+    let mut members = vec![member];
+    let mut connections = vec![None];
+    for (stream, member) in reception.joined.into_iter().flatten() {
+        members.push(member);
+        connections.push(Some((stream, Frames::default())));
+    }
+    Ok(Met { members, connections, address })
+}
+
+impl Reception<'_> {
+    fn missing(&self) -> impl Iterator<Item = usize> {
+        self.joined.iter().enumerate().skip(1).filter(|(_, joined)| joined.is_none()).map(|(rank, _)| rank)
+    }
+
+    /// Waits until something happens and deals with it.
+    fn serve(&mut self, listener: &TcpListener, left: Duration) -> io::Result<()> {
+        let now = Instant::now();
+        let oldest = self.pending.front().map(|pending| GREETING.saturating_sub(now - pending.since));
+        let mut poll = Poll::default();
+        let new = poll.add(listener, false);
+        let pending: Vec<usize> =
+            self.pending.iter().map(|pending| poll.add(&pending.stream, false)).collect();
+        let joined: Vec<(usize, usize)> = self
+            .joined
+            .iter()
+            .enumerate()
+            .filter_map(|(rank, joined)| Some((rank, poll.add(&joined.as_ref()?.0, false))))
+            .collect();
+        poll.wait(oldest.map_or(left, |oldest| oldest.min(left)))?;
+        let new = poll.readable(new);
+        let pending: Vec<bool> = pending.into_iter().map(|number| poll.readable(number)).collect();
+        let joined: Vec<usize> =
+            joined.into_iter().filter(|&(_, number)| poll.readable(number)).map(|(rank, _)| rank).collect();
+        drop(poll);
+
+        // A rank that has joined says nothing until it is told to go on: this is its end.
+        for rank in joined {
+            if let Some((_, member)) = self.joined[rank].take() {
+                self.gone[rank] = Some(member.host.name);
+            }
+        }
+        let now = Instant::now();
+        for (mut connection, ready) in std::mem::take(&mut self.pending).into_iter().zip(pending) {
+            if ready {
+                self.hear(connection, now);
+            } else if now - connection.since >= GREETING {
+                self.turn_away(&mut connection.stream, None, "it said nothing in time".to_owned());
+            } else {
+                self.pending.push_back(connection);
+            }
+        }
+        if new {
+            self.admit(listener);
+        }
+        Ok(())
+    }
+
+    fn admit(&mut self, listener: &TcpListener) {
+        loop {
+            match listener.accept() {
+                Ok((stream, _)) => {
+                    let ready = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
+                    if ready.is_ok() {
+                        self.pending.push_back(Pending { stream, bytes: Vec::new(), since: Instant::now() });
+                    }
+                    if self.pending.len() > MOST_PENDING {
+                        self.evict("too many connections came at once");
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                // The connection that was to be accepted has ended: there may be others.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(error) => {
+                    // Most likely there are no descriptors left; a silent connection may hold one.
+                    self.evict(&format!("no connection can be accepted ({error}; ulimit -n may help)"));
+                    thread::sleep(Duration::from_millis(10));
+                    return;
+                }
+            }
+        }
+    }
+
+    fn evict(&mut self, reason: &str) {
+        self.refused += 1;
+        reason.clone_into(&mut self.last_refusal);
+        self.pending.pop_front();
+    }
+
+    fn turn_away(&mut self, stream: &mut TcpStream, answer: Option<Answer>, reason: String) {
+        if let Some(answer) = answer {
+            // The other side may have gone already.
+            let _ = stream.write_all(&answer.encode());
+        }
+        self.refused += 1;
+        self.last_refusal = reason;
+    }
+
+    /// Reads what a connection says, and lets it join once its greeting is complete and right.
+    fn hear(&mut self, mut connection: Pending, now: Instant) {
+        let mut buffer = [0; 2048];
+        match connection.stream.read(&mut buffer) {
+            Ok(0) => {
+                return self.turn_away(
+                    &mut connection.stream,
+                    None,
+                    "it ended before its greeting".to_owned(),
+                );
+            }
+            Ok(count) => connection.bytes.extend_from_slice(&buffer[..count]),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            Err(error) => return self.turn_away(&mut connection.stream, None, error.to_string()),
+        }
+        match Greeting::decode(&connection.bytes) {
+            Ok(None) if now - connection.since < GREETING => self.pending.push_back(connection),
+            Ok(None) => self.turn_away(&mut connection.stream, None, "its greeting took too long".to_owned()),
+            Ok(Some(greeting)) => self.greet(connection.stream, greeting),
+            Err(malformed) => self.turn_away(&mut connection.stream, None, malformed.0),
+        }
+    }
+
+    fn greet(&mut self, mut stream: TcpStream, greeting: Greeting) {
+        let Greeting { rank, size, key, member } = greeting;
+        if key != self.place.key {
+            let reason = format!("it belongs to another job (`{key}`, this one is `{}`)", self.place.key);
+            return self.turn_away(&mut stream, Some(Answer::Stranger), reason);
+        }
+        let (rank, size) = (rank as usize, size as usize);
+        let host = &member.host.name;
+        let reason = if size != self.place.size {
+            format!(
+                "rank {rank} on {host} was started as one of {size} ranks but rank 0 as one of {}",
+                self.place.size
+            )
+        } else if rank == 0 || rank >= size {
+            format!("two processes were started as rank {rank} of {size}, this one on {host}")
+        } else if let Some((_, first)) = &self.joined[rank] {
+            format!("rank {rank} of {size} was started twice, on {} and on {host}", first.host.name)
+        } else if stream.write_all(&Answer::Accepted.encode()).is_ok() {
+            self.joined[rank] = Some((stream, member));
+            return;
+        } else {
+            "it ended after its greeting".to_owned()
+        };
+        self.turn_away(&mut stream, Some(Answer::Refused(reason.clone())), reason);
+    }
+
+    fn given_up(&self, address: &str, timeout: Duration) -> String {
+        let missing: Vec<usize> = self.missing().collect();
+        let mut text = format!(
+            "the rendezvous at {address} failed: after {} s, {} of {} ranks {} missing: rank {}",
+            timeout.as_secs_f64(),
+            missing.len(),
+            self.place.size,
+            if missing.len() == 1 { "is" } else { "are" },
+            ranges(&missing),
+        );
+        for (rank, host) in missing.iter().filter_map(|&rank| Some((rank, self.gone[rank].as_ref()?))) {
+            text += &format!(" (rank {rank} came from {host} and ended)");
+        }
+        let mut hosts: Vec<(&str, Vec<usize>)> = Vec::new();
+        for (rank, joined) in self.joined.iter().enumerate() {
+            let Some((_, member)) = joined else { continue };
+            let name = member.host.name.as_str();
+            match hosts.iter_mut().find(|(host, _)| *host == name) {
+                Some((_, ranks)) => ranks.push(rank),
+                None => hosts.push((name, vec![rank])),
+            }
+        }
+        for (index, (host, ranks)) in hosts.iter().enumerate() {
+            text += if index == 0 { "; present: " } else { ", " };
+            text += &format!("rank {} on {host}", ranges(ranks));
+        }
+        if self.refused > 0 {
+            text += &format!(
+                "; {} other connection{} turned away, the last because {}",
+                self.refused,
+                if self.refused == 1 { " was" } else { "s were" },
+                self.last_refusal
+            );
+        }
+        text
+    }
+}
+
+// All other ranks.
+
+/// Why an attempt to join did not succeed.
+enum Failure {
+    /// Rank 0 may come later.
+    Retry(String),
+    Final(Error),
+}
+
+/// What failed last at each address.
+#[derive(Default)]
+struct Attempts(Vec<(String, String)>);
+
+impl Attempts {
+    fn note(&mut self, address: String, reason: String) {
+        match self.0.iter_mut().find(|(known, _)| *known == address) {
+            Some((_, last)) => *last = reason,
+            None => self.0.push((address, reason)),
+        }
+    }
+
+    /// The addresses that failed alike, together.
+    fn summary(&self) -> String {
+        let mut groups: Vec<(&str, Vec<&str>)> = Vec::new();
+        for (address, reason) in &self.0 {
+            match groups.iter_mut().find(|(known, _)| known == reason) {
+                Some((_, addresses)) => addresses.push(address),
+                None => groups.push((reason, vec![address])),
+            }
+        }
+        let texts = groups.iter().map(|(reason, addresses)| format!("{}: {reason}", addresses.join(", ")));
+        texts.collect::<Vec<_>>().join("; ")
+    }
+}
+
+fn join(place: &Place, member: Member, timeout: Duration, deadline: Instant) -> Result<Met, Error> {
+    let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    let greeting =
+        Greeting { rank: number(place.rank), size: number(place.size), key: place.key.clone(), member }
+            .encode();
+    let mut attempts = Attempts::default();
+    let mut pause = Duration::from_millis(20);
+    loop {
+        for &port in &place.ports {
+            for host in &place.hosts {
+                let name = written(host, port);
+                let addresses: Vec<SocketAddr> = match (host.as_str(), port).to_socket_addrs() {
+                    Ok(addresses) => addresses.collect(),
+                    Err(error) => {
+                        attempts.note(name, format!("its name cannot be resolved: {error}"));
+                        continue;
+                    }
+                };
+                for address in addresses {
+                    match attempt(place, &greeting, address, &name, timeout, deadline) {
+                        Ok(met) => return Ok(met),
+                        Err(Failure::Final(error)) => return Err(error),
+                        Err(Failure::Retry(reason)) => attempts.note(name.clone(), reason),
+                    }
+                }
+            }
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Error::Rendezvous(format!(
+                "rank {} did not find rank 0 within {} s; tried {}; is rank 0 running, and can this host reach it?",
+                place.rank,
+                timeout.as_secs_f64(),
+                attempts.summary()
+            )));
+        }
+        thread::sleep(pause.min(left));
+        pause = (pause * 2).min(Duration::from_millis(500));
+    }
+}
+
+fn attempt(
+    place: &Place,
+    greeting: &[u8],
+    address: SocketAddr,
+    name: &str,
+    timeout: Duration,
+    deadline: Instant,
+) -> Result<Met, Failure> {
+    let retry = |error: io::Error| Failure::Retry(error.to_string());
+    let patience =
+        deadline.saturating_duration_since(Instant::now()).clamp(Duration::from_millis(100), GREETING);
+    let mut stream = TcpStream::connect_timeout(&address, patience).map_err(retry)?;
+    // Connecting to a port of this host that nobody listens on can meet itself, and would then hold the port.
+    if stream.local_addr().ok() == Some(address) {
+        return Err(Failure::Retry("nobody listens".to_owned()));
+    }
+    stream.set_nodelay(true).map_err(retry)?;
+    stream.set_write_timeout(Some(patience)).map_err(retry)?;
+    stream.write_all(greeting).map_err(retry)?;
+
+    let until = Instant::now() + if place.ports.len() > 1 { patience.min(SEARCHING) } else { patience };
+    let mut bytes = Vec::new();
+    let (answer, used) = loop {
+        match Answer::decode(&bytes) {
+            Ok(Some(answer)) => break answer,
+            Ok(None) => {}
+            Err(malformed) => {
+                return Err(Failure::Retry(format!("what listens there is not rank 0: {}", malformed.0)));
+            }
+        }
+        if !read_some(&mut stream, &mut bytes, until).map_err(retry)? {
+            return Err(Failure::Retry(
+                "what listens there ended the connection without an answer".to_owned(),
+            ));
+        }
+    };
+    match answer {
+        Answer::Accepted => {}
+        Answer::Stranger => return Err(Failure::Retry("rank 0 of another job listens there".to_owned())),
+        Answer::Refused(reason) => {
+            return Err(Failure::Final(Error::Rendezvous(format!(
+                "rank 0 at {name} refused this rank: {reason}"
+            ))));
+        }
+    }
+
+    let fatal =
+        |what: String| Failure::Final(Error::Rendezvous(format!("the rendezvous at {name} failed: {what}")));
+    let mut frames = Frames::default();
+    frames.push(&bytes[used..]);
+    let until = Instant::now() + timeout + PATIENCE;
+    loop {
+        match frames.next() {
+            Ok(None) => {}
+            Ok(Some(Frame::Members(members))) if members.len() == place.size => {
+                let mut connections: Vec<_> = (0..place.size).map(|_| None).collect();
+                connections[0] = Some((stream, frames));
+                return Ok(Met { members, connections, address: name.to_owned() });
+            }
+            Ok(Some(Frame::GivenUp(reason))) => return Err(Failure::Final(Error::Rendezvous(reason))),
+            Ok(Some(_)) => return Err(fatal("rank 0 sent something else than the list of ranks".to_owned())),
+            Err(malformed) => return Err(fatal(format!("rank 0 sent {}", malformed.0))),
+        }
+        let mut bytes = Vec::new();
+        match read_some(&mut stream, &mut bytes, until) {
+            Ok(true) => frames.push(&bytes),
+            Ok(false) => return Err(fatal("rank 0 ended while other ranks were missing".to_owned())),
+            Err(error) => return Err(fatal(format!("rank 0 is silent: {error}"))),
+        }
+    }
+}
+
+/// Reads what has come, or waits for something to come; `false` at the end of the connection.
+fn read_some(stream: &mut TcpStream, bytes: &mut Vec<u8>, until: Instant) -> io::Result<bool> {
+    let mut buffer = [0; 4096];
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "no answer in time"));
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut buffer) {
+            Ok(0) => return Ok(false),
+            Ok(count) => {
+                bytes.extend_from_slice(&buffer[..count]);
+                return Ok(true);
+            }
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+                ) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_written_as_people_do() {
+        assert_eq!(ranges(&[1]), "1");
+        assert_eq!(ranges(&[1, 2]), "1, 2");
+        assert_eq!(ranges(&[0, 1, 2, 5, 7, 8, 9]), "0-2, 5, 7-9");
+        assert_eq!(ranges(&[]), "");
+    }
+
+    #[test]
+    fn addresses_that_failed_alike_are_told_together() {
+        let mut attempts = Attempts::default();
+        attempts.note("a:1".to_owned(), "refused".to_owned());
+        attempts.note("a:2".to_owned(), "silent".to_owned());
+        attempts.note("a:3".to_owned(), "refused".to_owned());
+        assert_eq!(attempts.summary(), "a:1, a:3: refused; a:2: silent");
+        attempts.note("a:2".to_owned(), "refused".to_owned());
+        assert_eq!(attempts.summary(), "a:1, a:2, a:3: refused");
+    }
+}

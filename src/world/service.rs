@@ -1,0 +1,260 @@
+//! The thread of a TCP world that serves its connections: it reads what other ranks say, sends what did not fit at
+//! once, keeps the heartbeat, and notices ranks that have died.
+
+use super::gate::lock;
+use super::meeting::Contribution;
+use super::poll::Poll;
+use super::tcp::Shared;
+use super::wire::{Frame, Frames};
+use super::{OnFailure, ending};
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// How long a process has to end by itself after a failure, before it is ended ([`OnFailure::Exit`]).
+const GRACE: Duration = Duration::from_secs(1);
+/// How long a world that is dropped waits for the others to have heard of it.
+const FAREWELL: Duration = Duration::from_secs(1);
+/// When this thread runs so much later than it should, the machine or the process stood still, and silence says
+/// nothing about the others.
+const LATE: Duration = Duration::from_secs(2);
+/// How much is read from one connection before the others have their turn, in bytes.
+const MOST_AT_ONCE: usize = 4 << 20;
+
+/// A connection to another rank. Sending never blocks: what does not fit waits in a queue.
+pub(super) struct Connection {
+    stream: TcpStream,
+    queue: Mutex<Queue>,
+    open: AtomicBool,
+}
+
+#[derive(Default)]
+struct Queue {
+    frames: VecDeque<Arc<[u8]>>,
+    /// How much of the first has been sent.
+    sent: usize,
+}
+
+impl Connection {
+    pub(super) fn new(stream: TcpStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        Ok(Self { stream, queue: Mutex::default(), open: AtomicBool::new(true) })
+    }
+
+    /// Sends, or queues what cannot be sent now: then the answer is `false`, and [`Connection::flush`] is due when
+    /// the connection can be written.
+    pub(super) fn send(&self, bytes: &Arc<[u8]>) -> bool {
+        if !self.open.load(Ordering::SeqCst) {
+            return true;
+        }
+        let mut queue = lock(&self.queue);
+        queue.frames.push_back(Arc::clone(bytes));
+        self.drain(&mut queue)
+    }
+
+    /// Sends what is queued, as far as possible; whether nothing is left.
+    pub(super) fn flush(&self) -> bool {
+        self.drain(&mut lock(&self.queue))
+    }
+
+    fn drain(&self, queue: &mut Queue) -> bool {
+        while let Some(first) = queue.frames.front() {
+            match (&self.stream).write(&first[queue.sent..]) {
+                Ok(count) => {
+                    queue.sent += count;
+                    if queue.sent == first.len() {
+                        queue.frames.pop_front();
+                        queue.sent = 0;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+                Err(_) => {
+                    // Reading will tell what has happened to the other side.
+                    queue.frames.clear();
+                    queue.sent = 0;
+                }
+            }
+        }
+        true
+    }
+
+    fn idle(&self) -> bool {
+        lock(&self.queue).frames.is_empty()
+    }
+
+    fn is_open(&self) -> bool {
+        self.open.load(Ordering::SeqCst)
+    }
+
+    fn close(&self) {
+        self.open.store(false, Ordering::SeqCst);
+        // Fails when the other side has gone already.
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+}
+
+/// What only the service knows about a connection.
+struct Line<'a> {
+    rank: usize,
+    connection: &'a Connection,
+    frames: Frames,
+    heard: Instant,
+}
+
+/// Serves the connections of a world until it is closed.
+pub(super) fn run(shared: &Shared, woken: &UnixStream, frames: Vec<Frames>) {
+    let start = Instant::now();
+    let mut lines: Vec<Line<'_>> = shared
+        .connections
+        .iter()
+        .zip(frames)
+        .enumerate()
+        .filter_map(|(rank, (connection, frames))| {
+            Some(Line { rank, connection: connection.as_ref()?, frames, heard: start })
+        })
+        .collect();
+    // What came right behind the rendezvous.
+    for line in &mut lines {
+        take_frames(shared, line);
+    }
+    let mut buffer = vec![0; 64 << 10];
+    let mut next_heartbeat = start;
+    let mut exit_at = None;
+    let mut closed_by = None;
+    loop {
+        let now = Instant::now();
+        if exit_at.is_none() && shared.options.on_failure == OnFailure::Exit && shared.failure().is_some() {
+            exit_at = Some(now + GRACE);
+        }
+        if closed_by.is_none() && shared.closing.load(Ordering::SeqCst) {
+            closed_by = Some(now + FAREWELL);
+            shared.broadcast(&Frame::Goodbye);
+        }
+        let all_closed = lines.iter().all(|line| !line.connection.is_open());
+        if closed_by.is_some_and(|by| all_closed || now >= by) {
+            return;
+        }
+        if let (Some(at), Some(failure)) = (exit_at, shared.failure()) {
+            if now >= at {
+                ending::claim();
+                ending::say(&format!("{}; rank {} ends with it", failure.error, shared.rank));
+                ending::exit(failure.code);
+            }
+        }
+        if now >= next_heartbeat {
+            let beat: Arc<[u8]> = Frame::Heartbeat.encode().into();
+            for line in lines.iter().filter(|line| line.connection.is_open() && line.connection.idle()) {
+                line.connection.send(&beat);
+            }
+            next_heartbeat = now + shared.options.heartbeat;
+        }
+
+        let until =
+            [Some(next_heartbeat), exit_at, closed_by].into_iter().flatten().min().unwrap_or(next_heartbeat);
+        let mut poll = Poll::default();
+        let wake = poll.add(woken, false);
+        let waiting: Vec<Option<usize>> = lines
+            .iter()
+            .map(|line| {
+                let connection = line.connection;
+                connection.is_open().then(|| poll.add(&connection.stream, !connection.idle()))
+            })
+            .collect();
+        if let Err(error) = poll.wait(until.saturating_duration_since(now)) {
+            let reason = format!("cannot wait for its connections any more: {error}");
+            shared.fail(shared.rank_failed(shared.rank, reason), 1);
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        if poll.readable(wake) {
+            let mut woken = woken;
+            while woken.read(&mut buffer).is_ok_and(|count| count > 0) {}
+        }
+        let late = Instant::now() > until + LATE;
+        for (line, number) in lines.iter_mut().zip(waiting) {
+            let Some(number) = number else { continue };
+            if poll.writable(number) {
+                line.connection.flush();
+            }
+            if poll.readable(number) {
+                read(shared, line, &mut buffer);
+            }
+            let now = Instant::now();
+            if late {
+                line.heard = now;
+            }
+            let Some(dead_after) = shared.options.dead_after else { continue };
+            if line.connection.is_open() && now - line.heard > dead_after {
+                let reason = format!("died: nothing was heard from it for {} s", dead_after.as_secs_f64());
+                shared.fail(shared.rank_failed(line.rank, reason), 1);
+                line.connection.flush();
+                line.connection.close();
+            }
+        }
+    }
+}
+
+/// Reads what has come from a rank.
+fn read(shared: &Shared, line: &mut Line<'_>, buffer: &mut [u8]) {
+    let mut total = 0;
+    while total < MOST_AT_ONCE && line.connection.is_open() {
+        let reason = match (&line.connection.stream).read(buffer) {
+            Ok(0) => "died: its connection closed".to_owned(),
+            Ok(count) => {
+                total += count;
+                line.heard = Instant::now();
+                line.frames.push(&buffer[..count]);
+                take_frames(shared, line);
+                continue;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+            Err(error) => format!("died: its connection failed ({error})"),
+        };
+        line.connection.close();
+        shared.fail(shared.rank_failed(line.rank, reason), 1);
+    }
+}
+
+/// Does what the frames of a rank ask for.
+fn take_frames(shared: &Shared, line: &mut Line<'_>) {
+    while line.connection.is_open() {
+        let reason = match line.frames.next() {
+            Ok(None) => return,
+            Ok(Some(frame)) => match act(shared, line, frame) {
+                None => continue,
+                Some(unexpected) => unexpected,
+            },
+            Err(malformed) => malformed.0,
+        };
+        line.connection.close();
+        shared.fail(shared.rank_failed(line.rank, format!("sent {reason}")), 1);
+    }
+}
+
+/// Does what a frame asks for, or says what is wrong with it.
+fn act(shared: &Shared, line: &Line<'_>, frame: Frame) -> Option<String> {
+    let at_root = shared.rank == 0;
+    match frame {
+        Frame::Heartbeat => {}
+        Frame::Goodbye => {
+            shared.leave(line.rank);
+            line.connection.flush();
+            line.connection.close();
+        }
+        Frame::Barrier(number) if at_root => shared.arrive(line.rank, number, Contribution::Barrier),
+        Frame::Message(number, message) if at_root => {
+            shared.arrive(line.rank, number, Contribution::Message(message));
+        }
+        Frame::Abort(code, reason) if at_root => shared.fail(shared.rank_failed(line.rank, reason), code),
+        Frame::Released(number) if !at_root => shared.complete(number, None),
+        Frame::Gathered(number, messages) if !at_root => shared.complete(number, Some(&messages)),
+        Frame::Failed(code, error) if !at_root => shared.fail(error, code),
+        _ => return Some("a frame that it may not send".to_owned()),
+    }
+    None
+}

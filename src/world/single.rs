@@ -1,0 +1,66 @@
+//! A world of one process.
+
+use super::{Error, Handle, World, ending};
+use std::sync::Arc;
+
+#[derive(Debug)]
+struct Single;
+
+/// The world of one process: rank 0 of 1. Split it with [`threads`](super::threads) into a rank per GPU.
+pub fn single() -> Handle {
+    Arc::new(Single)
+}
+
+impl World for Single {
+    fn rank(&self) -> usize {
+        0
+    }
+
+    fn size(&self) -> usize {
+        1
+    }
+
+    fn local_rank(&self) -> usize {
+        0
+    }
+
+    fn local_size(&self) -> usize {
+        1
+    }
+
+    fn describe(&self) -> String {
+        "one process".to_owned()
+    }
+
+    fn barrier(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        Ok(vec![mine.to_vec()])
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn abort(&self, code: i32, message: &str) -> ! {
+        ending::claim();
+        ending::say(message);
+        ending::exit(code)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_rank_that_gathers_its_own_message() {
+        let world = single();
+        assert_eq!((world.rank(), world.size(), world.local_rank(), world.local_size()), (0, 1, 0, 1));
+        assert_eq!(world.all_gather(b"abc").unwrap(), [b"abc"]);
+        world.barrier().unwrap();
+        world.check().unwrap();
+    }
+}

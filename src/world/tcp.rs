@@ -1,0 +1,428 @@
+//! A world whose ranks talk over TCP, all through rank 0.
+
+use super::gate::{self, Gate, lock};
+use super::meeting::{Contribution, agree};
+use super::rendezvous::{self, Met};
+use super::service::{self, Connection};
+use super::wire::{Frame, MAX_FRAME, MAX_MESSAGE, Member, pack, unpack};
+use super::{Error, Handle, Options, Place, World, ending, single};
+use std::io::{self, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// How long a rank that ends the job tries to tell the others.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Meets the other ranks of a job over TCP.
+///
+/// All ranks connect to rank 0, and every rank has a thread that watches its connection: a rank whose process ends
+/// without leaving the job, or that is silent for longer than [`Options::dead_after`], is dead, and every other
+/// rank's operations return [`Error::RankFailed`] with its number and host; see [`Options::on_failure`] for what
+/// else can happen. Once all ranks are there, nothing listens any more.
+///
+/// # Errors
+/// When not all ranks have come before [`Options::timeout`]; the error names the missing ones, or what was tried.
+pub fn tcp(place: Place, options: &Options) -> Result<Handle, Error> {
+    let place = place.checked()?;
+    if place.size == 1 {
+        return Ok(single());
+    }
+    let Met { members, connections, address } = rendezvous::meet(&place, options)?;
+    let failed = |error: io::Error| {
+        Error::Rendezvous(format!("rank {} cannot serve its connections: {error}", place.rank))
+    };
+    let (local_rank, local_size) = local_position(&members, place.rank);
+    let (wake, woken) = UnixStream::pair().map_err(failed)?;
+    wake.set_nonblocking(true).map_err(failed)?;
+    woken.set_nonblocking(true).map_err(failed)?;
+    let mut streams = Vec::with_capacity(connections.len());
+    let mut frames = Vec::with_capacity(connections.len());
+    for connection in connections {
+        let (stream, left) = connection.unzip();
+        let stream = stream.map(Connection::new).transpose().map_err(failed)?;
+        streams.push(stream);
+        frames.push(left.unwrap_or_default());
+    }
+    let shared = Arc::new(Shared {
+        rank: place.rank,
+        size: place.size,
+        connections: streams,
+        options: options.clone(),
+        call: Mutex::new(()),
+        state: Mutex::new(State {
+            number: 0,
+            arrived: vec![None; if place.rank == 0 { place.size } else { 0 }],
+            count: 0,
+            left: vec![false; place.size],
+            reply: None,
+        }),
+        replied: AtomicBool::new(false),
+        stopped: AtomicBool::new(false),
+        failure: OnceLock::new(),
+        closing: AtomicBool::new(false),
+        gate: Gate::default(),
+        wake,
+        members,
+    });
+    if place.rank == 0 {
+        shared.broadcast(&Frame::Members(shared.members.clone()));
+    }
+    let service = thread::Builder::new()
+        .name("world".to_owned())
+        .spawn({
+            let shared = Arc::clone(&shared);
+            move || service::run(&shared, &woken, frames)
+        })
+        .map_err(failed)?;
+    let spin = local_size <= gate::cores();
+    let description = format!("TCP rendezvous at {address}");
+    Ok(Arc::new(Tcp { shared, local_rank, local_size, spin, description, service: Some(service) }))
+}
+
+/// A rank's number among those of its host, and how many these are: as its launcher said, or counted by rank when
+/// it said nothing or two ranks of the host claim one number, as those of two launchers on one host do.
+fn local_position(members: &[Member], rank: usize) -> (usize, usize) {
+    let neighbours: Vec<usize> =
+        (0..members.len()).filter(|&other| members[other].host.id == members[rank].host.id).collect();
+    let claimed = |rank: usize| members[rank].local.map(|(number, _)| number);
+    let distinct = neighbours.iter().all(|&one| {
+        claimed(one).is_some()
+            && neighbours.iter().all(|&other| one == other || claimed(one) != claimed(other))
+    });
+    match members[rank].local {
+        Some((number, size)) if distinct && size as usize >= neighbours.len() => {
+            (number as usize, size as usize)
+        }
+        _ => (neighbours.iter().position(|&other| other == rank).unwrap_or(0), neighbours.len()),
+    }
+}
+
+/// What the rank's thread and its service share.
+pub(super) struct Shared {
+    pub(super) rank: usize,
+    size: usize,
+    pub(super) members: Vec<Member>,
+    /// By rank: of rank 0 to all others, of the others to rank 0.
+    pub(super) connections: Vec<Option<Connection>>,
+    pub(super) options: Options,
+    /// Held by the thread that is in a collective call.
+    call: Mutex<()>,
+    state: Mutex<State>,
+    /// Whether `state` has a reply for the thread that waits.
+    replied: AtomicBool,
+    /// Whether no reply can come any more.
+    stopped: AtomicBool,
+    failure: OnceLock<Failure>,
+    pub(super) closing: AtomicBool,
+    gate: Gate,
+    wake: UnixStream,
+}
+
+/// Why the job has failed, and the exit code of processes that end with it.
+#[derive(Clone, Debug)]
+pub(super) struct Failure {
+    pub(super) error: Error,
+    pub(super) code: i32,
+}
+
+struct State {
+    /// Of the collective call that comes next or is under way.
+    number: u64,
+    /// What each rank has brought to it; at rank 0 only.
+    arrived: Vec<Option<Contribution>>,
+    count: usize,
+    /// Which ranks have left the job.
+    left: Vec<bool>,
+    reply: Option<Option<Vec<Vec<u8>>>>,
+}
+
+impl Shared {
+    pub(super) fn failure(&self) -> Option<&Failure> {
+        self.failure.get()
+    }
+
+    /// Makes every operation of this rank fail, and, at rank 0, tells all others. Only the first failure counts.
+    pub(super) fn fail(&self, error: Error, code: i32) {
+        if self.failure.set(Failure { error: error.clone(), code }).is_err() {
+            return;
+        }
+        if self.rank == 0 {
+            self.broadcast(&Frame::Failed(code, error));
+        }
+        self.stopped.store(true, Ordering::SeqCst);
+        self.gate.notify();
+        self.wake_service();
+    }
+
+    pub(super) fn rank_failed(&self, rank: usize, reason: impl Into<String>) -> Error {
+        let host = self.members.get(rank).map_or("unknown", |member| &member.host.name).to_owned();
+        Error::RankFailed { rank, host, reason: reason.into() }
+    }
+
+    fn left(&self, rank: usize) -> Error {
+        self.rank_failed(rank, "has left the job: it will not come to this barrier or all_gather")
+    }
+
+    /// Makes the service look at what has changed.
+    fn wake_service(&self) {
+        // A full pipe has woken it already.
+        let _ = (&self.wake).write(&[0]);
+    }
+
+    /// Sends to every rank that this one is connected to.
+    pub(super) fn broadcast(&self, frame: &Frame) {
+        let bytes: Arc<[u8]> = frame.encode().into();
+        let mut stuck = false;
+        for connection in self.connections.iter().flatten() {
+            stuck |= !connection.send(&bytes);
+        }
+        if stuck {
+            self.wake_service();
+        }
+    }
+
+    /// A rank has brought its part of a collective call; at rank 0 only.
+    pub(super) fn arrive(&self, rank: usize, number: u64, contribution: Contribution) {
+        let mut state = lock(&self.state);
+        if number != state.number || state.arrived.get(rank).is_none_or(Option::is_some) {
+            let expected = state.number;
+            drop(state);
+            let reason = format!("is at collective call {number} of its own while rank 0 is at {expected}");
+            return self.fail(self.rank_failed(rank, reason), 1);
+        }
+        state.arrived[rank] = Some(contribution);
+        state.count += 1;
+        if state.count < self.size {
+            if let Some(left) = self.absent(&state) {
+                drop(state);
+                self.fail(self.left(left), 1);
+            }
+            return;
+        }
+        state.count = 0;
+        let contributions = state.arrived.iter_mut().filter_map(Option::take).collect();
+        let messages = match agree(contributions, 0) {
+            Ok(messages) => messages,
+            Err(error) => return self.fail(error, 1),
+        };
+        state.number += 1;
+        let frame = match &messages {
+            None => Frame::Released(number),
+            Some(messages) => {
+                let packed = pack(messages.iter().map(Vec::as_slice));
+                if packed.len() > MAX_FRAME - 8 {
+                    let total = packed.len();
+                    return self.fail(
+                        Error::Mismatch(format!(
+                            "an all_gather of {total} bytes is more than {MAX_FRAME} can hold"
+                        )),
+                        1,
+                    );
+                }
+                Frame::Gathered(number, packed)
+            }
+        };
+        self.broadcast(&frame);
+        self.reply(state, messages);
+    }
+
+    /// A rank that has left and that others wait for.
+    fn absent(&self, state: &State) -> Option<usize> {
+        (state.count > 0)
+            .then(|| (0..self.size).find(|&rank| state.left[rank] && state.arrived[rank].is_none()))?
+    }
+
+    fn reply(&self, mut state: std::sync::MutexGuard<'_, State>, reply: Option<Vec<Vec<u8>>>) {
+        state.reply = Some(reply);
+        drop(state);
+        self.replied.store(true, Ordering::SeqCst);
+        self.gate.notify();
+    }
+
+    /// Rank 0 says that a collective call is complete; at the others only.
+    pub(super) fn complete(&self, number: u64, packed: Option<&[u8]>) {
+        let messages = match packed.map(unpack) {
+            None => None,
+            Some(Some(messages)) if messages.len() == self.size => Some(messages),
+            Some(_) => {
+                return self.fail(self.rank_failed(0, "sent an all_gather that is not well formed"), 1);
+            }
+        };
+        let mut state = lock(&self.state);
+        if number != state.number {
+            let expected = state.number;
+            drop(state);
+            let reason = format!("ended collective call {number} while this rank is at {expected}");
+            return self.fail(self.rank_failed(0, reason), 1);
+        }
+        state.number += 1;
+        self.reply(state, messages);
+    }
+
+    /// A rank has left in good order.
+    pub(super) fn leave(&self, rank: usize) {
+        let mut state = lock(&self.state);
+        state.left[rank] = true;
+        let absent = if self.rank == 0 { self.absent(&state) } else { None };
+        drop(state);
+        if let Some(rank) = absent {
+            self.fail(self.left(rank), 1);
+        }
+        if self.rank != 0 {
+            // Nothing comes without rank 0; this rank may go on alone until it asks for something.
+            self.stopped.store(true, Ordering::SeqCst);
+            self.gate.notify();
+        }
+    }
+
+    /// Takes part in a collective call.
+    fn call(&self, contribution: Contribution, spin: bool) -> Result<Option<Vec<Vec<u8>>>, Error> {
+        let _turn = lock(&self.call);
+        if self.stopped.load(Ordering::SeqCst) {
+            return Err(self.why_stopped());
+        }
+        self.replied.store(false, Ordering::SeqCst);
+        let number = lock(&self.state).number;
+        if self.rank == 0 {
+            self.arrive(0, number, contribution);
+        } else {
+            self.broadcast(&match contribution {
+                Contribution::Barrier => Frame::Barrier(number),
+                Contribution::Message(message) => Frame::Message(number, message),
+            });
+        }
+        self.gate.wait(spin, || self.replied.load(Ordering::SeqCst) || self.stopped.load(Ordering::SeqCst));
+        let reply = lock(&self.state).reply.take();
+        reply.ok_or_else(|| self.why_stopped())
+    }
+
+    fn why_stopped(&self) -> Error {
+        self.failure.get().map_or_else(|| self.left(0), |failure| failure.error.clone())
+    }
+
+    /// Tells all others that this rank ends the job, for as long as it takes them to hear it, at most a second.
+    fn last_words(&self, code: i32, reason: &str) {
+        if self.rank == 0 {
+            self.broadcast(&Frame::Failed(code, self.rank_failed(0, reason)));
+        } else {
+            self.broadcast(&Frame::Abort(code, reason.to_owned()));
+        }
+        let deadline = Instant::now() + LAST_WORDS;
+        while self.connections.iter().flatten().any(|connection| !connection.flush())
+            && Instant::now() < deadline
+        {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// One rank's end of the star.
+struct Tcp {
+    shared: Arc<Shared>,
+    local_rank: usize,
+    local_size: usize,
+    /// Whether there is a core for each rank of this host.
+    spin: bool,
+    description: String,
+    service: Option<JoinHandle<()>>,
+}
+
+impl World for Tcp {
+    fn rank(&self) -> usize {
+        self.shared.rank
+    }
+
+    fn size(&self) -> usize {
+        self.shared.size
+    }
+
+    fn local_rank(&self) -> usize {
+        self.local_rank
+    }
+
+    fn local_size(&self) -> usize {
+        self.local_size
+    }
+
+    fn describe(&self) -> String {
+        self.description.clone()
+    }
+
+    fn barrier(&self) -> Result<(), Error> {
+        self.shared.call(Contribution::Barrier, self.spin).map(drop)
+    }
+
+    fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        if mine.len() > MAX_MESSAGE {
+            return Err(Error::Mismatch(format!(
+                "a message of {} bytes is too long for an all_gather over TCP, which takes {MAX_MESSAGE}",
+                mine.len()
+            )));
+        }
+        let messages = self.shared.call(Contribution::Message(mine.to_vec()), self.spin)?;
+        messages.ok_or_else(|| Error::Mismatch("rank 0 took an all_gather for a barrier".to_owned()))
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        self.shared.failure.get().map_or(Ok(()), |failure| Err(failure.error.clone()))
+    }
+
+    fn abort(&self, code: i32, message: &str) -> ! {
+        ending::claim();
+        let Shared { rank, members, .. } = &*self.shared;
+        let host = members.get(*rank).map_or("unknown", |member| &member.host.name);
+        ending::say(&format!("rank {rank} on host {host}: {message}"));
+        self.shared.last_words(code, &format!("aborted with exit code {code}: {message}"));
+        ending::exit(code)
+    }
+}
+
+/// The exit code of a Rust program that has panicked.
+const PANICKED: i32 = 101;
+
+impl Drop for Tcp {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.shared.last_words(PANICKED, "died: it panicked");
+        }
+        self.shared.closing.store(true, Ordering::SeqCst);
+        self.shared.wake_service();
+        if let Some(service) = self.service.take() {
+            // It does not panic; if it did, there is nothing left to close.
+            let _ = service.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Host;
+    use super::*;
+
+    fn positions(members: &[(&str, Option<(u32, u32)>)]) -> Vec<(usize, usize)> {
+        let members: Vec<Member> = members
+            .iter()
+            .map(|&(host, local)| Member { host: Host { name: host.to_owned(), id: host.to_owned() }, local })
+            .collect();
+        (0..members.len()).map(|rank| local_position(&members, rank)).collect()
+    }
+
+    #[test]
+    fn ranks_are_counted_by_host() {
+        let counted = positions(&[("a", None), ("b", None), ("a", None), ("a", None)]);
+        assert_eq!(counted, [(0, 3), (0, 1), (1, 3), (2, 3)]);
+    }
+
+    #[test]
+    fn what_the_launcher_says_counts_where_it_is_consistent() {
+        assert_eq!(positions(&[("a", Some((1, 2))), ("a", Some((0, 2)))]), [(1, 2), (0, 2)]);
+        // One host, two containers with names of their own.
+        assert_eq!(positions(&[("a", Some((0, 2))), ("b", Some((1, 2)))]), [(0, 2), (1, 2)]);
+        // Two launchers on one host.
+        assert_eq!(positions(&[("a", Some((0, 1))), ("a", Some((0, 1)))]), [(0, 2), (1, 2)]);
+        assert_eq!(positions(&[("a", Some((0, 2))), ("a", None)]), [(0, 2), (1, 2)]);
+    }
+}

@@ -1,0 +1,245 @@
+//! Each process of a world as several ranks, one per thread.
+
+use super::gate::{self, Gate, lock};
+use super::meeting::{Contribution, agree};
+use super::wire::{pack, unpack};
+use super::{Error, Handle, World, host};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+/// Makes `per_process` ranks of every process: thread `t` of process `p` is rank `p * per_process + t`. The
+/// handles come in the order of the threads; give each thread its own and keep none, since dropping a handle
+/// tells the other threads that this rank is gone.
+///
+/// Every process calls this at the same time with the same number.
+///
+/// A thread that panics or drops its handle makes the others' [`World::barrier`] and [`World::all_gather`] return
+/// an error that names it; they never wait for a thread that cannot come.
+///
+/// # Errors
+/// When `per_process` is 0, when processes disagree about it, or when another process has failed.
+pub fn threads(process: Handle, per_process: usize) -> Result<Vec<Handle>, Error> {
+    let all = process.all_gather(&(per_process as u64).to_le_bytes())?;
+    for (rank, theirs) in all.iter().enumerate() {
+        let theirs = theirs.as_slice().try_into().map(u64::from_le_bytes).unwrap_or(0);
+        if theirs != per_process as u64 {
+            return Err(Error::Mismatch(format!(
+                "process {} has {per_process} ranks but process {rank} has {theirs}; every process needs the \
+                 same number of threads or GPUs",
+                process.rank()
+            )));
+        }
+    }
+    if per_process == 0 {
+        return Err(Error::Mismatch("a process needs at least one rank; 0 were asked for".to_owned()));
+    }
+    let team = Arc::new(Team {
+        spin: per_process * process.local_size() <= gate::cores(),
+        process,
+        per_process,
+        meeting: Mutex::new(Meeting {
+            contributions: (0..per_process).map(|_| None).collect(),
+            arrived: 0,
+            outcome: None,
+            left: None,
+        }),
+        round: AtomicUsize::new(0),
+        doomed: AtomicBool::new(false),
+        gate: Gate::default(),
+    });
+    Ok((0..per_process)
+        .map(|thread| Arc::new(Member { team: Arc::clone(&team), thread }) as Handle)
+        .collect())
+}
+
+/// What all ranks of a process share.
+struct Team {
+    process: Handle,
+    per_process: usize,
+    /// Whether there is a core for each rank of this host.
+    spin: bool,
+    meeting: Mutex<Meeting>,
+    /// How many meetings have ended.
+    round: AtomicUsize,
+    /// Whether a thread has left, so that no meeting can ever be complete again.
+    doomed: AtomicBool,
+    gate: Gate,
+}
+
+/// What the threads of a process bring together for one barrier or gathering.
+struct Meeting {
+    contributions: Vec<Option<Contribution>>,
+    arrived: usize,
+    /// Of the meeting that ended last. Nobody can overwrite it before all have read it: the next meeting is not
+    /// complete without them.
+    outcome: Option<Result<Arc<Vec<Vec<u8>>>, Error>>,
+    /// The thread that left first, and why; one that panicked goes before one that went.
+    left: Option<(usize, &'static str)>,
+}
+
+struct Member {
+    team: Arc<Team>,
+    thread: usize,
+}
+
+impl Team {
+    fn rank(&self, thread: usize) -> usize {
+        self.process.rank() * self.per_process + thread
+    }
+
+    /// The thread that has left, if there is one.
+    fn missing(&self, meeting: &Meeting) -> Option<Error> {
+        let (thread, reason) = meeting.left?;
+        Some(Error::RankFailed { rank: self.rank(thread), host: host().name, reason: reason.to_owned() })
+    }
+
+    /// Waits until every thread has brought something; the last one meets the other processes for all.
+    fn meet(&self, thread: usize, contribution: Contribution) -> Result<Arc<Vec<Vec<u8>>>, Error> {
+        let mut meeting = lock(&self.meeting);
+        if let Some(error) = self.missing(&meeting) {
+            return Err(error);
+        }
+        let round = self.round.load(Ordering::SeqCst);
+        if meeting.contributions[thread].replace(contribution).is_some() {
+            return Err(Error::Mismatch(format!(
+                "rank {} is in two collective calls at once; one thread at a time may call",
+                self.rank(thread)
+            )));
+        }
+        meeting.arrived += 1;
+        if meeting.arrived == self.per_process {
+            let contributions = meeting.contributions.iter_mut().filter_map(Option::take).collect();
+            meeting.arrived = 0;
+            drop(meeting);
+            let outcome = self.meet_processes(contributions);
+            lock(&self.meeting).outcome = Some(outcome.clone());
+            self.round.store(round.wrapping_add(1), Ordering::SeqCst);
+            self.gate.notify();
+            return outcome;
+        }
+        drop(meeting);
+        let ended = || self.round.load(Ordering::SeqCst) != round;
+        self.gate.wait(self.spin, || ended() || self.doomed.load(Ordering::SeqCst));
+        let mut meeting = lock(&self.meeting);
+        if ended() {
+            return meeting.outcome.clone().unwrap_or_else(|| {
+                Err(Error::Mismatch("a meeting of threads has ended without an outcome".to_owned()))
+            });
+        }
+        // Whoever has left was not in this meeting, so it cannot be complete.
+        meeting.contributions[thread] = None;
+        meeting.arrived = meeting.arrived.saturating_sub(1);
+        Err(self
+            .missing(&meeting)
+            .unwrap_or_else(|| Error::Mismatch("a thread of this process has left the job".to_owned())))
+    }
+
+    fn meet_processes(&self, contributions: Vec<Contribution>) -> Result<Arc<Vec<Vec<u8>>>, Error> {
+        let Some(messages) = agree(contributions, self.rank(0))? else {
+            return self.process.barrier().map(|()| Arc::default()).map_err(|error| self.renumbered(error));
+        };
+        if self.process.size() == 1 {
+            return Ok(Arc::new(messages));
+        }
+        let all = self
+            .process
+            .all_gather(&pack(messages.iter().map(Vec::as_slice)))
+            .map_err(|error| self.renumbered(error))?;
+        let mut unpacked = Vec::with_capacity(all.len() * self.per_process);
+        for (process, bytes) in all.iter().enumerate() {
+            let theirs =
+                unpack(bytes).filter(|theirs| theirs.len() == self.per_process).ok_or_else(|| {
+                    Error::Mismatch(format!(
+                        "process {process} gathered something else than its {} ranks' messages",
+                        self.per_process
+                    ))
+                })?;
+            unpacked.extend(theirs);
+        }
+        Ok(Arc::new(unpacked))
+    }
+
+    /// An error of the world of processes, in the ranks of this one.
+    fn renumbered(&self, error: Error) -> Error {
+        match error {
+            Error::RankFailed { rank, host, reason } if self.per_process > 1 => {
+                let first = rank * self.per_process;
+                let last = first + self.per_process - 1;
+                let reason = format!("{reason} (the process of ranks {first} to {last})");
+                Error::RankFailed { rank: first, host, reason }
+            }
+            other => other,
+        }
+    }
+}
+
+impl World for Member {
+    fn rank(&self) -> usize {
+        self.team.rank(self.thread)
+    }
+
+    fn size(&self) -> usize {
+        self.team.process.size() * self.team.per_process
+    }
+
+    fn local_rank(&self) -> usize {
+        self.team.process.local_rank() * self.team.per_process + self.thread
+    }
+
+    fn local_size(&self) -> usize {
+        self.team.process.local_size() * self.team.per_process
+    }
+
+    fn describe(&self) -> String {
+        match self.team.per_process {
+            1 => self.team.process.describe(),
+            threads => format!("{}, {threads} ranks per process", self.team.process.describe()),
+        }
+    }
+
+    fn barrier(&self) -> Result<(), Error> {
+        self.team.meet(self.thread, Contribution::Barrier).map(drop)
+    }
+
+    fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        let all = self.team.meet(self.thread, Contribution::Message(mine.to_vec()))?;
+        Ok(Arc::unwrap_or_clone(all))
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        if self.team.doomed.load(Ordering::SeqCst) {
+            let meeting = lock(&self.team.meeting);
+            if let Some((_, PANICKED)) = meeting.left {
+                return self.team.missing(&meeting).map_or(Ok(()), Err);
+            }
+        }
+        self.team.process.check().map_err(|error| self.team.renumbered(error))
+    }
+
+    fn abort(&self, code: i32, message: &str) -> ! {
+        if self.team.per_process == 1 {
+            self.team.process.abort(code, message)
+        }
+        self.team.process.abort(code, &format!("rank {}: {message}", self.rank()))
+    }
+}
+
+/// Why a rank has left: as verb phrases for [`Error::RankFailed`].
+const PANICKED: &str = "died: its thread panicked";
+const LEFT: &str = "has left the job: it will not come to this barrier or all_gather";
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        let reason = if thread::panicking() { PANICKED } else { LEFT };
+        let mut meeting = lock(&self.team.meeting);
+        match meeting.left {
+            Some((_, PANICKED)) => {}
+            Some(_) if reason == LEFT => {}
+            _ => meeting.left = Some((self.thread, reason)),
+        }
+        drop(meeting);
+        self.team.doomed.store(true, Ordering::SeqCst);
+        self.team.gate.notify();
+    }
+}

@@ -1,0 +1,32 @@
+//! Worlds between real processes.
+//!
+//! The tests start this program again, once per rank, with `WORLD_STEPS` set: then it joins a world and does those
+//! steps instead of testing (see `rank`).
+
+mod job;
+#[cfg(feature = "mpi")]
+mod mpi;
+mod rank;
+mod tcp;
+mod threads;
+
+use libtest_mimic::{Arguments, Trial};
+
+fn main() {
+    if let Ok(steps) = std::env::var("WORLD_STEPS") {
+        rank::run(&steps);
+        return;
+    }
+    let mut tests: Vec<(&str, fn())> = Vec::new();
+    tests.extend(tcp::TESTS);
+    tests.extend(threads::TESTS);
+    #[cfg(feature = "mpi")]
+    tests.extend(mpi::TESTS);
+    let trials = tests.into_iter().map(|(name, test)| {
+        Trial::test(name, move || {
+            test();
+            Ok(())
+        })
+    });
+    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit();
+}

@@ -1,0 +1,103 @@
+//! Ranks of a real MPI launcher. The program that starts them has to be the one of the MPI that was built with.
+
+use crate::job::{Ended, assert_barriers_hold, command, soon, start};
+use std::env;
+use std::process::Command;
+
+pub(crate) const TESTS: &[(&str, fn())] = &[
+    ("mpi::ranks_meet_wait_and_gather", ranks_meet_wait_and_gather),
+    ("mpi::threads_of_its_processes_meet", threads_of_its_processes_meet),
+    ("mpi::an_abort_ends_all", an_abort_ends_all),
+    ("mpi::a_panic_ends_all", a_panic_ends_all),
+    ("mpi::a_killed_rank_takes_the_others_down", a_killed_rank_takes_the_others_down),
+    ("mpi::another_mpis_launcher_is_detected", another_mpis_launcher_is_detected),
+    ("mpi::tcp_works_under_its_launcher", tcp_works_under_its_launcher),
+];
+
+/// Whether this program was built with Open MPI; else it is MPICH or one of its family.
+fn open_mpi() -> bool {
+    mpi::environment::library_version().unwrap().starts_with("Open MPI")
+}
+
+/// The launcher of the MPI that this program was built with, or of the other one.
+fn launcher(own: bool) -> &'static str {
+    if open_mpi() == own { "mpirun.openmpi" } else { "mpirun.mpich" }
+}
+
+fn under(launcher: &str, count: usize, steps: &str) -> Command {
+    let mut command = command(launcher);
+    command.args(["-np", &count.to_string()]);
+    if launcher.ends_with("openmpi") {
+        command.arg("--oversubscribe");
+        command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    }
+    command.arg(env::current_exe().unwrap()).env("WORLD_STEPS", steps);
+    command
+}
+
+fn run(count: usize, steps: &str) -> Ended {
+    start(under(launcher(true), count, steps)).ended(soon())
+}
+
+fn ranks_meet_wait_and_gather() {
+    for count in [1, 2, 4] {
+        let ended = run(count, "print barriers:20 gather:5 check gather-bytes:0 gather-bytes:100000");
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        assert_barriers_hold(&[&ended.stdout], 20);
+        let how = match (count, open_mpi()) {
+            (1, _) => "one process",
+            (_, true) => "Open MPI ",
+            (_, false) => "MPICH ",
+        };
+        for rank in 0..count {
+            let line = format!("rank {rank} of {count}, {rank} of {count} here, {how}");
+            assert!(ended.stdout.contains(&line), "{line}: {ended:?}");
+        }
+    }
+}
+
+fn threads_of_its_processes_meet() {
+    let ended = run(2, "threads:2 print barriers:10 gather:4");
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert_barriers_hold(&[&ended.stdout], 10);
+    assert!(ended.stdout.contains("rank 3 of 4, 3 of 4 here"), "{ended:?}");
+}
+
+fn an_abort_ends_all() {
+    let ended = run(2, "barriers:1 abort@1:42 stuck");
+    assert_eq!(ended.code, Some(42), "{ended:?}");
+    assert!(ended.stderr.contains("rank 1 on host "), "{ended:?}");
+    assert!(ended.stderr.contains(": the test wants it"), "{ended:?}");
+}
+
+fn a_panic_ends_all() {
+    let ended = run(2, "barriers:1 panic@1 stuck");
+    assert_eq!(ended.code, Some(101), "{ended:?}");
+}
+
+fn a_killed_rank_takes_the_others_down() {
+    let ended = run(3, "barriers:1 kill@1 stuck");
+    assert_ne!(ended.code, Some(0), "{ended:?}");
+}
+
+fn another_mpis_launcher_is_detected() {
+    let ended = start(under(launcher(false), 2, "kind:mpi print")).ended(soon());
+    assert_ne!(ended.code, Some(0), "{ended:?}");
+    let (theirs, ours) =
+        if open_mpi() { ("MPICH's mpiexec", "Open MPI") } else { ("Open MPI's mpirun", "MPICH") };
+    let expected = format!("{theirs} started 2 processes, but this program was built with {ours}");
+    assert!(ended.stderr.contains(&expected), "{ended:?}");
+    assert!(ended.stderr.contains("--world tcp"), "{ended:?}");
+    assert!(!ended.stdout.contains("rank 0 of 1"), "{ended:?}");
+}
+
+fn tcp_works_under_its_launcher() {
+    for own in [true, false] {
+        let port = crate::job::free_port();
+        let mut command = under(launcher(own), 2, "kind:tcp print gather:3");
+        command.env("NCCL_BENCH_ADDR", format!("127.0.0.1:{port}"));
+        let ended = start(command).ended(soon());
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        assert!(ended.stdout.contains("rank 1 of 2, 1 of 2 here, TCP rendezvous at"), "{ended:?}");
+    }
+}

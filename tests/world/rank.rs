@@ -1,0 +1,125 @@
+//! What a rank does that a test has started.
+
+use collectives::world::{self, Handle, OnFailure, Options, World};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Joins the world of the environment and does the steps, which are separated by spaces: `name`, `name:argument`,
+/// or `name@rank:argument` for one rank only.
+///
+/// `exit-on-failure` comes first; it and `threads:N` choose how the world is made. An error of the world is printed
+/// as `error: ...` and ends the process with code 3.
+pub(crate) fn run(steps: &str) {
+    let mut steps: Vec<&str> = steps.split(' ').collect();
+    let mut options = Options::from_environment().unwrap();
+    if let Some(kind) = steps.first().and_then(|step| step.strip_prefix("kind:")) {
+        options.kind = kind.parse().unwrap();
+        steps.remove(0);
+    }
+    if steps.first() == Some(&"exit-on-failure") {
+        options.on_failure = OnFailure::Exit;
+        steps.remove(0);
+    }
+    let process = world::from_environment(&options).unwrap_or_else(|error| fail(&error));
+    match steps.first().and_then(|step| step.strip_prefix("threads:")) {
+        None => walk(process, &steps),
+        Some(count) => {
+            let worlds = world::threads(process, count.parse().unwrap()).unwrap_or_else(|error| fail(&error));
+            steps.remove(0);
+            thread::scope(|scope| {
+                for world in worlds {
+                    let steps = &steps;
+                    scope.spawn(move || walk(world, steps));
+                }
+            });
+        }
+    }
+}
+
+fn fail(error: &world::Error) -> ! {
+    eprintln!("error: {error}");
+    std::process::exit(3)
+}
+
+fn walk(world: Handle, steps: &[&str]) {
+    for step in steps {
+        let (step, argument) = step.split_once(':').unwrap_or((step, ""));
+        let (step, rank) = step.split_once('@').unwrap_or((step, ""));
+        if !rank.is_empty() && rank.parse() != Ok(world.rank()) {
+            continue;
+        }
+        if let Err(error) = take(&*world, step, argument) {
+            fail(&error);
+        }
+    }
+}
+
+fn take(world: &dyn World, step: &str, argument: &str) -> Result<(), world::Error> {
+    let (rank, size) = (world.rank(), world.size());
+    let number = || argument.parse::<u64>().unwrap();
+    match step {
+        "print" => {
+            let (local_rank, local_size) = (world.local_rank(), world.local_size());
+            println!("rank {rank} of {size}, {local_rank} of {local_size} here, {}", world.describe());
+        }
+        "say" => println!("{argument}"),
+        "barriers" => {
+            for index in 0..number() {
+                // Ranks arrive at different times, each in turn last.
+                if index % size as u64 == rank as u64 {
+                    thread::sleep(Duration::from_millis(2));
+                }
+                let entered = nanoseconds();
+                world.barrier()?;
+                println!("barrier {index} {entered} {}", nanoseconds());
+            }
+        }
+        "fast-barriers" => {
+            for _ in 0..number() {
+                world.barrier()?;
+            }
+        }
+        "gather" => {
+            for round in 0..number() {
+                let message =
+                    |rank: usize| vec![(rank as u64 * 7 + round) as u8; rank * 1000 * round as usize];
+                let all = world.all_gather(&message(rank))?;
+                assert_eq!(all.len(), size);
+                for (rank, theirs) in all.iter().enumerate() {
+                    assert!(*theirs == message(rank), "round {round}, message of rank {rank}");
+                }
+            }
+        }
+        "gather-bytes" => {
+            let all = world.all_gather(&vec![rank as u8; number() as usize])?;
+            assert!(
+                all.iter().enumerate().all(|(rank, theirs)| *theirs == vec![rank as u8; number() as usize])
+            );
+        }
+        "check" => world.check()?,
+        "check-until-failed" => loop {
+            world.check()?;
+            thread::sleep(Duration::from_millis(5));
+        },
+        // As a call to a GPU that never returns.
+        "stuck" => thread::sleep(Duration::from_secs(600)),
+        "sleep" => thread::sleep(Duration::from_millis(number())),
+        "spin" => {
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_millis(number()) {}
+        }
+        "panic" => panic!("as the test wants it"),
+        "kill" => {
+            // SAFETY: `raise` touches no memory.
+            unsafe { libc::raise(libc::SIGKILL) };
+        }
+        "vanish" => std::process::exit(0),
+        "abort" => world.abort(number() as i32, "the test wants it"),
+        _ => panic!("unknown step {step}"),
+    }
+    Ok(())
+}
+
+fn nanoseconds() -> u128 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos()
+}

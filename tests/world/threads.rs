@@ -1,0 +1,159 @@
+//! Several ranks in one process.
+
+use crate::job::{all_ended, assert_all_well, assert_barriers_hold, soon, start_job};
+use collectives::world::{self, Error, Handle};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+pub(crate) const TESTS: &[(&str, fn())] = &[
+    ("threads::ranks_are_numbered_by_process_then_thread", ranks_are_numbered_by_process_then_thread),
+    ("threads::barriers_hold_under_stress", barriers_hold_under_stress),
+    ("threads::gathered_messages_come_in_rank_order", gathered_messages_come_in_rank_order),
+    ("threads::a_thread_that_panics_is_named", a_thread_that_panics_is_named),
+    ("threads::a_thread_that_leaves_is_named", a_thread_that_leaves_is_named),
+    ("threads::different_collectives_are_an_error", different_collectives_are_an_error),
+    ("threads::processes_with_different_counts_are_an_error", processes_with_different_counts_are_an_error),
+    ("threads::of_several_processes_meet", of_several_processes_meet),
+    ("threads::see_a_process_that_died", see_a_process_that_died),
+];
+
+fn each<T: Send>(worlds: Vec<Handle>, work: impl Fn(Handle) -> T + Sync) -> Vec<thread::Result<T>> {
+    thread::scope(|scope| {
+        let threads: Vec<_> = worlds
+            .into_iter()
+            .map(|world| {
+                let work = &work;
+                scope.spawn(move || work(world))
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join()).collect()
+    })
+}
+
+fn ranks_are_numbered_by_process_then_thread() {
+    let worlds = world::threads(world::single(), 3).unwrap();
+    let numbers: Vec<_> = worlds
+        .iter()
+        .map(|world| (world.rank(), world.size(), world.local_rank(), world.local_size()))
+        .collect();
+    assert_eq!(numbers, [(0, 3, 0, 3), (1, 3, 1, 3), (2, 3, 2, 3)]);
+    assert_eq!(worlds[0].describe(), "one process, 3 ranks per process");
+    assert!(matches!(world::threads(world::single(), 0), Err(Error::Mismatch(_))));
+}
+
+fn barriers_hold_under_stress() {
+    const ROUNDS: usize = 3000;
+    for count in [1, 2, 3, 8, 32] {
+        let entered = AtomicUsize::new(0);
+        let rounds = if count > 8 { ROUNDS / 10 } else { ROUNDS };
+        for result in each(world::threads(world::single(), count).unwrap(), |world| {
+            for round in 1..=rounds {
+                entered.fetch_add(1, Ordering::SeqCst);
+                world.barrier().unwrap();
+                let now = entered.load(Ordering::SeqCst);
+                // All have entered this barrier, and nobody the one after next.
+                assert!(now >= round * count && now < (round + 1) * count + count, "{now} in round {round}");
+                if (round + world.rank()) % 64 == 0 {
+                    thread::yield_now();
+                }
+            }
+        }) {
+            result.unwrap();
+        }
+    }
+}
+
+fn gathered_messages_come_in_rank_order() {
+    for result in each(world::threads(world::single(), 5).unwrap(), |world| {
+        for round in 0..500_usize {
+            let message = |rank: usize| vec![rank as u8; (rank + round) % 7];
+            let all = world.all_gather(&message(world.rank())).unwrap();
+            assert_eq!(all, (0..5).map(message).collect::<Vec<_>>());
+        }
+    }) {
+        result.unwrap();
+    }
+}
+
+fn a_thread_that_panics_is_named() {
+    let results = each(world::threads(world::single(), 4).unwrap(), |world| {
+        world.barrier().unwrap();
+        if world.rank() == 2 {
+            std::panic::resume_unwind(Box::new("without a message"));
+        }
+        (world.barrier().unwrap_err(), world.check().unwrap_err())
+    });
+    for (rank, result) in results.into_iter().enumerate() {
+        if rank == 2 {
+            assert!(result.is_err());
+            continue;
+        }
+        for error in <[Error; 2]>::from(result.unwrap()) {
+            assert!(matches!(error, Error::RankFailed { rank: 2, .. }), "{error}");
+            assert!(error.to_string().ends_with("died: its thread panicked"), "{error}");
+        }
+    }
+}
+
+fn a_thread_that_leaves_is_named() {
+    let results = each(world::threads(world::single(), 3).unwrap(), |world| {
+        world.barrier().unwrap();
+        if world.rank() == 1 {
+            return None;
+        }
+        world.all_gather(&[1]).err()
+    });
+    for (rank, result) in results.into_iter().enumerate() {
+        match result.unwrap() {
+            None => assert_eq!(rank, 1),
+            Some(Error::RankFailed { rank: 1, reason, .. }) => assert!(reason.contains("has left the job")),
+            Some(other) => panic!("{other}"),
+        }
+    }
+}
+
+fn different_collectives_are_an_error() {
+    let results = each(world::threads(world::single(), 2).unwrap(), |world| match world.rank() {
+        0 => world.barrier().unwrap_err().to_string(),
+        _ => world.all_gather(&[]).unwrap_err().to_string(),
+    });
+    for result in results {
+        assert!(result.unwrap().starts_with("rank 0 called barrier while rank 1 called all_gather"));
+    }
+}
+
+fn processes_with_different_counts_are_an_error() {
+    let port = crate::job::free_port();
+    let mut job = [
+        crate::job::start_rank(0, 2, port, "threads:2 print"),
+        crate::job::start_rank(1, 2, port, "threads:3 print"),
+    ];
+    for ended in all_ended(&mut job, soon()) {
+        assert_eq!(ended.code, Some(3), "{ended:?}");
+        assert!(ended.stderr.contains("every process needs the same number of threads"), "{ended:?}");
+    }
+}
+
+fn of_several_processes_meet() {
+    let job = all_ended(&mut start_job(2, "threads:3 print gather:5 barriers:30 gather:3"), soon());
+    assert_all_well(&job);
+    let outputs: Vec<&str> = job.iter().map(|ended| ended.stdout.as_str()).collect();
+    assert_barriers_hold(&outputs, 30);
+    for (process, output) in outputs.iter().enumerate() {
+        for thread in 0..3 {
+            let rank = process * 3 + thread;
+            assert!(
+                output.contains(&format!("rank {rank} of 6, {rank} of 6 here, TCP rendezvous at")),
+                "{output}"
+            );
+        }
+    }
+}
+
+fn see_a_process_that_died() {
+    let mut job = start_job(2, "threads:2 barriers:1 vanish@3 barriers:1");
+    let first = job[0].ended(soon());
+    assert_eq!(first.code, Some(3), "{first:?}");
+    assert!(first.stderr.contains("rank 2 on host"), "{first:?}");
+    assert!(first.stderr.contains("the process of ranks 2 to 3"), "{first:?}");
+}
