@@ -158,7 +158,7 @@ impl Board {
                 peer: rank,
                 provider: "shared memory".to_owned(),
                 expected: len,
-                received: usize::try_from(sent).unwrap_or(usize::MAX),
+                received: usize::try_from(sent).ok(),
             });
         }
         // SAFETY: a slot is longer than its header.

@@ -1,14 +1,15 @@
 //! One provider's endpoint with everything that it needs, and the operations in flight on it.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, c_int};
 use std::ptr;
 
 use fabric_sys::{
-    Fabric, Padded, fi_addr_t, fi_av_attr, fi_context2, fi_cq_attr, fi_cq_err_entry, fi_cq_tagged_entry,
-    fid_av, fid_cq, fid_domain, fid_ep, fid_fabric,
+    Fabric, Padded, fi_addr_t, fi_av_attr, fi_cq_attr, fi_cq_err_entry, fi_cq_tagged_entry, fid_av, fid_cq,
+    fid_domain, fid_ep, fid_fabric,
 };
 
 use super::error::{Error, Failure};
+use super::operations::{CALLERS, Message, Operations, Problem};
 use super::provider::{self, Info, InfoList};
 use super::shm;
 
@@ -16,11 +17,6 @@ use super::shm;
 const BATCH: usize = 16;
 /// A message was longer than the buffer posted for it.
 const ETRUNC: c_int = fabric_sys::FI_ETRUNC as c_int;
-/// How many times an operation that finds no room is tried before the processor is offered to others.
-const ATTEMPTS_PER_YIELD: u32 = 16;
-/// How many times an operation that finds no room is tried before the other ranks are checked.
-const ATTEMPTS_PER_CHECK: u32 = 1 << 12;
-
 /// Where an endpoint is to be reachable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
@@ -28,74 +24,6 @@ pub(crate) enum Reach {
     Host,
     /// From other hosts too.
     Network,
-}
-
-/// An operation in flight. The library keeps the address of `context` until the operation completes.
-#[repr(C, align(64))]
-struct Slot {
-    context: fi_context2,
-    index: u32,
-    peer: usize,
-    /// For a receive, the length that must arrive.
-    expected: Option<usize>,
-    done: bool,
-}
-
-/// The memory of operations: made as they are needed, used again and again, never moved.
-#[derive(Default)]
-struct Slots {
-    all: Vec<*mut Slot>,
-    free: Vec<u32>,
-    in_flight: usize,
-}
-
-impl Slots {
-    fn take(&mut self, peer: usize, expected: Option<usize>) -> u32 {
-        let index = self.free.pop().unwrap_or_else(|| {
-            let index = self.all.len() as u32;
-            let context = fi_context2 { internal: [ptr::null_mut(); 8] };
-            let slot = Slot { context, index, peer, expected, done: false };
-            self.all.push(Box::into_raw(Box::new(slot)));
-            self.free.reserve(self.all.len());
-            index
-        });
-        let slot = self.all[index as usize];
-        // SAFETY: a slot that was free: the library has forgotten its address, and only this type uses it.
-        unsafe {
-            (*slot).peer = peer;
-            (*slot).expected = expected;
-            (*slot).done = false;
-        }
-        index
-    }
-
-    /// What is passed to the library to identify the operation.
-    fn context(&self, index: u32) -> *mut c_void {
-        self.all[index as usize].cast()
-    }
-
-    /// Notes whether the operation with this number was posted.
-    fn posted(&mut self, index: u32, result: Result<(), Error>) -> Result<u32, Error> {
-        match result {
-            Ok(()) => self.in_flight += 1,
-            Err(_) => self.release(index),
-        }
-        result.map(|()| index)
-    }
-
-    fn release(&mut self, index: u32) {
-        self.free.push(index);
-    }
-}
-
-impl Drop for Slots {
-    fn drop(&mut self) {
-        for &slot in &self.all {
-            // SAFETY: made by `Box::into_raw`, dropped once; the endpoint that knew the address is closed (its owner
-            // declares it before the slots).
-            drop(unsafe { Box::from_raw(slot) });
-        }
-    }
 }
 
 /// The library's objects, each null until it is open. Closed children first.
@@ -139,19 +67,18 @@ impl Drop for Objects {
 ///
 /// Closing it ends all operations in flight: the library forgets their buffers.
 pub(crate) struct Endpoint {
-    // Closed before `slots` are freed: fields drop in order.
+    // Closed before the memory of `operations` is freed: fields drop in order.
     objects: Objects,
-    slots: Slots,
+    operations: Operations,
     library: &'static Fabric,
     provider: String,
     rank: usize,
-    inject_size: usize,
     longest_message: usize,
     address: Vec<u8>,
 }
 
 // SAFETY: the library's objects are bound to no thread (FI_THREAD_DOMAIN asks for one thread at a time within a
-// domain, and this type, which is not Sync, has the domain's only handle); the slots' pointers are this type's own.
+// domain, and this type, which is not Sync, has the domain's only handle); the operations' pointers are this type's own or its callers', who vouch for them.
 unsafe impl Send for Endpoint {}
 
 impl Endpoint {
@@ -182,6 +109,8 @@ impl Endpoint {
             ("efa", devices) => devices[device % devices.len()],
             (_, [first, ..]) => *first,
         };
+        // Elsewhere a message that was injected may still wait for its connection when the endpoint is closed.
+        let inject_size = if provider == "shm" { info.longest_inject() } else { 0 };
         let mut endpoint = Self {
             objects: Objects {
                 fabric: ptr::null_mut(),
@@ -190,12 +119,10 @@ impl Endpoint {
                 cq: ptr::null_mut(),
                 ep: ptr::null_mut(),
             },
-            slots: Slots::default(),
+            operations: Operations::new(ranks, inject_size),
             library,
             provider: provider.to_owned(),
             rank,
-            // Elsewhere a message that was injected may still wait for its connection when the endpoint is closed.
-            inject_size: if provider == "shm" { info.longest_inject() } else { 0 },
             longest_message: info.longest_message(),
             address: Vec::new(),
         };
@@ -326,9 +253,20 @@ impl Endpoint {
         Err(self.failure("fi_av_insert", Some(peer), code, None))
     }
 
+    /// Whether the provider must not be given long messages that nobody has asked for.
+    pub(crate) fn needs_clearing(&self) -> bool {
+        self.provider == "shm" && !shm::cross_memory_attach_is_allowed()
+    }
+
+    /// Long messages wait for their receivers from now on. All ranks must do this or none.
+    pub(crate) fn clear_long_messages(&mut self) {
+        self.operations.clear_long_messages();
+    }
+
     /// How many operations are posted and not complete.
+    #[cfg(test)]
     pub(crate) fn in_flight(&self) -> usize {
-        self.slots.in_flight
+        self.operations.in_flight()
     }
 
     /// Posts a receive of exactly `len` bytes from rank `peer`, whose address is `from`.
@@ -342,16 +280,12 @@ impl Endpoint {
         tag: u64,
         data: *mut u8,
         len: usize,
-        check: &dyn Fn() -> Result<(), Error>,
     ) -> Result<u32, Error> {
-        let index = self.slots.take(peer, Some(len));
-        let (ep, context) = (self.objects.ep, self.slots.context(index));
-        let posted = self.post("fi_trecv", peer, len, check, || {
-            // SAFETY: the endpoint is open, the caller vouches for the memory, and the context stays where it is
-            // until the operation is complete or the endpoint closed.
-            unsafe { fabric_sys::fi_trecv(ep, data.cast(), len, ptr::null_mut(), from, tag, 0, context) }
-        });
-        self.slots.posted(index, posted)
+        self.check_length("fi_trecv", peer, len)?;
+        let message = Message { peer, address: from, tag: tag & CALLERS, data, len };
+        // SAFETY: the endpoint is open; the caller vouches for the memory.
+        let posted = unsafe { self.operations.receive(self.objects.ep, message) };
+        posted.map_err(|problem| self.explain(problem))
     }
 
     /// Posts a send to rank `peer`, whose address is `to`. None when it is complete already.
@@ -365,97 +299,58 @@ impl Endpoint {
         tag: u64,
         data: *const u8,
         len: usize,
-        check: &dyn Fn() -> Result<(), Error>,
     ) -> Result<Option<u32>, Error> {
-        let ep = self.objects.ep;
-        if len <= self.inject_size {
-            self.post("fi_tinject", peer, len, check, || {
-                // SAFETY: the endpoint is open, the caller vouches for the memory, which the call is done with.
-                unsafe { fabric_sys::fi_tinject(ep, data.cast(), len, to, tag) }
-            })?;
-            return Ok(None);
-        }
-        let index = self.slots.take(peer, None);
-        let context = self.slots.context(index);
-        let posted = self.post("fi_tsend", peer, len, check, || {
-            // SAFETY: as for `post_receive`.
-            unsafe { fabric_sys::fi_tsend(ep, data.cast(), len, ptr::null_mut(), to, tag, context) }
-        });
-        self.slots.posted(index, posted).map(Some)
+        self.check_length("fi_tsend", peer, len)?;
+        // The memory of a send is only read.
+        let message = Message { peer, address: to, tag: tag & CALLERS, data: data.cast_mut(), len };
+        // SAFETY: the endpoint is open; the caller vouches for the memory.
+        let posted = unsafe { self.operations.send(self.objects.ep, message) };
+        posted.map_err(|problem| self.explain(problem))
     }
 
-    /// Calls `operation` until there is room for it, moving data meanwhile.
-    fn post(
-        &mut self,
-        name: &'static str,
-        peer: usize,
-        len: usize,
-        check: &dyn Fn() -> Result<(), Error>,
-        operation: impl Fn() -> isize,
-    ) -> Result<(), Error> {
-        if len > self.longest_message {
-            return Err(self.failure(name, Some(peer), fabric_sys::FI_EMSGSIZE, None));
+    fn check_length(&self, operation: &'static str, peer: usize, len: usize) -> Result<(), Error> {
+        if len <= self.longest_message {
+            return Ok(());
         }
-        let mut attempts: u32 = 0;
-        loop {
-            match operation() {
-                0 => return Ok(()),
-                result if result == -(fabric_sys::FI_EAGAIN as isize) => {}
-                result => return Err(self.failure(name, Some(peer), -result as c_int, None)),
-            }
-            let moved = self.progress()?;
-            attempts += 1;
-            if !moved && attempts.is_multiple_of(ATTEMPTS_PER_YIELD) {
-                std::thread::yield_now();
-            }
-            if attempts.is_multiple_of(ATTEMPTS_PER_CHECK) {
-                check()?;
-            }
-        }
+        Err(self.failure(operation, Some(peer), fabric_sys::FI_EMSGSIZE, None))
     }
 
     /// Whether the operation is complete; its number is free for others when so.
     pub(crate) fn is_done(&mut self, index: u32) -> bool {
-        // SAFETY: numbers come from `post_*`; only this type, borrowed exclusively, uses this part of a slot.
-        let done = unsafe { (*self.slots.all[index as usize]).done };
-        if done {
-            self.slots.release(index);
-        }
-        done
+        self.operations.is_done(index)
     }
 
     /// Moves data and notes what is complete. Whether anything was.
     pub(crate) fn progress(&mut self) -> Result<bool, Error> {
+        let ep = self.objects.ep;
         // SAFETY: an entry is numbers and pointers: zero is a value.
         let mut entries: [fi_cq_tagged_entry; BATCH] = unsafe { std::mem::zeroed() };
         // SAFETY: the queue is open and of this format; the count is the array's.
         let count = unsafe { fabric_sys::fi_cq_read(self.objects.cq, entries.as_mut_ptr().cast(), BATCH) };
-        if count == -(fabric_sys::FI_EAGAIN as isize) {
-            return Ok(false);
-        }
         if count == -(fabric_sys::FI_EAVAIL as isize) {
             return Err(self.completion_error());
         }
-        let Ok(count) = usize::try_from(count) else {
-            return Err(self.failure("fi_cq_read", None, -count as c_int, None));
+        let count = match usize::try_from(count) {
+            Ok(count) => count,
+            Err(_) if count == -(fabric_sys::FI_EAGAIN as isize) => 0,
+            Err(_) => return Err(self.failure("fi_cq_read", None, -count as c_int, None)),
         };
-        for entry in &entries[..count] {
-            let slot = entry.op_context.cast::<Slot>();
-            if slot.is_null() {
-                continue;
-            }
-            // SAFETY: contexts are the addresses of slots (nothing else is posted with a context), and the library
-            // is done with this one.
-            let (peer, expected) = unsafe {
-                (*slot).done = true;
-                ((*slot).peer, (*slot).expected)
-            };
-            self.slots.in_flight -= 1;
-            if let Some(expected) = expected.filter(|&expected| expected != entry.len) {
-                return Err(self.length_error(peer, expected, entry.len));
-            }
+        // SAFETY: the endpoint is open, the entries are its queue's, and those who posted the operations vouch for
+        // their memory until they are complete.
+        let result = unsafe {
+            let noted = entries[..count].iter().try_for_each(|entry| self.operations.completed(ep, entry));
+            let retried = noted.and_then(|()| self.operations.retry(ep));
+            if count == 0 { retried.and_then(|()| self.operations.idle(ep)) } else { retried }
+        };
+        result.map(|()| count > 0).map_err(|problem| self.explain(problem))
+    }
+
+    #[cold]
+    fn explain(&self, problem: Problem) -> Error {
+        match problem {
+            Problem::Call { name, peer, code } => self.failure(name, Some(peer), code, None),
+            Problem::Length { peer, expected, received } => self.length_error(peer, expected, Some(received)),
         }
-        Ok(count > 0)
     }
 
     #[cold]
@@ -466,16 +361,12 @@ impl Endpoint {
         if result < 1 {
             return self.failure("fi_cq_readerr", None, -result as c_int, None);
         }
-        let slot = entry.op_context.cast::<Slot>();
-        let known = self.slots.all.contains(&slot);
-        // SAFETY: one of the slots, which the library is done with.
-        let (peer, expected) =
-            if known { unsafe { (Some((*slot).peer), (*slot).expected) } } else { (None, None) };
-        if known {
-            self.slots.in_flight -= 1;
-        }
-        if let (ETRUNC, Some(peer), Some(expected)) = (entry.err, peer, expected) {
-            return self.length_error(peer, expected, expected + entry.olen);
+        let failed = self.operations.failed(entry.op_context);
+        // The shm of libfabric 1.17 gives the number's negative.
+        let code = entry.err.saturating_abs();
+        if let (ETRUNC, Some((message, true))) = (code, failed) {
+            let received = (entry.olen > 0).then_some(message.len + entry.olen);
+            return self.length_error(message.peer, message.len, received);
         }
         let mut buffer = [0_u8; 256];
         // SAFETY: the queue is open, the error's data is valid until the queue is read again, the buffer's length is
@@ -490,11 +381,12 @@ impl Endpoint {
             );
         }
         let own = CStr::from_bytes_until_nul(&buffer).ok().map(|text| text.to_string_lossy().into_owned());
-        let operation = if expected.is_some() { "fi_trecv" } else { "fi_tsend" };
-        self.failure(operation, peer, entry.err, own.filter(|text| !text.is_empty()))
+        let operation = if failed.is_some_and(|(_, received)| received) { "fi_trecv" } else { "fi_tsend" };
+        let peer = failed.map(|(message, _)| message.peer);
+        self.failure(operation, peer, code, own.filter(|text| !text.is_empty()))
     }
 
-    fn length_error(&self, peer: usize, expected: usize, received: usize) -> Error {
+    fn length_error(&self, peer: usize, expected: usize, received: Option<usize>) -> Error {
         Error::MessageLength { rank: self.rank, peer, provider: self.provider.clone(), expected, received }
     }
 

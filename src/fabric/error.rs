@@ -67,8 +67,9 @@ pub enum Error {
     },
     /// A message was not as long as the receiver expected.
     #[error(
-        "rank {rank} expected {expected} bytes from rank {peer} over {provider} and got {received}: the ranks do not \
-         call the same operations in the same order with the same lengths"
+        "rank {rank} expected {expected} bytes from rank {peer} over {provider} and got {}: the ranks do not call the \
+         same operations in the same order with the same lengths",
+        received.map_or_else(|| "more".to_owned(), |received| received.to_string())
     )]
     MessageLength {
         /// The receiving rank.
@@ -79,8 +80,8 @@ pub enum Error {
         provider: String,
         /// Bytes expected.
         expected: usize,
-        /// Bytes sent.
-        received: usize,
+        /// Bytes sent; none when the provider says only that they are more.
+        received: Option<usize>,
     },
 }
 

@@ -7,6 +7,7 @@ mod endpoint;
 mod error;
 mod member;
 mod network;
+mod operations;
 mod provider;
 mod reduction;
 mod shm;

@@ -129,6 +129,13 @@ impl Network {
             tell(world, inserted.as_ref().err())?;
             inserted?;
         }
+        let clearing = endpoints.iter().any(Endpoint::needs_clearing);
+        if world.all_gather(&[u8::from(clearing)])?.iter().any(|clearing| clearing == &[1]) {
+            endpoints
+                .iter_mut()
+                .filter(|endpoint| endpoint.provider() == "shm")
+                .for_each(Endpoint::clear_long_messages);
+        }
         // A rank alone on its host has no way to itself, and needs none.
         let nowhere = Route { endpoint: 0, address: fabric_sys::FI_ADDR_NOTAVAIL };
         let routes = routes.into_iter().map(|route| route.unwrap_or(nowhere)).collect();
@@ -208,10 +215,8 @@ impl Transport for Network {
         len: usize,
     ) -> Result<Request, Error> {
         let Route { endpoint, address } = self.route(peer);
-        let world = &self.world;
-        let check = || world.check().map_err(Error::from);
         // SAFETY: passed on to the caller.
-        let posted = unsafe { self.endpoints[endpoint].post_receive(peer, address, tag, data, len, &check) };
+        let posted = unsafe { self.endpoints[endpoint].post_receive(peer, address, tag, data, len) };
         posted.map(|index| request(endpoint, index)).map_err(|error| self.explain(error))
     }
 
@@ -223,10 +228,8 @@ impl Transport for Network {
         len: usize,
     ) -> Result<Request, Error> {
         let Route { endpoint, address } = self.route(peer);
-        let world = &self.world;
-        let check = || world.check().map_err(Error::from);
         // SAFETY: passed on to the caller.
-        let posted = unsafe { self.endpoints[endpoint].post_send(peer, address, tag, data, len, &check) };
+        let posted = unsafe { self.endpoints[endpoint].post_send(peer, address, tag, data, len) };
         posted
             .map(|index| index.map_or(COMPLETE, |index| request(endpoint, index)))
             .map_err(|error| self.explain(error))

@@ -45,6 +45,12 @@ pub fn shm_protocol() -> ShmProtocol {
     }
 }
 
+/// Whether the provider can read other processes' memory. False also where only it would find that it can.
+pub(crate) fn cross_memory_attach_is_allowed() -> bool {
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");
+    shm_protocol() == ShmProtocol::CrossMemoryAttach && scope.map_or(true, |scope| scope.trim() == "0")
+}
+
 fn has_one_thread() -> bool {
     fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() == 1)
 }

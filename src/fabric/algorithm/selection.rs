@@ -210,24 +210,27 @@ const ANY: usize = usize::MAX;
 
 /// The table. The first line that fits an operation decides, and one fits every operation.
 ///
-/// The sizes at which it changes from one algorithm to the next were measured with `benches/host_collectives.rs`.
+/// The sizes at which it changes from one algorithm to the next were measured with `benches/host_collectives.rs`,
+/// on one host, with up to 4 ranks (for all_reduce in shared memory, 8); lines for more are extrapolated.
 pub const RULES: &[Rule] = {
     use Algorithm::{Board, Bruck, Direct, Pairwise, Rabenseifner, RecursiveDoubling, Ring};
     use Collective::{AllGather, AllReduce};
     use Medium::{Network, SharedMemory};
     &[
+        rule(AllReduce, SharedMemory, 4, 16 * K, Board, ANY, 1),
         rule(AllReduce, SharedMemory, 8, 4 * K, Board, ANY, 1),
         rule(AllReduce, SharedMemory, ANY, K, Board, ANY, 1),
-        rule(AllReduce, SharedMemory, 4, 16 * K, Direct, ANY, 1),
-        rule(AllReduce, SharedMemory, ANY, 8 * K, RecursiveDoubling, ANY, 1),
-        rule(AllReduce, SharedMemory, 16, 4096 * K, Pairwise, ANY, 1),
-        rule(AllReduce, SharedMemory, 16, ANY, Pairwise, 1024 * K, 2),
-        rule(AllReduce, SharedMemory, ANY, 1024 * K, Rabenseifner, 256 * K, 2),
+        rule(AllReduce, SharedMemory, 3, 4096 * K, Pairwise, ANY, 1),
+        rule(AllReduce, SharedMemory, 3, ANY, Pairwise, 1024 * K, 2),
+        rule(AllReduce, SharedMemory, 8, 32 * K, Pairwise, ANY, 1),
+        rule(AllReduce, SharedMemory, ANY, 4096 * K, Rabenseifner, ANY, 1),
         rule(AllReduce, SharedMemory, ANY, ANY, Ring, 1024 * K, 2),
+        rule(AllReduce, Network, 4, 64 * K, RecursiveDoubling, ANY, 1),
         rule(AllReduce, Network, ANY, 16 * K, RecursiveDoubling, ANY, 1),
         rule(AllReduce, Network, 8, ANY, Pairwise, 1024 * K, 3),
         rule(AllReduce, Network, ANY, 1024 * K, Rabenseifner, 1024 * K, 2),
         rule(AllReduce, Network, ANY, ANY, Ring, 1024 * K, 2),
+        rule(AllGather, SharedMemory, 4, 16 * K, Board, ANY, 1),
         rule(AllGather, SharedMemory, 8, 4 * K, Board, ANY, 1),
         rule(AllGather, SharedMemory, ANY, K, Board, ANY, 1),
         rule(AllGather, SharedMemory, 16, ANY, Direct, ANY, 1),

@@ -1,0 +1,403 @@
+//! The operations of an endpoint: what is waiting for room, what is in flight, what is complete.
+//!
+//! # Long messages in shared memory
+//! When the `shm` provider copies, a long message that nobody has asked for yet keeps every later message to the same
+//! rank from being sent: ranks that wait for such later ones wait for ever. So there, where `Clearing` is on, a
+//! long message is sent only when its receiver has posted the buffer: posting one sends an empty message with the
+//! tag's [`CLEAR`] bit, which the sender waits for first. A sender that has waited for long asks back with the
+//! [`WAITING`] bit and the message's length, so that a receiver that expects a short message learns of the mistake.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+use fabric_sys::{fi_addr_t, fi_context2, fi_cq_tagged_entry, fid_ep};
+
+/// In the tag of the message with which a receiver lets a long message come.
+pub(super) const CLEAR: u64 = 1 << 63;
+/// In the tag of the message with which a sender says that it is waiting to be let.
+pub(super) const WAITING: u64 = 1 << 62;
+/// The bits of a tag that are the caller's.
+pub(super) const CALLERS: u64 = WAITING - 1;
+
+/// How many times nothing is found before senders say that they are waiting.
+const POLLS_BEFORE_ASKING: u32 = 1 << 16;
+
+/// What is done with the library next for an operation.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Call {
+    Receive,
+    Inject,
+    Send,
+    /// Sends the message with [`CLEAR`].
+    LetCome,
+    /// Receives the message with [`CLEAR`], then sends.
+    AwaitLeave,
+    /// Sends the message with [`WAITING`].
+    Ask,
+}
+
+impl Call {
+    /// Calls of one lane to one peer keep their order; those of different lanes do not wait for each other.
+    const LANES: usize = 3;
+
+    const fn lane(self) -> usize {
+        match self {
+            Self::Receive | Self::AwaitLeave => 0,
+            Self::Inject | Self::Send => 1,
+            Self::LetCome | Self::Ask => 2,
+        }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Receive | Self::AwaitLeave => "fi_trecv",
+            Self::Inject | Self::LetCome => "fi_tinject",
+            Self::Send => "fi_tsend",
+            Self::Ask => "fi_tinjectdata",
+        }
+    }
+}
+
+/// A message of the caller's.
+#[derive(Clone, Copy)]
+pub(super) struct Message {
+    pub(super) peer: usize,
+    pub(super) address: fi_addr_t,
+    pub(super) tag: u64,
+    pub(super) data: *mut u8,
+    pub(super) len: usize,
+}
+
+/// An operation. The library keeps the address of `context` until the operation completes.
+#[repr(C, align(64))]
+struct Slot {
+    context: fi_context2,
+    message: Message,
+    index: u32,
+    call: Call,
+    asked: bool,
+    done: bool,
+    /// Nobody asks whether it is done: free it when it is.
+    detached: bool,
+}
+
+/// What went wrong, for the endpoint to put into words.
+pub(super) enum Problem {
+    Call { name: &'static str, peer: usize, code: c_int },
+    Length { peer: usize, expected: usize, received: usize },
+}
+
+/// The operations of one endpoint.
+pub(super) struct Operations {
+    slots: Vec<*mut Slot>,
+    free: Vec<u32>,
+    /// Calls that found no room, oldest first.
+    deferred: Vec<u32>,
+    /// How many of them there are of each peer and lane.
+    blocked: Vec<u32>,
+    /// The pass over `deferred` in which a peer and lane was last found to be without room.
+    stuck: Vec<u64>,
+    pass: u64,
+    awaiting: usize,
+    idle: u32,
+    inject_size: usize,
+    clearing: bool,
+}
+
+impl Operations {
+    pub(super) fn new(ranks: usize, inject_size: usize) -> Self {
+        Self {
+            slots: Vec::new(),
+            free: Vec::new(),
+            deferred: Vec::new(),
+            blocked: vec![0; ranks * Call::LANES],
+            stuck: vec![0; ranks * Call::LANES],
+            pass: 0,
+            awaiting: 0,
+            idle: 0,
+            inject_size,
+            clearing: false,
+        }
+    }
+
+    /// Long messages wait for their receivers from now on. All ranks must do this or none.
+    pub(super) fn clear_long_messages(&mut self) {
+        self.clearing = true;
+    }
+
+    /// Operations that are not complete.
+    #[cfg(test)]
+    pub(super) fn in_flight(&self) -> usize {
+        // SAFETY: only this type uses this part of a slot; free ones are done.
+        self.slots.iter().filter(|&&slot| unsafe { !(*slot).done }).count()
+    }
+
+    fn take(&mut self, call: Call, message: Message) -> u32 {
+        let index = self.free.pop().unwrap_or_else(|| {
+            let index = self.slots.len() as u32;
+            let context = fi_context2 { internal: [ptr::null_mut(); 8] };
+            let slot = Slot { context, message, index, call, asked: false, done: false, detached: false };
+            self.slots.push(Box::into_raw(Box::new(slot)));
+            self.free.reserve(self.slots.len());
+            self.deferred.reserve(self.slots.len());
+            index
+        });
+        let slot = self.slots[index as usize];
+        // SAFETY: a slot that was free: the library has forgotten its address, and only this type uses it.
+        unsafe {
+            (*slot).message = message;
+            (*slot).call = call;
+            (*slot).asked = false;
+            (*slot).done = false;
+            (*slot).detached = matches!(call, Call::LetCome | Call::Ask);
+        }
+        index
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Safety
+    /// The endpoint is open, and the memory writable and left alone until the operation is complete or the endpoint
+    /// closed.
+    pub(super) unsafe fn receive(&mut self, ep: *mut fid_ep, message: Message) -> Result<u32, Problem> {
+        let index = self.take(Call::Receive, message);
+        // SAFETY: passed on to the caller.
+        unsafe { self.start(ep, index)? };
+        if self.clearing && message.len > self.inject_size {
+            let clear = self.take(Call::LetCome, message);
+            // SAFETY: passed on to the caller.
+            unsafe { self.start(ep, clear)? };
+        }
+        Ok(index)
+    }
+
+    /// Posts a send. None when it is complete already.
+    ///
+    /// # Safety
+    /// The endpoint is open, and the memory readable and left unchanged until the operation is complete or the
+    /// endpoint closed.
+    pub(super) unsafe fn send(&mut self, ep: *mut fid_ep, message: Message) -> Result<Option<u32>, Problem> {
+        let call = match message.len {
+            len if len <= self.inject_size => Call::Inject,
+            _ if self.clearing => Call::AwaitLeave,
+            _ => Call::Send,
+        };
+        if call == Call::Inject && self.blocked[message.peer * Call::LANES + call.lane()] == 0 {
+            // The usual way of a short message: no slot.
+            // SAFETY: passed on to the caller.
+            let result = unsafe {
+                fabric_sys::fi_tinject(ep, message.data.cast(), message.len, message.address, message.tag)
+            };
+            if result == 0 {
+                return Ok(None);
+            }
+        }
+        if call == Call::AwaitLeave {
+            self.awaiting += 1;
+        }
+        let index = self.take(call, message);
+        // SAFETY: passed on to the caller.
+        unsafe { self.start(ep, index)? };
+        Ok(Some(index))
+    }
+
+    /// Calls the library for an operation, or defers it.
+    ///
+    /// # Safety
+    /// As for the operation.
+    unsafe fn start(&mut self, ep: *mut fid_ep, index: u32) -> Result<(), Problem> {
+        // SAFETY: only this type uses this part of a slot.
+        let (call, peer) = unsafe {
+            let slot = self.slots[index as usize];
+            ((*slot).call, (*slot).message.peer)
+        };
+        let lane = peer * Call::LANES + call.lane();
+        // SAFETY: passed on to the caller.
+        if self.blocked[lane] > 0 || !unsafe { self.call(ep, index)? } {
+            self.deferred.push(index);
+            self.blocked[lane] += 1;
+        }
+        Ok(())
+    }
+
+    /// Calls the library for an operation. False when there is no room now.
+    ///
+    /// # Safety
+    /// As for the operation.
+    unsafe fn call(&mut self, ep: *mut fid_ep, index: u32) -> Result<bool, Problem> {
+        let slot = self.slots[index as usize];
+        let context = slot.cast::<c_void>();
+        let none = ptr::null_mut();
+        // SAFETY: only this type uses this part of a slot.
+        let (call, Message { peer, address, tag, data, len }) = unsafe { ((*slot).call, (*slot).message) };
+        // SAFETY: the endpoint is open and the memory good, as the caller promises; the context stays where it is
+        // until the operation is complete or the endpoint closed.
+        let result = unsafe {
+            match call {
+                Call::Receive => {
+                    let ignore = if self.clearing { WAITING } else { 0 };
+                    fabric_sys::fi_trecv(ep, data.cast(), len, none, address, tag, ignore, context)
+                }
+                Call::AwaitLeave => fabric_sys::fi_trecv(ep, none, 0, none, address, tag | CLEAR, 0, context),
+                Call::Inject => fabric_sys::fi_tinject(ep, data.cast(), len, address, tag),
+                Call::Send => fabric_sys::fi_tsend(ep, data.cast(), len, none, address, tag, context),
+                Call::LetCome => fabric_sys::fi_tinject(ep, none, 0, address, tag | CLEAR),
+                Call::Ask => fabric_sys::fi_tinjectdata(ep, none, 0, len as u64, address, tag | WAITING),
+            }
+        };
+        if result == -(fabric_sys::FI_EAGAIN as isize) {
+            return Ok(false);
+        }
+        if result != 0 {
+            return Err(Problem::Call { name: call.name(), peer, code: -result as c_int });
+        }
+        if matches!(call, Call::Inject | Call::LetCome | Call::Ask) {
+            self.complete(slot);
+        }
+        Ok(true)
+    }
+
+    /// Notes that an operation is complete.
+    fn complete(&mut self, slot: *mut Slot) {
+        // SAFETY: one of the slots, which the library is done with.
+        unsafe {
+            (*slot).done = true;
+            if (*slot).detached {
+                self.free.push((*slot).index);
+            }
+        }
+    }
+
+    /// Tries the deferred calls again.
+    ///
+    /// # Safety
+    /// As for the operations.
+    pub(super) unsafe fn retry(&mut self, ep: *mut fid_ep) -> Result<(), Problem> {
+        if self.deferred.is_empty() {
+            return Ok(());
+        }
+        self.pass += 1;
+        let mut kept = 0;
+        for position in 0..self.deferred.len() {
+            let index = self.deferred[position];
+            // SAFETY: only this type uses this part of a slot.
+            let (call, peer) = unsafe {
+                let slot = self.slots[index as usize];
+                ((*slot).call, (*slot).message.peer)
+            };
+            let lane = peer * Call::LANES + call.lane();
+            // SAFETY: passed on to the caller.
+            if self.stuck[lane] != self.pass && unsafe { self.call(ep, index)? } {
+                self.blocked[lane] -= 1;
+            } else {
+                self.stuck[lane] = self.pass;
+                self.deferred[kept] = index;
+                kept += 1;
+            }
+        }
+        self.deferred.truncate(kept);
+        Ok(())
+    }
+
+    /// Takes note of a completion.
+    ///
+    /// # Safety
+    /// As for the operations; `entry` must be a completion of this endpoint.
+    pub(super) unsafe fn completed(
+        &mut self,
+        ep: *mut fid_ep,
+        entry: &fi_cq_tagged_entry,
+    ) -> Result<(), Problem> {
+        self.idle = 0;
+        let slot = entry.op_context.cast::<Slot>();
+        if slot.is_null() {
+            return Ok(());
+        }
+        // SAFETY: contexts are the addresses of slots, as nothing else is posted with one.
+        let (call, index, Message { peer, len: expected, .. }) =
+            unsafe { ((*slot).call, (*slot).index, (*slot).message) };
+        match call {
+            Call::AwaitLeave => {
+                self.awaiting -= 1;
+                // SAFETY: as above; the library is done with the first part of the operation.
+                unsafe {
+                    (*slot).call = Call::Send;
+                    self.start(ep, index)
+                }
+            }
+            Call::Receive if self.clearing && entry.tag & WAITING != 0 => {
+                let length = entry.data as usize;
+                if length != expected {
+                    return Err(Problem::Length { peer, expected, received: length });
+                }
+                // The sender was early; the message itself is still to come.
+                // SAFETY: as for the operation.
+                unsafe { self.start(ep, index) }
+            }
+            Call::Receive if entry.len != expected => {
+                Err(Problem::Length { peer, expected, received: entry.len })
+            }
+            _ => {
+                self.complete(slot);
+                Ok(())
+            }
+        }
+    }
+
+    /// The message of an operation that failed, and whether it is received.
+    pub(super) fn failed(&self, context: *mut c_void) -> Option<(Message, bool)> {
+        let slot = *self.slots.iter().find(|slot| slot.cast::<c_void>() == context)?;
+        // SAFETY: one of the slots.
+        unsafe { Some(((*slot).message, (*slot).call == Call::Receive)) }
+    }
+
+    /// Nothing was found to do. Senders that have waited for long for their receivers ask them.
+    ///
+    /// # Safety
+    /// As for the operations.
+    pub(super) unsafe fn idle(&mut self, ep: *mut fid_ep) -> Result<(), Problem> {
+        if self.awaiting == 0 {
+            return Ok(());
+        }
+        self.idle += 1;
+        if self.idle < POLLS_BEFORE_ASKING {
+            return Ok(());
+        }
+        self.idle = 0;
+        for position in 0..self.slots.len() {
+            let slot = self.slots[position];
+            // SAFETY: only this type uses this part of a slot.
+            let (waits, message) = unsafe {
+                let waits = (*slot).call == Call::AwaitLeave && !(*slot).done && !(*slot).asked;
+                (*slot).asked |= waits;
+                (waits, (*slot).message)
+            };
+            if waits {
+                let ask = self.take(Call::Ask, message);
+                // SAFETY: passed on to the caller.
+                unsafe { self.start(ep, ask)? };
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the operation is complete; its number is free for others when so.
+    pub(super) fn is_done(&mut self, index: u32) -> bool {
+        // SAFETY: only this type, borrowed exclusively, uses this part of a slot.
+        let done = unsafe { (*self.slots[index as usize]).done };
+        if done {
+            self.free.push(index);
+        }
+        done
+    }
+}
+
+impl Drop for Operations {
+    fn drop(&mut self) {
+        for &slot in &self.slots {
+            // SAFETY: made by `Box::into_raw`, dropped once; the endpoint that knew the address is closed, as its
+            // owner declares it before this.
+            drop(unsafe { Box::from_raw(slot) });
+        }
+    }
+}
