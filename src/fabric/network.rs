@@ -129,27 +129,36 @@ impl Network {
             tell(world, inserted.as_ref().err())?;
             inserted?;
         }
-        let clearing = endpoints.iter().any(Endpoint::needs_clearing);
+        // Two ranks alone need it not: what one waits for, the other has sent before anything that is not asked for.
+        let neighbours = plan.hosts.iter().filter(|&host| *host == plan.hosts[rank]).count();
+        let clearing = neighbours > 2 && endpoints.iter().any(Endpoint::needs_clearing);
+        let mut network = Self {
+            endpoints,
+            routes: Vec::new(),
+            world: world.clone(),
+            rank,
+            polls_per_yield: POLLS_PER_YIELD,
+            idle: 0,
+        };
         if world.all_gather(&[u8::from(clearing)])?.iter().any(|clearing| clearing == &[1]) {
-            endpoints
-                .iter_mut()
-                .filter(|endpoint| endpoint.provider() == "shm")
-                .for_each(Endpoint::clear_long_messages);
+            network.clear_long_messages();
         }
         // A rank alone on its host has no way to itself, and needs none.
         let nowhere = Route { endpoint: 0, address: fabric_sys::FI_ADDR_NOTAVAIL };
-        let routes = routes.into_iter().map(|route| route.unwrap_or(nowhere)).collect();
+        network.routes = routes.into_iter().map(|route| route.unwrap_or(nowhere)).collect();
 
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let crowded = world.local_size() > processors;
-        Ok(Self {
-            endpoints,
-            routes,
-            world: world.clone(),
-            rank,
-            polls_per_yield: if crowded { POLLS_PER_YIELD_CROWDED } else { POLLS_PER_YIELD },
-            idle: 0,
-        })
+        if world.local_size() > processors {
+            network.polls_per_yield = POLLS_PER_YIELD_CROWDED;
+        }
+        Ok(network)
+    }
+
+    /// Long messages in shared memory wait for their receivers from now on. All ranks must do this or none.
+    fn clear_long_messages(&mut self) {
+        for endpoint in self.endpoints.iter_mut().filter(|endpoint| endpoint.provider() == "shm") {
+            endpoint.clear_long_messages();
+        }
     }
 
     /// The providers and this rank's addresses, for people: `shm (copies), tcp at fi_sockaddr_in://10.0.0.7:40123`.

@@ -2,9 +2,9 @@
 //!
 //! # Long messages in shared memory
 //! When the `shm` provider copies, a long message that nobody has asked for yet keeps every later message to the same
-//! rank from being sent: ranks that wait for such later ones wait for ever. So there, where `Clearing` is on, a
-//! long message is sent only when its receiver has posted the buffer: posting one sends an empty message with the
-//! tag's [`CLEAR`] bit, which the sender waits for first. A sender that has waited for long asks back with the
+//! rank from being sent. With three ranks or more, ranks that wait for such later ones can wait in a circle. So
+//! there a long message is sent only when its receiver has posted the buffer: posting one sends an empty message with
+//! the tag's [`CLEAR`] bit, which the sender waits for first. A sender that has waited for long asks back with the
 //! [`WAITING`] bit and the message's length, so that a receiver that expects a short message learns of the mistake.
 
 use std::ffi::{c_int, c_void};

@@ -266,10 +266,16 @@ fn scenario(name: &str, network: &mut Network) {
     match name {
         "exchange" => exchange(network),
         "out of order" => out_of_order(network, false),
-        "unexpected" => out_of_order(network, true),
+        "unexpected" => {
+            network.clear_long_messages();
+            out_of_order(network, true);
+        }
         "too short" => wrong_length(network, 40, 100),
         "too short and long" => wrong_length(network, 40_000, 1 << 20),
-        "long for short" => wrong_length(network, 100_000, 40),
+        "long for short" => {
+            network.clear_long_messages();
+            wrong_length(network, 100_000, 40);
+        }
         "too long" => wrong_length(network, 100, 40),
         "killed" => killed(network),
         "closed in flight" => closed_in_flight(network),
