@@ -127,7 +127,12 @@ impl Pair<'_> {
 
     /// Seconds per operation of the slowest rank.
     fn batch(&mut self, side: Side, collective: &str, operations: usize) -> Result<f64, Failure> {
+        // The second barrier is of the side that is measured, so that all its ranks start together.
         self.world.barrier();
+        match side {
+            Side::Mpi => self.world.barrier(),
+            Side::Ours => self.ours.barrier()?,
+        }
         let start = Instant::now();
         for _ in 0..operations {
             self.operate(side, collective)?;

@@ -6,7 +6,7 @@ use super::Error;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Request(pub(crate) u32);
 
-/// Tagged messages between the ranks of one communicator. Used by one thread.
+/// Tagged messages between the ranks of one communicator. Used by one thread. Tags have 62 bits.
 pub(crate) trait Transport {
     /// This rank, `0..size`.
     fn rank(&self) -> usize;

@@ -206,10 +206,10 @@ impl Slot {
     }
 }
 
-/// Tells apart the messages between two ranks: 24 bits each of sequence and segment, and 16 of the round. Each
-/// wraps around; messages in flight are never that far from each other.
+/// Tells apart the messages between two ranks: 22 bits of the sequence, 24 of the segment and 16 of the round, which
+/// leaves two for the transport. Each wraps around; messages in flight are never that far from each other.
 fn tag(sequence: u64, segment: usize, number: usize) -> u64 {
-    sequence << 40 | (segment as u64 & 0xff_ffff) << 16 | number as u64 & 0xffff
+    (sequence & 0x3f_ffff) << 40 | (segment as u64 & 0xff_ffff) << 16 | number as u64 & 0xffff
 }
 
 /// # Safety
@@ -241,5 +241,24 @@ unsafe fn perform(action: &Action, operation: &Operation<'_>, ranks: usize, buff
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::tag;
+
+    #[test]
+    fn tags_differ_and_leave_two_bits() {
+        assert_eq!(tag(u64::MAX, usize::MAX, usize::MAX), u64::MAX >> 2);
+        let mut tags: Vec<u64> = Vec::new();
+        for sequence in [1, 2, 1 << 21] {
+            for segment in [0, 1, 1 << 23] {
+                tags.extend([0, 1, 1 << 15].map(|number| tag(sequence, segment, number)));
+            }
+        }
+        tags.sort_unstable();
+        tags.dedup();
+        assert_eq!(tags.len(), 27);
     }
 }

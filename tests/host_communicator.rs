@@ -1,0 +1,150 @@
+//! Communicators over host buffers on the machine's libfabric: ranks that are threads, and what they allocate.
+
+#![cfg(feature = "fabric")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may fail loudly")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::thread;
+
+use collectives::fabric::{Algorithm, Collective, Communicator, Error, Options};
+use collectives::{ReduceOp, world};
+
+/// The system's allocator, which counts what each thread asks for.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: every call goes to the system's allocator as it comes.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: as promised by the caller.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, data: *mut u8, layout: Layout) {
+        // SAFETY: as promised by the caller.
+        unsafe { System.dealloc(data, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+fn on_every_rank(ranks: usize, options: &Options, body: impl Fn(&mut Communicator) + Sync) {
+    let handles = world::threads(world::single(), ranks).unwrap();
+    thread::scope(|scope| {
+        for handle in handles {
+            let body = &body;
+            scope.spawn(move || {
+                let mut communicator = Communicator::new(handle, options).unwrap();
+                body(&mut communicator);
+                communicator.close().unwrap();
+            });
+        }
+    });
+}
+
+fn over(provider: &str) -> Options {
+    let mut options = Options::default();
+    options.provider = Some(provider.to_owned());
+    options
+}
+
+fn check(communicator: &mut Communicator, count: usize) {
+    let (rank, ranks) = (communicator.rank(), communicator.size());
+    let value = |rank: usize, index: usize| (rank * 1000 + index % 997) as i32;
+    let mine: Vec<i32> = (0..count).map(|index| value(rank, index)).collect();
+    let mut sums = vec![0; count];
+    communicator.all_reduce(&mine, &mut sums, ReduceOp::Sum).unwrap();
+    let expected = |index: usize| (0..ranks).map(|rank| value(rank, index)).sum::<i32>();
+    assert!((0..count).all(|index| sums[index] == expected(index)), "all_reduce of {count}");
+    let mut all = vec![0; count * ranks];
+    communicator.all_gather(&mine, &mut all).unwrap();
+    assert!(
+        (0..all.len()).all(|index| all[index] == value(index / count, index % count)),
+        "gather of {count}"
+    );
+    communicator.barrier().unwrap();
+}
+
+#[test]
+fn every_size_over_every_provider() {
+    for provider in ["shm", "tcp"] {
+        for ranks in 1..=4 {
+            on_every_rank(ranks, &over(provider), |communicator| {
+                for count in [1, 2, 31, 1000, 4095, 5000, 20_000, 100_003, 1 << 20] {
+                    check(communicator, count);
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn every_algorithm_over_every_provider() {
+    for provider in ["shm", "tcp"] {
+        for ranks in [2, 3] {
+            for algorithm in Algorithm::ALL {
+                let mut options = over(provider);
+                let serves = |collective| {
+                    algorithm.serves(collective, ranks) && (provider, algorithm) != ("tcp", Algorithm::Board)
+                };
+                options.all_reduce = Some(algorithm).filter(|_| serves(Collective::AllReduce));
+                options.all_gather = Some(algorithm).filter(|_| serves(Collective::AllGather));
+                options.segment = Some(10_000);
+                on_every_rank(ranks, &options, |communicator| {
+                    check(communicator, 7);
+                    check(communicator, 30_001);
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn operations_after_the_first_allocate_nothing() {
+    for provider in ["shm", "tcp"] {
+        on_every_rank(2, &over(provider), |communicator| {
+            for count in [4, 3000, 50_000, 2_000_000] {
+                let mine = vec![1.5_f32; count];
+                let mut sums = vec![0.0_f32; count];
+                let mut all = vec![0.0_f32; 2 * count];
+                let mut operations = || {
+                    communicator.all_reduce(&mine, &mut sums, ReduceOp::Sum).unwrap();
+                    communicator.all_gather(&mine, &mut all).unwrap();
+                    communicator.barrier().unwrap();
+                };
+                operations();
+                let before = ALLOCATIONS.get();
+                for _ in 0..10 {
+                    operations();
+                }
+                assert_eq!(ALLOCATIONS.get() - before, 0, "allocations over {provider}, {count} elements");
+                assert!(sums.iter().all(|&sum| sum == 3.0) && all.iter().all(|&value| value == 1.5));
+            }
+        });
+    }
+}
+
+#[test]
+fn ranks_that_disagree_about_the_length_get_an_error() {
+    for provider in ["shm", "tcp"] {
+        let handles = world::threads(world::single(), 2).unwrap();
+        thread::scope(|scope| {
+            for (rank, handle) in handles.into_iter().enumerate() {
+                scope.spawn(move || {
+                    let mut communicator = Communicator::new(handle, &over(provider)).unwrap();
+                    let mut data = vec![1_u8; 100 + rank];
+                    let error = communicator.all_reduce_in_place(&mut data, ReduceOp::Sum).unwrap_err();
+                    assert!(!error.to_string().is_empty());
+                    let error = communicator.barrier().unwrap_err();
+                    assert!(matches!(error, Error::Closed { operation: "barrier" }), "{error}");
+                });
+            }
+        });
+    }
+}
