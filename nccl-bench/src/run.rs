@@ -40,7 +40,6 @@ impl<E: Into<anyhow::Error>> From<E> for Stop {
 
 /// Reads the command line, joins the world with `join`, measures, and reports.
 pub fn main(join: impl FnOnce(&Settings) -> Result<world::Handle, Stop>) -> ExitCode {
-    collectives::fabric::prefer_shm_copies();
     let settings = match cli::parse(std::env::args_os()) {
         Ok(settings) => settings,
         // All ranks come to the same answer: one of them says it.

@@ -1,7 +1,11 @@
 //! The program as its users start it, on a machine without a GPU.
 
-use std::path::Path;
-use std::process::{Command, Output};
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::net::TcpListener;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 /// `nccl-bench` without what a launcher or the user's own environment would add.
 fn nccl_bench(arguments: &str) -> Command {
@@ -160,15 +164,52 @@ fn a_closed_pipe_ends_the_run_without_a_panic() {
     assert!(!err(&output).contains("panicked"), "{output:?}");
 }
 
+/// What lies in shared memory under names of this program that carry this process's number.
+fn left_in_shared_memory(pid: u32) -> Vec<String> {
+    std::fs::read_dir("/dev/shm")
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .filter(|name| name.starts_with("collectives-") && name.contains(&format!("-{pid}-")))
+        .collect()
+}
+
 #[test]
 fn nothing_is_left_in_shared_memory() {
-    let files = || std::fs::read_dir(Path::new("/dev/shm")).map_or(0, Iterator::count);
-    // Other tests may run beside this one: only this process's files count, found by the process's own number.
-    let mut child = nccl_bench("allreduce --backend fabric --provider shm -e 64K -n 1").spawn().unwrap();
-    let pid = child.id().to_string();
+    let mut child = nccl_bench("allreduce --backend fabric --provider shm -e 64K -n 1")
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
     assert!(child.wait().unwrap().success());
-    let left = std::fs::read_dir("/dev/shm")
-        .unwrap()
-        .filter(|entry| entry.as_ref().is_ok_and(|entry| entry.file_name().to_string_lossy().contains(&pid)));
-    assert_eq!(left.count(), 0, "{} files in /dev/shm", files());
+    assert_eq!(left_in_shared_memory(child.id()), Vec::<String>::new());
+}
+
+#[test]
+fn a_killed_rank_ends_the_others_within_ten_seconds_and_is_named() {
+    for (victim, survivor) in [(1, 0), (0, 1)] {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let start = |rank: usize| {
+            nccl_bench("allreduce --backend fabric -b 1M -e 1M -n 1000000")
+                .env("NCCL_BENCH_RANK", rank.to_string())
+                .env("NCCL_BENCH_SIZE", "2")
+                .env("NCCL_BENCH_ADDR", format!("127.0.0.1:{port}"))
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap()
+        };
+        let mut ranks = [start(0), start(1)];
+        // The last line of the head: all ranks are connected and measuring.
+        let mut lines = BufReader::new(ranks[0].stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().contains("(elements)")));
+
+        ranks[victim].kill().unwrap();
+        let killed = Instant::now();
+        let status = ranks[survivor].wait().unwrap();
+        assert!(killed.elapsed() < Duration::from_secs(10), "{:?}", killed.elapsed());
+        assert_eq!(status.code(), Some(1));
+        let mut said = String::new();
+        ranks[survivor].stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert!(said.contains(&format!("rank {victim} on host")), "{said}");
+        ranks[victim].wait().unwrap();
+    }
 }

@@ -1,5 +1,7 @@
 //! The program under real MPI launchers. Built with `--features mpi` against the MPI whose `mpirun` is the default.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
 use std::process::{Command, Output};
 
 fn under(launcher: &str, ranks: usize, arguments: &str) -> Output {
@@ -12,7 +14,7 @@ fn under(launcher: &str, ranks: usize, arguments: &str) -> Output {
         .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
         .env("OMPI_MCA_rmaps_base_oversubscribe", "1")
         .output()
-        .unwrap_or_else(|error| panic!("{launcher}: {error}"))
+        .expect("the launcher is installed by make test")
 }
 
 fn text(bytes: &[u8]) -> String {

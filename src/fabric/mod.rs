@@ -22,4 +22,4 @@ pub use communicator::{Communicator, Options};
 pub use error::{Error, Failure};
 pub use fabric_sys::{Fabric as Library, LoadError, Version};
 pub use provider::{Provider, providers};
-pub use shm::{ShmProtocol, prefer_shm_copies, shm_protocol};
+pub use shm::{ShmProtocol, shm_protocol};

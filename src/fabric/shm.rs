@@ -19,22 +19,6 @@ pub enum ShmProtocol {
     CrossMemoryAttach,
 }
 
-/// Makes the `shm` provider copy long messages through shared memory, unless `FI_SHM_DISABLE_CMA` is set already.
-///
-/// In collectives both sides work at once, and then two processors that copy are faster than one that reads the
-/// other's memory; for one-way streams it is the other way round. libfabric reads this from the environment once,
-/// when providers are first looked at, so call this first thing in `main`, before any thread is started.
-///
-/// Returns what will be used. Changing the environment while there are other threads is undefined behaviour in C, so
-/// it is left as it is when there are any.
-pub fn prefer_shm_copies() -> ShmProtocol {
-    if std::env::var_os(VARIABLE).is_none() && has_one_thread() {
-        // SAFETY: this is the process's only thread, so nobody reads or writes the environment meanwhile.
-        unsafe { std::env::set_var(VARIABLE, "1") };
-    }
-    shm_protocol()
-}
-
 /// What the environment says about the protocol of `shm`.
 #[must_use]
 pub fn shm_protocol() -> ShmProtocol {
@@ -49,10 +33,6 @@ pub fn shm_protocol() -> ShmProtocol {
 pub(crate) fn cross_memory_attach_is_allowed() -> bool {
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");
     shm_protocol() == ShmProtocol::CrossMemoryAttach && scope.map_or(true, |scope| scope.trim() == "0")
-}
-
-fn has_one_thread() -> bool {
-    fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() == 1)
 }
 
 /// An address for an endpoint of this process that no other endpoint on the host has, now or later.

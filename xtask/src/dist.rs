@@ -6,8 +6,8 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 
-/// Tests whose names start with this need a GPU and travel with the tarball.
-const GPU_TESTS: &str = "gpu_";
+/// Tests of these names need a GPU and travel with the tarball.
+const GPU_TESTS: &str = "gpu_*";
 
 /// Builds the tarball `dist/nccl-bench-<version>-<target>.tar.gz` and prints its path.
 pub(crate) fn run() -> Result<()> {
@@ -25,8 +25,8 @@ pub(crate) fn run() -> Result<()> {
     for program in &programs {
         copy(program, &folder.join("bin"), None)?;
     }
-    let tests = build(&["test", "--workspace", "--no-run", "--tests"], "test")?;
-    for test in tests.iter().filter(|test| file_name(test).starts_with(GPU_TESTS)) {
+    let tests = build(&["test", "--workspace", "--no-run", "--test", GPU_TESTS], "test")?;
+    for test in &tests {
         // Without cargo's hash behind the name.
         let name = file_name(test);
         copy(test, &folder.join("tests"), name.rsplit_once('-').map(|(name, _)| name))?;

@@ -2,7 +2,7 @@
 
 use anyhow::Context as _;
 use bytemuck::{Pod, Zeroable};
-use collectives::fabric::{Communicator, Library, Options};
+use collectives::fabric::{self, Communicator, Library, Options};
 use collectives::world::{self, World};
 use collectives::{DataType, ReduceOp};
 use half::{bf16, f16};
@@ -34,7 +34,8 @@ impl Hosts {
         if settings.gpus.is_some() {
             return Err(Stop::Refused("-g counts GPUs; for ranks over host memory use -t".to_owned()));
         }
-        let processes = exchange(process, library())?;
+        let provider = (settings.provider != "auto").then_some(settings.provider.as_str());
+        let processes = exchange(process, library(provider))?;
         for (index, each) in processes.iter().enumerate() {
             if let Err(reason) = &each.found {
                 return Err(Stop::Refused(format!("process {index} on {}: {reason}", each.host)));
@@ -43,7 +44,7 @@ impl Hosts {
         let threads = settings.threads.unwrap_or(if process.size() == 1 { 2 } else { 1 });
         let version = processes.into_iter().next().and_then(|first| first.found.ok()).unwrap_or_default();
         let mut options = Options::default();
-        options.provider = (settings.provider != "auto").then(|| settings.provider.clone());
+        options.provider = provider.map(str::to_owned);
         Ok(Self {
             threads,
             options,
@@ -53,10 +54,22 @@ impl Hosts {
     }
 }
 
-/// The version and path of libfabric, for the report.
-fn library() -> Result<String, String> {
+/// The version and path of libfabric, for the report; an error when it has no such provider.
+fn library(provider: Option<&str>) -> Result<String, String> {
     let library = Library::load().map_err(|error| error.to_string())?;
-    Ok(format!("libfabric {} from {}", library.api_version(), library.path().display()))
+    let described = format!("libfabric {} from {}", library.api_version(), library.path().display());
+    let Some(asked) = provider else { return Ok(described) };
+    let providers = fabric::providers().map_err(|error| error.to_string())?;
+    // One provider with two names: `net` in libfabric 1.17, `tcp` from 1.18 on.
+    let tcp = ["tcp", "net"];
+    if providers.iter().any(|each| each.name == asked || tcp.contains(&&*each.name) && tcp.contains(&asked)) {
+        return Ok(described);
+    }
+    let names: Vec<&str> = providers.iter().map(|each| each.name.as_str()).collect();
+    Err(format!(
+        "--provider {asked}: {described} has no such provider for tagged messages here; it has {}",
+        names.join(", ")
+    ))
 }
 
 impl Node for Hosts {
