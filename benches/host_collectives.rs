@@ -281,7 +281,7 @@ fn run(arguments: &Arguments, ranks: world::Handle) -> Result<(), Failure> {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let ranks = match world::mpi() {
+    let ranks = match world::mpi(&world::Options::default()) {
         Ok(ranks) => ranks,
         Err(error) => {
             eprintln!("host_collectives: {error}");
