@@ -222,6 +222,7 @@ pub const RULES: &[Rule] = {
         rule(AllReduce, SharedMemory, ANY, K, Board, ANY, 1),
         rule(AllReduce, SharedMemory, 3, 8192 * K, Pairwise, ANY, 1),
         rule(AllReduce, SharedMemory, 3, ANY, Pairwise, 1024 * K, 2),
+        rule(AllReduce, SharedMemory, 4, 64 * K, RecursiveDoubling, ANY, 1),
         rule(AllReduce, SharedMemory, 4, 4096 * K, Rabenseifner, ANY, 1),
         rule(AllReduce, SharedMemory, 8, 32 * K, Pairwise, ANY, 1),
         rule(AllReduce, SharedMemory, ANY, 4096 * K, Rabenseifner, ANY, 1),
