@@ -57,7 +57,7 @@ impl Hosts {
 /// The version and path of libfabric, for the report; an error when it has no such provider.
 fn library(provider: Option<&str>) -> Result<String, String> {
     let library = Library::load().map_err(|error| error.to_string())?;
-    let described = format!("libfabric {} from {}", library.api_version(), library.path().display());
+    let described = format!("libfabric {} from {}", library.version(), library.path().display());
     let Some(asked) = provider else { return Ok(described) };
     let providers = fabric::providers().map_err(|error| error.to_string())?;
     // One provider with two names: `net` in libfabric 1.17, `tcp` from 1.18 on.
