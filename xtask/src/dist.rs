@@ -17,13 +17,17 @@ pub(crate) fn run() -> Result<()> {
     if folder.exists() {
         fs::remove_dir_all(&folder)?;
     }
-    for part in ["bin", "tests"] {
+    for part in ["bin", "examples", "tests"] {
         fs::create_dir_all(folder.join(part))?;
     }
 
     let programs = build(&["build", "--package", "nccl-bench", "--bins"], "bin")?;
     for program in &programs {
         copy(program, &folder.join("bin"), None)?;
+    }
+    let examples = build(&["build", "--package", "collectives", "--example", "gpu_all_reduce"], "example")?;
+    for example in &examples {
+        copy(example, &folder.join("examples"), None)?;
     }
     let tests = build(&["test", "--workspace", "--no-run", "--test", GPU_TESTS], "test")?;
     for test in &tests {
