@@ -14,3 +14,8 @@ pub mod fabric;
 pub mod nccl;
 
 pub use element::{DataType, Element, ReduceOp, UnknownName};
+
+/// The programs in README.md, compiled as tests.
+#[cfg(all(doctest, feature = "fabric"))]
+#[doc = include_str!("../README.md")]
+struct Readme;
