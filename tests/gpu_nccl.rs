@@ -1,55 +1,54 @@
 //! The safe NCCL layer on real GPUs: all of the machine's, one thread each, against results computed on the host.
-//!
-//! Without a CUDA driver every test writes `skipped: no CUDA driver`, past the test harness's capture.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // tests
-#![cfg(feature = "nccl")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "all of this is tests, though not marked as such")]
+
+mod gpu;
 
 use std::fmt::Debug;
-use std::io::Write as _;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use collectives::nccl::{
-    Communicator, Config, Error, Library, Memory, UniqueId, Version, cuda, device_count, group,
+    Communicator, Config, Error, Library, Memory, UniqueId, Version, device_count, group,
 };
 use collectives::{Element, ReduceOp};
 use cudarc::driver::{CudaContext, CudaStream, DeviceRepr, ValidAsZeroBits};
 use half::{bf16, f16};
 
+fn main() {
+    gpu::run(gpu::tests! {
+        1 => [
+            all_reduce_of_every_type_and_operator,
+            all_gather_of_every_type,
+            non_blocking_communicators_give_the_same_results,
+            settings_of_the_loaded_version_are_accepted,
+            non_blocking_initialisation,
+            groups_over_all_gpus_in_one_thread,
+            a_cancelled_group_launches_nothing,
+        ],
+        2 => [
+            abort_of_a_collective_whose_peer_never_arrives,
+            abort_of_a_non_blocking_collective_whose_peer_never_arrives,
+            abort_while_nccl_connects_to_a_peer_that_never_arrives,
+        ],
+    });
+}
+
 /// Elements of the buffers: one, an odd number, and enough for several thread blocks.
 const LENGTHS: [usize; 3] = [1, 1_001, 100_000];
 
-/// The machine's GPUs, for one test at a time.
+/// The machine's GPUs.
 struct Gpus {
     library: Library,
     count: usize,
-    _alone: MutexGuard<'static, ()>,
-}
-
-/// The GPUs, if there are at least so many. Says so where there are not.
-fn gpus_or_skip(least: usize) -> Option<Gpus> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Err(Error::NoDriver { .. }) = cuda::available() {
-        say("skipped: no CUDA driver");
-        return None;
-    }
-    let count = device_count().unwrap();
-    if count < least {
-        say(&format!("skipped: needs {least} GPUs, found {count}"));
-        return None;
-    }
-    Some(Gpus { library: Library::load().unwrap(), count, _alone: alone })
-}
-
-/// Writes a line that the test harness does not capture.
-fn say(line: &str) {
-    std::io::stdout().write_all(format!("{line}\n").as_bytes()).unwrap();
 }
 
 impl Gpus {
+    fn all() -> Self {
+        Self { library: Library::load().unwrap(), count: device_count().unwrap() }
+    }
+
     fn streams(&self) -> Vec<Arc<CudaStream>> {
         (0..self.count).map(|device| CudaContext::new(device).unwrap().new_stream().unwrap()).collect()
     }
@@ -240,27 +239,24 @@ macro_rules! every_type {
     };
 }
 
-#[test]
 fn all_reduce_of_every_type_and_operator() {
-    let Some(gpus) = gpus_or_skip(1) else { return };
+    let gpus = Gpus::all();
     let seed = fresh_seed();
     gpus.ranks(&Config::new(), |communicator| {
         every_type!(check_all_reduce, communicator, seed);
     });
 }
 
-#[test]
 fn all_gather_of_every_type() {
-    let Some(gpus) = gpus_or_skip(1) else { return };
+    let gpus = Gpus::all();
     let seed = fresh_seed();
     gpus.ranks(&Config::new(), |communicator| {
         every_type!(check_all_gather, communicator, seed);
     });
 }
 
-#[test]
 fn non_blocking_communicators_give_the_same_results() {
-    let Some(gpus) = gpus_or_skip(1) else { return };
+    let gpus = Gpus::all();
     let seed = fresh_seed();
     let config = Config::new().blocking(false).deadline(Duration::from_secs(60));
     gpus.ranks(&config, |communicator| {
@@ -269,9 +265,8 @@ fn non_blocking_communicators_give_the_same_results() {
     });
 }
 
-#[test]
 fn settings_of_the_loaded_version_are_accepted() {
-    let Some(gpus) = gpus_or_skip(1) else { return };
+    let gpus = Gpus::all();
     let mut config = Config::new().min_ctas(1).max_ctas(8);
     if gpus.library.version() >= Version::new(2, 28, 0) {
         config = config.nvlink_centric_sched(true).name("gpu test");
@@ -281,9 +276,8 @@ fn settings_of_the_loaded_version_are_accepted() {
 }
 
 /// A pending communicator of all ranks comes to life; one whose peers never come meets its deadline.
-#[test]
 fn non_blocking_initialisation() {
-    let Some(gpus) = gpus_or_skip(1) else { return };
+    let gpus = Gpus::all();
     let id = UniqueId::new(gpus.library).unwrap();
     let seed = fresh_seed();
     thread::scope(|scope| {
@@ -314,10 +308,9 @@ fn non_blocking_initialisation() {
 }
 
 /// All communicators in one thread, their operations in one group; buffers of cudarc on streams of their own.
-#[test]
 fn groups_over_all_gpus_in_one_thread() {
     const LEN: usize = 4099;
-    let Some(gpus) = gpus_or_skip(1) else { return };
+    let gpus = Gpus::all();
     let seed = fresh_seed();
     let streams = gpus.streams();
     let communicators = Communicator::init_all(gpus.library, &streams, &Config::new()).unwrap();
@@ -355,10 +348,9 @@ fn groups_over_all_gpus_in_one_thread() {
 }
 
 /// An error in the middle of a group of real operations: nothing is launched, and the communicators go on.
-#[test]
 fn a_cancelled_group_launches_nothing() {
     const LEN: usize = 1024;
-    let Some(gpus) = gpus_or_skip(1) else { return };
+    let gpus = Gpus::all();
     let streams = gpus.streams();
     let communicators = Communicator::init_all(gpus.library, &streams, &Config::new()).unwrap();
     let mut buffers: Vec<_> =
@@ -390,7 +382,7 @@ fn a_cancelled_group_launches_nothing() {
 /// A collective whose peer never arrives is aborted from another thread. `connected`: the ranks have worked together
 /// before, so that it hangs on the device; else it hangs while NCCL connects.
 fn abort_alone(config: &Config, connected: bool) {
-    let Some(gpus) = gpus_or_skip(2) else { return };
+    let gpus = Gpus::all();
     let streams = &gpus.streams()[..2];
     let communicators = Communicator::init_all(gpus.library, streams, config).unwrap();
     let mut buffers: Vec<_> =
@@ -428,17 +420,14 @@ fn abort_alone(config: &Config, connected: bool) {
     assert!(started.elapsed() < Duration::from_secs(10), "took {:?}", started.elapsed());
 }
 
-#[test]
 fn abort_of_a_collective_whose_peer_never_arrives() {
     abort_alone(&Config::new(), true);
 }
 
-#[test]
 fn abort_of_a_non_blocking_collective_whose_peer_never_arrives() {
     abort_alone(&Config::new().blocking(false), true);
 }
 
-#[test]
 fn abort_while_nccl_connects_to_a_peer_that_never_arrives() {
     abort_alone(&Config::new().blocking(false), false);
 }

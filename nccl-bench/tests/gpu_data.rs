@@ -1,8 +1,10 @@
 //! Test data on a GPU: the kernels, compiled by the driver, agree with the host's implementation.
 
-#![allow(clippy::unwrap_used)] // panics are how a test fails
+#![allow(clippy::unwrap_used, reason = "all of this is tests, though not marked as such")]
 
-use std::io::Write as _;
+#[path = "../../tests/gpu/mod.rs"]
+mod gpu;
+
 use std::ops::{Add, Mul};
 use std::sync::Arc;
 
@@ -12,21 +14,19 @@ use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr as _};
 use half::{bf16, f16};
 use nccl_bench::data::{self, DataError, DeviceData, Mismatches, Problem, Segment};
 
-/// Device 0, or `None` where there is no GPU, which is said even if the output of tests is captured.
-fn device() -> Option<Arc<CudaContext>> {
-    let skip = |reason: &str| {
-        let _ = writeln!(std::io::stderr(), "skipped: {reason}");
-        None
+fn main() {
+    let mut tests = gpu::tests! {
+        1 => [
+            device_fills_what_the_host_fills,
+            device_accepts_what_the_host_reduced_and_finds_each_corrupted_element,
+            device_checks_averages_as_the_host_does,
+            device_counts_many_wrong_elements_and_gives_the_first,
+            bad_buffers_are_errors,
+        ],
     };
-    // SAFETY: only loads the driver's library, whose initialisers may run at any time.
-    if !unsafe { cudarc::driver::sys::is_culib_present() } {
-        return skip("no CUDA driver");
-    }
-    match CudaContext::device_count() {
-        Ok(count) if count > 0 => Some(CudaContext::new(0).unwrap()),
-        Ok(_) => skip("no CUDA device"),
-        Err(error) => skip(&format!("the CUDA driver does not start: {error}")),
-    }
+    // A measurement, not a test: only when asked for.
+    tests.push(gpu::test("throughput", 1, throughput).with_ignored_flag(true));
+    gpu::run(tests);
 }
 
 /// A buffer on the device, at an offset to the allocation's alignment, between guard bytes.
@@ -160,9 +160,8 @@ fn reduced(problem: &Problem, first_index: u64, count: usize) -> Vec<u8> {
     }
 }
 
-#[test]
 fn device_fills_what_the_host_fills() {
-    let Some(context) = device() else { return };
+    let context = CudaContext::new(0).unwrap();
     let mut data = DeviceData::new(&context).unwrap();
     let [sum, prod, max, min, avg] = ReduceOp::ALL.map(Some);
     for problem in problems(&[None, sum, prod, max, min, avg]) {
@@ -183,9 +182,8 @@ fn device_fills_what_the_host_fills() {
     }
 }
 
-#[test]
 fn device_accepts_what_the_host_reduced_and_finds_each_corrupted_element() {
-    let Some(context) = device() else { return };
+    let context = CudaContext::new(0).unwrap();
     let mut data = DeviceData::new(&context).unwrap();
     let exact = [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min].map(Some);
     for problem in problems(&exact) {
@@ -213,9 +211,8 @@ fn device_accepts_what_the_host_reduced_and_finds_each_corrupted_element() {
     }
 }
 
-#[test]
 fn device_checks_averages_as_the_host_does() {
-    let Some(context) = device() else { return };
+    let context = CudaContext::new(0).unwrap();
     let mut data = DeviceData::new(&context).unwrap();
     for problem in problems(&[Some(ReduceOp::Avg)]) {
         let Problem { data_type, .. } = problem;
@@ -251,9 +248,8 @@ fn device_checks_averages_as_the_host_does() {
     }
 }
 
-#[test]
 fn device_counts_many_wrong_elements_and_gives_the_first() {
-    let Some(context) = device() else { return };
+    let context = CudaContext::new(0).unwrap();
     let mut data = DeviceData::new(&context).unwrap();
     let count = 3_000_001;
     for data_type in [DataType::Uint8, DataType::Float32, DataType::Float64] {
@@ -278,9 +274,8 @@ fn device_counts_many_wrong_elements_and_gives_the_first() {
     }
 }
 
-#[test]
 fn bad_buffers_are_errors() {
-    let Some(context) = device() else { return };
+    let context = CudaContext::new(0).unwrap();
     let mut data = DeviceData::new(&context).unwrap();
     let problem = Problem { seed: 1, ranks: 2, op: None, data_type: DataType::Float32 };
     let buffer = Buffer::new(&context, 2, 8);
@@ -291,10 +286,8 @@ fn bad_buffers_are_errors() {
 }
 
 /// Prints how fast the kernels are: `cargo test --release --test gpu_data -- --ignored --nocapture`.
-#[test]
-#[ignore = "a measurement, not a test"]
 fn throughput() {
-    let Some(context) = device() else { return };
+    let context = CudaContext::new(0).unwrap();
     let mut data = DeviceData::new(&context).unwrap();
     let bytes = 1 << 30;
     let buffer = Buffer::new(&context, 0, bytes);
