@@ -121,6 +121,19 @@ fn run(settings: &Settings, process: &world::Handle) -> Result<Tally, Stop> {
 fn rank(settings: &Settings, node: &dyn Node, index: usize, world: &world::Handle) -> Result<Tally, Stop> {
     let device = node.open(index)?;
     let max_bytes = largest_size(settings, node, &*device, &**world)?;
+    if let Some(fault) = settings.fault {
+        let results = settings
+            .data_types
+            .iter()
+            .map(|&data_type| settings.collective.counts(max_bytes, data_type, world.size()).receive);
+        let largest = results.max().unwrap_or(0);
+        if fault.index >= largest {
+            return Err(Stop::Refused(format!(
+                "--inject-fault names element {}, but the largest result has {largest}, counted from 0",
+                fault.index
+            )));
+        }
+    }
     let plan = Plan {
         collective: settings.collective,
         sweep: Sweep { min: settings.min_bytes, max: max_bytes, step: settings.step },

@@ -349,10 +349,12 @@ impl Backend for GpuRank {
 
     fn damage(&mut self, work: &Work, index: usize) -> anyhow::Result<()> {
         if index < work.counts.receive {
-            let mut byte = self.receive.slice_mut::<u8>(index * work.data_type.size(), 1)?;
-            let mut value = self.stream.clone_dtoh(&byte.as_view())?;
-            value.iter_mut().for_each(|value| *value ^= 1);
-            self.stream.memcpy_htod(&value, &mut byte)?;
+            let size = work.data_type.size();
+            let flip = work.significant_bit(self.ranks)?.to_le_bytes();
+            let mut element = self.receive.slice_mut::<u8>(index * size, size)?;
+            let mut bytes = self.stream.clone_dtoh(&element.as_view())?;
+            bytes.iter_mut().zip(flip).for_each(|(byte, flip)| *byte ^= flip);
+            self.stream.memcpy_htod(&bytes, &mut element)?;
             self.stream.synchronize()?;
         }
         Ok(())
