@@ -48,6 +48,14 @@ pub fn main(join: impl FnOnce(&Settings) -> Result<world::Handle, Stop>) -> Exit
         }
         Err(answer) => answer.exit(),
     };
+    // The library's warnings, such as that nobody notices a rank that hangs.
+    tracing_subscriber::fmt()
+        .with_writer(io::stderr)
+        .with_max_level(tracing_subscriber::filter::LevelFilter::WARN)
+        .without_time()
+        .with_target(false)
+        .with_ansi(false)
+        .init();
     let world = match join(&settings) {
         Ok(world) => world,
         Err(stop) => return stopped(&stop),
