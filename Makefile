@@ -11,7 +11,7 @@ CARGO ?= cargo
 # mpirun refuses root and more processes than cores unless told that both are meant.
 MPIRUN_ENV := OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 
-.PHONY: help run build test check bindings bench dist packages-run packages-test wheels clean
+.PHONY: help run build test check bindings bench dist packages-run packages-test packages-bench wheels clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -40,7 +40,7 @@ bindings: packages-test ## generate the bindings and kernels again
 wheels: packages-test
 	$(CARGO) xtask wheels
 
-bench: packages-test ## host collectives against Open MPI's and MPICH's
+bench: packages-bench ## host collectives against Open MPI's and MPICH's
 	benches/host_collectives.sh target/host_collectives
 
 dist: packages-run ## one tarball for a machine with GPUs, MPI and no Rust
@@ -51,6 +51,9 @@ packages-run:
 
 packages-test:
 	@./install-packages test
+
+packages-bench:
+	@./install-packages bench
 
 clean: ## remove what was built
 	$(CARGO) clean

@@ -43,6 +43,9 @@ times 2(n-1)/n (allreduce) or (n-1)/n (allgather), both in GB/s = 1e9 bytes per 
 Exit codes: 0 all verified; 1 failed while running; 2 bad arguments, or something is missing;
 7 wrong data.";
 
+/// More than any machine has use for; what starts millions of threads only fails later.
+const MOST_THREADS: usize = 4096;
+
 #[derive(Subcommand, Debug)]
 enum Command {
     /// Every rank gets the reduction of all ranks' buffers (ncclAllReduce)
@@ -94,7 +97,7 @@ struct Measure {
     gpus: Option<usize>,
 
     /// Ranks per process (times -g on GPUs) [default: 1; 2 for a single process over host memory]
-    #[arg(short = 't', long = "nthreads", value_name = "N", value_parser = at_least_one, allow_hyphen_values = true)]
+    #[arg(short = 't', long = "nthreads", value_name = "N", value_parser = thread_count, allow_hyphen_values = true)]
     threads: Option<usize>,
 
     /// Element type, or several with commas, or all: int8 uint8 int32 uint32 int64 uint64 half float double bfloat16
@@ -247,6 +250,13 @@ fn at_least_one(text: &str) -> Result<usize, String> {
     }
 }
 
+fn thread_count(text: &str) -> Result<usize, String> {
+    at_least_one(text)
+        .ok()
+        .filter(|&count| count <= MOST_THREADS)
+        .ok_or_else(|| format!("write a whole number from 1 to {MOST_THREADS}"))
+}
+
 fn step_factor(text: &str) -> Result<u64, String> {
     match text.parse::<u32>() {
         Ok(factor) if factor >= 2 => Ok(u64::from(factor)),
@@ -328,6 +338,8 @@ mod tests {
             (&["allreduce", "-n", "0"], "whole number from 1 on"),
             (&["allreduce", "-n", "ten"], "whole number from 1 on"),
             (&["allreduce", "-g", "-1"], "whole number from 1 on"),
+            (&["allreduce", "-t", "0"], "whole number from 1 to 4096"),
+            (&["allreduce", "-t", "4294967295"], "whole number from 1 to 4096"),
             (&["allreduce", "--stepfactr", "2"], "--stepfactor"),
             (&["allreduce", "--inject-fault", "x"], "RANK:INDEX"),
             (&["allredcue"], "allreduce"),

@@ -48,6 +48,14 @@ pub fn main(join: impl FnOnce(&Settings) -> Result<world::Handle, Stop>) -> Exit
         }
         Err(answer) => answer.exit(),
     };
+    // The library's warnings, such as that nobody notices a rank that hangs.
+    tracing_subscriber::fmt()
+        .with_writer(io::stderr)
+        .with_max_level(tracing_subscriber::filter::LevelFilter::WARN)
+        .without_time()
+        .with_target(false)
+        .with_ansi(false)
+        .init();
     let world = match join(&settings) {
         Ok(world) => world,
         Err(stop) => return stopped(&stop),
@@ -121,6 +129,19 @@ fn run(settings: &Settings, process: &world::Handle) -> Result<Tally, Stop> {
 fn rank(settings: &Settings, node: &dyn Node, index: usize, world: &world::Handle) -> Result<Tally, Stop> {
     let device = node.open(index)?;
     let max_bytes = largest_size(settings, node, &*device, &**world)?;
+    if let Some(fault) = settings.fault {
+        let results = settings
+            .data_types
+            .iter()
+            .map(|&data_type| settings.collective.counts(max_bytes, data_type, world.size()).receive);
+        let largest = results.max().unwrap_or(0);
+        if fault.index >= largest {
+            return Err(Stop::Refused(format!(
+                "--inject-fault names element {}, but the largest result has {largest}, counted from 0",
+                fault.index
+            )));
+        }
+    }
     let plan = Plan {
         collective: settings.collective,
         sweep: Sweep { min: settings.min_bytes, max: max_bytes, step: settings.step },

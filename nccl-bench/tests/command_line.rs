@@ -148,6 +148,31 @@ fn a_damaged_element_is_found_with_rank_index_and_values() {
 }
 
 #[test]
+fn damage_is_found_in_every_type_and_operator_also_where_a_tolerance_holds() {
+    let output = run("allreduce --backend fabric -t 3 -b 64 -e 64 -n 1 -d all -o all --inject-fault 2:1");
+    assert_eq!(output.status.code(), Some(7), "{}", err(&output));
+    let text = out(&output);
+    assert_eq!(rows(&text).len(), 50, "{text}");
+    assert!(rows(&text).iter().all(|row| (row[8], row[12]) == ("1", "1")), "{text}");
+}
+
+#[test]
+fn damage_to_an_element_that_no_result_has_is_refused() {
+    let output = run("allreduce --backend fabric -b 8 -e 64 --inject-fault 0:16");
+    assert_eq!(output.status.code(), Some(2), "{}", err(&output));
+    assert!(err(&output).contains("names element 16, but the largest result has 16"), "{}", err(&output));
+}
+
+#[test]
+fn a_rank_with_wrong_data_takes_part_in_the_verifications_that_follow() {
+    let output = run("allreduce --backend fabric -t 3 -b 8 -e 16 -n 1 -c 3 --inject-fault 1:0");
+    assert_eq!(output.status.code(), Some(7), "{}", err(&output));
+    let text = out(&output);
+    assert!(rows(&text).iter().all(|row| (row[8], row[12]) == ("1", "1")), "{text}");
+    assert_eq!(rows(&text).len(), 2, "{text}");
+}
+
+#[test]
 fn what_was_not_verified_is_marked() {
     let output = run("allgather --backend fabric -b 1K -e 1K -n 1 -c 0");
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));

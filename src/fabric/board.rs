@@ -8,7 +8,6 @@
 //! `k + 1`, which each does when it has read all that it needs of operation `k`.
 
 use std::fs::{self, File, OpenOptions};
-use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
@@ -16,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::Error;
+use super::{Error, shm};
 use crate::world::{self, World};
 
 /// The longest message of one rank.
@@ -58,23 +57,24 @@ impl Board {
         }
         let made = if rank == 0 { create(ranks).ok() } else { None };
         let name = made.as_ref().map_or(&[][..], |(path, _)| path.as_os_str().as_encoded_bytes());
-        let names = world.all_gather(name)?;
-        let path = names.first().map(|name| String::from_utf8_lossy(name).into_owned()).unwrap_or_default();
-        let board = match &made {
-            Some((_, file)) => Self::map(file, rank, ranks),
-            None => OpenOptions::new()
-                .read(true)
-                .write(true)
-                .open(&path)
-                .and_then(|file| Self::map(&file, rank, ranks)),
-        };
-        let everyone = world.all_gather(&[u8::from(board.is_ok())]);
-        if made.is_some() {
-            // All have it open, or go without. A name that cannot be removed is small and in nobody's way.
-            let _ = fs::remove_file(&path);
+        let met = world.all_gather(name).and_then(|names| {
+            let path = names.first().map(|name| String::from_utf8_lossy(name).into_owned());
+            let board = match &made {
+                Some((_, file)) => Self::map(file, rank, ranks),
+                None => OpenOptions::new()
+                    .read(true)
+                    .write(true)
+                    .open(path.unwrap_or_default())
+                    .and_then(|file| Self::map(&file, rank, ranks)),
+            };
+            let everyone = world.all_gather(&[u8::from(board.is_ok())])?.iter().all(|has| has == &[1]);
+            Ok(board.ok().filter(|_| everyone))
+        });
+        if let Some((path, _)) = made {
+            // All have it open, or go without. A name that cannot be removed goes with the process's leftovers.
+            let _ = fs::remove_file(path);
         }
-        let everyone = everyone?.iter().all(|has| has == &[1]);
-        Ok(board.ok().filter(|_| everyone))
+        met
     }
 
     fn map(file: &File, rank: usize, ranks: usize) -> io::Result<Self> {
@@ -183,8 +183,7 @@ fn total(ranks: usize) -> usize {
 
 /// Makes a file for a board that this user alone can open.
 fn create(ranks: usize) -> io::Result<(PathBuf, File)> {
-    let random = RandomState::new().hash_one(std::process::id());
-    let path = Path::new("/dev/shm").join(format!("collectives-board-{}-{random:016x}", std::process::id()));
+    let path = Path::new(shm::FOLDER).join(shm::new_name());
     let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
     // SAFETY: an open file; reserves its memory, so that no later write finds none left.
     let result = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, total(ranks) as libc::off_t) };

@@ -6,7 +6,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-const FOLDER: &str = "/dev/shm";
+/// Where shared memory has names.
+pub(crate) const FOLDER: &str = "/dev/shm";
 const PREFIX: &str = "collectives-";
 const VARIABLE: &str = "FI_SHM_DISABLE_CMA";
 
@@ -35,17 +36,21 @@ pub(crate) fn cross_memory_attach_is_allowed() -> bool {
     shm_protocol() == ShmProtocol::CrossMemoryAttach && scope.map_or(true, |scope| scope.trim() == "0")
 }
 
-/// An address for an endpoint of this process that no other endpoint on the host has, now or later.
-///
-/// It is also the name of a file in `/dev/shm`: `collectives-<pid namespace>-<pid>-<random>`.
-pub(crate) fn new_address() -> Option<CString> {
+/// A name for a file of this process in [`FOLDER`] that no other file there has, now or later:
+/// `collectives-<pid namespace>-<pid>-<random>`.
+pub(crate) fn new_name() -> String {
     let random = RandomState::new().hash_one(std::process::id());
-    CString::new(format!("fi_shm://{PREFIX}{}-{}-{random:016x}", pid_namespace(), std::process::id())).ok()
+    format!("{PREFIX}{}-{}-{random:016x}", pid_namespace(), std::process::id())
+}
+
+/// An address for an endpoint of this process; it is also the name of a file in [`FOLDER`].
+pub(crate) fn new_address() -> Option<CString> {
+    CString::new(format!("fi_shm://{}", new_name())).ok()
 }
 
 /// Removes what processes of this user that were killed have left in `/dev/shm`.
 ///
-/// Only files with names from [`new_address`] are looked at, and only those of this pid namespace, as the processes
+/// Only files with names from [`new_name`] are looked at, and only those of this pid namespace, as the processes
 /// of others cannot be seen to be alive.
 pub(crate) fn remove_leftovers() {
     let own = format!("{PREFIX}{}-", pid_namespace());

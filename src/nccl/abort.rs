@@ -93,7 +93,9 @@ impl Shared {
                 code => return Err(self.library.failure(operation, code)),
             }
             if let Err(limit) = waiting.pause() {
-                self.abort(operation)?;
+                cuda::bind(&self.context)?;
+                // Whoever has the lock is aborting, and until that is done NCCL may touch the buffers.
+                self.end(self.lock())?;
                 return Err(Error::Deadline { operation, limit });
             }
         }
@@ -103,7 +105,10 @@ impl Shared {
     pub(crate) fn abort(&self, operation: &'static str) -> Result<(), Error> {
         group::forbid(operation)?;
         cuda::bind(&self.context)?;
-        let mut state = self.lock_for_abort(operation)?;
+        self.end(self.lock_for_abort(operation)?)
+    }
+
+    fn end(&self, mut state: MutexGuard<'_, State>) -> Result<(), Error> {
         if *state != State::Alive {
             return Ok(());
         }

@@ -167,6 +167,7 @@ impl Communicator {
         if **home == *self.stream {
             return Ok(None);
         }
+        cuda::refuse_per_thread(operation, home)?;
         self.follow(home)?;
         Ok(Some(Arc::clone(home)))
     }
@@ -244,7 +245,8 @@ impl Communicator {
     /// work that is queued there, and work queued there later comes after the operation.
     ///
     /// # Errors
-    /// - [`Error::Length`] unless both have the same length; [`Error::WrongDevice`].
+    /// - [`Error::Length`] unless both have the same length; [`Error::WrongDevice`]; [`Error::Stream`] for a buffer of a
+    ///   per-thread default stream.
     /// - [`Error::InsideGroup`] inside a [`group`](super::group()): use the group's method.
     /// - [`Error::Nccl`], [`Error::Aborted`], [`Error::Deadline`] when NCCL could not queue it.
     pub fn all_reduce<S, R>(&self, send: &S, receive: &mut R, op: ReduceOp) -> Result<(), Error>

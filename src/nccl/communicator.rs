@@ -17,9 +17,6 @@ use super::library::Library;
 use super::pending::Pending;
 use super::unique_id::UniqueId;
 
-/// The handle of the calling thread's own default stream: another stream on every thread.
-const PER_THREAD_STREAM: usize = 2;
-
 /// From here on NCCL accesses other ranks' buffers directly only when they are registered.
 const DIRECT_ONLY_WHEN_REGISTERED: Version = Version::new(2, 23, 0);
 
@@ -274,12 +271,7 @@ fn check_stream(stream: &CudaStream) -> Result<(), Error> {
                       CudaContext::new";
         return Err(Error::Stream { operation: INIT, reason });
     }
-    if stream.cu_stream() as usize == PER_THREAD_STREAM {
-        let reason = "a per-thread default stream is another stream on every thread; use CudaContext::new_stream or \
-                      CudaContext::default_stream";
-        return Err(Error::Stream { operation: INIT, reason });
-    }
-    Ok(())
+    cuda::refuse_per_thread(INIT, stream)
 }
 
 fn close(shared: &Shared, stream: &CudaStream) -> Result<(), Error> {

@@ -5,7 +5,7 @@
 use std::sync::OnceLock;
 
 use cudarc::driver::sys::{self, CUmemAccess_flags, CUmemAccessDesc, CUmemLocationType, CUresult};
-use cudarc::driver::{CudaContext, result};
+use cudarc::driver::{CudaContext, CudaStream, result};
 
 use super::error::Error;
 
@@ -59,6 +59,19 @@ pub fn device_count() -> Result<usize, Error> {
     available()?;
     let count = CudaContext::device_count().map_err(Error::cuda("cuDeviceGetCount"))?;
     Ok(usize::try_from(count).unwrap_or(0))
+}
+
+/// The handle of the calling thread's own default stream.
+const PER_THREAD_STREAM: usize = 2;
+
+/// Refuses a stream that is another one on every thread: what one thread waits for on it says nothing of the others.
+pub(crate) fn refuse_per_thread(operation: &'static str, stream: &CudaStream) -> Result<(), Error> {
+    if stream.cu_stream() as usize != PER_THREAD_STREAM {
+        return Ok(());
+    }
+    let reason = "a per-thread default stream is another stream on every thread; use CudaContext::new_stream or \
+                  CudaContext::default_stream";
+    Err(Error::Stream { operation, reason })
 }
 
 /// Makes the context current on this thread, unless it is already.

@@ -32,8 +32,10 @@ impl Memory {
     /// Allocates on the stream's device. The zeroes are written in the order of the stream.
     ///
     /// # Errors
-    /// [`Error::Nccl`] or [`Error::Cuda`], most often because the device has no room for it.
+    /// [`Error::Nccl`] or [`Error::Cuda`], most often because the device has no room for it; [`Error::Stream`] for a
+    /// per-thread default stream.
     pub fn alloc(library: Library, stream: &Arc<CudaStream>, bytes: usize) -> Result<Self, Error> {
+        cuda::refuse_per_thread("ncclMemAlloc", stream)?;
         cuda::bind(stream.context())?;
         // NCCL's allocator wants at least one byte.
         let room = bytes.max(1);

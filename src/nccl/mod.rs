@@ -10,7 +10,11 @@
 //! Within a process no safe call can make the GPU touch memory that is freed, too short, of another type or of
 //! another device: lengths, devices and lifetimes are checked, by types where possible. What no rank can check
 //! alone is that *all* ranks call the same operations in the same order with the same type, operator and length.
-//! Where they do not, NCCL may hang or deliver wrong numbers.
+//! Where they do not, NCCL may hang or deliver wrong numbers; and where GPUs write into each other's memory directly, a
+//! rank with a longer buffer may write behind the end of another rank's.
+//!
+//! Nor does this layer see what a CUDA graph does that captured a collective: the buffers must outlive its last launch,
+//! as with cudarc's own operations.
 //!
 //! # One process, every GPU
 //! ```no_run

@@ -180,9 +180,9 @@ pub type Join = fn(&Options) -> Result<Handle, Error>;
 pub struct Options {
     /// How ranks find each other.
     pub kind: Kind,
-    /// How long to wait for all ranks at the rendezvous. 60 s.
+    /// How long to wait for all ranks at the rendezvous, at most a year. 60 s.
     pub timeout: Duration,
-    /// How often ranks tell each other that they live. 1 s.
+    /// How often ranks tell each other that they live, at least once a year. 1 s.
     pub heartbeat: Duration,
     /// After what silence a rank counts as dead although its connection stands, as one does that was stopped or
     /// whose host lost power. 8 s; `None` is never, for work under a debugger.
@@ -207,7 +207,15 @@ impl Default for Options {
     }
 }
 
+/// No limit of time is longer, so that the clock can be read that far ahead.
+const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
 impl Options {
+    /// With no limit longer than a year.
+    fn bounded(&self) -> Self {
+        Self { timeout: self.timeout.min(YEAR), heartbeat: self.heartbeat.min(YEAR), ..self.clone() }
+    }
+
     /// The defaults, changed by `NCCL_BENCH_TIMEOUT` and `NCCL_BENCH_DEAD_AFTER`, both in seconds; the second may
     /// be 0 for never.
     ///

@@ -36,7 +36,8 @@ pub fn tcp(place: Place, options: &Options) -> Result<Handle, Error> {
 
 /// Meets the ranks of a job; rank 0 may be listening already.
 pub(super) fn join(place: &Place, options: &Options, listener: Option<TcpListener>) -> Result<Tcp, Error> {
-    let Met { members, connections, address } = rendezvous::meet(place, options, listener)?;
+    let options = options.bounded();
+    let Met { members, connections, address } = rendezvous::meet(place, &options, listener)?;
     let failed = |error: io::Error| {
         Error::Rendezvous(format!("rank {} cannot serve its connections: {error}", place.rank))
     };
@@ -56,7 +57,7 @@ pub(super) fn join(place: &Place, options: &Options, listener: Option<TcpListene
         rank: place.rank,
         size: place.size,
         connections: streams,
-        options: options.clone(),
+        options,
         call: Mutex::new(()),
         state: Mutex::new(State {
             number: 0,

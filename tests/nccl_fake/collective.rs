@@ -125,6 +125,21 @@ fn hole_12_other_devices_and_contexts_are_refused() {
 }
 
 #[test]
+fn memory_of_a_stream_that_every_thread_has_its_own_of_is_refused() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let per_thread = communicator.stream().context().per_thread_stream();
+    assert!(matches!(Memory::alloc(fake.library(), &per_thread, 64), Err(Error::Stream { .. })));
+    let mut buffer = per_thread.alloc_zeros::<f32>(2).unwrap();
+    let result = communicator.all_reduce_in_place(&mut buffer, ReduceOp::Sum);
+    assert!(matches!(result, Err(Error::Stream { operation: "ncclAllReduce", .. })));
+    let result =
+        group(fake.library(), |group| group.all_reduce_in_place(&communicator, &mut buffer, ReduceOp::Sum));
+    assert!(matches!(result, Err(Error::Stream { .. })));
+    assert!(!fake.log().iter().any(|line| line.starts_with("launch")));
+}
+
+#[test]
 fn hole_20_a_buffer_of_another_stream_is_ordered_before_and_after() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());

@@ -32,6 +32,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("tcp::slurm_steps_meet", slurm_steps_meet),
     ("tcp::ipv6_and_names_work", ipv6_and_names_work),
     ("tcp::hosts_are_told_apart", hosts_are_told_apart),
+    ("tcp::a_limit_beyond_the_clock_is_as_good_as_none", a_limit_beyond_the_clock_is_as_good_as_none),
 ];
 
 /// The time within which a failed rank takes the others down.
@@ -411,4 +412,14 @@ fn hosts_are_told_apart() {
     for (rank, here) in ["0 of 2 here", "0 of 1 here", "1 of 2 here"].into_iter().enumerate() {
         assert!(job[rank].stdout.contains(here), "{job:?}");
     }
+}
+
+fn a_limit_beyond_the_clock_is_as_good_as_none() {
+    let port = free_port();
+    let start = |number: usize| {
+        let mut command = tcp_rank(number, 2, port, "print barriers:2");
+        command.env("NCCL_BENCH_TIMEOUT", "1e19").env("NCCL_BENCH_DEAD_AFTER", "1e19");
+        start(command)
+    };
+    assert_all_well(&all_ended(&mut [start(0), start(1)], soon()));
 }

@@ -10,8 +10,10 @@ use crate::run::Stop;
 /// What one process found, told to all others.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Found<T> {
-    /// The process's host.
+    /// The name of the process's host.
     pub host: String,
+    /// Tells hosts of one name apart.
+    pub host_id: String,
     /// What is there, or why it is not.
     pub found: Result<T, String>,
 }
@@ -66,7 +68,8 @@ pub(super) fn exchange<T>(process: &dyn World, found: Result<T, String>) -> Resu
 where
     T: Serialize + for<'de> Deserialize<'de>,
 {
-    let mine = Found { host: world::host().name, found };
+    let world::Host { name: host, id: host_id } = world::host();
+    let mine = Found { host, host_id, found };
     let all = process.all_gather(&serde_json::to_vec(&mine)?)?;
     Ok(all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>()?)
 }

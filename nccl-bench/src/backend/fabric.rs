@@ -230,7 +230,9 @@ impl Backend for HostRank {
     fn damage(&mut self, work: &Work, index: usize) -> anyhow::Result<()> {
         if index < work.counts.receive {
             let size = work.data_type.size();
-            self.receive.bytes(index * size, size)[0] ^= 1;
+            let flip = work.significant_bit(self.ranks)?.to_le_bytes();
+            let element = self.receive.bytes(index * size, size);
+            element.iter_mut().zip(flip).for_each(|(byte, flip)| *byte ^= flip);
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use collectives::{DataType, ReduceOp, world};
 
 use crate::collective::{Collective, Counts, Placement};
-use crate::data::{Mismatches, Problem};
+use crate::data::{DataError, Mismatches, Problem};
 
 mod choice;
 pub mod fabric;
@@ -29,6 +29,11 @@ impl Work {
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.counts.bytes(self.data_type)
+    }
+
+    /// The lowest bit of an element whose change is wrong, whatever the tolerance has let pass before.
+    fn significant_bit(&self, ranks: usize) -> Result<u64, DataError> {
+        Ok((2 * self.problem(0, ranks).tolerance()? + 1).next_power_of_two())
     }
 
     /// The test data of this operation.
@@ -64,7 +69,7 @@ pub trait Backend {
     /// See [`Backend::fill`].
     fn complete(&mut self) -> anyhow::Result<()>;
 
-    /// Flips a bit of one element of the result, where there is such an element.
+    /// Flips a bit of one element of the result, where there is such an element: one that the check must find.
     ///
     /// # Errors
     /// See [`Backend::fill`].

@@ -80,16 +80,17 @@ struct Share {
     gpus: usize,
 }
 
-/// Divides a host's GPUs among its processes: `hosts` and `addresses` have an entry per process of the job.
+/// Divides a host's GPUs among its processes: `hosts` (name and identity) and `addresses` have an entry per process of
+/// the job.
 fn share(
-    hosts: &[&str],
+    hosts: &[(&str, &str)],
     addresses: &[&[(u32, u32, u32)]],
     process: usize,
     threads: usize,
     gpus: Option<usize>,
 ) -> Result<Share, String> {
-    let host = hosts[process];
-    let mates: Vec<usize> = (0..hosts.len()).filter(|&other| hosts[other] == host).collect();
+    let (host, identity) = hosts[process];
+    let mates: Vec<usize> = (0..hosts.len()).filter(|&other| hosts[other].1 == identity).collect();
     let place = mates.iter().position(|&mate| mate == process).unwrap_or(0);
     let mine = addresses[process];
     let same = mates.iter().all(|&mate| addresses[mate] == mine);
@@ -107,7 +108,7 @@ fn share(
         Some(gpus) => gpus,
         None => (mine.len() / sharers / threads).max(1),
     };
-    let needed = sharers * threads * wanted;
+    let needed = sharers.saturating_mul(threads).saturating_mul(wanted);
     if needed > mine.len() {
         let asked = match (sharers, threads) {
             (1, 1) => format!("{wanted} GPUs (-g {wanted})"),
@@ -129,6 +130,8 @@ impl GpuNode {
         process: &dyn World,
         processes: &[Found<Gpus>],
     ) -> Result<Self, Stop> {
+        let hosts: Vec<(&str, &str)> =
+            processes.iter().map(|each| (each.host.as_str(), each.host_id.as_str())).collect();
         let found: Vec<(&str, &Gpus)> = processes
             .iter()
             .filter_map(|each| Some((each.host.as_str(), each.found.as_ref().ok()?)))
@@ -144,7 +147,6 @@ impl GpuNode {
             )));
         }
         let threads = settings.threads.unwrap_or(1);
-        let hosts: Vec<&str> = found.iter().map(|&(host, _)| host).collect();
         let addresses: Vec<&[_]> = found.iter().map(|(_, gpus)| &gpus.addresses[..]).collect();
         let shares: Vec<Share> = (0..found.len())
             .map(|index| share(&hosts, &addresses, index, threads, settings.gpus))
@@ -153,7 +155,7 @@ impl GpuNode {
         if let Some(index) = shares.iter().position(|share| share.gpus != shares[0].gpus) {
             return Err(Stop::Refused(format!(
                 "process 0 on {} would use {} GPUs, but process {index} on {} {}: say with -g how many each shall use",
-                hosts[0], shares[0].gpus, hosts[index], shares[index].gpus
+                hosts[0].0, shares[0].gpus, hosts[index].0, shares[index].gpus
             )));
         }
         let Share { first: first_gpu, gpus } = shares[process.rank()];
@@ -349,10 +351,12 @@ impl Backend for GpuRank {
 
     fn damage(&mut self, work: &Work, index: usize) -> anyhow::Result<()> {
         if index < work.counts.receive {
-            let mut byte = self.receive.slice_mut::<u8>(index * work.data_type.size(), 1)?;
-            let mut value = self.stream.clone_dtoh(&byte.as_view())?;
-            value.iter_mut().for_each(|value| *value ^= 1);
-            self.stream.memcpy_htod(&value, &mut byte)?;
+            let size = work.data_type.size();
+            let flip = work.significant_bit(self.ranks)?.to_le_bytes();
+            let mut element = self.receive.slice_mut::<u8>(index * size, size)?;
+            let mut bytes = self.stream.clone_dtoh(&element.as_view())?;
+            bytes.iter_mut().zip(flip).for_each(|(byte, flip)| *byte ^= flip);
+            self.stream.memcpy_htod(&bytes, &mut element)?;
             self.stream.synchronize()?;
         }
         Ok(())
@@ -366,5 +370,45 @@ impl Backend for GpuRank {
         let problem = work.problem(seed, self.ranks);
         // SAFETY: the view is borrowed and has these bytes, initialised by `fill`; all work on it is on this stream.
         Ok(unsafe { self.data.check(&self.stream, &problem, &expected, address, bytes) }?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What each of `hosts`' processes gets of eight GPUs that all see.
+    fn shares(hosts: &[(&str, &str)], threads: usize, gpus: Option<usize>) -> Vec<Result<Share, String>> {
+        let all: Vec<(u32, u32, u32)> = (0..8).map(|bus| (0, bus, 0)).collect();
+        let addresses = vec![&all[..]; hosts.len()];
+        (0..hosts.len()).map(|process| share(hosts, &addresses, process, threads, gpus)).collect()
+    }
+
+    #[test]
+    fn processes_of_one_host_share_its_gpus_and_hosts_of_one_name_do_not() {
+        let share = |first, gpus| Ok(Share { first, gpus });
+        let twins = [("localhost", "boot 1"), ("localhost", "boot 1")];
+        assert_eq!(shares(&twins, 1, None), [share(0, 4), share(4, 4)]);
+        assert_eq!(shares(&twins, 2, Some(1)), [share(0, 1), share(2, 1)]);
+        let namesakes = [("localhost", "boot 1"), ("localhost", "boot 2")];
+        assert_eq!(shares(&namesakes, 1, None), [share(0, 8), share(0, 8)]);
+    }
+
+    #[test]
+    fn more_gpus_than_there_are_is_refused_whatever_the_number() {
+        for gpus in [9, u32::MAX as usize, usize::MAX] {
+            let refusal = shares(&[("node1", "boot 1"); 2], 4096, Some(gpus)).remove(0).unwrap_err();
+            assert!(refusal.contains("on node1, but it has 8"), "{refusal}");
+        }
+    }
+
+    #[test]
+    fn gpus_that_each_process_sees_alone_are_its_own() {
+        let (one, two) = ([(0, 1, 0)], [(0, 2, 0)]);
+        let hosts = [("node1", "boot 1"); 2];
+        let own = share(&hosts, &[&one, &two], 1, 1, None);
+        assert_eq!(own, Ok(Share { first: 0, gpus: 1 }));
+        let overlap = share(&hosts, &[&one, &[(0, 1, 0), (0, 2, 0)]], 0, 1, None);
+        assert!(overlap.unwrap_err().contains("different GPUs that overlap"));
     }
 }
