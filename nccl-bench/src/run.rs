@@ -169,7 +169,11 @@ fn rank(settings: &Settings, node: &dyn Node, index: usize, world: &world::Handl
         None => Ok(()),
     })?;
     if let Some(report) = &mut report {
-        let foot = table::foot(plan.collective, tally.failed_checks, tally.mean_bus_bandwidth());
+        let foot = table::foot(
+            plan.collective,
+            (plan.checks > 0).then_some(tally.failed_checks),
+            tally.mean_bus_bandwidth(),
+        );
         report.text(&foot).context(WRITING)?;
     }
     Ok(tally)

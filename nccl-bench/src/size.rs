@@ -98,9 +98,11 @@ impl Sweep {
         std::iter::successors(Some(self.min), next).take_while(move |&size| size <= self.max)
     }
 
-    /// The sizes of the warm-up: a ladder of factor 2, whatever the sweep's own step, as nccl-tests has it.
+    /// The sizes of the warm-up: a ladder of factor 2, whatever the sweep's own step, as nccl-tests has it. From the
+    /// largest down, so that the sweep's first size is the one that is warm.
     pub fn warm_up_sizes(self) -> impl Iterator<Item = u64> {
-        Self { step: Step::Factor(2), ..self }.sizes()
+        let ladder: Vec<u64> = Self { step: Step::Factor(2), ..self }.sizes().collect();
+        ladder.into_iter().rev()
     }
 }
 
@@ -158,6 +160,6 @@ mod tests {
         assert_eq!(sweep(10, 40, Step::Bytes(15)), [10, 25, 40]);
         assert_eq!(sweep(u64::MAX - 1, u64::MAX, Step::Bytes(8)), [u64::MAX - 1]);
         let ladder = Sweep { min: 8, max: 100, step: Step::Bytes(90) };
-        assert_eq!(ladder.warm_up_sizes().collect::<Vec<_>>(), [8, 16, 32, 64]);
+        assert_eq!(ladder.warm_up_sizes().collect::<Vec<_>>(), [64, 32, 16, 8]);
     }
 }

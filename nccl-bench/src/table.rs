@@ -112,10 +112,15 @@ pub fn row_half(seconds: f64, bandwidth: Bandwidth, wrong: Option<u64>) -> Strin
     )
 }
 
-/// The lines below the rows.
+/// The lines below the rows. `failed_checks` counts pairs of rank and verification; `None` when nothing was verified.
 #[must_use]
-pub fn foot(collective: Collective, failed_checks: u64, mean_bus_bandwidth: f64) -> String {
-    let verdict = if failed_checks == 0 { "OK" } else { "FAILED" };
+pub fn foot(collective: Collective, failed_checks: Option<u64>, mean_bus_bandwidth: f64) -> String {
+    let verdict = match failed_checks {
+        None => "N/A",
+        Some(0) => "OK",
+        Some(_) => "FAILED",
+    };
+    let failed_checks = failed_checks.unwrap_or(0);
     format!(
         "# {:<20} : {failed_checks} {verdict}\n# {:<20} : {} \n#\n# Collective test concluded: {}\n#\n\n",
         "Out of bounds values",

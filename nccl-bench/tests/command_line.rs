@@ -178,6 +178,7 @@ fn what_was_not_verified_is_marked() {
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
     let text = out(&output);
     assert_eq!((rows(&text)[0][8], rows(&text)[0][12]), ("N/A", "N/A"), "{text}");
+    assert!(text.contains("# Out of bounds values : 0 N/A"), "{text}");
 }
 
 #[test]

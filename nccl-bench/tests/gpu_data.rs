@@ -297,7 +297,6 @@ fn throughput() {
             let count = (bytes / data_type.size()) as u64;
             let segment =
                 if op.is_some() { Segment::reduced(0, count) } else { Segment::copied(0, 0, count) };
-            data.prepare(&problem).unwrap();
             let mut seconds = [f64::INFINITY; 2];
             for _ in 0..3 {
                 let start = std::time::Instant::now();

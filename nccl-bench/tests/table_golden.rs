@@ -60,6 +60,6 @@ fn the_head_and_the_foot_come_out_byte_for_byte_below_the_version_line() {
     };
     let (expected, _) = ALL_REDUCE.split_once("           8             2").unwrap();
     assert_eq!(head.render() + table::COLUMNS, expected);
-    let foot = table::foot(Collective::AllReduce, 0, 118.406);
+    let foot = table::foot(Collective::AllReduce, Some(0), 118.406);
     assert!(ALL_REDUCE.ends_with(&foot), "{foot}");
 }

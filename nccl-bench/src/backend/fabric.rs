@@ -2,10 +2,9 @@
 
 use anyhow::Context as _;
 use bytemuck::{Pod, Zeroable};
+use collectives::ReduceOp;
 use collectives::fabric::{self, Communicator, Library, Options};
 use collectives::world::{self, World};
-use collectives::{DataType, ReduceOp};
-use half::{bf16, f16};
 
 use super::choice::exchange;
 use super::{Backend, Device, Node, Work};
@@ -208,19 +207,7 @@ impl Backend for HostRank {
     }
 
     fn start(&mut self, work: &Work, placement: Placement, shift: usize) -> anyhow::Result<()> {
-        match work.data_type {
-            DataType::Int8 => self.start_typed::<i8>(work, placement, shift),
-            DataType::Uint8 => self.start_typed::<u8>(work, placement, shift),
-            DataType::Int32 => self.start_typed::<i32>(work, placement, shift),
-            DataType::Uint32 => self.start_typed::<u32>(work, placement, shift),
-            DataType::Int64 => self.start_typed::<i64>(work, placement, shift),
-            DataType::Uint64 => self.start_typed::<u64>(work, placement, shift),
-            DataType::Float16 => self.start_typed::<f16>(work, placement, shift),
-            DataType::Float32 => self.start_typed::<f32>(work, placement, shift),
-            DataType::Float64 => self.start_typed::<f64>(work, placement, shift),
-            DataType::Bfloat16 => self.start_typed::<bf16>(work, placement, shift),
-            other => anyhow::bail!("the fabric backend does not know the type {other}"),
-        }
+        with_element!(work.data_type, T => self.start_typed::<T>(work, placement, shift))
     }
 
     fn complete(&mut self) -> anyhow::Result<()> {

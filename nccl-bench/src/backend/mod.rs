@@ -5,6 +5,33 @@ use collectives::{DataType, ReduceOp, world};
 use crate::collective::{Collective, Counts, Placement};
 use crate::data::{DataError, Mismatches, Problem};
 
+/// Runs `$body` with the type `$T` that a [`DataType`] names.
+macro_rules! with_element {
+    ($data_type:expr, $T:ident => $body:expr) => {{
+        use collectives::DataType;
+        use half::{bf16, f16};
+        macro_rules! run {
+            ($type:ty) => {{
+                type $T = $type;
+                $body
+            }};
+        }
+        match $data_type {
+            DataType::Int8 => run!(i8),
+            DataType::Uint8 => run!(u8),
+            DataType::Int32 => run!(i32),
+            DataType::Uint32 => run!(u32),
+            DataType::Int64 => run!(i64),
+            DataType::Uint64 => run!(u64),
+            DataType::Float16 => run!(f16),
+            DataType::Float32 => run!(f32),
+            DataType::Float64 => run!(f64),
+            DataType::Bfloat16 => run!(bf16),
+            other => anyhow::bail!("this version cannot measure the type {other}"),
+        }
+    }};
+}
+
 mod choice;
 pub mod fabric;
 pub mod nccl;

@@ -6,10 +6,9 @@ use std::thread;
 use anyhow::Context as _;
 use collectives::nccl::{self, Communicator, Library, Memory, UniqueId};
 use collectives::world::{self, World};
-use collectives::{DataType, Element, ReduceOp};
+use collectives::{Element, ReduceOp};
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUresult};
 use cudarc::driver::{CudaContext, CudaStream, DevicePtr as _, DevicePtrMut as _, DeviceSlice as _, result};
-use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 
 use super::choice::Found;
@@ -320,19 +319,7 @@ impl Backend for GpuRank {
     }
 
     fn start(&mut self, work: &Work, placement: Placement, shift: usize) -> anyhow::Result<()> {
-        match work.data_type {
-            DataType::Int8 => self.start_typed::<i8>(work, placement, shift),
-            DataType::Uint8 => self.start_typed::<u8>(work, placement, shift),
-            DataType::Int32 => self.start_typed::<i32>(work, placement, shift),
-            DataType::Uint32 => self.start_typed::<u32>(work, placement, shift),
-            DataType::Int64 => self.start_typed::<i64>(work, placement, shift),
-            DataType::Uint64 => self.start_typed::<u64>(work, placement, shift),
-            DataType::Float16 => self.start_typed::<f16>(work, placement, shift),
-            DataType::Float32 => self.start_typed::<f32>(work, placement, shift),
-            DataType::Float64 => self.start_typed::<f64>(work, placement, shift),
-            DataType::Bfloat16 => self.start_typed::<bf16>(work, placement, shift),
-            other => anyhow::bail!("the nccl backend does not know the type {other}"),
-        }
+        with_element!(work.data_type, T => self.start_typed::<T>(work, placement, shift))
     }
 
     /// Polls, as nccl-tests does, so that an asynchronous error ends the wait.

@@ -47,7 +47,7 @@ struct Kernels {
 /// Fills and checks buffers of one device, with the values of [`fill_input`](super::fill_input) and
 /// [`check`](super::check).
 ///
-/// The kernels of a type are compiled by the driver when the type is first used; [`DeviceData::prepare`] does it before.
+/// The kernels of a type are compiled by the driver when the type is first used.
 #[derive(Debug)]
 pub struct DeviceData {
     context: Arc<CudaContext>,
@@ -75,16 +75,6 @@ impl DeviceData {
             kernels: HashMap::new(),
             report,
         })
-    }
-
-    /// Loads the kernels for a problem's type, so that the first call that needs them does not wait for it.
-    ///
-    /// # Errors
-    /// If the type has no test data, or the driver does not take the kernels.
-    pub fn prepare(&mut self, problem: &Problem) -> Result<(), DataError> {
-        let data_type = problem.data_type;
-        let format = FormatTag::of(data_type).ok_or(DataError::DataType { data_type })?;
-        self.kernels(format).map(drop)
     }
 
     fn kernels(&mut self, format: FormatTag) -> Result<Kernels, DataError> {
