@@ -111,6 +111,7 @@ impl Endpoint {
         };
         // Elsewhere a message that was injected may still wait for its connection when the endpoint is closed.
         let inject_size = if provider == "shm" { info.longest_inject() } else { 0 };
+        let data = matches!(provider, "tcp" | "net");
         let mut endpoint = Self {
             objects: Objects {
                 fabric: ptr::null_mut(),
@@ -119,7 +120,7 @@ impl Endpoint {
                 cq: ptr::null_mut(),
                 ep: ptr::null_mut(),
             },
-            operations: Operations::new(ranks, inject_size),
+            operations: Operations::new(ranks, inject_size, data),
             library,
             provider: provider.to_owned(),
             rank,
