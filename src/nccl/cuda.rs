@@ -4,8 +4,10 @@
 
 use std::sync::OnceLock;
 
-use cudarc::driver::sys::{self, CUmemAccess_flags, CUmemAccessDesc, CUmemLocationType, CUresult};
-use cudarc::driver::{CudaContext, CudaStream, result};
+use cudarc::driver::sys::{
+    self, CUmemAccess_flags, CUmemAccessDesc, CUmemLocationType, CUresult, CUstreamCaptureStatus,
+};
+use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
 
 use super::error::Error;
 
@@ -72,6 +74,30 @@ pub(crate) fn refuse_per_thread(operation: &'static str, stream: &CudaStream) ->
     let reason = "a per-thread default stream is another stream on every thread; use CudaContext::new_stream or \
                   CudaContext::default_stream";
     Err(Error::Stream { operation, reason })
+}
+
+const CAPTURED: &str = "the stream is being captured into a CUDA graph; collectives in graphs are not supported yet: \
+                        end the capture first";
+
+/// Refuses a stream whose work is being captured into a graph: a graph can be launched at any time, and keeps no buffer
+/// alive for it. Its context is current.
+#[inline]
+pub(crate) fn refuse_captured(operation: &'static str, stream: &CudaStream) -> Result<(), Error> {
+    // SAFETY: the stream is alive: cudarc's object holds it.
+    match unsafe { result::stream::is_capturing(stream.cu_stream()) } {
+        Ok(CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE) => Ok(()),
+        Ok(_) => Err(Error::Stream { operation, reason: CAPTURED }),
+        Err(error) => Err(not_known_to_be_free(operation, error)),
+    }
+}
+
+/// The legacy default stream has no answer while a stream is captured that is ordered with it.
+#[cold]
+fn not_known_to_be_free(operation: &'static str, error: DriverError) -> Error {
+    match error.0 {
+        CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT => Error::Stream { operation, reason: CAPTURED },
+        _ => Error::Cuda { operation: "cuStreamIsCapturing", error },
+    }
 }
 
 /// Makes the context current on this thread, unless it is already.
