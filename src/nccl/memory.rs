@@ -107,7 +107,7 @@ impl Memory {
         cuda::bind(self.stream.context())?;
         // The stream cannot be waited for while it is captured, and work from before may still use the memory.
         cuda::refuse_captured("ncclMemFree", &self.stream)?;
-        let idle = self.stream.synchronize().map_err(Error::cuda("cuStreamSynchronize"));
+        cuda::wait(&self.stream)?;
         if self.by_nccl {
             // SAFETY: allocated by ncclMemAlloc, freed once, and no work of its stream uses it any more.
             let code = unsafe { self.library.raw().ncclMemFree(self.address as *mut c_void) }?;
@@ -116,7 +116,7 @@ impl Memory {
             // SAFETY: allocated by cuMemAlloc, freed once, and no work of its stream uses it any more.
             unsafe { result::free_sync(self.address) }.map_err(Error::cuda("cuMemFree"))?;
         }
-        idle
+        Ok(())
     }
 }
 
