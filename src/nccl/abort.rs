@@ -166,7 +166,7 @@ impl Waiting {
         if let Some(limit) = self.limit.filter(|&limit| self.since.elapsed() >= limit) {
             return Err(limit);
         }
-        self.steps += 1;
+        self.steps = self.steps.saturating_add(1);
         match self.steps {
             0..100 => thread::yield_now(),
             100..200 => thread::sleep(Duration::from_micros(50)),

@@ -12,14 +12,20 @@ use crate::Element;
 pub struct Access<'a> {
     address: CUdeviceptr,
     /// Tells the buffer's owner, when dropped, that the work is queued.
-    _queued: Option<SyncOnDrop<'a>>,
+    queued: Option<SyncOnDrop<'a>>,
 }
 
 impl<'a> Access<'a> {
-    /// `queued` is dropped once the work is queued; buffers that need no notice pass `None`.
+    /// `queued` is dropped once the work is queued; buffers that need no notice and wait for no events pass `None`.
     #[must_use]
     pub fn new(address: CUdeviceptr, queued: Option<SyncOnDrop<'a>>) -> Self {
-        Self { address, _queued: queued }
+        Self { address, queued }
+    }
+
+    /// Whether the stream may have been made to wait for events of the buffer.
+    #[inline]
+    pub(crate) fn ordered(&self) -> bool {
+        self.queued.is_some()
     }
 
     /// The address on the device.
@@ -56,7 +62,8 @@ pub unsafe trait DeviceBuffer {
     fn stream(&self) -> &Arc<CudaStream>;
 
     /// The address, for work on `stream` that reads. That work is ordered after what is queued on
-    /// [`stream`](Self::stream), by the caller, and after anything else that this buffer knows of, by this method.
+    /// [`stream`](Self::stream), by the caller, and after anything else that this buffer knows of, by this method,
+    /// whose answer then has a `queued`: the caller has to look whether waiting has drawn `stream` into a graph.
     fn read<'a>(&'a self, stream: &'a CudaStream) -> Access<'a>;
 }
 

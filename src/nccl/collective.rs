@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cudarc::driver::CudaStream;
 use nccl_sys::{Nccl, cudaStream_t, ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t};
 
-use super::buffer::{DeviceBuffer, DeviceBufferMut};
+use super::buffer::{Access, DeviceBuffer, DeviceBufferMut};
 use super::communicator::Communicator;
 use super::cuda;
 use super::error::{Error, Needed};
@@ -168,6 +168,8 @@ impl Communicator {
             return Ok(None);
         }
         cuda::refuse_per_thread(operation, home)?;
+        // Waiting for a captured stream would draw the communicator's own into the capture.
+        cuda::refuse_captured(operation, home)?;
         self.follow(home)?;
         Ok(Some(Arc::clone(home)))
     }
@@ -197,7 +199,18 @@ impl Communicator {
     #[inline]
     fn enter(&self, operation: &'static str) -> Result<(), Error> {
         group::forbid(operation)?;
-        cuda::bind(&self.shared.context)
+        cuda::bind(&self.shared.context)?;
+        cuda::refuse_captured(operation, &self.stream)
+    }
+
+    /// After [`enter`](Self::enter): a buffer that waits for events draws the stream into the capture of the stream that
+    /// recorded them, if there is one. The others cost no second question.
+    #[inline]
+    fn still_free(&self, operation: &'static str, accesses: &[&Access<'_>]) -> Result<(), Error> {
+        if accesses.iter().any(|access| access.ordered()) {
+            return cuda::refuse_captured(operation, &self.stream);
+        }
+        Ok(())
     }
 
     #[inline]
@@ -218,6 +231,7 @@ impl Communicator {
             [self.admit(operation.name, SEND, send)?, self.admit(operation.name, RECEIVE, receive)?];
         let result = {
             let (source, target) = (send.read(&self.stream), receive.write(&self.stream));
+            self.still_free(operation.name, &[&source, &target])?;
             self.enqueue(operation, source.address(), target.address())
         };
         let [first, second] = foreign;
@@ -233,6 +247,7 @@ impl Communicator {
         let foreign = self.admit(operation.name, IN_PLACE, buffer)?;
         let result = {
             let target = buffer.write(&self.stream);
+            self.still_free(operation.name, &[&target])?;
             self.enqueue(operation, target.address() + offset, target.address())
         };
         result.and(self.leave(foreign))
@@ -246,7 +261,7 @@ impl Communicator {
     ///
     /// # Errors
     /// - [`Error::Length`] unless both have the same length; [`Error::WrongDevice`]; [`Error::Stream`] for a buffer of a
-    ///   per-thread default stream.
+    ///   per-thread default stream, and while a stream of these is being captured into a CUDA graph.
     /// - [`Error::InsideGroup`] inside a [`group`](super::group()): use the group's method.
     /// - [`Error::Nccl`], [`Error::Aborted`], [`Error::Deadline`] when NCCL could not queue it.
     pub fn all_reduce<S, R>(&self, send: &S, receive: &mut R, op: ReduceOp) -> Result<(), Error>

@@ -243,7 +243,7 @@ impl Communicator {
     pub(crate) fn lead(&self, other: &CudaStream) -> Result<(), Error> {
         self.order(&self.stream, other).map_err(|error| {
             // Memory of `other` may be freed in its order from now on: NCCL has to be done with it.
-            let _already_failing = self.stream.synchronize();
+            let _already_failing = cuda::wait(&self.stream);
             Error::Cuda { operation: "cuStreamWaitEvent", error }
         })
     }

@@ -2,10 +2,14 @@
 //!
 //! cudarc panics when libcuda is missing. Ask [`available`] first; everything in [`nccl`](super) does.
 
+use std::env;
+use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use cudarc::driver::sys::{self, CUmemAccess_flags, CUmemAccessDesc, CUmemLocationType, CUresult};
-use cudarc::driver::{CudaContext, CudaStream, result};
+use cudarc::driver::sys::{
+    self, CUmemAccess_flags, CUmemAccessDesc, CUmemLocationType, CUresult, CUstreamCaptureStatus,
+};
+use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
 
 use super::error::Error;
 
@@ -15,13 +19,28 @@ const OLDEST: i32 = 12_000;
 /// Whether CUDA's driver library is there, new enough, and initialised (`cuInit`). The first answer stays.
 ///
 /// # Errors
-/// [`Error::NoDriver`] with the reason.
+/// [`Error::NoDriver`] with the reason; [`Error::NoDevice`] when the driver shows this process no GPU.
 pub fn available() -> Result<(), Error> {
-    static ANSWER: OnceLock<Result<(), String>> = OnceLock::new();
-    ANSWER.get_or_init(probe).clone().map_err(|reason| Error::NoDriver { reason })
+    static ANSWER: OnceLock<Result<(), Error>> = OnceLock::new();
+    ANSWER.get_or_init(probe).clone()
 }
 
-fn probe() -> Result<(), String> {
+fn probe() -> Result<(), Error> {
+    version_accepted().map_err(|reason| Error::NoDriver { reason })?;
+    result::init().map_err(|error| refused(error.0))
+}
+
+/// Why `cuInit` failed. It says "no device" also where CUDA_VISIBLE_DEVICES hides them all.
+fn refused(code: CUresult) -> Error {
+    match code {
+        CUresult::CUDA_ERROR_NO_DEVICE => {
+            Error::NoDevice { visible: env::var_os("CUDA_VISIBLE_DEVICES").map(PathBuf::from) }
+        }
+        _ => Error::NoDriver { reason: format!("cuInit says {code:?}") },
+    }
+}
+
+fn version_accepted() -> Result<(), String> {
     // SAFETY: only opens libcuda and closes it again.
     if !unsafe { sys::is_culib_present() } {
         return Err("libcuda.so.1 cannot be loaded".to_owned());
@@ -31,7 +50,7 @@ fn probe() -> Result<(), String> {
         let (major, minor) = (version / 1000, version % 1000 / 10);
         return Err(format!("the driver supports CUDA {major}.{minor}; 12.0 or newer is needed"));
     }
-    result::init().map_err(|error| format!("cuInit says {:?}", error.0))
+    Ok(())
 }
 
 /// The newest CUDA version that libcuda supports. The library is there.
@@ -45,7 +64,7 @@ fn version() -> Result<i32, CUresult> {
 /// The newest CUDA version that the driver supports (`cuDriverGetVersion`): 13000 for 13.0.
 ///
 /// # Errors
-/// [`Error::NoDriver`] without a driver.
+/// As [`available`].
 pub fn driver_version() -> Result<i32, Error> {
     available()?;
     version().map_err(|code| Error::NoDriver { reason: format!("cuDriverGetVersion says {code:?}") })
@@ -54,7 +73,7 @@ pub fn driver_version() -> Result<i32, Error> {
 /// How many CUDA devices this process can use (`cuDeviceGetCount`).
 ///
 /// # Errors
-/// [`Error::NoDriver`] without a driver, and when the driver finds no device.
+/// As [`available`].
 pub fn device_count() -> Result<usize, Error> {
     available()?;
     let count = CudaContext::device_count().map_err(Error::cuda("cuDeviceGetCount"))?;
@@ -74,6 +93,30 @@ pub(crate) fn refuse_per_thread(operation: &'static str, stream: &CudaStream) ->
     Err(Error::Stream { operation, reason })
 }
 
+const CAPTURED: &str = "the stream is being captured into a CUDA graph; collectives in graphs are not supported yet: \
+                        end the capture first";
+
+/// Refuses a stream whose work is being captured into a graph: a graph can be launched at any time, and keeps no buffer
+/// alive for it. Its context is current.
+#[inline]
+pub(crate) fn refuse_captured(operation: &'static str, stream: &CudaStream) -> Result<(), Error> {
+    // SAFETY: the stream is alive: cudarc's object holds it.
+    match unsafe { result::stream::is_capturing(stream.cu_stream()) } {
+        Ok(CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE) => Ok(()),
+        Ok(_) => Err(Error::Stream { operation, reason: CAPTURED }),
+        Err(error) => Err(not_known_to_be_free(operation, error)),
+    }
+}
+
+/// The legacy default stream has no answer while a stream is captured that is ordered with it.
+#[cold]
+fn not_known_to_be_free(operation: &'static str, error: DriverError) -> Error {
+    match error.0 {
+        CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT => Error::Stream { operation, reason: CAPTURED },
+        _ => Error::Cuda { operation: "cuStreamIsCapturing", error },
+    }
+}
+
 /// Makes the context current on this thread, unless it is already.
 #[inline]
 pub(crate) fn bind(context: &CudaContext) -> Result<(), Error> {
@@ -83,6 +126,13 @@ pub(crate) fn bind(context: &CudaContext) -> Result<(), Error> {
     }
     // SAFETY: the context is alive: cudarc's object holds it.
     unsafe { result::ctx::set_current(context.cu_ctx()) }.map_err(Error::cuda("cuCtxSetCurrent"))
+}
+
+/// Waits until all work of the stream is done. (cudarc's `synchronize` answers with a failure that it has noted before,
+/// if there is one, and does not wait then.) Its context is current.
+pub(crate) fn wait(stream: &CudaStream) -> Result<(), Error> {
+    // SAFETY: the stream is alive: cudarc's object holds it.
+    unsafe { result::stream::synchronize(stream.cu_stream()) }.map_err(Error::cuda("cuStreamSynchronize"))
 }
 
 /// `CUmemAccessDesc` for a device, as every version of CUDA reads it. (cudarc's struct depends on its features.)
@@ -123,4 +173,27 @@ pub(crate) fn share_pool(context: &CudaContext) -> Result<(), Error> {
     // SAFETY: the pool is the device's own, and the list has so many entries.
     let code = unsafe { sys::cuMemPoolSetAccess(pool, peers.as_ptr().cast(), peers.len()) };
     code.result().map_err(Error::cuda("cuMemPoolSetAccess"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_driver_without_a_visible_gpu_is_not_a_missing_driver() {
+        assert!(matches!(refused(CUresult::CUDA_ERROR_NO_DEVICE), Error::NoDevice { .. }));
+        assert_eq!(
+            refused(CUresult::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH).to_string(),
+            "no CUDA driver: cuInit says CUDA_ERROR_SYSTEM_DRIVER_MISMATCH; install the NVIDIA driver, or inside a \
+             container pass the GPUs in"
+        );
+        let text =
+            |visible: Option<&str>| Error::NoDevice { visible: visible.map(PathBuf::from) }.to_string();
+        assert_eq!(
+            text(Some("")),
+            "no CUDA device: the driver is there, but shows this process no GPU; CUDA_VISIBLE_DEVICES is \"\": it \
+             must name GPUs that there are, and a container must have been given them"
+        );
+        assert!(text(None).contains("CUDA_VISIBLE_DEVICES is not set"));
+    }
 }

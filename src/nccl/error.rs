@@ -1,7 +1,7 @@
 //! What can go wrong, and what to do about it.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cudarc::driver::DriverError;
@@ -79,6 +79,16 @@ pub enum Error {
     NoDriver {
         /// What was found instead.
         reason: String,
+    },
+    /// The CUDA driver is there, but shows this process no device.
+    #[error(
+        "no CUDA device: the driver is there, but shows this process no GPU; CUDA_VISIBLE_DEVICES is {}: it must \
+         name GPUs that there are, and a container must have been given them",
+        visible_text(visible.as_deref())
+    )]
+    NoDevice {
+        /// `CUDA_VISIBLE_DEVICES`, if it is set.
+        visible: Option<PathBuf>,
     },
     /// A call of the CUDA driver failed.
     #[error("{operation} failed: {error}; {}", cuda_advice(*error))]
@@ -249,6 +259,10 @@ fn cuda_advice(error: DriverError) -> &'static str {
 
 fn detail_text(detail: &str) -> String {
     if detail.is_empty() { String::new() } else { format!(" (NCCL's last warning: {detail})") }
+}
+
+fn visible_text(visible: Option<&Path>) -> String {
+    visible.map_or_else(|| "not set".to_owned(), |value| format!("{value:?}"))
 }
 
 impl Error {

@@ -266,6 +266,7 @@ impl<'env> Group<'env> {
             return Err(Error::WrongLibrary { operation: operation.name });
         }
         cuda::bind(&communicator.shared.context)?;
+        cuda::refuse_captured(operation.name, &communicator.stream)?;
         let communicators = &mut self.queued.borrow_mut().communicators;
         if !communicators.iter().any(|(member, _)| ptr::eq(*member, communicator)) {
             let state = communicator.shared.lock();
@@ -304,12 +305,27 @@ impl<'env> Group<'env> {
     }
 
     fn launch(&self) -> Result<(), Error> {
+        self.refuse_captured()?;
         let code = self.section.end();
         let launched = match code {
             ncclResult_t::ncclSuccess | ncclResult_t::ncclInProgress => Ok(()),
             code => Err(self.library.failure(END, code)),
         };
         launched.and(self.release(code == ncclResult_t::ncclInProgress))
+    }
+
+    /// A capture may have begun since the operations were taken, or have drawn a stream in through a buffer's events.
+    fn refuse_captured(&self) -> Result<(), Error> {
+        let queued = self.queued.borrow();
+        for (communicator, _guard) in &queued.communicators {
+            cuda::bind(&communicator.shared.context)?;
+            cuda::refuse_captured(END, &communicator.stream)?;
+        }
+        for (communicator, home) in &queued.foreign {
+            cuda::bind(&communicator.shared.context)?;
+            cuda::refuse_captured(END, home)?;
+        }
+        Ok(())
     }
 
     /// After NCCL's group has ended: lets abort handles in again, and orders other streams after NCCL's, whatever fails.

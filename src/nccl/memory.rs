@@ -18,7 +18,8 @@ use crate::Element;
 /// from `cuMemAlloc` where the library is older. Zeroed. Typed views of any part of it go into collectives, and into
 /// cudarc's copies.
 ///
-/// It belongs to one stream: dropping it waits for that stream, then frees it.
+/// It belongs to one stream: dropping it waits for that stream, then frees it. While that stream is being captured into
+/// a CUDA graph nobody can wait for it: memory that is dropped then is never freed, with a warning.
 #[derive(Debug)]
 pub struct Memory {
     library: Library,
@@ -33,10 +34,12 @@ impl Memory {
     ///
     /// # Errors
     /// [`Error::Nccl`] or [`Error::Cuda`], most often because the device has no room for it; [`Error::Stream`] for a
-    /// per-thread default stream.
+    /// per-thread default stream, and while the stream is being captured into a CUDA graph.
     pub fn alloc(library: Library, stream: &Arc<CudaStream>, bytes: usize) -> Result<Self, Error> {
         cuda::refuse_per_thread("ncclMemAlloc", stream)?;
         cuda::bind(stream.context())?;
+        // A graph would write the zeroes again whenever it is launched.
+        cuda::refuse_captured("ncclMemAlloc", stream)?;
         // NCCL's allocator wants at least one byte.
         let room = bytes.max(1);
         let by_nccl = library.raw().has("ncclMemAlloc");
@@ -102,7 +105,9 @@ impl Memory {
 
     fn free(&mut self) -> Result<(), Error> {
         cuda::bind(self.stream.context())?;
-        let idle = self.stream.synchronize().map_err(Error::cuda("cuStreamSynchronize"));
+        // The stream cannot be waited for while it is captured, and work from before may still use the memory.
+        cuda::refuse_captured("ncclMemFree", &self.stream)?;
+        cuda::wait(&self.stream)?;
         if self.by_nccl {
             // SAFETY: allocated by ncclMemAlloc, freed once, and no work of its stream uses it any more.
             let code = unsafe { self.library.raw().ncclMemFree(self.address as *mut c_void) }?;
@@ -111,7 +116,7 @@ impl Memory {
             // SAFETY: allocated by cuMemAlloc, freed once, and no work of its stream uses it any more.
             unsafe { result::free_sync(self.address) }.map_err(Error::cuda("cuMemFree"))?;
         }
-        idle
+        Ok(())
     }
 }
 

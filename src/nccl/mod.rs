@@ -7,14 +7,17 @@
 //! - [`AbortHandle`]: ends a communicator from another thread.
 //!
 //! # What is checked, and what all ranks must agree on
-//! Within a process no safe call can make the GPU touch memory that is freed, too short, of another type or of
-//! another device: lengths, devices and lifetimes are checked, by types where possible. What no rank can check
-//! alone is that *all* ranks call the same operations in the same order with the same type, operator and length.
-//! Where they do not, NCCL may hang or deliver wrong numbers; and where GPUs write into each other's memory directly, a
-//! rank with a longer buffer may write behind the end of another rank's.
+//! What one rank's call can check is checked, by types where possible: that its buffers have the right lengths, types
+//! and device, and that they live until NCCL is done with them. What no rank can check alone is that *all* ranks, of this
+//! process or another, call the same operations in the same order with the same type, operator and length. That is for
+//! the program to see to: where they do not, NCCL may hang or deliver wrong numbers, and where GPUs write into each
+//! other's memory directly (NCCL before 2.23 within a process, registered buffers), a rank with a longer buffer may
+//! write behind the end of another rank's.
 //!
-//! Nor does this layer see what a CUDA graph does that captured a collective: the buffers must outlive its last launch,
-//! as with cudarc's own operations.
+//! Collectives in CUDA graphs are not supported yet: a graph can be launched when its buffers are long gone. Operations
+//! on a stream that is being captured are refused. A capture that another thread begins on the communicator's stream in
+//! the very moment of a call cannot be seen: begin none while another thread uses the communicator. What cudarc's own
+//! copies and kernels leave in a graph is cudarc's matter, with views of [`Memory`] as with its slices.
 //!
 //! # One process, every GPU
 //! ```no_run

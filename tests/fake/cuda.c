@@ -10,13 +10,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEVICES = 4, NOT_READY = 600, ILLEGAL_ADDRESS = 700, ATTRIBUTE_MEMORY_POOLS = 115, EXTRA_CONTEXT = 100 };
+enum { DEVICES = 4, NOT_READY = 600, ILLEGAL_ADDRESS = 700, CAPTURE_IMPLICIT = 906, ATTRIBUTE_MEMORY_POOLS = 115, EXTRA_CONTEXT = 100 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static char text[1 << 16];
 static size_t length;
 static int knobs[FAKE_KNOBS];
 static intptr_t streams, events, allocations;
+/* What the capture of FAKE_CAPTURED has drawn in: an event recorded on a captured stream, a stream that waits for it. */
+static intptr_t captured_event, captured_stream;
 static struct { void *memory; int name; } blocks[256];
 static _Thread_local intptr_t current;
 
@@ -65,6 +67,7 @@ void fake_read(char *into) {
 void fake_set(int knob, int value) {
   pthread_mutex_lock(&mutex);
   knobs[knob] = value;
+  if (knob == FAKE_CAPTURED) captured_event = captured_stream = 0;
   pthread_mutex_unlock(&mutex);
 }
 
@@ -73,6 +76,7 @@ void fake_cuda_reset(void) {
   pthread_mutex_lock(&mutex);
   memset(knobs, 0, sizeof knobs);
   streams = events = allocations = 0;
+  captured_event = captured_stream = 0;
   length = 0;
   current = 0;
   pthread_mutex_unlock(&mutex);
@@ -134,12 +138,25 @@ static const char *stream_name(intptr_t stream) {
   snprintf(name, sizeof name, stream ? "s%d" : "default", (int)(stream - 0x1000));
   return name;
 }
+static int captured(intptr_t stream) {
+  return knobs[FAKE_CAPTURED] > 0 && (stream == 0x1000 + knobs[FAKE_CAPTURED] || stream == captured_stream);
+}
+int cuStreamIsCapturing(intptr_t stream, int *status) {
+  pthread_mutex_lock(&mutex);
+  int implicit = !stream && knobs[FAKE_CAPTURED] < 0;
+  *status = captured(stream);
+  pthread_mutex_unlock(&mutex);
+  return implicit ? CAPTURE_IMPLICIT : 0;
+}
 int cuStreamSynchronize(intptr_t stream) {
   fake_log("synchronize %s", stream_name(stream));
   return 0;
 }
 int cuStreamWaitEvent(intptr_t stream, intptr_t event, unsigned flags) {
   (void)flags;
+  pthread_mutex_lock(&mutex);
+  if (captured_event && event == captured_event) captured_stream = stream;
+  pthread_mutex_unlock(&mutex);
   fake_log("%s waits e%d", stream_name(stream), (int)(event - 0x2000));
   return 0;
 }
@@ -155,6 +172,7 @@ int cuEventRecord(intptr_t event, intptr_t stream) {
   pthread_mutex_lock(&mutex);
   int fails = knobs[FAKE_EVENT_FAILS] == 1;
   knobs[FAKE_EVENT_FAILS] -= knobs[FAKE_EVENT_FAILS] > 0;
+  if (!fails && captured(stream)) captured_event = event;
   pthread_mutex_unlock(&mutex);
   if (fails) return ILLEGAL_ADDRESS;
   fake_log("e%d records %s", (int)(event - 0x2000), stream_name(stream));

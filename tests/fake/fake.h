@@ -14,6 +14,7 @@ enum fake_knob {
   FAKE_INIT_RESULT,  /* the next ncclCommInitRankConfig leaves a communicator behind and answers this code */
   FAKE_ASYNC_RESULT, /* ncclCommGetAsyncError reports this code */
   FAKE_CALL_MILLIS,  /* every operation stays inside NCCL for so long */
+  FAKE_CAPTURED,     /* the stream of this number is being captured; -1: one that the default stream is ordered with */
   FAKE_KNOBS
 };
 int fake_get(int knob);

@@ -19,6 +19,7 @@ pub(crate) enum Knob {
     InitResult,
     AsyncResult,
     CallMillis,
+    Captured,
 }
 
 struct Loaded {

@@ -16,8 +16,9 @@ pub(crate) fn test(name: &str, gpus: usize, body: fn()) -> Trial {
             Ok(Completion::Completed)
         }
         Ok(found) => Ok(Completion::ignored_with(format!("skipped: needs {gpus} GPUs, found {found}"))),
-        Err(Error::NoDriver { reason }) => {
-            Ok(Completion::ignored_with(format!("skipped: no CUDA driver: {reason}")))
+        // "no CUDA driver: ..." or "no CUDA device: ..."
+        Err(error @ (Error::NoDriver { .. } | Error::NoDevice { .. })) => {
+            Ok(Completion::ignored_with(format!("skipped: {error}")))
         }
         Err(error) => Err(error.into()),
     })

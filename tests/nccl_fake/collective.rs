@@ -196,7 +196,7 @@ fn when_streams_cannot_be_ordered_the_host_waits() {
 }
 
 #[test]
-fn a_buffer_of_the_same_stream_costs_no_driver_call() {
+fn a_buffer_of_the_same_stream_needs_no_events() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let mut memory = fake.memory(communicator.stream(), 64);

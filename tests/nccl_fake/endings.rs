@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use collectives::ReduceOp;
 use collectives::nccl::{Config, Error, ResultCode};
+use cudarc::driver::DriverError;
+use cudarc::driver::sys::CUresult;
 
 use crate::fake::{Fake, Knob};
 use crate::{IN_PROGRESS, REMOTE_ERROR};
@@ -49,6 +51,20 @@ fn closing_keeps_the_deadline() {
     fake.set(Knob::StreamBusy, i32::MAX);
     assert!(matches!(communicator.close(), Err(Error::Deadline { .. })));
     assert_eq!(fake.log(), ["abort comm1"]);
+}
+
+#[test]
+fn memory_is_waited_for_even_when_cudarc_has_noted_a_failure() {
+    let fake = Fake::new();
+    let stream = fake.stream(0);
+    let memory = fake.memory(&stream, 64);
+    // cudarc's own synchronize would answer with this, and not wait.
+    stream.context().record_err::<()>(Err(DriverError(CUresult::CUDA_ERROR_INVALID_VALUE)));
+    drop(memory);
+    let log = fake.log();
+    assert_eq!(log[0], "synchronize s1");
+    assert_eq!(log.len(), 2, "{log:#?}");
+    assert!(stream.context().check_err().is_err(), "still noted");
 }
 
 #[test]

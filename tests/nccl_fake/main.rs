@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // tests
 #![cfg(feature = "nccl")]
 
+mod capture;
 mod collective;
 mod creation;
 mod endings;

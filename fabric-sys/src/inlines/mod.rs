@@ -2,8 +2,8 @@
 //!
 //! Each is `unsafe` for the reasons that the C function has: objects must be live, of the right kind and opened
 //! with what the call needs; buffers must outlive the operation; threads must keep to the domain's threading
-//! model. A slot that a provider has left empty, or that the library's table is too short for, answers
-//! `-FI_ENOSYS`, as the headers do for the slots that came later.
+//! model. A slot that a provider has left empty answers `-FI_ENOSYS`, and so does one that came after libfabric
+//! 1.17 and that the library's table is too short for. For the slots of 1.17 the table's size is not looked at.
 
 mod address;
 mod completion;

@@ -1,0 +1,140 @@
+//! Streams that are being captured into a CUDA graph: everything is refused and nothing is queued, since a graph that is
+//! launched later would use buffers that nothing keeps alive.
+
+use collectives::ReduceOp;
+use collectives::nccl::{Config, Error, Memory, group};
+use cudarc::driver::DevicePtr;
+
+use crate::fake::{Fake, Knob};
+
+/// The default stream is ordered with a captured one.
+const DEFAULT: i32 = -1;
+
+fn refused(result: Result<(), Error>, operation: &str) {
+    let error = result.unwrap_err();
+    assert!(matches!(error, Error::Stream { .. }), "{error:?}");
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "{operation}: the stream is being captured into a CUDA graph; collectives in graphs are not supported \
+             yet: end the capture first"
+        )
+    );
+}
+
+#[test]
+fn single_operations_are_refused_until_the_capture_ends() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let mut memory = fake.memory(communicator.stream(), 64);
+    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
+    fake.set(Knob::Captured, 1);
+    refused(communicator.all_reduce_in_place(&mut view, ReduceOp::Sum), "ncclAllReduce");
+    refused(communicator.all_gather_in_place(&mut view), "ncclAllGather");
+    assert_eq!(fake.log(), [""; 0]);
+    fake.set(Knob::Captured, 0);
+    communicator.all_reduce_in_place(&mut view, ReduceOp::Sum).unwrap();
+    assert_eq!(fake.log(), ["launch all_reduce comm1 m1->m1 count 2 type 7 op 0 s1 device 0"]);
+}
+
+#[test]
+fn the_default_stream_is_refused_while_a_stream_ordered_with_it_is_captured() {
+    let fake = Fake::new();
+    let stream = cudarc::driver::CudaContext::new(0).unwrap().default_stream();
+    let communicator =
+        collectives::nccl::Communicator::init(fake.library(), &stream, 0, 1, &fake.id(), &Config::new())
+            .unwrap();
+    let mut memory = fake.memory(&stream, 64);
+    fake.set(Knob::Captured, DEFAULT);
+    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
+    refused(communicator.all_reduce_in_place(&mut view, ReduceOp::Sum), "ncclAllReduce");
+    assert_eq!(fake.log(), [""; 0]);
+    fake.set(Knob::Captured, 0);
+}
+
+#[test]
+fn a_captured_stream_of_a_buffer_does_not_draw_the_communicators_in() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let other = communicator.stream().context().new_stream().unwrap();
+    let mut memory = fake.memory(&other, 64);
+    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
+    fake.set(Knob::Captured, 2);
+    refused(communicator.all_reduce_in_place(&mut view, ReduceOp::Sum), "ncclAllReduce");
+    refused(
+        group(fake.library(), |group| group.all_reduce_in_place(&communicator, &mut view, ReduceOp::Sum)),
+        "ncclAllReduce",
+    );
+    // Neither an event nor a wait: the communicator's stream is as it was.
+    assert_eq!(fake.log(), ["group of 0 cancelled"]);
+    fake.set(Knob::Captured, 0);
+}
+
+#[test]
+fn an_event_of_a_third_captured_stream_draws_the_communicators_in_and_is_noticed() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let third = communicator.stream().context().new_stream().unwrap();
+    let mut buffer = communicator.stream().alloc_zeros::<f32>(2).unwrap();
+    fake.set(Knob::Captured, 2);
+    // Reading it in the capture records the buffer's event there.
+    drop(buffer.device_ptr(&third));
+    fake.log();
+    refused(communicator.all_reduce_in_place(&mut buffer, ReduceOp::Sum), "ncclAllReduce");
+    let log = fake.log();
+    assert!(!log.iter().any(|line| line.starts_with("launch")), "{log:#?}");
+
+    fake.set(Knob::Captured, 2);
+    drop(buffer.device_ptr(&third));
+    fake.log();
+    refused(
+        group(fake.library(), |group| group.all_reduce_in_place(&communicator, &mut buffer, ReduceOp::Sum)),
+        "ncclGroupEnd",
+    );
+    let log = fake.log();
+    assert!(log.iter().any(|line| line == "group of 1 cancelled"), "{log:#?}");
+    fake.set(Knob::Captured, 0);
+}
+
+#[test]
+fn grouped_operations_are_refused_whenever_the_capture_begins() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let mut memory = fake.memory(communicator.stream(), 64);
+    fake.set(Knob::Captured, 1);
+    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
+    refused(
+        group(fake.library(), |group| group.all_reduce_in_place(&communicator, &mut view, ReduceOp::Sum)),
+        "ncclAllReduce",
+    );
+    assert_eq!(fake.log(), ["group of 0 cancelled"]);
+
+    fake.set(Knob::Captured, 0);
+    let result = group(fake.library(), |group| {
+        group.all_reduce_in_place(&communicator, &mut view, ReduceOp::Sum)?;
+        fake.set(Knob::Captured, 1);
+        Ok(())
+    });
+    refused(result, "ncclGroupEnd");
+    assert_eq!(fake.log(), ["group of 1 cancelled"]);
+
+    // The next group is as good as new.
+    fake.set(Knob::Captured, 0);
+    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
+    group(fake.library(), |group| group.all_reduce_in_place(&communicator, &mut view, ReduceOp::Sum))
+        .unwrap();
+    assert_eq!(fake.log(), ["launch all_reduce comm1 m1->m1 count 2 type 7 op 0 s1 device 0"]);
+}
+
+#[test]
+fn memory_is_neither_made_nor_freed_in_a_capture() {
+    let fake = Fake::new();
+    let stream = fake.stream(0);
+    let memory = fake.memory(&stream, 64);
+    fake.set(Knob::Captured, 1);
+    refused(Memory::alloc(fake.library(), &stream, 64).map(drop), "ncclMemAlloc");
+    // What was queued before may still use it, and nobody can wait for that now.
+    drop(memory);
+    assert_eq!(fake.log(), [""; 0]);
+    fake.set(Knob::Captured, 0);
+}
