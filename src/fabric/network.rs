@@ -1,7 +1,10 @@
 //! A job's transport: shared memory to the ranks of this host, a network to the others.
 
+use std::sync::Arc;
+
 use fabric_sys::{Fabric, fi_addr_t};
 
+use super::closing::Closing;
 use super::endpoint::{Endpoint, Reach};
 use super::error::Error;
 use super::transport::{Request, Transport};
@@ -27,6 +30,8 @@ struct Route {
 /// Tagged messages to all ranks of a world, each over the endpoint that suits where it runs.
 pub(crate) struct Network {
     endpoints: Vec<Endpoint>,
+    /// Where those in shared memory go in the end.
+    closing: Option<Arc<Closing>>,
     routes: Vec<Route>,
     world: world::Handle,
     rank: usize,
@@ -111,12 +116,18 @@ impl Network {
         let mut endpoints = endpoints?;
 
         let mut routes = vec![None; size];
+        let mut closing = None;
         let mut names = vec![&plan.inside, &plan.between];
         names.dedup();
         for name in names {
             let own = endpoints.iter().position(|endpoint| endpoint.provider() == name);
             let address = own.map_or(&[][..], |own| endpoints[own].address());
             let addresses = world.all_gather(address)?;
+            if name == "shm" && own.is_some() {
+                // An address is like no other, so that of a host's first rank names the host's part of the job.
+                let first = plan.hosts.iter().position(|host| *host == plan.hosts[rank]);
+                closing = first.map(|first| Closing::of_job(&addresses[first]));
+            }
             let inserted = own.map_or(Ok(()), |own| {
                 for (peer, address) in addresses.iter().enumerate() {
                     if plan.provider_of(rank, peer) == name && !address.is_empty() {
@@ -134,6 +145,7 @@ impl Network {
         let clearing = neighbours > 2 && endpoints.iter().any(Endpoint::needs_clearing);
         let mut network = Self {
             endpoints,
+            closing,
             routes: Vec::new(),
             world: world.clone(),
             rank,
@@ -163,11 +175,12 @@ impl Network {
 
     /// The providers and this rank's addresses, for people: `shm (copies), tcp at fi_sockaddr_in://10.0.0.7:40123`.
     pub(crate) fn describe(&self) -> String {
-        let describe = |endpoint: &Endpoint| match (endpoint.provider(), shm::shm_protocol()) {
-            ("shm", shm::ShmProtocol::Copy) => "shm (copies)".to_owned(),
-            ("shm", shm::ShmProtocol::CrossMemoryAttach) => "shm (cross-memory attach)".to_owned(),
-            (provider, _) => format!("{provider} at {}", endpoint.address_text()),
-        };
+        let describe =
+            |endpoint: &Endpoint| match (endpoint.provider(), shm::cross_memory_attach_is_allowed()) {
+                ("shm", false) => "shm (copies)".to_owned(),
+                ("shm", true) => "shm (cross-memory attach)".to_owned(),
+                (provider, _) => format!("{provider} at {}", endpoint.address_text()),
+            };
         self.endpoints.iter().map(describe).collect::<Vec<_>>().join(", ")
     }
 
@@ -244,6 +257,10 @@ impl Transport for Network {
             .map_err(|error| self.explain(error))
     }
 
+    fn fail(&self, reason: &str) {
+        self.world.fail(reason);
+    }
+
     fn progress(&mut self) -> Result<(), Error> {
         let mut moved = false;
         for index in 0..self.endpoints.len() {
@@ -268,6 +285,20 @@ impl Transport for Network {
 
     fn is_done(&mut self, request: Request) -> bool {
         request == COMPLETE || self.endpoints[(request.0 & 1) as usize].is_done(request.0 >> 1)
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.world.fail("it panicked");
+        }
+        for endpoint in self.endpoints.drain(..) {
+            match &self.closing {
+                Some(closing) if endpoint.provider() == "shm" => closing.add(endpoint),
+                _ => drop(endpoint),
+            }
+        }
     }
 }
 

@@ -6,7 +6,8 @@ use super::Error;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Request(pub(crate) u32);
 
-/// Tagged messages between the ranks of one communicator. Used by one thread. Tags have 62 bits.
+/// Tagged messages between the ranks of one communicator. Used by one thread. Tags have 62 bits. Once it is dropped,
+/// nothing touches the memory of requests that were not done.
 pub(crate) trait Transport {
     /// This rank, `0..size`.
     fn rank(&self) -> usize;
@@ -29,6 +30,8 @@ pub(crate) trait Transport {
         data: *const u8,
         len: usize,
     ) -> Result<Request, Error>;
+    /// Tells the other ranks that this one has failed, and why, so that they do not wait for it.
+    fn fail(&self, reason: &str);
     /// Polls for completions once; yields the processor now and then when nothing happens.
     fn progress(&mut self) -> Result<(), Error>;
     /// Whether `request` has completed; frees it when so (a request is asked at most once after it is done).
