@@ -19,8 +19,7 @@ fn main() -> Result<(), Failure> {
                 scope.spawn(move || -> Result<f32, Failure> {
                     let stream = CudaContext::new(rank)?.new_stream()?;
                     let config = nccl::Config::new();
-                    let communicator =
-                        nccl::Communicator::init(library, &stream, rank, gpus, &id, &config)?;
+                    let communicator = nccl::Communicator::init(library, &stream, rank, gpus, &id, &config)?;
                     let mut values = stream.clone_htod(&vec![rank as f32; 1 << 20])?;
                     communicator.all_reduce_in_place(&mut values, ReduceOp::Sum)?;
                     let first = stream.clone_dtoh(&values)?[0];

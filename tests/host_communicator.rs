@@ -5,7 +5,9 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
 use collectives::fabric::{Algorithm, Collective, Communicator, Error, Options};
 use collectives::{ReduceOp, world};
@@ -147,4 +149,46 @@ fn ranks_that_disagree_about_the_length_get_an_error() {
             }
         });
     }
+}
+
+/// What each rank's operation fails with, where each has a buffer of its own length and leaves when it has failed.
+fn errors(provider: &'static str, lengths: &[usize]) -> Vec<Error> {
+    let (sender, receiver) = mpsc::channel();
+    for (handle, &length) in world::threads(world::single(), lengths.len()).unwrap().into_iter().zip(lengths)
+    {
+        let sender = sender.clone();
+        thread::spawn(move || {
+            let rank = handle.rank();
+            let mut communicator = Communicator::new(handle, &over(provider)).unwrap();
+            let result = communicator.all_reduce_in_place(&mut vec![1_u8; length], ReduceOp::Sum);
+            drop(communicator);
+            sender.send((rank, result.unwrap_err())).unwrap();
+        });
+    }
+    let mut errors: Vec<_> =
+        lengths.iter().map(|_| receiver.recv_timeout(Duration::from_secs(60)).unwrap()).collect();
+    errors.sort_by_key(|&(rank, _)| rank);
+    errors.into_iter().map(|(_, error)| error).collect()
+}
+
+#[test]
+fn no_rank_waits_for_one_that_failed() {
+    for provider in ["shm", "tcp"] {
+        for lengths in [[100, 100, 101], [100_000, 200_000, 100_000], [50, 5_000_000, 5_000_000]] {
+            for error in errors(provider, &lengths) {
+                let named = error.to_string().contains("rank ");
+                assert!(named, "{provider}, {lengths:?}: {error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn ranks_on_the_board_and_beside_it_do_not_wait_for_each_other() {
+    let errors = errors("shm", &[100, 5_000_000]);
+    assert!(matches!(errors[0], Error::OtherOperation { rank: 0, peer: 1 }), "{}", errors[0]);
+    let Error::World(world::Error::RankFailed { rank: 0, reason, .. }) = &errors[1] else {
+        panic!("{}", errors[1]);
+    };
+    assert_eq!(*reason, format!("failed: all_reduce: {}", errors[0]));
 }

@@ -6,6 +6,9 @@
 //! into its slot, then the operation's number, and reads every other's slot once it has that number. A rank can
 //! begin operation `k + 2`, and so overwrite what it wrote in operation `k`, only when it has seen every rank begin
 //! `k + 1`, which each does when it has read all that it needs of operation `k`.
+//!
+//! Some operations do not use the board. Each rank counts there those that it has begun, so that one that waits for a
+//! message sees when the other has gone past the place where it should have written it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -23,6 +26,7 @@ pub(crate) const CAPACITY: usize = (32 << 10) - size_of::<Header>();
 /// More ranks have no board: each reads all the others' slots.
 const MOST_RANKS: usize = 64;
 const SLOT: usize = size_of::<Header>() + CAPACITY;
+const _: () = assert!(SLOT.is_multiple_of(align_of::<Elsewhere>()));
 /// How often a slot is looked at before something else is done meanwhile.
 const LOOKS: u32 = 64;
 
@@ -34,12 +38,18 @@ struct Header {
     len: AtomicU64,
 }
 
+/// A rank's count of the operations that it has begun without the board, on a cache line of its own.
+#[repr(C, align(64))]
+struct Elsewhere(AtomicU64);
+
 /// One rank's view of the board.
 pub(crate) struct Board {
     memory: NonNull<u8>,
     rank: usize,
     ranks: usize,
     sequence: u64,
+    /// How many operations this rank has begun without the board.
+    elsewhere: u64,
     /// Whether there are more ranks than processors: one that waits then lets another work.
     crowded: bool,
 }
@@ -92,7 +102,7 @@ impl Board {
         }
         let memory = NonNull::new(memory.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        Ok(Self { memory, rank, ranks, sequence: 0, crowded: ranks > processors })
+        Ok(Self { memory, rank, ranks, sequence: 0, elsewhere: 0, crowded: ranks > processors })
     }
 
     /// How many ranks there are: two or more.
@@ -111,6 +121,20 @@ impl Board {
         // SAFETY: a slot begins with a header, of atomics, and is aligned for it: the mapping to a page, the slot's
         // length to the header.
         unsafe { self.slot(rank).cast().as_ref() }
+    }
+
+    fn elsewhere(&self, rank: usize) -> &AtomicU64 {
+        // SAFETY: the mapping, which begins at a page, has a count of each rank behind all slots, whose length is a
+        // multiple of the count's alignment.
+        let counts = unsafe { self.memory.add(2 * self.ranks * SLOT).cast::<Elsewhere>() };
+        // SAFETY: as above; a count is atomic.
+        unsafe { &counts.add(rank).as_ref().0 }
+    }
+
+    /// Says that this rank begins an operation without the board.
+    pub(crate) fn pass(&mut self) {
+        self.elsewhere += 1;
+        self.elsewhere(self.rank).store(self.elsewhere, Ordering::Release);
     }
 
     /// Begins an operation with this rank's message.
@@ -145,6 +169,12 @@ impl Board {
             if looks == LOOKS {
                 looks = 0;
                 meanwhile()?;
+                // A rank that is in order goes elsewhere again only after it has written this message.
+                if self.elsewhere(rank).load(Ordering::Acquire) > self.elsewhere
+                    && header.sequence.load(Ordering::Acquire) != self.sequence
+                {
+                    return Err(Error::OtherOperation { rank: self.rank, peer: rank });
+                }
                 if self.crowded {
                     std::thread::yield_now();
                 }
@@ -178,7 +208,7 @@ impl Drop for Board {
 }
 
 fn total(ranks: usize) -> usize {
-    2 * ranks * SLOT
+    ranks * (2 * SLOT + size_of::<Elsewhere>())
 }
 
 /// Makes a file for a board that this user alone can open.

@@ -20,7 +20,8 @@ pub enum Error {
     },
     /// An earlier operation failed or panicked, and took the communicator's connections with it.
     #[error(
-        "{operation}: the communicator was closed when an earlier operation failed; make a new one on every rank"
+        "{operation}: the communicator was closed when an earlier operation failed, which has ended the \
+         job; see that operation's error"
     )]
     Closed {
         /// The operation that was asked for.
@@ -64,6 +65,17 @@ pub enum Error {
         rank: usize,
         /// What it reported.
         problem: String,
+    },
+    /// Another rank is at another operation.
+    #[error(
+        "rank {rank} waits for a short message of rank {peer}, which has begun another operation: the ranks do not call \
+         the same operations in the same order with the same lengths"
+    )]
+    OtherOperation {
+        /// The rank that waits.
+        rank: usize,
+        /// The other.
+        peer: usize,
     },
     /// A message was not as long as the receiver expected.
     #[error(

@@ -323,9 +323,19 @@ impl<T: Transport> Member<T> {
         let (Some(mut transport), Some(board)) = (self.transport.take(), self.board.as_mut()) else {
             return Err(Error::Closed { operation: name });
         };
-        operation(board, &mut || transport.progress())?;
-        self.transport = Some(transport);
-        Ok(())
+        let result = operation(board, &mut || transport.progress());
+        self.end(name, transport, result)
+    }
+
+    /// Takes the transport back after an operation; if that failed, tells the other ranks and closes it.
+    fn end(&mut self, name: &str, transport: Box<T>, result: Result<(), Error>) -> Result<(), Error> {
+        match &result {
+            Ok(()) => self.transport = Some(transport),
+            // The others know.
+            Err(Error::World(_)) => {}
+            Err(error) => transport.fail(&format!("{name}: {error}")),
+        }
+        result
     }
 
     /// # Safety
@@ -342,19 +352,13 @@ impl<T: Transport> Member<T> {
             return Err(Error::Closed { operation: name });
         };
         self.sequence += 1;
+        if let Some(board) = &mut self.board {
+            board.pass();
+        }
         let operation = Operation { sequence: self.sequence, memory, reduction };
         // SAFETY: the buffers are as the caller promises. The workspace is used by nothing else. After an error or a
         // panic the transport, which this function owns, is dropped and thereby closed before anything else is.
         let result = unsafe { engine::run(&mut *transport, &mut self.workspace, schedule, &operation) };
-        match result {
-            Ok(()) => {
-                self.transport = Some(transport);
-                Ok(())
-            }
-            Err(error) => {
-                drop(transport);
-                Err(error)
-            }
-        }
+        self.end(name, transport, result)
     }
 }

@@ -163,11 +163,12 @@ impl Network {
 
     /// The providers and this rank's addresses, for people: `shm (copies), tcp at fi_sockaddr_in://10.0.0.7:40123`.
     pub(crate) fn describe(&self) -> String {
-        let describe = |endpoint: &Endpoint| match (endpoint.provider(), shm::shm_protocol()) {
-            ("shm", shm::ShmProtocol::Copy) => "shm (copies)".to_owned(),
-            ("shm", shm::ShmProtocol::CrossMemoryAttach) => "shm (cross-memory attach)".to_owned(),
-            (provider, _) => format!("{provider} at {}", endpoint.address_text()),
-        };
+        let describe =
+            |endpoint: &Endpoint| match (endpoint.provider(), shm::cross_memory_attach_is_allowed()) {
+                ("shm", false) => "shm (copies)".to_owned(),
+                ("shm", true) => "shm (cross-memory attach)".to_owned(),
+                (provider, _) => format!("{provider} at {}", endpoint.address_text()),
+            };
         self.endpoints.iter().map(describe).collect::<Vec<_>>().join(", ")
     }
 
@@ -244,6 +245,10 @@ impl Transport for Network {
             .map_err(|error| self.explain(error))
     }
 
+    fn fail(&self, reason: &str) {
+        self.world.fail(reason);
+    }
+
     fn progress(&mut self) -> Result<(), Error> {
         let mut moved = false;
         for index in 0..self.endpoints.len() {
@@ -268,6 +273,14 @@ impl Transport for Network {
 
     fn is_done(&mut self, request: Request) -> bool {
         request == COMPLETE || self.endpoints[(request.0 & 1) as usize].is_done(request.0 >> 1)
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.world.fail("it panicked");
+        }
     }
 }
 

@@ -21,6 +21,8 @@ struct Network {
     size: usize,
     pairs: Vec<Mutex<Pair>>,
     open: AtomicUsize,
+    /// Which ranks have said that they failed, and why.
+    failures: Mutex<Vec<(usize, String)>>,
 }
 
 #[derive(Default)]
@@ -97,7 +99,7 @@ unsafe impl Send for Simulated {}
 /// The ends of a new network. `seed` decides what arrives when.
 pub(crate) fn network(size: usize, seed: u64) -> Vec<Simulated> {
     let pairs = (0..size * size).map(|_| Mutex::default()).collect();
-    let network = Arc::new(Network { size, pairs, open: AtomicUsize::new(size) });
+    let network = Arc::new(Network { size, pairs, open: AtomicUsize::new(size), failures: Mutex::default() });
     let end = |rank| Simulated {
         rank,
         network: Arc::clone(&network),
@@ -127,6 +129,12 @@ impl Simulated {
     pub(crate) fn watch(&self) -> impl Fn() -> usize + Send + 'static {
         let network = Arc::clone(&self.network);
         move || network.open.load(Ordering::SeqCst)
+    }
+
+    /// Which ranks have said that they failed, and why: to be asked as above.
+    pub(crate) fn failures(&self) -> impl Fn() -> Vec<(usize, String)> + Send + 'static {
+        let network = Arc::clone(&self.network);
+        move || network.failures.lock().unwrap().clone()
     }
 
     fn random(&mut self) -> u64 {
@@ -240,6 +248,10 @@ impl Transport for Simulated {
         self.pair(self.rank, peer).lock().unwrap().queue.push_back(Message { tag, payload });
         self.last = Instant::now();
         Ok(self.request(state))
+    }
+
+    fn fail(&self, reason: &str) {
+        self.network.failures.lock().unwrap().push((self.rank, reason.to_owned()));
     }
 
     fn progress(&mut self) -> Result<(), Error> {

@@ -29,6 +29,8 @@ pub(crate) trait Transport {
         data: *const u8,
         len: usize,
     ) -> Result<Request, Error>;
+    /// Tells the other ranks that this one has failed, and why, so that they do not wait for it.
+    fn fail(&self, reason: &str);
     /// Polls for completions once; yields the processor now and then when nothing happens.
     fn progress(&mut self) -> Result<(), Error>;
     /// Whether `request` has completed; frees it when so (a request is asked at most once after it is done).

@@ -79,6 +79,13 @@ pub trait World: Send + Sync {
     /// Names the rank that has failed, with its host and the reason.
     fn check(&self) -> Result<(), Error>;
 
+    /// Says that this rank has failed, for `reason`, and lives on: from then on the other ranks' methods return
+    /// [`Error::RankFailed`] with this rank and the reason, or their processes end ([`OnFailure::Exit`]). There is no
+    /// way back, for this rank neither. Returns at once; only the first failure of a job counts.
+    ///
+    /// Among the ranks of an MPI launcher nobody hears of it where they do not watch each other (see `mpi`).
+    fn fail(&self, reason: &str);
+
     /// Ends this process and, as soon as the transport can tell them, all others, with this exit code.
     /// `message` is printed once on standard error by this rank; the others name this rank.
     ///

@@ -114,14 +114,18 @@ impl Mpi {
         let port = told.next().and_then(|port| port.parse().ok()).unwrap_or(0);
         if port == 0 {
             // Rank 0 cannot listen, and all know it.
-            tracing::warn!("rank 0 cannot listen, so nobody notices a rank that hangs");
+            if self.rank == 0 {
+                tracing::warn!("rank 0 cannot listen, so nobody notices a rank that hangs");
+            }
             return Ok(None);
         }
         (place.ports, place.key, place.hosts) = (vec![port], told.next().unwrap_or_default(), told.collect());
         let options = Options { timeout: options.timeout.min(CONNECTING), ..options.clone() };
-        Ok(tcp::join(&place, &options, listener)
-            .inspect_err(|error| tracing::warn!("nobody notices a rank that hangs: {error}"))
-            .ok())
+        let joined = tcp::join(&place, &options, listener);
+        if let (0, Err(error)) = (self.rank, &joined) {
+            tracing::warn!("nobody notices a rank that hangs: {error}");
+        }
+        Ok(joined.ok())
     }
 }
 
@@ -218,6 +222,12 @@ impl World for Mpi {
 
     fn check(&self) -> Result<(), Error> {
         self.watch.as_ref().map_or(Ok(()), Tcp::check)
+    }
+
+    fn fail(&self, reason: &str) {
+        if let Some(watch) = &self.watch {
+            watch.fail(reason);
+        }
     }
 
     /// `MPI_Abort`. Called without waiting for a thread that is inside MPI, since that may be what hangs.

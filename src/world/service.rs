@@ -143,6 +143,7 @@ pub(super) fn run(shared: &Shared, woken: &UnixStream, frames: Vec<Frames>) {
         let now = Instant::now();
         if let Some(failure) = shared.failure()
             && shared.options.on_failure == OnFailure::Exit
+            && !failure.own
             && exit_at.is_none()
         {
             ending::explain(&format!("{}; rank {} ends with it", failure.error, shared.rank));

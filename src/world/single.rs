@@ -44,6 +44,8 @@ impl World for Single {
         Ok(())
     }
 
+    fn fail(&self, _reason: &str) {}
+
     fn abort(&self, code: i32, message: &str) -> ! {
         ending::claim();
         ending::explain(message);

@@ -133,6 +133,8 @@ pub(super) struct Shared {
 pub(super) struct Failure {
     pub(super) error: Error,
     pub(super) code: i32,
+    /// Whether this rank has said so itself, and lives on ([`World::fail`]).
+    pub(super) own: bool,
 }
 
 struct State {
@@ -153,11 +155,25 @@ impl Shared {
 
     /// Makes every operation of this rank fail, and, at rank 0, tells all others. Only the first failure counts.
     pub(super) fn fail(&self, error: Error, code: i32) {
-        if self.failure.set(Failure { error: error.clone(), code }).is_err() {
+        let failure = Failure { error: error.clone(), code, own: false };
+        self.stop(failure, &Frame::Failed(code, error));
+    }
+
+    /// As [`Shared::fail`], of this rank itself, which tells rank 0.
+    fn fail_here(&self, code: i32, reason: String) {
+        let error = self.rank_failed(self.rank, reason.clone());
+        let frame =
+            if self.rank == 0 { Frame::Failed(code, error.clone()) } else { Frame::Abort(code, reason) };
+        self.stop(Failure { error, code, own: true }, &frame);
+    }
+
+    fn stop(&self, failure: Failure, frame: &Frame) {
+        let own = failure.own;
+        if self.failure.set(failure).is_err() {
             return;
         }
-        if self.rank == 0 {
-            self.broadcast(&Frame::Failed(code, error));
+        if self.rank == 0 || own {
+            self.broadcast(frame);
         }
         self.stopped.store(true, Ordering::SeqCst);
         self.gate.notify();
@@ -375,6 +391,11 @@ impl World for Tcp {
 
     fn check(&self) -> Result<(), Error> {
         self.shared.failure.get().map_or(Ok(()), |failure| Err(failure.error.clone()))
+    }
+
+    fn fail(&self, reason: &str) {
+        let code = if thread::panicking() { PANICKED } else { 1 };
+        self.shared.fail_here(code, format!("failed: {reason}"));
     }
 
     fn abort(&self, code: i32, message: &str) -> ! {

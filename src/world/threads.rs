@@ -14,8 +14,8 @@ use std::thread;
 ///
 /// Every process calls this at the same time with the same number.
 ///
-/// A thread that panics or drops its handle makes the others' [`World::barrier`] and [`World::all_gather`] return
-/// an error that names it; they never wait for a thread that cannot come.
+/// A thread that panics, fails ([`World::fail`]) or drops its handle makes the others' [`World::barrier`] and
+/// [`World::all_gather`] return an error that names it; they never wait for a thread that cannot come.
 ///
 /// # Errors
 /// When `per_process` is 0, when processes disagree about it, or when another process has failed.
@@ -62,7 +62,7 @@ struct Team {
     meeting: Mutex<Meeting>,
     /// How many meetings have ended.
     round: AtomicUsize,
-    /// Whether a thread has left, so that no meeting can ever be complete again.
+    /// Whether a thread has left or failed, so that no meeting can ever be complete again.
     doomed: AtomicBool,
     gate: Gate,
 }
@@ -74,8 +74,16 @@ struct Meeting {
     /// Of the meeting that ended last. Nobody can overwrite it before all have read it: the next meeting is not
     /// complete without them.
     outcome: Option<Result<Arc<Vec<Vec<u8>>>, Error>>,
-    /// The thread that left first, and why; one that panicked goes before one that went.
-    left: Option<(usize, &'static str)>,
+    /// The thread that left first, and how; one that panicked or failed goes before one that went.
+    left: Option<(usize, End)>,
+}
+
+/// How a rank has left.
+enum End {
+    Left,
+    Panicked,
+    /// It lives on, but for the others it has left.
+    Failed(String),
 }
 
 struct Member {
@@ -90,8 +98,26 @@ impl Team {
 
     /// The thread that has left, if there is one.
     fn missing(&self, meeting: &Meeting) -> Option<Error> {
-        let (thread, reason) = meeting.left?;
-        Some(Error::RankFailed { rank: self.rank(thread), host: host().name, reason: reason.to_owned() })
+        let (thread, end) = meeting.left.as_ref()?;
+        let reason = match end {
+            End::Left => "has left the job: it will not come to this barrier or all_gather".to_owned(),
+            End::Panicked => "died: its thread panicked".to_owned(),
+            End::Failed(reason) => format!("failed: {reason}"),
+        };
+        Some(Error::RankFailed { rank: self.rank(*thread), host: host().name, reason })
+    }
+
+    fn leave(&self, thread: usize, end: End) {
+        let mut meeting = lock(&self.meeting);
+        match (&meeting.left, &end) {
+            (None, _) | (Some((_, End::Left)), End::Panicked | End::Failed(_)) => {
+                meeting.left = Some((thread, end));
+            }
+            _ => {}
+        }
+        drop(meeting);
+        self.doomed.store(true, Ordering::SeqCst);
+        self.gate.notify();
     }
 
     /// Waits until every thread has brought something; the last one meets the other processes for all.
@@ -210,11 +236,20 @@ impl World for Member {
     fn check(&self) -> Result<(), Error> {
         if self.team.doomed.load(Ordering::SeqCst) {
             let meeting = lock(&self.team.meeting);
-            if let Some((_, PANICKED)) = meeting.left {
+            if let Some((_, End::Panicked | End::Failed(_))) = meeting.left {
                 return self.team.missing(&meeting).map_or(Ok(()), Err);
             }
         }
         self.team.process.check().map_err(|error| self.team.renumbered(error))
+    }
+
+    fn fail(&self, reason: &str) {
+        self.team.leave(self.thread, End::Failed(reason.to_owned()));
+        if self.team.per_process == 1 {
+            self.team.process.fail(reason);
+        } else {
+            self.team.process.fail(&format!("rank {}: {reason}", self.rank()));
+        }
     }
 
     fn abort(&self, code: i32, message: &str) -> ! {
@@ -225,21 +260,9 @@ impl World for Member {
     }
 }
 
-/// Why a rank has left: as verb phrases for [`Error::RankFailed`].
-const PANICKED: &str = "died: its thread panicked";
-const LEFT: &str = "has left the job: it will not come to this barrier or all_gather";
-
 impl Drop for Member {
     fn drop(&mut self) {
-        let reason = if thread::panicking() { PANICKED } else { LEFT };
-        let mut meeting = lock(&self.team.meeting);
-        match meeting.left {
-            Some((_, PANICKED)) => {}
-            Some(_) if reason == LEFT => {}
-            _ => meeting.left = Some((self.thread, reason)),
-        }
-        drop(meeting);
-        self.team.doomed.store(true, Ordering::SeqCst);
-        self.team.gate.notify();
+        let end = if thread::panicking() { End::Panicked } else { End::Left };
+        self.team.leave(self.thread, end);
     }
 }

@@ -328,7 +328,7 @@ fn an_algorithm_that_cannot_serve_is_refused() {
 fn an_error_or_a_panic_in_flight_closes_the_transport_first() {
     for breaks in [Break::Error { polls: 3 }, Break::Panic { polls: 3 }] {
         let mut ends = simulated::network(2, 1);
-        let open = ends[0].watch();
+        let (open, failures) = (ends[0].watch(), ends[0].failures());
         let (peer, mut end) = (ends.pop().unwrap(), ends.pop().unwrap());
         end.breaks = breaks;
         let posted = std::sync::Arc::clone(&end.posted);
@@ -337,7 +337,11 @@ fn an_error_or_a_panic_in_flight_closes_the_transport_first() {
         assert_eq!(open(), 2);
         let result = catch_unwind(AssertUnwindSafe(|| member.all_reduce_in_place(&mut data, ReduceOp::Sum)));
         match breaks {
-            Break::Error { .. } => assert!(result.unwrap().unwrap_err().to_string().contains("on purpose")),
+            Break::Error { .. } => {
+                let error = result.unwrap().unwrap_err();
+                assert!(error.to_string().contains("on purpose"));
+                assert_eq!(failures(), [(0, format!("all_reduce: {error}"))], "the others are told");
+            }
             _ => assert!(result.is_err()),
         }
         assert_eq!(open(), 1, "the transport is closed when the borrow of the buffer ends");

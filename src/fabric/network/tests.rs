@@ -81,6 +81,9 @@ impl World for FolderWorld {
         }
         Ok(())
     }
+    fn fail(&self, reason: &str) {
+        eprintln!("rank {} failed: {reason}", self.rank);
+    }
     fn abort(&self, code: i32, message: &str) -> ! {
         eprintln!("{message}");
         std::process::exit(code)
