@@ -2,6 +2,7 @@
 
 mod algorithm;
 mod board;
+mod closing;
 mod communicator;
 mod endpoint;
 mod error;

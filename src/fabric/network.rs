@@ -1,7 +1,10 @@
 //! A job's transport: shared memory to the ranks of this host, a network to the others.
 
+use std::sync::Arc;
+
 use fabric_sys::{Fabric, fi_addr_t};
 
+use super::closing::Closing;
 use super::endpoint::{Endpoint, Reach};
 use super::error::Error;
 use super::transport::{Request, Transport};
@@ -27,6 +30,8 @@ struct Route {
 /// Tagged messages to all ranks of a world, each over the endpoint that suits where it runs.
 pub(crate) struct Network {
     endpoints: Vec<Endpoint>,
+    /// Where those in shared memory go in the end.
+    closing: Option<Arc<Closing>>,
     routes: Vec<Route>,
     world: world::Handle,
     rank: usize,
@@ -111,12 +116,18 @@ impl Network {
         let mut endpoints = endpoints?;
 
         let mut routes = vec![None; size];
+        let mut closing = None;
         let mut names = vec![&plan.inside, &plan.between];
         names.dedup();
         for name in names {
             let own = endpoints.iter().position(|endpoint| endpoint.provider() == name);
             let address = own.map_or(&[][..], |own| endpoints[own].address());
             let addresses = world.all_gather(address)?;
+            if name == "shm" && own.is_some() {
+                // An address is like no other, so that of a host's first rank names the host's part of the job.
+                let first = plan.hosts.iter().position(|host| *host == plan.hosts[rank]);
+                closing = first.map(|first| Closing::of_job(&addresses[first]));
+            }
             let inserted = own.map_or(Ok(()), |own| {
                 for (peer, address) in addresses.iter().enumerate() {
                     if plan.provider_of(rank, peer) == name && !address.is_empty() {
@@ -134,6 +145,7 @@ impl Network {
         let clearing = neighbours > 2 && endpoints.iter().any(Endpoint::needs_clearing);
         let mut network = Self {
             endpoints,
+            closing,
             routes: Vec::new(),
             world: world.clone(),
             rank,
@@ -280,6 +292,12 @@ impl Drop for Network {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.world.fail("it panicked");
+        }
+        for endpoint in self.endpoints.drain(..) {
+            match &self.closing {
+                Some(closing) if endpoint.provider() == "shm" => closing.add(endpoint),
+                _ => drop(endpoint),
+            }
         }
     }
 }

@@ -6,7 +6,8 @@ use super::Error;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Request(pub(crate) u32);
 
-/// Tagged messages between the ranks of one communicator. Used by one thread. Tags have 62 bits.
+/// Tagged messages between the ranks of one communicator. Used by one thread. Tags have 62 bits. Once it is dropped,
+/// nothing touches the memory of requests that were not done.
 pub(crate) trait Transport {
     /// This rank, `0..size`.
     fn rank(&self) -> usize;

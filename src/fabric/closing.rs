@@ -1,0 +1,38 @@
+//! When endpoints of several ranks in one process are closed.
+//!
+//! The `shm` provider lets ranks of one process write into each other's memory directly, without a mapping of their
+//! own, and closing an endpoint unmaps its memory, whoever writes there. So such endpoints of a job are closed
+//! together, when this process has no rank of the job left. Until then nobody asks them for progress, which is all
+//! that moves data to or from the buffers of operations in flight.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use super::endpoint::Endpoint;
+
+/// Endpoints of ranks that have left, closed with the last handle.
+pub(crate) struct Closing(Mutex<Vec<Endpoint>>);
+
+struct Job {
+    name: Vec<u8>,
+    closing: Weak<Closing>,
+}
+
+static JOBS: Mutex<Vec<Job>> = Mutex::new(Vec::new());
+
+impl Closing {
+    /// What the ranks of this process share in the job of this name, which no other job ever has.
+    pub(crate) fn of_job(name: &[u8]) -> Arc<Self> {
+        let mut jobs = JOBS.lock().unwrap_or_else(PoisonError::into_inner);
+        jobs.retain(|job| job.closing.strong_count() > 0);
+        let known = jobs.iter().find(|job| job.name == name).and_then(|job| job.closing.upgrade());
+        known.unwrap_or_else(|| {
+            let closing = Arc::new(Self(Mutex::default()));
+            jobs.push(Job { name: name.to_vec(), closing: Arc::downgrade(&closing) });
+            closing
+        })
+    }
+
+    pub(crate) fn add(&self, endpoint: Endpoint) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(endpoint);
+    }
+}
