@@ -28,7 +28,9 @@ pub struct Options {
 
 /// One rank of a communicator over host buffers.
 ///
-/// All ranks call the same operations in the same order, with the same counts, element types and operators.
+/// All ranks call the same operations in the same order, with the same counts, element types and operators. Ranks
+/// that do not get an error where it shows in the lengths of messages, but not always: over `shm` with cross-memory
+/// attach, libfabric 1.17 never returns from a long message that is longer than its receiver expects.
 ///
 /// Every rank gets the same bits from a reduction, also of floating-point numbers (a NaN's payload aside): its
 /// elements are combined in an order that is the same on all ranks. The order depends on the number of ranks and on
@@ -38,6 +40,7 @@ pub struct Options {
 ///
 /// An operation that fails, or panics, closes the connections of this rank before it returns, since the network
 /// could otherwise write to buffers that are no longer borrowed; operations after that give [`Error::Closed`].
+/// It also tells the other ranks ([`World::fail`](world::World::fail)), whose operations then give [`Error::World`].
 pub struct Communicator {
     member: Member<Network>,
     world: world::Handle,

@@ -17,6 +17,8 @@ const POLLS_PER_YIELD: u32 = 1000;
 const POLLS_PER_YIELD_CROWDED: u32 = 16;
 /// How many times nothing is found before the other ranks are checked.
 const POLLS_PER_CHECK: u32 = 1 << 13;
+/// The most ranks of a job that libfabric's `shm` opens an address vector for.
+const MOST_RANKS_OF_SHM: usize = 256;
 /// The request of an operation that was complete when it was posted.
 const COMPLETE: Request = Request(u32::MAX);
 
@@ -58,11 +60,7 @@ impl Plan {
         let one_host = hosts.iter().all(|host| *host == identity);
         if let Some(wanted) = wanted {
             let name = provider::name_in(library, wanted);
-            if name == "shm" && !one_host {
-                let problem =
-                    "reaches only processes that share /dev/shm and the user, and the ranks of this job \
-                               do not all; leave the choice open, or choose tcp"
-                        .to_owned();
+            if let Some(problem) = shm_problem(hosts.len(), one_host).filter(|_| name == "shm") {
                 return Err(Error::Provider { provider: name, problem });
             }
             return Ok(Self { inside: name.clone(), between: name, hosts });
@@ -76,12 +74,26 @@ impl Plan {
             let everywhere = world.all_gather(&[u8::from(efa)])?.iter().all(|efa| efa == &[1]);
             if everywhere { "efa".to_owned() } else { tcp }
         };
-        Ok(Self { inside: "shm".to_owned(), between, hosts })
+        let inside = if world.size() > MOST_RANKS_OF_SHM { between.clone() } else { "shm".to_owned() };
+        Ok(Self { inside, between, hosts })
     }
 
     fn provider_of(&self, rank: usize, peer: usize) -> &str {
         if self.hosts[rank] == self.hosts[peer] { &self.inside } else { &self.between }
     }
+}
+
+/// Why `shm` cannot be the only provider of a job, if so.
+fn shm_problem(ranks: usize, one_host: bool) -> Option<String> {
+    let problem = if !one_host {
+        "reaches only processes that share /dev/shm and the user, and the ranks of this job do not all"
+            .to_owned()
+    } else if ranks > MOST_RANKS_OF_SHM {
+        format!("serves at most {MOST_RANKS_OF_SHM} ranks, and this job has {ranks}")
+    } else {
+        return None;
+    };
+    Some(format!("{problem}; leave the choice open, or choose tcp"))
 }
 
 impl Network {

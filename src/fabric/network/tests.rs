@@ -464,3 +464,52 @@ fn endpoints_close_with_operations_in_flight() {
     in_processes("shm", 2, "closed in flight", CMA);
     in_processes("tcp", 2, "closed in flight", &[]);
 }
+
+/// A world in which every rank says what this one says, of as many as are wanted.
+struct Crowd(usize);
+
+impl World for Crowd {
+    fn rank(&self) -> usize {
+        0
+    }
+    fn size(&self) -> usize {
+        self.0
+    }
+    fn local_rank(&self) -> usize {
+        0
+    }
+    fn local_size(&self) -> usize {
+        self.0
+    }
+    fn describe(&self) -> String {
+        format!("{} ranks", self.0)
+    }
+    fn barrier(&self) -> Result<(), world::Error> {
+        Ok(())
+    }
+    fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, world::Error> {
+        Ok(vec![mine.to_vec(); self.0])
+    }
+    fn check(&self) -> Result<(), world::Error> {
+        Ok(())
+    }
+    fn fail(&self, _reason: &str) {}
+    fn abort(&self, code: i32, _message: &str) -> ! {
+        std::process::exit(code)
+    }
+}
+
+#[test]
+fn more_ranks_than_shm_takes_use_tcp() {
+    let library = Fabric::load().unwrap();
+    let plan = |ranks, wanted| Plan::agree(library, &(Arc::new(Crowd(ranks)) as world::Handle), wanted);
+    assert_eq!(plan(256, None).unwrap().inside, "shm");
+    let tcp = provider::name_in(library, "tcp");
+    let crowded = plan(257, None).unwrap();
+    assert_eq!((crowded.inside, crowded.between), (tcp.clone(), tcp));
+    assert_eq!(plan(256, Some("shm")).unwrap().inside, "shm");
+    assert_eq!(
+        plan(257, Some("shm")).err().unwrap().to_string(),
+        "provider 'shm': serves at most 256 ranks, and this job has 257; leave the choice open, or choose tcp"
+    );
+}
