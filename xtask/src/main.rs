@@ -3,6 +3,7 @@
 mod bindings;
 mod cache;
 mod dist;
+mod host_ratios;
 mod kernels;
 mod ratios;
 mod wheels;
@@ -34,6 +35,14 @@ enum Command {
         /// The folder with the tables
         folder: PathBuf,
     },
+    /// Print best times of several runs of benches/host_collectives.sh
+    HostRatios {
+        /// The folder with a folder per run
+        folder: PathBuf,
+        /// How the runs' folders begin
+        #[arg(long, default_value = "")]
+        runs: String,
+    },
 }
 
 fn main() -> Result<()> {
@@ -44,6 +53,10 @@ fn main() -> Result<()> {
         Command::Dist => dist::run(),
         Command::Ratios { folder } => {
             print!("{}", ratios::run(&folder)?);
+            Ok(())
+        }
+        Command::HostRatios { folder, runs } => {
+            print!("{}", host_ratios::run(&folder, &runs)?);
             Ok(())
         }
     }
