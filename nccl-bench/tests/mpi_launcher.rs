@@ -7,12 +7,15 @@ use std::process::{Command, Output};
 fn under(launcher: &str, ranks: usize, arguments: &str) -> Output {
     // Naming the sibling makes cargo build it; nccl-bench finds it beside itself.
     assert!(std::path::Path::new(env!("CARGO_BIN_EXE_nccl-bench-mpi")).exists());
+    // Open MPI's launchers that start at the same time race for one folder in the usual place.
+    let session = tempfile::tempdir().unwrap();
     Command::new(launcher)
         .args(["-np", &ranks.to_string(), env!("CARGO_BIN_EXE_nccl-bench")])
         .args(arguments.split_whitespace())
         .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
         .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
         .env("OMPI_MCA_rmaps_base_oversubscribe", "1")
+        .env("TMPDIR", session.path())
         .output()
         .expect("the launcher is installed by make test")
 }
