@@ -116,7 +116,6 @@ fn take(world: &dyn World, step: &str, argument: &str) -> Result<(), world::Erro
         "kill" => signal_itself(libc::SIGKILL),
         "stop" => signal_itself(libc::SIGSTOP),
         "vanish" => std::process::exit(0),
-        "fail" => world.fail(argument),
         "abort" => world.abort(number() as i32, "the test wants it"),
         _ => panic!("unknown step {step}"),
     }

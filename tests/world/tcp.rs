@@ -16,7 +16,6 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("tcp::a_killed_rank_takes_the_others_down", a_killed_rank_takes_the_others_down),
     ("tcp::a_stopped_rank_takes_the_others_down", a_stopped_rank_takes_the_others_down),
     ("tcp::a_failure_is_reported_by_every_operation", a_failure_is_reported_by_every_operation),
-    ("tcp::a_rank_that_says_it_failed_is_named", a_rank_that_says_it_failed_is_named),
     ("tcp::an_abort_ends_all_with_its_code", an_abort_ends_all_with_its_code),
     ("tcp::a_panic_is_told", a_panic_is_told),
     ("tcp::a_rank_that_leaves_early_is_named", a_rank_that_leaves_early_is_named),
@@ -131,30 +130,6 @@ fn a_failure_is_reported_by_every_operation() {
             assert_eq!(ended.code, Some(3), "{ended:?}");
             assert!(ended.stderr.starts_with("error: rank 1 on host "), "{ended:?}");
         }
-    }
-}
-
-fn a_rank_that_says_it_failed_is_named() {
-    for failing in [0, 1] {
-        // It leaves in good order afterwards.
-        let mut job =
-            start_job(3, &format!("barriers:1 fail@{failing}:lost check-until-failed@{}", (failing + 1) % 3));
-        for (rank, ended) in all_ended(&mut job, soon()).into_iter().enumerate() {
-            if rank == (failing + 1) % 3 {
-                assert_eq!(ended.code, Some(3), "{ended:?}");
-                assert!(ended.stderr.starts_with(&format!("error: rank {failing} on host ")), "{ended:?}");
-                assert!(ended.stderr.ends_with(" failed: lost\n"), "{ended:?}");
-            } else {
-                assert_eq!(ended.code, Some(0), "{ended:?}");
-            }
-        }
-        let mut job =
-            start_job(2, &format!("exit-on-failure barriers:1 fail@{failing}:lost stuck@{}", 1 - failing));
-        let ended = all_ended(&mut job, soon());
-        assert_eq!((ended[failing].code, ended[failing].stderr.as_str()), (Some(0), ""), "it lives on");
-        let other = &ended[1 - failing];
-        assert_eq!(other.code, Some(1), "{other:?}");
-        assert!(other.stderr.starts_with(&format!("rank {failing} on host ")), "{other:?}");
     }
 }
 

@@ -12,7 +12,6 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("threads::a_thread_that_panics_is_named", a_thread_that_panics_is_named),
     ("threads::a_thread_that_leaves_is_named", a_thread_that_leaves_is_named),
     ("threads::a_thread_that_says_it_failed_is_named", a_thread_that_says_it_failed_is_named),
-    ("threads::of_another_process_that_failed_are_named", of_another_process_that_failed_are_named),
     ("threads::different_collectives_are_an_error", different_collectives_are_an_error),
     ("threads::processes_with_different_counts_are_an_error", processes_with_different_counts_are_an_error),
     ("threads::of_several_processes_meet", of_several_processes_meet),
@@ -131,13 +130,6 @@ fn a_thread_that_says_it_failed_is_named() {
         assert!(matches!(&checked, Error::RankFailed { rank: 1, reason, .. } if reason == "failed: lost"));
         assert_eq!(waited, checked);
     }
-}
-
-fn of_another_process_that_failed_are_named() {
-    let mut job = start_job(2, "threads:2 barriers:1 fail@3:lost check-until-failed@0");
-    let ended = job[0].ended(soon());
-    assert_eq!(ended.code, Some(3), "{ended:?}");
-    assert!(ended.stderr.contains("failed: rank 3: lost (the process of ranks 2 to 3)"), "{ended:?}");
 }
 
 fn different_collectives_are_an_error() {
