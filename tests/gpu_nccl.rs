@@ -327,8 +327,8 @@ fn groups_over_all_gpus_in_one_thread() {
             streams.iter().map(|stream| stream.alloc_zeros::<f32>(LEN * gpus.count).unwrap()).collect();
         group(gpus.library, |group| {
             for (rank, (sum, all)) in sums.iter_mut().zip(&mut all).enumerate() {
-                group.all_reduce(&communicators[rank], &send[rank], sum, ReduceOp::Sum)?;
-                group.all_gather(&communicators[rank], &send[rank], all)?;
+                group.on(&communicators[rank]).all_reduce(&send[rank], sum, ReduceOp::Sum)?;
+                group.on(&communicators[rank]).all_gather(&send[rank], all)?;
             }
             Ok(())
         })
@@ -357,7 +357,7 @@ fn a_cancelled_group_launches_nothing() {
         streams.iter().map(|stream| stream.clone_htod(&[3.0f32; LEN]).unwrap()).collect();
     let result: Result<(), Error> = group(gpus.library, |group| {
         for (communicator, buffer) in communicators.iter().zip(&mut buffers) {
-            group.all_reduce_in_place(communicator, buffer, ReduceOp::Sum)?;
+            group.on(communicator).all_reduce_in_place(buffer, ReduceOp::Sum)?;
         }
         Err(Error::Rank { rank: 1, size: 1 })
     });
@@ -367,7 +367,7 @@ fn a_cancelled_group_launches_nothing() {
     }
     group(gpus.library, |group| {
         for (communicator, buffer) in communicators.iter().zip(&mut buffers) {
-            group.all_reduce_in_place(communicator, buffer, ReduceOp::Sum)?;
+            group.on(communicator).all_reduce_in_place(buffer, ReduceOp::Sum)?;
         }
         Ok(())
     })
@@ -390,7 +390,7 @@ fn abort_alone(config: &Config, connected: bool) {
     if connected {
         group(gpus.library, |group| {
             for (communicator, buffer) in communicators.iter().zip(&mut buffers) {
-                group.all_reduce_in_place(communicator, buffer, ReduceOp::Sum)?;
+                group.on(communicator).all_reduce_in_place(buffer, ReduceOp::Sum)?;
             }
             Ok(())
         })

@@ -1,6 +1,6 @@
 //! A communicator's handle, shared between its owner and those who may abort it.
 
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -28,6 +28,8 @@ pub(crate) struct Shared {
     /// Where NCCL writes its handle. Some versions write it from a thread of their own, after the call has returned.
     slot: AtomicPtr<ncclComm>,
     state: Mutex<State>,
+    /// Graphs of its operations, for which NCCL waits before it ends a communicator.
+    pub(crate) graphs: AtomicUsize,
 }
 
 /// What has become of NCCL's object.
@@ -35,19 +37,39 @@ pub(crate) struct Shared {
 pub(crate) enum State {
     /// The handle in the slot may be used.
     Alive,
+    /// Its memory is released: nothing but resuming, ending and asking.
+    Suspended,
+    /// Its operations have been stopped: nothing but splitting, shrinking, ending and asking.
+    Revoked,
+    /// Its operations have been flushed: nothing but ending and asking.
+    Finalized,
+    /// A thread is ending it: nobody else may use it, though NCCL may still do what it was asked to before.
+    Aborting,
     Aborted,
     Closed,
+}
+
+impl State {
+    /// Whether NCCL's object may be used.
+    fn exists(self) -> bool {
+        !matches!(self, Self::Aborting | Self::Aborted | Self::Closed)
+    }
 }
 
 impl Shared {
     pub(crate) fn new(library: Library, context: Arc<CudaContext>, config: Config) -> Arc<Self> {
         let (slot, state) = (AtomicPtr::default(), Mutex::new(State::Alive));
-        Arc::new(Self { library, context, config, slot, state })
+        Arc::new(Self { library, context, config, slot, state, graphs: AtomicUsize::new(0) })
     }
 
     /// Where NCCL shall write its handle.
     pub(crate) fn slot(&self) -> *mut ncclComm_t {
         self.slot.as_ptr()
+    }
+
+    /// Whether NCCL has written its handle.
+    pub(crate) fn is_made(&self) -> bool {
+        !self.slot.load(Ordering::Acquire).is_null()
     }
 
     #[inline]
@@ -61,10 +83,18 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// NCCL's handle, as long as the guard is held.
+    /// NCCL's handle for an operation, as long as the guard is held.
     #[inline]
     pub(crate) fn handle(&self, state: State, operation: &'static str) -> Result<ncclComm_t, Error> {
         if state != State::Alive {
+            return Err(unusable(state, operation));
+        }
+        Ok(self.slot.load(Ordering::Acquire))
+    }
+
+    /// NCCL's handle, to ask or to end it, in whatever state it is.
+    pub(crate) fn existing(&self, state: State, operation: &'static str) -> Result<ncclComm_t, Error> {
+        if !state.exists() {
             return Err(Error::Aborted { operation });
         }
         Ok(self.slot.load(Ordering::Acquire))
@@ -73,12 +103,40 @@ impl Shared {
     /// What NCCL says about work that goes on outside calls: ncclInProgress, ncclSuccess or an error.
     pub(crate) fn progress(&self, operation: &'static str) -> Result<ncclResult_t, Error> {
         let state = self.lock();
-        let handle = self.handle(*state, operation)?;
+        let handle = self.existing(*state, operation)?;
         let mut code = ncclResult_t::ncclSuccess;
         // SAFETY: the handle is alive and the guard keeps other threads out; writes one code.
         let result = unsafe { self.raw().ncclCommGetAsyncError(handle, &mut code) };
         self.library.check("ncclCommGetAsyncError", result)?;
         Ok(code)
+    }
+
+    /// Calls a function that changes the communicator, and waits until NCCL is done with it: it may go on in a thread of
+    /// its own.
+    pub(crate) fn change(
+        &self,
+        operation: &'static str,
+        from: &[State],
+        to: State,
+        call: impl FnOnce(&'static Nccl, ncclComm_t) -> Result<ncclResult_t, Error>,
+    ) -> Result<(), Error> {
+        group::forbid(operation)?;
+        cuda::bind(&self.context)?;
+        let mut state = self.lock();
+        if !from.contains(&*state) {
+            return Err(unusable(*state, operation));
+        }
+        let code = call(self.raw(), self.slot.load(Ordering::Acquire))?;
+        if code != ncclResult_t::ncclInProgress {
+            self.library.check(operation, code)?;
+        }
+        *state = to;
+        drop(state);
+        if code == ncclResult_t::ncclInProgress {
+            self.settle(operation, self.config.limit())
+        } else {
+            Ok(())
+        }
     }
 
     /// Waits until NCCL's own thread has finished what `operation` started. At the deadline the communicator is aborted,
@@ -87,17 +145,29 @@ impl Shared {
     pub(crate) fn settle(&self, operation: &'static str, limit: Option<Duration>) -> Result<(), Error> {
         let mut waiting = Waiting::new(limit);
         loop {
-            match self.progress(operation)? {
-                ncclResult_t::ncclSuccess => return Ok(()),
-                ncclResult_t::ncclInProgress => {}
-                code => return Err(self.library.failure(operation, code)),
+            match self.progress(operation) {
+                Ok(ncclResult_t::ncclSuccess) => return Ok(()),
+                Ok(ncclResult_t::ncclInProgress) => {}
+                Ok(code) => return Err(self.library.failure(operation, code)),
+                Err(error) => {
+                    self.wait_for_abort();
+                    return Err(error);
+                }
             }
             if let Err(limit) = waiting.pause() {
                 cuda::bind(&self.context)?;
-                // Whoever has the lock is aborting, and until that is done NCCL may touch the buffers.
                 self.end(self.lock())?;
+                self.wait_for_abort();
                 return Err(Error::Deadline { operation, limit });
             }
+        }
+    }
+
+    /// Until another thread's abort is done, NCCL's own thread may touch the buffers of what it is working on.
+    fn wait_for_abort(&self) {
+        let mut waiting = Waiting::new(None);
+        while *self.lock() == State::Aborting {
+            let _no_limit = waiting.pause();
         }
     }
 
@@ -108,18 +178,23 @@ impl Shared {
         self.end(self.lock_for_abort(operation)?)
     }
 
+    /// The guard is not held while NCCL aborts: that may wait until the owner has dropped its graphs, and the owner must
+    /// be told meanwhile that the communicator is of no use any more.
     fn end(&self, mut state: MutexGuard<'_, State>) -> Result<(), Error> {
-        if *state != State::Alive {
+        if !state.exists() {
             return Ok(());
         }
-        *state = State::Aborted;
+        *state = State::Aborting;
+        drop(state);
         let handle = self.slot.load(Ordering::Acquire);
-        if handle.is_null() {
-            return Ok(());
-        }
-        // SAFETY: the handle is alive, the guard keeps other threads out, and nobody uses it afterwards.
-        let code = unsafe { self.raw().ncclCommAbort(handle) };
-        self.library.check("ncclCommAbort", code)
+        let code = if handle.is_null() {
+            ncclResult_t::ncclSuccess
+        } else {
+            // SAFETY: the handle is alive, and the state keeps everybody else from using it, now and afterwards.
+            unsafe { self.raw().ncclCommAbort(handle) }
+        };
+        *self.lock() = State::Aborted;
+        if code == ncclResult_t::ncclInProgress { Ok(()) } else { self.library.check("ncclCommAbort", code) }
     }
 
     fn lock_for_abort(&self, operation: &'static str) -> Result<MutexGuard<'_, State>, Error> {
@@ -141,12 +216,25 @@ impl Shared {
         const OPERATION: &str = "ncclCommDestroy";
         cuda::bind(&self.context)?;
         let mut state = self.lock();
-        let handle = self.handle(*state, OPERATION)?;
+        let handle = self.existing(*state, OPERATION)?;
         *state = State::Closed;
         // SAFETY: the handle is alive, the guard keeps other threads out, and nobody uses it afterwards.
         let code = unsafe { self.raw().ncclCommDestroy(handle) };
         if code == ncclResult_t::ncclInProgress { Ok(()) } else { self.library.check(OPERATION, code) }
     }
+}
+
+#[cold]
+pub(crate) fn unusable(state: State, operation: &'static str) -> Error {
+    let reason = match state {
+        State::Suspended => "it is suspended: resume it first",
+        State::Revoked => "it has been revoked: split or shrink it, or make a new one",
+        State::Finalized => "it has been finalized: make a new one",
+        State::Alive | State::Aborting | State::Aborted | State::Closed => {
+            return Error::Aborted { operation };
+        }
+    };
+    Error::Unusable { operation, reason }
 }
 
 /// Waits in small steps: at first without sleeping, since most waits are short.
@@ -186,8 +274,8 @@ impl AbortHandle {
         Self(Arc::clone(shared))
     }
 
-    /// Ends all work of the communicator, queued, running or hanging, and frees it (`ncclCommAbort`). Its buffers then
-    /// hold anything. The owner's next call answers [`Error::Aborted`]. Nothing happens when the communicator is
+    /// Ends all work of the communicator, queued, running or hanging, and frees it (`ncclCommAbort`). Returns when the
+    /// owner has dropped its [`Graph`](super::Graph)s of the communicator, too. Its buffers then hold anything. The owner's next call answers [`Error::Aborted`]. Nothing happens when the communicator is
     /// already closed or aborted.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! What collectives read and write: device memory with a length, a type, and a stream that it belongs to.
 
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use cudarc::driver::sys::CUdeviceptr;
@@ -118,3 +119,54 @@ macro_rules! cudarc_buffer_mut {
 
 cudarc_buffer!(CudaSlice<T>, CudaView<'_, T>, CudaViewMut<'_, T>);
 cudarc_buffer_mut!(CudaSlice<T>, CudaViewMut<'_, T>);
+
+/// Device memory by its address, for memory that this crate and cudarc know nothing of. It takes part in collectives like
+/// any buffer; whoever makes it answers for the memory.
+#[derive(Debug)]
+pub struct RawBuffer<T> {
+    address: CUdeviceptr,
+    len: usize,
+    stream: Arc<CudaStream>,
+    elements: PhantomData<T>,
+}
+
+impl<T: Element> RawBuffer<T> {
+    /// `len` elements at `address`, used in the order of `stream`.
+    ///
+    /// # Safety
+    /// As [`DeviceBuffer`] and [`DeviceBufferMut`] demand: the elements are initialised memory of the stream's context,
+    /// stay allocated as long as this object lives and until the work that is queued on `stream` then is done, and
+    /// nothing else writes them, or reads them while a collective writes them.
+    #[must_use]
+    pub unsafe fn new(address: CUdeviceptr, len: usize, stream: Arc<CudaStream>) -> Self {
+        Self { address, len, stream, elements: PhantomData }
+    }
+}
+
+// SAFETY: whoever made it vouched for this.
+unsafe impl<T: Element> DeviceBuffer for RawBuffer<T> {
+    type Element = T;
+
+    #[inline]
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    #[inline]
+    fn stream(&self) -> &Arc<CudaStream> {
+        &self.stream
+    }
+
+    #[inline]
+    fn read<'a>(&'a self, _: &'a CudaStream) -> Access<'a> {
+        Access::new(self.address, None)
+    }
+}
+
+// SAFETY: as above.
+unsafe impl<T: Element> DeviceBufferMut for RawBuffer<T> {
+    #[inline]
+    fn write<'a>(&'a mut self, _: &'a CudaStream) -> Access<'a> {
+        Access::new(self.address, None)
+    }
+}

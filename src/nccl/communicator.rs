@@ -1,14 +1,15 @@
 //! Communicators: one rank's end of a group of GPUs.
 
 use std::cell::OnceCell;
+use std::ffi::c_int;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::Ordering;
 
 use cudarc::driver::sys::{self, CUresult};
 use cudarc::driver::{CudaEvent, CudaStream, DriverError};
-use nccl_sys::{Version, ncclResult_t};
+use nccl_sys::{MissingSymbol, NCCL_REVOKE_DEFAULT, Nccl, Version, ncclComm_t, ncclConfig_t, ncclResult_t};
 
-use super::abort::{AbortHandle, Shared, Waiting};
+use super::abort::{AbortHandle, Shared, State, Waiting};
 use super::config::Config;
 use super::cuda;
 use super::error::Error;
@@ -56,7 +57,7 @@ impl Communicator {
     /// `Config::blocking(false)` at the latest then.
     ///
     /// # Errors
-    /// - [`Error::Rank`], [`Error::ConfigTooNew`], [`Error::Stream`] (a per-thread default stream, or a context that is
+    /// - [`Error::Rank`], [`Error::TooOld`], [`Error::Stream`] (a per-thread default stream, or a context that is
     ///   not the device's primary one: NCCL uses that) before anything is started.
     /// - [`Error::Nccl`], [`Error::Deadline`] when connecting fails.
     /// - [`Error::InsideGroup`] inside a [`group`](super::group()): use [`Communicator::init_all`] for the ranks of
@@ -70,8 +71,7 @@ impl Communicator {
         config: &Config,
     ) -> Result<Self, Error> {
         group::forbid(INIT)?;
-        let (communicator, code) = Self::start(library, stream, rank, size, id, config)?;
-        communicator.joined(code, config.limit())
+        Self::start(library, stream, rank, size, config, with_id(id))?.join()
     }
 
     /// As [`Communicator::init`], but returns at once: NCCL connects on a thread of its own. The communicator is
@@ -88,12 +88,35 @@ impl Communicator {
         config: &Config,
     ) -> Result<Pending, Error> {
         group::forbid(INIT)?;
-        let config = config.clone().blocking(false);
-        let (communicator, code) = Self::start(library, stream, rank, size, id, &config)?;
-        if code != ncclResult_t::ncclInProgress {
-            library.check(INIT, code)?;
-        }
-        Ok(Pending::new(INIT, communicator))
+        Self::start(library, stream, rank, size, &config.clone().blocking(false), with_id(id))
+    }
+
+    /// As [`Communicator::init`], with several ids, each made by another rank: thousands of ranks find each other faster
+    /// than through one (`ncclCommInitRankScalable`, NCCL 2.23). All ranks pass the same ids in the same order.
+    ///
+    /// # Errors
+    /// As [`Communicator::init`]; [`Error::MissingSymbol`] before NCCL 2.23; [`Error::Ids`] for no id or more ids than
+    /// ranks.
+    pub fn init_scalable(
+        library: Library,
+        stream: &Arc<CudaStream>,
+        rank: usize,
+        size: usize,
+        ids: &[UniqueId],
+        config: &Config,
+    ) -> Result<Self, Error> {
+        group::forbid(INIT_SCALABLE)?;
+        let mut raw_ids: Vec<_> = ids.iter().map(UniqueId::raw).collect();
+        let count = i32::try_from(ids.len()).ok().filter(|_| (1..=size).contains(&ids.len()));
+        let count = count.ok_or(Error::Ids { count: ids.len(), size })?;
+        let init = Init {
+            name: INIT_SCALABLE,
+            call: |raw: &Nccl, slot, rank, size, config: &mut _| {
+                // SAFETY: see `start`; there are so many ids, which NCCL copies.
+                unsafe { raw.ncclCommInitRankScalable(slot, size, rank, count, raw_ids.as_mut_ptr(), config) }
+            },
+        };
+        Self::start(library, stream, rank, size, config, init)?.join()
     }
 
     /// One communicator over all these streams, each of another device, in one thread: rank `i` is on `streams[i]`.
@@ -107,32 +130,34 @@ impl Communicator {
     ) -> Result<Vec<Self>, Error> {
         group::forbid(INIT)?;
         let id = UniqueId::new(library)?;
-        let started = group::raw(library, || {
+        let (_, started): (_, Vec<Pending>) = group::raw(library, || {
             let ranks = streams.iter().enumerate();
-            let start = |(rank, stream)| {
-                let (communicator, code) = Self::start(library, stream, rank, streams.len(), &id, config)?;
-                if code != ncclResult_t::ncclInProgress {
-                    library.check(INIT, code)?;
-                }
-                Ok(communicator)
-            };
+            let size = streams.len();
+            let start = |(rank, stream)| Self::start(library, stream, rank, size, config, with_id(&id));
             ranks.map(start).collect()
-        });
-        let started: Vec<Self> = started?;
+        })?;
         // Non-blocking ones may still be connecting; whether they are is seen only now.
-        let join = |communicator: Self| communicator.joined(ncclResult_t::ncclInProgress, config.limit());
-        started.into_iter().map(join).collect()
+        started.into_iter().map(Pending::join).collect()
     }
 
     /// Calls NCCL. A communicator that does not come to life aborts what there is of it when dropped.
-    fn start(
+    pub(crate) fn start<F>(
         library: Library,
         stream: &Arc<CudaStream>,
         rank: usize,
         size: usize,
-        id: &UniqueId,
         config: &Config,
-    ) -> Result<(Self, ncclResult_t), Error> {
+        init: Init<F>,
+    ) -> Result<Pending, Error>
+    where
+        F: FnOnce(
+            &'static Nccl,
+            *mut ncclComm_t,
+            c_int,
+            c_int,
+            &mut ncclConfig_t,
+        ) -> Result<ncclResult_t, MissingSymbol>,
+    {
         let (Ok(raw_rank), Ok(raw_size), true) = (i32::try_from(rank), i32::try_from(size), rank < size)
         else {
             return Err(Error::Rank { rank, size });
@@ -145,34 +170,48 @@ impl Communicator {
         if library.version() < DIRECT_ONLY_WHEN_REGISTERED {
             cuda::share_pool(context)?;
         }
-        let communicator = Self {
-            shared: Arc::clone(&shared),
-            stream: Arc::clone(stream),
-            event: OnceCell::new(),
-            rank,
-            size,
-            end: End::Abort,
-        };
-        // SAFETY: the slot and the texts of the configuration live in `shared`, which outlives NCCL's object: whoever
-        // drops the last handle has aborted or destroyed it first. The right device is current.
-        let code = unsafe {
-            library.raw().ncclCommInitRankConfig(shared.slot(), raw_size, id.raw(), raw_rank, &mut raw)
-        };
-        Ok((communicator, code))
+        let communicator = Self::unborn(shared, stream, rank, size);
+        // The slot and the texts of the configuration live in `shared`, which outlives NCCL's object: whoever drops the
+        // last handle has aborted or destroyed it first. The right device is current.
+        let slot = communicator.shared.slot();
+        let code = (init.call)(library.raw(), slot, raw_rank, raw_size, &mut raw)?;
+        if code != ncclResult_t::ncclInProgress {
+            library.check(init.name, code)?;
+        }
+        Ok(Pending::new(init.name, communicator))
     }
 
-    fn joined(self, code: ncclResult_t, limit: Option<Duration>) -> Result<Self, Error> {
-        match code {
-            ncclResult_t::ncclInProgress => self.shared.settle(INIT, limit)?,
-            code => self.shared.library.check(INIT, code)?,
-        }
-        Ok(self.ready())
+    /// One whose handle NCCL has yet to write.
+    pub(crate) fn unborn(shared: Arc<Shared>, stream: &Arc<CudaStream>, rank: usize, size: usize) -> Self {
+        Self { shared, stream: Arc::clone(stream), event: OnceCell::new(), rank, size, end: End::Abort }
     }
 
     /// All ranks have joined.
     pub(crate) fn ready(mut self) -> Self {
         self.end = End::Close;
         self
+    }
+
+    /// All ranks have joined: NCCL says which of them this is.
+    pub(crate) fn ready_as_nccl_says(mut self) -> Result<Self, Error> {
+        self.rank = self.ask("ncclCommUserRank", Nccl::ncclCommUserRank)?;
+        self.size = self.ask("ncclCommCount", Nccl::ncclCommCount)?;
+        Ok(self.ready())
+    }
+
+    fn ask(
+        &self,
+        operation: &'static str,
+        function: unsafe fn(&Nccl, ncclComm_t, *mut c_int) -> ncclResult_t,
+    ) -> Result<usize, Error> {
+        let state = self.shared.lock();
+        let handle = self.shared.existing(*state, operation)?;
+        let mut value = 0;
+        // SAFETY: the handle is alive and the guard keeps other threads out; the three functions that are passed write
+        // one int.
+        let code = unsafe { function(self.shared.raw(), handle, &mut value) };
+        self.library().check(operation, code)?;
+        Ok(usize::try_from(value).unwrap_or(0))
     }
 
     /// This rank's number, `0..size`.
@@ -199,6 +238,37 @@ impl Communicator {
         self.shared.library
     }
 
+    /// The number of the CUDA device, as NCCL knows it (`ncclCommCuDevice`).
+    ///
+    /// # Errors
+    /// [`Error::InsideGroup`]; [`Error::Aborted`]; [`Error::Nccl`].
+    pub fn device(&self) -> Result<usize, Error> {
+        const OPERATION: &str = "ncclCommCuDevice";
+        group::forbid(OPERATION)?;
+        self.ask(OPERATION, Nccl::ncclCommCuDevice)
+    }
+
+    /// Moves it to another stream of the same device. Work that is queued on the old one comes first.
+    ///
+    /// # Errors
+    /// [`Error::Stream`], [`Error::WrongDevice`], [`Error::Cuda`]: the communicator is closed then.
+    pub fn on_stream(mut self, stream: &Arc<CudaStream>) -> Result<Self, Error> {
+        const OPERATION: &str = "moving a communicator to another stream";
+        group::forbid(OPERATION)?;
+        check_stream(stream)?;
+        let (own, other) = (self.stream.context(), stream.context());
+        if own != other {
+            let (expected, found) = (own.ordinal(), other.ordinal());
+            return Err(Error::WrongDevice { operation: OPERATION, buffer: "stream", expected, found });
+        }
+        cuda::bind(own)?;
+        cuda::refuse_captured(OPERATION, &self.stream)?;
+        cuda::refuse_captured(OPERATION, stream)?;
+        self.lead(stream)?;
+        self.stream = Arc::clone(stream);
+        Ok(self)
+    }
+
     /// Whether NCCL has seen a failure since (`ncclCommGetAsyncError`): another rank that died, or the network. Cheap:
     /// for polling loops while waiting for the stream.
     ///
@@ -218,6 +288,39 @@ impl Communicator {
     #[must_use]
     pub fn abort_handle(&self) -> AbortHandle {
         AbortHandle::new(&self.shared)
+    }
+
+    /// Stops all operations of this rank, queued, running or hanging, but keeps the communicator, so that it can be split
+    /// or shrunk (`ncclCommRevoke`, NCCL 2.28.7). Buffers of stopped operations hold anything. All ranks that go on call
+    /// it.
+    ///
+    /// # Errors
+    /// [`Error::MissingSymbol`] before NCCL 2.28.7; [`Error::InsideGroup`]; [`Error::Nccl`]; [`Error::Deadline`];
+    /// [`Error::Aborted`] and [`Error::Unusable`].
+    pub fn revoke(&self) -> Result<(), Error> {
+        self.shared.change("ncclCommRevoke", &[State::Alive], State::Revoked, |raw, handle| {
+            // SAFETY: `change` holds the guard, and the handle is alive.
+            Ok(unsafe { raw.ncclCommRevoke(handle, NCCL_REVOKE_DEFAULT as c_int) }?)
+        })
+    }
+
+    /// Waits until all ranks' queued work is done and frees what is only needed for operations (`ncclCommFinalize`): all
+    /// ranks call it, and the communicator can only be closed afterwards. [`close`](Self::close) alone does both; this
+    /// is for those who want to know that all is well before they close.
+    ///
+    /// # Errors
+    /// [`Error::Unusable`] as long as there are graphs of the communicator; [`Error::InsideGroup`]; [`Error::Nccl`];
+    /// [`Error::Deadline`]; [`Error::Aborted`].
+    pub fn finalize(&self) -> Result<(), Error> {
+        const OPERATION: &str = "ncclCommFinalize";
+        if self.shared.graphs.load(Ordering::Relaxed) > 0 {
+            let reason = "there are CUDA graphs of it: drop them first";
+            return Err(Error::Unusable { operation: OPERATION, reason });
+        }
+        self.shared.change(OPERATION, &[State::Alive], State::Finalized, |raw, handle| {
+            // SAFETY: `change` holds the guard, and the handle is alive.
+            Ok(unsafe { raw.ncclCommFinalize(handle) })
+        })
     }
 
     /// Waits for the queued work and destroys the communicator (`ncclCommDestroy`).
@@ -264,6 +367,33 @@ impl Communicator {
 
 /// NCCL's function that makes communicators.
 const INIT: &str = "ncclCommInitRankConfig";
+const INIT_SCALABLE: &str = "ncclCommInitRankScalable";
+
+/// A function of NCCL that makes a communicator, from slot, rank, size and configuration.
+pub(crate) struct Init<F> {
+    pub(crate) name: &'static str,
+    pub(crate) call: F,
+}
+
+/// With the id that another rank has sent.
+fn with_id(
+    id: &UniqueId,
+) -> Init<
+    impl FnOnce(
+        &'static Nccl,
+        *mut ncclComm_t,
+        c_int,
+        c_int,
+        &mut ncclConfig_t,
+    ) -> Result<ncclResult_t, MissingSymbol>,
+> {
+    let id = id.raw();
+    let call = move |raw: &'static Nccl, slot, rank, size, config: &mut ncclConfig_t| {
+        // SAFETY: see `Communicator::start`.
+        Ok(unsafe { raw.ncclCommInitRankConfig(slot, size, id, rank, config) })
+    };
+    Init { name: INIT, call }
+}
 
 fn check_stream(stream: &CudaStream) -> Result<(), Error> {
     if !stream.context().is_primary() {
@@ -275,19 +405,21 @@ fn check_stream(stream: &CudaStream) -> Result<(), Error> {
 }
 
 fn close(shared: &Shared, stream: &CudaStream) -> Result<(), Error> {
-    match drain(shared, stream) {
-        Ok(()) => shared.destroy(),
-        Err(error) => {
-            if let Err(second) = shared.abort("ncclCommAbort") {
-                tracing::warn!("aborting a failed communicator: {second}");
-            }
-            Err(error)
+    drain_or_abort(shared, stream)?;
+    shared.destroy()
+}
+
+/// As [`drain`], but a communicator that fails is aborted.
+pub(crate) fn drain_or_abort(shared: &Shared, stream: &CudaStream) -> Result<(), Error> {
+    drain(shared, stream).inspect_err(|_| {
+        if let Err(second) = shared.abort("ncclCommAbort") {
+            tracing::warn!("aborting a failed communicator: {second}");
         }
-    }
+    })
 }
 
 /// Waits until the stream has no work left, as long as NCCL reports no error.
-fn drain(shared: &Shared, stream: &CudaStream) -> Result<(), Error> {
+pub(crate) fn drain(shared: &Shared, stream: &CudaStream) -> Result<(), Error> {
     const OPERATION: &str = "closing the communicator";
     let mut waiting = Waiting::new(shared.config.limit());
     cuda::bind(&shared.context)?;

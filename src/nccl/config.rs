@@ -18,11 +18,12 @@ pub struct Config {
     limit: Option<Duration>,
 }
 
+/// A text for C, or that it cannot be one.
 #[derive(Clone, Debug)]
-struct Text(Result<CString, ()>);
+pub(crate) struct Text(pub(crate) Result<CString, ()>);
 
 impl Text {
-    fn new(text: &str) -> Self {
+    pub(crate) fn new(text: &str) -> Self {
         Self(CString::new(text).map_err(|_| ()))
     }
 }
@@ -47,7 +48,7 @@ macro_rules! settings {
         impl Settings {
             fn apply(&self, raw: &mut ncclConfig_t, library: Library) -> Result<(), Error> {
                 $(if let Some(value) = self.$method {
-                    require(library, stringify!($method), $since)?;
+                    library.require(concat!("Config::", stringify!($method)), $since)?;
                     raw.$field = value;
                 })*
                 Ok(())
@@ -142,21 +143,13 @@ impl Config {
         let mut raw = ncclConfig_t::default();
         self.settings.apply(&mut raw, library)?;
         if let Some(Text(text)) = &self.network {
-            require(library, "network", Version::new(2, 17, 0))?;
-            raw.netName = text.as_ref().map_err(|()| Error::ConfigText { field: "network" })?.as_ptr();
+            library.require("Config::network", Version::new(2, 17, 0))?;
+            raw.netName = text.as_ref().map_err(|()| Error::Text { what: "Config::network" })?.as_ptr();
         }
         if let Some(Text(text)) = &self.name {
-            require(library, "name", Version::new(2, 27, 0))?;
-            raw.commName = text.as_ref().map_err(|()| Error::ConfigText { field: "name" })?.as_ptr();
+            library.require("Config::name", Version::new(2, 27, 0))?;
+            raw.commName = text.as_ref().map_err(|()| Error::Text { what: "Config::name" })?.as_ptr();
         }
         Ok(raw)
     }
-}
-
-fn require(library: Library, field: &'static str, since: Version) -> Result<(), Error> {
-    let loaded = library.version();
-    if loaded >= since {
-        return Ok(());
-    }
-    Err(Error::ConfigTooNew { field, since, loaded, path: library.path().to_owned() })
 }

@@ -110,11 +110,11 @@ pub enum Error {
         /// NCCL's last warning in this process, which may be another thread's. Empty where there is none.
         detail: String,
     },
-    /// A field of [`Config`](super::Config) is set that the loaded library does not know: it would be ignored.
-    #[error("Config::{field} needs NCCL {since}; loaded {loaded} from {}", path.display())]
-    ConfigTooNew {
-        /// The field.
-        field: &'static str,
+    /// The loaded libnccl is too old for a setting or an element type: it would be ignored or misread.
+    #[error("{what} needs NCCL {since}; loaded {loaded} from {}", path.display())]
+    TooOld {
+        /// `Config::traffic_class`, `f8e4m3`, ...
+        what: &'static str,
         /// The version that introduced it.
         since: Version,
         /// The version that is loaded.
@@ -122,11 +122,11 @@ pub enum Error {
         /// The file that is loaded.
         path: PathBuf,
     },
-    /// A text in [`Config`](super::Config) contains a NUL byte.
-    #[error("Config::{field} must not contain a NUL byte")]
-    ConfigText {
-        /// The field.
-        field: &'static str,
+    /// A text for NCCL contains a NUL byte.
+    #[error("{what} must not contain a NUL byte")]
+    Text {
+        /// `Config::name`, ...
+        what: &'static str,
     },
     /// No such rank.
     #[error(
@@ -137,6 +137,62 @@ pub enum Error {
         rank: usize,
         /// The size that was asked for.
         size: usize,
+    },
+    /// The number of ids does not do.
+    #[error("{count} unique ids for {size} ranks: there must be at least one, and at most one for each rank")]
+    Ids {
+        /// Ids that were given.
+        count: usize,
+        /// Ranks.
+        size: usize,
+    },
+    /// A color that is negative.
+    #[error("color {color}: colors are 0 to 2147483647; ranks that do not take part have none")]
+    Color {
+        /// The color.
+        color: i32,
+    },
+    /// Ranks that cannot be excluded.
+    #[error("cannot exclude {ranks:?} of {size}: {reason}")]
+    Exclude {
+        /// The ranks that were to be excluded.
+        ranks: Vec<usize>,
+        /// The size of the communicator.
+        size: usize,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// A rank that needs a buffer for this operation has passed none.
+    #[error("{operation}: rank {rank} is the root and needs a {buffer}")]
+    MissingBuffer {
+        /// NCCL's function.
+        operation: &'static str,
+        /// Which buffer: `receive buffer`.
+        buffer: &'static str,
+        /// The root.
+        rank: usize,
+    },
+    /// The parts of a buffer, one for each rank, do not fit.
+    #[error("{operation}: the parts of the {buffer}: {reason}")]
+    Parts {
+        /// NCCL's function.
+        operation: &'static str,
+        /// Which buffer: `receive buffer`.
+        buffer: &'static str,
+        /// What does not fit.
+        reason: String,
+    },
+    /// More signals than NCCL counts.
+    #[error("ncclWaitSignal: {count} signals to wait for; between 1 and 2147483647 are possible")]
+    SignalCount {
+        /// Signals that were asked for.
+        count: usize,
+    },
+    /// A call that takes no settings of its own.
+    #[error("{operation} takes no CallConfig: only collectives that are one function of NCCL do")]
+    NoCallConfig {
+        /// NCCL's function.
+        operation: &'static str,
     },
     /// A buffer has the wrong length.
     #[error("{operation}: the {buffer} has {found} elements and needs {needed}")]
@@ -194,11 +250,27 @@ pub enum Error {
         /// NCCL's function.
         operation: &'static str,
     },
+    /// An operator, a window or a registration of another communicator.
+    #[error("{operation}: the {object} was made with another communicator")]
+    WrongCommunicator {
+        /// NCCL's function.
+        operation: &'static str,
+        /// `scaled sum`, `window`, ...
+        object: &'static str,
+    },
     /// Another library than the communicator's.
     #[error("{operation}: the communicator was made with another libnccl than the group")]
     WrongLibrary {
         /// NCCL's function.
         operation: &'static str,
+    },
+    /// The communicator is in a state that does not allow it.
+    #[error("{operation}: the communicator cannot be used: {reason}")]
+    Unusable {
+        /// NCCL's function.
+        operation: &'static str,
+        /// Its state, and what to do.
+        reason: &'static str,
     },
     /// The communicator has been aborted.
     #[error("{operation}: the communicator has been aborted; make a new one")]

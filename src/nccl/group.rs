@@ -5,21 +5,24 @@ use std::marker::PhantomData;
 use std::mem;
 use std::ptr;
 use std::sync::{Arc, MutexGuard};
+use std::time::Duration;
 
 use cudarc::driver::CudaStream;
-use nccl_sys::{ncclDataType_t, ncclRedOp_t, ncclResult_t};
+use nccl_sys::{Nccl, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclSimInfo_t};
 
 use super::abort::State;
-use super::buffer::{Access, DeviceBuffer, DeviceBufferMut};
-use super::collective::{ALL_GATHER, Foreign, Operation};
+use super::buffer::{DeviceBuffer, DeviceBufferMut};
+use super::call::{Accesses, Buffers, Call, Launch, sealed};
+use super::call_config::CallConfig;
 use super::communicator::Communicator;
 use super::cuda;
 use super::error::Error;
 use super::library::Library;
-use crate::ReduceOp;
+use super::operation::Operation;
 
 const START: &str = "ncclGroupStart";
 const END: &str = "ncclGroupEnd";
+const SIMULATE: &str = "ncclGroupSimulateEnd";
 
 type Later = Box<dyn FnOnce()>;
 
@@ -46,33 +49,72 @@ pub(crate) fn after(action: impl FnOnce() + 'static) {
 }
 
 /// Queues operations and launches them as one (`ncclGroupStart`, `ncclGroupEnd`): the way to use several communicators
-/// in one thread, and to make NCCL overlap operations.
+/// in one thread, to send and receive at the same time, and to make NCCL overlap operations.
 ///
 /// Nothing is launched before the closure has returned. When it returns an error or panics, nothing is launched at
 /// all. (NCCL then reports the cancelled operations of *non-blocking* communicators through
 /// [`Communicator::async_error`]; these communicators can only be dropped.) Communicators and buffers stay borrowed
 /// until the group has ended. Dropping another communicator inside the closure takes effect after the group.
 ///
+/// ```no_run
+/// # use collectives::nccl::{self, Communicator, Error, Memory};
+/// # fn example(communicator: &Communicator, mine: &Memory, theirs: &mut Memory) -> Result<(), Error> {
+/// // Every rank sends to its right neighbour and receives from its left one.
+/// let (rank, size) = (communicator.rank(), communicator.size());
+/// let (outgoing, mut incoming) = (mine.slice::<f32>(0, 1024)?, theirs.slice_mut::<f32>(0, 1024)?);
+/// nccl::group(communicator.library(), |group| {
+///     group.on(communicator).send(&outgoing, (rank + 1) % size)?;
+///     group.on(communicator).recv(&mut incoming, (rank + size - 1) % size)
+/// })?;
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
-/// The closure's; [`Error::InsideGroup`] inside another group; [`Error::Nccl`], [`Error::Deadline`] or
-/// [`Error::Aborted`] when the launch fails.
+/// The closure's; [`Error::InsideGroup`] inside another group: see [`Group::nested`]; [`Error::Nccl`],
+/// [`Error::Deadline`] or [`Error::Aborted`] when the launch fails.
 pub fn group<'env, T>(
     library: Library,
     body: impl FnOnce(&Group<'env>) -> Result<T, Error>,
 ) -> Result<T, Error> {
-    let section = Section::start(library)?;
-    let group = Group { library, section, queued: RefCell::new(Queued::default()), environment: PhantomData };
+    let group = Group::start(library)?;
     let value = body(&group)?;
     group.launch()?;
     Ok(value)
 }
 
-/// A group without buffers: for making communicators. Cancelled when the closure fails.
-pub(crate) fn raw<T>(library: Library, body: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+/// As [`group()`], but launches nothing: NCCL only estimates how long the operations would take together
+/// (`ncclGroupSimulateEnd`, NCCL 2.22). No estimate where NCCL has none, on a communicator of one rank for example.
+/// Communicators may connect in it, so all their ranks have to simulate the same. Of blocking communicators only.
+///
+/// # Errors
+/// As [`group()`]; [`Error::MissingSymbol`] before NCCL 2.22.
+pub fn simulate<'env>(
+    library: Library,
+    body: impl FnOnce(&Group<'env>) -> Result<(), Error>,
+) -> Result<Option<Duration>, Error> {
+    let raw = library.raw();
+    if !raw.has(SIMULATE) {
+        // NCCL has no group open: the answer is that the function is missing.
+        let mut info = ncclSimInfo_t::default();
+        // SAFETY: the function is not there, so that nothing is called.
+        unsafe { raw.ncclGroupSimulateEnd(&mut info) }?;
+    }
+    let group = Group::start(library)?;
+    body(&group)?;
+    group.simulate()
+}
+
+/// A group without buffers: for making communicators. Cancelled when the closure fails. NCCL's answer with the value:
+/// ncclSuccess, or ncclInProgress.
+pub(crate) fn raw<T>(
+    library: Library,
+    body: impl FnOnce() -> Result<T, Error>,
+) -> Result<(ncclResult_t, T), Error> {
     let section = Section::start(library)?;
     let value = body()?;
     match section.end() {
-        ncclResult_t::ncclSuccess | ncclResult_t::ncclInProgress => Ok(value),
+        code @ (ncclResult_t::ncclSuccess | ncclResult_t::ncclInProgress) => Ok((code, value)),
         code => Err(library.failure(END, code)),
     }
 }
@@ -97,9 +139,13 @@ impl Section {
 
     /// Ends NCCL's group; what it launched, or that it launched nothing, is the answer.
     fn end(&self) -> ncclResult_t {
-        self.open.set(false);
         // SAFETY: no arguments; closes the group that `start` opened on this thread.
-        let code = unsafe { self.library.raw().ncclGroupEnd() };
+        self.end_by(|raw| unsafe { raw.ncclGroupEnd() })
+    }
+
+    fn end_by(&self, end: impl FnOnce(&Nccl) -> ncclResult_t) -> ncclResult_t {
+        self.open.set(false);
+        let code = end(self.library.raw());
         INSIDE.set(false);
         code
     }
@@ -129,10 +175,35 @@ impl Drop for Section {
     }
 }
 
-/// Takes operations until the closure of [`group`] returns.
+/// A level of NCCL's groups above the first. Ending it launches nothing.
+struct Level(Library);
+
+impl Level {
+    fn start(library: Library) -> Result<Self, Error> {
+        // SAFETY: no arguments; ended on this thread when this object is dropped.
+        let code = unsafe { library.raw().ncclGroupStart() };
+        library.check(START, code)?;
+        Ok(Self(library))
+    }
+}
+
+impl Drop for Level {
+    fn drop(&mut self) {
+        // SAFETY: no arguments; the level was opened by `start` on this thread, and is not the outermost.
+        let code = unsafe { self.0.raw().ncclGroupEnd() };
+        if code != ncclResult_t::ncclSuccess {
+            // The outermost end answers the same.
+            tracing::debug!("{}", self.0.failure(END, code));
+        }
+    }
+}
+
+/// Takes operations until the closure of [`group()`] returns.
 pub struct Group<'env> {
     library: Library,
     queued: RefCell<Queued<'env>>,
+    /// The first error of a nested group.
+    failed: RefCell<Option<Error>>,
     section: Section,
     /// Operations borrow for exactly `'env`, neither longer nor shorter.
     environment: PhantomData<&'env mut &'env ()>,
@@ -142,169 +213,72 @@ pub struct Group<'env> {
 struct Queued<'env> {
     /// Each communicator once, with the guard that keeps other threads from aborting it until the group has ended.
     communicators: Vec<(&'env Communicator, MutexGuard<'env, State>)>,
-    accesses: Vec<Access<'env>>,
+    accesses: Vec<Accesses<'env>>,
     foreign: Vec<(&'env Communicator, Arc<CudaStream>)>,
 }
 
 impl<'env> Group<'env> {
-    /// [`Communicator::all_reduce`] as part of the group.
+    fn start(library: Library) -> Result<Self, Error> {
+        let section = Section::start(library)?;
+        let (queued, failed) = (RefCell::default(), RefCell::default());
+        Ok(Self { library, section, queued, failed, environment: PhantomData })
+    }
+
+    /// The collectives of a communicator, as part of the group.
+    pub fn on<'g>(&'g self, communicator: &'env Communicator) -> Call<'env, &'g Self> {
+        Call::new(communicator, self)
+    }
+
+    /// A group inside this one, which is launched with it: for functions that group operations and may be called inside
+    /// a group or not. When it fails, this whole group is cancelled, even if the error is not passed on.
     ///
     /// # Errors
-    /// As there; [`Error::WrongLibrary`] for a communicator of another libnccl.
-    pub fn all_reduce<S, R>(
-        &self,
-        communicator: &'env Communicator,
-        send: &'env S,
-        receive: &'env mut R,
-        op: ReduceOp,
-    ) -> Result<(), Error>
-    where
-        S: DeviceBuffer + ?Sized,
-        R: DeviceBufferMut<Element = S::Element> + ?Sized,
-    {
-        let operation = communicator.all_reduce_operation::<S::Element>(send.len(), receive.len(), op)?;
-        self.out_of_place(communicator, operation, send, receive)
-    }
-
-    /// [`Communicator::all_reduce_in_place`] as part of the group.
-    ///
-    /// # Errors
-    /// As there; [`Error::WrongLibrary`] for a communicator of another libnccl.
-    pub fn all_reduce_in_place<B>(
-        &self,
-        communicator: &'env Communicator,
-        buffer: &'env mut B,
-        op: ReduceOp,
-    ) -> Result<(), Error>
-    where
-        B: DeviceBufferMut + ?Sized,
-    {
-        let operation = communicator.all_reduce_operation::<B::Element>(buffer.len(), buffer.len(), op)?;
-        self.in_place(communicator, operation, buffer, 0)
-    }
-
-    /// [`Communicator::all_gather`] as part of the group.
-    ///
-    /// # Errors
-    /// As there; [`Error::WrongLibrary`] for a communicator of another libnccl.
-    pub fn all_gather<S, R>(
-        &self,
-        communicator: &'env Communicator,
-        send: &'env S,
-        receive: &'env mut R,
-    ) -> Result<(), Error>
-    where
-        S: DeviceBuffer + ?Sized,
-        R: DeviceBufferMut<Element = S::Element> + ?Sized,
-    {
-        let operation = communicator.all_gather_operation::<S::Element>(send.len(), receive.len())?;
-        self.out_of_place(communicator, operation, send, receive)
-    }
-
-    /// [`Communicator::all_gather_in_place`] as part of the group.
-    ///
-    /// # Errors
-    /// As there; [`Error::WrongLibrary`] for a communicator of another libnccl.
-    pub fn all_gather_in_place<B>(
-        &self,
-        communicator: &'env Communicator,
-        buffer: &'env mut B,
-    ) -> Result<(), Error>
-    where
-        B: DeviceBufferMut + ?Sized,
-    {
-        let part = communicator.part(ALL_GATHER, buffer.len())?;
-        let operation = communicator.all_gather_operation::<B::Element>(part, buffer.len())?;
-        self.in_place(communicator, operation, buffer, communicator.own_part::<B::Element>(part))
-    }
-
-    fn out_of_place<S, R>(
-        &self,
-        communicator: &'env Communicator,
-        operation: Operation,
-        send: &'env S,
-        receive: &'env mut R,
-    ) -> Result<(), Error>
-    where
-        S: DeviceBuffer + ?Sized,
-        R: DeviceBufferMut + ?Sized,
-    {
-        let stream = self.enter(communicator, operation)?;
-        let first = communicator.admit(operation.name, "send buffer", send)?;
-        let second = communicator.admit(operation.name, "receive buffer", receive)?;
-        let (source, target) = (send.read(stream), receive.write(stream));
-        let addresses = (source.address(), target.address());
-        self.keep(communicator, [first, second], [source, target]);
-        self.enqueue(communicator, operation, addresses)
-    }
-
-    fn in_place<B>(
-        &self,
-        communicator: &'env Communicator,
-        operation: Operation,
-        buffer: &'env mut B,
-        offset: u64,
-    ) -> Result<(), Error>
-    where
-        B: DeviceBufferMut + ?Sized,
-    {
-        let stream = self.enter(communicator, operation)?;
-        let foreign = communicator.admit(operation.name, "buffer", buffer)?;
-        let target = buffer.write(stream);
-        let addresses = (target.address() + offset, target.address());
-        self.keep(communicator, [foreign], [target]);
-        self.enqueue(communicator, operation, addresses)
+    /// The closure's.
+    pub fn nested<T>(&self, body: impl FnOnce(&Self) -> Result<T, Error>) -> Result<T, Error> {
+        let level = Level::start(self.library)?;
+        let result = body(self);
+        drop(level);
+        result.inspect_err(|error| {
+            self.failed.borrow_mut().get_or_insert_with(|| error.clone());
+        })
     }
 
     /// Takes the communicator into the group.
-    fn enter(
-        &self,
-        communicator: &'env Communicator,
-        operation: Operation,
-    ) -> Result<&'env CudaStream, Error> {
+    fn enter(&self, communicator: &'env Communicator, operation: &'static str) -> Result<(), Error> {
         if !ptr::eq(communicator.library().raw(), self.library.raw()) {
-            return Err(Error::WrongLibrary { operation: operation.name });
+            return Err(Error::WrongLibrary { operation });
         }
         cuda::bind(&communicator.shared.context)?;
-        cuda::refuse_captured(operation.name, &communicator.stream)?;
+        cuda::refuse_captured(operation, &communicator.stream)?;
         let communicators = &mut self.queued.borrow_mut().communicators;
         if !communicators.iter().any(|(member, _)| ptr::eq(*member, communicator)) {
             let state = communicator.shared.lock();
-            communicator.shared.handle(*state, operation.name)?;
+            communicator.shared.handle(*state, operation)?;
             communicators.push((communicator, state));
         }
-        Ok(&communicator.stream)
+        Ok(())
     }
 
-    /// Keeps the buffers' addresses valid, and remembers whose streams have to wait, until the group has ended.
-    fn keep<const N: usize, const M: usize>(
-        &self,
-        communicator: &'env Communicator,
-        foreign: [Foreign; N],
-        accesses: [Access<'env>; M],
-    ) {
-        let mut queued = self.queued.borrow_mut();
-        queued.foreign.extend(foreign.into_iter().flatten().map(|home| (communicator, home)));
-        queued.accesses.extend(accesses);
-    }
-
-    fn enqueue(
-        &self,
-        communicator: &'env Communicator,
-        operation: Operation,
-        (source, target): (u64, u64),
-    ) -> Result<(), Error> {
-        let shared = &communicator.shared;
-        // `enter` has found it alive, and the guard that it took keeps it so.
-        let handle = shared.handle(State::Alive, operation.name)?;
-        // SAFETY: the addresses are those of checked buffers, borrowed until the group has ended; the handle is alive
-        // and the guard in `queued` keeps other threads out until then, too.
-        let code =
-            unsafe { operation.call(self.library.raw(), source, target, handle, &communicator.stream) };
-        if code == ncclResult_t::ncclInProgress { Ok(()) } else { self.library.check(operation.name, code) }
+    fn simulate(&self) -> Result<Option<Duration>, Error> {
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
+        self.refuse_captured()?;
+        let mut info = ncclSimInfo_t::default();
+        let code = self.section.end_by(|raw| {
+            // SAFETY: closes the group that `start` opened on this thread; writes into one struct of ours.
+            unsafe { raw.ncclGroupSimulateEnd(&mut info) }.unwrap_or(ncclResult_t::ncclInvalidUsage)
+        });
+        let result = self.library.check(SIMULATE, code);
+        result.and(self.release(false))?;
+        // In microseconds; negative where NCCL knows nothing.
+        Ok(Duration::try_from_secs_f64(f64::from(info.estimatedTime) * 1e-6).ok())
     }
 
     fn launch(&self) -> Result<(), Error> {
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
         self.refuse_captured()?;
         let code = self.section.end();
         let launched = match code {
@@ -356,5 +330,34 @@ impl Drop for Group<'_> {
         if let Err(error) = self.release(false) {
             tracing::warn!("cancelling a group: {error}");
         }
+    }
+}
+
+impl<'env> Launch<'env> for &Group<'env> {}
+impl<'env> sealed::Launch<'env> for &Group<'env> {
+    fn launch<S, R>(
+        self,
+        communicator: &'env Communicator,
+        config: Option<&'env CallConfig>,
+        operation: Operation,
+        buffers: Buffers<'env, S, R>,
+    ) -> Result<(), Error>
+    where
+        S: DeviceBuffer + ?Sized,
+        R: DeviceBufferMut + ?Sized,
+    {
+        let name = operation.name;
+        self.enter(communicator, name)?;
+        let (accesses, foreign) = communicator.access(name, buffers)?;
+        let addresses = accesses.addresses(operation.offsets);
+        // Before NCCL sees the operation: whatever it answers, the buffers stay until the group has ended.
+        let mut queued = self.queued.borrow_mut();
+        queued.foreign.extend(foreign.into_iter().flatten().map(|home| (communicator, home)));
+        queued.accesses.push(accesses);
+        drop(queued);
+        // SAFETY: checked buffers, borrowed until the group has ended. `enter` has found the communicator alive, and the
+        // guard in `queued` keeps it so.
+        let code = unsafe { communicator.call_nccl(State::Alive, config, &operation, addresses) }?;
+        if code == ncclResult_t::ncclInProgress { Ok(()) } else { self.library.check(name, code) }
     }
 }

@@ -45,6 +45,15 @@ impl Library {
         self.0.path()
     }
 
+    /// Refuses what the loaded library is too old for.
+    pub(crate) fn require(self, what: &'static str, since: Version) -> Result<(), Error> {
+        let loaded = self.version();
+        if loaded >= since {
+            return Ok(());
+        }
+        Err(Error::TooOld { what, since, loaded, path: self.path().to_owned() })
+    }
+
     /// `Ok` for ncclSuccess, else the error with NCCL's last message.
     pub(crate) fn check(self, operation: &'static str, code: ncclResult_t) -> Result<(), Error> {
         if code == ncclResult_t::ncclSuccess { Ok(()) } else { Err(self.failure(operation, code)) }

@@ -11,6 +11,7 @@ use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, DeviceSlice, SyncOnDro
 use super::buffer::{Access, DeviceBuffer, DeviceBufferMut};
 use super::cuda;
 use super::error::Error;
+use super::group;
 use super::library::Library;
 use crate::Element;
 
@@ -22,11 +23,8 @@ use crate::Element;
 /// a CUDA graph nobody can wait for it: memory that is dropped then is never freed, with a warning.
 #[derive(Debug)]
 pub struct Memory {
-    library: Library,
-    address: CUdeviceptr,
+    allocation: Allocation,
     bytes: usize,
-    stream: Arc<CudaStream>,
-    by_nccl: bool,
 }
 
 impl Memory {
@@ -53,7 +51,8 @@ impl Memory {
             // SAFETY: the right context is current; the memory is zeroed before anything reads it.
             unsafe { result::malloc_sync(room) }.map_err(Error::cuda("cuMemAlloc"))?
         };
-        let memory = Self { library, address, bytes, stream: Arc::clone(stream), by_nccl };
+        let allocation = Allocation { library, address, stream: Arc::clone(stream), by_nccl };
+        let memory = Self { allocation, bytes };
         // SAFETY: the memory was just allocated with at least so many bytes, in the stream's context.
         unsafe { result::memset_d8_async(address, 0, room, stream.cu_stream()) }
             .map_err(Error::cuda("cuMemsetD8Async"))?;
@@ -69,7 +68,7 @@ impl Memory {
     /// The stream in whose order it is used and freed.
     #[must_use]
     pub fn stream(&self) -> &Arc<CudaStream> {
-        &self.stream
+        &self.allocation.stream
     }
 
     /// A view of `len` elements from byte `offset` on, to read.
@@ -78,7 +77,7 @@ impl Memory {
     /// [`Error::View`] when it would reach past the end, or `offset` is no multiple of the element's size.
     pub fn slice<T: Element>(&self, offset: usize, len: usize) -> Result<MemoryView<'_, T>, Error> {
         let address = self.address_of::<T>(offset, len)?;
-        Ok(MemoryView { address, len, stream: &self.stream, elements: PhantomData })
+        Ok(MemoryView { address, len, stream: self.stream(), elements: PhantomData })
     }
 
     /// A view of `len` elements from byte `offset` on, to read and write.
@@ -91,7 +90,7 @@ impl Memory {
         len: usize,
     ) -> Result<MemoryViewMut<'_, T>, Error> {
         let address = self.address_of::<T>(offset, len)?;
-        Ok(MemoryViewMut { address, len, stream: &self.stream, elements: PhantomData })
+        Ok(MemoryViewMut { address, len, stream: self.stream(), elements: PhantomData })
     }
 
     fn address_of<T: Element>(&self, offset: usize, len: usize) -> Result<CUdeviceptr, Error> {
@@ -100,10 +99,26 @@ impl Memory {
         if !offset.is_multiple_of(size) || end.is_none_or(|end| end > self.bytes) {
             return Err(Error::View { offset, len, size, bytes: self.bytes });
         }
-        Ok(self.address + offset as CUdeviceptr)
+        Ok(self.address() + offset as CUdeviceptr)
     }
 
-    fn free(&mut self) -> Result<(), Error> {
+    /// The address of its first byte on the device.
+    pub(crate) fn address(&self) -> CUdeviceptr {
+        self.allocation.address
+    }
+}
+
+/// What there is to free.
+#[derive(Clone, Debug)]
+struct Allocation {
+    library: Library,
+    address: CUdeviceptr,
+    stream: Arc<CudaStream>,
+    by_nccl: bool,
+}
+
+impl Allocation {
+    fn free(&self) -> Result<(), Error> {
         cuda::bind(self.stream.context())?;
         // The stream cannot be waited for while it is captured, and work from before may still use the memory.
         cuda::refuse_captured("ncclMemFree", &self.stream)?;
@@ -121,10 +136,14 @@ impl Memory {
 }
 
 impl Drop for Memory {
+    /// Inside a group after that: a registration of it that was dropped there is taken back then, too.
     fn drop(&mut self) {
-        if let Err(error) = self.free() {
-            tracing::warn!("freeing device memory: {error}");
-        }
+        let allocation = self.allocation.clone();
+        group::after(move || {
+            if let Err(error) = allocation.free() {
+                tracing::warn!("freeing device memory: {error}");
+            }
+        });
     }
 }
 

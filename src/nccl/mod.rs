@@ -35,7 +35,7 @@
 //!     .collect::<Result<Vec<_>, _>>()?;
 //! nccl::group(library, |group| {
 //!     for (communicator, buffer) in communicators.iter().zip(&mut buffers) {
-//!         group.all_reduce_in_place(communicator, buffer, ReduceOp::Sum)?;
+//!         group.on(communicator).all_reduce_in_place(buffer, ReduceOp::Sum)?;
 //!     }
 //!     Ok(())
 //! })?;
@@ -45,26 +45,43 @@
 
 mod abort;
 mod buffer;
+mod call;
+mod call_config;
 mod collective;
 mod communicator;
 mod config;
 pub mod cuda;
 mod error;
+mod graph;
 mod group;
 mod library;
+mod membership;
 mod memory;
+mod operation;
+mod parameters;
 mod pending;
+mod reduction;
+mod suspend;
 mod unique_id;
+mod window;
 
 pub use abort::AbortHandle;
-pub use buffer::{Access, DeviceBuffer, DeviceBufferMut};
+pub use buffer::{Access, DeviceBuffer, DeviceBufferMut, RawBuffer};
+pub use call::{Call, Captured, Launch, Now};
+pub use call_config::CallConfig;
 pub use communicator::Communicator;
 pub use config::Config;
 pub use cuda::device_count;
 pub use error::{Error, Needed, ResultCode};
-pub use group::{Group, group};
+pub use graph::{Capture, Graph};
+pub use group::{Group, group, simulate};
 pub use library::Library;
+pub use membership::{ShrinkMode, SplitKey};
 pub use memory::{Memory, MemoryView, MemoryViewMut};
 pub use nccl_sys::{LoadError, MissingSymbol, Version};
+pub use parameters::{Parameter, ParameterValue};
 pub use pending::Pending;
+pub use reduction::{Reduction, ScaledSum};
+pub use suspend::MemoryStatistics;
 pub use unique_id::UniqueId;
+pub use window::{Registration, Signal, Window, WindowKind, windows};

@@ -1,25 +1,78 @@
 //! A communicator that is still connecting.
 
+use std::mem;
+use std::sync::Arc;
 use std::time::Duration;
 
 use nccl_sys::ncclResult_t;
 
-use super::abort::AbortHandle;
+use super::abort::{AbortHandle, Shared};
 use super::communicator::Communicator;
 use super::error::Error;
 use super::group;
 
-/// A communicator that NCCL is still working on, on a thread of its own. Dropping it aborts the work.
+/// A communicator that NCCL is still working on, on a thread of its own. Dropping it aborts the work, and with it the
+/// communicator that it is made from, where there is one: NCCL cannot abort one without the other.
+///
+/// ```no_run
+/// # use std::{sync::Arc, time::Duration};
+/// # use collectives::nccl::{Communicator, Config, Error, Library, UniqueId};
+/// # fn example(library: Library, stream: &Arc<cudarc::driver::CudaStream>, id: UniqueId) -> Result<(), Error> {
+/// let mut pending = Communicator::init_pending(library, stream, 0, 2, &id, &Config::new())?;
+/// while !pending.poll()? {
+///     // Load data meanwhile ...
+/// }
+/// let communicator = pending.wait(Duration::from_secs(30))?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "dropping it aborts the work"]
 pub struct Pending {
     operation: &'static str,
+    /// Until the new communicator exists.
+    origin: Option<Origin>,
+    /// Whether it is made from another, so that only NCCL knows its rank and size, and whether there is one.
+    derived: bool,
     communicator: Communicator,
 }
 
+/// The communicator that the new one is made from: its progress is the new one's. Dropping it aborts work that is going
+/// on, since NCCL would write the new handle to a place that is gone.
+#[derive(Debug)]
+struct Origin {
+    operation: &'static str,
+    parent: Arc<Shared>,
+    child: Arc<Shared>,
+}
+
+impl Drop for Origin {
+    fn drop(&mut self) {
+        let Self { operation, parent, child } = self;
+        let (operation, parent, child) = (*operation, Arc::clone(parent), Arc::clone(child));
+        group::after(move || {
+            if matches!(finished(&parent, operation), Ok(true)) {
+                return;
+            }
+            if let Err(error) = parent.abort("ncclCommAbort") {
+                tracing::warn!("aborting {operation}: {error}");
+                mem::forget(child);
+            }
+        });
+    }
+}
+
 impl Pending {
+    /// A communicator that is not made from another.
     pub(crate) fn new(operation: &'static str, communicator: Communicator) -> Self {
-        Self { operation, communicator }
+        Self { operation, origin: None, derived: false, communicator }
+    }
+
+    /// One that is.
+    pub(crate) fn derived(operation: &'static str, communicator: Communicator, parent: &Arc<Shared>) -> Self {
+        let (parent, child) = (Arc::clone(parent), Arc::clone(&communicator.shared));
+        let origin = Some(Origin { operation, parent, child });
+        Self { operation, origin, derived: true, communicator }
     }
 
     /// Whether NCCL has finished. Returns at once.
@@ -28,12 +81,14 @@ impl Pending {
     /// When the work has failed: [`Error::Nccl`], or [`Error::Aborted`]. [`Error::InsideGroup`].
     pub fn poll(&mut self) -> Result<bool, Error> {
         group::forbid(self.operation)?;
-        let shared = &self.communicator.shared;
-        match shared.progress(self.operation)? {
-            ncclResult_t::ncclSuccess => Ok(true),
-            ncclResult_t::ncclInProgress => Ok(false),
-            code => Err(shared.library.failure(self.operation, code)),
+        if let Some(origin) = &self.origin {
+            if !finished(&origin.parent, self.operation)? {
+                return Ok(false);
+            }
+            self.origin = None;
         }
+        let shared = &self.communicator.shared;
+        if self.derived && !shared.is_made() { Ok(true) } else { finished(shared, self.operation) }
     }
 
     /// Waits until NCCL has finished, but no longer than `limit`.
@@ -41,14 +96,50 @@ impl Pending {
     /// # Errors
     /// [`Error::Deadline`] when it has not: the work is aborted then. [`Error::Nccl`] when it has failed.
     pub fn wait(self, limit: Duration) -> Result<Communicator, Error> {
-        group::forbid(self.operation)?;
-        self.communicator.shared.settle(self.operation, Some(limit))?;
-        Ok(self.communicator.ready())
+        let operation = self.operation;
+        self.finish(Some(limit))?.ok_or(Error::Aborted { operation })
     }
 
-    /// A handle that ends the work from any thread.
+    /// Waits as long as the configuration allows.
+    pub(crate) fn join(self) -> Result<Communicator, Error> {
+        let operation = self.operation;
+        self.join_part()?.ok_or(Error::Aborted { operation })
+    }
+
+    /// As [`join`](Self::join); nothing where NCCL has made no communicator for this rank.
+    pub(crate) fn join_part(self) -> Result<Option<Communicator>, Error> {
+        let limit = self.communicator.shared.config.limit();
+        self.finish(limit)
+    }
+
+    fn finish(mut self, limit: Option<Duration>) -> Result<Option<Communicator>, Error> {
+        group::forbid(self.operation)?;
+        if let Some(origin) = self.origin.take() {
+            origin.parent.settle(self.operation, limit)?;
+        }
+        let shared = &self.communicator.shared;
+        if self.derived && !shared.is_made() {
+            return Ok(None);
+        }
+        shared.settle(self.operation, limit)?;
+        if self.derived {
+            self.communicator.ready_as_nccl_says().map(Some)
+        } else {
+            Ok(Some(self.communicator.ready()))
+        }
+    }
+
+    /// A handle that ends the work from any thread, and with it the communicator that the new one is made from.
     #[must_use]
     pub fn abort_handle(&self) -> AbortHandle {
-        self.communicator.abort_handle()
+        AbortHandle::new(self.origin.as_ref().map_or(&self.communicator.shared, |origin| &origin.parent))
+    }
+}
+
+fn finished(shared: &Shared, operation: &'static str) -> Result<bool, Error> {
+    match shared.progress(operation)? {
+        ncclResult_t::ncclSuccess => Ok(true),
+        ncclResult_t::ncclInProgress => Ok(false),
+        code => Err(shared.library.failure(operation, code)),
     }
 }

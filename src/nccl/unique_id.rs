@@ -24,7 +24,11 @@ impl UniqueId {
         // SAFETY: writes one id.
         let code = unsafe { library.raw().ncclGetUniqueId(&mut id) };
         library.check("ncclGetUniqueId", code)?;
-        Ok(Self(id.internal.map(|byte| byte.cast_unsigned())))
+        Ok(Self::from_raw(&id))
+    }
+
+    pub(crate) fn from_raw(id: &ncclUniqueId) -> Self {
+        Self(id.internal.map(i8::cast_unsigned))
     }
 
     /// The id that another rank sent.

@@ -62,7 +62,7 @@ fn a_captured_stream_of_a_buffer_does_not_draw_the_communicators_in() {
     fake.set(Knob::Captured, 2);
     refused(communicator.all_reduce_in_place(&mut view, ReduceOp::Sum), "ncclAllReduce");
     refused(
-        group(fake.library(), |group| group.all_reduce_in_place(&communicator, &mut view, ReduceOp::Sum)),
+        group(fake.library(), |group| group.on(&communicator).all_reduce_in_place(&mut view, ReduceOp::Sum)),
         "ncclAllReduce",
     );
     // Neither an event nor a wait: the communicator's stream is as it was.
@@ -88,7 +88,9 @@ fn an_event_of_a_third_captured_stream_draws_the_communicators_in_and_is_noticed
     drop(buffer.device_ptr(&third));
     fake.log();
     refused(
-        group(fake.library(), |group| group.all_reduce_in_place(&communicator, &mut buffer, ReduceOp::Sum)),
+        group(fake.library(), |group| {
+            group.on(&communicator).all_reduce_in_place(&mut buffer, ReduceOp::Sum)
+        }),
         "ncclGroupEnd",
     );
     let log = fake.log();
@@ -104,14 +106,14 @@ fn grouped_operations_are_refused_whenever_the_capture_begins() {
     fake.set(Knob::Captured, 1);
     let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
     refused(
-        group(fake.library(), |group| group.all_reduce_in_place(&communicator, &mut view, ReduceOp::Sum)),
+        group(fake.library(), |group| group.on(&communicator).all_reduce_in_place(&mut view, ReduceOp::Sum)),
         "ncclAllReduce",
     );
     assert_eq!(fake.log(), ["group of 0 cancelled"]);
 
     fake.set(Knob::Captured, 0);
     let result = group(fake.library(), |group| {
-        group.all_reduce_in_place(&communicator, &mut view, ReduceOp::Sum)?;
+        group.on(&communicator).all_reduce_in_place(&mut view, ReduceOp::Sum)?;
         fake.set(Knob::Captured, 1);
         Ok(())
     });
@@ -121,7 +123,7 @@ fn grouped_operations_are_refused_whenever_the_capture_begins() {
     // The next group is as good as new.
     fake.set(Knob::Captured, 0);
     let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
-    group(fake.library(), |group| group.all_reduce_in_place(&communicator, &mut view, ReduceOp::Sum))
+    group(fake.library(), |group| group.on(&communicator).all_reduce_in_place(&mut view, ReduceOp::Sum))
         .unwrap();
     assert_eq!(fake.log(), ["launch all_reduce comm1 m1->m1 count 2 type 7 op 0 s1 device 0"]);
 }

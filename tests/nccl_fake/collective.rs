@@ -76,7 +76,7 @@ fn hole_6_wrong_lengths_are_refused_before_nccl_sees_them() {
     assert_eq!(error(communicator.all_gather(&four, &mut three)), (Needed::Exactly(8), 3));
     assert_eq!(error(communicator.all_gather_in_place(&mut three)), (Needed::MultipleOf(2), 3));
     let refused =
-        group(fake.library(), |group| group.all_reduce(&communicator, &four, &mut three, ReduceOp::Sum));
+        group(fake.library(), |group| group.on(&communicator).all_reduce(&four, &mut three, ReduceOp::Sum));
     assert_eq!(
         refused.unwrap_err().to_string(),
         "ncclAllReduce: the receive buffer has 3 elements and needs exactly 4"
@@ -133,8 +133,9 @@ fn memory_of_a_stream_that_every_thread_has_its_own_of_is_refused() {
     let mut buffer = per_thread.alloc_zeros::<f32>(2).unwrap();
     let result = communicator.all_reduce_in_place(&mut buffer, ReduceOp::Sum);
     assert!(matches!(result, Err(Error::Stream { operation: "ncclAllReduce", .. })));
-    let result =
-        group(fake.library(), |group| group.all_reduce_in_place(&communicator, &mut buffer, ReduceOp::Sum));
+    let result = group(fake.library(), |group| {
+        group.on(&communicator).all_reduce_in_place(&mut buffer, ReduceOp::Sum)
+    });
     assert!(matches!(result, Err(Error::Stream { .. })));
     assert!(!fake.log().iter().any(|line| line.starts_with("launch")));
 }

@@ -115,8 +115,8 @@ fn settings_reach_nccl_and_those_of_newer_versions_are_refused() {
         "{error}"
     );
     let error = init(fake.old_library(), &Config::new().name("ours")).unwrap_err();
-    assert!(matches!(error, Error::ConfigTooNew { field: "name", .. }));
-    assert!(matches!(init(fake.library(), &Config::new().network("a\0b")), Err(Error::ConfigText { .. })));
+    assert!(matches!(error, Error::TooOld { what: "Config::name", .. }));
+    assert!(matches!(init(fake.library(), &Config::new().network("a\0b")), Err(Error::Text { .. })));
     drop(init(fake.old_library(), &Config::new().network("Socket").split_share(true)).unwrap());
 }
 

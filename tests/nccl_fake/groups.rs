@@ -19,7 +19,7 @@ fn a_group_launches_at_its_end_over_all_communicators() {
     let mut views: Vec<_> = memory.iter_mut().map(|memory| memory.slice_mut::<f32>(0, 2).unwrap()).collect();
     let answer = group(fake.library(), |group| {
         for (communicator, view) in communicators.iter().zip(&mut views) {
-            group.all_reduce_in_place(communicator, view, ReduceOp::Sum)?;
+            group.on(communicator).all_reduce_in_place(view, ReduceOp::Sum)?;
         }
         assert_eq!(fake.log(), [""; 0], "nothing is launched inside the group");
         Ok(42)
@@ -42,7 +42,7 @@ fn hole_1_events_of_a_group_come_after_the_launch() {
     let (send, mut receive) = (fake.memory(&other, 64), fake.memory(communicator.stream(), 64));
     let part = send.slice::<f32>(0, 2).unwrap();
     let mut all = receive.slice_mut::<f32>(0, 4).unwrap();
-    group(fake.library(), |group| group.all_gather(&communicator, &part, &mut all)).unwrap();
+    group(fake.library(), |group| group.on(&communicator).all_gather(&part, &mut all)).unwrap();
     assert_eq!(
         fake.log(),
         [
@@ -63,7 +63,7 @@ fn hole_5_an_error_inside_a_group_cancels_it_and_not_the_next() {
     let [first, second] = &mut memory;
     let mut view = first.slice_mut::<f32>(0, 2).unwrap();
     let result: Result<(), Error> = group(fake.library(), |group| {
-        group.all_reduce_in_place(&communicator, &mut view, ReduceOp::Sum)?;
+        group.on(&communicator).all_reduce_in_place(&mut view, ReduceOp::Sum)?;
         Err(Error::Rank { rank: 9, size: 3 })
     });
     assert!(matches!(result, Err(Error::Rank { rank: 9, size: 3 })), "the closure's own error");
@@ -74,15 +74,15 @@ fn hole_5_an_error_inside_a_group_cancels_it_and_not_the_next() {
     let mut view = first.slice_mut::<f32>(0, 2).unwrap();
     let mut other = second.slice_mut::<f32>(0, 2).unwrap();
     let result = group(fake.library(), |group| {
-        let refused = group.all_reduce_in_place(&communicator, &mut view, ReduceOp::Sum);
+        let refused = group.on(&communicator).all_reduce_in_place(&mut view, ReduceOp::Sum);
         assert!(matches!(refused, Err(Error::Nccl { operation: "ncclAllReduce", code: ResultCode(5), .. })));
-        group.all_reduce_in_place(&communicator, &mut other, ReduceOp::Sum)
+        group.on(&communicator).all_reduce_in_place(&mut other, ReduceOp::Sum)
     });
     assert!(matches!(result, Err(Error::Nccl { operation: "ncclGroupEnd", code: ResultCode(5), .. })));
     assert_eq!(fake.log(), ["group of 1 cancelled"]);
 
     let mut view = first.slice_mut::<f32>(0, 2).unwrap();
-    group(fake.library(), |group| group.all_reduce_in_place(&communicator, &mut view, ReduceOp::Sum))
+    group(fake.library(), |group| group.on(&communicator).all_reduce_in_place(&mut view, ReduceOp::Sum))
         .unwrap();
     assert_eq!(fake.log().len(), 1);
     assert!(communicator.async_error().is_ok());
@@ -96,7 +96,7 @@ fn hole_5_a_panic_inside_a_group_cancels_it_and_not_the_next() {
     let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
     let panicked = catch_unwind(AssertUnwindSafe(|| {
         group(fake.library(), |group| -> Result<(), Error> {
-            group.all_reduce_in_place(&communicator, &mut view, ReduceOp::Sum)?;
+            group.on(&communicator).all_reduce_in_place(&mut view, ReduceOp::Sum)?;
             panic!("in the middle of the group");
         })
     }));
@@ -141,8 +141,9 @@ fn a_group_refuses_communicators_of_another_library() {
     let communicator = fake.communicator(&Config::new());
     let mut memory = fake.memory(communicator.stream(), 64);
     let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
-    let result =
-        group(fake.old_library(), |group| group.all_reduce_in_place(&communicator, &mut view, ReduceOp::Sum));
+    let result = group(fake.old_library(), |group| {
+        group.on(&communicator).all_reduce_in_place(&mut view, ReduceOp::Sum)
+    });
     assert!(matches!(result, Err(Error::WrongLibrary { .. })));
     assert_eq!(fake.log(), ["group of 0 cancelled"]);
 }
@@ -154,7 +155,7 @@ fn a_group_in_progress_is_waited_for() {
     let mut memory = fake.memory(communicator.stream(), 64);
     let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
     let result = group(fake.library(), |group| {
-        group.all_reduce_in_place(&communicator, &mut view, ReduceOp::Sum)?;
+        group.on(&communicator).all_reduce_in_place(&mut view, ReduceOp::Sum)?;
         fake.set(Knob::NcclResult, IN_PROGRESS);
         fake.set(Knob::AsyncResult, IN_PROGRESS);
         Ok(())
@@ -172,7 +173,7 @@ fn an_abort_waits_until_the_group_has_ended() {
     let handle = communicator.abort_handle();
     thread::scope(|scope| {
         group(fake.library(), |group| {
-            group.all_reduce_in_place(&communicator, &mut view, ReduceOp::Sum)?;
+            group.on(&communicator).all_reduce_in_place(&mut view, ReduceOp::Sum)?;
             scope.spawn(|| handle.abort().unwrap());
             thread::sleep(Duration::from_millis(50));
             assert_eq!(fake.log(), [""; 0]);

@@ -16,8 +16,8 @@ fn test(
 ) -> Result<(), Error> {
     let (part, mut other) = (a.slice(0..1), b.clone());
     group(library, |group| {
-        group.all_reduce(&communicator, &a, &mut b, Sum)?;
-        group.all_gather(&communicator, &part, &mut other)
+        group.on(&communicator).all_reduce(&a, &mut b, Sum)?;
+        group.on(&communicator).all_gather(&part, &mut other)
     })?;
     communicator.all_reduce(&a, &mut b, Sum)?;
     drop(a);

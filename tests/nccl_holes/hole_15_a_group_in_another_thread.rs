@@ -9,7 +9,7 @@ fn main() {}
 fn test(library: Library, communicator: Communicator, mut a: CudaSlice<f32>) -> Result<(), Error> {
     group(library, |group| {
         std::thread::scope(|scope| {
-            scope.spawn(|| group.all_reduce_in_place(&communicator, &mut a, Sum));
+            scope.spawn(|| group.on(&communicator).all_reduce_in_place(&mut a, Sum));
         });
         Ok(())
     })

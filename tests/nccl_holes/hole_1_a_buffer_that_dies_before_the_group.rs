@@ -9,6 +9,6 @@ fn main() {}
 fn test(library: Library, communicator: Communicator, a: &CudaSlice<f32>) -> Result<(), Error> {
     group(library, |group| {
         let mut b = a.clone();
-        group.all_reduce(&communicator, a, &mut b, Sum)
+        group.on(&communicator).all_reduce(a, &mut b, Sum)
     })
 }

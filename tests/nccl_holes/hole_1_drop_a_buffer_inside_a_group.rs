@@ -8,7 +8,7 @@ fn main() {}
 
 fn test(library: Library, communicator: Communicator, a: CudaSlice<f32>, mut b: CudaSlice<f32>) -> Result<(), Error> {
     group(library, |group| {
-        group.all_reduce(&communicator, &a, &mut b, Sum)?;
+        group.on(&communicator).all_reduce(&a, &mut b, Sum)?;
         drop(a);
         Ok(())
     })

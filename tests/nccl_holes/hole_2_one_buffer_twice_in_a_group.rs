@@ -8,7 +8,7 @@ fn main() {}
 
 fn test(library: Library, communicator: Communicator, mut a: CudaSlice<f32>) -> Result<(), Error> {
     group(library, |group| {
-        group.all_reduce_in_place(&communicator, &mut a, Sum)?;
-        group.all_reduce_in_place(&communicator, &mut a, Sum)
+        group.on(&communicator).all_reduce_in_place(&mut a, Sum)?;
+        group.on(&communicator).all_reduce_in_place(&mut a, Sum)
     })
 }

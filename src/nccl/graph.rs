@@ -1,0 +1,299 @@
+//! CUDA graphs of collectives.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use cudarc::driver::{CudaGraph, CudaStream};
+use nccl_sys::ncclResult_t;
+
+use super::buffer::{DeviceBuffer, DeviceBufferMut};
+use super::call::{Accesses, Buffers, Call, Launch, sealed};
+use super::call_config::CallConfig;
+use super::communicator::Communicator;
+use super::cuda;
+use super::error::Error;
+use super::group;
+use super::library::Library;
+use super::operation::Operation;
+
+const CAPTURE: &str = "capturing collectives into a CUDA graph";
+const LAUNCH: &str = "cuGraphLaunch";
+
+/// Collectives as a CUDA graph, which launches all of them at the cost of one kernel, any number of times. Communicators
+/// and buffers stay borrowed as long as it lives: what lies in them can be seen afterwards.
+///
+/// For graphs that also have kernels and copies of your own, see [`Communicator::captured`].
+///
+/// ```no_run
+/// # use collectives::{ReduceOp, nccl::{Communicator, Error, Graph, Memory}};
+/// # fn example(communicator: &Communicator, memory: &mut Memory) -> Result<(), Error> {
+/// let mut gradients = memory.slice_mut::<f32>(0, 1024)?;
+/// let graph = Graph::capture(communicator.library(), |capture| {
+///     capture.on(communicator).all_reduce_in_place(&mut gradients, ReduceOp::Avg)
+/// })?;
+/// for _ in 0..100 {
+///     graph.launch()?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
+pub struct Graph<'env> {
+    /// One for each stream. Destroyed before what is below.
+    graphs: Vec<CudaGraph>,
+    recorded: Recorded<'env>,
+}
+
+/// Takes collectives for a [`Graph`].
+#[derive(Default)]
+pub struct Capture<'env>(RefCell<Recorded<'env>>);
+
+#[derive(Default)]
+struct Recorded<'env> {
+    steps: Vec<Step<'env>>,
+    /// Each communicator once.
+    communicators: Vec<&'env Communicator>,
+    /// Keep the buffers' addresses valid, and hold back what cudarc would do when the work is queued.
+    accesses: Vec<Accesses<'env>>,
+    foreign: Vec<(&'env Communicator, Arc<CudaStream>)>,
+}
+
+enum Step<'env> {
+    Call {
+        communicator: &'env Communicator,
+        config: Option<&'env CallConfig>,
+        operation: Operation,
+        addresses: (u64, u64),
+    },
+    Group(Vec<Step<'env>>),
+}
+
+impl<'env> Capture<'env> {
+    /// The collectives of a communicator, for the graph.
+    pub fn on<'c>(&'c self, communicator: &'env Communicator) -> Call<'env, &'c Self> {
+        Call::new(communicator, self)
+    }
+
+    /// Collectives that NCCL launches as one, as in a [`group`](super::group()): what several communicators of one thread
+    /// need here, too.
+    ///
+    /// # Errors
+    /// The closure's.
+    pub fn group<T>(&self, body: impl FnOnce(&Self) -> Result<T, Error>) -> Result<T, Error> {
+        let before = std::mem::take(&mut self.0.borrow_mut().steps);
+        let result = body(self);
+        let recorded = &mut self.0.borrow_mut().steps;
+        let grouped = std::mem::replace(recorded, before);
+        recorded.push(Step::Group(grouped));
+        result
+    }
+}
+
+impl<'env> Launch<'env> for &Capture<'env> {}
+impl<'env> sealed::Launch<'env> for &Capture<'env> {
+    fn launch<S, R>(
+        self,
+        communicator: &'env Communicator,
+        config: Option<&'env CallConfig>,
+        operation: Operation,
+        buffers: Buffers<'env, S, R>,
+    ) -> Result<(), Error>
+    where
+        S: DeviceBuffer + ?Sized,
+        R: DeviceBufferMut + ?Sized,
+    {
+        cuda::bind(&communicator.shared.context)?;
+        cuda::refuse_captured(operation.name, &communicator.stream)?;
+        // Streams wait for each other here, before the capture: a graph cannot wait for what is outside it.
+        let (accesses, foreign) = communicator.access(operation.name, buffers)?;
+        let addresses = accesses.addresses(operation.offsets);
+        let mut recorded = self.0.borrow_mut();
+        if !recorded.communicators.iter().any(|&member| ptr::eq(member, communicator)) {
+            recorded.communicators.push(communicator);
+        }
+        recorded.accesses.push(accesses);
+        recorded.foreign.extend(foreign.into_iter().flatten().map(|home| (communicator, home)));
+        recorded.steps.push(Step::Call { communicator, config, operation, addresses });
+        Ok(())
+    }
+}
+
+impl<'env> Graph<'env> {
+    /// Makes a graph of the collectives that the closure calls. Nothing runs before [`launch`](Self::launch). All ranks
+    /// capture the same collectives and launch their graphs as often as each other.
+    ///
+    /// # Errors
+    /// The closure's; [`Error::WrongLibrary`]; [`Error::InsideGroup`]; [`Error::Stream`] when a stream is already being
+    /// captured, or a communicator is non-blocking; [`Error::Nccl`] and [`Error::Cuda`] when the capture fails.
+    pub fn capture(
+        library: Library,
+        body: impl FnOnce(&Capture<'env>) -> Result<(), Error>,
+    ) -> Result<Self, Error> {
+        group::forbid(CAPTURE)?;
+        let capture = Capture::default();
+        body(&capture)?;
+        let recorded = capture.0.into_inner();
+        let known = |communicator: &&Communicator| ptr::eq(communicator.library().raw(), library.raw());
+        if !recorded.communicators.iter().all(known) {
+            return Err(Error::WrongLibrary { operation: CAPTURE });
+        }
+        let streams = recorded.streams();
+        let result = begin(&streams).and_then(|()| run(library, &recorded.steps));
+        // Whatever happened, every capture that has begun must end.
+        let ended: Vec<_> = streams.iter().map(|stream| end(stream)).collect();
+        result?;
+        let graphs = ended.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
+        for communicator in &recorded.communicators {
+            communicator.shared.graphs.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(Self { graphs, recorded })
+    }
+
+    /// Launches all collectives of the graph, each on its communicator's stream. Returns when they are queued.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`]; [`Error::Aborted`] and [`Error::Unusable`]; [`Error::InsideGroup`]; [`Error::Stream`] when a
+    /// stream is being captured.
+    pub fn launch(&self) -> Result<(), Error> {
+        group::forbid(LAUNCH)?;
+        // As long as the guards are held, nobody aborts a communicator that the graph needs.
+        let mut guards = Vec::with_capacity(self.recorded.communicators.len());
+        for communicator in &self.recorded.communicators {
+            let state = communicator.shared.lock();
+            communicator.shared.handle(*state, LAUNCH)?;
+            guards.push(state);
+        }
+        for stream in self.recorded.streams() {
+            cuda::bind(stream.context())?;
+            cuda::refuse_captured(LAUNCH, stream)?;
+        }
+        self.graphs.iter().try_for_each(|graph| graph.launch().map_err(Error::cuda(LAUNCH)))
+    }
+
+    /// cudarc's graphs, one for each stream, for what this type does not offer: to make them parts of others, to see their
+    /// nodes.
+    ///
+    /// # Safety
+    /// They are launched only as long as this object lives and no communicator of it is aborted or suspended, and so are
+    /// graphs that are made of them.
+    #[must_use]
+    pub unsafe fn cuda_graphs(&self) -> &[CudaGraph] {
+        &self.graphs
+    }
+}
+
+impl<'env> Recorded<'env> {
+    /// The communicators' streams, each once.
+    fn streams(&self) -> Vec<&'env Arc<CudaStream>> {
+        let mut streams: Vec<&Arc<CudaStream>> = Vec::new();
+        for communicator in &self.communicators {
+            if !streams.iter().any(|stream| ***stream == *communicator.stream) {
+                streams.push(&communicator.stream);
+            }
+        }
+        streams
+    }
+}
+
+fn begin(streams: &[&Arc<CudaStream>]) -> Result<(), Error> {
+    for stream in streams {
+        cuda::bind(stream.context())?;
+        cuda::refuse_captured(CAPTURE, stream)?;
+    }
+    for stream in streams {
+        // Only NCCL's calls come until the end; what it allocates meanwhile is its own matter.
+        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        stream.begin_capture(mode).map_err(Error::cuda("cuStreamBeginCapture"))?;
+    }
+    Ok(())
+}
+
+/// Ends a capture; nothing where there was none or it is empty.
+fn end(stream: &Arc<CudaStream>) -> Result<Option<CudaGraph>, Error> {
+    let capturing = stream.capture_status().map_err(Error::cuda("cuStreamIsCapturing"))?;
+    if capturing == cudarc::driver::sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE {
+        return Ok(None);
+    }
+    let graph = stream.end_capture(CUgraphInstantiate_flags(0)).map_err(Error::cuda("cuStreamEndCapture"))?;
+    if let Some(graph) = &graph {
+        graph.upload().map_err(Error::cuda("cuGraphUpload"))?;
+    }
+    Ok(graph)
+}
+
+fn run(library: Library, steps: &[Step<'_>]) -> Result<(), Error> {
+    steps.iter().try_for_each(|step| match step {
+        Step::Group(steps) => {
+            let (code, ()) = group::raw(library, || run_grouped(steps))?;
+            if code == ncclResult_t::ncclInProgress { refuse_non_blocking(steps) } else { Ok(()) }
+        }
+        Step::Call { .. } => match call(step)? {
+            ncclResult_t::ncclInProgress => refuse_non_blocking(std::slice::from_ref(step)),
+            _ => Ok(()),
+        },
+    })
+}
+
+fn run_grouped(steps: &[Step<'_>]) -> Result<(), Error> {
+    steps.iter().try_for_each(|step| match step {
+        // A group in a group adds nothing.
+        Step::Group(steps) => run_grouped(steps),
+        Step::Call { .. } => call(step).map(drop),
+    })
+}
+
+fn call(step: &Step<'_>) -> Result<ncclResult_t, Error> {
+    let Step::Call { communicator, config, operation, addresses } = step else {
+        return Ok(ncclResult_t::ncclSuccess);
+    };
+    cuda::bind(&communicator.shared.context)?;
+    let state = communicator.shared.lock();
+    // SAFETY: checked buffers, whose accesses the graph keeps as long as it lives; the guard is held.
+    let code = unsafe { communicator.call_nccl(*state, *config, operation, *addresses) }?;
+    drop(state);
+    if code != ncclResult_t::ncclInProgress {
+        communicator.library().check(operation.name, code)?;
+    }
+    Ok(code)
+}
+
+/// NCCL works on threads of its own for non-blocking communicators, and nobody could end one whose graph hangs: it waits
+/// for the graph. First it has to be done with what it was given.
+fn refuse_non_blocking(steps: &[Step<'_>]) -> Result<(), Error> {
+    for step in steps {
+        match step {
+            Step::Group(steps) => refuse_non_blocking(steps)?,
+            Step::Call { communicator, operation, .. } => {
+                communicator.finish(operation.name, ncclResult_t::ncclInProgress)?;
+            }
+        }
+    }
+    let reason = "communicators of CUDA graphs must be blocking (Config::blocking, NCCL_COMM_BLOCKING)";
+    Err(Error::Stream { operation: CAPTURE, reason })
+}
+
+impl Drop for Graph<'_> {
+    /// The buffers may be used again after the last launch.
+    fn drop(&mut self) {
+        self.graphs.clear();
+        for communicator in &self.recorded.communicators {
+            communicator.shared.graphs.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.recorded.accesses.clear();
+        for (communicator, home) in &self.recorded.foreign {
+            let ordered = cuda::bind(&communicator.shared.context).and_then(|()| communicator.lead(home));
+            if let Err(error) = ordered {
+                tracing::warn!("dropping a graph: {error}");
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Graph<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Graph").field("streams", &self.graphs.len()).finish_non_exhaustive()
+    }
+}

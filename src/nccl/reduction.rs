@@ -1,0 +1,174 @@
+//! Reduction operators: NCCL's own, and sums that scale every rank's input first.
+
+use std::ffi::c_void;
+use std::fmt;
+use std::ptr;
+use std::sync::Arc;
+
+use cudarc::driver::CudaStream;
+use nccl_sys::{ncclRedOp_t, ncclResult_t, ncclScalarResidence_t};
+
+use super::buffer::{Access, DeviceBuffer};
+use super::communicator::Communicator;
+use super::cuda;
+use super::error::{Error, Needed};
+use super::group;
+use super::operation::{raw_op, raw_type};
+use crate::{Element, ReduceOp};
+
+const CREATE: &str = "ncclRedOpCreatePreMulSum";
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// What a reduction of elements of type `T` can use: a [`ReduceOp`], or a [`ScaledSum`] by reference. Sealed.
+pub trait Reduction<'b, T: Element>: sealed::Sealed {
+    /// NCCL's number of the operator, and the memory that it reads while it runs.
+    #[doc(hidden)]
+    fn resolve(self, operation: &'static str, communicator: &Communicator) -> Result<Resolved<'b>, Error>;
+}
+
+/// An operator as NCCL takes it.
+#[doc(hidden)]
+pub struct Resolved<'b> {
+    pub(crate) op: ncclRedOp_t,
+    pub(crate) scalar: Option<&'b dyn Scalar>,
+}
+
+impl sealed::Sealed for ReduceOp {}
+impl<'b, T: Element> Reduction<'b, T> for ReduceOp {
+    #[inline]
+    fn resolve(self, _: &'static str, _: &Communicator) -> Result<Resolved<'b>, Error> {
+        Ok(Resolved { op: raw_op(self), scalar: None })
+    }
+}
+
+/// One element in device memory that an operator reads while it runs: a [`DeviceBuffer`] of any type.
+pub(crate) trait Scalar {
+    fn home(&self) -> &Arc<CudaStream>;
+    fn read_scalar<'a>(&'a self, stream: &'a CudaStream) -> Access<'a>;
+}
+
+impl<B: DeviceBuffer + ?Sized> Scalar for &B {
+    fn home(&self) -> &Arc<CudaStream> {
+        self.stream()
+    }
+
+    fn read_scalar<'a>(&'a self, stream: &'a CudaStream) -> Access<'a> {
+        self.read(stream)
+    }
+}
+
+/// The sum of all ranks' inputs, each multiplied by its rank's scalar first: an average with weights, or gradients
+/// scaled on the way. Made by [`Communicator::scaled_sum`] and [`Communicator::scaled_sum_on_device`], for that
+/// communicator and one element type. All ranks use one; their scalars may differ. NCCL 2.18 or older.
+///
+/// ```no_run
+/// # use collectives::nccl::{Communicator, Error, Memory};
+/// # fn example(communicator: &Communicator, memory: &mut Memory) -> Result<(), Error> {
+/// let mean = communicator.scaled_sum(1.0 / communicator.size() as f32)?;
+/// communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(0, 1024)?, &mean)?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct ScaledSum<'c, T> {
+    communicator: &'c Communicator,
+    op: ncclRedOp_t,
+    scalar: Option<Box<dyn Scalar + 'c>>,
+    element: std::marker::PhantomData<T>,
+}
+
+impl Communicator {
+    /// A sum of inputs that are multiplied by `scalar` first (`ncclRedOpCreatePreMulSum`, `ncclScalarHostImmediate`).
+    ///
+    /// # Errors
+    /// [`Error::InsideGroup`]; [`Error::Nccl`]; [`Error::Aborted`] and [`Error::Unusable`].
+    pub fn scaled_sum<T: Element>(&self, scalar: T) -> Result<ScaledSum<'_, T>, Error> {
+        let mut scalar = scalar;
+        let residence = ncclScalarResidence_t::ncclScalarHostImmediate;
+        let op = self.create_op::<T>(ptr::from_mut(&mut scalar).cast(), residence)?;
+        Ok(ScaledSum { communicator: self, op, scalar: None, element: std::marker::PhantomData })
+    }
+
+    /// As [`scaled_sum`](Self::scaled_sum), with a scalar in device memory that is read whenever a collective with the
+    /// operator runs (`ncclScalarDevice`).
+    ///
+    /// # Errors
+    /// As [`scaled_sum`](Self::scaled_sum); [`Error::Length`] unless the buffer has exactly one element;
+    /// [`Error::WrongDevice`]; [`Error::Stream`].
+    pub fn scaled_sum_on_device<'c, B>(&'c self, scalar: &'c B) -> Result<ScaledSum<'c, B::Element>, Error>
+    where
+        B: DeviceBuffer + ?Sized,
+    {
+        if scalar.len() != 1 {
+            let (needed, found) = (Needed::Exactly(1), scalar.len());
+            return Err(Error::Length { operation: CREATE, buffer: "scalar", needed, found });
+        }
+        group::forbid(CREATE)?;
+        cuda::bind(&self.shared.context)?;
+        let foreign = self.admit(CREATE, "scalar", scalar.stream())?;
+        let access = scalar.read(&self.stream);
+        let residence = ncclScalarResidence_t::ncclScalarDevice;
+        let op = self.create_op::<B::Element>(access.address() as *mut c_void, residence)?;
+        drop(access);
+        if let Some(home) = foreign {
+            self.lead(&home)?;
+        }
+        let scalar = Some(Box::new(scalar) as Box<dyn Scalar + 'c>);
+        Ok(ScaledSum { communicator: self, op, scalar, element: std::marker::PhantomData })
+    }
+
+    fn create_op<T: Element>(
+        &self,
+        scalar: *mut c_void,
+        residence: ncclScalarResidence_t,
+    ) -> Result<ncclRedOp_t, Error> {
+        group::forbid(CREATE)?;
+        cuda::bind(&self.shared.context)?;
+        let state = self.shared.lock();
+        let handle = self.shared.handle(*state, CREATE)?;
+        let mut op = ncclRedOp_t::ncclSum;
+        let data_type = const { raw_type(T::DATA_TYPE) };
+        // SAFETY: the handle is alive and the guard keeps other threads out; the scalar is one element of this type, on
+        // the host for the length of the call or in device memory that the operator borrows; writes one number.
+        let code = unsafe {
+            self.shared.raw().ncclRedOpCreatePreMulSum(&mut op, scalar, data_type, residence, handle)
+        };
+        self.library().check(CREATE, code)?;
+        Ok(op)
+    }
+}
+
+impl<T> sealed::Sealed for &ScaledSum<'_, T> {}
+impl<'b, T: Element> Reduction<'b, T> for &'b ScaledSum<'_, T> {
+    #[inline]
+    fn resolve(self, operation: &'static str, communicator: &Communicator) -> Result<Resolved<'b>, Error> {
+        if !ptr::eq(self.communicator, communicator) {
+            return Err(Error::WrongCommunicator { operation, object: "scaled sum" });
+        }
+        Ok(Resolved { op: self.op, scalar: self.scalar.as_deref().map(|scalar| scalar as &dyn Scalar) })
+    }
+}
+
+impl<T> fmt::Debug for ScaledSum<'_, T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("ScaledSum").field("op", &self.op.0).finish_non_exhaustive()
+    }
+}
+
+impl<T> Drop for ScaledSum<'_, T> {
+    /// `ncclRedOpDestroy`: NCCL has copied the operator into every operation that uses it.
+    fn drop(&mut self) {
+        let (shared, op) = (Arc::clone(&self.communicator.shared), self.op);
+        group::after(move || {
+            let state = shared.lock();
+            let Ok(handle) = shared.existing(*state, "ncclRedOpDestroy") else { return };
+            // SAFETY: the operator belongs to this communicator, which is alive; nobody uses it afterwards.
+            let code = unsafe { shared.raw().ncclRedOpDestroy(op, handle) };
+            if code != ncclResult_t::ncclSuccess {
+                tracing::warn!("{}", shared.library.failure("ncclRedOpDestroy", code));
+            }
+        });
+    }
+}

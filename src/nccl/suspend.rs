@@ -1,0 +1,93 @@
+//! Giving NCCL's device memory back for a while, and how much there is.
+
+use std::ffi::c_int;
+
+use nccl_sys::{NCCL_SUSPEND_MEM, ncclCommMemStat_t};
+
+use super::abort::State;
+use super::communicator::{Communicator, drain};
+use super::error::Error;
+use super::group;
+
+/// Device memory that NCCL has allocated for a communicator, in bytes (`ncclCommMemStats`, NCCL 2.29.7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MemoryStatistics {
+    /// What [`Communicator::suspend`] gives back.
+    pub suspendable: u64,
+    /// What stays allocated.
+    pub persistent: u64,
+    /// All that NCCL tracks.
+    pub total: u64,
+    /// Whether the communicator is suspended.
+    pub suspended: bool,
+}
+
+impl Communicator {
+    /// Waits for the queued work and gives the communicator's device memory back, as far as NCCL can make it again
+    /// (`ncclCommSuspend`, NCCL 2.29.7). Until [`resume`](Self::resume) all operations are refused. All ranks call it.
+    ///
+    /// ```no_run
+    /// # use collectives::nccl::{Communicator, Error};
+    /// # fn example(communicator: &Communicator) -> Result<(), Error> {
+    /// communicator.suspend()?;
+    /// // Another job uses the GPU ...
+    /// communicator.resume()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::MissingSymbol`] before NCCL 2.29.7; [`Error::Nccl`], among others for communicators that share resources;
+    /// [`Error::InsideGroup`]; [`Error::Deadline`]; [`Error::Aborted`] and [`Error::Unusable`].
+    pub fn suspend(&self) -> Result<(), Error> {
+        const OPERATION: &str = "ncclCommSuspend";
+        group::forbid(OPERATION)?;
+        drain(&self.shared, &self.stream)?;
+        self.shared.change(OPERATION, &[State::Alive], State::Suspended, |raw, handle| {
+            // SAFETY: `change` holds the guard, and the handle is alive.
+            Ok(unsafe { raw.ncclCommSuspend(handle, NCCL_SUSPEND_MEM as c_int) }?)
+        })
+    }
+
+    /// Allocates again what [`suspend`](Self::suspend) gave back (`ncclCommResume`, NCCL 2.29.7). All ranks call it.
+    ///
+    /// # Errors
+    /// As [`suspend`](Self::suspend); nothing happens when the communicator is not suspended.
+    pub fn resume(&self) -> Result<(), Error> {
+        self.shared.change(
+            "ncclCommResume",
+            &[State::Suspended, State::Alive],
+            State::Alive,
+            |raw, handle| {
+                // SAFETY: `change` holds the guard, and the handle is alive.
+                Ok(unsafe { raw.ncclCommResume(handle) }?)
+            },
+        )
+    }
+
+    /// How much device memory NCCL has allocated for the communicator.
+    ///
+    /// # Errors
+    /// [`Error::MissingSymbol`] before NCCL 2.29.7; [`Error::Nccl`]; [`Error::InsideGroup`]; [`Error::Aborted`].
+    pub fn memory_statistics(&self) -> Result<MemoryStatistics, Error> {
+        group::forbid("ncclCommMemStats")?;
+        Ok(MemoryStatistics {
+            suspendable: self.statistic(ncclCommMemStat_t::ncclStatGpuMemSuspend)?,
+            persistent: self.statistic(ncclCommMemStat_t::ncclStatGpuMemPersist)?,
+            total: self.statistic(ncclCommMemStat_t::ncclStatGpuMemTotal)?,
+            suspended: self.statistic(ncclCommMemStat_t::ncclStatGpuMemSuspended)? != 0,
+        })
+    }
+
+    fn statistic(&self, which: ncclCommMemStat_t) -> Result<u64, Error> {
+        const OPERATION: &str = "ncclCommMemStats";
+        let state = self.shared.lock();
+        let handle = self.shared.existing(*state, OPERATION)?;
+        let mut value = 0;
+        // SAFETY: the handle is alive and the guard keeps other threads out; writes one number.
+        let code = unsafe { self.shared.raw().ncclCommMemStats(handle, which, &mut value) }?;
+        self.library().check(OPERATION, code)?;
+        Ok(value)
+    }
+}
