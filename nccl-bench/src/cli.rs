@@ -348,6 +348,12 @@ mod tests {
                 "'nonsense' is none of int8, uint8, int32, uint32, int64, uint64, half, float, \
                  double, bfloat16, or all",
             ),
+            (
+                &["allreduce", "-d", "half,f8e4m3"],
+                "'f8e4m3' is not supported yet; write one of int8, uint8, int32, uint32, int64, uint64, half, float, \
+                 double, bfloat16, or all",
+            ),
+            (&["allgather", "-d", "F8E5M2"], "'f8e5m2' is not supported yet; write one of int8"),
             (&["allreduce", "-o", "mean"], "'mean' is none of sum"),
             (&["allreduce", "-b", "1T"], "unit is unknown"),
             (&["allreduce", "-e", "-5"], "it is negative"),
