@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 
 /// The type of a buffer's elements, in the order of `ncclDataType_t`.
@@ -29,11 +30,15 @@ pub enum DataType {
     Float64,
     /// `half::bf16`: bfloat16
     Bfloat16,
+    /// `float8::F8E4M3`: 4 bits of exponent, 3 of fraction, no infinities. NCCL 2.24 or newer.
+    Float8E4M3,
+    /// `float8::F8E5M2`: 5 bits of exponent, 2 of fraction. NCCL 2.24 or newer.
+    Float8E5M2,
 }
 
 impl DataType {
     /// Every type, in NCCL's order.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Int8,
         Self::Uint8,
         Self::Int32,
@@ -44,13 +49,15 @@ impl DataType {
         Self::Float32,
         Self::Float64,
         Self::Bfloat16,
+        Self::Float8E4M3,
+        Self::Float8E5M2,
     ];
 
     /// Bytes of one element.
     #[must_use]
     pub const fn size(self) -> usize {
         match self {
-            Self::Int8 | Self::Uint8 => 1,
+            Self::Int8 | Self::Uint8 | Self::Float8E4M3 | Self::Float8E5M2 => 1,
             Self::Float16 | Self::Bfloat16 => 2,
             Self::Int32 | Self::Uint32 | Self::Float32 => 4,
             Self::Int64 | Self::Uint64 | Self::Float64 => 8,
@@ -71,6 +78,8 @@ impl DataType {
             Self::Float32 => "float",
             Self::Float64 => "double",
             Self::Bfloat16 => "bfloat16",
+            Self::Float8E4M3 => "f8e4m3",
+            Self::Float8E5M2 => "f8e5m2",
         }
     }
 
@@ -88,13 +97,23 @@ impl DataType {
             Self::Float32 => "f32",
             Self::Float64 => "f64",
             Self::Bfloat16 => "bf16",
+            Self::Float8E4M3 => "F8E4M3",
+            Self::Float8E5M2 => "F8E5M2",
         }
     }
 
     /// Whether the type is a floating-point type.
     #[must_use]
     pub const fn is_float(self) -> bool {
-        matches!(self, Self::Float16 | Self::Float32 | Self::Float64 | Self::Bfloat16)
+        matches!(
+            self,
+            Self::Float16
+                | Self::Float32
+                | Self::Float64
+                | Self::Bfloat16
+                | Self::Float8E4M3
+                | Self::Float8E5M2
+        )
     }
 }
 
@@ -211,11 +230,26 @@ elements! {
     f32 => Float32,
     f64 => Float64,
     bf16 => Bfloat16,
+    F8E4M3 => Float8E4M3,
+    F8E5M2 => Float8E5M2,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn eight_bit_floats_have_the_names_of_nccl_tests_and_of_rust() {
+        for (names, data_type) in
+            [(["f8e4m3", "F8E4M3"], DataType::Float8E4M3), (["f8e5m2", "F8E5M2"], DataType::Float8E5M2)]
+        {
+            assert_eq!(names.map(str::parse), [Ok(data_type), Ok(data_type)]);
+            assert_eq!(data_type.to_string(), names[0]);
+            assert_eq!((data_type.size(), data_type.is_float()), (1, true));
+        }
+        let error = "f8".parse::<DataType>().unwrap_err().to_string();
+        assert!(error.ends_with("double, bfloat16, f8e4m3, f8e5m2"), "{error}");
+    }
 
     #[test]
     fn both_names_parse_and_unknown_names_list_the_known_ones() {

@@ -10,7 +10,8 @@ use std::thread;
 use std::time::Duration;
 
 use collectives::fabric::{Algorithm, Collective, Communicator, Error, Options};
-use collectives::{ReduceOp, world};
+use collectives::{Element, ReduceOp, world};
+use float8::{F8E4M3, F8E5M2};
 
 /// The system's allocator, which counts what each thread asks for.
 struct Counting;
@@ -104,6 +105,69 @@ fn every_algorithm_over_every_provider() {
                 });
             }
         }
+    }
+}
+
+/// Ranks 0, 1 and 2 have, in turn over the elements: numbers whose sums are exact, the largest value, a NaN on rank 1.
+fn check_eight_bits<T: Element>(
+    communicator: &mut Communicator,
+    of_bits: fn(u8) -> T,
+    bits: fn(&T) -> u8,
+    inputs: [[u8; 3]; 3],
+    expected: &[(ReduceOp, [u8; 3])],
+) {
+    let rank = communicator.rank();
+    for count in [1, 2, 3, 1000, 30_001] {
+        let vector =
+            |values: [u8; 3]| -> Vec<T> { (0..count).map(|index| of_bits(values[index % 3])).collect() };
+        // The sign of a NaN is not specified.
+        let found = |values: &[T]| -> Vec<u8> {
+            values.iter().map(bits).map(|bits| if bits == 0xff { 0x7f } else { bits }).collect()
+        };
+        let mine = vector(inputs[rank]);
+        for &(op, expected) in expected {
+            let mut reduced = vec![T::default(); count];
+            communicator.all_reduce(&mine, &mut reduced, op).unwrap();
+            let expected: Vec<u8> = (0..count).map(|index| expected[index % 3]).collect();
+            assert!(found(&reduced) == expected, "{} {op} of {count}", T::DATA_TYPE);
+            let mut reduced = mine.clone();
+            communicator.all_reduce_in_place(&mut reduced, op).unwrap();
+            assert!(found(&reduced) == expected, "{} {op} of {count} in place", T::DATA_TYPE);
+        }
+        let mut all = vec![T::default(); 3 * count];
+        communicator.all_gather(&mine, &mut all).unwrap();
+        let expected: Vec<u8> = inputs.into_iter().flat_map(|values| found(&vector(values))).collect();
+        assert!(found(&all) == expected, "{} gather of {count}", T::DATA_TYPE);
+    }
+}
+
+#[test]
+fn floats_of_eight_bits_over_every_provider() {
+    for provider in ["shm", "tcp"] {
+        on_every_rank(3, &over(provider), |communicator| {
+            // 1, 2 and 3; 448, the largest value; 1, NaN and 1.
+            let inputs = [[0x38, 0x7e, 0x38], [0x40, 0x7e, 0x7f], [0x44, 0x7e, 0x38]];
+            let expected = [
+                (ReduceOp::Sum, [0x4c, 0x7e, 0x7f]),
+                (ReduceOp::Prod, [0x4c, 0x7e, 0x7f]),
+                (ReduceOp::Max, [0x44, 0x7e, 0x7f]),
+                (ReduceOp::Min, [0x38, 0x7e, 0x7f]),
+                // 448 is the sum, and the nearest to a third of it is 144 or 160: 149.33 is nearer to 144.
+                (ReduceOp::Avg, [0x40, 0x71, 0x7f]),
+            ];
+            check_eight_bits(communicator, F8E4M3::from_bits, F8E4M3::to_bits, inputs, &expected);
+            // 1, 2 and 3; infinities, which become 57344; 1, NaN and 1.
+            let inputs = [[0x3c, 0x7c, 0x3c], [0x40, 0x7c, 0x7f], [0x42, 0x7c, 0x3c]];
+            let expected = [
+                (ReduceOp::Sum, [0x46, 0x7b, 0x7f]),
+                (ReduceOp::Prod, [0x46, 0x7b, 0x7f]),
+                (ReduceOp::Max, [0x42, 0x7b, 0x7f]),
+                (ReduceOp::Min, [0x3c, 0x7b, 0x7f]),
+                // A third of 57344 is 19114.67, between 16384 and 20480.
+                (ReduceOp::Avg, [0x40, 0x75, 0x7f]),
+            ];
+            check_eight_bits(communicator, F8E5M2::from_bits, F8E5M2::to_bits, inputs, &expected);
+        });
     }
 }
 

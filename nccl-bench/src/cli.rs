@@ -5,6 +5,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use collectives::{DataType, ReduceOp, world};
 
 use crate::collective::Collective;
+use crate::data;
 use crate::size::{Size, Step};
 
 const STYLES: Styles = Styles::styled()
@@ -275,7 +276,18 @@ fn list<T: Copy>(text: &str, all: &[T], one: fn(&str) -> Result<T, String>) -> R
 }
 
 fn data_types(text: &str) -> Result<List<DataType>, String> {
-    list(text, &DataType::ALL, |name| name.parse().map_err(|error| format!("{error}, or all")))
+    list(text, &data::supported_types(), data_type)
+}
+
+fn data_type(name: &str) -> Result<DataType, String> {
+    let supported = data::supported_types();
+    let problem = match name.parse() {
+        Ok(data_type) if supported.contains(&data_type) => return Ok(data_type),
+        Ok(data_type) => format!("'{data_type}' is not supported yet; write one"),
+        Err(_) => format!("'{name}' is none"),
+    };
+    let names: Vec<_> = supported.into_iter().map(DataType::name).collect();
+    Err(format!("{problem} of {}, or all", names.join(", ")))
 }
 
 fn ops(text: &str) -> Result<List<ReduceOp>, String> {
@@ -331,7 +343,17 @@ mod tests {
             (&["allreduce", "-f", "1.5"], "write a whole number from 2 on"),
             (&["allreduce", "-f", "1"], "write 2 or more"),
             (&["allreduce", "-f", "-2"], "write a whole number from 2 on"),
-            (&["allreduce", "-d", "nonsense"], "'nonsense' is none of int8"),
+            (
+                &["allreduce", "-d", "nonsense"],
+                "'nonsense' is none of int8, uint8, int32, uint32, int64, uint64, half, float, \
+                 double, bfloat16, or all",
+            ),
+            (
+                &["allreduce", "-d", "half,f8e4m3"],
+                "'f8e4m3' is not supported yet; write one of int8, uint8, int32, uint32, int64, uint64, half, float, \
+                 double, bfloat16, or all",
+            ),
+            (&["allgather", "-d", "F8E5M2"], "'f8e5m2' is not supported yet; write one of int8"),
             (&["allreduce", "-o", "mean"], "'mean' is none of sum"),
             (&["allreduce", "-b", "1T"], "unit is unknown"),
             (&["allreduce", "-e", "-5"], "it is negative"),
@@ -354,6 +376,16 @@ mod tests {
     fn help_is_not_an_error() {
         let answer = parse(["nccl-bench", "allreduce", "--help"]).unwrap_err();
         assert_eq!(answer.exit_code(), 0);
-        assert!(answer.to_string().contains("mpirun -np 16"));
+        let text = answer.to_string();
+        assert!(text.contains("mpirun -np 16"));
+        let names: Vec<_> = data::supported_types().into_iter().map(DataType::name).collect();
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains(&format!("or all: {} [default: float]", names.join(" "))), "{text}");
+    }
+
+    #[test]
+    fn all_types_are_those_with_test_data() {
+        let settings = parse(["nccl-bench", "allreduce", "-d", "all"]).unwrap();
+        assert_eq!(settings.data_types, DataType::ALL[..10]);
     }
 }

@@ -73,6 +73,8 @@ fn bad_input_is_refused_before_anything_starts() {
         "allreduce -f 1",
         "allreduce -g 99",
         "allreduce -d nonsense",
+        "allreduce -d f8e4m3",
+        "allreduce -d half,f8e5m2",
         "allreduce --stepfacto=r",
         "allreduce -b 1T",
         "allreduce -b -5",

@@ -89,7 +89,7 @@ const RANKS: [u32; 6] = [1, 2, 3, 8, 17, 1025];
 /// Every type and operator, with every number of ranks.
 fn problems(ops: &[Option<ReduceOp>]) -> Vec<Problem> {
     let mut all = Vec::new();
-    for data_type in DataType::ALL {
+    for data_type in data::supported_types() {
         for &op in ops {
             all.extend(RANKS.map(|ranks| Problem { seed: 77, ranks, op, data_type }));
         }
@@ -291,7 +291,7 @@ fn throughput() {
     let mut data = DeviceData::new(&context).unwrap();
     let bytes = 1 << 30;
     let buffer = Buffer::new(&context, 0, bytes);
-    for data_type in DataType::ALL {
+    for data_type in data::supported_types() {
         for op in [None].into_iter().chain(ReduceOp::ALL.map(Some)) {
             let problem = Problem { seed: 77, ranks: 8, op, data_type };
             let count = (bytes / data_type.size()) as u64;

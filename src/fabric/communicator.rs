@@ -34,9 +34,10 @@ pub struct Options {
 ///
 /// Every rank gets the same bits from a reduction, also of floating-point numbers (a NaN's payload aside): its
 /// elements are combined in an order that is the same on all ranks. The order depends on the number of ranks and on
-/// the algorithm, which depends on the size. For results of each operator see [`ReduceOp`]; `f16` and `bf16` are
-/// combined in `f32` and rounded after every combination; of floating-point numbers `max` and `min` give NaN when
-/// there is one, and order `-0 < +0`.
+/// the algorithm, which depends on the size. For results of each operator see [`ReduceOp`]; floating-point numbers of
+/// 16 and 8 bits are combined in `f32` and rounded after every combination; those of 8 bits saturate: what is too
+/// large, an infinity included, becomes the largest finite value, also the sum that an average divides. `max` and
+/// `min` give NaN when there is one, and order `-0 < +0`.
 ///
 /// An operation that fails, or panics, closes the connections of this rank before it returns, since the network
 /// could otherwise write to buffers that are no longer borrowed; operations after that give [`Error::Closed`].

@@ -1,13 +1,15 @@
 //! Element-wise reduction of host buffers.
 //!
 //! - Integers wrap; their average truncates toward zero.
-//! - `f16` and `bf16` are combined in `f32`, and every combination is rounded to nearest even.
+//! - Floats of 16 and 8 bits are combined in `f32`, and every combination is rounded to nearest even.
+//! - What is too large for a float of 8 bits, an infinity included, becomes its largest finite value: so NCCL does.
 //! - Every operator is commutative in its result: `max` and `min` order `-0 < +0`, and a NaN on either side gives
 //!   a NaN (its payload is unspecified). `max` and `min` are associative as well.
 //! - An average is the sum divided once, at the end.
 
 use std::slice;
 
+use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 
 use crate::{DataType, ReduceOp};
@@ -39,6 +41,8 @@ impl Reduction {
             DataType::Float32 => choose::<f32>(op),
             DataType::Float64 => choose::<f64>(op),
             DataType::Bfloat16 => choose::<bf16>(op),
+            DataType::Float8E4M3 => choose::<F8E4M3>(op),
+            DataType::Float8E5M2 => choose::<F8E5M2>(op),
         }
     }
 
@@ -242,6 +246,66 @@ impl Operand for f16 {
         let available = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c");
         available.then_some((f16c::assign::<O> as Assign, f16c::into::<O> as Into))
     }
+}
+
+impl Operand for F8E4M3 {
+    type Wide = f32;
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        widen_eight_bits::<3, 7, 0x7e>(self.to_bits())
+    }
+    #[inline(always)]
+    fn narrow(wide: f32) -> Self {
+        Self::from_bits(narrow_to_eight_bits::<3, 7, 0x7e>(wide))
+    }
+}
+
+impl Operand for F8E5M2 {
+    type Wide = f32;
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        widen_eight_bits::<2, 15, 0x7b>(self.to_bits())
+    }
+    #[inline(always)]
+    fn narrow(wide: f32) -> Self {
+        Self::from_bits(narrow_to_eight_bits::<2, 15, 0x7b>(wide))
+    }
+}
+
+/// A float of 8 bits with so many bits of fraction, its exponents' bias, and the bits of its largest finite value.
+/// Written without branches, as for `f16`.
+#[inline(always)]
+fn widen_eight_bits<const FRACTION: u32, const BIAS: u32, const LARGEST: u32>(bits: u8) -> f32 {
+    let bits = u32::from(bits);
+    let magnitude = (bits & 0x7f) << (23 - FRACTION);
+    // The smallest normal value, as the leading bit that a subnormal value does not have.
+    let leading = (127 - BIAS + 1) << 23;
+    let subnormal = (f32::from_bits(magnitude | leading) - f32::from_bits(leading)).to_bits();
+    let normal = magnitude + ((127 - BIAS) << 23);
+    let finite = if magnitude < 1 << 23 { subnormal } else { normal };
+    let special = magnitude | 0x7f80_0000;
+    let absolute = if bits & 0x7f > LARGEST { special } else { finite };
+    f32::from_bits(absolute | (bits & 0x80) << 24)
+}
+
+/// The inverse, rounded, and never more than the largest finite value.
+#[inline(always)]
+fn narrow_to_eight_bits<const FRACTION: u32, const BIAS: u32, const LARGEST: u32>(wide: f32) -> u8 {
+    /// A NaN of both formats.
+    const NAN: u32 = 0x7f;
+    let dropped = 23 - FRACTION;
+    let smallest_normal = (127 - BIAS + 1) << 23;
+    // Adding it to a value below the smallest normal one moves the value's subnormal bits to the end, rounded.
+    let align = smallest_normal + (dropped << 23);
+    let bits = wide.to_bits();
+    let absolute = bits & 0x7fff_ffff;
+    let subnormal = (f32::from_bits(absolute) + f32::from_bits(align)).to_bits().wrapping_sub(align);
+    let odd = absolute >> dropped & 1;
+    let below_half = (1 << (dropped - 1)) - 1;
+    let normal = absolute.wrapping_sub((127 - BIAS) << 23).wrapping_add(below_half + odd) >> dropped;
+    let rounded = if absolute < smallest_normal { subnormal } else { normal };
+    let number = if wide.is_nan() { NAN } else { rounded.min(LARGEST) };
+    (number | bits >> 24 & 0x80) as u8
 }
 
 trait Operator: 'static {

@@ -24,6 +24,8 @@ pub(crate) const fn raw_type(data_type: DataType) -> ncclDataType_t {
         DataType::Float32 => ncclDataType_t::ncclFloat32,
         DataType::Float64 => ncclDataType_t::ncclFloat64,
         DataType::Bfloat16 => ncclDataType_t::ncclBfloat16,
+        DataType::Float8E4M3 => ncclDataType_t::ncclFloat8e4m3,
+        DataType::Float8E5M2 => ncclDataType_t::ncclFloat8e5m2,
     }
 }
 

@@ -3,6 +3,7 @@
 use collectives::nccl::{Communicator, Config, Error, Memory, Needed, ResultCode, group};
 use collectives::{DataType, Element, ReduceOp};
 use cudarc::driver::{CudaContext, DeviceRepr, ValidAsZeroBits};
+use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 
 use crate::fake::{Fake, Knob};
@@ -36,7 +37,8 @@ fn every_type_and_operator_arrives_as_nccl_numbers_it() {
         })*};
     }
     check!(i8 => 0, u8 => 1, i32 => 2, u32 => 3, i64 => 4, u64 => 5, f16 => 6, f32 => 7, f64 => 8, bf16 => 9);
-    assert_eq!(DataType::ALL.len(), 10);
+    check!(F8E4M3 => 10, F8E5M2 => 11);
+    assert_eq!(DataType::ALL.len(), 12);
 }
 
 #[test]
@@ -245,6 +247,8 @@ fn copies_go_both_ways_through_memory() {
     }
     round_trip(&Fake::new(), &[1.5f32, -2.0, 3.25]);
     round_trip(&Fake::new(), &[7u8, 8]);
+    round_trip(&Fake::new(), &[F8E4M3::from_bits(0x7e), F8E4M3::from_bits(0x81)]);
+    round_trip(&Fake::new(), &[F8E5M2::from_bits(0xfc), F8E5M2::from_bits(1)]);
 }
 
 #[test]

@@ -77,7 +77,8 @@ pub(super) enum FormatTag {
 }
 
 impl FormatTag {
-    /// The format of a type, or `None` for a type that this version has no test data for.
+    /// The format of a type, or `None` for a type that there is no test data for: it cannot be measured, and the
+    /// command line does not offer it ([`supported_types`](super::supported_types)).
     pub(super) const fn of(data_type: DataType) -> Option<Self> {
         Some(match data_type {
             DataType::Int8 | DataType::Uint8 => Self::Int8,

@@ -48,6 +48,12 @@ use format::{Format, FormatTag};
 use recipe::Recipe;
 use value::{Work, dispatch, value_bits};
 
+/// The element types that there is test data for, in NCCL's order: those that can be measured.
+#[must_use]
+pub fn supported_types() -> Vec<DataType> {
+    DataType::ALL.into_iter().filter(|&data_type| FormatTag::of(data_type).is_some()).collect()
+}
+
 /// What is calculated or copied, and which of the many data sets for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Problem {

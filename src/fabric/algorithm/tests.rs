@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::thread;
 
+use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 use proptest::prelude::*;
 
@@ -53,20 +54,22 @@ macro_rules! integer_values {
 }
 
 macro_rules! float_values {
-    ($($type:ty: $from:expr, $to:expr);*) => {$(
+    ($($type:ty: $largest:literal, $from:expr, $to:expr);*) => {$(
         impl Value for $type {
             fn exact(random: u64, op: ReduceOp) -> Self {
                 let small = [1.0, 2.0, -1.0, 0.5][random as usize % 4];
-                $from(if op == ReduceOp::Prod { small } else { (random % 27) as f64 - 13.0 })
+                let whole = (random % (2 * $largest + 1)) as f64 - f64::from($largest);
+                $from(if op == ReduceOp::Prod { small } else { whole })
             }
             fn reduced(values: &[Self], op: ReduceOp) -> Self {
                 let values: Vec<f64> = values.iter().copied().map($to).collect();
+                let sum = $from(values.iter().sum());
                 $from(match op {
-                    ReduceOp::Sum => values.iter().sum(),
+                    ReduceOp::Sum => return sum,
                     ReduceOp::Prod => values.iter().product(),
                     ReduceOp::Max => largest(&values),
                     ReduceOp::Min => smallest(&values),
-                    ReduceOp::Avg => values.iter().sum::<f64>() / values.len() as f64,
+                    ReduceOp::Avg => $to(sum) / values.len() as f64,
                 })
             }
         }
@@ -75,10 +78,12 @@ macro_rules! float_values {
 
 integer_values!(i8, u8, i32, u32, i64, u64);
 float_values! {
-    f32: |value: f64| value as f32, f64::from;
-    f64: |value: f64| value, |value: f64| value;
-    f16: f16::from_f64, f16::to_f64;
-    bf16: bf16::from_f64, bf16::to_f64
+    f32: 13, |value: f64| value as f32, f64::from;
+    f64: 13, |value: f64| value, |value: f64| value;
+    f16: 13, f16::from_f64, f16::to_f64;
+    bf16: 13, bf16::from_f64, bf16::to_f64;
+    F8E4M3: 1, F8E4M3::from_f64, f64::from;
+    F8E5M2: 1, F8E5M2::from_f64, f64::from
 }
 
 /// A random number for an element of a rank's vector.
@@ -183,6 +188,8 @@ macro_rules! for_type {
             DataType::Float32 => $function::<f32>($($argument),*),
             DataType::Float64 => $function::<f64>($($argument),*),
             DataType::Bfloat16 => $function::<bf16>($($argument),*),
+            DataType::Float8E4M3 => $function::<F8E4M3>($($argument),*),
+            DataType::Float8E5M2 => $function::<F8E5M2>($($argument),*),
         }
     };
 }
