@@ -3,6 +3,7 @@
 mod bindings;
 mod cache;
 mod dist;
+mod generated;
 mod host_ratios;
 mod kernels;
 mod ratios;
