@@ -5,6 +5,7 @@
 //! - [`DeviceBuffer`], [`Memory`]: what the collectives work on: cudarc's slices and views, and NCCL's own memory.
 //! - [`group()`]: several operations launched as one.
 //! - [`AbortHandle`]: ends a communicator from another thread.
+//! - [`functions`]: which of NCCL's functions is where.
 //!
 //! # What is checked, and what all ranks must agree on
 //! What one rank's call can check is checked, by types where possible: that its buffers have the right lengths, types
@@ -68,3 +69,10 @@ pub use memory::{Memory, MemoryView, MemoryViewMut};
 pub use nccl_sys::{LoadError, MissingSymbol, Version};
 pub use pending::Pending;
 pub use unique_id::UniqueId;
+
+/// Every function of NCCL's `nccl.h`, the version that brought it, and where it is in this module.
+/// [`nccl_sys::Nccl`] has all of them as raw functions.
+///
+#[doc = include_str!("functions.md")]
+#[cfg(doc)]
+pub mod functions {}
