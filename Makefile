@@ -11,7 +11,7 @@ CARGO ?= cargo
 # mpirun refuses root and more processes than cores unless told that both are meant.
 MPIRUN_ENV := OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 
-.PHONY: help run build test check bindings bench dist packages-run packages-test packages-bench wheels clean
+.PHONY: help run build test newest check bindings bench dist packages-run packages-test packages-bench wheels clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -26,15 +26,20 @@ test: packages-test wheels check ## all tests that need no GPU
 	$(MPIRUN_ENV) $(CARGO) test --workspace --features mpi
 	@echo "all tests passed"
 
+newest: packages-test ## whether NVIDIA's newest wheels have NCCL functions that this repository lacks (asks the package index)
+	$(CARGO) xtask functions --newest
+
 check: ## formatting, lints, documentation, and generated files against their sources
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --features mpi -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --features mpi
 	$(CARGO) xtask bindings --check
+	$(CARGO) xtask functions --check
 	$(CARGO) xtask kernels --check
 
-bindings: packages-test ## generate the bindings and kernels again
+bindings: packages-test ## generate the bindings, the table of functions and the kernels again
 	$(CARGO) xtask bindings
+	$(CARGO) xtask functions
 	$(CARGO) xtask kernels
 
 wheels: packages-test

@@ -5,6 +5,7 @@
 //! - [`DeviceBuffer`], [`Memory`]: what the collectives work on: cudarc's slices and views, and NCCL's own memory.
 //! - [`group()`]: several operations launched as one.
 //! - [`AbortHandle`]: ends a communicator from another thread.
+//! - [`functions`]: which of NCCL's functions is where.
 //!
 //! # What is checked, and what all ranks must agree on
 //! What one rank's call can check is checked, by types where possible: that its buffers have the right lengths, types
@@ -85,3 +86,10 @@ pub use reduction::{Reduction, ScaledSum};
 pub use suspend::MemoryStatistics;
 pub use unique_id::UniqueId;
 pub use window::{Registration, Signal, Window, WindowKind, windows};
+
+/// Every function of NCCL's `nccl.h`, the version that brought it, and where it is in this module.
+/// [`nccl_sys::Nccl`] has all of them as raw functions.
+///
+#[doc = include_str!("functions.md")]
+#[cfg(doc)]
+pub mod functions {}

@@ -69,10 +69,9 @@ impl Communicator {
     pub fn window<'a>(&'a self, memory: &'a mut Memory, kind: WindowKind) -> Result<Window<'a>, Error> {
         group::forbid(WINDOW)?;
         let window = Window::none(self, memory);
-        match window.start(kind)? {
-            ncclResult_t::ncclInProgress => self.shared.settle(WINDOW, self.shared.config.limit())?,
-            code => self.library().check(WINDOW, code)?,
-        }
+        window.start(kind)?;
+        // On a non-blocking communicator NCCL answers ncclSuccess before it is done, too.
+        self.shared.settle(WINDOW, self.shared.config.limit())?;
         Ok(window)
     }
 
@@ -190,12 +189,7 @@ pub fn windows<'a>(
     let windows: Vec<_> =
         memories.into_iter().map(|(communicator, memory)| Window::none(communicator, memory)).collect();
     // NCCL writes the handles when the group ends, or later: until then the windows stay where they are.
-    group::raw(library, || {
-        windows.iter().try_for_each(|window| match window.start(kind)? {
-            ncclResult_t::ncclInProgress => Ok(()),
-            code => library.check(WINDOW, code),
-        })
-    })?;
+    group::raw(library, || windows.iter().try_for_each(|window| window.start(kind)))?;
     for window in &windows {
         let shared = &window.communicator.shared;
         shared.settle(WINDOW, shared.config.limit())?;
@@ -213,16 +207,18 @@ impl<'a> Window<'a> {
     }
 
     /// Calls NCCL, which writes the handle into `self` before the communicator reports success.
-    fn start(&self, kind: WindowKind) -> Result<ncclResult_t, Error> {
+    fn start(&self, kind: WindowKind) -> Result<(), Error> {
         let communicator = self.communicator;
         let flags = kind.flags(communicator.library())?;
         let (address, bytes) = communicator.reachable(WINDOW, self.memory)?;
         let shared = &communicator.shared;
         let state = shared.lock();
         let raw = shared.handle(*state, WINDOW)?;
+        let slot = self.slot.as_ptr();
         // SAFETY: the handle is alive and the guard keeps other threads out; the memory has so many bytes; `self` stays
         // where it is until the callers have waited for NCCL.
-        Ok(unsafe { shared.raw().ncclCommWindowRegister(raw, address, bytes, self.slot.as_ptr(), flags) }?)
+        let code = unsafe { shared.raw().ncclCommWindowRegister(raw, address, bytes, slot, flags) }?;
+        if code == ncclResult_t::ncclInProgress { Ok(()) } else { shared.library.check(WINDOW, code) }
     }
 
     /// Whether NCCL made a window of it. Where the GPUs cannot reach each other's memory it does not, without an error:

