@@ -23,10 +23,10 @@ enum fake_knob {
   FAKE_INIT_RESULT,       /* the next initialisation leaves a communicator behind and answers this code */
   FAKE_ASYNC_RESULT,      /* ncclCommGetAsyncError reports this code */
   FAKE_CALL_MILLIS,       /* every operation stays inside NCCL for so long */
-  FAKE_CAPTURED,          /* the stream of this number is being captured; -1: one that the default stream is ordered with */
+  FAKE_CAPTURED,          /* the stream of this number is captured; -1: one that the default stream is ordered with */
   FAKE_MANAGEMENT_RESULT, /* the next call that is no operation answers this code; ncclInProgress: and goes on */
   FAKE_SPLIT_SIZE,        /* communicators that are split off have so many ranks; 0: all */
-  FAKE_HANG,              /* so many operations from now on, or graphs with operations, do not end before they are aborted */
+  FAKE_HANG,              /* so many operations from now on, also of graphs, do not end before they are aborted */
   FAKE_NO_WINDOWS,        /* windows and registrations are not supported: their handles are null */
   FAKE_SIMULATED_MICROS,  /* what ncclGroupSimulateEnd estimates */
   FAKE_KNOBS

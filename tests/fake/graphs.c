@@ -68,6 +68,7 @@ int fake_capture(intptr_t stream, struct fake_owner *owner, const void *from, co
   else if (answer == 1) {
     struct node *node = &graph->nodes[graph->count++];
     *node = (struct node){.owner = owner, .blocks = {fake_block(from), fake_block(to)}};
+    if (node->blocks[0] == node->blocks[1]) node->blocks[1] = 0;
     snprintf(node->line, sizeof node->line, "%s", line);
     if (owner) owner->graphs++;
     captured->work++;
@@ -149,8 +150,10 @@ int cuGraphUpload(intptr_t executable, intptr_t stream) {
 }
 static void repeat(const struct node *node, intptr_t stream) {
   if (node->owner && node->owner->dead) fake_log("BUG: a graph uses a communicator that is gone");
-  for (int i = 0; i < 2; i++)
-    if (node->blocks[i] && !memory_is_live(node->blocks[i])) fake_log("BUG: a graph uses m%d after it was freed", node->blocks[i]);
+  for (int i = 0; i < 2; i++) {
+    int block = node->blocks[i];
+    if (block && !memory_is_live(block)) fake_log("BUG: a graph uses m%d after it was freed", block);
+  }
   fake_log("launch %s", node->line);
   if (node->owner && fake_count_down(FAKE_HANG)) fake_hang(stream, node->owner);
 }

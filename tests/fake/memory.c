@@ -12,9 +12,13 @@ static struct block {
 } blocks[256];
 static int allocations;
 
-void memory_reset(void) { allocations = 0; }
+/* What a test has left behind is forgotten. */
+void memory_reset(void) {
+  memset(blocks, 0, sizeof blocks);
+  allocations = 0;
+}
 
-/* Under the lock. Blocks do not touch, since the allocator keeps its own data between them: so the end of one is its. */
+/* Under the lock. Blocks do not touch: the allocator keeps its own data between them. So the end of one is its. */
 static struct block *find(const void *address) {
   const char *wanted = address;
   for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) {
@@ -74,7 +78,7 @@ void fake_free(void *memory, int by_nccl, const char *call) {
   if (!block || block->start != memory) fake_log("BUG: %s of %s, which is no block", call, fake_address(memory));
   else {
     if (block->by_nccl != by_nccl) fake_log("BUG: %s of m%d, which is of another kind", call, block->name);
-    if (block->pins) fake_log("BUG: m%d freed while it is registered, in a window, or an operator's scalar", block->name);
+    if (block->pins) fake_log("BUG: m%d freed while registered, in a window, or an operator's scalar", block->name);
     block->start = NULL;
     free(memory);
   }

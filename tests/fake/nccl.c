@@ -231,7 +231,8 @@ static int operate(const struct operation *operation) {
   if (code) return code;
   char line[FAKE_LINE];
   snprintf(line, sizeof line, "%s comm%d %s->%s count %zu type %d op %d", operation->what, comm->name,
-           fake_address(operation->from), fake_address(operation->to), operation->count, operation->type, operation->op);
+           fake_address(operation->from), fake_address(operation->to), operation->count, operation->type,
+           operation->op);
   if (operation->role) append(line, " %s %d", operation->role, operation->other);
   append(line, " s%d device %d", operation->stream ? (int)(operation->stream - 0x1000) : 0, fake_device());
   if (operation->with_settings) code = describe(line, operation->settings);
@@ -281,8 +282,8 @@ COLLECTIVE(Scatter, ROOT, .what = "scatter", .op = -1, AT_ROOT, .reads = ALL_AT_
 #endif
 
 int ncclSend(const void *from, size_t count, int type, int peer, struct comm *comm, intptr_t stream) {
-  return operate(&(struct operation){.what = "send", .from = from, .count = count, .type = type, .op = -1, .role = "peer",
-                                     .other = peer, .comm = comm, .stream = stream, .reads = ONE});
+  return operate(&(struct operation){.what = "send", .from = from, .count = count, .type = type, .op = -1,
+                                     .role = "peer", .other = peer, .comm = comm, .stream = stream, .reads = ONE});
 }
 int ncclRecv(void *to, size_t count, int type, int peer, struct comm *comm, intptr_t stream) {
   return operate(&(struct operation){.what = "recv", .to = to, .count = count, .type = type, .op = -1, .role = "peer",

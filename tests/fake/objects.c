@@ -98,7 +98,8 @@ int ncclCommRegister(struct comm *comm, void *start, size_t bytes, struct object
   int code = begin(comm, "ncclCommRegister", ACTIVE);
   if (code) return code;
   *handle = fake_get(FAKE_NO_WINDOWS) ? NULL : make(REGISTRATION, comm, start, bytes);
-  fake_log("register comm%d %s bytes %zu as %s", comm->name, fake_address(start), bytes, *handle ? name(*handle) : "nothing");
+  fake_log("register comm%d %s bytes %zu as %s", comm->name, fake_address(start), bytes,
+           *handle ? name(*handle) : "nothing");
   leave(comm);
   return SUCCESS;
 }
@@ -108,7 +109,7 @@ int ncclCommDeregister(struct comm *comm, struct object *handle) {
 #endif
 
 #if FAKE_VERSION >= 22700
-/* Where the communicator is non-blocking, the handle comes when its ncclCommGetAsyncError says that the work is done. */
+/* Of a non-blocking communicator the handle comes when its ncclCommGetAsyncError says that the work is done. */
 int ncclCommWindowRegister(struct comm *comm, void *start, size_t bytes, struct object **window, int flags) {
   int code = begin(comm, "ncclCommWindowRegister", ACTIVE);
   if (code) return code;
@@ -173,8 +174,8 @@ int ncclPutSignal(const void *from, size_t count, int type, int peer, struct obj
   if (!good(window, WINDOW, comm, "put")) return leave(comm), refuse(INVALID_ARGUMENT, "no window");
   if (offset + bytes > window->bytes) fake_log("BUG: put of %zu bytes at %s+%zu", bytes, name(window), offset);
   char line[FAKE_LINE];
-  snprintf(line, sizeof line, "put comm%d %s->%s+%zu count %zu type %d peer %d signal %d context %d flags %u", comm->name,
-           fake_address(from), name(window), offset, count, type, peer, signal, context, flags);
+  snprintf(line, sizeof line, "put comm%d %s->%s+%zu count %zu type %d peer %d signal %d context %d flags %u",
+           comm->name, fake_address(from), name(window), offset, count, type, peer, signal, context, flags);
   return one_sided(comm, line, from, window->start, stream);
 }
 int ncclSignal(int peer, int signal, int context, unsigned flags, struct comm *comm, intptr_t stream) {
@@ -182,7 +183,8 @@ int ncclSignal(int peer, int signal, int context, unsigned flags, struct comm *c
   if (code) return code;
   if (!peer_exists(comm, peer)) return leave(comm), refuse(INVALID_ARGUMENT, "no peer");
   char line[FAKE_LINE];
-  snprintf(line, sizeof line, "signal comm%d peer %d signal %d context %d flags %u", comm->name, peer, signal, context, flags);
+  snprintf(line, sizeof line, "signal comm%d peer %d signal %d context %d flags %u", comm->name, peer, signal, context,
+           flags);
   return one_sided(comm, line, NULL, NULL, stream);
 }
 struct wait { int times, peer, signal, context; };
@@ -193,9 +195,10 @@ int ncclWaitSignal(int count, struct wait *waits, struct comm *comm, intptr_t st
   char line[FAKE_LINE];
   snprintf(line, sizeof line, "wait_signals comm%d", comm->name);
   for (int i = 0; !code && i < count; i++) {
-    if (waits[i].times <= 0 || !peer_exists(comm, waits[i].peer)) code = refuse(INVALID_ARGUMENT, "no signal or no peer");
-    append(line, "%s %d times peer %d signal %d context %d", i ? "," : "", waits[i].times, waits[i].peer, waits[i].signal,
-           waits[i].context);
+    const struct wait *wait = &waits[i];
+    if (wait->times <= 0 || !peer_exists(comm, wait->peer)) code = refuse(INVALID_ARGUMENT, "no signal or no peer");
+    append(line, "%s %d times peer %d signal %d context %d", i ? "," : "", wait->times, wait->peer, wait->signal,
+           wait->context);
   }
   if (code) return leave(comm), code;
   return one_sided(comm, line, NULL, NULL, stream);
@@ -226,8 +229,10 @@ int ncclRedOpCreatePreMulSum(int *op, void *scalar, int type, int residence, str
   if (made) {
     made->type = type;
     *op = made->name;
-    for (size_t i = 0; host && i < type_size(type); i++) sprintf(text + 2 * i, "%02x", ((const unsigned char *)scalar)[i]);
-    fake_log("scaled_sum comm%d type %d scalar %s as %s", comm->name, type, host ? text : fake_address(scalar), name(made));
+    const unsigned char *bytes = scalar;
+    for (size_t i = 0; host && i < type_size(type); i++) sprintf(text + 2 * i, "%02x", bytes[i]);
+    fake_log("scaled_sum comm%d type %d scalar %s as %s", comm->name, type, host ? text : fake_address(scalar),
+             name(made));
   }
   leave(comm);
   return SUCCESS;

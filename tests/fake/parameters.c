@@ -1,4 +1,4 @@
-/* Parameters of the fake NCCL, and its encryption. As in NCCL each has one type, and the getters of others refuse it. */
+/* Parameters and encryption of the fake NCCL. As in NCCL each has one type, and the getters of others refuse it. */
 #include "library.h"
 
 #include <stdio.h>
