@@ -1,91 +1,42 @@
 /* The part of the CUDA driver API that cudarc and the safe layer use. Memory is the host's. Handles are small numbers:
- * the log calls the first stream s1, the first event e1, the primary context of device 0 c0. */
-#include "fake.h"
+ * the log calls the first stream s1, the first event e1. */
+#include "cuda.h"
 
-#include <pthread.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
-enum { DEVICES = 4, NOT_READY = 600, ILLEGAL_ADDRESS = 700, CAPTURE_IMPLICIT = 906, ATTRIBUTE_MEMORY_POOLS = 115, EXTRA_CONTEXT = 100 };
+enum { DEVICES = 4, ATTRIBUTE_MEMORY_POOLS = 115, EXTRA_CONTEXT = 100, HANG_SECONDS = 20 };
 
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static char text[1 << 16];
-static size_t length;
-static int knobs[FAKE_KNOBS];
-static intptr_t streams, events, allocations;
+static struct stream streams[STREAMS];
+static struct event events[EVENTS];
+static int stream_count, event_count;
 /* What the capture of FAKE_CAPTURED has drawn in: an event recorded on a captured stream, a stream that waits for it. */
 static intptr_t captured_event, captured_stream;
-static struct { void *memory; int name; } blocks[256];
+static pthread_cond_t released = PTHREAD_COND_INITIALIZER;
 static _Thread_local intptr_t current;
 
-static void append(const char *format, va_list arguments) {
-  if (length < sizeof text - 256) {
-    length += (size_t)vsnprintf(text + length, 250, format, arguments);
-    text[length++] = '\n';
-    text[length] = 0;
-  }
-}
-
-void fake_log(const char *format, ...) {
-  va_list arguments;
-  va_start(arguments, format);
-  pthread_mutex_lock(&mutex);
-  append(format, arguments);
-  pthread_mutex_unlock(&mutex);
-  va_end(arguments);
-}
-
-int fake_get(int knob) {
-  pthread_mutex_lock(&mutex);
-  int value = knobs[knob];
-  pthread_mutex_unlock(&mutex);
-  return value;
-}
-
-int fake_take(int knob) {
-  pthread_mutex_lock(&mutex);
-  int value = knobs[knob];
-  knobs[knob] = 0;
-  pthread_mutex_unlock(&mutex);
-  return value;
-}
-
-/* For the tests: the log since the last call, into a buffer of 64 KiB. */
-void fake_read(char *into) {
-  pthread_mutex_lock(&mutex);
-  memcpy(into, text, length);
-  into[length] = 0;
-  length = 0;
-  pthread_mutex_unlock(&mutex);
-}
-
-/* For the tests: sets a knob. */
-void fake_set(int knob, int value) {
-  pthread_mutex_lock(&mutex);
-  knobs[knob] = value;
-  if (knob == FAKE_CAPTURED) captured_event = captured_stream = 0;
-  pthread_mutex_unlock(&mutex);
-}
-
-/* For the tests: as freshly loaded, for the calling thread. */
-void fake_cuda_reset(void) {
-  pthread_mutex_lock(&mutex);
-  memset(knobs, 0, sizeof knobs);
-  streams = events = allocations = 0;
-  captured_event = captured_stream = 0;
-  length = 0;
+void streams_reset(void) {
+  memset(streams, 0, sizeof streams);
+  memset(events, 0, sizeof events);
+  stream_count = event_count = 0;
   current = 0;
-  pthread_mutex_unlock(&mutex);
+  captured_reset();
 }
+void captured_reset(void) { captured_event = captured_stream = 0; }
 
-/* The device whose context is current, -1 without one. */
 int fake_device(void) { return current ? (int)((current - 1) % EXTRA_CONTEXT) : -1; }
 
-int cuInit(unsigned flags) { return flags ? 1 : 0; }
+int stream_number(intptr_t stream) { return stream > 0x1000 ? (int)(stream - 0x1000) % STREAMS : 0; }
+struct stream *stream_of(intptr_t stream) { return &streams[stream_number(stream)]; }
+struct event *event_of(intptr_t event) { return &events[(event - 0x2000) % EVENTS]; }
+const char *fake_stream(intptr_t stream) {
+  static _Thread_local char name[24];
+  snprintf(name, sizeof name, stream ? "s%d" : "default", (int)(stream - 0x1000));
+  return name;
+}
+
+int cuInit(unsigned flags) { return flags ? INVALID_VALUE : 0; }
 int cuDriverGetVersion(int *version) { return *version = 12000, 0; }
 int cuDeviceGetCount(int *count) { return *count = DEVICES, 0; }
 int cuDeviceGet(int *device, int ordinal) {
@@ -115,134 +66,145 @@ int cuCtxCreate_v3(intptr_t *context, void *parameters, int count, unsigned flag
 int cuCtxDestroy_v2(intptr_t context) { return context == 0; }
 int cuCtxGetCurrent(intptr_t *context) { return *context = current, 0; }
 int cuCtxSetCurrent(intptr_t context) { return current = context, 0; }
-int cuCtxSynchronize(void) { return 0; }
 
 int cuStreamCreate(intptr_t *stream, unsigned flags) {
   (void)flags;
-  pthread_mutex_lock(&mutex);
-  *stream = 0x1000 + ++streams;
-  pthread_mutex_unlock(&mutex);
+  fake_lock();
+  *stream = 0x1000 + ++stream_count;
+  *stream_of(*stream) = (struct stream){.device = fake_device()};
+  fake_unlock();
   return 0;
 }
-int cuStreamDestroy_v2(intptr_t stream) { return stream == 0; }
+int cuStreamDestroy_v2(intptr_t stream) {
+  fake_lock();
+  if (stream_of(stream)->capture) fake_log("BUG: %s destroyed while it is captured", fake_stream(stream));
+  fake_unlock();
+  return stream == 0;
+}
+
+void fake_hang(intptr_t stream, const struct fake_owner *owner) {
+  fake_lock();
+  if (!stream_of(stream)->hung) stream_of(stream)->hung = owner;
+  fake_unlock();
+}
+void fake_release(const struct fake_owner *owner) {
+  fake_lock();
+  for (int i = 0; i < STREAMS; i++)
+    if (streams[i].hung == owner) streams[i].hung = NULL;
+  for (int i = 0; i < EVENTS; i++)
+    if (events[i].hung == owner) events[i].hung = NULL;
+  pthread_cond_broadcast(&released);
+  fake_unlock();
+}
+/* Waits, under the lock, until the stream no longer hangs. */
+static void wait_for(struct stream *stream) {
+  struct timespec limit;
+  clock_gettime(CLOCK_REALTIME, &limit);
+  limit.tv_sec += HANG_SECONDS;
+  while (stream->hung && !pthread_cond_timedwait(&released, &fake_mutex, &limit)) {
+  }
+  if (stream->hung) fake_log("BUG: waited %d s for an operation that nobody aborts", HANG_SECONDS);
+}
+
+/* Querying and waiting for a captured stream is not allowed, and invalidates the capture. */
+static int refused(intptr_t stream, const char *call) {
+  int capture = stream_of(stream)->capture;
+  if (capture) capture_invalidate(capture, call);
+  return capture ? CAPTURE_UNSUPPORTED : 0;
+}
 int cuStreamQuery(intptr_t stream) {
-  (void)stream;
-  pthread_mutex_lock(&mutex);
-  int busy = knobs[FAKE_STREAM_BUSY] != 0;
-  knobs[FAKE_STREAM_BUSY] -= busy;
-  pthread_mutex_unlock(&mutex);
-  return busy ? NOT_READY : 0;
-}
-static const char *stream_name(intptr_t stream) {
-  static _Thread_local char name[24];
-  snprintf(name, sizeof name, stream ? "s%d" : "default", (int)(stream - 0x1000));
-  return name;
-}
-static int captured(intptr_t stream) {
-  return knobs[FAKE_CAPTURED] > 0 && (stream == 0x1000 + knobs[FAKE_CAPTURED] || stream == captured_stream);
-}
-int cuStreamIsCapturing(intptr_t stream, int *status) {
-  pthread_mutex_lock(&mutex);
-  int implicit = !stream && knobs[FAKE_CAPTURED] < 0;
-  *status = captured(stream);
-  pthread_mutex_unlock(&mutex);
-  return implicit ? CAPTURE_IMPLICIT : 0;
+  fake_lock();
+  int code = refused(stream, "cuStreamQuery");
+  if (!code && (fake_count_down(FAKE_STREAM_BUSY) || stream_of(stream)->hung)) code = NOT_READY;
+  fake_unlock();
+  return code;
 }
 int cuStreamSynchronize(intptr_t stream) {
-  fake_log("synchronize %s", stream_name(stream));
-  return 0;
+  fake_lock();
+  int code = refused(stream, "cuStreamSynchronize");
+  if (!code) {
+    fake_log("synchronize %s", fake_stream(stream));
+    wait_for(stream_of(stream));
+  }
+  fake_unlock();
+  return code;
 }
-int cuStreamWaitEvent(intptr_t stream, intptr_t event, unsigned flags) {
-  (void)flags;
-  pthread_mutex_lock(&mutex);
-  if (captured_event && event == captured_event) captured_stream = stream;
-  pthread_mutex_unlock(&mutex);
-  fake_log("%s waits e%d", stream_name(stream), (int)(event - 0x2000));
-  return 0;
+int cuCtxSynchronize(void) {
+  fake_lock();
+  int code = capture_refuses_context(fake_device(), "cuCtxSynchronize");
+  for (int i = 0; !code && i <= stream_count; i++)
+    if (streams[i].device == fake_device()) wait_for(&streams[i]);
+  fake_unlock();
+  return code;
 }
+
+/* Whether FAKE_CAPTURED says that the stream is captured. Under the lock. */
+static int captured(intptr_t stream) {
+  int knob = fake_get(FAKE_CAPTURED);
+  return knob > 0 && (stream == 0x1000 + knob || stream == captured_stream);
+}
+int cuStreamIsCapturing(intptr_t stream, int *status) {
+  fake_lock();
+  int implicit = !stream && fake_get(FAKE_CAPTURED) < 0;
+  *status = captured(stream) ? 1 : capture_state(stream_of(stream)->capture);
+  fake_unlock();
+  return implicit ? CAPTURE_IMPLICIT : 0;
+}
+
 int cuEventCreate(intptr_t *event, unsigned flags) {
   (void)flags;
-  pthread_mutex_lock(&mutex);
-  *event = 0x2000 + ++events;
-  pthread_mutex_unlock(&mutex);
+  fake_lock();
+  *event = 0x2000 + ++event_count;
+  *event_of(*event) = (struct event){0};
+  fake_unlock();
   return 0;
 }
 int cuEventDestroy_v2(intptr_t event) { return event == 0; }
 int cuEventRecord(intptr_t event, intptr_t stream) {
-  pthread_mutex_lock(&mutex);
-  int fails = knobs[FAKE_EVENT_FAILS] == 1;
-  knobs[FAKE_EVENT_FAILS] -= knobs[FAKE_EVENT_FAILS] > 0;
-  if (!fails && captured(stream)) captured_event = event;
-  pthread_mutex_unlock(&mutex);
-  if (fails) return ILLEGAL_ADDRESS;
-  fake_log("e%d records %s", (int)(event - 0x2000), stream_name(stream));
-  return 0;
+  fake_lock();
+  int fails = fake_get(FAKE_EVENT_FAILS) == 1;
+  fake_count_down(FAKE_EVENT_FAILS);
+  const struct stream *from = stream_of(stream);
+  int code = fails ? ILLEGAL_ADDRESS : capture_state(from->capture) == 2 ? CAPTURE_INVALIDATED : 0;
+  if (!code) {
+    *event_of(event) = (struct event){stream_number(stream), from->capture, from->work, from->hung};
+    if (captured(stream)) captured_event = event;
+    fake_log("e%d records %s", (int)(event - 0x2000), fake_stream(stream));
+  }
+  fake_unlock();
+  return code;
 }
 
-/* The name of the block that an address lies in, for the log; 0 for none. */
-int fake_block(const void *address) {
-  int name = 0;
-  pthread_mutex_lock(&mutex);
-  for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
-    if (blocks[i].memory == address) name = blocks[i].name;
-  pthread_mutex_unlock(&mutex);
-  return name;
+/* A wait in the terms of captures: work of a capture may only depend on work of the same one. */
+static int depend(struct stream *stream, const struct event *event) {
+  if (capture_state(stream->capture) == 2) return CAPTURE_INVALIDATED;
+  if (!stream->capture && event->capture) {
+    if (!capture_state(event->capture)) return CAPTURED_EVENT;
+    *stream = (struct stream){.device = stream->device, .capture = event->capture};
+  } else if (stream->capture != event->capture) {
+    int merge = capture_state(event->capture);
+    capture_invalidate(stream->capture, merge ? "an event of another capture" : "an event from outside");
+    return merge ? CAPTURE_MERGE : CAPTURE_ISOLATION;
+  }
+  if (stream->capture) {
+    stream->work++;
+    streams[event->stream].joined = event->work;
+  }
+  return 0;
 }
-void *fake_allocate(size_t bytes) {
-  void *memory = malloc(bytes ? bytes : 1);
-  pthread_mutex_lock(&mutex);
-  for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
-    if (!blocks[i].memory) {
-      blocks[i].memory = memory;
-      blocks[i].name = (int)++allocations;
-      break;
-    }
-  pthread_mutex_unlock(&mutex);
-  return memory;
-}
-void fake_free(void *memory) {
-  pthread_mutex_lock(&mutex);
-  for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
-    if (blocks[i].memory == memory) blocks[i].memory = NULL;
-  pthread_mutex_unlock(&mutex);
-  free(memory);
+int cuStreamWaitEvent(intptr_t stream, intptr_t event, unsigned flags) {
+  (void)flags;
+  fake_lock();
+  if (captured_event && event == captured_event) captured_stream = stream;
+  int code = depend(stream_of(stream), event_of(event));
+  if (!code) {
+    fake_log("%s waits e%d", fake_stream(stream), (int)(event - 0x2000));
+    if (event_of(event)->hung) fake_hang(stream, event_of(event)->hung);
+  }
+  fake_unlock();
+  return code;
 }
 
-int cuMemAlloc_v2(uintptr_t *address, size_t bytes) {
-  *address = (uintptr_t)fake_allocate(bytes);
-  fake_log("cuMemAlloc m%d", fake_block((void *)*address));
-  return 0;
-}
-int cuMemFree_v2(uintptr_t address) {
-  fake_log("cuMemFree m%d", fake_block((void *)address));
-  fake_free((void *)address);
-  return 0;
-}
-int cuMemAllocAsync(uintptr_t *address, size_t bytes, intptr_t stream) {
-  (void)stream;
-  *address = (uintptr_t)fake_allocate(bytes);
-  return 0;
-}
-int cuMemFreeAsync(uintptr_t address, intptr_t stream) {
-  fake_log("free m%d on %s", fake_block((void *)address), stream_name(stream));
-  fake_free((void *)address);
-  return 0;
-}
-int cuMemsetD8Async(uintptr_t address, unsigned char value, size_t bytes, intptr_t stream) {
-  (void)stream;
-  memset((void *)address, value, bytes);
-  return 0;
-}
-int cuMemcpyHtoDAsync_v2(uintptr_t to, const void *from, size_t bytes, intptr_t stream) {
-  (void)stream;
-  memcpy((void *)to, from, bytes);
-  return 0;
-}
-int cuMemcpyDtoHAsync_v2(void *to, uintptr_t from, size_t bytes, intptr_t stream) {
-  (void)stream;
-  memcpy(to, (void *)from, bytes);
-  return 0;
-}
 int cuGetErrorName(int code, const char **name) {
   (void)code;
   return *name = "FAKE_ERROR", 0;

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_int};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use collectives::nccl::{Communicator, Config, Library, LoadError, Memory, UniqueId};
@@ -20,38 +20,57 @@ pub(crate) enum Knob {
     AsyncResult,
     CallMillis,
     Captured,
+    ManagementResult,
+    SplitSize,
+    Hang,
+    NoWindows,
+    SimulatedMicros,
 }
 
 struct Loaded {
     cuda: Object,
-    nccl: Object,
+    /// The fakes of NCCL that could be loaded.
+    nccl: Vec<Object>,
     newest: &'static Nccl,
+    middle: &'static Nccl,
     old: &'static Nccl,
     broken: LoadError,
     ancient: LoadError,
 }
 
-fn compile(folder: &Path, source: &str, output: &str, flags: &[&str]) {
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake");
-    let status = Command::new("cc")
-        .args(["-std=c11", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"])
+const CUDA: &[&str] = &["log.c", "cuda.c", "memory.c", "graphs.c"];
+const NCCL: &[&str] = &["nccl.c", "communicators.c", "objects.c", "parameters.c"];
+
+/// Starts the compiler. Wait for it.
+fn compile(folder: &Path, sources: &[&str], output: &str, flags: &[&str]) -> Child {
+    Command::new("cc")
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake"))
+        .args(["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread"])
+        // The fakes of NCCL have the same names in them, and each shall use its own.
+        .arg("-Wl,-Bsymbolic")
         .args(flags)
-        .arg(sources.join(source))
+        .args(sources)
         .arg("-o")
         .arg(folder.join(output))
-        .status()
-        .expect("a C compiler, for this test");
-    assert!(status.success(), "{source} does not compile");
+        .spawn()
+        .expect("a C compiler, for this test")
 }
 
 fn load() -> Loaded {
     let folder = tempfile::tempdir().unwrap();
-    // cudarc asks for libcuda.so and gets the library of that soname that is loaded already.
-    compile(folder.path(), "cuda.c", "cuda.so", &["-Wl,-soname,libcuda.so"]);
-    compile(folder.path(), "nccl.c", "new.so", &["-DFAKE_VERSION=23203"]);
-    compile(folder.path(), "nccl.c", "old.so", &["-DFAKE_VERSION=21803", "-DFAKE_OLD"]);
-    compile(folder.path(), "nccl.c", "broken.so", &["-DFAKE_VERSION=21803", "-DFAKE_BROKEN"]);
-    compile(folder.path(), "nccl.c", "ancient.so", &["-DFAKE_VERSION=21403"]);
+    let nccl = |output, flags: &[&str]| compile(folder.path(), NCCL, output, flags);
+    let compilers = [
+        // cudarc asks for libcuda.so and gets the library of that soname that is loaded already.
+        compile(folder.path(), CUDA, "cuda.so", &["-Wl,-soname,libcuda.so"]),
+        nccl("new.so", &["-DFAKE_VERSION=23203"]),
+        nccl("middle.so", &["-DFAKE_VERSION=22809"]),
+        nccl("old.so", &["-DFAKE_VERSION=21803"]),
+        nccl("broken.so", &["-DFAKE_VERSION=21803", "-DncclCommSplit=not_there"]),
+        nccl("ancient.so", &["-DFAKE_VERSION=21403"]),
+    ];
+    for mut compiler in compilers {
+        assert!(compiler.wait().unwrap().success(), "a fake does not compile");
+    }
     // SAFETY: our own libraries.
     unsafe {
         let open = |name: &str| Object::open(Some(folder.path().join(name)), RTLD_NOW | RTLD_GLOBAL).unwrap();
@@ -60,10 +79,11 @@ fn load() -> Loaded {
         let leak = |nccl: Nccl| -> &'static Nccl { Box::leak(Box::new(nccl)) };
         Loaded {
             newest: leak(nccl("new.so").unwrap()),
+            middle: leak(nccl("middle.so").unwrap()),
             old: leak(nccl("old.so").unwrap()),
             broken: nccl("broken.so").unwrap_err(),
             ancient: nccl("ancient.so").unwrap_err(),
-            nccl: open("new.so"),
+            nccl: ["new.so", "middle.so", "old.so"].map(open).into(),
             cuda,
         }
     }
@@ -81,10 +101,12 @@ impl Fake {
         static ALONE: Mutex<()> = Mutex::new(());
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let fake = Self { loaded: LOADED.get_or_init(load), _alone: alone };
-        // SAFETY: functions of our own library, of this signature.
+        // SAFETY: functions of our own libraries, of this signature.
         unsafe {
             fake.loaded.cuda.get::<extern "C" fn()>(b"fake_cuda_reset").unwrap()();
-            fake.loaded.nccl.get::<extern "C" fn()>(b"fake_nccl_reset").unwrap()();
+            for nccl in &fake.loaded.nccl {
+                nccl.get::<extern "C" fn()>(b"fake_nccl_reset").unwrap()();
+            }
         }
         fake
     }
@@ -92,6 +114,11 @@ impl Fake {
     /// NCCL 2.32.3.
     pub(crate) fn library(&self) -> Library {
         Library::from_raw(self.loaded.newest)
+    }
+
+    /// NCCL 2.28.9, without anything newer.
+    pub(crate) fn library_2_28(&self) -> Library {
+        Library::from_raw(self.loaded.middle)
     }
 
     /// NCCL 2.18.3, without anything newer.
@@ -115,8 +142,16 @@ impl Fake {
         set(knob as c_int, value);
     }
 
-    /// What happened since the last call.
+    /// What happened since the last call. Fails when a fake saw a mistake.
     pub(crate) fn log(&self) -> Vec<String> {
+        let lines = self.log_with_bugs();
+        let bug = lines.iter().find(|line| line.contains("BUG") || line.contains("INSIDE A GROUP"));
+        assert_eq!(bug, None, "{lines:#?}");
+        lines
+    }
+
+    /// The same, for tests of the fakes.
+    pub(crate) fn log_with_bugs(&self) -> Vec<String> {
         let mut text = vec![0; 1 << 16];
         // SAFETY: a function of our own library, of this signature, which writes at most 64 KiB and a NUL.
         let text = unsafe {
@@ -124,10 +159,7 @@ impl Fake {
             read(text.as_mut_ptr());
             CStr::from_ptr(text.as_ptr())
         };
-        let lines: Vec<String> = text.to_str().unwrap().lines().map(str::to_owned).collect();
-        let bug = lines.iter().find(|line| line.contains("BUG") || line.contains("INSIDE A GROUP"));
-        assert_eq!(bug, None, "{lines:#?}");
-        lines
+        text.to_str().unwrap().lines().map(str::to_owned).collect()
     }
 
     /// A new stream on a device.

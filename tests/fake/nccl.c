@@ -1,81 +1,119 @@
-/* An NCCL that queues, launches and frees nothing but says so in the log. Built with -DFAKE_VERSION=22809; with
- * -DFAKE_OLD it lacks what came after 2.18, with -DFAKE_BROKEN also ncclCommSplit. */
-#include "fake.h"
+/* An NCCL that queues, launches and frees nothing but says so in the log. This file: versions, errors, groups and
+ * operations. */
+#include "library.h"
 
-#include <stddef.h>
-#include <stdint.h>
+#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-enum { SUCCESS = 0, INVALID_ARGUMENT = 4, INVALID_USAGE = 5, IN_PROGRESS = 7, QUEUE = 64 };
+enum { QUEUE = 256 };
 
-struct id { char bytes[128]; };
-/* The first fields of NCCL's configuration, which every version has in these places. */
-struct config { size_t size; unsigned magic, version; int blocking, cluster, min_ctas, max_ctas; const char *network; };
-struct comm { int name, rank, size, device, blocking, dead; };
+/* NCCL's settings of one operation. */
+struct settings {
+  size_t size;
+  unsigned magic, version;
+  const void *extensions;
+  int min_ctas, max_ctas, nvls_ctas, cluster;
+  const char *algorithm;
+  int forced, policy;
+  uint64_t tag;
+  intptr_t event;
+};
 
-int fake_device(void);
-int fake_block(const void *address);
-void *fake_allocate(size_t bytes);
-void fake_free(void *memory);
-
-static int communicators;
 static char last_error[1024];
-static _Thread_local int depth, group_error, queued;
-static _Thread_local char queue[QUEUE][200];
+static _Thread_local int depth, group_error, queued, held;
+static _Thread_local struct {
+  char line[FAKE_LINE];
+  struct comm *comm;
+  const void *from, *to;
+  intptr_t stream;
+} queue[QUEUE];
+static _Thread_local struct comm *holding[QUEUE];
 
 /* For the tests: names start again. */
-void fake_nccl_reset(void) { communicators = 0; }
-
-static void explain(const char *words) { snprintf(last_error, sizeof last_error, "%s", words); }
-
-/* Communicators are never freed, so that use after the end is seen here and not by chance. */
-static int usable(struct comm *comm, const char *call) {
-  if (comm->dead) fake_log("BUG: %s on dead communicator %d", call, comm->name);
-  return !comm->dead;
+void fake_nccl_reset(void) {
+  communicators_reset();
+  objects_reset();
 }
 
 int ncclGetVersion(int *version) { return *version = FAKE_VERSION, SUCCESS; }
 const char *ncclGetErrorString(int code) { return code == INVALID_ARGUMENT ? "invalid argument" : "fake words"; }
 const char *ncclGetLastError(struct comm *comm) { return (void)comm, last_error; }
-int ncclGetUniqueId(struct id *id) {
-  memset(id, 0, sizeof *id);
-  memcpy(id->bytes, "fake id", 8);
+
+int refuse(int code, const char *words) {
+  fake_lock();
+  snprintf(last_error, sizeof last_error, "%s", words);
+  fake_unlock();
+  if (depth) group_error = code;
+  return code;
+}
+
+/* Groups. */
+
+int in_group(void) { return depth > 0; }
+void hold(struct comm *comm) {
+  if (comm->held) return;
+  if (held == QUEUE) {
+    fake_log("BUG: too many communicators in a group for the fake");
+    return;
+  }
+  comm->held = 1;
+  holding[held++] = comm;
+}
+static void let_go(void) {
+  for (int i = 0; i < held; i++) {
+    holding[i]->held = holding[i]->managed = 0;
+    leave(holding[i]);
+  }
+  held = 0;
+}
+
+/* Launches, or puts into the graph that captures the stream. */
+static int launch(struct comm *comm, const char *line, const void *from, const void *to, intptr_t stream) {
+  int captured = fake_capture(stream, &comm->owner, from, to, line);
+  if (captured < 0) return refuse(UNHANDLED_CUDA_ERROR, "the capture is invalid");
+  if (captured) return SUCCESS;
+  fake_log("launch %s", line);
+  if (fake_count_down(FAKE_HANG)) fake_hang(stream, &comm->owner);
   return SUCCESS;
 }
 
-int ncclCommInitRankConfig(struct comm **out, int size, struct id id, int rank, struct config *config) {
-  if (memcmp(id.bytes, "fake id", 8) || config->magic != 0xcafebeef) return INVALID_ARGUMENT;
-  struct comm *comm = calloc(1, sizeof *comm);
-  *comm = (struct comm){++communicators, rank, size, fake_device(), config->blocking != 0, 0};
-  *out = comm;
-  fake_log("init comm%d rank %d/%d device %d%s%s%s", comm->name, rank, size, comm->device,
-           comm->blocking ? "" : " non-blocking", config->network ? " over " : "",
-           config->network ? config->network : "");
-  int result = fake_take(FAKE_INIT_RESULT);
-  if (result) {
-    explain("the fake was told to fail");
-    if (depth) group_error = result;
-    return result;
+int submit(struct comm *comm, const char *line, const void *from, const void *to, intptr_t stream) {
+  int result = fake_take(FAKE_NCCL_RESULT);
+  if (result && (depth || result != IN_PROGRESS)) return refuse(result, "the fake was told to fail");
+  if (!depth) {
+    comm->busy = result == IN_PROGRESS;
+    int code = launch(comm, line, from, to, stream);
+    return code ? code : result;
   }
-  return comm->blocking || depth ? SUCCESS : fake_get(FAKE_ASYNC_RESULT);
-}
-int ncclCommGetAsyncError(struct comm *comm, int *code) {
-  if (!comm) return INVALID_ARGUMENT;
-  usable(comm, "ncclCommGetAsyncError");
-  return *code = fake_get(FAKE_ASYNC_RESULT), SUCCESS;
-}
-static int end(struct comm *comm, const char *call) {
-  if (!comm) return SUCCESS;
-  if (!usable(comm, call)) return INVALID_ARGUMENT;
-  fake_log("%s comm%d%s", call, comm->name, depth ? " INSIDE A GROUP" : "");
-  comm->dead = 1;
+  if (queued == QUEUE) return fake_log("BUG: too many operations in a group for the fake"), INVALID_USAGE;
+  hold(comm);
+  queue[queued].comm = comm;
+  queue[queued].from = from;
+  queue[queued].to = to;
+  queue[queued].stream = stream;
+  snprintf(queue[queued++].line, FAKE_LINE, "%s", line);
   return SUCCESS;
 }
-int ncclCommAbort(struct comm *comm) { return end(comm, "abort"); }
-int ncclCommDestroy(struct comm *comm) { return end(comm, "destroy"); }
+
+/* The queue is dropped because of an error. */
+static int cancel(int error, int operations) {
+  for (int i = 0; i < held; i++) break_promises(holding[i]);
+  fake_log("group of %d cancelled", operations);
+  let_go();
+  return error;
+}
+/* What was begun in the group and is no operation: NCCL goes on with it in the background. */
+static int finish_group(int result) {
+  for (int i = 0; i < held; i++) {
+    if (result == IN_PROGRESS) holding[i]->busy = 1;
+    int code = holding[i]->managed ? settle(holding[i]) : SUCCESS;
+    if (code) result = code;
+  }
+  let_go();
+  return result;
+}
 
 int ncclGroupStart(void) { return depth++, SUCCESS; }
 int ncclGroupEnd(void) {
@@ -83,81 +121,171 @@ int ncclGroupEnd(void) {
   if (--depth) return SUCCESS;
   int error = group_error, operations = queued;
   group_error = queued = 0;
-  if (error) {
-    fake_log("group of %d cancelled", operations);
-    return error;
-  }
-  for (int i = 0; i < operations; i++) fake_log("launch %s", queue[i]);
-  return operations ? fake_take(FAKE_NCCL_RESULT) : SUCCESS;
+  if (error) return cancel(error, operations);
+  for (int i = 0; i < operations && !error; i++)
+    error = launch(queue[i].comm, queue[i].line, queue[i].from, queue[i].to, queue[i].stream);
+  if (!error && operations) error = fake_take(FAKE_NCCL_RESULT);
+  return finish_group(error);
 }
 
-/* An operation: queued inside a group, else launched. */
-static int operation(const char *what, const void *from, const void *to, size_t count, int type, int op,
-                     struct comm *comm, intptr_t stream) {
-  if (!comm) {
-    explain("the communicator is null");
-    if (depth) group_error = INVALID_ARGUMENT;
-    return INVALID_ARGUMENT;
-  }
-  if (!usable(comm, what)) return INVALID_ARGUMENT;
+#if FAKE_VERSION >= 22200
+struct simulation {
+  size_t size;
+  unsigned magic, version;
+  float micros;
+};
+int ncclGroupSimulateEnd(struct simulation *simulation) {
+  if (depth == 0) return INVALID_USAGE;
+  if (--depth) return SUCCESS;
+  int error = group_error, operations = queued;
+  group_error = queued = 0;
+  if (!error && simulation && simulation->magic != 0x74685283) error = INVALID_ARGUMENT;
+  if (error) return cancel(error, operations);
+  fake_log("simulate %d operations", operations);
+  if (simulation) simulation->micros = (float)fake_get(FAKE_SIMULATED_MICROS);
+  return finish_group(SUCCESS);
+}
+#endif
+
+/* Operations. */
+
+size_t type_size(int type) {
+  static const size_t sizes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
+  return type >= 0 && type < 12 ? sizes[type] : 0;
+}
+
+/* How much of a buffer an operation uses: counts of elements, on every rank or on the root alone. */
+enum extent { NEITHER, ONE, ALL, ONE_AT_ROOT, ALL_AT_ROOT };
+
+struct operation {
+  const char *what;
+  const void *from;
+  void *to;
+  size_t count;
+  int type, op;
+  const char *role; /* of the other rank: its root or peer */
+  int other;
+  struct comm *comm;
+  intptr_t stream;
+  enum extent reads, writes;
+  const struct settings *settings;
+  int with_settings;
+};
+
+static void check_extent(const struct operation *operation, const void *address, enum extent extent) {
+  const struct comm *comm = operation->comm;
+  if (extent == NEITHER || (extent >= ONE_AT_ROOT && operation->other != comm->rank)) return;
+  size_t counts = extent == ALL || extent == ALL_AT_ROOT ? (size_t)comm->size : 1;
+  size_t bytes = operation->count * counts * type_size(operation->type);
+  if (bytes > fake_room(address))
+    fake_log("BUG: %s comm%d uses %zu bytes at %s, which has %zu", operation->what, comm->name, bytes,
+             fake_address(address), fake_room(address));
+}
+
+void append(char *line, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  size_t length = strlen(line);
+  vsnprintf(line + length, FAKE_LINE - length, format, arguments);
+  va_end(arguments);
+}
+
+/* The settings that are set, in the log's words. */
+static int describe(char *line, const struct settings *settings) {
+  if (!settings) return append(line, " without settings"), SUCCESS;
+  if (settings->magic != (unsigned)MAGIC || settings->size != sizeof *settings) return INVALID_ARGUMENT;
+  append(line, " with settings");
+  const struct { const char *name; int value; } numbers[] = {
+    {"min_ctas", settings->min_ctas}, {"max_ctas", settings->max_ctas}, {"nvls_ctas", settings->nvls_ctas},
+    {"cluster", settings->cluster},   {"policy", settings->policy},
+  };
+  for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+    if (numbers[i].value != UNDEFINED) append(line, " %s %d", numbers[i].name, numbers[i].value);
+  if (settings->algorithm) append(line, " algorithm %s", settings->algorithm);
+  if (settings->forced != 1) append(line, " forced %d", settings->forced);
+  if (settings->tag) append(line, " tag %llu", (unsigned long long)settings->tag);
+  if (settings->event) append(line, " event e%d", (int)(settings->event - 0x2000));
+  return SUCCESS;
+}
+
+static void stay(void) {
   int millis = fake_get(FAKE_CALL_MILLIS);
-  if (millis) {
-    struct timespec time = {0, millis * 1000000L};
-    nanosleep(&time, NULL);
-    fake_log("leaving NCCL");
-  }
-  char source[24], line[200];
-  if (fake_block(from)) snprintf(source, sizeof source, "m%d", fake_block(from));
-  else snprintf(source, sizeof source, "m%d+%d", fake_block(to), (int)((const char *)from - (const char *)to));
-  snprintf(line, sizeof line, "%s comm%d %s->m%d count %zu type %d op %d s%d device %d", what, comm->name, source,
-           fake_block(to), count, type, op, stream ? (int)(stream - 0x1000) : 0, fake_device());
-  if (depth) {
-    int result = fake_take(FAKE_NCCL_RESULT);
-    if (result) return explain("the fake was told to fail"), group_error = result;
-    memcpy(queue[queued++ % QUEUE], line, sizeof line);
-    return SUCCESS;
-  }
-  int result = fake_take(FAKE_NCCL_RESULT);
-  if (result && result != IN_PROGRESS) return explain("the fake was told to fail"), result;
-  fake_log("launch %s", line);
-  return result;
-}
-int ncclAllReduce(const void *from, void *to, size_t count, int type, int op, struct comm *comm, intptr_t stream) {
-  return operation("all_reduce", from, to, count, type, op, comm, stream);
-}
-int ncclAllGather(const void *from, void *to, size_t count, int type, struct comm *comm, intptr_t stream) {
-  return operation("all_gather", from, to, count, type, -1, comm, stream);
+  if (!millis) return;
+  struct timespec time = {0, millis * 1000000L};
+  nanosleep(&time, NULL);
+  fake_log("leaving NCCL");
 }
 
-#define UNUSED(name) \
-  int name(void) { return fake_log("BUG: " #name " called"), INVALID_USAGE; }
-UNUSED(ncclCommInitRank)
-UNUSED(ncclCommInitAll)
-#ifndef FAKE_BROKEN
-UNUSED(ncclCommSplit)
-#endif
-UNUSED(ncclCommFinalize)
-UNUSED(ncclCommCount)
-UNUSED(ncclCommCuDevice)
-UNUSED(ncclCommUserRank)
-UNUSED(ncclRedOpCreatePreMulSum)
-UNUSED(ncclRedOpDestroy)
-UNUSED(ncclReduceScatter)
-UNUSED(ncclReduce)
-UNUSED(ncclBroadcast)
-UNUSED(ncclBcast)
-UNUSED(ncclSend)
-UNUSED(ncclRecv)
+int begin_operation(struct comm *comm, const char *what) {
+  int code = enter(comm, what, ACTIVE);
+  if (code) return code;
+  if (comm->finalized) fake_log("BUG: %s on comm%d after it was finalized", what, comm->name);
+  if (comm->revoked) return leave(comm), refuse(INVALID_USAGE, "the communicator was revoked");
+  stay();
+  return SUCCESS;
+}
 
-#if !defined FAKE_OLD && !defined FAKE_BROKEN
-int ncclMemAlloc(void **memory, size_t bytes) {
-  *memory = fake_allocate(bytes);
-  fake_log("ncclMemAlloc m%d", fake_block(*memory));
-  return SUCCESS;
+static int operate(const struct operation *operation) {
+  struct comm *comm = operation->comm;
+  int code = begin_operation(comm, operation->what);
+  if (code) return code;
+  char line[FAKE_LINE];
+  snprintf(line, sizeof line, "%s comm%d %s->%s count %zu type %d op %d", operation->what, comm->name,
+           fake_address(operation->from), fake_address(operation->to), operation->count, operation->type,
+           operation->op);
+  if (operation->role) append(line, " %s %d", operation->role, operation->other);
+  append(line, " s%d device %d", operation->stream ? (int)(operation->stream - 0x1000) : 0, fake_device());
+  if (operation->with_settings) code = describe(line, operation->settings);
+  if (operation->role && (operation->other < 0 || operation->other >= comm->size)) code = INVALID_ARGUMENT;
+  if (!type_size(operation->type)) code = INVALID_ARGUMENT;
+  if (code) code = refuse(code, "an argument is wrong");
+  else {
+    check_extent(operation, operation->from, operation->reads);
+    check_extent(operation, operation->to, operation->writes);
+    if (operation->op > 4) check_operator(comm, operation->op, operation->type);
+    code = submit(comm, line, operation->from, operation->to, operation->stream);
+  }
+  leave(comm);
+  return code;
 }
-int ncclMemFree(void *memory) {
-  fake_log("ncclMemFree m%d", fake_block(memory));
-  fake_free(memory);
-  return SUCCESS;
-}
+
+/* A collective and its variant with settings. The second word says which further parameters it has. */
+#define FURTHER_NONE
+#define FURTHER_OP , int op
+#define FURTHER_ROOT , int root
+#define FURTHER_OP_AND_ROOT , int op, int root
+#define FURTHER_SETTINGS , const struct settings *settings
+#define OPERATION(name, further, last, ...) \
+  int name(const void *from, void *to, size_t count, int type FURTHER_##further, struct comm *comm, \
+           intptr_t stream FURTHER_##last) { \
+    return operate(&(struct operation){.from = from, .to = to, .count = count, .type = type, .comm = comm, \
+                                       .stream = stream, __VA_ARGS__}); \
+  }
+#if FAKE_VERSION >= 23100
+#define COLLECTIVE(name, further, ...) \
+  OPERATION(nccl##name, further, NONE, __VA_ARGS__) \
+  OPERATION(nccl##name##Config, further, SETTINGS, __VA_ARGS__, .settings = settings, .with_settings = 1)
+#else
+#define COLLECTIVE(name, further, ...) OPERATION(nccl##name, further, NONE, __VA_ARGS__)
 #endif
+#define AT_ROOT .role = "root", .other = root
+
+COLLECTIVE(AllReduce, OP, .what = "all_reduce", .op = op, .reads = ONE, .writes = ONE)
+COLLECTIVE(Reduce, OP_AND_ROOT, .what = "reduce", .op = op, AT_ROOT, .reads = ONE, .writes = ONE_AT_ROOT)
+COLLECTIVE(ReduceScatter, OP, .what = "reduce_scatter", .op = op, .reads = ALL, .writes = ONE)
+COLLECTIVE(AllGather, NONE, .what = "all_gather", .op = -1, .reads = ONE, .writes = ALL)
+COLLECTIVE(Broadcast, ROOT, .what = "broadcast", .op = -1, AT_ROOT, .reads = ONE_AT_ROOT, .writes = ONE)
+#if FAKE_VERSION >= 22800
+COLLECTIVE(AlltoAll, NONE, .what = "all_to_all", .op = -1, .reads = ALL, .writes = ALL)
+COLLECTIVE(Gather, ROOT, .what = "gather", .op = -1, AT_ROOT, .reads = ONE, .writes = ALL_AT_ROOT)
+COLLECTIVE(Scatter, ROOT, .what = "scatter", .op = -1, AT_ROOT, .reads = ALL_AT_ROOT, .writes = ONE)
+#endif
+
+int ncclSend(const void *from, size_t count, int type, int peer, struct comm *comm, intptr_t stream) {
+  return operate(&(struct operation){.what = "send", .from = from, .count = count, .type = type, .op = -1,
+                                     .role = "peer", .other = peer, .comm = comm, .stream = stream, .reads = ONE});
+}
+int ncclRecv(void *to, size_t count, int type, int peer, struct comm *comm, intptr_t stream) {
+  return operate(&(struct operation){.what = "recv", .to = to, .count = count, .type = type, .op = -1, .role = "peer",
+                                     .other = peer, .comm = comm, .stream = stream, .writes = ONE});
+}

@@ -10,6 +10,7 @@ mod creation;
 mod endings;
 #[path = "../fake/mod.rs"]
 mod fake;
+mod fakes;
 mod groups;
 
 /// Results of NCCL that the fake is told to answer.

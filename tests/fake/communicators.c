@@ -1,0 +1,348 @@
+/* Communicators of the fake NCCL: how they are made, from an id or from others, changed and ended. */
+#include "library.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PROMISES = 256, NO_COLOR = -1, SHRINK_ABORT = 1 };
+
+struct id { char bytes[128]; };
+/* The first fields of NCCL's configuration, which every version has in these places. */
+struct config { size_t size; unsigned magic, version; int blocking, cluster, min_ctas, max_ctas; const char *network; };
+
+static int communicators;
+static struct promise {
+  struct comm *parent, *child;
+  void **place, *value;
+} promises[PROMISES];
+static _Thread_local char me;
+
+void communicators_reset(void) {
+  communicators = 0;
+  memset(promises, 0, sizeof promises);
+}
+
+/* Being inside NCCL. */
+
+static int bug(const struct comm *comm, const char *call, const char *why) {
+  fake_log("BUG: %s on comm%d %s", call, comm->name, why);
+  return INVALID_ARGUMENT;
+}
+int enter(struct comm *comm, const char *call, enum needs needs) {
+  if (!comm) return refuse(INVALID_ARGUMENT, "the communicator is null");
+  const void *user = NULL;
+  if (!atomic_compare_exchange_strong(&comm->user, &user, &me) && user != &me)
+    return bug(comm, call, "while another thread is inside NCCL with it");
+  int code = SUCCESS;
+  if (comm->owner.dead) code = bug(comm, call, "which is dead");
+  else if (needs >= READY && comm->busy) code = bug(comm, call, "before the call before has completed");
+  else if (needs >= ACTIVE && comm->suspended) code = bug(comm, call, "which is suspended");
+  if (code) leave(comm);
+  return code;
+}
+void leave(struct comm *comm) {
+  if (comm->held) return;
+  comm->late = 0;
+  atomic_store(&comm->user, NULL);
+}
+
+int begin(struct comm *comm, const char *call, enum needs needs) {
+  int code = enter(comm, call, needs);
+  if (code) return code;
+  int told = fake_take(FAKE_MANAGEMENT_RESULT);
+  comm->late = told == IN_PROGRESS;
+  if (!told || comm->late) return SUCCESS;
+  leave(comm);
+  return refuse(told, "the fake was told to fail");
+}
+int settle(struct comm *comm) {
+  int code = comm->late ? IN_PROGRESS : comm->blocking ? SUCCESS : fake_get(FAKE_ASYNC_RESULT);
+  comm->late = 0;
+  if (code == IN_PROGRESS) comm->busy = 1;
+  else if (code) break_promises(comm);
+  else keep_promises(comm);
+  return code;
+}
+int finish(struct comm *comm) {
+  int code = SUCCESS;
+  if (in_group()) {
+    hold(comm);
+    comm->managed = 1;
+  } else {
+    code = settle(comm);
+  }
+  leave(comm);
+  return code;
+}
+
+void promise(struct comm *parent, void *place, void *value, struct comm *child) {
+  int i = 0;
+  *(void **)place = NULL;
+  fake_lock();
+  while (i < PROMISES && promises[i].parent) i++;
+  if (i < PROMISES) promises[i] = (struct promise){parent, child, place, value};
+  else fake_log("BUG: too many results under way for the fake");
+  fake_unlock();
+}
+/* The place belongs to NCCL until then: who looks at it sees null, and nothing else may be there. */
+static void end_promises(struct comm *parent, int kept) {
+  fake_lock();
+  for (int i = 0; i < PROMISES; i++) {
+    struct promise *promise = &promises[i];
+    if (promise->parent != parent) continue;
+    if (kept && *promise->place) fake_log("BUG: a place was reused before NCCL wrote to it");
+    else if (kept) *promise->place = promise->value;
+    else if (promise->child) promise->child->owner.dead = 1;
+    promise->parent = NULL;
+  }
+  fake_unlock();
+}
+void keep_promises(struct comm *parent) {
+  parent->busy = 0;
+  end_promises(parent, 1);
+}
+void break_promises(struct comm *parent) { end_promises(parent, 0); }
+
+/* New ones. */
+
+int ncclGetUniqueId(struct id *id) {
+  memset(id, 0, sizeof *id);
+  strcpy(id->bytes, "fake id");
+  return SUCCESS;
+}
+static int is_id(const struct id *id, const char *kind) { return id && !strcmp(id->bytes, kind); }
+
+/* NULL without a configuration for it, neither its own nor its parent's. */
+static struct comm *new_comm(int size, int rank, const struct config *config, const struct comm *parent) {
+  if (config ? config->magic != (unsigned)MAGIC : !parent) return NULL;
+  struct comm *comm = calloc(1, sizeof *comm);
+  fake_lock();
+  comm->name = ++communicators;
+  fake_unlock();
+  comm->rank = rank;
+  comm->size = size;
+  comm->device = parent ? parent->device : fake_device();
+  comm->blocking = config ? config->blocking != 0 : parent->blocking;
+  return comm;
+}
+/* "comm2 rank 1/2 device 0": what is said of every new one. */
+static const char *news(const struct comm *comm, const struct config *config) {
+  static _Thread_local char text[FAKE_LINE / 2];
+  const char *network = config ? config->network : NULL;
+  snprintf(text, sizeof text, "comm%d rank %d/%d device %d%s%s%s%s", comm->name, comm->rank, comm->size, comm->device,
+           comm->blocking ? "" : " non-blocking", network ? " over " : "", network ? network : "",
+           config ? "" : " inheriting");
+  return text;
+}
+/* The end of an initialisation: the handle is there at once, NCCL goes on in the background. */
+static int born(struct comm *comm) {
+  int result = fake_take(FAKE_INIT_RESULT);
+  if (result) return refuse(result, "the fake was told to fail");
+  if (!in_group()) return settle(comm);
+  atomic_store(&comm->user, &me);
+  return finish(comm);
+}
+
+int ncclCommInitRankConfig(struct comm **out, int size, struct id id, int rank, struct config *config) {
+  struct comm *comm = is_id(&id, "fake id") ? new_comm(size, rank, config, NULL) : NULL;
+  if (!comm) return refuse(INVALID_ARGUMENT, "the id or the configuration is wrong");
+  *out = comm;
+  fake_log("init %s", news(comm, config));
+  return born(comm);
+}
+
+#if FAKE_VERSION >= 22300
+int ncclCommInitRankScalable(struct comm **out, int size, int rank, int ids, struct id *id, struct config *config) {
+  int good = ids > 0 && ids <= size;
+  for (int i = 0; good && i < ids; i++) good = is_id(&id[i], "fake id");
+  struct comm *comm = good ? new_comm(size, rank, config, NULL) : NULL;
+  if (!comm) return refuse(INVALID_ARGUMENT, "the ids or the configuration are wrong");
+  *out = comm;
+  fake_log("init %s from %d ids", news(comm, config), ids);
+  return born(comm);
+}
+#endif
+
+/* A child that NCCL makes in the background of its parent. As in NCCL 2.32 the call answers "success" also where the
+ * parent is non-blocking and its work under way, unless the fake was told otherwise: whether it is done, and that the
+ * handle has been written, only the parent's ncclCommGetAsyncError says. */
+static int conceive(struct comm *parent, struct comm **out, struct comm *child) {
+  int told = parent->late;
+  promise(parent, out, child, child);
+  int code = finish(parent);
+  return code == IN_PROGRESS && !told ? SUCCESS : code;
+}
+
+int ncclCommSplit(struct comm *comm, int color, int key, struct comm **out, struct config *config) {
+  int code = begin(comm, "ncclCommSplit", ACTIVE);
+  if (code) return code;
+  int size = fake_get(FAKE_SPLIT_SIZE) ? fake_get(FAKE_SPLIT_SIZE) : comm->size;
+  struct comm *child = color == NO_COLOR ? NULL : new_comm(size, comm->rank % size, config, comm);
+  if (!child && color != NO_COLOR) return leave(comm), refuse(INVALID_ARGUMENT, "the configuration is wrong");
+  fake_log("split comm%d color %d key %d into %s", comm->name, color, key, child ? news(child, config) : "nothing");
+  return conceive(comm, out, child);
+}
+
+#if FAKE_VERSION >= 22700
+int ncclCommShrink(struct comm *comm, int *excluded, int count, struct comm **out, struct config *config, int flags) {
+  int code = begin(comm, "ncclCommShrink", ACTIVE);
+  if (code) return code;
+  int rank = comm->rank, good = excluded && count > 0 && count < comm->size;
+  char list[FAKE_LINE / 4] = "";
+  for (int i = 0; good && i < count; i++) {
+    good = excluded[i] >= 0 && excluded[i] < comm->size && excluded[i] != comm->rank;
+    rank -= excluded[i] < comm->rank;
+    size_t length = strlen(list);
+    snprintf(list + length, sizeof list - length, i ? ",%d" : "%d", excluded[i]);
+  }
+  struct comm *child = good ? new_comm(comm->size - count, rank, config, comm) : NULL;
+  if (!child) return leave(comm), refuse(INVALID_ARGUMENT, "the ranks or the configuration are wrong");
+  if (flags & SHRINK_ABORT) fake_release(&comm->owner);
+  fake_log("shrink comm%d without %s flags %d into %s", comm->name, list, flags, news(child, config));
+  return conceive(comm, out, child);
+}
+#endif
+
+#if FAKE_VERSION >= 22900
+int ncclCommGetUniqueId(struct comm *comm, struct id *id) {
+  int code = begin(comm, "ncclCommGetUniqueId", ACTIVE);
+  if (code) return code;
+  if (comm->growing) code = refuse(INVALID_USAGE, "the id before was not used");
+  else {
+    comm->growing = 1;
+    memset(id, 0, sizeof *id);
+    strcpy(id->bytes, "fake grow id");
+    fake_log("grow_id comm%d", comm->name);
+  }
+  leave(comm);
+  return code;
+}
+/* The handle of the new communicator is there at once, and that one is asked whether it is done. */
+int ncclCommGrow(struct comm *comm, int size, const struct id *id, int rank, struct comm **out, struct config *config) {
+  int code = comm ? begin(comm, "ncclCommGrow", ACTIVE) : SUCCESS;
+  if (code) return code;
+  *out = NULL;
+  int good = comm ? rank == -1 && size > comm->size : rank >= 0 && rank < size && id;
+  if (id && !is_id(id, "fake grow id")) good = 0;
+  struct comm *grown = good ? new_comm(size, comm ? comm->rank : rank, config, comm) : NULL;
+  if (grown && comm) {
+    comm->growing = 0;
+    grown->late = comm->late;
+  }
+  if (comm) leave(comm);
+  if (!grown) return refuse(INVALID_ARGUMENT, "the rank, the size, the id or the configuration is wrong");
+  *out = grown;
+  char parent[24] = "nothing";
+  if (comm) snprintf(parent, sizeof parent, "comm%d", comm->name);
+  fake_log("grow %s to %d%s into %s", parent, size, id ? " with an id" : "", news(grown, config));
+  return born(grown);
+}
+#endif
+
+/* What they say about themselves. */
+
+int ncclCommGetAsyncError(struct comm *comm, int *code) {
+  int refused = enter(comm, "ncclCommGetAsyncError", ALIVE);
+  if (refused) return refused;
+  *code = fake_get(FAKE_ASYNC_RESULT);
+  if (!*code) keep_promises(comm);
+  else if (*code != IN_PROGRESS) break_promises(comm);
+  leave(comm);
+  return SUCCESS;
+}
+
+#define NUMBER(name, type, value) \
+  { \
+    int code = enter(comm, name, READY); \
+    if (code) return code; \
+    *out = (type)(value); \
+    leave(comm); \
+    return SUCCESS; \
+  }
+int ncclCommCount(struct comm *comm, int *out) NUMBER("ncclCommCount", int, comm->size)
+int ncclCommUserRank(struct comm *comm, int *out) NUMBER("ncclCommUserRank", int, comm->rank)
+int ncclCommCuDevice(struct comm *comm, int *out) NUMBER("ncclCommCuDevice", int, comm->device)
+
+#if FAKE_VERSION >= 22907
+/* 1000 bytes can be suspended, 200 cannot. */
+int ncclCommMemStats(struct comm *comm, int which, uint64_t *out) {
+  int code = begin(comm, "ncclCommMemStats", READY);
+  if (code) return code;
+  const uint64_t values[] = {1000, (uint64_t)comm->suspended, 200, 1200};
+  if (which < 0 || which > 3) code = refuse(INVALID_ARGUMENT, "unknown statistic");
+  else *out = values[which];
+  leave(comm);
+  return code;
+}
+
+int ncclCommSuspend(struct comm *comm, int flags) {
+  int code = begin(comm, "ncclCommSuspend", ACTIVE);
+  if (code) return code;
+  comm->suspended = 1;
+  fake_log("suspend comm%d flags %d", comm->name, flags);
+  return finish(comm);
+}
+int ncclCommResume(struct comm *comm) {
+  int code = begin(comm, "ncclCommResume", READY);
+  if (code) return code;
+  if (!comm->suspended) bug(comm, "ncclCommResume", "which is not suspended");
+  comm->suspended = 0;
+  fake_log("resume comm%d", comm->name);
+  return finish(comm);
+}
+#endif
+
+/* Their ends. */
+
+int ncclCommFinalize(struct comm *comm) {
+  if (!comm) return SUCCESS;
+  int code = begin(comm, "ncclCommFinalize", ACTIVE);
+  if (code) return code;
+  if (comm->finalized || comm->revoked) return leave(comm), refuse(INVALID_ARGUMENT, "finalized or revoked before");
+  comm->finalized = 1;
+  fake_log("finalize comm%d", comm->name);
+  return finish(comm);
+}
+
+#if FAKE_VERSION >= 22807
+int ncclCommRevoke(struct comm *comm, int flags) {
+  if (!comm) return SUCCESS;
+  int code = begin(comm, "ncclCommRevoke", ALIVE);
+  if (code) return code;
+  if (flags || comm->finalized || comm->revoked)
+    return leave(comm), refuse(INVALID_ARGUMENT, "finalized or revoked before, or unknown flags");
+  comm->revoked = 1;
+  fake_release(&comm->owner);
+  fake_log("revoke comm%d", comm->name);
+  return finish(comm);
+}
+#endif
+
+/* NCCL waits for the end of graphs with the communicator's operations, also when it aborts. */
+static int end(struct comm *comm, const char *call, enum needs needs) {
+  if (!comm) return SUCCESS;
+  int code = enter(comm, call, needs);
+  if (code) return code;
+  fake_log("%s comm%d%s", call, comm->name, in_group() ? " INSIDE A GROUP" : "");
+  if (comm->owner.graphs) bug(comm, call, "while a graph uses it");
+  end_objects(comm, needs >= READY);
+  break_promises(comm);
+  fake_release(&comm->owner);
+  comm->owner.dead = 1;
+  leave(comm);
+  return SUCCESS;
+}
+int ncclCommAbort(struct comm *comm) { return end(comm, "abort", ALIVE); }
+int ncclCommDestroy(struct comm *comm) { return end(comm, "destroy", READY); }
+
+/* What the safe layer does in other ways. */
+#define UNUSED(name) \
+  int name(void) { return fake_log("BUG: " #name " called"), INVALID_USAGE; }
+UNUSED(ncclCommInitRank)
+UNUSED(ncclCommInitAll)
+UNUSED(ncclBcast)
+#if FAKE_VERSION >= 22400
+UNUSED(ncclResetDebugInit)
+#endif

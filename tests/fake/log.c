@@ -1,0 +1,82 @@
+/* The log and the knobs of the fakes. */
+#include "cuda.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+pthread_mutex_t fake_mutex = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+static char text[1 << 16];
+static size_t length;
+static int full;
+static int knobs[FAKE_KNOBS];
+
+void fake_lock(void) { pthread_mutex_lock(&fake_mutex); }
+void fake_unlock(void) { pthread_mutex_unlock(&fake_mutex); }
+
+void fake_log(const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  fake_lock();
+  if (!full) {
+    full = length + 2 * FAKE_LINE > sizeof text;
+    char line[FAKE_LINE];
+    vsnprintf(line, sizeof line, format, arguments);
+    length += (size_t)sprintf(text + length, "%s\n", full ? "BUG: the log is full" : line);
+  }
+  fake_unlock();
+  va_end(arguments);
+}
+
+int fake_get(int knob) {
+  fake_lock();
+  int value = knobs[knob];
+  fake_unlock();
+  return value;
+}
+
+int fake_take(int knob) {
+  fake_lock();
+  int value = knobs[knob];
+  knobs[knob] = 0;
+  fake_unlock();
+  return value;
+}
+
+int fake_count_down(int knob) {
+  fake_lock();
+  int positive = knobs[knob] > 0;
+  knobs[knob] -= positive;
+  fake_unlock();
+  return positive;
+}
+
+/* For the tests: the log since the last call, into a buffer of 64 KiB. */
+void fake_read(char *into) {
+  fake_lock();
+  memcpy(into, text, length);
+  into[length] = 0;
+  length = 0;
+  full = 0;
+  fake_unlock();
+}
+
+/* For the tests: sets a knob. */
+void fake_set(int knob, int value) {
+  fake_lock();
+  knobs[knob] = value;
+  if (knob == FAKE_CAPTURED) captured_reset();
+  fake_unlock();
+}
+
+/* For the tests: as freshly loaded, for the calling thread. */
+void fake_cuda_reset(void) {
+  fake_lock();
+  memset(knobs, 0, sizeof knobs);
+  length = 0;
+  full = 0;
+  streams_reset();
+  memory_reset();
+  graphs_reset();
+  fake_unlock();
+}
