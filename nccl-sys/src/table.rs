@@ -91,6 +91,19 @@ macro_rules! nccl_api {
                 }
             )*)*
 
+            /// Refuses a function of [`API`] that the loaded library does not have, as calling it would.
+            ///
+            /// # Errors
+            /// When the loaded library is too old to have it.
+            pub fn require(&self, name: &str) -> Result<(), MissingSymbol> {
+                match name {
+                    $($(stringify!($optional) if self.functions.$optional.is_none() => {
+                        Err(self.missing(stringify!($optional), $since))
+                    })*)*
+                    _ => Ok(()),
+                }
+            }
+
             /// Whether the loaded library has the function of this name.
             pub fn has(&self, name: &str) -> bool {
                 match name {

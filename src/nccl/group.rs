@@ -93,13 +93,7 @@ pub fn simulate<'env>(
     library: Library,
     body: impl FnOnce(&Group<'env>) -> Result<(), Error>,
 ) -> Result<Option<Duration>, Error> {
-    let raw = library.raw();
-    if !raw.has(SIMULATE) {
-        // NCCL has no group open: the answer is that the function is missing.
-        let mut info = ncclSimInfo_t::default();
-        // SAFETY: the function is not there, so that nothing is called.
-        unsafe { raw.ncclGroupSimulateEnd(&mut info) }?;
-    }
+    library.raw().require(SIMULATE)?;
     let group = Group::start(library)?;
     body(&group)?;
     group.simulate()
