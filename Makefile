@@ -11,7 +11,7 @@ CARGO ?= cargo
 # mpirun refuses root and more processes than cores unless told that both are meant.
 MPIRUN_ENV := OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 
-.PHONY: help run build test newest check bindings bench dist packages-run packages-test packages-bench wheels clean
+.PHONY: help run build test newest check bindings bench cost dist packages-run packages-test packages-bench packages-cost wheels clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -24,6 +24,7 @@ build:
 
 test: packages-test wheels check ## all tests that need no GPU
 	$(MPIRUN_ENV) $(CARGO) test --workspace --features mpi
+	$(CARGO) bench --bench nccl_instructions
 	@echo "all tests passed"
 
 newest: packages-test ## whether NVIDIA's newest wheels have NCCL functions that this repository lacks (asks the package index)
@@ -48,6 +49,9 @@ wheels: packages-test
 bench: packages-bench ## host collectives against Open MPI's and MPICH's
 	benches/host_collectives.sh target/host_collectives
 
+cost: packages-cost ## instructions that the safe layer adds to a call of NCCL, against their limits
+	@$(CARGO) bench --bench nccl_instructions
+
 dist: packages-run ## one tarball for a machine with GPUs, MPI and no Rust
 	$(CARGO) xtask dist
 
@@ -59,6 +63,9 @@ packages-test:
 
 packages-bench:
 	@./install-packages bench
+
+packages-cost:
+	@./install-packages cost
 
 clean: ## remove what was built
 	$(CARGO) clean

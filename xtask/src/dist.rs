@@ -17,7 +17,7 @@ pub(crate) fn run() -> Result<()> {
     if folder.exists() {
         fs::remove_dir_all(&folder)?;
     }
-    for part in ["bin", "examples", "tests"] {
+    for part in ["bin", "examples", "tests", "benches"] {
         fs::create_dir_all(folder.join(part))?;
     }
 
@@ -30,10 +30,13 @@ pub(crate) fn run() -> Result<()> {
         copy(example, &folder.join("examples"), None)?;
     }
     let tests = build(&["test", "--workspace", "--no-run", "--test", GPU_TESTS], "test")?;
-    for test in &tests {
-        // Without cargo's hash behind the name.
-        let name = file_name(test);
-        copy(test, &folder.join("tests"), name.rsplit_once('-').map(|(name, _)| name))?;
+    let benches = build(&["build", "--package", "collectives", "--bench", "nccl_call"], "bench")?;
+    for (programs, part) in [(&tests, "tests"), (&benches, "benches")] {
+        for program in programs {
+            // Without cargo's hash behind the name.
+            let name = file_name(program);
+            copy(program, &folder.join(part), name.rsplit_once('-').map(|(name, _)| name))?;
+        }
     }
     copy(Path::new("packaging/run-gpu"), &folder, None)?;
     for text in ["README.md", "LICENSE-MIT", "LICENSE-APACHE"] {
