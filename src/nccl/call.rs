@@ -649,7 +649,10 @@ impl Accesses<'_> {
     /// Whether the stream may have been made to wait for events of a buffer.
     #[inline]
     fn ordered(&self) -> bool {
-        [&self.send, &self.receive, &self.scalar].into_iter().flatten().any(Access::ordered)
+        // Not a loop: the compiler does not see through one.
+        self.send.as_ref().is_some_and(Access::ordered)
+            || self.receive.as_ref().is_some_and(Access::ordered)
+            || self.scalar.as_ref().is_some_and(Access::ordered)
     }
 }
 
@@ -794,6 +797,9 @@ impl Communicator {
             }
         };
         drop(accesses);
+        if let [None, None, None] = foreign {
+            return result;
+        }
         // Whatever NCCL answered: something may have been queued.
         foreign.into_iter().flatten().fold(result, |result, home| result.and(self.lead(&home)))
     }

@@ -111,7 +111,7 @@ impl Communicator {
         let count = count.ok_or(Error::Ids { count: ids.len(), size })?;
         let init = Init {
             name: INIT_SCALABLE,
-            call: |raw: &Nccl, slot, rank, size, config: &mut _| {
+            call: |raw: &Nccl, Place { slot, rank, size }: Place, config: &mut _| {
                 // SAFETY: see `start`; there are so many ids, which NCCL copies.
                 unsafe { raw.ncclCommInitRankScalable(slot, size, rank, count, raw_ids.as_mut_ptr(), config) }
             },
@@ -150,15 +150,9 @@ impl Communicator {
         init: Init<F>,
     ) -> Result<Pending, Error>
     where
-        F: FnOnce(
-            &'static Nccl,
-            *mut ncclComm_t,
-            c_int,
-            c_int,
-            &mut ncclConfig_t,
-        ) -> Result<ncclResult_t, MissingSymbol>,
+        F: FnOnce(&'static Nccl, Place, &mut ncclConfig_t) -> Result<ncclResult_t, MissingSymbol>,
     {
-        let (Ok(raw_rank), Ok(raw_size), true) = (i32::try_from(rank), i32::try_from(size), rank < size)
+        let (Ok(raw_rank), Ok(raw_size), true) = (c_int::try_from(rank), c_int::try_from(size), rank < size)
         else {
             return Err(Error::Rank { rank, size });
         };
@@ -173,8 +167,8 @@ impl Communicator {
         let communicator = Self::unborn(shared, stream, rank, size);
         // The slot and the texts of the configuration live in `shared`, which outlives NCCL's object: whoever drops the
         // last handle has aborted or destroyed it first. The right device is current.
-        let slot = communicator.shared.slot();
-        let code = (init.call)(library.raw(), slot, raw_rank, raw_size, &mut raw)?;
+        let place = Place { slot: communicator.shared.slot(), rank: raw_rank, size: raw_size };
+        let code = (init.call)(library.raw(), place, &mut raw)?;
         if code != ncclResult_t::ncclInProgress {
             library.check(init.name, code)?;
         }
@@ -369,7 +363,14 @@ impl Communicator {
 const INIT: &str = "ncclCommInitRankConfig";
 const INIT_SCALABLE: &str = "ncclCommInitRankScalable";
 
-/// A function of NCCL that makes a communicator, from slot, rank, size and configuration.
+/// Where NCCL shall write the new handle, and which rank it is for.
+pub(crate) struct Place {
+    pub(crate) slot: *mut ncclComm_t,
+    pub(crate) rank: c_int,
+    pub(crate) size: c_int,
+}
+
+/// A function of NCCL that makes a communicator.
 pub(crate) struct Init<F> {
     pub(crate) name: &'static str,
     pub(crate) call: F,
@@ -378,17 +379,9 @@ pub(crate) struct Init<F> {
 /// With the id that another rank has sent.
 fn with_id(
     id: &UniqueId,
-) -> Init<
-    impl FnOnce(
-        &'static Nccl,
-        *mut ncclComm_t,
-        c_int,
-        c_int,
-        &mut ncclConfig_t,
-    ) -> Result<ncclResult_t, MissingSymbol>,
-> {
+) -> Init<impl FnOnce(&'static Nccl, Place, &mut ncclConfig_t) -> Result<ncclResult_t, MissingSymbol>> {
     let id = id.raw();
-    let call = move |raw: &'static Nccl, slot, rank, size, config: &mut ncclConfig_t| {
+    let call = move |raw: &'static Nccl, Place { slot, rank, size }: Place, config: &mut ncclConfig_t| {
         // SAFETY: see `Communicator::start`.
         Ok(unsafe { raw.ncclCommInitRankConfig(slot, size, id, rank, config) })
     };

@@ -11,7 +11,7 @@ use nccl_sys::{
 };
 
 use super::abort::{Shared, State};
-use super::communicator::{Communicator, Init};
+use super::communicator::{Communicator, Init, Place};
 use super::config::Config;
 use super::cuda;
 use super::error::Error;
@@ -211,7 +211,7 @@ impl Communicator {
     ) -> Result<Self, Error> {
         group::forbid(GROW)?;
         let id = id.raw();
-        let call = |raw: &Nccl, slot, rank, size, config: &mut ncclConfig_t| {
+        let call = |raw: &Nccl, Place { slot, rank, size }: Place, config: &mut ncclConfig_t| {
             // SAFETY: see `Communicator::start`; a rank that joins has no communicator yet.
             unsafe { raw.ncclCommGrow(ptr::null_mut(), size, &id, rank, slot, config) }
         };
