@@ -45,15 +45,15 @@ struct Case {
 
 const CASES: [Case; 8] = [
     Case { name: BARE, what: "the function pointer", instructions: 0, driver: 0 },
-    Case { name: "in_place", what: "`Memory`", instructions: 510, driver: 2 },
-    Case { name: "out_of_place", what: "`Memory`", instructions: 600, driver: 2 },
-    Case { name: "in_place_slice", what: "`CudaSlice` without events", instructions: 720, driver: 3 },
-    Case { name: "out_of_place_slice", what: "`CudaSlice` without events", instructions: 780, driver: 3 },
-    Case { name: "in_place_events", what: "`CudaSlice` with cudarc's events", instructions: 960, driver: 9 },
+    Case { name: "in_place", what: "`Memory`", instructions: 310, driver: 2 },
+    Case { name: "out_of_place", what: "`Memory`", instructions: 370, driver: 2 },
+    Case { name: "in_place_slice", what: "`CudaSlice` without events", instructions: 500, driver: 2 },
+    Case { name: "out_of_place_slice", what: "`CudaSlice` without events", instructions: 560, driver: 2 },
+    Case { name: "in_place_events", what: "`CudaSlice` with cudarc's events", instructions: 770, driver: 9 },
     Case {
         name: "other_stream",
         what: "`Memory` of another stream, in place",
-        instructions: 1050,
+        instructions: 980,
         driver: 11,
     },
     Case {

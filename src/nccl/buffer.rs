@@ -23,10 +23,11 @@ impl<'a> Access<'a> {
         Self { address, queued }
     }
 
-    /// Whether the stream may have been made to wait for events of the buffer.
+    /// Whether the stream may have been made to wait for events of the buffer. A buffer of cudarc without events has
+    /// nothing to wait for.
     #[inline]
     pub(crate) fn ordered(&self) -> bool {
-        self.queued.is_some()
+        !matches!(self.queued, None | Some(SyncOnDrop::Record(None)))
     }
 
     /// The address on the device.

@@ -661,7 +661,7 @@ pub(crate) type Foreigners = [Foreign; 3];
 
 impl Communicator {
     /// Checks where the buffers are, orders NCCL's stream after theirs, and takes their addresses.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn access<'b, S, R>(
         &'b self,
         operation: &'static str,
@@ -728,7 +728,7 @@ impl Communicator {
     /// # Safety
     /// The addresses are those of buffers that were checked and are still borrowed; the caller holds the guard of the
     /// communicator's state, which is `state`.
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn call_nccl(
         &self,
         state: State,
@@ -761,7 +761,7 @@ impl Communicator {
     }
 
     /// The rest of a call that goes to NCCL at once, from the checks of the stream on.
-    #[inline]
+    #[inline(always)]
     fn launch_now<'b, S, R>(
         &'b self,
         config: Option<&CallConfig>,

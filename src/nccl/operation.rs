@@ -110,7 +110,7 @@ impl Operation {
     ///
     /// # Safety
     /// The addresses are those of the checked buffers, the handle is alive, and no other thread uses it.
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn call(&self, raw: &Nccl, site: Site<'_>) -> Result<ncclResult_t, MissingSymbol> {
         let Site { source, target, handle, stream } = site;
         let (count, data_type) = (self.count, raw_type(self.data_type));
@@ -140,6 +140,7 @@ impl Operation {
 
     /// # Safety
     /// As [`call`](Self::call).
+    #[cold]
     unsafe fn call_uncommon(&self, raw: &Nccl, site: Site<'_>) -> Result<ncclResult_t, MissingSymbol> {
         let Site { source, target, handle, stream } = site;
         let (count, data_type) = (self.count, raw_type(self.data_type));
