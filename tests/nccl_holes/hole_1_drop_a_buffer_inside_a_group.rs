@@ -6,7 +6,12 @@ use cudarc::driver::CudaSlice;
 
 fn main() {}
 
-fn test(library: Library, communicator: Communicator, a: CudaSlice<f32>, mut b: CudaSlice<f32>) -> Result<(), Error> {
+fn test(
+    library: Library,
+    communicator: Communicator,
+    a: CudaSlice<f32>,
+    mut b: CudaSlice<f32>,
+) -> Result<(), Error> {
     group(library, |group| {
         group.on(&communicator).all_reduce(&a, &mut b, Sum)?;
         drop(a);

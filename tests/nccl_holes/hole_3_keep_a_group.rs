@@ -12,5 +12,5 @@ fn test(library: Library, communicator: Communicator, mut a: CudaSlice<f32>) -> 
         kept = Some(group);
         Ok(())
     })?;
-    kept.unwrap().all_reduce_in_place(&communicator, &mut a, Sum)
+    kept.unwrap().on(&communicator).all_reduce_in_place(&mut a, Sum)
 }

@@ -1,0 +1,12 @@
+// E0505
+
+use collectives::nccl::{Communicator, Error, Memory, WindowKind};
+
+fn main() {}
+
+fn test(communicator: Communicator, mut memory: Memory) -> Result<(), Error> {
+    let window = communicator.window(&mut memory, WindowKind::Symmetric)?;
+    let stream = communicator.stream().clone();
+    let moved = communicator.on_stream(&stream)?;
+    moved.send(&window.slice::<f32>(0, 1)?, 1)
+}

@@ -1,0 +1,15 @@
+// E0505
+
+use collectives::ReduceOp::Sum;
+use collectives::nccl::{Communicator, Error, Graph};
+use cudarc::driver::CudaSlice;
+
+fn main() {}
+
+fn test(communicator: Communicator, a: CudaSlice<f32>, mut b: CudaSlice<f32>) -> Result<(), Error> {
+    let graph = Graph::capture(communicator.library(), |capture| {
+        capture.on(&communicator).all_reduce(&a, &mut b, Sum)
+    })?;
+    drop(a);
+    graph.launch()
+}

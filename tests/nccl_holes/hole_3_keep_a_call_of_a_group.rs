@@ -1,0 +1,16 @@
+// E0521
+
+use collectives::ReduceOp::Sum;
+use collectives::nccl::{Communicator, Error, Library, group};
+use cudarc::driver::CudaSlice;
+
+fn main() {}
+
+fn test(library: Library, communicator: &Communicator, a: &mut CudaSlice<f32>) -> Result<(), Error> {
+    let mut kept = None;
+    group(library, |group| {
+        kept = Some(group.on(communicator));
+        Ok(())
+    })?;
+    kept.unwrap().all_reduce_in_place(a, Sum)
+}

@@ -1,0 +1,9 @@
+// E0277
+
+use collectives::nccl::{Error, Memory};
+
+fn main() {}
+
+fn test(memory: &Memory) -> Result<(), Error> {
+    memory.slice::<char>(0, 1).map(drop)
+}

@@ -1,0 +1,15 @@
+// E0499
+
+use collectives::ReduceOp::Sum;
+use collectives::nccl::{Communicator, Error, Graph};
+use cudarc::driver::CudaSlice;
+
+fn main() {}
+
+fn test(communicator: &Communicator, mut a: CudaSlice<f32>) -> Result<(), Error> {
+    let graph = Graph::capture(communicator.library(), |capture| {
+        capture.on(communicator).all_reduce_in_place(&mut a, Sum)?;
+        capture.on(communicator).all_reduce_in_place(&mut a, Sum)
+    })?;
+    graph.launch()
+}
