@@ -152,7 +152,8 @@ impl<'env> Graph<'env> {
         Ok(Self { graphs, recorded })
     }
 
-    /// Launches all collectives of the graph, each on its communicator's stream. Returns when they are queued.
+    /// Launches all collectives of the graph, each on its communicator's stream. Returns when they are queued. Work that is
+    /// queued on the buffers' own streams later comes after them.
     ///
     /// # Errors
     /// [`Error::Cuda`]; [`Error::Aborted`] and [`Error::Unusable`]; [`Error::InsideGroup`]; [`Error::Stream`] when a
@@ -170,7 +171,12 @@ impl<'env> Graph<'env> {
             cuda::bind(stream.context())?;
             cuda::refuse_captured(LAUNCH, stream)?;
         }
-        self.graphs.iter().try_for_each(|graph| graph.launch().map_err(Error::cuda(LAUNCH)))
+        let launched = self.graphs.iter().try_for_each(|graph| graph.launch().map_err(Error::cuda(LAUNCH)));
+        // After each launch, and not when the graph is dropped: a graph that is forgotten gives its buffers back, too.
+        self.recorded.foreign.iter().fold(launched, |result, (communicator, home)| {
+            let ordered = cuda::bind(&communicator.shared.context).and_then(|()| communicator.lead(home));
+            result.and(ordered)
+        })
     }
 
     /// cudarc's graphs, one for each stream, for what this type does not offer: to make them parts of others, to see their
@@ -283,12 +289,6 @@ impl Drop for Graph<'_> {
             communicator.shared.graphs.fetch_sub(1, Ordering::Relaxed);
         }
         self.recorded.accesses.clear();
-        for (communicator, home) in &self.recorded.foreign {
-            let ordered = cuda::bind(&communicator.shared.context).and_then(|()| communicator.lead(home));
-            if let Err(error) = ordered {
-                tracing::warn!("dropping a graph: {error}");
-            }
-        }
     }
 }
 

@@ -19,12 +19,16 @@ use crate::Element;
 /// from `cuMemAlloc` where the library is older. Zeroed. Typed views of any part of it go into collectives, and into
 /// cudarc's copies.
 ///
-/// It belongs to one stream: dropping it waits for that stream, then frees it. While that stream is being captured into
-/// a CUDA graph nobody can wait for it: memory that is dropped then is never freed, with a warning.
+/// It belongs to one stream: dropping it waits for that stream, then frees it. Memory is never freed, with a warning, that
+/// is dropped while that stream is being captured into a CUDA graph, since nobody can wait for it then; or whose
+/// [`Registration`](super::Registration) or [`Window`](super::Window) was forgotten (`mem::forget`), since NCCL still knows
+/// it.
 #[derive(Debug)]
 pub struct Memory {
     allocation: Allocation,
     bytes: usize,
+    /// NCCL knows it: a registration or a window borrows it, or was forgotten.
+    known: bool,
 }
 
 impl Memory {
@@ -52,7 +56,7 @@ impl Memory {
             unsafe { result::malloc_sync(room) }.map_err(Error::cuda("cuMemAlloc"))?
         };
         let allocation = Allocation { library, address, stream: Arc::clone(stream), by_nccl };
-        let memory = Self { allocation, bytes };
+        let memory = Self { allocation, bytes, known: false };
         // SAFETY: the memory was just allocated with at least so many bytes, in the stream's context.
         unsafe { result::memset_d8_async(address, 0, room, stream.cu_stream()) }
             .map_err(Error::cuda("cuMemsetD8Async"))?;
@@ -102,6 +106,11 @@ impl Memory {
         Ok(self.address() + offset as CUdeviceptr)
     }
 
+    /// From now on, or no longer, NCCL may reach it without being asked to.
+    pub(crate) fn set_known(&mut self, known: bool) {
+        self.known = known;
+    }
+
     /// The address of its first byte on the device.
     pub(crate) fn address(&self) -> CUdeviceptr {
         self.allocation.address
@@ -138,6 +147,10 @@ impl Allocation {
 impl Drop for Memory {
     /// Inside a group after that: a registration of it that was dropped there is taken back then, too.
     fn drop(&mut self) {
+        if self.known {
+            tracing::warn!("device memory is not freed: its registration or window was forgotten");
+            return;
+        }
         let allocation = self.allocation.clone();
         group::after(move || {
             if let Err(error) = allocation.free() {

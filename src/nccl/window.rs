@@ -58,6 +58,7 @@ impl Communicator {
         let code = unsafe { self.shared.raw().ncclCommRegister(raw, address, bytes, &mut handle) }?;
         drop(state);
         self.library().check(OPERATION, code)?;
+        memory.set_known(true);
         Ok(Registration { communicator: self, memory, handle })
     }
 
@@ -115,6 +116,7 @@ fn take_back(
 
 impl Drop for Registration<'_> {
     fn drop(&mut self) {
+        self.memory.set_known(false);
         let handle = self.handle;
         take_back("ncclCommDeregister", self.communicator, move |raw, communicator| {
             // SAFETY: the communicator is alive, the handle is one of its registrations, and no work uses it any more.
@@ -199,6 +201,7 @@ pub fn windows<'a>(
 
 impl<'a> Window<'a> {
     fn none(communicator: &'a Communicator, memory: &'a mut Memory) -> Self {
+        memory.set_known(true);
         Self { communicator, memory, slot: AtomicPtr::default() }
     }
 
@@ -297,6 +300,7 @@ views!(Registration, Window);
 
 impl Drop for Window<'_> {
     fn drop(&mut self) {
+        self.memory.set_known(false);
         let window = self.raw();
         if window.is_null() {
             return;

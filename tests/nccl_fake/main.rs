@@ -11,6 +11,7 @@ mod endings;
 #[path = "../fake/mod.rs"]
 mod fake;
 mod fakes;
+mod forgotten;
 mod groups;
 
 /// Results of NCCL that the fake is told to answer.
