@@ -93,8 +93,8 @@ pub(crate) fn refuse_per_thread(operation: &'static str, stream: &CudaStream) ->
     Err(Error::Stream { operation, reason })
 }
 
-const CAPTURED: &str = "the stream is being captured into a CUDA graph; collectives in graphs are not supported yet: \
-                        end the capture first";
+const CAPTURED: &str = "the stream is being captured into a CUDA graph, which keeps no buffer alive: end the capture \
+                        first, and use Graph::capture, or Communicator::captured (unsafe)";
 
 /// Refuses a stream whose work is being captured into a graph: a graph can be launched at any time, and keeps no buffer
 /// alive for it. Its context is current.
