@@ -93,7 +93,7 @@ pub(crate) fn refuse_per_thread(operation: &'static str, stream: &CudaStream) ->
     Err(Error::Stream { operation, reason })
 }
 
-const CAPTURED: &str = "the stream is being captured into a CUDA graph; collectives in graphs are not supported yet: \
+const CAPTURED: &str = "the stream is being captured into a CUDA graph: use Graph::capture or Communicator::captured, or \
                         end the capture first";
 
 /// Refuses a stream whose work is being captured into a graph: a graph can be launched at any time, and keeps no buffer

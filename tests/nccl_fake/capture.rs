@@ -16,8 +16,8 @@ fn refused(result: Result<(), Error>, operation: &str) {
     assert_eq!(
         error.to_string(),
         format!(
-            "{operation}: the stream is being captured into a CUDA graph; collectives in graphs are not supported \
-             yet: end the capture first"
+            "{operation}: the stream is being captured into a CUDA graph: use Graph::capture or \
+             Communicator::captured, or end the capture first"
         )
     );
 }
