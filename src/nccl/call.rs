@@ -14,6 +14,7 @@ use super::communicator::Communicator;
 use super::cuda;
 use super::error::{Error, Needed};
 use super::group;
+use super::library::Library;
 use super::operation::{Exchange, Handle, Kind, Offsets, Operation, Ranks, Site};
 use super::reduction::{Reduction, Scalar};
 use super::window::{Signal, Window};
@@ -501,9 +502,7 @@ impl<'b, L: Launch<'b>> Call<'b, L> {
         kind: Kind,
         count: usize,
     ) -> Result<Operation, Error> {
-        if const { is_fp8(T::DATA_TYPE) } {
-            self.communicator.library().require(T::DATA_TYPE.name(), FP8)?;
-        }
+        require_type::<T>(self.communicator.library())?;
         Ok(Operation { name, kind, count, data_type: T::DATA_TYPE, offsets: Offsets::default() })
     }
 
@@ -609,6 +608,12 @@ fn check_disjoint(operation: &'static str, parts: &[Range<usize>]) -> Result<(),
         }
         None => Ok(()),
     }
+}
+
+/// Refuses a type that the library does not have yet.
+#[inline]
+pub(crate) fn require_type<T: Element>(library: Library) -> Result<(), Error> {
+    if const { is_fp8(T::DATA_TYPE) } { library.require(T::DATA_TYPE.name(), FP8) } else { Ok(()) }
 }
 
 const fn is_fp8(data_type: DataType) -> bool {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
-use cudarc::driver::{CudaGraph, CudaStream};
+use cudarc::driver::{CudaGraph, CudaStream, result};
 use nccl_sys::ncclResult_t;
 
 use super::buffer::{DeviceBuffer, DeviceBufferMut};
@@ -140,10 +140,10 @@ impl<'env> Graph<'env> {
         if !recorded.communicators.iter().all(known) {
             return Err(Error::WrongLibrary { operation: CAPTURE });
         }
-        let streams = recorded.streams();
-        let result = begin(&streams).and_then(|()| run(library, &recorded.steps));
-        // Whatever happened, every capture that has begun must end.
-        let ended: Vec<_> = streams.iter().map(|stream| end(stream)).collect();
+        let mut begun = Vec::new();
+        let result = begin(recorded.streams(), &mut begun).and_then(|()| run(library, &recorded.steps));
+        // Whatever happened, every capture that has begun here must end, and no other.
+        let ended: Vec<_> = begun.into_iter().map(end).collect();
         result?;
         let graphs = ended.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
         for communicator in &recorded.communicators {
@@ -204,8 +204,9 @@ impl<'env> Recorded<'env> {
     }
 }
 
-fn begin(streams: &[&Arc<CudaStream>]) -> Result<(), Error> {
-    for stream in streams {
+/// Begins a capture on each stream, which then is in `begun`.
+fn begin<'a>(streams: Vec<&'a Arc<CudaStream>>, begun: &mut Vec<&'a Arc<CudaStream>>) -> Result<(), Error> {
+    for stream in &streams {
         cuda::bind(stream.context())?;
         cuda::refuse_captured(CAPTURE, stream)?;
     }
@@ -213,21 +214,37 @@ fn begin(streams: &[&Arc<CudaStream>]) -> Result<(), Error> {
         // Only NCCL's calls come until the end; what it allocates meanwhile is its own matter.
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         stream.begin_capture(mode).map_err(Error::cuda("cuStreamBeginCapture"))?;
+        begun.push(stream);
     }
     Ok(())
 }
 
-/// Ends a capture; nothing where there was none or it is empty.
+/// Ends a capture; nothing where it is empty.
 fn end(stream: &Arc<CudaStream>) -> Result<Option<CudaGraph>, Error> {
-    let capturing = stream.capture_status().map_err(Error::cuda("cuStreamIsCapturing"))?;
-    if capturing == cudarc::driver::sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE {
-        return Ok(None);
-    }
-    let graph = stream.end_capture(CUgraphInstantiate_flags(0)).map_err(Error::cuda("cuStreamEndCapture"))?;
+    let graph = stream.end_capture(CUgraphInstantiate_flags(0)).map_err(|error| {
+        abandon(stream);
+        Error::Cuda { operation: "cuStreamEndCapture", error }
+    })?;
     if let Some(graph) = &graph {
         graph.upload().map_err(Error::cuda("cuGraphUpload"))?;
     }
     Ok(graph)
+}
+
+/// Ends a capture that cudarc has not ended: where it has noted a failure of its own before, it answers with that and
+/// does nothing.
+fn abandon(stream: &CudaStream) {
+    if cuda::bind(stream.context()).is_err() {
+        return;
+    }
+    // SAFETY: the stream is alive and its context current. Where nothing is captured any more the driver says so.
+    let ended = unsafe { result::stream::end_capture(stream.cu_stream()) };
+    if let Ok(graph) = ended
+        && !graph.is_null()
+    {
+        // SAFETY: a graph of a capture of this module, which nobody else has.
+        let _already_failing = unsafe { result::graph::destroy(graph) };
+    }
 }
 
 fn run(library: Library, steps: &[Step<'_>]) -> Result<(), Error> {

@@ -15,9 +15,9 @@
 //! other's memory directly (NCCL before 2.23 within a process, registered buffers), a rank with a longer buffer may
 //! write behind the end of another rank's.
 //!
-//! Collectives in CUDA graphs are not supported yet: a graph can be launched when its buffers are long gone. Operations
-//! on a stream that is being captured are refused. A capture that another thread begins on the communicator's stream in
-//! the very moment of a call cannot be seen: begin none while another thread uses the communicator. What cudarc's own
+//! Operations on a stream that is being captured into a CUDA graph are refused, since a graph can be launched when its
+//! buffers are long gone: [`Graph`] keeps them. A capture that another thread begins on the communicator's stream in the
+//! very moment of a call cannot be seen: begin none while another thread uses the communicator. What cudarc's own
 //! copies and kernels leave in a graph is cudarc's matter, with views of [`Memory`] as with its slices.
 //!
 //! # One process, every GPU

@@ -9,6 +9,7 @@ use cudarc::driver::CudaStream;
 use nccl_sys::{ncclRedOp_t, ncclResult_t, ncclScalarResidence_t};
 
 use super::buffer::{Access, DeviceBuffer};
+use super::call::require_type;
 use super::communicator::Communicator;
 use super::cuda;
 use super::error::{Error, Needed};
@@ -83,7 +84,8 @@ impl Communicator {
     /// A sum of inputs that are multiplied by `scalar` first (`ncclRedOpCreatePreMulSum`, `ncclScalarHostImmediate`).
     ///
     /// # Errors
-    /// [`Error::InsideGroup`]; [`Error::Nccl`]; [`Error::Aborted`] and [`Error::Unusable`].
+    /// [`Error::InsideGroup`]; [`Error::TooOld`] for 8-bit floating-point numbers before NCCL 2.24; [`Error::Nccl`];
+    /// [`Error::Aborted`] and [`Error::Unusable`].
     pub fn scaled_sum<T: Element>(&self, scalar: T) -> Result<ScaledSum<'_, T>, Error> {
         let mut scalar = scalar;
         let residence = ncclScalarResidence_t::ncclScalarHostImmediate;
@@ -125,6 +127,7 @@ impl Communicator {
         residence: ncclScalarResidence_t,
     ) -> Result<ncclRedOp_t, Error> {
         group::forbid(CREATE)?;
+        require_type::<T>(self.library())?;
         cuda::bind(&self.shared.context)?;
         let state = self.shared.lock();
         let handle = self.shared.handle(*state, CREATE)?;

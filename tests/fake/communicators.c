@@ -320,11 +320,16 @@ int ncclCommRevoke(struct comm *comm, int flags) {
 }
 #endif
 
-/* NCCL waits for the end of graphs with the communicator's operations, also when it aborts. */
+/* NCCL waits for the end of graphs with the communicator's operations, also when it aborts: that ends what hangs first. */
 static int end(struct comm *comm, const char *call, enum needs needs) {
   if (!comm) return SUCCESS;
   int code = enter(comm, call, needs);
   if (code) return code;
+  if (comm->owner.graphs && needs < READY) {
+    fake_log("%s comm%d waits for its graphs", call, comm->name);
+    fake_release(&comm->owner);
+    fake_wait_for_graphs(&comm->owner);
+  }
   fake_log("%s comm%d%s", call, comm->name, in_group() ? " INSIDE A GROUP" : "");
   if (comm->owner.graphs) bug(comm, call, "while a graph uses it");
   end_objects(comm, needs >= READY);

@@ -13,7 +13,7 @@ static struct event events[EVENTS];
 static int stream_count, event_count;
 /* What the capture of FAKE_CAPTURED has drawn in: an event recorded on a captured stream, a stream that waits for it. */
 static intptr_t captured_event, captured_stream;
-static pthread_cond_t released = PTHREAD_COND_INITIALIZER;
+pthread_cond_t fake_released = PTHREAD_COND_INITIALIZER;
 static _Thread_local intptr_t current;
 
 void streams_reset(void) {
@@ -93,17 +93,29 @@ void fake_release(const struct fake_owner *owner) {
     if (streams[i].hung == owner) streams[i].hung = NULL;
   for (int i = 0; i < EVENTS; i++)
     if (events[i].hung == owner) events[i].hung = NULL;
-  pthread_cond_broadcast(&released);
+  pthread_cond_broadcast(&fake_released);
   fake_unlock();
 }
-/* Waits, under the lock, until the stream no longer hangs. */
-static void wait_for(struct stream *stream) {
+static struct timespec patience(void) {
   struct timespec limit;
   clock_gettime(CLOCK_REALTIME, &limit);
   limit.tv_sec += HANG_SECONDS;
-  while (stream->hung && !pthread_cond_timedwait(&released, &fake_mutex, &limit)) {
+  return limit;
+}
+/* Waits, under the lock, until the stream no longer hangs. */
+static void wait_for(struct stream *stream) {
+  const struct timespec limit = patience();
+  while (stream->hung && !pthread_cond_timedwait(&fake_released, &fake_mutex, &limit)) {
   }
   if (stream->hung) fake_log("BUG: waited %d s for an operation that nobody aborts", HANG_SECONDS);
+}
+void fake_wait_for_graphs(const struct fake_owner *owner) {
+  const struct timespec limit = patience();
+  fake_lock();
+  while (owner->graphs && !pthread_cond_timedwait(&fake_released, &fake_mutex, &limit)) {
+  }
+  if (owner->graphs) fake_log("BUG: waited %d s for graphs that nobody drops", HANG_SECONDS);
+  fake_unlock();
 }
 
 /* Querying and waiting for a captured stream is not allowed, and invalidates the capture. */

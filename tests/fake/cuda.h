@@ -41,6 +41,8 @@ struct event *event_of(intptr_t event);
 int stream_number(intptr_t stream);
 
 extern pthread_mutex_t fake_mutex;
+/* Told when a hang or a graph ends. */
+extern pthread_cond_t fake_released;
 
 /* The capture of a stream: 0 none, 1 active, 2 invalid. */
 int capture_state(int capture);

@@ -22,7 +22,7 @@ enum fake_knob {
   FAKE_NCCL_RESULT,       /* the next operation answers this code instead of queueing */
   FAKE_INIT_RESULT,       /* the next initialisation leaves a communicator behind and answers this code */
   FAKE_ASYNC_RESULT,      /* ncclCommGetAsyncError reports this code */
-  FAKE_CALL_MILLIS,       /* every operation stays inside NCCL for so long */
+  FAKE_CALL_MILLIS,       /* every operation stays inside NCCL for so long; -1: until this is something else */
   FAKE_CAPTURED,          /* the stream of this number is captured; -1: one that the default stream is ordered with */
   FAKE_MANAGEMENT_RESULT, /* the next call that is no operation answers this code; ncclInProgress: and goes on */
   FAKE_SPLIT_SIZE,        /* communicators that are split off have so many ranks; 0: all */
@@ -63,6 +63,8 @@ struct fake_owner {
 /* The stream does not get on before its operation is released. */
 void fake_hang(intptr_t stream, const struct fake_owner *owner);
 void fake_release(const struct fake_owner *owner);
+/* Returns when no graph has an operation of the owner. */
+void fake_wait_for_graphs(const struct fake_owner *owner);
 
 /* Whether the stream is captured. If so, the line, which uses these addresses, goes into the graph. -1: the capture is
  * invalid. The owner may be null. */

@@ -83,6 +83,7 @@ static void drop_unused(struct graph *graph) {
   for (int i = 0; i < graph->count; i++)
     if (graph->nodes[i].owner) graph->nodes[i].owner->graphs--;
   graph->count = 0;
+  pthread_cond_broadcast(&fake_released);
 }
 
 int cuStreamBeginCapture_v2(intptr_t stream, int mode) {

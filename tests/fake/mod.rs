@@ -4,6 +4,8 @@ use std::ffi::{CStr, c_char, c_int};
 use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use collectives::nccl::{Communicator, Config, Library, LoadError, Memory, UniqueId};
 use cudarc::driver::{CudaContext, CudaStream};
@@ -171,10 +173,27 @@ impl Fake {
         UniqueId::new(self.library()).unwrap()
     }
 
+    /// Reads the log until it has this line, or after half a minute fails. What it had until then.
+    #[track_caller]
+    pub(crate) fn until(&self, line: &str) -> Vec<String> {
+        let (start, mut log) = (Instant::now(), Vec::new());
+        while log.iter().all(|seen| seen != line) {
+            assert!(start.elapsed() < Duration::from_secs(30), "no {line:?} in {log:#?}");
+            thread::sleep(Duration::from_millis(1));
+            log.extend(self.log());
+        }
+        log
+    }
+
     /// Rank 1 of 2 on a new stream of device 0. The log is empty afterwards.
     pub(crate) fn communicator(&self, config: &Config) -> Communicator {
-        let stream = self.stream(0);
-        let communicator = Communicator::init(self.library(), &stream, 1, 2, &self.id(), config).unwrap();
+        self.rank(self.library(), 1, 2, config)
+    }
+
+    /// A rank of so many, of a library, on a new stream of device 0. The log is empty afterwards.
+    pub(crate) fn rank(&self, library: Library, rank: usize, size: usize, config: &Config) -> Communicator {
+        let communicator =
+            Communicator::init(library, &self.stream(0), rank, size, &self.id(), config).unwrap();
         self.log();
         communicator
     }

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // tests
 #![cfg(feature = "nccl")]
 
+mod calls;
 mod capture;
 mod collective;
 mod creation;
@@ -12,7 +13,9 @@ mod endings;
 mod fake;
 mod fakes;
 mod forgotten;
+mod graphs;
 mod groups;
+mod operators;
 
 /// Results of NCCL that the fake is told to answer.
 const IN_PROGRESS: i32 = 7;

@@ -1,0 +1,196 @@
+//! Sums that scale every rank's input first: operators of the user's, which NCCL keeps for one communicator.
+
+use collectives::nccl::{Config, Error, Graph, Needed, group};
+use float8::F8E4M3;
+
+use crate::fake::{Fake, Knob};
+
+#[test]
+fn a_scalar_of_the_host_is_copied_and_the_operator_destroyed_when_dropped() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let mut memory = fake.memory(communicator.stream(), 16);
+    let half = communicator.scaled_sum(0.5f32).unwrap();
+    let byte = communicator.scaled_sum(-3i8).unwrap();
+    let wide = communicator.scaled_sum(half::bf16::from_f32(2.0)).unwrap();
+    let mut view = memory.slice_mut::<f32>(0, 4).unwrap();
+    communicator.all_reduce_in_place(&mut view, &half).unwrap();
+    communicator.reduce_in_place(&mut view, &half, 0).unwrap();
+    communicator.reduce_scatter_in_place(&mut view, &half).unwrap();
+    communicator.all_reduce_in_place(&mut memory.slice_mut::<i8>(0, 2).unwrap(), &byte).unwrap();
+    drop((half, byte, wide));
+    assert_eq!(
+        fake.log(),
+        [
+            "scaled_sum comm1 type 7 scalar 0000003f as op5",
+            "scaled_sum comm1 type 0 scalar fd as op6",
+            "scaled_sum comm1 type 9 scalar 0040 as op7",
+            "launch all_reduce comm1 m1->m1 count 4 type 7 op 5 s1 device 0",
+            "launch reduce comm1 m1->m1 count 4 type 7 op 5 root 0 s1 device 0",
+            "launch reduce_scatter comm1 m1->m1+8 count 2 type 7 op 5 s1 device 0",
+            "launch all_reduce comm1 m1->m1 count 2 type 0 op 6 s1 device 0",
+            "destroy op5 comm1",
+            "destroy op6 comm1",
+            "destroy op7 comm1",
+        ]
+    );
+    communicator.close().unwrap();
+}
+
+#[test]
+fn a_scalar_of_the_device_is_one_element_and_is_read_where_it_lies() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let (mut memory, scalars) =
+        (fake.memory(communicator.stream(), 16), fake.memory(communicator.stream(), 16));
+    for len in [0, 2] {
+        let result = communicator.scaled_sum_on_device(&scalars.slice::<f64>(0, len).unwrap()).map(drop);
+        let exactly_one = |error: &Error| matches!(error, Error::Length { buffer: "scalar", needed: Needed::Exactly(1), found, .. } if *found == len);
+        assert!(result.as_ref().is_err_and(exactly_one), "{result:?}");
+    }
+    let elsewhere = fake.memory(&fake.stream(1), 8);
+    let result = communicator.scaled_sum_on_device(&elsewhere.slice::<f64>(0, 1).unwrap()).map(drop);
+    assert!(matches!(result, Err(Error::WrongDevice { buffer: "scalar", expected: 0, found: 1, .. })));
+    assert_eq!(fake.log(), [""; 0]);
+
+    let scalar = scalars.slice::<f64>(8, 1).unwrap();
+    let op = communicator.scaled_sum_on_device(&scalar).unwrap();
+    communicator.all_reduce_in_place(&mut memory.slice_mut::<f64>(0, 2).unwrap(), &op).unwrap();
+    drop(op);
+    assert_eq!(
+        fake.log(),
+        [
+            "scaled_sum comm1 type 8 scalar m2+8 as op5",
+            "launch all_reduce comm1 m1->m1 count 2 type 8 op 5 s1 device 0",
+            "destroy op5 comm1",
+        ]
+    );
+}
+
+/// The scalar may be written before and after every use, on its own stream.
+#[test]
+fn a_scalar_of_another_stream_is_ordered_before_and_after_every_use() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let other = communicator.stream().context().new_stream().unwrap();
+    let (mut memory, scalars) = (fake.memory(communicator.stream(), 16), fake.memory(&other, 4));
+    let scalar = scalars.slice::<f32>(0, 1).unwrap();
+    let (before, after) = (["e1 records s2", "s1 waits e1"], ["e1 records s1", "s2 waits e1"]);
+    let op = communicator.scaled_sum_on_device(&scalar).unwrap();
+    assert_eq!(fake.log(), [&before[..], &["scaled_sum comm1 type 7 scalar m2 as op5"], &after].concat());
+
+    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
+    let launch = ["launch all_reduce comm1 m1->m1 count 2 type 7 op 5 s1 device 0"];
+    communicator.all_reduce_in_place(&mut view, &op).unwrap();
+    assert_eq!(fake.log(), [&before[..], &launch, &after].concat());
+    group(fake.library(), |group| {
+        group.on(&communicator).all_reduce_in_place(&mut view, &op)?;
+        assert_eq!(fake.log(), before);
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(fake.log(), [&launch[..], &after].concat());
+    // Of a graph, after the last launch.
+    let graph = Graph::capture(fake.library(), |capture| {
+        capture.on(&communicator).all_reduce_in_place(&mut view, &op)?;
+        assert_eq!(fake.log(), before);
+        Ok(())
+    })
+    .unwrap();
+    fake.log();
+    drop(graph);
+    assert_eq!(fake.log(), [&["destroy graph1"], &after[..]].concat());
+    // The operator goes before its scalar.
+    drop(op);
+    drop(scalars);
+    assert_eq!(fake.log(), ["destroy op5 comm1", "synchronize s2", "ncclMemFree m2"]);
+}
+
+#[test]
+fn an_operator_is_of_one_communicator() {
+    let fake = Fake::new();
+    let (first, second) = (fake.communicator(&Config::new()), fake.communicator(&Config::new()));
+    let mut memory = fake.memory(second.stream(), 16);
+    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
+    let op = first.scaled_sum(1.0f32).unwrap();
+    fake.log();
+    let refused = |result: Result<(), Error>, operation: &str| {
+        let wanted = format!("{operation}: the scaled sum was made with another communicator");
+        assert_eq!(result.unwrap_err().to_string(), wanted);
+    };
+    refused(second.all_reduce_in_place(&mut view, &op), "ncclAllReduce");
+    refused(second.reduce_in_place(&mut view, &op, 1), "ncclReduce");
+    refused(second.reduce_scatter_in_place(&mut view, &op), "ncclReduceScatter");
+    refused(
+        group(fake.library(), |group| group.on(&second).all_reduce_in_place(&mut view, &op)),
+        "ncclAllReduce",
+    );
+    assert_eq!(fake.log(), ["group of 0 cancelled"]);
+}
+
+#[test]
+fn an_operator_that_is_dropped_in_a_group_is_destroyed_after_it() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let mut memory = fake.memory(communicator.stream(), 16);
+    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
+    let scalars = fake.memory(communicator.stream(), 4);
+    let scalar = scalars.slice::<f32>(0, 1).unwrap();
+    let (used, dropped) =
+        (communicator.scaled_sum(1.0f32).unwrap(), communicator.scaled_sum(2.0f32).unwrap());
+    fake.log();
+    group(fake.library(), |group| {
+        group.on(&communicator).all_reduce_in_place(&mut view, &used)?;
+        drop(dropped);
+        let refused = communicator.scaled_sum(3.0f32).map(drop);
+        assert!(matches!(refused, Err(Error::InsideGroup { operation: "ncclRedOpCreatePreMulSum" })));
+        let refused = communicator.scaled_sum_on_device(&scalar).map(drop);
+        assert!(matches!(refused, Err(Error::InsideGroup { .. })));
+        assert_eq!(fake.log(), [""; 0]);
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(
+        fake.log(),
+        ["launch all_reduce comm1 m1->m1 count 2 type 7 op 5 s1 device 0", "destroy op6 comm1"]
+    );
+}
+
+#[test]
+fn after_an_abort_no_operator_is_made_used_or_destroyed() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let mut memory = fake.memory(communicator.stream(), 16);
+    let op = communicator.scaled_sum(1.0f32).unwrap();
+    communicator.abort_handle().abort().unwrap();
+    fake.log();
+    let result = communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(0, 2).unwrap(), &op);
+    assert!(matches!(result, Err(Error::Aborted { .. })));
+    assert!(matches!(communicator.scaled_sum(1.0f32), Err(Error::Aborted { .. })));
+    drop(op);
+    assert_eq!(fake.log(), [""; 0]);
+}
+
+#[test]
+fn monarch_7_no_operator_is_made_for_a_type_that_nccl_does_not_have() {
+    let fake = Fake::new();
+    let old = fake.rank(fake.old_library(), 1, 2, &Config::new());
+    let error = old.scaled_sum(F8E4M3::from_bits(0x38)).unwrap_err();
+    assert!(matches!(error, Error::TooOld { what: "f8e4m3", .. }), "{error}");
+    assert_eq!(fake.log(), [""; 0]);
+}
+
+#[test]
+fn an_operator_that_nccl_refuses_is_an_error() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    fake.set(Knob::ManagementResult, 3);
+    let error = communicator.scaled_sum(1.0f32).unwrap_err().to_string();
+    assert!(error.starts_with("ncclRedOpCreatePreMulSum failed with ncclInternalError (3)"), "{error}");
+    // Nothing is queued, so there is nothing that another stream would have to wait for.
+    let other = communicator.stream().context().new_stream().unwrap();
+    let scalars = fake.memory(&other, 4);
+    fake.set(Knob::ManagementResult, 3);
+    assert!(communicator.scaled_sum_on_device(&scalars.slice::<f32>(0, 1).unwrap()).is_err());
+    assert_eq!(fake.log(), ["e1 records s2", "s1 waits e1"]);
+}
