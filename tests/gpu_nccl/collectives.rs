@@ -82,7 +82,7 @@ pub(crate) fn every_collective_with_every_type_and_operator() {
 
 /// NCCL chooses other algorithms for some megabytes than for less.
 pub(crate) fn collectives_of_several_megabytes() {
-    const LEN: usize = 3_000_001;
+    const LEN: usize = 1_000_001;
     let (gpus, seed) = (Gpus::all(), fresh_seed());
     gpus.ranks(&Config::new(), |communicator| {
         let party = slice::from_ref(communicator);

@@ -4,6 +4,8 @@
 
 mod case;
 mod collectives;
+mod death;
+mod endings;
 #[path = "../gpu/mod.rs"]
 mod gpu;
 mod gpus;
@@ -11,8 +13,11 @@ mod graphs;
 mod membership;
 mod memory;
 mod reference;
+mod settings;
+mod streams;
 
 fn main() {
+    death::run_if_rank();
     gpu::run(gpu::tests! {
         1 => [
             collectives::every_collective_with_every_type_and_operator,
@@ -34,6 +39,14 @@ fn main() {
             graphs::a_graph_over_all_gpus_launched_ten_times,
             graphs::a_capture_of_ones_own,
             graphs::a_graph_of_a_non_blocking_communicator,
+            streams::buffers_of_other_streams,
+            streams::work_of_other_streams_comes_before_and_after,
+            streams::communicators_on_other_streams,
+            settings::settings_of_the_loaded_version,
+            settings::settings_of_calls,
+            settings::parameters,
+            endings::finalize_then_close,
+            endings::suspend_and_resume,
             membership::a_communicator_whose_peers_never_come,
         ],
         2 => [
@@ -44,6 +57,15 @@ fn main() {
             membership::grow,
             membership::creation_with_several_ids,
             membership::pending_communicators,
+            streams::the_host_does_not_wait,
+            endings::revoke_then_shrink,
+            endings::revoke_then_split,
+            endings::abort_of_a_graph_whose_peer_never_arrives,
+            endings::abort_of_a_collective_whose_peer_never_arrives,
+            endings::abort_of_a_non_blocking_collective_whose_peer_never_arrives,
+            endings::abort_while_nccl_connects_to_a_peer_that_never_arrives,
+            death::shrink_after_the_death_of_the_last_rank,
+            death::shrink_after_the_death_of_rank_0,
         ],
     });
 }
