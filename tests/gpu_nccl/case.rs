@@ -1,0 +1,538 @@
+//! Every collective as data: what each rank puts in, what it must find afterwards, and how it is called. So all ways to
+//! call them and all kinds of memory are tested with the same cases.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use collectives::ReduceOp;
+use collectives::nccl::{
+    Call, CallConfig, Communicator, DeviceBuffer, DeviceBufferMut, Error, Graph, Group, Launch, Library,
+    Memory, MemoryView, MemoryViewMut, Registration, Window, group, simulate,
+};
+use cudarc::driver::{CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut};
+
+use crate::reference::{Value, bits, reduced};
+
+/// A collective, with what all ranks must agree on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Collective {
+    AllReduce(ReduceOp),
+    Reduce(ReduceOp, usize),
+    Broadcast(usize),
+    AllGather,
+    ReduceScatter(ReduceOp),
+    AllToAll,
+    AllToAllV,
+    Gather(usize),
+    Scatter(usize),
+    /// Every rank sends to its right neighbour and receives from its left one.
+    Ring,
+}
+
+use Collective::*;
+
+impl Collective {
+    /// All of them, with every operator and these roots.
+    pub(crate) fn all(roots: &[usize]) -> Vec<Self> {
+        let mut all = vec![AllGather, AllToAll, AllToAllV, Ring];
+        for op in ReduceOp::ALL {
+            all.extend([AllReduce(op), ReduceScatter(op)]);
+            all.extend(roots.iter().map(|&root| Reduce(op, root)));
+        }
+        for &root in roots {
+            all.extend([Broadcast(root), Gather(root), Scatter(root)]);
+        }
+        all
+    }
+
+    pub(crate) fn op(self) -> Option<ReduceOp> {
+        match self {
+            AllReduce(op) | Reduce(op, _) | ReduceScatter(op) => Some(op),
+            _ => None,
+        }
+    }
+
+    /// Whether it can have its result in the place of its input.
+    pub(crate) fn has_in_place(self) -> bool {
+        !matches!(self, AllToAll | AllToAllV | Ring)
+    }
+
+    /// Whether it is one function of NCCL, which takes a configuration.
+    pub(crate) fn is_one_function(self) -> bool {
+        !matches!(self, AllToAllV | Ring)
+    }
+}
+
+/// What a rank must find at some place.
+enum Wanted<T> {
+    Value(T),
+    /// An average that is rounded.
+    Near(T),
+    /// What was there before.
+    Kept,
+    Anything,
+}
+
+/// A collective of a certain length over certain data.
+#[derive(Clone, Copy)]
+pub(crate) struct Case {
+    pub(crate) collective: Collective,
+    pub(crate) in_place: bool,
+    /// Elements of one part.
+    pub(crate) len: usize,
+    /// Ranks.
+    pub(crate) size: usize,
+    pub(crate) seed: u64,
+}
+
+impl fmt::Debug for Case {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { collective, in_place, len, size, seed } = self;
+        let place = if *in_place { "in place" } else { "out of place" };
+        write!(formatter, "{collective:?} {place}, {len} elements, {size} ranks, seed {seed}")
+    }
+}
+
+impl Case {
+    /// The input of a rank.
+    fn input<T: Value>(&self, rank: usize, index: usize) -> T {
+        let bits = bits(self.seed, rank, index);
+        match self.collective.op() {
+            Some(op) => T::contribution(bits, op, self.size),
+            None => T::any(bits),
+        }
+    }
+
+    fn reduced<T: Value>(&self, op: ReduceOp, index: usize) -> Wanted<T> {
+        let value = reduced(op, (0..self.size).map(|rank| self.input(rank, index)));
+        let exact = op != ReduceOp::Avg || self.size.is_power_of_two() || !T::DATA_TYPE.is_float();
+        if exact { Wanted::Value(value) } else { Wanted::Near(value) }
+    }
+
+    /// Elements that go from one rank to another in `AllToAllV`.
+    fn exchanged(&self, from: usize, to: usize) -> usize {
+        self.len * ((from + 2 * to) % 3) / 2
+    }
+
+    /// Parts of `AllToAllV`, with an element between them that belongs to none: in rank order to send, in reverse order
+    /// to receive.
+    fn parts(&self, rank: usize, sent: bool) -> Vec<Range<usize>> {
+        let mut parts = vec![0..0; self.size];
+        let mut start = 1;
+        for position in 0..self.size {
+            let peer = if sent { position } else { self.size - 1 - position };
+            let len = if sent { self.exchanged(rank, peer) } else { self.exchanged(peer, rank) };
+            parts[peer] = start..start + len;
+            start += len + 1;
+        }
+        parts
+    }
+
+    fn send_len(&self, rank: usize) -> usize {
+        match self.collective {
+            AllReduce(_) | Reduce(..) | Broadcast(_) | AllGather | Gather(_) | Ring => self.len,
+            ReduceScatter(_) | AllToAll | Scatter(_) => self.size * self.len,
+            AllToAllV => self.parts(rank, true).iter().map(|part| part.len() + 1).sum::<usize>() + 1,
+        }
+    }
+
+    fn receive_len(&self, rank: usize) -> usize {
+        match self.collective {
+            AllReduce(_) | Reduce(..) | Broadcast(_) | Ring => self.len,
+            AllGather | AllToAll | Gather(_) => self.size * self.len,
+            ReduceScatter(_) | Scatter(_) => {
+                if self.in_place {
+                    self.size * self.len
+                } else {
+                    self.len
+                }
+            }
+            AllToAllV => self.parts(rank, false).iter().map(|part| part.len() + 1).sum::<usize>() + 1,
+        }
+    }
+
+    /// Elements that no buffer of a case with this length needs more of.
+    pub(crate) fn room(len: usize, size: usize) -> usize {
+        size * len + size + 1 + 2 * GUARDS
+    }
+
+    /// What a rank's receive buffer holds before.
+    fn before<T: Value>(&self, rank: usize, index: usize) -> T {
+        match self.collective {
+            _ if !self.in_place => guard(),
+            AllGather | Gather(_) if index / self.len == rank => self.input(rank, index % self.len),
+            AllGather | Gather(_) => guard(),
+            _ => self.input(rank, index),
+        }
+    }
+
+    /// What a rank's receive buffer must hold afterwards.
+    fn wanted<T: Value>(&self, rank: usize, index: usize) -> Wanted<T> {
+        let &Self { in_place, len, size, .. } = self;
+        let input = |rank, index| Wanted::Value(self.input(rank, index));
+        let own = index / len == rank;
+        match self.collective {
+            AllReduce(op) => self.reduced(op, index),
+            Reduce(op, root) if rank == root => self.reduced(op, index),
+            Broadcast(root) => input(root, index),
+            AllGather => input(index / len, index % len),
+            ReduceScatter(op) if !in_place => self.reduced(op, rank * len + index),
+            ReduceScatter(op) if own => self.reduced(op, index),
+            ReduceScatter(_) => Wanted::Anything,
+            AllToAll => input(index / len, rank * len + index % len),
+            AllToAllV => {
+                let parts = self.parts(rank, false);
+                match parts.iter().position(|part| part.contains(&index)) {
+                    Some(peer) => input(peer, self.parts(peer, true)[rank].start + index - parts[peer].start),
+                    None => Wanted::Kept,
+                }
+            }
+            Gather(root) if rank == root => input(index / len, index % len),
+            Scatter(root) if !in_place => input(root, rank * len + index),
+            Scatter(root) if own => input(root, index),
+            Reduce(..) | Gather(_) | Scatter(_) => Wanted::Kept,
+            Ring => input((rank + size - 1) % size, index),
+        }
+    }
+
+    /// Whether ranks other than the root pass a buffer where they need none: sometimes they do.
+    fn generous(&self) -> bool {
+        self.len.is_multiple_of(2)
+    }
+}
+
+/// Elements before and after each view that must stay.
+const GUARDS: usize = 17;
+
+fn guard<T: Value>() -> T {
+    T::any(0xa5a5_a5a5_a5a5_a5a5)
+}
+
+/// Elements before a view: sometimes it does not lie at a multiple of 16 bytes.
+fn lead(case: &Case) -> usize {
+    if case.generous() { 16 } else { GUARDS }
+}
+
+/// Memory with room for views of one type.
+pub(crate) trait Arena<T: Value> {
+    type View<'a>: DeviceBuffer<Element = T> + DevicePtr<T>
+    where
+        Self: 'a;
+    type ViewMut<'a>: DeviceBufferMut<Element = T> + DevicePtrMut<T>
+    where
+        Self: 'a;
+    fn view(&self, range: Range<usize>) -> Self::View<'_>;
+    fn view_mut(&mut self, range: Range<usize>) -> Self::ViewMut<'_>;
+}
+
+macro_rules! arenas {
+    ($($type:ty),*) => {$(impl<T: Value> Arena<T> for $type {
+        type View<'a> = MemoryView<'a, T> where Self: 'a;
+        type ViewMut<'a> = MemoryViewMut<'a, T> where Self: 'a;
+        fn view(&self, range: Range<usize>) -> MemoryView<'_, T> {
+            self.slice(range.start * size_of::<T>(), range.len()).unwrap()
+        }
+        fn view_mut(&mut self, range: Range<usize>) -> MemoryViewMut<'_, T> {
+            self.slice_mut(range.start * size_of::<T>(), range.len()).unwrap()
+        }
+    })*};
+}
+
+arenas!(Memory, Registration<'_>, Window<'_>);
+
+impl<T: Value> Arena<T> for CudaSlice<T> {
+    type View<'a> = CudaView<'a, T>;
+    type ViewMut<'a> = CudaViewMut<'a, T>;
+    fn view(&self, range: Range<usize>) -> CudaView<'_, T> {
+        self.slice(range)
+    }
+    fn view_mut(&mut self, range: Range<usize>) -> CudaViewMut<'_, T> {
+        self.slice_mut(range)
+    }
+}
+
+/// A rank's memory.
+pub(crate) struct Room<A> {
+    pub(crate) send: A,
+    pub(crate) receive: A,
+}
+
+/// Bytes of memory that cases up to this length need, for every type.
+pub(crate) fn bytes(len: usize, size: usize) -> usize {
+    Case::room(len, size) * size_of::<u64>()
+}
+
+impl Room<Memory> {
+    pub(crate) fn new(library: Library, stream: &Arc<CudaStream>, len: usize, size: usize) -> Self {
+        let memory = || Memory::alloc(library, stream, bytes(len, size)).unwrap();
+        Self { send: memory(), receive: memory() }
+    }
+
+    /// On the communicators' streams.
+    pub(crate) fn of(party: &[Communicator], len: usize) -> Vec<Self> {
+        let room = |member: &Communicator| Self::new(member.library(), member.stream(), len, member.size());
+        party.iter().map(room).collect()
+    }
+}
+
+impl<T: Value> Room<CudaSlice<T>> {
+    /// cudarc's own memory, on any stream.
+    pub(crate) fn of_cudarc(stream: &Arc<CudaStream>, len: usize, size: usize) -> Self {
+        let slice = || stream.alloc_zeros(Case::room(len, size)).unwrap();
+        Self { send: slice(), receive: slice() }
+    }
+}
+
+/// How collectives are called.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Way<'b> {
+    /// One after the other: only where this thread has one rank.
+    Alone,
+    /// With a configuration, otherwise as above.
+    Configured(&'b CallConfig),
+    Grouped,
+    /// In groups inside a group.
+    Nested,
+    /// In a CUDA graph, launched more than once where that gives the same result.
+    Graph,
+    /// Not really.
+    Simulated,
+}
+
+enum Buffers<'b, S, R> {
+    Apart(&'b S, &'b mut R),
+    InPlace(&'b mut R),
+}
+
+/// Calls a case's collective: a communicator's methods and a call's have the same names.
+macro_rules! issue {
+    ($call:expr, $case:expr, $rank:expr, $buffers:expr) => {{
+        let (case, rank): (&Case, usize) = ($case, $rank);
+        let needed = |root| rank == root || case.generous();
+        let (left, right) = ((rank + case.size - 1) % case.size, (rank + 1) % case.size);
+        match $buffers {
+            Buffers::Apart(send, receive) => match case.collective {
+                AllReduce(op) => $call.all_reduce(send, receive, op),
+                Reduce(op, root) => $call.reduce(send, needed(root).then_some(receive), op, root),
+                Broadcast(root) => $call.broadcast(needed(root).then_some(send), receive, root),
+                AllGather => $call.all_gather(send, receive),
+                ReduceScatter(op) => $call.reduce_scatter(send, receive, op),
+                AllToAll => $call.all_to_all(send, receive),
+                AllToAllV => {
+                    $call.all_to_all_v(send, &case.parts(rank, true), receive, &case.parts(rank, false))
+                }
+                Gather(root) => $call.gather(send, needed(root).then_some(receive), root),
+                Scatter(root) => $call.scatter(needed(root).then_some(send), receive, root),
+                // Outside a group, somebody has to begin.
+                Ring if rank == 0 => $call.send(send, right).and_then(|()| $call.recv(receive, left)),
+                Ring => $call.recv(receive, left).and_then(|()| $call.send(send, right)),
+            },
+            Buffers::InPlace(buffer) => match case.collective {
+                AllReduce(op) => $call.all_reduce_in_place(buffer, op),
+                Reduce(op, root) => $call.reduce_in_place(buffer, op, root),
+                Broadcast(root) => $call.broadcast_in_place(buffer, root),
+                AllGather => $call.all_gather_in_place(buffer),
+                ReduceScatter(op) => $call.reduce_scatter_in_place(buffer, op),
+                Gather(root) => $call.gather_in_place(buffer, root),
+                Scatter(root) => $call.scatter_in_place(buffer, root),
+                AllToAll | AllToAllV | Ring => panic!("{case:?}: there is no such collective"),
+            },
+        }
+    }};
+}
+
+fn issue<'b, L, S, R>(
+    call: Call<'b, L>,
+    case: &Case,
+    rank: usize,
+    buffers: Buffers<'b, S, R>,
+) -> Result<(), Error>
+where
+    L: Launch<'b>,
+    S: DeviceBuffer,
+    R: DeviceBufferMut<Element = S::Element>,
+{
+    issue!(call, case, rank, buffers)
+}
+
+fn launch<'b, S, R>(
+    party: &'b [Communicator],
+    way: Way<'b>,
+    case: &Case,
+    buffers: Vec<Buffers<'b, S, R>>,
+) -> Result<(), Error>
+where
+    S: DeviceBuffer,
+    R: DeviceBufferMut<Element = S::Element>,
+{
+    let library = party[0].library();
+    let mut each = party.iter().zip(buffers);
+    let grouped = |group: &Group<'b>, each: std::iter::Zip<_, std::vec::IntoIter<Buffers<'b, S, R>>>| {
+        let mut each: std::iter::Zip<std::slice::Iter<'b, Communicator>, _> = each;
+        each.try_for_each(|(member, buffers)| issue(group.on(member), case, member.rank(), buffers))
+    };
+    match way {
+        Way::Alone => each.try_for_each(|(member, buffers)| issue!(member, case, member.rank(), buffers)),
+        Way::Configured(config) => {
+            each.try_for_each(|(member, buffers)| issue(member.with(config), case, member.rank(), buffers))
+        }
+        Way::Grouped => group(library, |group| grouped(group, each)),
+        Way::Nested => group(library, |group| {
+            each.try_for_each(|(member, buffers)| {
+                group.nested(|inner| issue(inner.on(member), case, member.rank(), buffers))
+            })
+        }),
+        Way::Simulated => simulate(library, |group| grouped(group, each)).map(drop),
+        Way::Graph => {
+            let graph = Graph::capture(library, |capture| {
+                capture.group(|capture| {
+                    each.try_for_each(|(member, buffers)| {
+                        issue(capture.on(member), case, member.rank(), buffers)
+                    })
+                })
+            })?;
+            let times = if case.in_place { 1 } else { 3 };
+            (0..times).try_for_each(|_| graph.launch())
+        }
+    }
+}
+
+/// Fills the memory of this thread's ranks, calls the collective, and looks at everything that it may and may not have
+/// changed.
+#[track_caller]
+pub(crate) fn check<T: Value, A: Arena<T>>(
+    party: &[Communicator],
+    rooms: &mut [Room<A>],
+    way: Way<'_>,
+    case: &Case,
+) {
+    let what = format!("{} {case:?}, {way:?}", T::DATA_TYPE);
+    let images: Vec<_> = party
+        .iter()
+        .zip(rooms.iter_mut())
+        .map(|(member, room)| {
+            let rank = member.rank();
+            let sent: Vec<T> = image(case, case.send_len(rank), |index| {
+                if case.in_place { guard() } else { case.input(rank, index) }
+            });
+            let before: Vec<T> = image(case, case.receive_len(rank), |index| case.before(rank, index));
+            upload(&mut room.send, &sent);
+            upload(&mut room.receive, &before);
+            (sent, before)
+        })
+        .collect();
+    call(party, rooms, way, case).unwrap_or_else(|error| panic!("{what}: {error}"));
+    for ((member, room), (sent, before)) in party.iter().zip(rooms.iter()).zip(&images) {
+        let rank = member.rank();
+        let what = format!("{what}, rank {rank}");
+        let found: Vec<T> = download(&room.send, sent.len());
+        if let Some(at) = (0..sent.len()).find(|&at| found[at] != sent[at]) {
+            panic!("{what}: element {at} of the input's memory was {:?} and is {:?}", sent[at], found[at]);
+        }
+        let found: Vec<T> = download(&room.receive, before.len());
+        let view = lead(case)..lead(case) + case.receive_len(rank);
+        for (at, (&found, &before)) in found.iter().zip(before).enumerate() {
+            let wanted = match way {
+                Way::Simulated => Wanted::Kept,
+                _ if view.contains(&at) => case.wanted(rank, at - view.start),
+                _ => Wanted::Kept,
+            };
+            let (right, wanted) = match wanted {
+                Wanted::Value(value) => (found == value, value),
+                Wanted::Near(value) => (found.near(value, case.size), value),
+                Wanted::Kept => (found == before, before),
+                Wanted::Anything => continue,
+            };
+            let index = at.cast_signed() - view.start.cast_signed();
+            assert!(right, "{what}: element {index} is {found:?}, expected {wanted:?}");
+        }
+    }
+}
+
+/// Only calls it, with whatever is in the memory.
+pub(crate) fn call<T: Value, A: Arena<T>>(
+    party: &[Communicator],
+    rooms: &mut [Room<A>],
+    way: Way<'_>,
+    case: &Case,
+) -> Result<(), Error> {
+    let views = |(member, room): (&Communicator, _)| {
+        let (rank, Room { send, receive }): (_, &mut Room<A>) = (member.rank(), room);
+        let range = |len| lead(case)..lead(case) + len;
+        (send.view(range(case.send_len(rank))), receive.view_mut(range(case.receive_len(rank))))
+    };
+    let mut views: Vec<_> = party.iter().zip(rooms.iter_mut()).map(views).collect();
+    let buffers = |views| {
+        let (send, receive): &mut (_, _) = views;
+        if case.in_place { Buffers::InPlace(receive) } else { Buffers::Apart(&*send, receive) }
+    };
+    launch(party, way, case, views.iter_mut().map(buffers).collect())
+}
+
+fn image<T: Value>(case: &Case, len: usize, value: impl Fn(usize) -> T) -> Vec<T> {
+    let guards = |count| std::iter::repeat_n(guard(), count);
+    guards(lead(case)).chain((0..len).map(value)).chain(guards(GUARDS)).collect()
+}
+
+fn upload<T: Value, A: Arena<T>>(arena: &mut A, image: &[T]) {
+    let mut view = arena.view_mut(0..image.len());
+    let stream = Arc::clone(DeviceBuffer::stream(&view));
+    stream.memcpy_htod(image, &mut view).unwrap();
+}
+
+fn download<T: Value, A: Arena<T>>(arena: &A, len: usize) -> Vec<T> {
+    let view = arena.view(0..len);
+    let found = DeviceBuffer::stream(&view).clone_dtoh(&view).unwrap();
+    DeviceBuffer::stream(&view).synchronize().unwrap();
+    found
+}
+
+/// All collectives with all operators, each with fresh data, that the way allows.
+#[track_caller]
+pub(crate) fn check_all<T: Value, A: Arena<T>>(
+    party: &[Communicator],
+    rooms: &mut [Room<A>],
+    way: Way<'_>,
+    lengths: &[usize],
+    seed: u64,
+) {
+    check_some::<T, A>(party, rooms, way, lengths, seed, |_| true);
+}
+
+/// As [`check_all`], those that are wanted.
+#[track_caller]
+pub(crate) fn check_some<T: Value, A: Arena<T>>(
+    party: &[Communicator],
+    rooms: &mut [Room<A>],
+    way: Way<'_>,
+    lengths: &[usize],
+    seed: u64,
+    wanted: impl Fn(Collective) -> bool,
+) {
+    let size = party[0].size();
+    // Every root, unless that is a lot.
+    let roots: Vec<_> = match size {
+        1..=4 => (0..size).collect(),
+        _ => vec![0, 1 + seed as usize % (size - 2), size - 1],
+    };
+    let mut cases = 0u64;
+    for &len in lengths {
+        for collective in Collective::all(&roots) {
+            let left_out = match way {
+                // NCCL sends to the own rank only in a group.
+                Way::Alone => collective == Ring && size == 1,
+                Way::Configured(_) => !collective.is_one_function(),
+                _ => false,
+            } || !wanted(collective);
+            for in_place in [false, true] {
+                if left_out || in_place && !collective.has_in_place() {
+                    continue;
+                }
+                cases += 1;
+                let seed = seed.wrapping_add(cases.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+                check::<T, A>(party, rooms, way, &Case { collective, in_place, len, size, seed });
+            }
+        }
+    }
+}

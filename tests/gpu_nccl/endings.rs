@@ -1,0 +1,219 @@
+//! How communicators end: abort, revoke, finalize; and how they sleep.
+
+use std::sync::Barrier;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use collectives::ReduceOp;
+use collectives::nccl::{Communicator, Config, Error, Graph, ShrinkMode, group};
+use cudarc::driver::CudaSlice;
+
+use crate::collectives::works;
+use crate::gpus::{Gpus, missing};
+use crate::reference::fresh_seed;
+
+const LEN: usize = 1 << 20;
+
+fn buffer(communicator: &Communicator) -> CudaSlice<f32> {
+    communicator.stream().alloc_zeros(LEN).unwrap()
+}
+
+/// An operation of the communicator is refused for what it is now.
+#[track_caller]
+fn unusable(communicator: &Communicator) {
+    let error = communicator.all_reduce_in_place(&mut buffer(communicator), ReduceOp::Sum).unwrap_err();
+    assert!(matches!(error, Error::Unusable { .. }), "{error}");
+}
+
+/// A collective whose peer never arrives is aborted by a watchdog, while the owner waits for its stream. `connected`: the
+/// ranks have worked together before, so that it hangs on the device; else it hangs while NCCL connects.
+fn abort_alone(config: &Config, connected: bool) {
+    let gpus = Gpus::all();
+    let streams = &gpus.streams()[..2];
+    let communicators = Communicator::init_all(gpus.library, streams, config).unwrap();
+    let mut buffers: Vec<_> = communicators.iter().map(buffer).collect();
+    if connected {
+        group(gpus.library, |group| {
+            for (communicator, buffer) in communicators.iter().zip(&mut buffers) {
+                group.on(communicator).all_reduce_in_place(buffer, ReduceOp::Sum)?;
+            }
+            Ok(())
+        })
+        .unwrap();
+        streams.iter().for_each(|stream| stream.synchronize().unwrap());
+    }
+    let handle = communicators[0].abort_handle();
+    let started = Instant::now();
+    let watchdog = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(500));
+        handle.abort()
+    });
+    let queued = communicators[0].all_reduce_in_place(&mut buffers[0], ReduceOp::Sum);
+    if connected {
+        queued.unwrap();
+    } else if let Err(error) = queued {
+        assert!(matches!(error, Error::Aborted { .. }), "{error}");
+    }
+    streams[0].synchronize().unwrap();
+    watchdog.join().unwrap().unwrap();
+    assert!(started.elapsed() >= Duration::from_millis(500), "it did hang");
+    assert!(started.elapsed() < Duration::from_secs(5), "took {:?}", started.elapsed());
+    assert!(matches!(communicators[0].async_error(), Err(Error::Aborted { .. })));
+    let ended: Vec<_> =
+        communicators.into_iter().map(|communicator| communicator.abort_handle().abort()).collect();
+    assert!(ended.iter().all(Result::is_ok), "{ended:?}");
+    assert!(started.elapsed() < Duration::from_secs(10), "took {:?}", started.elapsed());
+}
+
+pub(crate) fn abort_of_a_collective_whose_peer_never_arrives() {
+    abort_alone(&Config::new(), true);
+}
+
+pub(crate) fn abort_of_a_non_blocking_collective_whose_peer_never_arrives() {
+    abort_alone(&Config::new().blocking(false), true);
+}
+
+pub(crate) fn abort_while_nccl_connects_to_a_peer_that_never_arrives() {
+    abort_alone(&Config::new().blocking(false), false);
+}
+
+/// A graph whose peers do not launch theirs hangs. The watchdog's abort ends it and waits; the owner is told, drops its
+/// graph, and so lets the abort come to its end.
+pub(crate) fn abort_of_a_graph_whose_peer_never_arrives() {
+    let gpus = Gpus::all();
+    let (all_launched, aborted) = (Barrier::new(gpus.count), Barrier::new(gpus.count));
+    gpus.owned_ranks(&Config::new(), |communicator| {
+        let stream = communicator.stream();
+        let mut buffer = buffer(&communicator);
+        let graph = Graph::capture(communicator.library(), |capture| {
+            capture.on(&communicator).all_reduce_in_place(&mut buffer, ReduceOp::Sum)
+        })
+        .unwrap();
+        graph.launch().unwrap();
+        stream.synchronize().unwrap();
+        all_launched.wait();
+        if communicator.rank() > 0 {
+            aborted.wait();
+            drop(graph);
+            return communicator.abort_handle().abort().unwrap();
+        }
+        graph.launch().unwrap();
+        let end = stream.record_event(None).unwrap();
+        assert!(!end.try_is_complete().unwrap(), "nobody else has launched it");
+        let handle = communicator.abort_handle();
+        let (ended, has_ended) = mpsc::channel();
+        let watchdog = thread::spawn(move || {
+            let result = handle.abort();
+            ended.send(()).unwrap();
+            result
+        });
+        // Returns because of the abort alone.
+        stream.synchronize().unwrap();
+        let error = graph.launch().unwrap_err();
+        assert!(matches!(error, Error::Aborted { .. }), "{error}");
+        let still_waits = has_ended.try_recv();
+        assert!(still_waits.is_err(), "the abort waits for the graph");
+        drop(graph);
+        watchdog.join().unwrap().unwrap();
+        let error = communicator.all_reduce_in_place(&mut buffer, ReduceOp::Sum).unwrap_err();
+        assert!(matches!(error, Error::Aborted { .. }), "{error}");
+        aborted.wait();
+    });
+}
+
+/// The last rank never arrives: the others stop their collective, which frees their streams, and go on without it.
+pub(crate) fn revoke_then_shrink() {
+    let (gpus, seed) = (Gpus::all(), fresh_seed());
+    let has = gpus.has("ncclCommRevoke");
+    let recovered = Barrier::new(gpus.count);
+    gpus.owned_ranks(&Config::new(), |communicator| {
+        if !has {
+            return missing(communicator.revoke(), "ncclCommRevoke");
+        }
+        works(&communicator, seed);
+        let mut buffer = buffer(&communicator);
+        communicator.all_reduce_in_place(&mut buffer, ReduceOp::Sum).unwrap();
+        communicator.stream().synchronize().unwrap();
+        let last = communicator.size() - 1;
+        if communicator.rank() == last {
+            recovered.wait();
+            return communicator.abort_handle().abort().unwrap();
+        }
+        communicator.all_reduce_in_place(&mut buffer, ReduceOp::Sum).unwrap();
+        let end = communicator.stream().record_event(None).unwrap();
+        assert!(!end.try_is_complete().unwrap(), "the last rank has not arrived");
+        communicator.revoke().unwrap();
+        communicator.stream().synchronize().unwrap();
+        unusable(&communicator);
+        let rest = communicator.shrink(&[last], ShrinkMode::Default, None).unwrap();
+        assert_eq!((rest.rank(), rest.size()), (communicator.rank(), last));
+        works(&rest, seed);
+        recovered.wait();
+        rest.close().unwrap();
+        communicator.abort_handle().abort().unwrap();
+    });
+}
+
+/// All ranks stop, without anything in flight, and part.
+pub(crate) fn revoke_then_split() {
+    let (gpus, seed) = (Gpus::all(), fresh_seed());
+    let has = gpus.has("ncclCommRevoke");
+    gpus.owned_ranks(&Config::new(), |communicator| {
+        if !has {
+            return missing(communicator.revoke(), "ncclCommRevoke");
+        }
+        works(&communicator, seed);
+        communicator.revoke().unwrap();
+        unusable(&communicator);
+        let again = communicator.split(Some(0), 0, None).unwrap().unwrap();
+        assert_eq!((again.rank(), again.size()), (communicator.rank(), communicator.size()));
+        works(&again, seed);
+        again.close().unwrap();
+        communicator.close().unwrap();
+    });
+}
+
+pub(crate) fn finalize_then_close() {
+    let (gpus, seed) = (Gpus::all(), fresh_seed());
+    for config in [Config::new(), Config::new().blocking(false)] {
+        gpus.owned_ranks(&config, |communicator| {
+            works(&communicator, seed);
+            communicator.finalize().unwrap();
+            unusable(&communicator);
+            let error = communicator.finalize().unwrap_err();
+            assert!(matches!(error, Error::Unusable { .. }), "{error}");
+            communicator.async_error().unwrap();
+            communicator.close().unwrap();
+        });
+    }
+}
+
+/// NCCL gives its memory back and takes it again.
+pub(crate) fn suspend_and_resume() {
+    let (gpus, seed) = (Gpus::all(), fresh_seed());
+    let has = gpus.has("ncclCommSuspend");
+    gpus.ranks(&Config::new(), |communicator| {
+        works(communicator, seed);
+        if !has {
+            missing(communicator.suspend(), "ncclCommSuspend");
+            missing(communicator.resume(), "ncclCommResume");
+            return missing(communicator.memory_statistics(), "ncclCommMemStats");
+        }
+        let before = communicator.memory_statistics().unwrap();
+        assert!(!before.suspended && before.total > 0, "{before:?}");
+        for round in 0..2 {
+            communicator.suspend().unwrap();
+            let during = communicator.memory_statistics().unwrap();
+            assert!(during.suspended, "{during:?}");
+            unusable(communicator);
+            communicator.resume().unwrap();
+            let after = communicator.memory_statistics().unwrap();
+            assert!(!after.suspended, "{after:?}");
+            works(communicator, seed + round);
+            if communicator.rank() == 0 {
+                println!("  {before:?}, then {during:?}, then {after:?}");
+            }
+        }
+    });
+}

@@ -1,0 +1,71 @@
+//! The safe NCCL layer on real GPUs: all of the machine's, against results computed on the host.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "all of this is tests, though not marked as such")]
+
+mod case;
+mod collectives;
+mod death;
+mod endings;
+#[path = "../gpu/mod.rs"]
+mod gpu;
+mod gpus;
+mod graphs;
+mod membership;
+mod memory;
+mod reference;
+mod settings;
+mod streams;
+
+fn main() {
+    death::run_if_rank();
+    gpu::run(gpu::tests! {
+        1 => [
+            collectives::every_collective_with_every_type_and_operator,
+            collectives::collectives_of_several_megabytes,
+            collectives::every_collective_in_groups_over_all_gpus_in_one_thread,
+            collectives::every_collective_over_cudarcs_own_slices,
+            collectives::groups_of_different_operations,
+            collectives::a_simulated_group_launches_nothing,
+            collectives::a_cancelled_group_launches_nothing,
+            collectives::scaled_sums_with_scalars_on_host_and_device,
+            collectives::scaled_sums_in_a_group,
+            collectives::non_blocking_communicators_give_the_same_results,
+            memory::every_collective_over_registered_memory,
+            memory::every_collective_over_windows,
+            memory::windows_of_all_ranks_in_one_thread,
+            memory::raw_buffers,
+            graphs::every_collective_in_graphs,
+            graphs::a_graph_launched_ten_times,
+            graphs::a_graph_over_all_gpus_launched_ten_times,
+            graphs::a_capture_of_ones_own,
+            graphs::a_graph_of_a_non_blocking_communicator,
+            streams::buffers_of_other_streams,
+            streams::work_of_other_streams_comes_before_and_after,
+            streams::communicators_on_other_streams,
+            settings::settings_of_the_loaded_version,
+            settings::settings_of_calls,
+            settings::parameters,
+            endings::finalize_then_close,
+            endings::suspend_and_resume,
+            membership::a_communicator_whose_peers_never_come,
+        ],
+        2 => [
+            memory::one_sided_writes_and_signals,
+            membership::split,
+            membership::split_of_all_ranks_in_one_thread,
+            membership::shrink,
+            membership::grow,
+            membership::creation_with_several_ids,
+            membership::pending_communicators,
+            streams::the_host_does_not_wait,
+            endings::revoke_then_shrink,
+            endings::revoke_then_split,
+            endings::abort_of_a_graph_whose_peer_never_arrives,
+            endings::abort_of_a_collective_whose_peer_never_arrives,
+            endings::abort_of_a_non_blocking_collective_whose_peer_never_arrives,
+            endings::abort_while_nccl_connects_to_a_peer_that_never_arrives,
+            death::shrink_after_the_death_of_the_last_rank,
+            death::shrink_after_the_death_of_rank_0,
+        ],
+    });
+}
