@@ -188,6 +188,12 @@ pub enum Error {
         /// Signals that were asked for.
         count: usize,
     },
+    /// An operation that NCCL cannot simulate.
+    #[error("{operation} cannot be simulated: NCCL would take ranks for connected that are not")]
+    NotSimulated {
+        /// NCCL's function.
+        operation: &'static str,
+    },
     /// A call that takes no settings of its own.
     #[error("{operation} takes no CallConfig: only collectives that are one function of NCCL do")]
     NoCallConfig {

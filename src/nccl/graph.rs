@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::fmt;
-use std::ptr;
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -11,7 +11,7 @@ use cudarc::driver::{CudaGraph, CudaStream, result};
 use nccl_sys::ncclResult_t;
 
 use super::buffer::{DeviceBuffer, DeviceBufferMut};
-use super::call::{Accesses, Buffers, Call, Launch, sealed};
+use super::call::{Buffers, Call, Launch, sealed};
 use super::call_config::CallConfig;
 use super::communicator::Communicator;
 use super::cuda;
@@ -19,6 +19,7 @@ use super::error::Error;
 use super::group;
 use super::library::Library;
 use super::operation::Operation;
+use super::recorded::{Recorded, Step};
 
 const CAPTURE: &str = "capturing collectives into a CUDA graph";
 const LAUNCH: &str = "cuGraphLaunch";
@@ -48,27 +49,9 @@ pub struct Graph<'env> {
 }
 
 /// Takes collectives for a [`Graph`].
-#[derive(Default)]
-pub struct Capture<'env>(RefCell<Recorded<'env>>);
-
-#[derive(Default)]
-struct Recorded<'env> {
-    steps: Vec<Step<'env>>,
-    /// Each communicator once.
-    communicators: Vec<&'env Communicator>,
-    /// Keep the buffers' addresses valid, and hold back what cudarc would do when the work is queued.
-    accesses: Vec<Accesses<'env>>,
-    foreign: Vec<(&'env Communicator, Arc<CudaStream>)>,
-}
-
-enum Step<'env> {
-    Call {
-        communicator: &'env Communicator,
-        config: Option<&'env CallConfig>,
-        operation: Operation,
-        addresses: (u64, u64),
-    },
-    Group(Vec<Step<'env>>),
+pub struct Capture<'env> {
+    library: Library,
+    recorded: RefCell<Recorded<'env>>,
 }
 
 impl<'env> Capture<'env> {
@@ -83,11 +66,11 @@ impl<'env> Capture<'env> {
     /// # Errors
     /// The closure's.
     pub fn group<T>(&self, body: impl FnOnce(&Self) -> Result<T, Error>) -> Result<T, Error> {
-        let before = std::mem::take(&mut self.0.borrow_mut().steps);
+        let before = mem::take(&mut self.recorded.borrow_mut().steps);
         let result = body(self);
-        let recorded = &mut self.0.borrow_mut().steps;
-        let grouped = std::mem::replace(recorded, before);
-        recorded.push(Step::Group(grouped));
+        let steps = &mut self.recorded.borrow_mut().steps;
+        let grouped = mem::replace(steps, before);
+        steps.push(Step::Group(grouped));
         result
     }
 }
@@ -105,19 +88,8 @@ impl<'env> sealed::Launch<'env> for &Capture<'env> {
         S: DeviceBuffer + ?Sized,
         R: DeviceBufferMut + ?Sized,
     {
-        cuda::bind(&communicator.shared.context)?;
-        cuda::refuse_captured(operation.name, &communicator.stream)?;
         // Streams wait for each other here, before the capture: a graph cannot wait for what is outside it.
-        let (accesses, foreign) = communicator.access(operation.name, buffers)?;
-        let addresses = accesses.addresses(operation.offsets);
-        let mut recorded = self.0.borrow_mut();
-        if !recorded.communicators.iter().any(|&member| ptr::eq(member, communicator)) {
-            recorded.communicators.push(communicator);
-        }
-        recorded.accesses.push(accesses);
-        recorded.foreign.extend(foreign.into_iter().flatten().map(|home| (communicator, home)));
-        recorded.steps.push(Step::Call { communicator, config, operation, addresses });
-        Ok(())
+        self.recorded.borrow_mut().record(self.library, communicator, config, operation, buffers)
     }
 }
 
@@ -133,20 +105,28 @@ impl<'env> Graph<'env> {
         body: impl FnOnce(&Capture<'env>) -> Result<(), Error>,
     ) -> Result<Self, Error> {
         group::forbid(CAPTURE)?;
-        let capture = Capture::default();
+        let capture = Capture { library, recorded: RefCell::default() };
         body(&capture)?;
-        let recorded = capture.0.into_inner();
-        let known = |communicator: &&Communicator| ptr::eq(communicator.library().raw(), library.raw());
-        if !recorded.communicators.iter().all(known) {
-            return Err(Error::WrongLibrary { operation: CAPTURE });
-        }
+        let recorded = capture.recorded.into_inner();
+        let guards = recorded.lock(CAPTURE)?;
         let mut begun = Vec::new();
-        let result = begin(recorded.streams(), &mut begun).and_then(|()| run(library, &recorded.steps));
+        let captured = begin(recorded.streams(), &mut begun).and_then(|()| run(library, &recorded.steps));
+        drop(guards);
+        let settled = match captured {
+            // NCCL works on threads of its own for non-blocking communicators, and nobody could end one whose graph
+            // hangs: NCCL waits for the graph. First it has to be done with what it was given.
+            Ok(ncclResult_t::ncclInProgress) => {
+                let reason =
+                    "communicators of CUDA graphs must be blocking (Config::blocking, NCCL_COMM_BLOCKING)";
+                recorded.settle(CAPTURE).and(Err(Error::Stream { operation: CAPTURE, reason }))
+            }
+            captured => captured.map(drop),
+        };
         // Whatever happened, every capture that has begun here must end, and no other.
         let ended: Vec<_> = begun.into_iter().map(end).collect();
-        result?;
+        settled?;
         let graphs = ended.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
-        for communicator in &recorded.communicators {
+        for communicator in recorded.communicators() {
             communicator.shared.graphs.fetch_add(1, Ordering::Relaxed);
         }
         Ok(Self { graphs, recorded })
@@ -161,22 +141,14 @@ impl<'env> Graph<'env> {
     pub fn launch(&self) -> Result<(), Error> {
         group::forbid(LAUNCH)?;
         // As long as the guards are held, nobody aborts a communicator that the graph needs.
-        let mut guards = Vec::with_capacity(self.recorded.communicators.len());
-        for communicator in &self.recorded.communicators {
-            let state = communicator.shared.lock();
-            communicator.shared.handle(*state, LAUNCH)?;
-            guards.push(state);
-        }
+        let _guards = self.recorded.lock(LAUNCH)?;
         for stream in self.recorded.streams() {
             cuda::bind(stream.context())?;
             cuda::refuse_captured(LAUNCH, stream)?;
         }
         let launched = self.graphs.iter().try_for_each(|graph| graph.launch().map_err(Error::cuda(LAUNCH)));
         // After each launch, and not when the graph is dropped: a graph that is forgotten gives its buffers back, too.
-        self.recorded.foreign.iter().fold(launched, |result, (communicator, home)| {
-            let ordered = cuda::bind(&communicator.shared.context).and_then(|()| communicator.lead(home));
-            result.and(ordered)
-        })
+        launched.and(self.recorded.lead())
     }
 
     /// cudarc's graphs, one for each stream, for what this type does not offer: to make them parts of others, to see their
@@ -188,19 +160,6 @@ impl<'env> Graph<'env> {
     #[must_use]
     pub unsafe fn cuda_graphs(&self) -> &[CudaGraph] {
         &self.graphs
-    }
-}
-
-impl<'env> Recorded<'env> {
-    /// The communicators' streams, each once.
-    fn streams(&self) -> Vec<&'env Arc<CudaStream>> {
-        let mut streams: Vec<&Arc<CudaStream>> = Vec::new();
-        for communicator in &self.communicators {
-            if !streams.iter().any(|stream| ***stream == *communicator.stream) {
-                streams.push(&communicator.stream);
-            }
-        }
-        streams
     }
 }
 
@@ -247,65 +206,32 @@ fn abandon(stream: &CudaStream) {
     }
 }
 
-fn run(library: Library, steps: &[Step<'_>]) -> Result<(), Error> {
-    steps.iter().try_for_each(|step| match step {
-        Step::Group(steps) => {
-            let (code, ()) = group::raw(library, || run_grouped(steps))?;
-            if code == ncclResult_t::ncclInProgress { refuse_non_blocking(steps) } else { Ok(()) }
-        }
-        Step::Call { .. } => match call(step)? {
-            ncclResult_t::ncclInProgress => refuse_non_blocking(std::slice::from_ref(step)),
-            _ => Ok(()),
-        },
-    })
-}
-
-fn run_grouped(steps: &[Step<'_>]) -> Result<(), Error> {
-    steps.iter().try_for_each(|step| match step {
-        // A group in a group adds nothing.
-        Step::Group(steps) => run_grouped(steps),
-        Step::Call { .. } => call(step).map(drop),
-    })
-}
-
-fn call(step: &Step<'_>) -> Result<ncclResult_t, Error> {
-    let Step::Call { communicator, config, operation, addresses } = step else {
-        return Ok(ncclResult_t::ncclSuccess);
-    };
-    cuda::bind(&communicator.shared.context)?;
-    let state = communicator.shared.lock();
-    // SAFETY: checked buffers, whose accesses the graph keeps as long as it lives; the guard is held.
-    let code = unsafe { communicator.call_nccl(*state, *config, operation, *addresses) }?;
-    drop(state);
-    if code != ncclResult_t::ncclInProgress {
-        communicator.library().check(operation.name, code)?;
-    }
-    Ok(code)
-}
-
-/// NCCL works on threads of its own for non-blocking communicators, and nobody could end one whose graph hangs: it waits
-/// for the graph. First it has to be done with what it was given.
-fn refuse_non_blocking(steps: &[Step<'_>]) -> Result<(), Error> {
+/// Calls NCCL for every step. The guards of the communicators are held. ncclInProgress where a communicator is
+/// non-blocking.
+fn run(library: Library, steps: &[Step<'_>]) -> Result<ncclResult_t, Error> {
+    let mut answer = ncclResult_t::ncclSuccess;
     for step in steps {
-        match step {
-            Step::Group(steps) => refuse_non_blocking(steps)?,
-            Step::Call { communicator, operation, .. } => {
-                communicator.finish(operation.name, ncclResult_t::ncclInProgress)?;
-            }
+        // SAFETY: the guards are held, and the record lives as long as the graph.
+        let call = || unsafe { step.call() };
+        let code = match step {
+            Step::Group(_) => group::raw(library, call)?.0,
+            Step::Call { .. } => call()?,
+        };
+        if code == ncclResult_t::ncclInProgress {
+            answer = code;
         }
     }
-    let reason = "communicators of CUDA graphs must be blocking (Config::blocking, NCCL_COMM_BLOCKING)";
-    Err(Error::Stream { operation: CAPTURE, reason })
+    Ok(answer)
 }
 
 impl Drop for Graph<'_> {
     /// The buffers may be used again after the last launch.
     fn drop(&mut self) {
         self.graphs.clear();
-        for communicator in &self.recorded.communicators {
+        for communicator in self.recorded.communicators() {
             communicator.shared.graphs.fetch_sub(1, Ordering::Relaxed);
         }
-        self.recorded.accesses.clear();
+        self.recorded.release();
     }
 }
 

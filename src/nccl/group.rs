@@ -4,21 +4,18 @@ use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
 use std::mem;
 use std::ptr;
-use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
-use cudarc::driver::CudaStream;
 use nccl_sys::{Nccl, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclSimInfo_t};
 
-use super::abort::State;
 use super::buffer::{DeviceBuffer, DeviceBufferMut};
-use super::call::{Accesses, Buffers, Call, Launch, sealed};
+use super::call::{Buffers, Call, Launch, sealed};
 use super::call_config::CallConfig;
 use super::communicator::Communicator;
-use super::cuda;
 use super::error::Error;
 use super::library::Library;
 use super::operation::Operation;
+use super::recorded::Recorded;
 
 const START: &str = "ncclGroupStart";
 const END: &str = "ncclGroupEnd";
@@ -27,7 +24,7 @@ const SIMULATE: &str = "ncclGroupSimulateEnd";
 type Later = Box<dyn FnOnce()>;
 
 thread_local! {
-    /// Whether this thread is between ncclGroupStart and ncclGroupEnd.
+    /// Whether this thread is in a group.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
     /// What has to wait until it no longer is.
     static AFTER: RefCell<Vec<Later>> = const { RefCell::new(Vec::new()) };
@@ -48,13 +45,31 @@ pub(crate) fn after(action: impl FnOnce() + 'static) {
     }
 }
 
+/// This thread's time in a group. At its end follows what had to wait for it.
+struct Inside(PhantomData<*const ()>);
+
+impl Inside {
+    fn enter() -> Result<Self, Error> {
+        forbid(START)?;
+        INSIDE.set(true);
+        Ok(Self(PhantomData))
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        INSIDE.set(false);
+        let actions = AFTER.with_borrow_mut(mem::take);
+        actions.into_iter().for_each(|action| action());
+    }
+}
+
 /// Queues operations and launches them as one (`ncclGroupStart`, `ncclGroupEnd`): the way to use several communicators
 /// in one thread, to send and receive at the same time, and to make NCCL overlap operations.
 ///
-/// Nothing is launched before the closure has returned. When it returns an error or panics, nothing is launched at
-/// all. (NCCL then reports the cancelled operations of *non-blocking* communicators through
-/// [`Communicator::async_error`]; these communicators can only be dropped.) Communicators and buffers stay borrowed
-/// until the group has ended. Dropping another communicator inside the closure takes effect after the group.
+/// Nothing goes to NCCL before the closure has returned. When it returns an error or panics, nothing does at all.
+/// Communicators and buffers stay borrowed until the group has ended. Dropping another communicator inside the closure
+/// takes effect after the group.
 ///
 /// ```no_run
 /// # use collectives::nccl::{self, Communicator, Error, Memory};
@@ -77,26 +92,37 @@ pub fn group<'env, T>(
     library: Library,
     body: impl FnOnce(&Group<'env>) -> Result<T, Error>,
 ) -> Result<T, Error> {
-    let group = Group::start(library)?;
+    let _inside = Inside::enter()?;
+    let group = Group::new(library, false);
     let value = body(&group)?;
-    group.launch()?;
+    // SAFETY: no arguments; closes NCCL's group of this thread.
+    group.run(END, |raw| unsafe { raw.ncclGroupEnd() })?;
     Ok(value)
 }
 
 /// As [`group()`], but launches nothing: NCCL only estimates how long the operations would take together
-/// (`ncclGroupSimulateEnd`, NCCL 2.22). No estimate where NCCL has none, on a communicator of one rank for example.
-/// Communicators may connect in it, so all their ranks have to simulate the same. Of blocking communicators only.
+/// (`ncclGroupSimulateEnd`, NCCL 2.22). No estimate where NCCL has none, on a communicator of one rank for example. All
+/// ranks simulate the same, since NCCL may connect them for it. Only collectives with an algorithm: all_reduce, reduce,
+/// broadcast, all_gather, reduce_scatter; and only on blocking communicators.
 ///
 /// # Errors
-/// As [`group()`]; [`Error::MissingSymbol`] before NCCL 2.22.
+/// As [`group()`]; [`Error::MissingSymbol`] before NCCL 2.22; [`Error::NotSimulated`] for sends, receives, and what NCCL
+/// makes of them: after a simulation of those, NCCL (up to 2.30 at least) takes ranks for connected that are not.
 pub fn simulate<'env>(
     library: Library,
     body: impl FnOnce(&Group<'env>) -> Result<(), Error>,
 ) -> Result<Option<Duration>, Error> {
     library.raw().require(SIMULATE)?;
-    let group = Group::start(library)?;
+    let _inside = Inside::enter()?;
+    let group = Group::new(library, true);
     body(&group)?;
-    group.simulate()
+    let mut info = ncclSimInfo_t::default();
+    group.run(SIMULATE, |raw| {
+        // SAFETY: closes NCCL's group of this thread; writes into one struct of ours.
+        unsafe { raw.ncclGroupSimulateEnd(&mut info) }.unwrap_or(ncclResult_t::ncclInvalidUsage)
+    })?;
+    // In microseconds; negative where NCCL knows nothing.
+    Ok(Duration::try_from_secs_f64(f64::from(info.estimatedTime) * 1e-6).ok())
 }
 
 /// A group without buffers: for making communicators. Cancelled when the closure fails. NCCL's answer with the value:
@@ -105,89 +131,61 @@ pub(crate) fn raw<T>(
     library: Library,
     body: impl FnOnce() -> Result<T, Error>,
 ) -> Result<(ncclResult_t, T), Error> {
+    let _inside = Inside::enter()?;
     let section = Section::start(library)?;
     let value = body()?;
-    match section.end() {
-        code @ (ncclResult_t::ncclSuccess | ncclResult_t::ncclInProgress) => Ok((code, value)),
-        code => Err(library.failure(END, code)),
-    }
+    // SAFETY: no arguments; closes NCCL's group of this thread.
+    let code = section.end(END, |raw| unsafe { raw.ncclGroupEnd() })?;
+    Ok((code, value))
 }
 
 /// The time between ncclGroupStart and ncclGroupEnd. Dropping it cancels what is queued.
-struct Section {
+pub(crate) struct Section {
     library: Library,
-    open: Cell<bool>,
+    open: bool,
     /// NCCL's groups belong to a thread.
     thread: PhantomData<*const ()>,
 }
 
 impl Section {
-    fn start(library: Library) -> Result<Self, Error> {
-        forbid(START)?;
+    pub(crate) fn start(library: Library) -> Result<Self, Error> {
         // SAFETY: no arguments.
         let code = unsafe { library.raw().ncclGroupStart() };
         library.check(START, code)?;
-        INSIDE.set(true);
-        Ok(Self { library, open: Cell::new(true), thread: PhantomData })
+        Ok(Self { library, open: true, thread: PhantomData })
     }
 
-    /// Ends NCCL's group; what it launched, or that it launched nothing, is the answer.
-    fn end(&self) -> ncclResult_t {
-        // SAFETY: no arguments; closes the group that `start` opened on this thread.
-        self.end_by(|raw| unsafe { raw.ncclGroupEnd() })
-    }
-
-    fn end_by(&self, end: impl FnOnce(&Nccl) -> ncclResult_t) -> ncclResult_t {
-        self.open.set(false);
-        let code = end(self.library.raw());
-        INSIDE.set(false);
-        code
-    }
-
-    /// NCCL has no call to cancel a group, but launches nothing when an operation in it was wrong: so one is made wrong.
-    fn cancel(&self) {
-        let (data_type, op) = (ncclDataType_t::ncclInt8, ncclRedOp_t::ncclSum);
-        let (comm, stream) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: every NCCL refuses a null communicator before it looks at anything else.
-        let _refused = unsafe {
-            self.library.raw().ncclAllReduce(ptr::null(), ptr::null_mut(), 0, data_type, op, comm, stream)
-        };
-        let code = self.end();
-        if code == ncclResult_t::ncclSuccess {
-            tracing::error!("NCCL {} launched a cancelled group", self.library.version());
+    /// Ends NCCL's group; ncclSuccess or ncclInProgress.
+    pub(crate) fn end(
+        mut self,
+        operation: &'static str,
+        end: impl FnOnce(&Nccl) -> ncclResult_t,
+    ) -> Result<ncclResult_t, Error> {
+        self.open = false;
+        match end(self.library.raw()) {
+            code @ (ncclResult_t::ncclSuccess | ncclResult_t::ncclInProgress) => Ok(code),
+            code => Err(self.library.failure(operation, code)),
         }
     }
 }
 
 impl Drop for Section {
+    /// NCCL has no call to cancel a group, but launches nothing when an operation in it was wrong: so one is made wrong.
     fn drop(&mut self) {
-        if self.open.get() {
-            self.cancel();
+        if !self.open {
+            return;
         }
-        let actions = AFTER.with_borrow_mut(mem::take);
-        actions.into_iter().for_each(|action| action());
-    }
-}
-
-/// A level of NCCL's groups above the first. Ending it launches nothing.
-struct Level(Library);
-
-impl Level {
-    fn start(library: Library) -> Result<Self, Error> {
-        // SAFETY: no arguments; ended on this thread when this object is dropped.
-        let code = unsafe { library.raw().ncclGroupStart() };
-        library.check(START, code)?;
-        Ok(Self(library))
-    }
-}
-
-impl Drop for Level {
-    fn drop(&mut self) {
-        // SAFETY: no arguments; the level was opened by `start` on this thread, and is not the outermost.
-        let code = unsafe { self.0.raw().ncclGroupEnd() };
-        if code != ncclResult_t::ncclSuccess {
-            // The outermost end answers the same.
-            tracing::debug!("{}", self.0.failure(END, code));
+        let raw = self.library.raw();
+        let (data_type, op) = (ncclDataType_t::ncclInt8, ncclRedOp_t::ncclSum);
+        let (comm, stream) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: every NCCL refuses a null communicator before it looks at anything else. Closes the group that `start`
+        // opened on this thread.
+        let code = unsafe {
+            let _refused = raw.ncclAllReduce(ptr::null(), ptr::null_mut(), 0, data_type, op, comm, stream);
+            raw.ncclGroupEnd()
+        };
+        if code == ncclResult_t::ncclSuccess {
+            tracing::error!("NCCL {} launched a cancelled group", self.library.version());
         }
     }
 }
@@ -195,27 +193,18 @@ impl Drop for Level {
 /// Takes operations until the closure of [`group()`] returns.
 pub struct Group<'env> {
     library: Library,
-    queued: RefCell<Queued<'env>>,
+    simulated: bool,
+    recorded: RefCell<Recorded<'env>>,
     /// The first error of a nested group.
     failed: RefCell<Option<Error>>,
-    section: Section,
     /// Operations borrow for exactly `'env`, neither longer nor shorter.
     environment: PhantomData<&'env mut &'env ()>,
 }
 
-#[derive(Default)]
-struct Queued<'env> {
-    /// Each communicator once, with the guard that keeps other threads from aborting it until the group has ended.
-    communicators: Vec<(&'env Communicator, MutexGuard<'env, State>)>,
-    accesses: Vec<Accesses<'env>>,
-    foreign: Vec<(&'env Communicator, Arc<CudaStream>)>,
-}
-
 impl<'env> Group<'env> {
-    fn start(library: Library) -> Result<Self, Error> {
-        let section = Section::start(library)?;
-        let (queued, failed) = (RefCell::default(), RefCell::default());
-        Ok(Self { library, section, queued, failed, environment: PhantomData })
+    fn new(library: Library, simulated: bool) -> Self {
+        let (recorded, failed) = (RefCell::default(), RefCell::default());
+        Self { library, simulated, recorded, failed, environment: PhantomData }
     }
 
     /// The collectives of a communicator, as part of the group.
@@ -229,101 +218,32 @@ impl<'env> Group<'env> {
     /// # Errors
     /// The closure's.
     pub fn nested<T>(&self, body: impl FnOnce(&Self) -> Result<T, Error>) -> Result<T, Error> {
-        let level = Level::start(self.library)?;
-        let result = body(self);
-        drop(level);
-        result.inspect_err(|error| {
+        body(self).inspect_err(|error| {
             self.failed.borrow_mut().get_or_insert_with(|| error.clone());
         })
     }
 
-    /// Takes the communicator into the group.
-    fn enter(&self, communicator: &'env Communicator, operation: &'static str) -> Result<(), Error> {
-        if !ptr::eq(communicator.library().raw(), self.library.raw()) {
-            return Err(Error::WrongLibrary { operation });
-        }
-        cuda::bind(&communicator.shared.context)?;
-        cuda::refuse_captured(operation, &communicator.stream)?;
-        let communicators = &mut self.queued.borrow_mut().communicators;
-        if !communicators.iter().any(|(member, _)| ptr::eq(*member, communicator)) {
-            let state = communicator.shared.lock();
-            communicator.shared.handle(*state, operation)?;
-            communicators.push((communicator, state));
-        }
-        Ok(())
-    }
-
-    fn simulate(&self) -> Result<Option<Duration>, Error> {
-        if let Some(error) = self.failed.take() {
+    /// Hands all operations to NCCL, and orders other streams after them, whatever NCCL answers.
+    fn run(self, name: &'static str, end: impl FnOnce(&Nccl) -> ncclResult_t) -> Result<(), Error> {
+        if let Some(error) = self.failed.into_inner() {
             return Err(error);
         }
-        self.refuse_captured()?;
-        let mut info = ncclSimInfo_t::default();
-        let code = self.section.end_by(|raw| {
-            // SAFETY: closes the group that `start` opened on this thread; writes into one struct of ours.
-            unsafe { raw.ncclGroupSimulateEnd(&mut info) }.unwrap_or(ncclResult_t::ncclInvalidUsage)
-        });
-        let result = self.library.check(SIMULATE, code);
-        result.and(self.release(false))?;
-        // In microseconds; negative where NCCL knows nothing.
-        Ok(Duration::try_from_secs_f64(f64::from(info.estimatedTime) * 1e-6).ok())
-    }
-
-    fn launch(&self) -> Result<(), Error> {
-        if let Some(error) = self.failed.take() {
-            return Err(error);
-        }
-        self.refuse_captured()?;
-        let code = self.section.end();
-        let launched = match code {
-            ncclResult_t::ncclSuccess | ncclResult_t::ncclInProgress => Ok(()),
-            code => Err(self.library.failure(END, code)),
-        };
-        launched.and(self.release(code == ncclResult_t::ncclInProgress))
-    }
-
-    /// A capture may have begun since the operations were taken, or have drawn a stream in through a buffer's events.
-    fn refuse_captured(&self) -> Result<(), Error> {
-        let queued = self.queued.borrow();
-        for (communicator, _guard) in &queued.communicators {
-            cuda::bind(&communicator.shared.context)?;
-            cuda::refuse_captured(END, &communicator.stream)?;
-        }
-        for (communicator, home) in &queued.foreign {
-            cuda::bind(&communicator.shared.context)?;
-            cuda::refuse_captured(END, home)?;
-        }
-        Ok(())
-    }
-
-    /// After NCCL's group has ended: lets abort handles in again, and orders other streams after NCCL's, whatever fails.
-    fn release(&self, in_progress: bool) -> Result<(), Error> {
-        let Queued { communicators, accesses, foreign } = self.queued.take();
-        let members: Vec<_> = communicators.into_iter().map(|(communicator, _guard)| communicator).collect();
-        let mut result = Ok(());
-        if in_progress {
+        let mut recorded = self.recorded.into_inner();
+        recorded.refuse_captured(name)?;
+        let guards = recorded.lock(name)?;
+        let section = Section::start(self.library)?;
+        // SAFETY: the guards are held, and what is recorded lives to the end of this function, by when NCCL has queued
+        // the operations.
+        let called = recorded.steps.iter().try_for_each(|step| unsafe { step.call() }.map(drop));
+        let ended = called.and_then(|()| section.end(name, end));
+        drop(guards);
+        let settled = match ended {
             // NCCL's own thread is still launching: what is ordered below has to come after that.
-            for communicator in members {
-                result = result.and(communicator.finish(END, ncclResult_t::ncclInProgress));
-            }
-        }
-        drop(accesses);
-        for (communicator, home) in foreign {
-            result = result.and(communicator.lead(&home));
-        }
-        result
-    }
-}
-
-impl Drop for Group<'_> {
-    fn drop(&mut self) {
-        if !self.section.open.get() {
-            return;
-        }
-        self.section.cancel();
-        if let Err(error) = self.release(false) {
-            tracing::warn!("cancelling a group: {error}");
-        }
+            Ok(ncclResult_t::ncclInProgress) => recorded.settle(name),
+            ended => ended.map(drop),
+        };
+        recorded.release();
+        settled.and(recorded.lead())
     }
 }
 
@@ -340,18 +260,9 @@ impl<'env> sealed::Launch<'env> for &Group<'env> {
         S: DeviceBuffer + ?Sized,
         R: DeviceBufferMut + ?Sized,
     {
-        let name = operation.name;
-        self.enter(communicator, name)?;
-        let (accesses, foreign) = communicator.access(name, buffers)?;
-        let addresses = accesses.addresses(operation.offsets);
-        // Before NCCL sees the operation: whatever it answers, the buffers stay until the group has ended.
-        let mut queued = self.queued.borrow_mut();
-        queued.foreign.extend(foreign.into_iter().flatten().map(|home| (communicator, home)));
-        queued.accesses.push(accesses);
-        drop(queued);
-        // SAFETY: checked buffers, borrowed until the group has ended. `enter` has found the communicator alive, and the
-        // guard in `queued` keeps it so.
-        let code = unsafe { communicator.call_nccl(State::Alive, config, &operation, addresses) }?;
-        if code == ncclResult_t::ncclInProgress { Ok(()) } else { self.library.check(name, code) }
+        if self.simulated && operation.is_point_to_point() {
+            return Err(Error::NotSimulated { operation: operation.name });
+        }
+        self.recorded.borrow_mut().record(self.library, communicator, config, operation, buffers)
     }
 }

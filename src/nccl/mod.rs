@@ -61,6 +61,7 @@ mod memory;
 mod operation;
 mod parameters;
 mod pending;
+mod recorded;
 mod reduction;
 mod suspend;
 mod unique_id;

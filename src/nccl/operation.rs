@@ -9,6 +9,7 @@ use nccl_sys::{
     ncclResult_t, ncclWaitSignalDesc_t, ncclWindow_t,
 };
 
+use super::library::Library;
 use crate::{DataType, ReduceOp};
 
 /// NCCL's number of a type.
@@ -262,6 +263,26 @@ impl Operation {
                 _ => Ok(ncclResult_t::ncclInvalidUsage),
             }
         }
+    }
+
+    /// Refuses what the library has no function for, and no other way.
+    pub(crate) fn require(&self, library: Library) -> Result<(), MissingSymbol> {
+        match self.kind {
+            Kind::Put { .. } | Kind::Signal { .. } | Kind::WaitSignals(_) => library.raw().require(self.name),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether NCCL makes sends and receives of it.
+    pub(crate) fn is_point_to_point(&self) -> bool {
+        !matches!(
+            self.kind,
+            Kind::AllReduce(_)
+                | Kind::Reduce(..)
+                | Kind::Broadcast(_)
+                | Kind::AllGather
+                | Kind::ReduceScatter(_)
+        )
     }
 
     /// Whether NCCL has a variant of its function that takes a configuration.
