@@ -1,5 +1,5 @@
-//! Which libnccl is loaded, and its parameters: those `NCCL_*` variables that it can be asked for, with the values that they
-//! have in this process (NCCL 2.30.4). Needs no GPU.
+//! Which libnccl is loaded, and its parameters: those `NCCL_*` variables that it can be asked for, with the values that
+//! they have in this process (NCCL 2.30.4). Needs no GPU.
 //!
 //! ```text
 //! NCCL_DEBUG_FILE=log.txt cargo run --example nccl_parameters

@@ -1,5 +1,5 @@
-//! Sums over all GPUs of this machine to which every rank contributes with a weight: one that is known when the operator is
-//! made, and one that lies in device memory, where kernels can change it.
+//! Sums over all GPUs of this machine to which every rank contributes with a weight: one that is known when the
+//! operator is made, and one that lies in device memory, where kernels can change it.
 //!
 //! ```text
 //! cargo run --release --example nccl_scaled_sum

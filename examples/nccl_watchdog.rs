@@ -1,5 +1,5 @@
-//! What to do about ranks that never come: a deadline for connecting, a watchdog that aborts connecting, and one that aborts
-//! a collective in which the other rank does not take part. The last needs two GPUs.
+//! What to do about ranks that never come: a deadline for connecting, a watchdog that aborts connecting, and one that
+//! aborts a collective in which the other rank does not take part. The last needs two GPUs.
 //!
 //! ```text
 //! cargo run --release --example nccl_watchdog

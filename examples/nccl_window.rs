@@ -1,5 +1,5 @@
-//! Memory that NCCL knows beforehand, on all GPUs of this machine: a registration, which saves copies, and a window, into
-//! which another rank writes. Says what the loaded libnccl is too old for.
+//! Memory that NCCL knows beforehand, on all GPUs of this machine: a registration, which saves copies, and a window,
+//! into which another rank writes. Says what the loaded libnccl is too old for.
 //!
 //! ```text
 //! cargo run --release --example nccl_window

@@ -23,8 +23,8 @@ use super::operation::Operation;
 const CAPTURE: &str = "capturing collectives into a CUDA graph";
 const LAUNCH: &str = "cuGraphLaunch";
 
-/// Collectives as a CUDA graph, which launches all of them at the cost of one kernel, any number of times. Communicators
-/// and buffers stay borrowed as long as it lives: what lies in them can be seen afterwards.
+/// Collectives as a CUDA graph, which launches all of them at the cost of one kernel, any number of times.
+/// Communicators and buffers stay borrowed as long as it lives: what lies in them can be seen afterwards.
 ///
 /// For graphs that also have kernels and copies of your own, see [`Communicator::captured`].
 ///
@@ -77,8 +77,8 @@ impl<'env> Capture<'env> {
         Call::new(communicator, self)
     }
 
-    /// Collectives that NCCL launches as one, as in a [`group`](super::group()): what several communicators of one thread
-    /// need here, too.
+    /// Collectives that NCCL launches as one, as in a [`group`](super::group()): what several communicators of one
+    /// thread need here, too.
     ///
     /// # Errors
     /// The closure's.
@@ -152,8 +152,8 @@ impl<'env> Graph<'env> {
         Ok(Self { graphs, recorded })
     }
 
-    /// Launches all collectives of the graph, each on its communicator's stream. Returns when they are queued. Work that is
-    /// queued on the buffers' own streams later comes after them.
+    /// Launches all collectives of the graph, each on its communicator's stream. Returns when they are queued. Work
+    /// that is queued on the buffers' own streams later comes after them.
     ///
     /// # Errors
     /// [`Error::Cuda`]; [`Error::Aborted`] and [`Error::Unusable`]; [`Error::InsideGroup`]; [`Error::Stream`] when a
@@ -179,12 +179,12 @@ impl<'env> Graph<'env> {
         })
     }
 
-    /// cudarc's graphs, one for each stream, for what this type does not offer: to make them parts of others, to see their
-    /// nodes.
+    /// cudarc's graphs, one for each stream, for what this type does not offer: to make them parts of others, to see
+    /// their nodes.
     ///
     /// # Safety
-    /// They are launched only as long as this object lives and no communicator of it is aborted or suspended, and so are
-    /// graphs that are made of them.
+    /// They are launched only as long as this object lives and no communicator of it is aborted or suspended, and so
+    /// are graphs that are made of them.
     #[must_use]
     pub unsafe fn cuda_graphs(&self) -> &[CudaGraph] {
         &self.graphs
@@ -283,8 +283,8 @@ fn call(step: &Step<'_>) -> Result<ncclResult_t, Error> {
     Ok(code)
 }
 
-/// NCCL works on threads of its own for non-blocking communicators, and nobody could end one whose graph hangs: it waits
-/// for the graph. First it has to be done with what it was given.
+/// NCCL works on threads of its own for non-blocking communicators, and nobody could end one whose graph hangs: it
+/// waits for the graph. First it has to be done with what it was given.
 fn refuse_non_blocking(steps: &[Step<'_>]) -> Result<(), Error> {
     for step in steps {
         match step {

@@ -87,6 +87,18 @@ pub fn group<'env, T>(
 /// (`ncclGroupSimulateEnd`, NCCL 2.22). No estimate where NCCL has none, on a communicator of one rank for example.
 /// Communicators may connect in it, so all their ranks have to simulate the same. Of blocking communicators only.
 ///
+/// ```no_run
+/// # use collectives::{ReduceOp, nccl::{self, Communicator, Error, Memory}};
+/// # fn example(communicator: &Communicator, memory: &mut Memory) -> Result<(), Error> {
+/// let mut gradients = memory.slice_mut::<f32>(0, 1024)?;
+/// let estimate = nccl::simulate(communicator.library(), |group| {
+///     group.on(communicator).all_reduce_in_place(&mut gradients, ReduceOp::Sum)
+/// })?;
+/// println!("{estimate:?}");
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// As [`group()`]; [`Error::MissingSymbol`] before NCCL 2.22.
 pub fn simulate<'env>(

@@ -186,8 +186,8 @@ impl Parameter {
         Ok(unsafe { text(value) })
     }
 
-    /// The value as NCCL keeps it (`ncclParamGet`), of any type: a number's bytes, one byte of 0 or 1, a text with its NUL.
-    /// At most 4096 bytes of it.
+    /// The value as NCCL keeps it (`ncclParamGet`), of any type: a number's bytes, one byte of 0 or 1, a text with its
+    /// NUL. At most 4096 bytes of it.
     ///
     /// # Errors
     /// [`Error::Nccl`].
