@@ -28,6 +28,8 @@ const LAUNCH: &str = "cuGraphLaunch";
 ///
 /// For graphs that also have kernels and copies of your own, see [`Communicator::captured`].
 ///
+/// NCCL ends a communicator only after all its graphs: one that is forgotten (`mem::forget`) makes closing wait for ever.
+///
 /// ```no_run
 /// # use collectives::{ReduceOp, nccl::{Communicator, Error, Graph, Memory}};
 /// # fn example(communicator: &Communicator, memory: &mut Memory) -> Result<(), Error> {
