@@ -1,8 +1,49 @@
 //! Collectives for Rust: NCCL over CUDA buffers and libfabric over host buffers, both loaded at run time.
 //!
-//! - [`world`]: who the ranks are: one process, threads, MPI, or a TCP rendezvous.
-//! - `nccl` (feature `nccl`): communicators and collectives over CUDA buffers.
-//! - `fabric` (feature `fabric`): endpoints, and communicators over host buffers, on libfabric.
+//! - [`nccl`](nccl/index.html) (feature `nccl`, on): communicators, collectives, groups, windows and CUDA graphs over
+//!   buffers of [cudarc](https://docs.rs/cudarc). Its page goes through all concepts.
+//! - [`fabric`](fabric/index.html) (feature `fabric`, on): endpoints, and communicators over host buffers, on
+//!   libfabric.
+//! - [`world`]: who the ranks are: one process, threads, MPI (feature `mpi`, off), or a TCP rendezvous.
+//! - [`Element`], [`DataType`], [`ReduceOp`]: what all of them move and reduce.
+//!
+//! A program builds without CUDA, NCCL and libfabric, and starts without them: what is missing is an error, which says
+//! how to install it. Each call checks its own rank's buffers: lengths, types, devices, and that they live long enough.
+//!
+//! # Two GPUs, a thread each
+//! Every rank has a vector, and gets the mean of both.
+#![cfg_attr(feature = "nccl", doc = "```no_run")]
+#![cfg_attr(not(feature = "nccl"), doc = "```ignore")]
+//! use collectives::{ReduceOp, nccl};
+//! use cudarc::driver::CudaContext;
+//!
+//! type Failure = Box<dyn std::error::Error + Send + Sync>;
+//!
+//! fn main() -> Result<(), Failure> {
+//!     if nccl::device_count()? < 2 {
+//!         return Err("this program needs two GPUs".into());
+//!     }
+//!     let library = nccl::Library::load()?;
+//!     let id = nccl::UniqueId::new(library)?;
+//!     let one_rank = |rank: usize| -> Result<f32, Failure> {
+//!         let stream = CudaContext::new(rank)?.new_stream()?;
+//!         let communicator = nccl::Communicator::init(library, &stream, rank, 2, &id, &nccl::Config::new())?;
+//!         let mut gradients = stream.clone_htod(&[rank as f32; 1024])?;
+//!         communicator.all_reduce_in_place(&mut gradients, ReduceOp::Avg)?;
+//!         Ok(stream.clone_dtoh(&gradients)?[0])
+//!     };
+//!     let means = std::thread::scope(|scope| {
+//!         let ranks = [0, 1].map(|rank| scope.spawn(move || one_rank(rank)));
+//!         ranks.map(|rank| rank.join().unwrap_or_else(|_| Err("a rank panicked".into())))
+//!     });
+//!     means.into_iter().try_for_each(|mean| Ok(println!("the mean is {}", mean?))) // 0.5, twice
+//! }
+//! ```
+//! The program's own `Cargo.toml` needs cudarc beside this crate, since cudarc's types are in this crate's interface:
+//! `cudarc = { version = "0.19", default-features = false, features = ["std", "driver", "dynamic-loading", "f16"] }`. The
+//! feature `cuda-12000` (on) chooses the driver API that cudarc is built for.
+//!
+//! The repository's `examples/` has a complete program for each concept.
 
 pub mod build;
 mod element;
@@ -16,6 +57,6 @@ pub mod nccl;
 pub use element::{DataType, Element, ReduceOp, UnknownName};
 
 /// The programs in README.md, compiled as tests.
-#[cfg(all(doctest, feature = "fabric"))]
+#[cfg(all(doctest, feature = "nccl", feature = "fabric"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -111,8 +111,8 @@ impl Shared {
         Ok(code)
     }
 
-    /// Calls a function that changes the communicator, and waits until NCCL is done with it: it may go on in a thread of
-    /// its own.
+    /// Calls a function that changes the communicator, and waits until NCCL is done with it: it may go on in a thread
+    /// of its own.
     pub(crate) fn change(
         &self,
         operation: &'static str,
@@ -139,8 +139,8 @@ impl Shared {
         }
     }
 
-    /// Waits until NCCL's own thread has finished what `operation` started. At the deadline the communicator is aborted,
-    /// so that NCCL no longer touches the operation's buffers when the call returns.
+    /// Waits until NCCL's own thread has finished what `operation` started. At the deadline the communicator is
+    /// aborted, so that NCCL no longer touches the operation's buffers when the call returns.
     #[cold]
     pub(crate) fn settle(&self, operation: &'static str, limit: Option<Duration>) -> Result<(), Error> {
         let mut waiting = Waiting::new(limit);
@@ -178,8 +178,8 @@ impl Shared {
         self.end(self.lock_for_abort(operation)?)
     }
 
-    /// The guard is not held while NCCL aborts: that may wait until the owner has dropped its graphs, and the owner must
-    /// be told meanwhile that the communicator is of no use any more.
+    /// The guard is not held while NCCL aborts: that may wait until the owner has dropped its graphs, and the owner
+    /// must be told meanwhile that the communicator is of no use any more.
     fn end(&self, mut state: MutexGuard<'_, State>) -> Result<(), Error> {
         if !state.exists() {
             return Ok(());
@@ -274,9 +274,10 @@ impl AbortHandle {
         Self(Arc::clone(shared))
     }
 
-    /// Ends all work of the communicator, queued, running or hanging, and frees it (`ncclCommAbort`). Returns when the
-    /// owner has dropped its [`Graph`](super::Graph)s of the communicator, too. Its buffers then hold anything. The owner's next call answers [`Error::Aborted`]. Nothing happens when the communicator is
-    /// already closed or aborted.
+    /// Ends all work of the communicator, queued, running or hanging, and frees it (`ncclCommAbort`). Its buffers then
+    /// hold anything, and the owner's next call answers [`Error::Aborted`]. Where there are [`Graph`](super::Graph)s of
+    /// the communicator, it returns only when their owner has dropped them, too. Nothing happens when the communicator
+    /// is already closed or aborted.
     ///
     /// # Errors
     /// - [`Error::Busy`] when a thread stays for 5 s inside a blocking NCCL call with the communicator: NCCL cannot

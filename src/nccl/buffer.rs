@@ -123,6 +123,18 @@ cudarc_buffer_mut!(CudaSlice<T>, CudaViewMut<'_, T>);
 
 /// Device memory by its address, for memory that this crate and cudarc know nothing of. It takes part in collectives like
 /// any buffer; whoever makes it answers for the memory.
+///
+/// ```no_run
+/// # use std::sync::Arc;
+/// # use collectives::{ReduceOp, nccl::{Communicator, Error, RawBuffer}};
+/// # fn example(communicator: &Communicator, tensor: u64, len: usize) -> Result<(), Error> {
+/// // SAFETY: the tensor of another library has so many elements, is used in the order of this stream only, and is freed
+/// // after the work that is queued there.
+/// let mut tensor = unsafe { RawBuffer::<f32>::new(tensor, len, Arc::clone(communicator.stream())) };
+/// communicator.all_reduce_in_place(&mut tensor, ReduceOp::Sum)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct RawBuffer<T> {
     address: CUdeviceptr,

@@ -96,6 +96,24 @@ impl Communicator {
     /// buffers stay allocated, and nothing else accesses them while the graph runs. Buffers of cudarc whose events are
     /// tracked make the stream wait for events outside the capture, which ends it: turn that off first
     /// (`CudaContext::disable_event_tracking`).
+    ///
+    /// ```no_run
+    /// # use collectives::{ReduceOp, nccl::Communicator};
+    /// # use cudarc::driver::{CudaSlice, DriverError, sys::{CUgraphInstantiate_flags, CUstreamCaptureMode}};
+    /// # type Failure = Box<dyn std::error::Error>;
+    /// # fn example(communicator: &Communicator, gradients: &mut CudaSlice<f32>) -> Result<(), Failure> {
+    /// let stream = communicator.stream();
+    /// stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
+    /// // Kernels that compute gradients ...
+    /// // SAFETY: communicator and buffer outlive the graph, and nothing uses the buffer while it runs.
+    /// unsafe { communicator.captured() }.all_reduce_in_place(gradients, ReduceOp::Avg)?;
+    /// // Kernels that use their mean ...
+    /// if let Some(graph) = stream.end_capture(CUgraphInstantiate_flags(0))? {
+    ///     graph.launch()?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub unsafe fn captured(&self) -> Call<'_, Captured> {
         Call::new(self, Captured)
     }

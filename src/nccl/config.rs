@@ -10,6 +10,12 @@ use super::library::Library;
 
 /// Settings of a communicator (`ncclConfig_t`). A setting that is left out has NCCL's own default; one that the loaded
 /// library is too old for is refused when the communicator is made.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use collectives::nccl::Config;
+/// let config = Config::new().blocking(false).deadline(Duration::from_secs(60)).max_ctas(16).network("Socket");
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Config {
     settings: Settings,

@@ -24,10 +24,12 @@ use super::recorded::{Recorded, Step};
 const CAPTURE: &str = "capturing collectives into a CUDA graph";
 const LAUNCH: &str = "cuGraphLaunch";
 
-/// Collectives as a CUDA graph, which launches all of them at the cost of one kernel, any number of times. Communicators
-/// and buffers stay borrowed as long as it lives: what lies in them can be seen afterwards.
+/// Collectives as a CUDA graph, which launches all of them at the cost of one kernel, any number of times.
+/// Communicators and buffers stay borrowed as long as it lives: what lies in them can be seen afterwards.
 ///
 /// For graphs that also have kernels and copies of your own, see [`Communicator::captured`].
+///
+/// NCCL ends a communicator only after all its graphs: one that is forgotten (`mem::forget`) makes closing wait for ever.
 ///
 /// ```no_run
 /// # use collectives::{ReduceOp, nccl::{Communicator, Error, Graph, Memory}};
@@ -52,6 +54,8 @@ pub struct Graph<'env> {
 pub struct Capture<'env> {
     library: Library,
     recorded: RefCell<Recorded<'env>>,
+    /// The first error of a group in it.
+    failed: RefCell<Option<Error>>,
 }
 
 impl<'env> Capture<'env> {
@@ -60,8 +64,8 @@ impl<'env> Capture<'env> {
         Call::new(communicator, self)
     }
 
-    /// Collectives that NCCL launches as one, as in a [`group`](super::group()): what several communicators of one thread
-    /// need here, too.
+    /// Collectives that NCCL launches as one, as in a [`group`](super::group()): what several communicators of one
+    /// thread need here, too.
     ///
     /// # Errors
     /// The closure's.
@@ -71,7 +75,9 @@ impl<'env> Capture<'env> {
         let steps = &mut self.recorded.borrow_mut().steps;
         let grouped = mem::replace(steps, before);
         steps.push(Step::Group(grouped));
-        result
+        result.inspect_err(|error| {
+            self.failed.borrow_mut().get_or_insert_with(|| error.clone());
+        })
     }
 }
 
@@ -105,8 +111,11 @@ impl<'env> Graph<'env> {
         body: impl FnOnce(&Capture<'env>) -> Result<(), Error>,
     ) -> Result<Self, Error> {
         group::forbid(CAPTURE)?;
-        let capture = Capture { library, recorded: RefCell::default() };
+        let capture = Capture { library, recorded: RefCell::default(), failed: RefCell::default() };
         body(&capture)?;
+        if let Some(error) = capture.failed.into_inner() {
+            return Err(error);
+        }
         let recorded = capture.recorded.into_inner();
         let guards = recorded.lock(CAPTURE)?;
         let mut begun = Vec::new();
@@ -132,8 +141,8 @@ impl<'env> Graph<'env> {
         Ok(Self { graphs, recorded })
     }
 
-    /// Launches all collectives of the graph, each on its communicator's stream. Returns when they are queued. Work that is
-    /// queued on the buffers' own streams later comes after them.
+    /// Launches all collectives of the graph, each on its communicator's stream. Returns when they are queued. Work
+    /// that is queued on the buffers' own streams later comes after them.
     ///
     /// # Errors
     /// [`Error::Cuda`]; [`Error::Aborted`] and [`Error::Unusable`]; [`Error::InsideGroup`]; [`Error::Stream`] when a
@@ -151,12 +160,12 @@ impl<'env> Graph<'env> {
         launched.and(self.recorded.lead())
     }
 
-    /// cudarc's graphs, one for each stream, for what this type does not offer: to make them parts of others, to see their
-    /// nodes.
+    /// cudarc's graphs, one for each stream, for what this type does not offer: to make them parts of others, to see
+    /// their nodes.
     ///
     /// # Safety
-    /// They are launched only as long as this object lives and no communicator of it is aborted or suspended, and so are
-    /// graphs that are made of them.
+    /// They are launched only as long as this object lives and no communicator of it is aborted or suspended, and so
+    /// are graphs that are made of them.
     #[must_use]
     pub unsafe fn cuda_graphs(&self) -> &[CudaGraph] {
         &self.graphs

@@ -105,6 +105,18 @@ pub fn group<'env, T>(
 /// ranks simulate the same, since NCCL may connect them for it. Only collectives with an algorithm: all_reduce, reduce,
 /// broadcast, all_gather, reduce_scatter; and only on blocking communicators.
 ///
+/// ```no_run
+/// # use collectives::{ReduceOp, nccl::{self, Communicator, Error, Memory}};
+/// # fn example(communicator: &Communicator, memory: &mut Memory) -> Result<(), Error> {
+/// let mut gradients = memory.slice_mut::<f32>(0, 1024)?;
+/// let estimate = nccl::simulate(communicator.library(), |group| {
+///     group.on(communicator).all_reduce_in_place(&mut gradients, ReduceOp::Sum)
+/// })?;
+/// println!("{estimate:?}");
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// As [`group()`]; [`Error::MissingSymbol`] before NCCL 2.22; [`Error::NotSimulated`] for sends, receives, and what NCCL
 /// makes of them: after a simulation of those, NCCL (up to 2.30 at least) takes ranks for connected that are not.

@@ -175,6 +175,18 @@ impl Communicator {
     /// one call it and keep their numbers, the one that made the id with that id; the new ones call
     /// [`join`](Self::join) at the same time.
     ///
+    /// ```no_run
+    /// # use collectives::nccl::{Communicator, Error, UniqueId};
+    /// # fn example(communicator: &Communicator, send_to_the_new_rank: impl Fn(&UniqueId)) -> Result<(), Error> {
+    /// let size = communicator.size();
+    /// let id = if communicator.rank() == 0 { Some(communicator.grow_id()?) } else { None };
+    /// id.iter().for_each(send_to_the_new_rank);
+    /// // There: Communicator::join(library, &stream, size, size + 1, &id, &config)
+    /// let larger = communicator.grow(size + 1, id.as_ref(), None)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Rank`] when `size` is not more than this communicator's; otherwise as [`split`](Self::split).
     pub fn grow(&self, size: usize, id: Option<&UniqueId>, config: Option<&Config>) -> Result<Self, Error> {

@@ -19,10 +19,21 @@ use crate::Element;
 /// from `cuMemAlloc` where the library is older. Zeroed. Typed views of any part of it go into collectives, and into
 /// cudarc's copies.
 ///
-/// It belongs to one stream: dropping it waits for that stream, then frees it. Memory is never freed, with a warning, that
-/// is dropped while that stream is being captured into a CUDA graph, since nobody can wait for it then; or whose
-/// [`Registration`](super::Registration) or [`Window`](super::Window) was forgotten (`mem::forget`), since NCCL still knows
-/// it.
+/// It belongs to one stream: dropping it waits for that stream, then frees it. Memory is never freed, with a warning,
+/// that is dropped while that stream is being captured into a CUDA graph, since nobody can wait for it then; or whose
+/// [`Registration`](super::Registration) or [`Window`](super::Window) was forgotten (`mem::forget`), since NCCL still
+/// knows it.
+///
+/// ```no_run
+/// # use collectives::{ReduceOp, nccl::{Communicator, Error, Memory}};
+/// # fn example(communicator: &Communicator) -> Result<(), Error> {
+/// // 1024 numbers of 4 bytes, and a flag of 4 bytes behind them.
+/// let mut memory = Memory::alloc(communicator.library(), communicator.stream(), 4096 + 4)?;
+/// communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(0, 1024)?, ReduceOp::Sum)?;
+/// communicator.all_reduce_in_place(&mut memory.slice_mut::<u32>(4096, 1)?, ReduceOp::Max)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Memory {
     allocation: Allocation,

@@ -11,7 +11,7 @@ use nccl_sys::{
 use super::error::Error;
 use super::library::Library;
 
-/// A parameter of NCCL: an `NCCL_*` variable with the value that it has in this process (NCCL 2.30).
+/// A parameter of NCCL: an `NCCL_*` variable with the value that it has in this process (NCCL 2.30.4).
 #[derive(Clone, Copy)]
 pub struct Parameter {
     library: Library,
@@ -24,9 +24,9 @@ unsafe impl Send for Parameter {}
 unsafe impl Sync for Parameter {}
 
 impl Library {
-    /// All parameters that NCCL's manual describes, by name, with their values
-    /// (`ncclParamGetAllParameterKeys`, `ncclParamGetParameter`, NCCL 2.30). With `NCCL_PARAM_DUMP_ALL=true` in the
-    /// environment, all others, too.
+    /// The parameters that NCCL lists, by name, with their values as text (`ncclParamGetAllParameterKeys`,
+    /// `ncclParamGetParameter`, NCCL 2.30.4). These are not all `NCCL_*` variables: up to 2.32 they are a few, most of
+    /// them about NCCL's log, and with `NCCL_PARAM_DUMP_ALL=true` in the environment a few more.
     ///
     /// ```no_run
     /// for (name, value) in collectives::nccl::Library::load()?.parameters()? {
@@ -36,7 +36,7 @@ impl Library {
     /// ```
     ///
     /// # Errors
-    /// [`Error::MissingSymbol`] before NCCL 2.30; [`Error::Nccl`].
+    /// [`Error::MissingSymbol`] before NCCL 2.30.4; [`Error::Nccl`].
     pub fn parameters(self) -> Result<Vec<(String, String)>, Error> {
         const OPERATION: &str = "ncclParamGetAllParameterKeys";
         let (mut table, mut length) = (ptr::null_mut(), 0);
@@ -60,16 +60,17 @@ impl Library {
         Ok(unsafe { text(value) })
     }
 
-    /// One parameter, by the name of its variable (`ncclParamBind`, NCCL 2.30).
+    /// One parameter, by the name of its variable (`ncclParamBind`, NCCL 2.30.4), also of those that
+    /// [`parameters`](Self::parameters) leaves out.
     ///
     /// ```no_run
     /// # use collectives::nccl::{Error, Library};
-    /// let threads: i64 = Library::load()?.parameter("NCCL_NTHREADS")?.get()?;
+    /// let subsystems: u64 = Library::load()?.parameter("NCCL_DEBUG_SUBSYS")?.get()?;
     /// # Ok::<(), Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`Error::MissingSymbol`] before NCCL 2.30; [`Error::Nccl`] when there is no such parameter; [`Error::Text`].
+    /// [`Error::MissingSymbol`] before NCCL 2.30.4; [`Error::Nccl`] when there is no such parameter; [`Error::Text`].
     pub fn parameter(self, name: &str) -> Result<Parameter, Error> {
         let name = CString::new(name).map_err(|_| Error::Text { what: "the name of a parameter" })?;
         let mut handle = ptr::null_mut();
@@ -79,10 +80,10 @@ impl Library {
         Ok(Parameter { library: self, handle })
     }
 
-    /// Writes all parameters into NCCL's log (`ncclParamDumpAll`, NCCL 2.30).
+    /// Writes all parameters into NCCL's log (`ncclParamDumpAll`, NCCL 2.30.4).
     ///
     /// # Errors
-    /// [`Error::MissingSymbol`] before NCCL 2.30.
+    /// [`Error::MissingSymbol`] before NCCL 2.30.4.
     pub fn dump_parameters(self) -> Result<(), Error> {
         // SAFETY: no arguments.
         Ok(unsafe { self.raw().ncclParamDumpAll() }?)
@@ -160,10 +161,10 @@ values! {
 }
 
 impl Parameter {
-    /// The value as an integer (`ncclParamGetI8` to `ncclParamGetU64`).
+    /// The value as an integer (`ncclParamGetI8` to `ncclParamGetU64`), of exactly the type that the parameter has.
     ///
     /// # Errors
-    /// [`Error::Nccl`] when it is of another type.
+    /// [`Error::Nccl`] when it is of another type, also of another integer type.
     pub fn get<T: ParameterValue>(&self) -> Result<T, Error> {
         let mut value = T::default();
         // SAFETY: the handle came from NCCL, which keeps it.
@@ -172,10 +173,10 @@ impl Parameter {
         Ok(value)
     }
 
-    /// The value as text (`ncclParamGetStr`).
+    /// The value of a parameter that is a text (`ncclParamGetStr`).
     ///
     /// # Errors
-    /// [`Error::Nccl`].
+    /// [`Error::Nccl`] when it is of another type. [`Library::parameters`] has any as text.
     pub fn text(&self) -> Result<String, Error> {
         let mut value = ptr::null();
         // SAFETY: the handle came from NCCL, which keeps it; writes one pointer.
@@ -185,7 +186,8 @@ impl Parameter {
         Ok(unsafe { text(value) })
     }
 
-    /// The value as NCCL keeps it (`ncclParamGet`); at most 4096 bytes of it.
+    /// The value as NCCL keeps it (`ncclParamGet`), of any type: a number's bytes, one byte of 0 or 1, a text with its
+    /// NUL. At most 4096 bytes of it.
     ///
     /// # Errors
     /// [`Error::Nccl`].

@@ -9,6 +9,9 @@ use anyhow::{Context as _, Result, bail};
 /// Tests of these names need a GPU and travel with the tarball.
 const GPU_TESTS: &str = "gpu_*";
 
+/// Examples of these names need a GPU and travel with the tarball.
+const GPU_EXAMPLES: &str = "nccl_*";
+
 /// Builds the tarball `dist/nccl-bench-<version>-<target>.tar.gz` and prints its path.
 pub(crate) fn run() -> Result<()> {
     let version = env!("CARGO_PKG_VERSION");
@@ -25,7 +28,7 @@ pub(crate) fn run() -> Result<()> {
     for program in &programs {
         copy(program, &folder.join("bin"), None)?;
     }
-    let examples = build(&["build", "--package", "collectives", "--example", "gpu_all_reduce"], "example")?;
+    let examples = build(&["build", "--package", "collectives", "--example", GPU_EXAMPLES], "example")?;
     for example in &examples {
         copy(example, &folder.join("examples"), None)?;
     }

@@ -1,4 +1,8 @@
-//! Sums a vector over all GPUs of this machine: a thread and a communicator per GPU.
+//! Sums a vector over all GPUs of this machine: a thread and a communicator for each GPU.
+//!
+//! ```text
+//! cargo run --release --example nccl_threads
+//! ```
 
 use std::thread;
 
@@ -8,8 +12,9 @@ use cudarc::driver::CudaContext;
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 fn main() -> Result<(), Failure> {
-    let gpus = nccl::device_count()?;
+    let gpus = nccl::device_count().map_err(|error| format!("needs a GPU: {error}"))?;
     let library = nccl::Library::load()?;
+    // One rank makes the id, and all get it: here they are threads of one process.
     let id = nccl::UniqueId::new(library)?;
     println!("{gpus} GPUs, NCCL {} from {}", library.version(), library.path().display());
 
@@ -20,11 +25,11 @@ fn main() -> Result<(), Failure> {
                     let stream = CudaContext::new(rank)?.new_stream()?;
                     let config = nccl::Config::new();
                     let communicator = nccl::Communicator::init(library, &stream, rank, gpus, &id, &config)?;
-                    let mut values = stream.clone_htod(&vec![rank as f32; 1 << 20])?;
+                    let mut values = stream.clone_htod(&vec![(rank + 1) as f32; 1 << 20])?;
                     communicator.all_reduce_in_place(&mut values, ReduceOp::Sum)?;
-                    let first = stream.clone_dtoh(&values)?[0];
+                    let last = stream.clone_dtoh(&values)?[(1 << 20) - 1];
                     communicator.close()?;
-                    Ok(first)
+                    Ok(last)
                 })
             })
             .collect();
@@ -34,8 +39,8 @@ fn main() -> Result<(), Failure> {
             .collect::<Result<Vec<_>, _>>()
     })?;
 
-    // 0 + 1 + ... + (gpus - 1), on every GPU.
-    assert!(sums.iter().all(|&sum| sum == (gpus * (gpus - 1) / 2) as f32), "{sums:?}");
+    // 1 + 2 + ... + gpus, on every GPU.
+    assert!(sums.iter().all(|&sum| sum == (gpus * (gpus + 1) / 2) as f32), "{sums:?}");
     println!("every GPU has the sum {}", sums[0]);
     Ok(())
 }
