@@ -6,12 +6,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use cudarc::driver::CudaContext;
-use nccl_sys::{Nccl, ncclComm, ncclComm_t, ncclResult_t};
+use nccl_sys::{MissingSymbol, Nccl, ncclComm, ncclComm_t, ncclResult_t};
 
 use super::config::Config;
 use super::cuda;
 use super::error::Error;
-use super::group;
+use super::inside;
 use super::library::Library;
 
 /// How long an abort waits for a thread that is inside NCCL with the communicator.
@@ -67,6 +67,11 @@ impl Shared {
         self.slot.as_ptr()
     }
 
+    /// Whether NCCL has ended it.
+    pub(crate) fn is_aborted(&self) -> bool {
+        matches!(*self.lock(), State::Aborted)
+    }
+
     /// Whether NCCL has written its handle.
     pub(crate) fn is_made(&self) -> bool {
         !self.slot.load(Ordering::Acquire).is_null()
@@ -100,14 +105,33 @@ impl Shared {
         Ok(self.slot.load(Ordering::Acquire))
     }
 
-    /// What NCCL says about work that goes on outside calls: ncclInProgress, ncclSuccess or an error.
-    pub(crate) fn progress(&self, operation: &'static str) -> Result<ncclResult_t, Error> {
+    /// Calls a function of NCCL's that needs the communicator alive.
+    pub(crate) fn call(
+        &self,
+        operation: &'static str,
+        call: impl FnOnce(&'static Nccl, ncclComm_t) -> Result<ncclResult_t, MissingSymbol>,
+    ) -> Result<(), Error> {
+        let state = self.lock();
+        let handle = self.handle(*state, operation)?;
+        self.library.check(operation, call(self.raw(), handle)?)
+    }
+
+    /// Calls a function of NCCL's that works in every state in which there is a communicator.
+    pub(crate) fn ask(
+        &self,
+        operation: &'static str,
+        call: impl FnOnce(&'static Nccl, ncclComm_t) -> Result<ncclResult_t, MissingSymbol>,
+    ) -> Result<(), Error> {
         let state = self.lock();
         let handle = self.existing(*state, operation)?;
+        self.library.check(operation, call(self.raw(), handle)?)
+    }
+
+    /// What NCCL says about work that goes on outside calls: ncclInProgress, ncclSuccess or an error.
+    pub(crate) fn progress(&self, operation: &'static str) -> Result<ncclResult_t, Error> {
         let mut code = ncclResult_t::ncclSuccess;
-        // SAFETY: the handle is alive and the guard keeps other threads out; writes one code.
-        let result = unsafe { self.raw().ncclCommGetAsyncError(handle, &mut code) };
-        self.library.check("ncclCommGetAsyncError", result)?;
+        // SAFETY: `ask` holds the guard, and the handle is alive; writes one code.
+        self.ask(operation, |raw, handle| Ok(unsafe { raw.ncclCommGetAsyncError(handle, &mut code) }))?;
         Ok(code)
     }
 
@@ -120,7 +144,7 @@ impl Shared {
         to: State,
         call: impl FnOnce(&'static Nccl, ncclComm_t) -> Result<ncclResult_t, Error>,
     ) -> Result<(), Error> {
-        group::forbid(operation)?;
+        inside::forbid(operation)?;
         cuda::bind(&self.context)?;
         let mut state = self.lock();
         if !from.contains(&*state) {
@@ -173,7 +197,7 @@ impl Shared {
 
     /// Aborts (`ncclCommAbort`), unless there is nothing left to abort.
     pub(crate) fn abort(&self, operation: &'static str) -> Result<(), Error> {
-        group::forbid(operation)?;
+        inside::forbid(operation)?;
         cuda::bind(&self.context)?;
         self.end(self.lock_for_abort(operation)?)
     }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
-use nccl_sys::{Version, ncclResult_t, ncclWaitSignalDesc_t};
+use nccl_sys::{ncclResult_t, ncclWaitSignalDesc_t};
 
 use super::abort::State;
 use super::buffer::{Access, DeviceBuffer, DeviceBufferMut};
@@ -13,19 +13,15 @@ use super::call_config::CallConfig;
 use super::communicator::Communicator;
 use super::cuda;
 use super::error::{Error, Needed};
-use super::group;
-use super::library::Library;
-use super::operation::{Exchange, Handle, Kind, Offsets, Operation, Ranks, Site};
+use super::inside;
+use super::operation::{Exchange, Handle, Kind, Offsets, Operation, Ranks, Site, require_type};
 use super::reduction::{Reduction, Scalar};
 use super::window::{Signal, Window};
-use crate::{DataType, Element};
+use crate::Element;
 
 pub(crate) const SEND: &str = "send buffer";
 pub(crate) const RECEIVE: &str = "receive buffer";
 pub(crate) const IN_PLACE: &str = "buffer";
-
-/// The first NCCL with 8-bit floating-point types.
-const FP8: Version = Version::new(2, 24, 0);
 
 /// The stream of a buffer, when it is not the communicator's.
 pub(crate) type Foreign = Option<Arc<CudaStream>>;
@@ -628,16 +624,6 @@ fn check_disjoint(operation: &'static str, parts: &[Range<usize>]) -> Result<(),
     }
 }
 
-/// Refuses a type that the library does not have yet.
-#[inline]
-pub(crate) fn require_type<T: Element>(library: Library) -> Result<(), Error> {
-    if const { is_fp8(T::DATA_TYPE) } { library.require(T::DATA_TYPE.name(), FP8) } else { Ok(()) }
-}
-
-const fn is_fp8(data_type: DataType) -> bool {
-    data_type.size() == 1 && data_type.is_float()
-}
-
 #[inline]
 fn expect(
     operation: &'static str,
@@ -731,11 +717,7 @@ impl Communicator {
         name: &'static str,
         home: &Arc<CudaStream>,
     ) -> Result<Foreign, Error> {
-        let (own, other) = (self.stream.context(), home.context());
-        if own != other {
-            let (expected, found) = (own.ordinal(), other.ordinal());
-            return Err(Error::WrongDevice { operation, buffer: name, expected, found });
-        }
+        self.expect_device(operation, name, home)?;
         if **home == *self.stream {
             return Ok(None);
         }
@@ -796,7 +778,7 @@ impl Communicator {
         S: DeviceBuffer + ?Sized,
         R: DeviceBufferMut + ?Sized,
     {
-        group::forbid(operation.name)?;
+        inside::forbid(operation.name)?;
         cuda::bind(&self.shared.context)?;
         if !captured {
             cuda::refuse_captured(operation.name, &self.stream)?;

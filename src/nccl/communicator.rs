@@ -14,6 +14,7 @@ use super::config::Config;
 use super::cuda;
 use super::error::Error;
 use super::group;
+use super::inside;
 use super::library::Library;
 use super::pending::Pending;
 use super::unique_id::UniqueId;
@@ -70,7 +71,7 @@ impl Communicator {
         id: &UniqueId,
         config: &Config,
     ) -> Result<Self, Error> {
-        group::forbid(INIT)?;
+        inside::forbid(INIT)?;
         Self::start(library, stream, rank, size, config, with_id(id))?.join()
     }
 
@@ -87,7 +88,7 @@ impl Communicator {
         id: &UniqueId,
         config: &Config,
     ) -> Result<Pending, Error> {
-        group::forbid(INIT)?;
+        inside::forbid(INIT)?;
         Self::start(library, stream, rank, size, &config.clone().blocking(false), with_id(id))
     }
 
@@ -105,7 +106,7 @@ impl Communicator {
         ids: &[UniqueId],
         config: &Config,
     ) -> Result<Self, Error> {
-        group::forbid(INIT_SCALABLE)?;
+        inside::forbid(INIT_SCALABLE)?;
         let mut raw_ids: Vec<_> = ids.iter().map(UniqueId::raw).collect();
         let count = i32::try_from(ids.len()).ok().filter(|_| (1..=size).contains(&ids.len()));
         let count = count.ok_or(Error::Ids { count: ids.len(), size })?;
@@ -128,7 +129,7 @@ impl Communicator {
         streams: &[Arc<CudaStream>],
         config: &Config,
     ) -> Result<Vec<Self>, Error> {
-        group::forbid(INIT)?;
+        inside::forbid(INIT)?;
         let id = UniqueId::new(library)?;
         let (_, started): (_, Vec<Pending>) = group::raw(library, || {
             let ranks = streams.iter().enumerate();
@@ -198,13 +199,9 @@ impl Communicator {
         operation: &'static str,
         function: unsafe fn(&Nccl, ncclComm_t, *mut c_int) -> ncclResult_t,
     ) -> Result<usize, Error> {
-        let state = self.shared.lock();
-        let handle = self.shared.existing(*state, operation)?;
         let mut value = 0;
-        // SAFETY: the handle is alive and the guard keeps other threads out; the three functions that are passed write
-        // one int.
-        let code = unsafe { function(self.shared.raw(), handle, &mut value) };
-        self.library().check(operation, code)?;
+        // SAFETY: `ask` holds the guard, and the handle is alive; the three functions that are passed write one int.
+        self.shared.ask(operation, |raw, handle| Ok(unsafe { function(raw, handle, &mut value) }))?;
         Ok(usize::try_from(value).unwrap_or(0))
     }
 
@@ -238,7 +235,7 @@ impl Communicator {
     /// [`Error::InsideGroup`]; [`Error::Aborted`]; [`Error::Nccl`].
     pub fn device(&self) -> Result<usize, Error> {
         const OPERATION: &str = "ncclCommCuDevice";
-        group::forbid(OPERATION)?;
+        inside::forbid(OPERATION)?;
         self.ask(OPERATION, Nccl::ncclCommCuDevice)
     }
 
@@ -248,14 +245,10 @@ impl Communicator {
     /// [`Error::Stream`], [`Error::WrongDevice`], [`Error::Cuda`]: the communicator is closed then.
     pub fn on_stream(mut self, stream: &Arc<CudaStream>) -> Result<Self, Error> {
         const OPERATION: &str = "moving a communicator to another stream";
-        group::forbid(OPERATION)?;
+        inside::forbid(OPERATION)?;
         check_stream(stream)?;
-        let (own, other) = (self.stream.context(), stream.context());
-        if own != other {
-            let (expected, found) = (own.ordinal(), other.ordinal());
-            return Err(Error::WrongDevice { operation: OPERATION, buffer: "stream", expected, found });
-        }
-        cuda::bind(own)?;
+        self.expect_device(OPERATION, "stream", stream)?;
+        cuda::bind(&self.shared.context)?;
         cuda::refuse_captured(OPERATION, &self.stream)?;
         cuda::refuse_captured(OPERATION, stream)?;
         self.lead(stream)?;
@@ -271,7 +264,7 @@ impl Communicator {
     /// [`Error::InsideGroup`].
     pub fn async_error(&self) -> Result<(), Error> {
         const OPERATION: &str = "an operation in the background";
-        group::forbid("ncclCommGetAsyncError")?;
+        inside::forbid("ncclCommGetAsyncError")?;
         match self.shared.progress("ncclCommGetAsyncError")? {
             ncclResult_t::ncclSuccess | ncclResult_t::ncclInProgress => Ok(()),
             code => Err(self.shared.library.failure(OPERATION, code)),
@@ -324,9 +317,24 @@ impl Communicator {
     /// [`Config::deadline`]: it is aborted then. [`Error::Aborted`] when it was before.
     /// [`Error::InsideGroup`] inside a [`group`](super::group()): it is closed when the group ends.
     pub fn close(mut self) -> Result<(), Error> {
-        group::forbid("ncclCommDestroy")?;
+        inside::forbid("ncclCommDestroy")?;
         self.end = End::Nothing;
         close(&self.shared, &self.stream)
+    }
+
+    /// Refuses what is on another device, or in another of its contexts.
+    pub(crate) fn expect_device(
+        &self,
+        operation: &'static str,
+        buffer: &'static str,
+        stream: &CudaStream,
+    ) -> Result<(), Error> {
+        let (own, other) = (self.stream.context(), stream.context());
+        if own == other {
+            return Ok(());
+        }
+        let (expected, found) = (own.ordinal(), other.ordinal());
+        Err(Error::WrongDevice { operation, buffer, expected, found })
     }
 
     /// Makes NCCL's stream wait for what is queued on `other`.
@@ -438,7 +446,7 @@ impl Drop for Communicator {
             return;
         }
         let (end, shared, stream) = (self.end, Arc::clone(&self.shared), Arc::clone(&self.stream));
-        group::after(move || {
+        inside::after(move || {
             let result = if end == End::Abort || std::thread::panicking() {
                 shared.abort("ncclCommAbort")
             } else {

@@ -17,6 +17,7 @@ use super::communicator::Communicator;
 use super::cuda;
 use super::error::Error;
 use super::group;
+use super::inside;
 use super::library::Library;
 use super::operation::Operation;
 use super::recorded::{Recorded, Step};
@@ -110,7 +111,7 @@ impl<'env> Graph<'env> {
         library: Library,
         body: impl FnOnce(&Capture<'env>) -> Result<(), Error>,
     ) -> Result<Self, Error> {
-        group::forbid(CAPTURE)?;
+        inside::forbid(CAPTURE)?;
         let capture = Capture { library, recorded: RefCell::default(), failed: RefCell::default() };
         body(&capture)?;
         if let Some(error) = capture.failed.into_inner() {
@@ -148,7 +149,7 @@ impl<'env> Graph<'env> {
     /// [`Error::Cuda`]; [`Error::Aborted`] and [`Error::Unusable`]; [`Error::InsideGroup`]; [`Error::Stream`] when a
     /// stream is being captured.
     pub fn launch(&self) -> Result<(), Error> {
-        group::forbid(LAUNCH)?;
+        inside::forbid(LAUNCH)?;
         // As long as the guards are held, nobody aborts a communicator that the graph needs.
         let _guards = self.recorded.lock(LAUNCH)?;
         for stream in self.recorded.streams() {

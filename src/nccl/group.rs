@@ -1,8 +1,7 @@
 //! Groups: several operations, on any number of communicators, that NCCL launches as one.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::marker::PhantomData;
-use std::mem;
 use std::ptr;
 use std::time::Duration;
 
@@ -13,6 +12,7 @@ use super::call::{Buffers, Call, Launch, sealed};
 use super::call_config::CallConfig;
 use super::communicator::Communicator;
 use super::error::Error;
+use super::inside::Inside;
 use super::library::Library;
 use super::operation::Operation;
 use super::recorded::Recorded;
@@ -20,49 +20,6 @@ use super::recorded::Recorded;
 const START: &str = "ncclGroupStart";
 const END: &str = "ncclGroupEnd";
 const SIMULATE: &str = "ncclGroupSimulateEnd";
-
-type Later = Box<dyn FnOnce()>;
-
-thread_local! {
-    /// Whether this thread is in a group.
-    static INSIDE: Cell<bool> = const { Cell::new(false) };
-    /// What has to wait until it no longer is.
-    static AFTER: RefCell<Vec<Later>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Refuses what must not happen inside a group.
-#[inline]
-pub(crate) fn forbid(operation: &'static str) -> Result<(), Error> {
-    if INSIDE.get() { Err(Error::InsideGroup { operation }) } else { Ok(()) }
-}
-
-/// Runs it now, or at the end of the group that this thread is in.
-pub(crate) fn after(action: impl FnOnce() + 'static) {
-    if INSIDE.get() {
-        AFTER.with_borrow_mut(|list| list.push(Box::new(action)));
-    } else {
-        action();
-    }
-}
-
-/// This thread's time in a group. At its end follows what had to wait for it.
-struct Inside(PhantomData<*const ()>);
-
-impl Inside {
-    fn enter() -> Result<Self, Error> {
-        forbid(START)?;
-        INSIDE.set(true);
-        Ok(Self(PhantomData))
-    }
-}
-
-impl Drop for Inside {
-    fn drop(&mut self) {
-        INSIDE.set(false);
-        let actions = AFTER.with_borrow_mut(mem::take);
-        actions.into_iter().for_each(|action| action());
-    }
-}
 
 /// Queues operations and launches them as one (`ncclGroupStart`, `ncclGroupEnd`): the way to use several communicators
 /// in one thread, to send and receive at the same time, and to make NCCL overlap operations.
@@ -92,7 +49,7 @@ pub fn group<'env, T>(
     library: Library,
     body: impl FnOnce(&Group<'env>) -> Result<T, Error>,
 ) -> Result<T, Error> {
-    let _inside = Inside::enter()?;
+    let _inside = Inside::enter(START)?;
     let group = Group::new(library, false);
     let value = body(&group)?;
     // SAFETY: no arguments; closes NCCL's group of this thread.
@@ -125,7 +82,7 @@ pub fn simulate<'env>(
     body: impl FnOnce(&Group<'env>) -> Result<(), Error>,
 ) -> Result<Option<Duration>, Error> {
     library.raw().require(SIMULATE)?;
-    let _inside = Inside::enter()?;
+    let _inside = Inside::enter(START)?;
     let group = Group::new(library, true);
     body(&group)?;
     let mut info = ncclSimInfo_t::default();
@@ -143,7 +100,7 @@ pub(crate) fn raw<T>(
     library: Library,
     body: impl FnOnce() -> Result<T, Error>,
 ) -> Result<(ncclResult_t, T), Error> {
-    let _inside = Inside::enter()?;
+    let _inside = Inside::enter(START)?;
     let section = Section::start(library)?;
     let value = body()?;
     // SAFETY: no arguments; closes NCCL's group of this thread.

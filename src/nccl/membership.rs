@@ -16,6 +16,7 @@ use super::config::Config;
 use super::cuda;
 use super::error::Error;
 use super::group;
+use super::inside;
 use super::library::Library;
 use super::pending::Pending;
 use super::unique_id::UniqueId;
@@ -67,7 +68,7 @@ impl Communicator {
         key: i32,
         config: Option<&Config>,
     ) -> Result<Option<Self>, Error> {
-        group::forbid(SPLIT)?;
+        inside::forbid(SPLIT)?;
         self.start_split(SplitKey { color, key }, config)?.join_part()
     }
 
@@ -77,7 +78,7 @@ impl Communicator {
     /// # Errors
     /// As [`split`](Self::split), where the failure is seen at once.
     pub fn split_pending(&self, color: i32, key: i32, config: Option<&Config>) -> Result<Pending, Error> {
-        group::forbid(SPLIT)?;
+        inside::forbid(SPLIT)?;
         self.start_split(SplitKey { color: Some(color), key }, config)
     }
 
@@ -118,7 +119,7 @@ impl Communicator {
         mode: ShrinkMode,
         config: Option<&Config>,
     ) -> Result<Self, Error> {
-        group::forbid(SHRINK)?;
+        inside::forbid(SHRINK)?;
         self.start_shrink(exclude, mode, config)?.join()
     }
 
@@ -132,7 +133,7 @@ impl Communicator {
         mode: ShrinkMode,
         config: Option<&Config>,
     ) -> Result<Pending, Error> {
-        group::forbid(SHRINK)?;
+        inside::forbid(SHRINK)?;
         self.start_shrink(exclude, mode, config)
     }
 
@@ -160,14 +161,13 @@ impl Communicator {
     /// [`Error::Unusable`].
     pub fn grow_id(&self) -> Result<UniqueId, Error> {
         const OPERATION: &str = "ncclCommGetUniqueId";
-        group::forbid(OPERATION)?;
+        inside::forbid(OPERATION)?;
         cuda::bind(&self.shared.context)?;
         let mut id = UniqueId::from_bytes([0; UniqueId::BYTES]).raw();
-        let state = self.shared.lock();
-        let handle = self.shared.handle(*state, OPERATION)?;
-        // SAFETY: the handle is alive and the guard keeps other threads out; writes one id.
-        let code = unsafe { self.shared.raw().ncclCommGetUniqueId(handle, &mut id) }?;
-        self.library().check(OPERATION, code)?;
+        self.shared.call(OPERATION, |raw, handle| {
+            // SAFETY: `call` holds the guard, and the handle is alive; writes one id.
+            unsafe { raw.ncclCommGetUniqueId(handle, &mut id) }
+        })?;
         Ok(UniqueId::from_raw(&id))
     }
 
@@ -190,7 +190,7 @@ impl Communicator {
     /// # Errors
     /// [`Error::Rank`] when `size` is not more than this communicator's; otherwise as [`split`](Self::split).
     pub fn grow(&self, size: usize, id: Option<&UniqueId>, config: Option<&Config>) -> Result<Self, Error> {
-        group::forbid(GROW)?;
+        inside::forbid(GROW)?;
         self.start_grow(size, id, config)?.join()
     }
 
@@ -204,7 +204,7 @@ impl Communicator {
         id: Option<&UniqueId>,
         config: Option<&Config>,
     ) -> Result<Pending, Error> {
-        group::forbid(GROW)?;
+        inside::forbid(GROW)?;
         self.start_grow(size, id, config)
     }
 
@@ -221,7 +221,7 @@ impl Communicator {
         id: &UniqueId,
         config: &Config,
     ) -> Result<Self, Error> {
-        group::forbid(GROW)?;
+        inside::forbid(GROW)?;
         let id = id.raw();
         let call = |raw: &Nccl, Place { slot, rank, size }: Place, config: &mut ncclConfig_t| {
             // SAFETY: see `Communicator::start`; a rank that joins has no communicator yet.

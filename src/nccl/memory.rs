@@ -4,6 +4,7 @@ use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, DeviceSlice, SyncOnDrop, result};
@@ -11,7 +12,7 @@ use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, DeviceSlice, SyncOnDro
 use super::buffer::{Access, DeviceBuffer, DeviceBufferMut};
 use super::cuda;
 use super::error::Error;
-use super::group;
+use super::inside;
 use super::library::Library;
 use crate::Element;
 
@@ -38,8 +39,8 @@ use crate::Element;
 pub struct Memory {
     allocation: Allocation,
     bytes: usize,
-    /// NCCL knows it: a registration or a window borrows it, or was forgotten.
-    known: bool,
+    /// NCCL knows it: a registration or a window borrows it, was forgotten, or could not be taken back.
+    known: Arc<AtomicBool>,
 }
 
 impl Memory {
@@ -67,7 +68,7 @@ impl Memory {
             unsafe { result::malloc_sync(room) }.map_err(Error::cuda("cuMemAlloc"))?
         };
         let allocation = Allocation { library, address, stream: Arc::clone(stream), by_nccl };
-        let memory = Self { allocation, bytes, known: false };
+        let memory = Self { allocation, bytes, known: Arc::default() };
         // SAFETY: the memory was just allocated with at least so many bytes, in the stream's context.
         unsafe { result::memset_d8_async(address, 0, room, stream.cu_stream()) }
             .map_err(Error::cuda("cuMemsetD8Async"))?;
@@ -119,7 +120,12 @@ impl Memory {
 
     /// From now on, or no longer, NCCL may reach it without being asked to.
     pub(crate) fn set_known(&mut self, known: bool) {
-        self.known = known;
+        self.known.store(known, Ordering::Relaxed);
+    }
+
+    /// Whether NCCL may, for whoever takes it back later.
+    pub(crate) fn known(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.known)
     }
 
     /// The address of its first byte on the device.
@@ -158,13 +164,11 @@ impl Allocation {
 impl Drop for Memory {
     /// Inside a group after that: a registration of it that was dropped there is taken back then, too.
     fn drop(&mut self) {
-        if self.known {
-            tracing::warn!("device memory is not freed: its registration or window was forgotten");
-            return;
-        }
-        let allocation = self.allocation.clone();
-        group::after(move || {
-            if let Err(error) = allocation.free() {
+        let (allocation, known) = (self.allocation.clone(), self.known());
+        inside::after(move || {
+            if known.load(Ordering::Relaxed) {
+                tracing::warn!("device memory is not freed: its registration or window was not taken back");
+            } else if let Err(error) = allocation.free() {
                 tracing::warn!("freeing device memory: {error}");
             }
         });

@@ -169,6 +169,7 @@ pub mod cuda;
 mod error;
 mod graph;
 mod group;
+mod inside;
 mod library;
 mod membership;
 mod memory;

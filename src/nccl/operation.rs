@@ -5,12 +5,13 @@ use std::ops::Range;
 
 use cudarc::driver::CudaStream;
 use nccl_sys::{
-    MissingSymbol, Nccl, cudaStream_t, ncclCollConfig_t, ncclComm_t, ncclDataType_t, ncclRedOp_t,
+    MissingSymbol, Nccl, Version, cudaStream_t, ncclCollConfig_t, ncclComm_t, ncclDataType_t, ncclRedOp_t,
     ncclResult_t, ncclWaitSignalDesc_t, ncclWindow_t,
 };
 
+use super::error::Error;
 use super::library::Library;
-use crate::{DataType, ReduceOp};
+use crate::{DataType, Element, ReduceOp};
 
 /// NCCL's number of a type.
 pub(crate) const fn raw_type(data_type: DataType) -> ncclDataType_t {
@@ -39,6 +40,19 @@ pub(crate) const fn raw_op(op: ReduceOp) -> ncclRedOp_t {
         ReduceOp::Min => ncclRedOp_t::ncclMin,
         ReduceOp::Avg => ncclRedOp_t::ncclAvg,
     }
+}
+
+/// The first NCCL with 8-bit floating-point types.
+const FP8: Version = Version::new(2, 24, 0);
+
+/// Refuses a type that the library does not have yet.
+#[inline]
+pub(crate) fn require_type<T: Element>(library: Library) -> Result<(), Error> {
+    if const { is_fp8(T::DATA_TYPE) } { library.require(T::DATA_TYPE.name(), FP8) } else { Ok(()) }
+}
+
+const fn is_fp8(data_type: DataType) -> bool {
+    data_type.size() == 1 && data_type.is_float()
 }
 
 /// A checked operation: everything of it but the buffers.

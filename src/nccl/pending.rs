@@ -9,7 +9,7 @@ use nccl_sys::ncclResult_t;
 use super::abort::{AbortHandle, Shared};
 use super::communicator::Communicator;
 use super::error::Error;
-use super::group;
+use super::inside;
 
 /// A communicator that NCCL is still working on, on a thread of its own. Dropping it aborts the work, and with it the
 /// communicator that it is made from, where there is one: NCCL cannot abort one without the other.
@@ -50,7 +50,7 @@ impl Drop for Origin {
     fn drop(&mut self) {
         let Self { operation, parent, child } = self;
         let (operation, parent, child) = (*operation, Arc::clone(parent), Arc::clone(child));
-        group::after(move || {
+        inside::after(move || {
             if matches!(finished(&parent, operation), Ok(true)) {
                 return;
             }
@@ -80,7 +80,7 @@ impl Pending {
     /// # Errors
     /// When the work has failed: [`Error::Nccl`], or [`Error::Aborted`]. [`Error::InsideGroup`].
     pub fn poll(&mut self) -> Result<bool, Error> {
-        group::forbid(self.operation)?;
+        inside::forbid(self.operation)?;
         if let Some(origin) = &self.origin {
             if !finished(&origin.parent, self.operation)? {
                 return Ok(false);
@@ -113,7 +113,7 @@ impl Pending {
     }
 
     fn finish(mut self, limit: Option<Duration>) -> Result<Option<Communicator>, Error> {
-        group::forbid(self.operation)?;
+        inside::forbid(self.operation)?;
         if let Some(origin) = self.origin.take() {
             origin.parent.settle(self.operation, limit)?;
         }

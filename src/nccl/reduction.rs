@@ -9,12 +9,11 @@ use cudarc::driver::CudaStream;
 use nccl_sys::{ncclRedOp_t, ncclResult_t, ncclScalarResidence_t};
 
 use super::buffer::{Access, DeviceBuffer};
-use super::call::require_type;
 use super::communicator::Communicator;
 use super::cuda;
 use super::error::{Error, Needed};
-use super::group;
-use super::operation::{raw_op, raw_type};
+use super::inside;
+use super::operation::{raw_op, raw_type, require_type};
 use crate::{Element, ReduceOp};
 
 const CREATE: &str = "ncclRedOpCreatePreMulSum";
@@ -107,7 +106,7 @@ impl Communicator {
             let (needed, found) = (Needed::Exactly(1), scalar.len());
             return Err(Error::Length { operation: CREATE, buffer: "scalar", needed, found });
         }
-        group::forbid(CREATE)?;
+        inside::forbid(CREATE)?;
         cuda::bind(&self.shared.context)?;
         let foreign = self.admit(CREATE, "scalar", scalar.stream())?;
         let access = scalar.read(&self.stream);
@@ -126,19 +125,16 @@ impl Communicator {
         scalar: *mut c_void,
         residence: ncclScalarResidence_t,
     ) -> Result<ncclRedOp_t, Error> {
-        group::forbid(CREATE)?;
+        inside::forbid(CREATE)?;
         require_type::<T>(self.library())?;
         cuda::bind(&self.shared.context)?;
-        let state = self.shared.lock();
-        let handle = self.shared.handle(*state, CREATE)?;
         let mut op = ncclRedOp_t::ncclSum;
         let data_type = const { raw_type(T::DATA_TYPE) };
-        // SAFETY: the handle is alive and the guard keeps other threads out; the scalar is one element of this type, on
-        // the host for the length of the call or in device memory that the operator borrows; writes one number.
-        let code = unsafe {
-            self.shared.raw().ncclRedOpCreatePreMulSum(&mut op, scalar, data_type, residence, handle)
-        };
-        self.library().check(CREATE, code)?;
+        self.shared.call(CREATE, |raw, handle| {
+            // SAFETY: `call` holds the guard, and the handle is alive; the scalar is one element of this type, on the
+            // host for the length of the call or in device memory that the operator borrows; writes one number.
+            Ok(unsafe { raw.ncclRedOpCreatePreMulSum(&mut op, scalar, data_type, residence, handle) })
+        })?;
         Ok(op)
     }
 }
@@ -164,7 +160,7 @@ impl<T> Drop for ScaledSum<'_, T> {
     /// `ncclRedOpDestroy`: NCCL has copied the operator into every operation that uses it.
     fn drop(&mut self) {
         let (shared, op) = (Arc::clone(&self.communicator.shared), self.op);
-        group::after(move || {
+        inside::after(move || {
             let state = shared.lock();
             let Ok(handle) = shared.existing(*state, "ncclRedOpDestroy") else { return };
             // SAFETY: the operator belongs to this communicator, which is alive; nobody uses it afterwards.

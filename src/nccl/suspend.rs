@@ -7,7 +7,7 @@ use nccl_sys::{NCCL_SUSPEND_MEM, ncclCommMemStat_t};
 use super::abort::State;
 use super::communicator::{Communicator, drain};
 use super::error::Error;
-use super::group;
+use super::inside;
 
 /// Device memory that NCCL has allocated for a communicator, in bytes (`ncclCommMemStats`, NCCL 2.29.7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl Communicator {
     /// [`Error::InsideGroup`]; [`Error::Deadline`]; [`Error::Aborted`] and [`Error::Unusable`].
     pub fn suspend(&self) -> Result<(), Error> {
         const OPERATION: &str = "ncclCommSuspend";
-        group::forbid(OPERATION)?;
+        inside::forbid(OPERATION)?;
         drain(&self.shared, &self.stream)?;
         self.shared.change(OPERATION, &[State::Alive], State::Suspended, |raw, handle| {
             // SAFETY: `change` holds the guard, and the handle is alive.
@@ -71,7 +71,7 @@ impl Communicator {
     /// # Errors
     /// [`Error::MissingSymbol`] before NCCL 2.29.7; [`Error::Nccl`]; [`Error::InsideGroup`]; [`Error::Aborted`].
     pub fn memory_statistics(&self) -> Result<MemoryStatistics, Error> {
-        group::forbid("ncclCommMemStats")?;
+        inside::forbid("ncclCommMemStats")?;
         Ok(MemoryStatistics {
             suspendable: self.statistic(ncclCommMemStat_t::ncclStatGpuMemSuspend)?,
             persistent: self.statistic(ncclCommMemStat_t::ncclStatGpuMemPersist)?,
@@ -82,12 +82,10 @@ impl Communicator {
 
     fn statistic(&self, which: ncclCommMemStat_t) -> Result<u64, Error> {
         const OPERATION: &str = "ncclCommMemStats";
-        let state = self.shared.lock();
-        let handle = self.shared.existing(*state, OPERATION)?;
         let mut value = 0;
-        // SAFETY: the handle is alive and the guard keeps other threads out; writes one number.
-        let code = unsafe { self.shared.raw().ncclCommMemStats(handle, which, &mut value) }?;
-        self.library().check(OPERATION, code)?;
+        // SAFETY: `ask` holds the guard, and the handle is alive; writes one number.
+        self.shared
+            .ask(OPERATION, |raw, handle| unsafe { raw.ncclCommMemStats(handle, which, &mut value) })?;
         Ok(value)
     }
 }

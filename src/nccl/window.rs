@@ -12,10 +12,11 @@ use nccl_sys::{
     ncclComm_t, ncclResult_t, ncclWindow_t, ncclWindow_vidmem,
 };
 
-use super::communicator::{Communicator, drain_or_abort};
+use super::communicator::{Communicator, drain, drain_or_abort};
 use super::cuda;
 use super::error::Error;
 use super::group;
+use super::inside;
 use super::library::Library;
 use super::memory::{Memory, MemoryView, MemoryViewMut};
 use crate::Element;
@@ -48,16 +49,13 @@ impl Communicator {
     /// [`Error::Aborted`] and [`Error::Unusable`].
     pub fn register<'a>(&'a self, memory: &'a mut Memory) -> Result<Registration<'a>, Error> {
         const OPERATION: &str = "ncclCommRegister";
-        group::forbid(OPERATION)?;
+        inside::forbid(OPERATION)?;
         let (address, bytes) = self.reachable(OPERATION, memory)?;
         let mut handle = ptr::null_mut();
-        let state = self.shared.lock();
-        let raw = self.shared.handle(*state, OPERATION)?;
-        // SAFETY: the handle is alive and the guard keeps other threads out; the memory has so many bytes; writes one
-        // pointer.
-        let code = unsafe { self.shared.raw().ncclCommRegister(raw, address, bytes, &mut handle) }?;
-        drop(state);
-        self.library().check(OPERATION, code)?;
+        self.shared.call(OPERATION, |raw, communicator| {
+            // SAFETY: `call` holds the guard, and the handle is alive; the memory has so many bytes; writes one pointer.
+            unsafe { raw.ncclCommRegister(communicator, address, bytes, &mut handle) }
+        })?;
         memory.set_known(true);
         Ok(Registration { communicator: self, memory, handle })
     }
@@ -68,7 +66,7 @@ impl Communicator {
     /// # Errors
     /// [`Error::MissingSymbol`] before NCCL 2.27; otherwise as [`register`](Self::register), and [`Error::Deadline`].
     pub fn window<'a>(&'a self, memory: &'a mut Memory, kind: WindowKind) -> Result<Window<'a>, Error> {
-        group::forbid(WINDOW)?;
+        inside::forbid(WINDOW)?;
         let window = Window::none(self, memory);
         window.start(kind)?;
         // On a non-blocking communicator NCCL answers ncclSuccess before it is done, too.
@@ -79,25 +77,28 @@ impl Communicator {
     /// The address and size of memory on this communicator's device.
     fn reachable(&self, operation: &'static str, memory: &Memory) -> Result<(*mut c_void, usize), Error> {
         cuda::bind(&self.shared.context)?;
-        let (own, other) = (self.stream.context(), memory.stream().context());
-        if own != other {
-            let (expected, found) = (own.ordinal(), other.ordinal());
-            return Err(Error::WrongDevice { operation, buffer: "memory", expected, found });
-        }
+        self.expect_device(operation, "memory", memory.stream())?;
         Ok((memory.address() as *mut c_void, memory.bytes()))
     }
 }
 
-/// Takes something of NCCL's back when its guard is dropped, after the work that may use it; inside a group after that.
-/// The memory waits for it, too. When the work fails, the communicator is aborted, and ends all that belongs to it.
+/// Takes memory back from NCCL when its guard is dropped, after the work that may use it; inside a group after that. When
+/// the work fails, the communicator is aborted, and ends all that belongs to it. Only one with graphs is not, since NCCL
+/// waits for them, and only this thread can drop them: NCCL keeps the memory then, which is never freed.
 fn take_back(
     operation: &'static str,
     communicator: &Communicator,
+    memory: &Memory,
     call: impl FnOnce(&'static Nccl, ncclComm_t) -> Result<ncclResult_t, MissingSymbol> + 'static,
 ) {
     let (shared, stream) = (Arc::clone(&communicator.shared), Arc::clone(&communicator.stream));
-    group::after(move || {
-        let result = drain_or_abort(&shared, &stream).and_then(|()| {
+    let known = memory.known();
+    inside::after(move || {
+        let drained = match shared.graphs.load(Ordering::Relaxed) {
+            0 => drain_or_abort(&shared, &stream),
+            _ => drain(&shared, &stream),
+        };
+        let result = drained.and_then(|()| {
             let state = shared.lock();
             let handle = shared.existing(*state, operation)?;
             let code = call(shared.raw(), handle)?;
@@ -107,6 +108,9 @@ fn take_back(
                 code => shared.library.check(operation, code),
             }
         });
+        if result.is_ok() || shared.is_aborted() {
+            known.store(false, Ordering::Relaxed);
+        }
         match result {
             Ok(()) | Err(Error::Aborted { .. }) => {}
             Err(error) => tracing::warn!("{operation}: {error}"),
@@ -116,9 +120,8 @@ fn take_back(
 
 impl Drop for Registration<'_> {
     fn drop(&mut self) {
-        self.memory.set_known(false);
         let handle = self.handle;
-        take_back("ncclCommDeregister", self.communicator, move |raw, communicator| {
+        take_back("ncclCommDeregister", self.communicator, self.memory, move |raw, communicator| {
             // SAFETY: the communicator is alive, the handle is one of its registrations, and no work uses it any more.
             unsafe { raw.ncclCommDeregister(communicator, handle) }
         });
@@ -237,13 +240,11 @@ impl<'a> Window<'a> {
     /// [`Error::MissingSymbol`] before NCCL 2.29; [`Error::Nccl`]; [`Error::Aborted`].
     pub fn address(&self) -> Result<CUdeviceptr, Error> {
         const OPERATION: &str = "ncclWinGetUserPtr";
-        let shared = &self.communicator.shared;
-        let state = shared.lock();
-        let handle = shared.existing(*state, OPERATION)?;
         let mut address = ptr::null_mut();
-        // SAFETY: the handle is alive and the guard keeps other threads out; writes one pointer.
-        let code = unsafe { shared.raw().ncclWinGetUserPtr(handle, self.raw(), &mut address) }?;
-        shared.library.check(OPERATION, code)?;
+        self.communicator.shared.ask(OPERATION, |raw, handle| {
+            // SAFETY: `ask` holds the guard, and the handle is alive; writes one pointer.
+            unsafe { raw.ncclWinGetUserPtr(handle, self.raw(), &mut address) }
+        })?;
         Ok(address as CUdeviceptr)
     }
 
@@ -300,12 +301,11 @@ views!(Registration, Window);
 
 impl Drop for Window<'_> {
     fn drop(&mut self) {
-        self.memory.set_known(false);
         let window = self.raw();
         if window.is_null() {
-            return;
+            return self.memory.set_known(false);
         }
-        take_back("ncclCommWindowDeregister", self.communicator, move |raw, communicator| {
+        take_back("ncclCommWindowDeregister", self.communicator, self.memory, move |raw, communicator| {
             // SAFETY: the communicator is alive, the window is one of its own, and no work of this rank uses it.
             unsafe { raw.ncclCommWindowDeregister(communicator, window) }
         });

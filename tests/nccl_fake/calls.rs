@@ -475,7 +475,7 @@ fn a_composition_that_fails_launches_nothing_and_names_the_collective() {
     fake.set(Knob::NcclResult, 5);
     let error = old.gather_in_place(&mut view, 1).unwrap_err();
     assert!(matches!(error, Error::Nccl { operation: "ncclGather", code: ResultCode(5), .. }), "{error}");
-    assert_eq!(fake.log(), ["group of 0 cancelled"]);
+    assert_eq!(fake.log(), [""; 0]);
     // The thread is in no group (monarch 1).
     old.broadcast_in_place(&mut view, 0).unwrap();
     assert_eq!(fake.log(), ["launch broadcast comm1 m1->m1 count 4 type 7 op -1 root 0 s1 device 0"]);
@@ -514,7 +514,7 @@ fn monarch_7_numbers_of_8_bits_are_refused_where_nccl_has_none() {
     too_old(old.recv(&mut memory.slice_mut::<F8E4M3>(0, 2).unwrap(), 0), "f8e4m3");
     let mut view = memory.slice_mut::<F8E4M3>(0, 2).unwrap();
     too_old(group(fake.old_library(), |group| group.on(&old).gather_in_place(&mut view, 0)), "f8e4m3");
-    assert_eq!(fake.log(), ["group of 0 cancelled"]);
+    assert_eq!(fake.log(), [""; 0]);
 
     let new = fake.rank(fake.library_2_28(), 1, 2, &Config::new());
     let mut memory = fake.memory(new.stream(), 16);
@@ -545,7 +545,7 @@ fn settings_of_a_call_need_a_library_that_knows_them_and_texts_for_c() {
     too_old(group(fake.library_2_28(), |group| {
         group.on(&middle).with(&config).all_reduce_in_place(&mut view, Sum)
     }));
-    assert_eq!(fake.log(), ["group of 0 cancelled"]);
+    assert_eq!(fake.log(), [""; 0]);
     too_old(
         Graph::capture(fake.library_2_28(), |capture| {
             capture.on(&middle).with(&config).broadcast_in_place(&mut view, 0)
@@ -622,7 +622,7 @@ fn hole_12_every_buffer_is_on_the_communicators_device() {
         "ncclRecv",
         "buffer",
     );
-    assert_eq!(fake.log(), ["group of 0 cancelled"]);
+    assert_eq!(fake.log(), [""; 0]);
 }
 
 #[test]

@@ -66,7 +66,7 @@ fn a_captured_stream_of_a_buffer_does_not_draw_the_communicators_in() {
         "ncclAllReduce",
     );
     // Neither an event nor a wait: the communicator's stream is as it was.
-    assert_eq!(fake.log(), ["group of 0 cancelled"]);
+    assert_eq!(fake.log(), [""; 0]);
     fake.set(Knob::Captured, 0);
 }
 
@@ -109,7 +109,7 @@ fn grouped_operations_are_refused_whenever_the_capture_begins() {
         group(fake.library(), |group| group.on(&communicator).all_reduce_in_place(&mut view, ReduceOp::Sum)),
         "ncclAllReduce",
     );
-    assert_eq!(fake.log(), ["group of 0 cancelled"]);
+    assert_eq!(fake.log(), [""; 0]);
 
     fake.set(Knob::Captured, 0);
     let result = group(fake.library(), |group| {
@@ -118,7 +118,7 @@ fn grouped_operations_are_refused_whenever_the_capture_begins() {
         Ok(())
     });
     refused(result, "ncclGroupEnd");
-    assert_eq!(fake.log(), ["group of 1 cancelled"]);
+    assert_eq!(fake.log(), [""; 0]);
 
     // The next group is as good as new.
     fake.set(Knob::Captured, 0);

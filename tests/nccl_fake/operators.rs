@@ -127,7 +127,7 @@ fn an_operator_is_of_one_communicator() {
         group(fake.library(), |group| group.on(&second).all_reduce_in_place(&mut view, &op)),
         "ncclAllReduce",
     );
-    assert_eq!(fake.log(), ["group of 0 cancelled"]);
+    assert_eq!(fake.log(), [""; 0]);
 }
 
 #[test]
