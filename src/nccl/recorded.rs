@@ -115,18 +115,22 @@ impl<'env> Recorded<'env> {
 
     /// Waits until NCCL's own threads are done with what they were given.
     pub(crate) fn settle(&self, operation: &'static str) -> Result<(), Error> {
-        let settle =
-            |communicator: &&Communicator| communicator.finish(operation, ncclResult_t::ncclInProgress);
         // Each, whatever the others say: afterwards the buffers may be used again.
-        self.communicators.iter().map(settle).fold(Ok(()), |result, settled| result.and(settled))
+        let mut result = Ok(());
+        for communicator in &self.communicators {
+            result = result.and(communicator.finish(operation, ncclResult_t::ncclInProgress));
+        }
+        result
     }
 
     /// Makes the buffers' streams wait for what the communicators' have to do.
     pub(crate) fn lead(&self) -> Result<(), Error> {
-        self.foreign.iter().fold(Ok(()), |result, (communicator, home)| {
-            let ordered = cuda::bind(&communicator.shared.context).and_then(|()| communicator.lead(home));
-            result.and(ordered)
-        })
+        let mut result = Ok(());
+        for (communicator, home) in &self.foreign {
+            result = result.and(cuda::bind(&communicator.shared.context));
+            result = result.and(communicator.lead(home));
+        }
+        result
     }
 
     /// Gives the buffers back to cudarc.

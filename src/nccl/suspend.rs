@@ -83,9 +83,10 @@ impl Communicator {
     fn statistic(&self, which: ncclCommMemStat_t) -> Result<u64, Error> {
         const OPERATION: &str = "ncclCommMemStats";
         let mut value = 0;
-        // SAFETY: `ask` holds the guard, and the handle is alive; writes one number.
-        self.shared
-            .ask(OPERATION, |raw, handle| unsafe { raw.ncclCommMemStats(handle, which, &mut value) })?;
+        self.shared.ask(OPERATION, |raw, handle| {
+            // SAFETY: `ask` holds the guard, and the handle is alive; writes one number.
+            unsafe { raw.ncclCommMemStats(handle, which, &mut value) }
+        })?;
         Ok(value)
     }
 }

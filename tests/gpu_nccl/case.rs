@@ -196,6 +196,11 @@ impl Case {
         }
     }
 
+    /// Whether NCCL has algorithms for it, and does not make sends and receives of it.
+    fn has_algorithm(&self) -> bool {
+        matches!(self.collective, AllReduce(_) | Reduce(..) | Broadcast(_) | AllGather | ReduceScatter(_))
+    }
+
     /// Whether ranks other than the root pass a buffer where they need none: sometimes they do.
     fn generous(&self) -> bool {
         self.len.is_multiple_of(2)
@@ -422,7 +427,11 @@ pub(crate) fn check<T: Value, A: Arena<T>>(
             (sent, before)
         })
         .collect();
-    call(party, rooms, way, case).unwrap_or_else(|error| panic!("{what}: {error}"));
+    match call(party, rooms, way, case) {
+        Err(Error::NotSimulated { .. }) if matches!(way, Way::Simulated) && !case.has_algorithm() => {}
+        Ok(()) if !matches!(way, Way::Simulated) || case.has_algorithm() => {}
+        other => panic!("{what}: {other:?}"),
+    }
     for ((member, room), (sent, before)) in party.iter().zip(rooms.iter()).zip(&images) {
         let rank = member.rank();
         let what = format!("{what}, rank {rank}");

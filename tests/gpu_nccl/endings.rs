@@ -78,8 +78,8 @@ pub(crate) fn abort_while_nccl_connects_to_a_peer_that_never_arrives() {
     abort_alone(&Config::new().blocking(false), false);
 }
 
-/// A graph whose peers do not launch theirs hangs. The watchdog's abort ends it and waits; the owner is told, drops its
-/// graph, and so lets the abort come to its end.
+/// A graph whose peers do not launch theirs hangs. The watchdog's abort ends it; the owner is told, and drops its graph,
+/// for which NCCL may wait before the abort comes to its end (it does for the last rank of a process).
 pub(crate) fn abort_of_a_graph_whose_peer_never_arrives() {
     let gpus = Gpus::all();
     let (all_launched, aborted) = (Barrier::new(gpus.count), Barrier::new(gpus.count));
@@ -102,18 +102,11 @@ pub(crate) fn abort_of_a_graph_whose_peer_never_arrives() {
         let end = stream.record_event(None).unwrap();
         assert!(!end.try_is_complete().unwrap(), "nobody else has launched it");
         let handle = communicator.abort_handle();
-        let (ended, has_ended) = mpsc::channel();
-        let watchdog = thread::spawn(move || {
-            let result = handle.abort();
-            ended.send(()).unwrap();
-            result
-        });
+        let watchdog = thread::spawn(move || handle.abort());
         // Returns because of the abort alone.
         stream.synchronize().unwrap();
         let error = graph.launch().unwrap_err();
         assert!(matches!(error, Error::Aborted { .. }), "{error}");
-        let still_waits = has_ended.try_recv();
-        assert!(still_waits.is_err(), "the abort waits for the graph");
         drop(graph);
         watchdog.join().unwrap().unwrap();
         let error = communicator.all_reduce_in_place(&mut buffer, ReduceOp::Sum).unwrap_err();
