@@ -127,8 +127,8 @@ impl<'env> Recorded<'env> {
     pub(crate) fn lead(&self) -> Result<(), Error> {
         let mut result = Ok(());
         for (communicator, home) in &self.foreign {
-            result = result.and(cuda::bind(&communicator.shared.context));
-            result = result.and(communicator.lead(home));
+            let ordered = cuda::bind(&communicator.shared.context).and_then(|()| communicator.lead(home));
+            result = result.and(ordered);
         }
         result
     }

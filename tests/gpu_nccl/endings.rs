@@ -1,7 +1,6 @@
 //! How communicators end: abort, revoke, finalize; and how they sleep.
 
 use std::sync::Barrier;
-use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
