@@ -137,6 +137,9 @@ pub(crate) fn one_sided_writes_and_signals() {
             assert!(matches!(error, Error::Nccl { .. }), "{error}");
             return;
         }
+        // Every window is there, and the zeroes are written, before anybody writes into it.
+        let mut barrier = stream.alloc_zeros::<u8>(1).unwrap();
+        communicator.all_reduce_in_place(&mut barrier, ReduceOp::Max).unwrap();
         let values = |rank, round| -> Vec<u64> {
             (0..LEN).map(|index| crate::reference::bits(seed, rank, round * LEN + index)).collect()
         };
