@@ -33,6 +33,7 @@ fn main() {
             memory::every_collective_over_registered_memory,
             memory::every_collective_over_windows,
             memory::windows_of_all_ranks_in_one_thread,
+            memory::memory_of_non_blocking_communicators,
             memory::raw_buffers,
             graphs::every_collective_in_graphs,
             graphs::a_graph_launched_ten_times,

@@ -1,6 +1,7 @@
 //! Memory that NCCL knows beforehand: registered, and windows, which other ranks write into.
 
 use std::slice;
+use std::time::Duration;
 
 use collectives::ReduceOp;
 use collectives::nccl::{
@@ -106,6 +107,29 @@ pub(crate) fn windows_of_all_ranks_in_one_thread() {
         check_all::<f32, _>(&party, &mut rooms, Way::Grouped, &LENGTHS, seed);
         check_all::<u8, _>(&party, &mut rooms, Way::Nested, &SHORT, seed);
     }
+}
+
+/// Registrations and windows of communicators that work on threads of their own.
+pub(crate) fn memory_of_non_blocking_communicators() {
+    let (gpus, seed) = (Gpus::all(), fresh_seed());
+    let (has, has_windows) = (gpus.has("ncclCommRegister"), gpus.has("ncclCommWindowRegister"));
+    let config = Config::new().blocking(false).deadline(Duration::from_secs(60));
+    gpus.ranks(&config, |communicator| {
+        let party = slice::from_ref(communicator);
+        let (mut send, mut receive) = (memory(communicator, SHORT[1]), memory(communicator, SHORT[1]));
+        if has {
+            let send = communicator.register(&mut send).unwrap();
+            let receive = communicator.register(&mut receive).unwrap();
+            check_all::<f32, _>(party, &mut [Room { send, receive }], Way::Alone, &SHORT, seed);
+        }
+        let window = communicator.window(&mut send, WindowKind::Symmetric);
+        if !has_windows {
+            return missing(window, "ncclCommWindowRegister");
+        }
+        let (send, receive) =
+            (window.unwrap(), communicator.window(&mut receive, WindowKind::Symmetric).unwrap());
+        check_all::<f32, _>(party, &mut [Room { send, receive }], Way::Grouped, &SHORT, seed);
+    });
 }
 
 /// Every rank writes into its right neighbour's window and waits for its left one's data, several times: the neighbour
