@@ -60,8 +60,8 @@ impl Communicator {
         Ok(Registration { communicator: self, memory, handle })
     }
 
-    /// Makes memory a window that all ranks of the communicator can reach (`ncclCommWindowRegister`, NCCL 2.27). All
-    /// ranks call it together, each with memory of the same size; see [`windows`] for several ranks in one thread.
+    /// Makes memory a window that all ranks of the communicator can reach (`ncclCommWindowRegister`, NCCL 2.27), after the
+    /// work that is queued on the memory's stream. All ranks call it together, each with memory of the same size; see [`windows`] for several ranks in one thread.
     ///
     /// # Errors
     /// [`Error::MissingSymbol`] before NCCL 2.27; otherwise as [`register`](Self::register), and [`Error::Deadline`].
@@ -217,6 +217,9 @@ impl<'a> Window<'a> {
         let communicator = self.communicator;
         let flags = kind.flags(communicator.library())?;
         let (address, bytes) = communicator.reachable(WINDOW, self.memory)?;
+        // The memory's zeroes, and whatever was written into it, come before what other ranks write.
+        cuda::refuse_captured(WINDOW, self.memory.stream())?;
+        cuda::wait(self.memory.stream())?;
         let shared = &communicator.shared;
         let state = shared.lock();
         let raw = shared.handle(*state, WINDOW)?;
