@@ -15,6 +15,7 @@ mod fakes;
 mod forgotten;
 mod graphs;
 mod groups;
+mod membership;
 mod operators;
 
 /// Results of NCCL that the fake is told to answer.
