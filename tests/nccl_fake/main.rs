@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // tests
 #![cfg(feature = "nccl")]
 
+mod aborts;
 mod calls;
 mod capture;
 mod collective;
@@ -17,6 +18,7 @@ mod graphs;
 mod groups;
 mod membership;
 mod operators;
+mod states;
 
 /// Results of NCCL that the fake is told to answer.
 const IN_PROGRESS: i32 = 7;
