@@ -18,7 +18,9 @@ mod graphs;
 mod groups;
 mod membership;
 mod operators;
+mod parameters;
 mod states;
+mod windows;
 
 /// Results of NCCL that the fake is told to answer.
 const IN_PROGRESS: i32 = 7;

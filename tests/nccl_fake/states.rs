@@ -110,6 +110,8 @@ fn a_suspended_communicator_works_again_when_it_is_resumed() {
     refused(communicator.split(Some(0), 0, None), "ncclCommSplit", SUSPENDED);
     refused(communicator.shrink(&[0], ShrinkMode::Default, None), "ncclCommShrink", SUSPENDED);
     communicator.resume().unwrap();
+    // A second time nothing happens.
+    communicator.resume().unwrap();
     communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(0, 2).unwrap(), Sum).unwrap();
     assert_eq!(
         fake.log(),
