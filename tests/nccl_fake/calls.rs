@@ -467,7 +467,7 @@ fn what_an_old_library_lacks_is_composed_of_sends_and_receives() {
 }
 
 #[test]
-fn a_composition_that_fails_launches_nothing_and_names_the_collective() {
+fn monarch_1_a_composition_that_fails_launches_nothing_and_names_the_collective() {
     let fake = Fake::new();
     let old = fake.rank(fake.old_library(), 1, 2, &Config::new());
     let mut memory = fake.memory(old.stream(), 16);

@@ -16,6 +16,7 @@ mod fakes;
 mod forgotten;
 mod graphs;
 mod groups;
+mod holes;
 mod membership;
 mod operators;
 mod parameters;
