@@ -345,6 +345,7 @@ fn mistakes<'b, L: Launch<'b>>(
     let mut buffers = receive.iter_mut();
     let mut next = || buffers.next().unwrap();
     let none = None::<&View<'b>>;
+    let parts = [0..1, 1..2];
     let wrong = [
         call.all_reduce(two, next(), Sum),
         call.reduce(two, Some(next()), Sum, 1),
@@ -373,7 +374,7 @@ fn mistakes<'b, L: Launch<'b>>(
         call.scatter_in_place(next(), 2),
         call.send(two, 2),
         call.recv(next(), 2),
-        call.all_to_all_v(two, &[0..1], next(), &[0..1, 1..2]),
+        call.all_to_all_v(two, &parts[..1], next(), &parts),
         call.all_to_all_v(two, &[0..1, 1..2], next(), &[0..1, 1..2, 2..3]),
         call.all_to_all_v(two, &[0..1, 1..3], next(), &[0..1, 1..3]),
         call.all_to_all_v(two, &[0..1, 1..2], next(), &[Range { start: 2, end: 1 }, 0..1]),
