@@ -500,7 +500,8 @@ impl<'b, L: Launch<'b>> Call<'b, L> {
     pub fn wait_signals(self, signals: &[(Signal, usize)]) -> Result<(), Error> {
         const NAME: &str = "ncclWaitSignal";
         let describe = |&(signal, count): &(Signal, usize)| {
-            let count = c_int::try_from(count).map_err(|_| Error::SignalCount { count })?;
+            let times = c_int::try_from(count).ok().filter(|&times| times > 0);
+            let count = times.ok_or(Error::SignalCount { count })?;
             let (peer, index, context) = (self.rank(signal.peer)?, signal.index, signal.context);
             Ok(ncclWaitSignalDesc_t { opCnt: count, peer, sigIdx: index, ctx: context })
         };

@@ -55,15 +55,15 @@ impl Communicator {
     /// # Errors
     /// As [`suspend`](Self::suspend); nothing happens when the communicator is not suspended.
     pub fn resume(&self) -> Result<(), Error> {
-        self.shared.change(
-            "ncclCommResume",
-            &[State::Suspended, State::Alive],
-            State::Alive,
-            |raw, handle| {
-                // SAFETY: `change` holds the guard, and the handle is alive.
-                Ok(unsafe { raw.ncclCommResume(handle) }?)
-            },
-        )
+        const OPERATION: &str = "ncclCommResume";
+        inside::forbid(OPERATION)?;
+        if *self.shared.lock() == State::Alive {
+            return Ok(());
+        }
+        self.shared.change(OPERATION, &[State::Suspended], State::Alive, |raw, handle| {
+            // SAFETY: `change` holds the guard, and the handle is alive.
+            Ok(unsafe { raw.ncclCommResume(handle) }?)
+        })
     }
 
     /// How much device memory NCCL has allocated for the communicator.

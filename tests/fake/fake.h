@@ -19,7 +19,7 @@ void fake_unlock(void);
 enum fake_knob {
   FAKE_STREAM_BUSY,       /* so many cuStreamQuery answer "not ready" */
   FAKE_EVENT_FAILS,       /* the cuEventRecord of this number from now fails */
-  FAKE_NCCL_RESULT,       /* the next operation answers this code instead of queueing */
+  FAKE_NCCL_RESULT,       /* the next operation answers this code instead of queueing; ncclInProgress: and goes on */
   FAKE_INIT_RESULT,       /* the next initialisation leaves a communicator behind and answers this code */
   FAKE_ASYNC_RESULT,      /* ncclCommGetAsyncError reports this code */
   FAKE_CALL_MILLIS,       /* every operation stays inside NCCL for so long; -1: until this is something else */

@@ -22,7 +22,7 @@ struct settings {
 };
 
 static char last_error[1024];
-static _Thread_local int depth, group_error, queued, held;
+static _Thread_local int depth, group_error, queued, held, late;
 static _Thread_local struct {
   char line[FAKE_LINE];
   struct comm *comm;
@@ -81,12 +81,13 @@ static int launch(struct comm *comm, const char *line, const void *from, const v
 
 int submit(struct comm *comm, const char *line, const void *from, const void *to, intptr_t stream) {
   int result = fake_take(FAKE_NCCL_RESULT);
-  if (result && (depth || result != IN_PROGRESS)) return refuse(result, "the fake was told to fail");
+  if (result && result != IN_PROGRESS) return refuse(result, "the fake was told to fail");
   if (!depth) {
     comm->busy = result == IN_PROGRESS;
     int code = launch(comm, line, from, to, stream);
     return code ? code : result;
   }
+  if (result) late = 1;
   if (queued == QUEUE) return fake_log("BUG: too many operations in a group for the fake"), INVALID_USAGE;
   hold(comm);
   queue[queued].comm = comm;
@@ -120,11 +121,12 @@ int ncclGroupEnd(void) {
   if (depth == 0) return INVALID_USAGE;
   if (--depth) return SUCCESS;
   int error = group_error, operations = queued;
-  group_error = queued = 0;
+  int in_progress = late;
+  group_error = queued = late = 0;
   if (error) return cancel(error, operations);
   for (int i = 0; i < operations && !error; i++)
     error = launch(queue[i].comm, queue[i].line, queue[i].from, queue[i].to, queue[i].stream);
-  if (!error && operations) error = fake_take(FAKE_NCCL_RESULT);
+  if (!error && operations) error = in_progress ? IN_PROGRESS : fake_take(FAKE_NCCL_RESULT);
   return finish_group(error);
 }
 
@@ -138,7 +140,7 @@ int ncclGroupSimulateEnd(struct simulation *simulation) {
   if (depth == 0) return INVALID_USAGE;
   if (--depth) return SUCCESS;
   int error = group_error, operations = queued;
-  group_error = queued = 0;
+  group_error = queued = late = 0;
   if (!error && simulation && simulation->magic != 0x74685283) error = INVALID_ARGUMENT;
   if (error) return cancel(error, operations);
   fake_log("simulate %d operations", operations);

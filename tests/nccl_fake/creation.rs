@@ -121,7 +121,7 @@ fn settings_reach_nccl_and_those_of_newer_versions_are_refused() {
 }
 
 #[test]
-fn a_library_without_a_function_answers_instead_of_failing() {
+fn hole_19_a_library_without_a_function_answers_instead_of_failing() {
     let fake = Fake::new();
     let stream = fake.stream(0);
     fake.log();

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use collectives::ReduceOp;
-use collectives::nccl::{Communicator, Config, Error, ResultCode, group};
+use collectives::nccl::{Communicator, Config, Error, Memory, ResultCode, WindowKind, group, simulate};
 
 use crate::IN_PROGRESS;
 use crate::fake::{Fake, Knob};
@@ -69,19 +69,16 @@ fn hole_5_an_error_inside_a_group_cancels_it_and_not_the_next() {
     assert!(matches!(result, Err(Error::Rank { rank: 9, size: 3 })), "the closure's own error");
     assert_eq!(fake.log(), [""; 0]);
 
-    // NCCL refuses one operation: its error comes back, and NCCL launches nothing either, even when it is ignored.
-    fake.set(Knob::NcclResult, 5);
-    let mut view = first.slice_mut::<f32>(0, 2).unwrap();
+    // NCCL refuses the second operation: its error comes back, and NCCL does not launch the first either.
     let mut other = second.slice_mut::<f32>(0, 2).unwrap();
+    fake.set(Knob::NcclResult, 5);
     let result = group(fake.library(), |group| {
-        let refused = group.on(&communicator).all_reduce_in_place(&mut view, ReduceOp::Sum);
-        assert!(matches!(refused, Err(Error::Nccl { operation: "ncclAllReduce", code: ResultCode(5), .. })));
+        group.on(&communicator).all_reduce_in_place(&mut view, ReduceOp::Sum)?;
         group.on(&communicator).all_reduce_in_place(&mut other, ReduceOp::Sum)
     });
-    assert!(matches!(result, Err(Error::Nccl { operation: "ncclGroupEnd", code: ResultCode(5), .. })));
-    assert_eq!(fake.log(), [""; 0]);
+    assert!(matches!(result, Err(Error::Nccl { operation: "ncclAllReduce", code: ResultCode(5), .. })));
+    assert_eq!(fake.log(), ["group of 0 cancelled"]);
 
-    let mut view = first.slice_mut::<f32>(0, 2).unwrap();
     group(fake.library(), |group| group.on(&communicator).all_reduce_in_place(&mut view, ReduceOp::Sum))
         .unwrap();
     assert_eq!(fake.log().len(), 1);
@@ -155,31 +152,226 @@ fn a_group_in_progress_is_waited_for() {
     let mut memory = fake.memory(communicator.stream(), 64);
     let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
     let result = group(fake.library(), |group| {
-        group.on(&communicator).all_reduce_in_place(&mut view, ReduceOp::Sum)?;
         fake.set(Knob::NcclResult, IN_PROGRESS);
         fake.set(Knob::AsyncResult, IN_PROGRESS);
-        Ok(())
+        group.on(&communicator).all_reduce_in_place(&mut view, ReduceOp::Sum)
     });
     assert!(matches!(result, Err(Error::Deadline { operation: "ncclGroupEnd", .. })));
-    assert_eq!(fake.log()[1..], ["abort comm1"]);
+    assert_eq!(fake.log(), ["launch all_reduce comm1 m1->m1 count 2 type 7 op 0 s1 device 0", "abort comm1"]);
 }
 
 #[test]
-fn an_abort_waits_until_the_group_has_ended() {
+fn an_abort_does_not_wait_for_the_closure_and_the_group_fails() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let mut memory = fake.memory(communicator.stream(), 64);
     let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
     let handle = communicator.abort_handle();
-    thread::scope(|scope| {
-        group(fake.library(), |group| {
-            group.on(&communicator).all_reduce_in_place(&mut view, ReduceOp::Sum)?;
-            scope.spawn(|| handle.abort().unwrap());
-            thread::sleep(Duration::from_millis(50));
-            assert_eq!(fake.log(), [""; 0]);
-            Ok(())
-        })
-        .unwrap();
+    let result = group(fake.library(), |group| {
+        group.on(&communicator).all_reduce_in_place(&mut view, ReduceOp::Sum)?;
+        thread::scope(|scope| scope.spawn(|| handle.abort().unwrap()).join().unwrap());
+        Ok(())
     });
-    assert_eq!(fake.log(), ["launch all_reduce comm1 m1->m1 count 2 type 7 op 0 s1 device 0", "abort comm1"]);
+    assert!(matches!(result, Err(Error::Aborted { operation: "ncclGroupEnd" })), "{result:?}");
+    assert_eq!(fake.log(), ["abort comm1"]);
+}
+
+/// Two communicators on one stream, with a buffer of 8 bytes each.
+fn pair(fake: &Fake) -> ([Communicator; 2], [Memory; 2]) {
+    let first = fake.communicator(&Config::new());
+    let second = first.split(Some(0), 0, None).unwrap().unwrap();
+    let memory = [fake.memory(first.stream(), 8), fake.memory(first.stream(), 8)];
+    fake.log();
+    ([first, second], memory)
+}
+
+fn line(comm: usize, memory: usize) -> String {
+    format!("launch all_reduce comm{comm} m{memory}->m{memory} count 2 type 7 op 0 s1 device 0")
+}
+
+#[test]
+fn hole_4_a_group_in_a_group_is_launched_with_it() {
+    let fake = Fake::new();
+    let ([first, second], mut memory) = pair(&fake);
+    let [mut mine, mut theirs] = memory.each_mut().map(|memory| memory.slice_mut::<f32>(0, 2).unwrap());
+    let answer = group(fake.library(), |group| {
+        group.on(&first).all_reduce_in_place(&mut mine, ReduceOp::Sum)?;
+        let answer = group.nested(|group| {
+            group.nested(|group| group.on(&second).all_reduce_in_place(&mut theirs, ReduceOp::Sum))?;
+            Ok(42)
+        })?;
+        assert_eq!(fake.log(), [""; 0], "nothing is launched at the inner end");
+        Ok(answer)
+    });
+    assert_eq!(answer.unwrap(), 42);
+    assert_eq!(fake.log(), [line(1, 1), line(2, 2)]);
+}
+
+#[test]
+fn hole_5_a_group_in_a_group_that_fails_cancels_all_even_when_nobody_looks() {
+    let fake = Fake::new();
+    let ([first, second], mut memory) = pair(&fake);
+    let [mut mine, mut theirs] = memory.each_mut().map(|memory| memory.slice_mut::<f32>(0, 2).unwrap());
+    let result = group(fake.library(), |group| {
+        group.on(&first).all_reduce_in_place(&mut mine, ReduceOp::Sum)?;
+        for rank in [7, 8] {
+            let ignored: Result<(), _> = group.nested(|_| Err(Error::Rank { rank, size: 2 }));
+            assert!(ignored.is_err());
+        }
+        group.nested(|group| group.on(&second).all_reduce_in_place(&mut theirs, ReduceOp::Sum))
+    });
+    assert!(matches!(result, Err(Error::Rank { rank: 7, .. })), "the first error: {result:?}");
+    assert_eq!(fake.log(), [""; 0]);
+
+    // NCCL refuses an operation of the inner group.
+    fake.set(Knob::NcclResult, 4);
+    let result = group(fake.library(), |group| {
+        group.nested(|group| group.on(&first).all_reduce_in_place(&mut mine, ReduceOp::Sum))
+    });
+    assert!(matches!(result, Err(Error::Nccl { operation: "ncclAllReduce", code: ResultCode(4), .. })));
+    assert_eq!(fake.log(), ["group of 0 cancelled"]);
+    first.all_reduce_in_place(&mut mine, ReduceOp::Sum).unwrap();
+    assert_eq!(fake.log(), [line(1, 1)]);
+}
+
+#[test]
+fn hole_5_a_panic_in_a_group_in_a_group_cancels_all() {
+    let fake = Fake::new();
+    let ([first, _second], mut memory) = pair(&fake);
+    let mut mine = memory[0].slice_mut::<f32>(0, 2).unwrap();
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        group(fake.library(), |group| {
+            group.nested(|group| -> Result<(), Error> {
+                group.on(&first).all_reduce_in_place(&mut mine, ReduceOp::Sum)?;
+                panic!("in the middle of the inner group")
+            })
+        })
+    }));
+    assert!(panicked.is_err());
+    assert_eq!(fake.log(), [""; 0]);
+
+    first.all_reduce_in_place(&mut mine, ReduceOp::Sum).unwrap();
+    assert_eq!(fake.log(), [line(1, 1)]);
+}
+
+#[test]
+fn what_is_dropped_in_a_group_ends_after_it_in_the_same_order() {
+    let fake = Fake::new();
+    for fails in [false, true] {
+        let ([communicator, spare], [mut registered, mut shared]) = pair(&fake);
+        let mut memory = [fake.memory(communicator.stream(), 8), fake.memory(communicator.stream(), 8)];
+        let [mut first, mut second] = memory.each_mut().map(|memory| memory.slice_mut::<f32>(0, 2).unwrap());
+        let (op, kept) = (communicator.scaled_sum(1u8).unwrap(), communicator.scaled_sum(1.0f32).unwrap());
+        let registration = communicator.register(&mut registered).unwrap();
+        let window = communicator.window(&mut shared, WindowKind::Symmetric).unwrap();
+        let lone = fake.memory(communicator.stream(), 8);
+        let names: Vec<_> = fake.log();
+        assert_eq!(names, [""; 0], "logged with the memory");
+        let result = group(fake.library(), |group| {
+            group.on(&communicator).all_reduce_in_place(&mut first, &kept)?;
+            drop(op);
+            drop(window);
+            drop(registration);
+            drop(lone);
+            drop(spare);
+            group.on(&communicator).all_reduce_in_place(&mut second, ReduceOp::Sum)?;
+            assert_eq!(fake.log(), [""; 0]);
+            if fails { Err(Error::Rank { rank: 7, size: 2 }) } else { Ok(()) }
+        });
+        assert_eq!(result.is_err(), fails);
+        let log: Vec<_> = fake.log().iter().map(|line| line.split(' ').next().unwrap().to_owned()).collect();
+        let ends = ["destroy", "deregister", "deregister", "synchronize", "ncclMemFree", "destroy"];
+        let ran = if fails { vec![] } else { vec!["launch", "launch"] };
+        assert_eq!(log, [&ran[..], &ends].concat());
+        drop(kept);
+        communicator.close().unwrap();
+        drop((registered, shared));
+        fake.log();
+    }
+}
+
+#[test]
+fn a_communicator_that_is_dropped_in_a_group_that_panics_is_aborted_after_it() {
+    let fake = Fake::new();
+    let ([communicator, spare], mut memory) = pair(&fake);
+    let mut view = memory[0].slice_mut::<f32>(0, 2).unwrap();
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        group(fake.library(), |group| -> Result<(), Error> {
+            let _owned = spare;
+            group.on(&communicator).all_reduce_in_place(&mut view, ReduceOp::Sum)?;
+            panic!("in the middle of the group");
+        })
+    }));
+    assert!(panicked.is_err());
+    assert_eq!(fake.log(), ["abort comm2"]);
+}
+
+#[test]
+fn a_simulated_group_is_estimated_and_not_launched() {
+    let fake = Fake::new();
+    let ([first, second], mut memory) = pair(&fake);
+    let other = first.stream().context().new_stream().unwrap();
+    let mut foreign = fake.memory(&other, 8);
+    let [mut mine, _] = memory.each_mut().map(|memory| memory.slice_mut::<f32>(0, 2).unwrap());
+    let mut theirs = foreign.slice_mut::<f32>(0, 2).unwrap();
+    fake.set(Knob::SimulatedMicros, 42);
+    let estimate = simulate(fake.library(), |group| {
+        group.on(&first).all_reduce_in_place(&mut mine, ReduceOp::Sum)?;
+        group.nested(|group| group.on(&second).all_reduce_in_place(&mut theirs, ReduceOp::Sum))
+    });
+    assert_eq!(estimate.unwrap(), Some(Duration::from_micros(42)));
+    let log = fake.log();
+    assert_eq!(log.iter().filter(|line| line.starts_with("launch")).count(), 0, "{log:#?}");
+    assert_eq!(log[2], "simulate 2 operations");
+    // What NCCL knows nothing of.
+    fake.set(Knob::SimulatedMicros, -1);
+    assert_eq!(simulate(fake.library(), |_| Ok(())).unwrap(), None);
+    assert_eq!(fake.log(), ["simulate 0 operations"]);
+}
+
+#[test]
+fn a_simulated_group_that_fails_estimates_nothing() {
+    let fake = Fake::new();
+    let ([first, second], mut memory) = pair(&fake);
+    let [mut mine, mut theirs] = memory.each_mut().map(|memory| memory.slice_mut::<f32>(0, 2).unwrap());
+    let result = simulate(fake.library(), |group| {
+        group.on(&first).all_reduce_in_place(&mut mine, ReduceOp::Sum)?;
+        drop(second);
+        Err(Error::Rank { rank: 7, size: 2 })
+    });
+    assert!(matches!(result, Err(Error::Rank { rank: 7, .. })));
+    assert_eq!(fake.log(), ["destroy comm2"]);
+
+    let result = simulate(fake.library(), |group| {
+        group.on(&first).all_reduce_in_place(&mut mine, ReduceOp::Sum)?;
+        let _ignored: Result<(), _> = group.nested(|_| Err(Error::Rank { rank: 8, size: 2 }));
+        Ok(())
+    });
+    assert!(matches!(result, Err(Error::Rank { rank: 8, .. })));
+    fake.set(Knob::NcclResult, 5);
+    let result =
+        simulate(fake.library(), |group| group.on(&first).all_reduce_in_place(&mut theirs, ReduceOp::Sum));
+    assert!(matches!(result, Err(Error::Nccl { operation: "ncclAllReduce", code: ResultCode(5), .. })));
+    assert_eq!(fake.log(), ["group of 0 cancelled"]);
+
+    // NCCL would take the ranks for connected.
+    let view = theirs.as_view();
+    let result = simulate(fake.library(), |group| group.on(&first).send(&view, 0));
+    assert_eq!(
+        result.unwrap_err().to_string(),
+        "ncclSend cannot be simulated: NCCL would take ranks for connected that are not"
+    );
+    let result = simulate(fake.library(), |group| group.on(&first).scatter_in_place(&mut mine, 0));
+    assert!(matches!(result, Err(Error::NotSimulated { operation: "ncclScatter" })));
+    assert_eq!(fake.log(), [""; 0]);
+
+    let result = simulate(fake.old_library(), |_| panic!("it has not begun"));
+    assert!(matches!(result, Err(Error::MissingSymbol(_))), "{result:?}");
+    group(fake.library(), |_| {
+        assert!(matches!(simulate(fake.library(), |_| Ok(())), Err(Error::InsideGroup { .. })));
+        Ok(())
+    })
+    .unwrap();
+    first.all_reduce_in_place(&mut mine, ReduceOp::Sum).unwrap();
+    assert_eq!(fake.log(), [line(1, 1)]);
 }

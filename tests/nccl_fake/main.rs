@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // tests
 #![cfg(feature = "nccl")]
 
+mod aborts;
 mod calls;
 mod capture;
 mod collective;
@@ -15,7 +16,12 @@ mod fakes;
 mod forgotten;
 mod graphs;
 mod groups;
+mod holes;
+mod membership;
 mod operators;
+mod parameters;
+mod states;
+mod windows;
 
 /// Results of NCCL that the fake is told to answer.
 const IN_PROGRESS: i32 = 7;

@@ -1,0 +1,246 @@
+//! Communicators that are revoked, finalized, suspended, moved or aborted: what they still do, and how they end.
+
+use collectives::ReduceOp::Sum;
+use collectives::nccl::{
+    Communicator, Config, Error, Memory, MemoryStatistics, ResultCode, ShrinkMode, WindowKind, group,
+};
+
+use crate::fake::{Fake, Knob};
+use crate::{IN_PROGRESS, REMOTE_ERROR};
+
+type Result<T = ()> = std::result::Result<T, Error>;
+
+const REVOKED: &str = "it has been revoked: split or shrink it, or make a new one";
+const FINALIZED: &str = "it has been finalized: make a new one";
+const SUSPENDED: &str = "it is suspended: resume it first";
+
+#[track_caller]
+fn refused<T>(result: Result<T>, operation: &str, reason: &str) {
+    let error = result.err().unwrap().to_string();
+    assert_eq!(error, format!("{operation}: the communicator cannot be used: {reason}"));
+}
+
+/// Everything that needs a communicator that works, none of which reaches NCCL.
+fn works_no_more(fake: &Fake, communicator: &Communicator, memory: &mut Memory, reason: &str) {
+    fake.log();
+    {
+        let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
+        refused(communicator.all_reduce_in_place(&mut view, Sum), "ncclAllReduce", reason);
+        refused(communicator.send(&view.as_view(), 0), "ncclSend", reason);
+        refused(
+            group(fake.library(), |group| group.on(communicator).broadcast_in_place(&mut view, 0)),
+            "ncclBroadcast",
+            reason,
+        );
+    }
+    refused(communicator.scaled_sum(1.0f32), "ncclRedOpCreatePreMulSum", reason);
+    refused(communicator.register(memory), "ncclCommRegister", reason);
+    refused(communicator.window(memory, WindowKind::Plain), "ncclCommWindowRegister", reason);
+    refused(communicator.grow_id(), "ncclCommGetUniqueId", reason);
+    refused(communicator.revoke(), "ncclCommRevoke", reason);
+    refused(communicator.finalize(), "ncclCommFinalize", reason);
+    refused(communicator.suspend(), "ncclCommSuspend", reason);
+    assert_eq!(fake.log(), [""; 0]);
+    assert_eq!(communicator.device().unwrap(), 0);
+    communicator.async_error().unwrap();
+    communicator.memory_statistics().unwrap();
+}
+
+#[test]
+fn a_revoked_communicator_can_be_split_and_shrunk_and_nothing_else() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let mut memory = fake.memory(communicator.stream(), 8);
+    fake.set(Knob::Hang, 1);
+    communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(0, 2).unwrap(), Sum).unwrap();
+    communicator.revoke().unwrap();
+    // What hung no longer does.
+    communicator.stream().synchronize().unwrap();
+    works_no_more(&fake, &communicator, &mut memory, REVOKED);
+    refused(communicator.resume(), "ncclCommResume", REVOKED);
+    let rest = communicator.shrink(&[0], ShrinkMode::Default, None).unwrap();
+    let part = communicator.split(Some(0), 0, None).unwrap().unwrap();
+    fake.log();
+    rest.broadcast_in_place(&mut memory.slice_mut::<f32>(0, 2).unwrap(), 0).unwrap();
+    communicator.close().unwrap();
+    drop((rest, part));
+    assert_eq!(fake.log()[1..], ["destroy comm1", "destroy comm2", "destroy comm3"]);
+}
+
+#[test]
+fn a_finalized_communicator_can_only_be_closed() {
+    let fake = Fake::new();
+    for closed in [true, false] {
+        let communicator = fake.communicator(&Config::new());
+        let mut memory = fake.memory(communicator.stream(), 8);
+        communicator.finalize().unwrap();
+        works_no_more(&fake, &communicator, &mut memory, FINALIZED);
+        refused(communicator.resume(), "ncclCommResume", FINALIZED);
+        refused(communicator.split(Some(0), 0, None), "ncclCommSplit", FINALIZED);
+        refused(communicator.shrink(&[0], ShrinkMode::Abort, None), "ncclCommShrink", FINALIZED);
+        refused(communicator.grow(3, None, None), "ncclCommGrow", FINALIZED);
+        fake.log();
+        if closed {
+            communicator.close().unwrap();
+        } else {
+            drop(communicator);
+        }
+        assert!(fake.log()[0].starts_with("destroy comm"));
+    }
+}
+
+#[test]
+fn a_suspended_communicator_works_again_when_it_is_resumed() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let mut memory = fake.memory(communicator.stream(), 8);
+    let statistics = |suspended| -> MemoryStatistics {
+        let statistics = communicator.memory_statistics().unwrap();
+        assert_eq!((statistics.suspendable, statistics.persistent, statistics.total), (1000, 200, 1200));
+        assert_eq!(statistics.suspended, suspended);
+        statistics
+    };
+    assert_ne!(statistics(false), {
+        fake.set(Knob::StreamBusy, 3);
+        communicator.suspend().unwrap();
+        statistics(true)
+    });
+    assert_eq!(fake.log(), ["suspend comm1 flags 1"]);
+    works_no_more(&fake, &communicator, &mut memory, SUSPENDED);
+    refused(communicator.split(Some(0), 0, None), "ncclCommSplit", SUSPENDED);
+    refused(communicator.shrink(&[0], ShrinkMode::Default, None), "ncclCommShrink", SUSPENDED);
+    communicator.resume().unwrap();
+    // A second time nothing happens.
+    communicator.resume().unwrap();
+    communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(0, 2).unwrap(), Sum).unwrap();
+    assert_eq!(
+        fake.log(),
+        ["resume comm1", "launch all_reduce comm1 m1->m1 count 2 type 7 op 0 s1 device 0"]
+    );
+    communicator.suspend().unwrap();
+    communicator.close().unwrap();
+    assert_eq!(fake.log(), ["suspend comm1 flags 1", "destroy comm1"]);
+}
+
+/// Brings a communicator into a state.
+type Change = fn(&Communicator) -> Result;
+const CHANGES: [(&str, Change); 4] = [
+    ("ncclCommRevoke", Communicator::revoke),
+    ("ncclCommFinalize", Communicator::finalize),
+    ("ncclCommSuspend", Communicator::suspend),
+    ("ncclCommResume", |communicator| communicator.suspend().and_then(|()| communicator.resume())),
+];
+
+#[test]
+fn an_abort_ends_a_communicator_in_every_state() {
+    let fake = Fake::new();
+    for (_, change) in CHANGES {
+        let communicator = fake.communicator(&Config::new());
+        change(&communicator).unwrap();
+        fake.log();
+        communicator.abort_handle().abort().unwrap();
+        let log = fake.log();
+        assert!(log.len() == 1 && log[0].starts_with("abort comm"), "{log:#?}");
+        for (_, change) in CHANGES {
+            assert!(matches!(change(&communicator), Err(Error::Aborted { .. })));
+        }
+        assert!(matches!(communicator.memory_statistics(), Err(Error::Aborted { .. })));
+        assert!(matches!(communicator.close(), Err(Error::Aborted { .. })));
+        assert_eq!(fake.log(), [""; 0], "aborted once");
+    }
+}
+
+#[test]
+fn a_change_of_state_is_waited_for_fails_or_is_missing() {
+    let fake = Fake::new();
+    let name = |lines: Vec<String>| lines.last().unwrap().split(' ').next().unwrap().to_owned();
+    for (operation, change) in CHANGES {
+        if operation == "ncclCommResume" {
+            continue;
+        }
+        // In the background.
+        let config = Config::new().blocking(false).deadline(std::time::Duration::from_millis(20));
+        let communicator = fake.communicator(&config);
+        fake.set(Knob::ManagementResult, IN_PROGRESS);
+        change(&communicator).unwrap();
+        assert!(operation.to_lowercase().ends_with(&name(fake.log())));
+        drop(communicator);
+        fake.log();
+
+        // Refused: nothing has changed.
+        let communicator = fake.communicator(&Config::new());
+        fake.set(Knob::ManagementResult, 5);
+        let error = change(&communicator).unwrap_err();
+        assert!(
+            matches!(error, Error::Nccl { operation: seen, code: ResultCode(5), .. } if seen == operation)
+        );
+        change(&communicator).unwrap();
+        drop(communicator);
+
+        // Inside a group.
+        let communicator = fake.communicator(&Config::new());
+        group(fake.library(), |_| {
+            assert!(matches!(change(&communicator), Err(Error::InsideGroup { operation: seen }) if seen == operation));
+            Ok(())
+        })
+        .unwrap();
+    }
+    let old = fake.rank(fake.old_library(), 1, 2, &Config::new());
+    assert!(matches!(old.revoke(), Err(Error::MissingSymbol(_))));
+    assert!(matches!(old.suspend(), Err(Error::MissingSymbol(_))));
+    assert!(matches!(old.memory_statistics(), Err(Error::MissingSymbol(_))));
+    old.finalize().unwrap();
+}
+
+#[test]
+fn a_change_of_state_that_never_comes_meets_its_deadline() {
+    let fake = Fake::new();
+    let config = Config::new().blocking(false).deadline(std::time::Duration::from_millis(20));
+    for change in [Communicator::revoke, Communicator::finalize] {
+        fake.set(Knob::AsyncResult, 0);
+        let communicator = fake.communicator(&config);
+        fake.set(Knob::ManagementResult, IN_PROGRESS);
+        fake.set(Knob::AsyncResult, IN_PROGRESS);
+        assert!(matches!(change(&communicator), Err(Error::Deadline { .. })));
+        assert!(fake.log()[1].starts_with("abort comm"));
+    }
+    // Work that is queued is waited for before the memory goes.
+    fake.set(Knob::AsyncResult, 0);
+    let communicator = fake.communicator(&config);
+    fake.set(Knob::StreamBusy, i32::MAX);
+    assert!(matches!(communicator.suspend(), Err(Error::Deadline { .. })));
+    fake.set(Knob::StreamBusy, 0);
+    fake.set(Knob::AsyncResult, REMOTE_ERROR);
+    assert!(matches!(communicator.suspend(), Err(Error::Nccl { code: ResultCode(6), .. })));
+    assert_eq!(fake.log(), [""; 0], "not suspended");
+}
+
+#[test]
+fn a_communicator_moves_to_another_stream_of_its_device() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let other = communicator.stream().context().new_stream().unwrap();
+    let mut memory = fake.memory(&other, 8);
+    let moved = communicator.on_stream(&other).unwrap();
+    moved.all_reduce_in_place(&mut memory.slice_mut::<f32>(0, 2).unwrap(), Sum).unwrap();
+    assert_eq!(
+        fake.log(),
+        ["e1 records s1", "s2 waits e1", "launch all_reduce comm1 m1->m1 count 2 type 7 op 0 s2 device 0"]
+    );
+    // One that cannot move is closed.
+    let error = moved.on_stream(&fake.stream(1)).unwrap_err();
+    assert!(matches!(error, Error::WrongDevice { buffer: "stream", expected: 0, found: 1, .. }), "{error}");
+    assert_eq!(fake.log(), ["destroy comm1"]);
+    let communicator = fake.communicator(&Config::new());
+    let per_thread = communicator.stream().context().per_thread_stream();
+    assert!(matches!(communicator.on_stream(&per_thread), Err(Error::Stream { .. })));
+    let communicator = fake.communicator(&Config::new());
+    fake.log();
+    group(fake.library(), |_| {
+        assert!(matches!(communicator.on_stream(&other), Err(Error::InsideGroup { .. })));
+        assert_eq!(fake.log(), [""; 0]);
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(fake.log(), ["destroy comm3"]);
+}

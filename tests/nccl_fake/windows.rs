@@ -1,0 +1,288 @@
+//! Memory that NCCL knows beforehand: registrations, windows, and one-sided operations into them.
+
+use collectives::ReduceOp::Sum;
+use collectives::nccl::{Communicator, Config, Error, ResultCode, Signal, WindowKind, group, windows};
+
+use crate::fake::{Fake, Knob};
+use crate::{IN_PROGRESS, REMOTE_ERROR};
+
+type Result<T = ()> = std::result::Result<T, Error>;
+
+#[test]
+fn registered_memory_is_used_and_taken_back_after_the_work() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let mut memory = fake.memory(communicator.stream(), 64);
+    let mut registered = communicator.register(&mut memory).unwrap();
+    assert_eq!(registered.bytes(), 64);
+    assert!(matches!(registered.slice::<f32>(60, 2), Err(Error::View { bytes: 64, .. })));
+    assert!(matches!(registered.slice_mut::<f32>(2, 1), Err(Error::View { .. })));
+    communicator.all_reduce_in_place(&mut registered.slice_mut::<f32>(8, 2).unwrap(), Sum).unwrap();
+    communicator.send(&registered.slice::<u8>(3, 2).unwrap(), 0).unwrap();
+    fake.set(Knob::StreamBusy, 3);
+    drop(registered);
+    assert_eq!(
+        fake.log(),
+        [
+            "register comm1 m1 bytes 64 as reg1",
+            "launch all_reduce comm1 m1+8->m1+8 count 2 type 7 op 0 s1 device 0",
+            "launch send comm1 m1+3->null count 2 type 1 op -1 peer 0 s1 device 0",
+            "deregister reg1 comm1",
+        ]
+    );
+    // The memory is as before, and can be registered again.
+    drop(communicator.register(&mut memory).unwrap());
+    drop(memory);
+    assert_eq!(fake.log()[1..], ["deregister reg2 comm1", "synchronize s1", "ncclMemFree m1"]);
+}
+
+#[test]
+fn windows_of_every_kind_are_registered_and_taken_back() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let mut memory = fake.memory(communicator.stream(), 64);
+    for kind in [WindowKind::Plain, WindowKind::Symmetric, WindowKind::SymmetricOrdered] {
+        let mut window = communicator.window(&mut memory, kind).unwrap();
+        assert!(window.is_active());
+        assert_eq!(window.bytes(), 64);
+        assert_eq!(window.address().unwrap(), window.slice::<u8>(0, 0).unwrap().address());
+        communicator.broadcast_in_place(&mut window.slice_mut::<f32>(4, 1).unwrap(), 0).unwrap();
+    }
+    let launch = "launch broadcast comm1 m1+4->m1+4 count 1 type 7 op -1 root 0 s1 device 0";
+    let expected = [(1, 0), (2, 1), (3, 3)].map(|(number, flags)| {
+        let window = format!("window comm1 m1 bytes 64 flags {flags} as win{number}");
+        [window, launch.to_owned(), format!("deregister win{number} comm1")]
+    });
+    assert_eq!(fake.log(), expected.concat());
+    assert_eq!(WindowKind::default(), WindowKind::Symmetric);
+}
+
+#[test]
+fn what_the_library_is_too_old_for_is_refused() {
+    let fake = Fake::new();
+    let old = fake.rank(fake.old_library(), 1, 2, &Config::new());
+    let missing = |error: Error, wanted: &str| {
+        assert!(matches!(error, Error::MissingSymbol(_)), "{error}");
+        assert!(error.to_string().starts_with(wanted), "{error}");
+    };
+    let mut memory = fake.memory(old.stream(), 64);
+    missing(old.register(&mut memory).unwrap_err(), "ncclCommRegister needs NCCL 2.19");
+    missing(
+        old.window(&mut memory, WindowKind::Plain).unwrap_err(),
+        "ncclCommWindowRegister needs NCCL 2.27",
+    );
+    let middle = fake.rank(fake.library_2_28(), 1, 2, &Config::new());
+    let mut memory = fake.memory(middle.stream(), 64);
+    let error = middle.window(&mut memory, WindowKind::SymmetricOrdered).unwrap_err();
+    assert!(matches!(error, Error::TooOld { what: "WindowKind::SymmetricOrdered", .. }), "{error}");
+    assert_eq!(fake.log(), [""; 0]);
+    let window = middle.window(&mut memory, WindowKind::Symmetric).unwrap();
+    missing(window.address().unwrap_err(), "ncclWinGetUserPtr needs NCCL 2.29");
+    let part = window.slice::<f32>(0, 1).unwrap();
+    missing(middle.put(&part, &window, 0, Signal::new(0)).unwrap_err(), "ncclPutSignal needs NCCL 2.29");
+    missing(middle.signal(Signal::new(0)).unwrap_err(), "ncclSignal needs NCCL 2.29");
+    missing(middle.wait_signals(&[(Signal::new(0), 1)]).unwrap_err(), "ncclWaitSignal needs NCCL 2.29");
+    fake.log();
+    let grouped = group(fake.library_2_28(), |group| group.on(&middle).signal(Signal::new(0)));
+    missing(grouped.unwrap_err(), "ncclSignal needs NCCL 2.29");
+    assert_eq!(fake.log(), [""; 0]);
+    drop(window);
+    assert_eq!(fake.log(), ["deregister win1 comm1"]);
+}
+
+#[test]
+fn memory_of_another_device_is_refused_and_so_are_groups() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let mut elsewhere = fake.memory(&fake.stream(1), 64);
+    let wrong = |error: Error| {
+        assert!(
+            matches!(error, Error::WrongDevice { buffer: "memory", expected: 0, found: 1, .. }),
+            "{error}"
+        );
+    };
+    wrong(communicator.register(&mut elsewhere).unwrap_err());
+    wrong(communicator.window(&mut elsewhere, WindowKind::Plain).unwrap_err());
+    let mut memory = fake.memory(communicator.stream(), 64);
+    let library = fake.library();
+    group(library, |_| {
+        assert!(matches!(communicator.register(&mut memory), Err(Error::InsideGroup { .. })));
+        let refused = communicator.window(&mut memory, WindowKind::Plain).map(drop);
+        assert!(matches!(refused, Err(Error::InsideGroup { .. })));
+        let refused = windows(library, [(&communicator, &mut memory)], WindowKind::Plain).map(drop);
+        assert!(matches!(refused, Err(Error::InsideGroup { .. })));
+        Ok(())
+    })
+    .unwrap();
+    for _ in 0..2 {
+        fake.set(Knob::ManagementResult, 3);
+        let error = communicator.window(&mut memory, WindowKind::Plain).unwrap_err();
+        assert!(matches!(
+            error,
+            Error::Nccl { operation: "ncclCommWindowRegister", code: ResultCode(3), .. }
+        ));
+    }
+    fake.set(Knob::ManagementResult, 3);
+    assert!(matches!(
+        communicator.register(&mut memory),
+        Err(Error::Nccl { operation: "ncclCommRegister", .. })
+    ));
+    // What was refused is not known to NCCL, and freed.
+    drop(memory);
+    assert_eq!(fake.log(), ["synchronize s1", "ncclMemFree m2"]);
+}
+
+#[test]
+fn windows_of_several_ranks_are_made_together_or_not_at_all() {
+    let fake = Fake::new();
+    let streams = [fake.stream(0), fake.stream(1)];
+    let ranks = Communicator::init_all(fake.library(), &streams, &Config::new()).unwrap();
+    let mut memory = streams.each_ref().map(|stream| fake.memory(stream, 32));
+    let [first, second] = &mut memory;
+    let made =
+        windows(fake.library(), ranks.iter().zip([&mut *first, second]), WindowKind::Symmetric).unwrap();
+    assert!(made.iter().all(|window| window.is_active()));
+    drop(made);
+    assert_eq!(
+        fake.log(),
+        [
+            "window comm1 m1 bytes 32 flags 1 as win1",
+            "window comm2 m2 bytes 32 flags 1 as win2",
+            "deregister win1 comm1",
+            "deregister win2 comm2",
+        ]
+    );
+    let mut wrong = fake.memory(&streams[0], 32);
+    let result =
+        windows(fake.library(), ranks.iter().zip([first, &mut wrong]), WindowKind::Symmetric).map(drop);
+    assert!(matches!(result, Err(Error::WrongDevice { .. })));
+    assert_eq!(fake.log()[1..], ["group of 0 cancelled"]);
+}
+
+#[test]
+fn where_nccl_makes_no_windows_collectives_work_as_ever() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let mut memory = [fake.memory(communicator.stream(), 64), fake.memory(communicator.stream(), 64)];
+    let [first, second] = &mut memory;
+    fake.set(Knob::NoWindows, 1);
+    let mut window = communicator.window(first, WindowKind::Symmetric).unwrap();
+    let registration = communicator.register(second).unwrap();
+    assert!(!window.is_active());
+    assert_eq!(window.address().unwrap(), 0);
+    communicator.all_reduce_in_place(&mut window.slice_mut::<f32>(0, 2).unwrap(), Sum).unwrap();
+    fake.log();
+    let error =
+        communicator.put(&window.slice::<f32>(0, 1).unwrap(), &window, 0, Signal::new(0)).unwrap_err();
+    assert!(matches!(error, Error::Nccl { operation: "ncclPutSignal", code: ResultCode(4), .. }), "{error}");
+    drop((window, registration));
+    drop(memory);
+    let log = fake.log();
+    assert_eq!(log, ["synchronize s1", "ncclMemFree m1", "synchronize s1", "ncclMemFree m2"]);
+}
+
+/// The handle of a non-blocking communicator's window comes from NCCL's own thread.
+#[test]
+fn hole_14_a_window_is_waited_for() {
+    for answer in [0, IN_PROGRESS] {
+        let fake = Fake::new();
+        let deadline = std::time::Duration::from_millis(20);
+        let communicator = fake.communicator(&Config::new().blocking(false).deadline(deadline));
+        let mut memory = fake.memory(communicator.stream(), 64);
+        let made = "window comm1 m1 bytes 64 flags 1 as win1";
+        fake.set(Knob::ManagementResult, answer);
+        drop(communicator.window(&mut memory, WindowKind::Symmetric).unwrap());
+        assert_eq!(fake.log(), [made, "deregister win1 comm1"]);
+
+        fake.set(Knob::ManagementResult, answer);
+        fake.set(Knob::AsyncResult, IN_PROGRESS);
+        let error = communicator.window(&mut memory, WindowKind::Symmetric).map(drop).unwrap_err();
+        assert!(matches!(error, Error::Deadline { operation: "ncclCommWindowRegister", .. }), "{error}");
+        assert_eq!(fake.log()[1..], ["abort comm1"]);
+        fake.set(Knob::AsyncResult, 0);
+    }
+}
+
+#[test]
+fn when_the_work_fails_the_communicator_is_aborted_with_all_that_it_knows() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let mut memory = [fake.memory(communicator.stream(), 64), fake.memory(communicator.stream(), 64)];
+    let [first, second] = &mut memory;
+    let window = communicator.window(first, WindowKind::Symmetric).unwrap();
+    let registration = communicator.register(second).unwrap();
+    fake.log();
+    fake.set(Knob::AsyncResult, REMOTE_ERROR);
+    drop(window);
+    assert_eq!(fake.log(), ["abort comm1"]);
+    drop(registration);
+    assert_eq!(fake.log(), [""; 0]);
+    drop(memory);
+    assert_eq!(fake.log().len(), 4, "freed");
+}
+
+#[test]
+fn one_sided_operations_reach_nccl_at_once_and_in_groups() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let mut memory = fake.memory(communicator.stream(), 64);
+    let window = communicator.window(&mut memory, WindowKind::Symmetric).unwrap();
+    let part = window.slice::<f32>(8, 2).unwrap();
+    let signal = Signal::new(0).index(1).context(2);
+    assert_eq!(format!("{signal:?}"), "Signal(rank 0, index 1, context 2)");
+    let lines = [
+        "launch put comm1 m1+8->win1+56 count 2 type 7 peer 0 signal 1 context 2 flags 0 s1 device 0",
+        "launch signal comm1 peer 0 signal 1 context 2 flags 0 s1 device 0",
+        "launch wait_signals comm1 3 times peer 0 signal 1 context 2, 1 times peer 1 signal 0 context 0 s1 device 0",
+    ];
+    let waits = [(signal, 3), (Signal::new(1), 1)];
+    fake.log();
+    communicator.put(&part, &window, 56, signal).unwrap();
+    communicator.signal(signal).unwrap();
+    communicator.wait_signals(&waits).unwrap();
+    assert_eq!(fake.log(), lines);
+    group(fake.library(), |group| {
+        let on = group.on(&communicator);
+        on.put(&part, &window, 56, signal)?;
+        on.signal(signal)?;
+        on.wait_signals(&waits)?;
+        assert_eq!(fake.log(), [""; 0]);
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(fake.log(), lines);
+}
+
+#[test]
+fn hole_6_one_sided_operations_stay_inside_their_window() {
+    let fake = Fake::new();
+    let (communicator, other) = (fake.communicator(&Config::new()), fake.communicator(&Config::new()));
+    let mut memory = fake.memory(communicator.stream(), 64);
+    let window = communicator.window(&mut memory, WindowKind::Symmetric).unwrap();
+    let part = window.slice::<f32>(0, 2).unwrap();
+    fake.log();
+    // Past the end, in the middle of an element, past everything.
+    for offset in [60, 64, 2, usize::MAX - 3] {
+        let result = communicator.put(&part, &window, offset, Signal::new(0));
+        assert!(matches!(result, Err(Error::View { bytes: 64, .. })), "{offset}: {result:?}");
+    }
+    let wrong = |result: Result, wanted: &str| assert_eq!(result.unwrap_err().to_string(), wanted);
+    wrong(
+        other.put(&part, &window, 0, Signal::new(0)),
+        "ncclPutSignal: the window was made with another communicator",
+    );
+    let no_rank = "rank 2 of 2: a rank is at least 0 and below the size, which is between 1 and 2147483647";
+    wrong(communicator.put(&part, &window, 0, Signal::new(2)), no_rank);
+    wrong(communicator.signal(Signal::new(2)), no_rank);
+    wrong(communicator.wait_signals(&[(Signal::new(0), 1), (Signal::new(2), 1)]), no_rank);
+    let many = 1 << 31;
+    wrong(
+        communicator.wait_signals(&[(Signal::new(0), many)]),
+        "ncclWaitSignal: 2147483648 signals to wait for; between 1 and 2147483647 are possible",
+    );
+    wrong(
+        communicator.wait_signals(&[(Signal::new(0), 0)]),
+        "ncclWaitSignal: 0 signals to wait for; between 1 and 2147483647 are possible",
+    );
+    assert_eq!(fake.log(), [""; 0]);
+}
