@@ -40,7 +40,9 @@ fn works_no_more(fake: &Fake, communicator: &Communicator, memory: &mut Memory, 
     refused(communicator.revoke(), "ncclCommRevoke", reason);
     refused(communicator.finalize(), "ncclCommFinalize", reason);
     refused(communicator.suspend(), "ncclCommSuspend", reason);
-    assert_eq!(fake.log(), [""; 0]);
+    // A window waits for the memory's zeroes first.
+    let log = fake.log();
+    assert!(log.len() == 1 && log[0].starts_with("synchronize"), "{log:#?}");
     assert_eq!(communicator.device().unwrap(), 0);
     communicator.async_error().unwrap();
     communicator.memory_statistics().unwrap();

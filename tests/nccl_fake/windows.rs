@@ -1,7 +1,7 @@
 //! Memory that NCCL knows beforehand: registrations, windows, and one-sided operations into them.
 
 use collectives::ReduceOp::Sum;
-use collectives::nccl::{Communicator, Config, Error, ResultCode, Signal, WindowKind, group, windows};
+use collectives::nccl::{Communicator, Config, Error, Graph, ResultCode, Signal, WindowKind, group, windows};
 
 use crate::fake::{Fake, Knob};
 use crate::{IN_PROGRESS, REMOTE_ERROR};
@@ -51,7 +51,8 @@ fn windows_of_every_kind_are_registered_and_taken_back() {
     let launch = "launch broadcast comm1 m1+4->m1+4 count 1 type 7 op -1 root 0 s1 device 0";
     let expected = [(1, 0), (2, 1), (3, 3)].map(|(number, flags)| {
         let window = format!("window comm1 m1 bytes 64 flags {flags} as win{number}");
-        [window, launch.to_owned(), format!("deregister win{number} comm1")]
+        // The memory's zeroes are written before another rank may write into it.
+        ["synchronize s1".to_owned(), window, launch.to_owned(), format!("deregister win{number} comm1")]
     });
     assert_eq!(fake.log(), expected.concat());
     assert_eq!(WindowKind::default(), WindowKind::Symmetric);
@@ -127,6 +128,7 @@ fn memory_of_another_device_is_refused_and_so_are_groups() {
         communicator.register(&mut memory),
         Err(Error::Nccl { operation: "ncclCommRegister", .. })
     ));
+    fake.log();
     // What was refused is not known to NCCL, and freed.
     drop(memory);
     assert_eq!(fake.log(), ["synchronize s1", "ncclMemFree m2"]);
@@ -146,7 +148,9 @@ fn windows_of_several_ranks_are_made_together_or_not_at_all() {
     assert_eq!(
         fake.log(),
         [
+            "synchronize s1",
             "window comm1 m1 bytes 32 flags 1 as win1",
+            "synchronize s2",
             "window comm2 m2 bytes 32 flags 1 as win2",
             "deregister win1 comm1",
             "deregister win2 comm2",
@@ -156,7 +160,7 @@ fn windows_of_several_ranks_are_made_together_or_not_at_all() {
     let result =
         windows(fake.library(), ranks.iter().zip([first, &mut wrong]), WindowKind::Symmetric).map(drop);
     assert!(matches!(result, Err(Error::WrongDevice { .. })));
-    assert_eq!(fake.log()[1..], ["group of 0 cancelled"]);
+    assert_eq!(fake.log().last().unwrap(), "group of 0 cancelled");
 }
 
 #[test]
@@ -192,13 +196,13 @@ fn hole_14_a_window_is_waited_for() {
         let made = "window comm1 m1 bytes 64 flags 1 as win1";
         fake.set(Knob::ManagementResult, answer);
         drop(communicator.window(&mut memory, WindowKind::Symmetric).unwrap());
-        assert_eq!(fake.log(), [made, "deregister win1 comm1"]);
+        assert_eq!(fake.log(), ["synchronize s1", made, "deregister win1 comm1"]);
 
         fake.set(Knob::ManagementResult, answer);
         fake.set(Knob::AsyncResult, IN_PROGRESS);
         let error = communicator.window(&mut memory, WindowKind::Symmetric).map(drop).unwrap_err();
         assert!(matches!(error, Error::Deadline { operation: "ncclCommWindowRegister", .. }), "{error}");
-        assert_eq!(fake.log()[1..], ["abort comm1"]);
+        assert_eq!(fake.log()[2..], ["abort comm1"]);
         fake.set(Knob::AsyncResult, 0);
     }
 }
@@ -219,6 +223,29 @@ fn when_the_work_fails_the_communicator_is_aborted_with_all_that_it_knows() {
     assert_eq!(fake.log(), [""; 0]);
     drop(memory);
     assert_eq!(fake.log().len(), 4, "freed");
+}
+
+/// NCCL's abort would wait for the graph, which this thread has.
+#[test]
+fn when_the_work_fails_while_a_graph_lives_nothing_is_aborted_and_the_memory_is_kept() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let mut memory = [fake.memory(communicator.stream(), 64), fake.memory(communicator.stream(), 64)];
+    let [shared, other] = &mut memory;
+    let mut view = other.slice_mut::<f32>(0, 2).unwrap();
+    let graph =
+        Graph::capture(fake.library(), |capture| capture.on(&communicator).broadcast_in_place(&mut view, 0))
+            .unwrap();
+    let window = communicator.window(shared, WindowKind::Symmetric).unwrap();
+    fake.log();
+    fake.set(Knob::AsyncResult, REMOTE_ERROR);
+    drop(window);
+    assert_eq!(fake.log(), [""; 0]);
+    drop(graph);
+    drop(memory);
+    assert_eq!(fake.log(), ["destroy graph1", "synchronize s1", "ncclMemFree m2"], "m1 is in the window");
+    drop(communicator);
+    assert_eq!(fake.log(), ["abort comm1"]);
 }
 
 #[test]
