@@ -1,8 +1,9 @@
 //! A communicator's handle, shared between its owner and those who may abort it.
 
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::ops::Range;
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::thread;
+use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::CudaContext;
@@ -28,8 +29,10 @@ pub(crate) struct Shared {
     /// Where NCCL writes its handle. Some versions write it from a thread of their own, after the call has returned.
     slot: AtomicPtr<ncclComm>,
     state: Mutex<State>,
-    /// Graphs of its operations, for which NCCL waits before it ends a communicator.
-    pub(crate) graphs: AtomicUsize,
+    /// The addresses of its symmetric windows.
+    windows: Mutex<Vec<Range<u64>>>,
+    /// The thread of each graph of its operations. NCCL waits for the graphs before it ends a communicator.
+    graphs: Mutex<Vec<ThreadId>>,
 }
 
 /// What has become of NCCL's object.
@@ -59,12 +62,60 @@ impl State {
 impl Shared {
     pub(crate) fn new(library: Library, context: Arc<CudaContext>, config: Config) -> Arc<Self> {
         let (slot, state) = (AtomicPtr::default(), Mutex::new(State::Alive));
-        Arc::new(Self { library, context, config, slot, state, graphs: AtomicUsize::new(0) })
+        Arc::new(Self {
+            library,
+            context,
+            config,
+            slot,
+            state,
+            windows: Mutex::default(),
+            graphs: Mutex::default(),
+        })
     }
 
     /// Where NCCL shall write its handle.
     pub(crate) fn slot(&self) -> *mut ncclComm_t {
         self.slot.as_ptr()
+    }
+
+    /// There is one more symmetric window of it.
+    pub(crate) fn add_window(&self, addresses: Range<u64>) {
+        self.windows().push(addresses);
+    }
+
+    /// There is one less.
+    pub(crate) fn remove_window(&self, addresses: &Range<u64>) {
+        let mut windows = self.windows();
+        if let Some(index) = windows.iter().position(|window| window == addresses) {
+            windows.swap_remove(index);
+        }
+    }
+
+    pub(crate) fn in_a_window(&self, address: u64) -> bool {
+        self.windows().iter().any(|window| window.contains(&address))
+    }
+
+    fn windows(&self) -> MutexGuard<'_, Vec<Range<u64>>> {
+        self.windows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// There is one more graph of it, in this thread.
+    pub(crate) fn add_graph(&self) {
+        self.graphs().push(thread::current().id());
+    }
+
+    /// There is one less.
+    pub(crate) fn remove_graph(&self) {
+        self.graphs().pop();
+    }
+
+    /// Whether there are graphs of it.
+    pub(crate) fn has_graphs(&self) -> bool {
+        !self.graphs().is_empty()
+    }
+
+    fn graphs(&self) -> MutexGuard<'_, Vec<ThreadId>> {
+        self.graphs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether NCCL has ended it.
@@ -174,7 +225,11 @@ impl Shared {
                 Ok(ncclResult_t::ncclInProgress) => {}
                 Ok(code) => return Err(self.library.failure(operation, code)),
                 Err(error) => {
-                    self.wait_for_abort();
+                    // A communicator with graphs is blocking, so that NCCL has no thread of its own at work; and its abort
+                    // waits for the graphs.
+                    if !self.has_graphs() {
+                        self.wait_for_abort();
+                    }
                     return Err(error);
                 }
             }
@@ -199,7 +254,13 @@ impl Shared {
     pub(crate) fn abort(&self, operation: &'static str) -> Result<(), Error> {
         inside::forbid(operation)?;
         cuda::bind(&self.context)?;
-        self.end(self.lock_for_abort(operation)?)
+        let state = self.lock_for_abort(operation)?;
+        if state.exists() && self.graphs().contains(&thread::current().id()) {
+            let reason =
+                "there are CUDA graphs of it in this thread: drop them first, for NCCL waits for them";
+            return Err(Error::Unusable { operation, reason });
+        }
+        self.end(state)
     }
 
     /// The guard is not held while NCCL aborts: that may wait until the owner has dropped its graphs, and the owner
@@ -306,6 +367,7 @@ impl AbortHandle {
     /// # Errors
     /// - [`Error::Busy`] when a thread stays for 5 s inside a blocking NCCL call with the communicator: NCCL cannot
     ///   abort then. Non-blocking communicators ([`Config::blocking`]) can be aborted at any time.
+    /// - [`Error::Unusable`] when this is the owner's thread and there are graphs of the communicator: drop them first.
     /// - [`Error::InsideGroup`] when this thread is inside a [`group`](super::group()).
     /// - [`Error::Nccl`] when NCCL reports that something failed while it aborted.
     pub fn abort(&self) -> Result<(), Error> {

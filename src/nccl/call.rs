@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
-use nccl_sys::{ncclResult_t, ncclWaitSignalDesc_t};
+use nccl_sys::{Version, ncclResult_t, ncclWaitSignalDesc_t};
 
 use super::abort::State;
 use super::buffer::{Access, DeviceBuffer, DeviceBufferMut};
@@ -499,6 +499,9 @@ impl<'b, L: Launch<'b>> Call<'b, L> {
     /// As there.
     pub fn wait_signals(self, signals: &[(Signal, usize)]) -> Result<(), Error> {
         const NAME: &str = "ncclWaitSignal";
+        if signals.is_empty() {
+            return Err(Error::SignalCount { count: 0 });
+        }
         let describe = |&(signal, count): &(Signal, usize)| {
             let times = c_int::try_from(count).ok().filter(|&times| times > 0);
             let count = times.ok_or(Error::SignalCount { count })?;
@@ -729,6 +732,32 @@ impl Communicator {
         Ok(Some(Arc::clone(home)))
     }
 
+    /// NCCL's two addresses of an operation.
+    ///
+    /// # Errors
+    /// Where the loaded NCCL is known to go wrong: seen with 2.28.9, and not any more with 2.30.7.
+    #[inline]
+    pub(crate) fn addresses(
+        &self,
+        operation: &Operation,
+        accesses: &Accesses<'_>,
+    ) -> Result<(u64, u64), Error> {
+        let (source, target) = accesses.addresses(operation.offsets);
+        if matches!(operation.kind, Kind::AllGather) && !source.is_multiple_of(4) {
+            self.refuse_misaligned(operation.name, source)?;
+        }
+        Ok((source, target))
+    }
+
+    #[cold]
+    fn refuse_misaligned(&self, operation: &'static str, source: u64) -> Result<(), Error> {
+        let loaded = self.library().version();
+        if loaded < Version::new(2, 30, 0) && self.shared.in_a_window(source) {
+            return Err(Error::Misaligned { operation, loaded });
+        }
+        Ok(())
+    }
+
     /// Calls NCCL's function for an operation.
     ///
     /// # Safety
@@ -791,10 +820,10 @@ impl Communicator {
             if !captured && accesses.ordered() {
                 cuda::refuse_captured(operation.name, &self.stream)?;
             }
+            let addresses = self.addresses(operation, &accesses)?;
             let state = self.shared.lock();
             // SAFETY: checked buffers, borrowed until `accesses` is dropped; the guard is held.
-            let code =
-                unsafe { self.call_nccl(*state, config, operation, accesses.addresses(operation.offsets)) };
+            let code = unsafe { self.call_nccl(*state, config, operation, addresses) };
             drop(state);
             match code {
                 Ok(ncclResult_t::ncclSuccess) => Ok(()),

@@ -129,7 +129,8 @@ impl Communicator {
     /// `r * send.len()`.
     ///
     /// # Errors
-    /// [`Error::Length`] unless `receive.len() == size * send.len()`.
+    /// [`Error::Length`] unless `receive.len() == size * send.len()`; [`Error::Misaligned`] for some places in symmetric
+    /// windows before NCCL 2.30.
     pub fn all_gather<'b, S, R>(&'b self, send: &'b S, receive: &'b mut R) -> Result<(), Error>
     where
         S: DeviceBuffer + ?Sized,

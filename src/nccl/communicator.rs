@@ -3,7 +3,6 @@
 use std::cell::OnceCell;
 use std::ffi::c_int;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use cudarc::driver::sys::{self, CUresult};
 use cudarc::driver::{CudaEvent, CudaStream, DriverError};
@@ -300,7 +299,7 @@ impl Communicator {
     /// [`Error::Deadline`]; [`Error::Aborted`].
     pub fn finalize(&self) -> Result<(), Error> {
         const OPERATION: &str = "ncclCommFinalize";
-        if self.shared.graphs.load(Ordering::Relaxed) > 0 {
+        if self.shared.has_graphs() {
             let reason = "there are CUDA graphs of it: drop them first";
             return Err(Error::Unusable { operation: OPERATION, reason });
         }

@@ -188,6 +188,23 @@ pub enum Error {
         /// Signals that were asked for.
         count: usize,
     },
+    /// A place in a symmetric window from which the loaded NCCL would send wrong numbers.
+    #[error(
+        "{operation}: NCCL {loaded} sends wrong numbers from places in symmetric windows that are no multiple of 4 \
+         bytes; use a multiple, WindowKind::Plain, or NCCL 2.30"
+    )]
+    Misaligned {
+        /// NCCL's function.
+        operation: &'static str,
+        /// The loaded version.
+        loaded: Version,
+    },
+    /// A part of the group panicked, and the panic was caught inside the group.
+    #[error("{operation}: cancelled, because a group in it panicked")]
+    Cancelled {
+        /// NCCL's function.
+        operation: &'static str,
+    },
     /// An operation that NCCL cannot simulate.
     #[error("{operation} cannot be simulated: NCCL would take ranks for connected that are not")]
     NotSimulated {

@@ -4,7 +4,6 @@ use std::cell::RefCell;
 use std::fmt;
 use std::mem;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaGraph, CudaStream, result};
@@ -72,13 +71,11 @@ impl<'env> Capture<'env> {
     /// The closure's.
     pub fn group<T>(&self, body: impl FnOnce(&Self) -> Result<T, Error>) -> Result<T, Error> {
         let before = mem::take(&mut self.recorded.borrow_mut().steps);
-        let result = body(self);
+        let result = group::nested(&self.failed, || body(self));
         let steps = &mut self.recorded.borrow_mut().steps;
         let grouped = mem::replace(steps, before);
         steps.push(Step::Group(grouped));
-        result.inspect_err(|error| {
-            self.failed.borrow_mut().get_or_insert_with(|| error.clone());
-        })
+        result
     }
 }
 
@@ -137,7 +134,7 @@ impl<'env> Graph<'env> {
         settled?;
         let graphs = ended.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
         for communicator in recorded.communicators() {
-            communicator.shared.graphs.fetch_add(1, Ordering::Relaxed);
+            communicator.shared.add_graph();
         }
         Ok(Self { graphs, recorded })
     }
@@ -239,7 +236,7 @@ impl Drop for Graph<'_> {
     fn drop(&mut self) {
         self.graphs.clear();
         for communicator in self.recorded.communicators() {
-            communicator.shared.graphs.fetch_sub(1, Ordering::Relaxed);
+            communicator.shared.remove_graph();
         }
         self.recorded.release();
     }

@@ -159,6 +159,20 @@ impl Drop for Section {
     }
 }
 
+/// A group in a group or capture, which fails as a whole when this fails or panics.
+pub(crate) fn nested<T>(
+    failed: &RefCell<Option<Error>>,
+    body: impl FnOnce() -> Result<T, Error>,
+) -> Result<T, Error> {
+    let before = failed.replace(Some(Error::Cancelled { operation: START }));
+    // A panic leaves it at that.
+    let result = body();
+    // A group in this one may have failed and its error been swallowed.
+    let inner = failed.take().filter(|error| !matches!(error, Error::Cancelled { .. }));
+    *failed.borrow_mut() = before.or(inner).or_else(|| result.as_ref().err().cloned());
+    result
+}
+
 /// Takes operations until the closure of [`group()`] returns.
 pub struct Group<'env> {
     library: Library,
@@ -187,9 +201,7 @@ impl<'env> Group<'env> {
     /// # Errors
     /// The closure's.
     pub fn nested<T>(&self, body: impl FnOnce(&Self) -> Result<T, Error>) -> Result<T, Error> {
-        body(self).inspect_err(|error| {
-            self.failed.borrow_mut().get_or_insert_with(|| error.clone());
-        })
+        nested(&self.failed, || body(self))
     }
 
     /// Hands all operations to NCCL, and orders other streams after them, whatever NCCL answers.

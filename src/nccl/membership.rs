@@ -10,7 +10,7 @@ use nccl_sys::{
     ncclConfig_t, ncclResult_t, ncclUniqueId,
 };
 
-use super::abort::{Shared, State};
+use super::abort::{Shared, State, unusable};
 use super::communicator::{Communicator, Init, Place};
 use super::config::Config;
 use super::cuda;
@@ -316,8 +316,10 @@ impl Communicator {
         let slot = shared.slot();
         let child = Self::unborn(shared, self.stream(), self.rank(), self.size());
         let state = self.shared.lock();
-        if !matches!(*state, State::Alive | State::Revoked) {
-            return Err(super::abort::unusable(*state, operation));
+        // A revoked communicator lives on in its parts, but takes no new ranks.
+        let usable = *state == State::Alive || *state == State::Revoked && operation != GROW;
+        if !usable {
+            return Err(unusable(*state, operation));
         }
         let parent = self.shared.existing(*state, operation)?;
         let code = call(library.raw(), parent, slot, raw)?;

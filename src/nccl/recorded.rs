@@ -65,7 +65,7 @@ impl<'env> Recorded<'env> {
         cuda::bind(&communicator.shared.context)?;
         cuda::refuse_captured(name, &communicator.stream)?;
         let (accesses, foreign) = communicator.access(name, buffers)?;
-        let addresses = accesses.addresses(operation.offsets);
+        let addresses = communicator.addresses(&operation, &accesses)?;
         if !self.communicators.iter().any(|&member| ptr::eq(member, communicator)) {
             self.communicators.push(communicator);
         }

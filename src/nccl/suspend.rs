@@ -43,6 +43,7 @@ impl Communicator {
     pub fn suspend(&self) -> Result<(), Error> {
         const OPERATION: &str = "ncclCommSuspend";
         inside::forbid(OPERATION)?;
+        self.library().raw().require(OPERATION)?;
         drain(&self.shared, &self.stream)?;
         self.shared.change(OPERATION, &[State::Alive], State::Suspended, |raw, handle| {
             // SAFETY: `change` holds the guard, and the handle is alive.
@@ -57,6 +58,7 @@ impl Communicator {
     pub fn resume(&self) -> Result<(), Error> {
         const OPERATION: &str = "ncclCommResume";
         inside::forbid(OPERATION)?;
+        self.library().raw().require(OPERATION)?;
         if *self.shared.lock() == State::Alive {
             return Ok(());
         }

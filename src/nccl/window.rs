@@ -2,6 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::fmt;
+use std::ops::Range;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -94,10 +95,8 @@ fn take_back(
     let (shared, stream) = (Arc::clone(&communicator.shared), Arc::clone(&communicator.stream));
     let known = memory.known();
     inside::after(move || {
-        let drained = match shared.graphs.load(Ordering::Relaxed) {
-            0 => drain_or_abort(&shared, &stream),
-            _ => drain(&shared, &stream),
-        };
+        let drain = if shared.has_graphs() { drain } else { drain_or_abort };
+        let drained = drain(&shared, &stream);
         let result = drained.and_then(|()| {
             let state = shared.lock();
             let handle = shared.existing(*state, operation)?;
@@ -227,7 +226,17 @@ impl<'a> Window<'a> {
         // SAFETY: the handle is alive and the guard keeps other threads out; the memory has so many bytes; `self` stays
         // where it is until the callers have waited for NCCL.
         let code = unsafe { shared.raw().ncclCommWindowRegister(raw, address, bytes, slot, flags) }?;
-        if code == ncclResult_t::ncclInProgress { Ok(()) } else { shared.library.check(WINDOW, code) }
+        if code != ncclResult_t::ncclInProgress {
+            shared.library.check(WINDOW, code)?;
+        }
+        if kind != WindowKind::Plain {
+            shared.add_window(self.addresses());
+        }
+        Ok(())
+    }
+
+    fn addresses(&self) -> Range<u64> {
+        self.memory.address()..self.memory.address() + self.memory.bytes() as u64
     }
 
     /// Whether NCCL made a window of it. Where the GPUs cannot reach each other's memory it does not, without an error:
@@ -304,6 +313,7 @@ views!(Registration, Window);
 
 impl Drop for Window<'_> {
     fn drop(&mut self) {
+        self.communicator.shared.remove_window(&self.addresses());
         let window = self.raw();
         if window.is_null() {
             return self.memory.set_known(false);

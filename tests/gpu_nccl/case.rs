@@ -8,7 +8,7 @@ use std::sync::Arc;
 use collectives::ReduceOp;
 use collectives::nccl::{
     Call, CallConfig, Communicator, DeviceBuffer, DeviceBufferMut, Error, Graph, Group, Launch, Library,
-    Memory, MemoryView, MemoryViewMut, Registration, Window, group, simulate,
+    Memory, MemoryView, MemoryViewMut, Registration, Version, Window, group, simulate,
 };
 use cudarc::driver::{CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut};
 
@@ -428,6 +428,19 @@ pub(crate) fn check<T: Value, A: Arena<T>>(
         })
         .collect();
     match call(party, rooms, way, case) {
+        Err(Error::Misaligned { loaded, .. })
+            if case.collective == AllGather && loaded < Version::new(2, 30, 0) =>
+        {
+            return;
+        }
+        // NCCL 2.30.7 chooses a kernel for it in symmetric windows that it does not have.
+        Err(Error::Nccl { detail, .. })
+            if case.collective == AllReduce(ReduceOp::Avg)
+                && detail.contains("invalid device function")
+                && party[0].library().version() == Version::new(2, 30, 7) =>
+        {
+            return;
+        }
         Err(Error::NotSimulated { .. }) if matches!(way, Way::Simulated) && !case.has_algorithm() => {}
         Ok(()) if !matches!(way, Way::Simulated) || case.has_algorithm() => {}
         other => panic!("{what}: {other:?}"),

@@ -189,7 +189,6 @@ pub(crate) fn suspend_and_resume() {
         works(communicator, seed);
         if !has {
             missing(communicator.suspend(), "ncclCommSuspend");
-            missing(communicator.resume(), "ncclCommResume");
             return missing(communicator.memory_statistics(), "ncclCommMemStats");
         }
         let before = communicator.memory_statistics().unwrap();

@@ -120,3 +120,23 @@ fn a_watchdog_waits_until_the_owner_has_dropped_its_graphs() {
     drop(communicator);
     assert_eq!(fake.log(), [""; 0]);
 }
+
+/// NCCL would wait for the graph, and nobody else can drop it.
+#[test]
+fn an_abort_in_the_thread_of_a_graph_is_refused() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let mut memory = fake.memory(communicator.stream(), 8);
+    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
+    let graph = Graph::capture(fake.library(), |capture| {
+        capture.on(&communicator).all_reduce_in_place(&mut view, Sum)
+    })
+    .unwrap();
+    let error = communicator.abort_handle().abort().unwrap_err();
+    assert!(matches!(error, Error::Unusable { operation: "ncclCommAbort", .. }), "{error}");
+    graph.launch().unwrap();
+    drop(graph);
+    fake.log();
+    communicator.abort_handle().abort().unwrap();
+    assert_eq!(fake.log(), ["abort comm1"]);
+}

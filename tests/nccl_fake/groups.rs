@@ -375,3 +375,25 @@ fn a_simulated_group_that_fails_estimates_nothing() {
     first.all_reduce_in_place(&mut mine, ReduceOp::Sum).unwrap();
     assert_eq!(fake.log(), [line(1, 1)]);
 }
+
+/// What was recorded before the panic is not launched, though the closure goes on.
+#[test]
+fn a_panic_that_is_caught_inside_the_group_cancels_it() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let mut memory = fake.memory(communicator.stream(), 64);
+    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
+    let (communicator, view) = (&communicator, &mut view);
+    let result = group(fake.library(), |group| {
+        let panicked = catch_unwind(AssertUnwindSafe(move || {
+            group.nested(move |group| -> Result<(), Error> {
+                group.on(communicator).all_reduce_in_place(view, ReduceOp::Sum)?;
+                panic!("in the middle of the nested group");
+            })
+        }));
+        assert!(panicked.is_err());
+        Ok(())
+    });
+    assert!(matches!(result, Err(Error::Cancelled { operation: "ncclGroupStart" })), "{result:?}");
+    assert_eq!(fake.log(), [""; 0]);
+}

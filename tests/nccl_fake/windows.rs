@@ -1,7 +1,9 @@
 //! Memory that NCCL knows beforehand: registrations, windows, and one-sided operations into them.
 
 use collectives::ReduceOp::Sum;
-use collectives::nccl::{Communicator, Config, Error, Graph, ResultCode, Signal, WindowKind, group, windows};
+use collectives::nccl::{
+    Communicator, Config, Error, Graph, Memory, ResultCode, Signal, Window, WindowKind, group, windows,
+};
 
 use crate::fake::{Fake, Knob};
 use crate::{IN_PROGRESS, REMOTE_ERROR};
@@ -301,6 +303,7 @@ fn hole_6_one_sided_operations_stay_inside_their_window() {
     let no_rank = "rank 2 of 2: a rank is at least 0 and below the size, which is between 1 and 2147483647";
     wrong(communicator.put(&part, &window, 0, Signal::new(2)), no_rank);
     wrong(communicator.signal(Signal::new(2)), no_rank);
+    assert!(matches!(communicator.wait_signals(&[]), Err(Error::SignalCount { count: 0 })));
     wrong(communicator.wait_signals(&[(Signal::new(0), 1), (Signal::new(2), 1)]), no_rank);
     let many = 1 << 31;
     wrong(
@@ -312,4 +315,46 @@ fn hole_6_one_sided_operations_stay_inside_their_window() {
         "ncclWaitSignal: 0 signals to wait for; between 1 and 2147483647 are possible",
     );
     assert_eq!(fake.log(), [""; 0]);
+}
+
+/// NCCL 2.28.9 was seen to send wrong numbers from such places.
+#[test]
+fn places_that_nccl_is_known_to_misread_are_refused() {
+    let fake = Fake::new();
+    let misread =
+        |library, kind, operation: &dyn Fn(&Communicator, &Window<'_>, &mut Window<'_>) -> Result| {
+            let communicator = fake.rank(library, 1, 2, &Config::new());
+            let (mut first, mut second) = (memory(&communicator), memory(&communicator));
+            let send = communicator.window(&mut first, kind).unwrap();
+            let mut receive = communicator.window(&mut second, kind).unwrap();
+            matches!(operation(&communicator, &send, &mut receive), Err(Error::Misaligned { .. }))
+        };
+    let apart = |offset| {
+        move |communicator: &Communicator, send: &Window<'_>, receive: &mut Window<'_>| {
+            communicator.all_gather(&send.slice::<u8>(offset, 3)?, &mut receive.slice_mut::<u8>(1, 6)?)
+        }
+    };
+    // Rank 1's part begins at byte 3.
+    let in_place = |communicator: &Communicator, _: &Window<'_>, receive: &mut Window<'_>| {
+        communicator.all_gather_in_place(&mut receive.slice_mut::<u8>(0, 6)?)
+    };
+    let grouped = |communicator: &Communicator, send: &Window<'_>, receive: &mut Window<'_>| {
+        let (send, mut receive) = (send.slice::<u8>(2, 3)?, receive.slice_mut::<u8>(0, 6)?);
+        group(communicator.library(), |group| group.on(communicator).all_gather(&send, &mut receive))
+    };
+    let broadcast = |communicator: &Communicator, _: &Window<'_>, receive: &mut Window<'_>| {
+        communicator.broadcast_in_place(&mut receive.slice_mut::<u8>(1, 6)?, 0)
+    };
+    let old = fake.library_2_28();
+    assert!(misread(old, WindowKind::Symmetric, &apart(2)));
+    assert!(misread(old, WindowKind::Symmetric, &in_place));
+    assert!(misread(old, WindowKind::Symmetric, &grouped));
+    assert!(!misread(old, WindowKind::Symmetric, &apart(4)));
+    assert!(!misread(old, WindowKind::Symmetric, &broadcast));
+    assert!(!misread(old, WindowKind::Plain, &apart(2)));
+    assert!(!misread(fake.library(), WindowKind::Symmetric, &apart(2)));
+}
+
+fn memory(communicator: &Communicator) -> Memory {
+    Memory::alloc(communicator.library(), communicator.stream(), 64).unwrap()
 }
