@@ -434,9 +434,9 @@ pub(crate) fn check<T: Value, A: Arena<T>>(
             return;
         }
         // NCCL 2.30.7 chooses a kernel for it in symmetric windows that it does not have.
-        Err(Error::Nccl { detail, .. })
+        Err(Error::Nccl { code, .. })
             if case.collective == AllReduce(ReduceOp::Avg)
-                && detail.contains("invalid device function")
+                && code.name() == Some("ncclUnhandledCudaError")
                 && party[0].library().version() == Version::new(2, 30, 7) =>
         {
             return;

@@ -334,8 +334,13 @@ fn places_that_nccl_is_known_to_misread_are_refused() {
             communicator.all_gather(&send.slice::<u8>(offset, 3)?, &mut receive.slice_mut::<u8>(1, 6)?)
         }
     };
-    // Rank 1's part begins at byte 3.
+    // Rank 1's part begins at byte 3, and both ranks have to know it.
     let in_place = |communicator: &Communicator, _: &Window<'_>, receive: &mut Window<'_>| {
+        let first = fake.rank(communicator.library(), 0, 2, &Config::new());
+        let mut room = memory(&first);
+        let mut of_rank_0 = first.window(&mut room, WindowKind::Symmetric)?;
+        let answer = first.all_gather_in_place(&mut of_rank_0.slice_mut::<u8>(0, 6)?);
+        assert!(matches!(answer, Err(Error::Misaligned { .. })), "{answer:?}");
         communicator.all_gather_in_place(&mut receive.slice_mut::<u8>(0, 6)?)
     };
     let grouped = |communicator: &Communicator, send: &Window<'_>, receive: &mut Window<'_>| {
