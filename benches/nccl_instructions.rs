@@ -59,8 +59,8 @@ const CASES: [Case; 8] = [
     Case {
         name: "group",
         what: "`Memory`, in place, a group of one operation",
-        instructions: 1870,
-        driver: 4,
+        instructions: 2780,
+        driver: 5,
     },
 ];
 
