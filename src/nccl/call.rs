@@ -743,22 +743,26 @@ impl Communicator {
         accesses: &Accesses<'_>,
     ) -> Result<(u64, u64), Error> {
         let (source, target) = accesses.addresses(operation.offsets);
-        if matches!(operation.kind, Kind::AllGather) {
-            // All ranks must come to the same answer: in place, rank 0's part begins with the buffer, and the others'
-            // follow it.
-            let part = (operation.count * operation.data_type.size()) as u64;
-            let places = if accesses.send.is_some() { source } else { target | part };
-            if !places.is_multiple_of(4) {
-                self.refuse_misaligned(operation.name, source)?;
-            }
+        // All ranks must come to the same answer, so that what counts is not where this rank's own part lies: in place,
+        // rank 0's part begins with the buffer, and the others' follow it.
+        let first = if accesses.send.is_some() { source } else { target - operation.offsets.target };
+        let part = (operation.count * operation.data_type.size()) as u64;
+        let places = match operation.kind {
+            Kind::AllReduce(_) => first,
+            Kind::AllGather if accesses.send.is_some() => first,
+            Kind::AllGather | Kind::ReduceScatter(_) => first | part,
+            _ => 0,
+        };
+        if !places.is_multiple_of(4) {
+            self.refuse_misaligned(operation.name, first)?;
         }
         Ok((source, target))
     }
 
     #[cold]
-    fn refuse_misaligned(&self, operation: &'static str, source: u64) -> Result<(), Error> {
+    fn refuse_misaligned(&self, operation: &'static str, address: u64) -> Result<(), Error> {
         let loaded = self.library().version();
-        if loaded < Version::new(2, 30, 0) && self.shared.in_a_window(source) {
+        if loaded < Version::new(2, 30, 0) && self.shared.in_a_window(address) {
             return Err(Error::Misaligned { operation, loaded });
         }
         Ok(())

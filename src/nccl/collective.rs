@@ -22,6 +22,8 @@ use super::window::{Signal, Window};
 ///   [`Error::TooOld`] for 8-bit floating-point numbers before NCCL 2.24.
 /// - [`Error::Stream`] for a buffer of a per-thread default stream, and while a stream of these is being captured into a
 ///   CUDA graph.
+/// - [`Error::Misaligned`] for all_reduce, all_gather and reduce_scatter in symmetric windows before NCCL 2.30, where
+///   the buffer or a rank's part begins at no multiple of 4 bytes.
 /// - [`Error::InsideGroup`] inside a [`group`](super::group()): use [`Group::on`](super::Group::on).
 /// - [`Error::Nccl`], [`Error::Aborted`], [`Error::Unusable`], [`Error::Deadline`] when NCCL could not queue it.
 impl Communicator {
@@ -129,8 +131,7 @@ impl Communicator {
     /// `r * send.len()`.
     ///
     /// # Errors
-    /// [`Error::Length`] unless `receive.len() == size * send.len()`; [`Error::Misaligned`] for some places in symmetric
-    /// windows before NCCL 2.30.
+    /// [`Error::Length`] unless `receive.len() == size * send.len()`.
     pub fn all_gather<'b, S, R>(&'b self, send: &'b S, receive: &'b mut R) -> Result<(), Error>
     where
         S: DeviceBuffer + ?Sized,

@@ -188,10 +188,10 @@ pub enum Error {
         /// Signals that were asked for.
         count: usize,
     },
-    /// A place in a symmetric window from which the loaded NCCL would send wrong numbers.
+    /// A place in a symmetric window with which the loaded NCCL gives wrong results.
     #[error(
-        "{operation}: NCCL {loaded} sends wrong numbers from places in symmetric windows that are no multiple of 4 \
-         bytes; use a multiple, WindowKind::Plain, or NCCL 2.30"
+        "{operation}: NCCL {loaded} gives wrong results with places in symmetric windows that are no multiple of 4 \
+         bytes, of the buffer or of a rank's part; use a multiple, WindowKind::Plain, or NCCL 2.30"
     )]
     Misaligned {
         /// NCCL's function.

@@ -317,7 +317,7 @@ fn hole_6_one_sided_operations_stay_inside_their_window() {
     assert_eq!(fake.log(), [""; 0]);
 }
 
-/// NCCL 2.28.9 was seen to send wrong numbers from such places.
+/// NCCL 2.28.9 was seen to give wrong results with such places.
 #[test]
 fn places_that_nccl_is_known_to_misread_are_refused() {
     let fake = Fake::new();
@@ -347,6 +347,18 @@ fn places_that_nccl_is_known_to_misread_are_refused() {
         let (send, mut receive) = (send.slice::<u8>(2, 3)?, receive.slice_mut::<u8>(0, 6)?);
         group(communicator.library(), |group| group.on(communicator).all_gather(&send, &mut receive))
     };
+    let reduced = |communicator: &Communicator, send: &Window<'_>, receive: &mut Window<'_>| {
+        communicator.all_reduce(&send.slice::<u8>(2, 3)?, &mut receive.slice_mut::<u8>(0, 3)?, Sum)
+    };
+    // The parts of two bytes begin at bytes 4 and 6.
+    let scattered = |communicator: &Communicator, send: &Window<'_>, receive: &mut Window<'_>| {
+        communicator.reduce_scatter(&send.slice::<u8>(4, 4)?, &mut receive.slice_mut::<u8>(0, 2)?, Sum)
+    };
+    let aligned = |communicator: &Communicator, _: &Window<'_>, receive: &mut Window<'_>| {
+        communicator.reduce_scatter_in_place(&mut receive.slice_mut::<u8>(4, 8)?, Sum)?;
+        communicator.all_gather_in_place(&mut receive.slice_mut::<u8>(4, 8)?)?;
+        communicator.all_reduce_in_place(&mut receive.slice_mut::<u8>(4, 3)?, Sum)
+    };
     let broadcast = |communicator: &Communicator, _: &Window<'_>, receive: &mut Window<'_>| {
         communicator.broadcast_in_place(&mut receive.slice_mut::<u8>(1, 6)?, 0)
     };
@@ -354,6 +366,9 @@ fn places_that_nccl_is_known_to_misread_are_refused() {
     assert!(misread(old, WindowKind::Symmetric, &apart(2)));
     assert!(misread(old, WindowKind::Symmetric, &in_place));
     assert!(misread(old, WindowKind::Symmetric, &grouped));
+    assert!(misread(old, WindowKind::Symmetric, &reduced));
+    assert!(misread(old, WindowKind::Symmetric, &scattered));
+    assert!(!misread(old, WindowKind::Symmetric, &aligned));
     assert!(!misread(old, WindowKind::Symmetric, &apart(4)));
     assert!(!misread(old, WindowKind::Symmetric, &broadcast));
     assert!(!misread(old, WindowKind::Plain, &apart(2)));
