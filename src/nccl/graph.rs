@@ -10,13 +10,14 @@ use cudarc::driver::{CudaGraph, CudaStream, result};
 use nccl_sys::ncclResult_t;
 
 use super::buffer::{DeviceBuffer, DeviceBufferMut};
-use super::call::{Buffers, Call, Launch, sealed};
+use super::call::Call;
 use super::call_config::CallConfig;
 use super::communicator::Communicator;
 use super::cuda;
 use super::error::Error;
 use super::group;
 use super::inside;
+use super::launch::{Buffers, Launch, sealed};
 use super::library::Library;
 use super::operation::Operation;
 use super::recorded::{Recorded, Step};

@@ -8,11 +8,12 @@ use std::time::Duration;
 use nccl_sys::{Nccl, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclSimInfo_t};
 
 use super::buffer::{DeviceBuffer, DeviceBufferMut};
-use super::call::{Buffers, Call, Launch, sealed};
+use super::call::Call;
 use super::call_config::CallConfig;
 use super::communicator::Communicator;
 use super::error::Error;
 use super::inside::Inside;
+use super::launch::{Buffers, Launch, sealed};
 use super::library::Library;
 use super::operation::Operation;
 use super::recorded::Recorded;

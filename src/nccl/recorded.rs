@@ -8,11 +8,11 @@ use nccl_sys::ncclResult_t;
 
 use super::abort::State;
 use super::buffer::{DeviceBuffer, DeviceBufferMut};
-use super::call::{Accesses, Buffers};
 use super::call_config::CallConfig;
 use super::communicator::Communicator;
 use super::cuda;
 use super::error::Error;
+use super::launch::{Accesses, Buffers};
 use super::library::Library;
 use super::operation::Operation;
 

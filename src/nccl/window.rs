@@ -61,8 +61,9 @@ impl Communicator {
         Ok(Registration { communicator: self, memory, handle })
     }
 
-    /// Makes memory a window that all ranks of the communicator can reach (`ncclCommWindowRegister`, NCCL 2.27), after the
-    /// work that is queued on the memory's stream. All ranks call it together, each with memory of the same size; see [`windows`] for several ranks in one thread.
+    /// Makes memory a window that all ranks of the communicator can reach (`ncclCommWindowRegister`, NCCL 2.27), after
+    /// the work that is queued on the memory's stream. All ranks call it together, each with memory of the same size; see
+    /// [`windows`] for several ranks in one thread.
     ///
     /// # Errors
     /// [`Error::MissingSymbol`] before NCCL 2.27; otherwise as [`register`](Self::register), and [`Error::Deadline`].
@@ -194,11 +195,13 @@ pub fn windows<'a>(
         memories.into_iter().map(|(communicator, memory)| Window::none(communicator, memory)).collect();
     // NCCL writes the handles when the group ends, or later: until then the windows stay where they are.
     group::raw(library, || windows.iter().try_for_each(|window| window.start(kind)))?;
+    // Each, whatever the others say: NCCL writes into every window until it is done with that one.
+    let mut settled = Ok(());
     for window in &windows {
         let shared = &window.communicator.shared;
-        shared.settle(WINDOW, shared.config.limit())?;
+        settled = settled.and(shared.settle(WINDOW, shared.config.limit()));
     }
-    Ok(windows)
+    settled.map(|()| windows)
 }
 
 impl<'a> Window<'a> {

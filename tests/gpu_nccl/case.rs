@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use collectives::ReduceOp;
 use collectives::nccl::{
@@ -420,6 +420,10 @@ pub(crate) fn check<T: Value, A: Arena<T>>(
         && case.collective == AllReduce(ReduceOp::Avg)
         && party[0].library().version() == Version::new(2, 30, 7)
     {
+        static SAID: Once = Once::new();
+        SAID.call_once(|| {
+            println!("  left out: all_reduce with avg in windows, which NCCL 2.30.7 cannot do")
+        });
         return;
     }
     let what = format!("{} {case:?}, {way:?}", T::DATA_TYPE);
