@@ -7,14 +7,15 @@
 
 use std::error::Error;
 use std::ffi::c_void;
+use std::marker::PhantomData;
 use std::process::{ExitCode, exit};
-use std::ptr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use collectives::nccl::{self, Communicator, Config, DeviceBufferMut, Library, Memory, UniqueId};
 use collectives::{ReduceOp, build};
 use criterion::Criterion;
+use cudarc::driver::sys::CUstream;
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DevicePtrMut, DriverError};
 use nccl_sys::{Nccl, cudaStream_t, ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t};
 
@@ -63,13 +64,21 @@ fn run() -> Result<(), Failure> {
     let other = stream.context().new_stream()?;
     let id = UniqueId::new(library)?;
     let communicator = Communicator::init(library, &stream, 0, 1, &id, &Config::new())?;
-    let bare = Bare::new(library.raw(), &stream)?;
+    let bare = Bare::new(&communicator);
     println!("revision {}, {}, NCCL {}", build::GIT_REVISION, build::COMPILER, library.version());
 
     let on = |stream| Memory::alloc(library, stream, size_of_val(&VALUES));
-    let mut memories =
-        [on(&stream)?, on(&stream)?, on(&stream)?, on(&stream)?, on(&stream)?, on(&stream)?, on(&stream)?];
-    let [a, b, c, d, e, f, g] = memories.each_mut().map(|memory| memory.slice_mut::<f32>(0, VALUES.len()));
+    let mut memories = [
+        on(&stream)?,
+        on(&stream)?,
+        on(&stream)?,
+        on(&stream)?,
+        on(&stream)?,
+        on(&stream)?,
+        on(&stream)?,
+        on(&stream)?,
+    ];
+    let [a, b, c, d, e, f, g, i] = memories.each_mut().map(|memory| memory.slice_mut::<f32>(0, VALUES.len()));
     let mut elsewhere = on(&other)?;
     let h = elsewhere.slice_mut::<f32>(0, VALUES.len());
     let with_events = || stream.clone_htod(&VALUES);
@@ -80,6 +89,11 @@ fn run() -> Result<(), Failure> {
     let mut add = |group, name, batch| cases.push(Case { group, name, batch });
     let group = "in_place";
     add(group, BARE, in_place(&stream, a?, |view| bare.all_reduce(view.address(), view.address())));
+    let call = |view: &mut nccl::MemoryViewMut<'_, f32>| -> Result<(), Failure> {
+        bare.ask()?;
+        Ok(bare.all_reduce(view.address(), view.address())?)
+    };
+    add(group, "bare_and_question", in_place(&stream, i?, call));
     add(group, "memory", in_place(&stream, b?, |view| all_reduce.all_reduce_in_place(view, sum)));
     let call = |slice: &mut CudaSlice<f32>| all_reduce.all_reduce_in_place(slice, sum);
     add(group, "slice", in_place(&stream, without_events()?, call));
@@ -110,7 +124,6 @@ fn run() -> Result<(), Failure> {
         in_turn(&mut cases)?;
     }
     drop(cases);
-    bare.close()?;
     communicator.close()?;
     Ok(())
 }
@@ -222,20 +235,25 @@ fn without_events(stream: &Arc<CudaStream>) -> Result<CudaSlice<f32>, DriverErro
     slice
 }
 
-/// A communicator that the safe layer does not know of.
+/// The same communicator through NCCL's function.
 struct Bare<'a> {
     raw: &'static Nccl,
     handle: ncclComm_t,
-    stream: &'a CudaStream,
+    stream: CUstream,
+    communicator: PhantomData<&'a Communicator>,
 }
 
 impl<'a> Bare<'a> {
-    /// One rank, on the first GPU, whose context is current.
-    fn new(raw: &'static Nccl, stream: &'a CudaStream) -> Result<Self, &'static str> {
-        let mut handle = ptr::null_mut();
-        // SAFETY: reads one device and writes one handle.
-        done(unsafe { raw.ncclCommInitAll(&mut handle, 1, &0) })?;
-        Ok(Self { raw, handle, stream })
+    fn new(communicator: &'a Communicator) -> Self {
+        let (raw, handle) = (communicator.library().raw(), communicator.as_raw());
+        Self { raw, handle, stream: communicator.stream().cu_stream(), communicator: PhantomData }
+    }
+
+    /// What the safe layer has to know before each call: whether the stream is being captured.
+    #[inline]
+    fn ask(&self) -> Result<(), DriverError> {
+        // SAFETY: the communicator holds its stream.
+        unsafe { cudarc::driver::result::stream::is_capturing(self.stream) }.map(drop)
     }
 
     /// Sums the two values at these addresses, which are those of buffers of the batch.
@@ -243,14 +261,9 @@ impl<'a> Bare<'a> {
     fn all_reduce(&self, source: u64, target: u64) -> Result<(), &'static str> {
         let (source, target, count) = (source as *const c_void, target as *mut c_void, VALUES.len());
         let (data_type, op) = (ncclDataType_t::ncclFloat32, ncclRedOp_t::ncclSum);
-        let stream = self.stream.cu_stream() as cudaStream_t;
-        // SAFETY: the buffers have so many elements and outlive the batch, and the communicator is alive.
-        done(unsafe { self.raw.ncclAllReduce(source, target, count, data_type, op, self.handle, stream) })
-    }
-
-    fn close(self) -> Result<(), &'static str> {
-        // SAFETY: the communicator is alive, idle, and not used again.
-        done(unsafe { self.raw.ncclCommDestroy(self.handle) })
+        let (handle, stream) = (self.handle, self.stream as cudaStream_t);
+        // SAFETY: the buffers have so many elements and outlive the batch, and the communicator is alive and only used here.
+        done(unsafe { self.raw.ncclAllReduce(source, target, count, data_type, op, handle, stream) })
     }
 }
 

@@ -45,16 +45,16 @@ struct Case {
 
 const CASES: [Case; 8] = [
     Case { name: BARE, what: "the function pointer", instructions: 0, driver: 0 },
-    Case { name: "in_place", what: "`Memory`", instructions: 310, driver: 2 },
-    Case { name: "out_of_place", what: "`Memory`", instructions: 370, driver: 2 },
-    Case { name: "in_place_slice", what: "`CudaSlice` without events", instructions: 500, driver: 2 },
-    Case { name: "out_of_place_slice", what: "`CudaSlice` without events", instructions: 560, driver: 2 },
-    Case { name: "in_place_events", what: "`CudaSlice` with cudarc's events", instructions: 770, driver: 9 },
+    Case { name: "in_place", what: "`Memory`", instructions: 270, driver: 1 },
+    Case { name: "out_of_place", what: "`Memory`", instructions: 290, driver: 1 },
+    Case { name: "in_place_slice", what: "`CudaSlice` without events", instructions: 440, driver: 1 },
+    Case { name: "out_of_place_slice", what: "`CudaSlice` without events", instructions: 500, driver: 1 },
+    Case { name: "in_place_events", what: "`CudaSlice` with cudarc's events", instructions: 720, driver: 8 },
     Case {
         name: "other_stream",
         what: "`Memory` of another stream, in place",
         instructions: 980,
-        driver: 11,
+        driver: 10,
     },
     Case {
         name: "group",

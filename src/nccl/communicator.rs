@@ -222,6 +222,13 @@ impl Communicator {
         &self.stream
     }
 
+    /// NCCL's own handle, for functions that this crate does not have (`ncclComm_t`). It must not be destroyed, nor used
+    /// at the same time by two threads, or after the communicator has ended; null while NCCL is still connecting.
+    #[must_use]
+    pub fn as_raw(&self) -> ncclComm_t {
+        self.shared.made()
+    }
+
     /// The library that the communicator belongs to.
     #[must_use]
     pub fn library(&self) -> Library {

@@ -2,6 +2,7 @@
 //!
 //! cudarc panics when libcuda is missing. Ask [`available`] first; everything in [`nccl`](super) does.
 
+use std::cell::Cell;
 use std::env;
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -80,8 +81,16 @@ pub fn device_count() -> Result<usize, Error> {
     Ok(usize::try_from(count).unwrap_or(0))
 }
 
+/// The greatest handle of the legacy default stream, which is another stream in every context.
+const LEGACY_STREAM: usize = 1;
 /// The handle of the calling thread's own default stream.
 const PER_THREAD_STREAM: usize = 2;
+
+/// Whether it is the legacy default stream: that of the context that is current.
+#[inline]
+pub(crate) fn is_default(stream: &CudaStream) -> bool {
+    stream.cu_stream() as usize <= LEGACY_STREAM
+}
 
 /// Refuses a stream that is another one on every thread: what one thread waits for on it says nothing of the others.
 pub(crate) fn refuse_per_thread(operation: &'static str, stream: &CudaStream) -> Result<(), Error> {
@@ -117,9 +126,22 @@ fn not_known_to_be_free(operation: &'static str, error: DriverError) -> Error {
     }
 }
 
+thread_local! {
+    /// Whether [`bind`] has been called on this thread.
+    static BOUND: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Before a call of NCCL that makes its own device current and afterwards the one that was. On a thread that has no
+/// context the latter would be the first GPU, on which that makes a context.
+#[inline]
+pub(crate) fn bind_once(context: &CudaContext) -> Result<(), Error> {
+    if BOUND.get() { Ok(()) } else { bind(context) }
+}
+
 /// Makes the context current on this thread, unless it is already.
 #[inline]
 pub(crate) fn bind(context: &CudaContext) -> Result<(), Error> {
+    BOUND.set(true);
     let current = result::ctx::get_current().map_err(Error::cuda("cuCtxGetCurrent"))?;
     if current == Some(context.cu_ctx()) {
         return Ok(());

@@ -238,7 +238,11 @@ impl Communicator {
         R: DeviceBufferMut + ?Sized,
     {
         inside::forbid(operation.name)?;
-        cuda::bind(&self.shared.context)?;
+        if cuda::is_default(&self.stream) || self.size() == 1 && operation.needs_kernel() {
+            cuda::bind(&self.shared.context)?;
+        } else {
+            cuda::bind_once(&self.shared.context)?;
+        }
         if !captured {
             cuda::refuse_captured(operation.name, &self.stream)?;
         }

@@ -287,6 +287,18 @@ impl Operation {
         }
     }
 
+    /// Whether NCCL runs a kernel for it over a single rank, where it does not make its device current first. What
+    /// scales its input does.
+    #[inline]
+    pub(crate) fn needs_kernel(&self) -> bool {
+        match self.kind {
+            Kind::AllReduce(op) | Kind::Reduce(op, _) | Kind::ReduceScatter(op) => {
+                op.0 >= ncclRedOp_t::ncclAvg.0
+            }
+            _ => false,
+        }
+    }
+
     /// Whether NCCL makes sends and receives of it.
     pub(crate) fn is_point_to_point(&self) -> bool {
         !matches!(

@@ -88,7 +88,7 @@ impl Pending {
             self.origin = None;
         }
         let shared = &self.communicator.shared;
-        if self.derived && !shared.is_made() { Ok(true) } else { finished(shared, self.operation) }
+        if self.derived && shared.made().is_null() { Ok(true) } else { finished(shared, self.operation) }
     }
 
     /// Waits until NCCL has finished, but no longer than `limit`.
@@ -118,7 +118,7 @@ impl Pending {
             origin.parent.settle(self.operation, limit)?;
         }
         let shared = &self.communicator.shared;
-        if self.derived && !shared.is_made() {
+        if self.derived && shared.made().is_null() {
             return Ok(None);
         }
         shared.settle(self.operation, limit)?;

@@ -1,12 +1,12 @@
 //! Operations that are checked and recorded first, and go to NCCL together later: those of a group and of a graph.
 
 use std::ptr;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 use nccl_sys::ncclResult_t;
 
-use super::abort::State;
+use super::abort::{State, StateGuard};
 use super::buffer::{DeviceBuffer, DeviceBufferMut};
 use super::call_config::CallConfig;
 use super::communicator::Communicator;
@@ -104,7 +104,7 @@ impl<'env> Recorded<'env> {
     }
 
     /// Keeps other threads from using or ending the communicators, all of which can be used.
-    pub(crate) fn lock(&self, operation: &'static str) -> Result<Vec<MutexGuard<'env, State>>, Error> {
+    pub(crate) fn lock(&self, operation: &'static str) -> Result<Vec<StateGuard<'env>>, Error> {
         let lock = |communicator: &&'env Communicator| {
             let state = communicator.shared.lock();
             communicator.shared.handle(*state, operation)?;

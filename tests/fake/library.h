@@ -45,6 +45,8 @@ int refuse(int code, const char *words);
 
 /* The same for operations. */
 int begin_operation(struct comm *comm, const char *what);
+/* The device that work on the stream goes to. */
+int device_of(const struct comm *comm, int op, intptr_t stream);
 void append(char *line, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Queues or launches a line that uses these addresses and streams. */
 int submit(struct comm *comm, const char *line, const void *from, const void *to, intptr_t stream);

@@ -230,6 +230,14 @@ int begin_operation(struct comm *comm, const char *what) {
   return SUCCESS;
 }
 
+/* The device that work goes to: NCCL makes its own current, and afterwards the one that was. But the default stream is
+ * that of the current device, a single rank's kernel goes there, too, and without a context NCCL would afterwards make one
+ * on the first device. */
+int device_of(const struct comm *comm, int op, intptr_t stream) {
+  int kernel = comm->size == 1 && op >= 4, current = fake_device();
+  return !stream || kernel || current < 0 ? current : comm->device;
+}
+
 static int operate(const struct operation *operation) {
   struct comm *comm = operation->comm;
   int code = begin_operation(comm, operation->what);
@@ -239,7 +247,8 @@ static int operate(const struct operation *operation) {
            fake_address(operation->from), fake_address(operation->to), operation->count, operation->type,
            operation->op);
   if (operation->role) append(line, " %s %d", operation->role, operation->other);
-  append(line, " s%d device %d", operation->stream ? (int)(operation->stream - 0x1000) : 0, fake_device());
+  append(line, " s%d device %d", operation->stream ? (int)(operation->stream - 0x1000) : 0,
+         device_of(comm, operation->op, operation->stream));
   if (operation->with_settings) code = describe(line, operation->settings);
   if (operation->role && (operation->other < 0 || operation->other >= comm->size)) code = INVALID_ARGUMENT;
   if (!type_size(operation->type)) code = INVALID_ARGUMENT;

@@ -158,7 +158,7 @@ static int in_window(const struct comm *comm, const char *from, size_t bytes) {
 static int peer_exists(const struct comm *comm, int peer) { return peer >= 0 && peer < comm->size; }
 /* The common end of one-sided operations. */
 static int one_sided(struct comm *comm, char *line, const void *from, const void *to, intptr_t stream) {
-  append(line, " s%d device %d", stream ? (int)(stream - 0x1000) : 0, fake_device());
+  append(line, " s%d device %d", stream ? (int)(stream - 0x1000) : 0, device_of(comm, 0, stream));
   int code = submit(comm, line, from, to, stream);
   leave(comm);
   return code;

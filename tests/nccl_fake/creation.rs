@@ -22,6 +22,51 @@ fn hole_12_a_communicator_is_made_and_used_on_its_own_device() {
 }
 
 #[test]
+fn hole_12_work_that_nccl_leaves_to_the_current_device_finds_its_own() {
+    let fake = Fake::new();
+    let (first, second) = (fake.stream(0), fake.stream(1));
+    let default = first.context().default_stream();
+    let mut memory = fake.memory(&first, 64);
+    let alone =
+        |stream| Communicator::init(fake.library(), stream, 0, 1, &fake.id(), &Config::new()).unwrap();
+    let (own, by_default) = (alone(&first), alone(&default));
+    let mut all_reduce = |communicator: &Communicator, op| {
+        // Device 1 is current.
+        let _other = fake.memory(&second, 64);
+        fake.log();
+        communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(0, 2).unwrap(), op).unwrap();
+        fake.log().into_iter().find(|line| line.starts_with("launch")).unwrap()
+    };
+    // The kernel that scales.
+    let line = "launch all_reduce comm1 m1->m1 count 2 type 7 op 4 s1 device 0";
+    assert_eq!(all_reduce(&own, ReduceOp::Avg), line);
+    let sum = own.scaled_sum(0.5f32).unwrap();
+    let mut view = fake.memory(&first, 64);
+    let _other = fake.memory(&second, 64);
+    fake.log();
+    own.all_reduce_in_place(&mut view.slice_mut::<f32>(0, 2).unwrap(), &sum).unwrap();
+    assert!(fake.log()[0].ends_with("s1 device 0"));
+    drop(sum);
+    assert!(all_reduce(&by_default, ReduceOp::Sum).ends_with("s0 device 0"));
+}
+
+#[test]
+fn hole_12_a_thread_without_a_context_gets_the_communicators() {
+    let fake = Fake::new();
+    let stream = fake.stream(1);
+    let mut memory = fake.memory(&stream, 64);
+    let communicator = Communicator::init(fake.library(), &stream, 0, 2, &fake.id(), &Config::new()).unwrap();
+    fake.log();
+    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
+    let view = &mut view;
+    std::thread::scope(|scope| {
+        let call = move || communicator.all_reduce_in_place(view, ReduceOp::Sum).map(|()| communicator);
+        drop(scope.spawn(call).join().unwrap().unwrap());
+    });
+    assert_eq!(fake.log()[0], "launch all_reduce comm1 m1->m1 count 2 type 7 op 0 s1 device 1");
+}
+
+#[test]
 fn hole_14_an_initialisation_that_never_completes_meets_its_deadline() {
     let fake = Fake::new();
     let stream = fake.stream(0);
