@@ -20,9 +20,6 @@ pub(crate) const SEND: &str = "send buffer";
 pub(crate) const RECEIVE: &str = "receive buffer";
 pub(crate) const IN_PLACE: &str = "buffer";
 
-/// The stream of a buffer, when it is not the communicator's.
-pub(crate) type Foreign = Option<Arc<CudaStream>>;
-
 /// The buffers of an operation. Without `send`, both of NCCL's addresses are in `receive`; without `receive`, NCCL
 /// writes nothing.
 #[doc(hidden)]
@@ -88,67 +85,76 @@ impl Accesses<'_> {
     }
 }
 
-/// The streams of an operation's buffers, where they are not the communicator's.
-pub(crate) type Foreigners = [Foreign; 3];
+/// The streams of an operation's buffers that are not the communicator's: hardly ever any.
+pub(crate) type Foreign = Vec<Arc<CudaStream>>;
 
 impl Communicator {
-    /// Checks where the buffers are, orders NCCL's stream after theirs, and takes their addresses.
+    /// Checks where the buffers are, orders NCCL's stream after theirs, which it notes when they are others, and takes
+    /// their addresses.
     #[inline(always)]
     pub(crate) fn access<'b, S, R>(
         &'b self,
         operation: &'static str,
         buffers: Buffers<'b, S, R>,
-    ) -> Result<(Accesses<'b>, Foreigners), Error>
+        foreign: &mut Foreign,
+    ) -> Result<Accesses<'b>, Error>
     where
         S: DeviceBuffer + ?Sized,
         R: DeviceBufferMut + ?Sized,
     {
         let Buffers { send, receive, scalar } = buffers;
-        let mut foreign = Foreigners::default();
         if let Some(send) = send {
-            foreign[0] = self.admit(operation, SEND, send.stream())?;
+            self.admit(operation, SEND, send.stream(), foreign)?;
         }
         if let Some(receive) = &receive {
             let name = if send.is_some() { RECEIVE } else { IN_PLACE };
-            foreign[1] = self.admit(operation, name, receive.stream())?;
+            self.admit(operation, name, receive.stream(), foreign)?;
         }
         if let Some(scalar) = scalar {
-            foreign[2] = self.admit(operation, "scalar", scalar.home())?;
+            self.admit(operation, "scalar", scalar.home(), foreign)?;
         }
-        let accesses = Accesses {
+        Ok(Accesses {
             send: send.map(|send| send.read(&self.stream)),
             receive: receive.map(|receive| receive.write(&self.stream)),
             scalar: scalar.map(|scalar| scalar.read_scalar(&self.stream)),
-        };
-        Ok((accesses, foreign))
+        })
     }
 
-    /// Checks that a buffer is on this communicator's device, and makes NCCL's stream wait for the buffer's.
+    /// Checks that a buffer is on this communicator's device, and makes NCCL's stream wait for the buffer's, which it
+    /// then notes.
     #[inline]
     pub(crate) fn admit(
         &self,
         operation: &'static str,
         name: &'static str,
         home: &Arc<CudaStream>,
-    ) -> Result<Foreign, Error> {
-        if Arc::ptr_eq(home, &self.stream) { Ok(None) } else { self.admit_other(operation, name, home) }
+        foreign: &mut Foreign,
+    ) -> Result<(), Error> {
+        if Arc::ptr_eq(home, &self.stream) {
+            Ok(())
+        } else {
+            self.admit_other(operation, name, home, foreign)
+        }
     }
 
+    #[cold]
     fn admit_other(
         &self,
         operation: &'static str,
         name: &'static str,
         home: &Arc<CudaStream>,
-    ) -> Result<Foreign, Error> {
+        foreign: &mut Foreign,
+    ) -> Result<(), Error> {
         self.expect_device(operation, name, home)?;
         if **home == *self.stream {
-            return Ok(None);
+            return Ok(());
         }
         cuda::refuse_per_thread(operation, home)?;
         // Waiting for a captured stream would draw the communicator's own into the capture.
         cuda::refuse_captured(operation, home)?;
         self.follow(home)?;
-        Ok(Some(Arc::clone(home)))
+        foreign.push(Arc::clone(home));
+        Ok(())
     }
 
     /// NCCL's two addresses of an operation.
@@ -246,8 +252,9 @@ impl Communicator {
         if !captured {
             cuda::refuse_captured(operation.name, &self.stream)?;
         }
-        let (accesses, foreign) = self.access(operation.name, buffers)?;
+        let mut foreign = Foreign::new();
         let result = {
+            let accesses = self.access(operation.name, buffers, &mut foreign)?;
             // A buffer that waits for events draws the stream into the capture of the stream that recorded them, if
             // there is one. The others cost no second question.
             if !captured && accesses.ordered() {
@@ -259,17 +266,15 @@ impl Communicator {
             let code = unsafe { self.call_nccl(*state, config, operation, addresses) };
             drop(state);
             match code {
+                // The way of nearly all calls. The results of the others are moved about.
+                Ok(ncclResult_t::ncclSuccess) if foreign.is_empty() => return Ok(()),
                 Ok(ncclResult_t::ncclSuccess) => Ok(()),
                 Ok(code) => self.finish(operation.name, code),
                 Err(error) => Err(error),
             }
         };
-        drop(accesses);
-        if let [None, None, None] = foreign {
-            return result;
-        }
         // Whatever NCCL answered: something may have been queued.
-        foreign.into_iter().flatten().fold(result, |result, home| result.and(self.lead(&home)))
+        foreign.iter().fold(result, |result, home| result.and(self.lead(home)))
     }
 }
 

@@ -12,7 +12,7 @@ use super::call_config::CallConfig;
 use super::communicator::Communicator;
 use super::cuda;
 use super::error::Error;
-use super::launch::{Accesses, Buffers};
+use super::launch::{Accesses, Buffers, Foreign};
 use super::library::Library;
 use super::operation::Operation;
 
@@ -64,13 +64,14 @@ impl<'env> Recorded<'env> {
         communicator.shared.handle(*communicator.shared.lock(), name)?;
         cuda::bind(&communicator.shared.context)?;
         cuda::refuse_captured(name, &communicator.stream)?;
-        let (accesses, foreign) = communicator.access(name, buffers)?;
+        let mut foreign = Foreign::new();
+        let accesses = communicator.access(name, buffers, &mut foreign)?;
         let addresses = communicator.addresses(&operation, &accesses)?;
         if !self.communicators.iter().any(|&member| ptr::eq(member, communicator)) {
             self.communicators.push(communicator);
         }
         self.accesses.push(accesses);
-        self.foreign.extend(foreign.into_iter().flatten().map(|home| (communicator, home)));
+        self.foreign.extend(foreign.into_iter().map(|home| (communicator, home)));
         self.steps.push(Step::Call { communicator, config, operation, addresses });
         Ok(())
     }

@@ -13,6 +13,7 @@ use super::communicator::Communicator;
 use super::cuda;
 use super::error::{Error, Needed};
 use super::inside;
+use super::launch::Foreign;
 use super::operation::{raw_op, raw_type, require_type};
 use crate::{Element, ReduceOp};
 
@@ -108,14 +109,13 @@ impl Communicator {
         }
         inside::forbid(CREATE)?;
         cuda::bind(&self.shared.context)?;
-        let foreign = self.admit(CREATE, "scalar", scalar.stream())?;
+        let mut foreign = Foreign::new();
+        self.admit(CREATE, "scalar", scalar.stream(), &mut foreign)?;
         let access = scalar.read(&self.stream);
         let residence = ncclScalarResidence_t::ncclScalarDevice;
         let op = self.create_op::<B::Element>(access.address() as *mut c_void, residence)?;
         drop(access);
-        if let Some(home) = foreign {
-            self.lead(&home)?;
-        }
+        foreign.iter().try_for_each(|home| self.lead(home))?;
         let scalar = Some(Box::new(scalar) as Box<dyn Scalar + 'c>);
         Ok(ScaledSum { communicator: self, op, scalar, element: std::marker::PhantomData })
     }
