@@ -45,11 +45,11 @@ struct Case {
 
 const CASES: [Case; 8] = [
     Case { name: BARE, what: "the function pointer", instructions: 0, driver: 0 },
-    Case { name: "in_place", what: "`Memory`", instructions: 270, driver: 1 },
-    Case { name: "out_of_place", what: "`Memory`", instructions: 290, driver: 1 },
-    Case { name: "in_place_slice", what: "`CudaSlice` without events", instructions: 440, driver: 1 },
-    Case { name: "out_of_place_slice", what: "`CudaSlice` without events", instructions: 500, driver: 1 },
-    Case { name: "in_place_events", what: "`CudaSlice` with cudarc's events", instructions: 720, driver: 8 },
+    Case { name: "in_place", what: "`Memory`", instructions: 200, driver: 1 },
+    Case { name: "out_of_place", what: "`Memory`", instructions: 200, driver: 1 },
+    Case { name: "in_place_slice", what: "`CudaSlice` without events", instructions: 350, driver: 1 },
+    Case { name: "out_of_place_slice", what: "`CudaSlice` without events", instructions: 410, driver: 1 },
+    Case { name: "in_place_events", what: "`CudaSlice` with cudarc's events", instructions: 620, driver: 8 },
     Case {
         name: "other_stream",
         what: "`Memory` of another stream, in place",
@@ -59,7 +59,7 @@ const CASES: [Case; 8] = [
     Case {
         name: "group",
         what: "`Memory`, in place, a group of one operation",
-        instructions: 2780,
+        instructions: 2650,
         driver: 5,
     },
 ];
