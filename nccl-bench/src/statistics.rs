@@ -1,0 +1,78 @@
+//! What a sample of times says.
+
+use serde::{Deserialize, Serialize};
+
+/// Statistics of a sample of times, in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Statistics {
+    /// How many times there are, at least 1.
+    pub samples: usize,
+    /// The smallest.
+    pub min_us: f64,
+    /// The middle one, or the mean of the two middle ones.
+    pub median_us: f64,
+    /// The mean.
+    pub mean_us: f64,
+    /// The smallest that at least 95 % do not exceed (nearest rank).
+    pub p95_us: f64,
+    /// The smallest that at least 99 % do not exceed (nearest rank).
+    pub p99_us: f64,
+    /// The largest.
+    pub max_us: f64,
+    /// The standard deviation of these times as a whole population: divided by their number.
+    pub deviation_us: f64,
+}
+
+impl Statistics {
+    /// Of times in microseconds; `None` when there are none.
+    #[must_use]
+    pub fn of(times_us: &[f64]) -> Option<Self> {
+        let mut sorted = times_us.to_vec();
+        sorted.sort_unstable_by(f64::total_cmp);
+        let (&min_us, &max_us) = (sorted.first()?, sorted.last()?);
+        let samples = sorted.len();
+        let mean_us = sorted.iter().sum::<f64>() / samples as f64;
+        let variance = sorted.iter().map(|time| (time - mean_us).powi(2)).sum::<f64>() / samples as f64;
+        let nearest_rank = |percent: usize| sorted[(samples * percent).div_ceil(100) - 1];
+        Some(Self {
+            samples,
+            min_us,
+            median_us: (sorted[(samples - 1) / 2] + sorted[samples / 2]) / 2.0,
+            mean_us,
+            p95_us: nearest_rank(95),
+            p99_us: nearest_rank(99),
+            max_us,
+            deviation_us: variance.sqrt(),
+        })
+    }
+
+    /// The coefficient of variation: deviation over mean, in percent.
+    #[must_use]
+    pub fn variation_percent(&self) -> f64 {
+        if self.mean_us > 0.0 { self.deviation_us / self.mean_us * 100.0 } else { 0.0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_times_that_were_measured() {
+        let times: Vec<f64> = (1..=200).rev().map(f64::from).collect();
+        let found = Statistics::of(&times).unwrap();
+        assert_eq!((found.samples, found.min_us, found.max_us), (200, 1.0, 200.0));
+        assert_eq!((found.median_us, found.mean_us), (100.5, 100.5));
+        assert_eq!((found.p95_us, found.p99_us), (190.0, 198.0));
+        assert!((found.deviation_us - 57.734_305_22).abs() < 1e-6);
+        assert!((found.variation_percent() - 57.447_069_9).abs() < 1e-6);
+    }
+
+    #[test]
+    fn few_times_are_enough_and_none_are_not() {
+        assert_eq!(Statistics::of(&[]), None);
+        let one = Statistics::of(&[7.0]).unwrap();
+        assert_eq!((one.min_us, one.median_us, one.p99_us, one.deviation_us), (7.0, 7.0, 7.0, 0.0));
+        assert_eq!(Statistics::of(&[3.0, 1.0, 2.0]).unwrap().median_us, 2.0);
+    }
+}
