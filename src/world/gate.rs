@@ -24,30 +24,44 @@ impl Gate {
     /// Returns when `done` is true. Whoever makes it true calls [`Gate::notify`] afterwards, and both sides use
     /// sequentially consistent atomics (or a lock) for what `done` reads. `spin` is for when a core is free.
     pub(super) fn wait(&self, spin: bool, done: impl Fn() -> bool) {
+        self.wait_until(spin, None, done);
+    }
+
+    /// As [`Gate::wait`], but not beyond `deadline`; whether `done` was true.
+    pub(super) fn wait_until(&self, spin: bool, deadline: Option<Instant>, done: impl Fn() -> bool) -> bool {
         if done() {
-            return;
+            return true;
         }
         let start = Instant::now();
         while spin && start.elapsed() < SPIN {
             for _ in 0..64 {
                 if done() {
-                    return;
+                    return true;
                 }
                 std::hint::spin_loop();
             }
         }
         while start.elapsed() < YIELD {
             if done() {
-                return;
+                return true;
             }
             thread::yield_now();
         }
         let mut guard = lock(&self.lock);
         self.asleep.fetch_add(1, Ordering::SeqCst);
-        while !done() {
-            guard = self.changed.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        let mut ended = done();
+        while !ended {
+            guard = match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
+                None => self.changed.wait(guard).unwrap_or_else(PoisonError::into_inner),
+                Some(Duration::ZERO) => break,
+                Some(left) => {
+                    self.changed.wait_timeout(guard, left).unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+            ended = done();
         }
         self.asleep.fetch_sub(1, Ordering::SeqCst);
+        ended
     }
 
     /// Wakes the waiters that sleep. The lock is taken so that a waiter between its check and its sleep is not

@@ -1,6 +1,7 @@
 //! What ranks bring together for one barrier or all_gather.
 
 use super::Error;
+use std::time::Duration;
 
 /// What one rank brings.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,7 +13,7 @@ pub(super) enum Contribution {
 }
 
 impl Contribution {
-    fn name(&self) -> &'static str {
+    pub(super) fn name(&self) -> &'static str {
         match self {
             Self::Barrier => "barrier",
             Self::Message(_) => "all_gather",
@@ -43,9 +44,51 @@ pub(super) fn agree(contributions: Vec<Contribution>, first: usize) -> Result<Op
     Ok((!messages.is_empty()).then_some(messages))
 }
 
+/// How many late ranks a message names.
+const MOST_NAMED: usize = 8;
+
+/// Why a call cannot go on that some ranks have not come to within `limit`: names the first of the late ones as the one
+/// that failed, and the others in the reason. `late` has each one's rank, host and [`World::note`].
+///
+/// [`World::note`]: super::World::note
+pub(super) fn overdue(call: &str, limit: Duration, late: &[(usize, String, String)]) -> Option<Error> {
+    let ((rank, host, note), others) = late.split_first()?;
+    let last = |note: &str| {
+        let note = note.trim().replace('\n', ", ");
+        if note.is_empty() { String::new() } else { format!(" (last heard of it: {note})") }
+    };
+    let article = if call.starts_with('a') { "an" } else { "a" };
+    let mut reason =
+        format!("did not come to {article} {call} within {} s{}", limit.as_secs_f64(), last(note));
+    for (index, (rank, host, note)) in others.iter().take(MOST_NAMED - 1).enumerate() {
+        let link = if index == 0 { "; neither did" } else { "," };
+        reason += &format!("{link} rank {rank} on host {host}{}", last(note));
+    }
+    if others.len() >= MOST_NAMED {
+        reason += &format!(" and {} more", others.len() + 1 - MOST_NAMED);
+    }
+    Some(Error::RankFailed { rank: *rank, host: host.clone(), reason })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn late_ranks_are_named_with_what_is_known_of_them() {
+        let late = |count: usize| {
+            let one = |rank| (rank, format!("node{rank}"), if rank == 1 { "a\nb\n" } else { "" }.to_owned());
+            let late: Vec<_> = (1..=count).map(one).collect();
+            overdue("barrier", Duration::from_millis(1500), &late).map(|error| error.to_string())
+        };
+        assert_eq!(late(0), None);
+        let first = "rank 1 on host node1 did not come to a barrier within 1.5 s (last heard of it: a, b)";
+        assert_eq!(late(1).unwrap(), first);
+        let three = format!("{first}; neither did rank 2 on host node2, rank 3 on host node3");
+        assert_eq!(late(3).unwrap(), three);
+        assert!(late(8).unwrap().ends_with(", rank 8 on host node8"));
+        assert!(late(10).unwrap().ends_with(", rank 8 on host node8 and 2 more"));
+    }
 
     #[test]
     fn ranks_at_different_calls_are_named() {

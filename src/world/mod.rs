@@ -81,10 +81,42 @@ pub trait World: Send + Sync {
 
     /// Says that this rank has failed, for `reason`, and lives on: from then on the other ranks' methods return
     /// [`Error::RankFailed`] with this rank and the reason, or their processes end ([`OnFailure::Exit`]). There is no
-    /// way back, for this rank neither. Returns at once; only the first failure of a job counts.
+    /// way back, for this rank neither. Returns at once; only the first failure of a job counts. It reaches the others
+    /// also when this rank, or rank 0, which passes it on, leaves right afterwards; once rank 0's process has ended,
+    /// nobody hears of it.
     ///
     /// Among the ranks of an MPI launcher nobody hears of it where they do not watch each other (see `mpi`).
     fn fail(&self, reason: &str);
+
+    /// From now on [`World::barrier`] and [`World::all_gather`] fail with [`Error::RankFailed`] when not all ranks have
+    /// come within `limit` of the first; the error names all that are late and what they last noted ([`World::note`]).
+    /// At most a year; `None`, as it is at first, waits for ever. All ranks set the same.
+    ///
+    /// Inside MPI (see `mpi`) nothing limits a wait, and here nothing happens: a `MPI_Barrier` cannot be left.
+    fn set_limit(&self, limit: Option<Duration>) {
+        let _ = limit;
+    }
+
+    /// Tells rank 0 what this process is doing, a line per rank, up to 16 KiB: for messages about this process when
+    /// others wait for it in vain. Replaces what it said before. Returns at once; may be called by any thread at any
+    /// time, also during a collective call. Whether rank 0 hears it: it does over TCP, and beside MPI where the ranks
+    /// watch each other.
+    fn note(&self, text: &str) -> bool {
+        let _ = text;
+        false
+    }
+
+    /// What each process has last noted, in the order of processes. Empty but at rank 0's process, and where nobody
+    /// hears notes.
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// What this process does when another rank has failed and [`OnFailure::Exit`] is about to end it: it has ten
+    /// seconds on a thread of its own. Only the last one that is set counts, and it is called at most once.
+    fn before_exit(&self, act: LastAct) {
+        let _ = act;
+    }
 
     /// Ends this process and, as soon as the transport can tell them, all others, with this exit code.
     /// `message` is printed once on standard error by this rank; the others name this rank.
@@ -92,6 +124,9 @@ pub trait World: Send + Sync {
     /// Nothing is dropped and no exit handler runs, so that a thread stuck in a driver cannot hold it up.
     fn abort(&self, code: i32, message: &str) -> !;
 }
+
+/// See [`World::before_exit`]; it gets the error that names the failed rank.
+pub type LastAct = Box<dyn FnOnce(&Error) + Send>;
 
 /// A shared handle to a world: a rank's threads and communicators all hold one.
 pub type Handle = Arc<dyn World>;
@@ -172,9 +207,11 @@ pub enum OnFailure {
     /// Every operation of the world returns [`Error::RankFailed`]; nothing else.
     #[default]
     Report,
-    /// As `Report`; one line on standard error names the rank, and one second later the process ends, with exit
-    /// code 1 or the code given to [`World::abort`]. For a process that can be stuck in a call to a GPU or a network
-    /// that the failed rank will never answer.
+    /// As `Report`; one line on standard error names the rank, and one second later, or when what was set by
+    /// [`World::before_exit`] is done, the process ends, with exit code 1 or the code given to [`World::abort`]. For a
+    /// process that can be stuck in a call to a GPU or a network that the failed rank will never answer.
+    ///
+    /// A rank that has left in good order meanwhile does not end with the others.
     Exit,
 }
 

@@ -4,7 +4,7 @@ use super::gate::lock;
 use super::host::{addresses, host};
 use super::launcher::Started;
 use super::tcp::{self, Tcp};
-use super::{Error, Handle, Options, Place, World, ending, rendezvous};
+use super::{Error, Handle, LastAct, Options, Place, World, ending, rendezvous};
 use mpi::Threading;
 use mpi::datatype::PartitionMut;
 use mpi::environment::Universe;
@@ -227,6 +227,20 @@ impl World for Mpi {
     fn fail(&self, reason: &str) {
         if let Some(watch) = &self.watch {
             watch.fail(reason);
+        }
+    }
+
+    fn note(&self, text: &str) -> bool {
+        self.watch.as_ref().is_some_and(|watch| watch.note(text))
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.watch.as_ref().map(World::notes).unwrap_or_default()
+    }
+
+    fn before_exit(&self, act: LastAct) {
+        if let Some(watch) = &self.watch {
+            watch.before_exit(act);
         }
     }
 

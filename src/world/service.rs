@@ -6,7 +6,7 @@ use super::meeting::Contribution;
 use super::poll::Poll;
 use super::tcp::Shared;
 use super::wire::{Frame, Frames};
-use super::{OnFailure, ending};
+use super::{Error, OnFailure, ending};
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -17,8 +17,13 @@ use std::time::{Duration, Instant};
 
 /// How long a process has to end by itself after a failure, before it is ended ([`OnFailure::Exit`]).
 const GRACE: Duration = Duration::from_secs(1);
-/// How long a world that is dropped waits for others that do not take what was sent to them, or do not take leave.
+/// How long a world that is dropped waits for others that do not take what was sent to them, or do not take leave; at
+/// rank 0 also for those that stay, since it passes on what they say of failures.
 const FAREWELL: Duration = Duration::from_secs(3);
+/// How long a process that ends with another rank may take for [`super::World::before_exit`].
+const LAST_ACT: Duration = Duration::from_secs(10);
+/// How often it is looked whether that is done.
+const LAST_ACT_POLL: Duration = Duration::from_millis(20);
 /// When this thread runs so much later than it should, the machine or the process stood still, and silence says
 /// nothing about the others.
 const LATE: Duration = Duration::from_secs(2);
@@ -116,6 +121,8 @@ struct Line<'a> {
     connection: &'a Connection,
     frames: Frames,
     heard: Instant,
+    /// Whether the other side has left in good order.
+    left: bool,
 }
 
 /// Serves the connections of a world until it is closed.
@@ -127,7 +134,7 @@ pub(super) fn run(shared: &Shared, woken: &UnixStream, frames: Vec<Frames>) {
         .zip(frames)
         .enumerate()
         .filter_map(|(rank, (connection, frames))| {
-            Some(Line { rank, connection: connection.as_ref()?, frames, heard: start })
+            Some(Line { rank, connection: connection.as_ref()?, frames, heard: start, left: false })
         })
         .collect();
     // What came right behind the rendezvous.
@@ -137,6 +144,7 @@ pub(super) fn run(shared: &Shared, woken: &UnixStream, frames: Vec<Frames>) {
     let mut buffer = vec![0; 64 << 10];
     let mut next_heartbeat = start;
     let mut exit_at = None;
+    let mut last_act = None;
     let mut closed_by = None;
     let mut farewell = Vec::new();
     loop {
@@ -145,8 +153,10 @@ pub(super) fn run(shared: &Shared, woken: &UnixStream, frames: Vec<Frames>) {
             && shared.options.on_failure == OnFailure::Exit
             && !failure.own
             && exit_at.is_none()
+            && closed_by.is_none()
         {
             ending::explain(&format!("{}; rank {} ends with it", failure.error, shared.rank));
+            last_act = start_last_act(shared, &failure.error).map(|done| (done, now + LAST_ACT));
             exit_at = Some(now + GRACE);
         }
         if closed_by.is_none() && shared.closing.load(Ordering::SeqCst) {
@@ -165,14 +175,26 @@ pub(super) fn run(shared: &Shared, woken: &UnixStream, frames: Vec<Frames>) {
                 farewell = left;
             }
             if farewell.is_empty() || now >= *by {
+                for line in &lines {
+                    line.connection.flush();
+                    line.connection.close();
+                }
                 return;
             }
         }
-        if let (Some(at), Some(failure)) = (exit_at, shared.failure())
-            && now >= at
+        if let (Some(at), Some(failure)) = (&mut exit_at, shared.failure())
+            && now >= *at
         {
-            ending::claim();
-            ending::exit(failure.code);
+            match &last_act {
+                Some((done, by)) if now < *by && !done.load(Ordering::SeqCst) => *at = now + LAST_ACT_POLL,
+                _ => {
+                    ending::claim();
+                    ending::exit(failure.code);
+                }
+            }
+        }
+        if shared.rank == 0 {
+            shared.expect(now);
         }
         if now >= next_heartbeat {
             let beat: Arc<[u8]> = Frame::Heartbeat.encode().into();
@@ -182,8 +204,8 @@ pub(super) fn run(shared: &Shared, woken: &UnixStream, frames: Vec<Frames>) {
             next_heartbeat = now + shared.options.heartbeat;
         }
 
-        let until =
-            [Some(next_heartbeat), exit_at, closed_by].into_iter().flatten().min().unwrap_or(next_heartbeat);
+        let due = if shared.rank == 0 { shared.due() } else { None };
+        let until = [exit_at, closed_by, due].into_iter().flatten().fold(next_heartbeat, Instant::min);
         let mut poll = Poll::default();
         let wake = poll.add(woken, false);
         let waiting: Vec<Option<usize>> = lines
@@ -212,6 +234,7 @@ pub(super) fn run(shared: &Shared, woken: &UnixStream, frames: Vec<Frames>) {
             if poll.readable(number) {
                 read(shared, line, &mut buffer);
             }
+            part(shared, line);
             if late {
                 line.heard = polled;
             }
@@ -245,8 +268,9 @@ fn read(shared: &Shared, line: &mut Line<'_>, buffer: &mut [u8]) {
             Err(error) => format!("died: its connection failed ({error})"),
         };
         line.connection.close();
-        // The answer to a farewell is the end of the connection.
-        if !shared.closing.load(Ordering::SeqCst) {
+        // Rank 0's answer to a farewell is the end of the connection.
+        let answered = shared.rank != 0 && shared.closing.load(Ordering::SeqCst);
+        if !line.left && !answered {
             shared.fail(shared.rank_failed(line.rank, reason), 1);
         }
     }
@@ -268,16 +292,50 @@ fn take_frames(shared: &Shared, line: &mut Line<'_>) {
     }
 }
 
+/// Closes the connection to a rank that has left, when neither side has anything to say any more. With rank 0 the
+/// other ranks stay connected until the job has failed or they leave, too: it passes on what they say of failures.
+fn part(shared: &Shared, line: &Line<'_>) {
+    let over = shared.rank == 0 || shared.told.load(Ordering::SeqCst);
+    if line.left && over && line.connection.is_open() && line.connection.flush() {
+        line.connection.close();
+    }
+}
+
+/// Starts what this process wants to do before it ends, and says when it is done.
+fn start_last_act(shared: &Shared, error: &Error) -> Option<Arc<AtomicBool>> {
+    let act = lock(&shared.last_act).take()?;
+    let done = Arc::new(AtomicBool::new(false));
+    let thread = std::thread::Builder::new().name("last act".to_owned()).spawn({
+        let (done, error) = (Arc::clone(&done), error.clone());
+        move || {
+            // Also when it panics: nothing is waited for then.
+            let _done = Done(done);
+            act(&error);
+        }
+    });
+    thread.is_ok().then_some(done)
+}
+
+/// Says at its end that something is done.
+struct Done(Arc<AtomicBool>);
+
+impl Drop for Done {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
 /// Does what a frame asks for, or says what is wrong with it.
-fn act(shared: &Shared, line: &Line<'_>, frame: Frame) -> Option<String> {
+fn act(shared: &Shared, line: &mut Line<'_>, frame: Frame) -> Option<String> {
     let at_root = shared.rank == 0;
     match frame {
         Frame::Heartbeat => {}
         Frame::Goodbye => {
+            line.left = true;
             shared.leave(line.rank);
-            line.connection.flush();
-            line.connection.close();
+            part(shared, line);
         }
+        Frame::Note(text) if at_root => shared.noted(line.rank, text),
         Frame::Barrier(number) if at_root => shared.arrive(line.rank, number, Contribution::Barrier),
         Frame::Message(number, message) if at_root => {
             shared.arrive(line.rank, number, Contribution::Message(message));

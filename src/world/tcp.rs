@@ -1,11 +1,11 @@
 //! A world whose ranks talk over TCP, all through rank 0.
 
 use super::gate::{self, Gate, lock};
-use super::meeting::{Contribution, agree};
+use super::meeting::{Contribution, agree, overdue};
 use super::rendezvous::{self, Met};
 use super::service::{self, Connection};
 use super::wire::{Frame, MAX_FRAME, MAX_MESSAGE, Member, pack, unpack};
-use super::{Error, Handle, Options, Place, World, ending, single};
+use super::{Error, Handle, LastAct, Options, Place, World, YEAR, ending, single};
 use std::io::{self, Write};
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
@@ -23,6 +23,9 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// without leaving the job, or that is silent for longer than [`Options::dead_after`], is dead, and every other
 /// rank's operations return [`Error::RankFailed`] with its number and host; see [`Options::on_failure`] for what
 /// else can happen. Once all ranks are there, nothing listens any more.
+///
+/// Rank 0 passes on what ranks say. When it leaves, it stays connected for up to three seconds to those that have not
+/// left, so that a rank that fails at that moment is heard; a job whose ranks leave together does not wait.
 ///
 /// # Errors
 /// When not all ranks have come before [`Options::timeout`]; the error names the missing ones, or what was tried.
@@ -63,13 +66,19 @@ pub(super) fn join(place: &Place, options: &Options, listener: Option<TcpListene
             number: 0,
             arrived: vec![None; if place.rank == 0 { place.size } else { 0 }],
             count: 0,
+            since: None,
             left: vec![false; place.size],
             reply: None,
         }),
         replied: AtomicBool::new(false),
         stopped: AtomicBool::new(false),
+        why_stopped: OnceLock::new(),
         failure: OnceLock::new(),
+        told: AtomicBool::new(false),
         closing: AtomicBool::new(false),
+        limit: Mutex::default(),
+        notes: Mutex::new(vec![String::new(); if place.rank == 0 { place.size } else { 0 }]),
+        last_act: Mutex::default(),
         gate: Gate::default(),
         wake,
         members,
@@ -122,8 +131,17 @@ pub(super) struct Shared {
     replied: AtomicBool,
     /// Whether no reply can come any more.
     stopped: AtomicBool,
+    /// The first reason for that: a failure, or that rank 0 has left.
+    why_stopped: OnceLock<Error>,
     failure: OnceLock<Failure>,
+    /// Whether it is on its way to those that are to hear of it from this rank.
+    pub(super) told: AtomicBool,
     pub(super) closing: AtomicBool,
+    /// How long ranks may keep others waiting.
+    limit: Mutex<Option<Duration>>,
+    /// What each rank has noted; at rank 0 only.
+    notes: Mutex<Vec<String>>,
+    pub(super) last_act: Mutex<Option<LastAct>>,
     gate: Gate,
     wake: UnixStream,
 }
@@ -143,6 +161,8 @@ struct State {
     /// What each rank has brought to it; at rank 0 only.
     arrived: Vec<Option<Contribution>>,
     count: usize,
+    /// When the first rank came to it.
+    since: Option<Instant>,
     /// Which ranks have left the job.
     left: Vec<bool>,
     reply: Option<Option<Vec<Vec<u8>>>>,
@@ -168,21 +188,26 @@ impl Shared {
     }
 
     fn stop(&self, failure: Failure, frame: &Frame) {
-        let own = failure.own;
+        let (own, error) = (failure.own, failure.error.clone());
         if self.failure.set(failure).is_err() {
             return;
         }
+        self.why_stopped.get_or_init(|| error);
         if self.rank == 0 || own {
             self.broadcast(frame);
         }
+        self.told.store(true, Ordering::SeqCst);
         self.stopped.store(true, Ordering::SeqCst);
         self.gate.notify();
         self.wake_service();
     }
 
     pub(super) fn rank_failed(&self, rank: usize, reason: impl Into<String>) -> Error {
-        let host = self.members.get(rank).map_or("unknown", |member| &member.host.name).to_owned();
-        Error::RankFailed { rank, host, reason: reason.into() }
+        Error::RankFailed { rank, host: self.host(rank).to_owned(), reason: reason.into() }
+    }
+
+    fn host(&self, rank: usize) -> &str {
+        self.members.get(rank).map_or("unknown", |member| &member.host.name)
     }
 
     fn left(&self, rank: usize) -> Error {
@@ -219,13 +244,20 @@ impl Shared {
         state.arrived[rank] = Some(contribution);
         state.count += 1;
         if state.count < self.size {
-            if let Some(left) = self.absent(&state) {
-                drop(state);
+            let first = state.since.is_none();
+            state.since.get_or_insert_with(Instant::now);
+            let absent = self.absent(&state);
+            drop(state);
+            if let Some(left) = absent {
                 self.fail(self.left(left), 1);
+            } else if first && lock(&self.limit).is_some() {
+                // It sleeps until something is due, and this is new.
+                self.wake_service();
             }
             return;
         }
         state.count = 0;
+        state.since = None;
         let contributions = state.arrived.iter_mut().filter_map(Option::take).collect();
         let messages = match agree(contributions, 0) {
             Ok(messages) => messages,
@@ -252,9 +284,42 @@ impl Shared {
         self.reply(state, messages);
     }
 
-    /// A rank that has left and that others wait for.
+    /// When the ranks are late that others wait for; at rank 0 only.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let limit = (*lock(&self.limit))?;
+        let since = lock(&self.state).since?;
+        (!self.stopped.load(Ordering::SeqCst)).then_some(since + limit)
+    }
+
+    /// Fails when ranks are late.
+    pub(super) fn expect(&self, now: Instant) {
+        if self.due().is_none_or(|due| now < due) {
+            return;
+        }
+        let Some(limit) = *lock(&self.limit) else { return };
+        let state = lock(&self.state);
+        let call = state.arrived.iter().flatten().next().map_or("barrier", Contribution::name);
+        let notes = lock(&self.notes);
+        let late: Vec<(usize, String, String)> = (0..self.size)
+            .filter(|&rank| state.count > 0 && state.arrived[rank].is_none())
+            .map(|rank| (rank, self.host(rank).to_owned(), notes[rank].clone()))
+            .collect();
+        drop((notes, state));
+        if let Some(error) = overdue(call, limit, &late) {
+            self.fail(error, 1);
+        }
+    }
+
+    /// A rank has noted what it does; at rank 0 only.
+    pub(super) fn noted(&self, rank: usize, text: String) {
+        if let Some(note) = lock(&self.notes).get_mut(rank) {
+            *note = text;
+        }
+    }
+
+    /// A rank that has left and that others wait for. When rank 0 itself has left, they do not wait any more.
     fn absent(&self, state: &State) -> Option<usize> {
-        (state.count > 0)
+        (state.count > 0 && !self.closing.load(Ordering::SeqCst))
             .then(|| (0..self.size).find(|&rank| state.left[rank] && state.arrived[rank].is_none()))?
     }
 
@@ -296,6 +361,7 @@ impl Shared {
         }
         if self.rank != 0 {
             // Nothing comes without rank 0; this rank may go on alone until it asks for something.
+            self.why_stopped.get_or_init(|| self.left(0));
             self.stopped.store(true, Ordering::SeqCst);
             self.gate.notify();
         }
@@ -323,7 +389,7 @@ impl Shared {
     }
 
     fn why_stopped(&self) -> Error {
-        self.failure.get().map_or_else(|| self.left(0), |failure| failure.error.clone())
+        self.why_stopped.get().cloned().unwrap_or_else(|| self.left(0))
     }
 
     /// Tells all others that this rank ends the job, for as long as it takes them to hear it, at most a second.
@@ -398,11 +464,32 @@ impl World for Tcp {
         self.shared.fail_here(code, format!("failed: {reason}"));
     }
 
+    fn set_limit(&self, limit: Option<Duration>) {
+        *lock(&self.shared.limit) = limit.map(|limit| limit.min(YEAR));
+        self.shared.wake_service();
+    }
+
+    fn note(&self, text: &str) -> bool {
+        if self.shared.rank == 0 {
+            self.shared.noted(0, text.to_owned());
+        } else {
+            self.shared.broadcast(&Frame::Note(text.to_owned()));
+        }
+        true
+    }
+
+    fn notes(&self) -> Vec<String> {
+        lock(&self.shared.notes).clone()
+    }
+
+    fn before_exit(&self, act: LastAct) {
+        *lock(&self.shared.last_act) = Some(act);
+    }
+
     fn abort(&self, code: i32, message: &str) -> ! {
         ending::claim();
-        let Shared { rank, members, .. } = &*self.shared;
-        let host = members.get(*rank).map_or("unknown", |member| &member.host.name);
-        ending::explain(&format!("rank {rank} on host {host}: {message}"));
+        let rank = self.shared.rank;
+        ending::explain(&format!("rank {rank} on host {}: {message}", self.shared.host(rank)));
         self.shared.last_words(code, &format!("aborted with exit code {code}: {message}"));
         ending::exit(code)
     }
@@ -415,7 +502,11 @@ impl Drop for Tcp {
     fn drop(&mut self) {
         if thread::panicking() {
             ending::explained();
-            self.shared.last_words(PANICKED, "died: it panicked");
+            let reason = "died: it panicked";
+            let error = self.shared.rank_failed(self.shared.rank, reason);
+            // Only the first failure counts; the others hear of this one all the same.
+            let _ = self.shared.failure.set(Failure { error, code: PANICKED, own: true });
+            self.shared.last_words(PANICKED, reason);
         }
         self.shared.closing.store(true, Ordering::SeqCst);
         self.shared.wake_service();

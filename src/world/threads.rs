@@ -1,12 +1,13 @@
 //! Each process of a world as several ranks, one per thread.
 
 use super::gate::{self, Gate, lock};
-use super::meeting::{Contribution, agree};
+use super::meeting::{Contribution, agree, overdue};
 use super::wire::{pack, unpack};
-use super::{Error, Handle, World, host};
+use super::{Error, Handle, LastAct, World, YEAR, host};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::{Duration, Instant};
 
 /// Makes `per_process` ranks of every process: thread `t` of process `p` is rank `p * per_process + t`. The
 /// handles come in the order of the threads; give each thread its own and keep none, since dropping a handle
@@ -41,9 +42,11 @@ pub fn threads(process: Handle, per_process: usize) -> Result<Vec<Handle>, Error
         meeting: Mutex::new(Meeting {
             contributions: (0..per_process).map(|_| None).collect(),
             arrived: 0,
+            complete: false,
             outcome: None,
             left: None,
         }),
+        limit: Mutex::default(),
         round: AtomicUsize::new(0),
         doomed: AtomicBool::new(false),
         gate: Gate::default(),
@@ -60,6 +63,8 @@ struct Team {
     /// Whether there is a core for each rank of this host.
     spin: bool,
     meeting: Mutex<Meeting>,
+    /// How long ranks may keep others waiting.
+    limit: Mutex<Option<Duration>>,
     /// How many meetings have ended.
     round: AtomicUsize,
     /// Whether a thread has left or failed, so that no meeting can ever be complete again.
@@ -71,6 +76,8 @@ struct Team {
 struct Meeting {
     contributions: Vec<Option<Contribution>>,
     arrived: usize,
+    /// Whether all have come and one of them meets the other processes.
+    complete: bool,
     /// Of the meeting that ended last. Nobody can overwrite it before all have read it: the next meeting is not
     /// complete without them.
     outcome: Option<Result<Arc<Vec<Vec<u8>>>, Error>>,
@@ -84,6 +91,8 @@ enum End {
     Panicked,
     /// It lives on, but for the others it has left.
     Failed(String),
+    /// It did not come in time.
+    Late(Error),
 }
 
 struct Member {
@@ -103,6 +112,7 @@ impl Team {
             End::Left => "has left the job: it will not come to this barrier or all_gather".to_owned(),
             End::Panicked => "died: its thread panicked".to_owned(),
             End::Failed(reason) => format!("failed: {reason}"),
+            End::Late(error) => return Some(error.clone()),
         };
         Some(Error::RankFailed { rank: self.rank(*thread), host: host().name, reason })
     }
@@ -110,7 +120,7 @@ impl Team {
     fn leave(&self, thread: usize, end: End) {
         let mut meeting = lock(&self.meeting);
         match (&meeting.left, &end) {
-            (None, _) | (Some((_, End::Left)), End::Panicked | End::Failed(_)) => {
+            (None, _) | (Some((_, End::Left)), End::Panicked | End::Failed(_) | End::Late(_)) => {
                 meeting.left = Some((thread, end));
             }
             _ => {}
@@ -137,16 +147,26 @@ impl Team {
         if meeting.arrived == self.per_process {
             let contributions = meeting.contributions.iter_mut().filter_map(Option::take).collect();
             meeting.arrived = 0;
+            meeting.complete = true;
             drop(meeting);
             let outcome = self.meet_processes(contributions);
-            lock(&self.meeting).outcome = Some(outcome.clone());
+            let mut meeting = lock(&self.meeting);
+            meeting.outcome = Some(outcome.clone());
+            meeting.complete = false;
+            drop(meeting);
             self.round.store(round.wrapping_add(1), Ordering::SeqCst);
             self.gate.notify();
             return outcome;
         }
         drop(meeting);
         let ended = || self.round.load(Ordering::SeqCst) != round;
-        self.gate.wait(self.spin, || ended() || self.doomed.load(Ordering::SeqCst));
+        let over = || ended() || self.doomed.load(Ordering::SeqCst);
+        let limit = *lock(&self.limit);
+        if !self.gate.wait_until(self.spin, limit.map(|limit| Instant::now() + limit), over) {
+            self.expect(round, limit.unwrap_or_default());
+            // Either some are late, and this ends at once, or it is for the process' world to limit this.
+            self.gate.wait(false, over);
+        }
         let mut meeting = lock(&self.meeting);
         if ended() {
             return meeting.outcome.clone().unwrap_or_else(|| {
@@ -159,6 +179,23 @@ impl Team {
         Err(self
             .missing(&meeting)
             .unwrap_or_else(|| Error::Mismatch("a thread of this process has left the job".to_owned())))
+    }
+
+    /// Gives up a meeting that has taken longer than `limit`, when some of this process' threads have not come to it.
+    fn expect(&self, round: usize, limit: Duration) {
+        let meeting = lock(&self.meeting);
+        if meeting.complete || self.round.load(Ordering::SeqCst) != round || self.missing(&meeting).is_some()
+        {
+            return;
+        }
+        let call = meeting.contributions.iter().flatten().next().map_or("barrier", Contribution::name);
+        let threads = || (0..self.per_process).filter(|&thread| meeting.contributions[thread].is_none());
+        let host = host().name;
+        let late: Vec<_> = threads().map(|thread| (self.rank(thread), host.clone(), String::new())).collect();
+        let (Some(first), Some(error)) = (threads().next(), overdue(call, limit, &late)) else { return };
+        drop(meeting);
+        self.leave(first, End::Late(error.clone()));
+        self.process.fail(&error.to_string());
     }
 
     fn meet_processes(&self, contributions: Vec<Contribution>) -> Result<Arc<Vec<Vec<u8>>>, Error> {
@@ -236,7 +273,7 @@ impl World for Member {
     fn check(&self) -> Result<(), Error> {
         if self.team.doomed.load(Ordering::SeqCst) {
             let meeting = lock(&self.team.meeting);
-            if let Some((_, End::Panicked | End::Failed(_))) = meeting.left {
+            if let Some((_, End::Panicked | End::Failed(_) | End::Late(_))) = meeting.left {
                 return self.team.missing(&meeting).map_or(Ok(()), Err);
             }
         }
@@ -250,6 +287,25 @@ impl World for Member {
         } else {
             self.team.process.fail(&format!("rank {}: {reason}", self.rank()));
         }
+    }
+
+    fn set_limit(&self, limit: Option<Duration>) {
+        *lock(&self.team.limit) = limit.map(|limit| limit.min(YEAR));
+        self.team.process.set_limit(limit);
+    }
+
+    /// Of the whole process, whichever of its ranks calls it.
+    fn note(&self, text: &str) -> bool {
+        self.team.process.note(text)
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.team.process.notes()
+    }
+
+    /// Of the whole process, whichever of its ranks calls it.
+    fn before_exit(&self, act: LastAct) {
+        self.team.process.before_exit(act);
     }
 
     fn abort(&self, code: i32, message: &str) -> ! {

@@ -248,6 +248,8 @@ pub(super) enum Frame {
     Members(Vec<Member>),
     /// The rendezvous has failed.
     GivenUp(String),
+    /// What I am doing, for messages about me.
+    Note(String),
 }
 
 impl Frame {
@@ -306,6 +308,10 @@ impl Frame {
                 put_text(&mut bytes, reason, MAX_TEXT);
                 10
             }
+            Self::Note(text) => {
+                put_text(&mut bytes, text, MAX_TEXT);
+                11
+            }
         };
         // Callers keep frames below MAX_FRAME.
         let length = u32::try_from(bytes.len() - FRAME_HEADER).unwrap_or(u32::MAX);
@@ -344,6 +350,7 @@ impl Frame {
                 Self::Members(members)
             }
             10 => Self::GivenUp(reader.text()?),
+            11 => Self::Note(reader.text()?),
             kind => return malformed(format!("a frame of unknown kind {kind}")),
         };
         reader.end(frame)
@@ -434,6 +441,7 @@ mod tests {
             Frame::Abort(130, "interrupted".to_owned()),
             Frame::Members(vec![member(None), member(Some((0, 1)))]),
             Frame::GivenUp("rank 2 is missing".to_owned()),
+            Frame::Note("rank 3: filling\nrank 4: filling".to_owned()),
         ]
     }
 
@@ -537,13 +545,13 @@ mod tests {
 
         #[test]
         fn damaged_words_are_refused_or_understood(
-            which in 0..14_usize,
+            which in 0..15_usize,
             damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
             cut in any::<prop::sample::Index>(),
         ) {
             let mut bytes = match which {
-                12 => greeting().encode(),
-                13 => Answer::Refused("no".to_owned()).encode(),
+                13 => greeting().encode(),
+                14 => Answer::Refused("no".to_owned()).encode(),
                 frame => frames()[frame].encode(),
             };
             for (index, byte) in damage {

@@ -13,6 +13,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("mpi::a_killed_rank_takes_the_others_down", a_killed_rank_takes_the_others_down),
     ("mpi::a_stopped_rank_takes_the_others_down", a_stopped_rank_takes_the_others_down),
     ("mpi::a_failure_is_reported_by_check", a_failure_is_reported_by_check),
+    ("mpi::a_rank_that_says_it_failed_is_named", a_rank_that_says_it_failed_is_named),
     ("mpi::another_mpis_launcher_is_detected", another_mpis_launcher_is_detected),
     ("mpi::tcp_works_under_its_launcher", tcp_works_under_its_launcher),
 ];
@@ -100,6 +101,13 @@ fn a_failure_is_reported_by_check() {
     let ended = run(2, "barriers:1 stop@1 check-until-failed");
     assert_eq!(ended.code, Some(3), "{ended:?}");
     assert!(ended.stderr.contains("error: rank 1 on host "), "{ended:?}");
+}
+
+fn a_rank_that_says_it_failed_is_named() {
+    let ended = run(2, "barriers:1 fail@1:lost check-until-failed@0");
+    assert_eq!(ended.code, Some(3), "{ended:?}");
+    assert!(ended.stderr.contains("error: rank 1 on host "), "{ended:?}");
+    assert!(ended.stderr.contains(" failed: lost\n"), "{ended:?}");
 }
 
 fn another_mpis_launcher_is_detected() {

@@ -105,6 +105,14 @@ fn take(world: &dyn World, step: &str, argument: &str) -> Result<(), world::Erro
             world.check()?;
             thread::sleep(Duration::from_millis(5));
         },
+        "limit" => world.set_limit(Some(Duration::from_millis(number()))),
+        "note" => println!("heard: {}", world.note(argument)),
+        "notes" => println!("notes: {}", world.notes().join(", ")),
+        // Takes longer than a process has that does nothing before it ends.
+        "last-act" => world.before_exit(Box::new(|error| {
+            thread::sleep(Duration::from_millis(1500));
+            println!("kept although {error}");
+        })),
         // As a call to a GPU that never returns.
         "stuck" => thread::sleep(Duration::from_secs(600)),
         "sleep" => thread::sleep(Duration::from_millis(number())),
@@ -116,6 +124,7 @@ fn take(world: &dyn World, step: &str, argument: &str) -> Result<(), world::Erro
         "kill" => signal_itself(libc::SIGKILL),
         "stop" => signal_itself(libc::SIGSTOP),
         "vanish" => std::process::exit(0),
+        "fail" => world.fail(argument),
         "abort" => world.abort(number() as i32, "the test wants it"),
         _ => panic!("unknown step {step}"),
     }

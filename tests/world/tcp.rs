@@ -16,6 +16,11 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("tcp::a_killed_rank_takes_the_others_down", a_killed_rank_takes_the_others_down),
     ("tcp::a_stopped_rank_takes_the_others_down", a_stopped_rank_takes_the_others_down),
     ("tcp::a_failure_is_reported_by_every_operation", a_failure_is_reported_by_every_operation),
+    ("tcp::a_rank_that_says_it_failed_is_named", a_rank_that_says_it_failed_is_named),
+    ("tcp::late_ranks_are_named", late_ranks_are_named),
+    ("tcp::a_limit_is_for_those_that_keep_others_waiting", a_limit_is_for_those_that_keep_others_waiting),
+    ("tcp::notes_reach_rank_zero", notes_reach_rank_zero),
+    ("tcp::a_process_does_its_last_act_before_it_ends", a_process_does_its_last_act_before_it_ends),
     ("tcp::an_abort_ends_all_with_its_code", an_abort_ends_all_with_its_code),
     ("tcp::a_panic_is_told", a_panic_is_told),
     ("tcp::a_rank_that_leaves_early_is_named", a_rank_that_leaves_early_is_named),
@@ -131,6 +136,84 @@ fn a_failure_is_reported_by_every_operation() {
             assert!(ended.stderr.starts_with("error: rank 1 on host "), "{ended:?}");
         }
     }
+}
+
+fn a_rank_that_says_it_failed_is_named() {
+    for failing in [0, 1] {
+        // It leaves in good order afterwards.
+        let mut job =
+            start_job(3, &format!("barriers:1 fail@{failing}:lost check-until-failed@{}", (failing + 1) % 3));
+        for (rank, ended) in all_ended(&mut job, soon()).into_iter().enumerate() {
+            if rank == (failing + 1) % 3 {
+                assert_eq!(ended.code, Some(3), "{ended:?}");
+                assert!(ended.stderr.starts_with(&format!("error: rank {failing} on host ")), "{ended:?}");
+                assert!(ended.stderr.ends_with(" failed: lost\n"), "{ended:?}");
+            } else {
+                assert_eq!(ended.code, Some(0), "{ended:?}");
+            }
+        }
+        let mut job =
+            start_job(2, &format!("exit-on-failure barriers:1 fail@{failing}:lost stuck@{}", 1 - failing));
+        let ended = all_ended(&mut job, soon());
+        assert_eq!((ended[failing].code, ended[failing].stderr.as_str()), (Some(0), ""), "it lives on");
+        let other = &ended[1 - failing];
+        assert_eq!(other.code, Some(1), "{other:?}");
+        assert!(other.stderr.starts_with(&format!("rank {failing} on host ")), "{other:?}");
+    }
+}
+
+fn late_ranks_are_named() {
+    for (late, call, name) in [(2, "fast-barriers:1", "a barrier"), (0, "gather:1", "an all_gather")] {
+        let mut job = start_job(3, &format!("limit:1500 note@{late}:loading barriers:1 stuck@{late} {call}"));
+        for rank in (0..3).filter(|&rank| rank != late) {
+            let ended = job[rank].ended(soon());
+            assert_eq!(ended.code, Some(3), "{ended:?}");
+            assert!(ended.stderr.starts_with(&format!("error: rank {late} on host ")), "{ended:?}");
+            let reason = format!(" did not come to {name} within 1.5 s (last heard of it: loading)\n");
+            assert!(ended.stderr.ends_with(&reason), "{ended:?}");
+        }
+    }
+    let mut job = start_job(4, "limit:1500 barriers:1 stuck@1 stuck@3 fast-barriers:1");
+    for rank in [0, 2] {
+        let ended = job[rank].ended(soon());
+        assert!(ended.stderr.contains("within 1.5 s; neither did rank 3 on host "), "{ended:?}");
+    }
+}
+
+fn a_limit_is_for_those_that_keep_others_waiting() {
+    // Nobody waits while all compute for longer than the limit.
+    let job = all_ended(&mut start_job(3, "limit:20000 barriers:20 gather:4"), soon());
+    assert_all_well(&job);
+    let job = all_ended(&mut start_job(2, "limit:4000 barriers:2 sleep:6000 barriers:2"), soon());
+    assert_all_well(&job);
+}
+
+fn notes_reach_rank_zero() {
+    let job = all_ended(
+        &mut start_job(3, "note:old note@0:zero note@1:one note@2:two fast-barriers:1 notes"),
+        soon(),
+    );
+    assert_all_well(&job);
+    assert_eq!(job[0].stdout, "heard: true\nheard: true\nnotes: zero, one, two\n");
+    assert_eq!(job[1].stdout, "heard: true\nheard: true\nnotes: \n");
+    let alone = all_ended(&mut start_job(1, "note:old notes"), soon());
+    assert_eq!(alone[0].stdout, "heard: false\nnotes: \n");
+}
+
+fn a_process_does_its_last_act_before_it_ends() {
+    let mut job = start_job(3, "exit-on-failure last-act barriers:2 kill@1 stuck");
+    for rank in [0, 2] {
+        let ended = job[rank].ended(soon());
+        assert_eq!(ended.code, Some(1), "{ended:?}");
+        assert!(ended.stdout.contains("\nkept although rank 1 on host "), "{ended:?}");
+    }
+    // Who has left in good order does not end with the others.
+    let mut job = start_job(3, "exit-on-failure last-act barriers:1 sleep@1:500 kill@1 stuck@2");
+    let first = job[0].ended(soon());
+    assert_eq!((first.code, first.stderr.as_str()), (Some(0), ""), "{first:?}");
+    let last = job[2].ended(soon());
+    assert_eq!(last.code, Some(1), "rank 0 still passed it on: {last:?}");
+    assert!(last.stderr.contains("rank 1 on host "), "{last:?}");
 }
 
 fn an_abort_ends_all_with_its_code() {

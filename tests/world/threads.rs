@@ -4,6 +4,7 @@ use crate::job::{all_ended, assert_all_well, assert_barriers_hold, soon, start_j
 use collectives::world::{self, Error, Handle};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
     ("threads::ranks_are_numbered_by_process_then_thread", ranks_are_numbered_by_process_then_thread),
@@ -12,6 +13,9 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("threads::a_thread_that_panics_is_named", a_thread_that_panics_is_named),
     ("threads::a_thread_that_leaves_is_named", a_thread_that_leaves_is_named),
     ("threads::a_thread_that_says_it_failed_is_named", a_thread_that_says_it_failed_is_named),
+    ("threads::of_another_process_that_failed_are_named", of_another_process_that_failed_are_named),
+    ("threads::a_late_thread_is_named", a_late_thread_is_named),
+    ("threads::a_late_thread_of_another_process_is_named", a_late_thread_of_another_process_is_named),
     ("threads::different_collectives_are_an_error", different_collectives_are_an_error),
     ("threads::processes_with_different_counts_are_an_error", processes_with_different_counts_are_an_error),
     ("threads::of_several_processes_meet", of_several_processes_meet),
@@ -130,6 +134,47 @@ fn a_thread_that_says_it_failed_is_named() {
         assert!(matches!(&checked, Error::RankFailed { rank: 1, reason, .. } if reason == "failed: lost"));
         assert_eq!(waited, checked);
     }
+}
+
+fn a_late_thread_is_named() {
+    let waiting = AtomicUsize::new(2);
+    let results = each(world::threads(world::single(), 3).unwrap(), |world| {
+        world.set_limit(Some(Duration::from_millis(500)));
+        world.barrier().unwrap();
+        if world.rank() == 1 {
+            // It keeps its place until the others have given it up.
+            while waiting.load(Ordering::SeqCst) > 0 {
+                thread::sleep(Duration::from_millis(5));
+            }
+            return world.barrier().unwrap_err();
+        }
+        let error = world.barrier().unwrap_err();
+        assert_eq!(world.check(), Err(error.clone()));
+        waiting.fetch_sub(1, Ordering::SeqCst);
+        error
+    });
+    for result in results {
+        let error = result.unwrap();
+        assert!(matches!(&error, Error::RankFailed { rank: 1, .. }), "{error}");
+        assert!(error.to_string().ends_with(" did not come to a barrier within 0.5 s"), "{error}");
+    }
+}
+
+fn a_late_thread_of_another_process_is_named() {
+    let mut job = start_job(2, "threads:2 limit:1500 barriers:1 stuck@3 fast-barriers:1");
+    let ended = job[0].ended(soon());
+    assert_eq!(ended.code, Some(3), "{ended:?}");
+    // Whichever notices first: the other thread of that process, or rank 0.
+    let named =
+        ended.stderr.contains("rank 3 on host") || ended.stderr.contains("the process of ranks 2 to 3");
+    assert!(named && ended.stderr.contains("did not come to a barrier within 1.5 s"), "{ended:?}");
+}
+
+fn of_another_process_that_failed_are_named() {
+    let mut job = start_job(2, "threads:2 barriers:1 fail@3:lost check-until-failed@0");
+    let ended = job[0].ended(soon());
+    assert_eq!(ended.code, Some(3), "{ended:?}");
+    assert!(ended.stderr.contains("failed: rank 3: lost (the process of ranks 2 to 3)"), "{ended:?}");
 }
 
 fn different_collectives_are_an_error() {
