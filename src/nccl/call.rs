@@ -64,8 +64,10 @@ impl Communicator {
         Call::new(self, Captured)
     }
 
+    /// The collectives as a [`Call`], for code that is the same for calls at once, in a group and in a graph: it is generic
+    /// in the [`Launch`].
     #[inline]
-    pub(crate) fn call(&self) -> Call<'_> {
+    pub fn call(&self) -> Call<'_> {
         Call::new(self, Now)
     }
 }
