@@ -8,11 +8,12 @@ mod gpu;
 use std::ops::{Add, Mul};
 use std::sync::Arc;
 
-use collectives::{DataType, ReduceOp};
+use collectives::DataType;
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr as _};
+use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
-use nccl_bench::data::{self, DataError, DeviceData, Mismatches, Problem, Segment};
+use nccl_bench::data::{self, DataError, DeviceData, Mismatches, Op, Problem, Segment};
 
 fn main() {
     let mut tests = gpu::tests! {
@@ -84,10 +85,10 @@ impl Buffer {
     }
 }
 
-const RANKS: [u32; 6] = [1, 2, 3, 8, 17, 1025];
+const RANKS: [u32; 7] = [1, 2, 3, 8, 17, 300, 1025];
 
 /// Every type and operator, with every number of ranks.
-fn problems(ops: &[Option<ReduceOp>]) -> Vec<Problem> {
+fn problems(ops: &[Option<Op>]) -> Vec<Problem> {
     let mut all = Vec::new();
     for data_type in data::supported_types() {
         for &op in ops {
@@ -110,18 +111,18 @@ fn bits(element: &[u8]) -> u64 {
 /// Reduces the inputs of all ranks on the host, in the order of the ranks.
 fn reduced(problem: &Problem, first_index: u64, count: usize) -> Vec<u8> {
     macro_rules! reduce {
-        ($type:ty, $add:expr, $multiply:expr) => {{
+        ($type:ty, $add:expr, $multiply:expr, $load:expr, $store:expr) => {{
             let combine = |left: $type, right: $type| match problem.op {
-                Some(ReduceOp::Sum) => $add(left, right),
-                Some(ReduceOp::Prod) => $multiply(left, right),
-                Some(ReduceOp::Max) => {
+                Some(Op::Sum | Op::MulSum) => $add(left, right),
+                Some(Op::Prod) => $multiply(left, right),
+                Some(Op::Max) => {
                     if left > right {
                         left
                     } else {
                         right
                     }
                 }
-                Some(ReduceOp::Min) => {
+                Some(Op::Min) => {
                     if left < right {
                         left
                     } else {
@@ -133,7 +134,11 @@ fn reduced(problem: &Problem, first_index: u64, count: usize) -> Vec<u8> {
             let inputs = |rank| {
                 let mut bytes = vec![0; count * size_of::<$type>()];
                 data::fill_input(problem, rank, first_index, &mut bytes).unwrap();
-                let value = |element: &[u8]| <$type>::from_ne_bytes(element.try_into().unwrap());
+                let doubled = problem.op == Some(Op::MulSum) && Op::scale_of(rank) == 2.0;
+                let value = |element: &[u8]| {
+                    let value = $load(element);
+                    if doubled { $add(value, value) } else { value }
+                };
                 bytes.chunks_exact(size_of::<$type>()).map(value).collect::<Vec<_>>()
             };
             let mut all = inputs(0);
@@ -142,8 +147,17 @@ fn reduced(problem: &Problem, first_index: u64, count: usize) -> Vec<u8> {
                     *left = combine(*left, right);
                 }
             }
-            all.iter().flat_map(|value| value.to_ne_bytes()).collect()
+            all.iter().flat_map($store).collect()
         }};
+        ($type:ty, $add:expr, $multiply:expr) => {
+            reduce!(
+                $type,
+                $add,
+                $multiply,
+                |element: &[u8]| <$type>::from_ne_bytes(element.try_into().unwrap()),
+                |value: &$type| value.to_ne_bytes()
+            )
+        };
     }
     match problem.data_type {
         DataType::Int8 => reduce!(i8, i8::wrapping_add, i8::wrapping_mul),
@@ -156,6 +170,20 @@ fn reduced(problem: &Problem, first_index: u64, count: usize) -> Vec<u8> {
         DataType::Bfloat16 => reduce!(bf16, bf16::add, bf16::mul),
         DataType::Float32 => reduce!(f32, f32::add, f32::mul),
         DataType::Float64 => reduce!(f64, f64::add, f64::mul),
+        DataType::Float8E4M3 => reduce!(
+            F8E4M3,
+            |left: F8E4M3, right: F8E4M3| F8E4M3::from_f32(left.to_f32() + right.to_f32()),
+            |left: F8E4M3, right: F8E4M3| F8E4M3::from_f32(left.to_f32() * right.to_f32()),
+            |element: &[u8]| F8E4M3::from_bits(element[0]),
+            |value: &F8E4M3| [value.to_bits()]
+        ),
+        DataType::Float8E5M2 => reduce!(
+            F8E5M2,
+            |left: F8E5M2, right: F8E5M2| F8E5M2::from_f32(left.to_f32() + right.to_f32()),
+            |left: F8E5M2, right: F8E5M2| F8E5M2::from_f32(left.to_f32() * right.to_f32()),
+            |element: &[u8]| F8E5M2::from_bits(element[0]),
+            |value: &F8E5M2| [value.to_bits()]
+        ),
         _ => unreachable!(),
     }
 }
@@ -163,8 +191,8 @@ fn reduced(problem: &Problem, first_index: u64, count: usize) -> Vec<u8> {
 fn device_fills_what_the_host_fills() {
     let context = CudaContext::new(0).unwrap();
     let mut data = DeviceData::new(&context).unwrap();
-    let [sum, prod, max, min, avg] = ReduceOp::ALL.map(Some);
-    for problem in problems(&[None, sum, prod, max, min, avg]) {
+    let ops: Vec<_> = [None].into_iter().chain(Op::ALL.map(Some)).collect();
+    for problem in problems(&ops) {
         let size = problem.data_type.size();
         // Buffers at every element boundary of an 8-byte word, with partial words at both ends.
         for lead in 0..8 / size {
@@ -185,7 +213,7 @@ fn device_fills_what_the_host_fills() {
 fn device_accepts_what_the_host_reduced_and_finds_each_corrupted_element() {
     let context = CudaContext::new(0).unwrap();
     let mut data = DeviceData::new(&context).unwrap();
-    let exact = [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Min].map(Some);
+    let exact = [Op::Sum, Op::Prod, Op::Max, Op::Min, Op::MulSum].map(Some);
     for problem in problems(&exact) {
         let count = 1003;
         let right = reduced(&problem, 5, count);
@@ -214,7 +242,7 @@ fn device_accepts_what_the_host_reduced_and_finds_each_corrupted_element() {
 fn device_checks_averages_as_the_host_does() {
     let context = CudaContext::new(0).unwrap();
     let mut data = DeviceData::new(&context).unwrap();
-    for problem in problems(&[Some(ReduceOp::Avg)]) {
+    for problem in problems(&[Some(Op::Avg)]) {
         let Problem { data_type, .. } = problem;
         let size = data_type.size();
         let count = 999;
@@ -292,7 +320,7 @@ fn throughput() {
     let bytes = 1 << 30;
     let buffer = Buffer::new(&context, 0, bytes);
     for data_type in data::supported_types() {
-        for op in [None].into_iter().chain(ReduceOp::ALL.map(Some)) {
+        for op in [None].into_iter().chain(Op::ALL.map(Some)) {
             let problem = Problem { seed: 77, ranks: 8, op, data_type };
             let count = (bytes / data_type.size()) as u64;
             let segment =
@@ -308,7 +336,7 @@ fn throughput() {
                 seconds[1] = seconds[1].min(start.elapsed().as_secs_f64());
             }
             let [fill, check] = seconds.map(|seconds| bytes as f64 / seconds / 1e9);
-            let name = op.map_or("copy", ReduceOp::name);
+            let name = op.map_or("copy", Op::name);
             println!("{data_type:>8} {name:>4}: fill {fill:6.0} GB/s, check {check:6.0} GB/s");
         }
     }

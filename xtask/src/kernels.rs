@@ -13,7 +13,8 @@ use crate::{cache, generated};
 
 const SOURCE: &str = "nccl-bench/src/data/kernels.cu";
 const OUTPUT: &str = "nccl-bench/src/data/ptx";
-const FORMATS: [&str; 7] = ["Int8", "Int32", "Int64", "Float16", "Bfloat16", "Float32", "Float64"];
+const FORMATS: [&str; 9] =
+    ["Int8", "Int32", "Int64", "Float16", "Bfloat16", "Float32", "Float64", "Float8E4M3", "Float8E5M2"];
 const HEADER: &str = "// Made from kernels.cu by `cargo xtask kernels`. Do not edit.\n";
 
 #[derive(clap::Args)]

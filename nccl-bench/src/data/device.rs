@@ -33,6 +33,8 @@ impl FormatTag {
             Self::Bfloat16 => include_str!("ptx/Bfloat16.ptx"),
             Self::Float32 => include_str!("ptx/Float32.ptx"),
             Self::Float64 => include_str!("ptx/Float64.ptx"),
+            Self::Float8E4M3 => include_str!("ptx/Float8E4M3.ptx"),
+            Self::Float8E5M2 => include_str!("ptx/Float8E5M2.ptx"),
         }
     }
 }

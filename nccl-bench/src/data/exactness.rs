@@ -1,11 +1,16 @@
 //! Shows that the data does what value.rs says: any order of a reduction gives the expected bits.
 
-use collectives::{DataType, Element, ReduceOp};
+use std::sync::LazyLock;
+
+use collectives::{DataType, Element};
+use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use super::{DataError, Problem, Segment, check, fill_input, supported_types};
+use super::recipe::Recipe;
+use super::value::{mix, position_of};
+use super::{DataError, Op, Problem, Segment, Source, check, fill_input, supported_types};
 
 /// Arithmetic that rounds to the type at every step.
 trait Number: Element {
@@ -19,6 +24,11 @@ trait Number: Element {
     fn divide(self, ranks: u32) -> Self;
     /// What NCCL multiplies with before it sums: 1/ranks rounded to the type. `None` for integers, where it divides.
     fn reciprocal(ranks: u32) -> Option<Self>;
+    /// The sum times 1/ranks in the wider type that NCCL's symmetric kernels calculate averages in, rounded once. `None`
+    /// where they have no wider one.
+    fn average_in_wider_type(self, ranks: u32) -> Option<Self>;
+    /// What an input is multiplied by in a mulsum.
+    fn scalar(scale: f64) -> Self;
     /// Finite, and neither zero nor subnormal.
     fn is_plain(self) -> bool;
 }
@@ -52,6 +62,12 @@ macro_rules! integers {
             fn reciprocal(_: u32) -> Option<Self> {
                 None
             }
+            fn average_in_wider_type(self, _: u32) -> Option<Self> {
+                None
+            }
+            fn scalar(scale: f64) -> Self {
+                scale as $type
+            }
             fn is_plain(self) -> bool {
                 true
             }
@@ -61,7 +77,7 @@ macro_rules! integers {
 integers!(i8 u8 i32 u32 i64 u64);
 
 macro_rules! floats {
-    ($($type:ty: $from:expr;)*) => {$(
+    ($($type:ty: $from:expr, $wider:expr;)*) => {$(
         impl Number for $type {
             fn from_bytes(bytes: &[u8]) -> Self {
                 Self::from_ne_bytes(bytes.try_into().unwrap())
@@ -87,6 +103,12 @@ macro_rules! floats {
             fn reciprocal(ranks: u32) -> Option<Self> {
                 Some($from(1.0 / f64::from(ranks)))
             }
+            fn average_in_wider_type(self, ranks: u32) -> Option<Self> {
+                $wider(self, ranks)
+            }
+            fn scalar(scale: f64) -> Self {
+                $from(scale)
+            }
             fn is_plain(self) -> bool {
                 self.is_normal()
             }
@@ -94,10 +116,118 @@ macro_rules! floats {
     )*};
 }
 floats! {
-    f16: f16::from_f64;
-    bf16: bf16::from_f64;
-    f32: |value: f64| value as f32;
-    f64: |value: f64| value;
+    f16: f16::from_f64, |sum: f16, ranks| Some(f16::from_f32(sum.to_f32() * single_reciprocal(ranks)));
+    bf16: bf16::from_f64, |sum: bf16, ranks| Some(bf16::from_f32(sum.to_f32() * single_reciprocal(ranks)));
+    f32: |value: f64| value as f32, |_, _| None;
+    f64: |value: f64| value, |_, _| None;
+}
+
+fn single_reciprocal(ranks: u32) -> f32 {
+    (1.0 / f64::from(ranks)) as f32
+}
+
+/// The 8-bit floats, as NCCL calculates with them: each step in half precision, then rounded to the type.
+///
+/// Conversions are by a table of all finite values, which is independent of any bit trick.
+macro_rules! tiny_floats {
+    ($($type:ty: $significand:literal, $bias:literal, $largest:literal;)*) => {$(
+        impl Number for $type {
+            fn from_bytes(bytes: &[u8]) -> Self {
+                Self::from_bits(bytes[0])
+            }
+            fn bits(self) -> u64 {
+                self.to_bits().into()
+            }
+            fn add(self, other: Self) -> Self {
+                round_half(wide(self) + wide(other))
+            }
+            fn multiply(self, other: Self) -> Self {
+                round_half(wide(self) * wide(other))
+            }
+            fn largest(self, other: Self) -> Self {
+                if wide(self) > wide(other) { self } else { other }
+            }
+            fn smallest(self, other: Self) -> Self {
+                if wide(self) < wide(other) { self } else { other }
+            }
+            fn divide(self, ranks: u32) -> Self {
+                Self::round(wide(self) / f64::from(ranks))
+            }
+            fn reciprocal(ranks: u32) -> Option<Self> {
+                Some(Self::round(f64::from(single_reciprocal(ranks))))
+            }
+            fn average_in_wider_type(self, ranks: u32) -> Option<Self> {
+                Some(round_half(wide(self) * f64::from(f16::from_f32(single_reciprocal(ranks)))))
+            }
+            fn scalar(scale: f64) -> Self {
+                Self::round(scale)
+            }
+            fn is_plain(self) -> bool {
+                wide(self).abs() >= f64::powi(2.0, 1 - $bias)
+            }
+        }
+
+        impl TinyFloat for $type {
+            fn values() -> &'static [f64] {
+                static VALUES: LazyLock<Vec<f64>> = LazyLock::new(|| {
+                    let values = (0..=$largest).map(|bits: u32| {
+                        let fraction = f64::from(bits % (1 << ($significand - 1)));
+                        let exponent = (bits >> ($significand - 1)) as i32;
+                        let hidden = if exponent == 0 { 0.0 } else { f64::powi(2.0, $significand - 1) };
+                        (hidden + fraction) * f64::powi(2.0, exponent.max(1) - $bias - ($significand - 1))
+                    });
+                    values.collect()
+                });
+                &VALUES
+            }
+            fn from_pattern(bits: u8) -> Self {
+                Self::from_bits(bits)
+            }
+            fn pattern(self) -> u8 {
+                self.to_bits()
+            }
+        }
+    )*};
+}
+tiny_floats! {
+    F8E4M3: 4, 7, 0x7e;
+    F8E5M2: 3, 15, 0x7b;
+}
+
+trait TinyFloat: Sized {
+    /// The finite values from 0 up: their indices are their bits.
+    fn values() -> &'static [f64];
+    fn from_pattern(bits: u8) -> Self;
+    fn pattern(self) -> u8;
+
+    /// To the nearest, of two the one with even bits; values beyond the largest become it.
+    fn round(value: f64) -> Self {
+        let values = Self::values();
+        let size = value.abs();
+        assert!(!size.is_nan());
+        let above = values.partition_point(|&known| known < size);
+        let nearest = match (above.checked_sub(1), values.get(above)) {
+            (Some(below), None) => below,
+            (None, _) => above,
+            (Some(below), Some(next)) => {
+                let (down, up) = (size - values[below], next - size);
+                if down < up || down == up && below % 2 == 0 { below } else { above }
+            }
+        };
+        Self::from_pattern(nearest as u8 | if value.is_sign_negative() { 0x80 } else { 0 })
+    }
+}
+
+/// The value, which must be finite.
+fn wide<T: TinyFloat>(value: T) -> f64 {
+    let bits = value.pattern();
+    let size = T::values()[usize::from(bits & 0x7f)];
+    if bits & 0x80 == 0 { size } else { -size }
+}
+
+/// An exact result of a step, rounded to half precision and then to the type.
+fn round_half<T: TinyFloat>(exact: f64) -> T {
+    T::round(f16::from_f64(exact).into())
 }
 
 /// Calls a generic test for every type.
@@ -113,15 +243,23 @@ macro_rules! for_all_types {
         $test::<bf16>($($argument),*);
         $test::<f32>($($argument),*);
         $test::<f64>($($argument),*);
+        $test::<F8E4M3>($($argument),*);
+        $test::<F8E5M2>($($argument),*);
     };
 }
 
-fn problem<T: Number>(seed: u64, ranks: u32, op: ReduceOp) -> Problem {
+fn problem<T: Number>(seed: u64, ranks: u32, op: Op) -> Problem {
     Problem { seed, ranks, op: Some(op), data_type: T::DATA_TYPE }
 }
 
+/// The inputs of all ranks; for mulsum what is summed of them.
 fn inputs<T: Number>(problem: &Problem, index: u64) -> Vec<T> {
-    (0..problem.ranks).map(|rank| input(problem, rank, index)).collect()
+    (0..problem.ranks).map(|rank| contribution(problem, rank, index)).collect()
+}
+
+fn contribution<T: Number>(problem: &Problem, rank: u32, index: u64) -> T {
+    let value: T = input(problem, rank, index);
+    if problem.op == Some(Op::MulSum) { value.multiply(T::scalar(Op::scale_of(rank))) } else { value }
 }
 
 fn input<T: Number>(problem: &Problem, rank: u32, index: u64) -> T {
@@ -151,18 +289,17 @@ fn assert_right<T: Number>(problem: &Problem, index: u64, result: T, how: &str) 
     assert!(found.wrong == 0, "{how}, {problem:?} at {index}: {}", found.first.unwrap());
 }
 
-fn combine<T: Number>(op: ReduceOp, left: T, right: T) -> T {
+fn combine<T: Number>(op: Op, left: T, right: T) -> T {
     match op {
-        ReduceOp::Sum | ReduceOp::Avg => left.add(right),
-        ReduceOp::Prod => left.multiply(right),
-        ReduceOp::Max => left.largest(right),
-        ReduceOp::Min => left.smallest(right),
-        _ => unreachable!(),
+        Op::Sum | Op::Avg | Op::MulSum => left.add(right),
+        Op::Prod => left.multiply(right),
+        Op::Max => left.largest(right),
+        Op::Min => left.smallest(right),
     }
 }
 
 /// Reduces in the order of a random tree over shuffled ranks: `choices` pairs what is left over and over.
-fn reduce_as_tree<T: Number>(op: ReduceOp, mut values: Vec<T>, choices: &[usize]) -> T {
+fn reduce_as_tree<T: Number>(op: Op, mut values: Vec<T>, choices: &[usize]) -> T {
     let mut choices = choices.iter().cycle();
     while values.len() > 1 {
         let left = values.swap_remove(choices.next().unwrap() % values.len());
@@ -175,15 +312,18 @@ fn reduce_as_tree<T: Number>(op: ReduceOp, mut values: Vec<T>, choices: &[usize]
 /// Every way to do the operator that a backend may have, each with the same order of combining.
 fn assert_all_ways<T: Number>(problem: &Problem, index: u64, values: Vec<T>, reduce: impl Fn(Vec<T>) -> T) {
     let (op, ranks) = (problem.op.unwrap(), problem.ranks);
-    if op != ReduceOp::Avg || ranks == 1 {
+    if op != Op::Avg || ranks == 1 {
         return assert_right(problem, index, reduce(values), "reduced");
     }
     assert_right(problem, index, reduce(values.clone()).divide(ranks), "summed, then divided");
     if let Some(reciprocal) = T::reciprocal(ranks) {
         let scaled = values.iter().map(|value| value.multiply(reciprocal)).collect();
         assert_right(problem, index, reduce(scaled), "multiplied by the reciprocal, then summed");
-        let scaled = reduce(values).multiply(reciprocal);
+        let scaled = reduce(values.clone()).multiply(reciprocal);
         assert_right(problem, index, scaled, "summed, then multiplied by the reciprocal");
+    }
+    if let Some(average) = reduce(values).average_in_wider_type(ranks) {
+        assert_right(problem, index, average, "summed, then multiplied by the reciprocal of a wider type");
     }
 }
 
@@ -192,7 +332,7 @@ fn any_order_is_exact<T: Number>() {
     let mut runner = TestRunner::new(Config { cases: 500, failure_persistence: None, ..Config::default() });
     runner
         .run(&case, |(seed, ranks, index, choices)| {
-            for op in ReduceOp::ALL {
+            for op in Op::ALL {
                 let problem = problem::<T>(seed, ranks, op);
                 let values = inputs::<T>(&problem, index);
                 assert_all_ways(&problem, index, values, |values| reduce_as_tree(op, values, &choices));
@@ -209,7 +349,7 @@ fn any_order_of_any_reduction_gives_the_expected_bits() {
 
 /// Forwards, backwards, and by halves.
 fn many_ranks_are_exact<T: Number>(ranks: u32, indices: u64) {
-    fn by_halves<T: Number>(op: ReduceOp, values: &[T]) -> T {
+    fn by_halves<T: Number>(op: Op, values: &[T]) -> T {
         match values {
             [one] => *one,
             _ => {
@@ -218,7 +358,7 @@ fn many_ranks_are_exact<T: Number>(ranks: u32, indices: u64) {
             }
         }
     }
-    for op in ReduceOp::ALL {
+    for op in Op::ALL {
         let problem = problem::<T>(11, ranks, op);
         for index in 0..indices {
             let fold = |left, right| combine(op, left, right);
@@ -244,11 +384,41 @@ fn hundreds_to_a_hundred_thousand_ranks_are_exact() {
     }
 }
 
+/// The orders that lead furthest away from the result: all that grows first, and all that shrinks first.
+fn the_largest_and_smallest_partial_results_are_exact<T: Number>() {
+    let sign = if T::DATA_TYPE.is_float() { 1 << (8 * size_of::<T>() - 1) } else { 0 };
+    for op in [Op::Sum, Op::Prod, Op::MulSum] {
+        let problem = problem::<T>(12, 8, op);
+        // All eight scaling ranks of a product alternate in one of 128 elements, and the largest (smallest) result of
+        // 8-bit floats, which have the least room, is one of 32.
+        let tiny = size_of::<T>() == 1 && T::DATA_TYPE.is_float();
+        for index in 0..if tiny && op == Op::Prod { 60_000 } else { 1000 } {
+            let mut values = inputs::<T>(&problem, index);
+            values.sort_by_key(|value| value.bits() & !sign);
+            for values in [values.clone(), values.into_iter().rev().collect()] {
+                let result = values.into_iter().reduce(|left, right| combine(op, left, right)).unwrap();
+                assert_right(&problem, index, result, "sorted by size");
+            }
+        }
+    }
+}
+
+#[test]
+fn orders_by_size_are_exact() {
+    for_all_types!(the_largest_and_smallest_partial_results_are_exact());
+}
+
 /// Averages over every small number of ranks, many elements: the tolerance holds, also next to powers of two.
 fn averages_are_within_tolerance<T: Number>() {
     for ranks in 2..70 {
-        let problem = problem::<T>(5, ranks, ReduceOp::Avg);
-        let expected_tolerance = if T::reciprocal(1).is_none() || ranks.is_power_of_two() { 0 } else { 2 };
+        let problem = problem::<T>(5, ranks, Op::Avg);
+        let exact = T::reciprocal(1).is_none() || ranks.is_power_of_two();
+        let expected_tolerance = match T::DATA_TYPE {
+            _ if exact => 0,
+            DataType::Float8E4M3 if ranks <= 64 => 0,
+            DataType::Float8E5M2 => 0,
+            _ => 2,
+        };
         assert_eq!(problem.tolerance().unwrap(), expected_tolerance);
         for index in 0..150 {
             let values = inputs::<T>(&problem, index);
@@ -279,9 +449,72 @@ fn the_tolerance_of_averages_holds_for_f16_exhaustively() {
     assert_eq!(largest, 2);
 }
 
+/// Averages of 8-bit floats over every number of ranks up to where they are zero, and beyond. Only the two ranks that
+/// contribute are summed; all others contribute zeros (which the tests above sum as well).
+fn tiny_averages_are_within_tolerance<T: Number>(limits: [u32; 4], indices: u64) {
+    let [exact_to, powers_of_two_exact_to, per_unit, zero_from] = limits;
+    let mut largest = 0;
+    for ranks in 3..zero_from + 100 {
+        let problem = problem::<T>(6, ranks, Op::Avg);
+        let tolerance = problem.tolerance().unwrap();
+        if ranks.is_power_of_two() && ranks <= powers_of_two_exact_to {
+            assert_eq!(tolerance, 0);
+            continue; // all ranks contribute: summed above
+        }
+        let most = match ranks {
+            _ if ranks <= exact_to || ranks >= zero_from => 0,
+            _ => 1 + u64::from(ranks / per_unit),
+        };
+        assert!(tolerance <= most, "{tolerance} > {most} for {ranks} ranks");
+        for index in 0..indices {
+            let (recipe, _) = Recipe::new(&problem, Source::Rank(0)).unwrap();
+            let position = position_of(&recipe, mix(recipe.key.wrapping_add(index)));
+            let first = (ranks - position) % ranks;
+            let pair: Vec<T> = [first, (first + 1) % ranks].map(|rank| input(&problem, rank, index)).to_vec();
+            assert_eq!(pair[0].bits(), pair[1].bits());
+            assert!(pair[0].is_plain(), "{problem:?} at {index}: {pair:?}");
+            let zero: T = input(&problem, (first + 2) % ranks, index);
+            assert_eq!(zero.bits(), 0);
+            let right = expected::<T>(&problem, index);
+            assert_eq!(right.bits() == 0, ranks >= zero_from, "{problem:?} at {index}: {right:?}");
+            let result = pair[0].add(pair[1]).multiply(T::reciprocal(ranks).unwrap());
+            largest = largest.max(result.bits().abs_diff(right.bits()));
+            let sum = |values: Vec<T>| values[0].add(values[1]);
+            assert_all_ways(&problem, index, pair, sum);
+        }
+    }
+    assert!(largest > 2, "no such tolerance is needed: {largest}");
+}
+
+#[test]
+fn averages_of_8_bit_floats_are_within_the_tolerance_for_every_number_of_ranks() {
+    tiny_averages_are_within_tolerance::<F8E4M3>([64, 512, 1 << 6, 1 << 10], 60);
+    tiny_averages_are_within_tolerance::<F8E5M2>([128, 1024, 1 << 14, 1 << 17], 1);
+}
+
+#[test]
+fn the_model_of_8_bit_floats_has_the_values_of_the_float8_crate() {
+    for bits in 0..=0xff {
+        let size = usize::from(bits & 0x7f);
+        let ours = |values: &[f64]| values.get(size).map(|&size| if bits < 0x80 { size } else { -size });
+        let theirs = [F8E4M3::from_bits(bits).to_f64(), F8E5M2::from_bits(bits).to_f64()];
+        for (ours, theirs) in [ours(F8E4M3::values()), ours(F8E5M2::values())].into_iter().zip(theirs) {
+            match ours {
+                Some(value) => assert_eq!(value, theirs, "0x{bits:02x}"),
+                None => assert!(!theirs.is_finite(), "0x{bits:02x}: {theirs}"),
+            }
+        }
+    }
+    // Halfway cases and beyond the largest value.
+    let e4m3 = [1.0625, 1.1875, 500.0, -1e9, 0.0009765625, 0.001].map(|value| F8E4M3::round(value).to_bits());
+    assert_eq!(e4m3, [0x38, 0x3a, 0x7e, 0xfe, 0, 1]);
+    let e5m2 = [1.125, 1.375, 60000.0, -0.0].map(|value| F8E5M2::round(value).to_bits());
+    assert_eq!(e5m2, [0x3c, 0x3e, 0x7b, 0x80]);
+}
+
 fn a_wrong_peer_is_found<T: Number>() {
     for ranks in [2, 3, 8, 17] {
-        for op in ReduceOp::ALL {
+        for op in Op::ALL {
             let problem = problem::<T>(99, ranks, op);
             let bits = |value: T| element_bytes(value);
             let mut unchanged = [0; 3];
@@ -291,7 +524,7 @@ fn a_wrong_peer_is_found<T: Number>() {
                 let right = inputs::<T>(&problem, index);
                 let finish = |values: Vec<T>| {
                     let sum = values.into_iter().reduce(|left, right| combine(op, left, right)).unwrap();
-                    if op == ReduceOp::Avg { sum.divide(ranks) } else { sum }
+                    if op == Op::Avg { sum.divide(ranks) } else { sum }
                 };
                 let wrong = |values| {
                     check(&problem, &[Segment::reduced(index, 1)], &bits(finish(values))).unwrap().wrong
@@ -301,7 +534,7 @@ fn a_wrong_peer_is_found<T: Number>() {
                 let mut missing = right.clone();
                 missing.remove(0);
                 let mut other_element = right.clone();
-                other_element[0] = input(&problem, 0, index + 1);
+                other_element[0] = contribution(&problem, 0, index + 1);
                 unchanged[0] += 1 - wrong(other_peer);
                 unchanged[1] += 1 - wrong(missing);
                 unchanged[2] += 1 - wrong(other_element);
@@ -309,12 +542,15 @@ fn a_wrong_peer_is_found<T: Number>() {
                 neighbours += 1 - check(&problem, &[Segment::reduced(index, 1)], &bits(next)).unwrap().wrong;
             }
             // Max and min show a rank only where it has the extreme, averages of floats only where it is of the two;
-            // shares of i8 averages over 17 ranks have only three bits.
+            // shares of i8 averages over 17 ranks have only three bits. Shares of sums of 8-bit floats are often
+            // zero or one, and neighbours' often the same.
+            let tiny = matches!(T::DATA_TYPE, DataType::Float8E4M3 | DataType::Float8E5M2);
             let visible = match op {
-                ReduceOp::Max | ReduceOp::Min => 0.7 / f64::from(ranks),
-                ReduceOp::Prod => 0.3,
-                ReduceOp::Avg if size_of::<T>() == 1 => 0.1,
-                ReduceOp::Avg if !ranks.is_power_of_two() => 1.0 / f64::from(ranks),
+                Op::Sum | Op::MulSum | Op::Avg if tiny => 0.7 / f64::from(ranks),
+                Op::Max | Op::Min => 0.7 / f64::from(ranks),
+                Op::Prod => 0.3,
+                Op::Avg if size_of::<T>() == 1 => 0.1,
+                Op::Avg if !ranks.is_power_of_two() => 1.0 / f64::from(ranks),
                 _ => 0.6,
             };
             let limit = (ELEMENTS as f64 * (1.0 - visible)) as u64;
@@ -331,15 +567,18 @@ fn a_missing_rank_a_wrong_rank_and_a_wrong_element_are_found() {
 }
 
 fn values_are_plain<T: Number>() {
-    for op in [None].into_iter().chain(ReduceOp::ALL.map(Some)) {
+    for op in [None].into_iter().chain(Op::ALL.map(Some)) {
         for ranks in [1, 2, 8, 300, 5000] {
             let problem = Problem { seed: 1, ranks, op, data_type: T::DATA_TYPE };
             for index in 0..300 {
                 let value: T = input(&problem, (index % u64::from(ranks)) as u32, index);
-                let zero_allowed = matches!(op, Some(ReduceOp::Sum | ReduceOp::Avg)) && ranks > 1;
+                let zero_allowed = matches!(op, Some(Op::Sum | Op::Avg | Op::MulSum)) && ranks > 1;
                 assert!(value.is_plain() || zero_allowed && value.bits() == 0, "{problem:?}: {value:?}");
                 if op.is_some() {
-                    assert!(expected::<T>(&problem, index).is_plain(), "{problem:?} at {index}");
+                    let result = expected::<T>(&problem, index);
+                    let vanishes = (op, T::DATA_TYPE, ranks) == (Some(Op::Avg), DataType::Float8E4M3, 5000);
+                    assert!(result.is_plain() != vanishes, "{problem:?} at {index}: {result:?}");
+                    assert!(!vanishes || result.bits() == 0, "{problem:?} at {index}: {result:?}");
                 }
             }
         }
@@ -354,7 +593,7 @@ fn values_are_normal_numbers_and_zeros_only_shares_of_sums() {
 #[test]
 fn data_depends_on_seed_rank_and_index_but_not_on_where_a_fill_starts() {
     for data_type in supported_types() {
-        for op in [None].into_iter().chain(ReduceOp::ALL.map(Some)) {
+        for op in [None].into_iter().chain(Op::ALL.map(Some)) {
             let problem = Problem { seed: 42, ranks: 5, op, data_type };
             let size = data_type.size();
             let fill = |problem: &Problem, rank, first_index| {
@@ -404,6 +643,74 @@ fn corruption_is_found_with_index_expected_and_found_value() {
     }
 }
 
+/// All bit patterns of NaNs of the 8-bit and 16-bit types; of the others those of the ends.
+fn nans(data_type: DataType) -> Vec<u64> {
+    let of_both_signs = |bits: &[u64], sign: u64| bits.iter().flat_map(|bits| [*bits, bits | sign]).collect();
+    match data_type {
+        DataType::Float8E4M3 => of_both_signs(&[0x7f], 0x80),
+        DataType::Float8E5M2 => of_both_signs(&[0x7d, 0x7e, 0x7f], 0x80),
+        DataType::Float16 => of_both_signs(&(0x7c01..=0x7fff).collect::<Vec<_>>(), 0x8000),
+        DataType::Bfloat16 => of_both_signs(&(0x7f81..=0x7fff).collect::<Vec<_>>(), 0x8000),
+        DataType::Float32 => of_both_signs(&[0x7f80_0001, 0x7fc0_0000, 0x7fff_ffff], 1 << 31),
+        DataType::Float64 => {
+            of_both_signs(&[0x7ff0_0000_0000_0001, 0x7ff8_0000_0000_0000, i64::MAX as u64], 1 << 63)
+        }
+        _ => Vec::new(),
+    }
+}
+
+#[test]
+fn a_nan_is_wrong_and_shown_as_such() {
+    for data_type in supported_types().into_iter().filter(|data_type| data_type.is_float()) {
+        let problem = |op, ranks| Problem { seed: 4, ranks, op, data_type };
+        let mut problems: Vec<_> = Op::ALL.map(|op| problem(Some(op), 8)).to_vec();
+        let many = [(1 << 17) - 1, 1 << 17, Problem::MAX_RANKS - 1, Problem::MAX_RANKS];
+        problems.extend(
+            (3..1100)
+                .step_by(if data_type.size() == 1 { 1 } else { 100 })
+                .chain(many)
+                .map(|ranks| problem(Some(Op::Avg), ranks)),
+        );
+        let nans = nans(data_type);
+        assert!(!nans.is_empty());
+        for problem in problems {
+            for index in 0..8 {
+                for bits in nans.iter().skip(index as usize % 2) {
+                    let received = &bits.to_le_bytes()[..data_type.size()];
+                    for segment in [Segment::reduced(index, 1), Segment::copied(1, index, 1)] {
+                        let found = check(&problem, &[segment], received).unwrap();
+                        assert_eq!(found.wrong, 1, "{problem:?} at {index}: 0x{bits:x}");
+                        let text = found.first.unwrap().to_string();
+                        let shown = format!(", found NaN (0x{bits:0width$x})", width = 2 * data_type.size());
+                        assert!(text.ends_with(&shown), "{text}");
+                        assert!(!text.contains("expected NaN"), "{text}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// In the order of bit patterns, the last NaN is next to the negative zero: also where the tolerance is largest, no
+/// average is so small that it comes within it.
+#[test]
+fn a_nan_is_wrong_beside_the_smallest_averages_with_the_largest_tolerance() {
+    for (data_type, ranks) in [
+        (DataType::Float8E4M3, (1 << 10) - 1),
+        (DataType::Float8E5M2, (1 << 17) - 1),
+        (DataType::Float16, Problem::MAX_RANKS),
+        (DataType::Bfloat16, Problem::MAX_RANKS),
+    ] {
+        let problem = Problem { seed: 2, ranks, op: Some(Op::Avg), data_type };
+        let last_nan = u64::MAX >> (65 - 8 * data_type.size());
+        for index in 0..40_000 {
+            let received = &last_nan.to_le_bytes()[..data_type.size()];
+            let found = check(&problem, &[Segment::reduced(index, 1)], received).unwrap();
+            assert_eq!(found.wrong, 1, "{problem:?} at {index}");
+        }
+    }
+}
+
 #[test]
 fn a_mismatch_shows_values_and_bits() {
     let show = |data_type, expected_bits, found_bits| {
@@ -415,6 +722,12 @@ fn a_mismatch_shows_values_and_bits() {
     assert_eq!(i8_text, "element 17: expected -1 (0xff), found 127 (0x7f)");
     let f64_text = show(DataType::Float64, 1e300_f64.to_bits(), f64::NAN.to_bits());
     assert_eq!(f64_text, "element 17: expected 1e300 (0x7e37e43c8800759c), found NaN (0x7ff8000000000000)");
+    let e4m3_text = show(DataType::Float8E4M3, 0x38, 0xff);
+    assert_eq!(e4m3_text, "element 17: expected 1.0 (0x38), found NaN (0xff)");
+    let e4m3_text = show(DataType::Float8E4M3, 0xfe, 0x01);
+    assert_eq!(e4m3_text, "element 17: expected -448.0 (0xfe), found 0.001953125 (0x01)");
+    let e5m2_text = show(DataType::Float8E5M2, 0xfb, 0x7c);
+    assert_eq!(e5m2_text, "element 17: expected -57344.0 (0xfb), found inf (0x7c)");
     let u64_text = show(DataType::Uint64, u64::MAX, 1);
     assert_eq!(
         u64_text,

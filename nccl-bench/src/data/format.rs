@@ -62,6 +62,8 @@ formats! {
     Bfloat16: u16, true, 8, 127;
     Float32: u32, true, 24, 127;
     Float64: u64, true, 53, 1023;
+    Float8E4M3: u8, true, 4, 7;
+    Float8E5M2: u8, true, 3, 15;
 }
 
 /// A format chosen at run time.
@@ -74,11 +76,12 @@ pub(super) enum FormatTag {
     Bfloat16,
     Float32,
     Float64,
+    Float8E4M3,
+    Float8E5M2,
 }
 
 impl FormatTag {
-    /// The format of a type, or `None` for a type that there is no test data for: it cannot be measured, and the
-    /// command line does not offer it ([`supported_types`](super::supported_types)).
+    /// The format of a type, or `None` for a type that `collectives` has and there is no test data for: today none.
     pub(super) const fn of(data_type: DataType) -> Option<Self> {
         Some(match data_type {
             DataType::Int8 | DataType::Uint8 => Self::Int8,
@@ -88,13 +91,15 @@ impl FormatTag {
             DataType::Bfloat16 => Self::Bfloat16,
             DataType::Float32 => Self::Float32,
             DataType::Float64 => Self::Float64,
+            DataType::Float8E4M3 => Self::Float8E4M3,
+            DataType::Float8E5M2 => Self::Float8E5M2,
             _ => return None,
         })
     }
 
     pub(super) const fn bits(self) -> u32 {
         match self {
-            Self::Int8 => 8,
+            Self::Int8 | Self::Float8E4M3 | Self::Float8E5M2 => 8,
             Self::Float16 | Self::Bfloat16 => 16,
             Self::Int32 | Self::Float32 => 32,
             Self::Int64 | Self::Float64 => 64,
@@ -109,12 +114,17 @@ impl FormatTag {
             Self::Bfloat16 => Some((Bfloat16::SIGNIFICAND, Bfloat16::BIAS)),
             Self::Float32 => Some((Float32::SIGNIFICAND, Float32::BIAS)),
             Self::Float64 => Some((Float64::SIGNIFICAND, Float64::BIAS)),
+            Self::Float8E4M3 => Some((Float8E4M3::SIGNIFICAND, Float8E4M3::BIAS)),
+            Self::Float8E5M2 => Some((Float8E5M2::SIGNIFICAND, Float8E5M2::BIAS)),
         }
     }
 
-    /// Powers of two of a sum: from `2^low` to the largest total `2^(SIGNIFICAND + low + mask)`, all are normal floats.
+    /// Powers of two of a sum: from half of `2^low` (mulsum) to the largest total `2^(SIGNIFICAND + low + mask)`, all
+    /// are normal floats.
     pub(super) const fn sum_exponents(self) -> Exponents {
         match self {
+            Self::Float8E4M3 => Exponents { low: -5, mask: 7 },
+            Self::Float8E5M2 => Exponents { low: -9, mask: 15 },
             Self::Float16 => Exponents { low: -11, mask: 15 },
             _ => Exponents { low: -32, mask: 63 },
         }
@@ -123,16 +133,61 @@ impl FormatTag {
     /// Powers of two of a product: every partial product lies at most 2^4 beside them, and is a normal float.
     pub(super) const fn prod_exponents(self) -> Exponents {
         match self {
+            Self::Float8E4M3 => Exponents { low: -1, mask: 3 },
+            Self::Float8E5M2 => Exponents { low: -8, mask: 15 },
             Self::Float16 => Exponents { low: -8, mask: 15 },
             _ => Exponents { low: -32, mask: 63 },
         }
     }
 
-    /// Powers of two of an average: as for a sum, and the smallest share divided by the number of ranks is normal too.
-    pub(super) const fn avg_exponents(self) -> Exponents {
+    /// Powers of two of an average that is exact (see [`FormatTag::exact_avg_ranks`]): as for a sum, and the smallest
+    /// share divided by the number of ranks is normal too.
+    pub(super) const fn exact_avg_exponents(self) -> Exponents {
         match self {
-            Self::Float16 => Exponents { low: 0, mask: 3 },
+            Self::Float8E4M3 => Exponents { low: 3, mask: 1 },
+            Self::Float8E5M2 => Exponents { low: -4, mask: 15 },
+            Self::Float16 => Exponents { low: 1, mask: 3 },
             _ => Exponents { low: -32, mask: 63 },
+        }
+    }
+
+    /// Powers of two of any other average: the two shares are normal and their sum is finite; so are both divided by
+    /// the number of ranks. The smallest average lies so far from zero that no NaN of the other sign, which is next to
+    /// zero in the order of bit patterns, comes within the tolerance.
+    pub(super) const fn pair_exponents(self) -> Exponents {
+        match self {
+            Self::Float8E4M3 => Exponents { low: 2, mask: 3 },
+            Self::Float8E5M2 => Exponents { low: 4, mask: 7 },
+            Self::Float16 => Exponents { low: 1, mask: 3 },
+            _ => Exponents { low: -32, mask: 63 },
+        }
+    }
+
+    /// Powers of two of an average that is zero (see [`FormatTag::vanishing_avg_ranks`]): the two shares are normal,
+    /// and their sum divided by so many ranks is below half of the smallest subnormal.
+    pub(super) const fn vanishing_exponents(self) -> Exponents {
+        match self {
+            Self::Float8E4M3 => Exponents { low: -8, mask: 3 },
+            _ => Exponents { low: -12, mask: 7 },
+        }
+    }
+
+    /// Largest number of ranks, a power of two, whose average is exact where it is over a power of two of ranks: 1/n
+    /// is a number of the format, and the smallest share times it is normal.
+    pub(super) const fn exact_avg_ranks(self) -> u32 {
+        match self {
+            Self::Float8E4M3 => 1 << 9,
+            _ => 1 << 10,
+        }
+    }
+
+    /// Smallest number of ranks n whose 1/n is zero in the format: at most half of the smallest subnormal. Only for
+    /// formats of 8 bits is that within [`Problem::MAX_RANKS`](super::Problem::MAX_RANKS).
+    pub(super) const fn vanishing_avg_ranks(self) -> Option<u32> {
+        match self {
+            Self::Float8E4M3 => Some(1 << (Float8E4M3::BIAS.cast_unsigned() + Float8E4M3::SIGNIFICAND - 1)),
+            Self::Float8E5M2 => Some(1 << (Float8E5M2::BIAS.cast_unsigned() + Float8E5M2::SIGNIFICAND - 1)),
+            _ => None,
         }
     }
 }

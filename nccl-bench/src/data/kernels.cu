@@ -33,12 +33,16 @@ struct Recipe {
     int exponent_low;   // smallest power of two of a float
     u32 exponent_mask;  // the exponent is exponent_low + (random bits & exponent_mask)
     u32 kind;           // one of Kind
-    u32 is_signed;      // 1 for a signed integer type
+    u32 flags;          // Flags
     u32 reserved;
 };
 
 // What a value is made by: contributions of one rank, or with RESULT added the result over all ranks.
 enum Kind { COPY = 0, SUM = 1, PROD = 2, EXTREME = 3, AVG = 4, RESULT = 8 };
+
+// SIGNED: a signed integer type. DOUBLED: mulsum of integers, which doubles the contributions of odd ranks.
+// VANISHING: averages of floats that are zero, of positive contributions.
+enum Flags { SIGNED = 1, DOUBLED = 2, VANISHING = 4 };
 
 // What check() adds to. Zero before the first call.
 struct Report {
@@ -74,6 +78,14 @@ struct Float32 {
 struct Float64 {
     typedef u64 Word;
     enum { BITS = 64, FLOAT = 1, SIGNIFICAND = 53, BIAS = 1023 };
+};
+struct Float8E4M3 {
+    typedef u8 Word;
+    enum { BITS = 8, FLOAT = 1, SIGNIFICAND = 4, BIAS = 7 };
+};
+struct Float8E5M2 {
+    typedef u8 Word;
+    enum { BITS = 8, FLOAT = 1, SIGNIFICAND = 3, BIAS = 15 };
 };
 
 // ---- what the host lacks ----
@@ -205,7 +217,19 @@ template <class F> NB_FUNCTION u64 bounded_share(const Recipe& recipe, u64 hash)
 }
 
 template <class F> NB_FUNCTION u64 signed_integer(const Recipe& recipe, u64 hash, u64 magnitude) {
-    return recipe.is_signed && is_negative(hash) ? 0 - magnitude : magnitude;
+    return (recipe.flags & SIGNED) && is_negative(hash) ? 0 - magnitude : magnitude;
+}
+
+template <class F> NB_FUNCTION u64 wrapping_share(const Recipe& recipe, u64 hash, u32 position) {
+    u64 here = position_word<F>(hash, position);
+    u64 next = position_word<F>(hash, next_of(position, recipe.ranks));
+    return (position == 0 ? random_word<F>(hash) : 0) + next - here;
+}
+
+// The word of the calculation width with its lowest bit moved to the top.
+template <class F> NB_FUNCTION u64 rotate_right(u64 word) {
+    if (F::BITS == 64) return word >> 1 | word << 63;
+    return (u32)word >> 1 | (u32)word << 31;
 }
 
 template <class F> NB_FUNCTION u64 sum_input(const Recipe& recipe, u64 hash) {
@@ -214,9 +238,13 @@ template <class F> NB_FUNCTION u64 sum_input(const Recipe& recipe, u64 hash) {
         return quotient_bits<F>(share, 1, is_negative(hash), exponent_of(recipe, hash));
     }
     u32 position = position_of(recipe, hash);
-    u64 here = position_word<F>(hash, position);
-    u64 next = position_word<F>(hash, next_of(position, recipe.ranks));
-    return (position == 0 ? random_word<F>(hash) : 0) + next - here;
+    u64 share = wrapping_share<F>(recipe, hash, position);
+    if (!(recipe.flags & DOUBLED)) return share;
+    if (recipe.rank % 2 != 0) return rotate_right<F>(share);
+    u32 before = (recipe.rank == 0 ? recipe.ranks : recipe.rank) - 1;
+    if (before % 2 == 0) return share;
+    before = (position == 0 ? recipe.ranks : position) - 1;
+    return share + (wrapping_share<F>(recipe, hash, before) & 1);
 }
 
 template <class F> NB_FUNCTION u64 sum_result(const Recipe& recipe, u64 hash) {
@@ -288,7 +316,14 @@ template <class F> NB_FUNCTION u64 extreme_result(const Recipe& recipe, u64 hash
 }
 
 template <class F> NB_FUNCTION u64 pair_total(u64 hash) {
-    return 1ull << (F::SIGNIFICAND - 1) | top_bits<F>(random_word<F>(hash), F::SIGNIFICAND - 1);
+    const u64 highest = 1ull << (F::SIGNIFICAND - 1);
+    return F::BITS == 8 ? highest : highest | top_bits<F>(random_word<F>(hash), F::SIGNIFICAND - 1);
+}
+
+// The contribution of position 0 to a total; position 1 has the rest.
+template <class F> NB_FUNCTION u64 first_of_pair(u64 hash, u64 total) {
+    if (F::BITS == 8) return total / 2;
+    return total / 4 + scale<F>(position_word<F>(hash, 0), total / 2);
 }
 
 template <class F> NB_FUNCTION u64 avg_input(const Recipe& recipe, u64 hash) {
@@ -296,14 +331,17 @@ template <class F> NB_FUNCTION u64 avg_input(const Recipe& recipe, u64 hash) {
     u32 position = position_of(recipe, hash);
     if (position > 1) return 0;
     u64 total = pair_total<F>(hash);
-    u64 first = total / 4 + scale<F>(position_word<F>(hash, 0), total / 2);
+    u64 first = first_of_pair<F>(hash, total);
     u64 share = position == 0 ? first : total - first;
-    return quotient_bits<F>(share, 1, is_negative(hash), exponent_of(recipe, hash));
+    bool negative = is_negative(hash) && !(recipe.flags & VANISHING);
+    return quotient_bits<F>(share, 1, negative, exponent_of(recipe, hash));
 }
 
 template <class F> NB_FUNCTION u64 avg_result(const Recipe& recipe, u64 hash) {
-    if (F::FLOAT)
+    if (F::FLOAT) {
+        if (recipe.flags & VANISHING) return 0;
         return quotient_bits<F>(pair_total<F>(hash), recipe.ranks, is_negative(hash), exponent_of(recipe, hash));
+    }
     u64 quotient = bounded_quotient<F>(recipe, hash) + (bounded_remainder(recipe, hash) == recipe.ranks);
     return signed_integer<F>(recipe, hash, quotient);
 }

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::fs;
 use std::process::Command;
 
-use collectives::{DataType, ReduceOp};
+use collectives::DataType;
 use libloading::{Library, Symbol};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -13,9 +13,9 @@ use tempfile::TempDir;
 use super::format::FormatTag;
 use super::recipe::Recipe;
 use super::value::dispatch;
-use super::{Fill, Problem, Source, bits_at, supported_types};
+use super::{Fill, Op, Problem, Source, bits_at, supported_types};
 
-const FORMATS: [(&str, FormatTag); 7] = [
+const FORMATS: [(&str, FormatTag); 9] = [
     ("Int8", FormatTag::Int8),
     ("Int32", FormatTag::Int32),
     ("Int64", FormatTag::Int64),
@@ -23,6 +23,8 @@ const FORMATS: [(&str, FormatTag); 7] = [
     ("Bfloat16", FormatTag::Bfloat16),
     ("Float32", FormatTag::Float32),
     ("Float64", FormatTag::Float64),
+    ("Float8E4M3", FormatTag::Float8E4M3),
+    ("Float8E5M2", FormatTag::Float8E5M2),
 ];
 
 type FillFunction = unsafe extern "C" fn(*mut c_void, u64, u64, *const Recipe, u64);
@@ -131,7 +133,7 @@ fn ranks() -> impl Strategy<Value = u32> {
 struct Case {
     seed: u64,
     ranks: u32,
-    op: Option<ReduceOp>,
+    op: Option<Op>,
     rank: u32,
     first_index: u64,
     count: usize,
@@ -144,7 +146,7 @@ struct Case {
 }
 
 fn cases() -> impl Strategy<Value = Case> {
-    let op = prop_oneof![1 => Just(None), 5 => prop::sample::select(ReduceOp::ALL.to_vec()).prop_map(Some)];
+    let op = prop_oneof![1 => Just(None), 6 => prop::sample::select(Op::ALL.to_vec()).prop_map(Some)];
     let index = prop_oneof![Just(0), any::<u32>().prop_map(u64::from), any::<u64>()];
     (any::<u64>(), ranks(), op, any::<u32>(), index, 1..70_usize, 0..8_usize, 1..5_u64, any::<(usize, u32)>())
         .prop_map(|(seed, ranks, op, rank, first_index, count, lead, threads, (victim, flipped_bit))| Case {
@@ -223,7 +225,7 @@ fn device_code_and_host_code_have_the_same_values_and_findings() {
 #[test]
 fn device_code_tolerates_what_the_recipe_says() {
     let code = DeviceCode::compile();
-    let problem = Problem { seed: 3, ranks: 3, op: Some(ReduceOp::Avg), data_type: DataType::Float32 };
+    let problem = Problem { seed: 3, ranks: 3, op: Some(Op::Avg), data_type: DataType::Float32 };
     let (recipe, format) = Recipe::new(&problem, Source::Reduced).unwrap();
     let mut bytes = vec![0; 400];
     dispatch(format, recipe.kind, Fill { recipe: &recipe, first_index: 0, bytes: &mut bytes });

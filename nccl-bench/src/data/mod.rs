@@ -30,6 +30,7 @@
 
 mod device;
 mod format;
+mod op;
 mod recipe;
 mod value;
 
@@ -41,14 +42,16 @@ mod lockstep;
 use std::fmt;
 
 use collectives::{DataType, ReduceOp};
+use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 
 pub use device::DeviceData;
 use format::{Format, FormatTag};
+pub use op::{Op, UnknownOp};
 use recipe::Recipe;
 use value::{Work, dispatch, value_bits};
 
-/// The element types that there is test data for, in NCCL's order: those that can be measured.
+/// The element types that there is test data for, and that so can be measured, in NCCL's order: all.
 #[must_use]
 pub fn supported_types() -> Vec<DataType> {
     DataType::ALL.into_iter().filter(|&data_type| FormatTag::of(data_type).is_some()).collect()
@@ -62,7 +65,7 @@ pub struct Problem {
     /// Ranks that take part: 1 to [`Problem::MAX_RANKS`].
     pub ranks: u32,
     /// The operator, or `None` where the collective only moves data.
-    pub op: Option<ReduceOp>,
+    pub op: Option<Op>,
     /// The elements' type.
     pub data_type: DataType,
 }
@@ -74,6 +77,9 @@ impl Problem {
     /// The largest difference between the bit patterns of a right result and of the expected one: 0 (bits must be
     /// equal), except for averages of floats over a number of ranks that is no power of two, or above 1024. NCCL
     /// multiplies by the rounded reciprocal there, and the last bits depend on the order: 2 units in the last place.
+    /// Averages of 8-bit floats are exact up to 64 ranks, and there are few units in all beyond: 1 unit, and as many
+    /// more as a subnormal reciprocal brings (e4m3: one per 64 ranks; e5m2: one per 16384), or none where it is zero
+    /// (e4m3: from 1024 ranks on; e5m2: from 131072 on) and all averages are.
     ///
     /// # Errors
     /// As for [`check`].
@@ -167,6 +173,8 @@ impl fmt::Display for Value {
             DataType::Bfloat16 => write!(formatter, "{:?}", bf16::from_bits(bits as u16)),
             DataType::Float32 => write!(formatter, "{:?}", f32::from_bits(bits as u32)),
             DataType::Float64 => write!(formatter, "{:?}", f64::from_bits(bits)),
+            DataType::Float8E4M3 => write!(formatter, "{:?}", F8E4M3::from_bits(bits as u8).to_f32()),
+            DataType::Float8E5M2 => write!(formatter, "{:?}", F8E5M2::from_bits(bits as u8).to_f32()),
             _ => write!(formatter, "{bits}"),
         }?;
         write!(formatter, " (0x{bits:0width$x})", width = 2 * data_type.size())
@@ -195,7 +203,7 @@ pub enum DataError {
     #[error("test data: a reduced result needs an operator, and the problem has none")]
     NoOperator,
     /// No data is defined for this operator.
-    #[error("test data: operator '{op}' is not supported; use sum, prod, max, min or avg")]
+    #[error("test data: operator '{op}' is not supported; use {}", Op::ALL.map(Op::name).join(", "))]
     Operator {
         /// The operator.
         op: ReduceOp,

@@ -1,10 +1,10 @@
 //! What a problem's values need beside the element's index: worked out once per call, for host and device.
 
-use collectives::{DataType, ReduceOp};
+use collectives::DataType;
 
 use super::format::FormatTag;
 use super::value::mix;
-use super::{DataError, Problem, Source};
+use super::{DataError, Op, Problem, Source};
 
 /// What a value is made by: see the enum of the same name in kernels.cu. With [`RESULT`] added: the result.
 pub(super) const COPY: u32 = 0;
@@ -14,8 +14,10 @@ pub(super) const EXTREME: u32 = 3;
 pub(super) const AVG: u32 = 4;
 pub(super) const RESULT: u32 = 8;
 
-/// Largest number of ranks whose average of power-of-two many is exact: 2^-10 of the smallest f16 share is normal.
-const EXACT_AVG_RANKS: u32 = 1 << 10;
+/// Bits of [`Recipe::flags`]: see the enum `Flags` in kernels.cu.
+pub(super) const SIGNED: u32 = 1;
+pub(super) const DOUBLED: u32 = 2;
+pub(super) const VANISHING: u32 = 4;
 
 /// The parameters of [`value_bits`](super::value::value_bits). Kernels get it by value: the layout is that of
 /// `Recipe` in kernels.cu.
@@ -41,8 +43,9 @@ pub(super) struct Recipe {
     pub(super) exponent_mask: u32,
     /// [`COPY`], [`SUM`], ..., or one of them with [`RESULT`].
     pub(super) kind: u32,
-    /// 1 for a signed integer type.
-    pub(super) is_signed: u32,
+    /// [`SIGNED`] for a signed integer type, [`DOUBLED`] for mulsum of integers, [`VANISHING`] for float averages that
+    /// are zero.
+    pub(super) flags: u32,
     pub(super) reserved: u32,
 }
 
@@ -64,7 +67,7 @@ impl Recipe {
         };
         let start = mix(seed.wrapping_add(0x6a09_e667_f3bc_c908));
         let recipe = match op {
-            Some(op) if ranks > 1 => Self::reduction(format, data_type, op, ranks, rank, start)?,
+            Some(op) if ranks > 1 => Self::reduction(format, data_type, op, ranks, rank, start),
             _ => {
                 let rank = rank.unwrap_or(0);
                 Self { key: mix(start.wrapping_add(u64::from(rank))), ranks, rank, ..Self::default() }
@@ -76,11 +79,11 @@ impl Recipe {
     fn reduction(
         format: FormatTag,
         data_type: DataType,
-        op: ReduceOp,
+        op: Op,
         ranks: u32,
         rank: Option<u32>,
         start: u64,
-    ) -> Result<Self, DataError> {
+    ) -> Self {
         let is_signed = matches!(data_type, DataType::Int8 | DataType::Int32 | DataType::Int64);
         let all = u64::MAX >> (64 - format.bits());
         let sign = 1 << (format.bits() - 1);
@@ -96,47 +99,69 @@ impl Recipe {
             remainders: u32::try_from(largest_total).map_or(ranks, |largest| largest.min(ranks)),
             ranks,
             rank: rank.unwrap_or(0),
-            is_signed: u32::from(is_signed),
+            flags: if is_signed { SIGNED } else { 0 },
             ..Self::default()
         };
         let mut exponents = format.sum_exponents();
         let (kind, number) = match op {
-            ReduceOp::Sum => (SUM, 1),
-            ReduceOp::Prod => {
+            Op::Sum => (SUM, 1),
+            Op::Prod => {
                 exponents = format.prod_exponents();
                 (PROD, 2)
             }
-            ReduceOp::Max | ReduceOp::Min => {
-                let is_min = op == ReduceOp::Min;
+            Op::Max | Op::Min => {
+                let is_min = op == Op::Min;
                 let keys = if float.is_some() { all >> 1 } else { all };
                 recipe.flip = if is_signed { sign } else { 0 } ^ if is_min { keys } else { 0 };
                 (EXTREME, if is_min { 4 } else { 3 })
             }
-            ReduceOp::Avg => match float {
+            Op::Avg => match float {
                 None => (AVG, 5),
-                Some((_, bias)) => {
-                    exponents = format.avg_exponents();
-                    if ranks.is_power_of_two() && ranks <= EXACT_AVG_RANKS {
-                        // A sum whose division by the number of ranks only changes the exponent.
-                        if rank.is_none() {
-                            exponents.low -= ranks.trailing_zeros().cast_signed();
-                        }
-                        (SUM, 5)
-                    } else {
-                        if rank.is_none() {
-                            let subnormal = bias.cast_unsigned() - 1;
-                            recipe.tolerance = 2 + u64::from(ranks.checked_shr(subnormal).unwrap_or(0));
-                        }
-                        (AVG, 5)
+                Some(_) if ranks.is_power_of_two() && ranks <= format.exact_avg_ranks() => {
+                    // A sum whose division by the number of ranks only changes the exponent.
+                    exponents = format.exact_avg_exponents();
+                    if rank.is_none() {
+                        exponents.low -= ranks.trailing_zeros().cast_signed();
                     }
+                    (SUM, 5)
+                }
+                Some(_) if format.vanishing_avg_ranks().is_some_and(|vanishing| ranks >= vanishing) => {
+                    exponents = format.vanishing_exponents();
+                    recipe.flags |= VANISHING;
+                    (AVG, 5)
+                }
+                Some((significand, bias)) => {
+                    exponents = format.pair_exponents();
+                    if rank.is_none() {
+                        recipe.tolerance = average_tolerance(format.bits(), significand, bias, ranks);
+                    }
+                    (AVG, 5)
                 }
             },
-            _ => return Err(DataError::Operator { op }),
+            Op::MulSum => {
+                match float {
+                    // A sum, of which odd ranks have half of their share.
+                    Some(_) => exponents.low -= i32::from(rank.is_some_and(|rank| Op::scale_of(rank) > 1.0)),
+                    None => recipe.flags |= DOUBLED,
+                }
+                (SUM, 6)
+            }
         };
         recipe.kind = if rank.is_none() { kind | RESULT } else { kind };
         recipe.exponent_low = exponents.low;
         recipe.exponent_mask = exponents.mask;
         recipe.key = mix(mix(start ^ (number << 32)).wrapping_add(u64::from(ranks)));
-        Ok(recipe)
+        recipe
     }
+}
+
+/// How far bit patterns of averages of floats may lie from the expected ones: see value.rs.
+fn average_tolerance(bits: u32, significand: u32, bias: i32, ranks: u32) -> u64 {
+    let of_subnormal_reciprocal = ranks.checked_shr(bias.cast_unsigned() - 1).unwrap_or(0);
+    let of_rounding = match bits {
+        8 if ranks <= 1 << (10 - significand) => 0,
+        8 => 1,
+        _ => 2,
+    };
+    u64::from(of_rounding + of_subnormal_reciprocal)
 }

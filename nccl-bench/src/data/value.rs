@@ -25,9 +25,9 @@
 //!   random keys below it (above it). Keys of floats are the finite normal floats of the copies: no zero, no NaN.
 //! - **Average of integers**: bounded totals as for floats, so the sum cannot overflow in any order; it is `q` or, if
 //!   r = n, `q + 1`, with the element's sign, which truncates toward zero.
-//! - **Average of floats**, n a power of two up to 1024: the sum's data; 1/n is a power of two, so scaling before or
-//!   after the sum, or dividing, only changes exponents: exact.
-//! - **Average of floats**, other n: NCCL multiplies each contribution by 1/n rounded to the type, then sums; others
+//! - **Average of floats**, n a power of two up to 1024 (e4m3: 512): the sum's data; 1/n is a power of two and a number
+//!   of the type, so scaling before or after the sum, or dividing, only changes exponents: exact.
+//! - **Average of floats of 16 bits or more**, other n: NCCL multiplies each contribution by 1/n rounded to the type, then sums; others
 //!   divide the sum. Positions 0 and 1 contribute a and b, all others +0. a and b have one sign, each is at least a
 //!   quarter of T = a + b, and T has the format's significand, so it is exact. In units in the last place of the
 //!   result's binade, whose values are below 2: the error of 1/n moves the result by less than 1 (its relative error is
@@ -37,9 +37,28 @@
 //!   of two the binades' units differ, but the errors shrink as well: 2 patterns still bound it (tested). Should 1/n be
 //!   subnormal (f16, more than 2^14 ranks) its relative error grows, and the tolerance by n / 2^14 with it.
 //!   Dividing a sum, or calculating more precisely inside, rounds less often, and stays within the same bound.
+//! - **Average of floats of 8 bits**, other n: two units in the last place would be half of a value with two bits of
+//!   fraction. So positions 0 and 1 contribute the same power of two, T / 2, and all others +0. Then T / n is 1/n with
+//!   another exponent, and so is NCCL's result: what it multiplies with, rounded once, when it was made. (Its kernels
+//!   calculate each step in half precision and round to the type: of powers of two, and of 1/n times powers of two, that
+//!   loses nothing.) Others divide the sum, or multiply it in half precision by 1/n of half precision, and round to the
+//!   type: rounding 1/n to 11 bits first matters only where it reaches the middle m / 2^s between two numbers of the
+//!   type, m < 2^(significand + 1). As n m is a whole number and not 2^s, 1/n differs from the middle by at least
+//!   1 / (n m) of it, and rounding to 11 bits moves 1/n by at most 2^-11 of it: exact up to 2^(10 - significand) ranks,
+//!   which is 64 (e4m3) and 128 (e5m2). These are at most 2^(bias - 1), so 1/n is normal: as above. Beyond, the
+//!   tolerance is 1 for the rounding to 11 bits, and n / 2^(bias - 1) more, since half a unit of a subnormal 1/n is as
+//!   many units of the result. From 2^(bias + significand - 1) ranks on (1024 and 131072) 1/n is 0 in the type, and so
+//!   is NCCL's average of anything; a T so small (and positive) that T / n is 0 in the type makes that the right one.
+//! - **Mulsum** doubles the contributions of odd ranks before it sums. *Floats*: the sum's data, and odd ranks have the
+//!   half of their share: one exponent less, which is normal as well. *Integers*, wrapping: odd ranks have their share
+//!   shifted right (its lowest bit goes to the top, which doubling drops), and twice that lacks the lowest bit; the rank
+//!   that follows in the circle is even, and adds it to its own share. (The last of an odd number of ranks is even: after
+//!   it, rank 0 adds nothing.)
 
-use super::format::{Bfloat16, Float16, Float32, Float64, Format, FormatTag, Int8, Int32, Int64};
-use super::recipe::{AVG, COPY, EXTREME, PROD, RESULT, Recipe, SUM};
+use super::format::{
+    Bfloat16, Float8E4M3, Float8E5M2, Float16, Float32, Float64, Format, FormatTag, Int8, Int32, Int64,
+};
+use super::recipe::{AVG, COPY, DOUBLED, EXTREME, PROD, RESULT, Recipe, SIGNED, SUM, VANISHING};
 
 const SUM_RESULT: u32 = SUM | RESULT;
 const PROD_RESULT: u32 = PROD | RESULT;
@@ -116,7 +135,7 @@ fn scale<F: Format>(word: u64, range: u64) -> u64 {
 
 /// The place of the rank in this element's rotation of the ranks.
 #[inline(always)]
-fn position_of(recipe: &Recipe, hash: u64) -> u32 {
+pub(super) fn position_of(recipe: &Recipe, hash: u64) -> u32 {
     let position = recipe.rank + multiply_high_32(high32(hash).rotate_left(16), recipe.ranks);
     if position >= recipe.ranks { position - recipe.ranks } else { position }
 }
@@ -212,7 +231,21 @@ fn bounded_share<F: Format>(recipe: &Recipe, hash: u64) -> u64 {
 
 #[inline(always)]
 fn signed_integer(recipe: &Recipe, hash: u64, magnitude: u64) -> u64 {
-    if recipe.is_signed != 0 && is_negative(hash) { magnitude.wrapping_neg() } else { magnitude }
+    if recipe.flags & SIGNED != 0 && is_negative(hash) { magnitude.wrapping_neg() } else { magnitude }
+}
+
+#[inline(always)]
+fn wrapping_share<F: Format>(recipe: &Recipe, hash: u64, position: u32) -> u64 {
+    let here = position_word::<F>(hash, position);
+    let next = position_word::<F>(hash, next_of(position, recipe.ranks));
+    let total = if position == 0 { random_word::<F>(hash) } else { 0 };
+    total.wrapping_add(next).wrapping_sub(here)
+}
+
+/// The word of the calculation width with its lowest bit moved to the top.
+#[inline(always)]
+fn rotate_right<F: Format>(word: u64) -> u64 {
+    if F::BITS == 64 { word.rotate_right(1) } else { u64::from(low32(word).rotate_right(1)) }
 }
 
 #[inline(always)]
@@ -222,10 +255,19 @@ fn sum_input<F: Format>(recipe: &Recipe, hash: u64) -> u64 {
         return quotient_bits::<F>(share, 1, is_negative(hash), exponent_of(recipe, hash));
     }
     let position = position_of(recipe, hash);
-    let here = position_word::<F>(hash, position);
-    let next = position_word::<F>(hash, next_of(position, recipe.ranks));
-    let total = if position == 0 { random_word::<F>(hash) } else { 0 };
-    total.wrapping_add(next).wrapping_sub(here)
+    let share = wrapping_share::<F>(recipe, hash, position);
+    if recipe.flags & DOUBLED == 0 {
+        return share;
+    }
+    if !recipe.rank.is_multiple_of(2) {
+        return rotate_right::<F>(share);
+    }
+    let before = if recipe.rank == 0 { recipe.ranks } else { recipe.rank } - 1;
+    if before.is_multiple_of(2) {
+        return share;
+    }
+    let before = if position == 0 { recipe.ranks } else { position } - 1;
+    share.wrapping_add(wrapping_share::<F>(recipe, hash, before) & 1)
 }
 
 #[inline(always)]
@@ -324,7 +366,14 @@ fn extreme_result<F: Format>(recipe: &Recipe, hash: u64) -> u64 {
 
 #[inline(always)]
 fn pair_total<F: Format>(hash: u64) -> u64 {
-    1 << (F::SIGNIFICAND - 1) | top_bits::<F>(random_word::<F>(hash), F::SIGNIFICAND - 1)
+    let highest = 1 << (F::SIGNIFICAND - 1);
+    if F::BITS == 8 { highest } else { highest | top_bits::<F>(random_word::<F>(hash), F::SIGNIFICAND - 1) }
+}
+
+/// The contribution of position 0 to a total; position 1 has the rest.
+#[inline(always)]
+fn first_of_pair<F: Format>(hash: u64, total: u64) -> u64 {
+    if F::BITS == 8 { total / 2 } else { total / 4 + scale::<F>(position_word::<F>(hash, 0), total / 2) }
 }
 
 #[inline(always)]
@@ -337,14 +386,18 @@ fn avg_input<F: Format>(recipe: &Recipe, hash: u64) -> u64 {
         return 0;
     }
     let total = pair_total::<F>(hash);
-    let first = total / 4 + scale::<F>(position_word::<F>(hash, 0), total / 2);
+    let first = first_of_pair::<F>(hash, total);
     let share = if position == 0 { first } else { total - first };
-    quotient_bits::<F>(share, 1, is_negative(hash), exponent_of(recipe, hash))
+    let negative = is_negative(hash) && recipe.flags & VANISHING == 0;
+    quotient_bits::<F>(share, 1, negative, exponent_of(recipe, hash))
 }
 
 #[inline(always)]
 fn avg_result<F: Format>(recipe: &Recipe, hash: u64) -> u64 {
     if F::FLOAT {
+        if recipe.flags & VANISHING != 0 {
+            return 0;
+        }
         let (negative, exponent) = (is_negative(hash), exponent_of(recipe, hash));
         return quotient_bits::<F>(pair_total::<F>(hash), recipe.ranks, negative, exponent);
     }
@@ -389,6 +442,8 @@ pub(super) fn dispatch<W: Work>(format: FormatTag, kind: u32, work: W) -> W::Out
         FormatTag::Bfloat16 => dispatch_kind::<Bfloat16, W>(kind, work),
         FormatTag::Float32 => dispatch_kind::<Float32, W>(kind, work),
         FormatTag::Float64 => dispatch_kind::<Float64, W>(kind, work),
+        FormatTag::Float8E4M3 => dispatch_kind::<Float8E4M3, W>(kind, work),
+        FormatTag::Float8E5M2 => dispatch_kind::<Float8E5M2, W>(kind, work),
     }
 }
 

@@ -1,0 +1,121 @@
+//! The operators that there is test data for.
+
+use std::fmt;
+use std::str::FromStr;
+
+use collectives::ReduceOp;
+
+use super::DataError;
+
+/// A reduction operator of nccl-tests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Op {
+    /// Sum; integers wrap.
+    Sum,
+    /// Product; integers wrap.
+    Prod,
+    /// Largest value.
+    Max,
+    /// Smallest value.
+    Min,
+    /// Sum divided by the number of ranks; integers truncate toward zero.
+    Avg,
+    /// Sum of inputs that each rank multiplies by its own number first ([`Op::scale_of`]); integers wrap. It has to be
+    /// created per communicator and type (`ncclRedOpCreatePreMulSum`).
+    MulSum,
+}
+
+impl Op {
+    /// Every operator, in nccl-tests' order.
+    pub const ALL: [Self; 6] = [Self::Sum, Self::Prod, Self::Max, Self::Min, Self::Avg, Self::MulSum];
+
+    /// The name that nccl-tests uses.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sum => "sum",
+            Self::Prod => "prod",
+            Self::Max => "max",
+            Self::Min => "min",
+            Self::Avg => "avg",
+            Self::MulSum => "mulsum",
+        }
+    }
+
+    /// The operator that every backend has built in; `None` for one that has to be created.
+    #[must_use]
+    pub const fn built_in(self) -> Option<ReduceOp> {
+        match self {
+            Self::Sum => Some(ReduceOp::Sum),
+            Self::Prod => Some(ReduceOp::Prod),
+            Self::Max => Some(ReduceOp::Max),
+            Self::Min => Some(ReduceOp::Min),
+            Self::Avg => Some(ReduceOp::Avg),
+            Self::MulSum => None,
+        }
+    }
+
+    /// What the input of `rank` is multiplied by in a [`MulSum`](Self::MulSum), as in nccl-tests: 1 on even ranks, 2 on
+    /// odd ones. Both are numbers of every element type.
+    #[must_use]
+    pub const fn scale_of(rank: u32) -> f64 {
+        if rank.is_multiple_of(2) { 1.0 } else { 2.0 }
+    }
+}
+
+impl TryFrom<ReduceOp> for Op {
+    type Error = DataError;
+
+    /// # Errors
+    /// For an operator that there is no test data for: today none.
+    fn try_from(op: ReduceOp) -> Result<Self, DataError> {
+        Self::ALL.into_iter().find(|known| known.built_in() == Some(op)).ok_or(DataError::Operator { op })
+    }
+}
+
+/// A text that names no operator.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{text}' is none of {}", Op::ALL.map(Op::name).join(", "))]
+pub struct UnknownOp {
+    text: String,
+}
+
+impl FromStr for Op {
+    type Err = UnknownOp;
+
+    fn from_str(text: &str) -> Result<Self, UnknownOp> {
+        Self::ALL.into_iter().find(|op| op.name() == text).ok_or_else(|| UnknownOp { text: text.to_owned() })
+    }
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_parse_and_are_those_of_the_built_in_operators() {
+        for op in Op::ALL {
+            assert_eq!(op.name().parse(), Ok(op));
+            assert_eq!(format!("{op:>6}").trim_start(), op.name());
+        }
+        for op in ReduceOp::ALL {
+            let ours = Op::try_from(op).unwrap();
+            assert_eq!((ours.built_in(), ours.name()), (Some(op), op.name()));
+        }
+        assert_eq!(Op::ALL.map(Op::built_in)[..5], ReduceOp::ALL.map(Some));
+        assert_eq!(Op::MulSum.built_in(), None);
+        let error = "mean".parse::<Op>().unwrap_err().to_string();
+        assert_eq!(error, "'mean' is none of sum, prod, max, min, avg, mulsum");
+    }
+
+    #[test]
+    fn mulsum_doubles_odd_ranks() {
+        assert_eq!([0, 1, 2, 3, 16_777_215].map(Op::scale_of), [1.0, 2.0, 1.0, 2.0, 2.0]);
+    }
+}
