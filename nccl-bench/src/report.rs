@@ -2,64 +2,354 @@
 
 use std::io::{self, Write};
 
-use crate::collective::Placement;
-use crate::sweep::Measurement;
-use crate::table;
+use jiff::tz::TimeZone;
+
+use crate::record::{Measurement, Placement, Run, Settings};
+use crate::table::{self, Columns, Foot, MemoryUsage};
 
 /// How many ranks with wrong data a row names.
 const NAMED_RANKS: usize = 8;
 
-/// Writes rows as their measurements arrive.
+/// What the report has that nccl-tests' has not. Nothing, unless it is asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extras {
+    /// Lines below the first: backend, world, system, transport.
+    pub provenance: bool,
+    /// See [`Columns::statistics`].
+    pub statistics: bool,
+    /// See [`Columns::algorithm`].
+    pub algorithm: bool,
+}
+
+/// Writes a section per collective: a head, rows as their measurements arrive, a foot.
+///
+/// All methods fail when the output is full, or closed ([`io::ErrorKind::BrokenPipe`]).
 #[derive(Debug)]
 pub struct TextReport<W> {
     out: W,
+    settings: Settings,
+    columns: Columns,
+    minimum_busbw: Option<f64>,
+    zone: TimeZone,
+    /// The collective whose section it is, while its lines are above the list of devices.
+    announced: Option<String>,
+    section: Section,
+    /// The first half of the row that is being measured.
+    half: Option<Measurement>,
+    /// What goes below that row.
     notes: Vec<String>,
 }
 
-impl<W: Write> TextReport<W> {
-    /// Writes to `out`.
-    pub fn new(out: W) -> Self {
-        Self { out, notes: Vec::new() }
-    }
+/// What a section's foot says.
+#[derive(Debug, Default)]
+struct Section {
+    collective: String,
+    measurements: usize,
+    failed_checks: u64,
+    busbw_sum: f64,
+}
 
-    /// Writes a finished text and flushes it.
+impl<W: Write> TextReport<W> {
+    /// Writes to `out`, at once all that is known before communicators exist: versions, the run's notes, the settings
+    /// with `collective`, the first one, and the devices.
     ///
     /// # Errors
     /// When the output is closed or full.
-    pub fn text(&mut self, text: &str) -> io::Result<()> {
-        self.out.write_all(text.as_bytes())?;
-        self.out.flush()
+    pub fn start(out: W, run: &Run, collective: &str, extras: Extras) -> io::Result<Self> {
+        Self::start_in_zone(out, run, collective, extras, TimeZone::system())
     }
 
-    /// Writes one placement's part of a row; the row ends after the second one, with what was wrong in it below.
+    /// The same with time stamps of another zone than this machine's.
+    ///
+    /// # Errors
+    /// When the output is closed or full.
+    pub fn start_in_zone(
+        mut out: W,
+        run: &Run,
+        collective: &str,
+        extras: Extras,
+        zone: TimeZone,
+    ) -> io::Result<Self> {
+        let mut text = table::version_line(run);
+        if extras.provenance {
+            text.push_str(&table::provenance(&run.provenance));
+        }
+        text.extend(run.notes.iter().map(|note| comment(note)));
+        text.push_str(&table::start(collective, &run.settings));
+        text.push_str(&table::devices(&run.ranks));
+        out.write_all(text.as_bytes())?;
+        out.flush()?;
+        let Extras { statistics, algorithm, .. } = extras;
+        Ok(Self {
+            out,
+            settings: run.settings.clone(),
+            columns: Columns { statistics, algorithm, ..Columns::of(&run.settings) },
+            minimum_busbw: table::minimum_busbw(&run.provenance),
+            zone,
+            announced: Some(collective.to_owned()),
+            section: Section::default(),
+            half: None,
+            notes: Vec::new(),
+        })
+    }
+
+    /// Begins a collective's section: the columns' names, below the settings once more unless [`TextReport::start`] has
+    /// just shown them. `reduced_to` is the largest size in bytes where memory did not allow the one that was asked
+    /// for.
+    ///
+    /// # Errors
+    /// When the output is closed or full.
+    pub fn section(&mut self, collective: &str, reduced_to: Option<u64>) -> io::Result<()> {
+        let mut text = String::new();
+        if self.announced.take().as_deref() != Some(collective) {
+            text.push_str(&table::start(collective, &self.settings));
+        }
+        text.push_str(&reduced_to.map(table::reduced).unwrap_or_default());
+        text.push_str(&self.columns.head());
+        self.section = Section { collective: collective.to_owned(), ..Section::default() };
+        self.write(&text)
+    }
+
+    /// Takes one placement's measurement. The row is written when both are there, or the next one begins, with what was
+    /// wrong in it below.
     ///
     /// # Errors
     /// When the output is closed or full.
     pub fn measurement(&mut self, measurement: &Measurement) -> io::Result<()> {
-        let work = &measurement.work;
         if measurement.placement == Placement::OutOfPlace {
-            write!(self.out, "{}", table::row_start(&work.counts, work.data_type, work.op))?;
+            self.end_row("", None)?;
         }
-        let half = table::row_half(measurement.seconds, measurement.bandwidth, measurement.wrong);
-        write!(self.out, "{half}")?;
-        self.notes.extend(notes(measurement));
-        if measurement.placement == Placement::InPlace {
-            writeln!(self.out)?;
-            for note in self.notes.drain(..) {
-                writeln!(self.out, "# {note}")?;
+        self.section.measurements += 1;
+        self.section.failed_checks += measurement.mismatches.len() as u64;
+        self.section.busbw_sum += measurement.busbw_gbps;
+        self.notes.extend(wrong(measurement));
+        match measurement.placement {
+            Placement::OutOfPlace => {
+                self.half = Some(measurement.clone());
+                Ok(())
             }
+            Placement::InPlace => self.end_row("", Some(measurement)),
         }
+    }
+
+    /// Writes lines as comments; below the row, when half of one is measured.
+    ///
+    /// # Errors
+    /// When the output is closed or full.
+    pub fn comment(&mut self, lines: &str) -> io::Result<()> {
+        self.notes.push(lines.to_owned());
+        if self.half.is_some() { Ok(()) } else { self.end_row("", None) }
+    }
+
+    /// Ends the section. `memory` is shown with `-M`; `error` is what the library said last.
+    ///
+    /// # Errors
+    /// When the output is closed or full.
+    pub fn foot(&mut self, memory: Option<MemoryUsage>, error: Option<&str>) -> io::Result<()> {
+        self.end_row("", None)?;
+        let section = std::mem::take(&mut self.section);
+        let foot = Foot {
+            collective: &section.collective,
+            failed_checks: section.failed_checks,
+            mean_busbw_gbps: section.busbw_sum / section.measurements as f64,
+            minimum_busbw_gbps: self.minimum_busbw,
+            memory,
+            error,
+        };
+        self.write(&foot.render())
+    }
+
+    /// Ends the report early and says why, as comments. Half a row becomes one, too: it is no row for a parser.
+    ///
+    /// # Errors
+    /// When the output is closed or full.
+    pub fn stop(&mut self, why: &str) -> io::Result<()> {
+        self.notes.push(why.to_owned());
+        self.end_row("# Unfinished row: ", None)
+    }
+
+    /// The row, if one was begun, and what goes below it.
+    fn end_row(&mut self, before: &str, in_place: Option<&Measurement>) -> io::Result<()> {
+        let half = self.half.take();
+        let mut text = String::new();
+        if half.is_some() || in_place.is_some() {
+            text = format!("{before}{}\n", self.columns.row(half.as_ref(), in_place, &self.zone));
+        }
+        text.extend(self.notes.drain(..).map(|note| comment(&note)));
+        self.write(&text)
+    }
+
+    fn write(&mut self, text: &str) -> io::Result<()> {
+        self.out.write_all(text.as_bytes())?;
         self.out.flush()
     }
 }
 
-/// What was wrong, a line per rank: `WRONG out-of-place: rank 1 has 3 wrong elements; the first, ...`.
-fn notes(measurement: &Measurement) -> impl Iterator<Item = String> + '_ {
-    let placement = measurement.placement.name();
-    let named = measurement.mismatches.iter().take(NAMED_RANKS).map(move |(rank, found)| {
-        let first = found.first.map(|first| format!("; the first: {first}")).unwrap_or_default();
-        format!("WRONG {placement}: rank {rank} has {} wrong elements{first}", found.wrong)
+/// Lines that no parser takes for rows.
+fn comment(lines: &str) -> String {
+    lines.lines().map(|line| format!("# {line}\n")).collect()
+}
+
+/// What was wrong, a line per rank: `WRONG out-of-place: rank 1 has 3 wrong elements; the first: ...`.
+fn wrong(measurement: &Measurement) -> impl Iterator<Item = String> + '_ {
+    let placement = match measurement.placement {
+        Placement::OutOfPlace => "out-of-place",
+        Placement::InPlace => "in-place",
+    };
+    let named = measurement.mismatches.iter().take(NAMED_RANKS).map(move |found| {
+        format!(
+            "WRONG {placement}: rank {} has {} wrong elements; the first: {}",
+            found.rank, found.wrong, found.first
+        )
     });
     let unnamed = measurement.mismatches.len().saturating_sub(NAMED_RANKS);
     named.chain((unnamed > 0).then(|| format!("WRONG {placement}: so have {unnamed} more ranks")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::record::Mismatch;
+    use crate::table::sample;
+
+    fn report(out: &mut Vec<u8>) -> TextReport<&mut Vec<u8>> {
+        TextReport::start_in_zone(out, &sample::run(), "allreduce", Extras::default(), TimeZone::UTC).unwrap()
+    }
+
+    fn both(collective: &str) -> [Measurement; 2] {
+        [Placement::OutOfPlace, Placement::InPlace]
+            .map(|placement| sample::measurement(collective, placement))
+    }
+
+    fn text(out: Vec<u8>) -> String {
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn each_collective_has_a_section_with_its_own_foot() {
+        let mut out = Vec::new();
+        let mut report = report(&mut out);
+        for (collective, busbw, reduced) in [("allreduce", 75.0, None), ("allgather", 25.0, Some(8))] {
+            report.section(collective, reduced).unwrap();
+            for mut measurement in both(collective) {
+                measurement.busbw_gbps = busbw;
+                report.measurement(&measurement).unwrap();
+            }
+            report.foot(None, None).unwrap();
+        }
+        let text = text(out);
+        assert_eq!(text.matches("# Using devices\n").count(), 1, "{text}");
+        let sections: Vec<&str> = text.split("# Collective test starting: ").collect();
+        let [first, all_reduce, all_gather] = sections[..] else { panic!("{text}") };
+        assert_eq!(first.lines().count(), 1);
+        for (section, name, mean) in
+            [(all_reduce, "all_reduce_perf", "75"), (all_gather, "all_gather_perf", "25")]
+        {
+            assert!(section.starts_with(&format!("{name}\n# nThread 1 nGpus 2 minBytes 8 ")), "{section}");
+            assert!(section.contains(&format!("# Avg bus bandwidth    : {mean} \n")), "{section}");
+            assert!(
+                section.ends_with(&format!("#\n# Collective test concluded: {name}\n#\n\n")),
+                "{section}"
+            );
+            assert_eq!(
+                section.lines().filter(|line| line.starts_with("        1024 ")).count(),
+                1,
+                "{section}"
+            );
+        }
+        assert!(!all_reduce.contains("Reducing"), "{all_reduce}");
+        assert!(
+            all_gather.contains("\n#\n# Reducing maxBytes to 8 due to memory limitation\n#\n#  "),
+            "{all_gather}"
+        );
+    }
+
+    #[test]
+    fn wrong_data_and_comments_go_below_the_row() {
+        let mut out = Vec::new();
+        let mut report = report(&mut out);
+        report.section("allreduce", None).unwrap();
+        let [mut first, second] = both("allreduce");
+        first.wrong = Some(30);
+        first.mismatches = (0..10)
+            .map(|rank| Mismatch { rank, wrong: 3, first: format!("element {rank}: expected 1, found 2") })
+            .collect();
+        report.measurement(&first).unwrap();
+        report.comment("one\ntwo").unwrap();
+        report.measurement(&second).unwrap();
+        report.comment("three").unwrap();
+        report.foot(None, None).unwrap();
+        let text = text(out);
+        let (_, rows) = text.rsplit_once("         \n").unwrap();
+        let lines: Vec<&str> = rows.lines().collect();
+        assert!(lines[0].starts_with("        1024 ") && lines[0].split_whitespace().count() == 13, "{rows}");
+        assert_eq!(
+            lines[1],
+            "# WRONG out-of-place: rank 0 has 3 wrong elements; the first: element 0: expected 1, found 2"
+        );
+        assert_eq!(lines[9], "# WRONG out-of-place: so have 2 more ranks");
+        assert_eq!(lines[10..14], ["# one", "# two", "# three", "# Out of bounds values : 10 FAILED"]);
+    }
+
+    #[test]
+    fn a_row_that_is_not_finished_is_no_row() {
+        let mut out = Vec::new();
+        let mut report = report(&mut out);
+        report.section("allreduce", None).unwrap();
+        report.measurement(&both("allreduce")[0]).unwrap();
+        report.stop("interrupted by SIGINT").unwrap();
+        let text = text(out);
+        assert!(text.lines().all(|line| line.starts_with('#')), "{text}");
+        let end: Vec<&str> = text.lines().rev().take(2).collect();
+        assert_eq!(end[0], "# interrupted by SIGINT");
+        assert!(end[1].starts_with("# Unfinished row:         1024 ") && end[1].contains("10.00"), "{text}");
+    }
+
+    #[test]
+    fn a_placement_that_was_left_out_has_cells_without_numbers() {
+        let mut out = Vec::new();
+        let mut report = report(&mut out);
+        report.section("allreduce", None).unwrap();
+        let [first, second] = both("allreduce");
+        report.measurement(&first).unwrap();
+        report.measurement(&first).unwrap();
+        report.measurement(&second).unwrap();
+        report.measurement(&second).unwrap();
+        let text = text(out);
+        let rows: Vec<Vec<&str>> = text
+            .lines()
+            .filter(|line| !line.starts_with('#'))
+            .map(|line| line.split_whitespace().skip(5).collect())
+            .collect();
+        let (numbers, none) = (["10.00", "50.00", "75.00", "0"], ["N/A"; 4]);
+        assert_eq!(rows, [[numbers, none].concat(), [numbers, numbers].concat(), [none, numbers].concat()]);
+    }
+
+    #[test]
+    fn what_only_this_program_has_is_shown_when_asked_for() {
+        let mut run = sample::run();
+        let mut plain = Vec::new();
+        TextReport::start(&mut plain, &run, "allreduce", Extras::default()).unwrap();
+        let plain = text(plain);
+        run.notes.push("element 5 of rank 1 is damaged".to_owned());
+        let mut out = Vec::new();
+        TextReport::start(&mut out, &run, "allreduce", Extras { provenance: true, ..Extras::default() })
+            .unwrap();
+        let own = "# Backend: nccl 2.28.9 from /usr/lib/libnccl.so.2; CUDA driver 13.0\n\
+                   # World: mpirun (Open MPI), 2 processes\n\
+                   # System: Linux 6.8.0 x86_64\n\
+                   # element 5 of rank 1 is damaged\n";
+        assert_eq!(text(out), plain.replace("# Collective", &format!("{own}# Collective")));
+    }
+
+    #[test]
+    fn a_closed_pipe_is_an_error() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut report = TextReport::start(ours, &sample::run(), "allreduce", Extras::default()).unwrap();
+        drop(theirs);
+        let error = report.section("allreduce", None).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+    }
 }
