@@ -2,12 +2,13 @@
 //!
 //! A [`Run`] is one start of `nccl-bench` over all its ranks. It serialises to the native JSON format, whose version is
 //! [`SCHEMA_VERSION`]; docs/results.md describes it. A reader of version *n* reads every file of version *n*: fields are
-//! only added, with a default.
+//! only added, with a default. A number that is not finite is `null` there, and NaN when it was read.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::number;
 use crate::statistics::Statistics;
 
 /// The version of the native format. It rises when a reader of the one before would misread a file.
@@ -229,13 +230,16 @@ pub struct Measurement {
     /// The count that the library's function takes.
     pub count: u64,
     /// Microseconds per operation: the ranks' means, made one as `average` says. What the table shows.
+    #[serde(deserialize_with = "number::or_nan")]
     pub time_us: f64,
     /// The first rank's time to enqueue an operation (`-C`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_time_us: Option<f64>,
     /// Size over time, in GB/s (1e9 bytes per second).
+    #[serde(deserialize_with = "number::or_nan")]
     pub algbw_gbps: f64,
     /// What each rank's link carries at least, in GB/s.
+    #[serde(deserialize_with = "number::or_nan")]
     pub busbw_gbps: f64,
     /// Wrong elements on all ranks; absent when nothing was verified.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -277,9 +281,10 @@ pub struct PerIteration {
     /// How many of the first are not in the statistics (`-K`).
     pub skipped: usize,
     /// Of each iteration the longest time of all ranks.
+    #[serde(deserialize_with = "number::each_or_nan")]
     pub times_us: Vec<f64>,
     /// The same of each process's ranks; empty for a single process.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "number::lists_or_nan")]
     pub processes_us: Vec<Vec<f64>>,
 }
 
@@ -287,6 +292,7 @@ pub struct PerIteration {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RankTimes {
     /// Microseconds per operation: the mean over all of them.
+    #[serde(deserialize_with = "number::or_nan")]
     pub time_us: f64,
     /// Of its operations' own times; absent when they were not timed one by one.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -2,24 +2,33 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::number;
+
 /// Statistics of a sample of times, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Statistics {
     /// How many times there are, at least 1.
     pub samples: usize,
     /// The smallest.
+    #[serde(deserialize_with = "number::or_nan")]
     pub min_us: f64,
     /// The middle one, or the mean of the two middle ones.
+    #[serde(deserialize_with = "number::or_nan")]
     pub median_us: f64,
     /// The mean.
+    #[serde(deserialize_with = "number::or_nan")]
     pub mean_us: f64,
     /// The smallest that at least 95 % do not exceed (nearest rank).
+    #[serde(deserialize_with = "number::or_nan")]
     pub p95_us: f64,
     /// The smallest that at least 99 % do not exceed (nearest rank).
+    #[serde(deserialize_with = "number::or_nan")]
     pub p99_us: f64,
     /// The largest.
+    #[serde(deserialize_with = "number::or_nan")]
     pub max_us: f64,
     /// The standard deviation of these times as a whole population: divided by their number.
+    #[serde(deserialize_with = "number::or_nan")]
     pub deviation_us: f64,
 }
 

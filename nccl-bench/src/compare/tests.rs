@@ -1,0 +1,358 @@
+use std::fs;
+use std::path::Path;
+
+use clap::Parser;
+use serde_json::Value;
+
+use super::*;
+use crate::files::sample;
+use crate::record::{Measurement, Outcome, Placement, Run};
+
+#[derive(Parser)]
+struct CommandLine {
+    #[command(flatten)]
+    arguments: Arguments,
+}
+
+const ALL_REDUCE: &str = include_str!("../../tests/data/all_reduce.json");
+
+/// A run of allreduce in both placements with these times, from 8 bytes on.
+fn run_of(times: &[f64]) -> Run {
+    let measurement = |(index, &time_us): (usize, &f64)| {
+        [Placement::OutOfPlace, Placement::InPlace]
+            .map(|placement| sample::measurement("allreduce", placement, 8 << index, time_us))
+    };
+    Run { measurements: times.iter().enumerate().flat_map(measurement).collect(), ..sample::full() }
+}
+
+fn compared(runs: &[Run], more: &[&str]) -> (Result<Verdict, Error>, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let paths: Vec<String> = runs
+        .iter()
+        .enumerate()
+        .map(|(index, run)| {
+            let path = folder.path().join(format!("{index}.json"));
+            fs::write(&path, serde_json::to_string(run).unwrap()).unwrap();
+            path.to_str().unwrap().to_owned()
+        })
+        .collect();
+    files_compared(&paths.iter().map(String::as_str).collect::<Vec<_>>(), more)
+}
+
+fn files_compared(paths: &[&str], more: &[&str]) -> (Result<Verdict, Error>, String) {
+    let line = ["compare"].iter().chain(paths).chain(more);
+    let arguments = CommandLine::try_parse_from(line).unwrap().arguments;
+    let mut out = Vec::new();
+    let verdict = run(&arguments, &mut out);
+    (verdict, String::from_utf8(out).unwrap())
+}
+
+#[track_caller]
+fn verdict(runs: &[Run], more: &[&str], expected: Verdict) -> String {
+    let (found, text) = compared(runs, more);
+    assert_eq!(found.unwrap(), expected, "{text}");
+    text
+}
+
+#[test]
+fn a_run_against_itself_passes() {
+    let text =
+        verdict(&[run_of(&[10.0, 20.0]), run_of(&[10.0, 20.0])], &["--threshold", "0%"], Verdict::Pass);
+    assert!(text.contains("PASS: B is nowhere slower than A by more than 0% (4 rows)"), "{text}");
+    assert!(!text.contains("Not the same") && !text.contains("Only in") && !text.contains("Note"), "{text}");
+    assert_eq!((Verdict::Pass.code(), Verdict::Fail.code()), (0, 1));
+}
+
+#[test]
+fn only_what_is_beyond_the_threshold_fails_and_the_worst_comes_first() {
+    let first = run_of(&[10.0, 20.0, 40.0]);
+    // Exactly 5 % slower, 25 % faster.
+    verdict(&[first.clone(), run_of(&[10.5, 15.0, 40.0])], &[], Verdict::Pass);
+    let text = verdict(&[first.clone(), run_of(&[10.51, 15.0, 44.0])], &[], Verdict::Fail);
+    let lines: Vec<&str> = text.lines().skip_while(|line| !line.starts_with("FAIL")).collect();
+    assert_eq!(
+        lines,
+        [
+            "FAIL: B is slower than A by more than 5% in 4 of 6 rows; the worst:",
+            "  B/A 1.100  allreduce float sum, 32 bytes out-of-place: 40.00 -> 44.00 us",
+            "  B/A 1.100  allreduce float sum, 32 bytes in-place: 40.00 -> 44.00 us",
+            "  B/A 1.051  allreduce float sum, 8 bytes out-of-place: 10.00 -> 10.51 us",
+            "  B/A 1.051  allreduce float sum, 8 bytes in-place: 10.00 -> 10.51 us",
+            "B is faster than A by more than 5% in 2 of 6 rows",
+        ]
+    );
+    verdict(&[first.clone(), run_of(&[10.51, 15.0, 44.0])], &["--threshold", "10%"], Verdict::Pass);
+
+    let text = verdict(&[first, run_of(&[10.51, 15.0, 44.0])], &["--metric", "busbw"], Verdict::Fail);
+    // Two bytes per nanosecond and so on: 32 B / 40 us is 0.0008 GB/s.
+    assert!(
+        text.contains("B/A 0.909  allreduce float sum, 32 bytes out-of-place: 0.0008 -> 0.0007 GB/s"),
+        "{text}"
+    );
+    assert!(text.contains("in 4 of 6 rows"), "{text}");
+}
+
+#[test]
+fn the_table_shows_both_sides() {
+    let text = verdict(&[run_of(&[10.0, 2000.0]), run_of(&[12.0, 2000.4])], &[], Verdict::Fail);
+    let table: Vec<&str> = text.lines().skip_while(|line| !line.starts_with("allreduce")).take(6).collect();
+    assert_eq!(
+        table,
+        [
+            "allreduce float sum: time per operation in microseconds",
+            "  bytes  placement         A      B    B/A",
+            "      8  out-of-place  10.00  12.00  1.200  B slower",
+            "      8  in-place      10.00  12.00  1.200  B slower",
+            "     16  out-of-place   2000   2000  1.000",
+            "     16  in-place       2000   2000  1.000",
+        ]
+    );
+}
+
+#[test]
+fn of_several_cycles_the_median_counts() {
+    let mut second = run_of(&[10.0]);
+    for (cycle, time) in [(1, 500.0), (2, 10.2)] {
+        let again = run_of(&[time]).measurements.into_iter();
+        second.measurements.extend(again.map(|each| Measurement { cycle, ..each }));
+    }
+    let text = verdict(&[run_of(&[10.0]), second], &[], Verdict::Pass);
+    assert!(text.contains("10.00  10.20  1.020"), "{text}");
+}
+
+#[test]
+fn geometric_means_are_those_of_the_ratios() {
+    let (mut first, mut second) = (run_of(&[10.0, 10.0]), run_of(&[20.0, 5.0]));
+    let gather = |time| sample::measurement("allgather", Placement::OutOfPlace, 8, time);
+    first.measurements.push(gather(10.0));
+    second.measurements.push(gather(10.0 * 32.0));
+    let text = verdict(&[first, second], &["--format", "json"], Verdict::Fail);
+    let found: Value = serde_json::from_str(&text).unwrap();
+    let means: Vec<(Option<&str>, f64, u64)> = found["means"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|mean| {
+            let ratio = mean["ratios"][0].as_f64().unwrap();
+            (mean["collective"].as_str(), (ratio * 1e9).round() / 1e9, mean["rows"][0].as_u64().unwrap())
+        })
+        .collect();
+    assert_eq!(means, [(Some("allreduce"), 1.0, 4), (Some("allgather"), 32.0, 1), (None, 2.0, 5)]);
+    assert_eq!(found["verdicts"][0]["pass"], false);
+    assert_eq!(found["rows"][4]["values"], serde_json::json!([10.0, 320.0]));
+    assert_eq!(found["rows"][4]["collective"], "allgather");
+}
+
+#[test]
+fn wrong_data_and_a_failed_run_are_failures_however_fast() {
+    let first = run_of(&[10.0]);
+    let mut second = run_of(&[5.0]);
+    second.measurements[1].wrong = Some(3);
+    let text = verdict(&[first.clone(), second.clone()], &[], Verdict::Fail);
+    assert!(
+        text.contains("FAIL: B has wrong data:\n  allreduce float sum, 8 bytes in-place: 3 wrong elements")
+    );
+    assert!(!text.contains("PASS"), "{text}");
+    let text = verdict(&[second, first.clone()], &["--threshold", "1000"], Verdict::Pass);
+    assert!(text.contains("Note: A has wrong data, too, in 1 measurements"), "{text}");
+
+    let outcome = Outcome::Failed { message: "rank 3 on node-2 is gone".to_owned() };
+    let text = verdict(&[first.clone(), Run { outcome, ..run_of(&[10.0]) }], &[], Verdict::Fail);
+    assert!(text.contains("FAIL: the run of B failed: rank 3 on node-2 is gone"), "{text}");
+    let outcome = Outcome::Interrupted { signal: "SIGINT".to_owned() };
+    let text = verdict(&[first, Run { outcome, ..run_of(&[10.0]) }], &[], Verdict::Pass);
+    assert!(text.contains("Note: B was interrupted by SIGINT"), "{text}");
+}
+
+#[test]
+fn what_makes_the_comparison_doubtful_is_said() {
+    let (first, mut second) = (run_of(&[10.0, 20.0]), run_of(&[10.0]));
+    second.provenance.library_version = "2.29.2".to_owned();
+    second.provenance.environment = [("NCCL_PROTO".to_owned(), "LL".to_owned())].into();
+    second.ranks.pop();
+    second.settings.iterations = 5;
+    second.settings.cycles = 9;
+    second.measurements.push(sample::measurement("allgather", Placement::InPlace, 8, 1.0));
+    second.measurements[0].wrong = None;
+    let text = verdict(&[first, second], &[], Verdict::Pass);
+    let differences: Vec<String> = text
+        .lines()
+        .skip_while(|line| !line.starts_with("Not the same"))
+        .skip(1)
+        .take_while(|line| !line.is_empty())
+        .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+        .collect();
+    assert_eq!(
+        differences,
+        [
+            "A B",
+            "NCCL_ALGO ring -",
+            "NCCL_PROTO - LL",
+            "iterations 20 5",
+            "library_version 2.28.9 2.29.2",
+            "ranks 2 x NVIDIA H200 1 x NVIDIA H200",
+        ]
+    );
+    for line in [
+        "Only in A, not in B: allreduce float sum (2 rows)",
+        "Only in B, not in A: allgather float sum (1 row)",
+        "Note: B did not verify the data of 1 measurements; A did",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+    }
+}
+
+#[test]
+fn each_of_several_files_is_compared_with_the_first() {
+    let runs = [run_of(&[10.0]), run_of(&[10.0]), run_of(&[20.0])];
+    let text = verdict(&runs, &[], Verdict::Fail);
+    assert!(text.contains("10.00  10.00  1.000  20.00  2.000  C slower"), "{text}");
+    assert!(text.contains("PASS: B is nowhere") && text.contains("FAIL: C is slower"), "{text}");
+    assert_eq!(matching::letter(25) + &matching::letter(26) + &matching::letter(53), "ZA1B2");
+}
+
+#[test]
+fn csv_has_a_row_for_each_row_and_file() {
+    let runs = [run_of(&[10.0]), run_of(&[10.0]), run_of(&[20.0])];
+    let text = verdict(&runs, &["--format", "csv"], Verdict::Fail);
+    let rows: Vec<std::collections::BTreeMap<String, String>> =
+        csv::Reader::from_reader(text.as_bytes()).deserialize().map(Result::unwrap).collect();
+    assert_eq!(rows.len(), 4);
+    let last = &rows[3];
+    for (column, value) in [
+        ("collective", "allreduce"),
+        ("placement", "in_place"),
+        ("bytes", "8"),
+        ("first_time_us", "10"),
+        ("other_time_us", "20"),
+        ("ratio", "2"),
+        ("slower", "true"),
+    ] {
+        assert_eq!(last[column], value, "{column}");
+    }
+    assert!(last["other"].ends_with("2.json") && rows[2]["other"].ends_with("1.json"));
+    assert_eq!(rows[2]["slower"], "false");
+}
+
+#[test]
+fn markdown_has_tables_of_equal_width() {
+    let text = verdict(&[run_of(&[10.0]), run_of(&[12.0])], &["--format", "markdown"], Verdict::Fail);
+    let table = "\
+## allreduce float sum: time per operation in microseconds
+
+| bytes | placement    |     A |     B |   B/A |          |
+| ----: | ------------ | ----: | ----: | ----: | -------- |
+|     8 | out-of-place | 10.00 | 12.00 | 1.200 | B slower |
+";
+    assert!(text.contains(table), "{text}");
+}
+
+#[test]
+fn values_that_are_no_numbers_are_left_out_and_counted() {
+    let (first, mut second) = (run_of(&[10.0, 20.0]), run_of(&[10.0, 20.0]));
+    second.measurements[0].time_us = f64::NAN;
+    let text = verdict(&[first.clone(), second.clone()], &[], Verdict::Pass);
+    assert!(
+        text.contains("Note: of rows that both have, 1 are left out: a value is no number above 0"),
+        "{text}"
+    );
+    assert!(text.contains("(3 rows)"), "{text}");
+
+    for measurement in &mut second.measurements {
+        measurement.busbw_gbps = 0.0;
+    }
+    let error = compared(&[first, second], &["--metric", "busbw"]).0.unwrap_err();
+    assert!(error.to_string().contains("no bus bandwidth above 0 in common; for a single rank"), "{error}");
+    assert_eq!(error.code(), 2);
+}
+
+#[test]
+fn bad_input_is_named_and_nothing_is_printed() {
+    let (first, mut second) = (run_of(&[10.0]), run_of(&[10.0]));
+    second.measurements.iter_mut().for_each(|each| each.data_type = "half".to_owned());
+    let (found, text) = compared(&[first, second], &[]);
+    let error = found.unwrap_err();
+    let message = error.to_string();
+    assert!(
+        message
+            .contains("the first has allreduce float sum (2 rows), the second allreduce half sum (2 rows)")
+    );
+    assert_eq!((error.code(), text.as_str()), (2, ""));
+
+    let folder = tempfile::tempdir().unwrap();
+    let text_file = folder.path().join("table.txt");
+    fs::write(&text_file, "# nccl-bench\n").unwrap();
+    let missing = folder.path().join("missing.json");
+    let paths: Vec<&str> = [&text_file, &missing].iter().map(|path| path.to_str().unwrap()).collect();
+    let error = files_compared(&paths, &[]).0.unwrap_err();
+    let message = error.to_string();
+    assert!(
+        message.contains("table.txt: it is no result file") && message.contains("missing.json: it cannot")
+    );
+    assert_eq!(error.code(), 2);
+}
+
+#[test]
+fn the_command_line_says_what_is_wrong_with_it() {
+    let parse = |line: &[&str]| CommandLine::try_parse_from(line).map(|line| line.arguments.threshold);
+    assert_eq!(parse(&["compare", "a", "b"]).unwrap(), Threshold(0.05));
+    for (text, share) in [("5%", 0.05), ("0.5 %", 0.005), ("7", 0.07), ("0", 0.0)] {
+        assert_eq!(parse(&["compare", "a", "b", "--threshold", text]).unwrap(), Threshold(share));
+    }
+    for text in ["-1%", "five", "nan", "inf", "", "%"] {
+        let message = parse(&["compare", "a", "b", "--threshold", text]).unwrap_err().to_string();
+        assert!(message.contains("is no share in percent"), "{message}");
+    }
+    assert!(parse(&["compare", "a"]).is_err());
+    let printed = [0.05, 0.005, 0.07, 0.0].map(|share| Threshold(share).to_string());
+    assert_eq!(printed, ["5%", "0.5%", "7%", "0%"]);
+}
+
+#[test]
+fn files_of_nccl_tests_are_compared_with_those_of_nccl_bench() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (real, slow, own) = (path("a.json"), path("b.json"), path("own.jsonl"));
+    fs::write(&real, ALL_REDUCE).unwrap();
+    // The time of the last row, in place: 40976.488013 before.
+    fs::write(&slow, ALL_REDUCE.replacen("40976.488013", "50000.000000", 1)).unwrap();
+    let (found, text) = files_compared(&[&real, &slow], &[]);
+    assert_eq!(found.unwrap(), Verdict::Fail);
+    let worst = "  B/A 1.220  allreduce float sum, 8589934592 bytes in-place: 40976 -> 50000 us\n";
+    assert!(text.contains(&format!("in 1 of 62 rows; the worst:\n{worst}")), "{text}");
+
+    let nccl_tests = files::read(Path::new(&real)).unwrap();
+    let own_run = Run { program: "nccl-bench 0.1.0".to_owned(), ..nccl_tests };
+    let output = own.parse().unwrap();
+    files::Files::open(&[output]).unwrap().finish(&own_run).unwrap();
+    let (found, text) = files_compared(&[&real, &own], &["--threshold", "0"]);
+    assert_eq!(found.unwrap(), Verdict::Pass, "{text}");
+    assert!(text.contains("nccl-tests") && text.contains("8 x NVIDIA H200"), "{text}");
+}
+
+#[test]
+fn a_closed_pipe_is_an_error_and_no_verdict() {
+    struct Closed;
+    impl Write for Closed {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::BrokenPipe.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.json");
+    fs::write(&path, ALL_REDUCE).unwrap();
+    for format in [Format::Text, Format::Markdown, Format::Csv, Format::Json] {
+        let files = vec![path.clone(), path.clone()];
+        let arguments = Arguments { files, threshold: Threshold(0.05), metric: Metric::Time, format };
+        let error = run(&arguments, &mut Closed).unwrap_err();
+        assert!(
+            matches!(&error, Error::Output(inner) if inner.kind() == io::ErrorKind::BrokenPipe),
+            "{error:?}"
+        );
+        assert_eq!(error.code(), 1);
+    }
+}

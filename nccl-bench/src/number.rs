@@ -1,0 +1,76 @@
+//! Numbers in JSON: what is no finite number is written as `null`, as serde_json does, and read back as NaN.
+
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
+
+/// A number as files have it: also `null`, and words such as `"nan"`, which nccl-tests writes.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Number {
+    Finite(f64),
+    Word(String),
+    Absent(()),
+}
+
+impl Number {
+    fn value<E: Error>(self) -> Result<f64, E> {
+        match self {
+            Self::Finite(value) => Ok(value),
+            Self::Word(word) => word.parse().map_err(|_| E::custom(format_args!("'{word}' is no number"))),
+            Self::Absent(()) => Ok(f64::NAN),
+        }
+    }
+}
+
+/// Reads a number; NaN where there is none.
+pub(crate) fn or_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    Number::deserialize(deserializer)?.value()
+}
+
+/// Reads a number that need not be there.
+pub(crate) fn if_any<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
+    or_nan(deserializer).map(|value| (!value.is_nan()).then_some(value))
+}
+
+/// Reads a list of numbers; NaN where there is none.
+pub(crate) fn each_or_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<f64>, D::Error> {
+    let numbers: Vec<Number> = Vec::deserialize(deserializer)?;
+    numbers.into_iter().map(Number::value).collect()
+}
+
+/// Reads lists of numbers; NaN where there is none.
+pub(crate) fn lists_or_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Vec<f64>>, D::Error> {
+    let lists: Vec<Vec<Number>> = Vec::deserialize(deserializer)?;
+    lists.into_iter().map(|list| list.into_iter().map(Number::value).collect()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Deserialize)]
+    struct Numbers {
+        #[serde(deserialize_with = "or_nan")]
+        one: f64,
+        #[serde(deserialize_with = "each_or_nan")]
+        list: Vec<f64>,
+        #[serde(deserialize_with = "lists_or_nan")]
+        lists: Vec<Vec<f64>>,
+    }
+
+    #[test]
+    fn null_and_words_are_read_as_nan_and_numbers_as_themselves() {
+        let text = r#"{"one": "nan", "list": [1, 2.5, null], "lists": [[null], [-3e9]]}"#;
+        let found: Numbers = serde_json::from_str(text).unwrap();
+        assert!(found.one.is_nan() && found.list[2].is_nan() && found.lists[0][0].is_nan());
+        assert_eq!((found.list[0], found.list[1], found.lists[1][0]), (1.0, 2.5, -3e9));
+    }
+
+    #[test]
+    fn what_is_no_number_at_all_is_refused() {
+        for wrong in ["[]", r#""fast""#, "{}", "true"] {
+            let text = format!(r#"{{"one": {wrong}, "list": [], "lists": []}}"#);
+            assert!(serde_json::from_str::<Numbers>(&text).is_err(), "{text}");
+        }
+    }
+}
