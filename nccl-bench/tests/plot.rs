@@ -1,0 +1,869 @@
+//! `nccl-bench plot` on real numbers of nccl-tests: what it writes is parsed as XML, and its values are looked up.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::Parser as _;
+use nccl_bench::plot::{self, Metric, NothingToDraw, Options, Placements, Scale, Spread};
+use nccl_bench::record::{
+    Algorithm, Average, Blocking, Measurement, Mismatch, Outcome, Placement, Provenance, Rank, Registration,
+    Run, SCHEMA_VERSION, Settings,
+};
+use nccl_bench::statistics::Statistics;
+use roxmltree::{Document, Node, ParsingOptions};
+
+const ALL_REDUCE: &str = include_str!("data/all_reduce_g8.txt");
+const ALL_GATHER: &str = include_str!("data/all_gather_mpi.txt");
+
+/// A run without measurements.
+fn empty(ranks: usize) -> Run {
+    let rank = |rank| Rank {
+        rank,
+        group: 0,
+        pid: 2284,
+        host: "node<1>".to_owned(),
+        device: Some(rank),
+        pci: Some(format!("0000:00:{:02x}", rank + 6)),
+        device_name: "NVIDIA H200".to_owned(),
+    };
+    Run {
+        schema_version: SCHEMA_VERSION,
+        program: "nccl-bench 0.1.0 (1a2b3c4d5e6f)".to_owned(),
+        command: ["nccl-bench", "allreduce", "-e", "8G"].map(str::to_owned).to_vec(),
+        started_at: "2026-11-22T08:30:00.123Z".to_owned(),
+        ended_at: Some("2026-11-22T08:30:20.456Z".to_owned()),
+        outcome: Outcome::Complete,
+        provenance: Provenance {
+            backend: "nccl".to_owned(),
+            library_version: "2.28.9".to_owned(),
+            library_path: "/usr/lib/libnccl.so.2".to_owned(),
+            cuda_driver: Some("13.0".to_owned()),
+            transport: None,
+            world: "single process".to_owned(),
+            system: "Linux 6.8.0 x86_64".to_owned(),
+            environment: BTreeMap::from([("NCCL_ALGO".to_owned(), "ring".to_owned())]),
+        },
+        settings: Settings {
+            threads: 1,
+            gpus: ranks,
+            min_bytes: 8,
+            max_bytes: 8 << 30,
+            step_factor: Some(2),
+            step_bytes: None,
+            iterations: 20,
+            aggregated: 1,
+            warm_up: 5,
+            cycles: 1,
+            checks: 1,
+            average: Average::Mean,
+            blocking: Blocking::No,
+            graph_launches: 0,
+            registration: Registration::None,
+            unaligned: 0,
+            per_iteration: false,
+            per_iteration_skip: 0,
+            parallel_init: false,
+            cpu_time: false,
+            time_stamps: false,
+            cta_policy: None,
+            default_stream: false,
+            until_stable: None,
+            budget_seconds: None,
+        },
+        ranks: (0..ranks).map(rank).collect(),
+        measurements: Vec::new(),
+        notes: Vec::new(),
+    }
+}
+
+fn measurement(
+    collective: &str,
+    placement: Placement,
+    bytes: u64,
+    time_us: f64,
+    busbw_gbps: f64,
+) -> Measurement {
+    Measurement {
+        collective: collective.to_owned(),
+        cycle: 0,
+        data_type: "float".to_owned(),
+        op: (collective == "allreduce").then(|| "sum".to_owned()),
+        root: None,
+        placement,
+        bytes,
+        count: bytes / 4,
+        time_us,
+        cpu_time_us: None,
+        algbw_gbps: bytes as f64 / 1e3 / time_us,
+        busbw_gbps,
+        wrong: Some(0),
+        operations: 20,
+        statistics: None,
+        per_iteration: None,
+        per_rank: Vec::new(),
+        algorithm: None,
+        mismatches: Vec::new(),
+        measured_at: "2026-11-22T08:30:01.000Z".to_owned(),
+    }
+}
+
+/// The rows of a table of nccl-tests.
+fn measurements(table: &str, collective: &str) -> Vec<Measurement> {
+    let rows = table.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty());
+    let found: Vec<Measurement> = rows
+        .flat_map(|row| {
+            let cells: Vec<&str> = row.split_whitespace().collect();
+            let number = |index: usize| cells[index].parse::<f64>().unwrap();
+            let bytes = cells[0].parse().unwrap();
+            [(Placement::OutOfPlace, 5), (Placement::InPlace, 9)]
+                .map(|(placement, at)| measurement(collective, placement, bytes, number(at), number(at + 2)))
+        })
+        .collect();
+    assert!(found.len() > 50, "the table was not read");
+    found
+}
+
+fn all_reduce() -> Run {
+    Run { measurements: measurements(ALL_REDUCE, "allreduce"), ..empty(8) }
+}
+
+fn all_gather() -> Run {
+    Run { measurements: measurements(ALL_GATHER, "allgather"), ..empty(8) }
+}
+
+/// A run like another one, slower by a factor that grows with the size.
+fn slower(run: &Run, factor: f64) -> Run {
+    let mut slower = run.clone();
+    for each in &mut slower.measurements {
+        let factor = 1.0 + (factor - 1.0) * (each.bytes as f64).log2().max(0.0) / 33.0;
+        each.time_us *= factor;
+        each.algbw_gbps /= factor;
+        each.busbw_gbps /= factor;
+    }
+    slower
+}
+
+/// What a run with everything has: statistics, algorithms, wrong data.
+fn with_everything() -> Run {
+    let mut run = all_reduce();
+    for each in &mut run.measurements {
+        let times = [0.93, 0.97, 1.0, 1.0, 1.02, 1.2].map(|factor| factor * each.time_us);
+        each.statistics = Statistics::of(&times);
+        let (algorithm, protocol) = match each.bytes {
+            ..=0x4000 => ("tree", Some("ll")),
+            0x4001..=0x10_0000 => ("ring", Some("ll128")),
+            0x10_0001..=0x100_0000 => ("ring", Some("simple")),
+            _ => ("nvls", None),
+        };
+        each.algorithm = Some(Algorithm {
+            algorithm: algorithm.to_owned(),
+            protocol: protocol.map(str::to_owned),
+            channels: Some(16),
+        });
+        if each.bytes == 1 << 20 && each.placement == Placement::InPlace {
+            each.wrong = Some(3);
+            let first = "element 3: expected 1.5 (0x3fc00000), found NaN (0x7fc00000)".to_owned();
+            each.mismatches = vec![Mismatch { rank: 5, wrong: 3, first }];
+        }
+    }
+    run
+}
+
+fn named(runs: &[(&str, &Run)]) -> Vec<(String, Run)> {
+    runs.iter().map(|&(label, run)| (label.to_owned(), run.clone())).collect()
+}
+
+fn parse(text: &str) -> Document<'_> {
+    let options = ParsingOptions { allow_dtd: true, ..ParsingOptions::default() };
+    Document::parse_with_options(text, options).unwrap()
+}
+
+fn has_class(node: Node, class: &str) -> bool {
+    node.attribute("class").is_some_and(|classes| classes.split(' ').any(|each| each == class))
+}
+
+fn all<'a, 'i>(node: Node<'a, 'i>, class: &str) -> Vec<Node<'a, 'i>> {
+    node.descendants().filter(|each| has_class(*each, class)).collect()
+}
+
+fn text_of(node: Node) -> String {
+    node.descendants().filter(Node::is_text).filter_map(|each| each.text()).collect()
+}
+
+/// The numbers in an attribute.
+fn numbers(text: &str) -> Vec<f64> {
+    text.split(|c: char| !(c.is_ascii_digit() || c == '.' || c == '-'))
+        .filter(|part| !part.is_empty())
+        .map(|part| part.parse().unwrap())
+        .collect()
+}
+
+fn place(point: Node) -> (f64, f64) {
+    let found = numbers(point.attribute("transform").unwrap());
+    (found[0], found[1])
+}
+
+fn tooltip(point: Node) -> String {
+    text_of(
+        point.children().find(|child| child.has_tag_name(("http://www.w3.org/2000/svg", "title"))).unwrap(),
+    )
+}
+
+/// The ticks of an axis with a label, as label and position.
+fn ticks(chart: Node, class: &str) -> Vec<(String, f64)> {
+    let [axis] = all(chart, class)[..] else { panic!("one axis of {class}") };
+    let attribute = if class == "sizes" { "x" } else { "y" };
+    axis.children()
+        .filter(Node::is_element)
+        .map(|tick| (text_of(tick), tick.attribute(attribute).unwrap().parse::<f64>().unwrap()))
+        .collect()
+}
+
+/// Where a value lies, by two ticks with their values.
+fn between(value: f64, (from, at_from): (f64, f64), (to, at_to): (f64, f64)) -> f64 {
+    at_from + (value - from) / (to - from) * (at_to - at_from)
+}
+
+/// Positions of all points in the plot area, and in each series from left to right.
+fn assert_inside(chart: Node) {
+    let [grid, ..] = all(chart, "grid")[..] else { panic!("a grid") };
+    let found = numbers(grid.attribute("d").unwrap());
+    assert!(!found.is_empty());
+    let (left, right, top, bottom) = (64.0, 736.0, 76.0, 376.0);
+    for series in all(chart, "series") {
+        let places: Vec<_> = all(series, "point").into_iter().map(place).collect();
+        assert!(places.windows(2).all(|pair| pair[0].0 < pair[1].0), "{places:?}");
+        for (x, y) in places {
+            assert!((left..=right).contains(&x) && (top..=bottom).contains(&y), "({x}, {y})");
+        }
+        for band in all(series, "band") {
+            for pair in numbers(band.attribute("d").unwrap()).chunks(2) {
+                assert!((left..=right).contains(&pair[0]) && (top..=bottom).contains(&pair[1]), "{pair:?}");
+            }
+        }
+    }
+    for class in ["sizes", "values"] {
+        let places: Vec<f64> = ticks(chart, class).into_iter().map(|(_, at)| at).collect();
+        let sign = if class == "sizes" { 1.0 } else { -1.0 };
+        assert!(places.windows(2).all(|pair| (pair[1] - pair[0]) * sign > 13.0), "{class} {places:?}");
+    }
+}
+
+fn one_chart(run: &Run, metric: Metric, change: impl FnOnce(&mut Options)) -> String {
+    let mut options = Options { metrics: vec![metric], ..Options::default() };
+    change(&mut options);
+    plot::svg(&named(&[("run", run)]), &options).unwrap()
+}
+
+#[test]
+fn each_measurement_is_a_point_at_its_computed_place() {
+    let text = one_chart(&all_reduce(), Metric::Busbw, |_| ());
+    let document = parse(&text);
+    let chart = document.root_element();
+    assert_inside(chart);
+    let series = all(chart, "series");
+    assert_eq!(series.len(), 2);
+    assert!(has_class(series[0], "out-of-place") && has_class(series[1], "in-place"));
+    let rows = measurements(ALL_REDUCE, "allreduce").len() / 2;
+    for each in &series {
+        assert_eq!(all(*each, "point").len(), rows);
+        let [line] = all(*each, "line")[..] else { panic!("one line") };
+        assert_eq!(numbers(line.attribute("d").unwrap()).len(), 2 * rows);
+    }
+    let sizes = ticks(chart, "sizes");
+    let labels: Vec<&str> = sizes.iter().map(|(label, _)| &**label).collect();
+    assert_eq!(labels[..4], ["8 B", "64 B", "512 B", "4 KiB"]);
+    let values = ticks(chart, "values");
+    assert_eq!((&*values[0].0, &*values[1].0, &*values[2].0), ("0", "50", "100"));
+    // 1 MiB, out-of-place: as the table has it, between the ticks around it.
+    let expected = measurements(ALL_REDUCE, "allreduce")
+        .into_iter()
+        .find(|each| each.bytes == 1 << 20 && each.placement == Placement::OutOfPlace)
+        .unwrap();
+    let point = all(series[0], "point")
+        .into_iter()
+        .find(|point| tooltip(*point).contains("1 MiB (1048576 B)"))
+        .unwrap();
+    let at = |wanted: &str| sizes.iter().find(|(label, _)| label == wanted).unwrap().1;
+    let x = between(20.0, (15.0, at("32 KiB")), (21.0, at("2 MiB")));
+    let y = between(expected.busbw_gbps, (0.0, values[0].1 - 4.0), (100.0, values[2].1 - 4.0));
+    let found = place(point);
+    assert!((found.0 - x).abs() < 0.02 && (found.1 - y).abs() < 0.02, "{found:?}, not ({x}, {y})");
+    let text = tooltip(point);
+    assert!(text.starts_with("run, out-of-place\n"), "{text}");
+    assert!(text.contains(&format!("busbw {:.2} GB/s", expected.busbw_gbps)), "{text}");
+    assert!(text.contains(&format!("time {:.2} µs", expected.time_us)), "{text}");
+}
+
+#[test]
+fn times_go_by_powers_of_ten() {
+    let text = one_chart(&all_reduce(), Metric::Time, |_| ());
+    let document = parse(&text);
+    let chart = document.root_element();
+    assert_inside(chart);
+    let values = ticks(chart, "values");
+    let labels: Vec<&str> = values.iter().map(|(label, _)| &**label).collect();
+    assert_eq!(
+        labels,
+        ["50 µs", "100 µs", "200 µs", "500 µs", "1 ms", "2 ms", "5 ms", "10 ms", "20 ms", "50 ms"]
+    );
+    let last = all(all(chart, "series")[0], "point").pop().unwrap();
+    let expected = measurements(ALL_REDUCE, "allreduce")
+        .into_iter()
+        .rfind(|each| each.placement == Placement::OutOfPlace)
+        .unwrap();
+    let y = between(expected.time_us.log10(), (2.0, values[1].1 - 4.0), (4.0, values[7].1 - 4.0));
+    assert!((place(last).1 - y).abs() < 0.02, "{:?}, not {y}", place(last));
+}
+
+#[test]
+fn bandwidths_go_by_powers_of_ten_when_asked_and_leave_zero_out() {
+    let mut run = all_reduce();
+    run.measurements[0].busbw_gbps = 0.0;
+    let text = one_chart(&run, Metric::Busbw, |options| {
+        options.scale = Scale::Log;
+        options.placements = Placements::Out;
+    });
+    let document = parse(&text);
+    assert_inside(document.root_element());
+    // The table has 0.00 for some, which is a value that the axis has no place for.
+    let zeros = run
+        .measurements
+        .iter()
+        .filter(|each| each.placement == Placement::OutOfPlace && each.busbw_gbps == 0.0)
+        .count();
+    let points = all(document.root_element(), "point").len();
+    assert_eq!(points + zeros, run.measurements.len() / 2);
+    let note =
+        if zeros == 1 { "1 value is left out".to_owned() } else { format!("{zeros} values are left out") };
+    assert!(text_of(document.root_element()).contains(&note), "{note}");
+    assert!(all(document.root_element(), "in-place").is_empty());
+}
+
+#[test]
+fn a_single_point_stands_in_the_middle_and_has_no_line() {
+    let run = Run {
+        measurements: vec![measurement("allreduce", Placement::OutOfPlace, 4096, 100.0, 0.07)],
+        ..empty(2)
+    };
+    for metric in [Metric::Busbw, Metric::Time] {
+        let text = one_chart(&run, metric, |_| ());
+        let document = parse(&text);
+        assert_inside(document.root_element());
+        let points = all(document.root_element(), "point");
+        assert_eq!(points.len(), 1);
+        assert!((place(points[0]).0 - 400.0).abs() < 1.0);
+        assert!(all(document.root_element(), "line").is_empty());
+        assert_eq!(ticks(document.root_element(), "sizes")[0].0, "4 KiB");
+    }
+}
+
+#[test]
+fn what_is_no_number_interrupts_the_line_and_is_said() {
+    let mut run = all_reduce();
+    run.measurements.retain(|each| each.placement == Placement::OutOfPlace);
+    run.measurements[5].time_us = f64::NAN;
+    run.measurements[6].time_us = 0.0;
+    run.measurements[6].algbw_gbps = f64::INFINITY;
+    run.measurements[6].busbw_gbps = f64::INFINITY;
+    run.measurements[20].busbw_gbps = f64::NAN;
+    run.measurements[20].time_us = 1e300;
+    let count = run.measurements.len();
+    for metric in [Metric::Busbw, Metric::Time] {
+        let text = one_chart(&run, metric, |_| ());
+        assert!(!text.contains("NaN") && !text.contains("inf\""), "{text}");
+        let document = parse(&text);
+        assert_inside(document.root_element());
+        assert_eq!(all(document.root_element(), "point").len(), count - 3);
+        assert_eq!(all(document.root_element(), "line").len(), 3);
+        assert!(text_of(document.root_element()).contains("3 values are left out"));
+    }
+    let page = plot::html(&named(&[("run", &run)]), &Options::default()).unwrap();
+    let document = parse(&page);
+    let cells: Vec<String> = all(document.root_element(), "first").into_iter().map(text_of).collect();
+    assert!(cells.contains(&"NaN".to_owned()) && cells.contains(&"0".to_owned()), "{cells:?}");
+}
+
+#[test]
+fn size_zero_is_only_in_the_table() {
+    let run = all_gather();
+    let zeros = run.measurements.iter().filter(|each| each.bytes == 0).count();
+    assert!(zeros > 0);
+    let page = plot::html(&named(&[("run", &run)]), &Options::default()).unwrap();
+    let document = parse(&page);
+    let root = document.root_element();
+    let charts = all(root, "chart");
+    assert_eq!(charts.len(), 2);
+    for chart in charts {
+        assert_inside(chart);
+        assert_eq!(all(chart, "point").len(), run.measurements.len() - zeros);
+        assert!(text_of(chart).contains("Size 0 is left out"));
+    }
+    let [table] = all(root, "numbers")[..] else { panic!("one table") };
+    let first = table.descendants().find(|node| node.tag_name().name() == "tbody").unwrap();
+    assert!(text_of(first).trim_start().starts_with("0 B"));
+    let only = Run {
+        measurements: run.measurements.into_iter().filter(|each| each.bytes == 0).collect(),
+        ..empty(8)
+    };
+    assert_eq!(
+        plot::html(&named(&[("run", &only)]), &Options::default()).unwrap_err(),
+        NothingToDraw::OnlySizeZero
+    );
+}
+
+#[test]
+fn a_single_rank_has_no_bus_bandwidth() {
+    let mut run = empty(1);
+    run.measurements = (3..10)
+        .map(|exponent| measurement("allreduce", Placement::OutOfPlace, 1 << exponent, 5.0, 0.0))
+        .collect();
+    let text = one_chart(&run, Metric::Busbw, |_| ());
+    let document = parse(&text);
+    assert_inside(document.root_element());
+    assert!(all(document.root_element(), "point").into_iter().all(|point| place(point).1 == 376.0));
+    assert!(text_of(document.root_element()).contains("--metric algbw"));
+    let log = Options { metrics: vec![Metric::Busbw], scale: Scale::Log, ..Options::default() };
+    let error = plot::svg(&named(&[("run", &run)]), &log).unwrap_err();
+    assert_eq!(error, NothingToDraw::NoValue);
+    assert!(error.to_string().contains("--metric algbw"));
+    // Where another chart has something, this one says that it has not.
+    let text =
+        plot::svg(&named(&[("run", &run)]), &Options { scale: Scale::Log, ..Options::default() }).unwrap();
+    assert!(text_of(parse(&text).root_element()).contains("nothing to draw"));
+}
+
+#[test]
+fn nothing_to_draw_says_what_to_do() {
+    let none = named(&[("run", &empty(2))]);
+    assert_eq!(plot::html(&none, &Options::default()).unwrap_err(), NothingToDraw::NoMeasurement);
+    assert_eq!(plot::svg(&[], &Options::default()).unwrap_err(), NothingToDraw::NoMeasurement);
+    let mut run = all_reduce();
+    run.measurements.retain(|each| each.placement == Placement::OutOfPlace);
+    let options = Options { placements: Placements::In, ..Options::default() };
+    let error = plot::html(&named(&[("run", &run)]), &options).unwrap_err();
+    assert!(error.to_string().contains("--placement both"), "{error}");
+    let options = Options { metrics: Vec::new(), ..Options::default() };
+    assert_eq!(plot::html(&named(&[("run", &run)]), &options).unwrap_err(), NothingToDraw::NoMetric);
+}
+
+#[test]
+fn ten_runs_have_ten_colours_and_a_legend() {
+    let base = all_reduce();
+    let runs: Vec<(String, Run)> =
+        (0..10).map(|index| (format!("run {index}"), slower(&base, 1.0 + 0.15 * f64::from(index)))).collect();
+    let text = plot::svg(&runs, &Options { metrics: vec![Metric::Time], ..Options::default() }).unwrap();
+    let document = parse(&text);
+    let root = document.root_element();
+    assert_inside(root);
+    assert_eq!(all(root, "series").len(), 20);
+    let entries: Vec<String> = all(root, "entry").into_iter().map(text_of).collect();
+    assert_eq!(entries.len(), 12);
+    assert_eq!((&*entries[0], &*entries[9], &*entries[10]), ("run 0", "run 9", "out-of-place"));
+    for index in 0..10 {
+        assert_eq!(all(root, &format!("run{index}")).len(), 3, "two series and a sample");
+        assert!(text.contains(&format!(".run{index}{{stroke:#")));
+    }
+    // Entries of one row do not meet: each begins behind the place that the one before needs at least.
+    let places: Vec<(f64, f64, usize)> = all(root, "entry")
+        .into_iter()
+        .map(|entry| {
+            let at = |name| entry.attribute(name).unwrap().parse::<f64>().unwrap();
+            (at("x"), at("y"), text_of(entry).chars().count())
+        })
+        .collect();
+    for pair in places.windows(2).filter(|pair| pair[0].1 == pair[1].1) {
+        assert!(pair[0].0 + 6.0 * pair[0].2 as f64 + 26.0 < pair[1].0, "{pair:?}");
+    }
+}
+
+#[test]
+fn extreme_values_stay_inside() {
+    let mut run = empty(2);
+    let times = [1e-11, 1.0, 9.9e14, 1e300, f64::MIN_POSITIVE];
+    run.measurements = [1, 3, 1 << 40, 1 << 41, u64::MAX]
+        .into_iter()
+        .zip(times)
+        .map(|(bytes, time)| measurement("allreduce", Placement::OutOfPlace, bytes, time, 1e3 / time))
+        .collect();
+    for (metric, points) in [(Metric::Time, 3), (Metric::Busbw, 3)] {
+        for scale in [Scale::Linear, Scale::Log] {
+            let text = one_chart(&run, metric, |options| options.scale = scale);
+            let document = parse(&text);
+            assert_inside(document.root_element());
+            assert_eq!(all(document.root_element(), "point").len(), points, "{metric:?} {scale:?}");
+        }
+    }
+}
+
+#[test]
+fn labels_and_hosts_are_escaped_and_told_apart() {
+    let mut run = all_reduce();
+    let label = "a<b>&\"c\" </svg><script>alert(1)</script>\u{1b}[0m";
+    run.provenance.environment.insert("NCCL_<X>".to_owned(), "\"&'".to_owned());
+    run.measurements[3].collective = "all<reduce>".to_owned();
+    let runs = named(&[(label, &run), (label, &run), ("other", &run)]);
+    let shown = label.replace('\u{1b}', "\u{fffd}");
+    for text in [
+        plot::svg(&runs, &Options::default()).unwrap(),
+        plot::html(&runs, &Options { title: Some("<i>&".to_owned()), ..Options::default() }).unwrap(),
+    ] {
+        assert!(!text.contains("<script") && !text.contains("<i>"));
+        let document = parse(&text);
+        let entries: Vec<String> = all(document.root_element(), "entry").into_iter().map(text_of).collect();
+        assert!(entries.contains(&shown) && entries.contains(&format!("{shown} (2)")), "{entries:?}");
+        assert!(text_of(document.root_element()).contains("all<reduce>: bus bandwidth"));
+    }
+    let page = plot::html(&runs, &Options::default()).unwrap();
+    let text = text_of(parse(&page).root_element());
+    assert!(text.contains("NCCL_<X>") && text.contains("node<1>"));
+}
+
+#[test]
+fn the_page_needs_nothing_else() {
+    let page = plot::html(&named(&[("run", &with_everything())]), &Options::default()).unwrap();
+    assert!(page.starts_with("<!DOCTYPE html>\n<!-- made by nccl-bench plot -->\n<html"));
+    let document = parse(&page);
+    for node in document.root_element().descendants().filter(Node::is_element) {
+        assert!(
+            !["script", "link", "img", "iframe", "object", "image", "use"].contains(&node.tag_name().name())
+        );
+        for attribute in node.attributes() {
+            let local = attribute.value().starts_with('#');
+            assert!(!matches!(attribute.name(), "src" | "href" | "srcset") || local, "{attribute:?}");
+            assert!(!attribute.name().starts_with("on"), "{attribute:?}");
+        }
+    }
+    for chart in all(document.root_element(), "chart") {
+        let style = chart.children().find(|node| node.tag_name().name() == "style").unwrap();
+        assert!(text_of(style).contains(".chart .run9{stroke:#"), "a chart can be taken out of its page");
+    }
+    assert!(!page.contains("url(") && !page.contains("@import") && !page.contains("@font-face"));
+    assert!(page.contains("@media screen and (prefers-color-scheme:dark)") && page.contains("@media print"));
+}
+
+#[test]
+fn sections_are_by_collective_type_operator_and_root() {
+    let mut run = all_reduce();
+    run.measurements.extend(all_gather().measurements);
+    let mut half = all_reduce().measurements;
+    half.iter_mut().for_each(|each| each.data_type = "half".to_owned());
+    run.measurements.extend(half);
+    let mut broadcast = all_reduce().measurements;
+    for (index, each) in broadcast.iter_mut().enumerate() {
+        each.collective = "broadcast".to_owned();
+        each.op = None;
+        each.root = Some(index / 2 % 2);
+    }
+    run.measurements.extend(broadcast);
+    let runs = named(&[("run", &run)]);
+    let page = plot::html(&runs, &Options::default()).unwrap();
+    let document = parse(&page);
+    let headings: Vec<String> = document
+        .descendants()
+        .filter(|node| node.tag_name().name() == "h2")
+        .map(|node| text_of(node).trim().to_owned())
+        .collect();
+    assert_eq!(
+        headings,
+        [
+            "allreduce float, sum",
+            "allgather float",
+            "allreduce half, sum",
+            "broadcast float, root 0",
+            "broadcast float, root 1",
+            "Runs"
+        ]
+    );
+    assert_eq!(all(document.root_element(), "chart").len(), 10);
+    let names: Vec<String> =
+        plot::svg_each(&runs, &Options { metrics: vec![Metric::Time; 2], ..Options::default() })
+            .unwrap()
+            .into_iter()
+            .map(|(name, text)| {
+                assert_eq!(all(parse(&text).root_element(), "grid").len(), 1);
+                name
+            })
+            .collect();
+    assert_eq!(
+        names,
+        [
+            "allreduce-float-sum-time",
+            "allgather-time",
+            "allreduce-half-sum-time",
+            "broadcast-float-root-0-time",
+            "broadcast-float-root-1-time"
+        ]
+    );
+    // In one file they stand in a row per section and do not overlap.
+    let text = plot::svg(&runs, &Options::default()).unwrap();
+    let document = parse(&text);
+    let places: Vec<(f64, f64)> = document
+        .root_element()
+        .children()
+        .filter(|node| node.has_attribute("transform"))
+        .map(place)
+        .collect();
+    assert_eq!(places.len(), 10);
+    assert!(places.chunks(2).all(|row| row[0].1 == row[1].1 && row[1].0 - row[0].0 >= 760.0));
+    assert!(places.chunks(2).collect::<Vec<_>>().windows(2).all(|rows| rows[1][0].1 - rows[0][0].1 > 440.0));
+}
+
+#[test]
+fn the_table_has_the_numbers_of_all_runs() {
+    let (before, after) = (all_reduce(), slower(&all_reduce(), 1.5));
+    let page = plot::html(&named(&[("before", &before), ("after", &after)]), &Options::default()).unwrap();
+    let document = parse(&page);
+    let [table] = all(document.root_element(), "numbers")[..] else { panic!("one table") };
+    let sizes = all(table, "size");
+    assert_eq!(sizes.len(), before.measurements.len() / 2);
+    let cells = |size: usize, run: usize| -> Vec<String> {
+        let row = sizes[size].children().filter(Node::is_element).nth(run).unwrap();
+        row.children().filter(Node::is_element).map(|cell| text_of(cell).trim().to_owned()).collect()
+    };
+    let (out, inside) = (&before.measurements[2 * 17], &before.measurements[2 * 17 + 1]);
+    let number = |value: f64| format!("{value:.2}");
+    assert_eq!(
+        cells(17, 0),
+        [
+            "1 MiB",
+            "before",
+            &number(out.time_us),
+            &number(out.algbw_gbps),
+            &number(out.busbw_gbps),
+            "0",
+            &number(inside.time_us),
+            &number(inside.algbw_gbps),
+            &number(inside.busbw_gbps),
+            "0"
+        ]
+    );
+    let slow = &after.measurements[2 * 17];
+    assert_eq!(cells(17, 1)[..3], ["after".to_owned(), number(slow.time_us), number(slow.algbw_gbps)]);
+    let rows = table.descendants().filter(|node| node.tag_name().name() == "tr").count();
+    assert_eq!(rows, 2 + before.measurements.len());
+}
+
+#[test]
+fn wrong_data_algorithms_and_statistics_are_shown() {
+    let run = with_everything();
+    let page = plot::html(&named(&[("run", &run)]), &Options::default()).unwrap();
+    let document = parse(&page);
+    let root = document.root_element();
+    let [problems] = all(root, "problems")[..] else { panic!("a list of problems") };
+    assert!(text_of(problems).contains("has wrong data in 1 measurement."));
+    let [table] = all(root, "numbers")[..] else { panic!("one table") };
+    let [wrong] = all(table, "wrong")[..] else { panic!("one cell") };
+    assert_eq!(
+        (&*text_of(wrong), wrong.attribute("title").unwrap().starts_with("rank 5: element 3")),
+        ("3", true)
+    );
+    let heads: Vec<String> = table
+        .descendants()
+        .filter(|node| node.tag_name().name() == "thead")
+        .flat_map(|head| head.descendants().filter(|node| node.tag_name().name() == "th").map(text_of))
+        .map(|text| text.trim().to_owned())
+        .collect();
+    let placement = ["time µs", "min µs", "p95 µs", "algbw GB/s", "busbw GB/s", "wrong"];
+    let expected: Vec<&str> = ["size", "out-of-place", "in-place", "chosen by NCCL"]
+        .into_iter()
+        .chain(placement)
+        .chain(placement)
+        .collect();
+    assert_eq!(heads, expected);
+    assert!(text_of(table).contains("ring, ll128, 16 channels"));
+    for chart in all(root, "chart") {
+        assert_inside(chart);
+        let entries: Vec<String> = all(chart, "entry").into_iter().map(text_of).collect();
+        assert_eq!(
+            entries[3..],
+            ["fastest to 95th percentile", "nvls", "ring, ll128", "ring, simple", "tree, ll", "wrong data"]
+        );
+        let marked: Vec<Node> =
+            all(chart, "point").into_iter().filter(|point| !all(*point, "wrong").is_empty()).collect();
+        assert_eq!(marked.len(), 1);
+        assert!(
+            tooltip(marked[0]).contains("1 MiB") && tooltip(marked[0]).contains("WRONG DATA: 3 elements")
+        );
+    }
+    // The band of times: for 8 bytes from 0.93 to 1.2 of the time, around the line.
+    let text = one_chart(&run, Metric::Time, |options| options.spread = Spread::Max);
+    let document = parse(&text);
+    let values = ticks(document.root_element(), "values");
+    let [band, _] = all(document.root_element(), "band")[..2] else { panic!("two bands") };
+    let outline = numbers(band.attribute("d").unwrap());
+    assert_eq!(outline.len(), 2 * run.measurements.len());
+    let time = run.measurements[0].time_us;
+    let tick = |wanted: &str| values.iter().find(|(label, _)| label == wanted).unwrap().1 - 4.0;
+    let at = |us: f64| between(us.log10(), (2.0, tick("100 µs")), (4.0, tick("10 ms")));
+    assert!((outline[1] - at(1.2 * time)).abs() < 0.02, "{} {}", outline[1], at(1.2 * time));
+    let last = outline[outline.len() - 1];
+    assert!((last - at(0.93 * time)).abs() < 0.02, "{last} {}", at(0.93 * time));
+    let text = one_chart(&run, Metric::Busbw, |options| options.spread = Spread::None);
+    assert!(all(parse(&text).root_element(), "band").is_empty());
+}
+
+#[test]
+fn runs_that_did_not_complete_say_so_and_differences_are_marked() {
+    let mut other = slower(&all_reduce(), 1.1);
+    other.outcome = Outcome::Interrupted { signal: "SIGINT".to_owned() };
+    other.provenance.library_version = "2.27.7".to_owned();
+    other.provenance.environment.clear();
+    other.settings.iterations = 100;
+    other.started_at = "2026-11-21T08:30:00.123Z".to_owned();
+    let mut failed = all_reduce();
+    failed.outcome = Outcome::Failed { message: "rank 3 on node<1> was killed".to_owned() };
+    let running = Run { outcome: Outcome::Running, ..all_reduce() };
+    let runs = named(&[("good", &all_reduce()), ("stopped", &other), ("broken", &failed), ("on", &running)]);
+    let page = plot::html(&runs, &Options::default()).unwrap();
+    let document = parse(&page);
+    let root = document.root_element();
+    let [problems] = all(root, "problems")[..] else { panic!("a list of problems") };
+    let text = text_of(problems);
+    for expected in [
+        "stopped\n was interrupted by SIGINT.",
+        "broken\n failed: rank 3 on node<1> was killed.",
+        "on\n had not ended when its file was written, or was killed.",
+    ] {
+        assert!(text.contains(expected), "{text}");
+    }
+    assert!(!text.contains("good"));
+    let entries: Vec<String> = all(root, "entry").into_iter().map(text_of).collect();
+    assert_eq!(entries[..4], ["good", "stopped (interrupted)", "broken (failed)", "on (unfinished)"]);
+    let marked: Vec<String> = all(root, "differs")
+        .into_iter()
+        .map(|row| text_of(row.descendants().find(|node| node.tag_name().name() == "th").unwrap()))
+        .collect();
+    assert_eq!(marked, ["≠ outcome", "≠ library", "≠ iterations", "≠ NCCL_ALGO"]);
+    let library = all(root, "differs")[1];
+    let cells: Vec<String> =
+        library.descendants().filter(|node| node.tag_name().name() == "td").map(text_of).collect();
+    assert_eq!(cells, ["2.28.9", "2.27.7", "2.28.9", "2.28.9"]);
+}
+
+#[test]
+fn several_cycles_become_their_median() {
+    let mut run = empty(2);
+    for (cycle, time) in [100.0, 400.0, 200.0].into_iter().enumerate() {
+        for exponent in [10, 12] {
+            let mut one = measurement("allreduce", Placement::OutOfPlace, 1 << exponent, time, 10.0 / time);
+            one.cycle = cycle;
+            one.wrong = Some(cycle as u64);
+            run.measurements.push(one);
+        }
+    }
+    let text = one_chart(&run, Metric::Time, |_| ());
+    let document = parse(&text);
+    let root = document.root_element();
+    let points = all(root, "point");
+    assert_eq!(points.len(), 2);
+    let text = tooltip(points[0]);
+    assert!(text.contains("time 200.00 µs") && text.contains("median of 3 measurements"), "{text}");
+    assert!(text.contains("WRONG DATA: 3 elements"), "{text}");
+    assert!(text_of(root).contains("Medians of up to 3 measurements of a size."));
+}
+
+#[derive(clap::Parser)]
+struct Line {
+    #[command(flatten)]
+    arguments: plot::Arguments,
+}
+
+/// As the command line is read, in a folder.
+fn arguments(folder: &Path, line: &str) -> plot::Arguments {
+    let mut arguments =
+        Line::try_parse_from(["plot"].into_iter().chain(line.split_whitespace())).unwrap().arguments;
+    arguments.files.iter_mut().chain([&mut arguments.output]).for_each(|path| *path = folder.join(&path));
+    arguments
+}
+
+/// Reads what [`all_reduce`] and [`all_gather`] give.
+fn read(path: &Path) -> anyhow::Result<Run> {
+    match path.file_stem().unwrap().to_str().unwrap() {
+        "missing" => anyhow::bail!("no such file"),
+        "empty" => Ok(empty(2)),
+        "gather" => Ok(all_gather()),
+        "slow" => Ok(slower(&all_reduce(), 1.3)),
+        _ => Ok(with_everything()),
+    }
+}
+
+#[test]
+fn the_command_writes_pages_and_drawings() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let written = plot::run(&arguments(folder.path(), "a.json slow.json"), read).unwrap();
+    assert_eq!(written, [at("nccl-bench.html")]);
+    let page = fs::read_to_string(at("nccl-bench.html")).unwrap();
+    let entries: Vec<String> = all(parse(&page).root_element(), "entry").into_iter().map(text_of).collect();
+    assert_eq!(entries[..2], ["a", "slow"]);
+    let line =
+        "a.json slow.json --output x.svg --split --metric busbw,time --metric algbw --label one --label two";
+    let written = plot::run(&arguments(folder.path(), line), read).unwrap();
+    assert_eq!(written, ["busbw", "time", "algbw"].map(|metric| at(&format!("x-allreduce-{metric}.svg"))));
+    let drawing = fs::read_to_string(&written[2]).unwrap();
+    let document = parse(&drawing);
+    assert!(text_of(document.root_element()).contains("allreduce: algorithm bandwidth"));
+    assert!(all(document.root_element(), "entry").into_iter().map(text_of).any(|entry| entry == "two"));
+    let line = "a.json sub/a.json --output y.SVG --title T&T --placement in --spread max --scale log";
+    assert_eq!(plot::run(&arguments(folder.path(), line), read).unwrap(), [at("y.SVG")]);
+    let drawing = fs::read_to_string(at("y.SVG")).unwrap();
+    let text = text_of(parse(&drawing).root_element());
+    assert!(text.contains("T&T") && text.contains("sub/a.json") && text.contains("in-place"), "{text}");
+    let names = fs::read_dir(folder.path()).unwrap().count();
+    assert_eq!(names, 5, "nothing else is left behind");
+}
+
+#[test]
+fn only_an_earlier_plot_is_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("out.html");
+    let refused = |line: &str| format!("{:#}", plot::run(&arguments(folder.path(), line), read).unwrap_err());
+    fs::write(&target, "<html>mine</html>").unwrap();
+    let message = refused("a.json --output out.html");
+    assert!(message.contains("is no plot of nccl-bench") && message.contains("--force"), "{message}");
+    assert_eq!(fs::read_to_string(&target).unwrap(), "<html>mine</html>");
+    plot::run(&arguments(folder.path(), "a.json --output out.html --force"), read).unwrap();
+    let first = fs::read_to_string(&target).unwrap();
+    plot::run(&arguments(folder.path(), "slow.json --output out.html"), read).unwrap();
+    assert_ne!(fs::read_to_string(&target).unwrap(), first);
+    fs::create_dir(folder.path().join("folder.svg")).unwrap();
+    assert!(refused("a.json --output folder.svg --force").contains("is no file"));
+    fs::write(folder.path().join("in.html"), "{}").unwrap();
+    assert!(refused("in.html --output in.html --force").contains("holds results"));
+    assert!(refused("a.json --output none/out.html").contains("cannot be written"));
+    #[cfg(unix)]
+    {
+        let link: PathBuf = folder.path().join("link.html");
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        plot::run(&arguments(folder.path(), "a.json --output link.html"), read).unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read_to_string(&target).unwrap(), first);
+    }
+    // Of several files none is written when one is refused.
+    fs::write(folder.path().join("s-allreduce-time.svg"), "mine").unwrap();
+    assert!(refused("a.json --output s.svg --split").contains("s-allreduce-time.svg exists"));
+    assert!(!folder.path().join("s-allreduce-busbw.svg").exists());
+}
+
+#[test]
+fn bad_requests_are_refused_with_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    for (line, expected) in [
+        ("missing.json a.json x/missing.json", "2 files cannot be read"),
+        ("missing.json", "missing.json: no such file"),
+        ("empty.json", "measure first"),
+        ("a.json --output out.png", "must end in .html (a page) or .svg (a drawing)"),
+        ("a.json --output out.html --split", "name one, as in --output"),
+        ("a.json slow.json --label one", "there are 1 label for 2 files; give one --label per file"),
+    ] {
+        let message = format!("{:#}", plot::run(&arguments(folder.path(), line), read).unwrap_err());
+        assert!(message.contains(expected), "{line}: {message}");
+    }
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    assert!(Line::try_parse_from(["plot"]).is_err());
+    assert!(Line::try_parse_from(["plot", "a.json", "--metric", "speed"]).is_err());
+}
