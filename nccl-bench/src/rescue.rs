@@ -1,0 +1,214 @@
+//! What is saved when a run ends early: on a signal, after a timeout, or because a rank has failed.
+
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use collectives::world::{self, World};
+
+use crate::record::Outcome;
+
+/// How long saving may take before the process ends without it.
+const LIMIT: Duration = Duration::from_secs(5);
+/// How long a process waits for the world to end it. Longer than the world gives [`Rescue::watch`].
+const WORLD_ENDS: Duration = Duration::from_secs(15);
+
+type Hook = Box<dyn FnOnce(Outcome) + Send>;
+
+/// Keeps what was measured, once, whoever ends the process: a rank's thread, the watchdog, a signal, or the world.
+///
+/// Clones share the hook.
+#[derive(Clone, Default)]
+pub struct Rescue(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+enum State {
+    #[default]
+    Nothing,
+    Ready(Hook),
+    Running,
+}
+
+impl fmt::Debug for Rescue {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Rescue")
+    }
+}
+
+impl Rescue {
+    /// What saves the results that there are. It runs at most once, on a thread of its own, perhaps while ranks are
+    /// still measuring, and is given up after five seconds; so it
+    /// waits for no lock that a rank could hold for ever.
+    pub fn set(&self, hook: impl FnOnce(Outcome) + Send + 'static) {
+        let mut state = self.lock();
+        if !matches!(*state, State::Running) {
+            *state = State::Ready(Box::new(hook));
+        }
+    }
+
+    /// The run saves its results itself. Waits for a hook that runs already, at most five seconds.
+    pub fn clear(&self) {
+        let mut state = self.lock();
+        if matches!(*state, State::Ready(_)) {
+            *state = State::Nothing;
+        }
+        drop(self.wait(state));
+    }
+
+    /// Saves, and returns when that is done or has taken five seconds; whether it is done. Does nothing where nothing
+    /// is set or has been saved already.
+    pub fn save(&self, outcome: Outcome) -> bool {
+        if let Some(hook) = self.begin() {
+            let ended = Ended(self.clone());
+            // When there is no thread left, the closure is dropped, and that ends it, too.
+            let _ = thread::Builder::new().name("rescue".to_owned()).spawn(move || {
+                // Also when the hook panics: nothing is waited for then.
+                let _ended = ended;
+                hook(outcome);
+            });
+        }
+        matches!(*self.wait(self.lock()), State::Nothing)
+    }
+
+    /// The hook, for whoever comes first.
+    fn begin(&self) -> Option<Hook> {
+        let mut state = self.lock();
+        match std::mem::take(&mut *state) {
+            State::Ready(hook) => {
+                *state = State::Running;
+                Some(hook)
+            }
+            other => {
+                *state = other;
+                None
+            }
+        }
+    }
+
+    /// Saves also when the world ends this process because another rank has failed.
+    pub fn watch(&self, process: &dyn World) {
+        let rescue = self.clone();
+        process.before_exit(Box::new(move |error| {
+            rescue.save(Outcome::Failed { message: error.to_string() });
+        }));
+    }
+
+    /// Saves and ends the job, with `code` and `message` when this rank of `process` is where it failed. When the cause
+    /// is another process, the world ends this one and names it, with its exit code
+    /// ([`OnFailure::Exit`](world::OnFailure::Exit)).
+    pub fn end(&self, process: &dyn World, rank: &dyn World, code: i32, message: &str) -> ! {
+        self.save(Outcome::Failed { message: message.to_owned() });
+        if let Err(world::Error::RankFailed { rank: failed, .. }) = process.check()
+            && failed != process.rank()
+        {
+            thread::sleep(WORLD_ENDS);
+        }
+        rank.abort(code, message)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits while the hook runs, up to the limit.
+    fn wait<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let deadline = Instant::now() + LIMIT;
+        while matches!(*state, State::Running) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            state = self.0.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state
+    }
+}
+
+/// Says at its end that the hook has ended.
+struct Ended(Rescue);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        *self.0.lock() = State::Nothing;
+        self.0.0.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
+
+    fn failed() -> Outcome {
+        Outcome::Failed { message: "lost".to_owned() }
+    }
+
+    #[test]
+    fn what_was_measured_is_saved_once() {
+        let rescue = Rescue::default();
+        assert!(rescue.save(failed()), "there is nothing to save");
+        let saved = Arc::new(AtomicUsize::new(0));
+        for _ in 0..2 {
+            let saved = Arc::clone(&saved);
+            rescue.set(move |outcome| {
+                assert_eq!(outcome, failed());
+                saved.fetch_add(1, Ordering::SeqCst);
+            });
+        }
+        assert!(rescue.clone().save(failed()));
+        assert!(rescue.save(failed()));
+        assert_eq!(saved.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn a_run_that_saves_its_results_itself_is_not_disturbed() {
+        let rescue = Rescue::default();
+        let saved = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&saved);
+        rescue.set(move |_| counter.store(1, Ordering::SeqCst));
+        rescue.clear();
+        assert!(rescue.save(failed()));
+        assert_eq!(saved.load(Ordering::SeqCst), 0);
+    }
+
+    #[test]
+    fn whoever_comes_second_waits_for_the_first() {
+        let rescue = Rescue::default();
+        let (started, has_started) = mpsc::channel();
+        let (go, going) = mpsc::channel::<()>();
+        let saved = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&saved);
+        rescue.set(move |_| {
+            started.send(()).unwrap();
+            going.recv().unwrap();
+            counter.fetch_add(1, Ordering::SeqCst);
+        });
+        let first = thread::spawn({
+            let rescue = rescue.clone();
+            move || rescue.save(failed())
+        });
+        has_started.recv().unwrap();
+        go.send(()).unwrap();
+        assert!(rescue.save(failed()));
+        assert_eq!(saved.load(Ordering::SeqCst), 1);
+        assert!(first.join().unwrap());
+    }
+
+    #[test]
+    fn a_hook_that_panics_or_is_stuck_holds_nobody_up() {
+        let rescue = Rescue::default();
+        rescue.set(|_| std::panic::resume_unwind(Box::new("as the test wants it")));
+        assert!(rescue.save(failed()));
+        let (_go, going) = mpsc::channel::<()>();
+        rescue.set(move |_| going.recv().unwrap());
+        assert!(!rescue.save(failed()));
+    }
+}

@@ -1,0 +1,661 @@
+//! Ranks that crash, hang or are interrupted: whoever is left names them and ends, in time and with the right code.
+//!
+//! Real processes over libfabric and host memory. Some tests start this program again as a rank (`FAILURE_STEPS`), to
+//! have a rank hang at a place of their choice. The only assertion about time is that a job does not hang.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "all of this is tests, though not marked as such")]
+
+use std::env;
+use std::io::{BufRead, BufReader, Read};
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use collectives::world::{self, OnFailure, Options};
+use libtest_mimic::{Arguments, Trial};
+use nccl_bench::record::Outcome;
+use nccl_bench::rescue::Rescue;
+use nccl_bench::watch::Watch;
+
+const TESTS: &[(&str, fn())] = &[
+    ("a_signal_ends_a_stuck_run_with_its_code", a_signal_ends_a_stuck_run_with_its_code),
+    ("a_signal_stops_a_sweep_between_measurements", a_signal_stops_a_sweep_between_measurements),
+    (
+        "what_was_measured_before_a_stuck_operation_is_kept",
+        what_was_measured_before_a_stuck_operation_is_kept,
+    ),
+    ("a_second_signal_does_not_wait", a_second_signal_does_not_wait),
+    ("a_signal_that_was_ignored_stays_ignored", a_signal_that_was_ignored_stays_ignored),
+    ("a_signal_to_one_rank_stops_all", a_signal_to_one_rank_stops_all),
+    ("a_signal_to_one_stuck_rank_ends_all", a_signal_to_one_stuck_rank_ends_all),
+    ("a_signal_ends_a_rank_that_waits_for_others", a_signal_ends_a_rank_that_waits_for_others),
+    ("a_closed_output_ends_a_run_quietly", a_closed_output_ends_a_run_quietly),
+    ("a_closed_output_ends_all_ranks_quietly", a_closed_output_ends_all_ranks_quietly),
+    ("a_killed_rank_is_named", a_killed_rank_is_named),
+    ("a_stopped_rank_is_named", a_stopped_rank_is_named),
+    ("a_stopped_rank_is_named_by_the_watchdog", a_stopped_rank_is_named_by_the_watchdog),
+    ("a_rank_that_hangs_is_told_from_those_that_wait", a_rank_that_hangs_is_told_from_those_that_wait),
+    ("ranks_that_hang_together_are_all_named", ranks_that_hang_together_are_all_named),
+    ("a_process_that_hangs_before_it_has_ranks_is_named", a_process_that_hangs_before_it_has_ranks_is_named),
+    ("a_thread_that_hangs_is_named", a_thread_that_hangs_is_named),
+    ("saving_cannot_hold_up_the_end", saving_cannot_hold_up_the_end),
+    ("the_results_are_saved_when_another_rank_dies", the_results_are_saved_when_another_rank_dies),
+    ("what_is_not_limited_may_take_its_time", what_is_not_limited_may_take_its_time),
+    #[cfg(feature = "mpi")]
+    ("a_killed_rank_of_mpirun_is_named", a_killed_rank_of_mpirun_is_named),
+    #[cfg(feature = "mpi")]
+    ("a_stopped_rank_of_mpirun_is_named", a_stopped_rank_of_mpirun_is_named),
+    #[cfg(feature = "mpi")]
+    ("a_stopped_rank_of_mpirun_is_named_by_the_watchdog", a_stopped_rank_of_mpirun_is_named_by_the_watchdog),
+    #[cfg(feature = "mpi")]
+    ("a_signal_to_mpirun_ends_its_ranks", a_signal_to_mpirun_ends_its_ranks),
+];
+
+fn main() {
+    if let Ok(steps) = env::var("FAILURE_STEPS") {
+        rank(&steps);
+        return;
+    }
+    let trials = TESTS.iter().map(|&(name, test)| {
+        Trial::test(name, move || {
+            test();
+            Ok(())
+        })
+    });
+    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit();
+}
+
+// Processes.
+
+/// A sweep that does not end by itself while a test runs: a million sizes.
+const LONG_SWEEP: &str = "allreduce --backend fabric -b 8 -e 8M -i 8 -n 1";
+/// A measurement that does not: hours of operations.
+const LONG_MEASUREMENT: &str = "allreduce --backend fabric -b 8 -e 8 -n 4000000000";
+/// What rank 0 prints when the ranks are connected, just before it measures.
+const CONNECTED: &str = "#        (B)";
+
+/// A process that a test has started; killed when the test is over.
+struct Process {
+    child: Child,
+    stdout: Option<BufReader<ChildStdout>>,
+    stderr: Option<thread::JoinHandle<String>>,
+    seen: String,
+}
+
+#[derive(Debug)]
+struct Ended {
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+/// A program in an environment without a launcher's variables, with signals as they are on a terminal.
+fn command(program: &str, arguments: &str) -> Command {
+    let mut command = Command::new(program);
+    command.args(arguments.split_whitespace());
+    for (name, _) in env::vars() {
+        let torch = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"].contains(&name.as_str());
+        let foreign = ["NCCL_BENCH_", "OMPI_", "PMI", "SLURM_", "TORCHELASTIC_", "MASTER_", "NCCL_HOSTID"];
+        if torch || foreign.iter().any(|prefix| name.starts_with(prefix)) {
+            command.env_remove(name);
+        }
+    }
+    // SAFETY: `signal` may be called between `fork` and `exec`.
+    unsafe {
+        command.pre_exec(|| {
+            for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGTERM] {
+                libc::signal(signal, libc::SIG_DFL);
+            }
+            Ok(())
+        })
+    };
+    command
+}
+
+fn bench(arguments: &str) -> Command {
+    command(env!("CARGO_BIN_EXE_nccl-bench"), arguments)
+}
+
+fn start(mut command: Command) -> Process {
+    let mut child =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let stdout = BufReader::new(child.stdout.take().unwrap());
+    let mut errors = child.stderr.take().unwrap();
+    let stderr = thread::spawn(move || {
+        let mut text = Vec::new();
+        errors.read_to_end(&mut text).unwrap();
+        String::from_utf8_lossy(&text).into_owned()
+    });
+    Process { child, stdout: Some(stdout), stderr: Some(stderr), seen: String::new() }
+}
+
+/// Starts `size` ranks that meet over TCP.
+fn start_job(size: usize, of: impl Fn() -> Command, variables: &[(&str, &str)]) -> Vec<Process> {
+    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
+    let ranks = (0..size).map(|rank| {
+        let mut command = of();
+        command.env("NCCL_BENCH_RANK", rank.to_string());
+        command.env("NCCL_BENCH_SIZE", size.to_string());
+        command.env("NCCL_BENCH_ADDR", format!("127.0.0.1:{port}"));
+        start({
+            command.envs(variables.iter().copied());
+            command
+        })
+    });
+    ranks.collect()
+}
+
+impl Process {
+    fn signal(&self, signal: libc::c_int) {
+        send(self.child.id(), signal);
+    }
+
+    /// Reads standard output up to a line that starts so.
+    fn read_to(&mut self, start: &str) {
+        let output = self.stdout.as_mut().unwrap();
+        loop {
+            let mut line = String::new();
+            if output.read_line(&mut line).unwrap() == 0 {
+                let stderr = self.stderr.take().unwrap().join().unwrap();
+                panic!("it ended before `{start}`: {}{stderr}", self.seen);
+            }
+            self.seen += &line;
+            if line.starts_with(start) {
+                return;
+            }
+        }
+    }
+
+    /// Waits for the end, which comes within a minute of a job that does not hang.
+    fn ended(&mut self) -> Ended {
+        let by = Instant::now() + Duration::from_secs(60);
+        let rest = self.stdout.take().map(|mut output| {
+            thread::spawn(move || {
+                let mut text = Vec::new();
+                output.read_to_end(&mut text).unwrap();
+                String::from_utf8_lossy(&text).into_owned()
+            })
+        });
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break Some(status);
+            }
+            if Instant::now() >= by {
+                self.child.kill().unwrap();
+                self.child.wait().unwrap();
+                break None;
+            }
+            thread::sleep(Duration::from_millis(10));
+        };
+        let rest = rest.map(|rest| rest.join().unwrap()).unwrap_or_default();
+        let stdout = std::mem::take(&mut self.seen) + &rest;
+        let stderr = self.stderr.take().unwrap().join().unwrap();
+        let Some(status) = status else { panic!("it hangs: {stdout}{stderr}") };
+        Ended { code: status.code(), stdout, stderr }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Both fail when it has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn send(process: u32, signal: libc::c_int) {
+    // SAFETY: `kill` touches no memory; the process has not been waited for, so the number is still its own.
+    assert_eq!(unsafe { libc::kill(process as libc::pid_t, signal) }, 0);
+}
+
+fn host() -> String {
+    world::host().name
+}
+
+// Signals.
+
+fn a_signal_ends_a_stuck_run_with_its_code() {
+    for (signal, name, code) in
+        [(libc::SIGINT, "SIGINT", 130), (libc::SIGTERM, "SIGTERM", 143), (libc::SIGHUP, "SIGHUP", 129)]
+    {
+        // libfabric is loaded, and its providers have installed handlers of their own, which end with code 1.
+        let mut run = start(bench(&format!("{LONG_MEASUREMENT} -t 2")));
+        run.read_to(CONNECTED);
+        run.signal(signal);
+        let ended = run.ended();
+        assert_eq!(ended.code, Some(code), "{ended:?}");
+        assert_eq!(ended.stderr, format!("nccl-bench: ended by {name}\n"), "{ended:?}");
+    }
+}
+
+fn a_signal_stops_a_sweep_between_measurements() {
+    let folder = tempfile::tempdir().unwrap();
+    let [json, lines, compatible] =
+        ["run.json", "run.jsonl", "tests.json"].map(|name| folder.path().join(name));
+    let files =
+        format!("--output {} --output {} -J {}", json.display(), lines.display(), compatible.display());
+    let mut run = start(bench(&format!("{LONG_SWEEP} -t 2 {files}")));
+    run.read_to(CONNECTED);
+    run.read_to("  ");
+    run.signal(libc::SIGINT);
+    let ended = run.ended();
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(130), ""), "{ended:?}");
+    let tail = &ended.stdout[ended.stdout.find("# Interrupted by SIGINT\n").unwrap()..];
+    assert!(tail.contains("# Out of bounds values : 0 OK"), "the report is complete: {tail}");
+    for file in [json, lines] {
+        assert_interrupted(&nccl_bench::files::read(&file).unwrap());
+    }
+    let text = std::fs::read_to_string(compatible).unwrap();
+    assert!(text.contains("SIGINT") && !text.contains("end_time"), "{text}");
+}
+
+fn assert_interrupted(run: &nccl_bench::record::Run) {
+    use nccl_bench::record::Outcome;
+    assert_eq!(run.outcome, Outcome::Interrupted { signal: "SIGINT".to_owned() });
+    assert!(!run.measurements.is_empty() && run.ended_at.is_some(), "{run:?}");
+}
+
+fn what_was_measured_before_a_stuck_operation_is_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("run.json");
+    // The second size takes for ever.
+    let sizes = "allreduce --backend fabric -b 8 -e 64M -f 8388608 -n 20000 -t 2";
+    let mut run = start(bench(&format!("{sizes} --output {}", file.display())));
+    run.read_to(CONNECTED);
+    run.read_to("  ");
+    run.signal(libc::SIGINT);
+    let ended = run.ended();
+    assert_eq!(ended.code, Some(130), "{ended:?}");
+    let kept = nccl_bench::files::read(&file).unwrap();
+    assert_interrupted(&kept);
+    assert_eq!(kept.measurements.len(), 2, "{kept:?}");
+}
+
+fn a_second_signal_does_not_wait() {
+    let mut run = start(bench(&format!("{LONG_MEASUREMENT} -t 2")));
+    run.read_to(CONNECTED);
+    run.signal(libc::SIGINT);
+    thread::sleep(Duration::from_millis(200));
+    run.signal(libc::SIGTERM);
+    let ended = run.ended();
+    assert_eq!(ended.code, Some(143), "{ended:?}");
+    assert!(ended.stderr.contains("ended by SIGTERM"), "{ended:?}");
+}
+
+fn a_signal_that_was_ignored_stays_ignored() {
+    let mut command = bench(&format!("{LONG_SWEEP} -t 2"));
+    // SAFETY: `signal` may be called between `fork` and `exec`.
+    unsafe {
+        command.pre_exec(|| {
+            libc::signal(libc::SIGHUP, libc::SIG_IGN);
+            Ok(())
+        })
+    };
+    let mut run = start(command);
+    run.read_to(CONNECTED);
+    run.signal(libc::SIGHUP);
+    run.read_to("  ");
+    run.signal(libc::SIGTERM);
+    let ended = run.ended();
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(143), ""), "{ended:?}");
+}
+
+fn a_signal_to_one_rank_stops_all() {
+    let mut job = start_job(3, || bench(LONG_SWEEP), &[]);
+    job[0].read_to(CONNECTED);
+    job[0].read_to("  ");
+    job[2].signal(libc::SIGTERM);
+    for (rank, process) in job.iter_mut().enumerate() {
+        let ended = process.ended();
+        assert_eq!((ended.code, ended.stderr.as_str()), (Some(143), ""), "rank {rank}: {ended:?}");
+        assert_eq!(ended.stdout.contains("# Interrupted by SIGTERM\n"), rank == 0, "rank {rank}: {ended:?}");
+    }
+}
+
+fn a_signal_to_one_stuck_rank_ends_all() {
+    let mut job = start_job(3, || bench(LONG_MEASUREMENT), &[]);
+    job[0].read_to(CONNECTED);
+    job[1].signal(libc::SIGINT);
+    for (rank, process) in job.iter_mut().enumerate() {
+        let ended = process.ended();
+        assert_eq!(ended.code, Some(130), "rank {rank}: {ended:?}");
+        assert!(ended.stderr.starts_with(&format!("rank 1 on host {}", host())), "rank {rank}: {ended:?}");
+        assert!(ended.stderr.contains("ended by SIGINT"), "rank {rank}: {ended:?}");
+    }
+}
+
+fn a_signal_ends_a_rank_that_waits_for_others() {
+    // Rank 0 is there already.
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let mut command = bench(LONG_SWEEP);
+    command.envs([("NCCL_BENCH_RANK", "1"), ("NCCL_BENCH_SIZE", "2"), ("NCCL_BENCH_ADDR", &address)]);
+    let mut waiting = start(command);
+    let (_rank_0, _) = listener.accept().unwrap();
+    waiting.signal(libc::SIGINT);
+    let ended = waiting.ended();
+    assert_eq!(
+        (ended.code, ended.stderr.as_str()),
+        (Some(130), "nccl-bench: ended by SIGINT\n"),
+        "{ended:?}"
+    );
+}
+
+fn a_closed_output_ends_a_run_quietly() {
+    let mut run = start(bench(&format!("{LONG_SWEEP} -t 2")));
+    run.read_to("# nccl-bench version");
+    run.stdout = None;
+    let ended = run.ended();
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(141), ""), "{ended:?}");
+}
+
+fn a_closed_output_ends_all_ranks_quietly() {
+    let mut job = start_job(3, || bench(LONG_SWEEP), &[]);
+    job[0].read_to(CONNECTED);
+    job[0].read_to("  ");
+    job[0].stdout = None;
+    for (rank, process) in job.iter_mut().enumerate() {
+        let ended = process.ended();
+        assert_eq!((ended.code, ended.stderr.as_str()), (Some(141), ""), "rank {rank}: {ended:?}");
+    }
+}
+
+// Ranks that crash or stand still, in the middle of a sweep.
+
+fn a_killed_rank_is_named() {
+    for dead in [0, 1] {
+        let mut job = start_job(3, || bench(LONG_SWEEP), &[]);
+        job[0].read_to(CONNECTED);
+        job[0].read_to("  ");
+        job[dead].signal(libc::SIGKILL);
+        for rank in (0..3).filter(|&rank| rank != dead) {
+            let ended = job[rank].ended();
+            assert_eq!(ended.code, Some(1), "rank {rank}: {ended:?}");
+            let named = format!("rank {dead} on host {} died: its connection", host());
+            assert!(ended.stderr.contains(&named), "rank {rank}: {ended:?}");
+        }
+    }
+}
+
+fn a_stopped_rank_is_named() {
+    for (dead, arguments) in [(1, LONG_SWEEP), (0, LONG_MEASUREMENT)] {
+        let mut job = start_job(3, || bench(arguments), &[("NCCL_BENCH_DEAD_AFTER", "3")]);
+        job[0].read_to(CONNECTED);
+        job[dead].signal(libc::SIGSTOP);
+        for rank in (0..3).filter(|&rank| rank != dead) {
+            let ended = job[rank].ended();
+            assert_eq!(ended.code, Some(1), "rank {rank}: {ended:?}");
+            let named = format!("rank {dead} on host {} died: nothing was heard from it for 3 s", host());
+            assert!(ended.stderr.contains(&named), "rank {rank}: {ended:?}");
+        }
+    }
+}
+
+/// Panics unless this process ended because the watchdog found that rank 1 keeps the others waiting.
+fn assert_watchdog_named_rank_1(stderr: &str) {
+    let named = stderr.contains(&format!("rank 1 on {} (host memory)", host()));
+    // All can stand in the same operation, which no rank can finish without the others.
+    let late = stderr.contains(" did not finish ") || stderr.contains("no rank has finished ");
+    assert!(named && late && stderr.contains(" within 2 s"), "{stderr}");
+}
+
+fn a_stopped_rank_is_named_by_the_watchdog() {
+    // As if nobody noticed its silence.
+    let mut job = start_job(3, || bench(&format!("{LONG_SWEEP} -T 2")), &[("NCCL_BENCH_DEAD_AFTER", "0")]);
+    job[0].read_to(CONNECTED);
+    job[0].read_to("  ");
+    thread::sleep(Duration::from_millis(1500));
+    job[1].signal(libc::SIGSTOP);
+    for rank in [0, 2] {
+        let ended = job[rank].ended();
+        assert_eq!(ended.code, Some(4), "rank {rank}: {ended:?}");
+        assert_watchdog_named_rank_1(&ended.stderr);
+    }
+}
+
+// Ranks of this program's own, which hang where a test wants it.
+
+/// Does steps as a rank of the job or, with `threads` first, as the ranks of one process; each step is for all ranks,
+/// or `step@rank` for one. The watchdog's limit is two seconds. What is saved is printed.
+fn rank(steps: &str) {
+    let mut steps: Vec<&str> = steps.split(' ').collect();
+    let mut options = Options::from_environment().unwrap();
+    options.on_failure = OnFailure::Exit;
+    let process = world::from_environment(&options).unwrap();
+    let threads = if steps[0] == "threads" { 2 } else { 1 };
+    if threads == 2 {
+        steps.remove(0);
+    }
+    let rescue = Rescue::default();
+    let stuck = steps[0] == "stuck-hook";
+    rescue.set(move |outcome| {
+        let Outcome::Failed { message } = outcome else { panic!("{outcome:?}") };
+        println!("saved: {message}");
+        if stuck {
+            thread::sleep(Duration::from_secs(600));
+        }
+    });
+    rescue.watch(&*process);
+    let mut watch = Watch::start(&process, Some(Duration::from_secs(2)), &rescue).unwrap();
+    watch.phase("looking for devices");
+    if steps[0] == format!("early@{}", process.rank()) {
+        thread::sleep(Duration::from_secs(600));
+    }
+    let ranks = world::threads(process.clone(), threads).unwrap();
+    let watched = watch.ranks(ranks.iter().map(|rank| rank.rank()));
+    thread::scope(|scope| {
+        for (world, watched) in ranks.into_iter().zip(watched) {
+            let (steps, rescue, process) = (&steps, &rescue, &process);
+            scope.spawn(move || {
+                watched.place(format!("GPU {}", world.rank()));
+                for step in steps {
+                    let (step, rank) = step.split_once('@').unwrap_or((step, ""));
+                    let mine = rank.is_empty() || rank.parse() == Ok(world.rank());
+                    match step {
+                        "init" => watched.phase("initialising NCCL"),
+                        "barrier" => {
+                            watched.phase("a barrier");
+                            if let Err(error) = world.barrier() {
+                                rescue.end(&**process, &*world, 1, &error.to_string());
+                            }
+                        }
+                        "hang" if mine => thread::sleep(Duration::from_secs(600)),
+                        // SAFETY: `kill` touches no memory, and the number is this process' own.
+                        "kill" if mine => drop(unsafe { libc::kill(libc::getpid(), libc::SIGKILL) }),
+                        "rest" => {
+                            watched.unlimited("writing a report");
+                            thread::sleep(Duration::from_secs(5));
+                        }
+                        "hang" | "kill" | "stuck-hook" | "early" => {}
+                        other => panic!("unknown step {other}"),
+                    }
+                }
+            });
+        }
+    });
+    drop(watch);
+    rescue.clear();
+}
+
+fn this_program(steps: &str) -> Command {
+    let mut command = command(env::current_exe().unwrap().to_str().unwrap(), "");
+    command.env("FAILURE_STEPS", steps);
+    command
+}
+
+/// Panics unless all processes end with code 4 and say `expected`, rank 0 as the one that found it, and all saved it.
+fn assert_timed_out(mut job: Vec<Process>, expected: &str) {
+    for (rank, process) in job.iter_mut().enumerate() {
+        let ended = process.ended();
+        assert_eq!(ended.code, Some(4), "rank {rank}: {ended:?}");
+        let who = format!("rank 0 on host {}", host());
+        let line = match rank {
+            0 => format!("{who}: nccl-bench: {expected}\n"),
+            _ => {
+                format!("{who} aborted with exit code 4: nccl-bench: {expected}; rank {rank} ends with it\n")
+            }
+        };
+        assert_eq!(ended.stderr, line, "rank {rank}");
+        assert!(
+            ended.stdout.contains("saved: ") && ended.stdout.contains(expected),
+            "rank {rank}: {ended:?}"
+        );
+    }
+}
+
+fn a_rank_that_hangs_is_told_from_those_that_wait() {
+    for (late, waiting) in [(1, "0, 2"), (0, "1-2")] {
+        let job = start_job(3, || this_program(&format!("init hang@{late} barrier")), &[]);
+        let who = format!("rank {late} on {} (GPU {late})", host());
+        let expected =
+            format!("{who} did not finish initialising NCCL within 2 s; rank {waiting} wait in a barrier");
+        assert_timed_out(job, &expected);
+    }
+}
+
+fn ranks_that_hang_together_are_all_named() {
+    let job = start_job(2, || this_program("barrier init hang"), &[]);
+    let host = host();
+    let both = format!("rank 0 on {host} (GPU 0), rank 1 on {host} (GPU 1)");
+    assert_timed_out(job, &format!("no rank has finished initialising NCCL within 2 s: {both}"));
+}
+
+fn a_process_that_hangs_before_it_has_ranks_is_named() {
+    let job = start_job(2, || this_program("early@1 barrier"), &[]);
+    let host = host();
+    // The other one has come further, but to nothing that has another name.
+    let both = format!("process 0 on {host}, process 1 on {host}");
+    assert_timed_out(job, &format!("no rank has finished looking for devices within 2 s: {both}"));
+}
+
+fn a_thread_that_hangs_is_named() {
+    let ended = start(this_program("threads init hang@1 barrier")).ended();
+    assert_eq!(ended.code, Some(4), "{ended:?}");
+    let line = format!(
+        "nccl-bench: rank 1 on {} (GPU 1) did not finish initialising NCCL within 2 s; rank 0 waits in a barrier\n",
+        host()
+    );
+    assert_eq!(ended.stderr, line);
+    assert!(ended.stdout.starts_with("saved: rank 1 on "), "{ended:?}");
+}
+
+fn saving_cannot_hold_up_the_end() {
+    let mut job = start_job(2, || this_program("stuck-hook init hang@1 barrier"), &[]);
+    for process in &mut job {
+        let ended = process.ended();
+        assert_eq!(ended.code, Some(4), "{ended:?}");
+        assert!(ended.stdout.contains("saved: "), "it was begun: {ended:?}");
+    }
+}
+
+fn the_results_are_saved_when_another_rank_dies() {
+    // One waits for it in a call of the world, which fails; the other hangs elsewhere, and its process is ended.
+    let mut job = start_job(3, || this_program("init barrier kill@1 hang@2 barrier"), &[]);
+    for rank in [0, 2] {
+        let ended = job[rank].ended();
+        assert_eq!(ended.code, Some(1), "rank {rank}: {ended:?}");
+        let dead = format!("rank 1 on host {} died: its connection", host());
+        assert!(ended.stderr.starts_with(&dead), "rank {rank}: {ended:?}");
+        assert!(ended.stdout.starts_with(&format!("saved: {dead}")), "rank {rank}: {ended:?}");
+    }
+}
+
+fn what_is_not_limited_may_take_its_time() {
+    for ended in
+        start_job(2, || this_program("init barrier rest barrier"), &[]).iter_mut().map(Process::ended)
+    {
+        assert_eq!(
+            (ended.code, ended.stdout.as_str(), ended.stderr.as_str()),
+            (Some(0), "", ""),
+            "{ended:?}"
+        );
+    }
+}
+
+// Under mpirun, with the MPI whose launcher is the default.
+
+/// `mpirun` with its ranks' processes, which rank 0 lists.
+#[cfg(feature = "mpi")]
+struct Launched {
+    launcher: Process,
+    ranks: Vec<u32>,
+    _session: tempfile::TempDir,
+}
+
+#[cfg(feature = "mpi")]
+fn mpirun(ranks: usize, arguments: &str, variables: &[(&str, &str)]) -> Launched {
+    // Naming the sibling makes cargo build it; nccl-bench finds it beside itself.
+    assert!(std::path::Path::new(env!("CARGO_BIN_EXE_nccl-bench-mpi")).exists());
+    // Open MPI's launchers that start at the same time race for one folder in the usual place.
+    let session = tempfile::tempdir().unwrap();
+    let mut command =
+        command("mpirun", &format!("-np {ranks} {} {arguments}", env!("CARGO_BIN_EXE_nccl-bench")));
+    command
+        .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
+        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+        .env("OMPI_MCA_rmaps_base_oversubscribe", "1")
+        .env("TMPDIR", session.path())
+        .envs(variables.iter().copied());
+    let mut launcher = start(command);
+    launcher.read_to(CONNECTED);
+    launcher.read_to("  ");
+    let pid = |line: &str| line.split_once(" Pid ")?.1.split_whitespace().next()?.parse().ok();
+    let processes: Vec<u32> = launcher.seen.lines().filter_map(pid).collect();
+    assert_eq!(processes.len(), ranks, "{}", launcher.seen);
+    Launched { launcher, ranks: processes, _session: session }
+}
+
+#[cfg(feature = "mpi")]
+fn a_killed_rank_of_mpirun_is_named() {
+    let mut job = mpirun(3, LONG_SWEEP, &[]);
+    send(job.ranks[1], libc::SIGKILL);
+    let ended = job.launcher.ended();
+    assert_ne!(ended.code, Some(0), "{ended:?}");
+    // Open MPI names it, too, and may be faster.
+    let named = ended.stderr.contains(&format!("rank 1 on host {} died", host()))
+        || ended.stderr.contains(&format!("rank 1 with PID {} on node {}", job.ranks[1], host()));
+    assert!(named, "{ended:?}");
+}
+
+#[cfg(feature = "mpi")]
+fn a_stopped_rank_of_mpirun_is_named() {
+    let mut job = mpirun(3, LONG_SWEEP, &[("NCCL_BENCH_DEAD_AFTER", "3")]);
+    send(job.ranks[1], libc::SIGSTOP);
+    let ended = job.launcher.ended();
+    assert_ne!(ended.code, Some(0), "{ended:?}");
+    let named = format!("rank 1 on host {} died: nothing was heard from it for 3 s", host());
+    assert!(ended.stderr.contains(&named), "{ended:?}");
+}
+
+#[cfg(feature = "mpi")]
+fn a_stopped_rank_of_mpirun_is_named_by_the_watchdog() {
+    let mut job = mpirun(3, &format!("{LONG_SWEEP} -T 2"), &[("NCCL_BENCH_DEAD_AFTER", "0")]);
+    thread::sleep(Duration::from_millis(1500));
+    send(job.ranks[1], libc::SIGSTOP);
+    let ended = job.launcher.ended();
+    assert_ne!(ended.code, Some(0), "{ended:?}");
+    assert_watchdog_named_rank_1(&ended.stderr);
+}
+
+#[cfg(feature = "mpi")]
+fn a_signal_to_mpirun_ends_its_ranks() {
+    // It sends SIGTERM to its ranks, and SIGKILL soon after.
+    let mut job = mpirun(2, LONG_SWEEP, &[]);
+    job.launcher.signal(libc::SIGTERM);
+    let ended = job.launcher.ended();
+    assert_ne!(ended.code, Some(0), "{ended:?}");
+    let by = Instant::now() + Duration::from_secs(60);
+    while job.ranks.iter().any(|&rank| is_running(rank)) {
+        assert!(Instant::now() < by, "they are still there: {:?}", job.ranks);
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Whether there is such a process that is more than its exit code.
+#[cfg(feature = "mpi")]
+fn is_running(process: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status"));
+    status.is_ok_and(|status| !status.contains("State:\tZ"))
+}
