@@ -1,8 +1,9 @@
-//! `cargo xtask ratios <folder>`: a Markdown table of time ratios from the text tables that `run-gpu` wrote.
+//! `cargo xtask ratios <folder>`: Markdown tables of time ratios from the text tables that `run-gpu compare` wrote.
 //!
-//! Files are named `<collective>-<program>-<mode>-<round>.txt`. Times of a size are medians over the rounds.
+//! Files are named `<mode>-<program>-<round>.txt`, and have a section for each collective. Times of a size are medians
+//! over the rounds. Results from before there were modes (`<collective>-nccl-bench-np-<round>.txt`) are kept as they are.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
@@ -11,69 +12,92 @@ use anyhow::{Context as _, Result, bail};
 
 /// Times in microseconds by size and placement (0 out of place, 1 in place), one per round.
 type Times = BTreeMap<(u64, usize), Vec<f64>>;
+/// Those of each collective, by nccl-tests' name of its program.
+type Collectives = BTreeMap<String, Times>;
 
-/// One comparison: the first program's time over the second's.
-const COMPARISONS: [(&str, &str, &str); 2] = [
-    ("nccl-bench-np", "nccl-tests-np", "nccl-bench against nccl-tests, a process per GPU each"),
-    ("nccl-bench-g", "nccl-bench-np", "nccl-bench in one process against nccl-bench with a process per GPU"),
-];
+const PROGRAMS: [&str; 2] = ["nccl-bench", "nccl-tests"];
 
-/// Reads the folder and returns the tables.
+/// Reads the folder and returns the tables: a summary of all, then all sizes.
 pub(crate) fn run(folder: &Path) -> Result<String> {
-    let mut text = String::new();
-    for collective in ["allreduce", "allgather"] {
-        for (ours, theirs, title) in COMPARISONS {
-            let (ours, theirs) = (
-                read(folder, &format!("{collective}-{ours}"))?,
-                read(folder, &format!("{collective}-{theirs}"))?,
-            );
-            if !ours.is_empty() && !theirs.is_empty() {
-                let _ = writeln!(text, "## {collective}: {title}\n\n{}", table(&ours, &theirs));
-            }
+    let mut modes = BTreeSet::new();
+    for entry in fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if let Some(mode) = name.strip_suffix("-nccl-tests-1.txt") {
+            modes.insert(mode.to_owned());
         }
     }
-    if text.is_empty() {
+    let mut summary =
+        "| mode | program | rounds | geometric mean | largest from 1 MiB on | largest below |\n\
+                       |---|---|---:|---:|---:|---:|\n"
+            .to_owned();
+    let mut sizes = String::new();
+    for mode in &modes {
+        let [ours, theirs] = PROGRAMS.map(|program| read(folder, &format!("{mode}-{program}")));
+        let (ours, theirs) = (ours?, theirs?);
+        for (collective, times) in &ours {
+            let Some(theirs) = theirs.get(collective) else { continue };
+            let ratios = Ratios::of(times, theirs);
+            let _ = writeln!(summary, "| {mode} | {collective} | {}", ratios.summary());
+            let _ = writeln!(sizes, "\n## {collective}, {mode}\n\n{}", ratios.table());
+        }
+    }
+    if sizes.is_empty() {
         bail!("{} has no files to compare", folder.display());
     }
-    Ok(text)
+    Ok(format!(
+        "Times of nccl-bench over those of nccl-tests, of medians over the rounds.\n\n{summary}{sizes}"
+    ))
 }
 
-fn read(folder: &Path, prefix: &str) -> Result<Times> {
-    let mut times = Times::new();
+fn read(folder: &Path, prefix: &str) -> Result<Collectives> {
+    let mut all = Collectives::new();
     for round in 1.. {
         let path = folder.join(format!("{prefix}-{round}.txt"));
         let Ok(text) = fs::read_to_string(&path) else { break };
-        let rows = rows(&text).with_context(|| format!("reading {}", path.display()))?;
-        for (key, time) in rows {
-            times.entry(key).or_default().push(time);
+        let sections = sections(&text).with_context(|| format!("reading {}", path.display()))?;
+        for (collective, rows) in sections {
+            let times = all.entry(collective).or_default();
+            for (key, time) in rows {
+                times.entry(key).or_default().push(time);
+            }
         }
     }
-    Ok(times)
+    Ok(all)
 }
 
-/// The times of a text table. Rows of size 0 move nothing and have no time to compare.
-fn rows(text: &str) -> Result<Vec<((u64, usize), f64)>> {
-    let mut rows = Vec::new();
+/// The rows of a section: size, placement, time in microseconds.
+type Rows = Vec<((u64, usize), f64)>;
+
+/// The tables of a text, each with its program's name. Rows of size 0 move nothing and have no time to compare.
+fn sections(text: &str) -> Result<Vec<(String, Rows)>> {
+    let mut sections: Vec<(String, Rows)> = Vec::new();
     for line in text.lines() {
+        if let Some(program) = line.strip_prefix("# Collective test starting: ") {
+            sections.push((program.trim().to_owned(), Vec::new()));
+        }
         let fields: Vec<&str> = line.split_whitespace().collect();
         let Some(size) = fields.first().and_then(|field| field.parse::<u64>().ok()) else { continue };
-        if fields.len() < 13 {
+        let Some((_, rows)) = sections.last_mut() else { continue };
+        // The operator's column can be blank.
+        let Some(start) = fields.len().checked_sub(8).filter(|&start| start >= 4) else {
             bail!("a row with {} fields: {line}", fields.len());
-        }
+        };
         if size == 0 {
             continue;
         }
-        for (placement, time, wrong) in [(0, 5, 8), (1, 9, 12)] {
-            if fields[wrong] != "0" {
+        for placement in [0, 1] {
+            let half = &fields[start + 4 * placement..];
+            if !matches!(half[3], "0" | "N/A") {
                 bail!("a row with wrong data: {line}");
             }
-            rows.push(((size, placement), fields[time].parse()?));
+            rows.push(((size, placement), half[0].parse()?));
         }
     }
-    if rows.is_empty() {
+    sections.retain(|(_, rows)| !rows.is_empty());
+    if sections.is_empty() {
         bail!("no rows");
     }
-    Ok(rows)
+    Ok(sections)
 }
 
 fn median(times: &[f64]) -> f64 {
@@ -83,38 +107,55 @@ fn median(times: &[f64]) -> f64 {
     if sorted.len() % 2 == 1 { sorted[middle] } else { f64::midpoint(sorted[middle - 1], sorted[middle]) }
 }
 
-fn table(ours: &Times, theirs: &Times) -> String {
-    let mut text = "| size (B) | first, out (us) | second, out (us) | ratio | first, in (us) | second, in (us) | ratio |\n\
-                    |---|---|---|---|---|---|---|\n"
-        .to_owned();
-    let mut ratios = Vec::new();
-    let sizes: std::collections::BTreeSet<u64> = ours.keys().map(|&(size, _)| size).collect();
-    for size in sizes {
-        let _ = write!(text, "| {size} |");
-        for placement in [0, 1] {
-            let (Some(ours), Some(theirs)) = (ours.get(&(size, placement)), theirs.get(&(size, placement)))
-            else {
-                text.push_str(" | | |");
-                continue;
-            };
-            let (ours, theirs) = (median(ours), median(theirs));
-            ratios.push((size, ours / theirs));
-            let _ = write!(text, " {ours:.2} | {theirs:.2} | {:.3} |", ours / theirs);
-        }
-        text.push('\n');
+/// The medians of both, of each size and placement that both have.
+struct Ratios {
+    rounds: usize,
+    medians: BTreeMap<(u64, usize), (f64, f64)>,
+}
+
+impl Ratios {
+    fn of(ours: &Times, theirs: &Times) -> Self {
+        let both = ours.iter().filter_map(|(key, ours)| Some((*key, (ours, theirs.get(key)?))));
+        let rounds = both.clone().map(|(_, (ours, theirs))| ours.len().min(theirs.len())).min().unwrap_or(0);
+        let medians = both.map(|(key, (ours, theirs))| (key, (median(ours), median(theirs)))).collect();
+        Self { rounds, medians }
     }
-    let worst = |keep: fn(u64) -> bool| {
-        ratios.iter().filter(|(size, _)| keep(*size)).map(|&(_, ratio)| ratio).fold(f64::NAN, f64::max)
-    };
-    let mean = (ratios.iter().map(|(_, ratio)| ratio.ln()).sum::<f64>() / ratios.len() as f64).exp();
-    let rounds = ours.values().chain(theirs.values()).map(Vec::len).min().unwrap_or(0);
-    let _ = writeln!(
-        text,
-        "\nMedians of {rounds} rounds. Geometric mean of the ratios {mean:.4}; largest from 1 MiB on {:.3}, below {:.3}.",
-        worst(|size| size >= 1 << 20),
-        worst(|size| size < 1 << 20)
-    );
-    text
+
+    fn largest(&self, keep: fn(u64) -> bool) -> f64 {
+        let kept = self.medians.iter().filter(|((size, _), _)| keep(*size));
+        kept.map(|(_, (ours, theirs))| ours / theirs).fold(f64::NAN, f64::max)
+    }
+
+    fn summary(&self) -> String {
+        let logarithms = self.medians.values().map(|(ours, theirs)| (ours / theirs).ln());
+        let mean = (logarithms.sum::<f64>() / self.medians.len() as f64).exp();
+        format!(
+            "{} | {mean:.4} | {:.3} | {:.3} |",
+            self.rounds,
+            self.largest(|size| size >= 1 << 20),
+            self.largest(|size| size < 1 << 20)
+        )
+    }
+
+    fn table(&self) -> String {
+        let mut text = "| size (B) | nccl-bench, out (us) | nccl-tests, out (us) | ratio | nccl-bench, in (us) | nccl-tests, in (us) | ratio |\n\
+                        |---:|---:|---:|---:|---:|---:|---:|\n"
+            .to_owned();
+        let sizes: BTreeSet<u64> = self.medians.keys().map(|&(size, _)| size).collect();
+        for size in sizes {
+            let _ = write!(text, "| {size} |");
+            for placement in [0, 1] {
+                match self.medians.get(&(size, placement)) {
+                    Some((ours, theirs)) => {
+                        let _ = write!(text, " {ours:.2} | {theirs:.2} | {:.3} |", ours / theirs);
+                    }
+                    None => text.push_str(" | | |"),
+                }
+            }
+            text.push('\n');
+        }
+        text
+    }
 }
 
 #[cfg(test)]
@@ -123,17 +164,26 @@ mod tests {
 
     #[test]
     fn ratios_are_of_medians() {
-        let times = |values: &[f64]| Times::from([((8, 0), values.to_vec())]);
-        let text = table(&times(&[1.0, 9.0, 2.0]), &times(&[4.0, 4.0, 100.0]));
-        assert!(text.contains("| 8 | 2.00 | 4.00 | 0.500 |"), "{text}");
-        assert!(text.contains("3 rounds. Geometric mean of the ratios 0.5000"), "{text}");
+        let times = |values: &[f64]| Times::from([((8, 0), values.to_vec()), ((1 << 20, 0), vec![3.0; 3])]);
+        let ratios = Ratios::of(&times(&[1.0, 9.0, 2.0]), &times(&[4.0, 4.0, 100.0]));
+        assert!(ratios.table().contains("| 8 | 2.00 | 4.00 | 0.500 |"), "{}", ratios.table());
+        assert_eq!(ratios.summary(), "3 | 0.7071 | 1.000 | 0.500 |");
     }
 
     #[test]
-    fn wrong_data_and_empty_tables_are_refused() {
-        let row = |wrong| format!("  8  2  float  sum  -1  9.87  0.00  0.00  {wrong}  9.52  0.00  0.00  0\n");
-        assert_eq!(rows(&row(0)).unwrap(), [((8, 0), 9.87), ((8, 1), 9.52)]);
-        assert!(rows(&row(3)).is_err());
-        assert!(rows("# nothing\n").is_err());
+    fn a_text_has_a_section_for_each_program() {
+        let row = |op, wrong| {
+            format!("  8  2  float  {op}  -1  9.87  0.00  0.00  {wrong}  9.52  0.00  0.00  N/A\n")
+        };
+        let text = format!(
+            "# Collective test starting: all_reduce_perf\n{}# Collective test starting: hypercube_perf\n{}",
+            row("sum", 0),
+            row("", 0)
+        );
+        let rows = vec![((8, 0), 9.87), ((8, 1), 9.52)];
+        let expected = [("all_reduce_perf".to_owned(), rows.clone()), ("hypercube_perf".to_owned(), rows)];
+        assert_eq!(sections(&text).unwrap(), expected);
+        assert!(sections(&format!("# Collective test starting: x\n{}", row("sum", 3))).is_err());
+        assert!(sections("# nothing\n").is_err());
     }
 }
