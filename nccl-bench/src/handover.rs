@@ -27,11 +27,11 @@ pub fn options(kind: Kind) -> Result<Options, Stop> {
     Ok(options)
 }
 
-/// Joins the world as `nccl-bench` does; under an MPI launcher it does not return but becomes its sibling.
+/// Becomes the sibling under an MPI launcher, and does not return then.
 ///
 /// # Errors
-/// When the world cannot be joined, or the sibling is needed and missing.
-pub fn join(kind: Kind) -> Result<world::Handle, Stop> {
+/// When the sibling is needed and missing.
+pub fn hand_over(kind: Kind) -> Result<(), Stop> {
     let started = Started::detect();
     let several = started.mpi && started.size != Some(1);
     match (kind, started.launcher) {
@@ -41,8 +41,16 @@ pub fn join(kind: Kind) -> Result<world::Handle, Stop> {
         (Kind::Auto, Launcher::Slurm) if several && sibling().is_ok_and(|path| path.exists()) => {
             Err(become_sibling(&started))
         }
-        _ => world::from_environment(&options(kind)?).map_err(stop),
+        _ => Ok(()),
     }
+}
+
+/// Joins the world without MPI.
+///
+/// # Errors
+/// When the world cannot be joined.
+pub fn join(kind: Kind) -> Result<world::Handle, Stop> {
+    world::from_environment(&options(kind)?).map_err(stop)
 }
 
 /// An error of joining a world as the end of a run.

@@ -5,5 +5,5 @@ use std::process::ExitCode;
 use nccl_bench::{handover, run};
 
 fn main() -> ExitCode {
-    run::main(|settings| handover::join(settings.world))
+    run::main(|settings| handover::hand_over(settings.world), |settings| handover::join(settings.world))
 }

@@ -25,12 +25,17 @@ impl FromStr for Size {
     fn from_str(text: &str) -> Result<Self, InvalidSize> {
         let invalid = |reason| InvalidSize { text: text.to_owned(), reason };
         let trimmed = text.trim();
-        let digits = trimmed.trim_end_matches(|c: char| c.is_ascii_alphabetic()).trim_end();
-        let unit = trimmed[digits.len()..].trim_start();
-        if digits.starts_with('-') {
+        if trimmed.starts_with('-') {
             return Err(invalid("it is negative"));
         }
-        if digits.is_empty() || !digits.chars().all(|c| c.is_ascii_digit() || c == '.') {
+        if let Some(digits) = trimmed.strip_prefix("0x").or_else(|| trimmed.strip_prefix("0X")) {
+            let bytes = u64::from_str_radix(digits, 16).map_err(|_| invalid("it is no number"))?;
+            return if bytes > 0 { Ok(Self(bytes)) } else { Err(invalid("it must be at least one byte")) };
+        }
+        let digits = trimmed.trim_end_matches(|c: char| c.is_ascii_alphabetic()).trim_end();
+        let unit = trimmed[digits.len()..].trim_start();
+        let plain = |c: char| c.is_ascii_digit() || matches!(c, '.' | 'e' | 'E' | '+');
+        if digits.is_empty() || !digits.chars().all(plain) {
             return Err(invalid("it is no number"));
         }
         let value: f64 = digits.parse().map_err(|_| invalid("it is no number"))?;
@@ -121,6 +126,9 @@ mod tests {
             ("64 k", 65536),
             ("1GB", 1 << 30),
             ("1GiB", 1 << 30),
+            ("1e3", 1000),
+            ("1.5e1K", 15 << 10),
+            ("0x40", 64),
         ] {
             assert_eq!(text.parse(), Ok(Size(bytes)), "{text}");
         }
@@ -135,7 +143,8 @@ mod tests {
             ("8Q", "unit"),
             ("", "no number"),
             ("K", "no number"),
-            ("1e3", "no number"),
+            ("1e", "unit is unknown"),
+            ("0xg", "no number"),
             ("1..5M", "no number"),
             ("nan", "no number"),
             ("99999999999999999999G", "too large"),

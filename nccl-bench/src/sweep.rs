@@ -1,220 +1,593 @@
 //! The measurement: which operations run when, what is timed, and when results are verified.
 //!
 //! It follows nccl-tests so that numbers compare: warm-up over a ladder of sizes, then per size and placement one
-//! untimed operation, a barrier, `iterations` back-to-back operations on the wall clock of every rank, and
-//! verification in a run of its own. The time is the mean over operations and ranks.
+//! untimed operation, a barrier, the timed iterations on the wall clock of every rank, and verification in a run of its
+//! own.
 
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use collectives::DataType;
 use collectives::world::World;
-use collectives::{DataType, ReduceOp};
+use serde::{Deserialize, Serialize};
 
-use crate::backend::{Backend, Work};
-use crate::cli::Fault;
-use crate::collective::{Bandwidth, Collective, Placement};
-use crate::data::{Mismatch, Mismatches};
+use crate::backend::{Backend, MemoryUse, Place, Schedule, Times, Work};
+use crate::cli::{Fault, Roots};
+use crate::collective::{Bandwidth, Collective, Member};
+use crate::data::{Mismatches, Op};
+use crate::files::provenance::now_utc;
+use crate::interrupt::Signal;
+use crate::record::{Algorithm, Average, Measurement, Mismatch, PerIteration, Placement, RankTimes};
 use crate::size::Sweep;
+use crate::statistics::Statistics;
+use crate::traffic::{Pattern, Traffic};
 
 /// The seed of the data that timed operations move.
 const TIMING_SEED: u64 = 99;
+/// Rounds that a median needs before anything is said of how well it is known.
+const LEAST_ROUNDS: usize = 6;
+/// What one size may take when nothing else ends the rounds.
+const DEFAULT_BUDGET: Duration = Duration::from_secs(5);
 
 /// What to measure.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Which collective.
-    pub collective: Collective,
+    /// Which collectives, one after the other.
+    pub collectives: Vec<Collective>,
     /// Over which sizes.
     pub sweep: Sweep,
     /// Of which types.
     pub data_types: Vec<DataType>,
-    /// With which operators, where the collective reduces.
-    pub ops: Vec<ReduceOp>,
+    /// With which operators, where the collective has one.
+    pub ops: Vec<Op>,
+    /// With which roots, where the collective has one.
+    pub roots: Roots,
+    /// Who sends how much to whom in alltoallv.
+    pub pattern: Pattern,
     /// Warm-up operations per size.
     pub warm_up: usize,
-    /// Timed operations per size and placement.
-    pub iterations: usize,
+    /// The timed operations per size and placement.
+    pub schedule: Schedule,
+    /// Iterations left out of the statistics.
+    pub skip: usize,
+    /// Whether each iteration shall be timed in a run of its own when the schedule does not do it.
+    pub statistics: bool,
+    /// How the ranks' times become one.
+    pub average: Average,
+    /// Whether bandwidths are those of the time to enqueue.
+    pub cpu_time: bool,
     /// Verifications per size and placement.
     pub checks: usize,
+    /// Runs of all sizes; 0: without end.
+    pub cycles: usize,
+    /// Repeat each measurement until its median is known this well.
+    pub until_stable: Option<f64>,
+    /// What one measurement may take.
+    pub budget: Option<Duration>,
     /// One element to damage before each verification.
     pub fault: Option<Fault>,
+    /// Whether GPU memory is reported.
+    pub memory_report: bool,
 }
 
-/// One placement of one row.
-#[derive(Clone, Debug)]
-pub struct Measurement {
-    /// What was measured.
-    pub work: Work,
-    /// Where the input was.
-    pub placement: Placement,
-    /// Seconds per operation: the mean over operations and ranks.
-    pub seconds: f64,
-    /// What that time means.
-    pub bandwidth: Bandwidth,
-    /// Wrong elements on all ranks; `None` when nothing was verified.
-    pub wrong: Option<u64>,
-    /// Each rank with wrong elements.
-    pub mismatches: Vec<(usize, Mismatches)>,
+/// What happens in a sweep, in order; the same on every rank.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// The measurements of a collective follow.
+    Begin(Collective),
+    /// One placement of one row.
+    Measured(&'a Measurement, &'a Work),
+    /// A collective is left out, and why.
+    LeftOut(Collective, String),
+    /// All measurements of a collective have been taken. With the most GPU memory that a rank has taken, where that was
+    /// asked for.
+    End(Option<MemoryUse>),
 }
 
-/// What a whole sweep found.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Tally {
-    /// Measurements taken.
-    pub measurements: usize,
-    /// Pairs of rank and verification that found wrong data.
-    pub failed_checks: u64,
-    bus_bandwidth_sum: f64,
+/// How a sweep ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Everything was measured.
+    Complete,
+    /// Some rank was asked to stop, by this signal.
+    Stopped(Signal),
 }
 
-impl Tally {
-    /// The mean of all bus bandwidths, both placements, in GB/s.
-    #[must_use]
-    pub fn mean_bus_bandwidth(&self) -> f64 {
-        self.bus_bandwidth_sum / (self.measurements.max(1)) as f64
+/// What a sweep asks of its surroundings.
+pub trait Observer {
+    /// Sees each event.
+    ///
+    /// # Errors
+    /// Ends the sweep.
+    fn event(&mut self, event: Event<'_>) -> anyhow::Result<()>;
+
+    /// What this rank is about to do: for those who watch it.
+    fn phase(&self, _what: &dyn Fn() -> String) {}
+
+    /// What this rank does now may take as long as it likes.
+    fn unlimited(&self, _what: &'static str) {}
+
+    /// The signal for which the sweep shall end after this measurement.
+    fn stop(&self) -> Option<Signal> {
+        None
+    }
+
+    /// A measurement begins.
+    ///
+    /// # Errors
+    /// Ends the sweep.
+    fn before(&mut self, _work: &Work) -> anyhow::Result<()> {
+        Ok(())
+    }
+
+    /// How the operations since then were carried out, `aggregated` of them in a group, where that is known.
+    ///
+    /// # Errors
+    /// Ends the sweep.
+    fn algorithm(&mut self, _work: &Work, _aggregated: usize) -> anyhow::Result<Option<Algorithm>> {
+        Ok(None)
     }
 }
 
-/// Runs the sweep as one rank of `world`. Every rank calls it with the same plan; `observe` sees each measurement,
-/// with the same values on every rank.
+/// Runs the sweep as one rank of `world`. Every rank calls it with the same plan.
 ///
 /// # Errors
-/// When the backend or another rank fails, or `observe` does.
+/// When the backend or another rank fails, or the observer does.
 pub fn run(
     plan: &Plan,
     world: &dyn World,
+    place: Place,
     backend: &mut dyn Backend,
-    observe: &mut dyn FnMut(&Measurement) -> anyhow::Result<()>,
-) -> anyhow::Result<Tally> {
-    let mut tally = Tally::default();
+    observer: &mut dyn Observer,
+) -> anyhow::Result<End> {
     let mut seed = TIMING_SEED;
-    for &data_type in &plan.data_types {
-        for op in plan.collective.ops(&plan.ops) {
-            let work = |bytes| Work {
-                collective: plan.collective,
-                data_type,
-                op,
-                counts: plan.collective.counts(bytes, data_type, world.size()),
-            };
-            world.barrier()?;
-            // Also where nothing is verified: times depend on the data. And what it needs to load, it loads here.
-            backend.fill(&work(plan.sweep.max), Placement::OutOfPlace, TIMING_SEED)?;
-            warm_up(plan, backend, work)?;
-            for bytes in plan.sweep.sizes() {
-                for placement in Placement::BOTH {
-                    let measurement = measure(plan, world, backend, &work(bytes), placement, &mut seed)?;
-                    tally.measurements += 1;
-                    tally.failed_checks += measurement.mismatches.len() as u64;
-                    tally.bus_bandwidth_sum += measurement.bandwidth.bus;
-                    observe(&measurement)?;
-                }
+    for &collective in &plan.collectives {
+        if !collective.runs_over(place.ranks) {
+            let reason = format!("it needs a power of two of ranks, and there are {}", place.ranks);
+            observer.event(Event::LeftOut(collective, reason))?;
+            continue;
+        }
+        observer.event(Event::Begin(collective))?;
+        for case in cases(plan, collective, place) {
+            let mut rank = RankSweep { plan, world, place, backend, observer, case, seed: &mut seed };
+            if let End::Stopped(signal) = rank.run()? {
+                return Ok(End::Stopped(signal));
             }
         }
+        let memory = if plan.memory_report { most_memory(world, backend)? } else { None };
+        observer.event(Event::End(memory))?;
     }
-    Ok(tally)
+    Ok(End::Complete)
 }
 
-fn warm_up(plan: &Plan, backend: &mut dyn Backend, work: impl Fn(u64) -> Work) -> anyhow::Result<()> {
-    for bytes in plan.sweep.warm_up_sizes() {
-        let work = work(bytes);
-        for iteration in 0..plan.warm_up {
-            backend.start(&work, Placement::OutOfPlace, shift(plan, &work, iteration))?;
-        }
-        backend.complete()?;
-    }
-    Ok(())
+/// The most that any rank has taken of each kind.
+fn most_memory(world: &dyn World, backend: &dyn Backend) -> anyhow::Result<Option<MemoryUse>> {
+    let own = backend.memory_use().unwrap_or_default();
+    let all: Vec<MemoryUse> = decode(&world.all_gather(&serde_json::to_vec(&own)?)?)?;
+    Ok(all.into_iter().reduce(|one, other| MemoryUse {
+        initialization: one.initialization.max(other.initialization),
+        buffers: one.buffers.max(other.buffers),
+        operations: one.operations.max(other.operations),
+    }))
 }
 
-/// Where in the buffers an iteration works: successive ones move on, so that caches do not flatter small sizes.
-fn shift(plan: &Plan, work: &Work, iteration: usize) -> usize {
-    match work.bytes() {
-        0 => 0,
-        bytes => bytes * (iteration % (plan.sweep.max as usize / bytes).max(1)),
+/// What does not change over the sizes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Case {
+    collective: Collective,
+    data_type: DataType,
+    op: Option<Op>,
+    root: Option<usize>,
+}
+
+/// All of a collective: types, of each the operators, of each the roots.
+pub(crate) fn cases(plan: &Plan, collective: Collective, place: Place) -> Vec<Case> {
+    let ops: Vec<Option<Op>> =
+        if collective.loops_over_ops() { plan.ops.iter().copied().map(Some).collect() } else { vec![None] };
+    let roots: Vec<Option<usize>> = match plan.roots {
+        _ if !collective.has_root() => vec![None],
+        Roots::One(root) => vec![Some(root)],
+        Roots::All => (0..place.ranks).map(Some).collect(),
+    };
+    let mut cases = Vec::new();
+    for &data_type in &plan.data_types {
+        for &op in &ops {
+            cases.extend(roots.iter().map(|&root| Case { collective, data_type, op, root }));
+        }
+    }
+    cases
+}
+
+/// The sweep of one case.
+struct RankSweep<'a> {
+    plan: &'a Plan,
+    world: &'a dyn World,
+    place: Place,
+    backend: &'a mut dyn Backend,
+    observer: &'a mut dyn Observer,
+    case: Case,
+    seed: &'a mut u64,
+}
+
+impl RankSweep<'_> {
+    fn run(&mut self) -> anyhow::Result<End> {
+        let sweep = self.plan.sweep;
+        self.observer.phase(&|| format!("the warm-up of {}", self.case.collective));
+        self.world.barrier()?;
+        // Also where nothing is verified: times depend on the data. And what it needs to load, it loads here.
+        self.backend.fill(&self.work(sweep.max), Placement::OutOfPlace, TIMING_SEED)?;
+        for bytes in sweep.warm_up_sizes() {
+            let work = self.work(bytes);
+            for index in 0..self.plan.warm_up {
+                self.backend.start(&work, Placement::OutOfPlace, index, false)?;
+            }
+            self.backend.complete()?;
+        }
+        let mut cycle = 0;
+        while self.plan.cycles == 0 || cycle < self.plan.cycles {
+            for bytes in sweep.sizes() {
+                let work = self.work(bytes);
+                for placement in [Placement::OutOfPlace, Placement::InPlace] {
+                    let (measurement, stop) = self.measure(&work, placement, cycle)?;
+                    self.observer.unlimited("writing the report");
+                    self.observer.event(Event::Measured(&measurement, &work))?;
+                    if let Some(signal) = stop {
+                        return Ok(End::Stopped(signal));
+                    }
+                }
+            }
+            cycle += 1;
+        }
+        Ok(End::Complete)
+    }
+
+    fn work(&self, bytes: u64) -> Work {
+        let Case { collective, data_type, op, root } = self.case;
+        let member = Member { rank: self.place.rank, ranks: self.place.ranks, root };
+        let traffic = (collective == Collective::AllToAllV)
+            .then(|| Arc::new(Traffic::new(&self.plan.pattern, bytes, data_type, member.ranks)));
+        let counts = collective.counts(bytes, data_type, member, traffic.as_deref());
+        Work { collective, data_type, op, member, counts, traffic }
+    }
+
+    fn measure(
+        &mut self,
+        work: &Work,
+        placement: Placement,
+        cycle: usize,
+    ) -> anyhow::Result<(Measurement, Option<Signal>)> {
+        let plan = self.plan;
+        let name = || describe(work, placement);
+        self.observer.phase(&|| format!("the untimed operation of {}", name()));
+        self.observer.before(work)?;
+        if plan.checks > 0 {
+            self.backend.fill(work, placement, TIMING_SEED)?;
+        }
+        self.backend.start(work, placement, 0, false)?;
+        self.backend.complete()?;
+        self.observer.phase(&|| format!("the timed operations of {}", name()));
+        let rounds = self.rounds(work, placement)?;
+        let each_us = self.each(work, placement, &rounds)?;
+        let verified =
+            plan.checks > 0 && (placement == Placement::OutOfPlace || work.collective.has_in_place());
+        self.observer.phase(&|| format!("the verification of {}", name()));
+        let wrong = if verified { self.verify(work, placement)? } else { Mismatches::default() };
+
+        let finding = Finding {
+            process: std::process::id(),
+            host: collectives::world::host().id,
+            seconds: rounds.seconds,
+            enqueue: rounds.enqueue,
+            each_us,
+            wrong: wrong.wrong,
+            first: wrong.first.map(|first| first.to_string()).unwrap_or_default(),
+            stop: self.observer.stop().map(Signal::number),
+        };
+        let findings = self.exchange(&finding)?;
+        let stop = findings.iter().filter_map(|finding| Signal::from_number(finding.stop?)).max();
+        let mut measurement = self.measurement(work, placement, cycle, rounds.operations, &findings);
+        measurement.wrong = verified.then(|| findings.iter().map(|finding| finding.wrong).sum());
+        measurement.algorithm = self.observer.algorithm(work, plan.schedule.aggregated)?;
+        Ok((measurement, stop))
+    }
+
+    /// Runs the schedule: once, or in rounds until the median is stable.
+    fn rounds(&mut self, work: &Work, placement: Placement) -> anyhow::Result<Rounds> {
+        let plan = self.plan;
+        let begun = Instant::now();
+        let budget = plan.budget.unwrap_or(DEFAULT_BUDGET);
+        let mut schedule = plan.schedule;
+        if plan.budget.is_some() {
+            schedule.iterations = self.affordable(work, placement, budget)?;
+        }
+        let operations = schedule.operations();
+        let first = self.timed(work, placement, &schedule)?;
+        let Some(share) = plan.until_stable else {
+            return Ok(Rounds::one(&first, operations));
+        };
+        let (mut own, mut enqueue, mut common) = (Vec::new(), Vec::new(), Vec::new());
+        let mut times = first;
+        loop {
+            let seconds = times.total.as_secs_f64() / operations as f64;
+            own.push(seconds);
+            enqueue.push(times.enqueue.as_secs_f64() / operations as f64);
+            let over = begun.elapsed() >= budget;
+            // All ranks decide by the same numbers.
+            let round = Round { seconds, over };
+            let all: Vec<Round> = decode(&self.world.all_gather(&serde_json::to_vec(&round)?)?)?;
+            common.push(reduce(plan.average, all.iter().map(|round| round.seconds)));
+            if all.iter().any(|round| round.over) || is_stable(&common, share) {
+                break;
+            }
+            times = self.timed(work, placement, &schedule)?;
+        }
+        let operations = operations * own.len();
+        Ok(Rounds { seconds: median(&own), enqueue: median(&enqueue), operations, each_us: times.each_us })
+    }
+
+    /// How many iterations fit into the budget, at most as many as the schedule has: the same on every rank.
+    fn affordable(&mut self, work: &Work, placement: Placement, budget: Duration) -> anyhow::Result<usize> {
+        let one = Schedule { iterations: 1, graph_launches: 0, each: false, ..self.plan.schedule };
+        let seconds = self.timed(work, placement, &one)?.total.as_secs_f64();
+        let all: Vec<Round> =
+            decode(&self.world.all_gather(&serde_json::to_vec(&Round { seconds, over: false })?)?)?;
+        let longest = all.iter().map(|round| round.seconds).fold(f64::MIN_POSITIVE, f64::max);
+        let launches = self.plan.schedule.graph_launches.max(1) as f64;
+        let fitting = budget.as_secs_f64() / (longest * launches);
+        Ok(self.plan.schedule.iterations.min(fitting as usize).max(1))
+    }
+
+    fn timed(&mut self, work: &Work, placement: Placement, schedule: &Schedule) -> anyhow::Result<Times> {
+        let world = self.world;
+        let barrier = || Ok(world.barrier()?);
+        barrier()?;
+        let times = self.backend.time(work, placement, schedule, &barrier)?;
+        barrier()?;
+        Ok(times)
+    }
+
+    /// The times of each iteration: of the timed ones, or of a run of its own, so that timing each of them does not
+    /// change what the table shows.
+    fn each(&mut self, work: &Work, placement: Placement, rounds: &Rounds) -> anyhow::Result<Vec<f64>> {
+        if !self.plan.statistics || !rounds.each_us.is_empty() {
+            return Ok(rounds.each_us.clone());
+        }
+        let schedule = Schedule { graph_launches: 0, each: true, ..self.plan.schedule };
+        Ok(self.timed(work, placement, &schedule)?.each_us)
+    }
+
+    fn verify(&mut self, work: &Work, placement: Placement) -> anyhow::Result<Mismatches> {
+        let graph = self.plan.schedule.graph_launches > 0;
+        let mut wrong = Mismatches::default();
+        for _ in 0..self.plan.checks {
+            *self.seed += 1;
+            self.backend.fill(work, placement, *self.seed)?;
+            self.backend.start(work, placement, 0, graph)?;
+            self.backend.complete()?;
+            if let Some(fault) = self.plan.fault.filter(|fault| fault.rank == self.world.rank()) {
+                self.backend.damage(work, placement, fault.index)?;
+            }
+            let found = self.backend.check(work, placement, *self.seed)?;
+            // No rank leaves out a verification because of what it found: the others are waiting for it in the next one.
+            if wrong.wrong == 0 {
+                wrong = found;
+            }
+        }
+        Ok(wrong)
+    }
+
+    fn exchange(&self, finding: &Finding) -> anyhow::Result<Vec<Finding>> {
+        decode(&self.world.all_gather(&serde_json::to_vec(finding)?)?)
+    }
+
+    fn measurement(
+        &self,
+        work: &Work,
+        placement: Placement,
+        cycle: usize,
+        operations: usize,
+        findings: &[Finding],
+    ) -> Measurement {
+        let (plan, collective) = (self.plan, work.collective);
+        let seconds = reduce(plan.average, findings.iter().map(|finding| finding.seconds));
+        let moved = collective.moved(&work.counts, work.data_type, work.member.ranks);
+        let bandwidth = Bandwidth::new(collective, moved, seconds, work.member.ranks);
+        let skipped = |times: &[f64]| Statistics::of(times.get(plan.skip..).unwrap_or_default());
+        let times_us = longest(findings.iter().map(|finding| &finding.each_us[..]));
+        let per_rank = findings
+            .iter()
+            .map(|finding| RankTimes {
+                time_us: finding.seconds * 1e6,
+                statistics: skipped(&finding.each_us),
+            })
+            .collect();
+        let mismatches = findings.iter().enumerate().filter(|(_, finding)| finding.wrong > 0);
+        Measurement {
+            collective: collective.name().to_owned(),
+            cycle,
+            data_type: work.data_type.name().to_owned(),
+            op: work.op.map(|op| op.name().to_owned()),
+            root: work.member.root,
+            placement,
+            bytes: work.bytes() as u64,
+            count: work.counts.parameter as u64,
+            time_us: seconds * 1e6,
+            cpu_time_us: plan.cpu_time.then(|| findings[0].enqueue * 1e6),
+            algbw_gbps: bandwidth.algorithm,
+            busbw_gbps: bandwidth.bus,
+            wrong: None,
+            operations,
+            statistics: skipped(&times_us),
+            per_iteration: plan.schedule.each.then(|| PerIteration {
+                skipped: plan.skip,
+                processes_us: processes(findings),
+                times_us,
+            }),
+            per_rank,
+            algorithm: None,
+            mismatches: mismatches
+                .map(|(rank, finding)| Mismatch { rank, wrong: finding.wrong, first: finding.first.clone() })
+                .collect(),
+            measured_at: now_utc(),
+        }
     }
 }
 
-fn measure(
-    plan: &Plan,
-    world: &dyn World,
-    backend: &mut dyn Backend,
-    work: &Work,
-    placement: Placement,
-    seed: &mut u64,
-) -> anyhow::Result<Measurement> {
-    if plan.checks > 0 {
-        backend.fill(work, placement, TIMING_SEED)?;
-    }
-    backend.start(work, placement, 0)?;
-    backend.complete()?;
+/// What is being measured, for messages.
+fn describe(work: &Work, placement: Placement) -> String {
+    let op = work.op.map(|op| format!(" {}", op.name())).unwrap_or_default();
+    let place = match placement {
+        Placement::OutOfPlace => "out of place",
+        Placement::InPlace => "in place",
+    };
+    format!("{} {}{op} of {} bytes, {place}", work.collective, work.data_type.name(), work.bytes())
+}
 
-    world.barrier()?;
-    let start = Instant::now();
-    for iteration in 0..plan.iterations {
-        backend.start(work, placement, shift(plan, work, iteration))?;
-    }
-    backend.complete()?;
-    let seconds = start.elapsed().as_secs_f64() / plan.iterations as f64;
-    world.barrier()?;
+/// What all rounds of one rank say.
+struct Rounds {
+    /// Seconds per operation.
+    seconds: f64,
+    /// Seconds per operation to enqueue it.
+    enqueue: f64,
+    operations: usize,
+    each_us: Vec<f64>,
+}
 
-    let mut wrong = Mismatches::default();
-    for _ in 0..plan.checks {
-        *seed += 1;
-        backend.fill(work, placement, *seed)?;
-        backend.start(work, placement, 0)?;
-        backend.complete()?;
-        if let Some(fault) = plan.fault.filter(|fault| fault.rank == world.rank()) {
-            backend.damage(work, fault.index)?;
-        }
-        let found = backend.check(work, *seed)?;
-        // No rank leaves out a verification because of what it found: the others are waiting for it in the next one.
-        if wrong.wrong == 0 {
-            wrong = found;
+impl Rounds {
+    fn one(times: &Times, operations: usize) -> Self {
+        let per_operation = |time: Duration| time.as_secs_f64() / operations as f64;
+        let each_us = times.each_us.clone();
+        Self {
+            seconds: per_operation(times.total),
+            enqueue: per_operation(times.enqueue),
+            operations,
+            each_us,
         }
     }
+}
 
-    let ranks = world.all_gather(&Finding { seconds, wrong }.encode())?;
-    let findings: Vec<Finding> =
-        ranks.iter().filter_map(|bytes| Finding::decode(bytes, work.data_type)).collect();
-    anyhow::ensure!(findings.len() == world.size(), "a rank sent a result that this version cannot read");
-    let seconds = findings.iter().map(|finding| finding.seconds).sum::<f64>() / findings.len() as f64;
-    let mismatches: Vec<(usize, Mismatches)> = findings
-        .iter()
-        .enumerate()
-        .filter(|(_, finding)| finding.wrong.wrong > 0)
-        .map(|(rank, finding)| (rank, finding.wrong))
-        .collect();
-    Ok(Measurement {
-        work: *work,
-        placement,
-        seconds,
-        bandwidth: Bandwidth::new(work.collective, work.bytes(), seconds, world.size()),
-        wrong: (plan.checks > 0).then(|| findings.iter().map(|finding| finding.wrong.wrong).sum()),
-        mismatches,
-    })
+/// What one rank tells the others after a round.
+#[derive(Debug, Serialize, Deserialize)]
+struct Round {
+    seconds: f64,
+    over: bool,
 }
 
 /// What one rank tells the others after a measurement.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Finding {
+    process: u32,
+    host: String,
+    /// Per operation.
     seconds: f64,
-    wrong: Mismatches,
+    enqueue: f64,
+    each_us: Vec<f64>,
+    wrong: u64,
+    first: String,
+    /// The number of a signal.
+    stop: Option<i32>,
 }
 
-impl Finding {
-    fn encode(&self) -> Vec<u8> {
-        let first =
-            self.wrong.first.map_or([0; 3], |first| [first.index, first.expected_bits, first.found_bits]);
-        [[self.seconds.to_bits(), self.wrong.wrong].as_slice(), &first]
-            .concat()
-            .iter()
-            .flat_map(|word| word.to_le_bytes())
-            .collect()
+fn decode<T: for<'de> Deserialize<'de>>(messages: &[Vec<u8>]) -> anyhow::Result<Vec<T>> {
+    Ok(messages.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>()?)
+}
+
+/// One time of all ranks'.
+fn reduce(average: Average, times: impl ExactSizeIterator<Item = f64> + Clone) -> f64 {
+    let count = times.len() as f64;
+    match average {
+        Average::Rank0 => times.clone().next().unwrap_or_default(),
+        Average::Mean => times.sum::<f64>() / count,
+        Average::Min => times.fold(f64::INFINITY, f64::min),
+        Average::Max => times.fold(0.0, f64::max),
+    }
+}
+
+/// Of each iteration the longest time.
+fn longest<'a>(ranks: impl Iterator<Item = &'a [f64]>) -> Vec<f64> {
+    let mut longest = Vec::new();
+    for times in ranks {
+        longest.resize(longest.len().max(times.len()), 0.0_f64);
+        longest.iter_mut().zip(times).for_each(|(longest, time)| *longest = longest.max(*time));
+    }
+    longest
+}
+
+/// Of each process's ranks, of each iteration the longest time; none for a single process.
+fn processes(findings: &[Finding]) -> Vec<Vec<f64>> {
+    let processes: Vec<&[Finding]> =
+        findings.chunk_by(|one, other| (one.process, &one.host) == (other.process, &other.host)).collect();
+    if processes.len() < 2 {
+        return Vec::new();
+    }
+    processes
+        .into_iter()
+        .map(|findings| longest(findings.iter().map(|finding| &finding.each_us[..])))
+        .collect()
+}
+
+fn median(values: &[f64]) -> f64 {
+    Statistics::of(values).map_or(0.0, |statistics| statistics.median_us)
+}
+
+/// Whether the median of the rounds is known as well as `share` of it: whether the 95 % confidence interval, from order
+/// statistics (the binomial distribution, approximated by the normal one), is within it to both sides.
+fn is_stable(rounds: &[f64], share: f64) -> bool {
+    let count = rounds.len();
+    if count < LEAST_ROUNDS {
+        return false;
+    }
+    let mut sorted = rounds.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let reach = 1.96 * (count as f64).sqrt() / 2.0;
+    let middle = count as f64 / 2.0;
+    let lower = sorted[(middle - reach).floor().max(0.0) as usize];
+    let upper = sorted[((middle + reach).ceil() as usize).min(count - 1)];
+    let median = median(&sorted);
+    upper - median <= share * median && median - lower <= share * median
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ranks_times_become_one_as_asked() {
+        let times = [3.0, 1.0, 2.0, 6.0];
+        let reduced = [Average::Rank0, Average::Mean, Average::Min, Average::Max]
+            .map(|average| reduce(average, times.iter().copied()));
+        assert_eq!(reduced, [3.0, 3.0, 1.0, 6.0]);
     }
 
-    fn decode(bytes: &[u8], data_type: DataType) -> Option<Self> {
-        let words: Vec<u64> =
-            bytes.chunks_exact(8).filter_map(|word| word.try_into().ok().map(u64::from_le_bytes)).collect();
-        let [seconds, wrong, index, expected_bits, found_bits] = words[..] else { return None };
-        let first = (wrong > 0).then_some(Mismatch { index, expected_bits, found_bits, data_type });
-        Some(Self { seconds: f64::from_bits(seconds), wrong: Mismatches { wrong, first } })
+    #[test]
+    fn an_iteration_lasts_as_long_as_its_slowest_rank() {
+        let finding = |process, each_us: &[f64]| Finding {
+            process,
+            host: "here".to_owned(),
+            seconds: 0.0,
+            enqueue: 0.0,
+            each_us: each_us.to_vec(),
+            wrong: 0,
+            first: String::new(),
+            stop: None,
+        };
+        let findings = [finding(7, &[1.0, 5.0]), finding(7, &[2.0, 4.0]), finding(8, &[3.0, 3.0])];
+        assert_eq!(longest(findings.iter().map(|finding| &finding.each_us[..])), [3.0, 5.0]);
+        assert_eq!(processes(&findings), [[2.0, 5.0], [3.0, 3.0]]);
+        assert_eq!(processes(&findings[..2]), [[0.0; 0]; 0]);
+    }
+
+    #[test]
+    fn a_median_is_stable_when_both_ends_of_its_interval_are_near() {
+        let near: Vec<f64> = (0..20).map(|i| 100.0 + f64::from(i % 5) * 0.1).collect();
+        assert!(is_stable(&near, 0.01));
+        assert!(!is_stable(&near[..LEAST_ROUNDS - 1], 0.01));
+        let spread: Vec<f64> = (0..20).map(|i| 100.0 + f64::from(i % 2) * 10.0).collect();
+        assert!(!is_stable(&spread, 0.01));
+        assert!(is_stable(&spread, 0.2));
+        // A few outliers do not matter.
+        let mut outliers = near;
+        outliers[3] = 1000.0;
+        assert!(is_stable(&outliers, 0.01));
     }
 }

@@ -1,6 +1,7 @@
-//! The measurement on GPUs: what is wrong is found, on the rank where it is, and what cannot be is refused.
+//! The measurement on GPUs: every collective is right in every way of running it, what is wrong is found, on the rank where
+//! it is, and what cannot be is refused.
 //!
-//! Some tests start this program again with `GPU_SWEEP_PROGRAM` set: then it is `nccl-bench` in a world of its own.
+//! The tests start this program again with `GPU_SWEEP_PROGRAM` set: then it is `nccl-bench` in a world of its own.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "all of this is tests, though not marked as such")]
 
@@ -8,108 +9,35 @@
 mod gpu;
 
 use std::process::{Command, ExitCode};
-use std::thread;
 
 use collectives::{nccl, world};
-use nccl_bench::collective::Placement;
-use nccl_bench::size::Sweep;
-use nccl_bench::sweep::{self, Measurement, Plan};
-use nccl_bench::{backend, cli, run};
+use nccl_bench::collective::Collective;
+use nccl_bench::record::{Outcome, Run};
+use nccl_bench::{files, run};
 
 fn main() -> ExitCode {
     if std::env::var_os("GPU_SWEEP_PROGRAM").is_some() {
-        return run::main(|_| Ok(world::single()));
+        return run::main(|_| Ok(()), |_| Ok(world::single()));
     }
     gpu::run(gpu::tests! {
         1 => [
-            every_type_and_operator_is_right_in_and_out_of_place,
-            a_damaged_element_is_found_on_its_rank_with_index_and_values,
+            every_collective_type_operator_and_root_is_right,
+            every_way_of_running_is_right,
+            statistics_and_the_hosts_time_are_measured,
+            memory_is_reported,
+            the_choice_of_nccl_is_reported,
             a_damaged_element_is_reported_with_rank_index_and_values,
             more_gpus_than_there_are_are_refused,
-            a_size_that_does_not_fit_is_refused_with_what_would,
+            a_size_that_does_not_fit_is_reduced_or_refused,
         ],
     })
 }
 
-/// Runs a sweep over all GPUs of this machine; returns what each rank observed.
-fn measure(arguments: &str) -> Vec<Vec<Measurement>> {
-    let settings = cli::parse(arguments.split_whitespace()).unwrap();
-    let node = backend::choose(&settings, &*world::single()).unwrap();
-    let node = &*node;
-    let bytes = settings.max_bytes.unwrap();
-    let plan = &Plan {
-        collective: settings.collective,
-        sweep: Sweep { min: settings.min_bytes, max: bytes, step: settings.step },
-        data_types: settings.data_types,
-        ops: settings.ops,
-        warm_up: settings.warm_up,
-        iterations: settings.iterations,
-        checks: settings.checks,
-        fault: settings.fault,
-    };
-    let ranks = world::threads(world::single(), node.gpus()).unwrap();
-    thread::scope(|scope| {
-        let ranks: Vec<_> = ranks
-            .into_iter()
-            .enumerate()
-            .map(|(index, world)| {
-                scope.spawn(move || {
-                    let device = node.open(index).unwrap();
-                    let mut backend = device.connect(&world, usize::try_from(bytes).unwrap()).unwrap();
-                    let mut seen = Vec::new();
-                    sweep::run(plan, &*world, &mut *backend, &mut |measurement| {
-                        seen.push(measurement.clone());
-                        Ok(())
-                    })
-                    .unwrap();
-                    seen
-                })
-            })
-            .collect();
-        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
-    })
-}
-
-fn every_type_and_operator_is_right_in_and_out_of_place() {
-    let gpus = nccl::device_count().unwrap();
-    for (collective, operators) in [("allreduce", 5), ("allgather", 1)] {
-        let seen = measure(&format!(
-            "nccl-bench {collective} --backend nccl -b 1000 -e 1M -f 1000 -n 2 -d all -o all"
-        ));
-        assert_eq!(seen.len(), gpus);
-        assert_eq!(seen[0].len(), 10 * operators * 2 * Placement::BOTH.len());
-        for measurement in &seen[0] {
-            assert_eq!(measurement.wrong, Some(0), "{measurement:?}");
-            assert!(measurement.work.bytes() > 0 && measurement.seconds > 0.0, "{measurement:?}");
-        }
-    }
-}
-
-fn a_damaged_element_is_found_on_its_rank_with_index_and_values() {
-    let gpus = nccl::device_count().unwrap();
-    let last = gpus - 1;
-    for collective in ["allreduce", "allgather"] {
-        let seen = measure(&format!(
-            "nccl-bench {collective} --backend nccl -b 64K -e 64K -n 1 --inject-fault {last}:777"
-        ));
-        assert_eq!(seen.len(), gpus);
-        for observed in &seen {
-            assert_eq!(observed.len(), Placement::BOTH.len());
-            for measurement in observed {
-                assert_eq!(measurement.wrong, Some(1));
-                let [(rank, found)] = measurement.mismatches[..] else { panic!("{measurement:?}") };
-                let first = found.first.unwrap();
-                assert_eq!((rank, found.wrong, first.index), (last, 1, 777));
-                assert_eq!(first.expected_bits ^ first.found_bits, 1, "the lowest bit was flipped");
-            }
-        }
-    }
-}
-
 /// Runs `nccl-bench` on all GPUs of this machine: its exit code, and what it wrote to standard output and error.
-fn nccl_bench(arguments: &str) -> (Option<i32>, String, String) {
+fn nccl_bench(arguments: &str, variables: &[(&str, &str)]) -> (Option<i32>, String, String) {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(arguments.split_whitespace())
+        .envs(variables.iter().copied())
         .env("GPU_SWEEP_PROGRAM", "1")
         .output()
         .unwrap();
@@ -117,35 +45,176 @@ fn nccl_bench(arguments: &str) -> (Option<i32>, String, String) {
     (output.status.code(), out, err)
 }
 
+/// The same, with the record of what must be a good run.
+fn measure(arguments: &str, variables: &[(&str, &str)]) -> (Run, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.json");
+    let arguments = format!("{arguments} --backend nccl --output {}", path.display());
+    let (code, out, err) = nccl_bench(&arguments, variables);
+    assert_eq!(code, Some(0), "{arguments}: {out}{err}");
+    let run = files::read(&path).unwrap();
+    assert_eq!(run.outcome, Outcome::Complete);
+    (run, out)
+}
+
+/// In place there is nothing to verify where a collective has no such form.
+fn assert_right(run: &Run) {
+    for measurement in &run.measurements {
+        let collective: Collective = measurement.collective.parse().unwrap();
+        let in_place = measurement.placement == nccl_bench::record::Placement::InPlace;
+        let expected = (collective.has_in_place() || !in_place).then_some(0);
+        assert_eq!(measurement.wrong, expected, "{measurement:?}");
+        assert!(measurement.time_us > 0.0, "{measurement:?}");
+    }
+}
+
+fn every_collective_type_operator_and_root_is_right() {
+    let ranks = nccl::device_count().unwrap();
+    let (run, _) = measure("all -b 16000 -e 1M -f 60 -n 2 -d all -o all -r all", &[]);
+    assert_right(&run);
+    let types = {
+        let mut types: Vec<_> = run.measurements.iter().map(|each| &each.data_type).collect();
+        types.dedup();
+        types.sort_unstable();
+        types.dedup();
+        types.len()
+    };
+    assert!(types >= 10, "{types} types");
+    for collective in Collective::ALL {
+        let rows = run.measurements.iter().filter(|each| each.collective == collective.name()).count();
+        let ops = if collective.loops_over_ops() { 6 } else { 1 };
+        let roots = if collective.has_root() { ranks } else { 1 };
+        let expected = if collective.runs_over(ranks) { types * ops * roots * 2 * 2 } else { 0 };
+        assert_eq!(rows, expected, "{collective}");
+    }
+    let moved = run.measurements.iter().filter(|each| each.bytes > 15_000).count();
+    assert_eq!(moved, run.measurements.len());
+}
+
+fn every_way_of_running_is_right() {
+    let all = "all -b 1K -e 256K -f 16 -n 3 -c 2 -d float,half";
+    for way in [
+        "-m 3",
+        "-G 2",
+        "-G 1 -m 2",
+        "-R 1",
+        "-R 2",
+        "-R 2 -G 1",
+        "-z 1",
+        "-z 2",
+        "-z 3",
+        "-u 1",
+        "-y 1",
+        "-a 0",
+        "-a 2",
+        "-a 3",
+        "-N 2",
+        "-w 0",
+        "-t 1 -p 1",
+        "-c 0",
+        "--budget 0.01",
+        "--until-stable 50% --budget 0.2",
+    ] {
+        let (run, _) = measure(&format!("{all} {way}"), &[]);
+        if way == "-c 0" {
+            assert!(run.measurements.iter().all(|each| each.wrong.is_none()));
+        } else {
+            assert_right(&run);
+        }
+        let cycles = if way == "-N 2" { 2 } else { 1 };
+        let allreduce = run.measurements.iter().filter(|each| each.collective == "allreduce").count();
+        // 1K, 16K, 256K; two placements, two types.
+        assert_eq!(allreduce, 3 * 2 * 2 * cycles, "{way}");
+    }
+    let (run, out) = measure(
+        "alltoallv -b 64K -e 64K",
+        &[("NCCL_TESTS_ALLTOALLV_SPREAD", "0.5"), ("NCCL_TESTS_ALLTOALLV_PRINT_SUMMARY", "1")],
+    );
+    assert_right(&run);
+    assert!(out.contains("spread=0.500"), "{out}");
+}
+
+fn statistics_and_the_hosts_time_are_measured() {
+    let (run, out) = measure("allreduce -b 1M -e 1M -n 30 -I 1 -K 5 -C 1 -S 1 --stats", &[]);
+    for measurement in &run.measurements {
+        let statistics = measurement.statistics.unwrap();
+        assert_eq!(statistics.samples, 25);
+        assert!(0.0 < statistics.min_us && statistics.min_us <= statistics.median_us, "{statistics:?}");
+        assert!(statistics.median_us <= statistics.p99_us && statistics.p99_us <= statistics.max_us);
+        assert_eq!(measurement.per_iteration.as_ref().unwrap().times_us.len(), 30);
+        assert!(
+            measurement.cpu_time_us.unwrap() > 0.0 && measurement.cpu_time_us.unwrap() <= measurement.time_us
+        );
+    }
+    for column in ["cputime", "i_p99", "median", "timestamp"] {
+        assert!(out.contains(column), "{out}");
+    }
+    // Without -I they are of a run of its own.
+    let (run, _) = measure("allreduce -b 1M -e 1M -n 30", &[]);
+    assert!(run.measurements.iter().all(|each| each.statistics.unwrap().samples == 30));
+    assert!(run.measurements.iter().all(|each| each.per_iteration.is_none()));
+}
+
+fn memory_is_reported() {
+    let (_, out) = measure("allreduce -b 64M -e 64M -n 2 -M 1", &[]);
+    let Some(line) = out.lines().find(|line| line.starts_with("# GPU memory usage")) else { panic!("{out}") };
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let at = words.iter().position(|&word| word == "User-Allocated").unwrap();
+    let megabytes: f64 = words[at + 1].parse().unwrap();
+    assert!((128.0..140.0).contains(&megabytes) && words[at + 2] == "MB", "{line}");
+}
+
+fn the_choice_of_nccl_is_reported() {
+    let (run, out) = measure("allreduce -b 1K -e 1M -f 1024 --show-algorithm", &[]);
+    if nccl::device_count().unwrap() < 2
+        || nccl::Library::load().unwrap().version() < nccl::Version::new(2, 24, 0)
+    {
+        assert!(run.measurements.iter().all(|each| each.algorithm.is_none()));
+        return;
+    }
+    for measurement in &run.measurements {
+        let choice = measurement.algorithm.as_ref().unwrap_or_else(|| panic!("{measurement:?}\n{out}"));
+        assert!(!choice.algorithm.is_empty(), "{choice:?}");
+        assert!(choice.channels.is_none_or(|channels| channels > 0), "{choice:?}");
+        assert!(out.contains(&choice.algorithm), "{out}");
+    }
+}
+
 fn a_damaged_element_is_reported_with_rank_index_and_values() {
     let last = nccl::device_count().unwrap() - 1;
-    let (code, out, err) =
-        nccl_bench(&format!("allreduce --backend nccl -b 64K -e 64K -n 1 --inject-fault {last}:777"));
-    assert_eq!(code, Some(7), "{out}{err}");
-    for placement in ["out-of-place", "in-place"] {
-        let start = format!("# WRONG {placement}: rank {last} has 1 wrong");
+    for collective in ["allreduce", "allgather", "alltoall"] {
+        let (code, out, err) = nccl_bench(
+            &format!("{collective} --backend nccl -b 64K -e 64K -n 1 --inject-fault {last}:777"),
+            &[],
+        );
+        assert_eq!(code, Some(7), "{out}{err}");
+        let start = format!("# WRONG out-of-place: rank {last} has 1 wrong");
         let Some(note) = out.lines().find(|line| line.starts_with(&start)) else { panic!("{out}") };
         for part in ["element 777", "expected ", "found "] {
             assert!(note.contains(part), "{note}");
         }
+        let checks = if collective == "alltoall" { 1 } else { 2 };
+        assert!(out.contains(&format!("# Out of bounds values : {checks} FAILED")), "{out}");
     }
-    assert!(out.contains("# Out of bounds values : 2 FAILED"), "{out}");
 }
 
 fn more_gpus_than_there_are_are_refused() {
     let gpus = nccl::device_count().unwrap();
-    let (code, out, err) = nccl_bench("allreduce --backend nccl -g 99");
+    let (code, out, err) = nccl_bench("allreduce --backend nccl -g 99", &[]);
     assert_eq!(code, Some(2), "{out}{err}");
     assert!(err.contains("99 GPUs (-g 99)") && err.contains(&format!("it has {gpus}.")), "{err}");
     assert!(!out.contains("# nccl-bench"), "{out}");
 }
 
-fn a_size_that_does_not_fit_is_refused_with_what_would() {
-    let (code, out, err) = nccl_bench("allreduce --backend nccl -e 900000G");
+fn a_size_that_does_not_fit_is_reduced_or_refused() {
+    let (code, out, err) = nccl_bench("allreduce --backend nccl -b 900000G -e 900000G", &[]);
     assert_eq!(code, Some(2), "{out}{err}");
-    for part in ["does not fit", "GPU ", "at most -e "] {
+    for part in ["does not fit", "GPU ", "at most (-e)"] {
         assert!(err.contains(part), "no '{part}' in: {err}");
     }
-    assert!(!err.contains("-e 0 "), "{err}");
     assert!(!out.contains("# nccl-bench"), "{out}");
+    // The last size is the largest power of two that fits.
+    let (code, out, err) = nccl_bench("allreduce --backend nccl -b 1G -e 900000G -f 1024 -n 1 -c 0", &[]);
+    assert_eq!(code, Some(0), "{out}{err}");
+    assert!(out.contains("# Reducing maxBytes to "), "{out}");
 }

@@ -48,7 +48,7 @@ pub fn choose(settings: &Settings, process: &dyn World) -> Result<Box<dyn Node>,
             processes.len(),
         )));
     }
-    if settings.gpus.is_some() {
+    if settings.gpus.is_some_and(|gpus| gpus > 1) {
         return Err(Stop::Refused(format!(
             "-g counts GPUs, but none can be used: {reason}\nFor ranks over host memory use -t"
         )));

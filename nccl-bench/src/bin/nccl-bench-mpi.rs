@@ -6,7 +6,8 @@ use collectives::world;
 use nccl_bench::{handover, run};
 
 fn main() -> ExitCode {
-    run::main(|settings| {
+    let here = |_: &_| Ok(());
+    run::main(here, |settings| {
         let mut options = handover::options(settings.world)?;
         options.join_mpi = Some(world::mpi);
         world::from_environment(&options).map_err(handover::stop)

@@ -1,0 +1,487 @@
+//! CUDA memory over NCCL: a GPU, a thread and a communicator per rank.
+
+mod operate;
+mod rank;
+
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use collectives::nccl::{self, Communicator, Library, Memory, Registration, UniqueId, Window, WindowKind};
+use collectives::world::{self, World};
+use cudarc::driver::sys::CUdevice_attribute as Attribute;
+use cudarc::driver::{CudaContext, CudaStream, result};
+use serde::{Deserialize, Serialize};
+
+use super::choice::Found;
+use super::{Abilities, Body, Device, MemoryUse, Node, Place, Rooms};
+use crate::cli::Settings;
+use crate::collective::Collective;
+use crate::data::DeviceData;
+use crate::record::{self, Provenance, Rank};
+use crate::run::Stop;
+use rank::{BufferSettings, GpuRank};
+
+const DEFAULT_MAX_BYTES: u64 = 4 << 30;
+/// Left free on each GPU for NCCL's own buffers and kernels.
+const RESERVE: u64 = 2 << 30;
+
+/// The GPUs that a process can use.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Gpus {
+    nccl_version: String,
+    nccl_path: String,
+    driver: i32,
+    /// PCI addresses in the order of CUDA ordinals: they tell whether processes see the same GPUs.
+    addresses: Vec<(u32, u32, u32)>,
+    /// Compute capabilities of the same: (9, 0).
+    capabilities: Vec<(u32, u32)>,
+}
+
+/// The first GPUs that calculate with 8-bit floating-point numbers, and the first NCCL.
+const FP8_CAPABILITY: (u32, u32) = (9, 0);
+const FP8_NCCL: nccl::Version = nccl::Version::new(2, 24, 0);
+
+impl Gpus {
+    /// Looks for a CUDA driver, GPUs and libnccl; the error says what is missing.
+    pub(super) fn find() -> Result<Self, String> {
+        let count = nccl::device_count().map_err(|error| error.to_string())?;
+        let library = Library::load().map_err(|error| error.to_string())?;
+        let addresses: Result<_, _> = (0..count).map(pci_address).collect();
+        let capabilities: Result<_, _> = (0..count).map(capability).collect();
+        let undescribed = |error| format!("the CUDA driver does not describe its GPUs: {error}");
+        Ok(Self {
+            nccl_version: library.version().to_string(),
+            nccl_path: library.path().display().to_string(),
+            driver: nccl::cuda::driver_version().map_err(|error| error.to_string())?,
+            addresses: addresses.map_err(undescribed)?,
+            capabilities: capabilities.map_err(undescribed)?,
+        })
+    }
+}
+
+fn pci_address(ordinal: usize) -> Result<(u32, u32, u32), result::DriverError> {
+    Ok((
+        attribute(ordinal, Attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?,
+        attribute(ordinal, Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)?,
+        attribute(ordinal, Attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)?,
+    ))
+}
+
+fn capability(ordinal: usize) -> Result<(u32, u32), result::DriverError> {
+    Ok((
+        attribute(ordinal, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+        attribute(ordinal, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+    ))
+}
+
+fn attribute(ordinal: usize, attribute: Attribute) -> Result<u32, result::DriverError> {
+    let device = result::device::get(ordinal as i32)?;
+    // SAFETY: the device handle was just returned by the driver.
+    unsafe { result::device::get_attribute(device, attribute) }.map(|value| value as u32)
+}
+
+/// The GPUs of this process that take part, and what its ranks need to meet.
+pub struct GpuNode {
+    library: Library,
+    id: UniqueId,
+    config: nccl::Config,
+    settings: BufferSettings,
+    default_stream: bool,
+    fp8: bool,
+    threads: usize,
+    gpus: usize,
+    first: usize,
+    /// That of the process's first rank.
+    place: Place,
+    provenance: Provenance,
+}
+
+/// Which GPUs a process takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Share {
+    first: usize,
+    gpus: usize,
+}
+
+/// Divides a host's GPUs among its processes: `hosts` (name and identity) and `addresses` have an entry per process of
+/// the job.
+fn share(
+    hosts: &[(&str, &str)],
+    addresses: &[&[(u32, u32, u32)]],
+    process: usize,
+    threads: usize,
+    gpus: Option<usize>,
+    base: Option<usize>,
+) -> Result<Share, String> {
+    let (host, identity) = hosts[process];
+    let mates: Vec<usize> = (0..hosts.len()).filter(|&other| hosts[other].1 == identity).collect();
+    let place = mates.iter().position(|&mate| mate == process).unwrap_or(0);
+    let mine = addresses[process];
+    let same = mates.iter().all(|&mate| addresses[mate] == mine);
+    let disjoint = mates
+        .iter()
+        .all(|&mate| mate == process || addresses[mate].iter().all(|address| !mine.contains(address)));
+    if !same && !disjoint {
+        return Err(format!(
+            "the processes of {host} see different GPUs that overlap: give each its own with CUDA_VISIBLE_DEVICES, \
+             or let all see all"
+        ));
+    }
+    // With NCCL_TESTS_DEVICE every process begins with the same GPU.
+    let sharers = if disjoint || base.is_some() { 1 } else { mates.len() };
+    let skipped = base.unwrap_or(0);
+    let wanted = match gpus {
+        Some(gpus) => gpus,
+        None => (mine.len().saturating_sub(skipped) / sharers / threads).max(1),
+    };
+    let needed = sharers.saturating_mul(threads).saturating_mul(wanted).saturating_add(skipped);
+    if needed > mine.len() {
+        let asked = match (sharers, threads) {
+            (1, 1) => format!("{wanted} GPUs (-g {wanted})"),
+            (1, _) => format!("{needed} GPUs (-t {threads} times -g {wanted})"),
+            _ => format!("{needed} GPUs ({sharers} processes, each with -t {threads} times -g {wanted})"),
+        };
+        let asked = match base {
+            Some(base) => format!("{asked} from GPU {base} on (NCCL_TESTS_DEVICE)"),
+            None => asked,
+        };
+        return Err(format!(
+            "{asked} are asked for on {host}, but it has {}. With mpirun, -np counts processes and -g the GPUs of \
+             each: a process per GPU is -g 1",
+            mine.len()
+        ));
+    }
+    let first = if disjoint || base.is_some() { skipped } else { place * threads * wanted };
+    Ok(Share { first, gpus: wanted })
+}
+
+impl GpuNode {
+    pub(super) fn prepare(
+        settings: &Settings,
+        process: &dyn World,
+        processes: &[Found<Gpus>],
+    ) -> Result<Self, Stop> {
+        let hosts: Vec<(&str, &str)> =
+            processes.iter().map(|each| (each.host.as_str(), each.host_id.as_str())).collect();
+        let found: Vec<(&str, &Gpus)> = processes
+            .iter()
+            .filter_map(|each| Some((each.host.as_str(), each.found.as_ref().ok()?)))
+            .collect();
+        let first = found[0].1;
+        if let Some((index, (host, other))) =
+            found.iter().enumerate().find(|(_, (_, other))| other.nccl_version != first.nccl_version)
+        {
+            return Err(Stop::Refused(format!(
+                "processes have different NCCL versions, which cannot talk: process 0 on {} has {} ({}), process \
+                 {index} on {host} has {} ({}). Point NCCL_LIBRARY to the same version everywhere",
+                found[0].0, first.nccl_version, first.nccl_path, other.nccl_version, other.nccl_path
+            )));
+        }
+        let threads = settings.threads.unwrap_or(1);
+        let addresses: Vec<&[_]> = found.iter().map(|(_, gpus)| &gpus.addresses[..]).collect();
+        let shares: Vec<Share> = (0..found.len())
+            .map(|index| share(&hosts, &addresses, index, threads, settings.gpus, settings.variables.device))
+            .collect::<Result<_, _>>()
+            .map_err(Stop::Refused)?;
+        if let Some(index) = shares.iter().position(|share| share.gpus != shares[0].gpus) {
+            return Err(Stop::Refused(format!(
+                "process 0 on {} would use {} GPUs, but process {index} on {} {}: say with -g how many each shall use",
+                hosts[0].0, shares[0].gpus, hosts[index].0, shares[index].gpus
+            )));
+        }
+        let Share { first: first_gpu, gpus } = shares[process.rank()];
+        let library = Library::load().map_err(|error| Stop::Refused(error.to_string()))?;
+        let config = config(library, settings)?;
+        let colors: Vec<u64> = (0..process.size())
+            .map(|each| settings.variables.split.map_or(0, |split| split.color(each)))
+            .collect();
+        let place = place(&colors, process.rank(), threads * gpus);
+        let id = exchange_id(library, process, &colors)?;
+        let driver = format!("{}.{}", first.driver / 1000, first.driver % 1000 / 10);
+        let provenance = Provenance {
+            backend: "nccl".to_owned(),
+            library_version: first.nccl_version.clone(),
+            library_path: first.nccl_path.clone(),
+            cuda_driver: Some(driver),
+            ..Provenance::default()
+        };
+        let capabilities = found.iter().flat_map(|(_, gpus)| &gpus.capabilities);
+        let fp8 =
+            library.version() >= FP8_NCCL && capabilities.min().is_some_and(|&least| least >= FP8_CAPABILITY);
+        let default_stream = settings.default_stream;
+        let settings = BufferSettings { unaligned: settings.unaligned, registration: settings.registration };
+        Ok(Self {
+            library,
+            id,
+            config,
+            settings,
+            default_stream,
+            fp8,
+            threads,
+            gpus,
+            first: first_gpu,
+            place,
+            provenance,
+        })
+    }
+}
+
+/// What was asked for, and what nccl-tests sets, so that numbers compare: scheduling for NVLink from NCCL 2.28 on, and two
+/// peers from 2.30 on where nothing but sendrecv is measured.
+fn config(library: Library, settings: &Settings) -> Result<nccl::Config, Stop> {
+    let loaded = library.version();
+    let mut config = nccl::Config::new();
+    if loaded >= nccl::Version::new(2, 28, 0) {
+        config = config.nvlink_centric_sched(true);
+    }
+    if loaded >= nccl::Version::new(2, 30, 0) && settings.collectives == [Collective::SendRecv] {
+        config = config.max_p2p_peers(2);
+    }
+    if let Some(policy) = settings.cta_policy {
+        let needed = if policy == 2 { nccl::Version::new(2, 28, 0) } else { nccl::Version::new(2, 27, 0) };
+        if loaded < needed {
+            return Err(Stop::Refused(format!("-x {policy} needs NCCL {needed}, and {loaded} is loaded")));
+        }
+        config = config.cta_policy(policy as i32);
+    }
+    Ok(config)
+}
+
+/// Where the first rank of a process is in its group: the processes of one color, each with so many ranks.
+fn place(colors: &[u64], process: usize, ranks_per_process: usize) -> Place {
+    let color = colors[process];
+    let before = colors[..process].iter().filter(|&&other| other == color).count();
+    let all = colors.iter().filter(|&&other| other == color).count();
+    Place { rank: before * ranks_per_process, ranks: all * ranks_per_process, color }
+}
+
+/// The unique id of each group's first process, on all of its processes.
+fn exchange_id(library: Library, process: &dyn World, colors: &[u64]) -> Result<UniqueId, Stop> {
+    let color = colors[process.rank()];
+    let first = colors.iter().position(|&other| other == color).unwrap_or(0);
+    let mine = if process.rank() == first { UniqueId::new(library)?.as_bytes().to_vec() } else { Vec::new() };
+    let all = process.all_gather(&mine)?;
+    let bytes = all.get(first).map(Vec::as_slice).unwrap_or_default();
+    let sent = format!("process {first} sent no NCCL unique id");
+    let bytes: [u8; UniqueId::BYTES] = bytes.try_into().context(sent)?;
+    Ok(UniqueId::from_bytes(bytes))
+}
+
+impl Node for GpuNode {
+    fn threads(&self) -> usize {
+        self.threads
+    }
+
+    fn gpus(&self) -> usize {
+        self.gpus
+    }
+
+    fn place(&self, index: usize) -> Place {
+        Place { rank: self.place.rank + index, ..self.place }
+    }
+
+    fn abilities(&self) -> Abilities {
+        let mut abilities = Abilities::default();
+        let is_fp8 = |data_type: &collectives::DataType| data_type.is_float() && data_type.size() == 1;
+        abilities.data_types.retain(|data_type| self.fp8 || !is_fp8(data_type));
+        abilities
+    }
+
+    fn provenance(&self) -> Provenance {
+        self.provenance.clone()
+    }
+
+    fn default_max_bytes(&self) -> u64 {
+        DEFAULT_MAX_BYTES
+    }
+
+    fn open(&self, index: usize) -> anyhow::Result<Box<dyn Device>> {
+        let ordinal = self.first + index;
+        let context = CudaContext::new(ordinal).with_context(|| format!("opening GPU {ordinal}"))?;
+        let stream = if self.default_stream { Ok(context.default_stream()) } else { context.new_stream() };
+        let stream = stream.with_context(|| format!("creating a stream on GPU {ordinal}"))?;
+        let (free, _) = context.mem_get_info()?;
+        Ok(Box::new(Gpu {
+            library: self.library,
+            id: self.id,
+            place: self.place(index),
+            config: self.config.clone(),
+            ordinal,
+            context,
+            stream,
+            free: free as u64,
+            settings: self.settings,
+        }))
+    }
+}
+
+struct Gpu {
+    library: Library,
+    id: UniqueId,
+    place: Place,
+    config: nccl::Config,
+    ordinal: usize,
+    context: Arc<CudaContext>,
+    stream: Arc<CudaStream>,
+    free: u64,
+    settings: BufferSettings,
+}
+
+impl Device for Gpu {
+    fn describe(&self) -> Rank {
+        let (domain, bus, device) = pci_address(self.ordinal).unwrap_or_default();
+        Rank {
+            rank: 0,
+            group: usize::try_from(self.place.color).unwrap_or(usize::MAX),
+            pid: 0,
+            host: String::new(),
+            device: Some(self.ordinal),
+            pci: Some(format!("{domain:04x}:{bus:02x}:{device:02x}")),
+            device_name: self.context.name().unwrap_or_else(|_| "unknown GPU".to_owned()),
+        }
+    }
+
+    fn capacity(&self) -> u64 {
+        self.free.saturating_sub(RESERVE)
+    }
+
+    fn memory(&self) -> String {
+        format!("GPU {}", self.ordinal)
+    }
+
+    fn connect(
+        self: Box<Self>,
+        _world: &world::Handle,
+        rooms: Rooms,
+        body: &mut Body<'_>,
+    ) -> anyhow::Result<()> {
+        let free = || self.context.mem_get_info().map(|(free, _)| free as u64);
+        let data = DeviceData::new(&self.context)?;
+        let Place { rank, ranks, .. } = self.place;
+        let communicator =
+            Communicator::init(self.library, &self.stream, rank, ranks, &self.id, &self.config)?;
+        let connected = free()?;
+        let extra = self.settings.unaligned * LARGEST_ELEMENT;
+        let mut send = Memory::alloc(self.library, &self.stream, rooms.send + extra)?;
+        let mut receive = Memory::alloc(self.library, &self.stream, rooms.receive + extra)?;
+        let allocated = free()?;
+        let addresses = [send.slice::<u8>(0, 0)?.address(), receive.slice::<u8>(0, 0)?.address()];
+        let memory = MemoryUse {
+            initialization: self.free.saturating_sub(connected),
+            buffers: connected.saturating_sub(allocated),
+            operations: 0,
+        };
+        let known = Known::new(&communicator, self.settings.registration, &mut send, &mut receive)?;
+        let mut rank =
+            GpuRank::new(&communicator, data, rooms, addresses, self.settings, memory, known.note());
+        body(&mut rank)
+    }
+}
+
+/// Bytes of the largest element.
+const LARGEST_ELEMENT: usize = 8;
+
+/// The buffers as NCCL knows them, until this is dropped.
+enum Known<'a> {
+    Not,
+    Registered { _guards: [Registration<'a>; 2], note: Option<String> },
+    Windows { _guards: [Window<'a>; 2], active: bool },
+}
+
+impl<'a> Known<'a> {
+    fn new(
+        communicator: &'a Communicator,
+        how: record::Registration,
+        send: &'a mut Memory,
+        receive: &'a mut Memory,
+    ) -> Result<Self, nccl::Error> {
+        let loaded = communicator.library().version();
+        let windows = loaded >= nccl::Version::new(2, 27, 0);
+        match how {
+            record::Registration::None => Ok(Self::Not),
+            record::Registration::Symmetric if windows => {
+                let send = communicator.window(send, WindowKind::Symmetric)?;
+                let receive = communicator.window(receive, WindowKind::Symmetric)?;
+                let active = send.is_active() && receive.is_active();
+                Ok(Self::Windows { _guards: [send, receive], active })
+            }
+            asked => {
+                let note = format!(
+                    "-R 2 needs NCCL 2.27, and {loaded} is loaded: the buffers are registered as with -R 1"
+                );
+                let note = (asked == record::Registration::Symmetric).then_some(note);
+                Ok(Self::Registered {
+                    _guards: [communicator.register(send)?, communicator.register(receive)?],
+                    note,
+                })
+            }
+        }
+    }
+
+    fn note(&self) -> Option<String> {
+        match self {
+            Self::Registered { note, .. } => note.clone(),
+            Self::Windows { active: false, .. } => {
+                Some("NCCL makes no symmetric windows here: -R 2 has no effect".to_owned())
+            }
+            Self::Not | Self::Windows { .. } => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What each of `hosts`' processes gets of eight GPUs that all see.
+    fn shares(hosts: &[(&str, &str)], threads: usize, gpus: Option<usize>) -> Vec<Result<Share, String>> {
+        let all: Vec<(u32, u32, u32)> = (0..8).map(|bus| (0, bus, 0)).collect();
+        let addresses = vec![&all[..]; hosts.len()];
+        (0..hosts.len()).map(|process| share(hosts, &addresses, process, threads, gpus, None)).collect()
+    }
+
+    #[test]
+    fn processes_of_one_host_share_its_gpus_and_hosts_of_one_name_do_not() {
+        let share = |first, gpus| Ok(Share { first, gpus });
+        let twins = [("localhost", "boot 1"), ("localhost", "boot 1")];
+        assert_eq!(shares(&twins, 1, None), [share(0, 4), share(4, 4)]);
+        assert_eq!(shares(&twins, 2, Some(1)), [share(0, 1), share(2, 1)]);
+        let namesakes = [("localhost", "boot 1"), ("localhost", "boot 2")];
+        assert_eq!(shares(&namesakes, 1, None), [share(0, 8), share(0, 8)]);
+    }
+
+    #[test]
+    fn more_gpus_than_there_are_is_refused_whatever_the_number() {
+        for gpus in [9, u32::MAX as usize, usize::MAX] {
+            let refusal = shares(&[("node1", "boot 1"); 2], 4096, Some(gpus)).remove(0).unwrap_err();
+            assert!(refusal.contains("on node1, but it has 8"), "{refusal}");
+        }
+    }
+
+    #[test]
+    fn every_process_begins_with_the_gpu_of_nccl_tests_variable() {
+        let all: Vec<(u32, u32, u32)> = (0..8).map(|bus| (0, bus, 0)).collect();
+        let hosts = [("node1", "boot 1"); 2];
+        let from = |base, gpus| share(&hosts, &[&all, &all], 1, 1, gpus, Some(base));
+        assert_eq!(from(3, Some(2)), Ok(Share { first: 3, gpus: 2 }));
+        assert_eq!(from(6, None), Ok(Share { first: 6, gpus: 2 }));
+        assert!(from(7, Some(2)).unwrap_err().contains("from GPU 7 on (NCCL_TESTS_DEVICE)"));
+    }
+
+    #[test]
+    fn processes_of_one_color_are_a_group() {
+        let colors = [0, 1, 0, 1, 1];
+        assert_eq!(place(&colors, 2, 4), Place { rank: 4, ranks: 8, color: 0 });
+        assert_eq!(place(&colors, 4, 2), Place { rank: 4, ranks: 6, color: 1 });
+    }
+
+    #[test]
+    fn gpus_that_each_process_sees_alone_are_its_own() {
+        let (one, two) = ([(0, 1, 0)], [(0, 2, 0)]);
+        let hosts = [("node1", "boot 1"); 2];
+        let own = share(&hosts, &[&one, &two], 1, 1, None, None);
+        assert_eq!(own, Ok(Share { first: 0, gpus: 1 }));
+        let overlap = share(&hosts, &[&one, &[(0, 1, 0), (0, 2, 0)]], 0, 1, None, None);
+        assert!(overlap.unwrap_err().contains("different GPUs that overlap"));
+    }
+}

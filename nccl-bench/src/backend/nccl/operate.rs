@@ -1,0 +1,131 @@
+//! One operation as calls of the safe layer: at once, in a group, or in a graph.
+
+use collectives::Element;
+use collectives::nccl::{self, Call, Capture, Communicator, Group, Launch, RawBuffer, ScaledSum};
+use float8::{F8E4M3, F8E5M2};
+use half::{bf16, f16};
+
+use crate::backend::Work;
+use crate::collective::Collective;
+
+/// An element that a sum can be scaled by.
+pub(super) trait Scalar: Element {
+    /// The element nearest to a small whole number.
+    fn of(value: f64) -> Self;
+}
+
+macro_rules! scalar {
+    ($($type:ty: $of:expr;)*) => {$(
+        impl Scalar for $type {
+            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // 1 and 2
+            fn of(value: f64) -> Self {
+                $of(value)
+            }
+        }
+    )*};
+}
+
+scalar! {
+    i8: |value| value as Self;
+    u8: |value| value as Self;
+    i32: |value| value as Self;
+    u32: |value| value as Self;
+    i64: |value| value as Self;
+    u64: |value| value as Self;
+    f32: |value| value as Self;
+    f64: |value| value;
+    f16: f16::from_f64;
+    bf16: bf16::from_f64;
+    F8E4M3: F8E4M3::from_f64;
+    F8E5M2: F8E5M2::from_f64;
+}
+
+/// What one operation works on. In place the two buffers overlap.
+pub(super) struct Buffers<'c, T> {
+    pub(super) send: RawBuffer<T>,
+    pub(super) receive: RawBuffer<T>,
+    /// Exchanges with other ranks, one after the other, where the operation is made of these.
+    pub(super) exchanges: Vec<Exchange<T>>,
+    /// The operator that scales.
+    pub(super) scaled: Option<ScaledSum<'c, T>>,
+}
+
+/// A send and a receive at the same time.
+pub(super) struct Exchange<T> {
+    pub(super) send: RawBuffer<T>,
+    pub(super) to: usize,
+    pub(super) receive: RawBuffer<T>,
+    pub(super) from: usize,
+}
+
+/// How an operation reaches NCCL.
+pub(super) enum Way<'g, 'env> {
+    Now,
+    Group(&'g Group<'env>),
+    Capture(&'g Capture<'env>),
+}
+
+/// Queues one operation.
+pub(super) fn queue<'env, 'c: 'env, T: Scalar>(
+    way: &Way<'_, 'env>,
+    communicator: &'env Communicator,
+    work: &Work,
+    buffers: &'env mut Buffers<'c, T>,
+) -> Result<(), nccl::Error> {
+    if matches!(work.collective, Collective::SendRecv | Collective::Hypercube) {
+        return buffers.exchanges.iter_mut().try_for_each(|exchange| match way {
+            Way::Now => nccl::group(communicator.library(), |group| pair(group.on(communicator), exchange)),
+            Way::Group(group) => group.nested(|group| pair(group.on(communicator), exchange)),
+            Way::Capture(capture) => capture.group(|capture| pair(capture.on(communicator), exchange)),
+        });
+    }
+    match way {
+        Way::Now => single(communicator.call(), work, buffers),
+        Way::Group(group) => single(group.on(communicator), work, buffers),
+        Way::Capture(capture) => single(capture.on(communicator), work, buffers),
+    }
+}
+
+fn pair<'env, T: Element, L: Launch<'env>>(
+    call: Call<'env, L>,
+    exchange: &'env mut Exchange<T>,
+) -> Result<(), nccl::Error> {
+    call.send(&exchange.send, exchange.to)?;
+    call.recv(&mut exchange.receive, exchange.from)
+}
+
+fn single<'env, 'c: 'env, T: Scalar, L: Launch<'env>>(
+    call: Call<'env, L>,
+    work: &Work,
+    buffers: &'env mut Buffers<'c, T>,
+) -> Result<(), nccl::Error> {
+    let Buffers { send, receive, scaled, .. } = buffers;
+    let send = &*send;
+    let root = work.member.root.unwrap_or(0);
+    let own = work.op.and_then(|op| op.built_in()).unwrap_or(collectives::ReduceOp::Sum);
+    match (work.collective, &*scaled) {
+        (Collective::AllReduce, None) => call.all_reduce(send, receive, own),
+        (Collective::AllReduce, Some(op)) => call.all_reduce(send, receive, op),
+        (Collective::Reduce, None) => call.reduce(send, Some(receive), own, root),
+        (Collective::Reduce, Some(op)) => call.reduce(send, Some(receive), op, root),
+        (Collective::ReduceScatter, None) => call.reduce_scatter(send, receive, own),
+        (Collective::ReduceScatter, Some(op)) => call.reduce_scatter(send, receive, op),
+        (Collective::AllGather, _) => call.all_gather(send, receive),
+        (Collective::Broadcast, _) => call.broadcast(Some(send), receive, root),
+        (Collective::AllToAll, _) => call.all_to_all(send, receive),
+        (Collective::AllToAllV, _) => {
+            let (own, ranks) = (work.member.rank, work.member.ranks);
+            let Some(traffic) = &work.traffic else { return Ok(()) };
+            let parts = |part: &dyn Fn(usize) -> (usize, usize)| -> Vec<_> {
+                (0..ranks).map(part).map(|(start, count)| start..start + count).collect()
+            };
+            let sent = parts(&|to| (traffic.send_start(own, to), traffic.count(own, to)));
+            let received = parts(&|from| (traffic.receive_start(from, own), traffic.count(from, own)));
+            call.all_to_all_v(send, &sent, receive, &received)
+        }
+        (Collective::Gather, _) => call.gather(send, Some(receive), root),
+        (Collective::Scatter, _) => call.scatter(Some(send), receive, root),
+        // Exchanges, above.
+        (Collective::SendRecv | Collective::Hypercube, _) => Ok(()),
+    }
+}

@@ -1,0 +1,394 @@
+//! One rank's buffers and communicator on its GPU.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use collectives::Element;
+use collectives::nccl::{self, Communicator, Graph, RawBuffer};
+use cudarc::driver::sys::{self, CUevent_flags, CUresult};
+use cudarc::driver::{CudaEvent, CudaStream, result};
+
+use super::operate::{self, Buffers, Exchange, Scalar, Way};
+use crate::backend::{Backend, MemoryUse, Rooms, Schedule, Times, Work, shift};
+use crate::collective::Collective;
+use crate::data::{DeviceData, Mismatches, Op};
+use crate::record::{self, Blocking, Placement};
+
+/// How the buffers are made.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BufferSettings {
+    /// Elements by which they are shifted.
+    pub(super) unaligned: usize,
+    /// How NCCL knows them.
+    pub(super) registration: record::Registration,
+}
+
+/// One rank. The addresses are those of memory that outlives it, and that nothing else uses meanwhile.
+pub(super) struct GpuRank<'a> {
+    communicator: &'a Communicator,
+    data: DeviceData,
+    rooms: Rooms,
+    send: u64,
+    receive: u64,
+    settings: BufferSettings,
+    memory: MemoryUse,
+    /// Bytes that were free on the GPU when all of it was made.
+    free: u64,
+    note: Option<String>,
+    /// Made when first needed.
+    events: Vec<CudaEvent>,
+}
+
+impl<'a> GpuRank<'a> {
+    /// `addresses` are those of the send and the receive buffer.
+    pub(super) fn new(
+        communicator: &'a Communicator,
+        data: DeviceData,
+        rooms: Rooms,
+        [send, receive]: [u64; 2],
+        settings: BufferSettings,
+        memory: MemoryUse,
+        note: Option<String>,
+    ) -> Self {
+        let free = communicator.stream().context().mem_get_info().map_or(0, |(free, _)| free as u64);
+        Self { communicator, data, rooms, send, receive, settings, memory, free, note, events: Vec::new() }
+    }
+
+    fn stream(&self) -> &'a std::sync::Arc<CudaStream> {
+        self.communicator.stream()
+    }
+
+    /// The two buffers, shifted as asked.
+    fn buffers(&self, work: &Work) -> (u64, u64) {
+        let shifted = (self.settings.unaligned * work.data_type.size()) as u64;
+        (self.send + shifted, self.receive + shifted)
+    }
+
+    /// A buffer of elements from this address on.
+    fn raw<T: Element>(&self, address: u64, len: usize) -> RawBuffer<T> {
+        // SAFETY: the address and the length are within this rank's memory, which is zeroed when it is made and used on this
+        // one stream; every bit pattern is an element. Where operations overlap, in place, in a group or in a graph, what
+        // they leave is not defined, and nobody looks at it before it is filled again.
+        unsafe { RawBuffer::new(address, len, self.stream().clone()) }
+    }
+
+    /// What operation `index` of a loop works on.
+    fn operation<T: Scalar>(
+        &self,
+        work: &Work,
+        placement: Placement,
+        index: usize,
+    ) -> Result<Buffers<'a, T>, nccl::Error> {
+        let (size, counts, member) = (work.data_type.size(), &work.counts, work.member);
+        let (send, receive) = self.buffers(work);
+        let at = |address: u64, elements: usize| address + (elements * size) as u64;
+        let forward = |room: usize, step: usize| shift(index, step, room) as u64;
+        let receive = receive + forward(self.rooms.receive, work.bytes());
+        let source = match placement {
+            Placement::InPlace => at(receive, work.collective.in_place_input(counts, member.rank)),
+            // A send buffer that has no room for the largest size is gone through by what is sent.
+            Placement::OutOfPlace if self.rooms.send >= self.rooms.size => {
+                send + forward(self.rooms.send, work.bytes())
+            }
+            Placement::OutOfPlace => send + forward(self.rooms.send, counts.send * size),
+        };
+        let target = at(receive, work.result_start(placement));
+        let scaled = match work.op {
+            Some(Op::MulSum) if work.collective.reduces() => {
+                Some(self.communicator.scaled_sum(T::of(Op::scale_of(member.rank as u32)))?)
+            }
+            _ => None,
+        };
+        let exchanges = match work.collective {
+            Collective::SendRecv => vec![Exchange {
+                send: self.raw(source, counts.send),
+                to: (member.rank + 1) % member.ranks,
+                receive: self.raw(target, counts.receive),
+                from: (member.rank + member.ranks - 1) % member.ranks,
+            }],
+            Collective::Hypercube => {
+                let steps = (0..member.ranks.ilog2()).map(|step| {
+                    let block = 1_usize << step;
+                    let peer = member.rank ^ block;
+                    let first = |rank: usize| (rank & !(block - 1)) * counts.send;
+                    Exchange {
+                        send: self.raw(at(receive, first(member.rank)), block * counts.send),
+                        to: peer,
+                        receive: self.raw(at(receive, first(peer)), block * counts.send),
+                        from: peer,
+                    }
+                });
+                steps.collect()
+            }
+            _ => Vec::new(),
+        };
+        let (send, receive) = (self.raw(source, counts.send), self.raw(target, counts.receive));
+        Ok(Buffers { send, receive, exchanges, scaled })
+    }
+
+    /// What an operation does beside NCCL's work: a hypercube's own part goes to its place first.
+    fn prepare<T>(&self, work: &Work, placement: Placement, buffers: &Buffers<'_, T>) -> anyhow::Result<()>
+    where
+        T: Element,
+    {
+        use collectives::nccl::DeviceBuffer as _;
+        if work.collective != Collective::Hypercube || placement == Placement::InPlace {
+            return Ok(());
+        }
+        let stream = self.stream();
+        let source = buffers.send.read(stream).address();
+        let own = work.member.rank * work.counts.send * work.data_type.size();
+        let target = buffers.receive.read(stream).address() + own as u64;
+        let bytes = work.counts.send * work.data_type.size();
+        // SAFETY: both are within this rank's memory, and its stream is alive.
+        unsafe { result::memcpy_dtod_async(target, source, bytes, stream.cu_stream()) }
+            .context("copying the own part")
+    }
+
+    fn start_typed<T: Scalar>(
+        &self,
+        work: &Work,
+        placement: Placement,
+        index: usize,
+        graph: bool,
+    ) -> anyhow::Result<()> {
+        let mut buffers = self.operation::<T>(work, placement, index)?;
+        self.prepare(work, placement, &buffers)?;
+        if !graph {
+            return Ok(operate::queue(&Way::Now, self.communicator, work, &mut buffers)?);
+        }
+        let graph = Graph::capture(self.communicator.library(), |capture| {
+            operate::queue(&Way::Capture(capture), self.communicator, work, &mut buffers)
+        })?;
+        graph.launch()?;
+        // Before the graph ends.
+        self.wait()
+    }
+
+    /// One iteration: one operation, or several in a group.
+    fn iterate<T: Scalar>(
+        &self,
+        work: &Work,
+        placement: Placement,
+        iteration: usize,
+        aggregated: usize,
+    ) -> anyhow::Result<()> {
+        if aggregated == 1 {
+            return self.start_typed::<T>(work, placement, iteration, false);
+        }
+        let first = iteration * aggregated;
+        let operations = (first..first + aggregated).map(|index| self.operation::<T>(work, placement, index));
+        let mut operations = operations.collect::<Result<Vec<_>, _>>()?;
+        operations.iter().try_for_each(|buffers| self.prepare(work, placement, buffers))?;
+        nccl::group(self.communicator.library(), |group| {
+            operations
+                .iter_mut()
+                .try_for_each(|buffers| operate::queue(&Way::Group(group), self.communicator, work, buffers))
+        })?;
+        Ok(())
+    }
+
+    fn time_typed<T: Scalar>(
+        &mut self,
+        work: &Work,
+        placement: Placement,
+        schedule: &Schedule,
+        barrier: &dyn Fn() -> anyhow::Result<()>,
+    ) -> anyhow::Result<Times> {
+        let Schedule { iterations, aggregated, blocking, .. } = *schedule;
+        if schedule.each {
+            self.make_events(2 * iterations)?;
+        }
+        let event = |index: usize| self.events[index].record(self.stream());
+        let mut counted = Duration::ZERO;
+        let mut start = Instant::now();
+        for iteration in 0..iterations {
+            if schedule.each {
+                event(2 * iteration)?;
+            }
+            self.iterate::<T>(work, placement, iteration, aggregated)?;
+            if schedule.each {
+                event(2 * iteration + 1)?;
+            }
+            match blocking {
+                Blocking::No => {}
+                Blocking::Wait => self.wait()?,
+                Blocking::WaitAndBarrier => {
+                    self.wait()?;
+                    barrier()?;
+                }
+                Blocking::Outer => {
+                    self.wait()?;
+                    counted += start.elapsed();
+                    barrier()?;
+                    start = Instant::now();
+                }
+            }
+        }
+        let enqueue = counted + start.elapsed();
+        self.wait()?;
+        let total = counted + start.elapsed();
+        let each_us = if schedule.each { self.each_us(iterations, aggregated)? } else { Vec::new() };
+        Ok(Times { total, enqueue, each_us })
+    }
+
+    fn time_graph<T: Scalar>(
+        &self,
+        work: &Work,
+        placement: Placement,
+        schedule: &Schedule,
+        barrier: &dyn Fn() -> anyhow::Result<()>,
+    ) -> anyhow::Result<Times> {
+        let Schedule { iterations, aggregated, graph_launches, .. } = *schedule;
+        let all = (0..iterations * aggregated).map(|index| self.operation::<T>(work, placement, index));
+        let mut all = all.collect::<Result<Vec<_>, _>>()?;
+        let graph = Graph::capture(self.communicator.library(), |capture| {
+            all.chunks_mut(aggregated).try_for_each(|iteration| match iteration {
+                [one] => operate::queue(&Way::Capture(capture), self.communicator, work, one),
+                several => capture.group(|capture| {
+                    let way = Way::Capture(capture);
+                    several
+                        .iter_mut()
+                        .try_for_each(|each| operate::queue(&way, self.communicator, work, each))
+                }),
+            })
+        })?;
+        barrier()?;
+        let start = Instant::now();
+        for _ in 0..graph_launches {
+            graph.launch()?;
+        }
+        let enqueue = start.elapsed();
+        self.wait()?;
+        Ok(Times { total: start.elapsed(), enqueue, each_us: Vec::new() })
+    }
+
+    fn make_events(&mut self, count: usize) -> anyhow::Result<()> {
+        while self.events.len() < count {
+            let event = self.stream().context().new_event(Some(CUevent_flags::CU_EVENT_DEFAULT))?;
+            self.events.push(event);
+        }
+        Ok(())
+    }
+
+    /// Microseconds per operation of each iteration, from its two events.
+    fn each_us(&self, iterations: usize, aggregated: usize) -> anyhow::Result<Vec<f64>> {
+        let pairs = self.events.chunks_exact(2).take(iterations);
+        let elapsed = |pair: &[CudaEvent]| -> anyhow::Result<f64> {
+            Ok(f64::from(pair[0].elapsed_ms(&pair[1])?) * 1e3 / aggregated as f64)
+        };
+        pairs.map(elapsed).collect()
+    }
+
+    /// Polls, as nccl-tests does, so that an asynchronous error ends the wait.
+    fn wait(&self) -> anyhow::Result<()> {
+        loop {
+            // SAFETY: the stream is alive, and its context is current: every rank's thread has opened its own GPU.
+            let state = unsafe { sys::cuStreamQuery(self.stream().cu_stream()) };
+            match state {
+                CUresult::CUDA_SUCCESS => return Ok(()),
+                CUresult::CUDA_ERROR_NOT_READY => self.communicator.async_error()?,
+                _ => state.result().context("waiting for the GPU")?,
+            }
+            thread::yield_now();
+        }
+    }
+
+    fn fill_at(&mut self, work: &Work, seed: u64, address: u64) -> anyhow::Result<()> {
+        let bytes = (work.counts.send * work.data_type.size()) as u64;
+        let (stream, problem) = (self.stream(), work.problem(seed));
+        // SAFETY: the address has room for a rank's input, all work on this memory is on this one stream.
+        unsafe { self.data.fill(stream, &problem, work.member.rank as u32, 0, address, bytes) }?;
+        Ok(())
+    }
+}
+
+impl Backend for GpuRank<'_> {
+    fn notes(&self) -> Vec<String> {
+        self.note.clone().into_iter().collect()
+    }
+
+    fn memory_use(&self) -> Option<MemoryUse> {
+        let (free, _) = self.stream().context().mem_get_info().ok()?;
+        Some(MemoryUse { operations: self.free.saturating_sub(free as u64), ..self.memory })
+    }
+
+    fn fill(&mut self, work: &Work, placement: Placement, seed: u64) -> anyhow::Result<()> {
+        let size = work.data_type.size();
+        let (send, receive) = self.buffers(work);
+        let cleared = match placement {
+            Placement::OutOfPlace => work.counts.receive * size,
+            Placement::InPlace => work.bytes(),
+        };
+        // SAFETY: the receive buffer has room for the largest size, and its stream is alive.
+        unsafe { result::memset_d8_async(receive, 0, cleared, self.stream().cu_stream()) }
+            .context("clearing the result")?;
+        if work.collective.has_input(work.member) {
+            let input = match placement {
+                Placement::OutOfPlace => send,
+                Placement::InPlace => {
+                    receive + (work.collective.in_place_input(&work.counts, work.member.rank) * size) as u64
+                }
+            };
+            self.fill_at(work, seed, input)?;
+        }
+        if work.collective.keeps_receive(work.member) && placement == Placement::OutOfPlace {
+            self.fill_at(work, seed, receive)?;
+        }
+        self.stream().synchronize()?;
+        Ok(())
+    }
+
+    fn start(&mut self, work: &Work, placement: Placement, index: usize, graph: bool) -> anyhow::Result<()> {
+        with_element!(work.data_type, T => self.start_typed::<T>(work, placement, index, graph))
+    }
+
+    fn complete(&mut self) -> anyhow::Result<()> {
+        self.wait()
+    }
+
+    fn time(
+        &mut self,
+        work: &Work,
+        placement: Placement,
+        schedule: &Schedule,
+        barrier: &dyn Fn() -> anyhow::Result<()>,
+    ) -> anyhow::Result<Times> {
+        with_element!(work.data_type, T => if schedule.graph_launches > 0 {
+            self.time_graph::<T>(work, placement, schedule, barrier)
+        } else {
+            self.time_typed::<T>(work, placement, schedule, barrier)
+        })
+    }
+
+    fn damage(&mut self, work: &Work, placement: Placement, index: usize) -> anyhow::Result<()> {
+        if index < work.counts.receive {
+            let size = work.data_type.size();
+            let flip = work.significant_bit()?.to_le_bytes();
+            let (_, receive) = self.buffers(work);
+            let address = receive + ((work.result_start(placement) + index) * size) as u64;
+            let mut element = [0_u8; 8];
+            // SAFETY: the element is in this rank's memory, whose work is done.
+            unsafe { result::memcpy_dtoh_sync(&mut element[..size], address) }?;
+            element.iter_mut().zip(flip).for_each(|(byte, flip)| *byte ^= flip);
+            // SAFETY: as above.
+            unsafe { result::memcpy_htod_sync(address, &element[..size]) }?;
+        }
+        Ok(())
+    }
+
+    fn check(&mut self, work: &Work, placement: Placement, seed: u64) -> anyhow::Result<Mismatches> {
+        let expected = work.result();
+        let elements: u64 = expected.iter().map(|segment| segment.count).sum();
+        if elements == 0 {
+            return Ok(Mismatches::default());
+        }
+        let size = work.data_type.size();
+        let (_, receive) = self.buffers(work);
+        let address = receive + (work.result_start(placement) * size) as u64;
+        let (stream, problem) = (self.stream(), work.problem(seed));
+        // SAFETY: the result is in this rank's memory, initialised by `fill`; all work on it is on this stream.
+        Ok(unsafe { self.data.check(stream, &problem, &expected, address, elements * size as u64) }?)
+    }
+}

@@ -1,0 +1,101 @@
+//! What a run would measure, without a GPU and without other ranks.
+
+use collectives::world::Started;
+
+use crate::cli::{Roots, Settings};
+use crate::collective::{Collective, Member};
+use crate::size::{Size, Sweep};
+use crate::traffic::Traffic;
+
+/// The largest size that is shown when none is asked for: the default on GPUs with enough memory.
+const MAX_BYTES: u64 = 4 << 30;
+
+/// The plan.
+#[must_use]
+pub fn render(settings: &Settings) -> String {
+    plan(settings, ranks(settings))
+}
+
+/// As said, else as many as the launcher started, each with its threads and GPUs.
+fn ranks(settings: &Settings) -> usize {
+    let processes = Started::detect().size.unwrap_or(1);
+    let own = settings.threads.unwrap_or(1) * settings.gpus.unwrap_or(1);
+    settings.ranks.unwrap_or(processes * own)
+}
+
+fn plan(settings: &Settings, ranks: usize) -> String {
+    let max_bytes = settings.max_bytes.unwrap_or(MAX_BYTES.max(settings.min_bytes));
+    let sweep = Sweep { min: settings.min_bytes, max: max_bytes, step: settings.step };
+    let mut text = format!(
+        "{ranks} ranks; sizes from {} to {}; per size and placement: {} operations timed, {} verifications\n\
+         Buffers of each rank: send {}, receive {}{}\n",
+        Size(sweep.min),
+        Size(sweep.max),
+        settings.iterations * settings.aggregated * settings.graph_launches.max(1),
+        settings.checks,
+        Size(max_bytes),
+        Size(max_bytes),
+        if settings.max_bytes.is_some() { "" } else { " (less where memory is short)" },
+    );
+    text.extend(settings.notes.iter().map(|note| format!("{note}\n")));
+    for &collective in &settings.collectives {
+        text.push_str(&section(settings, collective, ranks, sweep));
+    }
+    text
+}
+
+fn section(settings: &Settings, collective: Collective, ranks: usize, sweep: Sweep) -> String {
+    if !collective.runs_over(ranks) {
+        return format!("\n{collective}: left out, for it needs a power of two of ranks\n");
+    }
+    let ops: Vec<&str> = settings.ops.iter().map(|op| op.name()).collect();
+    let op = if collective.loops_over_ops() { format!(", {}", ops.join(" ")) } else { String::new() };
+    let root = match settings.roots {
+        _ if !collective.has_root() => String::new(),
+        Roots::One(root) => format!(", root {root}"),
+        Roots::All => format!(", each of {ranks} roots"),
+    };
+    let mut text = format!("\n{collective}{op}{root}\n");
+    for &data_type in &settings.data_types {
+        text.push_str(&format!(
+            "{:>14} {:>14} {:>14} {:>14}  {}\n",
+            "size (B)", "count", "sent (B)", "received (B)", "type"
+        ));
+        for bytes in sweep.sizes() {
+            let root = if let Roots::One(root) = settings.roots { root } else { 0 };
+            let member = Member { rank: root.min(ranks - 1), ranks, root: Some(root) };
+            let traffic = (collective == Collective::AllToAllV)
+                .then(|| Traffic::new(&settings.variables.pattern, bytes, data_type, ranks));
+            let counts = collective.counts(bytes, data_type, member, traffic.as_ref());
+            let size = data_type.size();
+            text.push_str(&format!(
+                "{:>14} {:>14} {:>14} {:>14}  {}\n",
+                counts.bytes(data_type),
+                counts.parameter,
+                counts.send * size,
+                counts.receive * size,
+                data_type.name()
+            ));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{self, Command};
+
+    #[test]
+    fn a_dry_run_shows_what_each_rank_moves() {
+        let line = "nccl-bench allgather,hypercube -b 64 -e 256 --dry-run --ranks 6 -d double";
+        let Command::Measure(settings) = cli::parse(line.split(' ')).unwrap() else {
+            unreachable!("a measurement")
+        };
+        let text = render(&settings);
+        let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert!(rows.contains(&vec!["192", "4", "32", "192", "double"]), "{text}");
+        assert!(rows.contains(&vec!["0", "0", "0", "0", "double"]), "{text}");
+        assert!(text.contains("hypercube: left out"), "{text}");
+    }
+}

@@ -1,0 +1,313 @@
+//! The record of a run as it grows, and everything that is made of it: the text on standard output, and the files.
+//!
+//! There is one, in rank 0's process. It is finished once, by whoever comes first: rank 0 at the end, or what ends the
+//! process early.
+
+use std::io::{self, Stdout};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::Context as _;
+
+use crate::cli::Settings;
+use crate::collective::Collective;
+use crate::files::{Files, provenance::now_utc};
+use crate::nccl_tests_json;
+use crate::progress::Progress;
+use crate::record::{Algorithm, Measurement, Outcome, Run};
+use crate::report::{Extras, TextReport};
+use crate::run::Stop;
+use crate::table::MemoryUsage;
+use crate::tuning::{self, Log, Operation, Unavailable};
+
+const WRITING: &str = "writing to standard output";
+const READING_LOG: &str = "reading NCCL's log";
+
+/// The record and its reports, shared between rank 0 and what may end the process.
+#[derive(Clone, Debug, Default)]
+pub struct Recorder(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+enum State {
+    /// The files can be written, but nothing runs yet.
+    #[default]
+    Closed,
+    Open(Box<Reports>),
+    Recording(Box<Reports>, Box<Run>),
+}
+
+#[derive(Debug)]
+struct Reports {
+    files: Files,
+    nccl_tests_json: Option<PathBuf>,
+    extras: Extras,
+    /// Absent once the reader of standard output has gone.
+    text: Option<TextReport<Stdout>>,
+    progress: Progress,
+    reduced_to: Option<u64>,
+    log: Option<Log>,
+    /// Why there is no log.
+    note: Option<String>,
+    /// Whether anything has been written to the files.
+    started: bool,
+}
+
+impl Drop for Reports {
+    /// The file that was made to see whether it can be does not stay when nothing comes of it.
+    fn drop(&mut self) {
+        if let Some(path) = self.nccl_tests_json.as_ref().filter(|_| !self.started) {
+            let _gone = std::fs::remove_file(path);
+        }
+    }
+}
+
+impl Recorder {
+    /// Makes sure that all files can be written.
+    ///
+    /// `log` is NCCL's, where its choices shall be reported.
+    ///
+    /// # Errors
+    /// [`Stop::Refused`] when a file cannot be written.
+    pub fn open(settings: &Settings, log: Option<Result<Log, Unavailable>>) -> Result<Self, Stop> {
+        let refused = |error: &dyn std::fmt::Display| Stop::Refused(error.to_string());
+        let files = Files::open(&settings.outputs).map_err(|error| refused(&error))?;
+        let target = |path: &PathBuf| nccl_tests_json::target(path);
+        let nccl_tests_json =
+            settings.nccl_tests_json.as_ref().map(target).transpose().map_err(|error| refused(&error))?;
+        let (log, note) = match log.transpose() {
+            Ok(log) => (log, None),
+            Err(why) => (None, Some(format!("NCCL's choices are not known: {why}"))),
+        };
+        let extras = Extras { provenance: true, statistics: settings.stats, algorithm: log.is_some() };
+        let reports = Reports {
+            files,
+            nccl_tests_json,
+            extras,
+            text: None,
+            progress: Progress::default(),
+            reduced_to: None,
+            log,
+            started: false,
+            note,
+        };
+        Ok(Self(Arc::new(Mutex::new(State::Open(Box::new(reports))))))
+    }
+
+    /// Writes what is known before anything is measured, and shows `progress` from now on. `reduced_to` is the largest size where memory did not allow the
+    /// one that was asked for.
+    ///
+    /// # Errors
+    /// When a file or standard output cannot be written.
+    pub fn start(
+        &self,
+        mut run: Run,
+        first: Collective,
+        reduced_to: Option<u64>,
+        progress: Progress,
+    ) -> anyhow::Result<()> {
+        let mut state = self.state();
+        let State::Open(mut reports) = std::mem::take(&mut *state) else { return Ok(()) };
+        run.notes.extend(reports.note.take());
+        reports.started = true;
+        if let Some(path) = &reports.nccl_tests_json {
+            print(&crate::table::json_notice(path))?;
+            write_json(path, &run)?;
+        }
+        let extras = reports.extras;
+        reports.reduced_to = reduced_to;
+        reports.progress = progress;
+        reports.text = open_pipe(TextReport::start(io::stdout(), &run, first.name(), extras))?;
+        let started = reports.files.start(&run);
+        *state = State::Recording(reports, Box::new(run));
+        Ok(started?)
+    }
+
+    /// Says what became known when the ranks were connected.
+    ///
+    /// # Errors
+    /// When standard output cannot be written.
+    pub fn connected(&self, transport: Option<String>, notes: Vec<String>) -> anyhow::Result<()> {
+        self.with(|reports, run| {
+            let lines = transport.iter().map(|transport| format!("Transport: {transport}"));
+            let lines: Vec<String> = lines.chain(notes.iter().cloned()).collect();
+            run.provenance.transport = transport;
+            run.notes.extend(notes);
+            reports.print(|text| if lines.is_empty() { Ok(()) } else { text.comment(&lines.join("\n")) })
+        })
+    }
+
+    /// The measurements of a collective follow.
+    ///
+    /// # Errors
+    /// When standard output cannot be written.
+    pub fn begin(&self, collective: Collective) -> anyhow::Result<()> {
+        self.with(|reports, _| {
+            let reduced_to = reports.reduced_to;
+            reports.print(|text| text.section(collective.name(), reduced_to))
+        })
+    }
+
+    /// Takes a measurement.
+    ///
+    /// # Errors
+    /// When a file or standard output cannot be written.
+    pub fn measurement(&self, measurement: &Measurement) -> anyhow::Result<()> {
+        self.with(|reports, run| {
+            run.measurements.push(measurement.clone());
+            reports.progress.measured(measurement.bytes);
+            reports.files.measurement(measurement)?;
+            reports.print(|text| text.measurement(measurement))
+        })
+    }
+
+    /// What is being measured now.
+    pub fn phase(&self, what: &str) {
+        if let State::Recording(reports, _) = &*self.state() {
+            reports.progress.phase(what);
+        }
+    }
+
+    /// NCCL's choices before this do not count.
+    ///
+    /// # Errors
+    /// When its log cannot be read.
+    pub fn forget_choices(&self) -> anyhow::Result<()> {
+        self.with(|reports, _| match &mut reports.log {
+            Some(log) => log.forget().context(READING_LOG),
+            None => Ok(()),
+        })
+    }
+
+    /// What NCCL has chosen for an operation since then.
+    ///
+    /// # Errors
+    /// When its log cannot be read.
+    pub fn chosen(&self, operation: &Operation<'_>) -> anyhow::Result<Option<Algorithm>> {
+        let mut found = None;
+        self.with(|reports, _| {
+            if let Some(log) = &mut reports.log {
+                found = tuning::chosen(&log.choices().context(READING_LOG)?, operation);
+            }
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    /// Prints something that belongs to the last row.
+    ///
+    /// # Errors
+    /// When standard output cannot be written.
+    pub fn comment(&self, lines: &str) -> anyhow::Result<()> {
+        self.with(|reports, _| reports.print(|text| text.comment(lines)))
+    }
+
+    /// Says something between the rows, and in the files.
+    ///
+    /// # Errors
+    /// When standard output cannot be written.
+    pub fn note(&self, note: String) -> anyhow::Result<()> {
+        self.with(|reports, run| {
+            let printed = reports.print(|text| text.comment(&note));
+            run.notes.push(note);
+            printed
+        })
+    }
+
+    /// All measurements of a collective have been taken.
+    ///
+    /// # Errors
+    /// When standard output cannot be written.
+    pub fn end(&self, memory: Option<MemoryUsage>) -> anyhow::Result<()> {
+        self.with(|reports, _| reports.print(|text| text.foot(memory, None)))
+    }
+
+    /// Whether nobody reads standard output any more.
+    #[must_use]
+    pub fn pipe_is_closed(&self) -> bool {
+        matches!(&*self.state(), State::Recording(reports, _) if reports.text.is_none())
+    }
+
+    /// Writes all files with this outcome, and returns the run; `None` when that was done before, or nothing ran.
+    ///
+    /// # Errors
+    /// When a file cannot be written; the others are.
+    pub fn finish(&self, outcome: Outcome) -> anyhow::Result<Option<Run>> {
+        let State::Recording(mut reports, mut run) = std::mem::take(&mut *self.state()) else {
+            return Ok(None);
+        };
+        run.ended_at = Some(now_utc());
+        run.outcome = outcome;
+        // Nobody may be reading standard output any more: the files come first.
+        let written = std::mem::take(&mut reports.files).finish(&run);
+        let json = reports.nccl_tests_json.as_ref().map(|path| write_json(path, &run));
+        reports.progress.end();
+        if let Some(text) = &mut reports.text {
+            let why = match &run.outcome {
+                Outcome::Interrupted { signal } => Some(format!("Interrupted by {signal}")),
+                Outcome::Failed { message } => Some(format!("Failed: {message}")),
+                Outcome::Running | Outcome::Complete => None,
+            };
+            // What cannot be printed any more is in the files.
+            let _printed = why.map(|why| text.stop(&why));
+            if matches!(run.outcome, Outcome::Interrupted { .. }) {
+                let _printed = text.foot(None, None);
+            }
+        }
+        json.transpose()?;
+        written?;
+        Ok(Some(*run))
+    }
+
+    /// As [`Recorder::finish`] where the process is about to be ended.
+    pub fn rescue(&self, outcome: Outcome) {
+        if let Err(error) = self.finish(outcome) {
+            eprintln!("error: {error:#}");
+        }
+    }
+
+    fn with(&self, action: impl FnOnce(&mut Reports, &mut Run) -> anyhow::Result<()>) -> anyhow::Result<()> {
+        match &mut *self.state() {
+            State::Recording(reports, run) => action(reports, run),
+            State::Open(_) | State::Closed => Ok(()),
+        }
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Reports {
+    /// Prints, unless the reader has gone.
+    fn print(
+        &mut self,
+        action: impl FnOnce(&mut TextReport<Stdout>) -> io::Result<()>,
+    ) -> anyhow::Result<()> {
+        if let Some(text) = &mut self.text
+            && open_pipe(self.progress.above(|| action(text)))?.is_none()
+        {
+            self.text = None;
+        }
+        Ok(())
+    }
+}
+
+/// `None` when nobody reads standard output any more.
+fn open_pipe<T>(printed: io::Result<T>) -> anyhow::Result<Option<T>> {
+    match printed {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(None),
+        Err(error) => Err(error).context(WRITING),
+    }
+}
+
+fn print(text: &str) -> anyhow::Result<()> {
+    use io::Write as _;
+    let mut out = io::stdout();
+    open_pipe(out.write_all(text.as_bytes()).and_then(|()| out.flush())).map(drop)
+}
+
+fn write_json(path: &Path, run: &Run) -> anyhow::Result<()> {
+    let written = nccl_tests_json::write(path, &nccl_tests_json::render(run));
+    written.with_context(|| format!("writing {}", path.display()))
+}

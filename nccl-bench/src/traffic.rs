@@ -1,0 +1,233 @@
+//! Who sends how much to whom in an alltoallv: generated, or read from a matrix.
+//!
+//! The variables and their meaning are those of nccl-tests: `NCCL_TESTS_ALLTOALLV_SPREAD`, `_MATRIX_FILE` and
+//! `_MATRIX_SCALE`.
+
+use std::fs;
+use std::path::Path;
+
+use collectives::DataType;
+
+/// Bytes of each pair's part are rounded down to this.
+const ALIGNMENT: u64 = 16;
+
+/// What is asked for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Pattern {
+    /// More to ranks that are farther away: 0 the same to each, 1 nothing to itself and most to the farthest.
+    Spread(f64),
+    /// These bytes from each rank (row) to each (column).
+    Matrix(Matrix),
+}
+
+impl Default for Pattern {
+    fn default() -> Self {
+        Self::Spread(1.0)
+    }
+}
+
+/// Bytes from each rank to each, read from a file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Matrix {
+    rows: Vec<Vec<u64>>,
+    scale: f64,
+}
+
+impl Matrix {
+    /// Reads a text of numbers, a line for each rank that sends, and multiplies them with `scale`.
+    ///
+    /// # Errors
+    /// Says what is wrong with the file, and where.
+    pub fn read(path: &Path, scale: f64) -> Result<Self, String> {
+        let name = path.display();
+        let text = fs::read_to_string(path).map_err(|error| format!("{name} cannot be read: {error}"))?;
+        Self::parse(&text, scale).map_err(|problem| format!("{name}: {problem}"))
+    }
+
+    fn parse(text: &str, scale: f64) -> Result<Self, String> {
+        let mut rows = Vec::new();
+        for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()) {
+            let cell = |word: &str| match word.parse::<f64>() {
+                Ok(bytes) if bytes * scale >= 0.0 && bytes * scale < 2f64.powi(53) => {
+                    Ok((bytes * scale) as u64 / ALIGNMENT * ALIGNMENT)
+                }
+                _ => Err(format!("line {number}: '{word}' is no number of bytes")),
+            };
+            rows.push(line.split_whitespace().map(cell).collect::<Result<Vec<_>, _>>()?);
+        }
+        if rows.is_empty() {
+            return Err("there are no numbers in it".to_owned());
+        }
+        match rows.iter().position(|row| row.len() != rows.len()) {
+            Some(row) => Err(format!(
+                "the matrix must be square: it has {} rows, but row {} has {} numbers",
+                rows.len(),
+                row + 1,
+                rows[row].len()
+            )),
+            None => Ok(Self { rows, scale }),
+        }
+    }
+
+    /// What the numbers of the file were multiplied with.
+    #[must_use]
+    pub fn scale(&self) -> f64 {
+        self.scale
+    }
+
+    /// How many ranks it is for.
+    #[must_use]
+    pub fn ranks(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// The most that one of the first `ranks` ranks sends or receives, in bytes.
+    #[must_use]
+    pub fn busiest(&self, ranks: usize) -> u64 {
+        let sent = |from: usize| self.rows[from][..ranks].iter().sum();
+        let received = |to: usize| self.rows[..ranks].iter().map(|row| row[to]).sum();
+        (0..ranks).flat_map(|rank| [sent(rank), received(rank)]).max().unwrap_or(0)
+    }
+}
+
+/// The elements that each rank sends to each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Traffic {
+    ranks: usize,
+    /// Rank `from`'s part for rank `to` at `from * ranks + to`.
+    counts: Vec<usize>,
+    parameter: usize,
+}
+
+impl Traffic {
+    /// The traffic of an operation of `bytes` bytes.
+    #[must_use]
+    pub fn new(pattern: &Pattern, bytes: u64, data_type: DataType, ranks: usize) -> Self {
+        match pattern {
+            Pattern::Spread(spread) => Self::generated(bytes, data_type, ranks, *spread),
+            Pattern::Matrix(matrix) => {
+                let size = data_type.size() as u64;
+                let cell = |from: usize, to: usize| (matrix.rows[from][to] / size) as usize;
+                Self { parameter: 0, ..Self::from_cells(ranks, cell) }
+            }
+        }
+    }
+
+    /// The same for every rank: `spread` (0 to 1) of the bytes grow with the distance to the rank that gets them.
+    #[must_use]
+    pub fn generated(bytes: u64, data_type: DataType, ranks: usize, spread: f64) -> Self {
+        let size = data_type.size();
+        let count = usize::try_from(bytes).unwrap_or(usize::MAX) / size;
+        let parameter = (count / ranks) & !(16 / size - 1);
+        let total = (parameter * ranks * size) as f64;
+        let n = ranks as f64;
+        let bytes_at = |distance: usize| {
+            if ranks == 1 {
+                return total;
+            }
+            let even = (1.0 - spread) * total / n;
+            even + spread * distance as f64 * total / (n * (n - 1.0) / 2.0)
+        };
+        let cell = |from: usize, to: usize| {
+            let bytes = bytes_at((to + ranks - from) % ranks) as u64 / ALIGNMENT * ALIGNMENT;
+            bytes as usize / size
+        };
+        Self { parameter, ..Self::from_cells(ranks, cell) }
+    }
+
+    fn from_cells(ranks: usize, cell: impl Fn(usize, usize) -> usize) -> Self {
+        let pairs = (0..ranks).flat_map(|from| (0..ranks).map(move |to| (from, to)));
+        Self { ranks, counts: pairs.map(|(from, to)| cell(from, to)).collect(), parameter: 0 }
+    }
+
+    /// Elements that `from` sends to `to`.
+    #[must_use]
+    pub fn count(&self, from: usize, to: usize) -> usize {
+        self.counts[from * self.ranks + to]
+    }
+
+    /// Where in the send buffer of `from` its part for `to` begins: one after the other, by rank.
+    #[must_use]
+    pub fn send_start(&self, from: usize, to: usize) -> usize {
+        (0..to).map(|before| self.count(from, before)).sum()
+    }
+
+    /// Where in the receive buffer of `to` the part of `from` begins: one after the other, by rank.
+    #[must_use]
+    pub fn receive_start(&self, from: usize, to: usize) -> usize {
+        (0..from).map(|before| self.count(before, to)).sum()
+    }
+
+    /// Elements that a rank sends in all.
+    #[must_use]
+    pub fn sent(&self, rank: usize) -> usize {
+        (0..self.ranks).map(|to| self.count(rank, to)).sum()
+    }
+
+    /// Elements that a rank receives in all.
+    #[must_use]
+    pub fn received(&self, rank: usize) -> usize {
+        (0..self.ranks).map(|from| self.count(from, rank)).sum()
+    }
+
+    /// The most that one rank sends or receives.
+    #[must_use]
+    pub fn busiest(&self) -> usize {
+        (0..self.ranks).map(|rank| self.sent(rank).max(self.received(rank))).max().unwrap_or(0)
+    }
+
+    /// The count that the table prints: an even part; 0 for a matrix.
+    #[must_use]
+    pub fn parameter(&self) -> usize {
+        self.parameter
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spread_of_one_sends_nothing_to_itself_and_most_to_the_farthest() {
+        let traffic = Traffic::generated(6400, DataType::Float32, 4, 1.0);
+        // 6400 bytes over distances 0 + 1 + 2 + 3 = 6, in multiples of 16 bytes: 0, 1056, 2128, 3200.
+        assert_eq!((0..4).map(|to| traffic.count(0, to)).collect::<Vec<_>>(), [0, 264, 532, 800]);
+        assert_eq!((0..4).map(|to| traffic.count(3, to)).collect::<Vec<_>>(), [264, 532, 800, 0]);
+        for rank in 0..4 {
+            assert_eq!((traffic.sent(rank), traffic.received(rank)), (1596, 1596));
+        }
+        assert_eq!((traffic.busiest(), traffic.parameter()), (1596, 400));
+        assert_eq!((traffic.send_start(0, 3), traffic.receive_start(2, 1)), (796, 264));
+    }
+
+    #[test]
+    fn without_spread_all_parts_are_the_same() {
+        let traffic = Traffic::generated(6400, DataType::Float32, 4, 0.0);
+        assert!((0..16).all(|pair| traffic.count(pair / 4, pair % 4) == 400));
+        assert_eq!(Traffic::generated(64, DataType::Float32, 1, 1.0).count(0, 0), 16);
+    }
+
+    #[test]
+    fn a_matrix_is_read_scaled_and_rounded_down() {
+        let matrix = Matrix::parse("0 100\n1e3 33\n\n", 2.0).unwrap();
+        assert_eq!(matrix, Matrix { rows: vec![vec![0, 192], vec![2000, 64]], scale: 2.0 });
+        assert_eq!((matrix.ranks(), matrix.busiest(2), matrix.busiest(1)), (2, 2064, 0));
+        let traffic = Traffic::new(&Pattern::Matrix(matrix), 1, DataType::Float16, 2);
+        assert_eq!((traffic.sent(1), traffic.received(1), traffic.busiest()), (1032, 128, 1032));
+        assert_eq!(traffic.parameter(), 0);
+    }
+
+    #[test]
+    fn a_wrong_matrix_is_refused_with_its_place() {
+        for (text, problem) in [
+            ("", "no numbers"),
+            ("1 2\n3", "2 rows, but row 2 has 1 numbers"),
+            ("1 2\n3 x", "line 2: 'x' is no number of bytes"),
+            ("-1", "line 1: '-1' is no number of bytes"),
+            ("nan", "'nan' is no number"),
+        ] {
+            let error = Matrix::parse(text, 1.0).unwrap_err();
+            assert!(error.contains(problem), "{text}: {error}");
+        }
+    }
+}
