@@ -174,13 +174,6 @@ pub fn devices(ranks: &[Rank]) -> String {
     text
 }
 
-/// A GPU in a rank's line.
-#[must_use]
-pub fn gpu(ordinal: usize, pci: (u32, u32, u32), name: &str) -> String {
-    let (domain, bus, device) = pci;
-    format!("device {ordinal:>2} [{domain:04x}:{bus:02x}:{device:02x}] {name}")
-}
-
 /// The lines that say that the largest size does not fit and what became of it, in bytes.
 #[must_use]
 pub fn reduced(max_bytes: u64) -> String {

@@ -91,11 +91,15 @@ impl Matrix {
 }
 
 /// The elements that each rank sends to each.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     ranks: usize,
     /// Rank `from`'s part for rank `to` at `from * ranks + to`.
     counts: Vec<usize>,
+    /// Where that part begins in the send buffer of `from`, and in the receive buffer of `to`. Each operation of a timed
+    /// loop asks for a row and a column.
+    send_starts: Vec<usize>,
+    receive_starts: Vec<usize>,
     parameter: usize,
 }
 
@@ -136,8 +140,20 @@ impl Traffic {
     }
 
     fn from_cells(ranks: usize, cell: impl Fn(usize, usize) -> usize) -> Self {
-        let pairs = (0..ranks).flat_map(|from| (0..ranks).map(move |to| (from, to)));
-        Self { ranks, counts: pairs.map(|(from, to)| cell(from, to)).collect(), parameter: 0 }
+        let mut traffic = Self { ranks, ..Self::default() };
+        let mut received = vec![0; ranks];
+        for from in 0..ranks {
+            let mut sent = 0;
+            for (to, received) in received.iter_mut().enumerate() {
+                let count = cell(from, to);
+                traffic.counts.push(count);
+                traffic.send_starts.push(sent);
+                traffic.receive_starts.push(*received);
+                sent += count;
+                *received += count;
+            }
+        }
+        traffic
     }
 
     /// Elements that `from` sends to `to`.
@@ -149,13 +165,13 @@ impl Traffic {
     /// Where in the send buffer of `from` its part for `to` begins: one after the other, by rank.
     #[must_use]
     pub fn send_start(&self, from: usize, to: usize) -> usize {
-        (0..to).map(|before| self.count(from, before)).sum()
+        self.send_starts[from * self.ranks + to]
     }
 
     /// Where in the receive buffer of `to` the part of `from` begins: one after the other, by rank.
     #[must_use]
     pub fn receive_start(&self, from: usize, to: usize) -> usize {
-        (0..from).map(|before| self.count(before, to)).sum()
+        self.receive_starts[from * self.ranks + to]
     }
 
     /// Elements that a rank sends in all.

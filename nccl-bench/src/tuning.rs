@@ -29,9 +29,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::record::Algorithm;
 
-/// The first NCCL that tells its choice.
-pub const FIRST_NCCL: (u32, u32) = (2, 20);
-
 /// NCCL's algorithms by number, as 2.20 to 2.23 write them.
 const ALGORITHMS: [&str; 7] = ["tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat"];
 /// NCCL's protocols by number.

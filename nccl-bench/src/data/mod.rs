@@ -41,7 +41,7 @@ mod lockstep;
 
 use std::fmt;
 
-use collectives::{DataType, ReduceOp};
+use collectives::DataType;
 use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 
@@ -202,12 +202,6 @@ pub enum DataError {
     /// A result was asked for without an operator.
     #[error("test data: a reduced result needs an operator, and the problem has none")]
     NoOperator,
-    /// No data is defined for this operator.
-    #[error("test data: operator '{op}' is not supported; use {}", Op::ALL.map(Op::name).join(", "))]
-    Operator {
-        /// The operator.
-        op: ReduceOp,
-    },
     /// No data is defined for this type.
     #[error("test data: type '{data_type}' is not supported")]
     DataType {
