@@ -69,8 +69,10 @@ pub fn main(
     hand_over: impl FnOnce(&Settings) -> Result<(), Stop>,
     join: impl FnOnce(&Settings) -> Result<world::Handle, Stop>,
 ) -> ExitCode {
-    let level = tracing_subscriber::filter::LevelFilter::WARN;
-    tracing_subscriber::fmt().with_writer(io::stderr).with_max_level(level).init();
+    if let Err(stop) = start_log() {
+        return stopped(&stop);
+    }
+    tracing::debug!("started");
     match cli::parse(std::env::args_os()) {
         Ok(Command::Measure(settings)) if settings.dry_run => print(&dry_run::render(&settings)),
         Ok(Command::Measure(settings)) => match hand_over(&settings) {
@@ -99,6 +101,22 @@ pub fn main(
         Ok(Command::Man(folder)) => manual(folder.as_deref()),
         Err(error) => error.exit(),
     }
+}
+
+/// The variable that says how much is told on standard error.
+const LOG: &str = "NCCL_BENCH_LOG";
+
+/// Warnings go to standard error, or as much as [`LOG`] says.
+fn start_log() -> Result<(), Stop> {
+    use tracing_subscriber::filter::LevelFilter;
+    let level = match std::env::var(LOG) {
+        Ok(level) => level.parse().map_err(|_| {
+            Stop::Refused(format!("{LOG}={level}: give off, error, warn, info, debug or trace"))
+        })?,
+        Err(_) => LevelFilter::WARN,
+    };
+    tracing_subscriber::fmt().with_writer(io::stderr).with_max_level(level).init();
+    Ok(())
 }
 
 /// Prints a whole text.

@@ -164,6 +164,7 @@ impl Watched {
 
     fn next(&self, what: Cow<'static, str>, limited: bool) {
         if let Some(now) = &mut *lock(&self.slot.now) {
+            tracing::debug!("{}: {what}", self.slot.who);
             now.step += 1;
             (now.what, now.limited, now.since) = (what, limited, Instant::now());
         }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use collectives::DataType;
 use cudarc::driver::sys::{CUdevice_attribute, CUdeviceptr};
 use cudarc::driver::{
     CudaContext, CudaFunction, CudaSlice, CudaStream, DeviceRepr, DriverError, LaunchConfig, PushKernelArg,
@@ -49,7 +50,7 @@ struct Kernels {
 /// Fills and checks buffers of one device, with the values of [`fill_input`](super::fill_input) and
 /// [`check`](super::check).
 ///
-/// The kernels of a type are compiled by the driver when the type is first used.
+/// The kernels of a type are compiled by the driver when the type is first used, or [loaded](DeviceData::load).
 #[derive(Debug)]
 pub struct DeviceData {
     context: Arc<CudaContext>,
@@ -77,6 +78,15 @@ impl DeviceData {
             kernels: HashMap::new(),
             report,
         })
+    }
+
+    /// Loads what elements of this type need. The driver compiles it, which takes some tenths of a second.
+    ///
+    /// # Errors
+    /// If there is no test data of this type, or the driver fails.
+    pub fn load(&mut self, data_type: DataType) -> Result<(), DataError> {
+        let format = FormatTag::of(data_type).ok_or(DataError::DataType { data_type })?;
+        self.kernels(format).map(drop)
     }
 
     fn kernels(&mut self, format: FormatTag) -> Result<Kernels, DataError> {

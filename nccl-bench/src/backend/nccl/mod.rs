@@ -4,8 +4,10 @@ mod operate;
 mod rank;
 
 use std::sync::Arc;
+use std::thread;
 
 use anyhow::Context as _;
+use collectives::DataType;
 use collectives::nccl::{self, Communicator, Library, Memory, Registration, UniqueId, Window, WindowKind};
 use collectives::world::{self, World};
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
@@ -87,6 +89,8 @@ pub struct GpuNode {
     config: nccl::Config,
     settings: BufferSettings,
     default_stream: bool,
+    /// The first that is measured.
+    first_type: DataType,
     fp8: bool,
     threads: usize,
     gpus: usize,
@@ -209,6 +213,7 @@ impl GpuNode {
         let fp8 =
             library.version() >= FP8_NCCL && capabilities.min().is_some_and(|&least| least >= FP8_CAPABILITY);
         let default_stream = settings.default_stream;
+        let first_type = settings.data_types.first().copied().unwrap_or(DataType::Float32);
         let settings = BufferSettings { unaligned: settings.unaligned, registration: settings.registration };
         Ok(Self {
             library,
@@ -216,6 +221,7 @@ impl GpuNode {
             config,
             settings,
             default_stream,
+            first_type,
             fp8,
             threads,
             gpus,
@@ -311,6 +317,7 @@ impl Node for GpuNode {
             stream,
             free: free as u64,
             settings: self.settings,
+            first_type: self.first_type,
         }))
     }
 }
@@ -325,6 +332,7 @@ struct Gpu {
     stream: Arc<CudaStream>,
     free: u64,
     settings: BufferSettings,
+    first_type: DataType,
 }
 
 impl Device for Gpu {
@@ -356,10 +364,21 @@ impl Device for Gpu {
         body: &mut Body<'_>,
     ) -> anyhow::Result<()> {
         let free = || self.context.mem_get_info().map(|(free, _)| free as u64);
-        let data = DeviceData::new(&self.context)?;
         let Place { rank, ranks, .. } = self.place;
-        let communicator =
-            Communicator::init(self.library, &self.stream, rank, ranks, &self.id, &self.config)?;
+        let (communicator, data) = thread::scope(|scope| {
+            // Beside NCCL, which waits for the other ranks meanwhile.
+            let loading = thread::Builder::new().name(format!("kernels {rank}")).spawn_scoped(scope, || {
+                let mut data = DeviceData::new(&self.context)?;
+                data.load(self.first_type)?;
+                tracing::debug!(rank, "kernels of the test data loaded");
+                anyhow::Ok(data)
+            })?;
+            let communicator =
+                Communicator::init(self.library, &self.stream, rank, ranks, &self.id, &self.config)?;
+            tracing::debug!(rank, "communicator initialised");
+            let data = loading.join().map_err(|_| anyhow::anyhow!("loading kernels panicked"))??;
+            anyhow::Ok((communicator, data))
+        })?;
         let connected = free()?;
         let extra = self.settings.unaligned * LARGEST_ELEMENT;
         let mut send = Memory::alloc(self.library, &self.stream, rooms.send + extra)?;

@@ -1,5 +1,7 @@
 //! One operation as calls of the safe layer: at once, in a group, or in a graph.
 
+use std::ops::Range;
+
 use collectives::Element;
 use collectives::nccl::{self, Call, Capture, Communicator, Group, Launch, RawBuffer, ScaledSum};
 use float8::{F8E4M3, F8E5M2};
@@ -41,13 +43,21 @@ scalar! {
 }
 
 /// What one operation works on. In place the two buffers overlap.
-pub(super) struct Buffers<'c, T> {
+pub(super) struct Buffers<T> {
     pub(super) send: RawBuffer<T>,
     pub(super) receive: RawBuffer<T>,
     /// Exchanges with other ranks, one after the other, where the operation is made of these.
     pub(super) exchanges: Vec<Exchange<T>>,
+}
+
+/// What operations that differ in their buffers alone have in common.
+pub(super) struct Common<'c, T> {
     /// The operator that scales.
     pub(super) scaled: Option<ScaledSum<'c, T>>,
+    /// The part for each rank, where ranks get different ones.
+    pub(super) sent: Vec<Range<usize>>,
+    /// The part of each rank.
+    pub(super) received: Vec<Range<usize>>,
 }
 
 /// A send and a receive at the same time.
@@ -70,7 +80,8 @@ pub(super) fn queue<'env, 'c: 'env, T: Scalar>(
     way: &Way<'_, 'env>,
     communicator: &'env Communicator,
     work: &Work,
-    buffers: &'env mut Buffers<'c, T>,
+    common: &'env Common<'c, T>,
+    buffers: &'env mut Buffers<T>,
 ) -> Result<(), nccl::Error> {
     if matches!(work.collective, Collective::SendRecv | Collective::Hypercube) {
         return buffers.exchanges.iter_mut().try_for_each(|exchange| match way {
@@ -80,9 +91,9 @@ pub(super) fn queue<'env, 'c: 'env, T: Scalar>(
         });
     }
     match way {
-        Way::Now => single(communicator.call(), work, buffers),
-        Way::Group(group) => single(group.on(communicator), work, buffers),
-        Way::Capture(capture) => single(capture.on(communicator), work, buffers),
+        Way::Now => single(communicator.call(), work, common, buffers),
+        Way::Group(group) => single(group.on(communicator), work, common, buffers),
+        Way::Capture(capture) => single(capture.on(communicator), work, common, buffers),
     }
 }
 
@@ -97,13 +108,14 @@ fn pair<'env, T: Element, L: Launch<'env>>(
 fn single<'env, 'c: 'env, T: Scalar, L: Launch<'env>>(
     call: Call<'env, L>,
     work: &Work,
-    buffers: &'env mut Buffers<'c, T>,
+    common: &'env Common<'c, T>,
+    buffers: &'env mut Buffers<T>,
 ) -> Result<(), nccl::Error> {
-    let Buffers { send, receive, scaled, .. } = buffers;
+    let Buffers { send, receive, .. } = buffers;
     let send = &*send;
     let root = work.member.root.unwrap_or(0);
     let own = work.op.and_then(|op| op.built_in()).unwrap_or(collectives::ReduceOp::Sum);
-    match (work.collective, &*scaled) {
+    match (work.collective, &common.scaled) {
         (Collective::AllReduce, None) => call.all_reduce(send, receive, own),
         (Collective::AllReduce, Some(op)) => call.all_reduce(send, receive, op),
         (Collective::Reduce, None) => call.reduce(send, Some(receive), own, root),
@@ -113,16 +125,7 @@ fn single<'env, 'c: 'env, T: Scalar, L: Launch<'env>>(
         (Collective::AllGather, _) => call.all_gather(send, receive),
         (Collective::Broadcast, _) => call.broadcast(Some(send), receive, root),
         (Collective::AllToAll, _) => call.all_to_all(send, receive),
-        (Collective::AllToAllV, _) => {
-            let (own, ranks) = (work.member.rank, work.member.ranks);
-            let Some(traffic) = &work.traffic else { return Ok(()) };
-            let parts = |part: &dyn Fn(usize) -> (usize, usize)| -> Vec<_> {
-                (0..ranks).map(part).map(|(start, count)| start..start + count).collect()
-            };
-            let sent = parts(&|to| (traffic.send_start(own, to), traffic.count(own, to)));
-            let received = parts(&|from| (traffic.receive_start(from, own), traffic.count(from, own)));
-            call.all_to_all_v(send, &sent, receive, &received)
-        }
+        (Collective::AllToAllV, _) => call.all_to_all_v(send, &common.sent, receive, &common.received),
         (Collective::Gather, _) => call.gather(send, Some(receive), root),
         (Collective::Scatter, _) => call.scatter(Some(send), receive, root),
         // Exchanges, above.

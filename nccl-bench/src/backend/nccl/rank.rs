@@ -9,11 +9,15 @@ use collectives::nccl::{self, Communicator, Graph, RawBuffer};
 use cudarc::driver::sys::{self, CUevent_flags, CUresult};
 use cudarc::driver::{CudaEvent, CudaStream, result};
 
-use super::operate::{self, Buffers, Exchange, Scalar, Way};
+use super::operate::{self, Buffers, Common, Exchange, Scalar, Way};
 use crate::backend::{Backend, MemoryUse, Rooms, Schedule, Times, Work, shift};
 use crate::collective::Collective;
 use crate::data::{DeviceData, Mismatches, Op};
 use crate::record::{self, Blocking, Placement};
+
+/// How many operations of a loop are made before the clock starts, about. Later ones begin again at the first one's
+/// place.
+const PREPARED: usize = 4096;
 
 /// How the buffers are made.
 #[derive(Clone, Copy, Debug)]
@@ -73,13 +77,29 @@ impl<'a> GpuRank<'a> {
         unsafe { RawBuffer::new(address, len, self.stream().clone()) }
     }
 
+    /// What the operations of a loop share.
+    fn common<T: Scalar>(&self, work: &Work) -> Result<Common<'a, T>, nccl::Error> {
+        let member = work.member;
+        let scaled = match work.op {
+            Some(Op::MulSum) if work.collective.reduces() => {
+                Some(self.communicator.scaled_sum(T::of(Op::scale_of(member.rank as u32)))?)
+            }
+            _ => None,
+        };
+        let (mut sent, mut received) = (Vec::new(), Vec::new());
+        if let Some(traffic) = &work.traffic {
+            let own = member.rank;
+            let part = |start: usize, count: usize| start..start + count;
+            for peer in 0..member.ranks {
+                sent.push(part(traffic.send_start(own, peer), traffic.count(own, peer)));
+                received.push(part(traffic.receive_start(peer, own), traffic.count(peer, own)));
+            }
+        }
+        Ok(Common { scaled, sent, received })
+    }
+
     /// What operation `index` of a loop works on.
-    fn operation<T: Scalar>(
-        &self,
-        work: &Work,
-        placement: Placement,
-        index: usize,
-    ) -> Result<Buffers<'a, T>, nccl::Error> {
+    fn operation<T: Element>(&self, work: &Work, placement: Placement, index: usize) -> Buffers<T> {
         let (size, counts, member) = (work.data_type.size(), &work.counts, work.member);
         let (send, receive) = self.buffers(work);
         let at = |address: u64, elements: usize| address + (elements * size) as u64;
@@ -94,12 +114,6 @@ impl<'a> GpuRank<'a> {
             Placement::OutOfPlace => send + forward(self.rooms.send, counts.send * size),
         };
         let target = at(receive, work.result_start(placement));
-        let scaled = match work.op {
-            Some(Op::MulSum) if work.collective.reduces() => {
-                Some(self.communicator.scaled_sum(T::of(Op::scale_of(member.rank as u32)))?)
-            }
-            _ => None,
-        };
         let exchanges = match work.collective {
             Collective::SendRecv => vec![Exchange {
                 send: self.raw(source, counts.send),
@@ -123,15 +137,21 @@ impl<'a> GpuRank<'a> {
             }
             _ => Vec::new(),
         };
-        let (send, receive) = (self.raw(source, counts.send), self.raw(target, counts.receive));
-        Ok(Buffers { send, receive, exchanges, scaled })
+        Buffers { send: self.raw(source, counts.send), receive: self.raw(target, counts.receive), exchanges }
+    }
+
+    /// The first operations of a loop.
+    fn operations<T: Element>(&self, work: &Work, placement: Placement, count: usize) -> Vec<Buffers<T>> {
+        (0..count).map(|index| self.operation(work, placement, index)).collect()
     }
 
     /// What an operation does beside NCCL's work: a hypercube's own part goes to its place first.
-    fn prepare<T>(&self, work: &Work, placement: Placement, buffers: &Buffers<'_, T>) -> anyhow::Result<()>
-    where
-        T: Element,
-    {
+    fn prepare<T: Element>(
+        &self,
+        work: &Work,
+        placement: Placement,
+        buffers: &Buffers<T>,
+    ) -> anyhow::Result<()> {
         use collectives::nccl::DeviceBuffer as _;
         if work.collective != Collective::Hypercube || placement == Placement::InPlace {
             return Ok(());
@@ -153,13 +173,14 @@ impl<'a> GpuRank<'a> {
         index: usize,
         graph: bool,
     ) -> anyhow::Result<()> {
-        let mut buffers = self.operation::<T>(work, placement, index)?;
+        let common = self.common::<T>(work)?;
+        let mut buffers = self.operation(work, placement, index);
         self.prepare(work, placement, &buffers)?;
         if !graph {
-            return Ok(operate::queue(&Way::Now, self.communicator, work, &mut buffers)?);
+            return Ok(operate::queue(&Way::Now, self.communicator, work, &common, &mut buffers)?);
         }
         let graph = Graph::capture(self.communicator.library(), |capture| {
-            operate::queue(&Way::Capture(capture), self.communicator, work, &mut buffers)
+            operate::queue(&Way::Capture(capture), self.communicator, work, &common, &mut buffers)
         })?;
         graph.launch()?;
         // Before the graph ends.
@@ -171,20 +192,17 @@ impl<'a> GpuRank<'a> {
         &self,
         work: &Work,
         placement: Placement,
-        iteration: usize,
-        aggregated: usize,
+        common: &Common<'_, T>,
+        operations: &mut [Buffers<T>],
     ) -> anyhow::Result<()> {
-        if aggregated == 1 {
-            return self.start_typed::<T>(work, placement, iteration, false);
-        }
-        let first = iteration * aggregated;
-        let operations = (first..first + aggregated).map(|index| self.operation::<T>(work, placement, index));
-        let mut operations = operations.collect::<Result<Vec<_>, _>>()?;
         operations.iter().try_for_each(|buffers| self.prepare(work, placement, buffers))?;
+        if let [one] = operations {
+            return Ok(operate::queue(&Way::Now, self.communicator, work, common, one)?);
+        }
         nccl::group(self.communicator.library(), |group| {
-            operations
-                .iter_mut()
-                .try_for_each(|buffers| operate::queue(&Way::Group(group), self.communicator, work, buffers))
+            operations.iter_mut().try_for_each(|buffers| {
+                operate::queue(&Way::Group(group), self.communicator, work, common, buffers)
+            })
         })?;
         Ok(())
     }
@@ -200,6 +218,10 @@ impl<'a> GpuRank<'a> {
         if schedule.each {
             self.make_events(2 * iterations)?;
         }
+        let prepared = iterations.min(PREPARED.div_ceil(aggregated));
+        let common = self.common::<T>(work)?;
+        let mut operations = self.operations(work, placement, prepared * aggregated);
+        barrier()?;
         let event = |index: usize| self.events[index].record(self.stream());
         let mut counted = Duration::ZERO;
         let mut start = Instant::now();
@@ -207,7 +229,8 @@ impl<'a> GpuRank<'a> {
             if schedule.each {
                 event(2 * iteration)?;
             }
-            self.iterate::<T>(work, placement, iteration, aggregated)?;
+            let first = iteration % prepared * aggregated;
+            self.iterate(work, placement, &common, &mut operations[first..first + aggregated])?;
             if schedule.each {
                 event(2 * iteration + 1)?;
             }
@@ -241,16 +264,16 @@ impl<'a> GpuRank<'a> {
         barrier: &dyn Fn() -> anyhow::Result<()>,
     ) -> anyhow::Result<Times> {
         let Schedule { iterations, aggregated, graph_launches, .. } = *schedule;
-        let all = (0..iterations * aggregated).map(|index| self.operation::<T>(work, placement, index));
-        let mut all = all.collect::<Result<Vec<_>, _>>()?;
+        let common = self.common::<T>(work)?;
+        let mut all = self.operations(work, placement, iterations * aggregated);
         let graph = Graph::capture(self.communicator.library(), |capture| {
             all.chunks_mut(aggregated).try_for_each(|iteration| match iteration {
-                [one] => operate::queue(&Way::Capture(capture), self.communicator, work, one),
+                [one] => operate::queue(&Way::Capture(capture), self.communicator, work, &common, one),
                 several => capture.group(|capture| {
                     let way = Way::Capture(capture);
                     several
                         .iter_mut()
-                        .try_for_each(|each| operate::queue(&way, self.communicator, work, each))
+                        .try_for_each(|each| operate::queue(&way, self.communicator, work, &common, each))
                 }),
             })
         })?;
