@@ -174,6 +174,7 @@ fn measure(settings: &Settings, join: impl FnOnce(&Settings) -> Result<world::Ha
         Ok(interrupt) => interrupt,
         Err(error) => return stopped(&Stop::from(error)),
     };
+    let search = backend::Search::start(settings);
     let world = match join(settings) {
         Ok(world) => world,
         Err(stop) => return stopped(&stop),
@@ -185,7 +186,7 @@ fn measure(settings: &Settings, join: impl FnOnce(&Settings) -> Result<world::Ha
         let saved = recorder.clone();
         rescue.set(move |outcome| saved.rescue(outcome));
         let result =
-            run(settings, &world, &Surroundings { recorder, interrupt: &interrupt, rescue: &rescue });
+            run(settings, search, &world, &Surroundings { recorder, interrupt: &interrupt, rescue: &rescue });
         rescue.clear();
         result
     });
@@ -235,12 +236,13 @@ fn stopped(stop: &Stop) -> ExitCode {
 
 fn run(
     settings: &Settings,
+    search: backend::Search,
     process: &world::Handle,
     surroundings: &Surroundings<'_>,
 ) -> Result<Verdict, Stop> {
     let mut watch = Watch::start(process, settings.timeout, surroundings.rescue)?;
     watch.phase("looking for libraries and devices");
-    let node = backend::choose(settings, &**process)?;
+    let node = backend::choose(settings, search, &**process)?;
     let settings = &within(settings, &node.abilities());
     let ranks = world::threads(process.clone(), node.threads() * node.gpus())?;
     check_ranks(settings, ranks[0].size(), node.place(0).ranks)?;

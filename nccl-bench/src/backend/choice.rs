@@ -1,5 +1,7 @@
 //! Which backend a run uses, agreed by all processes before anything is started.
 
+use std::thread::{self, JoinHandle};
+
 use collectives::world::{self, World};
 use serde::{Deserialize, Serialize};
 
@@ -18,15 +20,48 @@ pub(super) struct Found<T> {
     pub found: Result<T, String>,
 }
 
+/// The search for GPUs, which begins before the processes have met: the CUDA driver takes some tenths of a second to
+/// start, and so does MPI.
+#[derive(Debug)]
+pub struct Search(Option<JoinHandle<Result<nccl::Gpus, String>>>);
+
+impl Search {
+    /// Begins it, unless `settings` asks for another backend.
+    #[must_use]
+    pub fn start(settings: &Settings) -> Self {
+        if settings.backend == BackendChoice::Fabric {
+            return Self(None);
+        }
+        // Without a thread to be had, it is done when its result is wanted.
+        Self(thread::Builder::new().name("search".to_owned()).spawn(nccl::Gpus::find).ok())
+    }
+
+    fn result(mut self) -> Result<nccl::Gpus, String> {
+        match self.0.take() {
+            Some(thread) => thread.join().unwrap_or_else(|_| Err("looking for GPUs panicked".to_owned())),
+            None => nccl::Gpus::find(),
+        }
+    }
+}
+
+impl Drop for Search {
+    /// The process does not end while the CUDA driver is starting.
+    fn drop(&mut self) {
+        if let Some(thread) = self.0.take() {
+            let _unused = thread.join();
+        }
+    }
+}
+
 /// Chooses the backend for all processes of `process` alike.
 ///
 /// # Errors
 /// [`Stop::Refused`], with the same text on every process, when what was asked for is not there.
-pub fn choose(settings: &Settings, process: &dyn World) -> Result<Box<dyn Node>, Stop> {
+pub fn choose(settings: &Settings, search: Search, process: &dyn World) -> Result<Box<dyn Node>, Stop> {
     if settings.backend == BackendChoice::Fabric {
         return Ok(Box::new(fabric::Hosts::prepare(settings, process, "as asked for (--backend fabric)")?));
     }
-    let processes = exchange(process, nccl::Gpus::find())?;
+    let processes = exchange(process, search.result())?;
     let without: Vec<String> = processes
         .iter()
         .enumerate()

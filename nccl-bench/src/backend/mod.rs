@@ -43,7 +43,7 @@ mod choice;
 pub mod fabric;
 pub mod nccl;
 
-pub use choice::choose;
+pub use choice::{Search, choose};
 
 /// One operation of one rank.
 #[derive(Clone, Debug)]

@@ -367,12 +367,13 @@ impl Device for Gpu {
         let Place { rank, ranks, .. } = self.place;
         let (communicator, data) = thread::scope(|scope| {
             // Beside NCCL, which waits for the other ranks meanwhile.
-            let loading = thread::Builder::new().name(format!("kernels {rank}")).spawn_scoped(scope, || {
-                let mut data = DeviceData::new(&self.context)?;
-                data.load(self.first_type)?;
-                tracing::debug!(rank, "kernels of the test data loaded");
-                anyhow::Ok(data)
-            })?;
+            let loading =
+                thread::Builder::new().name(format!("kernels {rank}")).spawn_scoped(scope, || {
+                    let mut data = DeviceData::new(&self.context)?;
+                    data.load(self.first_type)?;
+                    tracing::debug!(rank, "kernels of the test data loaded");
+                    anyhow::Ok(data)
+                })?;
             let communicator =
                 Communicator::init(self.library, &self.stream, rank, ranks, &self.id, &self.config)?;
             tracing::debug!(rank, "communicator initialised");
