@@ -11,7 +11,7 @@ use std::process::Command;
 
 use collectives::world::{self, Kind, Launcher, OnFailure, Options, Started};
 
-use crate::run::Stop;
+use crate::stop::Stop;
 
 /// The program that MPI launchers' ranks become.
 const SIBLING: &str = "nccl-bench-mpi";

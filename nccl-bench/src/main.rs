@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-use nccl_bench::{handover, run};
+use nccl_bench::{handover, program};
 
 fn main() -> ExitCode {
-    run::main(|settings| handover::hand_over(settings.world), |settings| handover::join(settings.world))
+    program::main(|settings| handover::hand_over(settings.world), |settings| handover::join(settings.world))
 }

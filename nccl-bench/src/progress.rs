@@ -77,7 +77,7 @@ fn total(plan: &Plan, place: Place) -> u64 {
 mod tests {
     use super::*;
     use crate::cli::{self, Command};
-    use crate::run;
+    use crate::sweep::Plan;
 
     #[test]
     fn all_sizes_of_all_cases_are_the_whole() {
@@ -86,7 +86,7 @@ mod tests {
         let Command::Measure(settings) = cli::parse(line.split(' ')).unwrap() else {
             unreachable!("a measurement")
         };
-        let plan = run::plan(&settings, 2 << 20);
+        let plan = Plan::new(&settings, 2 << 20);
         // Two types: two operators, no hypercube over six ranks, six roots; two placements, three cycles.
         let place = Place { rank: 0, ranks: 6, color: 0 };
         assert_eq!(total(&plan, place), ((1 << 20) + (2 << 20) + 2 * FIXED_COST) * (4 + 12) * 2 * 3);

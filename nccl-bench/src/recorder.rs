@@ -16,7 +16,7 @@ use crate::nccl_tests_json;
 use crate::progress::Progress;
 use crate::record::{Algorithm, Measurement, Outcome, Run};
 use crate::report::{Extras, TextReport};
-use crate::run::Stop;
+use crate::stop::Stop;
 use crate::table::MemoryUsage;
 use crate::tuning::{self, Log, Operation, Unavailable};
 

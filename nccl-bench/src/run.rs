@@ -1,58 +1,28 @@
 //! A whole run of one process: from settings to an exit code.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread;
 
-use collectives::world::Started;
-use collectives::{DataType, world};
+use collectives::world::{self, Started};
 
-use crate::backend::{self, Abilities, Backend, Device, Node, Place, Rooms, Schedule, Work};
-use crate::cli::{self, Command, Roots, Settings};
+use crate::backend::{self, Abilities, Backend, Node, Place, Work};
+use crate::cli::{Roots, Settings};
 use crate::collective::{Collective, Member};
-use crate::compare;
-use crate::dry_run;
-use crate::files::{self, provenance};
-use crate::guide;
+use crate::files::provenance;
 use crate::interrupt::{Interrupt, Signal};
-use crate::plot;
 use crate::progress::Progress;
 use crate::record::{self, Outcome, Rank, Run, SCHEMA_VERSION};
 use crate::recorder::Recorder;
 use crate::rescue::Rescue;
-use crate::shell;
-use crate::size::{Size, Step, Sweep};
+use crate::size::Step;
+use crate::sizing;
+use crate::stop::{FAILED, REFUSED, Stop, WRONG_DATA};
 use crate::sweep::{self, End, Event, Observer, Plan};
 use crate::table::{self, MemoryUsage};
 use crate::traffic::{Pattern, Traffic};
 use crate::tuning;
 use crate::watch::{Watch, Watched};
-
-/// Exit code when something failed while running.
-const FAILED: u8 = 1;
-/// Exit code for bad arguments, or when something is missing.
-const REFUSED: u8 = 2;
-/// Exit code for wrong data, as in nccl-tests.
-const WRONG_DATA: u8 = 7;
-/// Exit code when the reader of standard output has gone: what a shell says of a program that SIGPIPE ended.
-const CLOSED_PIPE: u8 = 141;
-
-/// Why a run ended early.
-#[derive(Debug)]
-pub enum Stop {
-    /// What was asked for cannot be done. Every process says so; one of them prints it.
-    Refused(String),
-    /// Something failed while running.
-    Failed(anyhow::Error),
-}
-
-impl<E: Into<anyhow::Error>> From<E> for Stop {
-    fn from(error: E) -> Self {
-        Self::Failed(error.into())
-    }
-}
 
 /// How a rank's run ended, as far as all ranks know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,109 +32,8 @@ enum Verdict {
     Stopped(Signal),
 }
 
-/// Runs `nccl-bench` with the arguments of this process. For a measurement `hand_over` may first replace this program by
-/// another, and `join` joins the world that the settings ask for.
-#[must_use]
-pub fn main(
-    hand_over: impl FnOnce(&Settings) -> Result<(), Stop>,
-    join: impl FnOnce(&Settings) -> Result<world::Handle, Stop>,
-) -> ExitCode {
-    if let Err(stop) = start_log() {
-        return stopped(&stop);
-    }
-    tracing::debug!("started");
-    match cli::parse(std::env::args_os()) {
-        Ok(Command::Measure(settings)) if settings.dry_run => print(&dry_run::render(&settings)),
-        Ok(Command::Measure(settings)) => match hand_over(&settings) {
-            Ok(()) => measure(&settings, join),
-            Err(stop) => stopped(&stop),
-        },
-        Ok(Command::Compare(arguments)) => match compare::run(&arguments, &mut io::stdout().lock()) {
-            Ok(verdict) => ExitCode::from(verdict.code()),
-            Err(compare::Error::Output(error)) => unwritable(error),
-            Err(error) => stopped(&Stop::Refused(error.to_string())),
-        },
-        Ok(Command::Plot(arguments)) => match plot::run(&arguments, |path| {
-            files::read(path).map_err(|error| anyhow::anyhow!(error.problem))
-        }) {
-            Ok(written) => print(&lines(&written)),
-            Err(error) => stopped(&Stop::Refused(format!("{error:#}"))),
-        },
-        Ok(Command::Help(topic)) => help(topic.as_deref()),
-        Ok(Command::Completions(shell)) => {
-            let mut text = Vec::new();
-            match shell::completions(shell, &mut cli::command(), &mut text) {
-                Ok(()) => print(&String::from_utf8_lossy(&text)),
-                Err(error) => stopped(&Stop::Failed(error.into())),
-            }
-        }
-        Ok(Command::Man(folder)) => manual(folder.as_deref()),
-        Err(error) => error.exit(),
-    }
-}
-
-/// The variable that says how much is told on standard error.
-const LOG: &str = "NCCL_BENCH_LOG";
-
-/// Warnings go to standard error, or as much as [`LOG`] says.
-fn start_log() -> Result<(), Stop> {
-    use tracing_subscriber::filter::LevelFilter;
-    let level = match std::env::var(LOG) {
-        Ok(level) => level.parse().map_err(|_| {
-            Stop::Refused(format!("{LOG}={level}: give off, error, warn, info, debug or trace"))
-        })?,
-        Err(_) => LevelFilter::WARN,
-    };
-    tracing_subscriber::fmt().with_writer(io::stderr).with_max_level(level).init();
-    Ok(())
-}
-
-/// Prints a whole text.
-fn print(text: &str) -> ExitCode {
-    io::stdout().write_all(text.as_bytes()).map_or_else(unwritable, |()| ExitCode::SUCCESS)
-}
-
-/// Standard output cannot be written: quietly when its reader has gone.
-fn unwritable(error: io::Error) -> ExitCode {
-    match error.kind() {
-        io::ErrorKind::BrokenPipe => ExitCode::from(CLOSED_PIPE),
-        _ => stopped(&Stop::Failed(anyhow::Error::new(error).context("writing to standard output"))),
-    }
-}
-
-fn help(topic: Option<&str>) -> ExitCode {
-    let Some(name) = topic else { return print(&guide::list()) };
-    if let Some(text) = guide::text(name) {
-        return print(text);
-    }
-    let mut command = cli::command();
-    match command.find_subcommand_mut(name) {
-        Some(command) => print(&command.render_long_help().to_string()),
-        None => stopped(&Stop::Refused(guide::unknown(name))),
-    }
-}
-
-fn manual(folder: Option<&Path>) -> ExitCode {
-    let command = cli::command();
-    let Some(folder) = folder else {
-        let mut text = Vec::new();
-        return match shell::man(&command, &mut text) {
-            Ok(()) => print(&String::from_utf8_lossy(&text)),
-            Err(error) => stopped(&Stop::Failed(error.into())),
-        };
-    };
-    match shell::write_pages(&command, folder) {
-        Ok(written) => print(&lines(&written)),
-        Err(error) => stopped(&Stop::Refused(error.to_string())),
-    }
-}
-
-/// What was written, a line each.
-fn lines(paths: &[PathBuf]) -> String {
-    paths.iter().map(|path| format!("{}\n", path.display())).collect()
-}
-
-fn measure(settings: &Settings, join: impl FnOnce(&Settings) -> Result<world::Handle, Stop>) -> ExitCode {
+/// Measures, and returns the code that the process ends with. `join` joins the world that the settings ask for.
+pub fn measure(settings: &Settings, join: impl FnOnce(&Settings) -> Result<world::Handle, Stop>) -> ExitCode {
     // Variables can only be set as long as there is one thread, and what follows starts others.
     let first = Started::detect().rank.is_none_or(|rank| rank == 0);
     let log = (settings.show_algorithm && first).then(tuning::Log::start);
@@ -172,12 +41,12 @@ fn measure(settings: &Settings, join: impl FnOnce(&Settings) -> Result<world::Ha
     // Before anything that starts threads or loads libraries.
     let interrupt = match Interrupt::install(rescue.clone()) {
         Ok(interrupt) => interrupt,
-        Err(error) => return stopped(&Stop::from(error)),
+        Err(error) => return Stop::from(error).tell(),
     };
     let search = backend::Search::start(settings);
     let world = match join(settings) {
         Ok(world) => world,
-        Err(stop) => return stopped(&stop),
+        Err(stop) => return stop.tell(),
     };
     interrupt.joined(&world);
     rescue.watch(&*world);
@@ -195,7 +64,7 @@ fn measure(settings: &Settings, join: impl FnOnce(&Settings) -> Result<world::Ha
         Ok(Verdict::Good) => ExitCode::SUCCESS,
         Ok(Verdict::Wrong) => ExitCode::from(WRONG_DATA),
         Ok(Verdict::Stopped(signal)) => ExitCode::from(signal.exit_code()),
-        Err(stop @ Stop::Refused(_)) if world.rank() == 0 => stopped(&stop),
+        Err(stop @ Stop::Refused(_)) if world.rank() == 0 => stop.tell(),
         Err(Stop::Refused(_)) => ExitCode::from(REFUSED),
         Err(Stop::Failed(error)) => {
             rescue.end(&*world, &*world, i32::from(FAILED), &format!("nccl-bench: {error:#}"))
@@ -219,19 +88,6 @@ fn agree(world: &world::Handle, own: Result<Recorder, Stop>) -> Result<Recorder,
     let all = world.all_gather(problem.as_bytes())?;
     let first = String::from_utf8_lossy(all.first().map(Vec::as_slice).unwrap_or_default()).into_owned();
     if first.is_empty() { own } else { Err(Stop::Refused(first)) }
-}
-
-fn stopped(stop: &Stop) -> ExitCode {
-    match stop {
-        Stop::Refused(message) => {
-            eprintln!("error: {message}");
-            ExitCode::from(REFUSED)
-        }
-        Stop::Failed(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::from(FAILED)
-        }
-    }
 }
 
 fn run(
@@ -359,9 +215,9 @@ fn rank(
     watched.place(device.memory());
     watched.phase("the exchange of sizes and devices");
     let place = node.place(index);
-    let (max_bytes, rooms, reduced_to) = sizes(settings, node, &*device, place, &**world)?;
+    let (max_bytes, rooms, reduced_to) = sizing::sizes(settings, node, &*device, place, &**world)?;
     check_fault(settings, max_bytes, place)?;
-    let plan = plan(settings, max_bytes);
+    let plan = Plan::new(settings, max_bytes);
     let host = world::host().name;
     let own = Rank { rank: world.rank(), pid: std::process::id(), host, ..device.describe() };
     let all = world.all_gather(&serde_json::to_vec(&own)?)?;
@@ -535,35 +391,6 @@ fn check_fault(settings: &Settings, max_bytes: u64, place: Place) -> Result<(), 
     )))
 }
 
-pub(crate) fn plan(settings: &Settings, max_bytes: u64) -> Plan {
-    Plan {
-        collectives: settings.collectives.clone(),
-        sweep: Sweep { min: settings.min_bytes, max: max_bytes, step: settings.step },
-        data_types: settings.data_types.clone(),
-        ops: settings.ops.clone(),
-        roots: settings.roots,
-        pattern: settings.variables.pattern.clone(),
-        warm_up: settings.warm_up,
-        schedule: Schedule {
-            iterations: settings.iterations,
-            aggregated: settings.aggregated,
-            blocking: settings.blocking,
-            graph_launches: settings.graph_launches,
-            each: settings.per_iteration,
-        },
-        skip: settings.per_iteration_skip,
-        statistics: settings.per_iteration || settings.stats || !settings.outputs.is_empty(),
-        average: settings.average,
-        cpu_time: settings.cpu_time,
-        checks: settings.checks,
-        cycles: settings.cycles,
-        until_stable: settings.until_stable,
-        budget: settings.budget,
-        fault: settings.fault,
-        memory_report: settings.memory_report,
-    }
-}
-
 /// The variables that change what is measured, but those that this program has set itself.
 fn environment() -> BTreeMap<String, String> {
     let mut variables = provenance::environment();
@@ -634,116 +461,5 @@ fn start_of_record(
         ranks,
         measurements: Vec::new(),
         notes,
-    }
-}
-
-/// The sweep's largest size, the buffers for it, and what it was reduced to where memory did not allow what was asked
-/// for. The same on every rank.
-fn sizes(
-    settings: &Settings,
-    node: &dyn Node,
-    device: &dyn Device,
-    place: Place,
-    world: &dyn world::World,
-) -> Result<(u64, Rooms, Option<u64>), Stop> {
-    let host = world::host().name;
-    let mine = format!("{} {} of rank {} on {host}", device.capacity(), device.memory(), world.rank());
-    let capacities = world.all_gather(mine.as_bytes())?;
-    let (capacity, owner) = capacities
-        .iter()
-        .filter_map(|text| {
-            let (capacity, owner) = std::str::from_utf8(text).ok()?.split_once(' ')?;
-            Some((capacity.parse::<u64>().ok()?, owner.to_owned()))
-        })
-        .min()
-        .unwrap_or((0, "no memory".to_owned()));
-    let fitting = largest_fitting(settings, capacity, place.ranks);
-    if settings.min_bytes > fitting {
-        return Err(Stop::Refused(format!(
-            "size {} does not fit: {owner} has room for buffers of {} at most (-e)",
-            Size(settings.min_bytes),
-            Size(fitting),
-        )));
-    }
-    let asked = settings.max_bytes;
-    let default = || node.default_max_bytes().min(power_of_two_below(fitting)).max(settings.min_bytes);
-    let max_bytes = asked.map_or_else(default, |asked| asked.min(fitting));
-    let rooms = rooms(settings, max_bytes, capacity, place.ranks)?;
-    Ok((max_bytes, rooms, asked.filter(|&asked| asked > fitting).map(|_| fitting)))
-}
-
-/// Bytes of the two buffers for sizes up to `max_bytes`. Both have room for the largest size, so that operations move on
-/// in both alike; where memory is short, the send buffer is only as large as what is sent.
-fn rooms(settings: &Settings, max_bytes: u64, capacity: u64, ranks: usize) -> Result<Rooms, Stop> {
-    let size = usize::try_from(max_bytes)?;
-    let send = if max_bytes.saturating_mul(2) <= capacity {
-        size
-    } else {
-        usize::try_from(sent(settings, max_bytes, ranks))?
-    };
-    Ok(Rooms { size, send, receive: size })
-}
-
-/// The most that a rank sends of a size, in bytes.
-fn sent(settings: &Settings, max_bytes: u64, ranks: usize) -> u64 {
-    let member = Member { rank: 0, ranks, root: Some(0) };
-    let bytes = |collective: &Collective, data_type: DataType| match collective {
-        // Each rank sends what its row of the matrix says: at most the size.
-        Collective::AllToAllV => max_bytes,
-        _ => (collective.counts(max_bytes, data_type, member, None).send * data_type.size()) as u64,
-    };
-    let all = settings.collectives.iter().flat_map(|collective| {
-        settings.data_types.iter().map(move |&data_type| bytes(collective, data_type))
-    });
-    all.max().unwrap_or(max_bytes)
-}
-
-/// The largest size whose buffers fit into `capacity` bytes, in whole MiB where that is much.
-fn largest_fitting(settings: &Settings, capacity: u64, ranks: usize) -> u64 {
-    const MIB: u64 = 1 << 20;
-    let needed = |max_bytes: u64| max_bytes + sent(settings, max_bytes, ranks);
-    let (mut fits, mut too_much) = (0, capacity + 1);
-    while too_much - fits > 1 {
-        let middle = fits + (too_much - fits) / 2;
-        if needed(middle) <= capacity { fits = middle } else { too_much = middle }
-    }
-    if fits > MIB { fits / MIB * MIB } else { fits }
-}
-
-fn power_of_two_below(bytes: u64) -> u64 {
-    bytes.checked_ilog2().map_or(0, |exponent| 1 << exponent)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn settings(line: &str) -> Settings {
-        let Command::Measure(settings) = cli::parse(line.split_whitespace()).unwrap() else {
-            unreachable!("a measurement")
-        };
-        *settings
-    }
-
-    #[test]
-    fn buffers_are_as_large_as_the_collective_needs() {
-        let capacity = 9 << 30;
-        let reduce = settings("nccl-bench allreduce");
-        assert_eq!(largest_fitting(&reduce, capacity, 8), (9 << 30) / 2);
-        let gather = settings("nccl-bench allgather");
-        // The receive buffer and an eighth of it.
-        assert_eq!(largest_fitting(&gather, capacity, 8), 8 << 30);
-        let both = settings("nccl-bench allgather,allreduce");
-        assert_eq!(largest_fitting(&both, capacity, 8), (9 << 30) / 2);
-        let room = |line, max_bytes| rooms(&settings(line), max_bytes, capacity, 8).unwrap();
-        let gib = 1_usize << 30;
-        assert_eq!(
-            room("nccl-bench allgather", 8 << 30),
-            Rooms { size: 8 * gib, send: gib, receive: 8 * gib }
-        );
-        assert_eq!(
-            room("nccl-bench allgather", 4 << 30),
-            Rooms { size: 4 * gib, send: 4 * gib, receive: 4 * gib }
-        );
     }
 }

@@ -12,7 +12,7 @@ use collectives::world::World;
 use serde::{Deserialize, Serialize};
 
 use crate::backend::{Backend, MemoryUse, Place, Schedule, Times, Work};
-use crate::cli::{Fault, Roots};
+use crate::cli::{Fault, Roots, Settings};
 use crate::collective::{Bandwidth, Collective, Member};
 use crate::data::{Mismatches, Op};
 use crate::files::provenance::now_utc;
@@ -68,6 +68,39 @@ pub struct Plan {
     pub fault: Option<Fault>,
     /// Whether GPU memory is reported.
     pub memory_report: bool,
+}
+
+impl Plan {
+    /// What `settings` ask for, up to the size that all ranks have memory for.
+    #[must_use]
+    pub fn new(settings: &Settings, max_bytes: u64) -> Self {
+        Self {
+            collectives: settings.collectives.clone(),
+            sweep: Sweep { min: settings.min_bytes, max: max_bytes, step: settings.step },
+            data_types: settings.data_types.clone(),
+            ops: settings.ops.clone(),
+            roots: settings.roots,
+            pattern: settings.variables.pattern.clone(),
+            warm_up: settings.warm_up,
+            schedule: Schedule {
+                iterations: settings.iterations,
+                aggregated: settings.aggregated,
+                blocking: settings.blocking,
+                graph_launches: settings.graph_launches,
+                each: settings.per_iteration,
+            },
+            skip: settings.per_iteration_skip,
+            statistics: settings.per_iteration || settings.stats || !settings.outputs.is_empty(),
+            average: settings.average,
+            cpu_time: settings.cpu_time,
+            checks: settings.checks,
+            cycles: settings.cycles,
+            until_stable: settings.until_stable,
+            budget: settings.budget,
+            fault: settings.fault,
+            memory_report: settings.memory_report,
+        }
+    }
 }
 
 /// What happens in a sweep, in order; the same on every rank.

@@ -13,11 +13,11 @@ use std::process::{Command, ExitCode};
 use collectives::{nccl, world};
 use nccl_bench::collective::Collective;
 use nccl_bench::record::{Outcome, Run};
-use nccl_bench::{files, run};
+use nccl_bench::{files, program};
 
 fn main() -> ExitCode {
     if std::env::var_os("GPU_SWEEP_PROGRAM").is_some() {
-        return run::main(|_| Ok(()), |_| Ok(world::single()));
+        return program::main(|_| Ok(()), |_| Ok(world::single()));
     }
     gpu::run(gpu::tests! {
         1 => [

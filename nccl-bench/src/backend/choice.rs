@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Node, fabric, nccl};
 use crate::cli::{BackendChoice, Settings};
-use crate::run::Stop;
+use crate::stop::Stop;
 
 /// What one process found, told to all others.
 #[derive(Debug, Serialize, Deserialize)]

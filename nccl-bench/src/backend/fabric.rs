@@ -14,7 +14,7 @@ use crate::cli::Settings;
 use crate::collective::Collective;
 use crate::data::{self, Mismatches, Op};
 use crate::record::{Blocking, Placement, Provenance, Rank, Registration};
-use crate::run::Stop;
+use crate::stop::Stop;
 
 const DEFAULT_MAX_BYTES: u64 = 64 << 20;
 

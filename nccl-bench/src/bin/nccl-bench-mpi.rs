@@ -3,11 +3,11 @@
 use std::process::ExitCode;
 
 use collectives::world;
-use nccl_bench::{handover, run};
+use nccl_bench::{handover, program};
 
 fn main() -> ExitCode {
     let here = |_: &_| Ok(());
-    run::main(here, |settings| {
+    program::main(here, |settings| {
         let mut options = handover::options(settings.world)?;
         options.join_mpi = Some(world::mpi);
         world::from_environment(&options).map_err(handover::stop)

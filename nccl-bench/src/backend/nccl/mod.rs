@@ -20,7 +20,7 @@ use crate::cli::Settings;
 use crate::collective::Collective;
 use crate::data::DeviceData;
 use crate::record::{self, Provenance, Rank};
-use crate::run::Stop;
+use crate::stop::Stop;
 use rank::{BufferSettings, GpuRank};
 
 const DEFAULT_MAX_BYTES: u64 = 4 << 30;

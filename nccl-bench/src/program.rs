@@ -1,0 +1,119 @@
+//! The program `nccl-bench`: from its arguments to what they ask for.
+
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use collectives::world;
+
+use crate::cli::{self, Command, Settings};
+use crate::compare;
+use crate::dry_run;
+use crate::files;
+use crate::guide;
+use crate::plot;
+use crate::run;
+use crate::shell;
+use crate::stop::{CLOSED_PIPE, Stop};
+
+/// Runs `nccl-bench` with the arguments of this process. For a measurement `hand_over` may first replace this program by
+/// another, and `join` joins the world that the settings ask for.
+#[must_use]
+pub fn main(
+    hand_over: impl FnOnce(&Settings) -> Result<(), Stop>,
+    join: impl FnOnce(&Settings) -> Result<world::Handle, Stop>,
+) -> ExitCode {
+    if let Err(stop) = start_log() {
+        return stop.tell();
+    }
+    tracing::debug!("started");
+    match cli::parse(std::env::args_os()) {
+        Ok(Command::Measure(settings)) if settings.dry_run => print(&dry_run::render(&settings)),
+        Ok(Command::Measure(settings)) => match hand_over(&settings) {
+            Ok(()) => run::measure(&settings, join),
+            Err(stop) => stop.tell(),
+        },
+        Ok(Command::Compare(arguments)) => match compare::run(&arguments, &mut io::stdout().lock()) {
+            Ok(verdict) => ExitCode::from(verdict.code()),
+            Err(compare::Error::Output(error)) => unwritable(error),
+            Err(error) => Stop::Refused(error.to_string()).tell(),
+        },
+        Ok(Command::Plot(arguments)) => match plot::run(&arguments, |path| {
+            files::read(path).map_err(|error| anyhow::anyhow!(error.problem))
+        }) {
+            Ok(written) => print(&lines(&written)),
+            Err(error) => Stop::Refused(format!("{error:#}")).tell(),
+        },
+        Ok(Command::Help(topic)) => help(topic.as_deref()),
+        Ok(Command::Completions(shell)) => {
+            let mut text = Vec::new();
+            match shell::completions(shell, &mut cli::command(), &mut text) {
+                Ok(()) => print(&String::from_utf8_lossy(&text)),
+                Err(error) => Stop::Failed(error.into()).tell(),
+            }
+        }
+        Ok(Command::Man(folder)) => manual(folder.as_deref()),
+        Err(error) => error.exit(),
+    }
+}
+
+/// The variable that says how much is told on standard error.
+const LOG: &str = "NCCL_BENCH_LOG";
+
+/// Warnings go to standard error, or as much as [`LOG`] says.
+fn start_log() -> Result<(), Stop> {
+    use tracing_subscriber::filter::LevelFilter;
+    let level = match std::env::var(LOG) {
+        Ok(level) => level.parse().map_err(|_| {
+            Stop::Refused(format!("{LOG}={level}: give off, error, warn, info, debug or trace"))
+        })?,
+        Err(_) => LevelFilter::WARN,
+    };
+    tracing_subscriber::fmt().with_writer(io::stderr).with_max_level(level).init();
+    Ok(())
+}
+
+/// Prints a whole text.
+fn print(text: &str) -> ExitCode {
+    io::stdout().write_all(text.as_bytes()).map_or_else(unwritable, |()| ExitCode::SUCCESS)
+}
+
+/// Standard output cannot be written: quietly when its reader has gone.
+fn unwritable(error: io::Error) -> ExitCode {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe => ExitCode::from(CLOSED_PIPE),
+        _ => Stop::Failed(anyhow::Error::new(error).context("writing to standard output")).tell(),
+    }
+}
+
+fn help(topic: Option<&str>) -> ExitCode {
+    let Some(name) = topic else { return print(&guide::list()) };
+    if let Some(text) = guide::text(name) {
+        return print(text);
+    }
+    let mut command = cli::command();
+    match command.find_subcommand_mut(name) {
+        Some(command) => print(&command.render_long_help().to_string()),
+        None => Stop::Refused(guide::unknown(name)).tell(),
+    }
+}
+
+fn manual(folder: Option<&Path>) -> ExitCode {
+    let command = cli::command();
+    let Some(folder) = folder else {
+        let mut text = Vec::new();
+        return match shell::man(&command, &mut text) {
+            Ok(()) => print(&String::from_utf8_lossy(&text)),
+            Err(error) => Stop::Failed(error.into()).tell(),
+        };
+    };
+    match shell::write_pages(&command, folder) {
+        Ok(written) => print(&lines(&written)),
+        Err(error) => Stop::Refused(error.to_string()).tell(),
+    }
+}
+
+/// What was written, a line each.
+fn lines(paths: &[PathBuf]) -> String {
+    paths.iter().map(|path| format!("{}\n", path.display())).collect()
+}

@@ -1,0 +1,43 @@
+//! Why a run ends early, and what the process then says.
+
+use std::process::ExitCode;
+
+/// Exit code when something failed while running.
+pub const FAILED: u8 = 1;
+/// Exit code for bad arguments, or when something is missing.
+pub const REFUSED: u8 = 2;
+/// Exit code for wrong data, as in nccl-tests.
+pub const WRONG_DATA: u8 = 7;
+/// Exit code when the reader of standard output has gone: what a shell says of a program that SIGPIPE ended.
+pub const CLOSED_PIPE: u8 = 141;
+
+/// Why a run ended early.
+#[derive(Debug)]
+pub enum Stop {
+    /// What was asked for cannot be done. Every process says so; one of them prints it.
+    Refused(String),
+    /// Something failed while running.
+    Failed(anyhow::Error),
+}
+
+impl<E: Into<anyhow::Error>> From<E> for Stop {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+impl Stop {
+    /// Says it on standard error; the code that the process ends with.
+    pub fn tell(&self) -> ExitCode {
+        match self {
+            Self::Refused(message) => {
+                eprintln!("error: {message}");
+                ExitCode::from(REFUSED)
+            }
+            Self::Failed(error) => {
+                eprintln!("error: {error:#}");
+                ExitCode::from(FAILED)
+            }
+        }
+    }
+}
