@@ -18,7 +18,7 @@ use crate::record::{Algorithm, Measurement, Outcome, Run};
 use crate::report::{Extras, TextReport};
 use crate::stop::Stop;
 use crate::table::MemoryUsage;
-use crate::tuning::{self, Log, Operation, Unavailable};
+use crate::tuning::{Operation, Sources};
 
 const WRITING: &str = "writing to standard output";
 const READING_LOG: &str = "reading NCCL's log";
@@ -45,8 +45,9 @@ struct Reports {
     text: Option<TextReport<Stdout>>,
     progress: Progress,
     reduced_to: Option<u64>,
-    log: Option<Log>,
-    /// Why there is no log.
+    /// Where NCCL's choices are read.
+    choices: Sources,
+    /// What will not be known of them.
     note: Option<String>,
     /// Whether anything has been written to the files.
     started: bool,
@@ -64,21 +65,19 @@ impl Drop for Reports {
 impl Recorder {
     /// Makes sure that all files can be written.
     ///
-    /// `log` is NCCL's, where its choices shall be reported.
+    /// `choices` is where NCCL's are read, and what will not be known of them.
     ///
     /// # Errors
     /// [`Stop::Refused`] when a file cannot be written.
-    pub fn open(settings: &Settings, log: Option<Result<Log, Unavailable>>) -> Result<Self, Stop> {
+    pub fn open(settings: &Settings, choices: (Sources, Option<String>)) -> Result<Self, Stop> {
         let refused = |error: &dyn std::fmt::Display| Stop::Refused(error.to_string());
         let files = Files::open(&settings.outputs).map_err(|error| refused(&error))?;
         let target = |path: &PathBuf| nccl_tests_json::target(path);
         let nccl_tests_json =
             settings.nccl_tests_json.as_ref().map(target).transpose().map_err(|error| refused(&error))?;
-        let (log, note) = match log.transpose() {
-            Ok(log) => (log, None),
-            Err(why) => (None, Some(format!("NCCL's choices are not known: {why}"))),
-        };
-        let extras = Extras { provenance: true, statistics: settings.stats, algorithm: log.is_some() };
+        let (choices, note) = choices;
+        let extras =
+            Extras { provenance: true, statistics: settings.stats, algorithm: settings.show_algorithm };
         let reports = Reports {
             files,
             nccl_tests_json,
@@ -86,9 +85,9 @@ impl Recorder {
             text: None,
             progress: Progress::default(),
             reduced_to: None,
-            log,
-            started: false,
+            choices,
             note,
+            started: false,
         };
         Ok(Self(Arc::new(Mutex::new(State::Open(Box::new(reports))))))
     }
@@ -172,10 +171,7 @@ impl Recorder {
     /// # Errors
     /// When its log cannot be read.
     pub fn forget_choices(&self) -> anyhow::Result<()> {
-        self.with(|reports, _| match &mut reports.log {
-            Some(log) => log.forget().context(READING_LOG),
-            None => Ok(()),
-        })
+        self.with(|reports, _| reports.choices.forget().context(READING_LOG))
     }
 
     /// What NCCL has chosen for an operation since then.
@@ -185,9 +181,7 @@ impl Recorder {
     pub fn chosen(&self, operation: &Operation<'_>) -> anyhow::Result<Option<Algorithm>> {
         let mut found = None;
         self.with(|reports, _| {
-            if let Some(log) = &mut reports.log {
-                found = tuning::chosen(&log.choices().context(READING_LOG)?, operation);
-            }
+            found = reports.choices.chosen(operation).context(READING_LOG)?;
             Ok(())
         })?;
         Ok(found)

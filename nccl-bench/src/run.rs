@@ -7,7 +7,7 @@ use std::thread;
 use collectives::world::{self, Started};
 
 use crate::backend::{self, Abilities, Backend, Node, Place, Work};
-use crate::cli::{Roots, Settings};
+use crate::cli::{BackendChoice, Roots, Settings};
 use crate::collective::{Collective, Member};
 use crate::files::provenance;
 use crate::interrupt::{Interrupt, Signal};
@@ -36,7 +36,11 @@ enum Verdict {
 pub fn measure(settings: &Settings, join: impl FnOnce(&Settings) -> Result<world::Handle, Stop>) -> ExitCode {
     // Variables can only be set as long as there is one thread, and what follows starts others.
     let first = Started::detect().rank.is_none_or(|rank| rank == 0);
-    let log = (settings.show_algorithm && first).then(tuning::Log::start);
+    let choices = if first && settings.backend != BackendChoice::Fabric {
+        tuning::Sources::start(settings.show_algorithm)
+    } else {
+        Default::default()
+    };
     let rescue = Rescue::default();
     // Before anything that starts threads or loads libraries.
     let interrupt = match Interrupt::install(rescue.clone()) {
@@ -50,7 +54,8 @@ pub fn measure(settings: &Settings, join: impl FnOnce(&Settings) -> Result<world
     };
     interrupt.joined(&world);
     rescue.watch(&*world);
-    let recorder = if world.rank() == 0 { Recorder::open(settings, log) } else { Ok(Recorder::default()) };
+    let recorder =
+        if world.rank() == 0 { Recorder::open(settings, choices) } else { Ok(Recorder::default()) };
     let result = agree(&world, recorder).and_then(|recorder| {
         let saved = recorder.clone();
         rescue.set(move |outcome| saved.rescue(outcome));
@@ -341,6 +346,12 @@ impl Observer for RankObserver<'_> {
         self.recorder.map_or(Ok(()), Recorder::forget_choices)
     }
 
+    fn listen(&mut self, on: bool) {
+        if self.recorder.is_some() {
+            tuning::profiler::listen(on);
+        }
+    }
+
     fn algorithm(&mut self, work: &Work, aggregated: usize) -> anyhow::Result<Option<record::Algorithm>> {
         let operation = tuning::Operation {
             collective: work.collective.name(),
@@ -394,7 +405,8 @@ fn check_fault(settings: &Settings, max_bytes: u64, place: Place) -> Result<(), 
 /// The variables that change what is measured, but those that this program has set itself.
 fn environment() -> BTreeMap<String, String> {
     let mut variables = provenance::environment();
-    variables.retain(|name, _| !tuning::own_variables().contains(&name.as_str()));
+    let own = tuning::own_variables();
+    variables.retain(|name, _| !own.contains(&name.as_str()));
     variables
 }
 

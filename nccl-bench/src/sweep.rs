@@ -153,6 +153,9 @@ pub trait Observer {
         Ok(())
     }
 
+    /// Operations that are not timed begin or end, of which it can be learned how they are carried out.
+    fn listen(&mut self, _on: bool) {}
+
     /// How the operations since then were carried out, `aggregated` of them in a group, where that is known.
     ///
     /// # Errors
@@ -296,11 +299,18 @@ impl RankSweep<'_> {
         if plan.checks > 0 {
             self.backend.fill(work, placement, TIMING_SEED)?;
         }
+        let alike = plan.schedule.aggregated <= 1 && plan.schedule.graph_launches == 0;
+        self.observer.listen(alike);
         self.backend.start(work, placement, 0, false)?;
         self.backend.complete()?;
+        self.observer.listen(false);
         self.observer.phase(&|| format!("the timed operations of {}", name()));
         let rounds = self.rounds(work, placement)?;
         let each_us = self.each(work, placement, &rounds)?;
+        if !alike {
+            self.observer.phase(&|| format!("one more untimed iteration of {}", name()));
+            self.listen(work, placement)?;
+        }
         let verified =
             plan.checks > 0 && (placement == Placement::OutOfPlace || work.collective.has_in_place());
         self.observer.phase(&|| format!("the verification of {}", name()));
@@ -377,6 +387,18 @@ impl RankSweep<'_> {
         let times = self.backend.time(work, placement, schedule, &barrier)?;
         barrier()?;
         Ok(times)
+    }
+
+    /// One iteration to learn from how operations of a group or of a graph are carried out, which may be unlike one alone.
+    /// It comes after what is timed, so that it does not change that.
+    fn listen(&mut self, work: &Work, placement: Placement) -> anyhow::Result<()> {
+        let schedule = self.plan.schedule;
+        let graph_launches = schedule.graph_launches.min(1);
+        let one = Schedule { iterations: 1, graph_launches, each: false, ..schedule };
+        self.observer.listen(true);
+        self.timed(work, placement, &one)?;
+        self.observer.listen(false);
+        Ok(())
     }
 
     /// The times of each iteration: of the timed ones, or of a run of its own, so that timing each of them does not

@@ -1,4 +1,4 @@
-//! Which algorithm NCCL chose, as it says in its own log.
+//! NCCL's own log, in which it says what it chose.
 //!
 //! From 2.20 on NCCL writes a line for each operation that it enqueues, on rank 0 of the communicator:
 //!
@@ -18,73 +18,23 @@
 //! the launch is what takes the time, below some 64 KiB. So the log is something to ask for.
 
 use std::collections::HashMap;
-use std::env;
 use std::fmt;
 use std::fs::{self, File};
-use std::io::{self, Read as _};
+use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::PathBuf;
 
+use super::settings::{self, Variables};
+use super::{Bytes, Choice, Unavailable, copies};
 use crate::record::Algorithm;
 
 /// NCCL's algorithms by number, as 2.20 to 2.23 write them.
 const ALGORITHMS: [&str; 7] = ["tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat"];
 /// NCCL's protocols by number.
 const PROTOCOLS: [&str; 3] = ["ll", "ll128", "simple"];
-
-/// What NCCL said about operations that were alike.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice {
-    /// The collective, by its name on the command line: `allreduce`. NCCL 2.20 to 2.22 do not say.
-    pub collective: Option<String>,
-    /// How much each operation moved.
-    pub bytes: Bytes,
-    /// How.
-    pub algorithm: Algorithm,
-}
-
-/// The bytes of a line, which not all versions of NCCL count alike.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bytes {
-    /// The count that the function takes, times the size of an element: for an allgather what a rank sends.
-    Count(u64),
-    /// The larger buffer of a rank; for operations that are launched together, the sum of theirs.
-    Larger(u64),
-}
-
-/// Which operations a choice shall belong to.
-#[derive(Clone, Copy, Debug)]
-pub struct Operation<'a> {
-    /// The collective, by its name on the command line: `allreduce`.
-    pub collective: &'a str,
-    /// The count that NCCL's function takes, times the size of an element.
-    pub count_bytes: u64,
-    /// Ranks of the communicator.
-    pub ranks: usize,
-    /// How many operations are in one group (`-m`).
-    pub aggregated: usize,
-}
-
-impl Operation<'_> {
-    /// Whether NCCL can have said `choice` about this operation.
-    fn is_of(&self, choice: &Choice) -> bool {
-        let named = choice.collective.as_deref().is_none_or(|name| name == self.collective);
-        let sized = match choice.bytes {
-            Bytes::Count(bytes) => bytes == self.count_bytes,
-            Bytes::Larger(bytes) => {
-                let parts = match self.collective {
-                    "allgather" | "reducescatter" => self.ranks as u64,
-                    _ => 1,
-                };
-                let larger = self.count_bytes.saturating_mul(parts);
-                (1..=self.aggregated.max(1) as u64).any(|times| larger.checked_mul(times) == Some(bytes))
-            }
-        };
-        named && sized
-    }
-}
+/// The variables of a log of this process's own.
+const VARIABLES: [&str; 3] = ["NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"];
 
 /// Reads one line of NCCL's log: its choice, if it is about that. Text before `NCCL INFO` does not matter.
 #[must_use]
@@ -149,11 +99,6 @@ fn parse_message(message: &str) -> Option<Choice> {
     Some(Choice { collective: name.map(str::to_ascii_lowercase), bytes, algorithm })
 }
 
-/// Copy engines use neither a protocol nor channels.
-fn copies(name: &str) -> Algorithm {
-    Algorithm { algorithm: name.to_owned(), protocol: None, channels: None }
-}
-
 /// `channel{Lo..Hi}={0..3}` are four channels.
 fn channels(word: &str) -> Option<u32> {
     let (low, high) = word.strip_prefix("channel{Lo..Hi}={")?.strip_suffix('}')?.split_once("..")?;
@@ -167,65 +112,6 @@ fn named_or_numbered(word: &str, names: &[&str]) -> String {
         Ok(number) => names.get(number).map_or_else(|| word.to_owned(), |name| (*name).to_owned()),
         Err(_) => word.to_ascii_lowercase(),
     }
-}
-
-/// What NCCL chose for `operation`: of several answers the one that was given most often, and of equals the last.
-#[must_use]
-pub fn chosen(choices: &[(Choice, u64)], operation: &Operation<'_>) -> Option<Algorithm> {
-    choices
-        .iter()
-        .filter(|(choice, _)| operation.is_of(choice))
-        .max_by_key(|(_, times)| *times)
-        .map(|(choice, _)| choice.algorithm.clone())
-}
-
-/// The variables of a log of this process's own.
-const VARIABLES: [&str; 3] = ["NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"];
-/// Whether they were set.
-static SET: AtomicBool = AtomicBool::new(false);
-
-/// The variables that [`Log::start`] has set in this process, which nobody else did: not to be handed to a program that
-/// takes its place, where the log is gone, and not to be recorded as the user's.
-#[must_use]
-pub fn own_variables() -> &'static [&'static str] {
-    if SET.load(Ordering::Relaxed) { &VARIABLES } else { &[] }
-}
-
-/// Why NCCL's choice cannot be read.
-#[derive(Debug, thiserror::Error)]
-pub enum Unavailable {
-    /// The user's own log does not have it.
-    #[error(
-        "NCCL_DEBUG={level} is set, and NCCL tells its choice only with INFO: unset it, or set it to INFO"
-    )]
-    Level {
-        /// What `NCCL_DEBUG` is.
-        level: String,
-    },
-    /// The user's own log does not have it.
-    #[error(
-        "NCCL_DEBUG is set, but NCCL_DEBUG_SUBSYS is without TUNING, where NCCL tells its choice: add it, or unset \
-         NCCL_DEBUG"
-    )]
-    Subsystem,
-    /// The user's own log cannot be read.
-    #[error(
-        "NCCL_DEBUG is set, and NCCL's log goes to {place}, where it cannot be read: set NCCL_DEBUG_FILE to the \
-         path of a file, or unset NCCL_DEBUG"
-    )]
-    Place {
-        /// Where it goes.
-        place: String,
-    },
-    /// It is too late to set variables.
-    #[error("this process has {threads} threads already, so that no variables can be set any more")]
-    Threads {
-        /// How many there are.
-        threads: usize,
-    },
-    /// No place for the log.
-    #[error("making a place for NCCL's log: {0}")]
-    Memory(#[from] io::Error),
 }
 
 /// NCCL's log as it grows.
@@ -243,9 +129,6 @@ impl fmt::Debug for Log {
     }
 }
 
-/// Variables to set.
-type Variables = Vec<(&'static str, String)>;
-
 #[derive(Debug)]
 enum Source {
     /// Memory that nobody else knows of, and that ends with this process.
@@ -258,7 +141,8 @@ impl Log {
     /// Has NCCL log its choices to this process, by setting `NCCL_DEBUG`, `NCCL_DEBUG_SUBSYS` and `NCCL_DEBUG_FILE`.
     ///
     /// To be called in `main`, before NCCL is loaded and before any thread starts. Only the process of rank 0 needs it.
-    /// The log does not survive an `exec`, so the variables must not either: see [`own_variables`].
+    /// The log does not survive an `exec`, so the variables must not either: see
+    /// [`own_variables`](super::own_variables).
     ///
     /// If the user has set `NCCL_DEBUG`, here or in one of NCCL's configuration files, nothing is changed: his log is
     /// read if it has what is needed and goes to a file.
@@ -266,21 +150,15 @@ impl Log {
     /// # Errors
     /// Says why NCCL's choice will not be known; nothing is changed then.
     pub fn start() -> Result<Self, Unavailable> {
-        let threads = fs::read_dir("/proc/self/task")?.count();
-        let (log, variables) = Self::prepare(&settings(&|name| env::var(name).ok()))?;
-        if !variables.is_empty() && threads != 1 {
-            return Err(Unavailable::Threads { threads });
-        }
-        for (name, value) in variables {
-            // SAFETY: this thread is the only one, so nothing reads the environment meanwhile.
-            unsafe { env::set_var(name, value) };
-            SET.store(true, Ordering::Relaxed);
-        }
+        let (log, variables) = Self::prepare(&settings::of_nccl(&settings::variable))?;
+        settings::set(variables)?;
         Ok(log)
     }
 
     /// The log, and which variables have to be set for it.
-    fn prepare(setting: &dyn Fn(&str) -> Option<String>) -> Result<(Self, Variables), Unavailable> {
+    pub(super) fn prepare(
+        setting: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<(Self, Variables), Unavailable> {
         let (source, variables) = match setting("NCCL_DEBUG").filter(|level| !level.is_empty()) {
             Some(level) => (Source::Users { path: users_file(&level, setting)?, file: None }, Vec::new()),
             None => {
@@ -454,39 +332,6 @@ fn expanded(pattern: &str, host: &str, process: u32) -> String {
     path
 }
 
-/// NCCL's settings: variables of the environment, then of the user's configuration file, then of the machine's.
-fn settings(variable: &dyn Fn(&str) -> Option<String>) -> impl Fn(&str) -> Option<String> + use<> {
-    let users = variable("NCCL_CONF_FILE")
-        .filter(|path| !path.is_empty())
-        .or_else(|| variable("HOME").map(|home| format!("{home}/.nccl.conf")));
-    let files: Vec<_> =
-        users.iter().map(String::as_str).chain(["/etc/nccl.conf"]).map(configuration).collect();
-    let found: HashMap<&'static str, String> = VARIABLES
-        .into_iter()
-        .filter_map(|name| {
-            let value = variable(name).or_else(|| files.iter().find_map(|file| file.get(name).cloned()));
-            Some((name, value?))
-        })
-        .collect();
-    move |name| found.get(name).cloned()
-}
-
-/// The `NAME=value` lines of one of NCCL's configuration files. Of lines with the same name the first counts.
-fn configuration(path: impl AsRef<Path>) -> HashMap<String, String> {
-    let mut text = Vec::new();
-    // A file that is not there, or not to be read, has no settings for NCCL either.
-    if File::open(path).and_then(|mut file| file.read_to_end(&mut text)).is_err() {
-        return HashMap::new();
-    }
-    let mut settings = HashMap::new();
-    for line in String::from_utf8_lossy(&text).lines().filter(|line| !line.starts_with('#')) {
-        if let Some((name, value)) = line.split_once('=') {
-            settings.entry(name.to_owned()).or_insert_with(|| value.to_owned());
-        }
-    }
-    settings
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -579,34 +424,6 @@ mod tests {
         let backwards =
             parse_line("x NCCL INFO AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={3..0}");
         assert_eq!(backwards.unwrap().algorithm.channels, None);
-    }
-
-    #[test]
-    fn a_choice_belongs_to_the_operation_of_its_collective_and_size() {
-        let choices = |lines: &[(&str, u64)]| -> Vec<(Choice, u64)> {
-            lines.iter().map(|(text, times)| (parse_message(text).unwrap(), *times)).collect()
-        };
-        let gather = Operation { collective: "allgather", count_bytes: 1024, ranks: 8, aggregated: 1 };
-        let name = |lines: &[(&str, u64)], operation: &Operation<'_>| {
-            chosen(&choices(lines), operation).map(|it| it.algorithm)
-        };
-        // From 2.24 on what a rank sends, before the whole result.
-        let new = ("AllGather: 1024 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..3}", 1);
-        let old = ("AllGather: 8192 Bytes -> Algo 6 proto 2 time 1.0", 1);
-        assert_eq!(name(&[new], &gather).as_deref(), Some("ring"));
-        assert_eq!(name(&[old], &gather).as_deref(), Some("pat"));
-        assert_eq!(name(&[new], &Operation { count_bytes: 8192, ..gather }), None);
-        assert_eq!(name(&[new], &Operation { collective: "allreduce", ..gather }), None);
-        assert_eq!(name(&[old], &Operation { ranks: 4, ..gather }), None);
-        // Older versions log a group's sum, once.
-        let group = ("8192 Bytes -> Algo 0 proto 0 time 1.0", 1);
-        let reduce = Operation { collective: "allreduce", count_bytes: 2048, ranks: 8, aggregated: 4 };
-        assert_eq!(name(&[group], &reduce).as_deref(), Some("tree"));
-        assert_eq!(name(&[group], &Operation { aggregated: 3, ..reduce }), None);
-        // The most frequent answer counts, else the last.
-        let tree = "AllGather: 1024 Bytes -> Algo TREE proto LL channel{Lo..Hi}={0..3}";
-        assert_eq!(name(&[(new.0, 20), (tree, 1)], &gather).as_deref(), Some("ring"));
-        assert_eq!(name(&[(new.0, 1), (tree, 1)], &gather).as_deref(), Some("tree"));
     }
 
     /// As NCCL opens its log and writes a line.
@@ -708,18 +525,5 @@ mod tests {
             assert_eq!(has_tuning(subsystems), has, "{subsystems}");
         }
         assert_eq!(expanded("/a/%h.%p%%%x%", "node1.cluster", 77), "/a/node1.77%%x%");
-
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("nccl.conf");
-        fs::write(&file, "# NCCL_DEBUG=TRACE\nNCCL_DEBUG=INFO\nNCCL_DEBUG=WARN\nNCCL_DEBUG_FILE=/a=b\n")
-            .unwrap();
-        let path = file.to_str().unwrap().to_owned();
-        let found = settings(&|name| match name {
-            "NCCL_CONF_FILE" => Some(path.clone()),
-            "NCCL_DEBUG_FILE" => Some("/mine".to_owned()),
-            _ => None,
-        });
-        assert_eq!(found("NCCL_DEBUG").as_deref(), Some("INFO"));
-        assert_eq!(found("NCCL_DEBUG_FILE").as_deref(), Some("/mine"));
     }
 }

@@ -1,0 +1,90 @@
+//! What the user has set for NCCL, and what this program sets for it.
+
+use std::collections::HashMap;
+use std::env;
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use super::Unavailable;
+
+/// Variables to set.
+pub(super) type Variables = Vec<(&'static str, String)>;
+
+/// Those that were set.
+static SET: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
+
+/// The variables that this module has set in this process, which nobody else did: not to be handed to a program that
+/// takes its place, where what they name is gone, and not to be recorded as the user's.
+#[must_use]
+pub fn own_variables() -> Vec<&'static str> {
+    SET.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// Sets variables of this process, as long as it has one thread.
+pub(super) fn set(variables: Variables) -> Result<(), Unavailable> {
+    let threads = fs::read_dir("/proc/self/task")?.count();
+    if !variables.is_empty() && threads != 1 {
+        return Err(Unavailable::Threads { threads });
+    }
+    for (name, value) in variables {
+        // SAFETY: this thread is the only one, so nothing reads the environment meanwhile.
+        unsafe { env::set_var(name, value) };
+        SET.lock().unwrap_or_else(PoisonError::into_inner).push(name);
+    }
+    Ok(())
+}
+
+/// A variable of the environment.
+pub(super) fn variable(name: &str) -> Option<String> {
+    env::var(name).ok()
+}
+
+/// NCCL's settings: variables of the environment, then of the user's configuration file, then of the machine's.
+pub(super) fn of_nccl(variable: &dyn Fn(&str) -> Option<String>) -> impl Fn(&str) -> Option<String> {
+    let users = variable("NCCL_CONF_FILE")
+        .filter(|path| !path.is_empty())
+        .or_else(|| variable("HOME").map(|home| format!("{home}/.nccl.conf")));
+    let files: Vec<_> =
+        users.iter().map(String::as_str).chain(["/etc/nccl.conf"]).map(configuration).collect();
+    move |name| variable(name).or_else(|| files.iter().find_map(|file| file.get(name).cloned()))
+}
+
+/// The `NAME=value` lines of one of NCCL's configuration files. Of lines with the same name the first counts.
+fn configuration(path: impl AsRef<Path>) -> HashMap<String, String> {
+    let mut text = Vec::new();
+    // A file that is not there, or not to be read, has no settings for NCCL either.
+    if File::open(path).and_then(|mut file| file.read_to_end(&mut text)).is_err() {
+        return HashMap::new();
+    }
+    let mut settings = HashMap::new();
+    for line in String::from_utf8_lossy(&text).lines().filter(|line| !line.starts_with('#')) {
+        if let Some((name, value)) = line.split_once('=') {
+            settings.entry(name.to_owned()).or_insert_with(|| value.to_owned());
+        }
+    }
+    settings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_environment_comes_before_the_configuration_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("nccl.conf");
+        fs::write(&file, "# NCCL_DEBUG=TRACE\nNCCL_DEBUG=INFO\nNCCL_DEBUG=WARN\nNCCL_DEBUG_FILE=/a=b\n")
+            .unwrap();
+        let path = file.to_str().unwrap().to_owned();
+        let variable = |name: &str| match name {
+            "NCCL_CONF_FILE" => Some(path.clone()),
+            "NCCL_DEBUG_FILE" => Some("/mine".to_owned()),
+            _ => None,
+        };
+        let found = of_nccl(&variable);
+        assert_eq!(found("NCCL_DEBUG").as_deref(), Some("INFO"));
+        assert_eq!(found("NCCL_DEBUG_FILE").as_deref(), Some("/mine"));
+    }
+}
