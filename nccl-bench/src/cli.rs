@@ -167,8 +167,8 @@ struct Measure {
     #[arg(long, help_heading = REPORTING)]
     stats: bool,
 
-    /// A column with the algorithm, protocol and channels that NCCL chose, also in the files. NCCL's log says it, which
-    /// costs rank 0 about a microsecond per operation
+    /// A column with the algorithm, protocol and channels that NCCL chose, which are in the files in any case. NCCL's log
+    /// is read, too, which costs rank 0 about a microsecond per operation
     #[arg(long, help_heading = REPORTING)]
     show_algorithm: bool,
 

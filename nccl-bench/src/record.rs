@@ -302,12 +302,12 @@ pub struct RankTimes {
 /// How NCCL carries an operation out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Algorithm {
-    /// `ring`, `tree`, `nvls`, ...
+    /// `ring`, `tree`, `nvls`, ...; `p2p`: sends and receives.
     pub algorithm: String,
-    /// `ll`, `ll128`, `simple`; absent where there is none.
+    /// `ll`, `ll128`, `simple`; absent where there is none, or it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<String>,
-    /// How many channels; absent where it is not known.
+    /// How many channels, of `p2p` those of each send or receive; absent where it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub channels: Option<u32>,
 }

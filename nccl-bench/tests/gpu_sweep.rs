@@ -26,6 +26,7 @@ fn main() -> ExitCode {
             statistics_and_the_hosts_time_are_measured,
             memory_is_reported,
             the_choice_of_nccl_is_reported,
+            the_choice_of_nccl_is_known_without_its_log,
             a_damaged_element_is_reported_with_rank_index_and_values,
             more_gpus_than_there_are_are_refused,
             a_size_that_does_not_fit_is_reduced_or_refused,
@@ -178,6 +179,30 @@ fn the_choice_of_nccl_is_reported() {
         assert!(choice.channels.is_none_or(|channels| channels > 0), "{choice:?}");
         assert!(out.contains(&choice.algorithm), "{out}");
     }
+}
+
+fn the_choice_of_nccl_is_known_without_its_log() {
+    let version = nccl::Library::load().unwrap().version();
+    if nccl::device_count().unwrap() < 2 || version < nccl::Version::new(2, 27, 0) {
+        return;
+    }
+    let line = "allreduce,allgather,sendrecv,alltoall -b 1K -e 1M -f 1024 -n 2";
+    for line in [line.to_owned(), format!("{line} -m 3"), format!("{line} -G 1")] {
+        let (run, out) = measure(&line, &[]);
+        assert!(!out.contains("# NCCL's choices"), "{line}: {out}");
+        assert!(!run.provenance.environment.contains_key("NCCL_PROFILER_PLUGIN"), "{line}");
+        for measurement in &run.measurements {
+            let choice = measurement.algorithm.as_ref();
+            let Some(choice) = choice else { panic!("{line}: nothing is known of {measurement:?}") };
+            assert!(choice.channels.is_some_and(|channels| channels > 0), "{line}: {choice:?}");
+            let made_of_parts = ["sendrecv", "alltoall"].contains(&measurement.collective.as_str());
+            assert_eq!(choice.algorithm == "p2p", made_of_parts, "{line}: {measurement:?}");
+            assert_eq!(choice.protocol.is_none(), made_of_parts, "{line}: {measurement:?}");
+        }
+    }
+    let (run, _) = measure("allreduce -b 1M -e 1M -n 2", &[("NCCL_PROFILER_PLUGIN", "none")]);
+    assert!(run.measurements.iter().all(|each| each.algorithm.is_none()), "{:?}", run.measurements);
+    assert_eq!(run.provenance.environment.get("NCCL_PROFILER_PLUGIN").map(String::as_str), Some("none"));
 }
 
 fn a_damaged_element_is_reported_with_rank_index_and_values() {

@@ -1,0 +1,279 @@
+use std::ffi::CString;
+
+use super::*;
+
+/// The plugin is one for the whole process, as NCCL has it.
+pub(in super::super) fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    listen(false);
+    forget();
+    turn
+}
+
+/// A descriptor as C has it, field by field, on a machine whose pointers have eight bytes.
+#[repr(C, align(8))]
+struct Raw([u8; 128]);
+
+impl Raw {
+    /// Whatever is not set must not matter.
+    fn new(kind: c_int, kind_bytes: usize, rank: c_int) -> Self {
+        let mut raw = Self([0xa5; 128]);
+        raw.put(0, &(kind as u64).to_le_bytes()[..kind_bytes]);
+        raw.put(16, &rank.to_le_bytes());
+        raw
+    }
+
+    fn put(&mut self, at: usize, bytes: &[u8]) {
+        self.0[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn text(&mut self, at: usize, text: &CStr) {
+        self.put(at, &(text.as_ptr() as usize).to_le_bytes());
+    }
+}
+
+/// Where a version of the interface has its fields (`offsetof`).
+struct Layout {
+    kind_bytes: usize,
+    function: usize,
+    count: usize,
+    data_type: usize,
+    channels: usize,
+    algorithm: usize,
+    part_count: usize,
+    part_channels: Option<usize>,
+}
+
+const LAYOUT_V2: Layout = Layout {
+    kind_bytes: 1,
+    function: 48,
+    count: 72,
+    data_type: 88,
+    channels: 104,
+    algorithm: 112,
+    part_count: 64,
+    part_channels: None,
+};
+const LAYOUT_V3: Layout = Layout { channels: 96, algorithm: 104, ..LAYOUT_V2 };
+const LAYOUT_V4: Layout = Layout {
+    kind_bytes: 1,
+    function: 32,
+    count: 56,
+    data_type: 72,
+    channels: 80,
+    algorithm: 88,
+    part_count: 48,
+    part_channels: Some(60),
+};
+const LAYOUT_V5: Layout = Layout { kind_bytes: 8, ..LAYOUT_V4 };
+
+struct Collective<'a> {
+    function: &'a CStr,
+    count: usize,
+    data_type: &'a CStr,
+    algorithm: &'a CStr,
+    protocol: &'a CStr,
+    channels: u8,
+}
+
+const RING: Collective<'_> = Collective {
+    function: c"AllReduce",
+    count: 1000,
+    data_type: c"ncclBfloat16",
+    algorithm: c"RING",
+    protocol: c"LL128",
+    channels: 24,
+};
+
+impl Layout {
+    fn collective(&self, rank: c_int, told: &Collective<'_>) -> Raw {
+        let mut raw = Raw::new(COLLECTIVE, self.kind_bytes, rank);
+        raw.text(self.function, told.function);
+        raw.put(self.count, &told.count.to_le_bytes());
+        raw.text(self.data_type, told.data_type);
+        raw.put(self.channels, &[told.channels]);
+        raw.text(self.algorithm, told.algorithm);
+        raw.text(self.algorithm + 8, told.protocol);
+        raw
+    }
+
+    fn part(&self, rank: c_int, peer: c_int, count: usize, channels: u8) -> Raw {
+        let mut raw = Raw::new(SEND_OR_RECEIVE, self.kind_bytes, rank);
+        raw.put(self.part_count, &count.to_le_bytes());
+        raw.put(self.part_count + 8, &peer.to_le_bytes());
+        if let Some(at) = self.part_channels {
+            raw.put(at, &[channels]);
+        }
+        raw
+    }
+}
+
+/// Calls the plugin as NCCL does, and returns what it gave for the event.
+fn start<I, D>(plugin: &Plugin<I, D>, raw: &Raw) -> *mut c_void {
+    let mut event = something().wrapping_byte_add(64);
+    // SAFETY: the bytes are a descriptor of this version, whose texts live.
+    let result = unsafe { (plugin.start_event)(something(), &mut event, ptr::from_ref(raw).cast()) };
+    assert_eq!(result, SUCCESS);
+    event
+}
+
+/// Tells of a collective of `count` floats through the newest version, or, without channels, through one that has none.
+pub(in super::super) fn tell(function: &str, count: usize, algorithm: &str, channels: Option<u32>) {
+    let (function, algorithm) = (CString::new(function).unwrap(), CString::new(algorithm).unwrap());
+    let told = Collective {
+        function: &function,
+        count,
+        data_type: c"ncclFloat32",
+        algorithm: &algorithm,
+        channels: channels.unwrap_or(99) as u8,
+        ..RING
+    };
+    listen(true);
+    match channels {
+        Some(_) => start(&V6, &LAYOUT_V5.collective(0, &told)),
+        None => start(&V3, &LAYOUT_V3.collective(0, &told)),
+    };
+    listen(false);
+}
+
+fn choice(collective: Option<&str>, bytes: Bytes, named: (&str, Option<&str>, Option<u32>)) -> Choice {
+    let (algorithm, protocol, channels) = named;
+    Choice {
+        collective: collective.map(str::to_owned),
+        bytes,
+        algorithm: Algorithm {
+            algorithm: algorithm.to_owned(),
+            protocol: protocol.map(str::to_owned),
+            channels,
+        },
+    }
+}
+
+/// What each version is told, with the mask that NCCL has.
+fn version<I, D>(plugin: &Plugin<I, D>, layout: &Layout, mask: &AtomicI32, has_channels: bool) {
+    // SAFETY: a C string, as NCCL takes it for.
+    assert_eq!(unsafe { CStr::from_ptr(plugin.name) }, c"nccl-bench");
+    assert_eq!(mask.load(Ordering::Relaxed), 0, "nothing is told unless it is asked for");
+    let collective = layout.collective(0, &RING);
+    start(plugin, &collective);
+    assert_eq!(choices(), [], "a graph's late events");
+
+    listen(true);
+    assert_eq!(mask.load(Ordering::Relaxed), 1 << 1 | 1 << 2 | 1 << 12);
+    let group = start(plugin, &Raw::new(GROUP, layout.kind_bytes, 0));
+    assert!(!group.is_null(), "else NCCL 2.27 does not tell what is in it");
+    for _ in 0..3 {
+        assert!(start(plugin, &collective).is_null());
+    }
+    start(plugin, &layout.collective(1, &Collective { algorithm: c"TREE", ..RING }));
+    start(plugin, &layout.part(0, 3, 10, 8));
+    start(plugin, &layout.part(0, 0, 10, 9));
+    start(plugin, &layout.part(0, 3, 0, 1));
+    start(plugin, &layout.part(2, 3, 10, 7));
+    // A call, of which only versions from v5 on tell.
+    if layout.kind_bytes == 8 {
+        start(plugin, &Raw::new(1 << 9, 8, 0));
+    }
+    listen(false);
+    assert_eq!(mask.load(Ordering::Relaxed), 0);
+
+    let known = |channels: u32| has_channels.then_some(channels);
+    let ring = choice(Some("allreduce"), Bytes::Count(2000), ("ring", Some("ll128"), known(24)));
+    let part = choice(None, Bytes::Part, ("p2p", None, known(8)));
+    assert_eq!(choices(), [(ring, 3), (part, 1)]);
+    forget();
+    assert_eq!(choices(), []);
+
+    // SAFETY: as NCCL calls them.
+    unsafe {
+        assert_eq!((plugin.record_event_state)(group, 0, ptr::null_mut()), SUCCESS);
+        assert_eq!((plugin.stop_event)(group), SUCCESS);
+        // 2.24 stops events that have got nothing, too.
+        assert_eq!((plugin.stop_event)(ptr::null_mut()), SUCCESS);
+        assert_eq!((plugin.finalize)(something()), SUCCESS);
+    }
+}
+
+#[test]
+fn each_version_of_the_interface_is_understood() {
+    static MASK: AtomicI32 = AtomicI32::new(0);
+
+    let _turn = turn();
+    let null = ptr::null();
+    let begins = |init: &dyn Fn(*mut *mut c_void) -> c_int| {
+        let mut context = ptr::null_mut();
+        assert_eq!(init(&mut context), SUCCESS);
+        assert!(!context.is_null(), "else NCCL does not take it for one");
+    };
+    // SAFETY: in all of these a place for a context, and a static mask.
+    unsafe {
+        begins(&|context| (V2.init)(context, MASK.as_ptr()));
+        version(&V2, &LAYOUT_V2, &MASK, false);
+        begins(&|context| (V3.init)(context, MASK.as_ptr()));
+        version(&V3, &LAYOUT_V3, &MASK, false);
+        begins(&|context| (V4.init)(context, MASK.as_ptr(), c"".as_ptr(), 7, 1, 8, 3, null));
+        version(&V4, &LAYOUT_V4, &MASK, true);
+        begins(&|context| (V5.init)(context, 7, MASK.as_ptr(), null.cast(), 1, 8, 3, null));
+        version(&V5, &LAYOUT_V5, &MASK, true);
+        begins(&|context| (V6.init)(context, 7, MASK.as_ptr(), null.cast(), 1, 8, 3, null));
+        version(&V6, &LAYOUT_V5, &MASK, true);
+    }
+
+    // Another communicator that begins meanwhile changes nothing.
+    listen(true);
+    begins(&|context| {
+        // SAFETY: as above.
+        unsafe { (V6.init)(context, 8, MASK.as_ptr(), null.cast(), 1, 8, 0, null) }
+    });
+    assert_eq!(MASK.load(Ordering::Relaxed), EVENTS);
+    listen(false);
+}
+
+#[test]
+fn copies_by_copy_engines_are_told_by_the_newest_version() {
+    let _turn = turn();
+    let mut raw = Raw::new(COPIES, 8, 0);
+    raw.text(32, c"AlltoAll");
+    raw.put(56, &4096_usize.to_le_bytes());
+    raw.text(72, c"ncclFloat8e4m3");
+    listen(true);
+    start(&V6, &raw);
+    listen(false);
+    let copied = choice(Some("alltoall"), Bytes::Count(4096), ("copy_engine", None, None));
+    assert_eq!(choices(), [(copied, 1)]);
+}
+
+#[test]
+fn what_nccl_has_no_name_for_is_not_known() {
+    let _turn = turn();
+    listen(true);
+    start(&V6, &LAYOUT_V5.collective(0, &Collective { algorithm: c"Unknown", ..RING }));
+    let mut without = LAYOUT_V5.collective(0, &RING);
+    without.put(LAYOUT_V5.function, &[0; 8]);
+    start(&V6, &without);
+    assert_eq!(choices(), []);
+    start(&V6, &LAYOUT_V5.collective(0, &Collective { protocol: c"Unknown", channels: 0, ..RING }));
+    listen(false);
+    assert_eq!(choices(), [(choice(Some("allreduce"), Bytes::Count(2000), ("ring", None, None)), 1)]);
+}
+
+#[test]
+fn what_is_told_takes_no_more_memory_than_it_needs() {
+    let _turn = turn();
+    listen(true);
+    for count in 0..2 * MOST_CHOICES {
+        start(&V6, &LAYOUT_V5.collective(0, &Collective { count: count + 1, ..RING }));
+    }
+    listen(false);
+    assert_eq!(choices().len(), MOST_CHOICES);
+}
+
+#[test]
+fn the_size_of_an_element_is_in_the_name_of_its_type() {
+    let sizes = ["int8", "uint8", "int32", "uint64", "float16", "float64", "bfloat16", "float8e5m2"]
+        .map(|name| bytes(3, &format!("nccl{name}")));
+    assert_eq!(sizes, [3, 3, 12, 24, 6, 24, 6, 3].map(Some));
+    assert_eq!(bytes(3, "unknown"), None);
+    assert_eq!(bytes(usize::MAX, "ncclint64"), None);
+}
