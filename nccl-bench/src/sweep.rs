@@ -604,7 +604,13 @@ fn is_stable(rounds: &[f64], share: f64) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    use collectives::world;
+
     use super::*;
+    use crate::cli;
 
     #[test]
     fn the_ranks_times_become_one_as_asked() {
@@ -644,5 +650,98 @@ mod tests {
         let mut outliers = near;
         outliers[3] = 1000.0;
         assert!(is_stable(&outliers, 0.01));
+    }
+
+    /// What happens, in order.
+    #[derive(Clone, Default)]
+    struct Told(Rc<RefCell<Vec<&'static str>>>);
+
+    impl Told {
+        fn add(&self, what: &'static str) {
+            self.0.borrow_mut().push(what);
+        }
+    }
+
+    impl Backend for Told {
+        fn fill(&mut self, _: &Work, _: Placement, _: u64) -> anyhow::Result<()> {
+            Ok(())
+        }
+
+        fn start(&mut self, _: &Work, _: Placement, _: usize, graph: bool) -> anyhow::Result<()> {
+            self.add(if graph { "start in a graph" } else { "start" });
+            Ok(())
+        }
+
+        fn complete(&mut self) -> anyhow::Result<()> {
+            self.add("complete");
+            Ok(())
+        }
+
+        fn time(
+            &mut self,
+            _: &Work,
+            _: Placement,
+            schedule: &Schedule,
+            _: &dyn Fn() -> anyhow::Result<()>,
+        ) -> anyhow::Result<Times> {
+            let Schedule { iterations, aggregated, graph_launches, .. } = *schedule;
+            self.add(match (iterations, aggregated, graph_launches) {
+                (5, ..) => "time",
+                (1, 3, 0) => "one group",
+                (1, 1, 1) => "one graph",
+                _ => "something else",
+            });
+            Ok(Times::default())
+        }
+
+        fn damage(&mut self, _: &Work, _: Placement, _: usize) -> anyhow::Result<()> {
+            Ok(())
+        }
+
+        fn check(&mut self, _: &Work, _: Placement, _: u64) -> anyhow::Result<Mismatches> {
+            Ok(Mismatches::default())
+        }
+    }
+
+    impl Observer for Told {
+        fn event(&mut self, _: Event<'_>) -> anyhow::Result<()> {
+            Ok(())
+        }
+
+        fn listen(&mut self, on: bool) {
+            self.add(if on { "listen" } else { "stop listening" });
+        }
+
+        fn algorithm(&mut self, _: &Work, _: usize) -> anyhow::Result<Option<Algorithm>> {
+            self.add("algorithm");
+            Ok(None)
+        }
+    }
+
+    /// What happens in the first measurement of a sweep.
+    fn first(options: &str) -> Vec<&'static str> {
+        let line = format!("nccl-bench allreduce -b 8 -e 8 -w 0 -n 5 -c 1 {options}");
+        let cli::Command::Measure(settings) = cli::parse(line.split_whitespace()).unwrap() else {
+            panic!("a measurement")
+        };
+        let told = Told::default();
+        let (mut backend, mut observer) = (told.clone(), told.clone());
+        let place = Place { rank: 0, ranks: 1, color: 0 };
+        run(&crate::run::plan(&settings, 8), &*world::single(), place, &mut backend, &mut observer).unwrap();
+        let all = told.0.borrow();
+        // The warm-up comes first.
+        let end = all.iter().position(|&what| what == "algorithm").unwrap();
+        all[1..end].to_vec()
+    }
+
+    #[test]
+    fn nccl_is_listened_to_while_something_like_the_timed_operations_is_not_timed() {
+        let off = "stop listening";
+        assert_eq!(first(""), ["listen", "start", "complete", off, "time", "start", "complete"]);
+        let untimed = [off, "start", "complete", off, "time"];
+        let group = ["listen", "one group", off, "start", "complete"];
+        assert_eq!(first("-m 3"), [untimed, group].concat());
+        let graph = ["listen", "one graph", off, "start in a graph", "complete"];
+        assert_eq!(first("-G 2"), [untimed, graph].concat());
     }
 }

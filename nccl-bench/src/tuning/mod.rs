@@ -152,7 +152,7 @@ impl Sources {
         match with_log.then(Log::start).transpose() {
             Ok(log) => (Self { log }, None),
             Err(why) if profiled => {
-                let note = format!("NCCL's choices are known only where a profiler is told them: {why}");
+                let note = format!("NCCL's choices are known only as far as it tells a profiler: {why}");
                 (Self::default(), Some(note))
             }
             Err(why) => (Self::default(), Some(format!("NCCL's choices are not known: {why}"))),
