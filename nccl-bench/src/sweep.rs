@@ -727,7 +727,7 @@ mod tests {
         let told = Told::default();
         let (mut backend, mut observer) = (told.clone(), told.clone());
         let place = Place { rank: 0, ranks: 1, color: 0 };
-        run(&crate::run::plan(&settings, 8), &*world::single(), place, &mut backend, &mut observer).unwrap();
+        run(&Plan::new(&settings, 8), &*world::single(), place, &mut backend, &mut observer).unwrap();
         let all = told.0.borrow();
         // The warm-up comes first.
         let end = all.iter().position(|&what| what == "algorithm").unwrap();
