@@ -97,7 +97,16 @@ fn command(program: &str, arguments: &str) -> Command {
     command.args(arguments.split_whitespace());
     for (name, _) in env::vars() {
         let torch = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"].contains(&name.as_str());
-        let foreign = ["NCCL_BENCH_", "OMPI_", "PMI", "SLURM_", "TORCHELASTIC_", "MASTER_", "NCCL_HOSTID"];
+        let foreign = [
+            "NCCL_BENCH_",
+            "OMPI_",
+            "PMI",
+            "SLURM_",
+            "TORCHELASTIC_",
+            "MASTER_",
+            "JOB_COMPLETION_",
+            "NCCL_HOSTID",
+        ];
         if torch || foreign.iter().any(|prefix| name.starts_with(prefix)) {
             command.env_remove(name);
         }

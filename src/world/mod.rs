@@ -3,8 +3,8 @@
 //! A [`World`] is one rank's view of all ranks of a job: its own number, how many there are, and slow but
 //! dependable operations to exchange addresses, wait for each other, and end together.
 //!
-//! [`from_environment`] joins the world that this process was started into: by hand ([`single`]), by torchrun or
-//! Slurm ([`tcp`]), or by `mpirun` (`mpi`, feature `mpi`). [`threads`] makes several ranks of each process.
+//! [`from_environment`] joins the world that this process was started into: by hand ([`single`]), by torchrun, Slurm or
+//! Kubernetes ([`tcp`]), or by `mpirun` (`mpi`, feature `mpi`). [`threads`] makes several ranks of each process.
 
 mod ending;
 mod gate;
@@ -296,7 +296,7 @@ fn process_variable(name: &str) -> Option<String> {
 /// | started by | world |
 /// |---|---|
 /// | nothing | [`single`] |
-/// | torchrun, Slurm, or `NCCL_BENCH_RANK`, `_SIZE` and `_ADDR` | [`tcp`] (see [`Place`]) |
+/// | torchrun, Slurm, an indexed Job of Kubernetes, or `NCCL_BENCH_RANK`, `_SIZE` and `_ADDR` | [`tcp`] (see [`Place`]) |
 /// | Open MPI's or MPICH's `mpirun`, Slurm with PMIx or PMI-2 | [`Options::join_mpi`]; without it an error, and over TCP under Slurm |
 ///
 /// # Errors
@@ -308,14 +308,11 @@ pub fn from_environment(options: &Options) -> Result<Handle, Error> {
         Kind::Single => Ok(single()),
         Kind::Tcp => tcp(Place::from_environment()?, options),
         Kind::Mpi => join_mpi(options, started),
-        Kind::Auto if started.size == Some(1) => Ok(single()),
+        Kind::Auto if started.alone() => Ok(single()),
         Kind::Auto => match started.launcher {
-            Launcher::None => Ok(single()),
             Launcher::OpenMpi | Launcher::Mpich => join_mpi(options, started),
             Launcher::Slurm if started.mpi && options.join_mpi.is_some() => join_mpi(options, started),
-            Launcher::Explicit | Launcher::Torchrun | Launcher::Slurm => {
-                tcp(Place::from_environment()?, options)
-            }
+            _ => tcp(Place::from_environment()?, options),
         },
     }
 }
