@@ -151,6 +151,10 @@ pub enum Error {
     /// The ranks did not find each other.
     #[error("{0}")]
     Rendezvous(String),
+    /// Not all ranks have come to the rendezvous in time ([`Options::timeout`]): says which are missing, or, at a rank
+    /// that did not find rank 0, what was tried.
+    #[error("{0}")]
+    TimedOut(String),
     /// The launcher that started this process and the way the world was joined do not fit together.
     #[error("{0}")]
     Launcher(String),
@@ -260,20 +264,27 @@ impl Options {
         Self { timeout: self.timeout.min(YEAR), heartbeat: self.heartbeat.min(YEAR), ..self.clone() }
     }
 
-    /// The defaults, changed by `NCCL_BENCH_TIMEOUT` and `NCCL_BENCH_DEAD_AFTER`, both in seconds; the second may
-    /// be 0 for never.
+    /// The defaults, changed by the environment as [`Options::or_environment`] says.
     ///
     /// # Errors
     /// When a variable is not a number of seconds.
     pub fn from_environment() -> Result<Self, Error> {
-        let mut options = Self::default();
+        Self::default().or_environment()
+    }
+
+    /// These options, but `timeout` and `dead_after` as `NCCL_BENCH_TIMEOUT` and `NCCL_BENCH_DEAD_AFTER` say where they
+    /// are set, both in seconds; the second may be 0 for never.
+    ///
+    /// # Errors
+    /// When a variable is not a number of seconds.
+    pub fn or_environment(mut self) -> Result<Self, Error> {
         if let Some(timeout) = seconds("NCCL_BENCH_TIMEOUT")? {
-            options.timeout = timeout;
+            self.timeout = timeout;
         }
         if let Some(dead_after) = seconds("NCCL_BENCH_DEAD_AFTER")? {
-            options.dead_after = (!dead_after.is_zero()).then_some(dead_after);
+            self.dead_after = (!dead_after.is_zero()).then_some(dead_after);
         }
-        Ok(options)
+        Ok(self)
     }
 }
 

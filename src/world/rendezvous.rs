@@ -183,7 +183,7 @@ fn receive(
                 // Who cannot be told notices that the connection ends.
                 let _ = stream.write_all(&Frame::GivenUp(message.clone()).encode());
             }
-            return Err(Error::Rendezvous(message));
+            return Err(Error::TimedOut(message));
         }
         reception.serve(listener, deadline - now).map_err(|error| {
             Error::Rendezvous(format!("rank 0 cannot wait for connections at {address}: {error}"))
@@ -443,7 +443,7 @@ fn join(
         }
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(Error::Rendezvous(format!(
+            return Err(Error::TimedOut(format!(
                 "rank {} did not find rank 0 within {} s; tried {}; is rank 0 running, and can this host reach it?",
                 place.rank,
                 timeout.as_secs_f64(),
@@ -514,7 +514,7 @@ fn attempt(
                 connections[0] = Some((stream, frames));
                 return Ok(Met { members, connections, address: name.to_owned() });
             }
-            Ok(Some(Frame::GivenUp(reason))) => return Err(Failure::Final(Error::Rendezvous(reason))),
+            Ok(Some(Frame::GivenUp(reason))) => return Err(Failure::Final(Error::TimedOut(reason))),
             Ok(Some(_)) => return Err(fatal("rank 0 sent something else than the list of ranks".to_owned())),
             Err(malformed) => return Err(fatal(format!("rank 0 sent {}", malformed.0))),
         }
@@ -631,5 +631,6 @@ mod tests {
         let tried =
             format!("tried bench-0.bench:{port}: its name cannot be resolved: Name or service not known");
         assert!(error.to_string().contains(&tried), "{error}");
+        assert!(matches!(error, Error::TimedOut(_)), "{error:?}");
     }
 }
