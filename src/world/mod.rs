@@ -5,6 +5,24 @@
 //!
 //! [`from_environment`] joins the world that this process was started into: by hand ([`single`]), by torchrun, Slurm or
 //! Kubernetes ([`tcp`]), or by `mpirun` (`mpi`, feature `mpi`). [`threads`] makes several ranks of each process.
+//!
+//! # What ends a wait
+//!
+//! Three things can keep ranks waiting, and each has its limit. A rank that never starts: [`Options::timeout`]. One that
+//! has died or was stopped: [`Options::dead_after`]. One that lives and is stuck elsewhere is heard of as before, and
+//! only the program knows how long its steps may take: [`World::set_limit`], without which the others wait for ever.
+//!
+//! ```no_run
+//! use collectives::world::{self, World};
+//! use std::time::Duration;
+//!
+//! let world = world::from_environment(&world::Options::default())?;
+//! world.set_limit(Some(Duration::from_secs(300)));
+//! world.note("loading the data");
+//! // After five minutes an error that names the ranks that have not come, and that they are loading the data.
+//! world.barrier()?;
+//! # Ok::<(), world::Error>(())
+//! ```
 
 mod ending;
 mod gate;
