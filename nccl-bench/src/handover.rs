@@ -11,30 +11,34 @@ use std::process::Command;
 
 use collectives::world::{self, Kind, Launcher, OnFailure, Options, Started};
 
+use crate::cli::Settings;
 use crate::stop::Stop;
 
 /// The program that MPI launchers' ranks become.
 const SIBLING: &str = "nccl-bench-mpi";
 
-/// How both programs join a world: a rank that fails ends all others, since they can be stuck in a GPU's work.
+/// How both programs join a world: a rank that fails ends all others, since they can be stuck in a GPU's work. What
+/// limits each step of the run (`-T`) limits the meeting too, unless its own variable does: ranks may start at quite
+/// different times.
 ///
 /// # Errors
 /// When a variable of the environment is not a number of seconds.
-pub fn options(kind: Kind) -> Result<Options, Stop> {
-    let mut options = Options::from_environment().map_err(stop)?;
-    options.kind = kind;
+pub fn options(settings: &Settings) -> Result<Options, Stop> {
+    let mut options = Options::default();
+    options.kind = settings.world;
     options.on_failure = OnFailure::Exit;
-    Ok(options)
+    options.timeout = settings.timeout.unwrap_or(options.timeout);
+    options.or_environment().map_err(stop)
 }
 
 /// Becomes the sibling under an MPI launcher, and does not return then.
 ///
 /// # Errors
 /// When the sibling is needed and missing.
-pub fn hand_over(kind: Kind) -> Result<(), Stop> {
+pub fn hand_over(settings: &Settings) -> Result<(), Stop> {
     let started = Started::detect();
     let several = started.mpi && started.size != Some(1);
-    match (kind, started.launcher) {
+    match (settings.world, started.launcher) {
         (Kind::Mpi, _) => Err(become_sibling(&started)),
         (Kind::Auto, Launcher::OpenMpi | Launcher::Mpich) if several => Err(become_sibling(&started)),
         // Without the sibling Slurm's own variables are enough to meet over TCP.
@@ -49,8 +53,8 @@ pub fn hand_over(kind: Kind) -> Result<(), Stop> {
 ///
 /// # Errors
 /// When the world cannot be joined.
-pub fn join(kind: Kind) -> Result<world::Handle, Stop> {
-    world::from_environment(&options(kind)?).map_err(stop)
+pub fn join(settings: &Settings) -> Result<world::Handle, Stop> {
+    world::from_environment(&options(settings)?).map_err(stop)
 }
 
 /// An error of joining a world as the end of a run.

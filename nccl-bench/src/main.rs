@@ -5,5 +5,5 @@ use std::process::ExitCode;
 use nccl_bench::{handover, program};
 
 fn main() -> ExitCode {
-    program::main(|settings| handover::hand_over(settings.world), |settings| handover::join(settings.world))
+    program::main(handover::hand_over, handover::join)
 }

@@ -5,7 +5,7 @@
 //! no `end_time`, the reason in `errors`, and nothing in it is `okay`.
 
 use std::ffi::OsString;
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -42,7 +42,8 @@ pub enum TargetError {
 /// already. It is empty: [`write()`] the unfinished run at once, so that it is valid whatever happens.
 ///
 /// # Errors
-/// When the name does not end in `.json`, in any case, or the file cannot be created.
+/// When the name does not end in `.json`, in any case, or the file cannot be created or there is no room to fill it:
+/// then it is not there.
 pub fn target(path: &Path) -> Result<PathBuf, TargetError> {
     if !path.to_string_lossy().to_ascii_lowercase().ends_with(".json") {
         return Err(TargetError::Suffix { path: path.to_owned() });
@@ -51,7 +52,15 @@ pub fn target(path: &Path) -> Result<PathBuf, TargetError> {
     let mut name = path.to_owned();
     loop {
         match OpenOptions::new().write(true).create_new(true).open(&name) {
-            Ok(_) => return Ok(name),
+            Ok(_) => {
+                return match replacement::check(&name) {
+                    Ok(_) => Ok(name),
+                    Err(source) => {
+                        let _gone = fs::remove_file(&name);
+                        Err(TargetError::Create { path: name, source })
+                    }
+                };
+            }
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 name = names.next().unwrap_or_else(|| path.to_owned());
             }

@@ -2,10 +2,14 @@
 
 use std::process::ExitCode;
 
+use collectives::world;
+
 /// Exit code when something failed while running.
 pub const FAILED: u8 = 1;
 /// Exit code for bad arguments, or when something is missing.
 pub const REFUSED: u8 = 2;
+/// Exit code when a limit of time has passed, as in nccl-tests.
+pub const TIMED_OUT: u8 = 4;
 /// Exit code for wrong data, as in nccl-tests.
 pub const WRONG_DATA: u8 = 7;
 /// Exit code when the reader of standard output has gone: what a shell says of a program that SIGPIPE ended.
@@ -36,7 +40,8 @@ impl Stop {
             }
             Self::Failed(error) => {
                 eprintln!("error: {error:#}");
-                ExitCode::from(FAILED)
+                let late = matches!(error.downcast_ref(), Some(world::Error::TimedOut(_)));
+                ExitCode::from(if late { TIMED_OUT } else { FAILED })
             }
         }
     }

@@ -18,9 +18,7 @@ use collectives::world;
 
 use crate::record::Outcome;
 use crate::rescue::Rescue;
-
-/// Exit code when a phase has taken too long, as nccl-tests has it.
-pub const TIMED_OUT: i32 = 4;
+use crate::stop::TIMED_OUT;
 
 /// How often it is looked at the clock.
 const TICK: Duration = Duration::from_millis(100);
@@ -299,7 +297,7 @@ impl Dog {
     fn end(&self, reports: &[Report]) -> ! {
         let message = explain(reports, self.limit);
         self.rescue.save(Outcome::Failed { message: message.clone() });
-        self.process.abort(TIMED_OUT, &format!("nccl-bench: {message}"))
+        self.process.abort(i32::from(TIMED_OUT), &format!("nccl-bench: {message}"))
     }
 }
 

@@ -40,6 +40,8 @@ const TESTS: &[(&str, fn())] = &[
     ("ranks_that_hang_together_are_all_named", ranks_that_hang_together_are_all_named),
     ("a_process_that_hangs_before_it_has_ranks_is_named", a_process_that_hangs_before_it_has_ranks_is_named),
     ("a_thread_that_hangs_is_named", a_thread_that_hangs_is_named),
+    ("a_rank_that_never_comes_is_named", a_rank_that_never_comes_is_named),
+    ("the_meeting_may_have_a_limit_of_its_own", the_meeting_may_have_a_limit_of_its_own),
     ("saving_cannot_hold_up_the_end", saving_cannot_hold_up_the_end),
     ("the_results_are_saved_when_another_rank_dies", the_results_are_saved_when_another_rank_dies),
     ("what_is_not_limited_may_take_its_time", what_is_not_limited_may_take_its_time),
@@ -97,7 +99,16 @@ fn command(program: &str, arguments: &str) -> Command {
     command.args(arguments.split_whitespace());
     for (name, _) in env::vars() {
         let torch = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"].contains(&name.as_str());
-        let foreign = ["NCCL_BENCH_", "OMPI_", "PMI", "SLURM_", "TORCHELASTIC_", "MASTER_", "NCCL_HOSTID"];
+        let foreign = [
+            "NCCL_BENCH_",
+            "OMPI_",
+            "PMI",
+            "SLURM_",
+            "TORCHELASTIC_",
+            "MASTER_",
+            "JOB_COMPLETION_",
+            "NCCL_HOSTID",
+        ];
         if torch || foreign.iter().any(|prefix| name.starts_with(prefix)) {
             command.env_remove(name);
         }
@@ -539,6 +550,28 @@ fn a_thread_that_hangs_is_named() {
     );
     assert_eq!(ended.stderr, line);
     assert!(ended.stdout.starts_with("saved: rank 1 on "), "{ended:?}");
+}
+
+/// How rank `rank` of 2 ends that is alone, with `-T 2`.
+fn alone(rank: &str, variables: &[(&str, &str)]) -> Ended {
+    let variables = [&[("NCCL_BENCH_RANK", rank), ("NCCL_BENCH_SIZE", "2")], variables].concat();
+    let ended = start_job(1, || bench("allreduce --backend fabric -T 2"), &variables).remove(0).ended();
+    assert_eq!((ended.code, ended.stdout.as_str()), (Some(4), ""), "{ended:?}");
+    ended
+}
+
+fn a_rank_that_never_comes_is_named() {
+    let zero = alone("0", &[]);
+    assert!(zero.stderr.starts_with("error: the rendezvous at 127.0.0.1:"), "{zero:?}");
+    assert!(zero.stderr.ends_with(" failed: after 2 s, 1 of 2 ranks is missing: rank 1\n"), "{zero:?}");
+    let one = alone("1", &[]);
+    let tried = "error: rank 1 did not find rank 0 within 2 s; tried 127.0.0.1:";
+    assert!(one.stderr.starts_with(tried) && one.stderr.contains(": Connection refused"), "{one:?}");
+}
+
+fn the_meeting_may_have_a_limit_of_its_own() {
+    let zero = alone("0", &[("NCCL_BENCH_TIMEOUT", "0.5")]);
+    assert!(zero.stderr.ends_with(" failed: after 0.5 s, 1 of 2 ranks is missing: rank 1\n"), "{zero:?}");
 }
 
 fn saving_cannot_hold_up_the_end() {

@@ -2,83 +2,32 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Parser as _;
 use nccl_bench::plot::{self, Metric, NothingToDraw, Options, Placements, Scale, Spread};
-use nccl_bench::record::{
-    Algorithm, Average, Blocking, Measurement, Mismatch, Outcome, Placement, Provenance, Rank, Registration,
-    Run, SCHEMA_VERSION, Settings,
-};
+use nccl_bench::record::{Algorithm, Measurement, Mismatch, Outcome, Placement, Rank, Run};
 use nccl_bench::statistics::Statistics;
 use roxmltree::{Document, Node, ParsingOptions};
 
 const ALL_REDUCE: &str = include_str!("data/all_reduce_g8.txt");
 const ALL_GATHER: &str = include_str!("data/all_gather_mpi.txt");
 
-/// A run without measurements.
-fn empty(ranks: usize) -> Run {
-    let rank = |rank| Rank {
-        rank,
-        group: 0,
-        pid: 2284,
-        host: "node<1>".to_owned(),
-        device: Some(rank),
-        pci: Some(format!("0000:00:{:02x}", rank + 6)),
-        device_name: "NVIDIA H200".to_owned(),
-    };
-    Run {
-        schema_version: SCHEMA_VERSION,
-        program: "nccl-bench 0.1.0 (1a2b3c4d5e6f)".to_owned(),
-        command: ["nccl-bench", "allreduce", "-e", "8G"].map(str::to_owned).to_vec(),
-        started_at: "2026-11-22T08:30:00.123Z".to_owned(),
-        ended_at: Some("2026-11-22T08:30:20.456Z".to_owned()),
-        outcome: Outcome::Complete,
-        provenance: Provenance {
-            backend: "nccl".to_owned(),
-            library_version: "2.28.9".to_owned(),
-            library_path: "/usr/lib/libnccl.so.2".to_owned(),
-            cuda_driver: Some("13.0".to_owned()),
-            transport: None,
-            world: "single process".to_owned(),
-            system: "Linux 6.8.0 x86_64".to_owned(),
-            environment: BTreeMap::from([("NCCL_ALGO".to_owned(), "ring".to_owned())]),
-        },
-        settings: Settings {
-            threads: 1,
-            gpus: ranks,
-            min_bytes: 8,
-            max_bytes: 8 << 30,
-            step_factor: Some(2),
-            step_bytes: None,
-            iterations: 20,
-            aggregated: 1,
-            warm_up: 5,
-            cycles: 1,
-            checks: 1,
-            average: Average::Mean,
-            blocking: Blocking::No,
-            graph_launches: 0,
-            registration: Registration::None,
-            unaligned: 0,
-            per_iteration: false,
-            per_iteration_skip: 0,
-            parallel_init: false,
-            cpu_time: false,
-            time_stamps: false,
-            cta_policy: None,
-            default_stream: false,
-            until_stable: None,
-            budget_seconds: None,
-        },
-        ranks: (0..ranks).map(rank).collect(),
-        measurements: Vec::new(),
-        notes: Vec::new(),
-    }
+/// The run that the tests of the files have, too.
+fn sample() -> Run {
+    serde_json::from_str(include_str!("data/run.json")).unwrap()
 }
 
+/// A run without measurements, on a host whose name must be escaped.
+fn empty(ranks: usize) -> Run {
+    let sample = sample();
+    let rank =
+        |rank| Rank { rank, device: Some(rank), host: "node<1>".to_owned(), ..sample.ranks[0].clone() };
+    Run { ranks: (0..ranks).map(rank).collect(), measurements: Vec::new(), notes: Vec::new(), ..sample }
+}
+
+/// What every measurement has, and nothing else.
 fn measurement(
     collective: &str,
     placement: Placement,
@@ -86,27 +35,18 @@ fn measurement(
     time_us: f64,
     busbw_gbps: f64,
 ) -> Measurement {
+    let plain = sample().measurements.into_iter().find(|sample| sample.statistics.is_none()).unwrap();
     Measurement {
         collective: collective.to_owned(),
-        cycle: 0,
-        data_type: "float".to_owned(),
         op: (collective == "allreduce").then(|| "sum".to_owned()),
-        root: None,
         placement,
         bytes,
         count: bytes / 4,
         time_us,
-        cpu_time_us: None,
         algbw_gbps: bytes as f64 / 1e3 / time_us,
         busbw_gbps,
         wrong: Some(0),
-        operations: 20,
-        statistics: None,
-        per_iteration: None,
-        per_rank: Vec::new(),
-        algorithm: None,
-        mismatches: Vec::new(),
-        measured_at: "2026-11-22T08:30:01.000Z".to_owned(),
+        ..plain
     }
 }
 

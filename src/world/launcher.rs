@@ -19,6 +19,9 @@ pub enum Launcher {
     Slurm,
     /// torchrun, or anything that sets `RANK` and `WORLD_SIZE` as it does.
     Torchrun,
+    /// An indexed Job of Kubernetes, each of whose pods is a process. It tells a pod its number, but not how many there
+    /// are, nor where rank 0 is: the pod template does, with `NCCL_BENCH_SIZE` and `NCCL_BENCH_ADDR`.
+    Kubernetes,
 }
 
 impl fmt::Display for Launcher {
@@ -30,6 +33,7 @@ impl fmt::Display for Launcher {
             Self::Mpich => "MPICH's mpiexec",
             Self::Slurm => "Slurm's srun",
             Self::Torchrun => "torchrun",
+            Self::Kubernetes => "Kubernetes",
         })
     }
 }
@@ -53,7 +57,8 @@ pub struct Started {
 type Signature = (Launcher, &'static [&'static str], &'static [&'static str], &'static [&'static str]);
 
 /// The innermost launcher comes first: torchrun runs under srun, mpirun runs inside a Slurm job. A Slurm batch
-/// script has a rank and a size too, but only the steps of `srun` have a step's number of tasks or identifier.
+/// script has a rank and a size too, but only the steps of `srun` have a step's number of tasks or identifier. All of
+/// them run inside pods.
 const SIGNATURES: &[Signature] = &[
     (Launcher::Explicit, &["NCCL_BENCH_RANK"], &["NCCL_BENCH_SIZE"], &["NCCL_BENCH_RANK"]),
     (Launcher::Torchrun, &["RANK"], &["WORLD_SIZE"], &["TORCHELASTIC_RUN_ID"]),
@@ -71,7 +76,14 @@ const SIGNATURES: &[Signature] = &[
         &["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"],
         &["SLURM_STEP_NUM_TASKS", "SLURM_STEP_ID", "SLURM_STEPID"],
     ),
+    (Launcher::Kubernetes, &[COMPLETION_INDEX], SIZES_IN_PODS, &[COMPLETION_INDEX]),
 ];
+
+/// What Kubernetes tells a pod of an indexed Job: its number.
+pub(super) const COMPLETION_INDEX: &str = "JOB_COMPLETION_INDEX";
+
+/// What a pod template can say of the number of pods.
+pub(super) const SIZES_IN_PODS: &[&str] = &["NCCL_BENCH_SIZE", "WORLD_SIZE"];
 
 impl Started {
     /// What started this process, from its environment.
@@ -85,16 +97,27 @@ impl Started {
         };
         for &(launcher, rank, size, marks) in SIGNATURES {
             let set = |names: &[&str]| names.iter().any(|name| variable(name).is_some());
-            if set(marks) && set(size) {
+            // A pod that does not know how many there are is one of a Job all the same.
+            if set(marks) && (set(size) || launcher == Launcher::Kubernetes) {
                 let mpi = match launcher {
                     Launcher::OpenMpi | Launcher::Mpich => true,
                     Launcher::Slurm => set(&["PMIX_RANK", "PMI_RANK"]),
-                    Launcher::None | Launcher::Explicit | Launcher::Torchrun => false,
+                    Launcher::None | Launcher::Explicit | Launcher::Torchrun | Launcher::Kubernetes => false,
                 };
                 return Self { launcher, rank: number(rank), size: number(size), mpi };
             }
         }
         Self { launcher: Launcher::None, rank: None, size: None, mpi: false }
+    }
+
+    /// Whether it is known that there is no other rank. The pod of a Job that was told its number alone is taken for the
+    /// only one when it is the first; any other cannot be.
+    pub(super) fn alone(&self) -> bool {
+        match (self.launcher, self.size) {
+            (Launcher::None, _) | (_, Some(1)) => true,
+            (Launcher::Kubernetes, None) => self.rank == Some(0),
+            _ => false,
+        }
     }
 
     /// Whether rank and size as the MPI library sees them are what the launcher started. An MPI library that was
@@ -178,6 +201,41 @@ mod tests {
         assert_eq!(started(&[&slurm[..], &mpirun[..]].concat()).launcher, Launcher::OpenMpi);
         let exported = [("RANK", "1"), ("WORLD_SIZE", "2")];
         assert_eq!(started(&[&mpirun[..], &exported[..]].concat()).launcher, Launcher::OpenMpi);
+    }
+
+    #[test]
+    fn a_pod_of_an_indexed_job_has_a_number_and_what_its_template_says() {
+        let pod = [("JOB_COMPLETION_INDEX", "3")];
+        let told = |more: &[(&str, &str)]| started(&[&pod[..], more].concat());
+        let Started { launcher, rank, size, mpi } = told(&[("NCCL_BENCH_SIZE", "8"), ("WORLD_SIZE", "16")]);
+        assert_eq!((launcher, rank, size, mpi), (Launcher::Kubernetes, Some(3), Some(8), false));
+        assert_eq!(told(&[("WORLD_SIZE", "16")]).size, Some(16));
+        assert_eq!(
+            (told(&[]).launcher, told(&[]).rank, told(&[]).size),
+            (Launcher::Kubernetes, Some(3), None)
+        );
+        // Whatever runs inside the pod knows better.
+        for inner in [
+            &[("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "2")][..],
+            &[("PMI_RANK", "1"), ("PMI_SIZE", "2"), ("PMI_FD", "7")],
+            &[("RANK", "1"), ("WORLD_SIZE", "2"), ("TORCHELASTIC_RUN_ID", "none")],
+            &[("RANK", "1"), ("WORLD_SIZE", "2")],
+            &[("SLURM_PROCID", "1"), ("SLURM_NTASKS", "2"), ("SLURM_STEP_ID", "0")],
+            &[("NCCL_BENCH_RANK", "1"), ("NCCL_BENCH_SIZE", "2")],
+        ] {
+            assert_eq!((told(inner).rank, told(inner).size), (Some(1), Some(2)), "{inner:?}");
+        }
+    }
+
+    #[test]
+    fn only_the_first_pod_of_a_job_may_be_alone() {
+        let alone = |variables: &[(&str, &str)]| started(variables).alone();
+        let pod = |index| ("JOB_COMPLETION_INDEX", index);
+        assert!(alone(&[]) && alone(&[pod("0")]) && alone(&[pod("3"), ("NCCL_BENCH_SIZE", "1")]));
+        assert!(alone(&[("PMI_RANK", "0"), ("PMI_SIZE", "1"), ("PMI_FD", "7")]));
+        assert!(!alone(&[pod("1")]) && !alone(&[pod("none")]) && !alone(&[pod("0"), ("WORLD_SIZE", "2")]));
+        // A launcher that says how many there are, in a way that nobody can read.
+        assert!(!alone(&[("RANK", "0"), ("WORLD_SIZE", "two")]));
     }
 
     #[test]

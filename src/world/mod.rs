@@ -3,8 +3,26 @@
 //! A [`World`] is one rank's view of all ranks of a job: its own number, how many there are, and slow but
 //! dependable operations to exchange addresses, wait for each other, and end together.
 //!
-//! [`from_environment`] joins the world that this process was started into: by hand ([`single`]), by torchrun or
-//! Slurm ([`tcp`]), or by `mpirun` (`mpi`, feature `mpi`). [`threads`] makes several ranks of each process.
+//! [`from_environment`] joins the world that this process was started into: by hand ([`single`]), by torchrun, Slurm or
+//! Kubernetes ([`tcp`]), or by `mpirun` (`mpi`, feature `mpi`). [`threads`] makes several ranks of each process.
+//!
+//! # What ends a wait
+//!
+//! Three things can keep ranks waiting, and each has its limit. A rank that never starts: [`Options::timeout`]. One that
+//! has died or was stopped: [`Options::dead_after`]. One that lives and is stuck elsewhere is heard of as before, and
+//! only the program knows how long its steps may take: [`World::set_limit`], without which the others wait for ever.
+//!
+//! ```no_run
+//! use collectives::world::{self, World};
+//! use std::time::Duration;
+//!
+//! let world = world::from_environment(&world::Options::default())?;
+//! world.set_limit(Some(Duration::from_secs(300)));
+//! world.note("loading the data");
+//! // After five minutes an error that names the ranks that have not come, and that they are loading the data.
+//! world.barrier()?;
+//! # Ok::<(), world::Error>(())
+//! ```
 
 mod ending;
 mod gate;
@@ -151,6 +169,10 @@ pub enum Error {
     /// The ranks did not find each other.
     #[error("{0}")]
     Rendezvous(String),
+    /// Not all ranks have come to the rendezvous in time ([`Options::timeout`]): says which are missing, or, at a rank
+    /// that did not find rank 0, what was tried.
+    #[error("{0}")]
+    TimedOut(String),
     /// The launcher that started this process and the way the world was joined do not fit together.
     #[error("{0}")]
     Launcher(String),
@@ -260,20 +282,27 @@ impl Options {
         Self { timeout: self.timeout.min(YEAR), heartbeat: self.heartbeat.min(YEAR), ..self.clone() }
     }
 
-    /// The defaults, changed by `NCCL_BENCH_TIMEOUT` and `NCCL_BENCH_DEAD_AFTER`, both in seconds; the second may
-    /// be 0 for never.
+    /// The defaults, changed by the environment as [`Options::or_environment`] says.
     ///
     /// # Errors
     /// When a variable is not a number of seconds.
     pub fn from_environment() -> Result<Self, Error> {
-        let mut options = Self::default();
+        Self::default().or_environment()
+    }
+
+    /// These options, but `timeout` and `dead_after` as `NCCL_BENCH_TIMEOUT` and `NCCL_BENCH_DEAD_AFTER` say where they
+    /// are set, both in seconds; the second may be 0 for never.
+    ///
+    /// # Errors
+    /// When a variable is not a number of seconds.
+    pub fn or_environment(mut self) -> Result<Self, Error> {
         if let Some(timeout) = seconds("NCCL_BENCH_TIMEOUT")? {
-            options.timeout = timeout;
+            self.timeout = timeout;
         }
         if let Some(dead_after) = seconds("NCCL_BENCH_DEAD_AFTER")? {
-            options.dead_after = (!dead_after.is_zero()).then_some(dead_after);
+            self.dead_after = (!dead_after.is_zero()).then_some(dead_after);
         }
-        Ok(options)
+        Ok(self)
     }
 }
 
@@ -296,7 +325,7 @@ fn process_variable(name: &str) -> Option<String> {
 /// | started by | world |
 /// |---|---|
 /// | nothing | [`single`] |
-/// | torchrun, Slurm, or `NCCL_BENCH_RANK`, `_SIZE` and `_ADDR` | [`tcp`] (see [`Place`]) |
+/// | torchrun, Slurm, an indexed Job of Kubernetes, or `NCCL_BENCH_RANK`, `_SIZE` and `_ADDR` | [`tcp`] (see [`Place`]) |
 /// | Open MPI's or MPICH's `mpirun`, Slurm with PMIx or PMI-2 | [`Options::join_mpi`]; without it an error, and over TCP under Slurm |
 ///
 /// # Errors
@@ -308,14 +337,11 @@ pub fn from_environment(options: &Options) -> Result<Handle, Error> {
         Kind::Single => Ok(single()),
         Kind::Tcp => tcp(Place::from_environment()?, options),
         Kind::Mpi => join_mpi(options, started),
-        Kind::Auto if started.size == Some(1) => Ok(single()),
+        Kind::Auto if started.alone() => Ok(single()),
         Kind::Auto => match started.launcher {
-            Launcher::None => Ok(single()),
             Launcher::OpenMpi | Launcher::Mpich => join_mpi(options, started),
             Launcher::Slurm if started.mpi && options.join_mpi.is_some() => join_mpi(options, started),
-            Launcher::Explicit | Launcher::Torchrun | Launcher::Slurm => {
-                tcp(Place::from_environment()?, options)
-            }
+            _ => tcp(Place::from_environment()?, options),
         },
     }
 }

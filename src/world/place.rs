@@ -1,6 +1,6 @@
 //! Which rank this process is and where it meets the others, as launchers tell it in variables.
 
-use super::launcher::{Launcher, Started};
+use super::launcher::{COMPLETION_INDEX, Launcher, SIZES_IN_PODS, Started};
 use super::wire::MAX_NAME;
 use super::{Error, process_variable, slurm};
 use std::os::unix::process::parent_id;
@@ -56,6 +56,7 @@ impl Place {
     /// | torchrun | `RANK`, `WORLD_SIZE` | `MASTER_ADDR` | the first free of `MASTER_PORT` + 1 to + 8, since torchrun itself listens on `MASTER_PORT` |
     /// | as torchrun does | `RANK`, `WORLD_SIZE` | `MASTER_ADDR` | `MASTER_PORT`, or 29500 |
     /// | Slurm | `SLURM_PROCID`, `SLURM_STEP_NUM_TASKS` or `SLURM_NTASKS` | `MASTER_ADDR`, or the first of `SLURM_STEP_NODELIST` or `SLURM_JOB_NODELIST`, or `SLURM_LAUNCH_NODE_IPADDR` | `MASTER_PORT`, or one made from the job's and the step's identifier |
+    /// | Kubernetes | `JOB_COMPLETION_INDEX`, `NCCL_BENCH_SIZE` or `WORLD_SIZE` | `NCCL_BENCH_ADDR`, as `host:port`, or `MASTER_ADDR` | `MASTER_PORT`, or 29500 |
     /// | Open MPI, MPICH | theirs | `MASTER_ADDR`, or this host when all ranks are on it | `MASTER_PORT`, or one made from what names the job: Open MPI's namespace, MPICH's parent process |
     ///
     /// `NCCL_BENCH_ADDR` overrides host and port of each, and `NCCL_BENCH_KEY` the job's key.
@@ -76,6 +77,7 @@ impl Place {
             Launcher::Explicit => explicit(variable),
             Launcher::Torchrun => torchrun(variable),
             Launcher::Slurm => slurm_step(variable),
+            Launcher::Kubernetes => pod(variable),
             Launcher::OpenMpi => open_mpi(variable),
             Launcher::Mpich => mpich(variable),
             Launcher::None => Err(Error::Environment(
@@ -232,6 +234,38 @@ fn slurm_step(variable: Variable<'_>) -> Result<Place, Error> {
     })
 }
 
+/// A pod of an indexed Job. What Kubernetes does not tell it must stand in the pod template.
+fn pod(variable: Variable<'_>) -> Result<Place, Error> {
+    let rank = number(variable, COMPLETION_INDEX)?;
+    let missing = |what: &str, example: &str| {
+        Error::Environment(format!(
+            "this is pod {rank} of an indexed Job ({COMPLETION_INDEX}), but nothing says {what}: add {example} to the \
+             container's env in the pod template, or choose --world single where each pod is a job of its own"
+        ))
+    };
+    let size = SIZES_IN_PODS.iter().find(|name| variable(name).is_some()).ok_or_else(|| {
+        missing("how many pods there are", "{name: NCCL_BENCH_SIZE, value: \"2\"}, the Job's completions,")
+    })?;
+    let size = number(variable, size)?;
+    let host = master(variable);
+    if size > 1 && host.is_none() && variable("NCCL_BENCH_ADDR").is_none() {
+        return Err(missing(
+            "where pod 0 is",
+            "{name: NCCL_BENCH_ADDR, value: \"JOB-0.SERVICE:29500\"}, with the names of the Job and of the headless \
+             Service that is the pods' subdomain,",
+        ));
+    }
+    Ok(Place {
+        rank,
+        size,
+        hosts: host.into_iter().collect(),
+        ports: vec![port(variable)?.unwrap_or(MASTER_PORT)],
+        key: String::new(),
+        // Pods of one node look like hosts of their own, to NCCL as well.
+        local: None,
+    })
+}
+
 fn open_mpi(variable: Variable<'_>) -> Result<Place, Error> {
     let local = local(variable, "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE");
     let job = variable("PMIX_NAMESPACE").or_else(|| variable("OMPI_MCA_ess_base_jobid"));
@@ -351,6 +385,36 @@ mod tests {
         assert_eq!((one.hosts, one.local), (vec!["127.0.0.1".to_owned()], Some((1, 2))));
         let several = [&common[..], &[("OMPI_COMM_WORLD_LOCAL_SIZE", "1")]].concat();
         assert!(message(&several).contains("NCCL_BENCH_ADDR"));
+    }
+
+    #[test]
+    fn pods_meet_at_pod_zero() {
+        let pod = [("JOB_COMPLETION_INDEX", "1"), ("NCCL_BENCH_SIZE", "2")];
+        let told = |more: &[(&str, &str)]| place(&[&pod[..], more].concat()).unwrap();
+        let given = told(&[("NCCL_BENCH_ADDR", "bench-0.bench:29500")]);
+        assert_eq!((given.rank, given.size, given.local), (1, 2, None));
+        assert_eq!((given.hosts, given.ports), (vec!["bench-0.bench".to_owned()], vec![29500]));
+        let master = told(&[("MASTER_ADDR", "bench-0.bench"), ("MASTER_PORT", "7")]);
+        assert_eq!((master.hosts, master.ports), (vec!["bench-0.bench".to_owned()], vec![7]));
+        assert_eq!(told(&[("MASTER_ADDR", "bench-0.bench")]).ports, [MASTER_PORT]);
+        // A Job of one needs no address.
+        let one = [("JOB_COMPLETION_INDEX", "0"), ("WORLD_SIZE", "1")];
+        assert_eq!(place(&one).unwrap().size, 1);
+    }
+
+    #[test]
+    fn what_a_pod_template_lacks_is_told_with_an_example() {
+        let pod =
+            |index, more: &[(&str, &str)]| message(&[&[("JOB_COMPLETION_INDEX", index)], more].concat());
+        for part in ["pod 3 of an indexed Job", "{name: NCCL_BENCH_SIZE, value: \"2\"}", "--world single"] {
+            assert!(pod("3", &[]).contains(part), "{}", pod("3", &[]));
+        }
+        let address = pod("0", &[("NCCL_BENCH_SIZE", "2")]);
+        assert!(address.contains("value: \"JOB-0.SERVICE:29500\""), "{address}");
+        assert!(pod("x", &[]).contains("JOB_COMPLETION_INDEX is `x`"));
+        assert!(pod("1", &[("WORLD_SIZE", "x")]).contains("WORLD_SIZE is `x`"));
+        let beyond = [("NCCL_BENCH_SIZE", "2"), ("NCCL_BENCH_ADDR", "a:1")];
+        assert!(pod("2", &beyond).contains("rank 2 of 2"));
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! Rank 0 serves all connections from one thread without ever waiting for one of them. Whoever connects has five
 //! seconds to say the greeting of this job; anything else is turned away and counted. Other ranks retry until the
-//! deadline, whatever they find at the address.
+//! deadline, whatever they find at the address, and also when its name is not known yet, as that of a pod that starts
+//! later.
 
 use super::host::host;
 use super::poll::Poll;
@@ -47,8 +48,16 @@ pub(super) fn meet(place: &Place, options: &Options, listener: Option<TcpListene
         let listener = listener.map_or_else(|| listen(place), Ok)?;
         receive(place, &listener, member, options.timeout, deadline)
     } else {
-        join(place, member, options.timeout, deadline)
+        join(place, member, options.timeout, deadline, &resolve)
     }
+}
+
+/// The addresses of a name, or of an address, with a port.
+type Resolve<'a> = &'a dyn Fn(&str, u16) -> io::Result<Vec<SocketAddr>>;
+
+/// As the system does.
+fn resolve(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    (host, port).to_socket_addrs().map(Iterator::collect)
 }
 
 /// Numbers in ascending order as people write them: `1-3, 7`.
@@ -174,7 +183,7 @@ fn receive(
                 // Who cannot be told notices that the connection ends.
                 let _ = stream.write_all(&Frame::GivenUp(message.clone()).encode());
             }
-            return Err(Error::Rendezvous(message));
+            return Err(Error::TimedOut(message));
         }
         reception.serve(listener, deadline - now).map_err(|error| {
             Error::Rendezvous(format!("rank 0 cannot wait for connections at {address}: {error}"))
@@ -399,7 +408,13 @@ impl Attempts {
     }
 }
 
-fn join(place: &Place, member: Member, timeout: Duration, deadline: Instant) -> Result<Met, Error> {
+fn join(
+    place: &Place,
+    member: Member,
+    timeout: Duration,
+    deadline: Instant,
+    resolve: Resolve<'_>,
+) -> Result<Met, Error> {
     let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     let greeting =
         Greeting { rank: number(place.rank), size: number(place.size), key: place.key.clone(), member }
@@ -410,8 +425,8 @@ fn join(place: &Place, member: Member, timeout: Duration, deadline: Instant) -> 
         for &port in &place.ports {
             for host in &place.hosts {
                 let name = written(host, port);
-                let addresses: Vec<SocketAddr> = match (host.as_str(), port).to_socket_addrs() {
-                    Ok(addresses) => addresses.collect(),
+                let addresses = match resolve(host, port) {
+                    Ok(addresses) => addresses,
                     Err(error) => {
                         attempts.note(name, format!("its name cannot be resolved: {error}"));
                         continue;
@@ -428,7 +443,7 @@ fn join(place: &Place, member: Member, timeout: Duration, deadline: Instant) -> 
         }
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(Error::Rendezvous(format!(
+            return Err(Error::TimedOut(format!(
                 "rank {} did not find rank 0 within {} s; tried {}; is rank 0 running, and can this host reach it?",
                 place.rank,
                 timeout.as_secs_f64(),
@@ -499,7 +514,7 @@ fn attempt(
                 connections[0] = Some((stream, frames));
                 return Ok(Met { members, connections, address: name.to_owned() });
             }
-            Ok(Some(Frame::GivenUp(reason))) => return Err(Failure::Final(Error::Rendezvous(reason))),
+            Ok(Some(Frame::GivenUp(reason))) => return Err(Failure::Final(Error::TimedOut(reason))),
             Ok(Some(_)) => return Err(fatal("rank 0 sent something else than the list of ranks".to_owned())),
             Err(malformed) => return Err(fatal(format!("rank 0 sent {}", malformed.0))),
         }
@@ -540,6 +555,7 @@ fn read_some(stream: &mut TcpStream, bytes: &mut Vec<u8>, until: Instant) -> io:
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
 
     #[test]
     fn ranges_are_written_as_people_do() {
@@ -558,5 +574,63 @@ mod tests {
         assert_eq!(attempts.summary(), "a:1, a:3: refused; a:2: silent");
         attempts.note("a:2".to_owned(), "refused".to_owned());
         assert_eq!(attempts.summary(), "a:1, a:2, a:3: refused");
+    }
+
+    /// Two ranks of which rank 0 listens, with an address that only the resolver of a test knows.
+    fn pair() -> (Place, Place, TcpListener, u16) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let place = |rank| Place::new(rank, 2, &format!("bench-0.bench:{port}")).unwrap();
+        (place(0), place(1), listener, port)
+    }
+
+    fn member() -> Member {
+        Member { host: host(), local: None }
+    }
+
+    #[test]
+    fn a_name_that_is_not_known_yet_is_asked_for_again() {
+        let (zero, one, listener, port) = pair();
+        let patience = Duration::from_secs(60);
+        let options = Options { timeout: patience, ..Options::default() };
+        let asked = Cell::new(0);
+        let late = |name: &str, asked_port| {
+            assert_eq!((name, asked_port), ("bench-0.bench", port));
+            asked.set(asked.get() + 1);
+            if asked.get() <= 3 {
+                return Err(io::Error::other("Name or service not known"));
+            }
+            Ok(vec![SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port)])
+        };
+        thread::scope(|scope| {
+            let first = scope.spawn(|| {
+                let met = meet(&zero, &options, Some(listener))?;
+                // What a world does first, and what the other rank waits for.
+                for (stream, _) in met.connections.iter().flatten() {
+                    let mut stream: &TcpStream = stream;
+                    stream.write_all(&Frame::Members(met.members.clone()).encode()).unwrap();
+                }
+                Ok::<_, Error>(met)
+            });
+            let met = join(&one, member(), patience, Instant::now() + patience, &late).unwrap();
+            assert_eq!(met.members.len(), 2);
+            assert_eq!(met.address, format!("bench-0.bench:{port}"));
+            assert_eq!(first.join().unwrap().unwrap().members.len(), 2);
+        });
+        assert_eq!(asked.get(), 4);
+    }
+
+    #[test]
+    fn a_name_that_nobody_knows_is_told() {
+        let (_, one, _listener, port) = pair();
+        let limit = Duration::from_millis(100);
+        let never = |_: &str, _| Err(io::Error::other("Name or service not known"));
+        let met = join(&one, member(), limit, Instant::now() + limit, &never);
+        let Err(error) = met else { panic!("there is nobody to meet") };
+        let tried =
+            format!("tried bench-0.bench:{port}: its name cannot be resolved: Name or service not known");
+        assert!(error.to_string().contains(&tried), "{error}");
+        assert!(matches!(error, Error::TimedOut(_)), "{error:?}");
     }
 }

@@ -23,8 +23,8 @@ pub(crate) struct Ended {
 }
 
 /// Variables that launchers set, which would tell a rank something else than its test.
-const FOREIGN: [&str; 7] =
-    ["NCCL_BENCH_", "OMPI_", "PMI", "SLURM_", "TORCHELASTIC_", "MASTER_", "NCCL_HOSTID"];
+const FOREIGN: [&str; 8] =
+    ["NCCL_BENCH_", "OMPI_", "PMI", "SLURM_", "TORCHELASTIC_", "MASTER_", "JOB_COMPLETION_", "NCCL_HOSTID"];
 
 /// A command that runs a program in an environment without a launcher's variables.
 pub(crate) fn command(program: &str) -> Command {

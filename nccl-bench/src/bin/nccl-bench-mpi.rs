@@ -8,7 +8,7 @@ use nccl_bench::{handover, program};
 fn main() -> ExitCode {
     let here = |_: &_| Ok(());
     program::main(here, |settings| {
-        let mut options = handover::options(settings.world)?;
+        let mut options = handover::options(settings)?;
         options.join_mpi = Some(world::mpi);
         world::from_environment(&options).map_err(handover::stop)
     })

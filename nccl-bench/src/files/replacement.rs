@@ -15,7 +15,7 @@ const TRIAL: [u8; 4096] = [0; 4096];
 ///
 /// # Errors
 /// Why it cannot.
-pub(super) fn check(path: &Path) -> io::Result<PathBuf> {
+pub(crate) fn check(path: &Path) -> io::Result<PathBuf> {
     let target = resolve(path)?;
     if let Ok(found) = fs::metadata(&target) {
         if found.is_dir() {

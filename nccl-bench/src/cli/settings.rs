@@ -1,0 +1,245 @@
+//! What a run shall do: the arguments with their defaults, checked against each other.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use collectives::{DataType, world};
+
+use super::arguments::Measure;
+use super::conflict;
+use super::values::{BackendChoice, Fault, Roots};
+use crate::collective::Collective;
+use crate::data::Op;
+use crate::environment::Variables;
+use crate::files::Output;
+use crate::record::{Average, Blocking, Registration};
+use crate::size::{Size, Step};
+use crate::traffic::Pattern;
+
+/// What nccl-tests measures when it is not told otherwise.
+const NCCL_TESTS_BYTES: u64 = 32 << 20;
+const NCCL_TESTS_STEP: u64 = 1 << 20;
+
+/// Which lists were given as `all`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct All {
+    /// The collectives.
+    pub collectives: bool,
+    /// The types.
+    pub data_types: bool,
+    /// The operators.
+    pub ops: bool,
+}
+
+/// What a run shall do. Made by [`parse`](super::parse); each number is in its range.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// What to measure, in this order.
+    pub collectives: Vec<Collective>,
+    /// The command line, for the record.
+    pub command: Vec<String>,
+    /// Smallest size in bytes, at least 1.
+    pub min_bytes: u64,
+    /// Largest size in bytes, at least `min_bytes`; `None`: the backend's default.
+    pub max_bytes: Option<u64>,
+    /// From one size to the next.
+    pub step: Step,
+    /// Element types to loop over.
+    pub data_types: Vec<DataType>,
+    /// Which of the lists are simply all, of which a backend may lack some.
+    pub all: All,
+    /// Operators to loop over where the collective reduces.
+    pub ops: Vec<Op>,
+    /// Roots to loop over where the collective has one.
+    pub roots: Roots,
+    /// Timed iterations per size, at least 1.
+    pub iterations: usize,
+    /// Operations per iteration, at least 1.
+    pub aggregated: usize,
+    /// Warm-up operations per size.
+    pub warm_up: usize,
+    /// Runs of all sizes; 0: without end.
+    pub cycles: usize,
+    /// Verifications per size and placement.
+    pub checks: usize,
+    /// How the ranks' times become one.
+    pub average: Average,
+    /// When the host waits.
+    pub blocking: Blocking,
+    /// Launches of a graph of all iterations; 0: no graph.
+    pub graph_launches: usize,
+    /// How NCCL knows the buffers.
+    pub registration: Registration,
+    /// Elements by which the buffers are shifted.
+    pub unaligned: usize,
+    /// Repeat until the median is known this well.
+    pub until_stable: Option<f64>,
+    /// What one size may take.
+    pub budget: Option<Duration>,
+    /// Report the host's time.
+    pub cpu_time: bool,
+    /// Report the time of day.
+    pub time_stamps: bool,
+    /// Time each iteration inside the timed loop.
+    pub per_iteration: bool,
+    /// Iterations that the report on them leaves out.
+    pub per_iteration_skip: usize,
+    /// Report the memory used.
+    pub memory_report: bool,
+    /// Report statistics of the operations' times.
+    pub stats: bool,
+    /// Report NCCL's choice.
+    pub show_algorithm: bool,
+    /// nccl-tests' file.
+    pub nccl_tests_json: Option<PathBuf>,
+    /// Our files.
+    pub outputs: Vec<Output>,
+    /// GPUs per thread; `None`: all that no other process of the host uses.
+    pub gpus: Option<usize>,
+    /// Threads per process; `None`: the backend's default.
+    pub threads: Option<usize>,
+    /// Whether `-p` was given.
+    pub parallel_init: bool,
+    /// What waiting may take.
+    pub timeout: Option<Duration>,
+    /// Work on the default stream.
+    pub default_stream: bool,
+    /// NCCL's `CTAPolicy`.
+    pub cta_policy: Option<u32>,
+    /// What carries the data.
+    pub backend: BackendChoice,
+    /// libfabric provider.
+    pub provider: String,
+    /// How the processes find each other.
+    pub world: world::Kind,
+    /// Only say what would be done.
+    pub dry_run: bool,
+    /// The ranks of a dry run.
+    pub ranks: Option<usize>,
+    /// One element to damage.
+    pub fault: Option<Fault>,
+    /// nccl-tests' variables.
+    pub variables: Variables,
+    /// What was changed in what was asked for, and why.
+    pub notes: Vec<String>,
+}
+
+/// Checks what the arguments say together.
+pub(super) fn settle(
+    measure: Measure,
+    collectives: Vec<Collective>,
+    as_nccl_tests: bool,
+    variables: Variables,
+    command: Vec<String>,
+) -> Result<Settings, clap::Error> {
+    let mut notes = Vec::new();
+    let default_min = if as_nccl_tests { NCCL_TESTS_BYTES } else { 8 };
+    let min_bytes = measure.min_bytes.map_or(default_min, |size| size.0);
+    let max_bytes = measure.max_bytes.map(|size| size.0).or(as_nccl_tests.then_some(NCCL_TESTS_BYTES));
+    if let Some(max) = max_bytes
+        && max < min_bytes
+    {
+        return Err(conflict(format!(
+            "the largest size (-e {}) is below the smallest (-b {})",
+            Size(max),
+            Size(min_bytes)
+        )));
+    }
+    let largest = measure.data_types.0.iter().map(|data_type| data_type.size()).max().unwrap_or(1);
+    if max_bytes.is_some_and(|max| max < largest as u64) {
+        return Err(conflict(format!("the largest size (-e) is below one element of {largest} bytes")));
+    }
+    if let Pattern::Matrix(_) = &variables.pattern
+        && collectives.contains(&Collective::AllToAllV)
+        && max_bytes != Some(min_bytes)
+    {
+        return Err(conflict(
+            "a matrix (NCCL_TESTS_ALLTOALLV_MATRIX_FILE) says how much each rank sends: give one size with -b and -e, \
+             at least what the busiest rank sends or receives",
+        ));
+    }
+    let mut blocking = measure.blocking;
+    let mut per_iteration = measure.per_iteration;
+    if measure.graph_launches > 0 {
+        match blocking {
+            Blocking::No => {}
+            Blocking::Outer => {
+                notes.push("-z 3 is left out: a graph (-G) has no iterations to wait for".to_owned());
+                blocking = Blocking::No;
+            }
+            Blocking::Wait | Blocking::WaitAndBarrier => {
+                return Err(conflict(
+                    "-z 1 and -z 2 wait inside what -G captures, which CUDA does not allow",
+                ));
+            }
+        }
+        if measure.default_stream {
+            return Err(conflict("-y: CUDA cannot capture the default stream into a graph (-G)"));
+        }
+        if per_iteration {
+            notes.push("-I is left out: a graph (-G) is launched as a whole".to_owned());
+            per_iteration = false;
+        }
+    }
+    let mut per_iteration_skip = measure.per_iteration_skip;
+    if per_iteration_skip > 0 && (!per_iteration || per_iteration_skip >= measure.iterations) {
+        notes.push("-K is left out: it needs -I, and fewer iterations to skip than -n".to_owned());
+        per_iteration_skip = 0;
+    }
+    let step = match (measure.step_factor, measure.step_bytes) {
+        (Some(factor), _) => Step::Factor(factor),
+        (None, Some(bytes)) => Step::Bytes(bytes.0),
+        (None, None) if as_nccl_tests => Step::Bytes(NCCL_TESTS_STEP),
+        (None, None) => Step::Factor(2),
+    };
+    Ok(Settings {
+        command,
+        min_bytes,
+        max_bytes,
+        step,
+        all: All {
+            collectives: collectives.len() == Collective::ALL.len(),
+            data_types: measure.data_types.0.len() == DataType::ALL.len(),
+            ops: measure.ops.0.len() == Op::ALL.len(),
+        },
+        collectives,
+        data_types: measure.data_types.0,
+        ops: measure.ops.0,
+        roots: measure.roots,
+        iterations: measure.iterations,
+        aggregated: measure.aggregated,
+        warm_up: measure.warm_up,
+        cycles: measure.cycles,
+        checks: measure.checks,
+        average: measure.average,
+        blocking,
+        graph_launches: measure.graph_launches,
+        registration: measure.registration,
+        unaligned: measure.unaligned,
+        until_stable: measure.until_stable,
+        budget: measure.budget,
+        cpu_time: measure.cpu_time,
+        time_stamps: measure.time_stamps,
+        per_iteration,
+        per_iteration_skip,
+        memory_report: measure.memory_report,
+        stats: measure.stats,
+        show_algorithm: measure.show_algorithm,
+        nccl_tests_json: measure.nccl_tests_json,
+        outputs: measure.output,
+        gpus: measure.gpus.or(as_nccl_tests.then_some(1)),
+        threads: measure.threads,
+        parallel_init: measure.parallel_init,
+        timeout: (measure.timeout > 0).then(|| Duration::from_secs(measure.timeout as u64)),
+        default_stream: measure.default_stream,
+        cta_policy: measure.cta_policy,
+        backend: measure.backend,
+        provider: measure.provider,
+        world: measure.world,
+        dry_run: measure.dry_run,
+        ranks: measure.ranks,
+        fault: measure.inject_fault,
+        variables,
+        notes,
+    })
+}

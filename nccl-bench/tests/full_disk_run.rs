@@ -1,0 +1,107 @@
+//! The program where the system lets its files grow so far and no further: a full disk, as far as a test can have one, and
+//! other files of nccl-tests (`-J`) that cannot be written.
+//!
+//! Its one rank is connected by libfabric's `tcp`: `shm` needs long files.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// Lets no file of this process grow beyond so many bytes: the write that meets the limit says so.
+fn limit_files(bytes: u64) -> io::Result<()> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a valid struct for the call to fill.
+    if unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    limit.rlim_cur = bytes;
+    // SAFETY: `limit` is a valid struct, which the call only reads.
+    if unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: ignoring a signal runs no code of this process.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+    Ok(())
+}
+
+/// A measurement of so many sizes in this folder, where no file may be longer than this.
+fn measure(folder: &Path, limit: u64, sizes: u64, outputs: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nccl-bench"));
+    command.args("allreduce --backend fabric --provider tcp --world single -t 1 -n 1 -b 8 -i 8".split(' '));
+    command.args(["-e", &(8 * sizes).to_string()]).args(outputs.split(' ')).current_dir(folder);
+    // SAFETY: `limit_files` only makes calls that are allowed between `fork` and `exec`, and allocates nothing.
+    unsafe { command.pre_exec(move || limit_files(limit)) };
+    command.output().unwrap()
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[test]
+fn no_room_for_the_file_of_nccl_tests_is_said_before_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let ended = measure(folder.path(), 100, 1, "-J run.json");
+    let error = "error: -J run.json: cannot be created: File too large (os error 27)\n";
+    assert_eq!(
+        (ended.status.code(), text(&ended.stdout), text(&ended.stderr)),
+        (Some(2), "".into(), error.into())
+    );
+    assert_eq!(names(folder.path()), [""; 0]);
+}
+
+#[test]
+fn a_file_of_nccl_tests_that_cannot_be_is_said_before_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    for (path, why) in [
+        ("missing/run.json", "cannot be created: No such file or directory"),
+        ("/proc/self/run.json", "cannot be created: "),
+        ("run.txt", "the name must end in .json"),
+    ] {
+        let ended = measure(folder.path(), 1 << 20, 1, &format!("-J {path}"));
+        let error = text(&ended.stderr);
+        assert_eq!((ended.status.code(), text(&ended.stdout)), (Some(2), "".into()), "{error}");
+        assert!(error.starts_with(&format!("error: -J {path}: {why}")), "{error}");
+        assert_eq!(names(folder.path()), [""; 0], "{path}");
+    }
+}
+
+#[test]
+fn a_disk_that_fills_leaves_the_file_of_nccl_tests_as_it_was_at_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let json =
+        |name| -> Value { serde_json::from_slice(&fs::read(folder.path().join(name)).unwrap()).unwrap() };
+    // Room for what is known at the start, not for the rows of 100 sizes.
+    let ended = measure(folder.path(), 8192, 100, "-J run.json");
+    let error = text(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(1), "{error}");
+    assert!(error.contains("nccl-bench: writing run.json: File too large"), "{error}");
+    let rows = text(&ended.stdout).lines().filter(|line| line.starts_with("  ")).count();
+    assert_eq!(rows, 100, "standard output has them all");
+    assert_eq!(names(folder.path()), ["run.json"]);
+    let kept = json("run.json");
+    assert_eq!((&kept["errors"][0], &kept["end_time"]), (&"the run has not ended".into(), &Value::Null));
+    assert_eq!(kept["results"].as_array().unwrap().len(), 0);
+
+    // With room enough the same is the whole run.
+    let ended = measure(folder.path(), 1 << 20, 100, "-J run.json");
+    assert!(ended.status.success(), "{}", text(&ended.stderr));
+    assert_eq!(names(folder.path()), ["run.json", "run.json.0"]);
+    let whole = json("run.json.0");
+    assert_eq!((&whole["errors"][0], whole["end_time"].is_string()), (&"".into(), true));
+    assert_eq!(whole["results"].as_array().unwrap().len(), 100);
+}
