@@ -194,7 +194,7 @@ impl Communicator {
 
     /// As [`all_to_all`](Self::all_to_all), with parts of any lengths at any places (sends and receives in a group): the
     /// elements `send_parts[r]` go to rank `r`, and what rank `r` sends here arrives in `receive_parts[r]`, which has the
-    /// same length.
+    /// same length. Where a part is empty, nothing is sent or received.
     ///
     /// ```no_run
     /// # use collectives::nccl::{Communicator, Error};

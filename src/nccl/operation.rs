@@ -363,11 +363,16 @@ impl Composed<'_> {
         send: Range<usize>,
         receive: Range<usize>,
     ) -> Result<(), ncclResult_t> {
-        // SAFETY: by the contract above.
-        unsafe {
-            self.send(peer, send)?;
-            self.receive(peer, receive)
+        // NCCL gives empty sends and receives a share of its channels, too.
+        if !send.is_empty() {
+            // SAFETY: by the contract above.
+            unsafe { self.send(peer, send) }?;
         }
+        if !receive.is_empty() {
+            // SAFETY: by the contract above.
+            unsafe { self.receive(peer, receive) }?;
+        }
+        Ok(())
     }
 }
 

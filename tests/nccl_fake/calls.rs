@@ -101,15 +101,23 @@ const PEER_TO_PEER: &Table = &[
          send comm1 m1+12->null count 1 type 7 op -1 peer 1\n\
          recv comm1 null->@ count 1 type 7 op -1 peer 1",
     ),
+    // What is empty is neither sent nor received.
+    (
+        4,
+        "recv comm1 null->@+4 count 2 type 7 op -1 peer 0\n\
+         send comm1 m1->null count 1 type 7 op -1 peer 1\n\
+         recv comm1 null->@+12 count 1 type 7 op -1 peer 1",
+    ),
 ];
 
 macro_rules! peer_to_peer {
     ($on:expr, $send:expr, $receive:expr) => {{
         let (on, [two, four]) = ($on, $send);
-        let [_, received, parts] = $receive else { panic!("three") };
+        let [_, received, parts, fewer] = $receive else { panic!("four") };
         on.send(two, 0)?;
         on.recv(received, 0)?;
-        on.all_to_all_v(four, &[0..3, 3..4], parts, &[2..4, 0..1])
+        on.all_to_all_v(four, &[0..3, 3..4], parts, &[2..4, 0..1])?;
+        on.all_to_all_v(four, &[2..2, 0..1], fewer, &[1..3, 3..4])
     }};
 }
 
