@@ -36,8 +36,9 @@ enum Command {
     Dist,
     /// Print ratios of times from the tables that the tarball's run-gpu wrote
     Ratios {
-        /// The folder with the tables
-        folder: PathBuf,
+        /// The folders with the tables, whose rounds are taken together
+        #[arg(required = true)]
+        folders: Vec<PathBuf>,
     },
     /// Print best times of several runs of benches/host_collectives.sh
     HostRatios {
@@ -56,8 +57,8 @@ fn main() -> Result<()> {
         Command::Kernels(arguments) => kernels::run(&arguments),
         Command::Wheels(arguments) => wheels::run(&arguments),
         Command::Dist => dist::run(),
-        Command::Ratios { folder } => {
-            print!("{}", ratios::run(&folder)?);
+        Command::Ratios { folders } => {
+            print!("{}", ratios::run(&folders)?);
             Ok(())
         }
         Command::HostRatios { folder, runs } => {

@@ -1,4 +1,5 @@
-//! `cargo xtask ratios <folder>`: Markdown tables of time ratios from the text tables that `run-gpu compare` wrote.
+//! `cargo xtask ratios <folder>...`: Markdown tables of time ratios from the text tables that `run-gpu compare` wrote, of
+//! several folders as if all rounds were in one.
 //!
 //! Files are named `<mode>-<program>-<round>.txt`, and have a section for each collective. Times of a size are medians
 //! over the rounds. Results from before there were modes (`<collective>-nccl-bench-np-<round>.txt`) are kept as they are.
@@ -6,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
+use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
 
@@ -15,24 +16,29 @@ type Times = BTreeMap<(u64, usize), Vec<f64>>;
 /// Those of each collective, by nccl-tests' name of its program.
 type Collectives = BTreeMap<String, Times>;
 
+/// From this size on, in bytes, what a launch costs hardly counts.
+const LARGE: u64 = 1 << 20;
+
 const PROGRAMS: [&str; 2] = ["nccl-bench", "nccl-tests"];
 
-/// Reads the folder and returns the tables: a summary of all, then all sizes.
-pub(crate) fn run(folder: &Path) -> Result<String> {
+/// Reads the folders and returns the tables: a summary of all, then all sizes.
+pub(crate) fn run(folders: &[PathBuf]) -> Result<String> {
     let mut modes = BTreeSet::new();
-    for entry in fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))? {
-        let name = entry?.file_name().to_string_lossy().into_owned();
-        if let Some(mode) = name.strip_suffix("-nccl-tests-1.txt") {
-            modes.insert(mode.to_owned());
+    for folder in folders {
+        for entry in fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))? {
+            let name = entry?.file_name().to_string_lossy().into_owned();
+            if let Some(mode) = name.strip_suffix("-nccl-tests-1.txt") {
+                modes.insert(mode.to_owned());
+            }
         }
     }
     let mut summary =
-        "| mode | program | rounds | geometric mean | largest from 1 MiB on | largest below |\n\
-                       |---|---|---:|---:|---:|---:|\n"
+        "| mode | program | rounds | geometric mean | largest from 1 MiB on | largest below | by round | nccl-tests' rounds | from 1 MiB on |\n\
+                       |---|---|---:|---:|---:|---:|---:|---:|---:|\n"
             .to_owned();
     let mut sizes = String::new();
     for mode in &modes {
-        let [ours, theirs] = PROGRAMS.map(|program| read(folder, &format!("{mode}-{program}")));
+        let [ours, theirs] = PROGRAMS.map(|program| read(folders, &format!("{mode}-{program}")));
         let (ours, theirs) = (ours?, theirs?);
         for (collective, times) in &ours {
             let Some(theirs) = theirs.get(collective) else { continue };
@@ -42,23 +48,28 @@ pub(crate) fn run(folder: &Path) -> Result<String> {
         }
     }
     if sizes.is_empty() {
-        bail!("{} has no files to compare", folder.display());
+        bail!("there are no files to compare");
     }
     Ok(format!(
-        "Times of nccl-bench over those of nccl-tests, of medians over the rounds.\n\n{summary}{sizes}"
+        "Times of nccl-bench over those of nccl-tests, of medians over the rounds. To tell what such a ratio means: *by \
+         round* is the geometric mean of all sizes of each round by itself, their mean and its standard error; the last two \
+         columns compare nccl-tests with itself, its slowest round over its fastest, by the geometric mean of all sizes, and \
+         the largest such ratio of one size from 1 MiB on.\n\n{summary}{sizes}"
     ))
 }
 
-fn read(folder: &Path, prefix: &str) -> Result<Collectives> {
+fn read(folders: &[PathBuf], prefix: &str) -> Result<Collectives> {
     let mut all = Collectives::new();
-    for round in 1.. {
-        let path = folder.join(format!("{prefix}-{round}.txt"));
-        let Ok(text) = fs::read_to_string(&path) else { break };
-        let sections = sections(&text).with_context(|| format!("reading {}", path.display()))?;
-        for (collective, rows) in sections {
-            let times = all.entry(collective).or_default();
-            for (key, time) in rows {
-                times.entry(key).or_default().push(time);
+    for folder in folders {
+        for round in 1.. {
+            let path = folder.join(format!("{prefix}-{round}.txt"));
+            let Ok(text) = fs::read_to_string(&path) else { break };
+            let sections = sections(&text).with_context(|| format!("reading {}", path.display()))?;
+            for (collective, rows) in sections {
+                let times = all.entry(collective).or_default();
+                for (key, time) in rows {
+                    times.entry(key).or_default().push(time);
+                }
             }
         }
     }
@@ -100,6 +111,10 @@ fn sections(text: &str) -> Result<Vec<(String, Rows)>> {
     Ok(sections)
 }
 
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
 fn median(times: &[f64]) -> f64 {
     let mut sorted = times.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -110,15 +125,51 @@ fn median(times: &[f64]) -> f64 {
 /// The medians of both, of each size and placement that both have.
 struct Ratios {
     rounds: usize,
+    /// Logarithm of the geometric mean of each round's own ratios.
+    by_round: Vec<f64>,
+    spread: Spread,
     medians: BTreeMap<(u64, usize), (f64, f64)>,
+}
+
+/// How much the rounds of one program differ: the slowest over the fastest.
+struct Spread {
+    /// By the geometric mean of all sizes.
+    all: f64,
+    /// Of the large size where they differ most.
+    large: f64,
+}
+
+impl Spread {
+    fn of(times: &Times, rounds: usize) -> Self {
+        let means: Vec<f64> = (0..rounds)
+            .map(|round| {
+                times.values().filter_map(|times| times.get(round)).map(|time| time.ln()).sum::<f64>()
+            })
+            .map(|sum| (sum / times.len() as f64).exp())
+            .collect();
+        let large = times
+            .iter()
+            .filter(|((size, _), _)| *size >= LARGE)
+            .map(|(_, times)| slowest_over_fastest(times));
+        Self { all: slowest_over_fastest(&means), large: large.fold(f64::NAN, f64::max) }
+    }
+}
+
+fn slowest_over_fastest(times: &[f64]) -> f64 {
+    times.iter().copied().fold(f64::NAN, f64::max) / times.iter().copied().fold(f64::NAN, f64::min)
 }
 
 impl Ratios {
     fn of(ours: &Times, theirs: &Times) -> Self {
         let both = ours.iter().filter_map(|(key, ours)| Some((*key, (ours, theirs.get(key)?))));
         let rounds = both.clone().map(|(_, (ours, theirs))| ours.len().min(theirs.len())).min().unwrap_or(0);
+        let round = |round: usize| {
+            let ratios = both.clone().map(|(_, (ours, theirs))| (ours[round] / theirs[round]).ln());
+            mean(&ratios.collect::<Vec<_>>())
+        };
+        let by_round = (0..rounds).map(round).collect();
         let medians = both.map(|(key, (ours, theirs))| (key, (median(ours), median(theirs)))).collect();
-        Self { rounds, medians }
+        Self { rounds, by_round, medians, spread: Spread::of(theirs, rounds) }
     }
 
     fn largest(&self, keep: fn(u64) -> bool) -> f64 {
@@ -127,13 +178,19 @@ impl Ratios {
     }
 
     fn summary(&self) -> String {
-        let logarithms = self.medians.values().map(|(ours, theirs)| (ours / theirs).ln());
-        let mean = (logarithms.sum::<f64>() / self.medians.len() as f64).exp();
+        let logarithms: Vec<f64> = self.medians.values().map(|(ours, theirs)| (ours / theirs).ln()).collect();
+        let by_round = mean(&self.by_round);
+        let squares = self.by_round.iter().map(|ratio| (ratio - by_round).powi(2)).sum::<f64>();
+        let error = (squares / (self.rounds as f64 - 1.0) / self.rounds as f64).sqrt();
         format!(
-            "{} | {mean:.4} | {:.3} | {:.3} |",
+            "{} | {:.4} | {:.3} | {:.3} | {:.3} +- {error:.3} | {:.3} | {:.3} |",
             self.rounds,
-            self.largest(|size| size >= 1 << 20),
-            self.largest(|size| size < 1 << 20)
+            mean(&logarithms).exp(),
+            self.largest(|size| size >= LARGE),
+            self.largest(|size| size < LARGE),
+            by_round.exp(),
+            self.spread.all,
+            self.spread.large
         )
     }
 
@@ -167,7 +224,7 @@ mod tests {
         let times = |values: &[f64]| Times::from([((8, 0), values.to_vec()), ((1 << 20, 0), vec![3.0; 3])]);
         let ratios = Ratios::of(&times(&[1.0, 9.0, 2.0]), &times(&[4.0, 4.0, 100.0]));
         assert!(ratios.table().contains("| 8 | 2.00 | 4.00 | 0.500 |"), "{}", ratios.table());
-        assert_eq!(ratios.summary(), "3 | 0.7071 | 1.000 | 0.500 |");
+        assert_eq!(ratios.summary(), "3 | 0.7071 | 1.000 | 0.500 | 0.473 +- 0.682 | 5.000 | 1.000 |");
     }
 
     #[test]
