@@ -92,8 +92,8 @@ impl Recorder {
         Ok(Self(Arc::new(Mutex::new(State::Open(Box::new(reports))))))
     }
 
-    /// Writes what is known before anything is measured, and shows `progress` from now on. `reduced_to` is the largest size where memory did not allow the
-    /// one that was asked for.
+    /// Writes what is known before anything is measured, and shows `progress` from now on. `reduced_to` is the largest
+    /// size where memory did not allow the one that was asked for.
     ///
     /// # Errors
     /// When a file or standard output cannot be written.
@@ -107,11 +107,11 @@ impl Recorder {
         let mut state = self.state();
         let State::Open(mut reports) = std::mem::take(&mut *state) else { return Ok(()) };
         run.notes.extend(reports.note.take());
-        reports.started = true;
         if let Some(path) = &reports.nccl_tests_json {
             print(&crate::table::json_notice(path))?;
             write_json(path, &run)?;
         }
+        reports.started = true;
         let extras = reports.extras;
         reports.reduced_to = reduced_to;
         reports.progress = progress;

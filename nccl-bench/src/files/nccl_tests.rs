@@ -27,7 +27,8 @@ struct File {
     /// `NAME=value`, all of them.
     #[serde(default)]
     env: Vec<String>,
-    nccl_version: u64,
+    /// Absent in ours, of host memory.
+    nccl_version: Option<u64>,
     config: Config,
     results: Vec<Row>,
     #[serde(default)]
@@ -74,9 +75,10 @@ struct Row {
     data_type: String,
     redop: String,
     root: String,
-    out_of_place: Half,
+    /// Absent in ours, of a run that ended before it; so is `in_place`.
+    out_of_place: Option<Half>,
     out_of_place_per_iter: Option<Times>,
-    in_place: Half,
+    in_place: Option<Half>,
     in_place_per_iter: Option<Times>,
     actual_iterations: usize,
 }
@@ -189,12 +191,15 @@ pub(super) fn run(value: Value) -> Result<Run, Problem> {
                 (Placement::OutOfPlace, &row.out_of_place, &row.out_of_place_per_iter),
                 (Placement::InPlace, &row.in_place, &row.in_place_per_iter),
             ]
+            .into_iter()
+            .filter_map(|(placement, half, times)| Some((placement, half.as_ref()?, times)))
             .map(|(placement, half, times)| Measurement {
                 collective: collective.clone(),
                 cycle,
                 operations,
                 ..measurement(row, placement, half, times.as_ref())
             })
+            .collect::<Vec<_>>()
         })
         .collect();
     Ok(Run {
@@ -209,8 +214,8 @@ pub(super) fn run(value: Value) -> Result<Run, Problem> {
         },
         ended_at,
         provenance: Provenance {
-            backend: "nccl".to_owned(),
-            library_version: library_version(file.nccl_version),
+            backend: if file.nccl_version.is_some() { "nccl" } else { "fabric" }.to_owned(),
+            library_version: file.nccl_version.map(library_version).unwrap_or_default(),
             environment: provenance::chosen(variables),
             ..Provenance::default()
         },
@@ -358,7 +363,7 @@ fn library_version(code: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::read::parse;
+    use crate::files::{read::parse, sample};
 
     const ALL_REDUCE: &str = include_str!("../../tests/data/all_reduce.json");
 
@@ -384,6 +389,20 @@ mod tests {
         assert_eq!(last.operations, 20);
         // The file's own average.
         assert!((run.mean_busbw_gbps().unwrap() - 127.576_547).abs() < 1e-6);
+    }
+
+    #[test]
+    fn our_own_of_host_memory_that_was_interrupted_is_read() {
+        let mut run = sample::full();
+        run.provenance.backend = "fabric".to_owned();
+        run.outcome = Outcome::Interrupted { signal: "SIGINT".to_owned() };
+        run.measurements = vec![sample::measurement("allreduce", Placement::OutOfPlace, 64, 10.0)];
+        let read = parse(crate::nccl_tests_json::render(&run).as_bytes()).unwrap();
+        assert_eq!(read.provenance.backend, "fabric");
+        assert_eq!(read.provenance.library_version, "");
+        let sizes: Vec<_> = read.measurements.iter().map(|it| (it.placement, it.bytes, it.time_us)).collect();
+        assert_eq!(sizes, [(Placement::OutOfPlace, 64, 10.0)]);
+        assert!(matches!(&read.outcome, Outcome::Failed { message } if message.contains("SIGINT")));
     }
 
     #[test]
