@@ -4,8 +4,8 @@ use std::ffi::{CStr, c_int};
 use std::ptr;
 
 use fabric_sys::{
-    Fabric, Padded, Version, fi_addr_t, fi_av_attr, fi_cq_attr, fi_cq_err_entry, fi_cq_tagged_entry, fid_av, fid_cq,
-    fid_domain, fid_ep, fid_fabric,
+    Fabric, Padded, Version, fi_addr_t, fi_av_attr, fi_cq_attr, fi_cq_err_entry, fi_cq_tagged_entry, fid_av,
+    fid_cq, fid_domain, fid_ep, fid_fabric,
 };
 
 use super::error::{Error, Failure};
