@@ -7,12 +7,12 @@ use std::net::TcpListener;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// `nccl-bench` without what a launcher or the user's own environment would add.
+/// `nccl-bench` without what a launcher or the user's own environment would add, but for the libfabric that is tested.
 fn nccl_bench(arguments: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nccl-bench"));
     command.args(arguments.split_whitespace());
     for (name, _) in std::env::vars() {
-        if ["OMPI_", "PMI", "SLURM_", "NCCL_", "FABRIC_", "RANK", "WORLD_SIZE", "JOB_COMPLETION_"]
+        if ["OMPI_", "PMI", "SLURM_", "NCCL_", "RANK", "WORLD_SIZE", "JOB_COMPLETION_"]
             .iter()
             .any(|p| name.starts_with(p))
         {

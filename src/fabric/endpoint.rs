@@ -4,12 +4,12 @@ use std::ffi::{CStr, c_int};
 use std::ptr;
 
 use fabric_sys::{
-    Fabric, Padded, fi_addr_t, fi_av_attr, fi_cq_attr, fi_cq_err_entry, fi_cq_tagged_entry, fid_av, fid_cq,
-    fid_domain, fid_ep, fid_fabric,
+    Fabric, Padded, Version, fi_addr_t, fi_av_attr, fi_cq_attr, fi_cq_err_entry, fi_cq_tagged_entry, fid_av,
+    fid_cq, fid_domain, fid_ep, fid_fabric,
 };
 
 use super::error::{Error, Failure};
-use super::operations::{CALLERS, Message, Operations, Problem};
+use super::operations::{CALLERS, CLEAR, Message, Operations, Problem, WAITING};
 use super::provider::{self, Info, InfoList};
 use super::shm;
 
@@ -252,6 +252,22 @@ impl Endpoint {
         }
         let code = if count < 0 { -count } else { fabric_sys::FI_EINVAL };
         Err(self.failure("fi_av_insert", Some(peer), code, None))
+    }
+
+    /// Tells a peer, whose address is `to`, about this endpoint, where the provider does not survive to be told late.
+    ///
+    /// From libfabric 2.5 on, and in its main branch of November 2026, two endpoints of `shm` in one process crash when
+    /// one sends before the other has read where its memory is: `smr_map_to_region` does not note it for endpoints of
+    /// the same process, only `smr_progress_connreq` does, but either side's request makes both look connected. So
+    /// every rank announces itself to all others before any of them reads what has come, and sends when all have
+    /// read. See [`Network::open`](super::network::Network::open).
+    pub(crate) fn announce(&mut self, to: fi_addr_t) {
+        if self.provider != "shm" || self.library.version() < Version::new(2, 5) {
+            return;
+        }
+        // The first send to a peer asks it to connect and is to be tried again; nobody receives this tag.
+        // SAFETY: the endpoint is open, and the message has no bytes.
+        unsafe { fabric_sys::fi_tinject(self.objects.ep, ptr::null(), 0, to, CLEAR | WAITING) };
     }
 
     /// Whether the provider must not be given long messages that nobody has asked for.

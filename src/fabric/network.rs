@@ -152,6 +152,13 @@ impl Network {
             tell(world, inserted.as_ref().err())?;
             inserted?;
         }
+        for (peer, route) in routes.iter().enumerate() {
+            if let Some(Route { endpoint, address }) = *route
+                && peer != rank
+            {
+                endpoints[endpoint].announce(address);
+            }
+        }
         // Two ranks alone need it not: what one waits for, the other has sent before anything that is not asked for.
         let neighbours = plan.hosts.iter().filter(|&host| *host == plan.hosts[rank]).count();
         let clearing = neighbours > 2 && endpoints.iter().any(Endpoint::needs_clearing);
@@ -167,6 +174,11 @@ impl Network {
         if world.all_gather(&[u8::from(clearing)])?.iter().any(|clearing| clearing == &[1]) {
             network.clear_long_messages();
         }
+        // All ranks have announced themselves: what one reads now has every other's announcement.
+        let read: Result<(), Error> =
+            network.endpoints.iter_mut().try_for_each(|endpoint| endpoint.progress().map(drop));
+        tell(world, read.as_ref().err())?;
+        read?;
         // A rank alone on its host has no way to itself, and needs none.
         let nowhere = Route { endpoint: 0, address: fabric_sys::FI_ADDR_NOTAVAIL };
         network.routes = routes.into_iter().map(|route| route.unwrap_or(nowhere)).collect();

@@ -25,6 +25,9 @@
 //! ```
 
 mod ending;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod gate;
 mod host;
 mod launcher;

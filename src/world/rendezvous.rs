@@ -16,11 +16,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// How long a connection may take to say its greeting, and rank 0 to answer it.
-const GREETING: Duration = Duration::from_secs(5);
+pub(super) const GREETING: Duration = Duration::from_secs(5);
 /// How long an answer may take while rank 0 may as well listen on another port.
 const SEARCHING: Duration = Duration::from_secs(2);
 /// How many connections may be about to say their greeting; the oldest goes when there is one more.
-const MOST_PENDING: usize = 256;
+pub(super) const MOST_PENDING: usize = 256;
 /// Descriptors for everything else that a process does: files, GPUs, a network.
 const OTHER_DESCRIPTORS: usize = 512;
 /// How much longer than rank 0 the others wait, so that they hear from it which ranks are missing.
@@ -85,21 +85,21 @@ fn written(host: &str, port: u16) -> String {
 // Rank 0.
 
 /// A connection that has not said its greeting yet.
-struct Pending {
-    stream: TcpStream,
-    bytes: Vec<u8>,
+pub(super) struct Pending<S> {
+    pub(super) stream: S,
+    pub(super) bytes: Vec<u8>,
     since: Instant,
 }
 
-/// What rank 0 knows while it waits.
-struct Reception<'a> {
+/// What rank 0 knows while it waits. The connections are any that never wait, so that it can be tested without any.
+pub(super) struct Reception<'a, S> {
     place: &'a Place,
-    pending: VecDeque<Pending>,
-    joined: Vec<Option<(TcpStream, Member)>>,
+    pub(super) pending: VecDeque<Pending<S>>,
+    pub(super) joined: Vec<Option<(S, Member)>>,
     /// Hosts of ranks that came and went again.
     gone: Vec<Option<String>>,
-    refused: usize,
-    last_refusal: String,
+    pub(super) refused: usize,
+    pub(super) last_refusal: String,
 }
 
 /// Listens where rank 0 of this job should, on the first of its ports that is free.
@@ -167,14 +167,7 @@ fn receive(
     allow_descriptors(place.size);
     let port = listener.local_addr().map_or(0, |address| address.port());
     let address = written(place.hosts.first().map_or("", String::as_str), port);
-    let mut reception = Reception {
-        place,
-        pending: VecDeque::new(),
-        joined: (0..place.size).map(|_| None).collect(),
-        gone: vec![None; place.size],
-        refused: 0,
-        last_refusal: String::new(),
-    };
+    let mut reception = Reception::<TcpStream>::new(place);
     while reception.missing().next().is_some() {
         let now = Instant::now();
         if now >= deadline {
@@ -198,11 +191,7 @@ fn receive(
     Ok(Met { members, connections, address })
 }
 
-impl Reception<'_> {
-    fn missing(&self) -> impl Iterator<Item = usize> {
-        self.joined.iter().enumerate().skip(1).filter(|(_, joined)| joined.is_none()).map(|(rank, _)| rank)
-    }
-
+impl Reception<'_, TcpStream> {
     /// Waits until something happens and deals with it.
     fn serve(&mut self, listener: &TcpListener, left: Duration) -> io::Result<()> {
         let now = Instant::now();
@@ -223,23 +212,7 @@ impl Reception<'_> {
         let joined: Vec<usize> =
             joined.into_iter().filter(|&(_, number)| poll.readable(number)).map(|(rank, _)| rank).collect();
         drop(poll);
-
-        // A rank that has joined says nothing until it is told to go on: this is its end.
-        for rank in joined {
-            if let Some((_, member)) = self.joined[rank].take() {
-                self.gone[rank] = Some(member.host.name);
-            }
-        }
-        let now = Instant::now();
-        for (mut connection, ready) in std::mem::take(&mut self.pending).into_iter().zip(pending) {
-            if ready {
-                self.hear(connection, now);
-            } else if now - connection.since >= GREETING {
-                self.turn_away(&mut connection.stream, None, "it said nothing in time".to_owned());
-            } else {
-                self.pending.push_back(connection);
-            }
-        }
+        self.attend(&joined, &pending, Instant::now());
         if new {
             self.admit(listener);
         }
@@ -252,10 +225,7 @@ impl Reception<'_> {
                 Ok((stream, _)) => {
                     let ready = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
                     if ready.is_ok() {
-                        self.pending.push_back(Pending { stream, bytes: Vec::new(), since: Instant::now() });
-                    }
-                    if self.pending.len() > MOST_PENDING {
-                        self.evict("too many connections came at once");
+                        self.take_in(stream, Instant::now());
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
@@ -270,6 +240,50 @@ impl Reception<'_> {
             }
         }
     }
+}
+
+impl<'a, S: Read + Write> Reception<'a, S> {
+    pub(super) fn new(place: &'a Place) -> Self {
+        Self {
+            place,
+            pending: VecDeque::new(),
+            joined: (0..place.size).map(|_| None).collect(),
+            gone: vec![None; place.size],
+            refused: 0,
+            last_refusal: String::new(),
+        }
+    }
+
+    pub(super) fn missing(&self) -> impl Iterator<Item = usize> {
+        self.joined.iter().enumerate().skip(1).filter(|(_, joined)| joined.is_none()).map(|(rank, _)| rank)
+    }
+
+    /// Deals with what has come: from the ranks of `joined`, and from the connections that are `pending`, in order.
+    pub(super) fn attend(&mut self, joined: &[usize], pending: &[bool], now: Instant) {
+        // A rank that has joined says nothing until it is told to go on: this is its end.
+        for &rank in joined {
+            if let Some((_, member)) = self.joined[rank].take() {
+                self.gone[rank] = Some(member.host.name);
+            }
+        }
+        for (mut connection, &ready) in std::mem::take(&mut self.pending).into_iter().zip(pending) {
+            if ready {
+                self.hear(connection, now);
+            } else if now - connection.since >= GREETING {
+                self.turn_away(&mut connection.stream, None, "it said nothing in time".to_owned());
+            } else {
+                self.pending.push_back(connection);
+            }
+        }
+    }
+
+    /// A connection that is to say its greeting.
+    pub(super) fn take_in(&mut self, stream: S, now: Instant) {
+        self.pending.push_back(Pending { stream, bytes: Vec::new(), since: now });
+        if self.pending.len() > MOST_PENDING {
+            self.evict("too many connections came at once");
+        }
+    }
 
     fn evict(&mut self, reason: &str) {
         self.refused += 1;
@@ -277,7 +291,7 @@ impl Reception<'_> {
         self.pending.pop_front();
     }
 
-    fn turn_away(&mut self, stream: &mut TcpStream, answer: Option<Answer>, reason: String) {
+    fn turn_away(&mut self, stream: &mut S, answer: Option<Answer>, reason: String) {
         if let Some(answer) = answer {
             // The other side may have gone already.
             let _ = stream.write_all(&answer.encode());
@@ -287,7 +301,7 @@ impl Reception<'_> {
     }
 
     /// Reads what a connection says, and lets it join once its greeting is complete and right.
-    fn hear(&mut self, mut connection: Pending, now: Instant) {
+    fn hear(&mut self, mut connection: Pending<S>, now: Instant) {
         let mut buffer = [0; 2048];
         match connection.stream.read(&mut buffer) {
             Ok(0) => {
@@ -309,7 +323,7 @@ impl Reception<'_> {
         }
     }
 
-    fn greet(&mut self, mut stream: TcpStream, greeting: Greeting) {
+    fn greet(&mut self, mut stream: S, greeting: Greeting) {
         let Greeting { rank, size, key, member } = greeting;
         if key != self.place.key {
             let reason = format!("it belongs to another job (`{key}`, this one is `{}`)", self.place.key);
@@ -335,7 +349,7 @@ impl Reception<'_> {
         self.turn_away(&mut stream, Some(Answer::Refused(reason.clone())), reason);
     }
 
-    fn given_up(&self, address: &str, timeout: Duration) -> String {
+    pub(super) fn given_up(&self, address: &str, timeout: Duration) -> String {
         let missing: Vec<usize> = self.missing().collect();
         let mut text = format!(
             "the rendezvous at {address} failed: after {} s, {} of {} ranks {} missing: rank {}",

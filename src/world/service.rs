@@ -104,7 +104,7 @@ impl Connection {
         lock(&self.queue).frames.is_empty()
     }
 
-    fn is_open(&self) -> bool {
+    pub(super) fn is_open(&self) -> bool {
         self.open.load(Ordering::SeqCst)
     }
 
@@ -116,13 +116,19 @@ impl Connection {
 }
 
 /// What only the service knows about a connection.
-struct Line<'a> {
+pub(super) struct Line<'a> {
     rank: usize,
     connection: &'a Connection,
-    frames: Frames,
+    pub(super) frames: Frames,
     heard: Instant,
     /// Whether the other side has left in good order.
     left: bool,
+}
+
+impl<'a> Line<'a> {
+    pub(super) fn new(rank: usize, connection: &'a Connection, frames: Frames, now: Instant) -> Self {
+        Self { rank, connection, frames, heard: now, left: false }
+    }
 }
 
 /// Serves the connections of a world until it is closed.
@@ -133,9 +139,7 @@ pub(super) fn run(shared: &Shared, woken: &UnixStream, frames: Vec<Frames>) {
         .iter()
         .zip(frames)
         .enumerate()
-        .filter_map(|(rank, (connection, frames))| {
-            Some(Line { rank, connection: connection.as_ref()?, frames, heard: start, left: false })
-        })
+        .filter_map(|(rank, (connection, frames))| Some(Line::new(rank, connection.as_ref()?, frames, start)))
         .collect();
     // What came right behind the rendezvous.
     for line in &mut lines {
@@ -277,7 +281,7 @@ fn read(shared: &Shared, line: &mut Line<'_>, buffer: &mut [u8]) {
 }
 
 /// Does what the frames of a rank ask for.
-fn take_frames(shared: &Shared, line: &mut Line<'_>) {
+pub(super) fn take_frames(shared: &Shared, line: &mut Line<'_>) {
     while line.connection.is_open() {
         let reason = match line.frames.next() {
             Ok(None) => return,

@@ -56,33 +56,7 @@ pub(super) fn join(place: &Place, options: &Options, listener: Option<TcpListene
         streams.push(stream);
         frames.push(left.unwrap_or_default());
     }
-    let shared = Arc::new(Shared {
-        rank: place.rank,
-        size: place.size,
-        connections: streams,
-        options,
-        call: Mutex::new(()),
-        state: Mutex::new(State {
-            number: 0,
-            arrived: vec![None; if place.rank == 0 { place.size } else { 0 }],
-            count: 0,
-            since: None,
-            left: vec![false; place.size],
-            reply: None,
-        }),
-        replied: AtomicBool::new(false),
-        stopped: AtomicBool::new(false),
-        why_stopped: OnceLock::new(),
-        failure: OnceLock::new(),
-        told: AtomicBool::new(false),
-        closing: AtomicBool::new(false),
-        limit: Mutex::default(),
-        notes: Mutex::new(vec![String::new(); if place.rank == 0 { place.size } else { 0 }]),
-        last_act: Mutex::default(),
-        gate: Gate::default(),
-        wake,
-        members,
-    });
+    let shared = Arc::new(Shared::new(place.rank, members, streams, options, wake));
     if place.rank == 0 {
         shared.broadcast(&Frame::Members(shared.members.clone()));
     }
@@ -169,6 +143,52 @@ struct State {
 }
 
 impl Shared {
+    pub(super) fn new(
+        rank: usize,
+        members: Vec<Member>,
+        connections: Vec<Option<Connection>>,
+        options: Options,
+        wake: UnixStream,
+    ) -> Self {
+        let size = members.len();
+        let at_root = if rank == 0 { size } else { 0 };
+        let state = State {
+            number: 0,
+            arrived: vec![None; at_root],
+            count: 0,
+            since: None,
+            left: vec![false; size],
+            reply: None,
+        };
+        Self {
+            rank,
+            size,
+            connections,
+            options,
+            call: Mutex::new(()),
+            state: Mutex::new(state),
+            replied: AtomicBool::new(false),
+            stopped: AtomicBool::new(false),
+            why_stopped: OnceLock::new(),
+            failure: OnceLock::new(),
+            told: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+            limit: Mutex::default(),
+            notes: Mutex::new(vec![String::new(); at_root]),
+            last_act: Mutex::default(),
+            gate: Gate::default(),
+            wake,
+            members,
+        }
+    }
+
+    /// The number of this rank's collective call that comes next or is under way, and the answer to it, once.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn take_reply(&self) -> (u64, Option<Option<Vec<Vec<u8>>>>) {
+        let mut state = lock(&self.state);
+        (state.number, state.reply.take())
+    }
+
     pub(super) fn failure(&self) -> Option<&Failure> {
         self.failure.get()
     }

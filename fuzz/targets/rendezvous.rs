@@ -1,0 +1,6 @@
+//! Strangers while a job waits for its last rank.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    collectives::world::fuzz::rendezvous(data);
+});

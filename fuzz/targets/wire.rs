@@ -1,0 +1,6 @@
+//! Every message between ranks, from any bytes.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    collectives::world::fuzz::wire(data);
+});
