@@ -7,6 +7,7 @@ pub mod compare;
 pub mod data;
 pub mod dry_run;
 pub mod environment;
+pub mod fabric;
 pub mod files;
 pub mod guide;
 pub mod handover;

@@ -9,6 +9,7 @@ use collectives::world;
 use crate::cli::{self, Command, Settings};
 use crate::compare;
 use crate::dry_run;
+use crate::fabric;
 use crate::files;
 use crate::guide;
 use crate::plot;
@@ -44,6 +45,14 @@ pub fn main(
             Ok(written) => print(&lines(&written)),
             Err(error) => Stop::Refused(format!("{error:#}")).tell(),
         },
+        Ok(Command::Fabric(fabric::Command::Info(arguments))) => {
+            match fabric::info::run(&arguments, &mut io::stdout().lock()) {
+                Ok(verdict) => ExitCode::from(verdict.code()),
+                Err(fabric::info::Error::Output(error)) => unwritable(error),
+                Err(fabric::info::Error::Fabric(error)) => Stop::Failed(error.into()).tell(),
+                Err(error @ fabric::info::Error::Library(_)) => Stop::Refused(error.to_string()).tell(),
+            }
+        }
         Ok(Command::Help(topic)) => help(topic.as_deref()),
         Ok(Command::Completions(shell)) => {
             let mut text = Vec::new();

@@ -4,6 +4,7 @@ mod algorithm;
 mod board;
 mod closing;
 mod communicator;
+mod discovery;
 mod endpoint;
 mod error;
 mod member;
@@ -20,6 +21,10 @@ pub use algorithm::selection::{
     Algorithm, Collective, Medium, Plan, RULES, Rule, UnknownAlgorithm, UnknownCollective,
 };
 pub use communicator::{Communicator, Options};
+pub use discovery::{
+    Capability, EndpointType, Hints, Info, Link, LinkState, Nic, Registered, UnknownCapability,
+    UnknownEndpointType, discover, registered,
+};
 pub use error::{Error, Failure};
 pub use fabric_sys::{Fabric as Library, LoadError, Version};
 pub use provider::{Provider, providers};

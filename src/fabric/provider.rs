@@ -29,10 +29,7 @@ pub struct Provider {
 /// [`Error::Library`] without a libfabric.
 pub fn providers() -> Result<Vec<Provider>, Error> {
     let fabric = Fabric::load()?;
-    let list = match InfoList::get(fabric, None, None) {
-        Err(Error::Call(Failure { code: fabric_sys::FI_ENODATA, .. })) => return Ok(Vec::new()),
-        list => list?,
-    };
+    let Some(list) = or_none(InfoList::get(fabric, None, None))? else { return Ok(Vec::new()) };
     let mut providers: Vec<Provider> = Vec::new();
     for info in list.iter() {
         let (name, domain) = (info.provider(), info.domain());
@@ -74,6 +71,19 @@ pub(crate) struct InfoList {
     first: *mut fi_info,
 }
 
+/// What `fi_getinfo` is asked, beside the hints.
+#[derive(Default)]
+pub(crate) struct Question<'a> {
+    /// The library's name of a provider.
+    pub(crate) provider: Option<&'a str>,
+    /// The address of a peer, or with `FI_SOURCE` the one to bind to.
+    pub(crate) node: Option<&'a CStr>,
+    /// Its port, or what stands for one.
+    pub(crate) service: Option<&'a CStr>,
+    /// `FI_SOURCE`, `FI_PROV_ATTR_ONLY`.
+    pub(crate) flags: u64,
+}
+
 impl InfoList {
     /// Asks for reliable endpoints for tagged messages, driven by one thread.
     ///
@@ -83,56 +93,66 @@ impl InfoList {
         provider: Option<&str>,
         source: Option<&CStr>,
     ) -> Result<Self, Error> {
+        let flags = source.map_or(0, |_| fabric_sys::FI_SOURCE);
+        Self::ask(fabric, &Question { provider, node: source, service: None, flags }, |hints| {
+            // SAFETY: `ask` passes an entry that nobody else has, with all its attributes.
+            unsafe {
+                (*hints).caps = fabric_sys::FI_TAGGED | fabric_sys::FI_DIRECTED_RECV;
+                (*hints).mode = fabric_sys::FI_CONTEXT | fabric_sys::FI_CONTEXT2;
+                (*(*hints).ep_attr).type_ = fabric_sys::FI_EP_RDM;
+                (*(*hints).tx_attr).msg_order = fabric_sys::FI_ORDER_SAS;
+                (*(*hints).rx_attr).msg_order = fabric_sys::FI_ORDER_SAS;
+                let domain = (*hints).domain_attr;
+                (*domain).threading = fabric_sys::FI_THREAD_DOMAIN;
+                (*domain).control_progress = fabric_sys::FI_PROGRESS_MANUAL;
+                (*domain).data_progress = fabric_sys::FI_PROGRESS_MANUAL;
+                (*domain).resource_mgmt = fabric_sys::FI_RM_ENABLED;
+                (*domain).av_type = fabric_sys::FI_AV_TABLE;
+                (*domain).mr_mode =
+                    fabric_sys::FI_MR_VIRT_ADDR | fabric_sys::FI_MR_ALLOCATED | fabric_sys::FI_MR_PROV_KEY;
+            }
+            Ok(())
+        })
+    }
+
+    /// Asks with the hints that `fill` makes of empty ones; `question.provider` is filled in already. An error of
+    /// `fill` is libfabric's number.
+    pub(crate) fn ask(
+        fabric: &'static Fabric,
+        question: &Question<'_>,
+        fill: impl FnOnce(*mut fi_info) -> Result<(), i32>,
+    ) -> Result<Self, Error> {
         let failure = |code: i32| {
             Error::Call(Failure {
                 operation: "fi_getinfo",
-                provider: provider.unwrap_or("any provider").to_owned(),
+                provider: question.provider.unwrap_or("any provider").to_owned(),
                 peer: None,
                 code,
                 text: fabric.fi_strerror(code),
             })
         };
-        let name = provider.map(CString::new).transpose().map_err(|_| failure(fabric_sys::FI_EINVAL))?;
         let _setup = setup_lock();
         // SAFETY: null makes an empty entry.
         let hints = Self { fabric, first: unsafe { fabric.fi_dupinfo(ptr::null()) } };
         if hints.first.is_null() {
             return Err(failure(fabric_sys::FI_ENOMEM));
         }
-        // SAFETY: `fi_dupinfo` of null allocates the entry and all its attributes, of the library's own size; nobody
-        // else has them. The provider's name is libc's memory, as the library frees it.
-        unsafe {
-            let hints = hints.first;
-            (*hints).caps = fabric_sys::FI_TAGGED | fabric_sys::FI_DIRECTED_RECV;
-            (*hints).mode = fabric_sys::FI_CONTEXT | fabric_sys::FI_CONTEXT2;
-            (*(*hints).ep_attr).type_ = fabric_sys::FI_EP_RDM;
-            (*(*hints).tx_attr).msg_order = fabric_sys::FI_ORDER_SAS;
-            (*(*hints).rx_attr).msg_order = fabric_sys::FI_ORDER_SAS;
-            let domain = (*hints).domain_attr;
-            (*domain).threading = fabric_sys::FI_THREAD_DOMAIN;
-            (*domain).control_progress = fabric_sys::FI_PROGRESS_MANUAL;
-            (*domain).data_progress = fabric_sys::FI_PROGRESS_MANUAL;
-            (*domain).resource_mgmt = fabric_sys::FI_RM_ENABLED;
-            (*domain).av_type = fabric_sys::FI_AV_TABLE;
-            (*domain).mr_mode =
-                fabric_sys::FI_MR_VIRT_ADDR | fabric_sys::FI_MR_ALLOCATED | fabric_sys::FI_MR_PROV_KEY;
-            if let Some(name) = &name {
-                let copy = libc::strdup(name.as_ptr());
-                if copy.is_null() {
-                    return Err(failure(fabric_sys::FI_ENOMEM));
-                }
-                (*(*hints).fabric_attr).prov_name = copy;
-            }
+        if let Some(provider) = question.provider {
+            // SAFETY: `fi_dupinfo` of null allocates the entry and all its attributes, of the library's own size;
+            // nobody else has them, and the name in them is null.
+            unsafe { set_text(&raw mut (*(*hints.first).fabric_attr).prov_name, provider) }
+                .map_err(failure)?;
         }
+        fill(hints.first).map_err(failure)?;
         let mut list = Self { fabric, first: ptr::null_mut() };
-        let (node, flags) = source.map_or((ptr::null(), 0), |node| (node.as_ptr(), fabric_sys::FI_SOURCE));
-        // SAFETY: the node is null or a text, the hints are the library's own, the result is writable.
+        let pointer = |text: Option<&CStr>| text.map_or(ptr::null(), CStr::as_ptr);
+        // SAFETY: node and service are null or texts, the hints are the library's own, the result is writable.
         let result = unsafe {
             fabric.fi_getinfo(
                 fabric.api_version(),
-                node,
-                ptr::null(),
-                flags,
+                pointer(question.node),
+                pointer(question.service),
+                question.flags,
                 hints.first,
                 &raw mut list.first,
             )
@@ -157,6 +177,14 @@ impl Drop for InfoList {
             // SAFETY: the library's list, freed once.
             unsafe { self.fabric.fi_freeinfo(self.first) };
         }
+    }
+}
+
+/// None when libfabric says that nothing matches (`FI_ENODATA`).
+pub(crate) fn or_none(answer: Result<InfoList, Error>) -> Result<Option<InfoList>, Error> {
+    match answer {
+        Err(Error::Call(Failure { code: fabric_sys::FI_ENODATA, .. })) => Ok(None),
+        list => list.map(Some),
     }
 }
 
@@ -205,9 +233,25 @@ impl Info<'_> {
     }
 }
 
+/// Puts a copy of `text` into hints, in libc's memory, as the library frees it. An error is libfabric's number.
+///
+/// # Safety
+/// `place` must be a writable field of hints that is null.
+pub(crate) unsafe fn set_text(place: *mut *mut c_char, text: &str) -> Result<(), i32> {
+    let text = CString::new(text).map_err(|_| fabric_sys::FI_EINVAL)?;
+    // SAFETY: a text goes in; null comes out when memory runs out.
+    let copy = unsafe { libc::strdup(text.as_ptr()) };
+    if copy.is_null() {
+        return Err(fabric_sys::FI_ENOMEM);
+    }
+    // SAFETY: writable as the caller vouches; what it held was null, so nothing is lost.
+    unsafe { *place = copy };
+    Ok(())
+}
+
 /// # Safety
 /// `pointer` must be null or a text.
-unsafe fn text(pointer: *const c_char) -> String {
+pub(crate) unsafe fn text(pointer: *const c_char) -> String {
     if pointer.is_null() {
         return String::new();
     }

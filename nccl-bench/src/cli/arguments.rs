@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::styling::{AnsiColor, Styles};
-use clap::{Arg, Args, value_parser};
+use clap::{Arg, Args, Subcommand as _, value_parser};
 use clap_complete::Shell;
 use collectives::{DataType, world};
 
@@ -16,6 +16,7 @@ use super::values::{
 use crate::collective::Collective;
 use crate::compare;
 use crate::data::Op;
+use crate::fabric;
 use crate::files::Output;
 use crate::plot;
 use crate::record::{Average, Blocking, Registration};
@@ -49,6 +50,7 @@ ended the run: 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP, 141 when nobody reads the ou
 
 pub(super) const COMPARE: &str = "compare";
 pub(super) const PLOT: &str = "plot";
+pub(super) const FABRIC: &str = "fabric";
 pub(super) const HELP: &str = "help";
 pub(super) const TOPIC: &str = "topic";
 pub(super) const COMPLETIONS: &str = "completions";
@@ -276,6 +278,13 @@ pub fn command() -> clap::Command {
         .subcommand(
             plot::Arguments::augment_args(clap::Command::new(PLOT))
                 .about("Draw result files, ours or nccl-tests': SVG, or a page that needs nothing else"),
+        )
+        .subcommand(
+            fabric::Command::augment_subcommands(clap::Command::new(FABRIC))
+                .about("Look at libfabric itself: what it offers here, and why something is missing")
+                .disable_help_subcommand(true)
+                .subcommand_required(true)
+                .arg_required_else_help(true),
         )
         .disable_help_subcommand(true)
         .subcommand(

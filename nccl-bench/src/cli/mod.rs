@@ -22,8 +22,9 @@ pub use values::{BackendChoice, Fault, Roots};
 use crate::collective::Collective;
 use crate::compare;
 use crate::environment::Variables;
+use crate::fabric;
 use crate::plot;
-use arguments::{ALL, COMPARE, COMPLETIONS, FOLDER, HELP, MAN, Measure, PLOT, SHELL, TOPIC};
+use arguments::{ALL, COMPARE, COMPLETIONS, FABRIC, FOLDER, HELP, MAN, Measure, PLOT, SHELL, TOPIC};
 
 /// What shall be done.
 #[derive(Debug)]
@@ -34,6 +35,8 @@ pub enum Command {
     Compare(compare::Arguments),
     /// Draw result files.
     Plot(plot::Arguments),
+    /// Look at libfabric.
+    Fabric(fabric::Command),
     /// Explain this topic, or a command; without one list the topics.
     Help(Option<String>),
     /// Print the completions of a shell.
@@ -80,6 +83,7 @@ where
     match name {
         COMPARE => return Ok(Command::Compare(compare::Arguments::from_arg_matches(matches)?)),
         PLOT => return Ok(Command::Plot(plot::Arguments::from_arg_matches(matches)?)),
+        FABRIC => return Ok(Command::Fabric(fabric::Command::from_arg_matches(matches)?)),
         HELP => return Ok(Command::Help(matches.get_one(TOPIC).cloned())),
         COMPLETIONS => {
             let shell = matches.get_one(SHELL).ok_or_else(|| conflict("a shell is missing"))?;

@@ -1,0 +1,497 @@
+//! Why nothing matches: which hint excluded each provider, and why a provider is not there at all.
+
+use std::fs;
+use std::path::Path;
+
+use collectives::fabric::{self, Capability, EndpointType, Hints, Registered, Version};
+use serde::Serialize;
+
+use super::entry::Entry;
+use super::host::{Device, Host, Memlock};
+
+/// Names that are as alike as this are taken for slips.
+const ALIKE: f64 = 0.7;
+
+/// One reason, and what to do about it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct Reason {
+    pub(super) text: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) advice: Option<String>,
+    /// The provider that it is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) provider: Option<String>,
+    /// The hints of which any one could be dropped for this provider to match.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) without: Vec<String>,
+}
+
+impl Reason {
+    fn new(text: impl Into<String>) -> Self {
+        Self { text: text.into(), ..Self::default() }
+    }
+
+    fn advice(self, advice: impl Into<String>) -> Self {
+        Self { advice: Some(advice.into()), ..self }
+    }
+
+    fn of(self, provider: &str) -> Self {
+        Self { provider: Some(provider.to_owned()), ..self }
+    }
+}
+
+/// One thing that is asked for, beside the provider.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Hint {
+    Endpoint(EndpointType),
+    Capability(Capability),
+    Domain(String),
+    Fabric(String),
+    Node(String),
+    Service(String),
+}
+
+impl Hint {
+    fn all(hints: &Hints) -> Vec<Self> {
+        let mut all: Vec<Self> = hints.endpoint.into_iter().map(Self::Endpoint).collect();
+        all.extend(hints.capabilities.iter().copied().map(Self::Capability));
+        all.extend(hints.domain.iter().cloned().map(Self::Domain));
+        all.extend(hints.fabric.iter().cloned().map(Self::Fabric));
+        all.extend(hints.node.iter().cloned().map(Self::Node));
+        all.extend(hints.service.iter().cloned().map(Self::Service));
+        all
+    }
+
+    /// The others.
+    fn without(&self, hints: &Hints) -> Hints {
+        let mut rest = hints.clone();
+        match self {
+            Self::Endpoint(_) => rest.endpoint = None,
+            Self::Capability(dropped) => rest.capabilities.retain(|capability| capability != dropped),
+            Self::Domain(_) => rest.domain = None,
+            Self::Fabric(_) => rest.fabric = None,
+            Self::Node(_) => rest.node = None,
+            Self::Service(_) => rest.service = None,
+        }
+        rest
+    }
+
+    /// Nothing but this, of the same provider.
+    fn alone(&self, provider: Option<&String>) -> Hints {
+        let mut only = Hints { provider: provider.cloned(), ..Hints::default() };
+        match self.clone() {
+            Self::Endpoint(kind) => only.endpoint = Some(kind),
+            Self::Capability(capability) => only.capabilities = vec![capability],
+            Self::Domain(name) => only.domain = Some(name),
+            Self::Fabric(name) => only.fabric = Some(name),
+            Self::Node(name) => only.node = Some(name),
+            Self::Service(name) => only.service = Some(name),
+        }
+        only
+    }
+
+    fn value(&self) -> &str {
+        match self {
+            Self::Endpoint(kind) => kind.name(),
+            Self::Capability(capability) => capability.name(),
+            Self::Domain(name) | Self::Fabric(name) | Self::Node(name) | Self::Service(name) => name,
+        }
+    }
+
+    fn describe(&self) -> String {
+        let kind = match self {
+            Self::Endpoint(_) => "endpoint type",
+            Self::Capability(_) => "capability",
+            Self::Domain(_) => "domain",
+            Self::Fabric(_) => "fabric",
+            Self::Node(_) => "node",
+            Self::Service(_) => "service",
+        };
+        format!("the {kind} {}", self.value())
+    }
+
+    /// What could be asked for instead: what these entries have.
+    fn instead(&self, entries: &[&Entry]) -> Option<String> {
+        let of = |kind: &str, name: fn(&Entry) -> &str| {
+            let mut names: Vec<&str> = Vec::new();
+            for name in entries.iter().map(|entry| name(entry)) {
+                if !names.contains(&name) {
+                    names.push(name);
+                }
+            }
+            Some(format!("{kind} {}", some(&names)))
+        };
+        match self {
+            Self::Endpoint(_) => of("endpoint type", |entry| &entry.endpoint),
+            Self::Domain(_) => of("domain", |entry| &entry.domain),
+            Self::Fabric(_) => of("fabric", |entry| &entry.fabric),
+            Self::Capability(_) | Self::Node(_) | Self::Service(_) => None,
+        }
+    }
+
+    fn advice(&self) -> Option<&'static str> {
+        match self {
+            Self::Node(_) => {
+                Some("see whether the name has an address that this host reaches (getent hosts NAME)")
+            }
+            Self::Service(_) => Some("give a port as a number"),
+            _ => None,
+        }
+    }
+}
+
+/// The first few of these names.
+fn some(names: &[&str]) -> String {
+    const MOST: usize = 8;
+    match names.len().checked_sub(MOST) {
+        None | Some(0) => names.join(", "),
+        Some(more) => format!("{} and {more} more", names[..MOST].join(", ")),
+    }
+}
+
+/// The names of the providers, each once.
+pub(super) fn providers(entries: &[Entry]) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for entry in entries {
+        if !names.contains(&entry.provider) {
+            names.push(entry.provider.clone());
+        }
+    }
+    names
+}
+
+/// For each provider, or the one asked for, which hint excluded it. `built_on_it` are those that are built on that one
+/// and match; `ask` asks libfabric.
+pub(super) fn explain(
+    hints: &Hints,
+    built_on_it: &[String],
+    ask: impl Fn(&Hints) -> Result<Vec<Entry>, fabric::Error>,
+) -> Result<Vec<Reason>, fabric::Error> {
+    let provider = hints.provider.as_ref();
+    let given = Hint::all(hints);
+    let answers = |question: &dyn Fn(&Hint) -> Hints| -> Result<Vec<Vec<Entry>>, fabric::Error> {
+        given.iter().map(|hint| ask(&question(hint))).collect()
+    };
+    let without = answers(&|hint| hint.without(hints))?;
+    let alone = answers(&|hint| hint.alone(provider))?;
+    let all = ask(&Hints { provider: provider.cloned(), ..Hints::default() })?;
+
+    let mut reasons: Vec<Reason> =
+        providers(&all).iter().map(|name| excluded(name, &given, &without, &alone)).collect();
+    if let Some(provider) = provider {
+        reasons.extend(built_on_it.iter().map(|name| {
+            Reason::new(format!("provider {name}, which is built on {provider}, matches"))
+                .advice(format!("ask for it: -p '{name}'"))
+                .of(name)
+        }));
+        if !given.is_empty() {
+            let others = providers(&ask(&Hints { provider: None, ..hints.clone() })?);
+            let others: Vec<&str> =
+                others.iter().filter(|name| !built_on_it.contains(name)).map(String::as_str).collect();
+            if !others.is_empty() {
+                reasons
+                    .push(Reason::new(format!("without -p {provider} these match: {}", others.join(", "))));
+            }
+        }
+    }
+    Ok(reasons)
+}
+
+/// Why not this provider. `without` and `alone` are libfabric's answers for each of the hints.
+fn excluded(name: &str, given: &[Hint], without: &[Vec<Entry>], alone: &[Vec<Entry>]) -> Reason {
+    let of = |entries: &[Entry]| entries.iter().any(|entry| entry.provider == name);
+    let one_too_many: Vec<(&Hint, &Vec<Entry>)> =
+        given.iter().zip(without).filter(|(_, entries)| of(entries)).collect();
+    if !one_too_many.is_empty() {
+        let dropped: Vec<String> = one_too_many
+            .iter()
+            .map(|(hint, entries)| {
+                let its: Vec<&Entry> = entries.iter().filter(|entry| entry.provider == name).collect();
+                let instead = hint.instead(&its).map_or_else(String::new, |has| format!(" (it has {has})"));
+                format!("without {}{instead}", hint.describe())
+            })
+            .collect();
+        let mut reason =
+            Reason::new(format!("provider {name} would match {}", dropped.join(", or "))).of(name);
+        reason.advice = one_too_many.iter().find_map(|(hint, _)| hint.advice()).map(str::to_owned);
+        reason.without = one_too_many.iter().map(|(hint, _)| hint.value().to_owned()).collect();
+        return reason;
+    }
+    let lacks: Vec<String> = given
+        .iter()
+        .zip(alone)
+        .filter(|(_, entries)| !of(entries))
+        .map(|(hint, _)| hint.describe())
+        .collect();
+    if lacks.is_empty() {
+        let all: Vec<String> = given.iter().map(Hint::describe).collect();
+        return Reason::new(format!("provider {name} has each, but not together: {}", all.join(", ")))
+            .of(name);
+    }
+    Reason::new(format!("provider {name} lacks {}", lacks.join(" and "))).of(name)
+}
+
+/// What is known of this libfabric and this machine.
+pub(super) struct Circumstances<'a> {
+    pub(super) hints: &'a Hints,
+    /// What libfabric offers when nothing in particular is asked for.
+    pub(super) all: &'a [Entry],
+    pub(super) registered: &'a [Registered],
+    pub(super) version: Version,
+    pub(super) path: &'a Path,
+    pub(super) host: &'a Host,
+    /// The value of `FI_PROVIDER`.
+    pub(super) variable: Option<&'a str>,
+}
+
+/// Why the provider that was asked for is not there at all; nothing when it is.
+pub(super) fn missing(known: &Circumstances<'_>) -> Vec<Reason> {
+    let mut reasons = Vec::new();
+    if let Some(value) = known.variable {
+        reasons.push(
+            Reason::new(format!("FI_PROVIDER={value} hides all other providers from libfabric"))
+                .advice("unset FI_PROVIDER"),
+        );
+    }
+    let Some(wanted) = &known.hints.provider else {
+        if known.all.is_empty() {
+            reasons.push(
+                Reason::new("libfabric offers nothing on this machine, whatever is asked for")
+                    .advice("FI_LOG_LEVEL=warn makes libfabric say more"),
+            );
+        }
+        return reasons;
+    };
+    if known.all.iter().any(|entry| entry.provider.eq_ignore_ascii_case(wanted)) {
+        return reasons;
+    }
+    let lower = wanted.to_ascii_lowercase();
+    reasons.extend(registration(known, &lower));
+    match lower.split(';').next() {
+        Some("efa") => reasons.extend(efa(known.host, known.version)),
+        Some("verbs") => reasons.extend(verbs(known.host)),
+        _ => {}
+    }
+    let explained = reasons.iter().any(|reason| reason.advice.is_some());
+    if !explained {
+        reasons.push(
+            Reason::new("no cause is to be seen from here")
+                .advice(format!("let libfabric say more: FI_LOG_LEVEL=debug FI_LOG_PROV={lower}")),
+        );
+    }
+    reasons
+}
+
+/// Whether libfabric has the provider.
+fn registration(known: &Circumstances<'_>, wanted: &str) -> Vec<Reason> {
+    let Circumstances { version, path, .. } = known;
+    let names: Vec<&str> = known.registered.iter().map(|provider| provider.name.as_str()).collect();
+    let lacking: Vec<&str> = wanted.split(';').filter(|part| !names.contains(part)).collect();
+    let on_top = providers(known.all).into_iter().filter(|name| name.split(';').any(|part| part == wanted));
+    let on_top: Vec<String> = on_top.map(|name| format!("'{name}'")).collect();
+    if lacking.is_empty() {
+        let mut reason =
+            Reason::new(format!("libfabric {version} has the provider {wanted}, which finds nothing here"));
+        if !on_top.is_empty() {
+            reason = reason.advice(format!("it is part of others; choose one: -p {}", on_top.join(", -p ")));
+        }
+        return vec![reason.of(wanted)];
+    }
+    lacking.into_iter().map(|part| lacking_part(part, *version, path, &names).of(part)).collect()
+}
+
+fn lacking_part(part: &str, version: Version, path: &Path, names: &[&str]) -> Reason {
+    // The libraries that these providers need: a libfabric that links them has been built with the provider.
+    let needs = match part {
+        "efa" => Some("libefa.so"),
+        "verbs" => Some("librdmacm.so"),
+        _ => None,
+    };
+    let shown: Vec<&str> = names.iter().copied().filter(|name| !name.starts_with("ofi_hook")).collect();
+    if part == "net" && names.contains(&"tcp") {
+        return Reason::new(format!("libfabric {version} calls the provider net tcp"))
+            .advice("ask for it: -p tcp");
+    }
+    if let Some(needs) = needs.filter(|needs| contains(path, needs)) {
+        return Reason::new(format!(
+            "libfabric {version} was built with the provider {part} (it links {needs}), but left it out when it was \
+             loaded: it found no device that it can use"
+        ));
+    }
+    let has = format!(
+        "libfabric {version} ({}) has no provider {part}; it has {}",
+        path.display(),
+        shown.join(", ")
+    );
+    if let Some(needs) = needs {
+        let place =
+            if part == "efa" { "; the EFA installer's is /opt/amazon/efa/lib/libfabric.so.1" } else { "" };
+        return Reason::new(format!("{has}. It was built without (it does not link {needs})"))
+            .advice(format!("load one that has it: FABRIC_LIBRARY=<path>{place}"));
+    }
+    let alike = |name: &&&str| strsim::jaro_winkler(name, part) > ALIKE;
+    let likeliest = shown
+        .iter()
+        .filter(alike)
+        .max_by(|one, other| strsim::jaro_winkler(one, part).total_cmp(&strsim::jaro_winkler(other, part)));
+    match likeliest {
+        Some(name) => Reason::new(has).advice(format!("did you mean -p {name}?")),
+        None => {
+            Reason::new(has).advice("choose one of them, or load another libfabric: FABRIC_LIBRARY=<path>")
+        }
+    }
+}
+
+/// Whether these words are in the file.
+fn contains(path: &Path, words: &str) -> bool {
+    let words = words.as_bytes();
+    fs::read(path).is_ok_and(|bytes| bytes.windows(words.len()).any(|window| window == words))
+}
+
+/// What EFA needs, and this machine does not have.
+fn efa(host: &Host, version: Version) -> Vec<Reason> {
+    let mut reasons = Vec::new();
+    let (devices, others): (Vec<&Device>, Vec<&Device>) =
+        host.devices.iter().partition(|device| device.is_efa());
+    if devices.is_empty() {
+        reasons.push(no_efa_device(host, &others));
+        if !host.modules.contains(&"efa") {
+            reasons.push(
+                Reason::new("the kernel module efa is not loaded (no /sys/module/efa)")
+                    .advice(on_the_host(host, "modprobe efa; the EFA installer installs the module")),
+            );
+        }
+    } else if !devices.iter().any(|device| device.is_up()) {
+        reasons.push(
+            Reason::new(format!("no EFA device is up: {}", described(&devices)))
+                .advice("see dmesg, and whether the network interface is attached"),
+        );
+    } else {
+        reasons.push(Reason::new(format!("this host has {}", described(&devices))));
+    }
+    reasons.extend(no_device_files(
+        host,
+        "Kubernetes: the resource vpc.amazonaws.com/efa of the EFA device plugin",
+    ));
+    reasons.extend(memory_limit(host));
+    if version < Version::new(1, 20) {
+        reasons.push(
+            Reason::new(format!(
+                "libfabric {version} is old for EFA: registering CUDA memory through dmabuf needs 1.20, NCCL's plugin \
+                 1.18"
+            ))
+            .advice("install a newer one, as the EFA installer does, and name it: FABRIC_LIBRARY=<path>"),
+        );
+    }
+    reasons.extend(in_a_container(host));
+    reasons
+}
+
+fn no_efa_device(host: &Host, others: &[&Device]) -> Reason {
+    if !host.efa_on_pci.is_empty() {
+        let places: Vec<&str> = host.efa_on_pci.iter().map(String::as_str).collect();
+        return Reason::new(format!(
+            "the PCI bus has EFA devices ({}), which no driver serves",
+            some(&places)
+        ))
+        .advice(on_the_host(host, "modprobe efa, then see dmesg; the EFA installer installs the driver"));
+    }
+    if !others.is_empty() {
+        return Reason::new(format!("this host has no EFA device, but {}", described(others)))
+            .advice("for InfiniBand and RoCE: -p 'verbs;ofi_rxm'");
+    }
+    Reason::new(
+        "this host has no RDMA device (nothing in /sys/class/infiniband) and no EFA device on its PCI bus",
+    )
+    .advice("on EC2: an instance type with EFA, and a network interface of the type efa attached to it")
+}
+
+/// What verbs needs, and this machine does not have.
+fn verbs(host: &Host) -> Vec<Reason> {
+    let mut reasons = Vec::new();
+    let (efa, devices): (Vec<&Device>, Vec<&Device>) =
+        host.devices.iter().partition(|device| device.is_efa());
+    if devices.is_empty() {
+        let reason = if efa.is_empty() {
+            Reason::new("this host has no RDMA device (nothing in /sys/class/infiniband)")
+                .advice(on_the_host(host, "load the driver of the device, for instance modprobe mlx5_ib"))
+        } else {
+            Reason::new(format!("this host has no InfiniBand or RoCE device, but {}", described(&efa)))
+                .advice("for EFA: -p efa")
+        };
+        reasons.push(reason);
+    } else if !devices.iter().any(|device| device.is_up()) {
+        reasons.push(
+            Reason::new(format!("no device is up: {}", described(&devices)))
+                .advice("see the cable and the switch; InfiniBand needs a subnet manager (ibstat, sminfo)"),
+        );
+    } else {
+        reasons.push(Reason::new(format!("this host has {}", described(&devices))));
+    }
+    reasons.extend(no_device_files(host, "Kubernetes: the RDMA device plugin"));
+    if host.has_uverbs() && !host.device_files.iter().any(|name| name == "rdma_cm") {
+        reasons.push(
+            Reason::new("there is no /dev/infiniband/rdma_cm, through which verbs connects")
+                .advice(on_the_host(host, "modprobe rdma_ucm")),
+        );
+    }
+    reasons.extend(memory_limit(host));
+    reasons.extend(in_a_container(host));
+    reasons
+}
+
+/// Devices, those that are alike together: `2 RDMA devices (driver efa, ACTIVE 100 Gb/sec): rdmap0s6, rdmap1s6`.
+pub(super) fn described(devices: &[&Device]) -> String {
+    let mut groups: Vec<(String, Vec<&str>)> = Vec::new();
+    for device in devices {
+        let description = device.description();
+        match groups.iter_mut().find(|(other, _)| *other == description) {
+            Some((_, names)) => names.push(&device.name),
+            None => groups.push((description, vec![&device.name])),
+        }
+    }
+    let group = |(description, names): &(String, Vec<&str>)| {
+        let kind = if description.starts_with("driver efa") { "EFA device" } else { "RDMA device" };
+        let plural = if names.len() == 1 { "" } else { "s" };
+        format!("{} {kind}{plural} ({description}): {}", names.len(), some(names))
+    };
+    groups.iter().map(group).collect::<Vec<_>>().join("; ")
+}
+
+fn no_device_files(host: &Host, kubernetes: &str) -> Option<Reason> {
+    if host.has_uverbs() {
+        return None;
+    }
+    let reason =
+        Reason::new("there is no /dev/infiniband/uverbs*, through which programs reach RDMA devices");
+    Some(match host.container {
+        Some("Kubernetes") => reason.advice(format!("give them to the container. {kubernetes}")),
+        Some(_) => reason.advice("give them to the container: --device=/dev/infiniband"),
+        None => reason.advice("modprobe ib_uverbs"),
+    })
+}
+
+fn memory_limit(host: &Host) -> Option<Reason> {
+    let Some(Memlock::Bytes(bytes)) = host.memlock else { return None };
+    let reason = Reason::new(format!(
+        "this process may lock no more than {} KiB of memory (ulimit -l), and RDMA locks what it registers",
+        bytes / 1024
+    ));
+    Some(match host.container {
+        Some("Kubernetes") => {
+            reason.advice("raise the limit of the container runtime on the node (LimitMEMLOCK=infinity)")
+        }
+        Some(_) => reason.advice("start the container with --ulimit memlock=-1:-1"),
+        None => reason.advice("ulimit -l unlimited, or memlock unlimited in /etc/security/limits.conf"),
+    })
+}
+
+fn in_a_container(host: &Host) -> Option<Reason> {
+    let container = host.container?;
+    Some(Reason::new(format!("this is a container ({container}): the host may have what is missing here")))
+}
+
+/// Advice that a container cannot follow itself.
+fn on_the_host(host: &Host, advice: &str) -> String {
+    if host.container.is_some() { format!("on the host: {advice}") } else { advice.to_owned() }
+}
