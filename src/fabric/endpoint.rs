@@ -1,14 +1,12 @@
 //! One provider's endpoint with everything that it needs, and the operations in flight on it.
 
-use std::ffi::{CStr, c_int};
+use std::ffi::c_int;
 use std::ptr;
 
-use fabric_sys::{
-    Fabric, Padded, Version, fi_addr_t, fi_av_attr, fi_cq_attr, fi_cq_err_entry, fi_cq_tagged_entry, fid_av,
-    fid_cq, fid_domain, fid_ep, fid_fabric,
-};
+use fabric_sys::{Fabric, Padded, Version, fi_addr_t, fi_cq_err_entry, fi_cq_tagged_entry};
 
 use super::error::{Error, Failure};
+use super::objects::Objects;
 use super::operations::{CALLERS, CLEAR, Message, Operations, Problem, WAITING};
 use super::provider::{self, Info, InfoList};
 use super::shm;
@@ -24,42 +22,6 @@ pub(crate) enum Reach {
     Host,
     /// From other hosts too.
     Network,
-}
-
-/// The library's objects, each null until it is open. Closed children first.
-struct Objects {
-    fabric: *mut fid_fabric,
-    domain: *mut fid_domain,
-    av: *mut fid_av,
-    cq: *mut fid_cq,
-    ep: *mut fid_ep,
-}
-
-impl Drop for Objects {
-    fn drop(&mut self) {
-        let _setup = provider::setup_lock();
-        // SAFETY: each pointer is null or an object that was opened and is closed once, after its children.
-        unsafe {
-            if !self.ep.is_null() && fabric_sys::fi_close(&raw mut (*self.ep).fid) != 0 {
-                // The library may go on to write into buffers whose owners are about to take them back.
-                eprintln!("libfabric could not close an endpoint; ending the process");
-                std::process::abort();
-            }
-            let rest = [
-                (!self.cq.is_null()).then(|| &raw mut (*self.cq).fid),
-                (!self.av.is_null()).then(|| &raw mut (*self.av).fid),
-                (!self.domain.is_null()).then(|| &raw mut (*self.domain).fid),
-                (!self.fabric.is_null()).then(|| &raw mut (*self.fabric).fid),
-            ];
-            for fid in rest.into_iter().flatten() {
-                let result = fabric_sys::fi_close(fid);
-                if result != 0 {
-                    tracing::warn!(result, "fi_close failed; the object is left open");
-                    break;
-                }
-            }
-        }
-    }
 }
 
 /// An endpoint for tagged messages, with its own domain, address vector and completion queue: used by one thread at
@@ -112,95 +74,16 @@ impl Endpoint {
         // Elsewhere a message that was injected may still wait for its connection when the endpoint is closed.
         let inject_size = if provider == "shm" { info.longest_inject() } else { 0 };
         let data = matches!(provider, "tcp" | "net");
-        let mut endpoint = Self {
-            objects: Objects {
-                fabric: ptr::null_mut(),
-                domain: ptr::null_mut(),
-                av: ptr::null_mut(),
-                cq: ptr::null_mut(),
-                ep: ptr::null_mut(),
-            },
+        let (objects, address) = Objects::open(library, info, ranks)?;
+        Ok(Self {
+            objects,
             operations: Operations::new(ranks, inject_size, data),
             library,
             provider: provider.to_owned(),
             rank,
             longest_message: info.longest_message(),
-            address: Vec::new(),
-        };
-        endpoint.open_objects(info, ranks)?;
-        Ok(endpoint)
-    }
-
-    fn open_objects(&mut self, info: Info<'_>, ranks: usize) -> Result<(), Error> {
-        if self.provider == "shm" {
-            shm::remove_leftovers();
-        }
-        let _setup = provider::setup_lock();
-        let none = ptr::null_mut();
-        let info_pointer = info.as_ptr();
-        // SAFETY: the entry is live; every object is opened from live ones and kept until this type is dropped;
-        // attributes are zeroed, long enough for any library, and set as the library documents.
-        unsafe {
-            let result =
-                self.library.fi_fabric((*info_pointer).fabric_attr, &raw mut self.objects.fabric, none);
-            self.check("fi_fabric", result)?;
-            let result =
-                fabric_sys::fi_domain(self.objects.fabric, info_pointer, &raw mut self.objects.domain, none);
-            self.check("fi_domain", result)?;
-
-            let mut attributes = Padded::<fi_av_attr>::zeroed();
-            attributes.type_ = fabric_sys::FI_AV_TABLE;
-            attributes.count = ranks;
-            let result = fabric_sys::fi_av_open(
-                self.objects.domain,
-                attributes.as_mut_ptr(),
-                &raw mut self.objects.av,
-                none,
-            );
-            self.check("fi_av_open", result)?;
-
-            let (send, receive) = info.queue_sizes();
-            let mut attributes = Padded::<fi_cq_attr>::zeroed();
-            attributes.size = send.saturating_add(receive);
-            attributes.format = fabric_sys::FI_CQ_FORMAT_TAGGED;
-            attributes.wait_obj = fabric_sys::FI_WAIT_NONE;
-            let result = fabric_sys::fi_cq_open(
-                self.objects.domain,
-                attributes.as_mut_ptr(),
-                &raw mut self.objects.cq,
-                none,
-            );
-            self.check("fi_cq_open", result)?;
-
-            let result =
-                fabric_sys::fi_endpoint(self.objects.domain, info_pointer, &raw mut self.objects.ep, none);
-            self.check("fi_endpoint", result)?;
-            let ep = self.objects.ep;
-            let result = fabric_sys::fi_ep_bind(ep, &raw mut (*self.objects.av).fid, 0);
-            self.check("fi_ep_bind", result)?;
-            let flags = fabric_sys::FI_TRANSMIT | fabric_sys::FI_RECV;
-            let result = fabric_sys::fi_ep_bind(ep, &raw mut (*self.objects.cq).fid, flags);
-            self.check("fi_ep_bind", result)?;
-            if self.provider == "shm"
-                && let Some(name) = shm::new_address()
-            {
-                let bytes = name.as_bytes_with_nul();
-                let result =
-                    fabric_sys::fi_setname(&raw mut (*ep).fid, bytes.as_ptr().cast_mut().cast(), bytes.len());
-                self.check("fi_setname", result)?;
-            }
-            let result = fabric_sys::fi_enable(ep);
-            self.check("fi_enable", result)?;
-
-            let mut address = vec![0_u8; 512];
-            let mut length = address.len();
-            let result =
-                fabric_sys::fi_getname(&raw mut (*ep).fid, address.as_mut_ptr().cast(), &raw mut length);
-            self.check("fi_getname", result)?;
-            address.truncate(length);
-            self.address = address;
-        }
-        Ok(())
+            address,
+        })
     }
 
     /// The address to tell other ranks.
@@ -215,43 +98,12 @@ impl Endpoint {
 
     /// The address in the provider's notation: `fi_sockaddr_in://127.0.0.1:40123`.
     pub(crate) fn address_text(&self) -> String {
-        let mut buffer = [0_u8; 512];
-        let mut length = buffer.len();
-        // SAFETY: the address is the endpoint's own; the buffer's length is passed along.
-        unsafe {
-            fabric_sys::fi_av_straddr(
-                self.objects.av,
-                self.address.as_ptr().cast(),
-                buffer.as_mut_ptr().cast(),
-                &raw mut length,
-            );
-        }
-        CStr::from_bytes_until_nul(&buffer)
-            .map_or_else(|_| String::new(), |text| text.to_string_lossy().into_owned())
+        self.objects.text_of(&self.address)
     }
 
     /// Makes rank `peer`'s address known.
     pub(crate) fn insert(&mut self, peer: usize, address: &[u8]) -> Result<fi_addr_t, Error> {
-        let mut inserted = fabric_sys::FI_ADDR_NOTAVAIL;
-        // Providers take the length of an address from its format: room beyond what was sent keeps that in bounds.
-        let mut padded = address.to_vec();
-        padded.resize(address.len().max(512), 0);
-        // SAFETY: the address vector is open, the address is padded and ends in zeros, the result is writable.
-        let count = unsafe {
-            fabric_sys::fi_av_insert(
-                self.objects.av,
-                padded.as_ptr().cast(),
-                1,
-                &raw mut inserted,
-                0,
-                ptr::null_mut(),
-            )
-        };
-        if count == 1 && inserted != fabric_sys::FI_ADDR_NOTAVAIL {
-            return Ok(inserted);
-        }
-        let code = if count < 0 { -count } else { fabric_sys::FI_EINVAL };
-        Err(self.failure("fi_av_insert", Some(peer), code, None))
+        self.objects.insert(address).map_err(|code| self.failure("fi_av_insert", Some(peer), code, None))
     }
 
     /// Tells a peer, whose address is `to`, about this endpoint, where the provider does not survive to be told late.
@@ -385,30 +237,14 @@ impl Endpoint {
             let received = (entry.olen > 0).then_some(message.len + entry.olen);
             return self.length_error(message.peer, message.len, received);
         }
-        let mut buffer = [0_u8; 256];
-        // SAFETY: the queue is open, the error's data is valid until the queue is read again, the buffer's length is
-        // passed along.
-        unsafe {
-            fabric_sys::fi_cq_strerror(
-                self.objects.cq,
-                entry.prov_errno,
-                entry.err_data,
-                buffer.as_mut_ptr().cast(),
-                buffer.len(),
-            );
-        }
-        let own = CStr::from_bytes_until_nul(&buffer).ok().map(|text| text.to_string_lossy().into_owned());
+        let own = self.objects.provider_text(&entry);
         let operation = if failed.is_some_and(|(_, received)| received) { "fi_trecv" } else { "fi_tsend" };
         let peer = failed.map(|(message, _)| message.peer);
-        self.failure(operation, peer, code, own.filter(|text| !text.is_empty()))
+        self.failure(operation, peer, code, own)
     }
 
     fn length_error(&self, peer: usize, expected: usize, received: Option<usize>) -> Error {
         Error::MessageLength { rank: self.rank, peer, provider: self.provider.clone(), expected, received }
-    }
-
-    fn check(&self, operation: &'static str, result: c_int) -> Result<(), Error> {
-        if result == 0 { Ok(()) } else { Err(self.failure(operation, None, -result, None)) }
     }
 
     fn failure(
@@ -418,11 +254,7 @@ impl Endpoint {
         code: c_int,
         own: Option<String>,
     ) -> Error {
-        let mut text = self.library.fi_strerror(code);
-        if let Some(own) = own.filter(|own| *own != text) {
-            text = format!("{text}: {own}");
-        }
-        Error::Call(Failure { operation, provider: self.provider.clone(), peer, code, text })
+        Failure::of_call(self.library, &self.provider, operation, peer, code, own)
     }
 }
 

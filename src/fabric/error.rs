@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use fabric_sys::LoadError;
+use fabric_sys::{Fabric, LoadError};
 
 use crate::world;
 
@@ -113,6 +113,23 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// The error of a call of `library` with this number, and the provider's own words, if it has any.
+    #[cold]
+    pub(super) fn of_call(
+        library: &Fabric,
+        provider: &str,
+        operation: &'static str,
+        peer: Option<usize>,
+        code: i32,
+        own: Option<String>,
+    ) -> Error {
+        let mut text = library.fi_strerror(code);
+        if let Some(own) = own.filter(|own| *own != text) {
+            text = format!("{text}: {own}");
+        }
+        Error::Call(Self { operation, provider: provider.to_owned(), peer, code, text })
+    }
+
     /// What to do about it.
     fn advice(&self) -> &'static str {
         match self.code {

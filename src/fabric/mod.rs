@@ -9,6 +9,7 @@ mod endpoint;
 mod error;
 mod member;
 mod network;
+mod objects;
 mod operations;
 mod provider;
 mod reduction;
