@@ -58,6 +58,16 @@ pub enum Error {
     /// A call of libfabric failed.
     #[error("{0}")]
     Call(Failure),
+    /// An endpoint ([`rdm`](super::rdm)) cannot do what was asked of it.
+    #[error("{operation} over {provider}: {problem}")]
+    Endpoint {
+        /// What was asked for: a function of libfabric.
+        operation: &'static str,
+        /// The provider.
+        provider: String,
+        /// Why not.
+        problem: String,
+    },
     /// Another rank could not open its endpoints.
     #[error("rank {rank} could not open its endpoint: {problem}")]
     Peer {

@@ -1,4 +1,4 @@
-//! Collectives over host buffers, on libfabric.
+//! Collectives over host buffers, and endpoints for programs' own messages ([`rdm`]), on libfabric.
 
 mod algorithm;
 mod board;
@@ -12,6 +12,7 @@ mod network;
 mod objects;
 mod operations;
 mod provider;
+pub mod rdm;
 mod reduction;
 mod shm;
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::ptr;
 
 use fabric_sys::{
     Fabric, Padded, fi_addr_t, fi_av_attr, fi_cq_attr, fi_cq_err_entry, fid_av, fid_cq, fid_domain, fid_ep,
-    fid_fabric,
+    fid_fabric, fid_mr,
 };
 
 use super::error::{Error, Failure};
@@ -18,10 +18,12 @@ const LONGEST_ADDRESS: usize = 512;
 /// The library's objects, each null until it is open. Closed children first.
 pub(super) struct Objects {
     fabric: *mut fid_fabric,
-    pub(super) domain: *mut fid_domain,
+    domain: *mut fid_domain,
     av: *mut fid_av,
     pub(super) cq: *mut fid_cq,
     pub(super) ep: *mut fid_ep,
+    /// Registered memory.
+    regions: Vec<*mut fid_mr>,
 }
 
 impl Drop for Objects {
@@ -34,13 +36,14 @@ impl Drop for Objects {
                 eprintln!("libfabric could not close an endpoint; ending the process");
                 std::process::abort();
             }
+            let regions = self.regions.iter().map(|&region| &raw mut (*region).fid);
             let rest = [
                 (!self.cq.is_null()).then(|| &raw mut (*self.cq).fid),
                 (!self.av.is_null()).then(|| &raw mut (*self.av).fid),
                 (!self.domain.is_null()).then(|| &raw mut (*self.domain).fid),
                 (!self.fabric.is_null()).then(|| &raw mut (*self.fabric).fid),
             ];
-            for fid in rest.into_iter().flatten() {
+            for fid in regions.chain(rest.into_iter().flatten()) {
                 let result = fabric_sys::fi_close(fid);
                 if result != 0 {
                     tracing::warn!(result, "fi_close failed; the object is left open");
@@ -73,6 +76,7 @@ impl Objects {
             av: ptr::null_mut(),
             cq: ptr::null_mut(),
             ep: ptr::null_mut(),
+            regions: Vec::new(),
         };
         // On failure what is open is closed here, without the lock, which closing takes.
         let address = objects.open_all(library, info, peers, provider == "shm", &check)?;
@@ -133,6 +137,40 @@ impl Objects {
             address.truncate(length);
             Ok(address)
         }
+    }
+
+    /// Registers memory for peers until this is dropped; its key. An error is libfabric's number.
+    ///
+    /// # Safety
+    /// The memory must live as long as this, and may be accessed by peers at any time.
+    pub(super) unsafe fn register(
+        &mut self,
+        start: *const u8,
+        len: usize,
+        access: u64,
+        key: u64,
+    ) -> Result<u64, c_int> {
+        let mut region = ptr::null_mut();
+        // SAFETY: the domain is open; the caller vouches for the memory.
+        let result = unsafe {
+            fabric_sys::fi_mr_reg(
+                self.domain,
+                start.cast(),
+                len,
+                access,
+                0,
+                key,
+                0,
+                &raw mut region,
+                ptr::null_mut(),
+            )
+        };
+        if result != 0 {
+            return Err(-result);
+        }
+        self.regions.push(region);
+        // SAFETY: the region was just made.
+        Ok(unsafe { fabric_sys::fi_mr_key(region) })
     }
 
     /// Makes an address known; an error is libfabric's number.

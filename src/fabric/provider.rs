@@ -226,6 +226,12 @@ impl Info<'_> {
         unsafe { (*(*self.entry).tx_attr).inject_size }
     }
 
+    /// What registered memory needs: bits of `FI_MR_*`.
+    pub(crate) fn memory_mode(self) -> i32 {
+        // SAFETY: as above.
+        unsafe { (*(*self.entry).domain_attr).mr_mode }
+    }
+
     /// How many operations may be in flight in each direction.
     pub(crate) fn queue_sizes(self) -> (usize, usize) {
         // SAFETY: as above.

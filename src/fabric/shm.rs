@@ -48,6 +48,12 @@ pub(crate) fn new_address() -> Option<CString> {
     CString::new(format!("fi_shm://{}", new_name())).ok()
 }
 
+/// Whether it is the address of an endpoint of this process.
+pub(crate) fn is_own(address: &[u8]) -> bool {
+    let own = format!("{PREFIX}{}-{}-", pid_namespace(), std::process::id());
+    address.windows(own.len()).any(|part| part == own.as_bytes())
+}
+
 /// Removes what processes of this user that were killed have left in `/dev/shm`.
 ///
 /// Only files with names from [`new_name`] are looked at, and only those of this pid namespace, as the processes
@@ -112,7 +118,9 @@ mod tests {
     }
 
     #[test]
-    fn addresses_differ() {
+    fn addresses_differ_and_are_known_for_this_process_s() {
         assert_ne!(new_address(), new_address());
+        assert!(is_own(new_address().unwrap().as_bytes()));
+        assert!(!is_own(format!("fi_shm://{PREFIX}{}-1-0123456789abcdef", pid_namespace()).as_bytes()));
     }
 }

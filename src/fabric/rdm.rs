@@ -1,0 +1,906 @@
+//! Reliable endpoints (`FI_EP_RDM`) for whatever a program makes of them: tagged messages to any number of peers, and
+//! reading and writing their memory.
+//!
+//! An [`Endpoint`] has a domain, an address vector and a completion queue of its own, and is used by one thread at a
+//! time, without locks. How the peers' addresses come to each other is up to the program: they are bytes.
+//!
+//! Buffers are borrowed for as long as the library works on them. [`Endpoint::scope`] gives that a beginning and an end, as
+//! [`std::thread::scope`] does for threads: operations are started inside of the closure, and none is in flight when it has
+//! returned. When the closure fails or panics while some are, the endpoint is closed, which makes the library forget them.
+//!
+//! ```no_run
+//! # use collectives::fabric::{Error, rdm::{Endpoint, Options}};
+//! # fn example(exchange: impl Fn(&[u8]) -> Vec<u8>) -> Result<(), Error> {
+//! let mut endpoint = Endpoint::open(&Options::new("tcp"))?;
+//! let peer = endpoint.insert(&exchange(endpoint.address()))?;
+//! let (outgoing, mut incoming) = ([7_u8; 1024], [0_u8; 1024]);
+//! endpoint.scope(|scope| {
+//!     let received = scope.receive(peer, 1, &mut incoming)?;
+//!     scope.send(peer, 1, &outgoing)?;
+//!     let message = scope.wait(received)?;
+//!     println!("{} bytes", message.len);
+//!     Ok(())
+//! })?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A buffer that does not live long enough is not accepted, and one that is in flight cannot be used:
+//! ```compile_fail,E0597
+//! # use collectives::fabric::{Error, rdm::{Endpoint, Peer}};
+//! # fn example(endpoint: &mut Endpoint, peer: Peer) -> Result<(), Error> {
+//! endpoint.scope(|scope| {
+//!     let mut short_lived = [0; 8];
+//!     scope.receive(peer, 1, &mut short_lived)?;
+//!     Ok(())
+//! })
+//! # }
+//! ```
+//! ```compile_fail,E0506
+//! # use collectives::fabric::{Error, rdm::{Endpoint, Peer}};
+//! # fn example(endpoint: &mut Endpoint, peer: Peer) -> Result<(), Error> {
+//! let mut incoming = [0; 8];
+//! endpoint.scope(|scope| {
+//!     let received = scope.receive(peer, 1, &mut incoming)?;
+//!     incoming[0] = 1;
+//!     scope.wait(received).map(drop)
+//! })
+//! # }
+//! ```
+//! ```compile_fail,E0502
+//! # use collectives::fabric::{Error, rdm::{Endpoint, Peer, RemoteRegion}};
+//! # fn example(endpoint: &mut Endpoint, peer: Peer, there: RemoteRegion) -> Result<(), Error> {
+//! let mut data = [0; 8];
+//! endpoint.scope(|scope| {
+//!     let sent = scope.write(peer, &data, there, 0)?;
+//!     let read = scope.read(peer, &mut data, there, 0)?;
+//!     scope.wait(sent)?;
+//!     scope.wait(read).map(drop)
+//! })
+//! # }
+//! ```
+//!
+//! # What moves data
+//! Only calls of the endpoint do: a peer whose memory is to be read or written has to call [`Endpoint::progress`] (or wait for
+//! something of its own) meanwhile, unless its provider moves data by itself.
+
+use std::alloc::{self, Layout};
+use std::cell::Cell;
+use std::ffi::{CString, c_int, c_void};
+use std::fmt;
+use std::marker::PhantomData;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use fabric_sys::{Fabric, Padded, Version, fi_addr_t, fi_context2, fi_cq_err_entry, fi_cq_tagged_entry};
+
+use super::error::{Error, Failure};
+use super::objects::Objects;
+use super::provider::{self, Info, InfoList, Question, or_none};
+use super::shm;
+use crate::world;
+
+/// How many completions are read at once.
+const BATCH: usize = 16;
+/// How many times nothing is found before the processor is offered to other threads.
+const POLLS_PER_YIELD: u32 = 1000;
+/// How many times nothing is found before the other ranks and the clock are looked at.
+const POLLS_PER_CHECK: u32 = 1 << 13;
+/// What the memory of regions is aligned to: a page.
+const PAGE: usize = 4096;
+
+/// How to open an endpoint.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct Options {
+    /// libfabric's provider: `tcp`, `shm`, `efa`, `verbs;ofi_rxm`. `tcp` means the same in all versions of libfabric.
+    pub provider: String,
+    /// The local address to bind to, where the provider has such: `127.0.0.1`.
+    pub source: Option<String>,
+    /// Whether memory of the peers is to be read and written (`FI_RMA`).
+    pub remote_memory: bool,
+    /// About how many peers there will be.
+    pub peers: usize,
+    /// Waiting ends with an error when a rank of this world has failed.
+    pub world: Option<world::Handle>,
+    /// Waiting ends with an error when nothing at all has completed for so long.
+    pub timeout: Option<Duration>,
+}
+
+impl Options {
+    /// Messages by this provider, bound to wherever it likes, and waiting without an end.
+    #[must_use]
+    pub fn new(provider: &str) -> Self {
+        Self {
+            provider: provider.to_owned(),
+            source: None,
+            remote_memory: false,
+            peers: 64,
+            world: None,
+            timeout: None,
+        }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Options")
+            .field("provider", &self.provider)
+            .field("source", &self.source)
+            .field("remote_memory", &self.remote_memory)
+            .field("peers", &self.peers)
+            .field("timeout", &self.timeout)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A peer that an endpoint knows the address of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    address: fi_addr_t,
+    endpoint: u64,
+}
+
+/// A message or access that is complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// Bytes that a receive got; of others what they were asked to move.
+    pub len: usize,
+    /// The tag of a receive.
+    pub tag: u64,
+}
+
+/// An operation in flight, to wait for.
+#[derive(Debug)]
+#[must_use = "all operations are waited for at the end of the scope, but what they got is lost"]
+pub struct Operation {
+    slot: u32,
+    generation: u32,
+}
+
+/// What is known of an operation.
+#[derive(Clone, Copy)]
+enum State {
+    Free,
+    InFlight,
+    Done(Completion),
+    Failed(c_int),
+}
+
+/// An operation's place. The library keeps the address of `context` until the operation completes.
+#[repr(C, align(64))]
+struct Slot {
+    context: fi_context2,
+    state: State,
+    name: &'static str,
+    len: usize,
+    index: u32,
+    generation: u32,
+}
+
+/// A reliable endpoint. Used by one thread at a time.
+pub struct Endpoint {
+    // Closed before the memory of the slots is freed: fields drop in order.
+    objects: Option<Objects>,
+    slots: Slots,
+    /// Registered memory, which the objects must not outlive.
+    memories: Vec<Arc<Memory>>,
+    library: &'static Fabric,
+    provider: String,
+    address: Vec<u8>,
+    longest_inject: usize,
+    longest_message: usize,
+    virtual_addresses: bool,
+    provider_keys: bool,
+    identity: u64,
+    next_key: u64,
+    in_flight: usize,
+    idle: u32,
+    since: Option<Instant>,
+    world: Option<world::Handle>,
+    timeout: Option<Duration>,
+    /// Why it was closed.
+    last: Option<Failure>,
+}
+
+// SAFETY: the library's objects are bound to no thread (FI_THREAD_DOMAIN asks for one thread at a time within a domain, and
+// this type, which is not Sync, has the domain's only handle); the slots' memory is its own.
+unsafe impl Send for Endpoint {}
+
+/// The slots at their fixed addresses.
+struct Slots {
+    all: Vec<NonNull<Slot>>,
+    free: Vec<u32>,
+}
+
+impl Drop for Slots {
+    fn drop(&mut self) {
+        for slot in &self.all {
+            // SAFETY: made of a box in `take`, and nobody else has it: the endpoint is closed before.
+            drop(unsafe { Box::from_raw(slot.as_ptr()) });
+        }
+    }
+}
+
+impl Slots {
+    fn take(&mut self, name: &'static str, len: usize) -> *mut Slot {
+        let pointer = match self.free.pop() {
+            Some(index) => self.all[index as usize].as_ptr(),
+            None => {
+                let index = self.all.len() as u32;
+                let slot = Slot {
+                    // SAFETY: the library's own scratch memory: zero is a value.
+                    context: unsafe { std::mem::zeroed() },
+                    state: State::Free,
+                    name,
+                    len,
+                    index,
+                    generation: 0,
+                };
+                let slot = NonNull::from(Box::leak(Box::new(slot)));
+                self.all.push(slot);
+                slot.as_ptr()
+            }
+        };
+        // SAFETY: a slot of this list, which nobody refers to; the library writes only to its context.
+        unsafe {
+            (*pointer).state = State::InFlight;
+            (*pointer).name = name;
+            (*pointer).len = len;
+        }
+        pointer
+    }
+
+    fn give_back(&mut self, slot: *mut Slot) {
+        // SAFETY: as in `take`; the library has forgotten it.
+        unsafe {
+            (*slot).state = State::Free;
+            (*slot).generation = (*slot).generation.wrapping_add(1);
+            self.free.push((*slot).index);
+        }
+    }
+}
+
+impl Endpoint {
+    /// Opens an endpoint.
+    ///
+    /// # Errors
+    /// [`Error::Library`] without libfabric; [`Error::Provider`] when the provider has no such endpoint here;
+    /// [`Error::Call`] when a call of libfabric fails.
+    pub fn open(options: &Options) -> Result<Self, Error> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let library = Fabric::load()?;
+        let name = provider::name_in(library, &options.provider);
+        let list = find(library, &name, options)?;
+        let wanted = |info: &Info<'_>| info.provider() == name && info.fabric_name() != "efa-direct";
+        let info = list.as_ref().and_then(|list| list.iter().find(wanted));
+        let Some(info) = info else {
+            let what = if options.remote_memory { "messages and remote memory" } else { "messages" };
+            let problem = format!(
+                "libfabric {} ({}) offers no reliable endpoint for {what} with it here; see `nccl-bench fabric info -p \
+                 {name} -t rdm`",
+                library.version(),
+                library.path().display()
+            );
+            return Err(Error::Provider { provider: name, problem });
+        };
+        let mode = info.memory_mode();
+        let (objects, address) = Objects::open(library, info, options.peers)?;
+        Ok(Self {
+            objects: Some(objects),
+            slots: Slots { all: Vec::new(), free: Vec::new() },
+            memories: Vec::new(),
+            library,
+            address,
+            // Elsewhere a message that was injected may still wait for its connection when the endpoint is closed.
+            longest_inject: if name == "shm" { info.longest_inject() } else { 0 },
+            longest_message: info.longest_message(),
+            virtual_addresses: mode & fabric_sys::FI_MR_VIRT_ADDR as c_int != 0,
+            provider_keys: mode & fabric_sys::FI_MR_PROV_KEY as c_int != 0,
+            provider: name,
+            identity: NEXT.fetch_add(1, Ordering::Relaxed),
+            next_key: 1,
+            in_flight: 0,
+            idle: 0,
+            since: None,
+            world: options.world.clone(),
+            timeout: options.timeout,
+            last: None,
+        })
+    }
+
+    /// The address to tell the peers: bytes that mean something to the same provider.
+    #[must_use]
+    pub fn address(&self) -> &[u8] {
+        &self.address
+    }
+
+    /// The same for people: `fi_sockaddr_in://127.0.0.1:40123`.
+    #[must_use]
+    pub fn address_text(&self) -> String {
+        self.objects.as_ref().map(|objects| objects.text_of(&self.address)).unwrap_or_default()
+    }
+
+    /// libfabric's name of the provider.
+    #[must_use]
+    pub fn provider(&self) -> &str {
+        &self.provider
+    }
+
+    /// Bytes of the longest message that [`Scope::send`] hands over with its call, without being in flight after it; 0 where
+    /// a message that is handed over so could be lost when the endpoint is closed.
+    #[must_use]
+    pub fn longest_inject(&self) -> usize {
+        self.longest_inject
+    }
+
+    /// Makes a peer's address known (`fi_av_insert`).
+    ///
+    /// # Errors
+    /// [`Error::Call`] when the provider does not take it; [`Error::Endpoint`] when the endpoint was closed.
+    pub fn insert(&mut self, address: &[u8]) -> Result<Peer, Error> {
+        let identity = self.identity;
+        if self.provider == "shm" && self.library.version() >= Version::new(2, 5) && shm::is_own(address) {
+            let problem = "with libfabric 2.5 and later two endpoints of one process can crash each other over shm; use \
+                           tcp, or processes";
+            return Err(self.unusable("fi_av_insert", problem.to_owned()));
+        }
+        let inserted = self.objects_mut("fi_av_insert")?.insert(address);
+        let address = inserted.map_err(|code| self.failure("fi_av_insert", code, None))?;
+        Ok(Peer { address, endpoint: identity })
+    }
+
+    /// Memory that peers may read and write (`fi_mr_reg`), zeroed, as long as this endpoint is open.
+    ///
+    /// # Errors
+    /// [`Error::Call`] when the provider does not register it; [`Error::Endpoint`] when there is not so much memory, or the
+    /// endpoint was closed.
+    pub fn region(&mut self, len: usize) -> Result<Region, Error> {
+        const NAME: &str = "fi_mr_reg";
+        let memory = Memory::zeroed(len).map(Arc::new);
+        let memory =
+            memory.ok_or_else(|| self.unusable(NAME, format!("there is no memory for {len} bytes")))?;
+        let key = self.next_key;
+        self.next_key += 1;
+        let access = fabric_sys::FI_REMOTE_READ | fabric_sys::FI_REMOTE_WRITE;
+        // Kept first, so that it outlives the registration.
+        self.memories.push(Arc::clone(&memory));
+        // SAFETY: the memory lives longer than the objects, and nothing but atomic accesses is made to it from here.
+        let registered = unsafe { self.objects_mut(NAME)?.register(memory.start.as_ptr(), len, access, key) };
+        let own_key = registered.map_err(|code| self.failure(NAME, code, None))?;
+        let base = if self.virtual_addresses { memory.start.as_ptr() as u64 } else { 0 };
+        let key = if self.provider_keys { own_key } else { key };
+        Ok(Region { memory, remote: RemoteRegion { base, key, len: len as u64 } })
+    }
+
+    /// Starts operations, which may borrow everything that outlives this call, and ends when none is in flight: with the
+    /// closure's result, or the error of the first operation that failed.
+    ///
+    /// # Errors
+    /// The closure's; [`Error::Call`] when an operation fails; [`Error::World`] when a rank of the world has failed;
+    /// [`Error::Endpoint`] when the time is over, or the endpoint was closed by an error before. When operations are
+    /// in flight then, the endpoint is closed.
+    pub fn scope<'env, T>(
+        &'env mut self,
+        body: impl FnOnce(&mut Scope<'env>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let mut scope = Scope { endpoint: self, environment: PhantomData };
+        let value = body(&mut scope)?;
+        scope.wait_all()?;
+        Ok(value)
+    }
+
+    /// Moves data, for peers that read or write here. Whether anything has completed.
+    ///
+    /// # Errors
+    /// As [`Endpoint::scope`].
+    pub fn progress(&mut self) -> Result<bool, Error> {
+        // SAFETY: an entry is numbers and pointers: zero is a value.
+        let mut entries: [fi_cq_tagged_entry; BATCH] = unsafe { std::mem::zeroed() };
+        let queue = self.objects_mut("fi_cq_read")?.cq;
+        // SAFETY: the queue is open and of this format; the count is the array's.
+        let count = unsafe { fabric_sys::fi_cq_read(queue, entries.as_mut_ptr().cast(), BATCH) };
+        if count > 0 {
+            for entry in &entries[..count as usize] {
+                let received = entry.flags & fabric_sys::FI_RECV != 0;
+                self.note(entry.op_context, |len| {
+                    State::Done(Completion { len: if received { entry.len } else { len }, tag: entry.tag })
+                });
+            }
+            self.idle = 0;
+            self.since = None;
+            return Ok(true);
+        }
+        match -count as c_int {
+            fabric_sys::FI_EAGAIN => self.idled().map(|()| false),
+            code if code == fabric_sys::FI_EAVAIL as c_int => self.read_error().map(|()| true),
+            code => Err(self.failure("fi_cq_read", code, None)),
+        }
+    }
+
+    /// Notes the end of the operation whose context this is.
+    fn note(&mut self, context: *mut c_void, state: impl FnOnce(usize) -> State) {
+        if context.is_null() {
+            return;
+        }
+        // SAFETY: the library hands back what `start` gave it: a slot's context, which is its beginning, in flight.
+        let slot = unsafe { &mut *context.cast::<Slot>() };
+        slot.state = state(slot.len);
+        self.in_flight -= 1;
+    }
+
+    #[cold]
+    fn read_error(&mut self) -> Result<(), Error> {
+        let mut entry = Padded::<fi_cq_err_entry>::zeroed();
+        let queue = self.objects_mut("fi_cq_readerr")?.cq;
+        // SAFETY: the queue is open; the entry is zeroed and long enough for any library.
+        let result = unsafe { fabric_sys::fi_cq_readerr(queue, entry.as_mut_ptr(), 0) };
+        if result < 1 {
+            return Err(self.failure("fi_cq_readerr", -result as c_int, None));
+        }
+        // The shm of libfabric 1.17 gives the number's negative.
+        let code = entry.err.saturating_abs();
+        let own = self.objects.as_ref().and_then(|objects| objects.provider_text(&entry));
+        let name = match NonNull::new(entry.op_context) {
+            // SAFETY: as in `note`.
+            Some(context) => unsafe { (*context.cast::<Slot>().as_ptr()).name },
+            None => "fi_tinject",
+        };
+        if let Error::Call(failure) = self.failure(name, code, own) {
+            self.last = Some(failure);
+        }
+        self.note(entry.op_context, |_| State::Failed(code));
+        Ok(())
+    }
+
+    /// Nothing was found.
+    fn idled(&mut self) -> Result<(), Error> {
+        self.idle = self.idle.wrapping_add(1);
+        if self.idle.is_multiple_of(POLLS_PER_YIELD) {
+            std::thread::yield_now();
+        }
+        if self.idle.is_multiple_of(POLLS_PER_CHECK) {
+            if let Some(world) = &self.world {
+                world.check()?;
+            }
+            if let Some(timeout) = self.timeout {
+                let since = *self.since.get_or_insert_with(Instant::now);
+                if since.elapsed() > timeout {
+                    let problem = format!("nothing has completed for {} s", timeout.as_secs_f64());
+                    return Err(self.unusable("waiting", problem));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts one operation: calls until there is room for it. `None` when it is complete already.
+    fn start(
+        &mut self,
+        name: &'static str,
+        len: usize,
+        peer: Option<Peer>,
+        injected: bool,
+        call: impl Fn(&Objects, fi_addr_t, *mut c_void) -> isize,
+    ) -> Result<Operation, Error> {
+        if peer.is_some_and(|peer| peer.endpoint != self.identity) {
+            return Err(self.unusable(name, "the peer is one of another endpoint".to_owned()));
+        }
+        if len > self.longest_message {
+            return Err(self.failure(name, fabric_sys::FI_EMSGSIZE, None));
+        }
+        let address = peer.map_or(fabric_sys::FI_ADDR_UNSPEC, |peer| peer.address);
+        let slot = self.slots.take(name, len);
+        let context = if injected { ptr::null_mut() } else { slot.cast() };
+        loop {
+            let result = match self.objects_mut(name) {
+                Ok(objects) => call(objects, address, context),
+                Err(error) => {
+                    self.slots.give_back(slot);
+                    return Err(error);
+                }
+            };
+            if result == 0 {
+                break;
+            }
+            let code = -result as c_int;
+            let retried = if code == fabric_sys::FI_EAGAIN {
+                self.progress().map(drop)
+            } else {
+                Err(self.failure(name, code, None))
+            };
+            if let Err(error) = retried {
+                self.slots.give_back(slot);
+                return Err(error);
+            }
+        }
+        // SAFETY: a slot of this endpoint.
+        let (index, generation) = unsafe { ((*slot).index, (*slot).generation) };
+        if injected {
+            // SAFETY: as above; the library has not got its address.
+            unsafe { (*slot).state = State::Done(Completion { len, tag: 0 }) };
+        } else {
+            self.in_flight += 1;
+        }
+        Ok(Operation { slot: index, generation })
+    }
+
+    fn wait(&mut self, operation: &Operation) -> Result<Completion, Error> {
+        let slot = self.slots.all.get(operation.slot as usize).map(|slot| slot.as_ptr());
+        // SAFETY: a slot of this endpoint.
+        let known = slot.filter(|&slot| unsafe { (*slot).generation } == operation.generation);
+        let Some(slot) = known else {
+            return Err(self.unusable("waiting", "the operation is one of another scope".to_owned()));
+        };
+        loop {
+            // SAFETY: as above.
+            let (state, name) = unsafe { ((*slot).state, (*slot).name) };
+            match state {
+                State::InFlight => self.progress().map(drop)?,
+                State::Done(completion) => {
+                    self.slots.give_back(slot);
+                    return Ok(completion);
+                }
+                State::Failed(code) => {
+                    self.slots.give_back(slot);
+                    return Err(match &self.last {
+                        Some(failure) if failure.code == code => Error::Call(failure.clone()),
+                        _ => self.failure(name, code, None),
+                    });
+                }
+                State::Free => return Err(self.unusable("waiting", "the operation is not one".to_owned())),
+            }
+        }
+    }
+
+    /// Waits until nothing is in flight, and frees what nobody has waited for; the first error of these.
+    fn settle(&mut self) -> Result<(), Error> {
+        while self.in_flight > 0 {
+            self.progress()?;
+        }
+        let mut failed = None;
+        for index in 0..self.slots.all.len() {
+            let slot = self.slots.all[index].as_ptr();
+            // SAFETY: a slot of this endpoint.
+            match unsafe { (*slot).state } {
+                State::Free => {}
+                State::Failed(code) => {
+                    // SAFETY: as above.
+                    failed = failed.or(Some((unsafe { (*slot).name }, code)));
+                    self.slots.give_back(slot);
+                }
+                State::InFlight | State::Done(_) => self.slots.give_back(slot),
+            }
+        }
+        match failed {
+            None => Ok(()),
+            Some((name, code)) => Err(self.failure(name, code, None)),
+        }
+    }
+
+    fn objects_mut(&mut self, operation: &'static str) -> Result<&mut Objects, Error> {
+        let provider = &self.provider;
+        self.objects.as_mut().ok_or_else(|| Error::Endpoint {
+            operation,
+            provider: provider.clone(),
+            problem: "the endpoint was closed when an operation failed, so that its buffers are left alone; open another"
+                .to_owned(),
+        })
+    }
+
+    #[cold]
+    fn failure(&self, operation: &'static str, code: c_int, own: Option<String>) -> Error {
+        Failure::of_call(self.library, &self.provider, operation, None, code, own)
+    }
+
+    #[cold]
+    fn unusable(&self, operation: &'static str, problem: String) -> Error {
+        Error::Endpoint { operation, provider: self.provider.clone(), problem }
+    }
+}
+
+/// The providers' entries for what the options ask.
+fn find(library: &'static Fabric, name: &str, options: &Options) -> Result<Option<InfoList>, Error> {
+    let source = match &options.source {
+        None => None,
+        Some(source) => Some(CString::new(source.as_str()).map_err(|_| Error::Provider {
+            provider: name.to_owned(),
+            problem: "the local address has a zero byte in it".to_owned(),
+        })?),
+    };
+    let flags = if source.is_some() { fabric_sys::FI_SOURCE } else { 0 };
+    let question = Question { provider: Some(name), node: source.as_deref(), service: None, flags };
+    or_none(InfoList::ask(library, &question, |hints| {
+        // SAFETY: `ask` passes an entry that nobody else has, with all its attributes.
+        unsafe {
+            (*hints).caps = fabric_sys::FI_TAGGED | fabric_sys::FI_DIRECTED_RECV;
+            if options.remote_memory {
+                (*hints).caps |= fabric_sys::FI_RMA;
+            }
+            (*hints).mode = fabric_sys::FI_CONTEXT | fabric_sys::FI_CONTEXT2;
+            (*(*hints).ep_attr).type_ = fabric_sys::FI_EP_RDM;
+            let domain = (*hints).domain_attr;
+            (*domain).threading = fabric_sys::FI_THREAD_DOMAIN;
+            (*domain).control_progress = fabric_sys::FI_PROGRESS_MANUAL;
+            (*domain).data_progress = fabric_sys::FI_PROGRESS_MANUAL;
+            (*domain).resource_mgmt = fabric_sys::FI_RM_ENABLED;
+            (*domain).av_type = fabric_sys::FI_AV_TABLE;
+            (*domain).mr_mode =
+                fabric_sys::FI_MR_VIRT_ADDR | fabric_sys::FI_MR_ALLOCATED | fabric_sys::FI_MR_PROV_KEY;
+        }
+        Ok(())
+    }))
+}
+
+/// The time in which operations are in flight. See [`Endpoint::scope`].
+pub struct Scope<'env> {
+    endpoint: &'env mut Endpoint,
+    /// Buffers are borrowed for exactly `'env`, neither longer nor shorter.
+    environment: PhantomData<&'env mut &'env ()>,
+}
+
+impl<'env> Scope<'env> {
+    /// Starts to send a message (`fi_tsend`; up to [`Endpoint::longest_inject`] bytes `fi_tinject`, which is complete at once).
+    /// The first to a peer waits until it is connected, for which the peer has to do something, too.
+    ///
+    /// # Errors
+    /// As [`Endpoint::scope`].
+    pub fn send(&mut self, peer: Peer, tag: u64, data: &'env [u8]) -> Result<Operation, Error> {
+        let (pointer, len) = (data.as_ptr().cast::<c_void>(), data.len());
+        if len <= self.endpoint.longest_inject && self.endpoint.longest_inject > 0 {
+            return self.endpoint.start("fi_tinject", len, Some(peer), true, |objects, address, _| {
+                // SAFETY: the endpoint is open, the address is one of its own, and the data is borrowed.
+                unsafe { fabric_sys::fi_tinject(objects.ep, pointer, len, address, tag) }
+            });
+        }
+        self.endpoint.start("fi_tsend", len, Some(peer), false, |objects, address, context| {
+            // SAFETY: as above; the data is borrowed until the operation is complete or the endpoint closed, and so lives
+            // the context.
+            unsafe { fabric_sys::fi_tsend(objects.ep, pointer, len, ptr::null_mut(), address, tag, context) }
+        })
+    }
+
+    /// Starts to receive the next message of this peer with this tag (`fi_trecv`). A longer message is an error of the
+    /// operation, `FI_ETRUNC`; over TCP nothing more comes from this peer then.
+    ///
+    /// # Errors
+    /// As [`Endpoint::scope`].
+    pub fn receive(&mut self, peer: Peer, tag: u64, data: &'env mut [u8]) -> Result<Operation, Error> {
+        self.receive_cells(peer, tag, Cell::from_mut(data).as_slice_of_cells())
+    }
+
+    /// As [`receive`](Self::receive), into memory that several receives may share: which message is there in the end is not
+    /// defined. For measuring.
+    ///
+    /// # Errors
+    /// As [`Endpoint::scope`].
+    pub fn receive_cells(
+        &mut self,
+        peer: Peer,
+        tag: u64,
+        data: &'env [Cell<u8>],
+    ) -> Result<Operation, Error> {
+        let (pointer, len) = (data.as_ptr().cast_mut().cast::<c_void>(), data.len());
+        self.endpoint.start("fi_trecv", len, Some(peer), false, |objects, address, context| {
+            // SAFETY: the endpoint is open; the memory may be written through shared references, is borrowed until the
+            // operation is complete or the endpoint closed, and so lives the context.
+            unsafe {
+                fabric_sys::fi_trecv(objects.ep, pointer, len, ptr::null_mut(), address, tag, 0, context)
+            }
+        })
+    }
+
+    /// Starts to write into a peer's memory, from its byte `offset` on (`fi_write`). Complete when the provider says so,
+    /// which for most is when the data has arrived or will arrive before anything that is sent later.
+    ///
+    /// # Errors
+    /// As [`Endpoint::scope`]; [`Error::Endpoint`] when the region ends before the data does.
+    pub fn write(
+        &mut self,
+        peer: Peer,
+        data: &'env [u8],
+        region: RemoteRegion,
+        offset: u64,
+    ) -> Result<Operation, Error> {
+        const NAME: &str = "fi_write";
+        let (pointer, len) = (data.as_ptr().cast::<c_void>(), data.len());
+        let (to, key) = self.place(NAME, region, offset, len)?;
+        self.endpoint.start(NAME, len, Some(peer), false, |objects, address, context| {
+            // SAFETY: as in `send`.
+            unsafe {
+                fabric_sys::fi_write(objects.ep, pointer, len, ptr::null_mut(), address, to, key, context)
+            }
+        })
+    }
+
+    /// Starts to read a peer's memory, from its byte `offset` on (`fi_read`).
+    ///
+    /// # Errors
+    /// As [`Scope::write`].
+    pub fn read(
+        &mut self,
+        peer: Peer,
+        data: &'env mut [u8],
+        region: RemoteRegion,
+        offset: u64,
+    ) -> Result<Operation, Error> {
+        self.read_cells(peer, Cell::from_mut(data).as_slice_of_cells(), region, offset)
+    }
+
+    /// As [`read`](Self::read), into memory that several reads may share. For measuring.
+    ///
+    /// # Errors
+    /// As [`Scope::write`].
+    pub fn read_cells(
+        &mut self,
+        peer: Peer,
+        data: &'env [Cell<u8>],
+        region: RemoteRegion,
+        offset: u64,
+    ) -> Result<Operation, Error> {
+        const NAME: &str = "fi_read";
+        let (pointer, len) = (data.as_ptr().cast_mut().cast::<c_void>(), data.len());
+        let (from, key) = self.place(NAME, region, offset, len)?;
+        self.endpoint.start(NAME, len, Some(peer), false, |objects, address, context| {
+            // SAFETY: as in `receive_cells`.
+            unsafe {
+                fabric_sys::fi_read(objects.ep, pointer, len, ptr::null_mut(), address, from, key, context)
+            }
+        })
+    }
+
+    /// Waits for an operation.
+    ///
+    /// # Errors
+    /// As [`Endpoint::scope`].
+    pub fn wait(&mut self, operation: Operation) -> Result<Completion, Error> {
+        self.endpoint.wait(&operation)
+    }
+
+    /// Waits for all operations.
+    ///
+    /// # Errors
+    /// As [`Endpoint::scope`].
+    pub fn wait_all(&mut self) -> Result<(), Error> {
+        self.endpoint.settle()
+    }
+
+    /// As [`Endpoint::progress`].
+    ///
+    /// # Errors
+    /// As [`Endpoint::scope`].
+    pub fn progress(&mut self) -> Result<bool, Error> {
+        self.endpoint.progress()
+    }
+
+    /// Where an access goes.
+    fn place(
+        &self,
+        operation: &'static str,
+        region: RemoteRegion,
+        offset: u64,
+        len: usize,
+    ) -> Result<(u64, u64), Error> {
+        let end = offset.checked_add(len as u64);
+        if end.is_none_or(|end| end > region.len) {
+            let problem =
+                format!("{len} bytes from byte {offset} on are more than the region's {} bytes", region.len);
+            return Err(self.endpoint.unusable(operation, problem));
+        }
+        Ok((region.base.wrapping_add(offset), region.key))
+    }
+}
+
+impl Drop for Scope<'_> {
+    /// Buffers are given back now, whatever the library still wanted with them.
+    fn drop(&mut self) {
+        if self.endpoint.in_flight > 0 {
+            drop(self.endpoint.objects.take());
+            self.endpoint.in_flight = 0;
+        }
+        // What failed or was not waited for.
+        let _told_already = self.endpoint.settle();
+    }
+}
+
+/// Zeroed memory at the begin of a page, accessed by atomic operations alone.
+struct Memory {
+    start: NonNull<u8>,
+    layout: Layout,
+    len: usize,
+}
+
+// SAFETY: it is memory, accessed by atomic operations.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    fn zeroed(len: usize) -> Option<Self> {
+        let layout = Layout::from_size_align(len.max(1), PAGE).ok()?;
+        // SAFETY: the layout is not empty.
+        let start = NonNull::new(unsafe { alloc::alloc_zeroed(layout) })?;
+        Some(Self { start, layout, len })
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `zeroed` with this layout.
+        unsafe { alloc::dealloc(self.start.as_ptr(), self.layout) };
+    }
+}
+
+/// Memory that peers of an endpoint may read and write.
+#[derive(Clone)]
+pub struct Region {
+    memory: Arc<Memory>,
+    remote: RemoteRegion,
+}
+
+impl Region {
+    /// The bytes, which may change at any time.
+    #[must_use]
+    pub fn bytes(&self) -> &[AtomicU8] {
+        // SAFETY: the memory lives as long as `self`, is zeroed when it is made, and every access to it here is atomic.
+        unsafe { std::slice::from_raw_parts(self.memory.start.as_ptr().cast(), self.memory.len) }
+    }
+
+    /// What a peer needs to read and write it.
+    #[must_use]
+    pub fn remote(&self) -> RemoteRegion {
+        self.remote
+    }
+}
+
+/// Where a peer's region is: to be sent to whoever shall read or write it, and to be used with the endpoint that has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteRegion {
+    base: u64,
+    key: u64,
+    len: u64,
+}
+
+impl RemoteRegion {
+    /// Bytes of a description.
+    pub const BYTES: usize = 24;
+
+    /// The description as bytes, to be sent.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        for (place, number) in bytes.chunks_exact_mut(8).zip([self.base, self.key, self.len]) {
+            place.copy_from_slice(&number.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// What a peer has sent.
+    #[must_use]
+    pub fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
+        let number = |index: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&bytes[8 * index..8 * (index + 1)]);
+            u64::from_le_bytes(word)
+        };
+        Self { base: number(0), key: number(1), len: number(2) }
+    }
+
+    /// Bytes of the region.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether it has none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,206 @@
+//! Real endpoints of the installed libfabric, two in one thread.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use super::*;
+
+/// Two endpoints that know each other, and what each calls the other.
+fn pair(provider: &str) -> [(Endpoint, Peer); 2] {
+    let options = Options {
+        source: Some("127.0.0.1".to_owned()).filter(|_| provider == "tcp"),
+        remote_memory: true,
+        timeout: Some(Duration::from_secs(20)),
+        ..Options::new(provider)
+    };
+    let [mut one, mut other] = [0; 2].map(|_| Endpoint::open(&options).unwrap());
+    let (to_one, to_other) = (one.address().to_vec(), other.address().to_vec());
+    let (other_peer, one_peer) = (one.insert(&to_other).unwrap(), other.insert(&to_one).unwrap());
+    [(one, other_peer), (other, one_peer)]
+}
+
+/// Whether two endpoints of one process can use it: see [`Endpoint::insert`].
+fn providers() -> Vec<&'static str> {
+    let old = Fabric::load().unwrap().version() < Version::new(2, 5);
+    if old { vec!["tcp", "shm"] } else { vec!["tcp"] }
+}
+
+fn pattern(len: usize, seed: usize) -> Vec<u8> {
+    (0..len).map(|index| (index * 7 + seed) as u8).collect()
+}
+
+/// What the two sides of a pair do, each in a thread of its own.
+fn both<A: Send, B: Send>(
+    provider: &str,
+    one: impl FnOnce(&mut Endpoint, Peer) -> A + Send,
+    other: impl FnOnce(&mut Endpoint, Peer) -> B + Send,
+) -> (A, B) {
+    let [(mut first, to_other), (mut second, to_one)] = pair(provider);
+    thread::scope(|scope| {
+        let first = scope.spawn(move || one(&mut first, to_other));
+        let second = other(&mut second, to_one);
+        (first.join().unwrap(), second)
+    })
+}
+
+#[test]
+fn messages_of_all_lengths_arrive_whole_and_by_tag() {
+    const LENGTHS: [usize; 9] = [0, 1, 64, 128, 129, 4096, 4097, 100_000, 3 << 20];
+    for provider in providers() {
+        let send = |one: &mut Endpoint, to_other| {
+            for len in LENGTHS {
+                let (first, second) = (pattern(len, 1), pattern(len / 2, 2));
+                one.scope(|scope| {
+                    let _first = scope.send(to_other, 1, &first)?;
+                    let _second = scope.send(to_other, 2, &second)?;
+                    Ok(())
+                })
+                .unwrap();
+            }
+        };
+        both(provider, send, |other, to_one| {
+            for len in LENGTHS {
+                let (mut first, mut second) = (vec![0; len], vec![0; len]);
+                other
+                    .scope(|scope| {
+                        let later = scope.receive(to_one, 2, &mut second)?;
+                        let sooner = scope.receive(to_one, 1, &mut first)?;
+                        assert_eq!(scope.wait(later)?, Completion { len: len / 2, tag: 2 }, "{provider}");
+                        assert_eq!(scope.wait(sooner)?, Completion { len, tag: 1 }, "{provider}");
+                        Ok(())
+                    })
+                    .unwrap();
+                assert_eq!(first, pattern(len, 1), "{provider}, {len}");
+                assert_eq!(second[..len / 2], pattern(len / 2, 2), "{provider}, {len}");
+            }
+        });
+    }
+}
+
+#[test]
+fn memory_of_a_peer_is_written_and_read() {
+    for provider in providers() {
+        let (tell, told) = mpsc::channel();
+        let done = &AtomicBool::new(false);
+        let ((), region) = both(
+            provider,
+            move |one, to_other| {
+                let there = RemoteRegion::from_bytes(told.recv().unwrap());
+                let written = pattern(5000, 3);
+                let mut read = vec![0; 6000];
+                one.scope(|scope| {
+                    let write = scope.write(to_other, &written, there, 1000)?;
+                    scope.wait(write)?;
+                    let read = scope.read(to_other, &mut read, there, 500)?;
+                    scope.wait(read).map(drop)
+                })
+                .unwrap();
+                assert_eq!((&read[..500], &read[500..5500]), (&[0; 500][..], &written[..]), "{provider}");
+                let beyond = one.scope(|scope| scope.write(to_other, &written, there, 5001).map(drop));
+                let text = beyond.unwrap_err().to_string();
+                assert!(
+                    text.contains("5000 bytes from byte 5001 on are more than the region's 10000"),
+                    "{text}"
+                );
+                done.store(true, Ordering::Release);
+            },
+            |other, _| {
+                let region = other.region(10_000).unwrap();
+                tell.send(region.remote().to_bytes()).unwrap();
+                while !done.load(Ordering::Acquire) {
+                    other.progress().unwrap();
+                }
+                region
+            },
+        );
+        // It outlives its endpoint as memory.
+        let bytes: Vec<u8> = region.bytes().iter().map(|byte| byte.load(Ordering::Relaxed)).collect();
+        assert_eq!(bytes[1000..6000], pattern(5000, 3), "{provider}");
+        assert!(bytes[..1000].iter().chain(&bytes[6000..]).all(|&byte| byte == 0), "{provider}");
+    }
+}
+
+#[test]
+fn a_longer_message_is_an_error_of_its_receive() {
+    let send = |one: &mut Endpoint, to_other| {
+        one.scope(|scope| scope.send(to_other, 1, &[1; 100]).map(drop)).unwrap();
+    };
+    both("tcp", send, |other, to_one| {
+        let mut got = [0; 10];
+        let error = other.scope(|scope| {
+            let operation = scope.receive(to_one, 1, &mut got)?;
+            scope.wait(operation).map(drop)
+        });
+        let Err(Error::Call(failure)) = error else { panic!("{error:?}") };
+        assert_eq!((failure.operation, failure.code), ("fi_trecv", fabric_sys::FI_ETRUNC as i32));
+    });
+}
+
+#[test]
+fn what_ends_with_operations_in_flight_closes_the_endpoint() {
+    let message = "the endpoint was closed when an operation failed";
+    let [(mut one, to_other), _other] = pair("tcp");
+    let mut buffer = [0; 8];
+    let result: Result<(), Error> = one.scope(|scope| {
+        let _never = scope.receive(to_other, 1, &mut buffer)?;
+        Err(Error::Closed { operation: "of the test" })
+    });
+    assert!(matches!(result, Err(Error::Closed { operation: "of the test" })));
+    let again = one.scope(|scope| scope.send(to_other, 1, &buffer).map(drop)).unwrap_err().to_string();
+    assert!(again.contains(message), "{again}");
+    assert!(one.region(8).is_err_and(|error| error.to_string().contains(message)));
+
+    let [(mut one, to_other), _other] = pair("tcp");
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        one.scope(|scope| -> Result<(), Error> {
+            let _never = scope.receive(to_other, 1, &mut buffer)?;
+            panic!("of the test")
+        })
+    }));
+    assert!(panicked.is_err());
+    assert!(one.progress().is_err_and(|error| error.to_string().contains(message)));
+}
+
+#[test]
+fn waiting_has_an_end_and_says_for_what() {
+    let [(one, to_other), _other] = pair("tcp");
+    let mut one = Endpoint { timeout: Some(Duration::from_millis(50)), ..one };
+    let mut buffer = [0; 8];
+    let error = one.scope(|scope| scope.receive(to_other, 1, &mut buffer).map(drop)).unwrap_err();
+    assert!(error.to_string().contains("nothing has completed for 0.05 s"), "{error}");
+}
+
+#[test]
+fn a_peer_of_another_endpoint_is_refused() {
+    let [(mut one, _), (_, to_one)] = pair("tcp");
+    let error = one.scope(|scope| scope.send(to_one, 1, &[1]).map(drop)).unwrap_err();
+    assert!(error.to_string().contains("the peer is one of another endpoint"), "{error}");
+}
+
+#[test]
+fn operations_take_the_place_of_earlier_ones() {
+    let send = |one: &mut Endpoint, to_other| {
+        let data = pattern(1000, 1);
+        for _ in 0..100 {
+            one.scope(|scope| scope.send(to_other, 1, &data).map(drop)).unwrap();
+        }
+        one.slots.all.len()
+    };
+    let places = both("tcp", send, |other, to_one| {
+        let mut got = [0; 1000];
+        for _ in 0..100 {
+            other.scope(|scope| scope.receive(to_one, 1, &mut got).map(drop)).unwrap();
+        }
+        other.slots.all.len()
+    });
+    assert_eq!(places, (1, 1));
+}
+
+#[test]
+fn a_provider_that_is_not_there_is_told() {
+    let error = Endpoint::open(&Options::new("cxi")).err().unwrap().to_string();
+    assert!(error.contains("offers no reliable endpoint for messages with it here"), "{error}");
+}
