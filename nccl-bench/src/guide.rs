@@ -104,7 +104,19 @@ const TOPICS: &[Topic] = &[
         name: "troubleshooting",
         summary: "Hangs, busbw 0, versions, containers, slow, wrong",
         text: include_str!("guide/troubleshooting.txt"),
-        others: &["trouble", "problems", "hang", "hangs", "slow", "faq", "docker", "container", "shm"],
+        others: &[
+            "trouble",
+            "problems",
+            "hang",
+            "hangs",
+            "slow",
+            "faq",
+            "docker",
+            "container",
+            "shm",
+            "efa",
+            "infiniband",
+        ],
     },
 ];
 

@@ -57,13 +57,20 @@ pub struct Page {
 pub fn pages(command: &Command) -> io::Result<Vec<Page>> {
     let command = built(command);
     let mut pages = vec![main_page(&command)?];
-    for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
-        pages.push(command_page(sub, &command)?);
-    }
+    pages_below(&command, &command, &mut pages)?;
     for (name, summary) in guide::topics() {
         pages.push(topic_page(&command, name, summary)?);
     }
     Ok(pages)
+}
+
+/// The pages of the commands of `parent`, and of theirs.
+fn pages_below(parent: &Command, root: &Command, pages: &mut Vec<Page>) -> io::Result<()> {
+    for sub in parent.get_subcommands().filter(|sub| !sub.is_hide_set()) {
+        pages.push(command_page(sub, root)?);
+        pages_below(sub, root, pages)?;
+    }
+    Ok(())
 }
 
 /// Writes all manual pages into `folder`, which is made if it is not there: those of commands to `man1`, those of
@@ -176,6 +183,11 @@ mod tests {
                     Arg::new("minbytes").short('b').long("minbytes").value_name("SIZE").help("Smallest"),
                 ),
             )
+            .subcommand(
+                Command::new("look")
+                    .about("At parts")
+                    .subcommand(Command::new("info").about("What is there")),
+            )
             .subcommand(Command::new("secret").hide(true))
     }
 
@@ -215,8 +227,9 @@ mod tests {
     fn there_is_a_page_for_each_command_and_topic() {
         let pages = pages(&command()).unwrap();
         let files: Vec<_> = pages.iter().map(|page| page.file.as_str()).collect();
-        assert_eq!(files[..3], ["bench.1", "bench-all.1", "bench-launchers.7"]);
-        assert_eq!(files.len(), 2 + guide::topics().len());
+        assert_eq!(files[..4], ["bench.1", "bench-all.1", "bench-look.1", "bench-look-info.1"]);
+        assert_eq!(files[4], "bench-launchers.7");
+        assert_eq!(files.len(), 4 + guide::topics().len());
         let main = text(&pages[0]);
         for part in ["bench 1.2.3", "bench\\-all", "bench\\-busbw(7)", "  bench all \\-b 8      all of it"] {
             assert!(main.contains(part), "{part} is not in:\n{main}");

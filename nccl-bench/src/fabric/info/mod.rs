@@ -32,6 +32,7 @@ Examples:
   nccl-bench fabric info --json                        for programs (docs/results.md)
 
 -p takes exactly one provider: 'tcp;ofi_rxm' is another than 'tcp', on which it is built.
+Some capabilities are only there when asked for: those of ofi_rxm and sockets.
 FABRIC_LIBRARY names the libfabric to load.
 
 Exit codes: 0 something matches; 1 nothing does, and the output says why; 2 bad arguments, or no libfabric.";
@@ -232,8 +233,7 @@ fn ask(
         built_on_it = reasons::providers(&others);
         if found.is_empty() {
             let ask = |hints: &Hints| Ok(exactly(hints.provider.as_deref(), discover(hints)?).0);
-            reasons = reasons::explain(&hints, &built_on_it, ask)?;
-            reasons.extend(reasons::missing(&reasons::Circumstances {
+            reasons = reasons::missing(&reasons::Circumstances {
                 hints: &hints,
                 all: &all,
                 registered: &registered,
@@ -241,7 +241,8 @@ fn ask(
                 path: library.path(),
                 host: &host,
                 variable,
-            }));
+            });
+            reasons.extend(reasons::explain(&hints, &built_on_it, ask)?);
         }
         entries = Some(found);
     }

@@ -9,8 +9,8 @@ use serde::Serialize;
 use super::entry::Entry;
 use super::host::{Device, Host, Memlock};
 
-/// Names that are as alike as this are taken for slips.
-const ALIKE: f64 = 0.7;
+/// With so many letters more, less, other or exchanged, a name may be meant for another.
+const SLIPS: usize = 1;
 
 /// One reason, and what to do about it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -246,14 +246,19 @@ pub(super) struct Circumstances<'a> {
 
 /// Why the provider that was asked for is not there at all; nothing when it is.
 pub(super) fn missing(known: &Circumstances<'_>) -> Vec<Reason> {
+    let wanted = known.hints.provider.as_ref();
+    let is = |entry: &Entry| wanted.is_some_and(|name| name.eq_ignore_ascii_case(&entry.provider));
+    if known.all.iter().any(is) {
+        return Vec::new();
+    }
     let mut reasons = Vec::new();
     if let Some(value) = known.variable {
         reasons.push(
-            Reason::new(format!("FI_PROVIDER={value} hides all other providers from libfabric"))
+            Reason::new(format!("FI_PROVIDER={value} keeps libfabric from its other providers"))
                 .advice("unset FI_PROVIDER"),
         );
     }
-    let Some(wanted) = &known.hints.provider else {
+    let Some(wanted) = wanted else {
         if known.all.is_empty() {
             reasons.push(
                 Reason::new("libfabric offers nothing on this machine, whatever is asked for")
@@ -262,9 +267,6 @@ pub(super) fn missing(known: &Circumstances<'_>) -> Vec<Reason> {
         }
         return reasons;
     };
-    if known.all.iter().any(|entry| entry.provider.eq_ignore_ascii_case(wanted)) {
-        return reasons;
-    }
     let lower = wanted.to_ascii_lowercase();
     reasons.extend(registration(known, &lower));
     match lower.split(';').next() {
@@ -272,8 +274,7 @@ pub(super) fn missing(known: &Circumstances<'_>) -> Vec<Reason> {
         Some("verbs") => reasons.extend(verbs(known.host)),
         _ => {}
     }
-    let explained = reasons.iter().any(|reason| reason.advice.is_some());
-    if !explained {
+    if reasons.iter().all(|reason| reason.advice.is_none()) {
         reasons.push(
             Reason::new("no cause is to be seen from here")
                 .advice(format!("let libfabric say more: FI_LOG_LEVEL=debug FI_LOG_PROV={lower}")),
@@ -329,17 +330,12 @@ fn lacking_part(part: &str, version: Version, path: &Path, names: &[&str]) -> Re
         return Reason::new(format!("{has}. It was built without (it does not link {needs})"))
             .advice(format!("load one that has it: FABRIC_LIBRARY=<path>{place}"));
     }
-    let alike = |name: &&&str| strsim::jaro_winkler(name, part) > ALIKE;
-    let likeliest = shown
-        .iter()
-        .filter(alike)
-        .max_by(|one, other| strsim::jaro_winkler(one, part).total_cmp(&strsim::jaro_winkler(other, part)));
-    match likeliest {
-        Some(name) => Reason::new(has).advice(format!("did you mean -p {name}?")),
-        None => {
-            Reason::new(has).advice("choose one of them, or load another libfabric: FABRIC_LIBRARY=<path>")
-        }
-    }
+    let alike = shown.iter().filter(|name| strsim::osa_distance(name, part) <= SLIPS);
+    let alike: Vec<String> = alike.map(|name| format!("-p {name}")).collect();
+    Reason::new(has).advice(match &alike[..] {
+        [] => "choose one of them, or load another libfabric: FABRIC_LIBRARY=<path>".to_owned(),
+        alike => format!("did you mean {}?", alike.join(" or ")),
+    })
 }
 
 /// Whether these words are in the file.
@@ -495,3 +491,6 @@ fn in_a_container(host: &Host) -> Option<Reason> {
 fn on_the_host(host: &Host, advice: &str) -> String {
     if host.container.is_some() { format!("on the host: {advice}") } else { advice.to_owned() }
 }
+
+#[cfg(test)]
+mod tests;

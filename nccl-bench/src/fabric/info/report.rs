@@ -244,3 +244,6 @@ fn device(nic: &Nic) -> Vec<(&'static str, String)> {
     }
     lines
 }
+
+#[cfg(test)]
+mod tests;
