@@ -264,10 +264,13 @@ fn unavailable(library: &Fabric, provider: &str) -> Error {
         |_| "none".to_owned(),
         |providers| providers.into_iter().map(|provider| provider.name).collect::<Vec<_>>().join(", "),
     );
-    let problem = format!(
+    let mut problem = format!(
         "libfabric {} ({}) offers no reliable endpoint for tagged messages with it on this machine; available: {known}",
         library.version(),
         library.path().display()
     );
+    if let Some(shortage) = shm::shm_shortage().filter(|_| provider == "shm") {
+        problem += &format!("; {shortage}");
+    }
     Error::Provider { provider: provider.to_owned(), problem }
 }

@@ -153,7 +153,8 @@ impl Failure {
             | fabric_sys::FI_ENOTCONN
             | fabric_sys::FI_ESHUTDOWN => "see whether that rank has ended before its time",
             fabric_sys::FI_EHOSTUNREACH | fabric_sys::FI_ENETUNREACH | fabric_sys::FI_ETIMEDOUT => {
-                "choose an interface that all hosts reach (FI_TCP_IFACE=<name>) and look for a firewall"
+                "choose an interface that all hosts reach (FI_TCP_IFACE=<name>) and look for a firewall; ranks of one \
+                 host need the loopback interface (ip link set lo up)"
             }
             fabric_sys::FI_EMFILE => "raise the limit of open files (ulimit -n)",
             _ => "FI_LOG_LEVEL=warn makes libfabric say more",

@@ -30,4 +30,4 @@ pub use discovery::{
 pub use error::{Error, Failure};
 pub use fabric_sys::{Fabric as Library, LoadError, Version};
 pub use provider::{Provider, providers};
-pub use shm::{ShmProtocol, shm_protocol};
+pub use shm::{ShmProtocol, shm_protocol, shm_shortage};

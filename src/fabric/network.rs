@@ -45,25 +45,34 @@ pub(crate) struct Network {
 struct Plan {
     inside: String,
     between: String,
+    /// By rank, what ranks have alike that share memory.
     hosts: Vec<String>,
+    /// Whether all ranks have the same network interfaces, loopback too.
+    one_network: bool,
 }
 
 impl Plan {
     /// All ranks take part and come to the same plan, or all fail.
     fn agree(library: &Fabric, world: &world::Handle, wanted: Option<&str>) -> Result<Self, Error> {
         let identity = shm::host_identity();
-        let hosts: Vec<String> = world
-            .all_gather(identity.as_bytes())?
+        let network = network_identity();
+        let (hosts, networks): (Vec<String>, Vec<String>) = world
+            .all_gather(format!("{identity}\n{network}").as_bytes())?
             .into_iter()
-            .map(|identity| String::from_utf8_lossy(&identity).into_owned())
-            .collect();
+            .map(|both| {
+                let both = String::from_utf8_lossy(&both);
+                let (host, network) = both.split_once('\n').unwrap_or((&both, ""));
+                (host.to_owned(), network.to_owned())
+            })
+            .unzip();
+        let one_network = networks.iter().all(|other| *other == network);
         let one_host = hosts.iter().all(|host| *host == identity);
         if let Some(wanted) = wanted {
             let name = provider::name_in(library, wanted);
             if let Some(problem) = shm_problem(hosts.len(), one_host).filter(|_| name == "shm") {
                 return Err(Error::Provider { provider: name, problem });
             }
-            return Ok(Self { inside: name.clone(), between: name, hosts });
+            return Ok(Self { inside: name.clone(), between: name, hosts, one_network });
         }
         let tcp = provider::name_in(library, "tcp");
         let between = if one_host {
@@ -75,12 +84,30 @@ impl Plan {
             if everywhere { "efa".to_owned() } else { tcp }
         };
         let inside = if world.size() > MOST_RANKS_OF_SHM { between.clone() } else { "shm".to_owned() };
-        Ok(Self { inside, between, hosts })
+        Ok(Self { inside, between, hosts, one_network })
     }
 
     fn provider_of(&self, rank: usize, peer: usize) -> &str {
         if self.hosts[rank] == self.hosts[peer] { &self.inside } else { &self.between }
     }
+}
+
+/// Why ranks of another network do not reach this address, if it is one of loopback.
+fn only_loopback(address: &str) -> Option<String> {
+    let loopback = ["fi_sockaddr_in://127.", "fi_sockaddr_in6://[::1]"];
+    loopback.iter().any(|prefix| address.starts_with(prefix)).then(|| {
+        format!(
+            "this rank's address is {address}, which ranks on other hosts do not reach: no network interface but \
+             loopback is up or chosen; bring one up (ip link), or choose one that all hosts reach (FI_TCP_IFACE=<name>)"
+        )
+    })
+}
+
+/// Names the network interfaces that this thread's sockets use: equal for two ranks whose loopback is the same.
+fn network_identity() -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let namespace = std::fs::read_link("/proc/thread-self/ns/net").unwrap_or_default();
+    format!("{} {}", boot.trim(), namespace.display())
 }
 
 /// Why `shm` cannot be the only provider of a job, if so.
@@ -112,7 +139,8 @@ impl Network {
         needed.sort_by_key(|&name| name != "shm");
         needed.dedup();
         // A rank alone on its host has nobody to share memory with.
-        if plan.hosts.iter().filter(|&host| *host == plan.hosts[rank]).count() == 1 && size > 1 {
+        let neighbours = plan.hosts.iter().filter(|&host| *host == plan.hosts[rank]).count();
+        if neighbours == 1 && size > 1 {
             needed.retain(|&name| name != "shm");
         }
         let reach = if plan.hosts.iter().all(|host| *host == plan.hosts[rank]) {
@@ -122,7 +150,20 @@ impl Network {
         };
         let endpoints: Result<Vec<Endpoint>, Error> = needed
             .iter()
-            .map(|name| Endpoint::open(library, name, reach, world.local_rank(), rank, size))
+            .map(|&name| {
+                let problem = |problem| Error::Provider { provider: name.to_owned(), problem };
+                let shared = name == "shm";
+                if let Some(shortage) = shm::shortage_for(neighbours).filter(|_| shared) {
+                    return Err(problem(shortage));
+                }
+                let endpoint = Endpoint::open(library, name, reach, world.local_rank(), rank, size)?;
+                let unfit = if shared {
+                    shm::shortage_with(neighbours, endpoint.address())
+                } else {
+                    only_loopback(&endpoint.address_text()).filter(|_| !plan.one_network)
+                };
+                unfit.map_or(Ok(endpoint), |unfit| Err(problem(unfit)))
+            })
             .collect();
         tell(world, endpoints.as_ref().err())?;
         let mut endpoints = endpoints?;
@@ -160,7 +201,6 @@ impl Network {
             }
         }
         // Two ranks alone need it not: what one waits for, the other has sent before anything that is not asked for.
-        let neighbours = plan.hosts.iter().filter(|&host| *host == plan.hosts[rank]).count();
         let clearing = neighbours > 2 && endpoints.iter().any(Endpoint::needs_clearing);
         let mut network = Self {
             endpoints,

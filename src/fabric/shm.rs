@@ -9,6 +9,7 @@ use std::path::Path;
 /// Where shared memory has names.
 pub(crate) const FOLDER: &str = "/dev/shm";
 const PREFIX: &str = "collectives-";
+const ADDRESS: &str = "fi_shm://";
 const VARIABLE: &str = "FI_SHM_DISABLE_CMA";
 
 /// How the `shm` provider moves long messages.
@@ -45,7 +46,7 @@ pub(crate) fn new_name() -> String {
 
 /// An address for an endpoint of this process; it is also the name of a file in [`FOLDER`].
 pub(crate) fn new_address() -> Option<CString> {
-    CString::new(format!("fi_shm://{}", new_name())).ok()
+    CString::new(format!("{ADDRESS}{}", new_name())).ok()
 }
 
 /// Whether it is the address of an endpoint of this process.
@@ -71,6 +72,62 @@ pub(crate) fn remove_leftovers() {
             let _ = fs::remove_file(entry.path());
         }
     }
+}
+
+/// The most that an endpoint of `shm` takes of [`FOLDER`] (libfabric 1.17; 2.5 takes 13 MiB), and how much of it at once.
+const WHOLE: u64 = 16 << 20;
+const FIRST: u64 = 4 << 20;
+
+/// Why libfabric has no `shm` here, where that is for lack of room in `/dev/shm`, and what to do. It wants room there
+/// for an endpoint for each processor of the host.
+#[must_use]
+pub fn shm_shortage() -> Option<String> {
+    // SAFETY: the function has no preconditions.
+    let processors = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    let needed = WHOLE * u64::try_from(processors).unwrap_or(1);
+    shortage(
+        &format!("libfabric's shm needs up to {} for the processors of this host", mebibytes(needed)),
+        needed,
+    )
+}
+
+/// Why there is too little room for the endpoints of so many ranks of this host that are about to be opened, if so.
+/// Writing there without room ends a process (SIGBUS).
+pub(crate) fn shortage_for(ranks: usize) -> Option<String> {
+    shortage_of_ranks(ranks, FIRST)
+}
+
+/// As [`shortage_for`], when they are open, as far as this rank's, which has this address, tells for all.
+pub(crate) fn shortage_with(ranks: usize, address: &[u8]) -> Option<String> {
+    let name = address.strip_prefix(ADDRESS.as_bytes())?;
+    let name = std::str::from_utf8(name.split(|&byte| byte == 0).next()?).ok()?;
+    let metadata = fs::metadata(Path::new(FOLDER).join(name)).ok()?;
+    shortage_of_ranks(ranks, metadata.len().saturating_sub(512 * metadata.blocks()))
+}
+
+fn shortage_of_ranks(ranks: usize, each: u64) -> Option<String> {
+    let needed = each * ranks as u64;
+    shortage(&format!("the {ranks} ranks of this host may need {}", mebibytes(needed)), needed)
+}
+
+fn shortage(who: &str, needed: u64) -> Option<String> {
+    // SAFETY: the struct is numbers, for which zero is a value; the call fills it; the path is a text.
+    let room = unsafe {
+        let mut room: libc::statvfs = std::mem::zeroed();
+        (libc::statvfs(c"/dev/shm".as_ptr(), &raw mut room) == 0).then_some(room)
+    }?;
+    let (free, all) = (room.f_bavail * room.f_frsize, room.f_blocks * room.f_frsize);
+    (free < needed).then(|| {
+        format!(
+            "{FOLDER} has {} free of {}, and {who}; make room there (containers: a larger --shm-size), or choose tcp",
+            mebibytes(free),
+            mebibytes(all)
+        )
+    })
+}
+
+fn mebibytes(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
 
 fn is_gone(pid: i32) -> bool {

@@ -181,8 +181,9 @@ impl Greeting {
         if length > MAX_GREETING {
             return malformed(format!("a greeting of {length} bytes"));
         }
-        if body.len() < length {
-            return Ok(None);
+        let Some((body, behind)) = body.split_at_checked(length) else { return Ok(None) };
+        if !behind.is_empty() {
+            return malformed(format!("{} bytes too many", behind.len()));
         }
         let mut reader = Reader(body);
         let greeting =

@@ -129,11 +129,13 @@ fn library(provider: Option<&str>) -> Result<Loaded, String> {
         return Ok(loaded);
     }
     let names: Vec<&str> = providers.iter().map(|each| each.name.as_str()).collect();
+    let shortage = fabric::shm_shortage().filter(|_| asked == "shm");
     Err(format!(
-        "--provider {asked}: libfabric {} from {} has no such provider for tagged messages here; it has {}",
+        "--provider {asked}: libfabric {} from {} has no such provider for tagged messages here; it has {}{}",
         loaded.version,
         loaded.path,
-        names.join(", ")
+        names.join(", "),
+        shortage.map_or_else(String::new, |shortage| format!("; {shortage}"))
     ))
 }
 
