@@ -98,6 +98,13 @@ fn json_has_all_pairs_of_a_job() {
     let pairs = document["pairs"].as_array().unwrap();
     let ranks: Vec<_> = pairs.iter().map(|pair| pair["ranks"].clone()).collect();
     assert_eq!(ranks, [[0, 1], [0, 2], [1, 2]].map(|pair| serde_json::json!(pair)));
+    let described = include_str!("../../docs/results.md");
+    let (_, described) = described.split_once("`bw` and `rma` with `--json`").unwrap();
+    for object in [&document, &pairs[0], &pairs[0]["rows"][0]] {
+        for name in object.as_object().unwrap().keys() {
+            assert!(described.contains(&format!("`{name}`")), "docs/results.md does not have {name}");
+        }
+    }
     for pair in pairs {
         let row = &pair["rows"][0];
         assert_eq!(
