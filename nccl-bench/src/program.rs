@@ -15,7 +15,7 @@ use crate::guide;
 use crate::plot;
 use crate::run;
 use crate::shell;
-use crate::stop::{CLOSED_PIPE, Stop};
+use crate::stop::{CLOSED_PIPE, Stop, WRONG_DATA};
 
 /// Runs `nccl-bench` with the arguments of this process. For a measurement `hand_over` may first replace this program by
 /// another, and `join` joins the world that the settings ask for.
@@ -45,14 +45,7 @@ pub fn main(
             Ok(written) => print(&lines(&written)),
             Err(error) => Stop::Refused(format!("{error:#}")).tell(),
         },
-        Ok(Command::Fabric(fabric::Command::Info(arguments))) => {
-            match fabric::info::run(&arguments, &mut io::stdout().lock()) {
-                Ok(verdict) => ExitCode::from(verdict.code()),
-                Err(fabric::info::Error::Output(error)) => unwritable(error),
-                Err(fabric::info::Error::Fabric(error)) => Stop::Failed(error.into()).tell(),
-                Err(error @ fabric::info::Error::Library(_)) => Stop::Refused(error.to_string()).tell(),
-            }
-        }
+        Ok(Command::Fabric(command)) => look_at_fabric(&command),
         Ok(Command::Help(topic)) => help(topic.as_deref()),
         Ok(Command::Completions(shell)) => {
             let mut text = Vec::new();
@@ -63,6 +56,32 @@ pub fn main(
         }
         Ok(Command::Man(folder)) => manual(folder.as_deref()),
         Err(error) => error.exit(),
+    }
+}
+
+fn look_at_fabric(command: &fabric::Command) -> ExitCode {
+    let out = &mut io::stdout().lock();
+    let good = match command {
+        fabric::Command::Info(arguments) => {
+            return match fabric::info::run(arguments, out) {
+                Ok(verdict) => ExitCode::from(verdict.code()),
+                Err(fabric::info::Error::Output(error)) => unwritable(error),
+                Err(fabric::info::Error::Fabric(error)) => Stop::Failed(error.into()).tell(),
+                Err(error @ fabric::info::Error::Library(_)) => Stop::Refused(error.to_string()).tell(),
+            };
+        }
+        fabric::Command::Pingpong(arguments) => fabric::transfer::pingpong(arguments, out),
+        fabric::Command::Bw(arguments) => fabric::transfer::bandwidth(arguments, out),
+        fabric::Command::Rma(arguments) => fabric::transfer::remote(arguments, out),
+    };
+    match good {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(WRONG_DATA),
+        Err(Stop::Failed(error)) => match error.downcast::<io::Error>() {
+            Ok(error) => unwritable(error),
+            Err(error) => Stop::Failed(error).tell(),
+        },
+        Err(stop) => stop.tell(),
     }
 }
 

@@ -1,4 +1,5 @@
-//! Collectives over host buffers, and endpoints for programs' own messages ([`rdm`]), on libfabric.
+//! Collectives over host buffers, and endpoints for programs' own messages ([`rdm`]), on libfabric; and what libfabric
+//! offers on a machine ([`discover`]).
 
 mod algorithm;
 mod board;

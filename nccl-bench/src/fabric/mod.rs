@@ -1,10 +1,17 @@
 //! `nccl-bench fabric`: libfabric itself, without collectives.
 
 pub mod info;
+pub mod transfer;
 
 /// What to do with libfabric.
 #[derive(clap::Subcommand, Clone, Debug)]
 pub enum Command {
     /// What libfabric offers on this machine, and why something is missing
     Info(info::Arguments),
+    /// The latency of messages between two ranks
+    Pingpong(transfer::Arguments),
+    /// The bandwidth of messages between two ranks
+    Bw(transfer::Windowed),
+    /// Reading or writing another rank's memory
+    Rma(transfer::Remote),
 }

@@ -259,6 +259,19 @@ pub(super) mod tests {
 
     /// A host with two EFA devices, of which one is down.
     pub(in super::super) fn efa_host() -> Machine {
+        efa_devices()
+            .file("dev/infiniband/uverbs0", "")
+            .file("dev/infiniband/uverbs1", "")
+            .file("dev/infiniband/issm0", "")
+            .memlock("unlimited")
+    }
+
+    /// What a container sees of it to which nothing was given.
+    pub(in super::super) fn efa_container() -> Machine {
+        efa_devices().memlock("65536").file(".dockerenv", "")
+    }
+
+    fn efa_devices() -> Machine {
         Machine::new()
             .device("rdmap10s6", "efa", "1: DOWN\n", "Unspecified\n")
             .device("rdmap0s6", "efa", "4: ACTIVE\n", "Unspecified\n")
@@ -268,10 +281,6 @@ pub(super) mod tests {
             .file("sys/bus/pci/devices/0000:00:06.0/device", "0xefa1\n")
             .file("sys/bus/pci/devices/0000:00:05.0/vendor", "0x1d0f\n")
             .file("sys/bus/pci/devices/0000:00:05.0/device", "0xec20\n")
-            .file("dev/infiniband/uverbs0", "")
-            .file("dev/infiniband/uverbs1", "")
-            .file("dev/infiniband/issm0", "")
-            .memlock("unlimited")
     }
 
     /// A host with InfiniBand.

@@ -46,7 +46,7 @@ pub struct Arguments {
     pub provider: Option<String>,
 
     /// Only endpoints of this type: FI_EP_RDM (or rdm), FI_EP_MSG (msg), FI_EP_DGRAM (dgram)
-    #[arg(short = 't', long = "ep-type", value_name = "TYPE")]
+    #[arg(short = 't', long = "ep-type", alias = "ep_type", value_name = "TYPE")]
     pub endpoint: Option<EndpointType>,
 
     /// Only what can do all of this: MSG, TAGGED, RMA, ATOMIC, HMEM, ..., with commas or |

@@ -251,13 +251,12 @@ pub(super) fn missing(known: &Circumstances<'_>) -> Vec<Reason> {
     if known.all.iter().any(is) {
         return Vec::new();
     }
-    let mut reasons = Vec::new();
-    if let Some(value) = known.variable {
-        reasons.push(
-            Reason::new(format!("FI_PROVIDER={value} keeps libfabric from its other providers"))
-                .advice("unset FI_PROVIDER"),
-        );
+    if let Some(value) = known.variable.filter(|value| wanted.is_none_or(|name| hides(value, name))) {
+        // What libfabric answers of other providers now says nothing about them.
+        let reason = Reason::new(format!("FI_PROVIDER={value} keeps libfabric from its other providers"));
+        return vec![reason.advice("unset FI_PROVIDER")];
     }
+    let mut reasons = Vec::new();
     let Some(wanted) = wanted else {
         if known.all.is_empty() {
             reasons.push(
@@ -281,6 +280,15 @@ pub(super) fn missing(known: &Circumstances<'_>) -> Vec<Reason> {
         );
     }
     reasons
+}
+
+/// Whether `FI_PROVIDER` with this value hides a provider: it lists those to use, or after a `^` those not to.
+fn hides(value: &str, provider: &str) -> bool {
+    let (list, excludes) = value.strip_prefix('^').map_or((value, false), |list| (list, true));
+    let part_of = |name: &str| provider.split(';').any(|part| part.eq_ignore_ascii_case(name));
+    let listed =
+        list.split(',').map(str::trim).any(|name| part_of(name) || name.eq_ignore_ascii_case(provider));
+    listed == excludes
 }
 
 /// Whether libfabric has the provider.
@@ -436,20 +444,20 @@ fn verbs(host: &Host) -> Vec<Reason> {
     reasons
 }
 
-/// Devices, those that are alike together: `2 RDMA devices (driver efa, ACTIVE 100 Gb/sec): rdmap0s6, rdmap1s6`.
+/// Devices, those that are alike together: `2 EFA devices (driver efa, ACTIVE 100 Gb/sec): rdmap0s6, rdmap1s6`.
 pub(super) fn described(devices: &[&Device]) -> String {
-    let mut groups: Vec<(String, Vec<&str>)> = Vec::new();
+    let mut groups: Vec<(&str, String, Vec<&str>)> = Vec::new();
     for device in devices {
-        let description = device.description();
-        match groups.iter_mut().find(|(other, _)| *other == description) {
-            Some((_, names)) => names.push(&device.name),
-            None => groups.push((description, vec![&device.name])),
+        let (kind, description) = (if device.is_efa() { "EFA" } else { "RDMA" }, device.description());
+        let same = |(other, text, _): &&mut (&str, String, Vec<&str>)| *other == kind && *text == description;
+        match groups.iter_mut().find(same) {
+            Some((.., names)) => names.push(&device.name),
+            None => groups.push((kind, description, vec![&device.name])),
         }
     }
-    let group = |(description, names): &(String, Vec<&str>)| {
-        let kind = if description.starts_with("driver efa") { "EFA device" } else { "RDMA device" };
+    let group = |(kind, description, names): &(&str, String, Vec<&str>)| {
         let plural = if names.len() == 1 { "" } else { "s" };
-        format!("{} {kind}{plural} ({description}): {}", names.len(), some(names))
+        format!("{} {kind} device{plural} ({description}): {}", names.len(), some(names))
     };
     groups.iter().map(group).collect::<Vec<_>>().join("; ")
 }
@@ -470,7 +478,8 @@ fn no_device_files(host: &Host, kubernetes: &str) -> Option<Reason> {
 fn memory_limit(host: &Host) -> Option<Reason> {
     let Some(Memlock::Bytes(bytes)) = host.memlock else { return None };
     let reason = Reason::new(format!(
-        "this process may lock no more than {} KiB of memory (ulimit -l), and RDMA locks what it registers",
+        "this process may lock no more than {} KiB of memory (ulimit -l) unless it has CAP_IPC_LOCK; RDMA locks what it \
+         registers",
         bytes / 1024
     ));
     Some(match host.container {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::fabric::info::host::tests::{Machine, efa_host, infiniband_host};
+use crate::fabric::info::host::tests::{Machine, efa_container, efa_host, infiniband_host};
 
 fn entry(provider: &str, endpoint: &str, capabilities: &str, domain: &str) -> Entry {
     Entry {
@@ -222,10 +222,7 @@ fn on_an_infiniband_host_efa_is_not_to_be_had() {
 
 #[test]
 fn in_a_container_the_advice_is_for_the_one_who_starts_it() {
-    let docker = efa_host().memlock("65536").file(".dockerenv", "");
-    let mut host = docker.look();
-    host.device_files.clear();
-    let found = why("efa", (2, 5), &["efa"], "", &host);
+    let found = why("efa", (2, 5), &["efa"], "", &efa_container().look());
     assert!(says(&found, "no /dev/infiniband/uverbs*", "--device=/dev/infiniband"), "{found:#?}");
     assert!(says(&found, "no more than 64 KiB", "--ulimit memlock=-1:-1"), "{found:#?}");
     assert!(says(&found, "this is a container (Docker)", ""), "{found:#?}");
@@ -270,8 +267,22 @@ fn a_variable_that_hides_providers_is_named() {
     };
     let found = missing(&known);
     assert!(says(&found, "FI_PROVIDER=shm", "unset FI_PROVIDER"), "{found:#?}");
+    assert_eq!(found.len(), 1, "{found:#?}");
+    known.variable = Some("shm,tcp");
+    assert!(!says(&missing(&known), "FI_PROVIDER", ""), "it has tcp in it");
     known.hints = &none;
-    let found = missing(&known);
-    assert!(says(&found, "FI_PROVIDER=shm", "unset FI_PROVIDER"), "{found:#?}");
-    assert!(says(&found, "offers nothing on this machine", "FI_LOG_LEVEL=warn"), "{found:#?}");
+    known.variable = Some("nonsense");
+    assert!(says(&missing(&known), "FI_PROVIDER=nonsense", "unset FI_PROVIDER"));
+    known.variable = None;
+    assert!(says(&missing(&known), "offers nothing on this machine", "FI_LOG_LEVEL=warn"));
+    for (value, provider, expected) in [
+        ("^tcp", "tcp", true),
+        ("^shm,udp", "tcp", false),
+        ("TCP", "tcp", false),
+        ("tcp", "tcp;ofi_rxm", false),
+        ("tcp;ofi_rxm", "tcp;ofi_rxm", false),
+        ("tcp2", "tcp", true),
+    ] {
+        assert_eq!(hides(value, provider), expected, "{value} {provider}");
+    }
 }

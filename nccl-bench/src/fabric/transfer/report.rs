@@ -1,0 +1,107 @@
+//! What was measured between two ranks: a table, or JSON.
+
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+
+/// The version of the JSON's format.
+pub(super) const SCHEMA_VERSION: u32 = 1;
+
+/// All that was measured.
+#[derive(Debug, Serialize)]
+pub(super) struct Document {
+    pub(super) schema_version: u32,
+    pub(super) program: String,
+    pub(super) command: Vec<String>,
+    pub(super) started_at: String,
+    pub(super) test: &'static str,
+    pub(super) library: String,
+    pub(super) provider: String,
+    pub(super) window: Option<usize>,
+    pub(super) pairs: Vec<Pair>,
+}
+
+/// Two ranks.
+#[derive(Debug, Serialize)]
+pub(super) struct Pair {
+    pub(super) ranks: [usize; 2],
+    pub(super) hosts: [String; 2],
+    pub(super) addresses: [String; 2],
+    pub(super) rows: Vec<Row>,
+}
+
+/// One size. Times are microseconds of one transfer: half of a round trip, or a window's by its messages.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Row {
+    pub(super) bytes: u64,
+    /// Transfers of each round.
+    pub(super) transfers: usize,
+    pub(super) rounds: usize,
+    pub(super) min_us: f64,
+    pub(super) median_us: f64,
+    pub(super) max_us: f64,
+    /// Bytes that were wrong when the size was verified; absent when it was not.
+    pub(super) wrong: Option<u64>,
+}
+
+impl Row {
+    /// `times` has seconds of each round, at least one.
+    pub(super) fn new(bytes: u64, transfers: usize, times: &[f64], wrong: Option<u64>) -> Self {
+        let mut us: Vec<f64> = times.iter().map(|seconds| seconds * 1e6 / transfers as f64).collect();
+        us.sort_by(f64::total_cmp);
+        let middle = us.len() / 2;
+        let median = if us.len() % 2 == 1 { us[middle] } else { f64::midpoint(us[middle - 1], us[middle]) };
+        let (min_us, max_us) = (us[0], us[us.len() - 1]);
+        Self { bytes, transfers, rounds: us.len(), min_us, median_us: median, max_us, wrong }
+    }
+
+    /// In GB/s of the median.
+    fn bandwidth(&self) -> f64 {
+        self.bytes as f64 / (self.median_us * 1e3)
+    }
+
+    pub(super) fn line(&self) -> String {
+        let wrong = self.wrong.map_or_else(|| "-".to_owned(), |wrong| wrong.to_string());
+        format!(
+            "{:>12} {:>10} {:>10.2} {:>10.2} {:>10.2} {:>9.3} {:>8}\n",
+            self.bytes,
+            self.transfers * self.rounds,
+            self.median_us,
+            self.min_us,
+            self.max_us,
+            self.bandwidth(),
+            wrong
+        )
+    }
+}
+
+/// The head of a pair's table.
+pub(super) fn head(pair: &Pair) -> String {
+    let mut text = "#\n".to_owned();
+    for ((rank, host), address) in pair.ranks.iter().zip(&pair.hosts).zip(&pair.addresses) {
+        let _ = writeln!(text, "# Rank {rank} on {host}: {address}");
+    }
+    let _ = writeln!(
+        text,
+        "{:>12} {:>10} {:>10} {:>10} {:>10} {:>9} {:>8}",
+        "#  size (B)", "transfers", "time (us)", "min", "max", "GB/s", "#wrong"
+    );
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_has_the_median_of_its_rounds() {
+        let row = Row::new(1000, 10, &[40e-6, 10e-6, 20e-6], Some(0));
+        assert_eq!((row.min_us, row.median_us, row.max_us, row.rounds), (1.0, 2.0, 4.0, 3));
+        assert_eq!(
+            row.line().split_whitespace().collect::<Vec<_>>(),
+            ["1000", "30", "2.00", "1.00", "4.00", "0.500", "0"]
+        );
+        assert_eq!(Row::new(8, 1, &[2e-6, 4e-6], None).median_us, 3.0);
+        assert!(Row::new(8, 1, &[2e-6], None).line().trim_end().ends_with(" -"));
+    }
+}

@@ -1,0 +1,140 @@
+//! `nccl-bench fabric pingpong`, `bw` and `rma` between processes of this host.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::process::{Command, Output, Stdio};
+
+/// One rank: what it is told on the command line and in its environment.
+type Rank<'a> = (Vec<&'a str>, Vec<(&'a str, String)>);
+
+/// Runs `fabric` once for each rank, at the same time.
+fn together(ranks: &[Rank<'_>]) -> Vec<Output> {
+    let start = |(arguments, environment): &Rank<'_>| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nccl-bench"));
+        command.arg("fabric").args(arguments).env_clear();
+        // Where libfabric may have to be looked for.
+        let kept = ["PATH", "HOME", "LD_LIBRARY_PATH", "FABRIC_LIBRARY"];
+        command.envs(std::env::vars_os().filter(|(name, _)| kept.iter().any(|kept| name == kept)));
+        command.envs(environment.iter().map(|(name, value)| (name, value)));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let running: Vec<_> = ranks.iter().map(start).collect();
+    running.into_iter().map(|rank| rank.wait_with_output().unwrap()).collect()
+}
+
+fn free_address() -> String {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    listener.local_addr().unwrap().to_string()
+}
+
+/// What a pair says that meets by address: of the rank that listens, and of the one that connects.
+fn pair(arguments: &str) -> [Output; 2] {
+    let address = free_address();
+    let [one, other] = ["--listen", "--connect"]
+        .map(|how| -> Rank<'_> { (arguments.split(' ').chain([how, &address[..]]).collect(), Vec::new()) });
+    together(&[one, other]).try_into().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// The rows of the first rank's table, after making sure that all is well.
+fn rows(arguments: &str) -> Vec<Vec<String>> {
+    let [one, other] = pair(arguments);
+    assert_eq!(
+        (one.status.code(), other.status.code()),
+        (Some(0), Some(0)),
+        "{arguments}\n{}{}{}",
+        text(&one.stdout),
+        text(&one.stderr),
+        text(&other.stderr)
+    );
+    assert_eq!(text(&other.stdout), "", "only one rank prints");
+    let table = text(&one.stdout);
+    let rows = table.lines().filter(|line| !line.starts_with('#') && !line.trim_start().starts_with('#'));
+    rows.map(|row| row.split_whitespace().map(str::to_owned).collect()).collect()
+}
+
+#[test]
+fn each_measurement_moves_verified_data() {
+    for provider in ["tcp", "shm"] {
+        for test in ["pingpong", "bw --window 4", "rma --window 4", "rma --read --window 4"] {
+            let rows = rows(&format!("{test} -p {provider} -b 1 -e 1M -f 1024 -n 6 -w 0"));
+            let sizes: Vec<&str> = rows.iter().map(|row| &row[0][..]).collect();
+            assert_eq!(sizes, ["1", "1024", "1048576"], "{test} {provider}");
+            for row in &rows {
+                // Ten rounds, of which a pingpong's go both ways.
+                assert_eq!(row[1], if test == "pingpong" { "120" } else { "60" }, "{test} {provider}");
+                assert_eq!(row[6], "0", "{test} {provider}: nothing is wrong, and that was looked at");
+                let times: Vec<f64> = row[2..5].iter().map(|time| time.parse().unwrap()).collect();
+                assert!(times[1] <= times[0] && times[0] <= times[2] && times[2] > 0.0, "{times:?}");
+            }
+        }
+    }
+    assert_eq!(rows("pingpong -b 8 -e 8 -n 2 -c 0")[0][6], "-", "not verified");
+}
+
+#[test]
+fn json_has_all_pairs_of_a_job() {
+    let address = free_address();
+    let rank = |rank: usize| -> Rank<'_> {
+        let arguments = "bw -p tcp -b 64 -e 64 -n 4 --window 2 --all-pairs --json".split(' ').collect();
+        let variables = [
+            ("NCCL_BENCH_RANK", rank.to_string()),
+            ("NCCL_BENCH_SIZE", "3".to_owned()),
+            ("NCCL_BENCH_ADDR", address.clone()),
+        ];
+        (arguments, variables.into())
+    };
+    let outputs = together(&[rank(0), rank(1), rank(2)]);
+    for output in &outputs {
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    }
+    let document: serde_json::Value = serde_json::from_slice(&outputs[0].stdout).unwrap();
+    assert_eq!(document["schema_version"], 1);
+    assert_eq!((&document["test"], &document["window"]), (&"bw".into(), &2.into()));
+    let pairs = document["pairs"].as_array().unwrap();
+    let ranks: Vec<_> = pairs.iter().map(|pair| pair["ranks"].clone()).collect();
+    assert_eq!(ranks, [[0, 1], [0, 2], [1, 2]].map(|pair| serde_json::json!(pair)));
+    for pair in pairs {
+        let row = &pair["rows"][0];
+        assert_eq!(
+            (&row["bytes"], &row["transfers"], &row["rounds"], &row["wrong"]),
+            (&64.into(), &4.into(), &10.into(), &0.into())
+        );
+        assert!(row["median_us"].as_f64().unwrap() > 0.0);
+    }
+}
+
+#[test]
+fn what_cannot_be_is_told_before_anything_starts() {
+    let alone = |arguments: &str| {
+        let [output] = &together(&[(arguments.split(' ').collect(), Vec::new())])[..] else { panic!("one") };
+        (output.status.code(), text(&output.stderr))
+    };
+    let (code, message) = alone("pingpong");
+    assert_eq!(code, Some(2));
+    assert!(message.contains("--listen HOST:PORT to one and --connect HOST:PORT"), "{message}");
+    let (code, message) = alone("pingpong -b 1M -e 1K");
+    assert_eq!((code, message.as_str()), (Some(2), "error: -b 1M is more than -e 1K\n"));
+    let (code, message) = alone(&format!("bw --connect {} -T 1", free_address()));
+    assert_eq!(code, Some(4), "{message}");
+    assert!(message.contains("did not find rank 0 within 1 s"), "{message}");
+    let (code, message) = alone("rma --listen nowhere");
+    assert_eq!(code, Some(2));
+    assert!(message.contains("`nowhere` is not an address such as node1:29500"), "{message}");
+}
+
+#[test]
+fn a_provider_that_is_not_there_is_told_by_both() {
+    for output in pair("pingpong -p cxi") {
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{message}");
+        assert!(
+            message.contains("provider 'cxi'") && message.contains("fabric info -p cxi -t rdm"),
+            "{message}"
+        );
+    }
+}
