@@ -11,7 +11,10 @@ CARGO ?= cargo
 # mpirun refuses root and more processes than cores unless told that both are meant.
 MPIRUN_ENV := OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 
-.PHONY: help run build test newest check bindings bench cost dist packages-run packages-test packages-bench packages-cost wheels clean
+# Tests of what libfabric carries, which run with the machine's and with a newer one.
+HOST_TESTS := host_communicator host_environment host_leaks command_line mpi_launcher
+
+.PHONY: help run build test newest fuzz check bindings bench cost dist packages-run packages-test packages-bench packages-cost wheels clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -24,11 +27,19 @@ build:
 
 test: packages-test wheels check ## all tests that need no GPU
 	$(MPIRUN_ENV) $(CARGO) test --workspace --features mpi
+	FABRIC_LIBRARY="$$($(CARGO) xtask wheels libfabric)/libfabric.so.1" $(MPIRUN_ENV) \
+		$(CARGO) test --workspace --features mpi $(HOST_TESTS:%=--test %)
 	$(CARGO) bench --bench nccl_instructions
 	@echo "all tests passed"
 
 newest: packages-test ## whether NVIDIA's newest wheels have NCCL functions that this repository lacks (asks the package index)
 	$(CARGO) xtask functions --newest
+
+fuzz: ## five minutes of fuzzing for each kind of input over TCP (needs a nightly toolchain and cargo-fuzz)
+	for target in wire rendezvous service; do \
+		mkdir -p fuzz/target/corpus/$$target; \
+		$(CARGO) +nightly fuzz run $$target fuzz/target/corpus/$$target fuzz/corpus/$$target -- -max_total_time=300; \
+	done
 
 check: ## formatting, lints, documentation, and generated files against their sources
 	$(CARGO) fmt --all --check
