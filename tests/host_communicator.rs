@@ -74,6 +74,120 @@ fn check(communicator: &mut Communicator, count: usize) {
     communicator.barrier().unwrap();
 }
 
+/// All collectives but those of `check`, with every root, and messages between two ranks.
+fn check_others(communicator: &mut Communicator, count: usize) {
+    let (rank, ranks) = (communicator.rank(), communicator.size());
+    let value = |rank: usize, index: usize| (rank * 1000 + index % 997) as i32;
+    let vector =
+        |rank: usize, count: usize| -> Vec<i32> { (0..count).map(|index| value(rank, index)).collect() };
+    let sum = |index: usize| (0..ranks).map(|rank| value(rank, index)).sum::<i32>();
+    let (mine, whole) = (vector(rank, count), vector(rank, ranks * count));
+    let own = rank * count..(rank + 1) * count;
+    let sums: Vec<i32> = (0..ranks * count).map(sum).collect();
+
+    let mut part = vec![0; count];
+    communicator.reduce_scatter(&whole, &mut part, ReduceOp::Sum).unwrap();
+    assert!(part == sums[own.clone()], "reduce_scatter of {count}");
+    let mut data = whole.clone();
+    communicator.reduce_scatter_in_place(&mut data, ReduceOp::Sum).unwrap();
+    assert!(data[own.clone()] == sums[own.clone()], "reduce_scatter of {count} in place");
+
+    let exchanged: Vec<i32> =
+        (0..ranks * count).map(|index| value(index / count, rank * count + index % count)).collect();
+    let mut data = vec![0; ranks * count];
+    communicator.all_to_all(&whole, &mut data).unwrap();
+    assert!(data == exchanged, "all_to_all of {count}");
+    let mut data = whole.clone();
+    communicator.all_to_all_in_place(&mut data).unwrap();
+    assert!(data == exchanged, "all_to_all of {count} in place");
+
+    // Rank r sends each rank r times as much, and rank 0 nothing.
+    let mut start = 0;
+    let parts: Vec<_> = (0..ranks)
+        .map(|from| {
+            let part = start..start + from * (count / ranks);
+            start = part.end;
+            part
+        })
+        .collect();
+    let to: Vec<_> = (0..ranks).map(|_| 0..rank * (count / ranks)).collect();
+    let mut data = vec![-1; start];
+    communicator.all_to_all_v(&whole, &to, &mut data, &parts).unwrap();
+    for (from, part) in parts.iter().enumerate() {
+        assert!(data[part.clone()] == vector(from, part.len()), "all_to_all_v of {count} from rank {from}");
+    }
+
+    for root in 0..ranks {
+        let is_root = rank == root;
+        let mut data = vec![0; count];
+        communicator.broadcast(is_root.then_some(&mine[..]), &mut data, root).unwrap();
+        assert!(data == vector(root, count), "broadcast of {count} from {root}");
+        communicator.reduce(&mine, is_root.then_some(&mut data[..]), ReduceOp::Sum, root).unwrap();
+        let expected = if is_root { &sums[..count] } else { &vector(root, count)[..] };
+        assert!(data == expected, "reduce of {count} to {root}");
+        let mut all = vec![0; ranks * count];
+        communicator.gather(&mine, is_root.then_some(&mut all[..]), root).unwrap();
+        let gathered = |index: usize| if is_root { value(index / count, index % count) } else { 0 };
+        assert!((0..all.len()).all(|index| all[index] == gathered(index)), "gather of {count} to {root}");
+        communicator.scatter(is_root.then_some(&whole[..]), &mut data, root).unwrap();
+        assert!(data == vector(root, ranks * count)[own.clone()], "scatter of {count} from {root}");
+    }
+
+    let (next, previous) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
+    let mut data = vec![0; count];
+    communicator.exchange(&mine, next, &mut data, previous).unwrap();
+    assert!(data == vector(previous, count), "exchange of {count}");
+    communicator.exchange_in_place(&mut data, previous, next).unwrap();
+    assert!(data == mine, "exchange of {count} in place");
+    if rank > 0 {
+        communicator.recv(&mut data, rank - 1).unwrap();
+        assert!(data == vector(rank - 1, count), "recv of {count}");
+    }
+    if next > rank {
+        communicator.send(&mine, next).unwrap();
+    }
+}
+
+#[test]
+fn every_other_collective_over_every_provider() {
+    for provider in ["shm", "tcp"] {
+        for ranks in 1..=4 {
+            on_every_rank(ranks, &over(provider), |communicator| {
+                for count in [1, 31, 1000, 20_000, 300_001] {
+                    check_others(communicator, count);
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn every_algorithm_of_every_other_collective_over_every_provider() {
+    for provider in ["shm", "tcp"] {
+        for ranks in [3, 4] {
+            for algorithm in Algorithm::ALL {
+                let mut options = over(provider);
+                let wanted = |collective| {
+                    let serves = algorithm.serves(collective, ranks);
+                    Some(algorithm).filter(|_| serves && (provider, algorithm) != ("tcp", Algorithm::Board))
+                };
+                options.reduce_scatter = wanted(Collective::ReduceScatter);
+                options.broadcast = wanted(Collective::Broadcast);
+                options.reduce = wanted(Collective::Reduce);
+                options.all_to_all = wanted(Collective::AllToAll);
+                options.all_to_all_v = wanted(Collective::AllToAllV);
+                options.gather = wanted(Collective::Gather);
+                options.scatter = wanted(Collective::Scatter);
+                options.segment = Some(10_000);
+                on_every_rank(ranks, &options, |communicator| {
+                    check_others(communicator, 7);
+                    check_others(communicator, 30_001);
+                });
+            }
+        }
+    }
+}
+
 #[test]
 fn every_size_over_every_provider() {
     for provider in ["shm", "tcp"] {
@@ -179,10 +293,25 @@ fn operations_after_the_first_allocate_nothing() {
                 let mine = vec![1.5_f32; count];
                 let mut sums = vec![0.0_f32; count];
                 let mut all = vec![0.0_f32; 2 * count];
+                let (mut part, mut both) = (mine.clone(), vec![1.5_f32; 2 * count]);
+                let peer = 1 - communicator.rank();
+                // Not in order, so that they have to be put in order to be checked.
+                let parts = [count..2 * count, 0..count];
                 let mut operations = || {
                     communicator.all_reduce(&mine, &mut sums, ReduceOp::Sum).unwrap();
                     communicator.all_gather(&mine, &mut all).unwrap();
                     communicator.barrier().unwrap();
+                    communicator.reduce_scatter(&all, &mut part, ReduceOp::Sum).unwrap();
+                    communicator.broadcast_in_place(&mut part, 1).unwrap();
+                    communicator.reduce(&mine, Some(&mut part), ReduceOp::Sum, 0).unwrap();
+                    communicator.all_to_all(&both, &mut all).unwrap();
+                    communicator.all_to_all_in_place(&mut both).unwrap();
+                    communicator.all_to_all_v(&both, &parts, &mut all, &parts).unwrap();
+                    communicator.all_to_all_v_in_place(&mut both, &parts, &parts).unwrap();
+                    communicator.gather(&mine, Some(&mut all), 1).unwrap();
+                    communicator.scatter(Some(&both), &mut part, 0).unwrap();
+                    communicator.exchange_in_place(&mut part, peer, peer).unwrap();
+                    communicator.all_gather(&mine, &mut all).unwrap();
                 };
                 operations();
                 let before = ALLOCATIONS.get();
@@ -209,6 +338,32 @@ fn ranks_that_disagree_about_the_length_get_an_error() {
                     assert!(!error.to_string().is_empty());
                     let error = communicator.barrier().unwrap_err();
                     assert!(matches!(error, Error::Closed { operation: "barrier" }), "{error}");
+                });
+            }
+        });
+    }
+}
+
+/// Where the root cannot see that another rank's buffer has another length, the next operation tells it.
+#[test]
+fn ranks_that_disagree_about_a_broadcast_get_an_error() {
+    for provider in ["shm", "tcp"] {
+        let handles = world::threads(world::single(), 3).unwrap();
+        thread::scope(|scope| {
+            for (rank, handle) in handles.into_iter().enumerate() {
+                scope.spawn(move || {
+                    let mut communicator = Communicator::new(handle, &over(provider)).unwrap();
+                    let mut memory = [rank as u8; 200];
+                    let length = if rank == 1 { 90 } else { 100 };
+                    let result = communicator.broadcast_in_place(&mut memory[..length], 0);
+                    if rank == 1 {
+                        let error = result.as_ref().unwrap_err();
+                        let expected = matches!(error, Error::MessageLength { rank: 1, peer: 0, .. });
+                        assert!(expected, "{provider}: {error}");
+                    }
+                    let error = result.and_then(|()| communicator.barrier()).unwrap_err().to_string();
+                    assert!(error.contains("rank 1"), "{provider}, rank {rank}: {error}");
+                    assert!(memory[length..].iter().all(|&byte| usize::from(byte) == rank), "{provider}");
                 });
             }
         });

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::marker::PhantomData;
+use std::ops::Range;
 
 use super::Error;
 use super::algorithm::selection::{Algorithm, Collective, Medium, Plan};
@@ -20,6 +21,21 @@ pub struct Options {
     pub all_reduce: Option<Algorithm>,
     /// The algorithm for all_gather; if none, the table's.
     pub all_gather: Option<Algorithm>,
+    /// The algorithm for reduce_scatter; if none, the table's.
+    pub reduce_scatter: Option<Algorithm>,
+    /// The algorithm for broadcast; if none, the table's.
+    pub broadcast: Option<Algorithm>,
+    /// The algorithm for reduce; if none, the table's.
+    pub reduce: Option<Algorithm>,
+    /// The algorithm for all_to_all; if none, the table's. In place, all but `board` and `bruck` are carried out as
+    /// `direct`.
+    pub all_to_all: Option<Algorithm>,
+    /// The algorithm for all_to_all_v; if none, the table's. In place, all are carried out as `direct`.
+    pub all_to_all_v: Option<Algorithm>,
+    /// The algorithm for gather; if none, the table's.
+    pub gather: Option<Algorithm>,
+    /// The algorithm for scatter; if none, the table's.
+    pub scatter: Option<Algorithm>,
     /// Bytes of a segment of long messages; if none, the table's.
     pub segment: Option<usize>,
     /// Segments in flight at a time; if none, the table's.
@@ -28,11 +44,15 @@ pub struct Options {
 
 /// One rank of a communicator over host buffers.
 ///
-/// All ranks call the same operations in the same order, with the same counts, element types and operators. Ranks
+/// All ranks call the same operations in the same order, with the same counts, element types, operators and roots
+/// (but for [`send`](Self::send), [`recv`](Self::recv) and [`exchange`](Self::exchange), which concern two ranks). Ranks
 /// that do not get an error where it shows in the lengths of messages, but not always: over `shm` with cross-memory
 /// attach, libfabric 1.17 never returns from a long message that is longer than its receiver expects.
 ///
-/// Every rank gets the same bits from a reduction, also of floating-point numbers (a NaN's payload aside): its
+/// An operation returns when this rank's part in it is over: its result is there, and the buffers can be used again.
+/// Other ranks may not have got so far.
+///
+/// Every rank gets the same bits from an all_reduce, also of floating-point numbers (a NaN's payload aside): its
 /// elements are combined in an order that is the same on all ranks. The order depends on the number of ranks and on
 /// the algorithm, which depends on the size. For results of each operator see [`ReduceOp`]; floating-point numbers of
 /// 16 and 8 bits are combined in `f32` and rounded after every combination; those of 8 bits saturate: what is too
@@ -63,6 +83,13 @@ impl Communicator {
             medium,
             all_reduce: options.all_reduce,
             all_gather: options.all_gather,
+            reduce_scatter: options.reduce_scatter,
+            broadcast: options.broadcast,
+            reduce: options.reduce,
+            all_to_all: options.all_to_all,
+            all_to_all_v: options.all_to_all_v,
+            gather: options.gather,
+            scatter: options.scatter,
             segment: options.segment,
             in_flight: options.in_flight,
         };
@@ -92,7 +119,8 @@ impl Communicator {
         &self.description
     }
 
-    /// How an operation would be carried out: all_reduce of a vector, all_gather of blocks, of so many bytes.
+    /// How an operation would be carried out whose size, as [`Rule::bytes`](super::Rule::bytes) counts it, is so many
+    /// bytes.
     #[must_use]
     pub fn plan(&self, collective: Collective, bytes: usize) -> Plan {
         self.member.plan(collective, bytes)
@@ -137,6 +165,231 @@ impl Communicator {
     /// As [`Communicator::all_reduce`]; [`Error::Length`] when the length is no multiple of the number of ranks.
     pub fn all_gather_in_place<T: Element>(&mut self, data: &mut [T]) -> Result<(), Error> {
         self.member.all_gather_in_place(data)
+    }
+
+    /// Cuts the reduction of all ranks' `send` into one block for each rank, of `receive.len()` elements; `receive`
+    /// becomes this rank's. `send` has the same number of elements on every rank.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`]; [`Error::Length`] unless `send.len() == size * receive.len()`.
+    pub fn reduce_scatter<T: Element>(
+        &mut self,
+        send: &[T],
+        receive: &mut [T],
+        op: ReduceOp,
+    ) -> Result<(), Error> {
+        self.member.reduce_scatter(send, receive, op)
+    }
+
+    /// As [`reduce_scatter`](Self::reduce_scatter), with the result at this rank's own place in the input: with `n`
+    /// elements for each rank, from `rank * n` on. The rest of `data` stays as it is.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`]; [`Error::Length`] when the length is no multiple of the number of ranks.
+    pub fn reduce_scatter_in_place<T: Element>(&mut self, data: &mut [T], op: ReduceOp) -> Result<(), Error> {
+        self.member.reduce_scatter_in_place(data, op)
+    }
+
+    /// Every rank's `receive` becomes the root's `send`. The other ranks need no `send`, and theirs is not read. All
+    /// buffers have the same number of elements.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`]; [`Error::Length`] for a root without `send`; [`Error::Rank`] when there is no
+    /// such root.
+    pub fn broadcast<T: Element>(
+        &mut self,
+        send: Option<&[T]>,
+        receive: &mut [T],
+        root: usize,
+    ) -> Result<(), Error> {
+        self.member.broadcast(send, receive, root)
+    }
+
+    /// Every rank's `data` becomes the root's. It has the same number of elements on every rank.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`]; [`Error::Rank`] when there is no such root.
+    pub fn broadcast_in_place<T: Element>(&mut self, data: &mut [T], root: usize) -> Result<(), Error> {
+        self.member.broadcast_in_place(data, root)
+    }
+
+    /// Reduces all ranks' `send` into the root's `receive`. The other ranks need no `receive`, and theirs is left alone.
+    /// All buffers have the same number of elements.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`]; [`Error::Length`] for a root without `receive`; [`Error::Rank`] when there is no
+    /// such root.
+    pub fn reduce<T: Element>(
+        &mut self,
+        send: &[T],
+        receive: Option<&mut [T]>,
+        op: ReduceOp,
+        root: usize,
+    ) -> Result<(), Error> {
+        self.member.reduce(send, receive, op, root)
+    }
+
+    /// As [`reduce`](Self::reduce), with the result in the place of the root's input. The other ranks' `data` is only
+    /// read.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`]; [`Error::Rank`] when there is no such root.
+    pub fn reduce_in_place<T: Element>(
+        &mut self,
+        data: &mut [T],
+        op: ReduceOp,
+        root: usize,
+    ) -> Result<(), Error> {
+        self.member.reduce_in_place(data, op, root)
+    }
+
+    /// Part `r` of `send` goes to rank `r`, and part `r` of `receive` comes from it. There is one part of the same length
+    /// for each rank.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`]; [`Error::Length`] when the length is no multiple of the number of ranks.
+    pub fn all_to_all<T: Element>(&mut self, send: &[T], receive: &mut [T]) -> Result<(), Error> {
+        self.member.all_to_all(send, receive)
+    }
+
+    /// Part `r` of `data` goes to rank `r`, and what comes from it takes the same place.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_to_all`].
+    pub fn all_to_all_in_place<T: Element>(&mut self, data: &mut [T]) -> Result<(), Error> {
+        self.member.all_to_all_in_place(data)
+    }
+
+    /// As [`all_to_all`](Self::all_to_all), with parts of any lengths at any places: the elements `send_parts[r]` go to
+    /// rank `r`, and what rank `r` sends here arrives in `receive_parts[r]`, which has the same length. Where a part is
+    /// empty, nothing is sent or received. The rest of `receive` is left alone.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`]; [`Error::Length`] unless there is one part for each rank, within its buffer, the
+    /// part that this rank sends itself is as long as it receives it, and no two parts of `receive` overlap.
+    pub fn all_to_all_v<T: Element>(
+        &mut self,
+        send: &[T],
+        send_parts: &[Range<usize>],
+        receive: &mut [T],
+        receive_parts: &[Range<usize>],
+    ) -> Result<(), Error> {
+        self.member.all_to_all_v(send, send_parts, receive, receive_parts)
+    }
+
+    /// As [`all_to_all_v`](Self::all_to_all_v) in one buffer, whose parts may be received where others were sent from.
+    /// What arrives waits in memory of the communicator until all is sent.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_to_all_v`].
+    pub fn all_to_all_v_in_place<T: Element>(
+        &mut self,
+        data: &mut [T],
+        send_parts: &[Range<usize>],
+        receive_parts: &[Range<usize>],
+    ) -> Result<(), Error> {
+        self.member.all_to_all_v_in_place(data, send_parts, receive_parts)
+    }
+
+    /// The root's `receive` becomes all ranks' `send`, in rank order. `send` has the same number of elements on every
+    /// rank, and the root's `receive` that many for each rank. The other ranks need no `receive`, and theirs is left
+    /// alone.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`]; [`Error::Length`] for a root without `receive`; [`Error::Rank`] when there is no
+    /// such root.
+    pub fn gather<T: Element>(
+        &mut self,
+        send: &[T],
+        receive: Option<&mut [T]>,
+        root: usize,
+    ) -> Result<(), Error> {
+        self.member.gather(send, receive, root)
+    }
+
+    /// As [`gather`](Self::gather), with every rank's input at its own place in a buffer of the root's length: with `n`
+    /// elements for each rank, from `rank * n` on. Only the root's buffer is written.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`]; [`Error::Length`] when the length is no multiple of the number of ranks;
+    /// [`Error::Rank`] when there is no such root.
+    pub fn gather_in_place<T: Element>(&mut self, data: &mut [T], root: usize) -> Result<(), Error> {
+        self.member.gather_in_place(data, root)
+    }
+
+    /// Cuts the root's `send` into one block for each rank, of `receive.len()` elements; `receive` becomes this rank's.
+    /// The other ranks need no `send`, and theirs is not read.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`]; [`Error::Length`] for a root without `send`, or unless the root's
+    /// `send.len() == size * receive.len()`; [`Error::Rank`] when there is no such root.
+    pub fn scatter<T: Element>(
+        &mut self,
+        send: Option<&[T]>,
+        receive: &mut [T],
+        root: usize,
+    ) -> Result<(), Error> {
+        self.member.scatter(send, receive, root)
+    }
+
+    /// As [`scatter`](Self::scatter), with every rank's result at its own place in a buffer of the root's length: with
+    /// `n` elements for each rank, from `rank * n` on. Nothing else is written.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`]; [`Error::Length`] when the length is no multiple of the number of ranks;
+    /// [`Error::Rank`] when there is no such root.
+    pub fn scatter_in_place<T: Element>(&mut self, data: &mut [T], root: usize) -> Result<(), Error> {
+        self.member.scatter_in_place(data, root)
+    }
+
+    /// Sends `data` to another rank, which calls [`recv`](Self::recv) or [`exchange`](Self::exchange) for as many
+    /// elements of the same type. Messages from one rank to another are received in the order in which they were sent;
+    /// one of no elements is none, for both.
+    ///
+    /// It may wait for the other side to receive: two ranks that want to send to each other use `exchange`. A rank that
+    /// waits here for one that is in another operation waits until that has ended.
+    ///
+    /// # Errors
+    /// [`Error::Rank`] when there is no such peer, or it is this rank: nothing is sent then. Otherwise the communicator is
+    /// closed: [`Error::World`] when another rank has failed, or what libfabric reported.
+    pub fn send<T: Element>(&mut self, data: &[T], to: usize) -> Result<(), Error> {
+        self.member.send(data, to)
+    }
+
+    /// Receives what another rank sends with [`send`](Self::send) or [`exchange`](Self::exchange), and waits for it.
+    ///
+    /// # Errors
+    /// As [`Communicator::send`].
+    pub fn recv<T: Element>(&mut self, data: &mut [T], from: usize) -> Result<(), Error> {
+        self.member.recv(data, from)
+    }
+
+    /// Sends `send` to one rank and receives `receive` from one, the same or another, at the same time. Both peers may be
+    /// this rank itself, which then copies.
+    ///
+    /// # Errors
+    /// As [`Communicator::send`]; [`Error::Length`] when a rank that sends to itself has buffers that differ in length.
+    pub fn exchange<T: Element>(
+        &mut self,
+        send: &[T],
+        to: usize,
+        receive: &mut [T],
+        from: usize,
+    ) -> Result<(), Error> {
+        self.member.exchange(send, to, receive, from)
+    }
+
+    /// As [`exchange`](Self::exchange), with what is received in the place of what is sent, and as long.
+    ///
+    /// # Errors
+    /// As [`Communicator::send`].
+    pub fn exchange_in_place<T: Element>(
+        &mut self,
+        data: &mut [T],
+        to: usize,
+        from: usize,
+    ) -> Result<(), Error> {
+        self.member.exchange_in_place(data, to, from)
     }
 
     /// Returns when every rank has called it.

@@ -18,6 +18,14 @@ pub enum Error {
         /// Which buffer has how many elements, and how many it needs.
         problem: String,
     },
+    /// There is no such root or peer. Nothing was sent; the communicator can be used on.
+    #[error("{operation}: {problem}")]
+    Rank {
+        /// The operation: `broadcast`.
+        operation: &'static str,
+        /// Which rank was named, and which there are.
+        problem: String,
+    },
     /// An earlier operation failed or panicked, and took the communicator's connections with it.
     #[error(
         "{operation}: the communicator was closed when an earlier operation failed, which has ended the \

@@ -1,15 +1,20 @@
 //! One rank's part in the collectives of a communicator.
 
+use std::ops::Range;
 use std::ptr;
 
 use super::Error;
-use super::algorithm::engine::{self, Memory, Operation, Workspace};
+use super::algorithm::engine::{self, Memory, Operation, Sequence, Workspace};
 use super::algorithm::selection::{self, Algorithm, Collective, Medium, Plan};
-use super::algorithm::{Schedule, all_gather, all_reduce, barrier};
+use super::algorithm::{Position, Schedule, Tree, all_gather, all_reduce, barrier};
 use super::board::{self, Board};
 use super::reduction::Reduction;
 use super::transport::Transport;
 use crate::{Element, ReduceOp};
+
+mod pair;
+mod rooted;
+mod scattered;
 
 /// What decides how operations are carried out: the same on every rank.
 #[derive(Clone, Copy, Debug)]
@@ -17,8 +22,51 @@ pub(crate) struct Tuning {
     pub(crate) medium: Medium,
     pub(crate) all_reduce: Option<Algorithm>,
     pub(crate) all_gather: Option<Algorithm>,
+    pub(crate) reduce_scatter: Option<Algorithm>,
+    pub(crate) broadcast: Option<Algorithm>,
+    pub(crate) reduce: Option<Algorithm>,
+    pub(crate) all_to_all: Option<Algorithm>,
+    pub(crate) all_to_all_v: Option<Algorithm>,
+    pub(crate) gather: Option<Algorithm>,
+    pub(crate) scatter: Option<Algorithm>,
     pub(crate) segment: Option<usize>,
     pub(crate) in_flight: Option<usize>,
+}
+
+impl Tuning {
+    /// What the table decides.
+    #[cfg(test)]
+    pub(crate) const fn table(medium: Medium) -> Self {
+        Self {
+            medium,
+            all_reduce: None,
+            all_gather: None,
+            reduce_scatter: None,
+            broadcast: None,
+            reduce: None,
+            all_to_all: None,
+            all_to_all_v: None,
+            gather: None,
+            scatter: None,
+            segment: None,
+            in_flight: None,
+        }
+    }
+
+    /// The algorithm that is asked for.
+    const fn wanted(&self, collective: Collective) -> Option<Algorithm> {
+        match collective {
+            Collective::AllReduce => self.all_reduce,
+            Collective::AllGather => self.all_gather,
+            Collective::ReduceScatter => self.reduce_scatter,
+            Collective::Broadcast => self.broadcast,
+            Collective::Reduce => self.reduce,
+            Collective::AllToAll => self.all_to_all,
+            Collective::AllToAllV => self.all_to_all_v,
+            Collective::Gather => self.gather,
+            Collective::Scatter => self.scatter,
+        }
+    }
 }
 
 /// One rank's part in the collectives of a communicator, over any transport.
@@ -32,28 +80,37 @@ pub(crate) struct Member<T> {
     ranks: usize,
     tuning: Tuning,
     sequence: u64,
+    /// Messages that each rank was sent, and that came from it, outside of collectives.
+    pairs: Vec<Pair>,
     workspace: Workspace,
     board: Option<Board>,
+    /// For ordering parts of any lengths.
+    order: Vec<usize>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Pair {
+    sent: u64,
+    received: u64,
 }
 
 impl<T: Transport> Member<T> {
     pub(crate) fn new(transport: T, board: Option<Board>, tuning: Tuning) -> Result<Self, Error> {
         let (rank, ranks) = (transport.rank(), transport.size());
-        for (collective, wanted) in
-            [(Collective::AllReduce, tuning.all_reduce), (Collective::AllGather, tuning.all_gather)]
-        {
+        for collective in Collective::ALL {
             let can = |algorithm: &Algorithm| {
                 let has_board = board.is_some() || ranks == 1;
                 algorithm.serves(collective, ranks) && (*algorithm != Algorithm::Board || has_board)
             };
-            if let Some(algorithm) = wanted.filter(|algorithm| !can(algorithm)) {
+            if let Some(algorithm) = tuning.wanted(collective).filter(|algorithm| !can(algorithm)) {
                 let choices = selection::names(Algorithm::ALL.into_iter().filter(can));
                 return Err(Error::Algorithm { collective, algorithm, ranks, choices });
             }
         }
         let transport = Some(Box::new(transport));
         let workspace = Workspace::default();
-        Ok(Self { transport, rank, ranks, tuning, sequence: 0, workspace, board })
+        let pairs = vec![Pair::default(); ranks];
+        Ok(Self { transport, rank, ranks, tuning, sequence: 0, pairs, workspace, board, order: Vec::new() })
     }
 
     pub(crate) fn rank(&self) -> usize {
@@ -65,23 +122,67 @@ impl<T: Transport> Member<T> {
     }
 
     pub(crate) fn plan(&self, collective: Collective, bytes: usize) -> Plan {
-        let wanted = match collective {
-            Collective::AllReduce => self.tuning.all_reduce,
-            Collective::AllGather => self.tuning.all_gather,
-        };
         let plan = selection::plan(
             collective,
             self.tuning.medium,
             self.ranks,
             bytes,
-            wanted,
+            self.tuning.wanted(collective),
             self.board.as_ref().map(|_| board::CAPACITY),
         );
-        Plan {
-            segment: self.tuning.segment.unwrap_or(plan.segment),
-            in_flight: self.tuning.in_flight.unwrap_or(plan.in_flight),
-            ..plan
+        plan.with(collective, self.tuning.segment, self.tuning.in_flight)
+    }
+
+    fn position(&self) -> Position {
+        Position { rank: self.rank, ranks: self.ranks }
+    }
+
+    fn tree(&self, root: usize) -> Tree {
+        Tree { rank: self.rank, ranks: self.ranks, root }
+    }
+
+    /// Whether there is nobody to talk to, on a communicator that can be used.
+    fn is_alone(&self) -> bool {
+        self.ranks == 1 && self.transport.is_some()
+    }
+
+    /// Checks that there is a root of this number.
+    fn check_root(&self, operation: &'static str, root: usize) -> Result<(), Error> {
+        if root < self.ranks {
+            return Ok(());
         }
+        let problem = format!("the root is rank {root}, but the ranks are 0 to {}", self.ranks - 1);
+        Err(Error::Rank { operation, problem })
+    }
+
+    /// Checks that a whole buffer has a part for each rank.
+    fn check_parts(
+        &self,
+        operation: &'static str,
+        (whole, whole_len): (&str, usize),
+        (part, part_len): (&str, usize),
+    ) -> Result<(), Error> {
+        if part_len.checked_mul(self.ranks) == Some(whole_len) {
+            return Ok(());
+        }
+        let problem = format!(
+            "the {part} buffer has {part_len} elements and there are {} ranks, but the {whole} buffer has \
+             {whole_len} elements; it must have as many as all {part} buffers together",
+            self.ranks
+        );
+        Err(Error::Length { operation, problem })
+    }
+
+    /// Checks that a buffer can be cut into a part for each rank.
+    fn check_multiple(&self, operation: &'static str, len: usize) -> Result<(), Error> {
+        if len.is_multiple_of(self.ranks) {
+            return Ok(());
+        }
+        let problem = format!(
+            "the buffer has {len} elements, which is no multiple of the number of ranks, {}",
+            self.ranks
+        );
+        Err(Error::Length { operation, problem })
     }
 
     pub(crate) fn all_reduce<E: Element>(
@@ -90,25 +191,12 @@ impl<T: Transport> Member<T> {
         receive: &mut [E],
         op: ReduceOp,
     ) -> Result<(), Error> {
-        let operation = Collective::AllReduce.name();
-        if send.len() != receive.len() {
-            let problem = format!(
-                "the send buffer has {} elements and the receive buffer {}; they must have as many",
-                send.len(),
-                receive.len()
-            );
-            return Err(Error::Length { operation, problem });
-        }
-        if self.ranks == 1 && self.transport.is_some() {
+        check_equal(Collective::AllReduce.name(), send.len(), receive.len())?;
+        if self.is_alone() {
             receive.copy_from_slice(send);
             return Ok(());
         }
-        let memory = Memory {
-            source: send.as_ptr().cast(),
-            source_len: size_of_val(send),
-            target: receive.as_mut_ptr().cast(),
-            target_len: size_of_val(receive),
-        };
+        let memory = Memory::apart(send, receive);
         // SAFETY: two buffers of this many elements, borrowed until this returns.
         unsafe { self.reduce_memory::<E>(memory, receive.len(), op) }
     }
@@ -118,12 +206,10 @@ impl<T: Transport> Member<T> {
         data: &mut [E],
         op: ReduceOp,
     ) -> Result<(), Error> {
-        if self.ranks == 1 && self.transport.is_some() {
+        if self.is_alone() {
             return Ok(());
         }
-        let len = size_of_val(data);
-        let target = data.as_mut_ptr().cast::<u8>();
-        let memory = Memory { source: target.cast_const(), source_len: len, target, target_len: len };
+        let memory = Memory::within(data, 0..data.len(), 0..data.len());
         // SAFETY: one buffer of this many elements for both, borrowed until this returns.
         unsafe { self.reduce_memory::<E>(memory, data.len(), op) }
     }
@@ -152,7 +238,7 @@ impl<T: Transport> Member<T> {
         // SAFETY: the schedules are made for buffers of `count` elements of type `E`.
         unsafe {
             match plan.algorithm {
-                Algorithm::Board => self.reduce_on_board(name, memory, reduction),
+                Algorithm::Board => self.reduce_on_board(name, memory, reduction, Some(0)),
                 Algorithm::Direct => self.run(name, &all_reduce::Direct(message), memory, Some(reduction)),
                 Algorithm::RecursiveDoubling => {
                     self.run(name, &all_reduce::RecursiveDoubling(message), memory, Some(reduction))
@@ -163,58 +249,31 @@ impl<T: Transport> Member<T> {
                 Algorithm::Rabenseifner => {
                     self.run(name, &all_reduce::Rabenseifner(message), memory, Some(reduction))
                 }
-                Algorithm::Ring | Algorithm::Bruck => {
-                    self.run(name, &all_reduce::Ring(message), memory, Some(reduction))
-                }
+                // The ring, which serves every number of ranks.
+                _ => self.run(name, &all_reduce::Ring(message), memory, Some(reduction)),
             }
         }
     }
 
     pub(crate) fn all_gather<E: Element>(&mut self, send: &[E], receive: &mut [E]) -> Result<(), Error> {
-        if send.len().checked_mul(self.ranks) != Some(receive.len()) {
-            let problem = format!(
-                "the send buffer has {} elements and there are {} ranks, but the receive buffer has {} elements; \
-                 it must have as many as all send buffers together",
-                send.len(),
-                self.ranks,
-                receive.len()
-            );
-            return Err(Error::Length { operation: Collective::AllGather.name(), problem });
-        }
-        if self.ranks == 1 && self.transport.is_some() {
+        self.check_parts(Collective::AllGather.name(), ("receive", receive.len()), ("send", send.len()))?;
+        if self.is_alone() {
             receive.copy_from_slice(send);
             return Ok(());
         }
-        let memory = Memory {
-            source: send.as_ptr().cast(),
-            source_len: size_of_val(send),
-            target: receive.as_mut_ptr().cast(),
-            target_len: size_of_val(receive),
-        };
+        let memory = Memory::apart(send, receive);
         // SAFETY: a buffer of this many bytes and one for all ranks, borrowed until this returns.
         unsafe { self.gather_memory(memory, size_of_val(send)) }
     }
 
     pub(crate) fn all_gather_in_place<E: Element>(&mut self, data: &mut [E]) -> Result<(), Error> {
-        if !data.len().is_multiple_of(self.ranks) {
-            let problem = format!(
-                "the buffer has {} elements, which is no multiple of the number of ranks, {}",
-                data.len(),
-                self.ranks
-            );
-            return Err(Error::Length { operation: Collective::AllGather.name(), problem });
-        }
-        if self.ranks == 1 && self.transport.is_some() {
+        self.check_multiple(Collective::AllGather.name(), data.len())?;
+        if self.is_alone() {
             return Ok(());
         }
-        let target_len = size_of_val(data);
-        let block = target_len / self.ranks;
-        let target = data.as_mut_ptr().cast::<u8>();
-        // SAFETY: the block of this rank lies within the buffer.
-        let source = unsafe { target.add(self.rank * block) }.cast_const();
-        let memory = Memory { source, source_len: block, target, target_len };
+        let memory = Memory::within(data, own_part(self.rank, self.ranks, data.len()), 0..data.len());
         // SAFETY: a buffer of a block for each rank, borrowed until this returns, with this rank's own for a source.
-        unsafe { self.gather_memory(memory, block) }
+        unsafe { self.gather_memory(memory, memory.source_len) }
     }
 
     /// # Safety
@@ -240,15 +299,14 @@ impl<T: Transport> Member<T> {
                     self.run(name, &all_gather::RecursiveDoubling(message), memory, None)
                 }
                 Algorithm::Bruck => self.run(name, &all_gather::Bruck(message), memory, None),
-                Algorithm::Ring | Algorithm::Pairwise | Algorithm::Rabenseifner => {
-                    self.run(name, &all_gather::Ring(message), memory, None)
-                }
+                // The ring, which serves every number of ranks.
+                _ => self.run(name, &all_gather::Ring(message), memory, None),
             }
         }
     }
 
     pub(crate) fn barrier(&mut self) -> Result<(), Error> {
-        if self.ranks == 1 && self.transport.is_some() {
+        if self.is_alone() {
             return Ok(());
         }
         if self.board.is_some() {
@@ -259,40 +317,45 @@ impl<T: Transport> Member<T> {
             });
         }
         let schedule = barrier::Dissemination { rank: self.rank, ranks: self.ranks };
-        let mut nothing = [0_u8; 0];
-        let memory =
-            Memory { source: nothing.as_ptr(), source_len: 0, target: nothing.as_mut_ptr(), target_len: 0 };
+        let memory = Memory::apart::<u8>(&[], &mut []);
         // SAFETY: the barrier uses scratch memory only.
         unsafe { self.run("barrier", &schedule, memory, None) }
     }
 
-    /// Reduces in rank order, which is the same on all ranks.
+    /// Reduces in rank order, which is the same on all ranks. The result is that of a part of the sources as long as the
+    /// target, which starts at `offset` in them, where this rank gets one.
     ///
     /// # Safety
-    /// Both buffers are equally long and borrowed while this runs, and the same or disjoint.
+    /// The sources are equally long, the part lies within them, and the source and the target are borrowed while this
+    /// runs. The target is apart from the source or a part of it.
     unsafe fn reduce_on_board(
         &mut self,
         name: &'static str,
         memory: Memory,
         reduction: &Reduction,
+        offset: Option<usize>,
     ) -> Result<(), Error> {
-        let Memory { source, target, target_len: len, .. } = memory;
+        let Memory { source, source_len, target, target_len: len } = memory;
         self.on_board(name, |board, meanwhile| {
             // SAFETY: the source has this many bytes, the plan is for messages that fit, and every operation on the
             // board reads all messages.
-            unsafe { board.write(source, len) };
-            let first = board.read(0, len, meanwhile)?;
-            let second = board.read(1, len, meanwhile)?;
-            // SAFETY: messages on the board are aligned and have this many bytes, which nobody changes before the
-            // next operation but one; the target is apart from them, and aligned for its elements.
-            unsafe { reduction.combine(target, first, second, len) };
-            for rank in 2..board.ranks() {
-                let other = board.read(rank, len, meanwhile)?;
-                // SAFETY: as above.
-                unsafe { reduction.combine(target, target.cast_const(), other, len) };
+            unsafe { board.write(source, source_len) };
+            let first = board.read(0, source_len, meanwhile)?;
+            for rank in 1..board.ranks() {
+                let message = board.read(rank, source_len, meanwhile)?;
+                let Some(offset) = offset else { continue };
+                // SAFETY: messages on the board are aligned, as the offset is, and have this many bytes, which nobody
+                // changes before the next operation but one; the target is apart from them, and aligned for its
+                // elements.
+                unsafe {
+                    let before = if rank == 1 { first.add(offset) } else { target.cast_const() };
+                    reduction.combine(target, before, message.add(offset), len);
+                }
             }
-            // SAFETY: the target is borrowed by this operation.
-            unsafe { reduction.finish(target, len, board.ranks()) };
+            if offset.is_some() {
+                // SAFETY: the target is borrowed by this operation.
+                unsafe { reduction.finish(target, len, board.ranks()) };
+            }
             Ok(())
         })
     }
@@ -302,13 +365,38 @@ impl<T: Transport> Member<T> {
     /// both are borrowed while this runs.
     unsafe fn gather_on_board(&mut self, name: &'static str, memory: Memory) -> Result<(), Error> {
         let Memory { source, source_len: block, target, .. } = memory;
+        // SAFETY: as promised by the caller; the target has this many bytes for each rank.
+        unsafe {
+            self.copy_on_board(
+                name,
+                source,
+                |_| block,
+                |rank, message| {
+                    target.add(rank * block).copy_from_nonoverlapping(message, block);
+                },
+            )
+        }
+    }
+
+    /// Puts this rank's message on the board, and calls `copy` with each rank's, which has `len(rank)` bytes.
+    ///
+    /// # Safety
+    /// The source has this rank's bytes, which fit on the board, and is borrowed while this runs, as is what `copy`
+    /// writes, which has room for them.
+    unsafe fn copy_on_board(
+        &mut self,
+        name: &'static str,
+        source: *const u8,
+        len: impl Fn(usize) -> usize,
+        mut copy: impl FnMut(usize, *const u8),
+    ) -> Result<(), Error> {
+        let own = len(self.rank);
         self.on_board(name, |board, meanwhile| {
-            // SAFETY: as for `reduce_on_board`.
-            unsafe { board.write(source, block) };
+            // SAFETY: as promised by the caller, and every operation on the board reads all messages.
+            unsafe { board.write(source, own) };
             for rank in 0..board.ranks() {
-                let message = board.read(rank, block, meanwhile)?;
-                // SAFETY: the message has this many bytes, and the target that many for each rank.
-                unsafe { target.add(rank * block).copy_from_nonoverlapping(message, block) };
+                let message = board.read(rank, len(rank), meanwhile)?;
+                copy(rank, message);
             }
             Ok(())
         })
@@ -348,17 +436,48 @@ impl<T: Transport> Member<T> {
         memory: Memory,
         reduction: Option<&Reduction>,
     ) -> Result<(), Error> {
+        if self.transport.is_some() {
+            self.sequence += 1;
+            if let Some(board) = &mut self.board {
+                board.pass();
+            }
+        }
+        let operation = Operation { sequence: Sequence::Collective(self.sequence), memory, reduction };
+        // SAFETY: passed on to the caller.
+        unsafe { self.carry_out(name, schedule, &operation) }
+    }
+
+    /// # Safety
+    /// As [`Member::run`].
+    unsafe fn carry_out<S: Schedule>(
+        &mut self,
+        name: &'static str,
+        schedule: &S,
+        operation: &Operation<'_>,
+    ) -> Result<(), Error> {
         let Some(mut transport) = self.transport.take() else {
             return Err(Error::Closed { operation: name });
         };
-        self.sequence += 1;
-        if let Some(board) = &mut self.board {
-            board.pass();
-        }
-        let operation = Operation { sequence: self.sequence, memory, reduction };
         // SAFETY: the buffers are as the caller promises. The workspace is used by nothing else. After an error or a
         // panic the transport, which this function owns, is dropped and thereby closed before anything else is.
-        let result = unsafe { engine::run(&mut *transport, &mut self.workspace, schedule, &operation) };
+        let result = unsafe { engine::run(&mut *transport, &mut self.workspace, schedule, operation) };
         self.end(name, transport, result)
     }
+}
+
+/// Checks that what is sent and what is received are equally long.
+fn check_equal(operation: &'static str, send: usize, receive: usize) -> Result<(), Error> {
+    if send == receive {
+        return Ok(());
+    }
+    let problem = format!(
+        "the send buffer has {send} elements and the receive buffer {receive}; they must have as many"
+    );
+    Err(Error::Length { operation, problem })
+}
+
+/// The elements of a rank's part of a buffer with a part for each rank.
+fn own_part(rank: usize, ranks: usize, len: usize) -> Range<usize> {
+    let part = len / ranks;
+    rank * part..(rank + 1) * part
 }

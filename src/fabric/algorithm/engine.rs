@@ -1,5 +1,6 @@
 //! Carries out a schedule: posts the rounds of the segments in flight, and completes them as messages arrive.
 
+use std::ops::Range;
 use std::ptr;
 
 use super::{Action, Buffer, Place, Round, Schedule};
@@ -14,6 +15,31 @@ pub(crate) struct Memory {
     pub(crate) source_len: usize,
     pub(crate) target: *mut u8,
     pub(crate) target_len: usize,
+}
+
+impl Memory {
+    /// Two buffers.
+    pub(crate) fn apart<E>(source: &[E], target: &mut [E]) -> Self {
+        Self {
+            source: source.as_ptr().cast(),
+            source_len: size_of_val(source),
+            target: target.as_mut_ptr().cast(),
+            target_len: size_of_val(target),
+        }
+    }
+
+    /// Two ranges of the elements of one buffer, which must lie within it.
+    pub(crate) fn within<E>(data: &mut [E], source: Range<usize>, target: Range<usize>) -> Self {
+        debug_assert!(source.end <= data.len() && target.end <= data.len());
+        // Both of one pointer: neither invalidates the other.
+        let start = data.as_mut_ptr();
+        Self {
+            source: start.wrapping_add(source.start).cast_const().cast(),
+            source_len: source.len() * size_of::<E>(),
+            target: start.wrapping_add(target.start).cast(),
+            target_len: target.len() * size_of::<E>(),
+        }
+    }
 }
 
 /// All the memory of a segment.
@@ -39,10 +65,37 @@ impl Buffers {
     }
 }
 
+/// What tells an operation's messages apart from those of others.
+#[derive(Clone, Copy)]
+pub(crate) enum Sequence {
+    /// Counts the operations of all ranks: the same on every rank.
+    Collective(u64),
+    /// Counts the messages that one rank sends another, and those that it gets from one: the same on both.
+    Pair { sent: u64, received: u64 },
+}
+
+impl Sequence {
+    /// Set in the numbers of messages between two ranks.
+    const PAIR: u64 = 1 << 21;
+
+    fn of_sent(self) -> u64 {
+        match self {
+            Self::Collective(sequence) => sequence & !Self::PAIR,
+            Self::Pair { sent, .. } => sent | Self::PAIR,
+        }
+    }
+
+    fn of_received(self) -> u64 {
+        match self {
+            Self::Collective(sequence) => sequence & !Self::PAIR,
+            Self::Pair { received, .. } => received | Self::PAIR,
+        }
+    }
+}
+
 /// What one operation on all its segments has in common.
 pub(crate) struct Operation<'a> {
-    /// Counts the operations of the communicator: the same on every rank.
-    pub(crate) sequence: u64,
+    pub(crate) sequence: Sequence,
     pub(crate) memory: Memory,
     /// For schedules that combine.
     pub(crate) reduction: Option<&'a Reduction>,
@@ -164,13 +217,14 @@ impl Slot {
         let Some(segment) = self.segment else { return Ok(()) };
         self.round.clear();
         schedule.round(segment, self.number, &mut self.round);
-        let tag = tag(operation.sequence, segment, self.number);
+        let receive_tag = tag(operation.sequence.of_received(), segment, self.number);
+        let send_tag = tag(operation.sequence.of_sent(), segment, self.number);
         for transfer in &self.round.receives {
             // SAFETY: the schedule stays within the buffers and receives into each byte once; nothing touches it
             // before the request is done, or, if this fails, before the caller has closed the transport.
             let request = unsafe {
                 let data = buffers.locate(transfer.place, transfer.len);
-                transport.post_receive(transfer.peer, tag, data, transfer.len)?
+                transport.post_receive(transfer.peer, receive_tag, data, transfer.len)?
             };
             self.pending.push(request);
         }
@@ -178,7 +232,7 @@ impl Slot {
             // SAFETY: as above; the schedule changes nothing that it sends before the round is complete.
             let request = unsafe {
                 let data = buffers.locate(transfer.place, transfer.len).cast_const();
-                transport.post_send(transfer.peer, tag, data, transfer.len)?
+                transport.post_send(transfer.peer, send_tag, data, transfer.len)?
             };
             self.pending.push(request);
         }
@@ -206,8 +260,9 @@ impl Slot {
     }
 }
 
-/// Tells apart the messages between two ranks: 22 bits of the sequence, 24 of the segment and 16 of the round, which
-/// leaves two for the transport. Each wraps around; messages in flight are never that far from each other.
+/// Tells apart the messages between two ranks: 22 bits of the sequence's number, 24 of the segment and 16 of the round,
+/// which leaves two for the transport. Each wraps around; messages in flight are never that far from each other, or
+/// those of one tag are matched in the order in which they were sent.
 fn tag(sequence: u64, segment: usize, number: usize) -> u64 {
     (sequence & 0x3f_ffff) << 40 | (segment as u64 & 0xff_ffff) << 16 | number as u64 & 0xffff
 }
@@ -246,7 +301,7 @@ unsafe fn perform(action: &Action, operation: &Operation<'_>, ranks: usize, buff
 
 #[cfg(test)]
 mod tests {
-    use super::tag;
+    use super::{Sequence, tag};
 
     #[test]
     fn tags_differ_and_leave_two_bits() {
@@ -260,5 +315,23 @@ mod tests {
         tags.sort_unstable();
         tags.dedup();
         assert_eq!(tags.len(), 27);
+    }
+
+    #[test]
+    fn messages_of_a_pair_never_have_a_tag_of_a_collective() {
+        for sequence in [0, 1, 1 << 20, 1 << 21, u64::MAX] {
+            let pair = Sequence::Pair { sent: sequence, received: 5 };
+            for other in [0, 1, 1 << 20, 1 << 21, u64::MAX] {
+                let collective = Sequence::Collective(other);
+                assert_eq!(collective.of_sent(), collective.of_received());
+                for tags in [pair.of_sent(), pair.of_received()] {
+                    assert_ne!(tag(tags, 0, 0), tag(collective.of_sent(), 0, 0));
+                }
+            }
+        }
+        let (first, second) =
+            (Sequence::Pair { sent: 1, received: 2 }, Sequence::Pair { sent: 2, received: 1 });
+        assert_eq!(first.of_sent(), second.of_received());
+        assert_ne!(first.of_sent(), second.of_sent());
     }
 }

@@ -6,23 +6,36 @@
 //! a round; it is a plain function of rank, number of ranks, size, segment and round, so every rank knows what its
 //! peers do without being told.
 //!
+//! Most algorithms are those of R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of Collective Communication
+//! Operations in MPICH" (2005), and of J. Bruck, C.-T. Ho, S. Kipnis, E. Upfal and D. Weathersby, "Efficient
+//! Algorithms for All-to-All Communications in Multiport Message-Passing Systems" (1997).
+//!
 //! Every element of a reduction is combined in one order that depends on the number of ranks, the algorithm and
 //! the element's position only, and then copied, or combined in the same order on every rank: all ranks get the
 //! same bits (a NaN's payload aside).
 
 pub(crate) mod all_gather;
 pub(crate) mod all_reduce;
+pub(crate) mod all_to_all;
 pub(crate) mod barrier;
+pub(crate) mod broadcast;
 pub(crate) mod engine;
+pub(crate) mod gather;
+pub(crate) mod pair;
+mod position;
+pub(crate) mod reduce;
+pub(crate) mod reduce_scatter;
+pub(crate) mod scatter;
 pub(crate) mod selection;
 mod split;
 
+pub(crate) use position::{Position, Tree};
 pub(crate) use split::Split;
 
 /// One of the buffers of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Buffer {
-    /// What this rank contributes. In place it is a part of, or all of, `Target`.
+    /// What this rank contributes. In place it is a part of, or all of, `Target`, or `Target` is a part of it.
     Source,
     /// The result.
     Target,
@@ -96,6 +109,19 @@ impl Round {
     fn send(&mut self, peer: usize, place: Place, len: usize) {
         if len > 0 {
             self.sends.push(Transfer { peer, place, len });
+        }
+    }
+
+    fn copy(&mut self, from: Place, to: Place, len: usize) {
+        if len > 0 {
+            self.then.push(Action::Copy { from, to, len });
+        }
+    }
+
+    /// Copies while the messages are on their way: once in a round.
+    fn copy_meanwhile(&mut self, from: Place, to: Place, len: usize) {
+        if len > 0 {
+            self.meanwhile = Some(Action::Copy { from, to, len });
         }
     }
 

@@ -11,15 +11,49 @@ pub enum Collective {
     AllReduce,
     /// Every rank gets all ranks' blocks, in rank order.
     AllGather,
+    /// Every rank gets its block of the reduction of all ranks' vectors.
+    ReduceScatter,
+    /// Every rank gets the root's vector.
+    Broadcast,
+    /// The root gets the reduction of all ranks' vectors.
+    Reduce,
+    /// Every rank gets its part of all ranks' buffers.
+    AllToAll,
+    /// As [`AllToAll`](Self::AllToAll), with parts of any lengths.
+    AllToAllV,
+    /// The root gets all ranks' blocks, in rank order.
+    Gather,
+    /// Every rank gets its block of the root's buffer.
+    Scatter,
 }
 
 impl Collective {
-    /// The name: `all_reduce`, `all_gather`.
+    /// Every collective.
+    pub const ALL: [Self; 9] = [
+        Self::AllReduce,
+        Self::AllGather,
+        Self::ReduceScatter,
+        Self::Broadcast,
+        Self::Reduce,
+        Self::AllToAll,
+        Self::AllToAllV,
+        Self::Gather,
+        Self::Scatter,
+    ];
+
+    /// The name: `all_reduce`, `all_to_all_v`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::AllReduce => "all_reduce",
             Self::AllGather => "all_gather",
+            Self::ReduceScatter => "reduce_scatter",
+            Self::Broadcast => "broadcast",
+            Self::Reduce => "reduce",
+            Self::AllToAll => "all_to_all",
+            Self::AllToAllV => "all_to_all_v",
+            Self::Gather => "gather",
+            Self::Scatter => "scatter",
         }
     }
 }
@@ -34,7 +68,7 @@ impl FromStr for Collective {
     type Err = UnknownCollective;
 
     fn from_str(text: &str) -> Result<Self, UnknownCollective> {
-        [Self::AllReduce, Self::AllGather]
+        Self::ALL
             .into_iter()
             .find(|collective| collective.name() == text)
             .ok_or_else(|| UnknownCollective { text: text.to_owned() })
@@ -43,7 +77,7 @@ impl FromStr for Collective {
 
 /// A text that names no collective with a choice of algorithms.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{text}' is none of all_reduce, all_gather")]
+#[error("'{text}' is none of {}", Collective::ALL.map(Collective::name).join(", "))]
 pub struct UnknownCollective {
     text: String,
 }
@@ -55,27 +89,39 @@ pub enum Algorithm {
     /// Every rank writes all it has to shared memory, where every other reads it: for short messages inside a host.
     /// Longer ones, up to no more than 32 KiB, are carried out as if no algorithm had been asked for.
     Board,
-    /// Every rank sends all it has to every other: one message each. For short messages, and for gathering.
+    /// Every rank sends each other at once what that one is to get: one message each. For short messages, and where
+    /// nothing is reduced.
     Direct,
     /// Partners at doubling distance exchange all they have: lg p messages. For short messages.
     RecursiveDoubling,
-    /// all_gather's recursive doubling for any number of ranks. For short messages.
+    /// Partners at halving distance give each other the half of what they have that the other is to keep: lg p
+    /// messages.
+    RecursiveHalving,
+    /// Blocks travel in steps of powers of two, several in one message: lg p messages for any number of ranks (Bruck
+    /// and others 1997). For short messages.
     Bruck,
-    /// all_reduce: every rank reduces one part of the vector, got from all others and sent to all others.
+    /// Up or down a tree whose ranks have up to lg p children: lg p messages. For short messages with a root.
+    Binomial,
+    /// Every rank reduces one part of the vector, got from all others, and sends it to those who are to have it; where
+    /// nothing is reduced, every rank exchanges with one other after the other.
     Pairwise,
-    /// all_reduce: reduce-scatter by recursive halving, all-gather by recursive doubling. For long messages.
+    /// all_reduce: reduce-scatter by recursive halving, all-gather by recursive doubling (Thakur, Rabenseifner and
+    /// Gropp 2005). For long messages.
     Rabenseifner,
-    /// Every rank talks to its two neighbours only. For long messages and many ranks.
+    /// Every rank talks to its two neighbours only; a broadcast is scattered first (van de Geijn's). For long messages
+    /// and many ranks.
     Ring,
 }
 
 impl Algorithm {
     /// Every algorithm.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::Board,
         Self::Direct,
         Self::RecursiveDoubling,
+        Self::RecursiveHalving,
         Self::Bruck,
+        Self::Binomial,
         Self::Pairwise,
         Self::Rabenseifner,
         Self::Ring,
@@ -88,7 +134,9 @@ impl Algorithm {
             Self::Board => "board",
             Self::Direct => "direct",
             Self::RecursiveDoubling => "recursive-doubling",
+            Self::RecursiveHalving => "recursive-halving",
             Self::Bruck => "bruck",
+            Self::Binomial => "binomial",
             Self::Pairwise => "pairwise",
             Self::Rabenseifner => "rabenseifner",
             Self::Ring => "ring",
@@ -98,13 +146,35 @@ impl Algorithm {
     /// Whether the algorithm can carry out `collective` on `ranks` ranks.
     #[must_use]
     pub const fn serves(self, collective: Collective, ranks: usize) -> bool {
-        match (collective, self) {
-            (_, Self::Board | Self::Direct | Self::Ring)
-            | (Collective::AllReduce, Self::RecursiveDoubling | Self::Pairwise | Self::Rabenseifner)
-            | (Collective::AllGather, Self::Bruck) => true,
-            (Collective::AllGather, Self::RecursiveDoubling) => ranks.is_power_of_two(),
-            (Collective::AllReduce, Self::Bruck)
-            | (Collective::AllGather, Self::Pairwise | Self::Rabenseifner) => false,
+        use Collective::{
+            AllGather, AllReduce, AllToAll, AllToAllV, Broadcast, Gather, Reduce, ReduceScatter, Scatter,
+        };
+        match self {
+            Self::Board => !matches!(collective, AllToAllV),
+            Self::Direct => {
+                matches!(collective, AllReduce | AllGather | AllToAll | AllToAllV | Gather | Scatter)
+            }
+            Self::RecursiveDoubling => match collective {
+                AllReduce => true,
+                AllGather => ranks.is_power_of_two(),
+                _ => false,
+            },
+            Self::RecursiveHalving => matches!(collective, ReduceScatter) && ranks.is_power_of_two(),
+            Self::Bruck => matches!(collective, AllGather | AllToAll),
+            Self::Binomial => matches!(collective, Broadcast | Reduce | Gather | Scatter),
+            Self::Pairwise => matches!(collective, AllReduce | ReduceScatter | Reduce | AllToAll | AllToAllV),
+            Self::Rabenseifner => matches!(collective, AllReduce),
+            Self::Ring => matches!(collective, AllReduce | AllGather | ReduceScatter | Broadcast),
+        }
+    }
+
+    /// Whether the algorithm cuts long messages of `collective` into segments.
+    const fn is_segmented(self, collective: Collective) -> bool {
+        match self {
+            Self::Board | Self::RecursiveDoubling | Self::RecursiveHalving | Self::Bruck => false,
+            Self::Direct => !matches!(collective, Collective::AllReduce),
+            Self::Binomial => matches!(collective, Collective::Broadcast | Collective::Reduce),
+            Self::Pairwise | Self::Rabenseifner | Self::Ring => true,
         }
     }
 }
@@ -153,25 +223,36 @@ pub enum Medium {
 pub struct Plan {
     /// The algorithm.
     pub algorithm: Algorithm,
-    /// Bytes that go through the algorithm at a time (all_reduce: of the vector; all_gather: of a rank's block),
-    /// for algorithms that cut long messages into segments.
+    /// Bytes that go through the algorithm at a time, for algorithms that cut long messages into segments: of the vector
+    /// (all_reduce, reduce, broadcast), or of a rank's block or part (all others).
     pub segment: usize,
     /// Segments in flight at a time.
     pub in_flight: usize,
 }
 
 impl Plan {
-    /// Whether the algorithm goes through long messages in segments.
-    const fn is_segmented(&self) -> bool {
-        self.segment < usize::MAX
-            && matches!(self.algorithm, Algorithm::Pairwise | Algorithm::Rabenseifner | Algorithm::Ring)
+    /// The plan with other segments, where these are asked for and the algorithm has any.
+    pub(crate) fn with(
+        self,
+        collective: Collective,
+        segment: Option<usize>,
+        in_flight: Option<usize>,
+    ) -> Self {
+        if !self.algorithm.is_segmented(collective) {
+            return Self { segment: ANY, in_flight: 1, ..self };
+        }
+        Self {
+            segment: segment.unwrap_or(self.segment),
+            in_flight: in_flight.unwrap_or(self.in_flight),
+            ..self
+        }
     }
 }
 
 impl fmt::Display for Plan {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}", self.algorithm)?;
-        if self.is_segmented() {
+        if self.segment < ANY {
             write!(formatter, ", {} x {} bytes in flight", self.in_flight, self.segment)?;
         }
         Ok(())
@@ -187,7 +268,8 @@ pub struct Rule {
     pub medium: Medium,
     /// The rule holds for this many ranks and fewer.
     pub ranks: usize,
-    /// The rule holds for this many bytes (all_reduce: of the vector; all_gather: of a rank's block) and fewer.
+    /// The rule holds for this many bytes and fewer: of a rank's block (all_gather, gather), or of the vector or of all
+    /// blocks together (all others). For all_to_all_v it is always 0: no rank knows how long the others' parts are.
     pub bytes: usize,
     /// What to do then.
     pub plan: Plan,
@@ -208,13 +290,20 @@ const fn rule(
 const K: usize = 1 << 10;
 const ANY: usize = usize::MAX;
 
-/// The table. The first line that fits an operation decides, and one fits every operation.
+/// The table. The first line that fits an operation, and whose algorithm serves it, decides, and one does for every
+/// operation.
 ///
-/// The sizes at which it changes from one algorithm to the next were measured with `benches/host_collectives.rs`,
-/// on one host, with up to 4 ranks (for all_reduce in shared memory, 8); lines for more are extrapolated.
+/// The sizes at which it changes from one algorithm to the next were measured with `benches/host_collectives.rs` for
+/// all_reduce and all_gather, on one host, with up to 4 ranks (for all_reduce in shared memory, 8); lines for more are
+/// extrapolated. Those of the other collectives follow these two, and the sources that the documentation of
+/// [`Algorithm`] names; they have not been measured.
 pub const RULES: &[Rule] = {
-    use Algorithm::{Board, Bruck, Direct, Pairwise, Rabenseifner, RecursiveDoubling, Ring};
-    use Collective::{AllGather, AllReduce};
+    use Algorithm::{
+        Binomial, Board, Bruck, Direct, Pairwise, Rabenseifner, RecursiveDoubling, RecursiveHalving, Ring,
+    };
+    use Collective::{
+        AllGather, AllReduce, AllToAll, AllToAllV, Broadcast, Gather, Reduce, ReduceScatter, Scatter,
+    };
     use Medium::{Network, SharedMemory};
     &[
         rule(AllReduce, SharedMemory, 4, 16 * K, Board, ANY, 1),
@@ -243,6 +332,63 @@ pub const RULES: &[Rule] = {
         rule(AllGather, Network, ANY, 16 * K, Bruck, ANY, 1),
         rule(AllGather, Network, 8, ANY, Direct, ANY, 1),
         rule(AllGather, Network, ANY, ANY, Ring, 256 * K, 2),
+        rule(ReduceScatter, SharedMemory, 4, 16 * K, Board, ANY, 1),
+        rule(ReduceScatter, SharedMemory, 8, 4 * K, Board, ANY, 1),
+        rule(ReduceScatter, SharedMemory, ANY, K, Board, ANY, 1),
+        rule(ReduceScatter, SharedMemory, ANY, 64 * K, RecursiveHalving, ANY, 1),
+        rule(ReduceScatter, SharedMemory, 8, ANY, Pairwise, 256 * K, 2),
+        rule(ReduceScatter, SharedMemory, ANY, 64 * K, Pairwise, ANY, 1),
+        rule(ReduceScatter, SharedMemory, ANY, ANY, Ring, 256 * K, 2),
+        rule(ReduceScatter, Network, ANY, 64 * K, RecursiveHalving, ANY, 1),
+        rule(ReduceScatter, Network, 8, ANY, Pairwise, 256 * K, 3),
+        rule(ReduceScatter, Network, ANY, 64 * K, Pairwise, ANY, 1),
+        rule(ReduceScatter, Network, ANY, ANY, Ring, 256 * K, 2),
+        rule(Broadcast, SharedMemory, 8, 16 * K, Board, ANY, 1),
+        rule(Broadcast, SharedMemory, ANY, 4 * K, Board, ANY, 1),
+        rule(Broadcast, SharedMemory, 2, ANY, Binomial, ANY, 1),
+        rule(Broadcast, SharedMemory, 8, ANY, Binomial, 256 * K, 4),
+        rule(Broadcast, SharedMemory, ANY, 64 * K, Binomial, ANY, 1),
+        rule(Broadcast, SharedMemory, ANY, ANY, Ring, 1024 * K, 2),
+        rule(Broadcast, Network, 2, ANY, Binomial, ANY, 1),
+        rule(Broadcast, Network, ANY, 64 * K, Binomial, ANY, 1),
+        rule(Broadcast, Network, ANY, ANY, Ring, 1024 * K, 2),
+        rule(Reduce, SharedMemory, 4, 16 * K, Board, ANY, 1),
+        rule(Reduce, SharedMemory, 8, 4 * K, Board, ANY, 1),
+        rule(Reduce, SharedMemory, ANY, K, Board, ANY, 1),
+        rule(Reduce, SharedMemory, ANY, 64 * K, Binomial, ANY, 1),
+        rule(Reduce, SharedMemory, ANY, ANY, Pairwise, 1024 * K, 2),
+        rule(Reduce, Network, ANY, 64 * K, Binomial, ANY, 1),
+        rule(Reduce, Network, ANY, ANY, Pairwise, 1024 * K, 2),
+        rule(AllToAll, SharedMemory, 4, 16 * K, Board, ANY, 1),
+        rule(AllToAll, SharedMemory, 8, 4 * K, Board, ANY, 1),
+        rule(AllToAll, SharedMemory, ANY, K, Board, ANY, 1),
+        rule(AllToAll, SharedMemory, 16, ANY, Direct, 1024 * K, 2),
+        rule(AllToAll, SharedMemory, ANY, 16 * K, Bruck, ANY, 1),
+        rule(AllToAll, SharedMemory, ANY, ANY, Pairwise, 256 * K, 4),
+        rule(AllToAll, Network, 8, ANY, Direct, 1024 * K, 2),
+        rule(AllToAll, Network, ANY, 16 * K, Bruck, ANY, 1),
+        rule(AllToAll, Network, ANY, ANY, Pairwise, 256 * K, 4),
+        rule(AllToAllV, SharedMemory, 16, ANY, Direct, 1024 * K, 2),
+        rule(AllToAllV, SharedMemory, ANY, ANY, Pairwise, 256 * K, 4),
+        rule(AllToAllV, Network, 8, ANY, Direct, 1024 * K, 2),
+        rule(AllToAllV, Network, ANY, ANY, Pairwise, 256 * K, 4),
+        rule(Gather, SharedMemory, 4, 16 * K, Board, ANY, 1),
+        rule(Gather, SharedMemory, 8, 4 * K, Board, ANY, 1),
+        rule(Gather, SharedMemory, ANY, K, Board, ANY, 1),
+        rule(Gather, SharedMemory, 8, ANY, Direct, 1024 * K, 2),
+        rule(Gather, SharedMemory, ANY, 4 * K, Binomial, ANY, 1),
+        rule(Gather, SharedMemory, ANY, ANY, Direct, 256 * K, 2),
+        rule(Gather, Network, 8, ANY, Direct, 1024 * K, 2),
+        rule(Gather, Network, ANY, 4 * K, Binomial, ANY, 1),
+        rule(Gather, Network, ANY, ANY, Direct, 256 * K, 2),
+        rule(Scatter, SharedMemory, 8, 16 * K, Board, ANY, 1),
+        rule(Scatter, SharedMemory, ANY, 4 * K, Board, ANY, 1),
+        rule(Scatter, SharedMemory, 8, ANY, Direct, 1024 * K, 2),
+        rule(Scatter, SharedMemory, ANY, 64 * K, Binomial, ANY, 1),
+        rule(Scatter, SharedMemory, ANY, ANY, Direct, 256 * K, 2),
+        rule(Scatter, Network, 8, ANY, Direct, 1024 * K, 2),
+        rule(Scatter, Network, ANY, 64 * K, Binomial, ANY, 1),
+        rule(Scatter, Network, ANY, ANY, Direct, 256 * K, 2),
     ]
 };
 
@@ -265,6 +411,7 @@ pub(crate) fn plan(
             && rule.medium == medium
             && ranks <= rule.ranks
             && bytes <= rule.bytes
+            && rule.plan.algorithm.serves(collective, ranks)
             && can(rule.plan.algorithm)
     };
     let table = RULES.iter().find(fits).map_or(OTHERWISE, |rule| rule.plan);
@@ -286,16 +433,23 @@ mod tests {
         let error = "rign".parse::<Algorithm>().unwrap_err();
         assert_eq!(
             error.to_string(),
-            "'rign' is none of board, direct, recursive-doubling, bruck, pairwise, rabenseifner, ring"
+            "'rign' is none of board, direct, recursive-doubling, recursive-halving, bruck, binomial, pairwise, \
+             rabenseifner, ring"
         );
+        for collective in Collective::ALL {
+            assert_eq!(collective.name().parse(), Ok(collective));
+        }
+        let error = "all_reduse".parse::<Collective>().unwrap_err().to_string();
+        assert!(error.ends_with("all_to_all, all_to_all_v, gather, scatter"), "{error}");
     }
 
     #[test]
     fn the_table_has_a_plan_for_every_operation_and_never_one_that_cannot_serve() {
-        for collective in [Collective::AllReduce, Collective::AllGather] {
+        for collective in Collective::ALL {
             for medium in [Medium::SharedMemory, Medium::Network] {
                 assert!(RULES.iter().any(|rule| {
                     (rule.collective, rule.medium, rule.ranks, rule.bytes) == (collective, medium, ANY, ANY)
+                        && rule.plan.algorithm.serves(collective, 7)
                 }));
                 for ranks in 2..300 {
                     for bytes in (0..40).map(|power| 1_usize << power) {

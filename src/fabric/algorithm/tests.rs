@@ -15,8 +15,7 @@ use crate::fabric::simulated::{self, Break, Simulated};
 use crate::fabric::{Error, board};
 use crate::{DataType, Element, ReduceOp};
 
-const AS_THE_TABLE_SAYS: Tuning =
-    Tuning { medium: Medium::Network, all_reduce: None, all_gather: None, segment: None, in_flight: None };
+const AS_THE_TABLE_SAYS: Tuning = Tuning::table(Medium::Network);
 
 /// What the tests know about an element type, independently of what they test.
 trait Value: Element {
@@ -194,6 +193,8 @@ macro_rules! for_type {
     };
 }
 
+mod others;
+
 fn cases() -> impl Strategy<Value = Case> {
     let count = prop_oneof![0_usize..12, 0_usize..5000];
     let segment = prop_oneof![Just(None), (1_usize..5000).prop_map(Some)];
@@ -204,7 +205,7 @@ fn cases() -> impl Strategy<Value = Case> {
         |(ranks, count, seed, (medium, all_reduce, all_gather, segment, in_flight))| {
             let all_reduce = all_reduce.filter(|wanted| wanted.serves(Collective::AllReduce, ranks));
             let all_gather = all_gather.filter(|wanted| wanted.serves(Collective::AllGather, ranks));
-            let tuning = Tuning { medium, all_reduce, all_gather, segment, in_flight };
+            let tuning = Tuning { all_reduce, all_gather, segment, in_flight, ..Tuning::table(medium) };
             Case { ranks, count, seed, tuning }
         },
     )

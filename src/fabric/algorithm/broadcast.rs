@@ -1,0 +1,137 @@
+//! Algorithms for broadcast.
+//!
+//! Costs for `p` ranks and `n` bytes, as messages on the critical path and bytes sent by the rank that sends most.
+//! Only the root has a source.
+
+use super::{Round, Schedule, Split, Tree, source, target};
+
+/// What a broadcast schedule is made for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Message {
+    pub(crate) tree: Tree,
+    /// Elements of the vector.
+    pub(crate) count: usize,
+    pub(crate) element_size: usize,
+    /// The most bytes of a segment.
+    pub(crate) segment: usize,
+    /// Segments in flight together.
+    pub(crate) in_flight: usize,
+}
+
+impl Message {
+    fn segments(&self) -> Split {
+        Split::into_segments(self.count, self.element_size, self.segment)
+    }
+
+    /// Where a rank has what it sends.
+    fn have(&self, offset: usize) -> super::Place {
+        if self.tree.is_root() { source(offset) } else { target(offset) }
+    }
+
+    /// Puts the root's own segment where it belongs.
+    fn keep(&self, offset: usize, len: usize, round: &mut Round) {
+        if self.tree.is_root() {
+            round.copy_meanwhile(source(offset), target(offset), len);
+        }
+    }
+}
+
+/// Down a binomial tree: lg p messages, rounded up; n lg p bytes.
+pub(crate) struct Binomial(pub(crate) Message);
+
+// SAFETY: the root only sends, from the source; another rank receives in one round and sends in later ones. Segments
+// are disjoint.
+unsafe impl Schedule for Binomial {
+    fn segments(&self) -> usize {
+        self.0.segments().parts()
+    }
+
+    fn in_flight(&self) -> usize {
+        self.0.in_flight
+    }
+
+    fn rounds(&self) -> usize {
+        self.0.tree.steps()
+    }
+
+    fn scratch_len(&self) -> usize {
+        0
+    }
+
+    fn round(&self, segment: usize, number: usize, round: &mut Round) {
+        let tree = self.0.tree;
+        let segments = self.0.segments();
+        let (start, len) = (segments.start(segment), segments.len(segment, segment + 1));
+        let step = tree.steps() - 1 - number;
+        if let Some(parent) = tree.parent(step) {
+            round.receive(tree.rank_of(parent), target(start), len);
+        }
+        if let Some(child) = tree.child(step) {
+            round.send(tree.rank_of(child), self.0.have(start), len);
+        }
+        if number == 0 {
+            self.0.keep(start, len, round);
+        }
+    }
+}
+
+/// Scatters the vector down a binomial tree and gathers it around a ring: lg p + p-1 messages, less than 2 n bytes (van
+/// de Geijn's). A rank that got more than its own chunk with the scattering does not get that again.
+pub(crate) struct Ring(pub(crate) Message);
+
+impl Ring {
+    /// Whether a number has a chunk after the scattering.
+    fn has(&self, number: usize, chunk: usize) -> bool {
+        (number..number + self.0.tree.subtree(number)).contains(&chunk)
+    }
+}
+
+// SAFETY: the root only sends, from the source; another rank receives chunks into the target that it does not have yet,
+// and sends those that it has. Segments are disjoint.
+unsafe impl Schedule for Ring {
+    fn segments(&self) -> usize {
+        self.0.segments().parts()
+    }
+
+    fn in_flight(&self) -> usize {
+        self.0.in_flight
+    }
+
+    fn rounds(&self) -> usize {
+        self.0.tree.steps() + self.0.tree.ranks - 1
+    }
+
+    fn scratch_len(&self) -> usize {
+        0
+    }
+
+    fn round(&self, segment: usize, number: usize, round: &mut Round) {
+        let tree = self.0.tree;
+        let chunks = self.0.segments().part(segment, tree.ranks);
+        let me = tree.number();
+        if number == 0 {
+            self.0.keep(chunks.start(0), chunks.len(0, tree.ranks), round);
+        }
+        if number < tree.steps() {
+            let step = tree.steps() - 1 - number;
+            let subtree = |number: usize| chunks.len(number, number + tree.subtree(number));
+            if let Some(parent) = tree.parent(step) {
+                round.receive(tree.rank_of(parent), target(chunks.start(me)), subtree(me));
+            }
+            if let Some(child) = tree.child(step) {
+                round.send(tree.rank_of(child), self.0.have(chunks.start(child)), subtree(child));
+            }
+            return;
+        }
+        let step = number - tree.steps();
+        let (before, after) = ((me + tree.ranks - 1) % tree.ranks, (me + 1) % tree.ranks);
+        let give = (me + tree.ranks - step) % tree.ranks;
+        let take = (before + tree.ranks - step) % tree.ranks;
+        if !self.has(me, take) {
+            round.receive(tree.rank_of(before), target(chunks.start(take)), chunks.len(take, take + 1));
+        }
+        if !self.has(after, give) {
+            round.send(tree.rank_of(after), self.0.have(chunks.start(give)), chunks.len(give, give + 1));
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Algorithms for gather.
+//!
+//! Costs for `p` ranks that contribute `n` bytes each, as messages on the critical path; the root receives (p-1) n
+//! bytes. Only the root has a target.
+
+use super::{Position, Round, Schedule, Split, Tree, scratch, source, target};
+
+/// What a gather schedule is made for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Message {
+    pub(crate) tree: Tree,
+    /// Bytes of each rank's block.
+    pub(crate) block: usize,
+    /// The most bytes of a segment of a block.
+    pub(crate) segment: usize,
+    /// Segments in flight together.
+    pub(crate) in_flight: usize,
+}
+
+/// Every rank sends its block to the root: 1 message of each, p-1 at the root.
+pub(crate) struct Direct(pub(crate) Message);
+
+// SAFETY: the root only receives, into blocks of the target that are not its own. Segments are disjoint.
+unsafe impl Schedule for Direct {
+    fn segments(&self) -> usize {
+        Split::into_segments(self.0.block, 1, self.0.segment).parts()
+    }
+
+    fn in_flight(&self) -> usize {
+        self.0.in_flight
+    }
+
+    fn rounds(&self) -> usize {
+        1
+    }
+
+    fn scratch_len(&self) -> usize {
+        0
+    }
+
+    fn round(&self, segment: usize, _number: usize, round: &mut Round) {
+        let Message { tree: Tree { rank, ranks, root }, block, .. } = self.0;
+        let segments = Split::into_segments(block, 1, self.0.segment);
+        let (start, len) = (segments.start(segment), segments.len(segment, segment + 1));
+        if rank != root {
+            return round.send(root, source(start), len);
+        }
+        let at = Position { rank, ranks };
+        for from in (1..ranks).map(|distance| at.above(distance)) {
+            round.receive(from, target(from * block + start), len);
+        }
+        round.copy_meanwhile(source(start), target(rank * block + start), len);
+    }
+}
+
+/// Up a binomial tree, in which every rank passes on its subtree's blocks: lg p messages, rounded up; the bytes pass
+/// through more ranks than the two that they concern.
+pub(crate) struct Binomial(pub(crate) Message);
+
+// SAFETY: receives into scratch memory behind the blocks that are there already, and sends those. One segment.
+unsafe impl Schedule for Binomial {
+    fn segments(&self) -> usize {
+        1
+    }
+
+    fn in_flight(&self) -> usize {
+        1
+    }
+
+    fn rounds(&self) -> usize {
+        self.0.tree.steps()
+    }
+
+    fn scratch_len(&self) -> usize {
+        self.0.tree.subtree(self.0.tree.number()) * self.0.block
+    }
+
+    fn round(&self, _segment: usize, number: usize, round: &mut Round) {
+        let Message { tree, block, .. } = self.0;
+        let me = tree.number();
+        if let Some(child) = tree.child(number) {
+            round.receive(tree.rank_of(child), scratch((child - me) * block), tree.subtree(child) * block);
+        }
+        if let Some(parent) = tree.parent(number) {
+            let blocks = if tree.has_children() { scratch(0) } else { source(0) };
+            round.send(tree.rank_of(parent), blocks, tree.subtree(me) * block);
+        }
+        if number == 0 && tree.has_children() {
+            round.copy_meanwhile(source(0), scratch(0), block);
+        }
+        if number + 1 == tree.steps() && tree.is_root() {
+            let up = (tree.ranks - tree.root) * block;
+            round.copy(scratch(0), target(tree.root * block), up);
+            round.copy(scratch(up), target(0), tree.root * block);
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Where a rank stands among the others.
+
+/// A rank in the ring of all ranks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Position {
+    pub(crate) rank: usize,
+    pub(crate) ranks: usize,
+}
+
+impl Position {
+    /// The rank `distance` above this one, around the end.
+    pub(crate) fn above(&self, distance: usize) -> usize {
+        (self.rank + distance) % self.ranks
+    }
+
+    /// The rank `distance` (at most the number of ranks) below this one, around the end.
+    pub(crate) fn below(&self, distance: usize) -> usize {
+        (self.rank + self.ranks - distance) % self.ranks
+    }
+}
+
+/// The binomial tree over all ranks, which are numbered from the root on, around the end.
+///
+/// The parent of a number is the number without its lowest bit; at step `s` those whose lowest bit is `s` talk to
+/// their parents. The numbers of a subtree follow each other.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tree {
+    pub(crate) rank: usize,
+    pub(crate) ranks: usize,
+    pub(crate) root: usize,
+}
+
+impl Tree {
+    /// This rank's number: 0 for the root.
+    pub(crate) fn number(&self) -> usize {
+        (self.rank + self.ranks - self.root) % self.ranks
+    }
+
+    /// The rank with a number.
+    pub(crate) fn rank_of(&self, number: usize) -> usize {
+        (self.root + number) % self.ranks
+    }
+
+    pub(crate) fn is_root(&self) -> bool {
+        self.rank == self.root
+    }
+
+    /// How many steps there are.
+    pub(crate) fn steps(&self) -> usize {
+        self.ranks.next_power_of_two().ilog2() as usize
+    }
+
+    /// The parent's number, if this rank talks to it at this step.
+    pub(crate) fn parent(&self, step: usize) -> Option<usize> {
+        let number = self.number();
+        (number > 0 && number.trailing_zeros() as usize == step).then(|| number - (1 << step))
+    }
+
+    /// The number of the child that talks to this rank at this step.
+    pub(crate) fn child(&self, step: usize) -> Option<usize> {
+        let (number, distance) = (self.number(), 1 << step);
+        (number.is_multiple_of(2 * distance) && number + distance < self.ranks).then_some(number + distance)
+    }
+
+    /// Whether this rank has children. The first of them then talks to it at step 0.
+    pub(crate) fn has_children(&self) -> bool {
+        self.child(0).is_some()
+    }
+
+    /// How many ranks the subtree of a number has, with the number itself.
+    pub(crate) fn subtree(&self, number: usize) -> usize {
+        if number == 0 { self.ranks } else { (1 << number.trailing_zeros()).min(self.ranks - number) }
+    }
+}

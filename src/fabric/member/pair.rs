@@ -1,0 +1,100 @@
+//! Messages between two ranks.
+
+use super::{Member, Pair};
+use crate::Element;
+use crate::fabric::Error;
+use crate::fabric::algorithm::engine::{Memory, Operation, Sequence};
+use crate::fabric::algorithm::pair::Exchange;
+use crate::fabric::transport::Transport;
+
+impl<T: Transport> Member<T> {
+    pub(crate) fn send<E: Element>(&mut self, data: &[E], to: usize) -> Result<(), Error> {
+        let memory = Memory::apart(data, &mut []);
+        // SAFETY: a buffer of this many elements, borrowed until this returns.
+        unsafe { self.exchange_memory("send", memory, Some(to), None, false) }
+    }
+
+    pub(crate) fn recv<E: Element>(&mut self, data: &mut [E], from: usize) -> Result<(), Error> {
+        let memory = Memory::apart(&[], data);
+        // SAFETY: a buffer of this many elements, borrowed until this returns.
+        unsafe { self.exchange_memory("recv", memory, None, Some(from), false) }
+    }
+
+    pub(crate) fn exchange<E: Element>(
+        &mut self,
+        send: &[E],
+        to: usize,
+        receive: &mut [E],
+        from: usize,
+    ) -> Result<(), Error> {
+        let operation = "exchange";
+        if self.rank == to && self.rank == from && self.transport.is_some() {
+            super::check_equal(operation, send.len(), receive.len())?;
+            receive.copy_from_slice(send);
+            return Ok(());
+        }
+        let memory = Memory::apart(send, receive);
+        // SAFETY: two buffers, borrowed until this returns.
+        unsafe { self.exchange_memory(operation, memory, Some(to), Some(from), false) }
+    }
+
+    pub(crate) fn exchange_in_place<E: Element>(
+        &mut self,
+        data: &mut [E],
+        to: usize,
+        from: usize,
+    ) -> Result<(), Error> {
+        if self.rank == to && self.rank == from && self.transport.is_some() {
+            return Ok(());
+        }
+        let memory = Memory::within(data, 0..data.len(), 0..data.len());
+        // SAFETY: a buffer, borrowed until this returns.
+        unsafe { self.exchange_memory("exchange", memory, Some(to), Some(from), true) }
+    }
+
+    /// # Safety
+    /// What is sent to a rank is the source, what is received from one the target; they are the same memory if
+    /// `in_place`, otherwise apart, and borrowed while this runs.
+    unsafe fn exchange_memory(
+        &mut self,
+        operation: &'static str,
+        memory: Memory,
+        to: Option<usize>,
+        from: Option<usize>,
+        in_place: bool,
+    ) -> Result<(), Error> {
+        for peer in [to, from].into_iter().flatten() {
+            if peer >= self.ranks {
+                let problem = format!("the peer is rank {peer}, but the ranks are 0 to {}", self.ranks - 1);
+                return Err(Error::Rank { operation, problem });
+            }
+            if peer == self.rank && self.transport.is_some() {
+                let problem = format!(
+                    "the peer is rank {peer} itself; only an exchange with itself in both directions can be that"
+                );
+                return Err(Error::Rank { operation, problem });
+            }
+        }
+        let mut sequence = Pair::default();
+        if self.transport.is_some() {
+            // A message of no bytes is none, on both sides.
+            if let Some(to) = to.filter(|_| memory.source_len > 0) {
+                self.pairs[to].sent += 1;
+                sequence.sent = self.pairs[to].sent;
+            }
+            if let Some(from) = from.filter(|_| memory.target_len > 0) {
+                self.pairs[from].received += 1;
+                sequence.received = self.pairs[from].received;
+            }
+        }
+        let Pair { sent, received } = sequence;
+        let schedule = Exchange {
+            send: to.map(|to| (to, memory.source_len)),
+            receive: from.map(|from| (from, memory.target_len)),
+            in_place,
+        };
+        let operation_of = Operation { sequence: Sequence::Pair { sent, received }, memory, reduction: None };
+        // SAFETY: the schedule is made for buffers of this size.
+        unsafe { self.carry_out(operation, &schedule, &operation_of) }
+    }
+}

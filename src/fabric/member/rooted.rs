@@ -1,0 +1,285 @@
+//! broadcast, reduce, gather and scatter: one rank is the root.
+
+use super::{Member, check_equal, own_part};
+use crate::fabric::Error;
+use crate::fabric::algorithm::engine::Memory;
+use crate::fabric::algorithm::selection::{Algorithm, Collective, Plan};
+use crate::fabric::algorithm::{broadcast, gather, reduce, scatter};
+use crate::fabric::reduction::Reduction;
+use crate::fabric::transport::Transport;
+use crate::{Element, ReduceOp};
+
+impl<T: Transport> Member<T> {
+    pub(crate) fn broadcast<E: Element>(
+        &mut self,
+        send: Option<&[E]>,
+        receive: &mut [E],
+        root: usize,
+    ) -> Result<(), Error> {
+        let name = Collective::Broadcast.name();
+        self.check_root(name, root)?;
+        let send = self.of_root(name, "send", send, root)?.unwrap_or_default();
+        if self.rank == root {
+            check_equal(name, send.len(), receive.len())?;
+        }
+        if self.is_alone() {
+            receive.copy_from_slice(send);
+            return Ok(());
+        }
+        let memory = Memory::apart(send, receive);
+        // SAFETY: a buffer of this many elements, and the root's as long, borrowed until this returns.
+        unsafe { self.broadcast_memory::<E>(memory, receive.len(), root) }
+    }
+
+    pub(crate) fn broadcast_in_place<E: Element>(
+        &mut self,
+        data: &mut [E],
+        root: usize,
+    ) -> Result<(), Error> {
+        self.check_root(Collective::Broadcast.name(), root)?;
+        if self.is_alone() {
+            return Ok(());
+        }
+        let source = if self.rank == root { 0..data.len() } else { 0..0 };
+        let memory = Memory::within(data, source, 0..data.len());
+        // SAFETY: a buffer of this many elements, borrowed until this returns.
+        unsafe { self.broadcast_memory::<E>(memory, data.len(), root) }
+    }
+
+    /// # Safety
+    /// The target, and the root's source, have `count` elements of type `E`; they are the same or disjoint, and
+    /// borrowed while this runs.
+    unsafe fn broadcast_memory<E: Element>(
+        &mut self,
+        memory: Memory,
+        count: usize,
+        root: usize,
+    ) -> Result<(), Error> {
+        let collective = Collective::Broadcast;
+        let Memory { source, target, target_len: len, .. } = memory;
+        let Plan { algorithm, segment, in_flight } = self.plan(collective, len);
+        let tree = self.tree(root);
+        let message = broadcast::Message { tree, count, element_size: size_of::<E>(), segment, in_flight };
+        let name = collective.name();
+        // SAFETY: the schedules are made for buffers of `count` elements of type `E`.
+        unsafe {
+            match algorithm {
+                Algorithm::Board => {
+                    let len_of = |rank| if rank == root { len } else { 0 };
+                    self.copy_on_board(name, source, len_of, |rank, message| {
+                        target.copy_from_nonoverlapping(message, len_of(rank));
+                    })
+                }
+                Algorithm::Ring => self.run(name, &broadcast::Ring(message), memory, None),
+                // The tree, which serves every number of ranks.
+                _ => self.run(name, &broadcast::Binomial(message), memory, None),
+            }
+        }
+    }
+
+    pub(crate) fn reduce<E: Element>(
+        &mut self,
+        send: &[E],
+        receive: Option<&mut [E]>,
+        op: ReduceOp,
+        root: usize,
+    ) -> Result<(), Error> {
+        let name = Collective::Reduce.name();
+        self.check_root(name, root)?;
+        let receive = self.of_root(name, "receive", receive, root)?.unwrap_or_default();
+        if self.rank == root {
+            check_equal(name, send.len(), receive.len())?;
+        }
+        if self.is_alone() {
+            receive.copy_from_slice(send);
+            return Ok(());
+        }
+        let memory = Memory::apart(send, receive);
+        // SAFETY: a buffer of this many elements, and the root's as long, borrowed until this returns.
+        unsafe { self.reduce_memory_to_root::<E>(memory, send.len(), op, root) }
+    }
+
+    pub(crate) fn reduce_in_place<E: Element>(
+        &mut self,
+        data: &mut [E],
+        op: ReduceOp,
+        root: usize,
+    ) -> Result<(), Error> {
+        self.check_root(Collective::Reduce.name(), root)?;
+        if self.is_alone() {
+            return Ok(());
+        }
+        let target = if self.rank == root { 0..data.len() } else { 0..0 };
+        let memory = Memory::within(data, 0..data.len(), target);
+        // SAFETY: a buffer of this many elements, borrowed until this returns.
+        unsafe { self.reduce_memory_to_root::<E>(memory, data.len(), op, root) }
+    }
+
+    /// # Safety
+    /// The source, and the root's target, have `count` elements of type `E`; they are the same or disjoint, and
+    /// borrowed while this runs.
+    unsafe fn reduce_memory_to_root<E: Element>(
+        &mut self,
+        memory: Memory,
+        count: usize,
+        op: ReduceOp,
+        root: usize,
+    ) -> Result<(), Error> {
+        let collective = Collective::Reduce;
+        let reduction = Reduction::new(E::DATA_TYPE, op);
+        let Plan { algorithm, segment, in_flight } = self.plan(collective, memory.source_len);
+        let tree = self.tree(root);
+        let element_size = reduction.element_size();
+        let message = reduce::Message { tree, count, element_size, segment, in_flight };
+        let name = collective.name();
+        // SAFETY: the schedules are made for buffers of `count` elements of type `E`.
+        unsafe {
+            match algorithm {
+                Algorithm::Board => {
+                    let offset = tree.is_root().then_some(0);
+                    self.reduce_on_board(name, memory, &reduction, offset)
+                }
+                Algorithm::Pairwise => self.run(name, &reduce::Pairwise(message), memory, Some(&reduction)),
+                // The tree, which serves every number of ranks.
+                _ => self.run(name, &reduce::Binomial(message), memory, Some(&reduction)),
+            }
+        }
+    }
+
+    pub(crate) fn gather<E: Element>(
+        &mut self,
+        send: &[E],
+        receive: Option<&mut [E]>,
+        root: usize,
+    ) -> Result<(), Error> {
+        let name = Collective::Gather.name();
+        self.check_root(name, root)?;
+        let receive = self.of_root(name, "receive", receive, root)?.unwrap_or_default();
+        if self.rank == root {
+            self.check_parts(name, ("receive", receive.len()), ("send", send.len()))?;
+        }
+        if self.is_alone() {
+            receive.copy_from_slice(send);
+            return Ok(());
+        }
+        let memory = Memory::apart(send, receive);
+        // SAFETY: a buffer of a block, and the root's of a block for each rank, borrowed until this returns.
+        unsafe { self.gather_memory_at_root(memory, root) }
+    }
+
+    pub(crate) fn gather_in_place<E: Element>(&mut self, data: &mut [E], root: usize) -> Result<(), Error> {
+        let name = Collective::Gather.name();
+        self.check_root(name, root)?;
+        self.check_multiple(name, data.len())?;
+        if self.is_alone() {
+            return Ok(());
+        }
+        let own = own_part(self.rank, self.ranks, data.len());
+        let target = if self.rank == root { 0..data.len() } else { 0..0 };
+        let memory = Memory::within(data, own, target);
+        // SAFETY: a buffer of a block for each rank, borrowed until this returns, with this rank's own for a source.
+        unsafe { self.gather_memory_at_root(memory, root) }
+    }
+
+    /// # Safety
+    /// The root's target has a block as long as the source for each rank, and the source is this rank's or apart from
+    /// it; both are borrowed while this runs.
+    unsafe fn gather_memory_at_root(&mut self, memory: Memory, root: usize) -> Result<(), Error> {
+        let collective = Collective::Gather;
+        let Memory { source, source_len: block, .. } = memory;
+        let Plan { algorithm, segment, in_flight } = self.plan(collective, block);
+        let tree = self.tree(root);
+        let message = gather::Message { tree, block, segment, in_flight };
+        let name = collective.name();
+        // SAFETY: the schedules are made for blocks of this size; the root alone has a target.
+        unsafe {
+            match algorithm {
+                Algorithm::Board if tree.is_root() => self.gather_on_board(name, memory),
+                Algorithm::Board => self.copy_on_board(name, source, |_| block, |_, _| {}),
+                Algorithm::Binomial => self.run(name, &gather::Binomial(message), memory, None),
+                // Direct, which serves every number of ranks.
+                _ => self.run(name, &gather::Direct(message), memory, None),
+            }
+        }
+    }
+
+    pub(crate) fn scatter<E: Element>(
+        &mut self,
+        send: Option<&[E]>,
+        receive: &mut [E],
+        root: usize,
+    ) -> Result<(), Error> {
+        let name = Collective::Scatter.name();
+        self.check_root(name, root)?;
+        let send = self.of_root(name, "send", send, root)?.unwrap_or_default();
+        if self.rank == root {
+            self.check_parts(name, ("send", send.len()), ("receive", receive.len()))?;
+        }
+        if self.is_alone() {
+            receive.copy_from_slice(send);
+            return Ok(());
+        }
+        let memory = Memory::apart(send, receive);
+        // SAFETY: a buffer of a block, and the root's of a block for each rank, borrowed until this returns.
+        unsafe { self.scatter_memory(memory, root) }
+    }
+
+    pub(crate) fn scatter_in_place<E: Element>(&mut self, data: &mut [E], root: usize) -> Result<(), Error> {
+        let name = Collective::Scatter.name();
+        self.check_root(name, root)?;
+        self.check_multiple(name, data.len())?;
+        if self.is_alone() {
+            return Ok(());
+        }
+        let own = own_part(self.rank, self.ranks, data.len());
+        let source = if self.rank == root { 0..data.len() } else { 0..0 };
+        let memory = Memory::within(data, source, own);
+        // SAFETY: a buffer of a block for each rank, borrowed until this returns, with this rank's own for a target.
+        unsafe { self.scatter_memory(memory, root) }
+    }
+
+    /// # Safety
+    /// The root's source has a block as long as the target for each rank, and the target is this rank's or apart from
+    /// it; both are borrowed while this runs.
+    unsafe fn scatter_memory(&mut self, memory: Memory, root: usize) -> Result<(), Error> {
+        let collective = Collective::Scatter;
+        let Memory { source, target, target_len: block, .. } = memory;
+        let whole = block.saturating_mul(self.ranks);
+        let Plan { algorithm, segment, in_flight } = self.plan(collective, whole);
+        let tree = self.tree(root);
+        let message = scatter::Message { tree, block, segment, in_flight };
+        let name = collective.name();
+        let own = self.rank * block;
+        // SAFETY: the schedules are made for blocks of this size; the root alone has a source.
+        unsafe {
+            match algorithm {
+                Algorithm::Board => {
+                    let len_of = |rank| if rank == root { whole } else { 0 };
+                    self.copy_on_board(name, source, len_of, |rank, message| {
+                        if rank == root {
+                            target.copy_from_nonoverlapping(message.add(own), block);
+                        }
+                    })
+                }
+                Algorithm::Binomial => self.run(name, &scatter::Binomial(message), memory, None),
+                // Direct, which serves every number of ranks.
+                _ => self.run(name, &scatter::Direct(message), memory, None),
+            }
+        }
+    }
+
+    /// The buffer that only the root needs, on the root.
+    fn of_root<B>(
+        &self,
+        operation: &'static str,
+        buffer: &str,
+        given: Option<B>,
+        root: usize,
+    ) -> Result<Option<B>, Error> {
+        if self.rank == root && given.is_none() {
+            let problem = format!("rank {root} is the root and has no {buffer} buffer");
+            return Err(Error::Length { operation, problem });
+        }
+        Ok(given.filter(|_| self.rank == root))
+    }
+}

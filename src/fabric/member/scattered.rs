@@ -1,0 +1,262 @@
+//! reduce_scatter and all_to_all: every rank gets something else.
+
+use std::ops::Range;
+
+use super::{Member, check_equal, own_part};
+use crate::fabric::Error;
+use crate::fabric::algorithm::all_to_all::{self, Parts};
+use crate::fabric::algorithm::engine::Memory;
+use crate::fabric::algorithm::reduce_scatter;
+use crate::fabric::algorithm::selection::{Algorithm, Collective, Plan};
+use crate::fabric::reduction::Reduction;
+use crate::fabric::transport::Transport;
+use crate::{Element, ReduceOp};
+
+impl<T: Transport> Member<T> {
+    pub(crate) fn reduce_scatter<E: Element>(
+        &mut self,
+        send: &[E],
+        receive: &mut [E],
+        op: ReduceOp,
+    ) -> Result<(), Error> {
+        let name = Collective::ReduceScatter.name();
+        self.check_parts(name, ("send", send.len()), ("receive", receive.len()))?;
+        if self.is_alone() {
+            receive.copy_from_slice(send);
+            return Ok(());
+        }
+        let memory = Memory::apart(send, receive);
+        // SAFETY: a buffer of blocks and one of a block, borrowed until this returns.
+        unsafe { self.reduce_scatter_memory::<E>(memory, receive.len(), op) }
+    }
+
+    pub(crate) fn reduce_scatter_in_place<E: Element>(
+        &mut self,
+        data: &mut [E],
+        op: ReduceOp,
+    ) -> Result<(), Error> {
+        self.check_multiple(Collective::ReduceScatter.name(), data.len())?;
+        if self.is_alone() {
+            return Ok(());
+        }
+        let own = own_part(self.rank, self.ranks, data.len());
+        let memory = Memory::within(data, 0..data.len(), own.clone());
+        // SAFETY: a buffer of blocks, borrowed until this returns, with this rank's own for a target.
+        unsafe { self.reduce_scatter_memory::<E>(memory, own.len(), op) }
+    }
+
+    /// # Safety
+    /// The source has `count` elements of type `E` for each rank; the target is this rank's, or apart and as long. Both
+    /// are borrowed while this runs.
+    unsafe fn reduce_scatter_memory<E: Element>(
+        &mut self,
+        memory: Memory,
+        count: usize,
+        op: ReduceOp,
+    ) -> Result<(), Error> {
+        let collective = Collective::ReduceScatter;
+        let reduction = Reduction::new(E::DATA_TYPE, op);
+        let Plan { algorithm, segment, in_flight } = self.plan(collective, memory.source_len);
+        let element_size = reduction.element_size();
+        let message =
+            reduce_scatter::Message { at: self.position(), count, element_size, segment, in_flight };
+        let name = collective.name();
+        let reduction = Some(&reduction);
+        // SAFETY: the schedules are made for buffers of this size; this rank's block lies within the source.
+        unsafe {
+            match (algorithm, reduction) {
+                (Algorithm::Board, Some(reduction)) => {
+                    let offset = self.rank * memory.target_len;
+                    self.reduce_on_board(name, memory, reduction, Some(offset))
+                }
+                (Algorithm::RecursiveHalving, _) => {
+                    self.run(name, &reduce_scatter::RecursiveHalving(message), memory, reduction)
+                }
+                (Algorithm::Ring, _) => self.run(name, &reduce_scatter::Ring(message), memory, reduction),
+                // Pairwise, which serves every number of ranks.
+                _ => self.run(name, &reduce_scatter::Pairwise(message), memory, reduction),
+            }
+        }
+    }
+
+    pub(crate) fn all_to_all<E: Element>(&mut self, send: &[E], receive: &mut [E]) -> Result<(), Error> {
+        let collective = Collective::AllToAll;
+        check_equal(collective.name(), send.len(), receive.len())?;
+        self.check_multiple(collective.name(), send.len())?;
+        if self.is_alone() {
+            receive.copy_from_slice(send);
+            return Ok(());
+        }
+        let memory = Memory::apart(send, receive);
+        let plan = self.plan(collective, memory.source_len);
+        let part = memory.source_len / self.ranks;
+        let message = self.all_to_all_message(Parts::Equal(part), Parts::Equal(part), plan);
+        let name = collective.name();
+        // SAFETY: two buffers of a part for each rank, borrowed until this returns.
+        unsafe {
+            match plan.algorithm {
+                Algorithm::Board => self.all_to_all_on_board(name, memory),
+                Algorithm::Direct => self.run(name, &all_to_all::Direct(message), memory, None),
+                Algorithm::Bruck => {
+                    self.run(name, &all_to_all::Bruck { at: self.position(), part }, memory, None)
+                }
+                // Pairwise, which serves every number of ranks.
+                _ => self.run(name, &all_to_all::Pairwise(message), memory, None),
+            }
+        }
+    }
+
+    pub(crate) fn all_to_all_in_place<E: Element>(&mut self, data: &mut [E]) -> Result<(), Error> {
+        let collective = Collective::AllToAll;
+        self.check_multiple(collective.name(), data.len())?;
+        if self.is_alone() {
+            return Ok(());
+        }
+        let memory = Memory::within(data, 0..data.len(), 0..data.len());
+        let plan = self.plan(collective, memory.source_len);
+        let part = memory.source_len / self.ranks;
+        let message = self.all_to_all_message(Parts::Equal(part), Parts::Equal(part), plan);
+        let name = collective.name();
+        // SAFETY: a buffer of a part for each rank, borrowed until this returns.
+        unsafe {
+            match plan.algorithm {
+                Algorithm::Board => self.all_to_all_on_board(name, memory),
+                Algorithm::Bruck => {
+                    self.run(name, &all_to_all::Bruck { at: self.position(), part }, memory, None)
+                }
+                _ => self.run(name, &all_to_all::InPlace(message), memory, None),
+            }
+        }
+    }
+
+    fn all_to_all_message<'a>(
+        &self,
+        sent: Parts<'a>,
+        received: Parts<'a>,
+        plan: Plan,
+    ) -> all_to_all::Message<'a> {
+        let Plan { segment, in_flight, .. } = plan;
+        all_to_all::Message { at: self.position(), sent, received, segment, in_flight }
+    }
+
+    /// # Safety
+    /// Both buffers are equally long, with a part for each rank, and the same or disjoint; they are borrowed while this
+    /// runs.
+    unsafe fn all_to_all_on_board(&mut self, name: &'static str, memory: Memory) -> Result<(), Error> {
+        let Memory { source, source_len, target, .. } = memory;
+        let part = source_len / self.ranks;
+        let own = self.rank * part;
+        // SAFETY: as promised by the caller: every rank's message, and the target, have a part for each rank.
+        unsafe {
+            self.copy_on_board(
+                name,
+                source,
+                |_| source_len,
+                |rank, message| target.add(rank * part).copy_from_nonoverlapping(message.add(own), part),
+            )
+        }
+    }
+
+    pub(crate) fn all_to_all_v<E: Element>(
+        &mut self,
+        send: &[E],
+        send_parts: &[Range<usize>],
+        receive: &mut [E],
+        receive_parts: &[Range<usize>],
+    ) -> Result<(), Error> {
+        let collective = Collective::AllToAllV;
+        self.check_ranges(send_parts, send.len(), receive_parts, receive.len())?;
+        if self.is_alone() {
+            receive[receive_parts[0].clone()].copy_from_slice(&send[send_parts[0].clone()]);
+            return Ok(());
+        }
+        let plan = self.plan(collective, 0);
+        let element_size = size_of::<E>();
+        let parts = |ranges| Parts::Ranges { ranges, element_size };
+        let message = self.all_to_all_message(parts(send_parts), parts(receive_parts), plan);
+        let memory = Memory::apart(send, receive);
+        let name = collective.name();
+        // SAFETY: two buffers with all these parts, borrowed until this returns; no two parts that are received overlap.
+        unsafe {
+            match plan.algorithm {
+                Algorithm::Direct => self.run(name, &all_to_all::Direct(message), memory, None),
+                // Pairwise, which serves every number of ranks.
+                _ => self.run(name, &all_to_all::Pairwise(message), memory, None),
+            }
+        }
+    }
+
+    pub(crate) fn all_to_all_v_in_place<E: Element>(
+        &mut self,
+        data: &mut [E],
+        send_parts: &[Range<usize>],
+        receive_parts: &[Range<usize>],
+    ) -> Result<(), Error> {
+        let collective = Collective::AllToAllV;
+        self.check_ranges(send_parts, data.len(), receive_parts, data.len())?;
+        if self.is_alone() {
+            data.copy_within(send_parts[0].clone(), receive_parts[0].start);
+            return Ok(());
+        }
+        let plan = self.plan(collective, 0);
+        let element_size = size_of::<E>();
+        let parts = |ranges| Parts::Ranges { ranges, element_size };
+        let message = self.all_to_all_message(parts(send_parts), parts(receive_parts), plan);
+        let memory = Memory::within(data, 0..data.len(), 0..data.len());
+        // SAFETY: a buffer with all these parts, borrowed until this returns; no two parts that are received overlap.
+        unsafe { self.run(collective.name(), &all_to_all::InPlace(message), memory, None) }
+    }
+
+    /// Checks that there is a part for each rank in each buffer, that what stays here has one length, and that no two
+    /// parts that are received overlap.
+    fn check_ranges(
+        &mut self,
+        send: &[Range<usize>],
+        send_len: usize,
+        receive: &[Range<usize>],
+        receive_len: usize,
+    ) -> Result<(), Error> {
+        let wrong = |problem: String| Err(Error::Length { operation: Collective::AllToAllV.name(), problem });
+        for (buffer, parts, len) in [("send", send, send_len), ("receive", receive, receive_len)] {
+            if parts.len() != self.ranks {
+                return wrong(format!(
+                    "there are {} parts of the {buffer} buffer for {} ranks",
+                    parts.len(),
+                    self.ranks
+                ));
+            }
+            let outside = |part: &Range<usize>| part.start > part.end || part.end > len;
+            if let Some(rank) = parts.iter().position(outside) {
+                return wrong(format!(
+                    "rank {rank}'s part of the {buffer} buffer is {:?}, but the buffer has {len} elements",
+                    parts[rank]
+                ));
+            }
+        }
+        let own = self.rank;
+        if send[own].len() != receive[own].len() {
+            return wrong(format!(
+                "rank {own} sends itself {} elements and receives {}",
+                send[own].len(),
+                receive[own].len()
+            ));
+        }
+        // Most often they are in order.
+        if receive.is_sorted_by(|before, after| before.end <= after.start) {
+            return Ok(());
+        }
+        self.order.clear();
+        self.order.extend((0..self.ranks).filter(|&rank| !receive[rank].is_empty()));
+        self.order.sort_unstable_by_key(|&rank| receive[rank].start);
+        for pair in self.order.windows(2) {
+            let (first, second) = (pair[0], pair[1]);
+            if receive[second].start < receive[first].end {
+                return wrong(format!(
+                    "the parts {:?} of rank {first} and {:?} of rank {second} of the receive buffer overlap",
+                    receive[first], receive[second]
+                ));
+            }
+        }
+        Ok(())
+    }
+}
