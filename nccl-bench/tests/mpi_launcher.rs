@@ -46,6 +46,14 @@ fn processes_and_threads_multiply() {
 }
 
 #[test]
+fn processes_have_every_collective_over_host_memory() {
+    let output = under("mpirun", 2, "all --backend fabric -e 64K -n 2");
+    let out = text(&output.stdout);
+    assert!(output.status.success(), "{out}\n{}", text(&output.stderr));
+    assert_eq!(out.matches("# Out of bounds values : 0 OK").count(), 11, "{out}");
+}
+
+#[test]
 fn bad_input_is_refused_under_a_launcher_too() {
     let output = under("mpirun", 2, "allreduce -f 1");
     assert_eq!(output.status.code(), Some(2));

@@ -1,5 +1,6 @@
 //! Host memory over libfabric.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -11,7 +12,7 @@ use collectives::world::{self, World};
 use super::choice::exchange;
 use super::{Abilities, Backend, Body, Device, Node, Place, Rooms, Schedule, Times, Work, shift};
 use crate::cli::Settings;
-use crate::collective::Collective;
+use crate::collective::{Collective, Member};
 use crate::data::{self, Mismatches, Op};
 use crate::record::{Blocking, Placement, Provenance, Rank, Registration};
 use crate::stop::Stop;
@@ -69,17 +70,8 @@ impl Hosts {
 /// What this backend cannot do of what is asked for.
 fn misfit(settings: &Settings) -> Option<String> {
     let host = |what: &str| Some(format!("{what}: only NCCL over GPUs does that, and this is host memory"));
-    let known = abilities();
-    if let Some(other) =
-        settings.collectives.iter().find(|collective| !known.collectives.contains(collective))
-        && !settings.all.collectives
-    {
-        return Some(format!(
-            "{other} is not there yet over host memory (--backend fabric): it has allreduce and allgather"
-        ));
-    }
     if settings.ops.contains(&Op::MulSum)
-        && settings.collectives.contains(&Collective::AllReduce)
+        && settings.collectives.iter().any(|collective| collective.loops_over_ops())
         && !settings.all.ops
     {
         return host("-o mulsum");
@@ -101,10 +93,9 @@ fn misfit(settings: &Settings) -> Option<String> {
     }
 }
 
-/// What there is over host memory.
+/// What there is over host memory: all but the operator that scales on a GPU.
 fn abilities() -> Abilities {
-    let mut abilities =
-        Abilities { collectives: vec![Collective::AllReduce, Collective::AllGather], ..Abilities::default() };
+    let mut abilities = Abilities::default();
     abilities.ops.retain(|op| op.built_in().is_some());
     abilities
 }
@@ -223,6 +214,8 @@ impl Device for HostMemory {
             rooms,
             send: Buffer::new(rooms.send)?,
             receive: Buffer::new(rooms.receive)?,
+            sent: Vec::new(),
+            received: Vec::new(),
         })
     }
 }
@@ -254,6 +247,9 @@ struct HostRank {
     rooms: Rooms,
     send: Buffer,
     receive: Buffer,
+    /// The parts of an alltoallv, kept so that an operation allocates nothing.
+    sent: Vec<Range<usize>>,
+    received: Vec<Range<usize>>,
 }
 
 impl HostRank {
@@ -263,25 +259,114 @@ impl HostRank {
         placement: Placement,
         index: usize,
     ) -> anyhow::Result<()> {
-        let size = work.data_type.size();
+        let (size, counts, member) = (work.data_type.size(), &work.counts, work.member);
+        self.sent.clear();
+        self.received.clear();
+        if let Some(traffic) = &work.traffic {
+            let own = member.rank;
+            let part = |start: usize, count: usize| start..start + count;
+            for peer in 0..member.ranks {
+                self.sent.push(part(traffic.send_start(own, peer), traffic.count(own, peer)));
+                self.received.push(part(traffic.receive_start(peer, own), traffic.count(peer, own)));
+            }
+        }
         let at = shift(index, work.bytes(), self.rooms.size);
-        let receive: &mut [T] = bytemuck::cast_slice_mut(self.receive.bytes(at, work.counts.receive * size));
-        let source = if self.rooms.send >= self.rooms.size {
-            at
-        } else {
-            shift(index, work.counts.send * size, self.rooms.send)
-        };
-        let send: &[T] = bytemuck::cast_slice_mut(self.send.bytes(source, work.counts.send * size));
-        let op = work.op.and_then(Op::built_in).unwrap_or(ReduceOp::Sum);
-        match (work.collective, placement) {
-            (Collective::AllReduce, Placement::OutOfPlace) => self.communicator.all_reduce(send, receive, op),
-            (Collective::AllReduce, Placement::InPlace) => self.communicator.all_reduce_in_place(receive, op),
-            (Collective::AllGather, Placement::OutOfPlace) => self.communicator.all_gather(send, receive),
-            (Collective::AllGather, Placement::InPlace) => self.communicator.all_gather_in_place(receive),
-            (other, _) => anyhow::bail!("{other} is not there over host memory"),
-        }?;
+        match placement {
+            Placement::OutOfPlace => {
+                let receive = bytemuck::cast_slice_mut(self.receive.bytes(at, counts.receive * size));
+                // A send buffer that has no room for the largest size is gone through by what is sent.
+                let source = if self.rooms.send >= self.rooms.size {
+                    at
+                } else {
+                    shift(index, counts.send * size, self.rooms.send)
+                };
+                let send = bytemuck::cast_slice_mut(self.send.bytes(source, counts.send * size));
+                let parts = (&*self.sent, &*self.received);
+                out_of_place::<T>(&mut self.communicator, work, send, receive, parts)?;
+            }
+            Placement::InPlace => {
+                let whole = counts.send.max(counts.receive);
+                let data = bytemuck::cast_slice_mut(self.receive.bytes(at, whole * size));
+                in_place::<T>(&mut self.communicator, work, data, (&*self.sent, &*self.received))?;
+            }
+        }
         Ok(())
     }
+}
+
+fn out_of_place<T: collectives::Element>(
+    communicator: &mut Communicator,
+    work: &Work,
+    send: &[T],
+    receive: &mut [T],
+    (sent, received): (&[Range<usize>], &[Range<usize>]),
+) -> Result<(), fabric::Error> {
+    let Member { rank, ranks, root } = work.member;
+    let root = root.unwrap_or(0);
+    let op = work.op.and_then(Op::built_in).unwrap_or(ReduceOp::Sum);
+    match work.collective {
+        Collective::AllReduce => communicator.all_reduce(send, receive, op),
+        Collective::AllGather => communicator.all_gather(send, receive),
+        Collective::ReduceScatter => communicator.reduce_scatter(send, receive, op),
+        Collective::Broadcast => communicator.broadcast(Some(send), receive, root),
+        Collective::Reduce => communicator.reduce(send, Some(receive), op, root),
+        Collective::AllToAll => communicator.all_to_all(send, receive),
+        Collective::AllToAllV => communicator.all_to_all_v(send, sent, receive, received),
+        Collective::Gather => communicator.gather(send, Some(receive), root),
+        Collective::Scatter => communicator.scatter(Some(send), receive, root),
+        Collective::SendRecv => {
+            communicator.exchange(send, (rank + 1) % ranks, receive, (rank + ranks - 1) % ranks)
+        }
+        Collective::Hypercube => {
+            receive[rank * send.len()..][..send.len()].copy_from_slice(send);
+            hypercube(communicator, work.member, receive)
+        }
+    }
+}
+
+fn in_place<T: collectives::Element>(
+    communicator: &mut Communicator,
+    work: &Work,
+    data: &mut [T],
+    (sent, received): (&[Range<usize>], &[Range<usize>]),
+) -> Result<(), fabric::Error> {
+    let Member { rank, ranks, root } = work.member;
+    let root = root.unwrap_or(0);
+    let op = work.op.and_then(Op::built_in).unwrap_or(ReduceOp::Sum);
+    match work.collective {
+        Collective::AllReduce => communicator.all_reduce_in_place(data, op),
+        Collective::AllGather => communicator.all_gather_in_place(data),
+        Collective::ReduceScatter => communicator.reduce_scatter_in_place(data, op),
+        Collective::Broadcast => communicator.broadcast_in_place(data, root),
+        Collective::Reduce => communicator.reduce_in_place(data, op, root),
+        Collective::AllToAll => communicator.all_to_all_in_place(data),
+        Collective::AllToAllV => communicator.all_to_all_v_in_place(data, sent, received),
+        Collective::Gather => communicator.gather_in_place(data, root),
+        Collective::Scatter => communicator.scatter_in_place(data, root),
+        Collective::SendRecv => {
+            communicator.exchange_in_place(data, (rank + 1) % ranks, (rank + ranks - 1) % ranks)
+        }
+        Collective::Hypercube => hypercube(communicator, work.member, data),
+    }
+}
+
+/// Exchanges all parts that are known, from this rank's own on, with partners at doubling distance.
+fn hypercube<T: collectives::Element>(
+    communicator: &mut Communicator,
+    member: Member,
+    data: &mut [T],
+) -> Result<(), fabric::Error> {
+    let part = data.len() / member.ranks;
+    for step in 0..member.ranks.ilog2() {
+        let block = 1 << step;
+        let peer = member.rank ^ block;
+        // The partners' parts lie side by side.
+        let first = member.rank / (2 * block) * (2 * block) * part;
+        let (low, high) = data[first..first + 2 * block * part].split_at_mut(block * part);
+        let (mine, theirs) = if member.rank < peer { (low, high) } else { (high, low) };
+        communicator.exchange(mine, peer, theirs, peer)?;
+    }
+    Ok(())
 }
 
 impl Backend for HostRank {
@@ -292,15 +377,26 @@ impl Backend for HostRank {
     fn fill(&mut self, work: &Work, placement: Placement, seed: u64) -> anyhow::Result<()> {
         let size = work.data_type.size();
         let (rank, input_bytes) = (work.member.rank, work.counts.send * size);
-        self.receive.bytes(0, work.counts.receive * size).fill(0);
-        let input = match placement {
-            Placement::OutOfPlace => self.send.bytes(0, input_bytes),
-            Placement::InPlace => {
-                let start = work.collective.in_place_input(&work.counts, rank) * size;
-                self.receive.bytes(start, input_bytes)
-            }
+        let cleared = match placement {
+            Placement::OutOfPlace => work.counts.receive * size,
+            Placement::InPlace => work.counts.send.max(work.counts.receive) * size,
         };
-        Ok(data::fill_input(&work.problem(seed), rank as u32, 0, input)?)
+        self.receive.bytes(0, cleared).fill(0);
+        let problem = work.problem(seed);
+        if work.collective.has_input(work.member) {
+            let input = match placement {
+                Placement::OutOfPlace => self.send.bytes(0, input_bytes),
+                Placement::InPlace => {
+                    let start = work.collective.in_place_input(&work.counts, rank) * size;
+                    self.receive.bytes(start, input_bytes)
+                }
+            };
+            data::fill_input(&problem, rank as u32, 0, input)?;
+        }
+        if work.collective.keeps_receive(work.member) && placement == Placement::OutOfPlace {
+            data::fill_input(&problem, rank as u32, 0, self.receive.bytes(0, input_bytes))?;
+        }
+        Ok(())
     }
 
     /// Returns when the operation is complete.
@@ -361,7 +457,10 @@ impl Backend for HostRank {
 
     fn check(&mut self, work: &Work, placement: Placement, seed: u64) -> anyhow::Result<Mismatches> {
         let size = work.data_type.size();
-        let received = self.receive.bytes(work.result_start(placement) * size, work.counts.receive * size);
-        Ok(data::check(&work.problem(seed), &work.result(), received)?)
+        // A rank that has no result has a buffer for one.
+        let expected = work.result();
+        let elements = if expected.is_empty() { 0 } else { work.counts.receive };
+        let received = self.receive.bytes(work.result_start(placement) * size, elements * size);
+        Ok(data::check(&work.problem(seed), &expected, received)?)
     }
 }
