@@ -346,8 +346,8 @@ impl Communicator {
     /// elements of the same type. Messages from one rank to another are received in the order in which they were sent;
     /// one of no elements is none, for both.
     ///
-    /// It may wait for the other side to receive: two ranks that want to send to each other use `exchange`. A rank that
-    /// waits here for one that is in another operation waits until that has ended.
+    /// It may wait for the other side to receive, and ranks that wait for each other in a circle wait for ever: two that
+    /// want to send to each other use `exchange`.
     ///
     /// # Errors
     /// [`Error::Rank`] when there is no such peer, or it is this rank: nothing is sent then. Otherwise the communicator is

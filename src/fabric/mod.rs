@@ -1,10 +1,10 @@
 //! Collectives over host buffers, and endpoints for programs' own messages ([`rdm`]), on libfabric; and what libfabric
 //! offers on a machine ([`discover`]).
 //!
-//! A [`Communicator`] has the collectives: all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all (with parts of
-//! one length or of any), gather, scatter, barrier, and messages between two ranks; in place where that means something,
-//! for any number of ranks. Which algorithm carries one out is a table, [`RULES`], by collective, [`Medium`], ranks and
-//! bytes; [`Communicator::plan`] says what it decides, [`Options`] override it.
+//! A [`Communicator`] has the collectives: all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all (with
+//! parts of one length or of any), gather, scatter, barrier, and messages between two ranks; in place where that means
+//! something, for any number of ranks. Which algorithm carries one out is a table, [`RULES`], by collective, [`Medium`],
+//! ranks and bytes; [`Communicator::plan`] says what it decides, [`Options`] override it.
 
 mod algorithm;
 mod board;
