@@ -38,8 +38,8 @@ With more than two ranks, rank 0 measures with each of the others, one after the
   nccl-bench fabric bw -p shm -e 16M                   64 messages in flight
   nccl-bench fabric rma --read --window 1              the latency of reading remote memory
 
-The time is that of one transfer: half of a round trip (pingpong), or a window's divided by its messages. Each size is
-verified before it is measured (-c 0: not).
+The time is that of one transfer: half of a round trip (pingpong), or a round's divided by its transfers, of writing until the
+other rank has answered. Each size is verified before it is measured (-c 0: not).
 
 Exit codes: 0 good; 1 failed; 2 bad arguments, or something is missing; 4 not met in time; 7 wrong data.";
 
