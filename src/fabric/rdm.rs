@@ -288,7 +288,13 @@ impl Endpoint {
             return Err(Error::Provider { provider: name, problem });
         };
         let mode = info.memory_mode();
+        let no_room = |shortage: Option<String>| match shortage.filter(|_| name == "shm") {
+            Some(problem) => Err(Error::Provider { provider: name.clone(), problem }),
+            None => Ok(()),
+        };
+        no_room(shm::shortage_for(1))?;
         let (objects, address) = Objects::open(library, info, options.peers)?;
+        no_room(shm::shortage_with(1, &address))?;
         Ok(Self {
             objects: Some(objects),
             slots: Slots { all: Vec::new(), free: Vec::new() },
