@@ -1,6 +1,7 @@
 //! One provider's endpoint with everything that it needs, and the operations in flight on it.
 
 use std::ffi::c_int;
+use std::mem::MaybeUninit;
 use std::ptr;
 
 use fabric_sys::{Fabric, Padded, Version, fi_addr_t, fi_cq_err_entry, fi_cq_tagged_entry};
@@ -192,8 +193,7 @@ impl Endpoint {
     /// Moves data and notes what is complete. Whether anything was.
     pub(crate) fn progress(&mut self) -> Result<bool, Error> {
         let ep = self.objects.ep;
-        // SAFETY: an entry is numbers and pointers: zero is a value.
-        let mut entries: [fi_cq_tagged_entry; BATCH] = unsafe { std::mem::zeroed() };
+        let mut entries = [const { MaybeUninit::<fi_cq_tagged_entry>::uninit() }; BATCH];
         // SAFETY: the queue is open and of this format; the count is the array's.
         let count = unsafe { fabric_sys::fi_cq_read(self.objects.cq, entries.as_mut_ptr().cast(), BATCH) };
         if count == -(fabric_sys::FI_EAVAIL as isize) {
@@ -204,10 +204,11 @@ impl Endpoint {
             Err(_) if count == -(fabric_sys::FI_EAGAIN as isize) => 0,
             Err(_) => return Err(self.failure("fi_cq_read", None, -count as c_int, None)),
         };
-        // SAFETY: the endpoint is open, the entries are its queue's, and those who posted the operations vouch for
+        // SAFETY: the endpoint is open, the entries are its queue's, which wrote so many, and those who posted the operations vouch for
         // their memory until they are complete.
         let result = unsafe {
-            let noted = entries[..count].iter().try_for_each(|entry| self.operations.completed(ep, entry));
+            let mut written = entries[..count].iter();
+            let noted = written.try_for_each(|entry| self.operations.completed(ep, entry.assume_init_ref()));
             let retried = noted.and_then(|()| self.operations.retry(ep));
             if count == 0 { retried.and_then(|()| self.operations.idle(ep)) } else { retried }
         };

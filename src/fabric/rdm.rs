@@ -64,14 +64,12 @@
 //! Only calls of the endpoint do: a peer whose memory is to be read or written has to call [`Endpoint::progress`] (or wait for
 //! something of its own) meanwhile, unless its provider moves data by itself.
 
-use std::alloc::{self, Layout};
-use std::cell::Cell;
 use std::ffi::{CString, c_int, c_void};
 use std::fmt;
-use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fabric_sys::{Fabric, Padded, Version, fi_addr_t, fi_context2, fi_cq_err_entry, fi_cq_tagged_entry};
@@ -81,6 +79,7 @@ use super::objects::Objects;
 use super::provider::{self, Info, InfoList, Question, or_none};
 use super::shm;
 use crate::world;
+use region::Memory;
 
 /// How many completions are read at once.
 const BATCH: usize = 16;
@@ -88,8 +87,6 @@ const BATCH: usize = 16;
 const POLLS_PER_YIELD: u32 = 1000;
 /// How many times nothing is found before the other ranks and the clock are looked at.
 const POLLS_PER_CHECK: u32 = 1 << 13;
-/// What the memory of regions is aligned to: a page.
-const PAGE: usize = 4096;
 
 /// How to open an endpoint.
 #[derive(Clone)]
@@ -194,7 +191,6 @@ pub struct Endpoint {
     longest_inject: usize,
     longest_message: usize,
     virtual_addresses: bool,
-    provider_keys: bool,
     identity: u64,
     next_key: u64,
     in_flight: usize,
@@ -305,7 +301,6 @@ impl Endpoint {
             longest_inject: if name == "shm" { info.longest_inject() } else { 0 },
             longest_message: info.longest_message(),
             virtual_addresses: mode & fabric_sys::FI_MR_VIRT_ADDR as c_int != 0,
-            provider_keys: mode & fabric_sys::FI_MR_PROV_KEY as c_int != 0,
             provider: name,
             identity: NEXT.fetch_add(1, Ordering::Relaxed),
             next_key: 1,
@@ -375,11 +370,10 @@ impl Endpoint {
         // Kept first, so that it outlives the registration.
         self.memories.push(Arc::clone(&memory));
         // SAFETY: the memory lives longer than the objects, and nothing but atomic accesses is made to it from here.
-        let registered = unsafe { self.objects_mut(NAME)?.register(memory.start.as_ptr(), len, access, key) };
-        let own_key = registered.map_err(|code| self.failure(NAME, code, None))?;
-        let base = if self.virtual_addresses { memory.start.as_ptr() as u64 } else { 0 };
-        let key = if self.provider_keys { own_key } else { key };
-        Ok(Region { memory, remote: RemoteRegion { base, key, len: len as u64 } })
+        let registered = unsafe { self.objects_mut(NAME)?.register(memory.start(), len, access, key) };
+        let key = registered.map_err(|code| self.failure(NAME, code, None))?;
+        let base = if self.virtual_addresses { memory.start() as u64 } else { 0 };
+        Ok(Region::new(memory, RemoteRegion::new(base, key, len as u64)))
     }
 
     /// Starts operations, which may borrow everything that outlives this call, and ends when none is in flight: with the
@@ -393,7 +387,7 @@ impl Endpoint {
         &'env mut self,
         body: impl FnOnce(&mut Scope<'env>) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let mut scope = Scope { endpoint: self, environment: PhantomData };
+        let mut scope = Scope::new(self);
         let value = body(&mut scope)?;
         scope.wait_all()?;
         Ok(value)
@@ -404,13 +398,14 @@ impl Endpoint {
     /// # Errors
     /// As [`Endpoint::scope`].
     pub fn progress(&mut self) -> Result<bool, Error> {
-        // SAFETY: an entry is numbers and pointers: zero is a value.
-        let mut entries: [fi_cq_tagged_entry; BATCH] = unsafe { std::mem::zeroed() };
+        let mut entries = [const { MaybeUninit::<fi_cq_tagged_entry>::uninit() }; BATCH];
         let queue = self.objects_mut("fi_cq_read")?.cq;
         // SAFETY: the queue is open and of this format; the count is the array's.
         let count = unsafe { fabric_sys::fi_cq_read(queue, entries.as_mut_ptr().cast(), BATCH) };
         if count > 0 {
             for entry in &entries[..count as usize] {
+                // SAFETY: the library has written so many.
+                let entry = unsafe { entry.assume_init_ref() };
                 let received = entry.flags & fabric_sys::FI_RECV != 0;
                 self.note(entry.op_context, |len| {
                     State::Done(Completion { len: if received { entry.len } else { len }, tag: entry.tag })
@@ -483,7 +478,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Starts one operation: calls until there is room for it. `None` when it is complete already.
+    /// Starts one operation: calls until there is room for it. One that is `injected` is complete then.
     fn start(
         &mut self,
         name: &'static str,
@@ -641,272 +636,10 @@ fn find(library: &'static Fabric, name: &str, options: &Options) -> Result<Optio
     }))
 }
 
-/// The time in which operations are in flight. See [`Endpoint::scope`].
-pub struct Scope<'env> {
-    endpoint: &'env mut Endpoint,
-    /// Buffers are borrowed for exactly `'env`, neither longer nor shorter.
-    environment: PhantomData<&'env mut &'env ()>,
-}
-
-impl<'env> Scope<'env> {
-    /// Starts to send a message (`fi_tsend`; up to [`Endpoint::longest_inject`] bytes `fi_tinject`, which is complete at once).
-    /// The first to a peer waits until it is connected, for which the peer has to do something, too.
-    ///
-    /// # Errors
-    /// As [`Endpoint::scope`].
-    pub fn send(&mut self, peer: Peer, tag: u64, data: &'env [u8]) -> Result<Operation, Error> {
-        let (pointer, len) = (data.as_ptr().cast::<c_void>(), data.len());
-        if len <= self.endpoint.longest_inject && self.endpoint.longest_inject > 0 {
-            return self.endpoint.start("fi_tinject", len, Some(peer), true, |objects, address, _| {
-                // SAFETY: the endpoint is open, the address is one of its own, and the data is borrowed.
-                unsafe { fabric_sys::fi_tinject(objects.ep, pointer, len, address, tag) }
-            });
-        }
-        self.endpoint.start("fi_tsend", len, Some(peer), false, |objects, address, context| {
-            // SAFETY: as above; the data is borrowed until the operation is complete or the endpoint closed, and so lives
-            // the context.
-            unsafe { fabric_sys::fi_tsend(objects.ep, pointer, len, ptr::null_mut(), address, tag, context) }
-        })
-    }
-
-    /// Starts to receive the next message of this peer with this tag (`fi_trecv`). A longer message is an error of the
-    /// operation, `FI_ETRUNC`; over TCP nothing more comes from this peer then.
-    ///
-    /// # Errors
-    /// As [`Endpoint::scope`].
-    pub fn receive(&mut self, peer: Peer, tag: u64, data: &'env mut [u8]) -> Result<Operation, Error> {
-        self.receive_cells(peer, tag, Cell::from_mut(data).as_slice_of_cells())
-    }
-
-    /// As [`receive`](Self::receive), into memory that several receives may share: which message is there in the end is not
-    /// defined. For measuring.
-    ///
-    /// # Errors
-    /// As [`Endpoint::scope`].
-    pub fn receive_cells(
-        &mut self,
-        peer: Peer,
-        tag: u64,
-        data: &'env [Cell<u8>],
-    ) -> Result<Operation, Error> {
-        let (pointer, len) = (data.as_ptr().cast_mut().cast::<c_void>(), data.len());
-        self.endpoint.start("fi_trecv", len, Some(peer), false, |objects, address, context| {
-            // SAFETY: the endpoint is open; the memory may be written through shared references, is borrowed until the
-            // operation is complete or the endpoint closed, and so lives the context.
-            unsafe {
-                fabric_sys::fi_trecv(objects.ep, pointer, len, ptr::null_mut(), address, tag, 0, context)
-            }
-        })
-    }
-
-    /// Starts to write into a peer's memory, from its byte `offset` on (`fi_write`). Complete when the provider says so,
-    /// which for most is when the data has arrived or will arrive before anything that is sent later.
-    ///
-    /// # Errors
-    /// As [`Endpoint::scope`]; [`Error::Endpoint`] when the region ends before the data does.
-    pub fn write(
-        &mut self,
-        peer: Peer,
-        data: &'env [u8],
-        region: RemoteRegion,
-        offset: u64,
-    ) -> Result<Operation, Error> {
-        const NAME: &str = "fi_write";
-        let (pointer, len) = (data.as_ptr().cast::<c_void>(), data.len());
-        let (to, key) = self.place(NAME, region, offset, len)?;
-        self.endpoint.start(NAME, len, Some(peer), false, |objects, address, context| {
-            // SAFETY: as in `send`.
-            unsafe {
-                fabric_sys::fi_write(objects.ep, pointer, len, ptr::null_mut(), address, to, key, context)
-            }
-        })
-    }
-
-    /// Starts to read a peer's memory, from its byte `offset` on (`fi_read`).
-    ///
-    /// # Errors
-    /// As [`Scope::write`].
-    pub fn read(
-        &mut self,
-        peer: Peer,
-        data: &'env mut [u8],
-        region: RemoteRegion,
-        offset: u64,
-    ) -> Result<Operation, Error> {
-        self.read_cells(peer, Cell::from_mut(data).as_slice_of_cells(), region, offset)
-    }
-
-    /// As [`read`](Self::read), into memory that several reads may share. For measuring.
-    ///
-    /// # Errors
-    /// As [`Scope::write`].
-    pub fn read_cells(
-        &mut self,
-        peer: Peer,
-        data: &'env [Cell<u8>],
-        region: RemoteRegion,
-        offset: u64,
-    ) -> Result<Operation, Error> {
-        const NAME: &str = "fi_read";
-        let (pointer, len) = (data.as_ptr().cast_mut().cast::<c_void>(), data.len());
-        let (from, key) = self.place(NAME, region, offset, len)?;
-        self.endpoint.start(NAME, len, Some(peer), false, |objects, address, context| {
-            // SAFETY: as in `receive_cells`.
-            unsafe {
-                fabric_sys::fi_read(objects.ep, pointer, len, ptr::null_mut(), address, from, key, context)
-            }
-        })
-    }
-
-    /// Waits for an operation.
-    ///
-    /// # Errors
-    /// As [`Endpoint::scope`].
-    pub fn wait(&mut self, operation: Operation) -> Result<Completion, Error> {
-        self.endpoint.wait(&operation)
-    }
-
-    /// Waits for all operations.
-    ///
-    /// # Errors
-    /// As [`Endpoint::scope`].
-    pub fn wait_all(&mut self) -> Result<(), Error> {
-        self.endpoint.settle()
-    }
-
-    /// As [`Endpoint::progress`].
-    ///
-    /// # Errors
-    /// As [`Endpoint::scope`].
-    pub fn progress(&mut self) -> Result<bool, Error> {
-        self.endpoint.progress()
-    }
-
-    /// Where an access goes.
-    fn place(
-        &self,
-        operation: &'static str,
-        region: RemoteRegion,
-        offset: u64,
-        len: usize,
-    ) -> Result<(u64, u64), Error> {
-        let end = offset.checked_add(len as u64);
-        if end.is_none_or(|end| end > region.len) {
-            let problem =
-                format!("{len} bytes from byte {offset} on are more than the region's {} bytes", region.len);
-            return Err(self.endpoint.unusable(operation, problem));
-        }
-        Ok((region.base.wrapping_add(offset), region.key))
-    }
-}
-
-impl Drop for Scope<'_> {
-    /// Buffers are given back now, whatever the library still wanted with them.
-    fn drop(&mut self) {
-        if self.endpoint.in_flight > 0 {
-            drop(self.endpoint.objects.take());
-            self.endpoint.in_flight = 0;
-        }
-        // What failed or was not waited for.
-        let _told_already = self.endpoint.settle();
-    }
-}
-
-/// Zeroed memory at the begin of a page, accessed by atomic operations alone.
-struct Memory {
-    start: NonNull<u8>,
-    layout: Layout,
-    len: usize,
-}
-
-// SAFETY: it is memory, accessed by atomic operations.
-unsafe impl Send for Memory {}
-// SAFETY: as above.
-unsafe impl Sync for Memory {}
-
-impl Memory {
-    fn zeroed(len: usize) -> Option<Self> {
-        let layout = Layout::from_size_align(len.max(1), PAGE).ok()?;
-        // SAFETY: the layout is not empty.
-        let start = NonNull::new(unsafe { alloc::alloc_zeroed(layout) })?;
-        Some(Self { start, layout, len })
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: allocated in `zeroed` with this layout.
-        unsafe { alloc::dealloc(self.start.as_ptr(), self.layout) };
-    }
-}
-
-/// Memory that peers of an endpoint may read and write.
-#[derive(Clone)]
-pub struct Region {
-    memory: Arc<Memory>,
-    remote: RemoteRegion,
-}
-
-impl Region {
-    /// The bytes, which may change at any time.
-    #[must_use]
-    pub fn bytes(&self) -> &[AtomicU8] {
-        // SAFETY: the memory lives as long as `self`, is zeroed when it is made, and every access to it here is atomic.
-        unsafe { std::slice::from_raw_parts(self.memory.start.as_ptr().cast(), self.memory.len) }
-    }
-
-    /// What a peer needs to read and write it.
-    #[must_use]
-    pub fn remote(&self) -> RemoteRegion {
-        self.remote
-    }
-}
-
-/// Where a peer's region is: to be sent to whoever shall read or write it, and to be used with the endpoint that has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RemoteRegion {
-    base: u64,
-    key: u64,
-    len: u64,
-}
-
-impl RemoteRegion {
-    /// Bytes of a description.
-    pub const BYTES: usize = 24;
-
-    /// The description as bytes, to be sent.
-    #[must_use]
-    pub fn to_bytes(self) -> [u8; Self::BYTES] {
-        let mut bytes = [0; Self::BYTES];
-        for (place, number) in bytes.chunks_exact_mut(8).zip([self.base, self.key, self.len]) {
-            place.copy_from_slice(&number.to_le_bytes());
-        }
-        bytes
-    }
-
-    /// What a peer has sent.
-    #[must_use]
-    pub fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
-        let number = |index: usize| {
-            let mut word = [0; 8];
-            word.copy_from_slice(&bytes[8 * index..8 * (index + 1)]);
-            u64::from_le_bytes(word)
-        };
-        Self { base: number(0), key: number(1), len: number(2) }
-    }
-
-    /// Bytes of the region.
-    #[must_use]
-    pub fn len(&self) -> u64 {
-        self.len
-    }
-
-    /// Whether it has none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-}
-
+mod region;
+mod scope;
 #[cfg(test)]
 mod tests;
+
+pub use region::{Region, RemoteRegion};
+pub use scope::Scope;

@@ -80,7 +80,7 @@ impl DeviceData {
         })
     }
 
-    /// Loads what elements of this type need. The driver compiles it, which takes some tenths of a second.
+    /// Loads what elements of this type need. The driver compiles it, unless its own cache has the result.
     ///
     /// # Errors
     /// If there is no test data of this type, or the driver fails.

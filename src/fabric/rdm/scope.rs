@@ -1,0 +1,186 @@
+//! The time in which operations are in flight.
+
+use std::cell::Cell;
+use std::ffi::c_void;
+use std::marker::PhantomData;
+use std::ptr;
+
+use super::{Completion, Endpoint, Operation, Peer, RemoteRegion};
+use crate::fabric::Error;
+
+/// The time in which operations are in flight. See [`Endpoint::scope`].
+pub struct Scope<'env> {
+    endpoint: &'env mut Endpoint,
+    /// Buffers are borrowed for exactly `'env`, neither longer nor shorter.
+    environment: PhantomData<&'env mut &'env ()>,
+}
+
+impl<'env> Scope<'env> {
+    pub(super) fn new(endpoint: &'env mut Endpoint) -> Self {
+        Self { endpoint, environment: PhantomData }
+    }
+
+    /// Starts to send a message (`fi_tsend`; up to [`Endpoint::longest_inject`] bytes `fi_tinject`, which is complete at once).
+    /// The first to a peer waits until it is connected, for which the peer has to do something, too.
+    ///
+    /// # Errors
+    /// As [`Endpoint::scope`].
+    pub fn send(&mut self, peer: Peer, tag: u64, data: &'env [u8]) -> Result<Operation, Error> {
+        let (pointer, len) = (data.as_ptr().cast::<c_void>(), data.len());
+        if len <= self.endpoint.longest_inject && self.endpoint.longest_inject > 0 {
+            return self.endpoint.start("fi_tinject", len, Some(peer), true, |objects, address, _| {
+                // SAFETY: the endpoint is open, the address is one of its own, and the data is borrowed.
+                unsafe { fabric_sys::fi_tinject(objects.ep, pointer, len, address, tag) }
+            });
+        }
+        self.endpoint.start("fi_tsend", len, Some(peer), false, |objects, address, context| {
+            // SAFETY: as above; the data is borrowed until the operation is complete or the endpoint closed, and so lives
+            // the context.
+            unsafe { fabric_sys::fi_tsend(objects.ep, pointer, len, ptr::null_mut(), address, tag, context) }
+        })
+    }
+
+    /// Starts to receive the next message of this peer with this tag (`fi_trecv`). A longer message is an error of the
+    /// operation, `FI_ETRUNC`; over TCP nothing more comes from this peer then.
+    ///
+    /// # Errors
+    /// As [`Endpoint::scope`].
+    pub fn receive(&mut self, peer: Peer, tag: u64, data: &'env mut [u8]) -> Result<Operation, Error> {
+        self.receive_cells(peer, tag, Cell::from_mut(data).as_slice_of_cells())
+    }
+
+    /// As [`receive`](Self::receive), into memory that several receives may share: which message is there in the end is not
+    /// defined. For measuring.
+    ///
+    /// # Errors
+    /// As [`Endpoint::scope`].
+    pub fn receive_cells(
+        &mut self,
+        peer: Peer,
+        tag: u64,
+        data: &'env [Cell<u8>],
+    ) -> Result<Operation, Error> {
+        let (pointer, len) = (data.as_ptr().cast_mut().cast::<c_void>(), data.len());
+        self.endpoint.start("fi_trecv", len, Some(peer), false, |objects, address, context| {
+            // SAFETY: the endpoint is open; the memory may be written through shared references, is borrowed until the
+            // operation is complete or the endpoint closed, and so lives the context.
+            unsafe {
+                fabric_sys::fi_trecv(objects.ep, pointer, len, ptr::null_mut(), address, tag, 0, context)
+            }
+        })
+    }
+
+    /// Starts to write into a peer's memory, from its byte `offset` on (`fi_write`). Complete when the provider says so,
+    /// which for most is when the data has arrived or will arrive before anything that is sent later.
+    ///
+    /// # Errors
+    /// As [`Endpoint::scope`]; [`Error::Endpoint`] when the region ends before the data does.
+    pub fn write(
+        &mut self,
+        peer: Peer,
+        data: &'env [u8],
+        region: RemoteRegion,
+        offset: u64,
+    ) -> Result<Operation, Error> {
+        const NAME: &str = "fi_write";
+        let (pointer, len) = (data.as_ptr().cast::<c_void>(), data.len());
+        let (to, key) = self.place(NAME, region, offset, len)?;
+        self.endpoint.start(NAME, len, Some(peer), false, |objects, address, context| {
+            // SAFETY: as in `send`.
+            unsafe {
+                fabric_sys::fi_write(objects.ep, pointer, len, ptr::null_mut(), address, to, key, context)
+            }
+        })
+    }
+
+    /// Starts to read a peer's memory, from its byte `offset` on (`fi_read`).
+    ///
+    /// # Errors
+    /// As [`Scope::write`].
+    pub fn read(
+        &mut self,
+        peer: Peer,
+        data: &'env mut [u8],
+        region: RemoteRegion,
+        offset: u64,
+    ) -> Result<Operation, Error> {
+        self.read_cells(peer, Cell::from_mut(data).as_slice_of_cells(), region, offset)
+    }
+
+    /// As [`read`](Self::read), into memory that several reads may share. For measuring.
+    ///
+    /// # Errors
+    /// As [`Scope::write`].
+    pub fn read_cells(
+        &mut self,
+        peer: Peer,
+        data: &'env [Cell<u8>],
+        region: RemoteRegion,
+        offset: u64,
+    ) -> Result<Operation, Error> {
+        const NAME: &str = "fi_read";
+        let (pointer, len) = (data.as_ptr().cast_mut().cast::<c_void>(), data.len());
+        let (from, key) = self.place(NAME, region, offset, len)?;
+        self.endpoint.start(NAME, len, Some(peer), false, |objects, address, context| {
+            // SAFETY: as in `receive_cells`.
+            unsafe {
+                fabric_sys::fi_read(objects.ep, pointer, len, ptr::null_mut(), address, from, key, context)
+            }
+        })
+    }
+
+    /// Waits for an operation.
+    ///
+    /// # Errors
+    /// As [`Endpoint::scope`].
+    pub fn wait(&mut self, operation: Operation) -> Result<Completion, Error> {
+        self.endpoint.wait(&operation)
+    }
+
+    /// Waits for all operations.
+    ///
+    /// # Errors
+    /// As [`Endpoint::scope`].
+    pub fn wait_all(&mut self) -> Result<(), Error> {
+        self.endpoint.settle()
+    }
+
+    /// As [`Endpoint::progress`].
+    ///
+    /// # Errors
+    /// As [`Endpoint::scope`].
+    pub fn progress(&mut self) -> Result<bool, Error> {
+        self.endpoint.progress()
+    }
+
+    /// Where an access goes.
+    fn place(
+        &self,
+        operation: &'static str,
+        region: RemoteRegion,
+        offset: u64,
+        len: usize,
+    ) -> Result<(u64, u64), Error> {
+        let end = offset.checked_add(len as u64);
+        if end.is_none_or(|end| end > region.len()) {
+            let problem = format!(
+                "{len} bytes from byte {offset} on are more than the region's {} bytes",
+                region.len()
+            );
+            return Err(self.endpoint.unusable(operation, problem));
+        }
+        Ok(region.place(offset))
+    }
+}
+
+impl Drop for Scope<'_> {
+    /// Buffers are given back now, whatever the library still wanted with them.
+    fn drop(&mut self) {
+        if self.endpoint.in_flight > 0 {
+            drop(self.endpoint.objects.take());
+            self.endpoint.in_flight = 0;
+        }
+        // What failed or was not waited for.
+        let _told_already = self.endpoint.settle();
+    }
+}
