@@ -8,6 +8,9 @@
 //! side, then a batch as long of the other. A batch's time is that of the slowest rank, divided by its operations.
 //! Both sides' last results are verified. `host_collectives.sh` runs it under Open MPI and MPICH, on shared memory
 //! and on TCP, with the settings that make them use the same transport.
+//!
+//! With `--tune` every algorithm that serves the collective takes part, with several segments: what the host backend's
+//! table of algorithms was made from.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -15,11 +18,20 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Parser;
-use collectives::fabric::{Algorithm, Communicator, Options};
+use collectives::fabric::{Algorithm, Collective, Communicator, Options};
 use collectives::{ReduceOp, build, world};
-use mpi::collective::{CommunicatorCollectives, SystemOperation};
-use mpi::topology::SimpleCommunicator;
+use mpi::collective::{CommunicatorCollectives, Root, SystemOperation};
+use mpi::topology::{Communicator as _, SimpleCommunicator};
 use serde_json::{Value, json};
+
+/// What can be measured.
+const MEASURED: [Collective; 5] = [
+    Collective::AllReduce,
+    Collective::AllGather,
+    Collective::ReduceScatter,
+    Collective::Broadcast,
+    Collective::AllToAll,
+];
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -29,7 +41,7 @@ struct Arguments {
     /// Transport of the host backend: a libfabric provider, as shm or tcp.
     #[arg(long, default_value = "shm")]
     transport: String,
-    /// Smallest message: all_reduce's vector, all_gather's block, in bytes.
+    /// Smallest message in bytes: the vector, or of all_gather one block.
     #[arg(long, default_value_t = 8)]
     min: usize,
     /// Largest message in bytes; of all_gather all blocks together.
@@ -44,21 +56,21 @@ struct Arguments {
     /// About how long a batch takes, in milliseconds.
     #[arg(long, default_value_t = 4.0)]
     batch: f64,
-    /// Run this collective only: all_reduce or all_gather.
+    /// Run these collectives only, as all_reduce,broadcast.
+    #[arg(long, value_delimiter = ',', default_values_t = MEASURED)]
+    only: Vec<Collective>,
+    /// Algorithm in place of the table's; the collective must be the only one.
     #[arg(long)]
-    only: Option<String>,
-    /// Algorithm for all_reduce, in place of the table's.
-    #[arg(long)]
-    all_reduce: Option<Algorithm>,
-    /// Algorithm for all_gather, in place of the table's.
-    #[arg(long)]
-    all_gather: Option<Algorithm>,
+    algorithm: Option<Algorithm>,
     /// Bytes of a segment, in place of the table's.
     #[arg(long)]
     segment: Option<usize>,
     /// Segments in flight, in place of the table's.
     #[arg(long)]
     in_flight: Option<usize>,
+    /// Measure every algorithm, with several segments, and say which is fastest.
+    #[arg(long, conflicts_with_all = ["algorithm", "segment", "in_flight"])]
+    tune: bool,
     /// Also write the results to this file, as JSON.
     #[arg(long)]
     output: Option<String>,
@@ -86,13 +98,17 @@ impl Times {
 #[derive(Clone, Copy, PartialEq)]
 enum Side {
     Mpi,
-    Ours,
+    /// With one of the plans.
+    Ours(usize),
 }
 
 /// Both sides, their buffers, and what the results must be.
 struct Pair<'a> {
     world: &'a SimpleCommunicator,
-    ours: Communicator,
+    /// One for each plan that is measured.
+    ours: Vec<Communicator>,
+    rank: usize,
+    ranks: usize,
     send: Vec<f32>,
     receive: Vec<f32>,
 }
@@ -102,36 +118,76 @@ impl Pair<'_> {
         ((index * 7 + rank * 3) % 61) as f32 - 30.0
     }
 
-    fn prepare(&mut self, collective: &str, count: usize) {
-        let (rank, ranks) = (self.ours.rank(), self.ours.size());
-        let results = if collective == "all_reduce" { count } else { count * ranks };
-        self.send.clear();
-        self.send.extend((0..count).map(|index| Self::element(rank, index)));
-        self.receive.clear();
-        self.receive.resize(results, f32::NAN);
+    /// Elements that a rank sends and receives, for `bytes` as on the command line; of a broadcast, both are the vector.
+    fn counts(&self, collective: Collective, bytes: usize) -> (usize, usize) {
+        let ranks = self.ranks;
+        let count = (bytes / size_of::<f32>()).max(1);
+        let blocks = count.div_ceil(ranks);
+        match collective {
+            Collective::AllGather => (count, count * ranks),
+            Collective::ReduceScatter => (blocks * ranks, blocks),
+            Collective::AllToAll => (blocks * ranks, blocks * ranks),
+            _ => (count, count),
+        }
     }
 
-    fn operate(&mut self, side: Side, collective: &str) -> Result<(), Failure> {
+    fn prepare(&mut self, collective: Collective, bytes: usize) {
+        let rank = self.rank;
+        let (sent, received) = self.counts(collective, bytes);
+        self.send.clear();
+        self.send.extend((0..sent).map(|index| Self::element(rank, index)));
+        self.receive.clear();
+        self.receive.resize(received, f32::NAN);
+    }
+
+    /// What `receive` must hold afterwards.
+    fn expected(&self, collective: Collective, index: usize) -> f32 {
+        let (rank, ranks, sent) = (self.rank, self.ranks, self.send.len());
+        let sum = |index| (0..ranks).map(|rank| Self::element(rank, index)).sum();
+        match collective {
+            Collective::AllReduce => sum(index),
+            Collective::ReduceScatter => sum(rank * self.receive.len() + index),
+            Collective::AllGather => Self::element(index / sent, index % sent),
+            Collective::AllToAll => {
+                let part = sent / ranks;
+                Self::element(index / part, rank * part + index % part)
+            }
+            _ => Self::element(0, index),
+        }
+    }
+
+    fn operate(&mut self, side: Side, collective: Collective) -> Result<(), Failure> {
+        let (send, receive) = (&self.send[..], &mut self.receive[..]);
+        let sum = SystemOperation::sum();
         match (side, collective) {
-            (Side::Mpi, "all_reduce") => {
-                self.world.all_reduce_into(&self.send[..], &mut self.receive[..], SystemOperation::sum());
+            (Side::Mpi, Collective::AllReduce) => self.world.all_reduce_into(send, receive, sum),
+            (Side::Mpi, Collective::AllGather) => self.world.all_gather_into(send, receive),
+            (Side::Mpi, Collective::ReduceScatter) => {
+                self.world.reduce_scatter_block_into(send, receive, sum);
             }
-            (Side::Mpi, _) => self.world.all_gather_into(&self.send[..], &mut self.receive[..]),
-            (Side::Ours, "all_reduce") => {
-                self.ours.all_reduce(&self.send, &mut self.receive, ReduceOp::Sum)?;
+            (Side::Mpi, Collective::AllToAll) => self.world.all_to_all_into(send, receive),
+            (Side::Mpi, _) => self.world.process_at_rank(0).broadcast_into(receive),
+            (Side::Ours(plan), _) => {
+                let ours = self.ours.get_mut(plan).ok_or("no such plan")?;
+                match collective {
+                    Collective::AllReduce => ours.all_reduce(send, receive, ReduceOp::Sum)?,
+                    Collective::AllGather => ours.all_gather(send, receive)?,
+                    Collective::ReduceScatter => ours.reduce_scatter(send, receive, ReduceOp::Sum)?,
+                    Collective::AllToAll => ours.all_to_all(send, receive)?,
+                    _ => ours.broadcast_in_place(receive, 0)?,
+                }
             }
-            (Side::Ours, _) => self.ours.all_gather(&self.send, &mut self.receive)?,
         }
         Ok(())
     }
 
     /// Seconds per operation of the slowest rank.
-    fn batch(&mut self, side: Side, collective: &str, operations: usize) -> Result<f64, Failure> {
+    fn batch(&mut self, side: Side, collective: Collective, operations: usize) -> Result<f64, Failure> {
         // The second barrier is of the side that is measured, so that all its ranks start together.
         self.world.barrier();
         match side {
             Side::Mpi => self.world.barrier(),
-            Side::Ours => self.ours.barrier()?,
+            Side::Ours(plan) => self.ours.get_mut(plan).ok_or("no such plan")?.barrier()?,
         }
         let start = Instant::now();
         for _ in 0..operations {
@@ -147,121 +203,172 @@ impl Pair<'_> {
     }
 
     /// Fails on every rank when the result of one is wrong.
-    fn verify(&mut self, side: Side, collective: &str) -> Result<(), Failure> {
+    fn verify(&mut self, side: Side, collective: Collective) -> Result<(), Failure> {
         self.receive.fill(f32::NAN);
+        if collective == Collective::Broadcast && self.rank == 0 {
+            self.receive.copy_from_slice(&self.send);
+        }
         self.operate(side, collective)?;
-        let (ranks, count) = (self.ours.size(), self.send.len());
-        let expected = |index: usize| {
-            if collective == "all_reduce" {
-                (0..ranks).map(|rank| Self::element(rank, index)).sum()
-            } else {
-                Self::element(index / count, index % count)
-            }
-        };
-        let wrong =
-            self.receive.iter().enumerate().filter(|&(index, &value)| value != expected(index)).count();
+        let values = self.receive.iter().enumerate();
+        let wrong = values.filter(|&(index, &value)| value != self.expected(collective, index)).count();
         let anywhere = self.slowest(wrong as f64);
         if anywhere > 0.0 {
             let side = if side == Side::Mpi { "MPI" } else { "the host backend" };
-            return Err(format!("{collective} of {count} elements: {side} got {anywhere} wrong").into());
+            return Err(
+                format!("{collective} of {} elements: {side} got {anywhere} wrong", self.send.len()).into()
+            );
         }
         Ok(())
     }
 
+    /// The times of MPI, and of each plan.
     fn measure(
         &mut self,
-        collective: &str,
-        count: usize,
+        collective: Collective,
+        bytes: usize,
         arguments: &Arguments,
-    ) -> Result<(Times, Times), Failure> {
-        self.prepare(collective, count);
-        for side in [Side::Mpi, Side::Ours] {
+    ) -> Result<(Times, Vec<Times>), Failure> {
+        self.prepare(collective, bytes);
+        let sides = || std::iter::once(Side::Mpi).chain((0..self.ours.len()).map(Side::Ours));
+        let sides: Vec<_> = sides().collect();
+        // Warm all up, and see how many operations make a batch.
+        let mut once: f64 = 0.0;
+        for &side in &sides {
             self.verify(side, collective)?;
+            once = once.max(self.batch(side, collective, 3)?);
         }
-        // Warm both sides up, and see how many operations make a batch.
-        let once = self.batch(Side::Ours, collective, 3)?.max(self.batch(Side::Mpi, collective, 3)?);
         let operations = ((arguments.batch / 1e3 / once) as usize).clamp(1, 10_000);
-        let (mut mpi, mut ours) = (Times::default(), Times::default());
+        let mut times: Vec<_> = sides.iter().map(|_| Times::default()).collect();
         for _ in 0..arguments.rounds {
-            mpi.0.push(self.batch(Side::Mpi, collective, operations)? * 1e6);
-            ours.0.push(self.batch(Side::Ours, collective, operations)? * 1e6);
+            for (&side, times) in sides.iter().zip(&mut times) {
+                times.0.push(self.batch(side, collective, operations)? * 1e6);
+            }
         }
-        for side in [Side::Mpi, Side::Ours] {
+        for &side in &sides {
             self.verify(side, collective)?;
         }
-        Ok((mpi, ours))
+        let ours = times.split_off(1);
+        Ok((times.pop().unwrap_or_default(), ours))
+    }
+}
+
+/// The plans that are measured, as options for communicators; none in a communicator of its own decides otherwise than
+/// for `collective`.
+fn plans(arguments: &Arguments, collective: Collective, ranks: usize) -> Vec<Options> {
+    let with = |algorithm, segment, in_flight| {
+        let mut options = Options::default();
+        options.provider = Some(arguments.transport.clone());
+        *match collective {
+            Collective::AllReduce => &mut options.all_reduce,
+            Collective::AllGather => &mut options.all_gather,
+            Collective::ReduceScatter => &mut options.reduce_scatter,
+            Collective::Broadcast => &mut options.broadcast,
+            _ => &mut options.all_to_all,
+        } = algorithm;
+        options.segment = segment;
+        options.in_flight = in_flight;
+        options
+    };
+    if !arguments.tune {
+        return vec![with(arguments.algorithm, arguments.segment, arguments.in_flight)];
+    }
+    let mut plans = Vec::new();
+    for algorithm in Algorithm::ALL.into_iter().filter(|algorithm| algorithm.serves(collective, ranks)) {
+        if algorithm == Algorithm::Board && arguments.transport != "shm" {
+            continue;
+        }
+        let whole = (usize::MAX, 1);
+        for (segment, in_flight) in [whole, (1 << 20, 2), (256 << 10, 3), (64 << 10, 4)] {
+            if segment == usize::MAX || is_segmented(algorithm, collective) {
+                plans.push(with(Some(algorithm), Some(segment), Some(in_flight)));
+            }
+        }
+    }
+    plans
+}
+
+/// Whether an algorithm cuts long messages into segments.
+fn is_segmented(algorithm: Algorithm, collective: Collective) -> bool {
+    match algorithm {
+        Algorithm::Direct => collective != Collective::AllReduce,
+        Algorithm::Binomial | Algorithm::Pairwise | Algorithm::Rabenseifner | Algorithm::Ring => true,
+        _ => false,
     }
 }
 
 fn run(arguments: &Arguments, ranks: world::Handle) -> Result<(), Failure> {
+    if arguments.algorithm.is_some() && arguments.only.len() != 1 {
+        return Err("--algorithm needs one collective: add --only".into());
+    }
     let world = &SimpleCommunicator::world();
-    let mut options = Options::default();
-    options.provider = Some(arguments.transport.clone());
-    options.all_reduce = arguments.all_reduce;
-    options.all_gather = arguments.all_gather;
-    options.segment = arguments.segment;
-    options.in_flight = arguments.in_flight;
-    let ours = Communicator::new(ranks, &options)?;
-    let first = ours.rank() == 0;
-    let ranks = ours.size();
-    let describe = ours.describe().to_owned();
+    let (rank, size) = (ranks.rank(), ranks.size());
+    let first = rank == 0;
+    let describe = {
+        let mut options = Options::default();
+        options.provider = Some(arguments.transport.clone());
+        Communicator::new(ranks.clone(), &options)?.describe().to_owned()
+    };
     let library = mpi::environment::library_version()?;
     let library = library.lines().next().unwrap_or_default().trim_end_matches('\0').to_owned();
     let mut out = io::stdout().lock();
     if first {
         writeln!(
             out,
-            "# {ranks} ranks; MPI: {library}; host backend: {describe}; revision {}",
+            "# {size} ranks; MPI: {library}; host backend: {describe}; revision {}",
             build::GIT_REVISION
         )?;
         writeln!(out, "# times in us; ratio = host backend / MPI; {} rounds, interleaved", arguments.rounds)?;
         let header =
             ["collective", "bytes", "MPI best", "median", "ours best", "median", "ratio best", "median"];
         let [collective, rest @ ..] = header;
-        write!(out, "{collective:<12}")?;
+        write!(out, "{collective:<14}")?;
         for title in rest {
             write!(out, "{title:>12}")?;
         }
         writeln!(out, "  algorithm")?;
     }
-    let mut pair = Pair { world, ours, send: Vec::new(), receive: Vec::new() };
+    let mut pair = Pair { world, ours: Vec::new(), rank, ranks: size, send: Vec::new(), receive: Vec::new() };
     let mut rows: Vec<Value> = Vec::new();
-    for collective in ["all_reduce", "all_gather"] {
-        if arguments.only.as_ref().is_some_and(|only| only != collective) {
-            continue;
+    for &collective in &arguments.only {
+        pair.ours.clear();
+        for options in plans(arguments, collective, size) {
+            pair.ours.push(Communicator::new(ranks.clone(), &options)?);
         }
-        let largest = if collective == "all_reduce" { arguments.max } else { arguments.max / ranks };
+        let largest = if collective == Collective::AllGather { arguments.max / size } else { arguments.max };
         let sizes = std::iter::successors(Some(arguments.min), |size| size.checked_mul(arguments.factor));
         let mut sizes: Vec<_> = sizes.take_while(|&size| size < largest).collect();
         sizes.push(largest);
         for bytes in sizes {
-            let (mpi, ours) = pair.measure(collective, (bytes / 4).max(1), arguments)?;
+            let (mpi, ours) = pair.measure(collective, bytes, arguments)?;
             if !first {
                 continue;
             }
-            let (best, median) = (ours.best() / mpi.best(), ours.median() / mpi.median());
-            let algorithm = pair.ours.plan(collective.parse()?, bytes).to_string();
-            write!(out, "{collective:<12}{bytes:>12}{:>12.2}{:>12.2}", mpi.best(), mpi.median())?;
-            writeln!(
-                out,
-                "{:>12.2}{:>12.2}{best:>12.2}{median:>12.2}  {algorithm}",
-                ours.best(),
-                ours.median()
-            )?;
+            let mut plans: Vec<_> =
+                pair.ours.iter().map(|ours| ours.plan(collective, bytes).to_string()).zip(ours).collect();
+            let times: serde_json::Map<_, _> =
+                plans.iter().map(|(plan, times)| (plan.clone(), json!(times.0))).collect();
+            plans.sort_by(|(_, one), (_, other)| one.best().total_cmp(&other.best()));
+            for (algorithm, ours) in &plans {
+                let (best, median) = (ours.best() / mpi.best(), ours.median() / mpi.median());
+                write!(out, "{collective:<14}{bytes:>12}{:>12.2}{:>12.2}", mpi.best(), mpi.median())?;
+                writeln!(
+                    out,
+                    "{:>12.2}{:>12.2}{best:>12.2}{median:>12.2}  {algorithm}",
+                    ours.best(),
+                    ours.median()
+                )?;
+            }
             rows.push(json!({
-                "collective": collective,
+                "collective": collective.name(),
                 "bytes": bytes,
-                "algorithm": algorithm,
                 "mpi_us": mpi.0,
-                "ours_us": ours.0,
-                "ratio_of_best": best,
-                "ratio_of_medians": median,
+                "ours_us": times,
             }));
         }
     }
     if let Some(path) = arguments.output.as_ref().filter(|_| first) {
         let report = json!({
-            "ranks": ranks,
+            "ranks": size,
             "mpi": library,
             "host_backend": describe,
             "command_line": std::env::args().collect::<Vec<_>>(),

@@ -3,7 +3,7 @@
 //! Costs for `p` ranks and `n` bytes, as messages on the critical path and bytes sent by the rank that sends most.
 //! Only the root has a source.
 
-use super::{Round, Schedule, Split, Tree, source, target};
+use super::{Position, Round, Schedule, Split, Tree, source, target};
 
 /// What a broadcast schedule is made for.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +33,42 @@ impl Message {
         if self.tree.is_root() {
             round.copy_meanwhile(source(offset), target(offset), len);
         }
+    }
+}
+
+/// The root sends every rank the vector: 1 message to each; (p-1) n bytes.
+pub(crate) struct Direct(pub(crate) Message);
+
+// SAFETY: the root only sends, from the source; another rank only receives. Segments are disjoint.
+unsafe impl Schedule for Direct {
+    fn segments(&self) -> usize {
+        self.0.segments().parts()
+    }
+
+    fn in_flight(&self) -> usize {
+        self.0.in_flight
+    }
+
+    fn rounds(&self) -> usize {
+        1
+    }
+
+    fn scratch_len(&self) -> usize {
+        0
+    }
+
+    fn round(&self, segment: usize, _number: usize, round: &mut Round) {
+        let Tree { rank, ranks, root } = self.0.tree;
+        let segments = self.0.segments();
+        let (start, len) = (segments.start(segment), segments.len(segment, segment + 1));
+        if rank != root {
+            return round.receive(root, target(start), len);
+        }
+        let at = Position { rank, ranks };
+        for to in (1..ranks).map(|distance| at.above(distance)) {
+            round.send(to, source(start), len);
+        }
+        self.0.keep(start, len, round);
     }
 }
 

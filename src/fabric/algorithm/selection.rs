@@ -152,7 +152,10 @@ impl Algorithm {
         match self {
             Self::Board => !matches!(collective, AllToAllV),
             Self::Direct => {
-                matches!(collective, AllReduce | AllGather | AllToAll | AllToAllV | Gather | Scatter)
+                matches!(
+                    collective,
+                    AllReduce | AllGather | Broadcast | AllToAll | AllToAllV | Gather | Scatter
+                )
             }
             Self::RecursiveDoubling => match collective {
                 AllReduce => true,

@@ -70,6 +70,7 @@ impl<T: Transport> Member<T> {
                         target.copy_from_nonoverlapping(message, len_of(rank));
                     })
                 }
+                Algorithm::Direct => self.run(name, &broadcast::Direct(message), memory, None),
                 Algorithm::Ring => self.run(name, &broadcast::Ring(message), memory, None),
                 // The tree, which serves every number of ranks.
                 _ => self.run(name, &broadcast::Binomial(message), memory, None),

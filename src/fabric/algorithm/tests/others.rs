@@ -281,6 +281,7 @@ fn ranks_send_as_few_messages_as_promised() {
         (ReduceScatter, RecursiveHalving, 6, 6),
         (ReduceScatter, Pairwise, 14, 14),
         (ReduceScatter, Ring, 14, 14),
+        (Broadcast, Direct, 7, 1),
         (Broadcast, Binomial, 3, 1),
         // The root scatters to 3 and passes its neighbour the 7 chunks that this one does not get so; the leaf, number
         // 7, gets its own chunk so, and the 7 others from its neighbour.
