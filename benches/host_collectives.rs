@@ -278,8 +278,10 @@ fn plans(arguments: &Arguments, collective: Collective, ranks: usize) -> Vec<Opt
             continue;
         }
         let whole = (usize::MAX, 1);
-        for (segment, in_flight) in [whole, (1 << 20, 2), (256 << 10, 3), (64 << 10, 4)] {
-            if segment == usize::MAX || is_segmented(algorithm, collective) {
+        let pieces = [(32 << 10, 1), (16 << 10, 1), (8 << 10, 1), (4 << 10, 1)];
+        let segments = [whole, (1 << 20, 2), (256 << 10, 3), (64 << 10, 4)];
+        for (segment, in_flight) in if algorithm == Algorithm::Board { pieces } else { segments } {
+            if segment == usize::MAX || segment == 16 << 10 || is_segmented(algorithm, collective) {
                 plans.push(with(Some(algorithm), Some(segment), Some(in_flight)));
             }
         }
@@ -290,6 +292,7 @@ fn plans(arguments: &Arguments, collective: Collective, ranks: usize) -> Vec<Opt
 /// Whether an algorithm cuts long messages into segments.
 fn is_segmented(algorithm: Algorithm, collective: Collective) -> bool {
     match algorithm {
+        Algorithm::Board => collective == Collective::Broadcast,
         Algorithm::Direct => collective != Collective::AllReduce,
         Algorithm::Binomial | Algorithm::Pairwise | Algorithm::Rabenseifner | Algorithm::Ring => true,
         _ => false,

@@ -2,10 +2,11 @@
 //!
 //! A short message costs less than any queue between two processes: the writer's cache line goes to the readers.
 //!
-//! Every rank has two slots, for operations with even and odd numbers. In an operation every rank writes its message
-//! into its slot, then the operation's number, and reads every other's slot once it has that number. A rank can
-//! begin operation `k + 2`, and so overwrite what it wrote in operation `k`, only when it has seen every rank begin
-//! `k + 1`, which each does when it has read all that it needs of operation `k`.
+//! Every rank has a few slots, for one operation after the other. In an operation every rank writes its message into its
+//! slot, then the operation's number, and reads those messages that it needs once they have that number. A rank begins
+//! operation `k + SLOTS`, and so overwrites what it wrote in operation `k`, only when it has seen every rank begin `k +
+//! 1`, which each does when it has read all that it needs of operation `k`. So a rank that needs nothing of the others,
+//! as the root of a broadcast, can be some operations ahead of them.
 //!
 //! Some operations do not use the board. Each rank counts there those that it has begun, so that one that waits for a
 //! message sees when the other has gone past the place where it should have written it.
@@ -26,6 +27,8 @@ pub(crate) const CAPACITY: usize = (32 << 10) - size_of::<Header>();
 /// More ranks have no board: each reads all the others' slots.
 const MOST_RANKS: usize = 64;
 const SLOT: usize = size_of::<Header>() + CAPACITY;
+/// Slots of each rank.
+const SLOTS: u64 = 4;
 const _: () = assert!(SLOT.is_multiple_of(align_of::<Elsewhere>()));
 /// How often a slot is looked at before something else is done meanwhile.
 const LOOKS: u32 = 64;
@@ -47,7 +50,10 @@ pub(crate) struct Board {
     memory: NonNull<u8>,
     rank: usize,
     ranks: usize,
+    /// The operation's number: the first is 1.
     sequence: u64,
+    /// The last operation that each rank is known to have begun.
+    begun: Vec<u64>,
     /// How many operations this rank has begun without the board.
     elsewhere: u64,
     /// Whether there are more ranks than processors: one that waits then lets another work.
@@ -102,7 +108,8 @@ impl Board {
         }
         let memory = NonNull::new(memory.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        Ok(Self { memory, rank, ranks, sequence: 0, elsewhere: 0, crowded: ranks > processors })
+        let begun = vec![0; ranks];
+        Ok(Self { memory, rank, ranks, sequence: 0, begun, elsewhere: 0, crowded: ranks > processors })
     }
 
     /// How many ranks there are: two or more.
@@ -110,23 +117,23 @@ impl Board {
         self.ranks
     }
 
-    /// The slot of a rank for the current operation.
-    fn slot(&self, rank: usize) -> NonNull<u8> {
-        let index = 2 * rank + (self.sequence % 2) as usize;
-        // SAFETY: the mapping has two slots for each rank.
+    /// The slot of a rank for an operation.
+    fn slot(&self, rank: usize, operation: u64) -> NonNull<u8> {
+        let index = rank * SLOTS as usize + (operation % SLOTS) as usize;
+        // SAFETY: the mapping has this many slots for each rank.
         unsafe { self.memory.add(index * SLOT) }
     }
 
-    fn header(&self, rank: usize) -> &Header {
+    fn header(&self, rank: usize, operation: u64) -> &Header {
         // SAFETY: a slot begins with a header, of atomics, and is aligned for it: the mapping to a page, the slot's
         // length to the header.
-        unsafe { self.slot(rank).cast().as_ref() }
+        unsafe { self.slot(rank, operation).cast().as_ref() }
     }
 
     fn elsewhere(&self, rank: usize) -> &AtomicU64 {
         // SAFETY: the mapping, which begins at a page, has a count of each rank behind all slots, whose length is a
         // multiple of the count's alignment.
-        let counts = unsafe { self.memory.add(2 * self.ranks * SLOT).cast::<Elsewhere>() };
+        let counts = unsafe { self.memory.add(self.ranks * SLOTS as usize * SLOT).cast::<Elsewhere>() };
         // SAFETY: as above; a count is atomic.
         unsafe { &counts.add(rank).as_ref().0 }
     }
@@ -137,41 +144,83 @@ impl Board {
         self.elsewhere(self.rank).store(self.elsewhere, Ordering::Release);
     }
 
-    /// Begins an operation with this rank's message.
+    /// Begins an operation with this rank's message, of a whole that is `whole` bytes long; the others say how long they
+    /// expect it to be. Waits for ranks that are too far behind, and calls `meanwhile` now and then.
     ///
     /// # Safety
-    /// `len` bytes of `data` are readable, and at most [`CAPACITY`]. The operation before is over: every other
-    /// rank's message in it has been waited for.
-    pub(crate) unsafe fn write(&mut self, data: *const u8, len: usize) {
+    /// `len` bytes of `data` are readable, and at most [`CAPACITY`].
+    pub(crate) unsafe fn write(
+        &mut self,
+        data: *const u8,
+        len: usize,
+        whole: usize,
+        meanwhile: &mut dyn FnMut() -> Result<(), Error>,
+    ) -> Result<(), Error> {
         debug_assert!(len <= CAPACITY);
-        self.sequence += 1;
+        let operation = self.sequence + 1;
+        let (own, ranks) = (self.rank, self.ranks);
+        for rank in (0..ranks).filter(|&rank| rank != own) {
+            self.wait(rank, (operation + 1).saturating_sub(SLOTS), meanwhile)?;
+        }
+        self.sequence = operation;
         // SAFETY: the slot has room for the message, and no other rank reads it: see the head of this file.
         unsafe {
-            self.slot(self.rank).add(size_of::<Header>()).copy_from_nonoverlapping(constant(data), len)
-        };
-        let header = self.header(self.rank);
-        header.len.store(len as u64, Ordering::Relaxed);
-        header.sequence.store(self.sequence, Ordering::Release);
+            let message = self.slot(self.rank, operation).add(size_of::<Header>());
+            message.copy_from_nonoverlapping(constant(data), len);
+        }
+        let header = self.header(self.rank, operation);
+        header.len.store(whole as u64, Ordering::Relaxed);
+        header.sequence.store(operation, Ordering::Release);
+        Ok(())
     }
 
     /// Waits for the message of a rank in the current operation, and calls `meanwhile` now and then. The message
-    /// stays as it is until this rank begins the next operation but one; it is aligned to 16 bytes.
+    /// stays as it is until this rank begins the next operation; it is aligned to 16 bytes.
     pub(crate) fn read(
-        &self,
+        &mut self,
         rank: usize,
-        len: usize,
+        whole: usize,
         meanwhile: &mut dyn FnMut() -> Result<(), Error>,
     ) -> Result<*const u8, Error> {
-        let header = self.header(rank);
+        self.wait(rank, self.sequence, meanwhile)?;
+        let sent = self.header(rank, self.sequence).len.load(Ordering::Relaxed);
+        if sent != whole as u64 {
+            return Err(Error::MessageLength {
+                rank: self.rank,
+                peer: rank,
+                provider: "shared memory".to_owned(),
+                expected: whole,
+                received: usize::try_from(sent).ok(),
+            });
+        }
+        // SAFETY: a slot is longer than its header.
+        Ok(unsafe { self.slot(rank, self.sequence).add(size_of::<Header>()) }.as_ptr().cast_const())
+    }
+
+    /// Waits until a rank has begun an operation: this rank's current one, or one of the few before.
+    fn wait(
+        &mut self,
+        rank: usize,
+        operation: u64,
+        meanwhile: &mut dyn FnMut() -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        if self.begun.get(rank).is_some_and(|&begun| begun >= operation) {
+            return Ok(());
+        }
         let mut looks: u32 = 0;
-        while header.sequence.load(Ordering::Acquire) != self.sequence {
+        let begun = loop {
+            let header = self.header(rank, operation);
+            let begun = header.sequence.load(Ordering::Acquire);
+            if begun >= operation {
+                break begun;
+            }
             looks += 1;
             if looks == LOOKS {
                 looks = 0;
                 meanwhile()?;
                 // A rank that is in order goes elsewhere again only after it has written this message.
                 if self.elsewhere(rank).load(Ordering::Acquire) > self.elsewhere
-                    && header.sequence.load(Ordering::Acquire) != self.sequence
+                    && header.sequence.load(Ordering::Acquire) < operation
                 {
                     return Err(Error::OtherOperation { rank: self.rank, peer: rank });
                 }
@@ -180,19 +229,11 @@ impl Board {
                 }
             }
             std::hint::spin_loop();
+        };
+        if let Some(known) = self.begun.get_mut(rank) {
+            *known = begun;
         }
-        let sent = header.len.load(Ordering::Relaxed);
-        if sent != len as u64 {
-            return Err(Error::MessageLength {
-                rank: self.rank,
-                peer: rank,
-                provider: "shared memory".to_owned(),
-                expected: len,
-                received: usize::try_from(sent).ok(),
-            });
-        }
-        // SAFETY: a slot is longer than its header.
-        Ok(unsafe { self.slot(rank).add(size_of::<Header>()) }.as_ptr().cast_const())
+        Ok(())
     }
 }
 
@@ -208,7 +249,7 @@ impl Drop for Board {
 }
 
 fn total(ranks: usize) -> usize {
-    ranks * (2 * SLOT + size_of::<Elsewhere>())
+    ranks * (SLOTS as usize * SLOT + size_of::<Elsewhere>())
 }
 
 /// Makes a file for a board that this user alone can open.

@@ -312,7 +312,7 @@ impl<T: Transport> Member<T> {
         if self.board.is_some() {
             return self.on_board("barrier", |board, meanwhile| {
                 // SAFETY: no bytes.
-                unsafe { board.write(ptr::null(), 0) };
+                unsafe { board.write(ptr::null(), 0, 0, meanwhile)? };
                 (0..board.ranks()).try_for_each(|rank| board.read(rank, 0, meanwhile).map(drop))
             });
         }
@@ -337,25 +337,21 @@ impl<T: Transport> Member<T> {
     ) -> Result<(), Error> {
         let Memory { source, source_len, target, target_len: len } = memory;
         self.on_board(name, |board, meanwhile| {
-            // SAFETY: the source has this many bytes, the plan is for messages that fit, and every operation on the
-            // board reads all messages.
-            unsafe { board.write(source, source_len) };
+            // SAFETY: the source has this many bytes, and the plan is for messages that fit.
+            unsafe { board.write(source, source_len, source_len, meanwhile)? };
+            let Some(offset) = offset else { return Ok(()) };
             let first = board.read(0, source_len, meanwhile)?;
             for rank in 1..board.ranks() {
                 let message = board.read(rank, source_len, meanwhile)?;
-                let Some(offset) = offset else { continue };
                 // SAFETY: messages on the board are aligned, as the offset is, and have this many bytes, which nobody
-                // changes before the next operation but one; the target is apart from them, and aligned for its
-                // elements.
+                // changes before the next operation; the target is apart from them, and aligned for its elements.
                 unsafe {
                     let before = if rank == 1 { first.add(offset) } else { target.cast_const() };
                     reduction.combine(target, before, message.add(offset), len);
                 }
             }
-            if offset.is_some() {
-                // SAFETY: the target is borrowed by this operation.
-                unsafe { reduction.finish(target, len, board.ranks()) };
-            }
+            // SAFETY: the target is borrowed by this operation.
+            unsafe { reduction.finish(target, len, board.ranks()) };
             Ok(())
         })
     }
@@ -369,34 +365,33 @@ impl<T: Transport> Member<T> {
         unsafe {
             self.copy_on_board(
                 name,
-                source,
-                |_| block,
-                |rank, message| {
-                    target.add(rank * block).copy_from_nonoverlapping(message, block);
-                },
+                (source, block),
+                |_| Some(block),
+                |rank, message| target.add(rank * block).copy_from_nonoverlapping(message, block),
             )
         }
     }
 
-    /// Puts this rank's message on the board, and calls `copy` with each rank's, which has `len(rank)` bytes.
+    /// Puts this rank's message on the board, and calls `copy` with that of each rank that it needs, which must have as
+    /// many bytes as `needs` says.
     ///
     /// # Safety
-    /// The source has this rank's bytes, which fit on the board, and is borrowed while this runs, as is what `copy`
+    /// The message has this many bytes, which fit on the board, and is borrowed while this runs, as is what `copy`
     /// writes, which has room for them.
     unsafe fn copy_on_board(
         &mut self,
         name: &'static str,
-        source: *const u8,
-        len: impl Fn(usize) -> usize,
+        (message, len): (*const u8, usize),
+        needs: impl Fn(usize) -> Option<usize>,
         mut copy: impl FnMut(usize, *const u8),
     ) -> Result<(), Error> {
-        let own = len(self.rank);
         self.on_board(name, |board, meanwhile| {
-            // SAFETY: as promised by the caller, and every operation on the board reads all messages.
-            unsafe { board.write(source, own) };
+            // SAFETY: as promised by the caller.
+            unsafe { board.write(message, len, len, meanwhile)? };
             for rank in 0..board.ranks() {
-                let message = board.read(rank, len(rank), meanwhile)?;
-                copy(rank, message);
+                if let Some(len) = needs(rank) {
+                    copy(rank, board.read(rank, len, meanwhile)?);
+                }
             }
             Ok(())
         })

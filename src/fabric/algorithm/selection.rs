@@ -86,8 +86,9 @@ pub struct UnknownCollective {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Algorithm {
-    /// Every rank writes all it has to shared memory, where every other reads it: for short messages inside a host.
-    /// Longer ones, up to no more than 32 KiB, are carried out as if no algorithm had been asked for.
+    /// Every rank writes all it has to shared memory, where those who need it read it: for short messages inside a host.
+    /// Longer ones, up to no more than 32 KiB, are carried out as if no algorithm had been asked for; but a broadcast
+    /// goes piece by piece.
     Board,
     /// Every rank sends each other at once what that one is to get: one message each. For short messages, and where
     /// nothing is reduced.
@@ -174,7 +175,8 @@ impl Algorithm {
     /// Whether the algorithm cuts long messages of `collective` into segments.
     const fn is_segmented(self, collective: Collective) -> bool {
         match self {
-            Self::Board | Self::RecursiveDoubling | Self::RecursiveHalving | Self::Bruck => false,
+            Self::Board => matches!(collective, Collective::Broadcast),
+            Self::RecursiveDoubling | Self::RecursiveHalving | Self::Bruck => false,
             Self::Direct => !matches!(collective, Collective::AllReduce),
             Self::Binomial => matches!(collective, Collective::Broadcast | Collective::Reduce),
             Self::Pairwise | Self::Rabenseifner | Self::Ring => true,
@@ -346,8 +348,8 @@ pub const RULES: &[Rule] = {
         rule(ReduceScatter, Network, 8, ANY, Pairwise, 256 * K, 3),
         rule(ReduceScatter, Network, ANY, 64 * K, Pairwise, ANY, 1),
         rule(ReduceScatter, Network, ANY, ANY, Ring, 256 * K, 2),
-        rule(Broadcast, SharedMemory, 8, 16 * K, Board, ANY, 1),
-        rule(Broadcast, SharedMemory, ANY, 4 * K, Board, ANY, 1),
+        rule(Broadcast, SharedMemory, 8, 16 * K, Board, 16 * K, 1),
+        rule(Broadcast, SharedMemory, ANY, 4 * K, Board, 16 * K, 1),
         rule(Broadcast, SharedMemory, 2, ANY, Binomial, ANY, 1),
         rule(Broadcast, SharedMemory, 8, ANY, Binomial, 256 * K, 4),
         rule(Broadcast, SharedMemory, ANY, 64 * K, Binomial, ANY, 1),
@@ -408,7 +410,8 @@ pub(crate) fn plan(
     wanted: Option<Algorithm>,
     board: Option<usize>,
 ) -> Plan {
-    let can = |algorithm| algorithm != Algorithm::Board || board.is_some_and(|longest| bytes <= longest);
+    let on_board = |longest| bytes <= longest || collective == Collective::Broadcast;
+    let can = |algorithm| algorithm != Algorithm::Board || board.is_some_and(on_board);
     let fits = |rule: &&Rule| {
         rule.collective == collective
             && rule.medium == medium
@@ -459,7 +462,8 @@ mod tests {
                         for board in [None, Some(1 << 10)] {
                             let plan = plan(collective, medium, ranks, bytes, None, board);
                             assert!(plan.algorithm.serves(collective, ranks), "{collective} {ranks} {bytes}");
-                            let fits = board.is_some_and(|longest| bytes <= longest);
+                            let pieces = collective == Collective::Broadcast;
+                            let fits = board.is_some_and(|longest| bytes <= longest || pieces);
                             assert!(
                                 fits || plan.algorithm != Algorithm::Board,
                                 "{collective} {ranks} {bytes}"

@@ -1,10 +1,13 @@
 //! broadcast, reduce, gather and scatter: one rank is the root.
 
+use std::ptr;
+
 use super::{Member, check_equal, own_part};
 use crate::fabric::Error;
 use crate::fabric::algorithm::engine::Memory;
 use crate::fabric::algorithm::selection::{Algorithm, Collective, Plan};
 use crate::fabric::algorithm::{broadcast, gather, reduce, scatter};
+use crate::fabric::board;
 use crate::fabric::reduction::Reduction;
 use crate::fabric::transport::Transport;
 use crate::{Element, ReduceOp};
@@ -56,26 +59,57 @@ impl<T: Transport> Member<T> {
         root: usize,
     ) -> Result<(), Error> {
         let collective = Collective::Broadcast;
-        let Memory { source, target, target_len: len, .. } = memory;
-        let Plan { algorithm, segment, in_flight } = self.plan(collective, len);
+        let Plan { algorithm, segment, in_flight } = self.plan(collective, memory.target_len);
         let tree = self.tree(root);
         let message = broadcast::Message { tree, count, element_size: size_of::<E>(), segment, in_flight };
         let name = collective.name();
         // SAFETY: the schedules are made for buffers of `count` elements of type `E`.
         unsafe {
             match algorithm {
-                Algorithm::Board => {
-                    let len_of = |rank| if rank == root { len } else { 0 };
-                    self.copy_on_board(name, source, len_of, |rank, message| {
-                        target.copy_from_nonoverlapping(message, len_of(rank));
-                    })
-                }
+                Algorithm::Board => self.broadcast_on_board(name, memory, root, segment),
                 Algorithm::Direct => self.run(name, &broadcast::Direct(message), memory, None),
                 Algorithm::Ring => self.run(name, &broadcast::Ring(message), memory, None),
                 // The tree, which serves every number of ranks.
                 _ => self.run(name, &broadcast::Binomial(message), memory, None),
             }
         }
+    }
+
+    /// The root puts the vector on the board piece by piece, and copies one while the others read those before.
+    ///
+    /// # Safety
+    /// The root's source, and every rank's target, have as many bytes as this rank's target; they are the same or
+    /// disjoint, and borrowed while this runs.
+    unsafe fn broadcast_on_board(
+        &mut self,
+        name: &'static str,
+        memory: Memory,
+        root: usize,
+        segment: usize,
+    ) -> Result<(), Error> {
+        let Memory { source, target, target_len: whole, .. } = memory;
+        let (is_root, segment) = (self.rank == root, segment.clamp(1, board::CAPACITY));
+        self.on_board(name, |board, meanwhile| {
+            // An empty vector is one piece too: all ranks take part in every operation.
+            for piece in 0..whole.div_ceil(segment).max(1) {
+                let start = piece * segment;
+                let len = segment.min(whole - start);
+                // SAFETY: pieces lie within the buffers, which are as the caller promises, and fit on the board.
+                unsafe {
+                    let (source, target) = (source.wrapping_add(start), target.add(start));
+                    if !is_root {
+                        board.write(ptr::null(), 0, 0, meanwhile)?;
+                        target.copy_from_nonoverlapping(board.read(root, whole, meanwhile)?, len);
+                        continue;
+                    }
+                    board.write(source, len, whole, meanwhile)?;
+                    if source != target.cast_const() {
+                        target.copy_from_nonoverlapping(source, len);
+                    }
+                }
+            }
+            Ok(())
+        })
     }
 
     pub(crate) fn reduce<E: Element>(
@@ -196,7 +230,7 @@ impl<T: Transport> Member<T> {
         unsafe {
             match algorithm {
                 Algorithm::Board if tree.is_root() => self.gather_on_board(name, memory),
-                Algorithm::Board => self.copy_on_board(name, source, |_| block, |_, _| {}),
+                Algorithm::Board => self.copy_on_board(name, (source, block), |_| None, |_, _| {}),
                 Algorithm::Binomial => self.run(name, &gather::Binomial(message), memory, None),
                 // Direct, which serves every number of ranks.
                 _ => self.run(name, &gather::Direct(message), memory, None),
@@ -255,11 +289,10 @@ impl<T: Transport> Member<T> {
         unsafe {
             match algorithm {
                 Algorithm::Board => {
-                    let len_of = |rank| if rank == root { whole } else { 0 };
-                    self.copy_on_board(name, source, len_of, |rank, message| {
-                        if rank == root {
-                            target.copy_from_nonoverlapping(message.add(own), block);
-                        }
+                    let len = if tree.is_root() { whole } else { 0 };
+                    let of_root = |rank| (rank == root).then_some(whole);
+                    self.copy_on_board(name, (source, len), of_root, |_, message| {
+                        target.copy_from_nonoverlapping(message.add(own), block);
                     })
                 }
                 Algorithm::Binomial => self.run(name, &scatter::Binomial(message), memory, None),

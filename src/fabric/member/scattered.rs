@@ -150,8 +150,8 @@ impl<T: Transport> Member<T> {
         unsafe {
             self.copy_on_board(
                 name,
-                source,
-                |_| source_len,
+                (source, source_len),
+                |_| Some(source_len),
                 |rank, message| target.add(rank * part).copy_from_nonoverlapping(message.add(own), part),
             )
         }

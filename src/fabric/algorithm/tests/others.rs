@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::*;
 
@@ -526,6 +527,37 @@ fn ranks_that_disagree_about_the_length_find_out_and_keep_their_memory() {
                     }
                     assert!(memory[BYTES[rank]..].iter().all(|&byte| byte == 7), "{name}");
                 });
+            }
+        });
+    }
+}
+
+/// A root that needs nothing of the others may be ahead of them: what they have not read yet must stay, on the board and
+/// between operations that do without it.
+#[test]
+fn roots_on_the_board_do_not_overtake_those_who_read() {
+    let tuning = asking(Collective::Broadcast, Some(Algorithm::Board), Tuning::table(Medium::SharedMemory));
+    for (ranks, segment) in [(2, 1), (3, 64), (5, 32 << 10)] {
+        let tuning = Tuning { segment: Some(segment), ..tuning };
+        on_every_rank(ranks, 5, tuning, |rank, member| {
+            for seed in 0..60 {
+                let root = seed as usize / 20 % ranks;
+                for count in [1, 0, 7, if segment == 1 { 300 } else { 40_000 }] {
+                    let operation =
+                        Operation { collective: Collective::Broadcast, count, seed, op: ReduceOp::Sum, root };
+                    if count < 100 || seed % 20 == 3 {
+                        operation.check::<u8>(member);
+                    }
+                }
+                if rank != root && seed % 7 == rank as u64 {
+                    thread::sleep(Duration::from_micros(200));
+                }
+                if seed % 9 == 4 {
+                    // Too long for the board.
+                    let mut sum = vec![1_i64; 10_000];
+                    member.all_reduce_in_place(&mut sum, ReduceOp::Sum).unwrap();
+                    assert_same(&sum, &vec![ranks as i64; 10_000]);
+                }
             }
         });
     }
