@@ -40,13 +40,10 @@ enum Command {
         #[arg(required = true)]
         folders: Vec<PathBuf>,
     },
-    /// Print best times of several runs of benches/host_collectives.sh
+    /// Print best times and ratios from the files that benches/host_collectives.sh wrote
     HostRatios {
-        /// The folder with a folder per run
+        /// The folder with the files, or with a folder of them per run
         folder: PathBuf,
-        /// How the runs' folders begin
-        #[arg(long, default_value = "")]
-        runs: String,
     },
 }
 
@@ -61,8 +58,8 @@ fn main() -> Result<()> {
             print!("{}", ratios::run(&folders)?);
             Ok(())
         }
-        Command::HostRatios { folder, runs } => {
-            print!("{}", host_ratios::run(&folder, &runs)?);
+        Command::HostRatios { folder } => {
+            print!("{}", host_ratios::run(&folder)?);
             Ok(())
         }
     }
