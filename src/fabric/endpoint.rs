@@ -123,6 +123,15 @@ impl Endpoint {
         unsafe { fabric_sys::fi_tinject(self.objects.ep, ptr::null(), 0, to, CLEAR | WAITING) };
     }
 
+    /// Whether closing the endpoint can crash when a peer has gone in the middle of a message.
+    ///
+    /// libfabric's `tcp` (1.18 at the latest to 2.6; not the `net` of 1.17) keeps a message that nobody has asked for yet
+    /// in memory of its own. When its connection ends before all of it has come, `xnet_complete_rx` frees that memory
+    /// but leaves it in the list that is freed with the endpoint.
+    pub(crate) fn must_stay_open(&self) -> bool {
+        self.provider == "tcp" && self.library.version() > Version::new(1, 17)
+    }
+
     /// Whether the provider must not be given long messages that nobody has asked for.
     pub(crate) fn needs_clearing(&self) -> bool {
         self.provider == "shm" && !shm::cross_memory_attach_is_allowed()

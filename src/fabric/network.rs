@@ -16,7 +16,7 @@ const POLLS_PER_YIELD: u32 = 1000;
 /// The same where a host has more ranks than processors: the peer may be waiting for this one.
 const POLLS_PER_YIELD_CROWDED: u32 = 16;
 /// How many times nothing is found before the other ranks are checked.
-const POLLS_PER_CHECK: u32 = 1 << 13;
+const POLLS_PER_CHECK: u32 = 1 << 10;
 /// The most ranks of a job that libfabric's `shm` opens an address vector for.
 const MOST_RANKS_OF_SHM: usize = 256;
 /// The request of an operation that was complete when it was posted.
@@ -39,6 +39,8 @@ pub(crate) struct Network {
     rank: usize,
     polls_per_yield: u32,
     idle: u32,
+    /// Whether a peer may have gone in the middle of a message.
+    lost: bool,
 }
 
 /// Which providers a job uses, in the library's naming.
@@ -210,6 +212,7 @@ impl Network {
             rank,
             polls_per_yield: POLLS_PER_YIELD,
             idle: 0,
+            lost: false,
         };
         if world.all_gather(&[u8::from(clearing)])?.iter().any(|clearing| clearing == &[1]) {
             network.clear_long_messages();
@@ -259,11 +262,22 @@ impl Network {
 
     /// An error of the network is most often another rank's end, which the world can name.
     #[cold]
-    fn explain(&self, error: Error) -> Error {
+    fn explain(&mut self, error: Error) -> Error {
         match error {
-            Error::Call(_) => self.world.check().err().map_or(error, Error::from),
+            Error::Call(_) => {
+                self.lost = true;
+                self.world.check().err().map_or(error, Error::from)
+            }
             other => other,
         }
+    }
+
+    /// Whether the other ranks are there.
+    #[cold]
+    fn check(&mut self) -> Result<(), Error> {
+        let checked = self.world.check();
+        self.lost |= matches!(checked, Err(world::Error::RankFailed { .. }));
+        Ok(checked?)
     }
 }
 
@@ -342,7 +356,7 @@ impl Transport for Network {
             std::thread::yield_now();
         }
         if self.idle.is_multiple_of(POLLS_PER_CHECK) {
-            self.world.check()?;
+            self.check()?;
         }
         Ok(())
     }
@@ -360,6 +374,8 @@ impl Drop for Network {
         for endpoint in self.endpoints.drain(..) {
             match &self.closing {
                 Some(closing) if endpoint.provider() == "shm" => closing.add(endpoint),
+                // Nobody asks it for progress any more, so it never touches a buffer again.
+                _ if self.lost && endpoint.must_stay_open() => std::mem::forget(endpoint),
                 _ => drop(endpoint),
             }
         }

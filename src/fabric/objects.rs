@@ -24,6 +24,8 @@ pub(super) struct Objects {
     pub(super) ep: *mut fid_ep,
     /// Registered memory.
     regions: Vec<*mut fid_mr>,
+    /// Whether the endpoint has a name in shared memory, as those of peers have.
+    named: bool,
 }
 
 impl Drop for Objects {
@@ -51,6 +53,10 @@ impl Drop for Objects {
                 }
             }
         }
+        if self.named {
+            // A peer that was killed could not remove its own.
+            shm::remove_leftovers();
+        }
     }
 }
 
@@ -67,7 +73,8 @@ impl Objects {
             0 => Ok(()),
             code => Err(Failure::of_call(library, &provider, operation, None, -code, None)),
         };
-        if provider == "shm" {
+        let named = provider == "shm";
+        if named {
             shm::remove_leftovers();
         }
         let mut objects = Self {
@@ -77,9 +84,10 @@ impl Objects {
             cq: ptr::null_mut(),
             ep: ptr::null_mut(),
             regions: Vec::new(),
+            named,
         };
         // On failure what is open is closed here, without the lock, which closing takes.
-        let address = objects.open_all(library, info, peers, provider == "shm", &check)?;
+        let address = objects.open_all(library, info, peers, &check)?;
         Ok((objects, address))
     }
 
@@ -88,7 +96,6 @@ impl Objects {
         library: &'static Fabric,
         info: Info<'_>,
         peers: usize,
-        named: bool,
         check: &dyn Fn(&'static str, c_int) -> Result<(), Error>,
     ) -> Result<Vec<u8>, Error> {
         let _setup = provider::setup_lock();
@@ -121,7 +128,9 @@ impl Objects {
             check("fi_ep_bind", fabric_sys::fi_ep_bind(ep, &raw mut (*self.av).fid, 0))?;
             let flags = fabric_sys::FI_TRANSMIT | fabric_sys::FI_RECV;
             check("fi_ep_bind", fabric_sys::fi_ep_bind(ep, &raw mut (*self.cq).fid, flags))?;
-            if named && let Some(name) = shm::new_address() {
+            if self.named
+                && let Some(name) = shm::new_address()
+            {
                 let bytes = name.as_bytes_with_nul();
                 let result =
                     fabric_sys::fi_setname(&raw mut (*ep).fid, bytes.as_ptr().cast_mut().cast(), bytes.len());

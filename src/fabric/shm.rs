@@ -133,7 +133,12 @@ fn mebibytes(bytes: u64) -> String {
 fn is_gone(pid: i32) -> bool {
     // SAFETY: signal 0 is not sent; it only asks whether the process exists.
     let result = unsafe { libc::kill(pid, 0) };
-    result == -1 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
+    if result == -1 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH) {
+        return true;
+    }
+    // One that has ended keeps its number until its parent asks for its exit code. The state is the first thread's.
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    status.contains("\nState:\tZ") && status.contains("\nThreads:\t1\n")
 }
 
 fn pid_namespace() -> u64 {
@@ -160,15 +165,23 @@ mod tests {
             child.wait().unwrap();
             child.id()
         };
+        // Has ended, and nobody has asked how.
+        let mut ended =
+            std::process::Command::new("true").stdout(std::process::Stdio::piped()).spawn().unwrap();
+        let status = format!("/proc/{}/status", ended.id());
+        while !fs::read_to_string(&status).unwrap().contains("State:\tZ") {
+            std::thread::yield_now();
+        }
         let path =
             |pid: u32| Path::new(FOLDER).join(format!("{PREFIX}{}-{pid}-0123456789abcdef", pid_namespace()));
         let foreign = Path::new(FOLDER).join(format!("{PREFIX}1-{dead}-0123456789abcdef"));
         let own = path(std::process::id());
-        for file in [&path(dead), &own, &foreign] {
+        for file in [&path(dead), &path(ended.id()), &own, &foreign] {
             fs::write(file, "x").unwrap();
         }
         remove_leftovers();
-        assert!(!path(dead).exists());
+        assert!(!path(dead).exists() && !path(ended.id()).exists());
+        ended.wait().unwrap();
         assert!(own.exists() && foreign.exists());
         fs::remove_file(own).unwrap();
         fs::remove_file(foreign).unwrap();

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// A process that a test has started; killed when the test is over.
 pub(crate) struct Process {
-    child: Child,
+    pub(crate) child: Child,
     output: Option<thread::JoinHandle<String>>,
     errors: Option<thread::JoinHandle<String>>,
 }

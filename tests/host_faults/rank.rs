@@ -1,0 +1,224 @@
+//! What a rank does that a test has started.
+
+use collectives::ReduceOp;
+use collectives::fabric::{Communicator, Error, Options};
+use collectives::world::{self, Handle, World};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// The operations of a communicator.
+pub(crate) const OPERATIONS: [&str; 12] = [
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "broadcast",
+    "reduce",
+    "all_to_all",
+    "all_to_all_v",
+    "gather",
+    "scatter",
+    "barrier",
+    "send_recv",
+    "exchange",
+];
+
+/// Elements of a message that goes at once, and of one that is cut into segments.
+const SHORT: usize = 4;
+const LONG: usize = 300_000;
+
+/// Plays `provider operation phase victim`: the victim kills itself in the phase, and the others print the error that
+/// they get for it as `error: ...` and end with code 3.
+pub(crate) fn run(fault: &str) {
+    let words: Vec<&str> = fault.split(' ').collect();
+    let [provider, operation, phase, victim] = words[..] else { panic!("not a fault: {fault}") };
+    let world = world::from_environment(&world::Options::from_environment().unwrap());
+    let world = world.unwrap_or_else(|error| fail(&error.to_string()));
+    let is_victim = victim.parse() == Ok(world.rank());
+    let doomed = Arc::new(Doomed::of(world));
+    if let Some(calls) = phase.strip_prefix("connect:").filter(|_| is_victim) {
+        doomed.calls_left.store(calls.parse().unwrap(), Ordering::SeqCst);
+    }
+    let mut options = Options::default();
+    options.provider = Some(provider.to_owned());
+    let communicator = Communicator::new(Arc::<Doomed>::clone(&doomed), &options);
+    let mut communicator = communicator.unwrap_or_else(|error| fail(&error.to_string()));
+    let result = match phase {
+        "between" => between(&mut communicator, operation, is_victim),
+        "middle" => middle(&mut communicator, &doomed, operation, is_victim),
+        "close" => {
+            operate(&mut communicator, operation, SHORT).unwrap();
+            if is_victim {
+                doomed.calls_left.store(1, Ordering::SeqCst);
+            }
+            communicator.close()
+        }
+        "stuck" => {
+            thread::sleep(Duration::from_secs(600));
+            Ok(())
+        }
+        // There are not as many calls as the victim was to make.
+        _ => communicator.close(),
+    };
+    if let Err(error) = result {
+        fail(&error.to_string());
+    }
+}
+
+fn fail(error: &str) -> ! {
+    eprintln!("error: {error}");
+    std::process::exit(3)
+}
+
+fn die() -> ! {
+    // SAFETY: takes no memory, and ends this process.
+    unsafe { libc::raise(libc::SIGKILL) };
+    unreachable!("this process has been killed")
+}
+
+/// The victim is there for the first operation and not for others.
+fn between(communicator: &mut Communicator, operation: &str, is_victim: bool) -> Result<(), Error> {
+    operate(communicator, operation, SHORT)?;
+    if is_victim {
+        die();
+    }
+    // Who needs nothing of the victim's may go on for a while.
+    loop {
+        operate(communicator, operation, SHORT)?;
+    }
+}
+
+/// The victim dies while it waits in an operation for the rank after it, which only comes when it is dead.
+fn middle(
+    communicator: &mut Communicator,
+    doomed: &Doomed,
+    operation: &str,
+    is_victim: bool,
+) -> Result<(), Error> {
+    operate(communicator, operation, SHORT)?;
+    if is_victim {
+        doomed.at_check.store(true, Ordering::SeqCst);
+        operate(communicator, operation, LONG)?;
+        // It did not have to wait, and dies while the others are in the operation.
+        die();
+    }
+    if doomed.victim_is_before() {
+        while doomed.inner.check().is_ok() {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+    loop {
+        operate(communicator, operation, LONG)?;
+    }
+}
+
+/// One operation with so many elements for each rank or message.
+fn operate(communicator: &mut Communicator, operation: &str, count: usize) -> Result<(), Error> {
+    let (rank, ranks) = (communicator.rank(), communicator.size());
+    let (next, previous) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
+    let mut one = vec![1.0_f32; count];
+    let all = vec![1.0_f32; count * ranks];
+    let mut other = all.clone();
+    let sum = ReduceOp::Sum;
+    match operation {
+        "all_reduce" => communicator.all_reduce_in_place(&mut one, sum),
+        "all_gather" => communicator.all_gather(&one, &mut other),
+        "reduce_scatter" => communicator.reduce_scatter(&all, &mut one, sum),
+        "broadcast" => communicator.broadcast_in_place(&mut one, 0),
+        "reduce" => communicator.reduce_in_place(&mut one, sum, 0),
+        "all_to_all" => communicator.all_to_all(&all, &mut other),
+        "all_to_all_v" => {
+            let parts: Vec<_> = (0..ranks).map(|rank| rank * count..(rank + 1) * count).collect();
+            communicator.all_to_all_v(&all, &parts, &mut other, &parts)
+        }
+        "gather" => communicator.gather(&one, Some(&mut other), 0),
+        "scatter" => communicator.scatter(Some(&all), &mut one, 0),
+        "barrier" => communicator.barrier(),
+        "send_recv" if rank == 0 => {
+            communicator.send(&one, next)?;
+            communicator.recv(&mut one, previous)
+        }
+        "send_recv" => {
+            communicator.recv(&mut one, previous)?;
+            communicator.send(&one, next)
+        }
+        "exchange" => communicator.exchange_in_place(&mut one, next, previous),
+        other => panic!("no operation {other}"),
+    }
+}
+
+/// A world in which this rank can be made to die.
+struct Doomed {
+    inner: Handle,
+    /// It dies when it begins the last of so many collective calls.
+    calls_left: AtomicUsize,
+    /// It dies when it has waited for others in an operation, and asks whether they live.
+    at_check: AtomicBool,
+}
+
+impl Doomed {
+    fn of(inner: Handle) -> Self {
+        Self { inner, calls_left: AtomicUsize::new(usize::MAX), at_check: AtomicBool::new(false) }
+    }
+
+    /// Whether this is the rank after the victim, which is rank 0 or rank 1 of 3.
+    fn victim_is_before(&self) -> bool {
+        let fault = std::env::var("HOST_FAULT").unwrap_or_default();
+        let victim = fault.split(' ').next_back().and_then(|victim| victim.parse::<usize>().ok());
+        victim.is_some_and(|victim| (victim + 1) % self.size() == self.rank())
+    }
+
+    fn call(&self) {
+        if self.calls_left.fetch_sub(1, Ordering::SeqCst) == 1 {
+            die();
+        }
+    }
+}
+
+impl World for Doomed {
+    fn rank(&self) -> usize {
+        self.inner.rank()
+    }
+
+    fn size(&self) -> usize {
+        self.inner.size()
+    }
+
+    fn local_rank(&self) -> usize {
+        self.inner.local_rank()
+    }
+
+    fn local_size(&self) -> usize {
+        self.inner.local_size()
+    }
+
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
+
+    fn barrier(&self) -> Result<(), world::Error> {
+        self.call();
+        self.inner.barrier()
+    }
+
+    fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, world::Error> {
+        self.call();
+        self.inner.all_gather(mine)
+    }
+
+    fn check(&self) -> Result<(), world::Error> {
+        if self.at_check.load(Ordering::SeqCst) {
+            die();
+        }
+        self.inner.check()
+    }
+
+    fn fail(&self, reason: &str) {
+        self.inner.fail(reason);
+    }
+
+    fn abort(&self, code: i32, message: &str) -> ! {
+        self.inner.abort(code, message)
+    }
+}
