@@ -60,13 +60,26 @@ fn rows(arguments: &str) -> Vec<Vec<String>> {
 #[test]
 fn each_measurement_moves_verified_data() {
     for provider in ["tcp", "shm"] {
-        for test in ["pingpong", "bw --window 4", "rma --window 4", "rma --read --window 4"] {
+        let tests = [
+            "pingpong",
+            "pingpong --inject never",
+            "bw --window 4",
+            "rma --window 4",
+            "rma --window 4 --both-ways --inject never",
+            "rma --read --window 4",
+            "rma --read --window 4 --both-ways",
+        ];
+        for test in tests {
             let rows = rows(&format!("{test} -p {provider} -b 1 -e 1M -f 1024 -n 6 -w 0"));
             let sizes: Vec<&str> = rows.iter().map(|row| &row[0][..]).collect();
             assert_eq!(sizes, ["1", "1024", "1048576"], "{test} {provider}");
             for row in &rows {
                 // Ten rounds, of which a pingpong's go both ways.
-                assert_eq!(row[1], if test == "pingpong" { "120" } else { "60" }, "{test} {provider}");
+                assert_eq!(
+                    row[1],
+                    if test.starts_with("pingpong") { "120" } else { "60" },
+                    "{test} {provider}"
+                );
                 assert_eq!(row[6], "0", "{test} {provider}: nothing is wrong, and that was looked at");
                 let times: Vec<f64> = row[2..5].iter().map(|time| time.parse().unwrap()).collect();
                 assert!(times[1] <= times[0] && times[0] <= times[2] && times[2] > 0.0, "{times:?}");
@@ -74,6 +87,9 @@ fn each_measurement_moves_verified_data() {
         }
     }
     assert_eq!(rows("pingpong -b 8 -e 8 -n 2 -c 0")[0][6], "-", "not verified");
+    // More in flight than the provider has room for, and a window that is not whole.
+    let row = &rows("bw -p shm -b 8 -e 8 -n 5000 --window 3000 --rounds 2")[0];
+    assert_eq!((&row[1][..], &row[6][..]), ("10000", "0"));
 }
 
 #[test]
@@ -95,6 +111,8 @@ fn json_has_all_pairs_of_a_job() {
     let document: serde_json::Value = serde_json::from_slice(&outputs[0].stdout).unwrap();
     assert_eq!(document["schema_version"], 1);
     assert_eq!((&document["test"], &document["window"]), (&"bw".into(), &2.into()));
+    assert!(document["inject"].as_u64().is_some_and(|longest| longest >= 8), "{}", document["inject"]);
+    assert_eq!(document["both_ways"], false);
     let pairs = document["pairs"].as_array().unwrap();
     let ranks: Vec<_> = pairs.iter().map(|pair| pair["ranks"].clone()).collect();
     assert_eq!(ranks, [[0, 1], [0, 2], [1, 2]].map(|pair| serde_json::json!(pair)));

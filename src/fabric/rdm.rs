@@ -63,11 +63,17 @@
 //! # What moves data
 //! Only calls of the endpoint do: a peer whose memory is to be read or written has to call [`Endpoint::progress`] (or wait for
 //! something of its own) meanwhile, unless its provider moves data by itself.
+//!
+//! # What has arrived
+//! A send or a write that is complete has given its buffer back; where the data is then, is up to the provider. It may be on
+//! its way, or still in memory of the library, and closing the endpoint loses that. The same goes for what was
+//! [injected](Scope::inject). It arrives for certain when both endpoints stay open and are used until it has: until an
+//! answer of the peer says so, or [`Endpoint::farewell`] has returned.
 
 use std::ffi::{CString, c_int, c_void};
 use std::fmt;
 use std::mem::MaybeUninit;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -190,6 +196,10 @@ pub struct Endpoint {
     address: Vec<u8>,
     longest_inject: usize,
     longest_message: usize,
+    /// How many receives may wait for their messages.
+    most_receives: usize,
+    /// Whether messages carry completion data.
+    data: bool,
     virtual_addresses: bool,
     identity: u64,
     next_key: u64,
@@ -297,9 +307,11 @@ impl Endpoint {
             memories: Vec::new(),
             library,
             address,
-            // Elsewhere a message that was injected may still wait for its connection when the endpoint is closed.
-            longest_inject: if name == "shm" { info.longest_inject() } else { 0 },
+            longest_inject: info.longest_inject(),
             longest_message: info.longest_message(),
+            most_receives: info.queue_sizes().1,
+            // See `operations`: long messages with another length of header can be slow.
+            data: matches!(&name[..], "tcp" | "net"),
             virtual_addresses: mode & fabric_sys::FI_MR_VIRT_ADDR as c_int != 0,
             provider: name,
             identity: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -331,11 +343,16 @@ impl Endpoint {
         &self.provider
     }
 
-    /// Bytes of the longest message that [`Scope::send`] hands over with its call, without being in flight after it; 0 where
-    /// a message that is handed over so could be lost when the endpoint is closed.
+    /// Bytes of the longest message for [`Scope::inject`] and [`Scope::inject_write`].
     #[must_use]
     pub fn longest_inject(&self) -> usize {
         self.longest_inject
+    }
+
+    /// How many receives may be in flight. More wait for room, or are an error, as the provider likes.
+    #[must_use]
+    pub fn most_receives(&self) -> usize {
+        self.most_receives
     }
 
     /// Makes a peer's address known (`fi_av_insert`).
@@ -393,6 +410,28 @@ impl Endpoint {
         Ok(value)
     }
 
+    /// Comes to an end with these peers, which have to do the same: when it returns, all that was sent to them before, injected
+    /// or not, has been received or waits there to be, and this endpoint can be closed. `tag` is for this alone.
+    ///
+    /// Each side says farewell, and answers the other's.
+    ///
+    /// # Errors
+    /// As [`Endpoint::scope`].
+    pub fn farewell(&mut self, peers: &[Peer], tag: u64) -> Result<(), Error> {
+        // Who has got the answer knows that its farewell has arrived, and with it all before that. The answers themselves
+        // find nothing in their way.
+        for _ in ["farewell", "answer"] {
+            self.scope(|scope| {
+                for &peer in peers {
+                    let _received = scope.receive(peer, tag, &mut [])?;
+                    let _sent = scope.send(peer, tag, &[])?;
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
     /// Moves data, for peers that read or write here. Whether anything has completed.
     ///
     /// # Errors
@@ -445,11 +484,11 @@ impl Endpoint {
         // The shm of libfabric 1.17 gives the number's negative.
         let code = entry.err.saturating_abs();
         let own = self.objects.as_ref().and_then(|objects| objects.provider_text(&entry));
-        let name = match NonNull::new(entry.op_context) {
-            // SAFETY: as in `note`.
-            Some(context) => unsafe { (*context.cast::<Slot>().as_ptr()).name },
-            None => "fi_tinject",
+        let Some(context) = NonNull::new(entry.op_context) else {
+            return Err(self.failure("an injected operation", code, own));
         };
+        // SAFETY: as in `note`.
+        let name = unsafe { (*context.cast::<Slot>().as_ptr()).name };
         if let Error::Call(failure) = self.failure(name, code, own) {
             self.last = Some(failure);
         }
@@ -478,15 +517,51 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Starts one operation: calls until there is room for it. One that is `injected` is complete then.
+    /// Starts one operation: calls until there is room for it.
     fn start(
         &mut self,
         name: &'static str,
         len: usize,
         peer: Option<Peer>,
-        injected: bool,
         call: impl Fn(&Objects, fi_addr_t, *mut c_void) -> isize,
     ) -> Result<Operation, Error> {
+        let slot = self.slots.take(name, len);
+        if let Err(error) =
+            self.hand_over(name, len, peer, |objects, address| call(objects, address, slot.cast()))
+        {
+            self.slots.give_back(slot);
+            return Err(error);
+        }
+        self.in_flight += 1;
+        // SAFETY: a slot of this endpoint.
+        let (index, generation) = unsafe { ((*slot).index, (*slot).generation) };
+        Ok(Operation { slot: index, generation })
+    }
+
+    /// As [`start`](Self::start), of what is complete with the call.
+    fn inject(
+        &mut self,
+        name: &'static str,
+        len: usize,
+        peer: Peer,
+        call: impl Fn(&Objects, fi_addr_t) -> isize,
+    ) -> Result<(), Error> {
+        if len > self.longest_inject {
+            let problem =
+                format!("{len} bytes are more than the {} that can be injected", self.longest_inject);
+            return Err(self.unusable(name, problem));
+        }
+        self.hand_over(name, len, Some(peer), call)
+    }
+
+    /// Calls until the library takes it.
+    fn hand_over(
+        &mut self,
+        name: &'static str,
+        len: usize,
+        peer: Option<Peer>,
+        call: impl Fn(&Objects, fi_addr_t) -> isize,
+    ) -> Result<(), Error> {
         if peer.is_some_and(|peer| peer.endpoint != self.identity) {
             return Err(self.unusable(name, "the peer is one of another endpoint".to_owned()));
         }
@@ -494,39 +569,17 @@ impl Endpoint {
             return Err(self.failure(name, fabric_sys::FI_EMSGSIZE, None));
         }
         let address = peer.map_or(fabric_sys::FI_ADDR_UNSPEC, |peer| peer.address);
-        let slot = self.slots.take(name, len);
-        let context = if injected { ptr::null_mut() } else { slot.cast() };
         loop {
-            let result = match self.objects_mut(name) {
-                Ok(objects) => call(objects, address, context),
-                Err(error) => {
-                    self.slots.give_back(slot);
-                    return Err(error);
-                }
-            };
+            let result = call(self.objects_mut(name)?, address);
             if result == 0 {
-                break;
+                return Ok(());
             }
             let code = -result as c_int;
-            let retried = if code == fabric_sys::FI_EAGAIN {
-                self.progress().map(drop)
-            } else {
-                Err(self.failure(name, code, None))
-            };
-            if let Err(error) = retried {
-                self.slots.give_back(slot);
-                return Err(error);
+            if code != fabric_sys::FI_EAGAIN {
+                return Err(self.failure(name, code, None));
             }
+            self.progress()?;
         }
-        // SAFETY: a slot of this endpoint.
-        let (index, generation) = unsafe { ((*slot).index, (*slot).generation) };
-        if injected {
-            // SAFETY: as above; the library has not got its address.
-            unsafe { (*slot).state = State::Done(Completion { len, tag: 0 }) };
-        } else {
-            self.in_flight += 1;
-        }
-        Ok(Operation { slot: index, generation })
     }
 
     fn wait(&mut self, operation: &Operation) -> Result<Completion, Error> {

@@ -81,6 +81,51 @@ fn messages_of_all_lengths_arrive_whole_and_by_tag() {
 }
 
 #[test]
+fn nothing_injected_is_lost_when_an_endpoint_is_closed() {
+    // More than sockets hold.
+    const MESSAGES: usize = 100_000;
+    for provider in providers() {
+        let (tell, told) = mpsc::channel();
+        let many = if provider == "tcp" { MESSAGES } else { 500 };
+        both(
+            provider,
+            |one, to_other| {
+                one.scope(|scope| {
+                    // The buffer is needed no longer than the call.
+                    (0..many).try_for_each(|message| scope.inject(to_other, 1, &[message as u8; 100]))
+                })
+                .unwrap();
+                tell.send(()).unwrap();
+                one.farewell(&[to_other], 2).unwrap();
+            },
+            move |other, to_one| {
+                // The first message is sent when both are connected.
+                let mut got = [0; 100];
+                other.scope(|scope| scope.receive(to_one, 1, &mut got).map(drop)).unwrap();
+                told.recv().unwrap();
+                for message in 1..many {
+                    other.scope(|scope| scope.receive(to_one, 1, &mut got).map(drop)).unwrap();
+                    assert_eq!(got, [message as u8; 100], "{provider}");
+                }
+                other.farewell(&[to_one], 2).unwrap();
+            },
+        );
+    }
+}
+
+#[test]
+fn what_is_too_long_to_be_injected_is_told() {
+    let [(mut one, to_other), _other] = pair("tcp");
+    let longest = one.longest_inject();
+    assert!(longest > 0);
+    let error = one.scope(|scope| scope.inject(to_other, 1, &vec![0; longest + 1])).unwrap_err().to_string();
+    assert!(
+        error.contains(&format!("{} bytes are more than the {longest} that can be", longest + 1)),
+        "{error}"
+    );
+}
+
+#[test]
 fn memory_of_a_peer_is_written_and_read() {
     for provider in providers() {
         let (tell, told) = mpsc::channel();
@@ -95,10 +140,15 @@ fn memory_of_a_peer_is_written_and_read() {
                     let write = scope.write(to_other, &written, there, 1000)?;
                     scope.wait(write)?;
                     let read = scope.read(to_other, &mut read, there, 500)?;
-                    scope.wait(read).map(drop)
+                    scope.wait(read)?;
+                    scope.inject_write(to_other, &[7; 10], there, 9000)
                 })
                 .unwrap();
                 assert_eq!((&read[..500], &read[500..5500]), (&[0; 500][..], &written[..]), "{provider}");
+                // These providers read after what was written before.
+                let mut injected = [0; 10];
+                one.scope(|scope| scope.read(to_other, &mut injected, there, 9000).map(drop)).unwrap();
+                assert_eq!(injected, [7; 10], "{provider}");
                 let beyond = one.scope(|scope| scope.write(to_other, &written, there, 5001).map(drop));
                 let text = beyond.unwrap_err().to_string();
                 assert!(
@@ -119,7 +169,9 @@ fn memory_of_a_peer_is_written_and_read() {
         // It outlives its endpoint as memory.
         let bytes: Vec<u8> = region.bytes().iter().map(|byte| byte.load(Ordering::Relaxed)).collect();
         assert_eq!(bytes[1000..6000], pattern(5000, 3), "{provider}");
-        assert!(bytes[..1000].iter().chain(&bytes[6000..]).all(|&byte| byte == 0), "{provider}");
+        assert_eq!(bytes[9000..9010], [7; 10], "{provider}");
+        let rest = bytes[..1000].iter().chain(&bytes[6000..9000]).chain(&bytes[9010..]);
+        assert!(rest.copied().all(|byte| byte == 0), "{provider}");
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use collectives::fabric::rdm::{self, Endpoint, RemoteRegion};
 use collectives::fabric::{self, Library};
-use collectives::world::{self, Kind, Launcher, Place, Started};
+use collectives::world::{self, Launcher, Place, Started};
 
 use crate::files::provenance;
 use crate::size::{Size, Step, Sweep};
@@ -20,12 +20,13 @@ use crate::stop::Stop;
 use measure::Side;
 use report::{Document, Pair, Row, SCHEMA_VERSION};
 
-/// How many times each size is measured, for the table's least and most.
-const ROUNDS: usize = 10;
 /// Bytes that a size moves in all its rounds unless told otherwise, within these numbers of transfers.
 const BYTES: u64 = 256 << 20;
 const LEAST_TRANSFERS: u64 = 2;
 const MOST_TRANSFERS: u64 = 1000;
+
+/// Bytes of a large page.
+const LARGE_PAGE: usize = 2 << 20;
 
 const EXAMPLES: &str = "\
 Two ways to meet:
@@ -37,9 +38,13 @@ With more than two ranks, rank 0 measures with each of the others, one after the
 
   nccl-bench fabric bw -p shm -e 16M                   64 messages in flight
   nccl-bench fabric rma --read --window 1              the latency of reading remote memory
+  nccl-bench fabric rma --both-ways                    each of two ranks writes to the other, as fabtests' fi_rma_bw does
 
 The time is that of one transfer: half of a round trip (pingpong), or a round's divided by its transfers, of writing until the
 other rank has answered. Each size is verified before it is measured (-c 0: not).
+
+Messages and writes up to a length that the provider says are injected: copied by the call that hands them over, without a
+completion of their own (--inject never: not).
 
 Exit codes: 0 good; 1 failed; 2 bad arguments, or something is missing; 4 not met in time; 7 wrong data.";
 
@@ -91,9 +96,13 @@ pub struct Arguments {
     #[arg(short = 'f', long = "stepfactor", value_name = "FACTOR", default_value = "2", value_parser = clap::value_parser!(u64).range(2..))]
     pub factor: u64,
 
-    /// Transfers in each of the ten rounds [default: up to 1000, and 256 MiB in all]
+    /// Transfers in each round [default: up to 1000, and 256 MiB in all rounds]
     #[arg(short = 'n', long = "iters", value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub transfers: Option<u64>,
+
+    /// How many times each size is measured, for the table's least and most
+    #[arg(long, value_name = "COUNT", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub rounds: u64,
 
     /// Untimed rounds before
     #[arg(short = 'w', long = "warmup_iters", value_name = "COUNT", default_value_t = 1)]
@@ -102,6 +111,10 @@ pub struct Arguments {
     /// Verify each size: 0 or 1
     #[arg(short = 'c', long = "check", value_name = "0|1", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1))]
     pub check: u8,
+
+    /// Whether short messages and writes are injected
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    pub inject: Inject,
 
     /// The local address to bind to [default: the provider's choice; 127.0.0.1 when all ranks are on one host]
     #[arg(long, value_name = "ADDRESS")]
@@ -128,6 +141,15 @@ pub struct Arguments {
     pub json: bool,
 }
 
+/// Whether short messages are handed over without a completion.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inject {
+    /// As long as the provider takes them so
+    Auto,
+    /// Each has a completion of its own
+    Never,
+}
+
 /// Of `bw`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Windowed {
@@ -150,6 +172,18 @@ pub struct Remote {
     /// Read remote memory instead of writing it
     #[arg(long)]
     pub read: bool,
+
+    /// Both ranks access each other's memory at the same time; the time is the first's
+    #[arg(long)]
+    pub both_ways: bool,
+}
+
+/// What is measured, and how.
+#[derive(Clone, Copy)]
+struct Kind {
+    test: Test,
+    window: usize,
+    both_ways: bool,
 }
 
 /// A latency of messages.
@@ -157,7 +191,7 @@ pub struct Remote {
 /// # Errors
 /// When ranks do not meet, the provider cannot be used, or an operation fails; as all in here.
 pub fn pingpong(arguments: &Arguments, out: &mut dyn Write) -> Result<bool, Stop> {
-    run(Test::PingPong, arguments, 1, out)
+    run(Kind { test: Test::PingPong, window: 1, both_ways: false }, arguments, out)
 }
 
 /// A bandwidth of messages.
@@ -165,7 +199,8 @@ pub fn pingpong(arguments: &Arguments, out: &mut dyn Write) -> Result<bool, Stop
 /// # Errors
 /// As [`pingpong`].
 pub fn bandwidth(windowed: &Windowed, out: &mut dyn Write) -> Result<bool, Stop> {
-    run(Test::Bandwidth, &windowed.arguments, windowed.window as usize, out)
+    let kind = Kind { test: Test::Bandwidth, window: windowed.window as usize, both_ways: false };
+    run(kind, &windowed.arguments, out)
 }
 
 /// Reading or writing remote memory.
@@ -174,14 +209,15 @@ pub fn bandwidth(windowed: &Windowed, out: &mut dyn Write) -> Result<bool, Stop>
 /// As [`pingpong`].
 pub fn remote(remote: &Remote, out: &mut dyn Write) -> Result<bool, Stop> {
     let test = if remote.read { Test::Read } else { Test::Write };
-    run(test, &remote.windowed.arguments, remote.windowed.window as usize, out)
+    let kind = Kind { test, window: remote.windowed.window as usize, both_ways: remote.both_ways };
+    run(kind, &remote.windowed.arguments, out)
 }
 
 /// Where this rank meets the others.
 fn meet(arguments: &Arguments) -> Result<world::Handle, Stop> {
     let timeout = Duration::from_secs(arguments.timeout);
     let mut options = world::Options::default();
-    options.kind = Kind::Tcp;
+    options.kind = world::Kind::Tcp;
     options.timeout = timeout;
     let options = options.or_environment().map_err(crate::handover::stop)?;
     let place = match (&arguments.listen, &arguments.connect) {
@@ -201,7 +237,8 @@ fn meet(arguments: &Arguments) -> Result<world::Handle, Stop> {
 }
 
 /// Whether all that was verified was right.
-fn run(test: Test, arguments: &Arguments, window: usize, out: &mut dyn Write) -> Result<bool, Stop> {
+fn run(kind: Kind, arguments: &Arguments, out: &mut dyn Write) -> Result<bool, Stop> {
+    let Kind { test, window, both_ways } = kind;
     let (min, max) = (arguments.min_bytes.0, arguments.max_bytes.0);
     if min > max {
         return Err(Stop::Refused(format!(
@@ -227,6 +264,7 @@ fn run(test: Test, arguments: &Arguments, window: usize, out: &mut dyn Write) ->
     options.timeout = Some(Duration::from_secs(arguments.timeout));
     options.world = Some(world.clone());
     let mut endpoint = open(&options, &world)?;
+    let inject = Some(endpoint.longest_inject()).filter(|_| arguments.inject == Inject::Auto);
     let addresses = world.all_gather(endpoint.address())?;
     let texts = world.all_gather(endpoint.address_text().as_bytes())?;
     let text = |rank: usize| String::from_utf8_lossy(&texts[rank]).into_owned();
@@ -240,25 +278,30 @@ fn run(test: Test, arguments: &Arguments, window: usize, out: &mut dyn Write) ->
         library: format!("libfabric {} from {}", library.version(), library.path().display()),
         provider: endpoint.provider().to_owned(),
         window: (test != Test::PingPong).then_some(window),
+        both_ways: test == Test::PingPong || both_ways,
+        inject: inject.filter(|_| test != Test::Read),
         pairs: Vec::new(),
     };
     let printing = world.rank() == 0 && !arguments.json;
     if printing {
         write!(
             out,
-            "# {}\n# {} over {}{}; {}\n",
+            "# {}\n# {} over {}{}{}{}; {}\n",
             document.program,
             test.name(),
             document.provider,
             document.window.map_or_else(String::new, |window| format!(", window {window}")),
+            if both_ways { ", both ways" } else { "" },
+            document.inject.map_or_else(String::new, |longest| format!(", injected up to {longest} bytes")),
             document.library
         )
         .map_err(written)?;
     }
     let sweep = Sweep { min, max, step: Step::Factor(arguments.factor) };
     let size = usize::try_from(max)?;
-    let (data, mut place) = (vec![1_u8; size], vec![0_u8; size]);
-    let place = Cell::from_mut(&mut place[..]).as_slice_of_cells();
+    let (mut data, mut place) = (vec![1_u8; size + LARGE_PAGE], vec![0_u8; size + LARGE_PAGE]);
+    let (data, place) = (&*at_page(&mut data, size), at_page(&mut place, size));
+    let place = Cell::from_mut(place).as_slice_of_cells();
     let starts = if arguments.all_pairs { world.size() - 1 } else { 1 };
     let mut good = true;
     for one in 0..starts {
@@ -273,10 +316,12 @@ fn run(test: Test, arguments: &Arguments, window: usize, out: &mut dyn Write) ->
                 out.write_all(report::head(&pair).as_bytes()).map_err(written)?;
             }
             let rank = world.rank();
-            let region = if test.is_remote() && rank == other { Some(endpoint.region(size)?) } else { None };
+            let accessed = test.is_remote() && (rank == other || both_ways && rank == one);
+            let region = if accessed { Some(endpoint.region(size)?) } else { None };
             let described = region.as_ref().map(|region| region.remote().to_bytes());
             let described = world.all_gather(described.as_ref().map_or(&[], |bytes| &bytes[..]))?;
-            let remote = <[u8; RemoteRegion::BYTES]>::try_from(&described[other][..]).ok();
+            let theirs = if rank == one { other } else { one };
+            let remote = <[u8; RemoteRegion::BYTES]>::try_from(&described[theirs][..]).ok();
             let mut side = match rank {
                 _ if rank == one => Some((other, true)),
                 _ if rank == other => Some((one, false)),
@@ -290,12 +335,13 @@ fn run(test: Test, arguments: &Arguments, window: usize, out: &mut dyn Write) ->
                 first,
                 test,
                 window,
-                remote: remote.map(RemoteRegion::from_bytes).filter(|_| first),
+                inject,
+                remote: remote.map(RemoteRegion::from_bytes),
                 region: region.as_ref(),
             });
             for bytes in sweep.sizes() {
                 let row = match &mut side {
-                    Some(side) => Some(measured(side, arguments, bytes, &data, place)?),
+                    Some(side) => Some(measured(side, arguments, bytes, data, place)?),
                     None => None,
                 };
                 let told = row.filter(|_| rank == one).map(|row| serde_json::to_vec(&row)).transpose()?;
@@ -307,6 +353,9 @@ fn run(test: Test, arguments: &Arguments, window: usize, out: &mut dyn Write) ->
                 }
                 pair.rows.push(row);
             }
+            if let Some(side) = &mut side {
+                side.end()?;
+            }
             document.pairs.push(pair);
         }
     }
@@ -317,6 +366,12 @@ fn run(test: Test, arguments: &Arguments, window: usize, out: &mut dyn Write) ->
     // A rank that left while others still needed it would be taken for dead.
     world.barrier()?;
     Ok(good)
+}
+
+/// The part of the memory that begins with a page, if possible one of those that transparent huge pages make.
+fn at_page(memory: &mut [u8], len: usize) -> &mut [u8] {
+    let start = memory.as_ptr().align_offset(LARGE_PAGE).min(memory.len() - len);
+    &mut memory[start..start + len]
 }
 
 /// One size between two ranks, on both of them.
@@ -331,10 +386,11 @@ fn measured(
     let wrong = if arguments.check > 0 { Some(side.verify(size)?) } else { None };
     let transfers = arguments
         .transfers
-        .unwrap_or_else(|| (BYTES / bytes / ROUNDS as u64).clamp(LEAST_TRANSFERS, MOST_TRANSFERS));
+        .unwrap_or_else(|| (BYTES / bytes.max(1) / arguments.rounds).clamp(LEAST_TRANSFERS, MOST_TRANSFERS));
     let transfers = usize::try_from(transfers)?;
-    let mut times = Vec::with_capacity(ROUNDS);
-    for round in 0..arguments.warm_up + ROUNDS {
+    let rounds = usize::try_from(arguments.rounds)?;
+    let mut times = Vec::new();
+    for round in 0..arguments.warm_up + rounds {
         let time = side.time(&data[..size], &place[..size], transfers)?;
         if round >= arguments.warm_up {
             times.push(time.as_secs_f64());

@@ -18,6 +18,8 @@ pub(super) struct Document {
     pub(super) library: String,
     pub(super) provider: String,
     pub(super) window: Option<usize>,
+    pub(super) both_ways: bool,
+    pub(super) inject: Option<usize>,
     pub(super) pairs: Vec<Pair>,
 }
 
