@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::ptr;
 
-use super::{Completion, Endpoint, Operation, Peer, RemoteRegion};
+use super::{Completion, Counts, Endpoint, Operation, Peer, RemoteRegion};
 use crate::fabric::Error;
 
 /// The time in which operations are in flight. See [`Endpoint::scope`].
@@ -82,6 +82,45 @@ impl<'env> Scope<'env> {
             unsafe {
                 fabric_sys::fi_trecv(objects.ep, pointer, len, ptr::null_mut(), address, tag, 0, context)
             }
+        })
+    }
+
+    /// Starts to send a message without a tag (`fi_send`). [`Options::untagged`](super::Options) asks for such; they and those
+    /// with a tag do not meet.
+    ///
+    /// # Errors
+    /// As [`Endpoint::scope`].
+    pub fn send_untagged(&mut self, peer: Peer, data: &'env [u8]) -> Result<Operation, Error> {
+        let (pointer, len) = (data.as_ptr().cast::<c_void>(), data.len());
+        // Without a tag TCP's header has a length that is not slow, and needs no data.
+        self.endpoint.start("fi_send", len, Some(peer), |objects, address, context| {
+            // SAFETY: as in `send`.
+            unsafe { fabric_sys::fi_send(objects.ep, pointer, len, ptr::null_mut(), address, context) }
+        })
+    }
+
+    /// As [`inject`](Self::inject), without a tag (`fi_inject`).
+    ///
+    /// # Errors
+    /// As [`inject`](Self::inject).
+    pub fn inject_untagged(&mut self, peer: Peer, data: &[u8]) -> Result<(), Error> {
+        let (pointer, len) = (data.as_ptr().cast::<c_void>(), data.len());
+        self.endpoint.inject("fi_inject", len, peer, |objects, address| {
+            // SAFETY: as in `inject`.
+            unsafe { fabric_sys::fi_inject(objects.ep, pointer, len, address) }
+        })
+    }
+
+    /// Starts to receive the next message without a tag, whose ever (`fi_recv`), into memory that several receives may share,
+    /// as [`receive_cells`](Self::receive_cells).
+    ///
+    /// # Errors
+    /// As [`Endpoint::scope`].
+    pub fn receive_untagged(&mut self, data: &'env [Cell<u8>]) -> Result<Operation, Error> {
+        let (pointer, len) = (data.as_ptr().cast_mut().cast::<c_void>(), data.len());
+        self.endpoint.start("fi_recv", len, None, |objects, address, context| {
+            // SAFETY: as in `receive_cells`.
+            unsafe { fabric_sys::fi_recv(objects.ep, pointer, len, ptr::null_mut(), address, context) }
         })
     }
 
@@ -178,6 +217,15 @@ impl<'env> Scope<'env> {
     /// As [`Endpoint::scope`].
     pub fn wait_all(&mut self) -> Result<(), Error> {
         self.endpoint.settle()
+    }
+
+    /// As [`Endpoint::counts`], when at least so many operations have ended: injected ones have then left the library's
+    /// memory, as others that are complete.
+    ///
+    /// # Errors
+    /// As [`Endpoint::counts`] and [`Endpoint::scope`].
+    pub fn wait_for_count(&mut self, count: u64) -> Result<Counts, Error> {
+        self.endpoint.wait_for_count(count)
     }
 
     /// As [`Endpoint::progress`].
