@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use collectives::fabric::Error;
 use collectives::fabric::rdm::{Endpoint, Operation, Peer, Region, RemoteRegion, Scope};
 
-use super::Test;
+use super::{Kind, Test};
 
 /// Tags of the messages that are measured, and of those around them.
 const DATA: u64 = 1;
@@ -26,9 +26,7 @@ pub(super) struct Side<'a> {
     pub(super) peer: Peer,
     /// The one that starts, and whose clock counts.
     pub(super) first: bool,
-    pub(super) test: Test,
-    /// Messages in flight at a time, where that is what is measured.
-    pub(super) window: usize,
+    pub(super) kind: Kind,
     /// Up to how many bytes are injected, if any.
     pub(super) inject: Option<usize>,
     /// The other's region, where this side reads or writes memory.
@@ -62,12 +60,24 @@ fn send<'env>(
     peer: Peer,
     data: &'env [u8],
     injected: bool,
+    plain: bool,
 ) -> Result<Option<Operation>, Error> {
-    if injected {
-        scope.inject(peer, DATA, data).map(|()| None)
-    } else {
-        scope.send(peer, DATA, data).map(Some)
+    match (injected, plain) {
+        (true, false) => scope.inject(peer, DATA, data).map(|()| None),
+        (true, true) => scope.inject_untagged(peer, data).map(|()| None),
+        (false, false) => scope.send(peer, DATA, data).map(Some),
+        (false, true) => scope.send_untagged(peer, data).map(Some),
     }
+}
+
+/// Starts to receive one.
+fn receive<'env>(
+    scope: &mut Scope<'env>,
+    peer: Peer,
+    place: &'env [Cell<u8>],
+    plain: bool,
+) -> Result<Operation, Error> {
+    if plain { scope.receive_untagged(place) } else { scope.receive_cells(peer, DATA, place) }
 }
 
 fn finish(scope: &mut Scope<'_>, operation: Option<Operation>) -> Result<(), Error> {
@@ -79,7 +89,8 @@ impl Side<'_> {
     pub(super) fn verify(&mut self, size: usize) -> Result<u64, Error> {
         let data: Vec<u8> = (0..size).map(|place| byte(place, size)).collect();
         let mut found = vec![0; size];
-        let Self { peer, test, remote, region, .. } = *self;
+        let Self { peer, remote, region, .. } = *self;
+        let Kind { test, plain, .. } = self.kind;
         let injected = self.injects(size);
         let (mut there, mut here) = ([0; 8], 0);
         if test == Test::Read
@@ -107,9 +118,10 @@ impl Side<'_> {
             }
             (Test::Write | Test::Read, None) => {}
             (Test::PingPong | Test::Bandwidth, _) => {
+                let place = Cell::from_mut(&mut found[..]).as_slice_of_cells();
                 self.endpoint.scope(|scope| {
-                    let received = scope.receive(peer, DATA, &mut found)?;
-                    let sent = send(scope, peer, &data, injected)?;
+                    let received = receive(scope, peer, place, plain)?;
+                    let sent = send(scope, peer, &data, injected, plain)?;
                     scope.wait(received)?;
                     finish(scope, sent)
                 })?;
@@ -135,7 +147,7 @@ impl Side<'_> {
 
     /// Moves `size` bytes so many times, both ways or in windows; how long that took. `data` and `place` have room.
     pub(super) fn time(&mut self, data: &[u8], place: &[Cell<u8>], times: usize) -> Result<Duration, Error> {
-        match (self.test, self.remote, self.first) {
+        match (self.kind.test, self.remote, self.first) {
             (Test::PingPong, ..) => self.pingpong(data, place, times),
             (Test::Bandwidth, _, true) => self.send_windows(data, times),
             (Test::Bandwidth, _, false) => self.receive_windows(place, times),
@@ -166,12 +178,13 @@ impl Side<'_> {
     /// The clock runs from the first message to the last one's arrival.
     fn pingpong(&mut self, data: &[u8], place: &[Cell<u8>], times: usize) -> Result<Duration, Error> {
         let (peer, first, injected) = (self.peer, self.first, self.injects(data.len()));
+        let plain = self.kind.plain;
         // One receive waits for the next message, another one is there for that after it.
         let mut receives = VecDeque::with_capacity(2);
         self.endpoint.scope(|scope| {
             let mut left = times;
             while left > 0 && receives.len() < 2 {
-                receives.push_back(scope.receive_cells(peer, DATA, place)?);
+                receives.push_back(receive(scope, peer, place, plain)?);
                 left -= 1;
             }
             ready(scope, peer)?;
@@ -182,9 +195,9 @@ impl Side<'_> {
                     finish(scope, receives.pop_front())?;
                 }
                 finish(scope, sent.take())?;
-                sent = send(scope, peer, data, injected)?;
+                sent = send(scope, peer, data, injected, plain)?;
                 if left > 0 && receives.len() < 2 {
-                    receives.push_back(scope.receive_cells(peer, DATA, place)?);
+                    receives.push_back(receive(scope, peer, place, plain)?);
                     left -= 1;
                 }
                 if first {
@@ -198,7 +211,8 @@ impl Side<'_> {
 
     /// The clock runs from the first message to the answer to the last window.
     fn send_windows(&mut self, data: &[u8], times: usize) -> Result<Duration, Error> {
-        let (peer, window, injected) = (self.peer, self.window, self.injects(data.len()));
+        let (peer, injected) = (self.peer, self.injects(data.len()));
+        let Kind { window, plain, .. } = self.kind;
         let mut operations = Vec::with_capacity(window);
         self.endpoint.scope(|scope| {
             ready(scope, peer)?;
@@ -208,7 +222,7 @@ impl Side<'_> {
                 let now = left.min(window);
                 left -= now;
                 for _ in 0..now {
-                    operations.extend(send(scope, peer, data, injected)?);
+                    operations.extend(send(scope, peer, data, injected, plain)?);
                 }
                 let answer = scope.receive(peer, ANSWER, &mut [])?;
                 operations.drain(..).try_for_each(|operation| scope.wait(operation).map(drop))?;
@@ -219,14 +233,15 @@ impl Side<'_> {
     }
 
     fn receive_windows(&mut self, place: &[Cell<u8>], times: usize) -> Result<Duration, Error> {
-        let (peer, window) = (self.peer, self.window);
+        let peer = self.peer;
+        let Kind { window, plain, .. } = self.kind;
         // There is room for others beside them.
         let ahead = times.min(window).min((self.endpoint.most_receives() / 2).max(1));
         let mut operations = VecDeque::with_capacity(ahead);
         self.endpoint.scope(|scope| {
             let start = Instant::now();
             for _ in 0..ahead {
-                operations.push_back(scope.receive_cells(peer, DATA, place)?);
+                operations.push_back(receive(scope, peer, place, plain)?);
             }
             ready(scope, peer)?;
             let mut posted = ahead;
@@ -239,7 +254,7 @@ impl Side<'_> {
                 }
                 // Receives of the next window are posted while this one's messages arrive.
                 if posted < times {
-                    operations.push_back(scope.receive_cells(peer, DATA, place)?);
+                    operations.push_back(receive(scope, peer, place, plain)?);
                     posted += 1;
                 }
             }
@@ -248,14 +263,16 @@ impl Side<'_> {
         })
     }
 
-    /// The clock runs from the first access to the last one's completion, of writing until the other side has answered:
-    /// what was written may only then have arrived.
+    /// The clock runs from the first access to the last one's completion. Of writing it runs until the other side has
+    /// answered, as what was written may only then have arrived, if that is not asked for otherwise.
     fn access_windows<'env>(
         &'env mut self,
         times: usize,
         access: impl Fn(&mut Scope<'env>, Peer, bool) -> Result<Option<Operation>, Error>,
     ) -> Result<Duration, Error> {
-        let (peer, window, writes) = (self.peer, self.window, self.test == Test::Write);
+        let peer = self.peer;
+        let Kind { test, window, completed, .. } = self.kind;
+        let arrival = test == Test::Write && !completed;
         let mut operations = Vec::with_capacity(window);
         self.endpoint.scope(|scope| {
             ready(scope, peer)?;
@@ -271,7 +288,7 @@ impl Side<'_> {
             }
             let accessed = start.elapsed();
             ready(scope, peer)?;
-            Ok(if writes { start.elapsed() } else { accessed })
+            Ok(if arrival { start.elapsed() } else { accessed })
         })
     }
 
