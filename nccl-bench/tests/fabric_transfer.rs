@@ -60,13 +60,29 @@ fn rows(arguments: &str) -> Vec<Vec<String>> {
 #[test]
 fn each_measurement_moves_verified_data() {
     for provider in ["tcp", "shm"] {
-        for test in ["pingpong", "bw --window 4", "rma --window 4", "rma --read --window 4"] {
+        let tests = [
+            "pingpong",
+            "pingpong --inject never",
+            "bw --window 4",
+            "rma --window 4",
+            "rma --window 4 --both-ways --inject never",
+            "rma --read --window 4",
+            "rma --read --window 4 --both-ways",
+            "rma --window 4 --both-ways --until completed",
+            "pingpong --messages plain",
+            "bw --window 4 --messages plain --inject never",
+            "bw --window 4 --completion block",
+            "bw --window 4 --endpoints 2",
+            "rma --window 4 --endpoints 2 --shared-domain",
+        ];
+        for test in tests {
             let rows = rows(&format!("{test} -p {provider} -b 1 -e 1M -f 1024 -n 6 -w 0"));
             let sizes: Vec<&str> = rows.iter().map(|row| &row[0][..]).collect();
             assert_eq!(sizes, ["1", "1024", "1048576"], "{test} {provider}");
             for row in &rows {
                 // Ten rounds, of which a pingpong's go both ways.
-                assert_eq!(row[1], if test == "pingpong" { "120" } else { "60" }, "{test} {provider}");
+                let twice = test.starts_with("pingpong") || test.contains("--endpoints 2");
+                assert_eq!(row[1], if twice { "120" } else { "60" }, "{test} {provider}");
                 assert_eq!(row[6], "0", "{test} {provider}: nothing is wrong, and that was looked at");
                 let times: Vec<f64> = row[2..5].iter().map(|time| time.parse().unwrap()).collect();
                 assert!(times[1] <= times[0] && times[0] <= times[2] && times[2] > 0.0, "{times:?}");
@@ -74,13 +90,17 @@ fn each_measurement_moves_verified_data() {
         }
     }
     assert_eq!(rows("pingpong -b 8 -e 8 -n 2 -c 0")[0][6], "-", "not verified");
+    // More in flight than the provider has room for, and a window that is not whole.
+    let row = &rows("bw -p shm -b 8 -e 8 -n 5000 --window 3000 --rounds 2")[0];
+    assert_eq!((&row[1][..], &row[6][..]), ("10000", "0"));
 }
 
 #[test]
 fn json_has_all_pairs_of_a_job() {
     let address = free_address();
     let rank = |rank: usize| -> Rank<'_> {
-        let arguments = "bw -p tcp -b 64 -e 64 -n 4 --window 2 --all-pairs --json".split(' ').collect();
+        let arguments =
+            "bw -p tcp -b 64 -e 64 -n 4 --window 2 --endpoints 2 --all-pairs --json".split(' ').collect();
         let variables = [
             ("NCCL_BENCH_RANK", rank.to_string()),
             ("NCCL_BENCH_SIZE", "3".to_owned()),
@@ -95,6 +115,10 @@ fn json_has_all_pairs_of_a_job() {
     let document: serde_json::Value = serde_json::from_slice(&outputs[0].stdout).unwrap();
     assert_eq!(document["schema_version"], 1);
     assert_eq!((&document["test"], &document["window"]), (&"bw".into(), &2.into()));
+    assert!(document["inject"].as_u64().is_some_and(|longest| longest >= 8), "{}", document["inject"]);
+    assert_eq!((&document["both_ways"], &document["until"]), (&false.into(), &().into()));
+    assert_eq!((&document["messages"], &document["completion"]), (&"tagged".into(), &"poll".into()));
+    assert_eq!((&document["endpoints"], &document["shared_domain"]), (&2.into(), &false.into()));
     let pairs = document["pairs"].as_array().unwrap();
     let ranks: Vec<_> = pairs.iter().map(|pair| pair["ranks"].clone()).collect();
     assert_eq!(ranks, [[0, 1], [0, 2], [1, 2]].map(|pair| serde_json::json!(pair)));
@@ -129,9 +153,31 @@ fn what_cannot_be_is_told_before_anything_starts() {
     let (code, message) = alone(&format!("bw --connect {} -T 1", free_address()));
     assert_eq!(code, Some(4), "{message}");
     assert!(message.contains("did not find rank 0 within 1 s"), "{message}");
+    let (code, message) = alone("bw --domains lo,eth0 --endpoints 1");
+    assert_eq!(code, Some(2));
+    assert!(message.contains("--endpoints 1 are fewer than the 2 of --domains"), "{message}");
     let (code, message) = alone("rma --listen nowhere");
     assert_eq!(code, Some(2));
     assert!(message.contains("`nowhere` is not an address such as node1:29500"), "{message}");
+}
+
+#[test]
+fn domains_are_used_in_turn_and_those_that_are_not_there_told() {
+    let [one, _] = pair("bw -p tcp --domains lo,lo --endpoints 3 -b 8 -e 8 -n 2 --json");
+    let document: serde_json::Value = serde_json::from_slice(&one.stdout).unwrap();
+    assert_eq!(document["endpoints"], 3, "{}", text(&one.stderr));
+    let pair_of = &document["pairs"][0];
+    assert_eq!(pair_of["domains"], serde_json::json!([["lo"], ["lo"]]));
+    assert_eq!(pair_of["addresses"][0].as_str().unwrap().split(' ').count(), 3);
+    assert_eq!(pair_of["rows"][0]["wrong"], 0);
+    for output in pair("bw -p tcp --domains lo,nowhere") {
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{message}");
+        assert!(
+            message.contains("it has no domain 'nowhere' for this; it has ") && message.contains("lo"),
+            "{message}"
+        );
+    }
 }
 
 #[test]

@@ -2,10 +2,12 @@
 
 use std::ffi::{CStr, c_int};
 use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use fabric_sys::{
-    Fabric, Padded, fi_addr_t, fi_av_attr, fi_cq_attr, fi_cq_err_entry, fid_av, fid_cq, fid_domain, fid_ep,
-    fid_fabric, fid_mr,
+    Fabric, Padded, fi_addr_t, fi_av_attr, fi_cntr_attr, fi_cq_attr, fi_cq_err_entry, fid, fid_av, fid_cntr,
+    fid_cq, fid_domain, fid_ep, fid_fabric, fid_mr,
 };
 
 use super::error::{Error, Failure};
@@ -15,17 +17,112 @@ use super::shm;
 /// Room for an address of any provider.
 const LONGEST_ADDRESS: usize = 512;
 
-/// The library's objects, each null until it is open. Closed children first.
-pub(super) struct Objects {
+/// A fabric and a domain of it, each null until it is open. For one endpoint, or for several.
+pub(super) struct Domain {
     fabric: *mut fid_fabric,
     domain: *mut fid_domain,
+    next_key: AtomicU64,
+}
+
+// SAFETY: the library's objects are bound to no thread; where endpoints of several threads share a domain, it was asked for
+// with FI_THREAD_SAFE, and otherwise one endpoint has it.
+unsafe impl Send for Domain {}
+// SAFETY: as above.
+unsafe impl Sync for Domain {}
+
+impl Domain {
+    /// Opens them.
+    pub(super) fn open(library: &'static Fabric, info: Info<'_>) -> Result<Arc<Self>, Error> {
+        let provider = info.provider();
+        let check = checked(library, &provider);
+        if provider == "shm" {
+            shm::remove_leftovers();
+        }
+        let mut opened =
+            Self { fabric: ptr::null_mut(), domain: ptr::null_mut(), next_key: AtomicU64::new(1) };
+        let result = {
+            let _setup = provider::setup_lock();
+            let (info, none) = (info.as_ptr(), ptr::null_mut());
+            // SAFETY: the entry is live; both are kept until this type is dropped.
+            unsafe {
+                let result = library.fi_fabric((*info).fabric_attr, &raw mut opened.fabric, none);
+                check("fi_fabric", result).and_then(|()| {
+                    check(
+                        "fi_domain",
+                        fabric_sys::fi_domain(opened.fabric, info, &raw mut opened.domain, none),
+                    )
+                })
+            }
+        };
+        // On failure what is open is closed here, without the lock, which closing takes.
+        result.map(|()| Arc::new(opened))
+    }
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        let _setup = provider::setup_lock();
+        // SAFETY: each pointer is null or an object that was opened and is closed once, after its children, which each hold
+        // an `Arc` of this.
+        unsafe {
+            close([
+                (!self.domain.is_null()).then(|| &raw mut (*self.domain).fid),
+                (!self.fabric.is_null()).then(|| &raw mut (*self.fabric).fid),
+            ]);
+        }
+    }
+}
+
+/// Closes objects in this order, as far as that goes.
+///
+/// # Safety
+/// They must be open, and nobody's afterwards.
+unsafe fn close(objects: impl IntoIterator<Item = Option<*mut fid>>) {
+    for fid in objects.into_iter().flatten() {
+        // SAFETY: the caller vouches for it.
+        let result = unsafe { fabric_sys::fi_close(fid) };
+        if result != 0 {
+            tracing::warn!(result, "fi_close failed; the object is left open");
+            break;
+        }
+    }
+}
+
+/// What makes errors of the library's answers.
+fn checked<'a>(
+    library: &'static Fabric,
+    provider: &'a str,
+) -> impl Fn(&'static str, c_int) -> Result<(), Error> + 'a {
+    move |operation, result| match result {
+        0 => Ok(()),
+        code => Err(Failure::of_call(library, provider, operation, None, -code, None)),
+    }
+}
+
+/// What an endpoint has.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Settings {
+    /// About how many peers there are.
+    pub(super) peers: usize,
+    /// Whether threads wait in the completion queue.
+    pub(super) blocking: bool,
+    /// Whether there is a counter of what completes.
+    pub(super) counter: bool,
+}
+
+/// The library's objects, each null until it is open. Closed children first.
+pub(super) struct Objects {
     av: *mut fid_av,
     pub(super) cq: *mut fid_cq,
+    /// Null when there is none.
+    pub(super) counter: *mut fid_cntr,
     pub(super) ep: *mut fid_ep,
     /// Registered memory.
     regions: Vec<*mut fid_mr>,
     /// Whether the endpoint has a name in shared memory, as those of peers have.
     named: bool,
+    /// Closed last.
+    domain: Arc<Domain>,
 }
 
 impl Drop for Objects {
@@ -38,20 +135,13 @@ impl Drop for Objects {
                 eprintln!("libfabric could not close an endpoint; ending the process");
                 std::process::abort();
             }
-            let regions = self.regions.iter().map(|&region| &raw mut (*region).fid);
+            let regions = self.regions.iter().map(|&region| Some(&raw mut (*region).fid));
             let rest = [
+                (!self.counter.is_null()).then(|| &raw mut (*self.counter).fid),
                 (!self.cq.is_null()).then(|| &raw mut (*self.cq).fid),
                 (!self.av.is_null()).then(|| &raw mut (*self.av).fid),
-                (!self.domain.is_null()).then(|| &raw mut (*self.domain).fid),
-                (!self.fabric.is_null()).then(|| &raw mut (*self.fabric).fid),
             ];
-            for fid in regions.chain(rest.into_iter().flatten()) {
-                let result = fabric_sys::fi_close(fid);
-                if result != 0 {
-                    tracing::warn!(result, "fi_close failed; the object is left open");
-                    break;
-                }
-            }
+            close(regions.chain(rest));
         }
         if self.named {
             // A peer that was killed could not remove its own.
@@ -61,73 +151,87 @@ impl Drop for Objects {
 }
 
 impl Objects {
-    /// Opens a domain, an address vector for so many peers, a completion queue for tagged messages
-    /// (`FI_CQ_FORMAT_TAGGED`), and an endpoint that uses them; also says the endpoint's address.
+    /// Opens a domain, and in it what [`open_in`](Self::open_in) opens, for so many peers.
     pub(super) fn open(
         library: &'static Fabric,
         info: Info<'_>,
         peers: usize,
     ) -> Result<(Self, Vec<u8>), Error> {
+        let settings = Settings { peers, ..Settings::default() };
+        Self::open_in(Domain::open(library, info)?, library, info, settings)
+    }
+
+    /// Opens an address vector, a completion queue for tagged messages (`FI_CQ_FORMAT_TAGGED`), and an endpoint that uses
+    /// them; also says the endpoint's address.
+    pub(super) fn open_in(
+        domain: Arc<Domain>,
+        library: &'static Fabric,
+        info: Info<'_>,
+        settings: Settings,
+    ) -> Result<(Self, Vec<u8>), Error> {
         let provider = info.provider();
-        let check = |operation: &'static str, result: c_int| match result {
-            0 => Ok(()),
-            code => Err(Failure::of_call(library, &provider, operation, None, -code, None)),
-        };
-        let named = provider == "shm";
-        if named {
-            shm::remove_leftovers();
-        }
         let mut objects = Self {
-            fabric: ptr::null_mut(),
-            domain: ptr::null_mut(),
             av: ptr::null_mut(),
             cq: ptr::null_mut(),
+            counter: ptr::null_mut(),
             ep: ptr::null_mut(),
             regions: Vec::new(),
-            named,
+            named: provider == "shm",
+            domain,
         };
         // On failure what is open is closed here, without the lock, which closing takes.
-        let address = objects.open_all(library, info, peers, &check)?;
+        let check = checked(library, &provider);
+        let address = objects.open_all(info, settings, &check)?;
         Ok((objects, address))
     }
 
     fn open_all(
         &mut self,
-        library: &'static Fabric,
         info: Info<'_>,
-        peers: usize,
+        settings: Settings,
         check: &dyn Fn(&'static str, c_int) -> Result<(), Error>,
     ) -> Result<Vec<u8>, Error> {
         let _setup = provider::setup_lock();
         let none = ptr::null_mut();
-        let info_pointer = info.as_ptr();
+        let domain = self.domain.domain;
         // SAFETY: the entry is live; every object is opened from live ones and kept until this type is dropped;
         // attributes are zeroed, long enough for any library, and set as the library documents.
         unsafe {
-            let result = library.fi_fabric((*info_pointer).fabric_attr, &raw mut self.fabric, none);
-            check("fi_fabric", result)?;
-            let result = fabric_sys::fi_domain(self.fabric, info_pointer, &raw mut self.domain, none);
-            check("fi_domain", result)?;
-
             let mut attributes = Padded::<fi_av_attr>::zeroed();
             attributes.type_ = fabric_sys::FI_AV_TABLE;
-            attributes.count = peers;
-            let result = fabric_sys::fi_av_open(self.domain, attributes.as_mut_ptr(), &raw mut self.av, none);
+            attributes.count = settings.peers;
+            let result = fabric_sys::fi_av_open(domain, attributes.as_mut_ptr(), &raw mut self.av, none);
             check("fi_av_open", result)?;
 
             let (send, receive) = info.queue_sizes();
             let mut attributes = Padded::<fi_cq_attr>::zeroed();
             attributes.size = send.saturating_add(receive);
             attributes.format = fabric_sys::FI_CQ_FORMAT_TAGGED;
-            attributes.wait_obj = fabric_sys::FI_WAIT_NONE;
-            let result = fabric_sys::fi_cq_open(self.domain, attributes.as_mut_ptr(), &raw mut self.cq, none);
+            attributes.wait_obj =
+                if settings.blocking { fabric_sys::FI_WAIT_UNSPEC } else { fabric_sys::FI_WAIT_NONE };
+            let result = fabric_sys::fi_cq_open(domain, attributes.as_mut_ptr(), &raw mut self.cq, none);
             check("fi_cq_open", result)?;
 
-            check("fi_endpoint", fabric_sys::fi_endpoint(self.domain, info_pointer, &raw mut self.ep, none))?;
+            if settings.counter {
+                let mut attributes = Padded::<fi_cntr_attr>::zeroed();
+                attributes.events = fabric_sys::FI_CNTR_EVENTS_COMP;
+                attributes.wait_obj = fabric_sys::FI_WAIT_NONE;
+                let counter = &raw mut self.counter;
+                let result = fabric_sys::fi_cntr_open(domain, attributes.as_mut_ptr(), counter, none);
+                check("fi_cntr_open", result)?;
+            }
+
+            let result = fabric_sys::fi_endpoint(domain, info.as_ptr(), &raw mut self.ep, none);
+            check("fi_endpoint", result)?;
             let ep = self.ep;
             check("fi_ep_bind", fabric_sys::fi_ep_bind(ep, &raw mut (*self.av).fid, 0))?;
             let flags = fabric_sys::FI_TRANSMIT | fabric_sys::FI_RECV;
             check("fi_ep_bind", fabric_sys::fi_ep_bind(ep, &raw mut (*self.cq).fid, flags))?;
+            if settings.counter {
+                let flags =
+                    fabric_sys::FI_SEND | fabric_sys::FI_RECV | fabric_sys::FI_READ | fabric_sys::FI_WRITE;
+                check("fi_ep_bind", fabric_sys::fi_ep_bind(ep, &raw mut (*self.counter).fid, flags))?;
+            }
             if self.named
                 && let Some(name) = shm::new_address()
             {
@@ -157,13 +261,14 @@ impl Objects {
         start: *const u8,
         len: usize,
         access: u64,
-        key: u64,
     ) -> Result<u64, c_int> {
+        // For providers that do not choose keys themselves.
+        let key = self.domain.next_key.fetch_add(1, Ordering::Relaxed);
         let mut region = ptr::null_mut();
         // SAFETY: the domain is open; the caller vouches for the memory.
         let result = unsafe {
             fabric_sys::fi_mr_reg(
-                self.domain,
+                self.domain.domain,
                 start.cast(),
                 len,
                 access,

@@ -63,6 +63,12 @@
 //! # What moves data
 //! Only calls of the endpoint do: a peer whose memory is to be read or written has to call [`Endpoint::progress`] (or wait for
 //! something of its own) meanwhile, unless its provider moves data by itself.
+//!
+//! # What has arrived
+//! A send or a write that is complete has given its buffer back; where the data is then, is up to the provider. It may be on
+//! its way, or still in memory of the library, and closing the endpoint loses that. The same goes for what was
+//! [injected](Scope::inject). It arrives for certain when both endpoints stay open and are used until it has: until an
+//! answer of the peer says so, or [`Endpoint::farewell`] has returned.
 
 use std::ffi::{CString, c_int, c_void};
 use std::fmt;
@@ -72,10 +78,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use fabric_sys::{Fabric, Padded, Version, fi_addr_t, fi_context2, fi_cq_err_entry, fi_cq_tagged_entry};
+use fabric_sys::{
+    Fabric, Padded, Version, fi_addr_t, fi_context2, fi_cq_err_entry, fi_cq_tagged_entry, fi_threading,
+};
 
 use super::error::{Error, Failure};
-use super::objects::Objects;
+use super::objects::{Domain, Objects, Settings};
 use super::provider::{self, Info, InfoList, Question, or_none};
 use super::shm;
 use crate::world;
@@ -87,6 +95,8 @@ const BATCH: usize = 16;
 const POLLS_PER_YIELD: u32 = 1000;
 /// How many times nothing is found before the other ranks and the clock are looked at.
 const POLLS_PER_CHECK: u32 = 1 << 13;
+/// How long a thread sleeps before it looks at them.
+const LONGEST_SLEEP_MS: c_int = 100;
 
 /// How to open an endpoint.
 #[derive(Clone)]
@@ -96,6 +106,14 @@ pub struct Options {
     pub provider: String,
     /// The local address to bind to, where the provider has such: `127.0.0.1`.
     pub source: Option<String>,
+    /// The provider's domain, which is a network interface or a device: `eth0`, `mlx5_1`, `rdmap16s27-rdm`.
+    pub domain: Option<String>,
+    /// Whether messages without a tag are sent and received, too (`FI_MSG`).
+    pub untagged: bool,
+    /// Whether threads that wait sleep (`fi_cq_sread`), instead of asking again and again. Not all providers can.
+    pub blocking: bool,
+    /// Whether to count what completes (`fi_cntr`), for [`Endpoint::counts`].
+    pub counter: bool,
     /// Whether memory of the peers is to be read and written (`FI_RMA`).
     pub remote_memory: bool,
     /// About how many peers there will be.
@@ -113,6 +131,10 @@ impl Options {
         Self {
             provider: provider.to_owned(),
             source: None,
+            domain: None,
+            untagged: false,
+            blocking: false,
+            counter: false,
             remote_memory: false,
             peers: 64,
             world: None,
@@ -127,6 +149,10 @@ impl fmt::Debug for Options {
             .debug_struct("Options")
             .field("provider", &self.provider)
             .field("source", &self.source)
+            .field("domain", &self.domain)
+            .field("untagged", &self.untagged)
+            .field("blocking", &self.blocking)
+            .field("counter", &self.counter)
             .field("remote_memory", &self.remote_memory)
             .field("peers", &self.peers)
             .field("timeout", &self.timeout)
@@ -148,6 +174,16 @@ pub struct Completion {
     pub len: usize,
     /// The tag of a receive.
     pub tag: u64,
+}
+
+/// How many operations of an endpoint have ended, since it was opened: sends, receives, reads and writes, those that were
+/// [injected](Scope::inject), too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counts {
+    /// Well.
+    pub completed: u64,
+    /// With an error.
+    pub failed: u64,
 }
 
 /// An operation in flight, to wait for.
@@ -190,9 +226,14 @@ pub struct Endpoint {
     address: Vec<u8>,
     longest_inject: usize,
     longest_message: usize,
+    /// How many receives may wait for their messages.
+    most_receives: usize,
+    /// Whether messages carry completion data.
+    data: bool,
     virtual_addresses: bool,
+    blocking: bool,
+    domain: String,
     identity: u64,
-    next_key: u64,
     in_flight: usize,
     idle: u32,
     since: Option<Instant>,
@@ -261,56 +302,23 @@ impl Slots {
 }
 
 impl Endpoint {
-    /// Opens an endpoint.
+    /// Opens an endpoint with a domain of its own, which needs no locks: the library's objects are used by one thread at a
+    /// time.
     ///
     /// # Errors
     /// [`Error::Library`] without libfabric; [`Error::Provider`] when the provider has no such endpoint here;
     /// [`Error::Call`] when a call of libfabric fails.
     pub fn open(options: &Options) -> Result<Self, Error> {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let library = Fabric::load()?;
-        let name = provider::name_in(library, &options.provider);
-        let list = find(library, &name, options)?;
-        let wanted = |info: &Info<'_>| info.provider() == name && info.fabric_name() != "efa-direct";
-        let info = list.as_ref().and_then(|list| list.iter().find(wanted));
-        let Some(info) = info else {
-            let what = if options.remote_memory { "messages and remote memory" } else { "messages" };
-            let problem = format!(
-                "libfabric {} ({}) offers no reliable endpoint for {what} with it here; see `nccl-bench fabric info -p \
-                 {name} -t rdm`",
-                library.version(),
-                library.path().display()
-            );
-            return Err(Error::Provider { provider: name, problem });
-        };
-        let mode = info.memory_mode();
-        let no_room = |shortage: Option<String>| match shortage.filter(|_| name == "shm") {
-            Some(problem) => Err(Error::Provider { provider: name.clone(), problem }),
-            None => Ok(()),
-        };
-        no_room(shm::shortage_for(1))?;
-        let (objects, address) = Objects::open(library, info, options.peers)?;
-        no_room(shm::shortage_with(1, &address))?;
-        Ok(Self {
-            objects: Some(objects),
-            slots: Slots { all: Vec::new(), free: Vec::new() },
-            memories: Vec::new(),
-            library,
-            address,
-            // Elsewhere a message that was injected may still wait for its connection when the endpoint is closed.
-            longest_inject: if name == "shm" { info.longest_inject() } else { 0 },
-            longest_message: info.longest_message(),
-            virtual_addresses: mode & fabric_sys::FI_MR_VIRT_ADDR as c_int != 0,
-            provider: name,
-            identity: NEXT.fetch_add(1, Ordering::Relaxed),
-            next_key: 1,
-            in_flight: 0,
-            idle: 0,
-            since: None,
-            world: options.world.clone(),
-            timeout: options.timeout,
-            last: None,
-        })
+        opening(options, fabric_sys::FI_THREAD_DOMAIN, 1, |open| open())
+    }
+
+    /// Opens so many endpoints on one domain, which share what the device has for a domain, and the library's locks
+    /// (`FI_THREAD_SAFE`): each may be used by a thread of its own.
+    ///
+    /// # Errors
+    /// As [`Endpoint::open`].
+    pub fn open_sharing(options: &Options, count: usize) -> Result<Vec<Self>, Error> {
+        opening(options, fabric_sys::FI_THREAD_SAFE, count, |open| (0..count).map(|_| open()).collect())
     }
 
     /// The address to tell the peers: bytes that mean something to the same provider.
@@ -331,11 +339,22 @@ impl Endpoint {
         &self.provider
     }
 
-    /// Bytes of the longest message that [`Scope::send`] hands over with its call, without being in flight after it; 0 where
-    /// a message that is handed over so could be lost when the endpoint is closed.
+    /// libfabric's name of the domain: a network interface, or a device.
+    #[must_use]
+    pub fn domain(&self) -> &str {
+        &self.domain
+    }
+
+    /// Bytes of the longest message for [`Scope::inject`] and [`Scope::inject_write`].
     #[must_use]
     pub fn longest_inject(&self) -> usize {
         self.longest_inject
+    }
+
+    /// How many receives may be in flight. More wait for room, or are an error, as the provider likes.
+    #[must_use]
+    pub fn most_receives(&self) -> usize {
+        self.most_receives
     }
 
     /// Makes a peer's address known (`fi_av_insert`).
@@ -364,13 +383,11 @@ impl Endpoint {
         let memory = Memory::zeroed(len).map(Arc::new);
         let memory =
             memory.ok_or_else(|| self.unusable(NAME, format!("there is no memory for {len} bytes")))?;
-        let key = self.next_key;
-        self.next_key += 1;
         let access = fabric_sys::FI_REMOTE_READ | fabric_sys::FI_REMOTE_WRITE;
         // Kept first, so that it outlives the registration.
         self.memories.push(Arc::clone(&memory));
         // SAFETY: the memory lives longer than the objects, and nothing but atomic accesses is made to it from here.
-        let registered = unsafe { self.objects_mut(NAME)?.register(memory.start(), len, access, key) };
+        let registered = unsafe { self.objects_mut(NAME)?.register(memory.start(), len, access) };
         let key = registered.map_err(|code| self.failure(NAME, code, None))?;
         let base = if self.virtual_addresses { memory.start() as u64 } else { 0 };
         Ok(Region::new(memory, RemoteRegion::new(base, key, len as u64)))
@@ -393,6 +410,54 @@ impl Endpoint {
         Ok(value)
     }
 
+    /// Comes to an end with these peers, which have to do the same: when it returns, all that was sent to them before, injected
+    /// or not, has been received or waits there to be, and this endpoint can be closed. `tag` is for this alone.
+    ///
+    /// Each side says farewell, and answers the other's.
+    ///
+    /// # Errors
+    /// As [`Endpoint::scope`].
+    pub fn farewell(&mut self, peers: &[Peer], tag: u64) -> Result<(), Error> {
+        // Who has got the answer knows that its farewell has arrived, and with it all before that. The answers themselves
+        // find nothing in their way.
+        for _ in ["farewell", "answer"] {
+            self.scope(|scope| {
+                for &peer in peers {
+                    let _received = scope.receive(peer, tag, &mut [])?;
+                    let _sent = scope.send(peer, tag, &[])?;
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// How many operations have ended (`fi_cntr_read`); moves data.
+    ///
+    /// # Errors
+    /// [`Error::Endpoint`] when nothing is counted ([`Options::counter`]), or the endpoint was closed.
+    pub fn counts(&mut self) -> Result<Counts, Error> {
+        const NAME: &str = "fi_cntr_read";
+        let counter = self.objects_mut(NAME)?.counter;
+        if counter.is_null() {
+            return Err(self.unusable(NAME, "it was opened without a counter".to_owned()));
+        }
+        // SAFETY: the counter is open.
+        let (completed, failed) =
+            unsafe { (fabric_sys::fi_cntr_read(counter), fabric_sys::fi_cntr_readerr(counter)) };
+        Ok(Counts { completed, failed })
+    }
+
+    fn wait_for_count(&mut self, count: u64) -> Result<Counts, Error> {
+        loop {
+            let counts = self.counts()?;
+            if counts.completed + counts.failed >= count {
+                return Ok(counts);
+            }
+            self.progress()?;
+        }
+    }
+
     /// Moves data, for peers that read or write here. Whether anything has completed.
     ///
     /// # Errors
@@ -402,6 +467,28 @@ impl Endpoint {
         let queue = self.objects_mut("fi_cq_read")?.cq;
         // SAFETY: the queue is open and of this format; the count is the array's.
         let count = unsafe { fabric_sys::fi_cq_read(queue, entries.as_mut_ptr().cast(), BATCH) };
+        self.took(&entries, count)
+    }
+
+    /// As [`progress`](Self::progress), for who has nothing else to do.
+    fn rest(&mut self) -> Result<(), Error> {
+        if !self.blocking {
+            return self.progress().map(drop);
+        }
+        let mut entries = [const { MaybeUninit::<fi_cq_tagged_entry>::uninit() }; BATCH];
+        let queue = self.objects_mut("fi_cq_sread")?.cq;
+        // SAFETY: as in `progress`; the queue was opened for it.
+        let count = unsafe {
+            fabric_sys::fi_cq_sread(queue, entries.as_mut_ptr().cast(), BATCH, ptr::null(), LONGEST_SLEEP_MS)
+        };
+        match -count as c_int {
+            fabric_sys::FI_EAGAIN | fabric_sys::FI_EINTR => self.look_around(),
+            _ => self.took(&entries, count).map(drop),
+        }
+    }
+
+    /// Notes what was read from the queue, so many entries or a number of libfabric's.
+    fn took(&mut self, entries: &[MaybeUninit<fi_cq_tagged_entry>], count: isize) -> Result<bool, Error> {
         if count > 0 {
             for entry in &entries[..count as usize] {
                 // SAFETY: the library has written so many.
@@ -445,11 +532,11 @@ impl Endpoint {
         // The shm of libfabric 1.17 gives the number's negative.
         let code = entry.err.saturating_abs();
         let own = self.objects.as_ref().and_then(|objects| objects.provider_text(&entry));
-        let name = match NonNull::new(entry.op_context) {
-            // SAFETY: as in `note`.
-            Some(context) => unsafe { (*context.cast::<Slot>().as_ptr()).name },
-            None => "fi_tinject",
+        let Some(context) = NonNull::new(entry.op_context) else {
+            return Err(self.failure("an injected operation", code, own));
         };
+        // SAFETY: as in `note`.
+        let name = unsafe { (*context.cast::<Slot>().as_ptr()).name };
         if let Error::Call(failure) = self.failure(name, code, own) {
             self.last = Some(failure);
         }
@@ -463,30 +550,70 @@ impl Endpoint {
         if self.idle.is_multiple_of(POLLS_PER_YIELD) {
             std::thread::yield_now();
         }
-        if self.idle.is_multiple_of(POLLS_PER_CHECK) {
-            if let Some(world) = &self.world {
-                world.check()?;
-            }
-            if let Some(timeout) = self.timeout {
-                let since = *self.since.get_or_insert_with(Instant::now);
-                if since.elapsed() > timeout {
-                    let problem = format!("nothing has completed for {} s", timeout.as_secs_f64());
-                    return Err(self.unusable("waiting", problem));
-                }
+        if self.idle.is_multiple_of(POLLS_PER_CHECK) { self.look_around() } else { Ok(()) }
+    }
+
+    /// Whether to go on waiting.
+    #[cold]
+    fn look_around(&mut self) -> Result<(), Error> {
+        if let Some(world) = &self.world {
+            world.check()?;
+        }
+        if let Some(timeout) = self.timeout {
+            let since = *self.since.get_or_insert_with(Instant::now);
+            if since.elapsed() > timeout {
+                let problem = format!("nothing has completed for {} s", timeout.as_secs_f64());
+                return Err(self.unusable("waiting", problem));
             }
         }
         Ok(())
     }
 
-    /// Starts one operation: calls until there is room for it. One that is `injected` is complete then.
+    /// Starts one operation: calls until there is room for it.
     fn start(
         &mut self,
         name: &'static str,
         len: usize,
         peer: Option<Peer>,
-        injected: bool,
         call: impl Fn(&Objects, fi_addr_t, *mut c_void) -> isize,
     ) -> Result<Operation, Error> {
+        let slot = self.slots.take(name, len);
+        if let Err(error) =
+            self.hand_over(name, len, peer, |objects, address| call(objects, address, slot.cast()))
+        {
+            self.slots.give_back(slot);
+            return Err(error);
+        }
+        self.in_flight += 1;
+        // SAFETY: a slot of this endpoint.
+        let (index, generation) = unsafe { ((*slot).index, (*slot).generation) };
+        Ok(Operation { slot: index, generation })
+    }
+
+    /// As [`start`](Self::start), of what is complete with the call.
+    fn inject(
+        &mut self,
+        name: &'static str,
+        len: usize,
+        peer: Peer,
+        call: impl Fn(&Objects, fi_addr_t) -> isize,
+    ) -> Result<(), Error> {
+        if len > self.longest_inject {
+            let problem =
+                format!("{len} bytes are more than the {} that can be injected", self.longest_inject);
+            return Err(self.unusable(name, problem));
+        }
+        self.hand_over(name, len, Some(peer), call)
+    }
+
+    /// Calls until the library takes it.
+    fn hand_over(
+        &mut self,
+        name: &'static str,
+        len: usize,
+        peer: Option<Peer>,
+        call: impl Fn(&Objects, fi_addr_t) -> isize,
+    ) -> Result<(), Error> {
         if peer.is_some_and(|peer| peer.endpoint != self.identity) {
             return Err(self.unusable(name, "the peer is one of another endpoint".to_owned()));
         }
@@ -494,39 +621,17 @@ impl Endpoint {
             return Err(self.failure(name, fabric_sys::FI_EMSGSIZE, None));
         }
         let address = peer.map_or(fabric_sys::FI_ADDR_UNSPEC, |peer| peer.address);
-        let slot = self.slots.take(name, len);
-        let context = if injected { ptr::null_mut() } else { slot.cast() };
         loop {
-            let result = match self.objects_mut(name) {
-                Ok(objects) => call(objects, address, context),
-                Err(error) => {
-                    self.slots.give_back(slot);
-                    return Err(error);
-                }
-            };
+            let result = call(self.objects_mut(name)?, address);
             if result == 0 {
-                break;
+                return Ok(());
             }
             let code = -result as c_int;
-            let retried = if code == fabric_sys::FI_EAGAIN {
-                self.progress().map(drop)
-            } else {
-                Err(self.failure(name, code, None))
-            };
-            if let Err(error) = retried {
-                self.slots.give_back(slot);
-                return Err(error);
+            if code != fabric_sys::FI_EAGAIN {
+                return Err(self.failure(name, code, None));
             }
+            self.progress()?;
         }
-        // SAFETY: a slot of this endpoint.
-        let (index, generation) = unsafe { ((*slot).index, (*slot).generation) };
-        if injected {
-            // SAFETY: as above; the library has not got its address.
-            unsafe { (*slot).state = State::Done(Completion { len, tag: 0 }) };
-        } else {
-            self.in_flight += 1;
-        }
-        Ok(Operation { slot: index, generation })
     }
 
     fn wait(&mut self, operation: &Operation) -> Result<Completion, Error> {
@@ -540,7 +645,7 @@ impl Endpoint {
             // SAFETY: as above.
             let (state, name) = unsafe { ((*slot).state, (*slot).name) };
             match state {
-                State::InFlight => self.progress().map(drop)?,
+                State::InFlight => self.rest()?,
                 State::Done(completion) => {
                     self.slots.give_back(slot);
                     return Ok(completion);
@@ -560,7 +665,7 @@ impl Endpoint {
     /// Waits until nothing is in flight, and frees what nobody has waited for; the first error of these.
     fn settle(&mut self) -> Result<(), Error> {
         while self.in_flight > 0 {
-            self.progress()?;
+            self.rest()?;
         }
         let mut failed = None;
         for index in 0..self.slots.all.len() {
@@ -582,14 +687,12 @@ impl Endpoint {
         }
     }
 
+    #[inline]
     fn objects_mut(&mut self, operation: &'static str) -> Result<&mut Objects, Error> {
-        let provider = &self.provider;
-        self.objects.as_mut().ok_or_else(|| Error::Endpoint {
-            operation,
-            provider: provider.clone(),
-            problem: "the endpoint was closed when an operation failed, so that its buffers are left alone; open another"
-                .to_owned(),
-        })
+        match &mut self.objects {
+            Some(objects) => Ok(objects),
+            None => Err(closed(operation, &self.provider)),
+        }
     }
 
     #[cold]
@@ -603,8 +706,114 @@ impl Endpoint {
     }
 }
 
+#[cold]
+fn closed(operation: &'static str, provider: &str) -> Error {
+    Error::Endpoint {
+        operation,
+        provider: provider.to_owned(),
+        problem: "the endpoint was closed when an operation failed, so that its buffers are left alone; open another"
+            .to_owned(),
+    }
+}
+
+/// Opens a domain as the options ask, and in it what `then` opens with its argument, at most `count` endpoints.
+fn opening<T>(
+    options: &Options,
+    threading: fi_threading,
+    count: usize,
+    then: impl FnOnce(&dyn Fn() -> Result<Endpoint, Error>) -> Result<T, Error>,
+) -> Result<T, Error> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let library = Fabric::load()?;
+    let name = provider::name_in(library, &options.provider);
+    let unfit = |problem: String| Error::Provider { provider: name.clone(), problem };
+    if options.counter && name == "net" {
+        let problem =
+            "before libfabric 1.18 it crashes when it counts and a message comes that nobody waits for yet";
+        return Err(unfit(problem.to_owned()));
+    }
+    let list = find(library, &name, options, threading)?;
+    // Not all providers look at the domain's name.
+    let wanted = |info: &Info<'_>| {
+        let domain = options.domain.as_ref().is_none_or(|domain| *domain == info.domain());
+        domain && info.provider() == name && info.fabric_name() != "efa-direct"
+    };
+    let info = list.as_ref().and_then(|list| list.iter().find(wanted));
+    let Some(info) = info else { return Err(unfit(missing(library, &name, options, threading))) };
+    let no_room = |shortage: Option<String>| match shortage.filter(|_| name == "shm") {
+        Some(problem) => Err(unfit(problem)),
+        None => Ok(()),
+    };
+    no_room(shm::shortage_for(count))?;
+    let domain = Domain::open(library, info)?;
+    let settings = Settings { peers: options.peers, blocking: options.blocking, counter: options.counter };
+    then(&|| {
+        let opened = Objects::open_in(Arc::clone(&domain), library, info, settings);
+        let (objects, address) = opened.map_err(|error| match error {
+            Error::Call(failure) if options.blocking && failure.operation == "fi_cq_open" => unfit(format!(
+                "its completion queues have nothing that a thread could sleep on ({}): poll instead",
+                failure.text
+            )),
+            other => other,
+        })?;
+        no_room(shm::shortage_with(count, &address))?;
+        Ok(Endpoint {
+            objects: Some(objects),
+            slots: Slots { all: Vec::new(), free: Vec::new() },
+            memories: Vec::new(),
+            library,
+            address,
+            longest_inject: info.longest_inject(),
+            longest_message: info.longest_message(),
+            most_receives: info.queue_sizes().1,
+            // See `operations`: long messages with another length of header can be slow.
+            data: matches!(&name[..], "tcp" | "net"),
+            virtual_addresses: info.memory_mode() & fabric_sys::FI_MR_VIRT_ADDR as c_int != 0,
+            blocking: options.blocking,
+            provider: name.clone(),
+            domain: info.domain(),
+            identity: NEXT.fetch_add(1, Ordering::Relaxed),
+            in_flight: 0,
+            idle: 0,
+            since: None,
+            world: options.world.clone(),
+            timeout: options.timeout,
+            last: None,
+        })
+    })
+}
+
+/// Why there is no entry for what the options ask.
+fn missing(library: &'static Fabric, name: &str, options: &Options, threading: fi_threading) -> String {
+    if let Some(domain) = &options.domain {
+        let others = Options { domain: None, ..options.clone() };
+        let mut there: Vec<String> = find(library, name, &others, threading)
+            .ok()
+            .flatten()
+            .map(|list| list.iter().map(Info::domain).collect())
+            .unwrap_or_default();
+        there.sort_unstable();
+        there.dedup();
+        if !there.is_empty() {
+            return format!("it has no domain '{domain}' for this; it has {}", there.join(", "));
+        }
+    }
+    let what = if options.remote_memory { "messages and remote memory" } else { "messages" };
+    format!(
+        "libfabric {} ({}) offers no reliable endpoint for {what} with it here; see `nccl-bench fabric info -p {name} -t \
+         rdm`",
+        library.version(),
+        library.path().display()
+    )
+}
+
 /// The providers' entries for what the options ask.
-fn find(library: &'static Fabric, name: &str, options: &Options) -> Result<Option<InfoList>, Error> {
+fn find(
+    library: &'static Fabric,
+    name: &str,
+    options: &Options,
+    threading: fi_threading,
+) -> Result<Option<InfoList>, Error> {
     let source = match &options.source {
         None => None,
         Some(source) => Some(CString::new(source.as_str()).map_err(|_| Error::Provider {
@@ -618,13 +827,19 @@ fn find(library: &'static Fabric, name: &str, options: &Options) -> Result<Optio
         // SAFETY: `ask` passes an entry that nobody else has, with all its attributes.
         unsafe {
             (*hints).caps = fabric_sys::FI_TAGGED | fabric_sys::FI_DIRECTED_RECV;
+            if options.untagged {
+                (*hints).caps |= fabric_sys::FI_MSG;
+            }
             if options.remote_memory {
                 (*hints).caps |= fabric_sys::FI_RMA;
             }
             (*hints).mode = fabric_sys::FI_CONTEXT | fabric_sys::FI_CONTEXT2;
             (*(*hints).ep_attr).type_ = fabric_sys::FI_EP_RDM;
             let domain = (*hints).domain_attr;
-            (*domain).threading = fabric_sys::FI_THREAD_DOMAIN;
+            if let Some(name) = &options.domain {
+                provider::set_text(&raw mut (*domain).name, name)?;
+            }
+            (*domain).threading = threading;
             (*domain).control_progress = fabric_sys::FI_PROGRESS_MANUAL;
             (*domain).data_progress = fabric_sys::FI_PROGRESS_MANUAL;
             (*domain).resource_mgmt = fabric_sys::FI_RM_ENABLED;

@@ -9,9 +9,9 @@ pub enum Command {
     /// What libfabric offers on this machine, and why something is missing
     Info(info::Arguments),
     /// The latency of messages between two ranks
-    Pingpong(transfer::Arguments),
+    Pingpong(transfer::PingPong),
     /// The bandwidth of messages between two ranks
-    Bw(transfer::Windowed),
+    Bw(transfer::Bandwidth),
     /// Reading or writing another rank's memory
     Rma(transfer::Remote),
 }

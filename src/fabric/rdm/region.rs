@@ -5,8 +5,9 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
 
-/// What the memory is aligned to: a page.
+/// What the memory is aligned to: a page, or one of those that transparent huge pages make.
 const PAGE: usize = 4096;
+const LARGE_PAGE: usize = 2 << 20;
 
 /// Zeroed memory at the begin of a page, accessed by atomic operations alone.
 pub(super) struct Memory {
@@ -22,7 +23,8 @@ unsafe impl Sync for Memory {}
 
 impl Memory {
     pub(super) fn zeroed(len: usize) -> Option<Self> {
-        let layout = Layout::from_size_align(len.max(1), PAGE).ok()?;
+        let page = if len < LARGE_PAGE { PAGE } else { LARGE_PAGE };
+        let layout = Layout::from_size_align(len.max(1), page).ok()?;
         // SAFETY: the layout is not empty.
         let start = NonNull::new(unsafe { alloc::alloc_zeroed(layout) })?;
         Some(Self { start, layout, len })

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::ptr;
 
-use super::{Completion, Endpoint, Operation, Peer, RemoteRegion};
+use super::{Completion, Counts, Endpoint, Operation, Peer, RemoteRegion};
 use crate::fabric::Error;
 
 /// The time in which operations are in flight. See [`Endpoint::scope`].
@@ -20,23 +20,38 @@ impl<'env> Scope<'env> {
         Self { endpoint, environment: PhantomData }
     }
 
-    /// Starts to send a message (`fi_tsend`; up to [`Endpoint::longest_inject`] bytes `fi_tinject`, which is complete at once).
-    /// The first to a peer waits until it is connected, for which the peer has to do something, too.
+    /// Starts to send a message (`fi_tsend`; over TCP `fi_tsenddata`). The first to a peer waits until it is connected, for
+    /// which the peer has to do something, too.
     ///
     /// # Errors
     /// As [`Endpoint::scope`].
     pub fn send(&mut self, peer: Peer, tag: u64, data: &'env [u8]) -> Result<Operation, Error> {
         let (pointer, len) = (data.as_ptr().cast::<c_void>(), data.len());
-        if len <= self.endpoint.longest_inject && self.endpoint.longest_inject > 0 {
-            return self.endpoint.start("fi_tinject", len, Some(peer), true, |objects, address, _| {
-                // SAFETY: the endpoint is open, the address is one of its own, and the data is borrowed.
-                unsafe { fabric_sys::fi_tinject(objects.ep, pointer, len, address, tag) }
+        let none = ptr::null_mut();
+        if self.endpoint.data {
+            return self.endpoint.start("fi_tsenddata", len, Some(peer), |objects, address, context| {
+                // SAFETY: the endpoint is open, the address is one of its own, the data is borrowed until the operation is
+                // complete or the endpoint closed, and so lives the context.
+                unsafe { fabric_sys::fi_tsenddata(objects.ep, pointer, len, none, 0, address, tag, context) }
             });
         }
-        self.endpoint.start("fi_tsend", len, Some(peer), false, |objects, address, context| {
-            // SAFETY: as above; the data is borrowed until the operation is complete or the endpoint closed, and so lives
-            // the context.
-            unsafe { fabric_sys::fi_tsend(objects.ep, pointer, len, ptr::null_mut(), address, tag, context) }
+        self.endpoint.start("fi_tsend", len, Some(peer), |objects, address, context| {
+            // SAFETY: as above.
+            unsafe { fabric_sys::fi_tsend(objects.ep, pointer, len, none, address, tag, context) }
+        })
+    }
+
+    /// Sends a short message (`fi_tinject`), up to [`Endpoint::longest_inject`] bytes: they are copied, and nothing of it is
+    /// in flight or waited for after the call. If the provider cannot send it at once, later calls of the endpoint do;
+    /// see [what has arrived](super#what-has-arrived).
+    ///
+    /// # Errors
+    /// As [`Endpoint::scope`]; [`Error::Endpoint`] when the message is too long.
+    pub fn inject(&mut self, peer: Peer, tag: u64, data: &[u8]) -> Result<(), Error> {
+        let (pointer, len) = (data.as_ptr().cast::<c_void>(), data.len());
+        self.endpoint.inject("fi_tinject", len, peer, |objects, address| {
+            // SAFETY: the endpoint is open, the address is one of its own, and the data is there during the call.
+            unsafe { fabric_sys::fi_tinject(objects.ep, pointer, len, address, tag) }
         })
     }
 
@@ -61,12 +76,51 @@ impl<'env> Scope<'env> {
         data: &'env [Cell<u8>],
     ) -> Result<Operation, Error> {
         let (pointer, len) = (data.as_ptr().cast_mut().cast::<c_void>(), data.len());
-        self.endpoint.start("fi_trecv", len, Some(peer), false, |objects, address, context| {
+        self.endpoint.start("fi_trecv", len, Some(peer), |objects, address, context| {
             // SAFETY: the endpoint is open; the memory may be written through shared references, is borrowed until the
             // operation is complete or the endpoint closed, and so lives the context.
             unsafe {
                 fabric_sys::fi_trecv(objects.ep, pointer, len, ptr::null_mut(), address, tag, 0, context)
             }
+        })
+    }
+
+    /// Starts to send a message without a tag (`fi_send`). [`Options::untagged`](super::Options) asks for such; they and those
+    /// with a tag do not meet.
+    ///
+    /// # Errors
+    /// As [`Endpoint::scope`].
+    pub fn send_untagged(&mut self, peer: Peer, data: &'env [u8]) -> Result<Operation, Error> {
+        let (pointer, len) = (data.as_ptr().cast::<c_void>(), data.len());
+        // Without a tag TCP's header has a length that is not slow, and needs no data.
+        self.endpoint.start("fi_send", len, Some(peer), |objects, address, context| {
+            // SAFETY: as in `send`.
+            unsafe { fabric_sys::fi_send(objects.ep, pointer, len, ptr::null_mut(), address, context) }
+        })
+    }
+
+    /// As [`inject`](Self::inject), without a tag (`fi_inject`).
+    ///
+    /// # Errors
+    /// As [`inject`](Self::inject).
+    pub fn inject_untagged(&mut self, peer: Peer, data: &[u8]) -> Result<(), Error> {
+        let (pointer, len) = (data.as_ptr().cast::<c_void>(), data.len());
+        self.endpoint.inject("fi_inject", len, peer, |objects, address| {
+            // SAFETY: as in `inject`.
+            unsafe { fabric_sys::fi_inject(objects.ep, pointer, len, address) }
+        })
+    }
+
+    /// Starts to receive the next message without a tag, whose ever (`fi_recv`), into memory that several receives may share,
+    /// as [`receive_cells`](Self::receive_cells).
+    ///
+    /// # Errors
+    /// As [`Endpoint::scope`].
+    pub fn receive_untagged(&mut self, data: &'env [Cell<u8>]) -> Result<Operation, Error> {
+        let (pointer, len) = (data.as_ptr().cast_mut().cast::<c_void>(), data.len());
+        self.endpoint.start("fi_recv", len, None, |objects, address, context| {
+            // SAFETY: as in `receive_cells`.
+            unsafe { fabric_sys::fi_recv(objects.ep, pointer, len, ptr::null_mut(), address, context) }
         })
     }
 
@@ -85,11 +139,31 @@ impl<'env> Scope<'env> {
         const NAME: &str = "fi_write";
         let (pointer, len) = (data.as_ptr().cast::<c_void>(), data.len());
         let (to, key) = self.place(NAME, region, offset, len)?;
-        self.endpoint.start(NAME, len, Some(peer), false, |objects, address, context| {
+        self.endpoint.start(NAME, len, Some(peer), |objects, address, context| {
             // SAFETY: as in `send`.
             unsafe {
                 fabric_sys::fi_write(objects.ep, pointer, len, ptr::null_mut(), address, to, key, context)
             }
+        })
+    }
+
+    /// Writes a few bytes into a peer's memory (`fi_inject_write`), as [`inject`](Self::inject) sends them.
+    ///
+    /// # Errors
+    /// As [`Scope::write`]; [`Error::Endpoint`] also when the data is longer than [`Endpoint::longest_inject`].
+    pub fn inject_write(
+        &mut self,
+        peer: Peer,
+        data: &[u8],
+        region: RemoteRegion,
+        offset: u64,
+    ) -> Result<(), Error> {
+        const NAME: &str = "fi_inject_write";
+        let (pointer, len) = (data.as_ptr().cast::<c_void>(), data.len());
+        let (to, key) = self.place(NAME, region, offset, len)?;
+        self.endpoint.inject(NAME, len, peer, |objects, address| {
+            // SAFETY: as in `inject`.
+            unsafe { fabric_sys::fi_inject_write(objects.ep, pointer, len, address, to, key) }
         })
     }
 
@@ -121,7 +195,7 @@ impl<'env> Scope<'env> {
         const NAME: &str = "fi_read";
         let (pointer, len) = (data.as_ptr().cast_mut().cast::<c_void>(), data.len());
         let (from, key) = self.place(NAME, region, offset, len)?;
-        self.endpoint.start(NAME, len, Some(peer), false, |objects, address, context| {
+        self.endpoint.start(NAME, len, Some(peer), |objects, address, context| {
             // SAFETY: as in `receive_cells`.
             unsafe {
                 fabric_sys::fi_read(objects.ep, pointer, len, ptr::null_mut(), address, from, key, context)
@@ -143,6 +217,15 @@ impl<'env> Scope<'env> {
     /// As [`Endpoint::scope`].
     pub fn wait_all(&mut self) -> Result<(), Error> {
         self.endpoint.settle()
+    }
+
+    /// As [`Endpoint::counts`], when at least so many operations have ended: injected ones have then left the library's
+    /// memory, as others that are complete.
+    ///
+    /// # Errors
+    /// As [`Endpoint::counts`] and [`Endpoint::scope`].
+    pub fn wait_for_count(&mut self, count: u64) -> Result<Counts, Error> {
+        self.endpoint.wait_for_count(count)
     }
 
     /// As [`Endpoint::progress`].

@@ -1,5 +1,6 @@
 //! Real endpoints of the installed libfabric, two in one thread.
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -8,15 +9,22 @@ use std::time::Duration;
 
 use super::*;
 
-/// Two endpoints that know each other, and what each calls the other.
-fn pair(provider: &str) -> [(Endpoint, Peer); 2] {
-    let options = Options {
+fn options(provider: &str) -> Options {
+    Options {
         source: Some("127.0.0.1".to_owned()).filter(|_| provider == "tcp"),
         remote_memory: true,
         timeout: Some(Duration::from_secs(20)),
         ..Options::new(provider)
-    };
-    let [mut one, mut other] = [0; 2].map(|_| Endpoint::open(&options).unwrap());
+    }
+}
+
+/// Two endpoints that know each other, and what each calls the other.
+fn pair(provider: &str) -> [(Endpoint, Peer); 2] {
+    let options = options(provider);
+    acquainted([0; 2].map(|_| Endpoint::open(&options).unwrap()))
+}
+
+fn acquainted([mut one, mut other]: [Endpoint; 2]) -> [(Endpoint, Peer); 2] {
     let (to_one, to_other) = (one.address().to_vec(), other.address().to_vec());
     let (other_peer, one_peer) = (one.insert(&to_other).unwrap(), other.insert(&to_one).unwrap());
     [(one, other_peer), (other, one_peer)]
@@ -38,7 +46,15 @@ fn both<A: Send, B: Send>(
     one: impl FnOnce(&mut Endpoint, Peer) -> A + Send,
     other: impl FnOnce(&mut Endpoint, Peer) -> B + Send,
 ) -> (A, B) {
-    let [(mut first, to_other), (mut second, to_one)] = pair(provider);
+    together(pair(provider), one, other)
+}
+
+fn together<A: Send, B: Send>(
+    pair: [(Endpoint, Peer); 2],
+    one: impl FnOnce(&mut Endpoint, Peer) -> A + Send,
+    other: impl FnOnce(&mut Endpoint, Peer) -> B + Send,
+) -> (A, B) {
+    let [(mut first, to_other), (mut second, to_one)] = pair;
     thread::scope(|scope| {
         let first = scope.spawn(move || one(&mut first, to_other));
         let second = other(&mut second, to_one);
@@ -81,6 +97,51 @@ fn messages_of_all_lengths_arrive_whole_and_by_tag() {
 }
 
 #[test]
+fn nothing_injected_is_lost_when_an_endpoint_is_closed() {
+    // More than sockets hold.
+    const MESSAGES: usize = 100_000;
+    for provider in providers() {
+        let (tell, told) = mpsc::channel();
+        let many = if provider == "tcp" { MESSAGES } else { 500 };
+        both(
+            provider,
+            |one, to_other| {
+                one.scope(|scope| {
+                    // The buffer is needed no longer than the call.
+                    (0..many).try_for_each(|message| scope.inject(to_other, 1, &[message as u8; 100]))
+                })
+                .unwrap();
+                tell.send(()).unwrap();
+                one.farewell(&[to_other], 2).unwrap();
+            },
+            move |other, to_one| {
+                // The first message is sent when both are connected.
+                let mut got = [0; 100];
+                other.scope(|scope| scope.receive(to_one, 1, &mut got).map(drop)).unwrap();
+                told.recv().unwrap();
+                for message in 1..many {
+                    other.scope(|scope| scope.receive(to_one, 1, &mut got).map(drop)).unwrap();
+                    assert_eq!(got, [message as u8; 100], "{provider}");
+                }
+                other.farewell(&[to_one], 2).unwrap();
+            },
+        );
+    }
+}
+
+#[test]
+fn what_is_too_long_to_be_injected_is_told() {
+    let [(mut one, to_other), _other] = pair("tcp");
+    let longest = one.longest_inject();
+    assert!(longest > 0);
+    let error = one.scope(|scope| scope.inject(to_other, 1, &vec![0; longest + 1])).unwrap_err().to_string();
+    assert!(
+        error.contains(&format!("{} bytes are more than the {longest} that can be", longest + 1)),
+        "{error}"
+    );
+}
+
+#[test]
 fn memory_of_a_peer_is_written_and_read() {
     for provider in providers() {
         let (tell, told) = mpsc::channel();
@@ -95,10 +156,15 @@ fn memory_of_a_peer_is_written_and_read() {
                     let write = scope.write(to_other, &written, there, 1000)?;
                     scope.wait(write)?;
                     let read = scope.read(to_other, &mut read, there, 500)?;
-                    scope.wait(read).map(drop)
+                    scope.wait(read)?;
+                    scope.inject_write(to_other, &[7; 10], there, 9000)
                 })
                 .unwrap();
                 assert_eq!((&read[..500], &read[500..5500]), (&[0; 500][..], &written[..]), "{provider}");
+                // These providers read after what was written before.
+                let mut injected = [0; 10];
+                one.scope(|scope| scope.read(to_other, &mut injected, there, 9000).map(drop)).unwrap();
+                assert_eq!(injected, [7; 10], "{provider}");
                 let beyond = one.scope(|scope| scope.write(to_other, &written, there, 5001).map(drop));
                 let text = beyond.unwrap_err().to_string();
                 assert!(
@@ -119,7 +185,9 @@ fn memory_of_a_peer_is_written_and_read() {
         // It outlives its endpoint as memory.
         let bytes: Vec<u8> = region.bytes().iter().map(|byte| byte.load(Ordering::Relaxed)).collect();
         assert_eq!(bytes[1000..6000], pattern(5000, 3), "{provider}");
-        assert!(bytes[..1000].iter().chain(&bytes[6000..]).all(|&byte| byte == 0), "{provider}");
+        assert_eq!(bytes[9000..9010], [7; 10], "{provider}");
+        let rest = bytes[..1000].iter().chain(&bytes[6000..9000]).chain(&bytes[9010..]);
+        assert!(rest.copied().all(|byte| byte == 0), "{provider}");
     }
 }
 
@@ -203,4 +271,148 @@ fn operations_take_the_place_of_earlier_ones() {
 fn a_provider_that_is_not_there_is_told() {
     let error = Endpoint::open(&Options::new("cxi")).err().unwrap().to_string();
     assert!(error.contains("offers no reliable endpoint for messages with it here"), "{error}");
+}
+
+/// Sends a message to and fro, and writes a region of the second's.
+fn talk(pair: [(Endpoint, Peer); 2]) {
+    let (tell, told) = mpsc::channel();
+    let sent = &pattern(5000, 1)[..];
+    together(
+        pair,
+        move |one, to_other| {
+            let mut got = vec![0; 5000];
+            one.scope(|scope| {
+                let received = scope.receive(to_other, 2, &mut got)?;
+                scope.inject(to_other, 1, &sent[..50])?;
+                scope.wait(received).map(drop)
+            })
+            .unwrap();
+            assert_eq!(got, sent);
+            let there = RemoteRegion::from_bytes(told.recv().unwrap());
+            one.scope(|scope| scope.write(to_other, sent, there, 0).map(drop)).unwrap();
+            one.farewell(&[to_other], 3).unwrap();
+        },
+        |other, to_one| {
+            let region = other.region(5000).unwrap();
+            let mut got = [0; 50];
+            other.scope(|scope| scope.receive(to_one, 1, &mut got).map(drop)).unwrap();
+            assert_eq!(got, sent[..50]);
+            other.scope(|scope| scope.send(to_one, 2, sent).map(drop)).unwrap();
+            tell.send(region.remote().to_bytes()).unwrap();
+            other.farewell(&[to_one], 3).unwrap();
+            assert!(
+                region.bytes().iter().zip(sent).all(|(there, sent)| there.load(Ordering::Relaxed) == *sent)
+            );
+        },
+    );
+}
+
+#[test]
+fn endpoints_of_several_threads_share_a_domain() {
+    for provider in providers() {
+        let pairs: Vec<_> = {
+            let [ones, others] = [0; 2].map(|_| Endpoint::open_sharing(&options(provider), 3).unwrap());
+            ones.into_iter().zip(others).map(|(one, other)| acquainted([one, other])).collect()
+        };
+        thread::scope(|scope| pairs.into_iter().for_each(|pair| drop(scope.spawn(|| talk(pair)))));
+    }
+}
+
+#[test]
+fn threads_that_wait_can_sleep() {
+    let options = Options { blocking: true, ..options("tcp") };
+    talk(acquainted([0; 2].map(|_| Endpoint::open(&options).unwrap())));
+    // And see the clock.
+    let options = Options { timeout: Some(Duration::from_millis(50)), ..options };
+    let [(mut one, to_other), _other] = acquainted([0; 2].map(|_| Endpoint::open(&options).unwrap()));
+    let mut buffer = [0; 8];
+    let error = one.scope(|scope| scope.receive(to_other, 1, &mut buffer).map(drop)).unwrap_err();
+    assert!(error.to_string().contains("nothing has completed for 0.05 s"), "{error}");
+}
+
+#[test]
+fn messages_without_a_tag_arrive_in_order() {
+    for provider in providers() {
+        let options = Options { untagged: true, ..options(provider) };
+        let (short, long) = (pattern(60, 1), pattern(100_000, 2));
+        together(
+            acquainted([0; 2].map(|_| Endpoint::open(&options).unwrap())),
+            |one, to_other| {
+                one.scope(|scope| {
+                    scope.inject_untagged(to_other, &short)?;
+                    let _tagged = scope.send(to_other, 1, &short)?;
+                    scope.send_untagged(to_other, &long).map(drop)
+                })
+                .unwrap();
+                one.farewell(&[to_other], 2).unwrap();
+            },
+            |other, to_one| {
+                let (mut first, mut second, mut tagged) = (vec![0; 60], vec![0; 100_000], vec![0; 60]);
+                let [first_cells, second_cells] = [&mut first, &mut second]
+                    .map(|buffer| Cell::from_mut(&mut buffer[..]).as_slice_of_cells());
+                other
+                    .scope(|scope| {
+                        let first = scope.receive_untagged(first_cells)?;
+                        let _second = scope.receive_untagged(second_cells)?;
+                        let _tagged = scope.receive(to_one, 1, &mut tagged)?;
+                        assert_eq!(scope.wait(first)?.len, 60);
+                        Ok(())
+                    })
+                    .unwrap();
+                other.farewell(&[to_one], 2).unwrap();
+                assert!(first == short && second == long && tagged == short, "{provider}");
+            },
+        );
+    }
+}
+
+#[test]
+fn what_has_ended_is_counted() {
+    let old = Fabric::load().unwrap().version() < Version::new(1, 18);
+    if old {
+        let error = Endpoint::open(&Options { counter: true, ..options("tcp") }).err().unwrap().to_string();
+        assert!(error.contains("before libfabric 1.18 it crashes"), "{error}");
+    }
+    for provider in if old { vec!["shm"] } else { providers() } {
+        let options = Options { counter: true, ..options(provider) };
+        let (sent, received) = together(
+            acquainted([0; 2].map(|_| Endpoint::open(&options).unwrap())),
+            |one, to_other| {
+                let counts = one
+                    .scope(|scope| {
+                        (0..10).try_for_each(|_| scope.inject(to_other, 1, &[1; 8]))?;
+                        let _sent = scope.send(to_other, 1, &[2; 8])?;
+                        scope.wait_for_count(11)
+                    })
+                    .unwrap();
+                one.farewell(&[to_other], 2).unwrap();
+                counts
+            },
+            |other, to_one| {
+                let mut got = [0; 8];
+                for _ in 0..11 {
+                    other.scope(|scope| scope.receive(to_one, 1, &mut got).map(drop)).unwrap();
+                }
+                let counts = other.counts().unwrap();
+                other.farewell(&[to_one], 2).unwrap();
+                counts
+            },
+        );
+        assert_eq!([sent, received], [Counts { completed: 11, failed: 0 }; 2], "{provider}");
+    }
+    let [(mut one, _), _] = pair("tcp");
+    assert!(one.counts().is_err_and(|error| error.to_string().contains("without a counter")));
+}
+
+#[test]
+fn a_domain_is_chosen_by_its_name() {
+    let loopback = Endpoint::open(&options("tcp")).unwrap().domain().to_owned();
+    let named = Options { source: None, domain: Some(loopback.clone()), ..options("tcp") };
+    assert_eq!(Endpoint::open(&named).unwrap().domain(), loopback);
+    let error = Endpoint::open(&Options { domain: Some("nowhere".to_owned()), ..named }).err().unwrap();
+    let text = error.to_string();
+    assert!(
+        text.contains("it has no domain 'nowhere' for this; it has ") && text.contains(&loopback),
+        "{text}"
+    );
 }

@@ -1,18 +1,24 @@
 //! The measurements between two ranks, each side's part.
+//!
+//! What is timed is what fabtests' programs time, so that the two compare. Receives are there before their messages, but
+//! are posted while the other side has something to do. Short messages are injected, without a completion of their own:
+//! a window of messages ends with the receiver's answer, one of accesses with an access that is not injected.
 
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use collectives::fabric::Error;
 use collectives::fabric::rdm::{Endpoint, Operation, Peer, Region, RemoteRegion, Scope};
 
-use super::Test;
+use super::{Kind, Test};
 
 /// Tags of the messages that are measured, and of those around them.
 const DATA: u64 = 1;
 const READY: u64 = 2;
 const ANSWER: u64 = 3;
+const FAREWELL: u64 = 4;
 
 /// One side of a pair.
 pub(super) struct Side<'a> {
@@ -20,12 +26,12 @@ pub(super) struct Side<'a> {
     pub(super) peer: Peer,
     /// The one that starts, and whose clock counts.
     pub(super) first: bool,
-    pub(super) test: Test,
-    /// Messages in flight at a time, where that is what is measured.
-    pub(super) window: usize,
-    /// Of the second's region, where memory is read or written.
+    pub(super) kind: Kind,
+    /// Up to how many bytes are injected, if any.
+    pub(super) inject: Option<usize>,
+    /// The other's region, where this side reads or writes memory.
     pub(super) remote: Option<RemoteRegion>,
-    /// The second's own.
+    /// This side's own, where the other does.
     pub(super) region: Option<&'a Region>,
 }
 
@@ -48,6 +54,32 @@ fn ready(scope: &mut Scope<'_>, peer: Peer) -> Result<(), Error> {
     scope.wait(mine).map(drop)
 }
 
+/// Sends a message that is measured. What is injected is complete.
+fn send<'env>(
+    scope: &mut Scope<'env>,
+    peer: Peer,
+    data: &'env [u8],
+    injected: bool,
+    plain: bool,
+) -> Result<Option<Operation>, Error> {
+    match (injected, plain) {
+        (true, false) => scope.inject(peer, DATA, data).map(|()| None),
+        (true, true) => scope.inject_untagged(peer, data).map(|()| None),
+        (false, false) => scope.send(peer, DATA, data).map(Some),
+        (false, true) => scope.send_untagged(peer, data).map(Some),
+    }
+}
+
+/// Starts to receive one.
+fn receive<'env>(
+    scope: &mut Scope<'env>,
+    peer: Peer,
+    place: &'env [Cell<u8>],
+    plain: bool,
+) -> Result<Operation, Error> {
+    if plain { scope.receive_untagged(place) } else { scope.receive_cells(peer, DATA, place) }
+}
+
 fn finish(scope: &mut Scope<'_>, operation: Option<Operation>) -> Result<(), Error> {
     operation.map_or(Ok(()), |operation| scope.wait(operation).map(drop))
 }
@@ -57,7 +89,9 @@ impl Side<'_> {
     pub(super) fn verify(&mut self, size: usize) -> Result<u64, Error> {
         let data: Vec<u8> = (0..size).map(|place| byte(place, size)).collect();
         let mut found = vec![0; size];
-        let Self { peer, first, test, remote, region, .. } = *self;
+        let Self { peer, remote, region, .. } = *self;
+        let Kind { test, plain, .. } = self.kind;
+        let injected = self.injects(size);
         let (mut there, mut here) = ([0; 8], 0);
         if test == Test::Read
             && let Some(region) = region
@@ -66,26 +100,35 @@ impl Side<'_> {
             bytes.for_each(|(place, &byte)| place.store(byte, Ordering::Relaxed));
         }
         self.endpoint.scope(|scope| ready(scope, peer))?;
-        match (test, remote, first) {
-            (Test::Write, Some(remote), true) => {
-                self.endpoint.scope(|scope| scope.write(peer, &data, remote, 0).map(drop))?;
+        match (test, remote) {
+            (Test::Write, Some(remote)) => {
+                // What is injected has no completion: that of a write after it stands for both.
+                let mut completing = &data[..];
+                self.endpoint.scope(|scope| {
+                    if injected {
+                        scope.inject_write(peer, &data, remote, 0)?;
+                        completing = &data[..1.min(size)];
+                    }
+                    scope.write(peer, completing, remote, 0).map(drop)
+                })?;
             }
-            (Test::Read, Some(remote), true) => {
+            (Test::Read, Some(remote)) => {
                 self.endpoint.scope(|scope| scope.read(peer, &mut found, remote, 0).map(drop))?;
                 here = wrong(found.into_iter(), size);
             }
-            (Test::Write | Test::Read, ..) => {}
-            (Test::PingPong | Test::Bandwidth, ..) => {
+            (Test::Write | Test::Read, None) => {}
+            (Test::PingPong | Test::Bandwidth, _) => {
+                let place = Cell::from_mut(&mut found[..]).as_slice_of_cells();
                 self.endpoint.scope(|scope| {
-                    let received = scope.receive(peer, DATA, &mut found)?;
-                    let sent = scope.send(peer, DATA, &data)?;
+                    let received = receive(scope, peer, place, plain)?;
+                    let sent = send(scope, peer, &data, injected, plain)?;
                     scope.wait(received)?;
-                    scope.wait(sent).map(drop)
+                    finish(scope, sent)
                 })?;
                 here = wrong(found.into_iter(), size);
             }
         }
-        // The second looks when the first has written, and does its part while that reads.
+        // Who is written to looks when that is done, and does its part while the other reads.
         self.endpoint.scope(|scope| ready(scope, peer))?;
         if test == Test::Write
             && let Some(region) = region
@@ -104,40 +147,61 @@ impl Side<'_> {
 
     /// Moves `size` bytes so many times, both ways or in windows; how long that took. `data` and `place` have room.
     pub(super) fn time(&mut self, data: &[u8], place: &[Cell<u8>], times: usize) -> Result<Duration, Error> {
-        match (self.test, self.remote, self.first) {
+        match (self.kind.test, self.remote, self.first) {
             (Test::PingPong, ..) => self.pingpong(data, place, times),
             (Test::Bandwidth, _, true) => self.send_windows(data, times),
             (Test::Bandwidth, _, false) => self.receive_windows(place, times),
-            (Test::Write, Some(remote), true) => {
-                self.access_windows(times, |scope, peer| scope.write(peer, data, remote, 0))
+            (Test::Write, Some(remote), _) => {
+                let injected = self.injects(data.len());
+                self.access_windows(times, |scope, peer, last| {
+                    if injected && !last {
+                        return scope.inject_write(peer, data, remote, 0).map(|()| None);
+                    }
+                    scope.write(peer, data, remote, 0).map(Some)
+                })
             }
-            (Test::Read, Some(remote), true) => {
-                self.access_windows(times, |scope, peer| scope.read_cells(peer, place, remote, 0))
-            }
-            (Test::Write | Test::Read, ..) => self.be_accessed(),
+            (Test::Read, Some(remote), _) => self
+                .access_windows(times, |scope, peer, _| scope.read_cells(peer, place, remote, 0).map(Some)),
+            (Test::Write | Test::Read, None, _) => self.be_accessed(),
         }
     }
 
+    /// Ends it: all that was sent has arrived.
+    pub(super) fn end(&mut self) -> Result<(), Error> {
+        self.endpoint.farewell(&[self.peer], FAREWELL)
+    }
+
+    fn injects(&self, size: usize) -> bool {
+        self.inject.is_some_and(|longest| size <= longest)
+    }
+
+    /// The clock runs from the first message to the last one's arrival.
     fn pingpong(&mut self, data: &[u8], place: &[Cell<u8>], times: usize) -> Result<Duration, Error> {
-        let (peer, first) = (self.peer, self.first);
+        let (peer, first, injected) = (self.peer, self.first, self.injects(data.len()));
+        let plain = self.kind.plain;
+        // One receive waits for the next message, another one is there for that after it.
+        let mut receives = VecDeque::with_capacity(2);
         self.endpoint.scope(|scope| {
-            // A receive is always there before its message.
-            let mut receive = Some(scope.receive_cells(peer, DATA, place)?);
+            let mut left = times;
+            while left > 0 && receives.len() < 2 {
+                receives.push_back(receive(scope, peer, place, plain)?);
+                left -= 1;
+            }
             ready(scope, peer)?;
             let start = Instant::now();
             let mut sent = None;
-            for left in (0..times).rev() {
-                if first {
-                    finish(scope, sent.take())?;
-                    sent = Some(scope.send(peer, DATA, data)?);
-                }
-                finish(scope, receive.take())?;
-                if left > 0 {
-                    receive = Some(scope.receive_cells(peer, DATA, place)?);
-                }
+            for _ in 0..times {
                 if !first {
-                    finish(scope, sent.take())?;
-                    sent = Some(scope.send(peer, DATA, data)?);
+                    finish(scope, receives.pop_front())?;
+                }
+                finish(scope, sent.take())?;
+                sent = send(scope, peer, data, injected, plain)?;
+                if left > 0 && receives.len() < 2 {
+                    receives.push_back(receive(scope, peer, place, plain)?);
+                    left -= 1;
+                }
+                if first {
+                    finish(scope, receives.pop_front())?;
                 }
             }
             finish(scope, sent)?;
@@ -145,8 +209,10 @@ impl Side<'_> {
         })
     }
 
+    /// The clock runs from the first message to the answer to the last window.
     fn send_windows(&mut self, data: &[u8], times: usize) -> Result<Duration, Error> {
-        let (peer, window) = (self.peer, self.window);
+        let (peer, injected) = (self.peer, self.injects(data.len()));
+        let Kind { window, plain, .. } = self.kind;
         let mut operations = Vec::with_capacity(window);
         self.endpoint.scope(|scope| {
             ready(scope, peer)?;
@@ -155,10 +221,10 @@ impl Side<'_> {
             while left > 0 {
                 let now = left.min(window);
                 left -= now;
-                let answer = scope.receive(peer, ANSWER, &mut [])?;
                 for _ in 0..now {
-                    operations.push(scope.send(peer, DATA, data)?);
+                    operations.extend(send(scope, peer, data, injected, plain)?);
                 }
+                let answer = scope.receive(peer, ANSWER, &mut [])?;
                 operations.drain(..).try_for_each(|operation| scope.wait(operation).map(drop))?;
                 scope.wait(answer)?;
             }
@@ -167,35 +233,46 @@ impl Side<'_> {
     }
 
     fn receive_windows(&mut self, place: &[Cell<u8>], times: usize) -> Result<Duration, Error> {
-        let (peer, window) = (self.peer, self.window);
-        let mut operations = Vec::with_capacity(window);
+        let peer = self.peer;
+        let Kind { window, plain, .. } = self.kind;
+        // There is room for others beside them.
+        let ahead = times.min(window).min((self.endpoint.most_receives() / 2).max(1));
+        let mut operations = VecDeque::with_capacity(ahead);
         self.endpoint.scope(|scope| {
             let start = Instant::now();
-            let mut left = times;
-            for _ in 0..left.min(window) {
-                operations.push(scope.receive_cells(peer, DATA, place)?);
+            for _ in 0..ahead {
+                operations.push_back(receive(scope, peer, place, plain)?);
             }
             ready(scope, peer)?;
-            while left > 0 {
-                left -= operations.len();
-                operations.drain(..).try_for_each(|operation| scope.wait(operation).map(drop))?;
-                // Those of the next window are there before its messages.
-                for _ in 0..left.min(window) {
-                    operations.push(scope.receive_cells(peer, DATA, place)?);
+            let mut posted = ahead;
+            let mut answer = None;
+            for received in 1..=times {
+                finish(scope, operations.pop_front())?;
+                if received % window == 0 || received == times {
+                    finish(scope, answer.take())?;
+                    answer = Some(scope.send(peer, ANSWER, &[])?);
                 }
-                let answer = scope.send(peer, ANSWER, &[])?;
-                scope.wait(answer)?;
+                // Receives of the next window are posted while this one's messages arrive.
+                if posted < times {
+                    operations.push_back(receive(scope, peer, place, plain)?);
+                    posted += 1;
+                }
             }
+            finish(scope, answer)?;
             Ok(start.elapsed())
         })
     }
 
+    /// The clock runs from the first access to the last one's completion. Of writing it runs until the other side has
+    /// answered, as what was written may only then have arrived, if that is not asked for otherwise.
     fn access_windows<'env>(
         &'env mut self,
         times: usize,
-        access: impl Fn(&mut Scope<'env>, Peer) -> Result<Operation, Error>,
+        access: impl Fn(&mut Scope<'env>, Peer, bool) -> Result<Option<Operation>, Error>,
     ) -> Result<Duration, Error> {
-        let (peer, window, writes) = (self.peer, self.window, self.test == Test::Write);
+        let peer = self.peer;
+        let Kind { test, window, completed, .. } = self.kind;
+        let arrival = test == Test::Write && !completed;
         let mut operations = Vec::with_capacity(window);
         self.endpoint.scope(|scope| {
             ready(scope, peer)?;
@@ -204,15 +281,14 @@ impl Side<'_> {
             while left > 0 {
                 let now = left.min(window);
                 left -= now;
-                for _ in 0..now {
-                    operations.push(access(scope, peer)?);
+                for access_left in (0..now).rev() {
+                    operations.extend(access(scope, peer, access_left == 0)?);
                 }
                 operations.drain(..).try_for_each(|operation| scope.wait(operation).map(drop))?;
             }
             let accessed = start.elapsed();
             ready(scope, peer)?;
-            // What was written may only now have arrived; what was read was here.
-            Ok(if writes { start.elapsed() } else { accessed })
+            Ok(if arrival { start.elapsed() } else { accessed })
         })
     }
 

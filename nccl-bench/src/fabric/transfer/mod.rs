@@ -1,47 +1,35 @@
 //! `nccl-bench fabric pingpong`, `bw` and `rma`: what libfabric's endpoints do between two ranks.
 //!
-//! `measure` is what each side does, `report` what becomes of it. Ranks meet over TCP: as a launcher says, or one listens and
-//! the other connects.
+//! `endpoints` opens them on all ranks, `measure` is what each side of a pair does, `together` several pairs at once, `report`
+//! what becomes of it. Ranks meet over TCP: as a launcher says, or one listens and the other connects.
 
+mod arguments;
+mod endpoints;
 mod measure;
 mod report;
+mod together;
 
-use std::cell::Cell;
 use std::io::{self, Write};
 use std::time::Duration;
 
-use collectives::fabric::rdm::{self, Endpoint, RemoteRegion};
-use collectives::fabric::{self, Library};
-use collectives::world::{self, Kind, Launcher, Place, Started};
+use collectives::fabric::Library;
+use collectives::fabric::rdm::{Region, RemoteRegion};
+use collectives::world::{self, Launcher, Place, Started};
+
+pub use arguments::{Arguments, Bandwidth, Completion, Inject, Messages, PingPong, Remote, Until, Windowed};
 
 use crate::files::provenance;
-use crate::size::{Size, Step, Sweep};
+use crate::size::{Step, Sweep};
 use crate::stop::Stop;
+use endpoints::Endpoints;
 use measure::Side;
 use report::{Document, Pair, Row, SCHEMA_VERSION};
+use together::Buffers;
 
-/// How many times each size is measured, for the table's least and most.
-const ROUNDS: usize = 10;
 /// Bytes that a size moves in all its rounds unless told otherwise, within these numbers of transfers.
 const BYTES: u64 = 256 << 20;
 const LEAST_TRANSFERS: u64 = 2;
 const MOST_TRANSFERS: u64 = 1000;
-
-const EXAMPLES: &str = "\
-Two ways to meet:
-  mpirun -np 2 nccl-bench fabric pingpong              as a launcher says: mpirun, srun, torchrun, NCCL_BENCH_RANK, ...
-  nccl-bench fabric pingpong --listen 10.0.0.1:7000    one here,
-  nccl-bench fabric pingpong --connect 10.0.0.1:7000   and one there
-
-With more than two ranks, rank 0 measures with each of the others, one after the other; --all-pairs all with all.
-
-  nccl-bench fabric bw -p shm -e 16M                   64 messages in flight
-  nccl-bench fabric rma --read --window 1              the latency of reading remote memory
-
-The time is that of one transfer: half of a round trip (pingpong), or a round's divided by its transfers, of writing until the
-other rank has answered. Each size is verified before it is measured (-c 0: not).
-
-Exit codes: 0 good; 1 failed; 2 bad arguments, or something is missing; 4 not met in time; 7 wrong data.";
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,117 +59,61 @@ impl Test {
     }
 }
 
-/// How endpoints are measured.
-#[derive(clap::Args, Clone, Debug)]
-#[command(after_help = EXAMPLES)]
-pub struct Arguments {
-    /// The provider: tcp, shm, efa, 'verbs;ofi_rxm'; see `nccl-bench fabric info -t rdm`
-    #[arg(short = 'p', long, value_name = "PROVIDER", default_value = "tcp")]
-    pub provider: String,
-
-    /// Smallest size
-    #[arg(short = 'b', long = "minbytes", value_name = "SIZE", default_value = "8")]
-    pub min_bytes: Size,
-
-    /// Largest size
-    #[arg(short = 'e', long = "maxbytes", value_name = "SIZE", default_value = "16M")]
-    pub max_bytes: Size,
-
-    /// From one size to the next: a factor
-    #[arg(short = 'f', long = "stepfactor", value_name = "FACTOR", default_value = "2", value_parser = clap::value_parser!(u64).range(2..))]
-    pub factor: u64,
-
-    /// Transfers in each of the ten rounds [default: up to 1000, and 256 MiB in all]
-    #[arg(short = 'n', long = "iters", value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
-    pub transfers: Option<u64>,
-
-    /// Untimed rounds before
-    #[arg(short = 'w', long = "warmup_iters", value_name = "COUNT", default_value_t = 1)]
-    pub warm_up: usize,
-
-    /// Verify each size: 0 or 1
-    #[arg(short = 'c', long = "check", value_name = "0|1", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1))]
-    pub check: u8,
-
-    /// The local address to bind to [default: the provider's choice; 127.0.0.1 when all ranks are on one host]
-    #[arg(long, value_name = "ADDRESS")]
-    pub source: Option<String>,
-
-    /// Seconds until a rank that does nothing ends the measurement
-    #[arg(short = 'T', long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
-    pub timeout: u64,
-
-    /// Measure all pairs of ranks, not only those with rank 0
-    #[arg(long)]
-    pub all_pairs: bool,
-
-    /// Wait here for the other rank
-    #[arg(long, value_name = "HOST:PORT", conflicts_with = "connect")]
-    pub listen: Option<String>,
-
-    /// Meet the rank that listens there
-    #[arg(long, value_name = "HOST:PORT")]
-    pub connect: Option<String>,
-
-    /// JSON instead of a table (docs/results.md)
-    #[arg(long)]
-    pub json: bool,
+/// What is measured, and how.
+#[derive(Clone, Copy, Debug)]
+struct Kind {
+    test: Test,
+    /// Transfers in flight at a time.
+    window: usize,
+    /// Whether messages have no tags.
+    plain: bool,
+    /// Whether both ranks access the other's memory.
+    both_ways: bool,
+    /// Whether the clock of writing stops before the other rank has answered.
+    completed: bool,
 }
 
-/// Of `bw`.
-#[derive(clap::Args, Clone, Debug)]
-pub struct Windowed {
-    /// What is the same for all measurements.
-    #[command(flatten)]
-    pub arguments: Arguments,
-
-    /// Transfers in flight at a time
-    #[arg(long, value_name = "COUNT", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=65536))]
-    pub window: u64,
-}
-
-/// Of `rma`.
-#[derive(clap::Args, Clone, Debug)]
-pub struct Remote {
-    /// What is the same for all measurements.
-    #[command(flatten)]
-    pub windowed: Windowed,
-
-    /// Read remote memory instead of writing it
-    #[arg(long)]
-    pub read: bool,
+impl Kind {
+    fn of(test: Test, window: u64) -> Self {
+        Self { test, window: window as usize, plain: false, both_ways: false, completed: false }
+    }
 }
 
 /// A latency of messages.
 ///
 /// # Errors
 /// When ranks do not meet, the provider cannot be used, or an operation fails; as all in here.
-pub fn pingpong(arguments: &Arguments, out: &mut dyn Write) -> Result<bool, Stop> {
-    run(Test::PingPong, arguments, 1, out)
+pub fn pingpong(asked: &PingPong, out: &mut dyn Write) -> Result<bool, Stop> {
+    let plain = asked.messages == Messages::Plain;
+    run(Kind { plain, ..Kind::of(Test::PingPong, 1) }, &asked.arguments, out)
 }
 
 /// A bandwidth of messages.
 ///
 /// # Errors
 /// As [`pingpong`].
-pub fn bandwidth(windowed: &Windowed, out: &mut dyn Write) -> Result<bool, Stop> {
-    run(Test::Bandwidth, &windowed.arguments, windowed.window as usize, out)
+pub fn bandwidth(asked: &Bandwidth, out: &mut dyn Write) -> Result<bool, Stop> {
+    let plain = asked.messages == Messages::Plain;
+    let kind = Kind { plain, ..Kind::of(Test::Bandwidth, asked.windowed.window) };
+    run(kind, &asked.windowed.arguments, out)
 }
 
 /// Reading or writing remote memory.
 ///
 /// # Errors
 /// As [`pingpong`].
-pub fn remote(remote: &Remote, out: &mut dyn Write) -> Result<bool, Stop> {
-    let test = if remote.read { Test::Read } else { Test::Write };
-    run(test, &remote.windowed.arguments, remote.windowed.window as usize, out)
+pub fn remote(asked: &Remote, out: &mut dyn Write) -> Result<bool, Stop> {
+    let test = if asked.read { Test::Read } else { Test::Write };
+    let completed = asked.until == Until::Completed;
+    let kind = Kind { both_ways: asked.both_ways, completed, ..Kind::of(test, asked.windowed.window) };
+    run(kind, &asked.windowed.arguments, out)
 }
 
 /// Where this rank meets the others.
 fn meet(arguments: &Arguments) -> Result<world::Handle, Stop> {
     let timeout = Duration::from_secs(arguments.timeout);
     let mut options = world::Options::default();
-    options.kind = Kind::Tcp;
+    options.kind = world::Kind::Tcp;
     options.timeout = timeout;
     let options = options.or_environment().map_err(crate::handover::stop)?;
     let place = match (&arguments.listen, &arguments.connect) {
@@ -201,7 +133,8 @@ fn meet(arguments: &Arguments) -> Result<world::Handle, Stop> {
 }
 
 /// Whether all that was verified was right.
-fn run(test: Test, arguments: &Arguments, window: usize, out: &mut dyn Write) -> Result<bool, Stop> {
+fn run(kind: Kind, arguments: &Arguments, out: &mut dyn Write) -> Result<bool, Stop> {
+    let Kind { test, both_ways, .. } = kind;
     let (min, max) = (arguments.min_bytes.0, arguments.max_bytes.0);
     if min > max {
         return Err(Stop::Refused(format!(
@@ -209,27 +142,16 @@ fn run(test: Test, arguments: &Arguments, window: usize, out: &mut dyn Write) ->
             arguments.min_bytes, arguments.max_bytes
         )));
     }
+    let count = endpoints::count(arguments)?;
     let library = Library::load().map_err(|error| Stop::Refused(error.to_string()))?;
     let started_at = provenance::now_utc();
     let world = meet(arguments)?;
     if world.size() < 2 {
         return Err(Stop::Refused("it takes two ranks, and this is the only one".to_owned()));
     }
-    let hosts = world.all_gather(serde_json::to_string(&own_host())?.as_bytes())?;
-    let hosts: Vec<(String, String)> =
-        hosts.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>()?;
-    let one_host = hosts.iter().all(|(_, id)| *id == hosts[0].1);
-    let loopback = one_host && matches!(arguments.provider.as_str(), "tcp" | "net");
-    let mut options = rdm::Options::new(&arguments.provider);
-    options.source = arguments.source.clone().or_else(|| loopback.then(|| "127.0.0.1".to_owned()));
-    options.remote_memory = test.is_remote();
-    options.peers = world.size();
-    options.timeout = Some(Duration::from_secs(arguments.timeout));
-    options.world = Some(world.clone());
-    let mut endpoint = open(&options, &world)?;
-    let addresses = world.all_gather(endpoint.address())?;
-    let texts = world.all_gather(endpoint.address_text().as_bytes())?;
-    let text = |rank: usize| String::from_utf8_lossy(&texts[rank]).into_owned();
+    let mut endpoints = Endpoints::open(kind, arguments, count, &world)?;
+    let longest_inject = endpoints.all.iter().map(|endpoint| endpoint.longest_inject()).min();
+    let inject = longest_inject.filter(|_| arguments.inject == Inject::Auto);
 
     let mut document = Document {
         schema_version: SCHEMA_VERSION,
@@ -238,75 +160,77 @@ fn run(test: Test, arguments: &Arguments, window: usize, out: &mut dyn Write) ->
         started_at,
         test: test.name(),
         library: format!("libfabric {} from {}", library.version(), library.path().display()),
-        provider: endpoint.provider().to_owned(),
-        window: (test != Test::PingPong).then_some(window),
+        provider: endpoints.provider().to_owned(),
+        messages: (!test.is_remote()).then_some(if kind.plain { "plain" } else { "tagged" }),
+        window: (test != Test::PingPong).then_some(kind.window),
+        both_ways: test == Test::PingPong || both_ways,
+        until: test.is_remote().then_some(if kind.completed { "completed" } else { "arrived" }),
+        inject: inject.filter(|_| test != Test::Read),
+        completion: if arguments.completion == Completion::Block { "block" } else { "poll" },
+        endpoints: count,
+        shared_domain: arguments.shared_domain,
         pairs: Vec::new(),
     };
     let printing = world.rank() == 0 && !arguments.json;
     if printing {
-        write!(
-            out,
-            "# {}\n# {} over {}{}; {}\n",
-            document.program,
-            test.name(),
-            document.provider,
-            document.window.map_or_else(String::new, |window| format!(", window {window}")),
-            document.library
-        )
-        .map_err(written)?;
+        write!(out, "# {}\n# {}; {}\n", document.program, document.summary(), document.library)
+            .map_err(written)?;
     }
     let sweep = Sweep { min, max, step: Step::Factor(arguments.factor) };
     let size = usize::try_from(max)?;
-    let (data, mut place) = (vec![1_u8; size], vec![0_u8; size]);
-    let place = Cell::from_mut(&mut place[..]).as_slice_of_cells();
+    let mut buffers: Vec<Buffers> = (0..count).map(|_| Buffers::new(size)).collect();
     let starts = if arguments.all_pairs { world.size() - 1 } else { 1 };
     let mut good = true;
     for one in 0..starts {
         for other in one + 1..world.size() {
             let mut pair = Pair {
                 ranks: [one, other],
-                hosts: [one, other].map(|rank| hosts[rank].0.clone()),
-                addresses: [one, other].map(text),
+                hosts: [one, other].map(|rank| endpoints.hosts[rank].clone()),
+                addresses: [one, other].map(|rank| endpoints.texts[rank].clone()),
+                domains: [one, other].map(|rank| endpoints.domains[rank].clone()),
                 rows: Vec::new(),
             };
             if printing {
                 out.write_all(report::head(&pair).as_bytes()).map_err(written)?;
             }
             let rank = world.rank();
-            let region = if test.is_remote() && rank == other { Some(endpoint.region(size)?) } else { None };
-            let described = region.as_ref().map(|region| region.remote().to_bytes());
-            let described = world.all_gather(described.as_ref().map_or(&[], |bytes| &bytes[..]))?;
-            let remote = <[u8; RemoteRegion::BYTES]>::try_from(&described[other][..]).ok();
-            let mut side = match rank {
-                _ if rank == one => Some((other, true)),
-                _ if rank == other => Some((one, false)),
-                _ => None,
+            let accessed = test.is_remote() && (rank == other || both_ways && rank == one);
+            let regions: Vec<Option<Region>> = endpoints
+                .all
+                .iter_mut()
+                .map(|endpoint| accessed.then(|| endpoint.region(size)).transpose())
+                .collect::<Result<_, _>>()?;
+            let described = regions.iter().flatten().map(|region| region.remote().to_bytes());
+            let described = world.all_gather(described.flatten().collect::<Vec<u8>>().as_slice())?;
+            let peer = if rank == one { other } else { one };
+            let mut sides = Vec::new();
+            if rank == one || rank == other {
+                let (theirs, _) = described[peer].as_chunks::<{ RemoteRegion::BYTES }>();
+                let pairs = endpoints.all.iter_mut().zip(&endpoints.addresses[peer]).zip(&regions);
+                for (index, ((endpoint, address), region)) in pairs.enumerate() {
+                    sides.push(Side {
+                        peer: endpoint.insert(address)?,
+                        endpoint,
+                        first: rank == one,
+                        kind,
+                        inject,
+                        remote: theirs.get(index).copied().map(RemoteRegion::from_bytes),
+                        region: region.as_ref(),
+                    });
+                }
             }
-            .map(|(peer, first)| endpoint.insert(&addresses[peer]).map(|peer| (peer, first)))
-            .transpose()?
-            .map(|(peer, first)| Side {
-                endpoint: &mut endpoint,
-                peer,
-                first,
-                test,
-                window,
-                remote: remote.map(RemoteRegion::from_bytes).filter(|_| first),
-                region: region.as_ref(),
-            });
             for bytes in sweep.sizes() {
-                let row = match &mut side {
-                    Some(side) => Some(measured(side, arguments, bytes, &data, place)?),
-                    None => None,
-                };
+                let row = together::measure(&mut sides, &mut buffers, arguments, bytes)?;
                 let told = row.filter(|_| rank == one).map(|row| serde_json::to_vec(&row)).transpose()?;
                 let told = world.all_gather(told.as_deref().unwrap_or_default())?;
                 let row: Row = serde_json::from_slice(&told[one])?;
                 good &= row.wrong.unwrap_or(0) == 0;
                 if printing {
-                    out.write_all(row.line().as_bytes()).and_then(|()| out.flush()).map_err(written)?;
+                    out.write_all(row.line(count).as_bytes()).and_then(|()| out.flush()).map_err(written)?;
                 }
                 pair.rows.push(row);
             }
+            sides.iter_mut().try_for_each(Side::end)?;
             document.pairs.push(pair);
         }
     }
@@ -317,54 +241,6 @@ fn run(test: Test, arguments: &Arguments, window: usize, out: &mut dyn Write) ->
     // A rank that left while others still needed it would be taken for dead.
     world.barrier()?;
     Ok(good)
-}
-
-/// One size between two ranks, on both of them.
-fn measured(
-    side: &mut Side<'_>,
-    arguments: &Arguments,
-    bytes: u64,
-    data: &[u8],
-    place: &[Cell<u8>],
-) -> Result<Row, Stop> {
-    let size = usize::try_from(bytes)?;
-    let wrong = if arguments.check > 0 { Some(side.verify(size)?) } else { None };
-    let transfers = arguments
-        .transfers
-        .unwrap_or_else(|| (BYTES / bytes / ROUNDS as u64).clamp(LEAST_TRANSFERS, MOST_TRANSFERS));
-    let transfers = usize::try_from(transfers)?;
-    let mut times = Vec::with_capacity(ROUNDS);
-    for round in 0..arguments.warm_up + ROUNDS {
-        let time = side.time(&data[..size], &place[..size], transfers)?;
-        if round >= arguments.warm_up {
-            times.push(time.as_secs_f64());
-        }
-    }
-    // There and back are two transfers.
-    let both_ways = if side.test == Test::PingPong { 2 } else { 1 };
-    Ok(Row::new(bytes, transfers * both_ways, &times, wrong))
-}
-
-/// Opens the endpoint on all ranks or on none; the first problem is told by all.
-fn open(options: &rdm::Options, world: &world::Handle) -> Result<Endpoint, Stop> {
-    let opened = Endpoint::open(options);
-    let problem = opened.as_ref().err().map(ToString::to_string).unwrap_or_default();
-    let problems = world.all_gather(problem.as_bytes())?;
-    match problems.iter().position(|problem| !problem.is_empty()) {
-        None => Ok(opened?),
-        Some(rank) => {
-            let problem = String::from_utf8_lossy(&problems[rank]);
-            Err(match opened {
-                Err(fabric::Error::Call(_)) => Stop::Failed(anyhow::anyhow!("rank {rank}: {problem}")),
-                _ => Stop::Refused(format!("rank {rank}: {problem}")),
-            })
-        }
-    }
-}
-
-fn own_host() -> (String, String) {
-    let world::Host { name, id } = world::host();
-    (name, id)
 }
 
 fn written(error: io::Error) -> Stop {

@@ -17,8 +17,34 @@ pub(super) struct Document {
     pub(super) test: &'static str,
     pub(super) library: String,
     pub(super) provider: String,
+    pub(super) messages: Option<&'static str>,
     pub(super) window: Option<usize>,
+    pub(super) both_ways: bool,
+    pub(super) until: Option<&'static str>,
+    pub(super) inject: Option<usize>,
+    pub(super) completion: &'static str,
+    pub(super) endpoints: usize,
+    pub(super) shared_domain: bool,
     pub(super) pairs: Vec<Pair>,
+}
+
+impl Document {
+    /// What is measured, in a line: `bw over net, window 64, injected up to 128 bytes`.
+    pub(super) fn summary(&self) -> String {
+        let several = self.endpoints > 1;
+        let parts = [
+            Some(format!("{} over {}", self.test, self.provider)),
+            self.window.map(|window| format!("window {window}")),
+            (self.both_ways && self.window.is_some()).then(|| "both ways".to_owned()),
+            (self.messages == Some("plain")).then(|| "messages without tags".to_owned()),
+            (self.until == Some("completed")).then(|| "until completed".to_owned()),
+            self.inject.map(|longest| format!("injected up to {longest} bytes")),
+            (self.completion == "block").then(|| "blocking".to_owned()),
+            several.then(|| format!("{} endpoints", self.endpoints)),
+            (several && self.shared_domain).then(|| "on a shared domain".to_owned()),
+        ];
+        parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+    }
 }
 
 /// Two ranks.
@@ -27,6 +53,7 @@ pub(super) struct Pair {
     pub(super) ranks: [usize; 2],
     pub(super) hosts: [String; 2],
     pub(super) addresses: [String; 2],
+    pub(super) domains: [Vec<String>; 2],
     pub(super) rows: Vec<Row>,
 }
 
@@ -55,21 +82,21 @@ impl Row {
         Self { bytes, transfers, rounds: us.len(), min_us, median_us: median, max_us, wrong }
     }
 
-    /// In GB/s of the median.
-    fn bandwidth(&self) -> f64 {
-        self.bytes as f64 / (self.median_us * 1e3)
+    /// In GB/s of the median, of all endpoints together.
+    fn bandwidth(&self, endpoints: usize) -> f64 {
+        (self.bytes * endpoints as u64) as f64 / (self.median_us * 1e3)
     }
 
-    pub(super) fn line(&self) -> String {
+    pub(super) fn line(&self, endpoints: usize) -> String {
         let wrong = self.wrong.map_or_else(|| "-".to_owned(), |wrong| wrong.to_string());
         format!(
             "{:>12} {:>10} {:>10.2} {:>10.2} {:>10.2} {:>9.3} {:>8}\n",
             self.bytes,
-            self.transfers * self.rounds,
+            self.transfers * self.rounds * endpoints,
             self.median_us,
             self.min_us,
             self.max_us,
-            self.bandwidth(),
+            self.bandwidth(endpoints),
             wrong
         )
     }
@@ -78,8 +105,9 @@ impl Row {
 /// The head of a pair's table.
 pub(super) fn head(pair: &Pair) -> String {
     let mut text = "#\n".to_owned();
-    for ((rank, host), address) in pair.ranks.iter().zip(&pair.hosts).zip(&pair.addresses) {
-        let _ = writeln!(text, "# Rank {rank} on {host}: {address}");
+    let both = pair.ranks.iter().zip(&pair.hosts).zip(&pair.addresses).zip(&pair.domains);
+    for (((rank, host), address), domains) in both {
+        let _ = writeln!(text, "# Rank {rank} on {host}, {}: {address}", domains.join(", "));
     }
     let _ = writeln!(
         text,
@@ -98,10 +126,15 @@ mod tests {
         let row = Row::new(1000, 10, &[40e-6, 10e-6, 20e-6], Some(0));
         assert_eq!((row.min_us, row.median_us, row.max_us, row.rounds), (1.0, 2.0, 4.0, 3));
         assert_eq!(
-            row.line().split_whitespace().collect::<Vec<_>>(),
+            row.line(1).split_whitespace().collect::<Vec<_>>(),
             ["1000", "30", "2.00", "1.00", "4.00", "0.500", "0"]
         );
+        let of_three = row.line(3);
+        assert_eq!(
+            of_three.split_whitespace().collect::<Vec<_>>()[1..6],
+            ["90", "2.00", "1.00", "4.00", "1.500"]
+        );
         assert_eq!(Row::new(8, 1, &[2e-6, 4e-6], None).median_us, 3.0);
-        assert!(Row::new(8, 1, &[2e-6], None).line().trim_end().ends_with(" -"));
+        assert!(Row::new(8, 1, &[2e-6], None).line(1).trim_end().ends_with(" -"));
     }
 }

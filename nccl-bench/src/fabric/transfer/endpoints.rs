@@ -1,0 +1,124 @@
+//! The endpoints of all ranks.
+
+use std::time::Duration;
+
+use collectives::fabric;
+use collectives::fabric::rdm::{self, Endpoint};
+use collectives::world;
+
+use super::{Arguments, Completion, Kind};
+use crate::stop::Stop;
+
+/// This rank's endpoints, and by rank what is known of all.
+pub(super) struct Endpoints {
+    pub(super) all: Vec<Endpoint>,
+    pub(super) hosts: Vec<String>,
+    /// Addresses of each endpoint.
+    pub(super) addresses: Vec<Vec<Vec<u8>>>,
+    /// The same for people.
+    pub(super) texts: Vec<String>,
+    /// Each domain once.
+    pub(super) domains: Vec<Vec<String>>,
+}
+
+/// How many endpoints each rank has.
+pub(super) fn count(arguments: &Arguments) -> Result<usize, Stop> {
+    let domains = arguments.domains.len();
+    let count = arguments.endpoints.map_or(domains.max(1), |count| count as usize);
+    if count < domains {
+        return Err(Stop::Refused(format!(
+            "--endpoints {count} are fewer than the {domains} of --domains: each domain needs one"
+        )));
+    }
+    Ok(count)
+}
+
+impl Endpoints {
+    /// Opens so many on all ranks or on none.
+    pub(super) fn open(
+        kind: Kind,
+        arguments: &Arguments,
+        count: usize,
+        world: &world::Handle,
+    ) -> Result<Self, Stop> {
+        let hosts: Vec<(String, String)> = gathered(world, &own_host())?;
+        let one_host = hosts.iter().all(|(_, id)| *id == hosts[0].1);
+        let loopback =
+            one_host && matches!(arguments.provider.as_str(), "tcp" | "net") && arguments.domains.is_empty();
+        let mut options = rdm::Options::new(&arguments.provider);
+        options.source = arguments.source.clone().or_else(|| loopback.then(|| "127.0.0.1".to_owned()));
+        options.untagged = kind.plain;
+        options.blocking = arguments.completion == Completion::Block;
+        options.remote_memory = kind.test.is_remote();
+        options.peers = world.size();
+        options.timeout = Some(Duration::from_secs(arguments.timeout));
+        options.world = Some(world.clone());
+        let all = on_all_ranks(open(&options, arguments, count), world)?;
+
+        let mut domains: Vec<&str> = all.iter().map(Endpoint::domain).collect();
+        domains.dedup();
+        let texts: Vec<String> = all.iter().map(Endpoint::address_text).collect();
+        let addresses: Vec<&[u8]> = all.iter().map(Endpoint::address).collect();
+        Ok(Self {
+            hosts: hosts.into_iter().map(|(name, _)| name).collect(),
+            addresses: gathered(world, &addresses)?,
+            texts: gathered(world, &texts.join(" "))?,
+            domains: gathered(world, &domains)?,
+            all,
+        })
+    }
+
+    pub(super) fn provider(&self) -> &str {
+        self.all.first().map_or("", Endpoint::provider)
+    }
+}
+
+/// This rank's: those of a domain stand together.
+fn open(options: &rdm::Options, arguments: &Arguments, count: usize) -> Result<Vec<Endpoint>, fabric::Error> {
+    let mut all = Vec::with_capacity(count);
+    let named = arguments.domains.len();
+    for domain in 0..named.max(1) {
+        let mut options = options.clone();
+        options.domain = arguments.domains.get(domain).cloned();
+        // The first domains have one more where they cannot all have as many.
+        let count = (count - domain).div_ceil(named.max(1));
+        if arguments.shared_domain {
+            all.extend(Endpoint::open_sharing(&options, count)?);
+        } else {
+            for _ in 0..count {
+                all.push(Endpoint::open(&options)?);
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// What was opened, if it was on all ranks; the first problem is told by all.
+fn on_all_ranks<T>(opened: Result<T, fabric::Error>, world: &world::Handle) -> Result<T, Stop> {
+    let problem = opened.as_ref().err().map(ToString::to_string).unwrap_or_default();
+    let problems = world.all_gather(problem.as_bytes())?;
+    match problems.iter().position(|problem| !problem.is_empty()) {
+        None => Ok(opened?),
+        Some(rank) => {
+            let problem = String::from_utf8_lossy(&problems[rank]);
+            Err(match opened {
+                Err(fabric::Error::Call(_)) => Stop::Failed(anyhow::anyhow!("rank {rank}: {problem}")),
+                _ => Stop::Refused(format!("rank {rank}: {problem}")),
+            })
+        }
+    }
+}
+
+/// What each rank says, by rank.
+fn gathered<T: serde::Serialize, U: serde::de::DeserializeOwned>(
+    world: &world::Handle,
+    own: &T,
+) -> Result<Vec<U>, Stop> {
+    let all = world.all_gather(&serde_json::to_vec(own)?)?;
+    Ok(all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>()?)
+}
+
+fn own_host() -> (String, String) {
+    let world::Host { name, id } = world::host();
+    (name, id)
+}

@@ -1,0 +1,105 @@
+//! Several endpoints at once, each in a thread of its own.
+
+use std::cell::Cell;
+use std::sync::Barrier;
+use std::thread;
+use std::time::Duration;
+
+use collectives::fabric::Error;
+
+use super::measure::Side;
+use super::report::Row;
+use super::{Arguments, BYTES, LEAST_TRANSFERS, MOST_TRANSFERS, Test};
+use crate::stop::Stop;
+
+/// Bytes of a large page.
+const LARGE_PAGE: usize = 2 << 20;
+
+/// What one endpoint sends and receives.
+pub(super) struct Buffers {
+    data: Vec<u8>,
+    place: Vec<u8>,
+    len: usize,
+}
+
+impl Buffers {
+    /// Room for so many bytes.
+    pub(super) fn new(len: usize) -> Self {
+        let [data, place] = [1, 0].map(|byte| vec![byte; len + LARGE_PAGE]);
+        Self { data, place, len }
+    }
+
+    /// What is sent, and where it arrives.
+    fn parts(&mut self, size: usize) -> (&[u8], &[Cell<u8>]) {
+        let Self { data, place, len } = self;
+        (&at_page(data, *len)[..size], Cell::from_mut(&mut at_page(place, *len)[..size]).as_slice_of_cells())
+    }
+}
+
+/// The part of the memory that begins with a page, if possible one of those that transparent huge pages make.
+fn at_page(memory: &mut [u8], len: usize) -> &mut [u8] {
+    let start = memory.as_ptr().align_offset(LARGE_PAGE).min(memory.len() - len);
+    &mut memory[start..start + len]
+}
+
+/// What one endpoint has measured.
+struct Measured {
+    wrong: Option<u64>,
+    /// Of each round.
+    times: Vec<Duration>,
+}
+
+/// One size between two ranks, on both of them, over all their endpoints; nothing on others, which have no sides.
+pub(super) fn measure(
+    sides: &mut [Side<'_>],
+    buffers: &mut [Buffers],
+    arguments: &Arguments,
+    bytes: u64,
+) -> Result<Option<Row>, Stop> {
+    let Some(test) = sides.first().map(|side| side.kind.test) else { return Ok(None) };
+    let size = usize::try_from(bytes)?;
+    let transfers = arguments
+        .transfers
+        .unwrap_or_else(|| (BYTES / bytes.max(1) / arguments.rounds).clamp(LEAST_TRANSFERS, MOST_TRANSFERS));
+    let transfers = usize::try_from(transfers)?;
+    let rounds = arguments.warm_up + usize::try_from(arguments.rounds)?;
+    let check = arguments.check > 0;
+
+    let barrier = Barrier::new(sides.len());
+    let one = |side: &mut Side<'_>, buffers: &mut Buffers| -> Result<Measured, Error> {
+        let (data, place) = buffers.parts(size);
+        let wrong = if check { side.verify(size).map(Some) } else { Ok(None) };
+        let mut measured = wrong.map(|wrong| Measured { wrong, times: Vec::new() });
+        for _ in 0..rounds {
+            // Who has failed comes here, too, so that nobody waits for it.
+            barrier.wait();
+            let timed = match &mut measured {
+                Ok(measured) => side.time(data, place, transfers).map(|time| measured.times.push(time)),
+                Err(_) => continue,
+            };
+            if let Err(error) = timed {
+                measured = Err(error);
+            }
+        }
+        measured
+    };
+    let all: Vec<Result<Measured, Error>> = thread::scope(|scope| {
+        let mut pairs = sides.iter_mut().zip(buffers);
+        let first = pairs.next();
+        let others: Vec<_> = pairs.map(|(side, buffers)| scope.spawn(|| one(side, buffers))).collect();
+        let first = first.map(|(side, buffers)| one(side, buffers));
+        let others = others
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        first.into_iter().chain(others).collect()
+    });
+    let all: Vec<Measured> = all.into_iter().collect::<Result<_, _>>()?;
+
+    let slowest = |round: usize| all.iter().filter_map(|one| one.times.get(round)).max().copied();
+    let times = (arguments.warm_up..rounds).filter_map(slowest);
+    let times: Vec<f64> = times.map(|time| time.as_secs_f64()).collect();
+    let wrong = check.then(|| all.iter().filter_map(|one| one.wrong).sum());
+    // There and back are two transfers.
+    let both_ways = if test == Test::PingPong { 2 } else { 1 };
+    Ok(Some(Row::new(bytes, transfers * both_ways, &times, wrong)))
+}
