@@ -29,6 +29,12 @@ const TOPICS: &[Topic] = &[
         ],
     },
     Topic {
+        name: "backends",
+        summary: "NCCL, libfabric, MPI: what carries the data",
+        text: include_str!("guide/backends.txt"),
+        others: &["backend", "libfabric", "openmpi", "mpich", "host", "hosts"],
+    },
+    Topic {
         name: "busbw",
         summary: "Bus bandwidth: how much of the hardware is used",
         text: include_str!("guide/busbw.txt"),

@@ -11,7 +11,7 @@ use std::process::Command;
 
 use collectives::world::{self, Kind, Launcher, OnFailure, Options, Started};
 
-use crate::cli::Settings;
+use crate::cli::{BackendChoice, Settings};
 use crate::stop::Stop;
 
 /// The program that MPI launchers' ranks become.
@@ -22,28 +22,56 @@ const SIBLING: &str = "nccl-bench-mpi";
 /// different times.
 ///
 /// # Errors
-/// When a variable of the environment is not a number of seconds.
+/// When a variable of the environment is not a number of seconds, or MPI is to carry the data of ranks that are not its
+/// own.
 pub fn options(settings: &Settings) -> Result<Options, Stop> {
     let mut options = Options::default();
-    options.kind = settings.world;
+    options.kind = kind(settings, &Started::detect())?;
     options.on_failure = OnFailure::Exit;
     options.timeout = settings.timeout.unwrap_or(options.timeout);
     options.or_environment().map_err(stop)
 }
 
+/// How the ranks meet: as is asked for, but through MPI where MPI carries the data.
+fn kind(settings: &Settings, started: &Started) -> Result<Kind, Stop> {
+    if settings.backend != BackendChoice::Mpi {
+        return Ok(settings.world);
+    }
+    match settings.world {
+        Kind::Mpi => Ok(Kind::Mpi),
+        Kind::Auto if started.mpi => Ok(Kind::Mpi),
+        Kind::Auto => {
+            let who = match started.launcher {
+                Launcher::None => "this process was started without one".to_owned(),
+                other => format!("{other} started this process"),
+            };
+            Err(Stop::Refused(format!(
+                "--backend mpi needs the ranks of an MPI launcher, and {who}; start it as mpirun -np 2 nccl-bench ..., \
+                 under Slurm as srun --mpi=pmix"
+            )))
+        }
+        other => Err(Stop::Refused(format!(
+            "--backend mpi needs ranks that meet through MPI, and --world {other} lets them meet without it: leave --world \
+             out"
+        ))),
+    }
+}
+
 /// Becomes the sibling under an MPI launcher, and does not return then.
 ///
 /// # Errors
-/// When the sibling is needed and missing.
+/// When the sibling is needed and missing, or MPI is to carry the data of ranks that are not its own.
 pub fn hand_over(settings: &Settings) -> Result<(), Stop> {
     let started = Started::detect();
     let several = started.mpi && started.size != Some(1);
-    match (settings.world, started.launcher) {
-        (Kind::Mpi, _) => Err(become_sibling(&started)),
-        (Kind::Auto, Launcher::OpenMpi | Launcher::Mpich) if several => Err(become_sibling(&started)),
+    match (kind(settings, &started)?, started.launcher) {
+        (Kind::Mpi, _) => Err(become_sibling(settings, &started)),
+        (Kind::Auto, Launcher::OpenMpi | Launcher::Mpich) if several => {
+            Err(become_sibling(settings, &started))
+        }
         // Without the sibling Slurm's own variables are enough to meet over TCP.
         (Kind::Auto, Launcher::Slurm) if several && sibling().is_ok_and(|path| path.exists()) => {
-            Err(become_sibling(&started))
+            Err(become_sibling(settings, &started))
         }
         _ => Ok(()),
     }
@@ -72,10 +100,11 @@ fn sibling() -> io::Result<PathBuf> {
 }
 
 /// Replaces this process by its sibling; returns only when that is impossible, and says why.
-fn become_sibling(started: &Started) -> Stop {
+fn become_sibling(settings: &Settings, started: &Started) -> Stop {
+    let tcp = settings.backend != BackendChoice::Mpi;
     let path = match sibling() {
         Ok(path) => path,
-        Err(error) => return Stop::Refused(refusal(started, Path::new(SIBLING), &error)),
+        Err(error) => return Stop::Refused(refusal(started, Path::new(SIBLING), &error, tcp)),
     };
     let mut arguments = env::args_os();
     let mut command = Command::new(&path);
@@ -84,10 +113,11 @@ fn become_sibling(started: &Started) -> Stop {
         command.arg0(name);
     }
     let error = command.args(arguments).exec();
-    Stop::Refused(refusal(started, &path, &error))
+    Stop::Refused(refusal(started, &path, &error, tcp))
 }
 
-fn refusal(started: &Started, path: &Path, error: &io::Error) -> String {
+/// `tcp` says whether the ranks may meet without MPI.
+fn refusal(started: &Started, path: &Path, error: &io::Error, tcp: bool) -> String {
     let who = match (started.mpi, started.size) {
         (true, Some(size)) => format!("{} started {size} processes", started.launcher),
         (true, None) => format!("{} started this process", started.launcher),
@@ -100,8 +130,8 @@ fn refusal(started: &Started, path: &Path, error: &io::Error) -> String {
     };
     format!(
         "{who}, and MPI is the work of {SIBLING}, {what}; build it against this machine's MPI and put it beside \
-         nccl-bench (cargo build --release --package nccl-bench --features mpi), or let the ranks meet over TCP \
-         (--world tcp)"
+         nccl-bench (cargo build --release --package nccl-bench --features mpi){}",
+        if tcp { ", or let the ranks meet over TCP (--world tcp)" } else { "" }
     )
 }
 
@@ -111,13 +141,13 @@ mod tests {
 
     #[test]
     fn a_missing_sibling_is_told_with_its_place_and_two_ways_out() {
-        let text = refusal(
-            &Started::detect(),
-            Path::new("/opt/bin/nccl-bench-mpi"),
-            &io::Error::from(io::ErrorKind::NotFound),
-        );
+        let text = |tcp| {
+            let missing = io::Error::from(io::ErrorKind::NotFound);
+            refusal(&Started::detect(), Path::new("/opt/bin/nccl-bench-mpi"), &missing, tcp)
+        };
         for part in ["/opt/bin/nccl-bench-mpi", "--features mpi", "--world tcp"] {
-            assert!(text.contains(part), "{text}");
+            assert!(text(true).contains(part), "{}", text(true));
         }
+        assert!(!text(false).contains("--world tcp"), "{}", text(false));
     }
 }

@@ -5,5 +5,5 @@ use std::process::ExitCode;
 use nccl_bench::{handover, program};
 
 fn main() -> ExitCode {
-    program::main(handover::hand_over, handover::join)
+    program::main(handover::hand_over, handover::join, None)
 }

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use collectives::world;
 
+use crate::backend;
 use crate::cli::{self, Command, Settings};
 use crate::compare;
 use crate::dry_run;
@@ -18,11 +19,13 @@ use crate::shell;
 use crate::stop::{CLOSED_PIPE, Stop, WRONG_DATA};
 
 /// Runs `nccl-bench` with the arguments of this process. For a measurement `hand_over` may first replace this program by
-/// another, and `join` joins the world that the settings ask for.
+/// another, `join` joins the world that the settings ask for, and `mpi` finds the MPI library that the program is linked
+/// to.
 #[must_use]
 pub fn main(
     hand_over: impl FnOnce(&Settings) -> Result<(), Stop>,
     join: impl FnOnce(&Settings) -> Result<world::Handle, Stop>,
+    mpi: Option<backend::Find>,
 ) -> ExitCode {
     if let Err(stop) = start_log() {
         return stop.tell();
@@ -31,7 +34,7 @@ pub fn main(
     match cli::parse(std::env::args_os()) {
         Ok(Command::Measure(settings)) if settings.dry_run => print(&dry_run::render(&settings)),
         Ok(Command::Measure(settings)) => match hand_over(&settings) {
-            Ok(()) => run::measure(&settings, join),
+            Ok(()) => run::measure(&settings, join, mpi),
             Err(stop) => stop.tell(),
         },
         Ok(Command::Compare(arguments)) => match compare::run(&arguments, &mut io::stdout().lock()) {

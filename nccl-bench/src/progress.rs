@@ -64,13 +64,13 @@ fn cost(bytes: u64) -> u64 {
 /// All of a plan. Endless cycles count as one: nobody knows how many there will be.
 fn total(plan: &Plan, place: Place) -> u64 {
     let sizes: u64 = plan.sweep.sizes().map(cost).fold(0, u64::saturating_add);
-    let cases: usize = plan
+    let rows: usize = plan
         .collectives
         .iter()
         .filter(|collective| collective.runs_over(place.ranks))
-        .map(|&collective| sweep::cases(plan, collective, place).len())
+        .map(|&collective| sweep::cases(plan, collective, place).len() * plan.placements(collective).len())
         .sum();
-    sizes.saturating_mul(cases as u64 * 2).saturating_mul(plan.cycles.max(1) as u64)
+    sizes.saturating_mul(rows as u64).saturating_mul(plan.cycles.max(1) as u64)
 }
 
 #[cfg(test)]
@@ -86,9 +86,12 @@ mod tests {
         let Command::Measure(settings) = cli::parse(line.split(' ')).unwrap() else {
             unreachable!("a measurement")
         };
-        let plan = Plan::new(&settings, 2 << 20);
+        let mut plan = Plan::new(&settings, 2 << 20);
         // Two types: two operators, no hypercube over six ranks, six roots; two placements, three cycles.
         let place = Place { rank: 0, ranks: 6, color: 0 };
-        assert_eq!(total(&plan, place), ((1 << 20) + (2 << 20) + 2 * FIXED_COST) * (4 + 12) * 2 * 3);
+        let sizes = (1 << 20) + (2 << 20) + 2 * FIXED_COST;
+        assert_eq!(total(&plan, place), sizes * (4 + 12) * 2 * 3);
+        plan.out_of_place_only = vec![crate::collective::Collective::Broadcast];
+        assert_eq!(total(&plan, place), sizes * (4 * 2 + 12) * 3);
     }
 }

@@ -66,9 +66,9 @@ pub enum Outcome {
 /// Libraries, machine and environment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Provenance {
-    /// `nccl` or `fabric`.
+    /// `nccl`, `fabric` or `mpi`.
     pub backend: String,
-    /// Version of the library that carries the data: `2.28.9`.
+    /// Version of the library that carries the data: `2.28.9`; of MPI with its name: `Open MPI 4.1.4`.
     pub library_version: String,
     /// The file that it was loaded from, on rank 0.
     pub library_path: String,
@@ -82,7 +82,7 @@ pub struct Provenance {
     pub world: String,
     /// `Linux 6.8.0 x86_64` of rank 0's host.
     pub system: String,
-    /// Variables that change what is measured, of rank 0's process: those of NCCL, CUDA, libfabric and UCX.
+    /// Variables that change what is measured, of rank 0's process: those of NCCL, CUDA, libfabric, UCX and MPI.
     pub environment: BTreeMap<String, String>,
 }
 

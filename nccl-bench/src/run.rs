@@ -7,7 +7,7 @@ use std::thread;
 use collectives::world::{self, Started};
 
 use crate::backend::{self, Abilities, Backend, Node, Place, Work};
-use crate::cli::{BackendChoice, Roots, Settings};
+use crate::cli::{Roots, Settings};
 use crate::collective::{Collective, Member};
 use crate::files::provenance;
 use crate::interrupt::{Interrupt, Signal};
@@ -32,11 +32,16 @@ enum Verdict {
     Stopped(Signal),
 }
 
-/// Measures, and returns the code that the process ends with. `join` joins the world that the settings ask for.
-pub fn measure(settings: &Settings, join: impl FnOnce(&Settings) -> Result<world::Handle, Stop>) -> ExitCode {
+/// Measures, and returns the code that the process ends with. `join` joins the world that the settings ask for, and `mpi`
+/// finds the MPI library that the program is linked to.
+pub fn measure(
+    settings: &Settings,
+    join: impl FnOnce(&Settings) -> Result<world::Handle, Stop>,
+    mpi: Option<backend::Find>,
+) -> ExitCode {
     // Variables can only be set as long as there is one thread, and what follows starts others.
     let first = Started::detect().rank.is_none_or(|rank| rank == 0);
-    let choices = if first && settings.backend != BackendChoice::Fabric {
+    let choices = if first && settings.backend.may_use_gpus() {
         tuning::Sources::start(settings.show_algorithm)
     } else {
         Default::default()
@@ -59,8 +64,8 @@ pub fn measure(settings: &Settings, join: impl FnOnce(&Settings) -> Result<world
     let result = agree(&world, recorder).and_then(|recorder| {
         let saved = recorder.clone();
         rescue.set(move |outcome| saved.rescue(outcome));
-        let result =
-            run(settings, search, &world, &Surroundings { recorder, interrupt: &interrupt, rescue: &rescue });
+        let surroundings = Surroundings { recorder, interrupt: &interrupt, rescue: &rescue };
+        let result = run(settings, search, mpi, &world, &surroundings);
         rescue.clear();
         result
     });
@@ -98,12 +103,13 @@ fn agree(world: &world::Handle, own: Result<Recorder, Stop>) -> Result<Recorder,
 fn run(
     settings: &Settings,
     search: backend::Search,
+    mpi: Option<backend::Find>,
     process: &world::Handle,
     surroundings: &Surroundings<'_>,
 ) -> Result<Verdict, Stop> {
     let mut watch = Watch::start(process, settings.timeout, surroundings.rescue)?;
     watch.phase("looking for libraries and devices");
-    let node = backend::choose(settings, search, &**process)?;
+    let node = backend::choose(settings, search, &**process, mpi)?;
     let settings = &within(settings, &node.abilities());
     let ranks = world::threads(process.clone(), node.threads() * node.gpus())?;
     check_ranks(settings, ranks[0].size(), node.place(0).ranks)?;
@@ -222,7 +228,8 @@ fn rank(
     let place = node.place(index);
     let (max_bytes, rooms, reduced_to) = sizing::sizes(settings, node, &*device, place, &**world)?;
     check_fault(settings, max_bytes, place)?;
-    let plan = Plan::new(settings, max_bytes);
+    let out_of_place_only = node.abilities().out_of_place_only;
+    let plan = Plan { out_of_place_only, ..Plan::new(settings, max_bytes) };
     let host = world::host().name;
     let own = Rank { rank: world.rank(), pid: std::process::id(), host, ..device.describe() };
     let all = world.all_gather(&serde_json::to_vec(&own)?)?;

@@ -68,6 +68,8 @@ pub struct Plan {
     pub fault: Option<Fault>,
     /// Whether GPU memory is reported.
     pub memory_report: bool,
+    /// Collectives that are measured with two buffers only.
+    pub out_of_place_only: Vec<Collective>,
 }
 
 impl Plan {
@@ -99,7 +101,15 @@ impl Plan {
             budget: settings.budget,
             fault: settings.fault,
             memory_report: settings.memory_report,
+            out_of_place_only: Vec::new(),
         }
+    }
+
+    /// Where the input of a collective is, one after the other.
+    #[must_use]
+    pub fn placements(&self, collective: Collective) -> &'static [Placement] {
+        let both = &[Placement::OutOfPlace, Placement::InPlace];
+        if self.out_of_place_only.contains(&collective) { &both[..1] } else { both }
     }
 }
 
@@ -263,7 +273,7 @@ impl RankSweep<'_> {
         while self.plan.cycles == 0 || cycle < self.plan.cycles {
             for bytes in sweep.sizes() {
                 let work = self.work(bytes);
-                for placement in [Placement::OutOfPlace, Placement::InPlace] {
+                for &placement in self.plan.placements(work.collective) {
                     let (measurement, stop) = self.measure(&work, placement, cycle)?;
                     self.observer.unlimited("writing the report");
                     self.observer.event(Event::Measured(&measurement, &work))?;

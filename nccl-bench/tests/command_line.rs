@@ -85,6 +85,8 @@ fn bad_input_is_refused_before_anything_starts() {
         "allreduce --backend fabric --inject-fault 9:0",
         "allreduce --backend fabric --provider nonsense",
         "allreduce --backend nccl",
+        "allreduce --backend mpi",
+        "allreduce --backend mpi --world tcp",
         "alreduce",
         "",
     ] {
@@ -93,6 +95,18 @@ fn bad_input_is_refused_before_anything_starts() {
         assert_eq!(out(&output), "", "{arguments}");
         assert!(!err(&output).is_empty(), "{arguments}");
     }
+}
+
+#[test]
+fn mpi_without_its_launcher_is_refused_with_how_to_start_it() {
+    let text = err(&run("allreduce --backend mpi"));
+    assert!(text.contains("started without one") && text.contains("mpirun -np 2 nccl-bench"), "{text}");
+    let output =
+        nccl_bench("allreduce --backend mpi").env("RANK", "0").env("WORLD_SIZE", "2").output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(err(&output).contains("torchrun started this process"), "{}", err(&output));
+    let text = err(&run("allreduce --backend mpi --world tcp"));
+    assert!(text.contains("leave --world out"), "{text}");
 }
 
 #[test]

@@ -17,7 +17,7 @@ use nccl_bench::{files, program};
 
 fn main() -> ExitCode {
     if std::env::var_os("GPU_SWEEP_PROGRAM").is_some() {
-        return program::main(|_| Ok(()), |_| Ok(world::single()));
+        return program::main(|_| Ok(()), |_| Ok(world::single()), None);
     }
     gpu::run(gpu::tests! {
         1 => [

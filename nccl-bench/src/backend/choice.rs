@@ -5,6 +5,7 @@ use std::thread::{self, JoinHandle};
 use collectives::world::{self, World};
 use serde::{Deserialize, Serialize};
 
+use super::host::{Find, Hosts};
 use super::{Node, fabric, nccl};
 use crate::cli::{BackendChoice, Settings};
 use crate::stop::Stop;
@@ -29,7 +30,7 @@ impl Search {
     /// Begins it, unless `settings` asks for another backend.
     #[must_use]
     pub fn start(settings: &Settings) -> Self {
-        if settings.backend == BackendChoice::Fabric {
+        if !settings.backend.may_use_gpus() {
             return Self(None);
         }
         // Without a thread to be had, it is done when its result is wanted.
@@ -53,13 +54,27 @@ impl Drop for Search {
     }
 }
 
-/// Chooses the backend for all processes of `process` alike.
+/// Chooses the backend for all processes of `process` alike. `mpi` finds the MPI library that the program is linked to.
 ///
 /// # Errors
 /// [`Stop::Refused`], with the same text on every process, when what was asked for is not there.
-pub fn choose(settings: &Settings, search: Search, process: &dyn World) -> Result<Box<dyn Node>, Stop> {
-    if settings.backend == BackendChoice::Fabric {
-        return Ok(Box::new(fabric::Hosts::prepare(settings, process, "as asked for (--backend fabric)")?));
+pub fn choose(
+    settings: &Settings,
+    search: Search,
+    process: &dyn World,
+    mpi: Option<Find>,
+) -> Result<Box<dyn Node>, Stop> {
+    let on_hosts = |find: Find, why: &str| match Hosts::prepare(settings, process, find, why) {
+        Ok(hosts) => Ok(Box::new(hosts) as Box<dyn Node>),
+        Err(stop) => Err(stop),
+    };
+    match settings.backend {
+        BackendChoice::Fabric => return on_hosts(fabric::find, "as asked for (--backend fabric)"),
+        BackendChoice::Mpi => {
+            let find = mpi.ok_or_else(|| Stop::Refused("this program is not linked to MPI".to_owned()))?;
+            return on_hosts(find, "as asked for (--backend mpi)");
+        }
+        BackendChoice::Nccl | BackendChoice::Auto => {}
     }
     let processes = exchange(process, search.result())?;
     let without: Vec<String> = processes
@@ -90,11 +105,11 @@ pub fn choose(settings: &Settings, search: Search, process: &dyn World) -> Resul
     }
     let why = processes.iter().find_map(|each| each.found.as_ref().err()).map_or("", String::as_str);
     let first_line = why.lines().next().unwrap_or(why);
-    match fabric::Hosts::prepare(settings, process, &format!("because no GPU can be used: {first_line}")) {
+    match on_hosts(fabric::find, &format!("because no GPU can be used: {first_line}")) {
         Err(Stop::Refused(fabric)) => Err(Stop::Refused(format!(
             "there is nothing to measure with.\nNCCL over GPUs: {why}\nlibfabric over host memory: {fabric}"
         ))),
-        prepared => prepared.map(|hosts| Box::new(hosts) as Box<dyn Node>),
+        prepared => prepared,
     }
 }
 

@@ -40,10 +40,14 @@ macro_rules! with_element {
 }
 
 mod choice;
-pub mod fabric;
+mod fabric;
+mod host;
+#[cfg(feature = "mpi")]
+pub mod mpi;
 pub mod nccl;
 
 pub use choice::{Search, choose};
+pub use host::{Find, Offer};
 
 /// One operation of one rank.
 #[derive(Clone, Debug)]
@@ -231,6 +235,8 @@ pub struct Abilities {
     pub data_types: Vec<DataType>,
     /// These operators.
     pub ops: Vec<Op>,
+    /// Of these collectives only the form with two buffers.
+    pub out_of_place_only: Vec<Collective>,
 }
 
 impl Default for Abilities {
@@ -240,6 +246,7 @@ impl Default for Abilities {
             collectives: Collective::ALL.to_vec(),
             data_types: DataType::ALL.to_vec(),
             ops: Op::ALL.to_vec(),
+            out_of_place_only: Vec::new(),
         }
     }
 }

@@ -3,13 +3,14 @@
 use std::process::ExitCode;
 
 use collectives::world;
-use nccl_bench::{handover, program};
+use nccl_bench::{backend, handover, program};
 
 fn main() -> ExitCode {
     let here = |_: &_| Ok(());
-    program::main(here, |settings| {
+    let join = |settings: &_| {
         let mut options = handover::options(settings)?;
         options.join_mpi = Some(world::mpi);
         world::from_environment(&options).map_err(handover::stop)
-    })
+    };
+    program::main(here, join, Some(backend::mpi::find))
 }

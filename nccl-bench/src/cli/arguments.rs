@@ -224,7 +224,7 @@ pub(super) struct Measure {
     #[arg(short = 'V', long = "device_cta_count", alias = "device-cta-count", value_name = "N", value_parser = count, hide = true)]
     _device_cta_count: Option<usize>,
 
-    /// What carries the data: NCCL between GPUs, or libfabric between host buffers
+    /// What carries the data: NCCL between GPUs, libfabric or an MPI library between host buffers
     #[arg(long, value_name = "BACKEND", default_value = "auto", help_heading = RUNNING)]
     pub(super) backend: BackendChoice,
 

@@ -21,6 +21,16 @@ pub enum BackendChoice {
     Nccl,
     /// libfabric between host buffers
     Fabric,
+    /// The MPI library whose launcher started the ranks, between host buffers
+    Mpi,
+}
+
+impl BackendChoice {
+    /// Whether the data may be on GPUs.
+    #[must_use]
+    pub const fn may_use_gpus(self) -> bool {
+        matches!(self, Self::Auto | Self::Nccl)
+    }
 }
 
 /// One element to damage, to see that verification finds it.

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 /// Beginnings of the names of variables that change what is measured: of NCCL (and so of nccl-tests), CUDA, libfabric
 /// and UCX, of the InfiniBand and RoCE libraries, and of the transports of Open MPI. All else of Open MPI's is about
 /// its processes, different in each start, and one is a session's key.
-pub(super) const PREFIXES: [&str; 11] = [
+pub(super) const PREFIXES: [&str; 13] = [
     "NCCL_",
     "CUDA_",
     "FI_",
@@ -19,6 +19,8 @@ pub(super) const PREFIXES: [&str; 11] = [
     "OMPI_MCA_btl",
     "OMPI_MCA_mtl",
     "OMPI_MCA_pml",
+    "OMPI_MCA_coll",
+    "MPIR_CVAR_",
 ];
 
 /// Other such variables: which libraries are loaded, and what a container may see.
