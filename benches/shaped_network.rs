@@ -1,0 +1,292 @@
+//! Runs a command on several hosts of a network with a rate and a delay, all on this machine.
+//!
+//! ```text
+//! shaped_network --hosts 4 --gbits 25 --delay 50 -- sh -c 'nccl-bench ... $SHAPED_HOST ... $SHAPED_FIRST'
+//! ```
+//!
+//! A host is a set of namespaces: network, mounts with a `/dev/shm` of its own, and a name. Its only way out is a TUN
+//! device, and this program is the switch between them: a packet leaves at the host's rate, arrives after the delay, and
+//! enters the other host at that one's rate. Linux's own `netem` does the same for the delay, but many kernels are built
+//! without it. Packets are as large as the kernel's segmentation offload makes them, up to 64 KiB, so that tens of Gbit/s
+//! go through; two threads per host spin meanwhile, so a machine needs processors for these beside the ranks'.
+//!
+//! Needs root. The command sees `SHAPED_HOST` (0, 1, ...), `SHAPED_HOSTS` and `SHAPED_FIRST` (the first host's address).
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::process::{Command, ExitCode};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+
+/// Runs a command on several hosts of a network with a rate and a delay, all on this machine.
+#[derive(Clone, Debug, Parser)]
+struct Arguments {
+    /// Hosts.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(2..=200))]
+    hosts: u8,
+    /// Rate of each host's link in either direction, in Gbit/s.
+    #[arg(long, default_value_t = 25.0, value_parser = positive)]
+    gbits: f64,
+    /// Time that a packet takes from host to host, in microseconds.
+    #[arg(long, default_value_t = 50.0, value_parser = positive)]
+    delay: f64,
+    /// Bytes of the largest packet on the wire, without the link's header.
+    #[arg(long, default_value_t = 9000, value_parser = clap::value_parser!(u16).range(576..))]
+    mtu: u16,
+    /// What cargo bench passes.
+    #[arg(long, hide = true)]
+    bench: bool,
+    /// The command that every host runs.
+    #[arg(last = true, required = true)]
+    command: Vec<String>,
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|error: std::num::ParseFloatError| error.to_string())?;
+    if number.is_finite() && number > 0.0 { Ok(number) } else { Err("must be above 0".to_owned()) }
+}
+
+/// What the kernel puts before each packet, about checksums and segments that are left to the device.
+const OFFLOAD_HEADER: usize = 10;
+/// The longest packet, and what is before it.
+const LONGEST: usize = OFFLOAD_HEADER + (64 << 10);
+
+/// A packet on its way.
+struct Packet {
+    bytes: Vec<u8>,
+    /// When its last byte arrives at the other host's link.
+    arrives: Instant,
+}
+
+/// How long a link is busy with packets.
+struct Link {
+    nanoseconds_per_byte: f64,
+    free: Instant,
+}
+
+impl Link {
+    fn new(gbits: f64) -> Self {
+        Self { nanoseconds_per_byte: 8.0 / gbits, free: Instant::now() }
+    }
+
+    /// When the link has taken a packet whose first byte is there at `start`.
+    fn take(&mut self, start: Instant, bytes: usize) -> Instant {
+        let busy = Duration::from_nanos((bytes as f64 * self.nanoseconds_per_byte) as u64);
+        self.free = self.free.max(start) + busy;
+        self.free
+    }
+}
+
+fn address(host: u8) -> [u8; 4] {
+    [10, 77, 0, host + 1]
+}
+
+fn check(result: libc::c_int, what: &str) -> io::Result<()> {
+    if result == -1 {
+        let error = io::Error::last_os_error();
+        return Err(io::Error::new(error.kind(), format!("{what}: {error}")));
+    }
+    Ok(())
+}
+
+/// Moves this thread into namespaces of its own, and returns the device that is their way out.
+fn enter(host: u8, mtu: u16) -> io::Result<File> {
+    let name = format!("host{host}");
+    // SAFETY: plain system calls with constant, terminated strings; the thread's namespaces concern no other thread.
+    unsafe {
+        let namespaces = libc::CLONE_NEWNET | libc::CLONE_NEWNS | libc::CLONE_NEWUTS;
+        check(libc::unshare(namespaces), "namespaces (are you root?)")?;
+        let private = libc::MS_REC | libc::MS_PRIVATE;
+        let nothing = std::ptr::null();
+        check(
+            libc::mount(nothing, c"/".as_ptr(), nothing, private, nothing.cast()),
+            "making mounts private",
+        )?;
+        let shm = c"/dev/shm".as_ptr();
+        check(
+            libc::mount(c"tmpfs".as_ptr(), shm, c"tmpfs".as_ptr(), 0, nothing.cast()),
+            "mounting /dev/shm",
+        )?;
+        check(libc::sethostname(name.as_ptr().cast(), name.len()), "sethostname")?;
+    }
+    let tun = File::options()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open("/dev/net/tun")
+        .map_err(|error| io::Error::new(error.kind(), format!("/dev/net/tun: {error}")))?;
+    // SAFETY: ioctls with requests as the kernel defines them for these files; the request outlives them. A request of
+    // zeros is one without a name.
+    unsafe {
+        let mut request: libc::ifreq = std::mem::zeroed();
+        request.ifr_name[0] = b'e' as libc::c_char;
+        request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as libc::c_short;
+        check(libc::ioctl(tun.as_raw_fd(), libc::TUNSETIFF, &raw mut request), "TUNSETIFF")?;
+        let offload = libc::c_ulong::from(libc::TUN_F_CSUM | libc::TUN_F_TSO4);
+        check(libc::ioctl(tun.as_raw_fd(), libc::TUNSETOFFLOAD, offload), "TUNSETOFFLOAD")?;
+
+        let socket = std::net::UdpSocket::bind("0.0.0.0:0")?;
+        let mut set = |name: &[u8], request_code, what, fill: &dyn Fn(&mut libc::ifreq)| {
+            request = std::mem::zeroed();
+            for (place, &byte) in request.ifr_name.iter_mut().zip(name) {
+                *place = byte as libc::c_char;
+            }
+            fill(&mut request);
+            check(libc::ioctl(socket.as_raw_fd(), request_code, &raw mut request), what)
+        };
+        let inet = |bytes: [u8; 4]| {
+            let mut address: libc::sockaddr_in = std::mem::zeroed();
+            address.sin_family = libc::AF_INET as libc::sa_family_t;
+            address.sin_addr.s_addr = u32::from_ne_bytes(bytes);
+            *(&raw const address).cast::<libc::sockaddr>()
+        };
+        set(b"e", libc::SIOCSIFADDR, "address", &|request| request.ifr_ifru.ifru_addr = inet(address(host)))?;
+        set(b"e", libc::SIOCSIFNETMASK, "netmask", &|request| {
+            request.ifr_ifru.ifru_netmask = inet([255, 255, 255, 0]);
+        })?;
+        set(b"e", libc::SIOCSIFMTU, "MTU", &|request| request.ifr_ifru.ifru_mtu = libc::c_int::from(mtu))?;
+        let up = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+        set(b"e", libc::SIOCSIFFLAGS, "interface", &|request| request.ifr_ifru.ifru_flags = up)?;
+        set(b"lo", libc::SIOCSIFFLAGS, "loopback", &|request| request.ifr_ifru.ifru_flags = up)?;
+    }
+    Ok(tun)
+}
+
+/// Takes what a host sends and passes it on, as its link's rate and the delay allow.
+fn forward(
+    mut tun: &File,
+    ports: &[Sender<Packet>],
+    arguments: &Arguments,
+    over: &AtomicBool,
+) -> io::Result<()> {
+    let (mut link, delay) =
+        (Link::new(arguments.gbits), Duration::from_nanos((arguments.delay * 1e3) as u64));
+    let mut buffer = vec![0; LONGEST];
+    while !over.load(Ordering::Relaxed) {
+        let len = match tun.read(&mut buffer) {
+            Ok(len) => len,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                std::hint::spin_loop();
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        // IPv4 only: whom it is for is in bytes 16 to 19.
+        let Some(packet) = buffer
+            .get(OFFLOAD_HEADER..len)
+            .filter(|packet| packet.first().is_some_and(|byte| byte >> 4 == 4))
+        else {
+            continue;
+        };
+        let to = packet.get(16..20).filter(|to| to.starts_with(&address(0)[..3]));
+        let port = to.and_then(|to| ports.get(usize::from(to[3]).checked_sub(1)?));
+        let arrives = link.take(Instant::now(), packet.len()) + delay;
+        if let Some(port) = port {
+            // A host that is over takes nothing any more.
+            let _ = port.send(Packet { bytes: buffer[..len].to_vec(), arrives });
+        }
+    }
+    Ok(())
+}
+
+/// Gives a host what comes for it, when it is due.
+fn deliver(mut tun: &File, packets: Receiver<Packet>, gbits: f64, over: &AtomicBool) -> io::Result<()> {
+    let mut link = Link::new(gbits);
+    while !over.load(Ordering::Relaxed) {
+        let packet = match packets.try_recv() {
+            Ok(packet) => packet,
+            Err(TryRecvError::Empty) => {
+                std::hint::spin_loop();
+                continue;
+            }
+            Err(TryRecvError::Disconnected) => return Ok(()),
+        };
+        // The link has begun to take it when its first byte came, one packet's time before its last.
+        let busy = Duration::from_nanos((packet.bytes.len() as f64 * link.nanoseconds_per_byte) as u64);
+        let due = link.take(packet.arrives - busy, packet.bytes.len());
+        while Instant::now() < due && !over.load(Ordering::Relaxed) {
+            std::hint::spin_loop();
+        }
+        match tun.write(&packet.bytes) {
+            Ok(_) => {}
+            // The kernel refuses what it has no memory for, as a switch drops what it has no room for.
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// One host: its namespaces, its two directions, and the command in it. Returns whether the command succeeded.
+fn host(
+    number: u8,
+    arguments: &Arguments,
+    ports: &[Sender<Packet>],
+    packets: Receiver<Packet>,
+    ready: &Barrier,
+    running: &Barrier,
+) -> io::Result<bool> {
+    let entered = enter(number, arguments.mtu);
+    // All wait for all, whether it went well or not.
+    ready.wait();
+    let entered = entered.inspect_err(|_| {
+        running.wait();
+    })?;
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let forward = scope.spawn(|| forward(&entered, ports, arguments, &over));
+        let (tun, stop) = (&entered, &over);
+        let deliver = scope.spawn(move || deliver(tun, packets, arguments.gbits, stop));
+        let status = Command::new(&arguments.command[0])
+            .args(&arguments.command[1..])
+            .env("SHAPED_HOST", number.to_string())
+            .env("SHAPED_HOSTS", arguments.hosts.to_string())
+            .env("SHAPED_FIRST", std::net::Ipv4Addr::from(address(0)).to_string())
+            .status();
+        // The others may still be talking to this host.
+        running.wait();
+        over.store(true, Ordering::Relaxed);
+        for thread in [forward, deliver] {
+            thread.join().map_err(|_| io::Error::other("a thread of the switch panicked"))??;
+        }
+        let status = status
+            .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", arguments.command[0])))?;
+        Ok(status.success())
+    })
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let hosts = usize::from(arguments.hosts);
+    let (ready, running) = (Arc::new(Barrier::new(hosts)), Arc::new(Barrier::new(hosts)));
+    let (ports, queues): (Vec<_>, Vec<_>) = (0..hosts).map(|_| mpsc::channel()).unzip();
+    let threads: Vec<_> = queues
+        .into_iter()
+        .zip(0..arguments.hosts)
+        .map(|(packets, number)| {
+            let (ports, arguments) = (ports.clone(), arguments.clone());
+            let (ready, running) = (Arc::clone(&ready), Arc::clone(&running));
+            thread::spawn(move || host(number, &arguments, &ports, packets, &ready, &running))
+        })
+        .collect();
+    let mut code = ExitCode::SUCCESS;
+    for (number, thread) in threads.into_iter().enumerate() {
+        match thread.join() {
+            Ok(Ok(true)) => {}
+            Ok(Ok(false)) => code = ExitCode::FAILURE,
+            Ok(Err(error)) => {
+                eprintln!("shaped_network: host {number}: {error}");
+                code = ExitCode::FAILURE;
+            }
+            Err(_) => code = ExitCode::FAILURE,
+        }
+    }
+    code
+}
