@@ -118,6 +118,7 @@ fn json_has_all_pairs_of_a_job() {
     assert!(document["inject"].as_u64().is_some_and(|longest| longest >= 8), "{}", document["inject"]);
     assert_eq!((&document["both_ways"], &document["until"]), (&false.into(), &().into()));
     assert_eq!((&document["messages"], &document["completion"]), (&"tagged".into(), &"poll".into()));
+    assert_eq!((&document["memory"], &document["direct"]), (&"host".into(), &().into()));
     assert_eq!((&document["endpoints"], &document["shared_domain"]), (&2.into(), &false.into()));
     let pairs = document["pairs"].as_array().unwrap();
     let ranks: Vec<_> = pairs.iter().map(|pair| pair["ranks"].clone()).collect();
@@ -178,6 +179,29 @@ fn domains_are_used_in_turn_and_those_that_are_not_there_told() {
             "{message}"
         );
     }
+}
+
+#[test]
+fn gpu_memory_that_cannot_be_is_told_before_anything_is_measured() {
+    let cannot = [
+        ("pingpong -p tcp --memory cuda", "it moves memory of the host alone"),
+        // Without a driver, and with one.
+        ("rma -p shm --memory cuda:4096", "--memory cuda: "),
+    ];
+    for (arguments, problem) in cannot {
+        for output in pair(arguments) {
+            let message = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{message}");
+            assert!(message.contains(problem), "{message}");
+            assert_eq!(text(&output.stdout), "", "{arguments}");
+        }
+    }
+    let [output] = &together(&[("bw --memory cuda:one".split(' ').collect(), Vec::new())])[..] else {
+        panic!("one")
+    };
+    assert_eq!(output.status.code(), Some(2));
+    let message = text(&output.stderr);
+    assert!(message.contains("it is host, cuda, or cuda:N for the GPU of this number"), "{message}");
 }
 
 #[test]

@@ -1,14 +1,16 @@
 //! The library's objects behind an endpoint.
 
-use std::ffi::{CStr, c_int};
+use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fabric_sys::{
-    Fabric, Padded, fi_addr_t, fi_av_attr, fi_cntr_attr, fi_cq_attr, fi_cq_err_entry, fid, fid_av, fid_cntr,
-    fid_cq, fid_domain, fid_ep, fid_fabric, fid_mr,
+    Fabric, Padded, fi_addr_t, fi_av_attr, fi_cntr_attr, fi_cq_attr, fi_cq_err_entry, fi_hmem_iface,
+    fi_mr_attr, fid, fid_av, fid_cntr, fid_cq, fid_domain, fid_ep, fid_fabric, fid_mr,
 };
+
+use libc::iovec;
 
 use super::error::{Error, Failure};
 use super::provider::{self, Info};
@@ -108,6 +110,8 @@ pub(super) struct Settings {
     pub(super) blocking: bool,
     /// Whether there is a counter of what completes.
     pub(super) counter: bool,
+    /// Whether memory of devices is used.
+    pub(super) devices: bool,
 }
 
 /// The library's objects, each null until it is open. Closed children first.
@@ -117,6 +121,8 @@ pub(super) struct Objects {
     /// Null when there is none.
     pub(super) counter: *mut fid_cntr,
     pub(super) ep: *mut fid_ep,
+    /// Whether the provider has promised to access devices' memory directly.
+    pub(super) direct: bool,
     /// Registered memory.
     regions: Vec<*mut fid_mr>,
     /// Whether the endpoint has a name in shared memory, as those of peers have.
@@ -175,6 +181,7 @@ impl Objects {
             cq: ptr::null_mut(),
             counter: ptr::null_mut(),
             ep: ptr::null_mut(),
+            direct: false,
             regions: Vec::new(),
             named: provider == "shm",
             domain,
@@ -232,6 +239,16 @@ impl Objects {
                     fabric_sys::FI_SEND | fabric_sys::FI_RECV | fabric_sys::FI_READ | fabric_sys::FI_WRITE;
                 check("fi_ep_bind", fabric_sys::fi_ep_bind(ep, &raw mut (*self.counter).fid, flags))?;
             }
+            if settings.devices {
+                let required = fabric_sys::FI_HMEM_P2P_REQUIRED as c_int;
+                let (level, option) = (fabric_sys::FI_OPT_ENDPOINT, fabric_sys::FI_OPT_FI_HMEM_P2P);
+                let value = (&raw const required).cast();
+                // A provider that cannot promise it answers with an error and goes on as it would have.
+                let fid = &raw mut (*ep).fid;
+                let result =
+                    fabric_sys::fi_setopt(fid, level as c_int, option as c_int, value, size_of::<c_int>());
+                self.direct = result == 0;
+            }
             if self.named
                 && let Some(name) = shm::new_address()
             {
@@ -252,39 +269,39 @@ impl Objects {
         }
     }
 
-    /// Registers memory for peers until this is dropped; its key. An error is libfabric's number.
+    /// Registers memory until this is dropped, for these accesses: its key, and its descriptor for operations. An error is
+    /// libfabric's number.
     ///
     /// # Safety
-    /// The memory must live as long as this, and may be accessed by peers at any time.
+    /// The memory must live as long as this, and may be accessed by peers at any time; `device` is what `interface` asks
+    /// for.
     pub(super) unsafe fn register(
         &mut self,
         start: *const u8,
         len: usize,
         access: u64,
-    ) -> Result<u64, c_int> {
+        (interface, device): (fi_hmem_iface, c_int),
+    ) -> Result<(u64, *mut c_void), c_int> {
+        let place = iovec { iov_base: start.cast_mut().cast(), iov_len: len };
+        let mut attributes = Padded::<fi_mr_attr>::zeroed();
+        attributes.__bindgen_anon_1.mr_iov = &raw const place;
+        attributes.iov_count = 1;
+        attributes.access = access;
         // For providers that do not choose keys themselves.
-        let key = self.domain.next_key.fetch_add(1, Ordering::Relaxed);
+        attributes.requested_key = self.domain.next_key.fetch_add(1, Ordering::Relaxed);
+        attributes.iface = interface;
+        attributes.device.cuda = device;
         let mut region = ptr::null_mut();
-        // SAFETY: the domain is open; the caller vouches for the memory.
+        // SAFETY: the domain is open; the attributes live during the call; the caller vouches for the memory.
         let result = unsafe {
-            fabric_sys::fi_mr_reg(
-                self.domain.domain,
-                start.cast(),
-                len,
-                access,
-                0,
-                key,
-                0,
-                &raw mut region,
-                ptr::null_mut(),
-            )
+            fabric_sys::fi_mr_regattr(self.domain.domain, attributes.as_mut_ptr(), 0, &raw mut region)
         };
         if result != 0 {
             return Err(-result);
         }
         self.regions.push(region);
         // SAFETY: the region was just made.
-        Ok(unsafe { fabric_sys::fi_mr_key(region) })
+        Ok(unsafe { (fabric_sys::fi_mr_key(region), fabric_sys::fi_mr_desc(region)) })
     }
 
     /// Makes an address known; an error is libfabric's number.

@@ -79,7 +79,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fabric_sys::{
-    Fabric, Padded, Version, fi_addr_t, fi_context2, fi_cq_err_entry, fi_cq_tagged_entry, fi_threading,
+    Fabric, Padded, Version, fi_addr_t, fi_context2, fi_cq_err_entry, fi_cq_tagged_entry, fi_hmem_iface,
+    fi_threading,
 };
 
 use super::error::{Error, Failure};
@@ -114,6 +115,8 @@ pub struct Options {
     pub blocking: bool,
     /// Whether to count what completes (`fi_cntr`), for [`Endpoint::counts`].
     pub counter: bool,
+    /// Whether memory of CUDA devices is used (`FI_HMEM`), as [`Endpoint::register_cuda`] registers it.
+    pub cuda: bool,
     /// Whether memory of the peers is to be read and written (`FI_RMA`).
     pub remote_memory: bool,
     /// About how many peers there will be.
@@ -135,6 +138,7 @@ impl Options {
             untagged: false,
             blocking: false,
             counter: false,
+            cuda: false,
             remote_memory: false,
             peers: 64,
             world: None,
@@ -153,6 +157,7 @@ impl fmt::Debug for Options {
             .field("untagged", &self.untagged)
             .field("blocking", &self.blocking)
             .field("counter", &self.counter)
+            .field("cuda", &self.cuda)
             .field("remote_memory", &self.remote_memory)
             .field("peers", &self.peers)
             .field("timeout", &self.timeout)
@@ -232,6 +237,8 @@ pub struct Endpoint {
     data: bool,
     virtual_addresses: bool,
     blocking: bool,
+    devices: bool,
+    remote_memory: bool,
     domain: String,
     identity: u64,
     in_flight: usize,
@@ -373,24 +380,89 @@ impl Endpoint {
         Ok(Peer { address, endpoint: identity })
     }
 
-    /// Memory that peers may read and write (`fi_mr_reg`), zeroed, as long as this endpoint is open.
+    /// Memory that peers may read and write (`fi_mr_regattr`), zeroed, as long as this endpoint is open.
     ///
     /// # Errors
     /// [`Error::Call`] when the provider does not register it; [`Error::Endpoint`] when there is not so much memory, or the
     /// endpoint was closed.
     pub fn region(&mut self, len: usize) -> Result<Region, Error> {
-        const NAME: &str = "fi_mr_reg";
+        const NAME: &str = "fi_mr_regattr";
         let memory = Memory::zeroed(len).map(Arc::new);
         let memory =
             memory.ok_or_else(|| self.unusable(NAME, format!("there is no memory for {len} bytes")))?;
         let access = fabric_sys::FI_REMOTE_READ | fabric_sys::FI_REMOTE_WRITE;
         // Kept first, so that it outlives the registration.
         self.memories.push(Arc::clone(&memory));
+        let host = (fabric_sys::FI_HMEM_SYSTEM, 0);
         // SAFETY: the memory lives longer than the objects, and nothing but atomic accesses is made to it from here.
-        let registered = unsafe { self.objects_mut(NAME)?.register(memory.start(), len, access) };
-        let key = registered.map_err(|code| self.failure(NAME, code, None))?;
+        let registered = unsafe { self.objects_mut(NAME)?.register(memory.start(), len, access, host) };
+        let (key, _) = registered.map_err(|code| self.failure(NAME, code, None))?;
         let base = if self.virtual_addresses { memory.start() as u64 } else { 0 };
         Ok(Region::new(memory, RemoteRegion::new(base, key, len as u64)))
+    }
+
+    /// Registers memory of a CUDA device (`fi_mr_regattr` with `FI_HMEM_CUDA`), from this address on, for operations of this
+    /// endpoint and for its peers', as long as it is open. The endpoint needs [`Options::cuda`].
+    ///
+    /// # Safety
+    /// The memory must be there until the endpoint is dropped or was closed by an error.
+    ///
+    /// # Errors
+    /// [`Error::Endpoint`] when libfabric has no CUDA, or the endpoint was opened without [`Options::cuda`] or was closed;
+    /// [`Error::Call`] when the provider does not register it.
+    pub unsafe fn register_cuda(
+        &mut self,
+        device: i32,
+        address: u64,
+        len: usize,
+    ) -> Result<DeviceMemory, Error> {
+        // SAFETY: the caller vouches for the memory.
+        unsafe { self.register_device((fabric_sys::FI_HMEM_CUDA, device), address, len) }
+    }
+
+    /// # Safety
+    /// As [`register_cuda`](Self::register_cuda), for a device of another kind.
+    unsafe fn register_device(
+        &mut self,
+        device: (fi_hmem_iface, c_int),
+        address: u64,
+        len: usize,
+    ) -> Result<DeviceMemory, Error> {
+        const NAME: &str = "fi_mr_regattr";
+        if !self.devices {
+            let problem = "the endpoint was opened for memory of the host alone";
+            return Err(self.unusable(NAME, problem.to_owned()));
+        }
+        let mut access = fabric_sys::FI_SEND | fabric_sys::FI_RECV;
+        if self.remote_memory {
+            access |= fabric_sys::FI_READ
+                | fabric_sys::FI_WRITE
+                | fabric_sys::FI_REMOTE_READ
+                | fabric_sys::FI_REMOTE_WRITE;
+        }
+        let start = ptr::with_exposed_provenance::<u8>(address as usize);
+        // SAFETY: the caller vouches for the memory, which no reference is ever made to.
+        let registered = unsafe { self.objects_mut(NAME)?.register(start, len, access, device) };
+        let (key, descriptor) = registered.map_err(|code| match code {
+            fabric_sys::FI_ENOSYS => {
+                let (version, path) = (self.library.version(), self.library.path().display());
+                let problem = format!(
+                    "libfabric {version} ({path}) has no CUDA: it was built without it, or found no driver"
+                );
+                self.unusable(NAME, problem)
+            }
+            code => self.failure(NAME, code, None),
+        })?;
+        let base = if self.virtual_addresses { address } else { 0 };
+        let remote = RemoteRegion::new(base, key, len as u64);
+        Ok(DeviceMemory::new(self.identity, start, len, descriptor, remote))
+    }
+
+    /// Whether the provider has promised to move devices' memory directly (`FI_HMEM_P2P_REQUIRED`), without a copy in the host's.
+    /// One that has not may do so all the same, or copy.
+    #[must_use]
+    pub fn is_direct(&self) -> bool {
+        self.objects.as_ref().is_some_and(|objects| objects.direct)
     }
 
     /// Starts operations, which may borrow everything that outlives this call, and ends when none is in flight: with the
@@ -746,7 +818,12 @@ fn opening<T>(
     };
     no_room(shm::shortage_for(count))?;
     let domain = Domain::open(library, info)?;
-    let settings = Settings { peers: options.peers, blocking: options.blocking, counter: options.counter };
+    let settings = Settings {
+        peers: options.peers,
+        blocking: options.blocking,
+        counter: options.counter,
+        devices: options.cuda,
+    };
     then(&|| {
         let opened = Objects::open_in(Arc::clone(&domain), library, info, settings);
         let (objects, address) = opened.map_err(|error| match error {
@@ -770,6 +847,8 @@ fn opening<T>(
             data: matches!(&name[..], "tcp" | "net"),
             virtual_addresses: info.memory_mode() & fabric_sys::FI_MR_VIRT_ADDR as c_int != 0,
             blocking: options.blocking,
+            devices: options.cuda,
+            remote_memory: options.remote_memory,
             provider: name.clone(),
             domain: info.domain(),
             identity: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -797,6 +876,16 @@ fn missing(library: &'static Fabric, name: &str, options: &Options, threading: f
         if !there.is_empty() {
             return format!("it has no domain '{domain}' for this; it has {}", there.join(", "));
         }
+    }
+    let others = Options { cuda: false, ..options.clone() };
+    let without = |options: &Options| matches!(find(library, name, options, threading), Ok(Some(_)));
+    if options.cuda && without(&others) {
+        return format!(
+            "it moves memory of the host alone: with libfabric {} ({}) it lacks FI_HMEM here; copy to the host, or choose a \
+             provider that has it (nccl-bench fabric info -t rdm -c HMEM)",
+            library.version(),
+            library.path().display()
+        );
     }
     let what = if options.remote_memory { "messages and remote memory" } else { "messages" };
     format!(
@@ -835,6 +924,9 @@ fn find(
             }
             (*hints).mode = fabric_sys::FI_CONTEXT | fabric_sys::FI_CONTEXT2;
             (*(*hints).ep_attr).type_ = fabric_sys::FI_EP_RDM;
+            if options.cuda {
+                (*hints).caps |= fabric_sys::FI_HMEM;
+            }
             let domain = (*hints).domain_attr;
             if let Some(name) = &options.domain {
                 provider::set_text(&raw mut (*domain).name, name)?;
@@ -846,15 +938,20 @@ fn find(
             (*domain).av_type = fabric_sys::FI_AV_TABLE;
             (*domain).mr_mode =
                 fabric_sys::FI_MR_VIRT_ADDR | fabric_sys::FI_MR_ALLOCATED | fabric_sys::FI_MR_PROV_KEY;
+            if options.cuda {
+                (*domain).mr_mode |= fabric_sys::FI_MR_HMEM;
+            }
         }
         Ok(())
     }))
 }
 
+mod device;
 mod region;
 mod scope;
 #[cfg(test)]
 mod tests;
 
+pub use device::DeviceMemory;
 pub use region::{Region, RemoteRegion};
 pub use scope::Scope;

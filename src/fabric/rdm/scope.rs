@@ -10,7 +10,7 @@ use crate::fabric::Error;
 
 /// The time in which operations are in flight. See [`Endpoint::scope`].
 pub struct Scope<'env> {
-    endpoint: &'env mut Endpoint,
+    pub(super) endpoint: &'env mut Endpoint,
     /// Buffers are borrowed for exactly `'env`, neither longer nor shorter.
     environment: PhantomData<&'env mut &'env ()>,
 }
@@ -237,7 +237,7 @@ impl<'env> Scope<'env> {
     }
 
     /// Where an access goes.
-    fn place(
+    pub(super) fn place(
         &self,
         operation: &'static str,
         region: RemoteRegion,

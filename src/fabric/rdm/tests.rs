@@ -416,3 +416,78 @@ fn a_domain_is_chosen_by_its_name() {
         "{text}"
     );
 }
+
+/// What operations on a device's memory do, with the host's for a device: `shm` takes it as one.
+#[test]
+fn memory_that_is_registered_is_sent_received_written_and_read() {
+    let options = Options { cuda: true, ..options("shm") };
+    let host = (fabric_sys::FI_HMEM_SYSTEM, 0);
+    let mut own = [0; 100];
+    let mut alone = Endpoint::open(&options).unwrap();
+    // SAFETY: the array outlives the endpoint.
+    let memory = unsafe { alone.register_device(host, own.as_mut_ptr().expose_provenance() as u64, 100) };
+    assert_eq!(memory.unwrap().remote().len(), 100);
+    assert!(!alone.is_direct(), "shm promises nothing");
+    // Those that the tests run with are built without CUDA.
+    // SAFETY: the array outlives the endpoint.
+    let refused = unsafe { alone.register_cuda(0, own.as_mut_ptr().expose_provenance() as u64, 100) };
+    let text = refused.unwrap_err().to_string();
+    assert!(text.contains("has no CUDA: it was built without it"), "{text}");
+    drop(alone);
+    if !providers().contains(&"shm") {
+        // Two endpoints of one process crash each other from 2.5 on.
+        return;
+    }
+    let (tell, told) = mpsc::channel();
+    let memory: Vec<Cell<u8>> = pattern(20_000, 5).into_iter().map(Cell::new).collect();
+    let address = memory.as_ptr().expose_provenance() as u64;
+    let mut there = vec![0_u8; 20_000];
+    let theirs = there.as_mut_ptr().expose_provenance() as u64;
+    together(
+        acquainted([0; 2].map(|_| Endpoint::open(&options).unwrap())),
+        move |one, to_other| {
+            // SAFETY: the vector outlives the endpoint.
+            let memory = unsafe { one.register_device(host, address, 20_000) }.unwrap();
+            one.scope(|scope| scope.send_device(to_other, Some(1), &memory, 0..50).map(drop)).unwrap();
+            one.scope(|scope| scope.send_device(to_other, Some(1), &memory, 50..10_000).map(drop)).unwrap();
+            let remote = RemoteRegion::from_bytes(told.recv().unwrap());
+            one.scope(|scope| {
+                let written = scope.write_device(to_other, &memory, 10_000..15_000, remote, 10_000)?;
+                scope.wait(written)?;
+                scope.read_device(to_other, &memory, 15_000..20_000, remote, 5000).map(drop)
+            })
+            .unwrap();
+            let beyond =
+                one.scope(|scope| scope.send_device(to_other, None, &memory, 19_999..20_001).map(drop));
+            let text = beyond.unwrap_err().to_string();
+            assert!(text.contains("19999..20001 are not all within the 20000"), "{text}");
+            one.farewell(&[to_other], 2).unwrap();
+        },
+        move |other, to_one| {
+            // SAFETY: as above.
+            let memory = unsafe { other.register_device(host, theirs, 20_000) }.unwrap();
+            other
+                .scope(|scope| {
+                    let _first = scope.receive_device(to_one, Some(1), &memory, 0..50)?;
+                    scope.receive_device(to_one, Some(1), &memory, 50..10_000).map(drop)
+                })
+                .unwrap();
+            tell.send(memory.remote().to_bytes()).unwrap();
+            other.farewell(&[to_one], 2).unwrap();
+        },
+    );
+    let (sent, memory) = (pattern(20_000, 5), memory.iter().map(Cell::get).collect::<Vec<_>>());
+    assert_eq!(there[..15_000], sent[..15_000]);
+    assert!(there[15_000..].iter().all(|&byte| byte == 0));
+    assert_eq!((&memory[..15_000], &memory[15_000..]), (&sent[..15_000], &sent[5000..10_000]));
+}
+
+#[test]
+fn a_provider_without_device_memory_is_told() {
+    let error = Endpoint::open(&Options { cuda: true, ..options("tcp") }).err().unwrap().to_string();
+    assert!(error.contains("it moves memory of the host alone") && error.contains("FI_HMEM"), "{error}");
+    let [(mut one, _), _] = pair("tcp");
+    // SAFETY: it is refused.
+    let error = unsafe { one.register_cuda(0, 4096, 1) }.unwrap_err().to_string();
+    assert!(error.contains("opened for memory of the host alone"), "{error}");
+}

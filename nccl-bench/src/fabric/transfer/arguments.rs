@@ -1,5 +1,7 @@
 //! What is asked for on the command line.
 
+use std::str::FromStr;
+
 use crate::size::Size;
 
 const EXAMPLES: &str = "\
@@ -16,6 +18,7 @@ With more than two ranks, rank 0 measures with each of the others, one after the
   nccl-bench fabric rma --read --window 1              the latency of reading remote memory
   nccl-bench fabric rma --both-ways --until completed  what fabtests' fi_rma_bw measures
   nccl-bench fabric pingpong --completion block        the latency of threads that sleep
+  nccl-bench fabric bw -p efa --memory cuda            from GPU to GPU
 
 The time is that of one transfer: half of a round trip (pingpong), or a round's divided by its transfers, of writing until \
 the other rank has answered. With several endpoints it is that of the slowest in each round, and GB/s are those of all \
@@ -23,6 +26,9 @@ together. Each size is verified before it is measured (-c 0: not).
 
 Messages and writes up to a length that the provider says are injected: copied by the call that hands them over, without \
 a completion of their own (--inject never: not).
+
+With --memory cuda the header says whether the provider promises to move GPUs' memory directly (FI_HMEM_P2P_REQUIRED). If it \
+does not, it may copy by way of the host's.
 
 Exit codes: 0 good; 1 failed; 2 bad arguments, or something is missing; 4 not met in time; 7 wrong data.";
 
@@ -65,6 +71,11 @@ pub struct Arguments {
     /// Whether short messages and writes are injected
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub inject: Inject,
+
+    /// Where the data is: host, cuda for the GPU that has the rank's number on its host, or cuda:N; it takes a provider with
+    /// FI_HMEM and a libfabric with CUDA (efa, 'verbs;ofi_rxm', shm), and is never injected
+    #[arg(long, value_name = "host|cuda[:N]", default_value = "host")]
+    pub memory: Memory,
 
     /// How ranks wait
     #[arg(long, value_name = "HOW", default_value = "poll")]
@@ -117,6 +128,29 @@ pub enum Inject {
     Auto,
     /// Each has a completion of its own
     Never,
+}
+
+/// Where data is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Memory {
+    /// In the host's memory.
+    Host,
+    /// In that of this GPU, or of the one that has the rank's number on its host.
+    Cuda(Option<usize>),
+}
+
+impl FromStr for Memory {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let what = "it is host, cuda, or cuda:N for the GPU of this number".to_owned();
+        match text.split_once(':') {
+            None if text == "host" => Ok(Self::Host),
+            None if text == "cuda" => Ok(Self::Cuda(None)),
+            Some(("cuda", number)) => number.parse().map(|number| Self::Cuda(Some(number))).map_err(|_| what),
+            _ => Err(what),
+        }
+    }
 }
 
 /// How a rank waits.

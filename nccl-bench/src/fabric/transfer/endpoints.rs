@@ -6,7 +6,7 @@ use collectives::fabric;
 use collectives::fabric::rdm::{self, Endpoint};
 use collectives::world;
 
-use super::{Arguments, Completion, Kind};
+use super::{Arguments, Completion, Kind, Memory};
 use crate::stop::Stop;
 
 /// This rank's endpoints, and by rank what is known of all.
@@ -49,11 +49,12 @@ impl Endpoints {
         options.source = arguments.source.clone().or_else(|| loopback.then(|| "127.0.0.1".to_owned()));
         options.untagged = kind.plain;
         options.blocking = arguments.completion == Completion::Block;
+        options.cuda = arguments.memory != Memory::Host;
         options.remote_memory = kind.test.is_remote();
         options.peers = world.size();
         options.timeout = Some(Duration::from_secs(arguments.timeout));
         options.world = Some(world.clone());
-        let all = on_all_ranks(open(&options, arguments, count), world)?;
+        let all = on_all_ranks(open(&options, arguments, count).map_err(stop), world)?;
 
         let mut domains: Vec<&str> = all.iter().map(Endpoint::domain).collect();
         domains.dedup();
@@ -93,16 +94,28 @@ fn open(options: &rdm::Options, arguments: &Arguments, count: usize) -> Result<V
     Ok(all)
 }
 
+/// What cannot be had is refused; what should have worked has failed.
+pub(super) fn stop(error: fabric::Error) -> Stop {
+    match error {
+        fabric::Error::Call(_) => Stop::Failed(error.into()),
+        _ => Stop::Refused(error.to_string()),
+    }
+}
+
 /// What was opened, if it was on all ranks; the first problem is told by all.
-fn on_all_ranks<T>(opened: Result<T, fabric::Error>, world: &world::Handle) -> Result<T, Stop> {
-    let problem = opened.as_ref().err().map(ToString::to_string).unwrap_or_default();
+pub(super) fn on_all_ranks<T>(opened: Result<T, Stop>, world: &world::Handle) -> Result<T, Stop> {
+    let problem = match &opened {
+        Ok(_) => String::new(),
+        Err(Stop::Refused(problem)) => problem.clone(),
+        Err(Stop::Failed(error)) => format!("{error:#}"),
+    };
     let problems = world.all_gather(problem.as_bytes())?;
     match problems.iter().position(|problem| !problem.is_empty()) {
-        None => Ok(opened?),
+        None => opened,
         Some(rank) => {
             let problem = String::from_utf8_lossy(&problems[rank]);
             Err(match opened {
-                Err(fabric::Error::Call(_)) => Stop::Failed(anyhow::anyhow!("rank {rank}: {problem}")),
+                Err(Stop::Failed(_)) => Stop::Failed(anyhow::anyhow!("rank {rank}: {problem}")),
                 _ => Stop::Refused(format!("rank {rank}: {problem}")),
             })
         }

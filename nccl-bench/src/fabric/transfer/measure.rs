@@ -12,10 +12,11 @@ use std::time::{Duration, Instant};
 use collectives::fabric::Error;
 use collectives::fabric::rdm::{Endpoint, Operation, Peer, Region, RemoteRegion, Scope};
 
+use super::memory::{Data, Device, Place};
 use super::{Kind, Test};
+use crate::stop::Stop;
 
-/// Tags of the messages that are measured, and of those around them.
-const DATA: u64 = 1;
+/// Tags of the messages around those that are measured.
 const READY: u64 = 2;
 const ANSWER: u64 = 3;
 const FAREWELL: u64 = 4;
@@ -31,8 +32,12 @@ pub(super) struct Side<'a> {
     pub(super) inject: Option<usize>,
     /// The other's region, where this side reads or writes memory.
     pub(super) remote: Option<RemoteRegion>,
-    /// This side's own, where the other does.
+    /// Whether the other accesses this side's.
+    pub(super) accessed: bool,
+    /// This side's own, where the other does and it is the host's.
     pub(super) region: Option<&'a Region>,
+    /// Where data is, if not in the host's memory.
+    pub(super) device: Option<Device>,
 }
 
 /// The byte at this place of a message that is verified: never that of memory nobody has written to, and seldom that of
@@ -54,86 +59,73 @@ fn ready(scope: &mut Scope<'_>, peer: Peer) -> Result<(), Error> {
     scope.wait(mine).map(drop)
 }
 
-/// Sends a message that is measured. What is injected is complete.
-fn send<'env>(
-    scope: &mut Scope<'env>,
-    peer: Peer,
-    data: &'env [u8],
-    injected: bool,
-    plain: bool,
-) -> Result<Option<Operation>, Error> {
-    match (injected, plain) {
-        (true, false) => scope.inject(peer, DATA, data).map(|()| None),
-        (true, true) => scope.inject_untagged(peer, data).map(|()| None),
-        (false, false) => scope.send(peer, DATA, data).map(Some),
-        (false, true) => scope.send_untagged(peer, data).map(Some),
-    }
-}
-
-/// Starts to receive one.
-fn receive<'env>(
-    scope: &mut Scope<'env>,
-    peer: Peer,
-    place: &'env [Cell<u8>],
-    plain: bool,
-) -> Result<Operation, Error> {
-    if plain { scope.receive_untagged(place) } else { scope.receive_cells(peer, DATA, place) }
-}
-
 fn finish(scope: &mut Scope<'_>, operation: Option<Operation>) -> Result<(), Error> {
     operation.map_or(Ok(()), |operation| scope.wait(operation).map(drop))
 }
 
 impl Side<'_> {
     /// Moves `size` bytes once and compares all of them; how many are wrong, on both sides alike.
-    pub(super) fn verify(&mut self, size: usize) -> Result<u64, Error> {
-        let data: Vec<u8> = (0..size).map(|place| byte(place, size)).collect();
+    pub(super) fn verify(&mut self, size: usize) -> Result<u64, Stop> {
+        let bytes: Vec<u8> = (0..size).map(|place| byte(place, size)).collect();
         let mut found = vec![0; size];
         let Self { peer, remote, region, .. } = *self;
+        let device = self.device.clone();
         let Kind { test, plain, .. } = self.kind;
         let injected = self.injects(size);
         let (mut there, mut here) = ([0; 8], 0);
+        let cells = Cell::from_mut(&mut found[..]).as_slice_of_cells();
+        let (data, place) = match &device {
+            Some(device) => {
+                device.prepare(test, &bytes)?;
+                device.parts(size)
+            }
+            None => (Data::Host(&bytes), Place::Host(cells)),
+        };
         if test == Test::Read
             && let Some(region) = region
         {
-            let bytes = region.bytes().iter().zip(&data);
+            let bytes = region.bytes().iter().zip(&bytes);
             bytes.for_each(|(place, &byte)| place.store(byte, Ordering::Relaxed));
         }
         self.endpoint.scope(|scope| ready(scope, peer))?;
         match (test, remote) {
-            (Test::Write, Some(remote)) => {
+            (Test::Write, Some(remote)) => self.endpoint.scope(|scope| {
+                let written = data.write(scope, peer, remote, injected)?;
                 // What is injected has no completion: that of a write after it stands for both.
-                let mut completing = &data[..];
-                self.endpoint.scope(|scope| {
-                    if injected {
-                        scope.inject_write(peer, &data, remote, 0)?;
-                        completing = &data[..1.min(size)];
-                    }
-                    scope.write(peer, completing, remote, 0).map(drop)
-                })?;
-            }
+                let written = match written {
+                    None => data.first().write(scope, peer, remote, false)?,
+                    written => written,
+                };
+                finish(scope, written)
+            })?,
             (Test::Read, Some(remote)) => {
-                self.endpoint.scope(|scope| scope.read(peer, &mut found, remote, 0).map(drop))?;
-                here = wrong(found.into_iter(), size);
+                self.endpoint.scope(|scope| place.read(scope, peer, remote).map(drop))?;
             }
             (Test::Write | Test::Read, None) => {}
-            (Test::PingPong | Test::Bandwidth, _) => {
-                let place = Cell::from_mut(&mut found[..]).as_slice_of_cells();
-                self.endpoint.scope(|scope| {
-                    let received = receive(scope, peer, place, plain)?;
-                    let sent = send(scope, peer, &data, injected, plain)?;
-                    scope.wait(received)?;
-                    finish(scope, sent)
-                })?;
-                here = wrong(found.into_iter(), size);
-            }
+            (Test::PingPong | Test::Bandwidth, _) => self.endpoint.scope(|scope| {
+                let received = place.receive(scope, peer, plain)?;
+                let sent = data.send(scope, peer, injected, plain)?;
+                scope.wait(received)?;
+                finish(scope, sent)
+            })?,
+        }
+        if !test.is_remote() || test == Test::Read && remote.is_some() {
+            let found = match &device {
+                Some(device) => device.received(size)?,
+                None => found,
+            };
+            here = wrong(found.into_iter(), size);
         }
         // Who is written to looks when that is done, and does its part while the other reads.
         self.endpoint.scope(|scope| ready(scope, peer))?;
-        if test == Test::Write
-            && let Some(region) = region
-        {
-            here = wrong(region.bytes()[..size].iter().map(|byte| byte.load(Ordering::Relaxed)), size);
+        match (test, region, &device) {
+            (Test::Write, Some(region), _) => {
+                here = wrong(region.bytes()[..size].iter().map(|byte| byte.load(Ordering::Relaxed)), size);
+            }
+            (Test::Write, None, Some(device)) if self.accessed => {
+                here = wrong(device.written(size)?.into_iter(), size);
+            }
+            _ => {}
         }
         let mine = here.to_le_bytes();
         self.endpoint.scope(|scope| {
@@ -145,8 +137,8 @@ impl Side<'_> {
         Ok(here + u64::from_le_bytes(there))
     }
 
-    /// Moves `size` bytes so many times, both ways or in windows; how long that took. `data` and `place` have room.
-    pub(super) fn time(&mut self, data: &[u8], place: &[Cell<u8>], times: usize) -> Result<Duration, Error> {
+    /// Moves data so many times, both ways or in windows; how long that took.
+    pub(super) fn time(&mut self, data: Data<'_>, place: Place<'_>, times: usize) -> Result<Duration, Error> {
         match (self.kind.test, self.remote, self.first) {
             (Test::PingPong, ..) => self.pingpong(data, place, times),
             (Test::Bandwidth, _, true) => self.send_windows(data, times),
@@ -154,14 +146,12 @@ impl Side<'_> {
             (Test::Write, Some(remote), _) => {
                 let injected = self.injects(data.len());
                 self.access_windows(times, |scope, peer, last| {
-                    if injected && !last {
-                        return scope.inject_write(peer, data, remote, 0).map(|()| None);
-                    }
-                    scope.write(peer, data, remote, 0).map(Some)
+                    data.write(scope, peer, remote, injected && !last)
                 })
             }
-            (Test::Read, Some(remote), _) => self
-                .access_windows(times, |scope, peer, _| scope.read_cells(peer, place, remote, 0).map(Some)),
+            (Test::Read, Some(remote), _) => {
+                self.access_windows(times, |scope, peer, _| place.read(scope, peer, remote).map(Some))
+            }
             (Test::Write | Test::Read, None, _) => self.be_accessed(),
         }
     }
@@ -176,7 +166,7 @@ impl Side<'_> {
     }
 
     /// The clock runs from the first message to the last one's arrival.
-    fn pingpong(&mut self, data: &[u8], place: &[Cell<u8>], times: usize) -> Result<Duration, Error> {
+    fn pingpong(&mut self, data: Data<'_>, place: Place<'_>, times: usize) -> Result<Duration, Error> {
         let (peer, first, injected) = (self.peer, self.first, self.injects(data.len()));
         let plain = self.kind.plain;
         // One receive waits for the next message, another one is there for that after it.
@@ -184,7 +174,7 @@ impl Side<'_> {
         self.endpoint.scope(|scope| {
             let mut left = times;
             while left > 0 && receives.len() < 2 {
-                receives.push_back(receive(scope, peer, place, plain)?);
+                receives.push_back(place.receive(scope, peer, plain)?);
                 left -= 1;
             }
             ready(scope, peer)?;
@@ -195,9 +185,9 @@ impl Side<'_> {
                     finish(scope, receives.pop_front())?;
                 }
                 finish(scope, sent.take())?;
-                sent = send(scope, peer, data, injected, plain)?;
+                sent = data.send(scope, peer, injected, plain)?;
                 if left > 0 && receives.len() < 2 {
-                    receives.push_back(receive(scope, peer, place, plain)?);
+                    receives.push_back(place.receive(scope, peer, plain)?);
                     left -= 1;
                 }
                 if first {
@@ -210,7 +200,7 @@ impl Side<'_> {
     }
 
     /// The clock runs from the first message to the answer to the last window.
-    fn send_windows(&mut self, data: &[u8], times: usize) -> Result<Duration, Error> {
+    fn send_windows(&mut self, data: Data<'_>, times: usize) -> Result<Duration, Error> {
         let (peer, injected) = (self.peer, self.injects(data.len()));
         let Kind { window, plain, .. } = self.kind;
         let mut operations = Vec::with_capacity(window);
@@ -222,7 +212,7 @@ impl Side<'_> {
                 let now = left.min(window);
                 left -= now;
                 for _ in 0..now {
-                    operations.extend(send(scope, peer, data, injected, plain)?);
+                    operations.extend(data.send(scope, peer, injected, plain)?);
                 }
                 let answer = scope.receive(peer, ANSWER, &mut [])?;
                 operations.drain(..).try_for_each(|operation| scope.wait(operation).map(drop))?;
@@ -232,7 +222,7 @@ impl Side<'_> {
         })
     }
 
-    fn receive_windows(&mut self, place: &[Cell<u8>], times: usize) -> Result<Duration, Error> {
+    fn receive_windows(&mut self, place: Place<'_>, times: usize) -> Result<Duration, Error> {
         let peer = self.peer;
         let Kind { window, plain, .. } = self.kind;
         // There is room for others beside them.
@@ -241,7 +231,7 @@ impl Side<'_> {
         self.endpoint.scope(|scope| {
             let start = Instant::now();
             for _ in 0..ahead {
-                operations.push_back(receive(scope, peer, place, plain)?);
+                operations.push_back(place.receive(scope, peer, plain)?);
             }
             ready(scope, peer)?;
             let mut posted = ahead;
@@ -254,7 +244,7 @@ impl Side<'_> {
                 }
                 // Receives of the next window are posted while this one's messages arrive.
                 if posted < times {
-                    operations.push_back(receive(scope, peer, place, plain)?);
+                    operations.push_back(place.receive(scope, peer, plain)?);
                     posted += 1;
                 }
             }

@@ -1,28 +1,33 @@
 //! `nccl-bench fabric pingpong`, `bw` and `rma`: what libfabric's endpoints do between two ranks.
 //!
-//! `endpoints` opens them on all ranks, `measure` is what each side of a pair does, `together` several pairs at once, `report`
+//! `endpoints` opens them on all ranks, `memory` is where data is, `measure` is what each side of a pair does, `together` several pairs at once, `report`
 //! what becomes of it. Ranks meet over TCP: as a launcher says, or one listens and the other connects.
 
 mod arguments;
 mod endpoints;
 mod measure;
+mod memory;
 mod report;
 mod together;
 
 use std::io::{self, Write};
+use std::sync::Arc;
 use std::time::Duration;
 
 use collectives::fabric::Library;
-use collectives::fabric::rdm::{Region, RemoteRegion};
+use collectives::fabric::rdm::{Endpoint, Region, RemoteRegion};
 use collectives::world::{self, Launcher, Place, Started};
 
-pub use arguments::{Arguments, Bandwidth, Completion, Inject, Messages, PingPong, Remote, Until, Windowed};
+pub use arguments::{
+    Arguments, Bandwidth, Completion, Inject, Memory, Messages, PingPong, Remote, Until, Windowed,
+};
 
 use crate::files::provenance;
 use crate::size::{Step, Sweep};
 use crate::stop::Stop;
 use endpoints::Endpoints;
 use measure::Side;
+use memory::{Device, Gpu};
 use report::{Document, Pair, Row, SCHEMA_VERSION};
 use together::Buffers;
 
@@ -149,9 +154,16 @@ fn run(kind: Kind, arguments: &Arguments, out: &mut dyn Write) -> Result<bool, S
     if world.size() < 2 {
         return Err(Stop::Refused("it takes two ranks, and this is the only one".to_owned()));
     }
+    let size = usize::try_from(max)?;
+    // Dropped after the endpoints that it is registered with.
+    let gpus;
     let mut endpoints = Endpoints::open(kind, arguments, count, &world)?;
-    let longest_inject = endpoints.all.iter().map(|endpoint| endpoint.longest_inject()).min();
-    let inject = longest_inject.filter(|_| arguments.inject == Inject::Auto);
+    gpus = endpoints::on_all_ranks(gpu_memory(arguments, &world, count, size), &world)?;
+    let devices = endpoints::on_all_ranks(registered(&gpus, &mut endpoints.all), &world)?;
+    let longest_inject = endpoints.all.iter().map(Endpoint::longest_inject).min();
+    let injecting = arguments.inject == Inject::Auto && arguments.memory == Memory::Host;
+    let inject = longest_inject.filter(|_| injecting);
+    let all_direct = endpoints.all.iter().all(Endpoint::is_direct);
 
     let mut document = Document {
         schema_version: SCHEMA_VERSION,
@@ -166,6 +178,8 @@ fn run(kind: Kind, arguments: &Arguments, out: &mut dyn Write) -> Result<bool, S
         both_ways: test == Test::PingPong || both_ways,
         until: test.is_remote().then_some(if kind.completed { "completed" } else { "arrived" }),
         inject: inject.filter(|_| test != Test::Read),
+        memory: if arguments.memory == Memory::Host { "host" } else { "cuda" },
+        direct: (arguments.memory != Memory::Host).then_some(all_direct),
         completion: if arguments.completion == Completion::Block { "block" } else { "poll" },
         endpoints: count,
         shared_domain: arguments.shared_domain,
@@ -177,8 +191,8 @@ fn run(kind: Kind, arguments: &Arguments, out: &mut dyn Write) -> Result<bool, S
             .map_err(written)?;
     }
     let sweep = Sweep { min, max, step: Step::Factor(arguments.factor) };
-    let size = usize::try_from(max)?;
-    let mut buffers: Vec<Buffers> = (0..count).map(|_| Buffers::new(size)).collect();
+    let on_host = if arguments.memory == Memory::Host { size } else { 0 };
+    let mut buffers: Vec<Buffers> = (0..count).map(|_| Buffers::new(on_host)).collect();
     let starts = if arguments.all_pairs { world.size() - 1 } else { 1 };
     let mut good = true;
     for one in 0..starts {
@@ -198,10 +212,12 @@ fn run(kind: Kind, arguments: &Arguments, out: &mut dyn Write) -> Result<bool, S
             let regions: Vec<Option<Region>> = endpoints
                 .all
                 .iter_mut()
-                .map(|endpoint| accessed.then(|| endpoint.region(size)).transpose())
+                .map(|endpoint| (accessed && devices.is_empty()).then(|| endpoint.region(size)).transpose())
                 .collect::<Result<_, _>>()?;
-            let described = regions.iter().flatten().map(|region| region.remote().to_bytes());
-            let described = world.all_gather(described.flatten().collect::<Vec<u8>>().as_slice())?;
+            let on_device = devices.iter().filter(|_| accessed).map(|device| device.memory.remote());
+            let described = regions.iter().flatten().map(Region::remote).chain(on_device);
+            let described: Vec<u8> = described.flat_map(RemoteRegion::to_bytes).collect();
+            let described = world.all_gather(&described)?;
             let peer = if rank == one { other } else { one };
             let mut sides = Vec::new();
             if rank == one || rank == other {
@@ -215,7 +231,9 @@ fn run(kind: Kind, arguments: &Arguments, out: &mut dyn Write) -> Result<bool, S
                         kind,
                         inject,
                         remote: theirs.get(index).copied().map(RemoteRegion::from_bytes),
+                        accessed,
                         region: region.as_ref(),
+                        device: devices.get(index).cloned(),
                     });
                 }
             }
@@ -241,6 +259,32 @@ fn run(kind: Kind, arguments: &Arguments, out: &mut dyn Write) -> Result<bool, S
     // A rank that left while others still needed it would be taken for dead.
     world.barrier()?;
     Ok(good)
+}
+
+/// Memory of GPUs for so many endpoints, if data is there.
+fn gpu_memory(
+    arguments: &Arguments,
+    world: &world::Handle,
+    count: usize,
+    size: usize,
+) -> Result<Vec<Arc<Gpu>>, Stop> {
+    let Memory::Cuda(number) = arguments.memory else { return Ok(Vec::new()) };
+    let gpus = Gpu::count()?;
+    let number = number.unwrap_or_else(|| world.local_rank());
+    if number >= gpus {
+        return Err(Stop::Refused(format!("--memory cuda: there is no GPU {number}, but {gpus} from 0 on")));
+    }
+    (0..count).map(|_| Gpu::new(number, size).map(Arc::new)).collect()
+}
+
+/// That memory, as the endpoints use it.
+fn registered(gpus: &[Arc<Gpu>], endpoints: &mut [Endpoint]) -> Result<Vec<Device>, Stop> {
+    let registered = gpus.iter().zip(endpoints).map(|(gpu, endpoint)| {
+        // SAFETY: `run` drops the endpoints first.
+        let memory = unsafe { gpu.register(endpoint) }.map_err(endpoints::stop)?;
+        Ok(Device { gpu: Arc::clone(gpu), memory })
+    });
+    registered.collect()
 }
 
 fn written(error: io::Error) -> Stop {

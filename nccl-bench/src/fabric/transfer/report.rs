@@ -22,6 +22,8 @@ pub(super) struct Document {
     pub(super) both_ways: bool,
     pub(super) until: Option<&'static str>,
     pub(super) inject: Option<usize>,
+    pub(super) memory: &'static str,
+    pub(super) direct: Option<bool>,
     pub(super) completion: &'static str,
     pub(super) endpoints: usize,
     pub(super) shared_domain: bool,
@@ -39,6 +41,12 @@ impl Document {
             (self.messages == Some("plain")).then(|| "messages without tags".to_owned()),
             (self.until == Some("completed")).then(|| "until completed".to_owned()),
             self.inject.map(|longest| format!("injected up to {longest} bytes")),
+            self.direct.map(|direct| match direct {
+                true => "GPUs' memory, directly".to_owned(),
+                false => {
+                    "GPUs' memory, directly or by way of the host's: the provider does not promise".to_owned()
+                }
+            }),
             (self.completion == "block").then(|| "blocking".to_owned()),
             several.then(|| format!("{} endpoints", self.endpoints)),
             (several && self.shared_domain).then(|| "on a shared domain".to_owned()),

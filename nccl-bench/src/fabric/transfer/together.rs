@@ -5,9 +5,8 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
-use collectives::fabric::Error;
-
 use super::measure::Side;
+use super::memory::{Data, Device, Place};
 use super::report::Row;
 use super::{Arguments, BYTES, LEAST_TRANSFERS, MOST_TRANSFERS, Test};
 use crate::stop::Stop;
@@ -15,7 +14,7 @@ use crate::stop::Stop;
 /// Bytes of a large page.
 const LARGE_PAGE: usize = 2 << 20;
 
-/// What one endpoint sends and receives.
+/// What one endpoint sends and receives in the host's memory.
 pub(super) struct Buffers {
     data: Vec<u8>,
     place: Vec<u8>,
@@ -30,9 +29,10 @@ impl Buffers {
     }
 
     /// What is sent, and where it arrives.
-    fn parts(&mut self, size: usize) -> (&[u8], &[Cell<u8>]) {
+    fn parts(&mut self, size: usize) -> (Data<'_>, Place<'_>) {
         let Self { data, place, len } = self;
-        (&at_page(data, *len)[..size], Cell::from_mut(&mut at_page(place, *len)[..size]).as_slice_of_cells())
+        let place = Cell::from_mut(&mut at_page(place, *len)[..size]).as_slice_of_cells();
+        (Data::Host(&at_page(data, *len)[..size]), Place::Host(place))
     }
 }
 
@@ -66,9 +66,13 @@ pub(super) fn measure(
     let check = arguments.check > 0;
 
     let barrier = Barrier::new(sides.len());
-    let one = |side: &mut Side<'_>, buffers: &mut Buffers| -> Result<Measured, Error> {
-        let (data, place) = buffers.parts(size);
-        let wrong = if check { side.verify(size).map(Some) } else { Ok(None) };
+    let one = |side: &mut Side<'_>, buffers: &mut Buffers| -> Result<Measured, Stop> {
+        let (data, place) = match &side.device {
+            Some(device) => device.parts(size),
+            None => buffers.parts(size),
+        };
+        let bound = side.device.as_ref().map_or(Ok(()), Device::bind);
+        let wrong = bound.and_then(|()| check.then(|| side.verify(size)).transpose());
         let mut measured = wrong.map(|wrong| Measured { wrong, times: Vec::new() });
         for _ in 0..rounds {
             // Who has failed comes here, too, so that nobody waits for it.
@@ -78,12 +82,12 @@ pub(super) fn measure(
                 Err(_) => continue,
             };
             if let Err(error) = timed {
-                measured = Err(error);
+                measured = Err(error.into());
             }
         }
         measured
     };
-    let all: Vec<Result<Measured, Error>> = thread::scope(|scope| {
+    let all: Vec<Result<Measured, Stop>> = thread::scope(|scope| {
         let mut pairs = sides.iter_mut().zip(buffers);
         let first = pairs.next();
         let others: Vec<_> = pairs.map(|(side, buffers)| scope.spawn(|| one(side, buffers))).collect();
