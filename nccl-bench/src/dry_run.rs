@@ -27,12 +27,13 @@ fn plan(settings: &Settings, ranks: usize) -> String {
     let max_bytes = settings.max_bytes.unwrap_or(MAX_BYTES.max(settings.min_bytes));
     let sweep = Sweep { min: settings.min_bytes, max: max_bytes, step: settings.step };
     let mut text = format!(
-        "{ranks} ranks; sizes from {} to {}; per size and placement: {} operations timed, {} verifications\n\
+        "{ranks} ranks; sizes from {} to {}; per size and placement: {} operations timed, {} verifications{}\n\
          Buffers of each rank: send {}, receive {}{}\n",
         Size(sweep.min),
         Size(sweep.max),
-        settings.iterations * settings.aggregated * settings.graph_launches.max(1),
+        settings.iterations * settings.aggregated * settings.graph_launches.max(1) * settings.rounds,
         settings.checks,
+        if settings.versus.is_some() { "; of both sides" } else { "" },
         Size(max_bytes),
         Size(max_bytes),
         if settings.max_bytes.is_some() { "" } else { " (less where memory is short)" },

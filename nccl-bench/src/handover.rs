@@ -11,7 +11,7 @@ use std::process::Command;
 
 use collectives::world::{self, Kind, Launcher, OnFailure, Options, Started};
 
-use crate::cli::{BackendChoice, Settings};
+use crate::cli::{BackendChoice, Settings, Versus};
 use crate::stop::Stop;
 
 /// The program that MPI launchers' ranks become.
@@ -32,11 +32,18 @@ pub fn options(settings: &Settings) -> Result<Options, Stop> {
     options.or_environment().map_err(stop)
 }
 
+/// What asks for MPI to carry data.
+fn for_mpi(settings: &Settings) -> Option<&'static str> {
+    match settings {
+        Settings { backend: BackendChoice::Mpi, .. } => Some("--backend mpi"),
+        Settings { versus: Some(Versus::Mpi), .. } => Some("--vs mpi"),
+        _ => None,
+    }
+}
+
 /// How the ranks meet: as is asked for, but through MPI where MPI carries the data.
 fn kind(settings: &Settings, started: &Started) -> Result<Kind, Stop> {
-    if settings.backend != BackendChoice::Mpi {
-        return Ok(settings.world);
-    }
+    let Some(flag) = for_mpi(settings) else { return Ok(settings.world) };
     match settings.world {
         Kind::Mpi => Ok(Kind::Mpi),
         Kind::Auto if started.mpi => Ok(Kind::Mpi),
@@ -46,12 +53,12 @@ fn kind(settings: &Settings, started: &Started) -> Result<Kind, Stop> {
                 other => format!("{other} started this process"),
             };
             Err(Stop::Refused(format!(
-                "--backend mpi needs the ranks of an MPI launcher, and {who}; start it as mpirun -np 2 nccl-bench ..., \
+                "{flag} needs the ranks of an MPI launcher, and {who}; start it as mpirun -np 2 nccl-bench ..., \
                  under Slurm as srun --mpi=pmix"
             )))
         }
         other => Err(Stop::Refused(format!(
-            "--backend mpi needs ranks that meet through MPI, and --world {other} lets them meet without it: leave --world \
+            "{flag} needs ranks that meet through MPI, and --world {other} lets them meet without it: leave --world \
              out"
         ))),
     }
@@ -101,7 +108,7 @@ fn sibling() -> io::Result<PathBuf> {
 
 /// Replaces this process by its sibling; returns only when that is impossible, and says why.
 fn become_sibling(settings: &Settings, started: &Started) -> Stop {
-    let tcp = settings.backend != BackendChoice::Mpi;
+    let tcp = for_mpi(settings).is_none();
     let path = match sibling() {
         Ok(path) => path,
         Err(error) => return Stop::Refused(refusal(started, Path::new(SIBLING), &error, tcp)),

@@ -17,6 +17,7 @@ mod number;
 pub mod plot;
 pub mod program;
 pub mod progress;
+pub mod ratios;
 pub mod record;
 pub mod recorder;
 pub mod report;

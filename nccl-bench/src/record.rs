@@ -75,6 +75,9 @@ pub struct Provenance {
     /// The newest CUDA version of the driver: `13.0`. Absent without GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cuda_driver: Option<String>,
+    /// What was measured in turn with it (`--vs`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub versus: Option<Library>,
     /// What the data goes through, where that is known: `shm`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transport: Option<String>,
@@ -84,6 +87,17 @@ pub struct Provenance {
     pub system: String,
     /// Variables that change what is measured, of rank 0's process: those of NCCL, CUDA, libfabric, UCX and MPI.
     pub environment: BTreeMap<String, String>,
+}
+
+/// A backend and the library that carries its data.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Library {
+    /// `mpi`.
+    pub backend: String,
+    /// The library's version, of MPI with its name: `Open MPI 4.1.4`.
+    pub library_version: String,
+    /// The file that it was loaded from, on rank 0.
+    pub library_path: String,
 }
 
 /// What was asked for, after defaults.
@@ -138,6 +152,9 @@ pub struct Settings {
     pub cta_policy: Option<u32>,
     /// Whether everything ran on the legacy default stream (`-y`).
     pub default_stream: bool,
+    /// Rounds of the timed iterations, of which the median counts; absent for one, and with `until_stable`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rounds: Option<usize>,
     /// Iterations went on until the median was known this well, as a share: 0.01.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until_stable: Option<f64>,
@@ -229,7 +246,8 @@ pub struct Measurement {
     pub bytes: u64,
     /// The count that the library's function takes.
     pub count: u64,
-    /// Microseconds per operation: the ranks' means, made one as `average` says. What the table shows.
+    /// Microseconds per operation: the ranks' means, of several rounds their median, made one as `average` says. What the
+    /// table shows.
     #[serde(deserialize_with = "number::or_nan")]
     pub time_us: f64,
     /// The first rank's time to enqueue an operation (`-C`).
@@ -246,6 +264,12 @@ pub struct Measurement {
     pub wrong: Option<u64>,
     /// Timed operations behind `time_us`.
     pub operations: usize,
+    /// Microseconds per operation of each round, the ranks' made one as `average` says; empty for a single round.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "number::each_or_nan")]
+    pub rounds_us: Vec<f64>,
+    /// What was measured in turn with it (`--vs`); absent without, and where the other side cannot do the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub versus: Option<Versus>,
     /// Of the operations' times, each the longest of all ranks; absent when they were not timed one by one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub statistics: Option<Statistics>,
@@ -263,6 +287,35 @@ pub struct Measurement {
     pub mismatches: Vec<Mismatch>,
     /// When it was measured, in UTC.
     pub measured_at: String,
+}
+
+/// What the other side of `--vs` took for the same, as many operations in as many rounds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Versus {
+    /// As of the measurement.
+    #[serde(deserialize_with = "number::or_nan")]
+    pub time_us: f64,
+    /// As of the measurement.
+    #[serde(deserialize_with = "number::or_nan")]
+    pub algbw_gbps: f64,
+    /// As of the measurement.
+    #[serde(deserialize_with = "number::or_nan")]
+    pub busbw_gbps: f64,
+    /// As of the measurement.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "number::each_or_nan")]
+    pub rounds_us: Vec<f64>,
+    /// As of the measurement.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wrong: Option<u64>,
+    /// As of the measurement.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mismatches: Vec<Mismatch>,
+    /// The measurement's `time_us` over this one's: below 1 it is faster than the other side.
+    #[serde(deserialize_with = "number::or_nan")]
+    pub ratio: f64,
+    /// The same of the shortest rounds.
+    #[serde(deserialize_with = "number::or_nan")]
+    pub best_ratio: f64,
 }
 
 /// Where the input of a rank lies.
@@ -323,12 +376,28 @@ pub struct Mismatch {
     pub first: String,
 }
 
+impl Measurement {
+    /// How many ranks have wrong data, on both sides together.
+    #[must_use]
+    pub fn failed_checks(&self) -> u64 {
+        let theirs = self.versus.as_ref().map_or(0, |versus| versus.mismatches.len());
+        (self.mismatches.len() + theirs) as u64
+    }
+
+    /// Whether any data is wrong, on either side.
+    #[must_use]
+    pub fn is_wrong(&self) -> bool {
+        let theirs = self.versus.as_ref().and_then(|versus| versus.wrong);
+        [self.wrong, theirs].into_iter().flatten().any(|wrong| wrong > 0)
+    }
+}
+
 impl Run {
     /// How many pairs of rank and measurement have wrong data; `None` when nothing was verified.
     #[must_use]
     pub fn failed_checks(&self) -> Option<u64> {
         let verified = self.measurements.iter().any(|measurement| measurement.wrong.is_some());
-        verified.then(|| self.measurements.iter().map(|each| each.mismatches.len() as u64).sum())
+        verified.then(|| self.measurements.iter().map(Measurement::failed_checks).sum())
     }
 
     /// The mean of all bus bandwidths, in GB/s; `None` when nothing was measured.

@@ -4,7 +4,8 @@ use std::io::{self, Write};
 
 use jiff::tz::TimeZone;
 
-use crate::record::{Measurement, Placement, Run, Settings};
+use crate::ratios::Ratios;
+use crate::record::{Measurement, Mismatch, Placement, Run, Settings};
 use crate::table::{self, Columns, Foot, MemoryUsage};
 
 /// How many ranks with wrong data a row names.
@@ -28,6 +29,8 @@ pub struct Extras {
 pub struct TextReport<W> {
     out: W,
     settings: Settings,
+    /// The other side's backend (`--vs`).
+    versus: Option<String>,
     columns: Columns,
     minimum_busbw: Option<f64>,
     zone: TimeZone,
@@ -47,6 +50,7 @@ struct Section {
     measurements: usize,
     failed_checks: u64,
     busbw_sum: f64,
+    ratios: Ratios,
 }
 
 impl<W: Write> TextReport<W> {
@@ -83,7 +87,13 @@ impl<W: Write> TextReport<W> {
         Ok(Self {
             out,
             settings: run.settings.clone(),
-            columns: Columns { statistics, algorithm, ..Columns::of(&run.settings) },
+            columns: Columns {
+                statistics,
+                algorithm,
+                versus: run.provenance.versus.is_some(),
+                ..Columns::of(&run.settings)
+            },
+            versus: run.provenance.versus.as_ref().map(|versus| versus.backend.clone()),
             minimum_busbw: table::minimum_busbw(&run.provenance),
             zone,
             announced: Some(collective.to_owned()),
@@ -120,9 +130,14 @@ impl<W: Write> TextReport<W> {
             self.end_row("", None)?;
         }
         self.section.measurements += 1;
-        self.section.failed_checks += measurement.mismatches.len() as u64;
+        self.section.failed_checks += measurement.failed_checks();
         self.section.busbw_sum += measurement.busbw_gbps;
-        self.notes.extend(wrong(measurement));
+        self.section.ratios.add(measurement);
+        self.notes.extend(wrong("", measurement.placement, &measurement.mismatches));
+        if let Some(versus) = &measurement.versus {
+            let side = self.versus.as_ref().map(|versus| format!("{versus} ")).unwrap_or_default();
+            self.notes.extend(wrong(&side, measurement.placement, &versus.mismatches));
+        }
         match measurement.placement {
             Placement::OutOfPlace => {
                 self.half = Some(measurement.clone());
@@ -148,11 +163,13 @@ impl<W: Write> TextReport<W> {
     pub fn foot(&mut self, memory: Option<MemoryUsage>, error: Option<&str>) -> io::Result<()> {
         self.end_row("", None)?;
         let section = std::mem::take(&mut self.section);
+        let ratios = section.ratios.summary();
         let foot = Foot {
             collective: &section.collective,
             failed_checks: section.failed_checks,
             mean_busbw_gbps: section.busbw_sum / section.measurements as f64,
             minimum_busbw_gbps: self.minimum_busbw,
+            ratios: self.versus.as_deref().zip(ratios.as_deref()),
             memory,
             error,
         };
@@ -190,20 +207,21 @@ fn comment(lines: &str) -> String {
     lines.lines().map(|line| format!("# {line}\n")).collect()
 }
 
-/// What was wrong, a line per rank: `WRONG out-of-place: rank 1 has 3 wrong elements; the first: ...`.
-fn wrong(measurement: &Measurement) -> impl Iterator<Item = String> + '_ {
-    let placement = match measurement.placement {
+/// What was wrong, a line per rank: `WRONG out-of-place: rank 1 has 3 wrong elements; the first: ...`, of the other side
+/// `WRONG mpi out-of-place: ...`.
+fn wrong(side: &str, placement: Placement, mismatches: &[Mismatch]) -> impl Iterator<Item = String> {
+    let placement = match placement {
         Placement::OutOfPlace => "out-of-place",
         Placement::InPlace => "in-place",
     };
-    let named = measurement.mismatches.iter().take(NAMED_RANKS).map(move |found| {
+    let named = mismatches.iter().take(NAMED_RANKS).map(move |found| {
         format!(
-            "WRONG {placement}: rank {} has {} wrong elements; the first: {}",
+            "WRONG {side}{placement}: rank {} has {} wrong elements; the first: {}",
             found.rank, found.wrong, found.first
         )
     });
-    let unnamed = measurement.mismatches.len().saturating_sub(NAMED_RANKS);
-    named.chain((unnamed > 0).then(|| format!("WRONG {placement}: so have {unnamed} more ranks")))
+    let unnamed = mismatches.len().saturating_sub(NAMED_RANKS);
+    named.chain((unnamed > 0).then(|| format!("WRONG {side}{placement}: so have {unnamed} more ranks")))
 }
 
 #[cfg(test)]
@@ -211,7 +229,6 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
-    use crate::record::Mismatch;
     use crate::table::sample;
 
     fn report(out: &mut Vec<u8>) -> TextReport<&mut Vec<u8>> {

@@ -229,7 +229,7 @@ fn rank(
     let (max_bytes, rooms, reduced_to) = sizing::sizes(settings, node, &*device, place, &**world)?;
     check_fault(settings, max_bytes, place)?;
     let out_of_place_only = node.abilities().out_of_place_only;
-    let plan = Plan { out_of_place_only, ..Plan::new(settings, max_bytes) };
+    let plan = Plan { out_of_place_only, versus: node.versus(), ..Plan::new(settings, max_bytes) };
     let host = world::host().name;
     let own = Rank { rank: world.rank(), pid: std::process::id(), host, ..device.describe() };
     let all = world.all_gather(&serde_json::to_vec(&own)?)?;
@@ -286,7 +286,7 @@ struct RankObserver<'a> {
     interrupt: &'a Interrupt,
     traffic_summary: bool,
     pattern: Pattern,
-    failed_checks: usize,
+    failed_checks: u64,
     measured: usize,
     busbw_sum: f64,
 }
@@ -318,7 +318,7 @@ fn traffic_summary(
 impl Observer for RankObserver<'_> {
     fn event(&mut self, event: Event<'_>) -> anyhow::Result<()> {
         if let Event::Measured(measurement, _) = event {
-            self.failed_checks += measurement.mismatches.len();
+            self.failed_checks += measurement.failed_checks();
             self.measured += 1;
             self.busbw_sum += measurement.busbw_gbps;
         }
@@ -474,6 +474,7 @@ fn start_of_record(
             time_stamps: settings.time_stamps,
             cta_policy: settings.cta_policy,
             default_stream: settings.default_stream,
+            rounds: (settings.rounds > 1 && settings.until_stable.is_none()).then_some(settings.rounds),
             until_stable: settings.until_stable,
             budget_seconds: settings.budget.map(|budget| budget.as_secs_f64()),
         },

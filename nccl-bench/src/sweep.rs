@@ -11,13 +11,13 @@ use collectives::DataType;
 use collectives::world::World;
 use serde::{Deserialize, Serialize};
 
-use crate::backend::{Backend, MemoryUse, Place, Schedule, Times, Work};
+use crate::backend::{Abilities, Backend, MemoryUse, Place, Schedule, Side, Times, Work};
 use crate::cli::{Fault, Roots, Settings};
 use crate::collective::{Bandwidth, Collective, Member};
 use crate::data::{Mismatches, Op};
 use crate::files::provenance::now_utc;
 use crate::interrupt::Signal;
-use crate::record::{Algorithm, Average, Measurement, Mismatch, PerIteration, Placement, RankTimes};
+use crate::record::{Algorithm, Average, Measurement, Mismatch, PerIteration, Placement, RankTimes, Versus};
 use crate::size::Sweep;
 use crate::statistics::Statistics;
 use crate::traffic::{Pattern, Traffic};
@@ -60,7 +60,11 @@ pub struct Plan {
     pub checks: usize,
     /// Runs of all sizes; 0: without end.
     pub cycles: usize,
-    /// Repeat each measurement until its median is known this well.
+    /// Rounds of the timed operations, at least 1, of which the median counts.
+    pub rounds: usize,
+    /// What the other side can do that is measured in turn with the backend, round by round.
+    pub versus: Option<Abilities>,
+    /// Repeat each measurement until its median is known this well, whatever `rounds` says.
     pub until_stable: Option<f64>,
     /// What one measurement may take.
     pub budget: Option<Duration>,
@@ -97,6 +101,8 @@ impl Plan {
             cpu_time: settings.cpu_time,
             checks: settings.checks,
             cycles: settings.cycles,
+            rounds: settings.rounds,
+            versus: None,
             until_stable: settings.until_stable,
             budget: settings.budget,
             fault: settings.fault,
@@ -262,12 +268,15 @@ impl RankSweep<'_> {
         self.world.barrier()?;
         // Also where nothing is verified: times depend on the data. And what it needs to load, it loads here.
         self.backend.fill(&self.work(sweep.max), Placement::OutOfPlace, TIMING_SEED)?;
-        for bytes in sweep.warm_up_sizes() {
-            let work = self.work(bytes);
-            for index in 0..self.plan.warm_up {
-                self.backend.start(&work, Placement::OutOfPlace, index, false)?;
+        for &side in self.sides(Placement::OutOfPlace) {
+            self.turn(side)?;
+            for bytes in sweep.warm_up_sizes() {
+                let work = self.work(bytes);
+                for index in 0..self.plan.warm_up {
+                    self.backend.start(&work, Placement::OutOfPlace, index, false)?;
+                }
+                self.backend.complete()?;
             }
-            self.backend.complete()?;
         }
         let mut cycle = 0;
         while self.plan.cycles == 0 || cycle < self.plan.cycles {
@@ -296,13 +305,32 @@ impl RankSweep<'_> {
         Work { collective, data_type, op, member, counts, traffic }
     }
 
+    /// Who measures: ours, and theirs where there is one that can do the same.
+    fn sides(&self, placement: Placement) -> &'static [Side] {
+        let both = &[Side::Ours, Side::Theirs];
+        let theirs = self.plan.versus.as_ref().is_some_and(|theirs| {
+            placement == Placement::OutOfPlace || !theirs.out_of_place_only.contains(&self.case.collective)
+        });
+        if theirs { both } else { &both[..1] }
+    }
+
+    /// Gives a side its turn, when every rank is done with what the other side did: until then that one may have to be
+    /// called for other ranks' operations to end.
+    fn turn(&mut self, side: Side) -> anyhow::Result<()> {
+        if self.plan.versus.is_some() {
+            self.world.barrier()?;
+            self.backend.turn(side);
+        }
+        Ok(())
+    }
+
     fn measure(
         &mut self,
         work: &Work,
         placement: Placement,
         cycle: usize,
     ) -> anyhow::Result<(Measurement, Option<Signal>)> {
-        let plan = self.plan;
+        let (plan, sides) = (self.plan, self.sides(placement));
         let name = || describe(work, placement);
         self.observer.phase(&|| format!("the untimed operation of {}", name()));
         self.observer.before(work)?;
@@ -311,12 +339,19 @@ impl RankSweep<'_> {
         }
         let alike = plan.schedule.aggregated <= 1 && plan.schedule.graph_launches == 0;
         self.observer.listen(alike);
-        self.backend.start(work, placement, 0, false)?;
-        self.backend.complete()?;
+        for &side in sides {
+            self.turn(side)?;
+            self.backend.start(work, placement, 0, false)?;
+            self.backend.complete()?;
+        }
         self.observer.listen(false);
         self.observer.phase(&|| format!("the timed operations of {}", name()));
-        let rounds = self.rounds(work, placement)?;
-        let each_us = self.each(work, placement, &rounds)?;
+        let (operations, rounds) = self.rounds(work, placement)?;
+        self.turn(Side::Ours)?;
+        let each_us = match rounds.first() {
+            Some(ours) => self.each(work, placement, ours)?,
+            None => Vec::new(),
+        };
         if !alike {
             self.observer.phase(&|| format!("one more untimed iteration of {}", name()));
             self.listen(work, placement)?;
@@ -324,28 +359,35 @@ impl RankSweep<'_> {
         let verified =
             plan.checks > 0 && (placement == Placement::OutOfPlace || work.collective.has_in_place());
         self.observer.phase(&|| format!("the verification of {}", name()));
-        let wrong = if verified { self.verify(work, placement)? } else { Mismatches::default() };
+        let mut found = Vec::with_capacity(sides.len());
+        for (&side, rounds) in sides.iter().zip(&rounds) {
+            self.turn(side)?;
+            let wrong = if verified { self.verify(work, placement)? } else { Mismatches::default() };
+            found.push(Found {
+                seconds: rounds.seconds.clone(),
+                wrong: wrong.wrong,
+                first: wrong.first.map(|first| first.to_string()).unwrap_or_default(),
+            });
+        }
 
         let finding = Finding {
             process: std::process::id(),
             host: collectives::world::host().id,
-            seconds: rounds.seconds,
-            enqueue: rounds.enqueue,
+            enqueue: rounds.first().map_or(0.0, |ours| median(&ours.enqueue)),
             each_us,
-            wrong: wrong.wrong,
-            first: wrong.first.map(|first| first.to_string()).unwrap_or_default(),
+            sides: found,
             stop: self.observer.stop().map(Signal::number),
         };
         let findings = self.exchange(&finding)?;
         let stop = findings.iter().filter_map(|finding| Signal::from_number(finding.stop?)).max();
-        let mut measurement = self.measurement(work, placement, cycle, rounds.operations, &findings);
-        measurement.wrong = verified.then(|| findings.iter().map(|finding| finding.wrong).sum());
+        let mut measurement = self.measurement(work, placement, cycle, operations, verified, &findings);
         measurement.algorithm = self.observer.algorithm(work, plan.schedule.aggregated)?;
         Ok((measurement, stop))
     }
 
-    /// Runs the schedule: once, or in rounds until the median is stable.
-    fn rounds(&mut self, work: &Work, placement: Placement) -> anyhow::Result<Rounds> {
+    /// Runs the schedule of each side, once or in rounds: so many, or until the medians are stable. With how many operations
+    /// each side made.
+    fn rounds(&mut self, work: &Work, placement: Placement) -> anyhow::Result<(usize, Vec<Rounds>)> {
         let plan = self.plan;
         let begun = Instant::now();
         let budget = plan.budget.unwrap_or(DEFAULT_BUDGET);
@@ -354,39 +396,55 @@ impl RankSweep<'_> {
             schedule.iterations = self.affordable(work, placement, budget)?;
         }
         let operations = schedule.operations();
-        let first = self.timed(work, placement, &schedule)?;
-        let Some(share) = plan.until_stable else {
-            return Ok(Rounds::one(&first, operations));
-        };
-        let (mut own, mut enqueue, mut common) = (Vec::new(), Vec::new(), Vec::new());
-        let mut times = first;
-        loop {
-            let seconds = times.total.as_secs_f64() / operations as f64;
-            own.push(seconds);
-            enqueue.push(times.enqueue.as_secs_f64() / operations as f64);
-            let over = begun.elapsed() >= budget;
-            // All ranks decide by the same numbers.
-            let round = Round { seconds, over };
-            let all: Vec<Round> = decode(&self.world.all_gather(&serde_json::to_vec(&round)?)?)?;
-            common.push(reduce(plan.average, all.iter().map(|round| round.seconds)));
-            if all.iter().any(|round| round.over) || is_stable(&common, share) {
+        let mut sides: Vec<(Side, Rounds)> =
+            self.sides(placement).iter().map(|&side| (side, Rounds::default())).collect();
+        let mut common = vec![Vec::new(); sides.len()];
+        for round in 1.. {
+            for (side, rounds) in &mut sides {
+                self.turn(*side)?;
+                rounds.add(self.timed(work, placement, &schedule)?, operations);
+            }
+            let enough = match plan.until_stable {
+                None => round >= plan.rounds,
+                Some(share) => {
+                    let over = begun.elapsed() >= budget;
+                    let seconds = sides.iter().filter_map(|(_, rounds)| rounds.seconds.last().copied());
+                    // All ranks decide by the same numbers.
+                    let all = self.exchange(&Round { seconds: seconds.collect(), over })?;
+                    for (side, common) in common.iter_mut().enumerate() {
+                        common.push(reduce(
+                            plan.average,
+                            all.iter().map(|round| round.seconds.get(side).copied().unwrap_or(f64::NAN)),
+                        ));
+                    }
+                    all.iter().any(|round| round.over) || common.iter().all(|rounds| is_stable(rounds, share))
+                }
+            };
+            if enough {
                 break;
             }
-            times = self.timed(work, placement, &schedule)?;
+            // Who was last in this round is first in the next.
+            sides.reverse();
+            common.reverse();
         }
-        let operations = operations * own.len();
-        Ok(Rounds { seconds: median(&own), enqueue: median(&enqueue), operations, each_us: times.each_us })
+        sides.sort_by_key(|(side, _)| *side == Side::Theirs);
+        let rounds: Vec<Rounds> = sides.into_iter().map(|(_, rounds)| rounds).collect();
+        Ok((operations * rounds.first().map_or(0, |ours| ours.seconds.len()), rounds))
     }
 
     /// How many iterations fit into the budget, at most as many as the schedule has: the same on every rank.
     fn affordable(&mut self, work: &Work, placement: Placement, budget: Duration) -> anyhow::Result<usize> {
         let one = Schedule { iterations: 1, graph_launches: 0, each: false, ..self.plan.schedule };
-        let seconds = self.timed(work, placement, &one)?.total.as_secs_f64();
-        let all: Vec<Round> =
-            decode(&self.world.all_gather(&serde_json::to_vec(&Round { seconds, over: false })?)?)?;
-        let longest = all.iter().map(|round| round.seconds).fold(f64::MIN_POSITIVE, f64::max);
+        let mut seconds = Vec::new();
+        for &side in self.sides(placement) {
+            self.turn(side)?;
+            seconds.push(self.timed(work, placement, &one)?.total.as_secs_f64());
+        }
+        let all = self.exchange(&Round { seconds, over: false })?;
+        let longest = all.iter().map(|round| round.seconds.iter().sum()).fold(f64::MIN_POSITIVE, f64::max);
         let launches = self.plan.schedule.graph_launches.max(1) as f64;
-        let fitting = budget.as_secs_f64() / (longest * launches);
+        let rounds = if self.plan.until_stable.is_some() { 1 } else { self.plan.rounds };
+        let fitting = budget.as_secs_f64() / (longest * launches * rounds as f64);
         Ok(self.plan.schedule.iterations.min(fitting as usize).max(1))
     }
 
@@ -441,8 +499,8 @@ impl RankSweep<'_> {
         Ok(wrong)
     }
 
-    fn exchange(&self, finding: &Finding) -> anyhow::Result<Vec<Finding>> {
-        decode(&self.world.all_gather(&serde_json::to_vec(finding)?)?)
+    fn exchange<T: Serialize + for<'de> Deserialize<'de>>(&self, own: &T) -> anyhow::Result<Vec<T>> {
+        decode(&self.world.all_gather(&serde_json::to_vec(own)?)?)
     }
 
     fn measurement(
@@ -451,22 +509,41 @@ impl RankSweep<'_> {
         placement: Placement,
         cycle: usize,
         operations: usize,
+        verified: bool,
         findings: &[Finding],
     ) -> Measurement {
         let (plan, collective) = (self.plan, work.collective);
-        let seconds = reduce(plan.average, findings.iter().map(|finding| finding.seconds));
         let moved = collective.moved(&work.counts, work.data_type, work.member.ranks);
-        let bandwidth = Bandwidth::new(collective, moved, seconds, work.member.ranks);
+        let side = |side: Side| -> Option<Taken> {
+            let ranks: Option<Vec<&Found>> =
+                findings.iter().map(|finding| finding.sides.get(side as usize)).collect();
+            Some(Taken::of(&ranks?, plan.average, verified))
+        };
+        let ours = side(Side::Ours).unwrap_or_default();
+        let bandwidth = |taken: &Taken| Bandwidth::new(collective, moved, taken.seconds, work.member.ranks);
+        let versus = side(Side::Theirs).map(|theirs| {
+            let Bandwidth { algorithm, bus } = bandwidth(&theirs);
+            Versus {
+                time_us: theirs.seconds * 1e6,
+                algbw_gbps: algorithm,
+                busbw_gbps: bus,
+                ratio: ours.seconds / theirs.seconds,
+                best_ratio: ours.best / theirs.best,
+                rounds_us: theirs.rounds_us,
+                wrong: theirs.wrong,
+                mismatches: theirs.mismatches,
+            }
+        });
+        let bandwidth = bandwidth(&ours);
         let skipped = |times: &[f64]| Statistics::of(times.get(plan.skip..).unwrap_or_default());
         let times_us = longest(findings.iter().map(|finding| &finding.each_us[..]));
         let per_rank = findings
             .iter()
             .map(|finding| RankTimes {
-                time_us: finding.seconds * 1e6,
+                time_us: finding.sides.first().map_or(0.0, |ours| median(&ours.seconds)) * 1e6,
                 statistics: skipped(&finding.each_us),
             })
             .collect();
-        let mismatches = findings.iter().enumerate().filter(|(_, finding)| finding.wrong > 0);
         Measurement {
             collective: collective.name().to_owned(),
             cycle,
@@ -476,12 +553,14 @@ impl RankSweep<'_> {
             placement,
             bytes: work.bytes() as u64,
             count: work.counts.parameter as u64,
-            time_us: seconds * 1e6,
+            time_us: ours.seconds * 1e6,
             cpu_time_us: plan.cpu_time.then(|| findings[0].enqueue * 1e6),
             algbw_gbps: bandwidth.algorithm,
             busbw_gbps: bandwidth.bus,
-            wrong: None,
+            wrong: ours.wrong,
             operations,
+            rounds_us: ours.rounds_us,
+            versus,
             statistics: skipped(&times_us),
             per_iteration: plan.schedule.each.then(|| PerIteration {
                 skipped: plan.skip,
@@ -490,9 +569,7 @@ impl RankSweep<'_> {
             }),
             per_rank,
             algorithm: None,
-            mismatches: mismatches
-                .map(|(rank, finding)| Mismatch { rank, wrong: finding.wrong, first: finding.first.clone() })
-                .collect(),
+            mismatches: ours.mismatches,
             measured_at: now_utc(),
         }
     }
@@ -508,25 +585,57 @@ fn describe(work: &Work, placement: Placement) -> String {
     format!("{} {}{op} of {} bytes, {place}", work.collective, work.data_type.name(), work.bytes())
 }
 
-/// What all rounds of one rank say.
+/// What the rounds of one side took on this rank.
+#[derive(Default)]
 struct Rounds {
-    /// Seconds per operation.
-    seconds: f64,
-    /// Seconds per operation to enqueue it.
-    enqueue: f64,
-    operations: usize,
+    /// Seconds per operation of each.
+    seconds: Vec<f64>,
+    /// Seconds per operation to enqueue it, of each.
+    enqueue: Vec<f64>,
+    /// Of the last one.
     each_us: Vec<f64>,
 }
 
 impl Rounds {
-    fn one(times: &Times, operations: usize) -> Self {
+    fn add(&mut self, times: Times, operations: usize) {
         let per_operation = |time: Duration| time.as_secs_f64() / operations as f64;
-        let each_us = times.each_us.clone();
+        self.seconds.push(per_operation(times.total));
+        self.enqueue.push(per_operation(times.enqueue));
+        self.each_us = times.each_us;
+    }
+}
+
+/// What one side took, over all ranks.
+#[derive(Default)]
+struct Taken {
+    /// Per operation: the ranks' medians, made one.
+    seconds: f64,
+    /// Per operation of the shortest round.
+    best: f64,
+    /// Of each round, where there are several.
+    rounds_us: Vec<f64>,
+    wrong: Option<u64>,
+    mismatches: Vec<Mismatch>,
+}
+
+impl Taken {
+    fn of(ranks: &[&Found], average: Average, verified: bool) -> Self {
+        let count = ranks.iter().map(|found| found.seconds.len()).min().unwrap_or(0);
+        let rounds: Vec<f64> =
+            (0..count).map(|round| reduce(average, ranks.iter().map(|found| found.seconds[round]))).collect();
+        let mismatches = ranks.iter().enumerate().filter(|(_, found)| found.wrong > 0);
         Self {
-            seconds: per_operation(times.total),
-            enqueue: per_operation(times.enqueue),
-            operations,
-            each_us,
+            seconds: reduce(average, ranks.iter().map(|found| median(&found.seconds))),
+            best: rounds.iter().copied().fold(f64::INFINITY, f64::min),
+            rounds_us: if count > 1 {
+                rounds.iter().map(|seconds| seconds * 1e6).collect()
+            } else {
+                Vec::new()
+            },
+            wrong: verified.then(|| ranks.iter().map(|found| found.wrong).sum()),
+            mismatches: mismatches
+                .map(|(rank, found)| Mismatch { rank, wrong: found.wrong, first: found.first.clone() })
+                .collect(),
         }
     }
 }
@@ -534,7 +643,8 @@ impl Rounds {
 /// What one rank tells the others after a round.
 #[derive(Debug, Serialize, Deserialize)]
 struct Round {
-    seconds: f64,
+    /// Per operation, of each side.
+    seconds: Vec<f64>,
     over: bool,
 }
 
@@ -544,13 +654,21 @@ struct Finding {
     process: u32,
     host: String,
     /// Per operation.
-    seconds: f64,
     enqueue: f64,
     each_us: Vec<f64>,
-    wrong: u64,
-    first: String,
+    /// Ours, then theirs where it has measured, too.
+    sides: Vec<Found>,
     /// The number of a signal.
     stop: Option<i32>,
+}
+
+/// What one rank found of one side.
+#[derive(Debug, Serialize, Deserialize)]
+struct Found {
+    /// Per operation, of each round.
+    seconds: Vec<f64>,
+    wrong: u64,
+    first: String,
 }
 
 fn decode<T: for<'de> Deserialize<'de>>(messages: &[Vec<u8>]) -> anyhow::Result<Vec<T>> {
@@ -635,11 +753,9 @@ mod tests {
         let finding = |process, each_us: &[f64]| Finding {
             process,
             host: "here".to_owned(),
-            seconds: 0.0,
             enqueue: 0.0,
             each_us: each_us.to_vec(),
-            wrong: 0,
-            first: String::new(),
+            sides: Vec::new(),
             stop: None,
         };
         let findings = [finding(7, &[1.0, 5.0]), finding(7, &[2.0, 4.0]), finding(8, &[3.0, 3.0])];
@@ -675,6 +791,10 @@ mod tests {
     impl Backend for Told {
         fn fill(&mut self, _: &Work, _: Placement, _: u64) -> anyhow::Result<()> {
             Ok(())
+        }
+
+        fn turn(&mut self, side: Side) {
+            self.add(if side == Side::Ours { "ours" } else { "theirs" });
         }
 
         fn start(&mut self, _: &Work, _: Placement, _: usize, graph: bool) -> anyhow::Result<()> {
@@ -728,17 +848,26 @@ mod tests {
         }
     }
 
-    /// What happens in the first measurement of a sweep.
-    fn first(options: &str) -> Vec<&'static str> {
+    fn plan(options: &str) -> Plan {
         let line = format!("nccl-bench allreduce -b 8 -e 8 -w 0 -n 5 -c 1 {options}");
         let cli::Command::Measure(settings) = cli::parse(line.split_whitespace()).unwrap() else {
             panic!("a measurement")
         };
+        Plan::new(&settings, 8)
+    }
+
+    /// What happens in a sweep.
+    fn all(plan: &Plan) -> Vec<&'static str> {
         let told = Told::default();
         let (mut backend, mut observer) = (told.clone(), told.clone());
         let place = Place { rank: 0, ranks: 1, color: 0 };
-        run(&Plan::new(&settings, 8), &*world::single(), place, &mut backend, &mut observer).unwrap();
-        let all = told.0.borrow();
+        run(plan, &*world::single(), place, &mut backend, &mut observer).unwrap();
+        told.0.take()
+    }
+
+    /// What happens in the first measurement of a sweep.
+    fn first(options: &str) -> Vec<&'static str> {
+        let all = all(&plan(options));
         // The warm-up comes first.
         let end = all.iter().position(|&what| what == "algorithm").unwrap();
         all[1..end].to_vec()
@@ -753,5 +882,60 @@ mod tests {
         assert_eq!(first("-m 3"), [untimed, group].concat());
         let graph = ["listen", "one graph", off, "start in a graph", "complete"];
         assert_eq!(first("-G 2"), [untimed, graph].concat());
+    }
+
+    #[test]
+    fn two_sides_take_turns_and_the_last_of_a_round_is_the_first_of_the_next() {
+        let mut plan = plan("--vs mpi --rounds 3");
+        plan.versus = Some(Abilities::default());
+        let work = |side| [side, "start", "complete"];
+        let time = |side| [side, "time"];
+        let placement = [
+            &["listen"][..],
+            &work("ours"),
+            &work("theirs"),
+            &["stop listening"],
+            &[time("ours"), time("theirs"), time("theirs"), time("ours"), time("ours"), time("theirs")]
+                .concat(),
+            &["ours"],
+            &work("ours"),
+            &work("theirs"),
+            &["algorithm"],
+        ]
+        .concat();
+        let warm_up = ["ours", "complete", "theirs", "complete"];
+        assert_eq!(all(&plan), [&warm_up[..], &placement, &placement].concat());
+        // The other side cannot do it in place.
+        plan.versus =
+            Some(Abilities { out_of_place_only: vec![Collective::AllReduce], ..Abilities::default() });
+        let alone = [
+            &["listen"][..],
+            &work("ours"),
+            &["stop listening"],
+            &time("ours").repeat(3),
+            &["ours"],
+            &work("ours"),
+            &["algorithm"],
+        ]
+        .concat();
+        assert_eq!(all(&plan), [&warm_up[..], &placement, &alone].concat());
+    }
+
+    #[test]
+    fn what_the_ranks_took_is_made_one_round_by_round() {
+        let found =
+            |seconds: [f64; 3], wrong| Found { seconds: seconds.to_vec(), wrong, first: "it".to_owned() };
+        let ranks = [found([3.0, 1.0, 2.0], 0), found([5.0, 9.0, 6.0], 4)];
+        let taken = Taken::of(&[&ranks[0], &ranks[1]], Average::Mean, true);
+        // The mean of the medians; the shortest of the rounds' means.
+        assert_eq!((taken.seconds, taken.best), (4.0, 4.0));
+        assert_eq!(taken.rounds_us, [4e6, 5e6, 4e6]);
+        assert_eq!(taken.wrong, Some(4));
+        assert_eq!(taken.mismatches, [Mismatch { rank: 1, wrong: 4, first: "it".to_owned() }]);
+        let slowest = Taken::of(&[&ranks[0], &ranks[1]], Average::Max, false);
+        assert_eq!((slowest.seconds, slowest.best, slowest.wrong), (6.0, 5.0, None));
+        let once = Found { seconds: vec![2.0], wrong: 0, first: String::new() };
+        let once = Taken::of(&[&once], Average::Mean, true);
+        assert_eq!((once.seconds, once.best, once.rounds_us), (2.0, 2.0, Vec::new()));
     }
 }

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use crate::collective::Collective;
-use crate::record::{Algorithm, Blocking, Measurement, Provenance, Rank, Run, Settings};
+use crate::record::{Algorithm, Blocking, Library, Measurement, Provenance, Rank, Run, Settings, Versus};
 use crate::statistics::Statistics;
 
 /// The share of the asked bandwidth (`NCCL_TESTS_MIN_BW`) that is enough.
@@ -99,11 +99,23 @@ pub fn version_line(run: &Run) -> String {
 /// Lines that nccl-tests does not have: what the run uses and where. Each is a comment.
 #[must_use]
 pub fn provenance(provenance: &Provenance) -> String {
-    let Provenance { backend, library_version, library_path, cuda_driver, transport, world, system, .. } =
-        provenance;
+    let Provenance {
+        backend,
+        library_version,
+        library_path,
+        cuda_driver,
+        transport,
+        world,
+        system,
+        versus,
+        ..
+    } = provenance;
     let mut text = format!("# Backend: {backend} {library_version} from {library_path}");
     if let Some(driver) = cuda_driver {
         let _ = write!(text, "; CUDA driver {driver}");
+    }
+    if let Some(Library { backend, library_version, library_path }) = versus {
+        let _ = write!(text, "\n# Versus: {backend} {library_version} from {library_path}");
     }
     let _ = writeln!(text, "\n# World: {world}\n# System: {system}");
     if let Some(transport) = transport {
@@ -191,6 +203,8 @@ pub struct Columns {
     pub time_stamps: bool,
     /// Minimum, median and 99th percentile of both placements; nccl-tests does not have them.
     pub statistics: bool,
+    /// The other side's time and bus bandwidth, and the ratios to it, of both placements (`--vs`).
+    pub versus: bool,
     /// Algorithm, protocol and channels that NCCL chose; nccl-tests does not have it.
     pub algorithm: bool,
 }
@@ -204,6 +218,7 @@ impl Columns {
             per_iteration: settings.per_iteration,
             time_stamps: settings.time_stamps,
             statistics: false,
+            versus: false,
             algorithm: false,
         }
     }
@@ -229,14 +244,26 @@ impl Columns {
             ["(us)", "(us)", "(us)", "(%)"],
             TIME_FORMAT,
         );
+        let twice = |half: &[&str]| cells(half.iter().chain(half));
+        let over = |text: &str, columns: usize| format!("{text:^width$}", width = 9 * columns);
         let lines = [
-            (format!("#{:51}{placements}", ""), ["out-of-place", "", "", "in-place", "", ""], ""),
-            (names, ["min", "median", "p99"].repeat(2).try_into().unwrap_or_default(), "algo/proto/channels"),
-            (units, ["(us)"; 6], ""),
+            (
+                format!("#{:51}{placements}", ""),
+                over("out-of-place", 3) + &over("in-place", 3),
+                over("versus, out-of-place", 4) + &over("versus, in-place", 4),
+                "",
+            ),
+            (
+                names,
+                twice(&["min", "median", "p99"]),
+                twice(&["time", "busbw", "ratio", "best"]),
+                "algo/proto/channels",
+            ),
+            (units, twice(&["(us)"; 3]), twice(&["(us)", "(GB/s)", "", ""]), ""),
         ];
         let mut text = "#\n".to_owned();
-        for (line, statistics, algorithm) in lines {
-            text.push_str(&self.extended(line, &statistics.map(str::to_owned), algorithm));
+        for (line, statistics, versus, algorithm) in lines {
+            text.push_str(&self.extended(line, &statistics, &versus, algorithm));
             text.push('\n');
         }
         text
@@ -281,16 +308,19 @@ impl Columns {
         if self.time_stamps {
             let _ = write!(row, "{:>21}", local_time(&last.measured_at, zone));
         }
-        let [outer, inner] = placements.map(|measurement| {
-            let statistics = measurement.and_then(|measurement| measurement.statistics.as_ref());
-            let number = |value: fn(&Statistics) -> f64| {
-                statistics.map_or_else(|| ABSENT.to_owned(), |statistics| float(value(statistics), 7))
-            };
-            [number(|all| all.min_us), number(|all| all.median_us), number(|all| all.p99_us)]
+        let number = |value: Option<f64>| value.map_or_else(|| ABSENT.to_owned(), |value| float(value, 7));
+        let statistics = placements.map(|measurement| {
+            let found = measurement.and_then(|measurement| measurement.statistics.as_ref());
+            let of = |value: fn(&Statistics) -> f64| number(found.map(value));
+            cells(&[of(|all| all.min_us), of(|all| all.median_us), of(|all| all.p99_us)])
         });
-        let [out0, out1, out2] = outer;
-        let [in0, in1, in2] = inner;
-        self.extended(row, &[out0, out1, out2, in0, in1, in2], &algorithms(placements))
+        let versus = placements.map(|measurement| {
+            let found = measurement.and_then(|measurement| measurement.versus.as_ref());
+            let of = |value: fn(&Versus) -> f64| number(found.map(value));
+            let (ratio, best) = (of(|found| found.ratio), of(|found| found.best_ratio));
+            cells(&[of(|found| found.time_us), of(|found| found.busbw_gbps), ratio, best])
+        });
+        self.extended(row, &statistics.concat(), &versus.concat(), &algorithms(placements))
     }
 
     /// One placement's columns.
@@ -323,21 +353,29 @@ impl Columns {
     }
 
     /// A line of nccl-tests with what stands behind its columns.
-    fn extended(self, mut line: String, statistics: &[String; 6], algorithm: &str) -> String {
-        if self.statistics || self.algorithm {
+    fn extended(self, mut line: String, statistics: &str, versus: &str, algorithm: &str) -> String {
+        if self.statistics || self.versus || self.algorithm {
             let width = 52
                 + 2 * (33 + if self.per_iteration { 36 } else { 0 })
                 + if self.time_stamps { 21 } else { 1 };
             line = format!("{line:<width$}");
         }
         if self.statistics {
-            line.extend(statistics.iter().map(|cell| format!("  {cell:>7}")));
+            line.push_str(statistics);
+        }
+        if self.versus {
+            line.push_str(versus);
         }
         if self.algorithm {
             let _ = write!(line, "  {algorithm:>20}");
         }
         line
     }
+}
+
+/// Columns of our own.
+fn cells<T: std::fmt::Display>(cells: impl IntoIterator<Item = T>) -> String {
+    cells.into_iter().map(|cell| format!("  {cell:>7}")).collect()
 }
 
 /// What NCCL chose for a row: `ring/ll128/16`; of both placements, where they differ; `-` for what is not known.
@@ -377,6 +415,8 @@ pub struct Foot<'a> {
     pub mean_busbw_gbps: f64,
     /// What it had to be: see [`minimum_busbw`].
     pub minimum_busbw_gbps: Option<f64>,
+    /// With `--vs`, what the ratios to the other side say: its backend, and the text.
+    pub ratios: Option<(&'a str, &'a str)>,
     /// With `-M`, the memory that it took.
     pub memory: Option<MemoryUsage>,
     /// What the library said last, where it said something.
@@ -396,6 +436,9 @@ impl Foot<'_> {
         };
         let mut text = line("Out of bounds values", format!("{} {wrong}", self.failed_checks))
             + &line("Avg bus bandwidth", format!("{} {verdict}", significant(self.mean_busbw_gbps)));
+        if let Some((versus, ratios)) = self.ratios {
+            text.push_str(&line(&format!("Time over {versus}"), ratios.to_owned()));
+        }
         let _ = write!(text, "#\n# Collective test concluded: {}\n", program(self.collective));
         if let Some(MemoryUsage { initialization, buffers, collective }) = self.memory {
             let total = initialization.saturating_add(buffers).saturating_add(collective);
@@ -551,6 +594,7 @@ pub(crate) mod sample {
                 library_version: "2.28.9".to_owned(),
                 library_path: "/usr/lib/libnccl.so.2".to_owned(),
                 cuda_driver: Some("13.0".to_owned()),
+                versus: None,
                 transport: None,
                 world: "mpirun (Open MPI), 2 processes".to_owned(),
                 system: "Linux 6.8.0 x86_64".to_owned(),
@@ -582,6 +626,7 @@ pub(crate) mod sample {
                 default_stream: false,
                 until_stable: None,
                 budget_seconds: None,
+                rounds: None,
             },
             ranks: vec![
                 rank(0, 11, "node01"),
@@ -610,6 +655,8 @@ pub(crate) mod sample {
             busbw_gbps: 75.0,
             wrong: Some(0),
             operations: 20,
+            rounds_us: Vec::new(),
+            versus: None,
             statistics: None,
             per_iteration: None,
             per_rank: Vec::new(),
@@ -709,24 +756,40 @@ mod tests {
         let ring =
             Algorithm { algorithm: "ring".to_owned(), protocol: Some("ll".to_owned()), channels: Some(16) };
         first.algorithm = Some(ring.clone());
+        second.versus = Some(Versus {
+            time_us: 12.5,
+            algbw_gbps: 40.0,
+            busbw_gbps: 60.0,
+            rounds_us: Vec::new(),
+            wrong: None,
+            mismatches: Vec::new(),
+            ratio: 0.8,
+            best_ratio: 0.75,
+        });
         for columns in [
             Columns::default(),
             Columns { time_stamps: true, ..Columns::default() },
             Columns { per_iteration: true, ..Columns::default() },
         ] {
             let plain = columns.row(Some(&first), Some(&second), &TimeZone::UTC);
-            let columns = Columns { statistics: true, algorithm: true, ..columns };
+            let columns = Columns { statistics: true, versus: true, algorithm: true, ..columns };
             let row = columns.row(Some(&first), Some(&second), &TimeZone::UTC);
             let own = row.strip_prefix(&plain).unwrap();
             let own: Vec<&str> = own.split_whitespace().collect();
-            assert_eq!(own, ["1.00", "2.00", "4.00", "N/A", "N/A", "N/A", "ring/ll/16"]);
+            let (none, versus) = (["N/A"; 4], ["12.50", "60.00", "0.80", "0.75"]);
+            assert_eq!(own[..6], ["1.00", "2.00", "4.00", "N/A", "N/A", "N/A"]);
+            assert_eq!(own[6..], [&none[..], &versus, &["ring/ll/16"]].concat());
             let head = columns.head();
             let lines: Vec<&str> = head.lines().collect();
-            for (name, value) in [("median", "2.00"), ("algo/proto/channels", "ring/ll/16")] {
-                let end = lines[2].find(name).unwrap() + name.len();
+            let all = [("median", "2.00"), ("best", "0.75"), ("algo/proto/channels", "ring/ll/16")];
+            for (name, value) in all {
+                let found = if name == "best" { lines[2].rfind(name) } else { lines[2].find(name) };
+                let end = found.unwrap() + name.len();
                 assert!(row[..end].ends_with(value), "{head}{row}");
             }
-            assert!(lines[3].trim_end().ends_with("(us)"), "{head}");
+            assert!(lines[3].trim_end().ends_with("(us)   (GB/s)"), "{head}");
+            let over = lines[1].find("versus, in-place").unwrap();
+            assert!(row.rfind("N/A").unwrap() < over && over < row.find("60.00").unwrap(), "{head}{row}");
         }
         second.algorithm = Some(Algorithm { protocol: None, channels: None, ..ring });
         let columns = Columns { algorithm: true, ..Columns::default() };

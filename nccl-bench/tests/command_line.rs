@@ -87,6 +87,11 @@ fn bad_input_is_refused_before_anything_starts() {
         "allreduce --backend nccl",
         "allreduce --backend mpi",
         "allreduce --backend mpi --world tcp",
+        "allreduce --vs mpi",
+        "allreduce --vs mpi --backend mpi",
+        "allreduce --vs mpi --backend nccl",
+        "allreduce --vs gloo",
+        "allreduce --rounds 0",
         "alreduce",
         "",
     ] {
@@ -94,6 +99,27 @@ fn bad_input_is_refused_before_anything_starts() {
         assert_eq!(output.status.code(), Some(2), "{arguments}: {}", err(&output));
         assert_eq!(out(&output), "", "{arguments}");
         assert!(!err(&output).is_empty(), "{arguments}");
+    }
+}
+
+#[test]
+fn several_rounds_have_a_median() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("run.json");
+    let options = "allreduce --backend fabric -b 1K -e 1K -n 3 --rounds 4 -a 0";
+    let output = run(&format!("{options} --output {}", file.display()));
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let found: serde_json::Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    assert_eq!(found["settings"]["rounds"], 4);
+    for measurement in found["measurements"].as_array().unwrap() {
+        assert_eq!(measurement["operations"], 12);
+        let rounds = measurement["rounds_us"].as_array().unwrap();
+        let mut rounds: Vec<f64> = rounds.iter().map(|round| round.as_f64().unwrap()).collect();
+        rounds.sort_by(f64::total_cmp);
+        // Of the first rank alone, which -a 0 asks for, the median of the rounds is the time.
+        let median = (rounds[1] + rounds[2]) / 2.0;
+        let time = measurement["time_us"].as_f64().unwrap();
+        assert!((time / median - 1.0).abs() < 1e-9, "{measurement}");
     }
 }
 
@@ -107,6 +133,8 @@ fn mpi_without_its_launcher_is_refused_with_how_to_start_it() {
     assert!(err(&output).contains("torchrun started this process"), "{}", err(&output));
     let text = err(&run("allreduce --backend mpi --world tcp"));
     assert!(text.contains("leave --world out"), "{text}");
+    let text = err(&run("allreduce --vs mpi"));
+    assert!(text.contains("--vs mpi needs the ranks of an MPI launcher"), "{text}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The program under real MPI launchers. Built with `--features mpi` against the MPI whose `mpirun` is the default.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
 use std::process::{Command, Output};
@@ -99,7 +99,7 @@ const COLLECTIVES: [&str; 11] = [
 #[test]
 fn mpi_carries_every_collective_in_place_and_out() {
     for ranks in [2, 3] {
-        let run = record(ranks, "all --backend mpi -b 8 -e 1M -f 32 -n 2 -r all");
+        let run = record(ranks, "all --backend mpi -b 8 -e 128K -f 128 -n 2 -r all");
         let found = measured(&run, &["collective", "placement"]);
         for collective in COLLECTIVES {
             // A hypercube needs a power of two; MPI has no alltoallv in place whose parts differ.
@@ -163,11 +163,114 @@ fn what_mpi_cannot_do_is_refused_before_anything_is_measured() {
         ("allreduce --backend mpi -G 1", "this is host memory"),
         ("broadcast --backend mpi -r 2", "there are 2 ranks"),
         ("allreduce --backend mpi --world tcp", "leave --world out"),
+        ("allreduce --vs mpi --world tcp", "--vs mpi needs ranks that meet through MPI"),
+        ("allreduce --vs mpi -t 2", "mpirun -np"),
+        ("allreduce --vs mpi -d half", "MPI reduces int32"),
+        ("allreduce --vs mpi --provider nonsense", "--provider nonsense"),
     ] {
         let output = under("mpirun", 2, arguments);
         let (out, err) = (text(&output.stdout), text(&output.stderr));
         assert_eq!(output.status.code(), Some(2), "{arguments}: {err}");
         assert!(err.contains(part) && out.is_empty(), "{arguments}: {out}{err}");
+    }
+}
+
+/// A number of a measurement.
+fn number(measurement: &Value, name: &str) -> f64 {
+    measurement.pointer(name).and_then(Value::as_f64).unwrap_or_else(|| panic!("no {name}: {measurement}"))
+}
+
+#[test]
+fn both_sides_are_measured_and_verified_and_stand_in_all_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |suffix: &str| folder.path().join(format!("run.{suffix}"));
+    let files: String =
+        ["json", "jsonl", "csv", "md"].map(|suffix| format!(" --output {}", path(suffix).display())).concat();
+    let output = under("mpirun", 3, &format!("all --vs mpi -b 8 -e 1K -f 128 -n 3 --rounds 2 -r 1{files}"));
+    let out = text(&output.stdout);
+    assert!(output.status.success(), "{out}\n{}", text(&output.stderr));
+    let read = |suffix: &str| std::fs::read_to_string(path(suffix)).unwrap();
+
+    let run: Value = serde_json::from_str(&read("json")).unwrap();
+    let (provenance, versus) = (&run["provenance"], &run["provenance"]["versus"]);
+    assert_eq!((&provenance["backend"], &versus["backend"]), (&"fabric".into(), &"mpi".into()));
+    assert_eq!(versus["library_version"], provenance["world"]);
+    assert_eq!(run["settings"]["rounds"], 2);
+    let measurements = run["measurements"].as_array().unwrap();
+    for measurement in measurements {
+        let name = (measurement["collective"].as_str().unwrap(), measurement["placement"].as_str().unwrap());
+        let alone = name == ("alltoallv", "in_place");
+        assert_eq!(measurement["versus"].is_null(), alone, "{measurement}");
+        let unverified = ["alltoall", "alltoallv", "sendrecv"].contains(&name.0) && name.1 == "in_place";
+        let wrong = if unverified { Value::Null } else { 0.into() };
+        assert_eq!(measurement["wrong"], wrong, "{measurement}");
+        if alone {
+            continue;
+        }
+        assert_eq!(measurement["versus"]["wrong"], wrong, "{measurement}");
+        assert_eq!(measurement["operations"], 6);
+        let ratio = number(measurement, "/time_us") / number(measurement, "/versus/time_us");
+        assert!((number(measurement, "/versus/ratio") / ratio - 1.0).abs() < 1e-9, "{measurement}");
+        let best = |rounds: &str| {
+            let rounds = measurement.pointer(rounds).unwrap().as_array().unwrap();
+            assert_eq!(rounds.len(), 2, "{measurement}");
+            rounds.iter().map(|round| round.as_f64().unwrap()).fold(f64::INFINITY, f64::min)
+        };
+        let ratio = best("/rounds_us") / best("/versus/rounds_us");
+        assert!((number(measurement, "/versus/best_ratio") / ratio - 1.0).abs() < 1e-9, "{measurement}");
+        let bandwidths = number(measurement, "/busbw_gbps") / number(measurement, "/versus/busbw_gbps");
+        let times = number(measurement, "/versus/ratio");
+        // Nothing moved: neither has a bandwidth.
+        assert!(measurement["bytes"] == 0 || (bandwidths * times - 1.0).abs() < 1e-9, "{measurement}");
+    }
+    assert_eq!(measured(&run, &["collective"]).len(), COLLECTIVES.len() - 1, "all but hypercube");
+
+    // The same in the others.
+    let with_versus = measurements.iter().filter(|measurement| !measurement["versus"].is_null()).count();
+    let lines: Vec<Value> = read("jsonl").lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(&lines[0]["provenance"]["versus"], versus);
+    assert_eq!(lines.iter().filter(|line| !line["versus"].is_null()).count(), with_versus);
+    let csv = read("csv");
+    let mut rows = csv.lines().map(|row| row.split(',').collect::<Vec<_>>());
+    let head = rows.next().unwrap();
+    let column = head.iter().position(|&name| name == "ratio").unwrap();
+    assert_eq!(rows.filter(|row| !row[column].is_empty()).count(), with_versus);
+    let markdown = read("md");
+    assert!(markdown.contains("- Versus: mpi ") && markdown.contains("versus time"), "{markdown}");
+    assert_eq!(markdown.matches("Time over the other side's: medians ").count(), 10, "{markdown}");
+
+    // The table: its rows have eight more fields, and each collective a summary.
+    assert!(out.contains(&format!("# Versus: mpi {} from ", provenance["world"].as_str().unwrap())), "{out}");
+    for line in out.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
+        assert_eq!(line.split_whitespace().count(), 13 + 8, "{line}");
+    }
+    assert_eq!(out.matches("# Time over mpi        : medians ").count(), 10, "{out}");
+}
+
+#[test]
+fn wrong_data_of_either_side_is_found() {
+    let output = under("mpirun", 2, "reducescatter --vs mpi -b 1K -e 1K -n 1 --rounds 1 --inject-fault 1:3");
+    let out = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(7), "{out}\n{}", text(&output.stderr));
+    for side in ["", "mpi "] {
+        for placement in ["out-of-place", "in-place"] {
+            assert_eq!(
+                out.matches(&format!("# WRONG {side}{placement}: rank 1 has 1 wrong")).count(),
+                1,
+                "{out}"
+            );
+        }
+    }
+    assert!(out.contains("# Out of bounds values : 4 FAILED"), "{out}");
+}
+
+#[test]
+fn sides_that_are_stable_or_out_of_time_end_together() {
+    let run = record(2, "allreduce --vs mpi -b 64 -e 64 -n 2 --until-stable 0.001% --budget 0.2");
+    for measurement in run["measurements"].as_array().unwrap() {
+        let rounds = |pointer: &str| measurement.pointer(pointer).unwrap().as_array().unwrap().len();
+        assert_eq!(rounds("/rounds_us"), rounds("/versus/rounds_us"), "{measurement}");
+        assert!(rounds("/rounds_us") > 1, "{measurement}");
     }
 }
 

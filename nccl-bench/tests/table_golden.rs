@@ -73,6 +73,7 @@ fn every_text_comes_out_byte_for_byte_below_the_version() {
             failed_checks: found.failed_checks,
             mean_busbw_gbps: found.mean,
             minimum_busbw_gbps: table::minimum_busbw(&found.run.provenance),
+            ratios: None,
             memory: found.memory,
             error: found.error.as_deref(),
         };
@@ -250,6 +251,7 @@ fn settings(text: &str) -> Settings {
         default_stream: false,
         until_stable: None,
         budget_seconds: None,
+        rounds: None,
     }
 }
 
@@ -352,6 +354,8 @@ fn measurement() -> Measurement {
         per_rank: Vec::new(),
         algorithm: None,
         mismatches: Vec::new(),
+        rounds_us: Vec::new(),
+        versus: None,
         measured_at: String::new(),
     }
 }

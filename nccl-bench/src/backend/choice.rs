@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::host::{Find, Hosts};
 use super::{Node, fabric, nccl};
-use crate::cli::{BackendChoice, Settings};
+use crate::cli::{BackendChoice, Settings, Versus};
 use crate::stop::Stop;
 
 /// What one process found, told to all others.
@@ -64,16 +64,21 @@ pub fn choose(
     process: &dyn World,
     mpi: Option<Find>,
 ) -> Result<Box<dyn Node>, Stop> {
-    let on_hosts = |find: Find, why: &str| match Hosts::prepare(settings, process, find, why) {
+    let mpi = || mpi.ok_or_else(|| Stop::Refused("this program is not linked to MPI".to_owned()));
+    let versus = match settings.versus {
+        Some(Versus::Mpi) => Some(mpi()?),
+        None => None,
+    };
+    let on_hosts = |find: Find, why: &str| match Hosts::prepare(settings, process, find, versus, why) {
         Ok(hosts) => Ok(Box::new(hosts) as Box<dyn Node>),
         Err(stop) => Err(stop),
     };
     match settings.backend {
-        BackendChoice::Fabric => return on_hosts(fabric::find, "as asked for (--backend fabric)"),
-        BackendChoice::Mpi => {
-            let find = mpi.ok_or_else(|| Stop::Refused("this program is not linked to MPI".to_owned()))?;
-            return on_hosts(find, "as asked for (--backend mpi)");
+        BackendChoice::Fabric => {
+            let flag = if versus.is_some() { "--vs" } else { "--backend fabric" };
+            return on_hosts(fabric::find, &format!("as asked for ({flag})"));
         }
+        BackendChoice::Mpi => return on_hosts(mpi()?, "as asked for (--backend mpi)"),
         BackendChoice::Nccl | BackendChoice::Auto => {}
     }
     let processes = exchange(process, search.result())?;

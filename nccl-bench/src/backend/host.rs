@@ -7,10 +7,10 @@ use anyhow::Context as _;
 use bytemuck::{Pod, Zeroable};
 use collectives::world::{self, World};
 
-use super::{Abilities, Backend, Body, Device, Node, Place, Rooms, Schedule, Times, Work, shift};
+use super::{Abilities, Backend, Body, Device, Node, Place, Rooms, Schedule, Side, Times, Work, shift};
 use crate::cli::Settings;
 use crate::data::{self, Mismatches, Op};
-use crate::record::{Blocking, Placement, Provenance, Rank, Registration};
+use crate::record::{self, Blocking, Placement, Provenance, Rank, Registration};
 use crate::stop::Stop;
 
 const DEFAULT_MAX_BYTES: u64 = 64 << 20;
@@ -71,6 +71,8 @@ pub type Find = fn(&Settings, &dyn World) -> Result<Offer, Stop>;
 /// What this process contributes: threads with buffers in host memory.
 pub(super) struct Hosts {
     offer: Offer,
+    /// What is measured in turn with it.
+    versus: Option<Offer>,
     threads: usize,
     ranks_on_host: usize,
     /// That of the process's first rank.
@@ -79,23 +81,27 @@ pub(super) struct Hosts {
 }
 
 impl Hosts {
-    /// Ranks whose data the library carries that `find` finds. `why` says why it does.
+    /// Ranks whose data the library carries that `find` finds, in turn with that of `versus`. `why` says why it does.
     ///
     /// # Errors
-    /// [`Stop::Refused`] when arguments do not fit host memory; and those of `find`.
+    /// [`Stop::Refused`] when arguments do not fit host memory; and those of `find` and `versus`.
     pub(super) fn prepare(
         settings: &Settings,
         process: &dyn World,
         find: Find,
+        versus: Option<Find>,
         why: &str,
     ) -> Result<Self, Stop> {
         if let Some(problem) = misfit(settings) {
             return Err(Stop::Refused(problem));
         }
         let offer = find(settings, process)?;
-        let threads = settings.threads.unwrap_or(if process.size() == 1 { offer.ranks_alone } else { 1 });
+        let versus = versus.map(|find| find(settings, process)).transpose()?;
+        let alone = versus.iter().chain([&offer]).map(|offer| offer.ranks_alone).min().unwrap_or(1);
+        let threads = settings.threads.unwrap_or(if process.size() == 1 { alone } else { 1 });
         Ok(Self {
             offer,
+            versus,
             threads,
             ranks_on_host: process.local_size() * threads,
             place: Place { rank: process.rank() * threads, ranks: process.size() * threads, color: 0 },
@@ -148,7 +154,12 @@ impl Node for Hosts {
     }
 
     fn abilities(&self) -> Abilities {
-        self.offer.abilities.clone()
+        let own = self.offer.abilities.clone();
+        self.versus.iter().fold(own, |own, theirs| own.shared_with(&theirs.abilities))
+    }
+
+    fn versus(&self) -> Option<Abilities> {
+        self.versus.as_ref().map(|theirs| theirs.abilities.clone())
     }
 
     fn provenance(&self) -> Provenance {
@@ -156,13 +167,19 @@ impl Node for Hosts {
             backend: self.offer.name.to_owned(),
             library_version: self.offer.version.clone(),
             library_path: self.offer.path.clone(),
+            versus: self.versus.as_ref().map(|theirs| record::Library {
+                backend: theirs.name.to_owned(),
+                library_version: theirs.version.clone(),
+                library_path: theirs.path.clone(),
+            }),
             ..Provenance::default()
         }
     }
 
     fn notes(&self) -> Vec<String> {
         let why = format!("Host memory, {}", self.why);
-        [why].into_iter().chain(self.offer.notes.iter().cloned()).collect()
+        let offers = [&self.offer].into_iter().chain(&self.versus);
+        [why].into_iter().chain(offers.flat_map(|offer| offer.notes.iter().cloned())).collect()
     }
 
     fn default_max_bytes(&self) -> u64 {
@@ -171,7 +188,8 @@ impl Node for Hosts {
 
     fn open(&self, _index: usize) -> anyhow::Result<Box<dyn Device>> {
         Ok(Box::new(HostMemory {
-            library: self.offer.library.clone(),
+            ours: self.offer.library.clone(),
+            theirs: self.versus.as_ref().map(|theirs| theirs.library.clone()),
             capacity: available_memory()? / 2 / self.ranks_on_host as u64,
         }))
     }
@@ -188,7 +206,8 @@ fn available_memory() -> anyhow::Result<u64> {
 }
 
 struct HostMemory {
-    library: Arc<dyn Library>,
+    ours: Arc<dyn Library>,
+    theirs: Option<Arc<dyn Library>>,
     capacity: u64,
 }
 
@@ -220,7 +239,9 @@ impl Device for HostMemory {
         body: &mut Body<'_>,
     ) -> anyhow::Result<()> {
         body(&mut HostRank {
-            carrier: self.library.connect(world)?,
+            carrier: self.ours.connect(world)?,
+            other: self.theirs.map(|theirs| theirs.connect(world)).transpose()?,
+            side: Side::Ours,
             rooms,
             send: Buffer::new(rooms.send)?,
             receive: Buffer::new(rooms.receive)?,
@@ -251,7 +272,11 @@ impl Buffer {
 
 /// One rank.
 struct HostRank {
+    /// Of the side whose turn it is.
     carrier: Box<dyn Carrier>,
+    /// Of the other one. Both work on the same buffers.
+    other: Option<Box<dyn Carrier>>,
+    side: Side,
     rooms: Rooms,
     send: Buffer,
     receive: Buffer,
@@ -260,6 +285,15 @@ struct HostRank {
 impl Backend for HostRank {
     fn transport(&self) -> Option<String> {
         self.carrier.transport()
+    }
+
+    fn turn(&mut self, side: Side) {
+        if let Some(other) = &mut self.other
+            && side != self.side
+        {
+            std::mem::swap(&mut self.carrier, other);
+            self.side = side;
+        }
     }
 
     fn fill(&mut self, work: &Work, placement: Placement, seed: u64) -> anyhow::Result<()> {

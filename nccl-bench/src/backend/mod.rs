@@ -140,6 +140,15 @@ pub struct MemoryUse {
     pub operations: u64,
 }
 
+/// Which of two libraries carries the data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The backend's own.
+    Ours,
+    /// The one that it is measured in turn with ([`Node::versus`]).
+    Theirs,
+}
+
 /// One rank's buffers and communicator. Used by one thread.
 ///
 /// Operation number *k* of a loop works at another place of the buffers than the one before, so that caches do not
@@ -159,6 +168,9 @@ pub trait Backend {
     fn memory_use(&self) -> Option<MemoryUse> {
         None
     }
+
+    /// Has this side carry the operations that follow; ours does at the start. No rank is inside an operation then.
+    fn turn(&mut self, _side: Side) {}
 
     /// Writes this rank's input where `placement` has it, and clears the result.
     ///
@@ -239,6 +251,16 @@ pub struct Abilities {
     pub out_of_place_only: Vec<Collective>,
 }
 
+impl Abilities {
+    /// What the others have as well. In place they need not.
+    fn shared_with(mut self, others: &Self) -> Self {
+        self.collectives.retain(|collective| others.collectives.contains(collective));
+        self.data_types.retain(|data_type| others.data_types.contains(data_type));
+        self.ops.retain(|op| others.ops.contains(op));
+        self
+    }
+}
+
 impl Default for Abilities {
     /// Everything.
     fn default() -> Self {
@@ -265,6 +287,11 @@ pub trait Node: Sync {
     /// What all ranks can measure.
     fn abilities(&self) -> Abilities {
         Abilities::default()
+    }
+
+    /// What the other side can do, where there is one (`--vs`): all that [`Node::abilities`] has, but perhaps not in place.
+    fn versus(&self) -> Option<Abilities> {
+        None
     }
 
     /// What it measures with.

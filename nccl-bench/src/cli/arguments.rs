@@ -9,8 +9,8 @@ use clap_complete::Shell;
 use collectives::{DataType, world};
 
 use super::values::{
-    BackendChoice, Fault, List, NoImplementation, Roots, at_least_one, average, blocking, collective, count,
-    cta_policy, data_types, fault, no_device_implementation, ops, registration, roots, seconds, share,
+    BackendChoice, Fault, List, NoImplementation, Roots, Versus, at_least_one, average, blocking, collective,
+    count, cta_policy, data_types, fault, no_device_implementation, ops, registration, roots, seconds, share,
     step_factor, switch, thread_count,
 };
 use crate::collective::Collective;
@@ -145,11 +145,20 @@ pub(super) struct Measure {
     #[arg(short = 'u', long = "unalign", value_name = "N", default_value = "0", value_parser = count, allow_hyphen_values = true, help_heading = MEASURING)]
     pub(super) unaligned: usize,
 
+    /// Rounds of the timed iterations, of which the median counts [default: 1; 9 with --vs]
+    #[arg(long, value_name = "N", value_parser = at_least_one, conflicts_with = "until_stable", help_heading = MEASURING)]
+    pub(super) rounds: Option<usize>,
+
+    /// Measure each size on this one, too, round by round in turn with libfabric, with columns for its time and bandwidth
+    /// and the ratio of times: mpi
+    #[arg(long, value_name = "BACKEND", help_heading = MEASURING)]
+    pub(super) vs: Option<Versus>,
+
     /// Repeat each measurement until its median is known this well: 1%
     #[arg(long, value_name = "SHARE", value_parser = share, help_heading = MEASURING)]
     pub(super) until_stable: Option<f64>,
 
-    /// Seconds that one size may take; ends --until-stable, and cuts -n for sizes that would take longer
+    /// Seconds that one size may take, with all its rounds; ends --until-stable, and cuts -n for sizes that would take longer
     #[arg(long, value_name = "SECONDS", value_parser = seconds, help_heading = MEASURING)]
     pub(super) budget: Option<Duration>,
 

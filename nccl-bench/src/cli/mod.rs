@@ -17,7 +17,7 @@ use clap_complete::Shell;
 
 pub use arguments::command;
 pub use settings::{All, Settings};
-pub use values::{BackendChoice, Fault, Roots};
+pub use values::{BackendChoice, Fault, Roots, Versus};
 
 use crate::collective::Collective;
 use crate::compare;
@@ -184,6 +184,21 @@ mod tests {
         let all = settings("nccl-bench all -d all");
         assert_eq!(all.collectives, Collective::ALL);
         assert_eq!(all.data_types, data::supported_types());
+    }
+
+    #[test]
+    fn two_sides_are_libfabric_and_mpi_in_nine_rounds() {
+        let found = settings("nccl-bench allreduce");
+        assert_eq!((found.versus, found.rounds, found.backend), (None, 1, BackendChoice::Auto));
+        for line in ["nccl-bench allreduce --vs mpi", "nccl-bench allreduce --vs mpi --backend fabric"] {
+            let found = settings(line);
+            let expected = (Some(Versus::Mpi), 9, BackendChoice::Fabric);
+            assert_eq!((found.versus, found.rounds, found.backend), expected);
+        }
+        assert_eq!(settings("nccl-bench allreduce --vs mpi --rounds 4").rounds, 4);
+        assert!(refusal(&["allreduce", "--vs", "mpi", "--backend", "mpi"]).contains("with itself"));
+        assert!(refusal(&["allreduce", "--vs", "mpi", "--backend", "nccl"]).contains("host memory"));
+        assert!(refusal(&["allreduce", "--rounds", "2", "--until-stable", "1%"]).contains("--until-stable"));
     }
 
     #[test]

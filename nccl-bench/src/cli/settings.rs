@@ -7,7 +7,7 @@ use collectives::{DataType, world};
 
 use super::arguments::Measure;
 use super::conflict;
-use super::values::{BackendChoice, Fault, Roots};
+use super::values::{BackendChoice, Fault, Roots, Versus};
 use crate::collective::Collective;
 use crate::data::Op;
 use crate::environment::Variables;
@@ -19,6 +19,9 @@ use crate::traffic::Pattern;
 /// What nccl-tests measures when it is not told otherwise.
 const NCCL_TESTS_BYTES: u64 = 32 << 20;
 const NCCL_TESTS_STEP: u64 = 1 << 20;
+
+/// Rounds of two sides in turn, when it is not said how many.
+const ROUNDS_OF_BOTH: usize = 9;
 
 /// Which lists were given as `all`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +75,10 @@ pub struct Settings {
     pub registration: Registration,
     /// Elements by which the buffers are shifted.
     pub unaligned: usize,
+    /// Rounds of the timed iterations, at least 1.
+    pub rounds: usize,
+    /// What is measured in turn with the backend, which is libfabric then.
+    pub versus: Option<Versus>,
     /// Repeat until the median is known this well.
     pub until_stable: Option<f64>,
     /// What one size may take.
@@ -186,6 +193,18 @@ pub(super) fn settle(
         notes.push("-K is left out: it needs -I, and fewer iterations to skip than -n".to_owned());
         per_iteration_skip = 0;
     }
+    let backend = match (measure.vs, measure.backend) {
+        (None, asked) => asked,
+        (Some(Versus::Mpi), BackendChoice::Auto | BackendChoice::Fabric) => BackendChoice::Fabric,
+        (Some(Versus::Mpi), BackendChoice::Mpi) => {
+            return Err(conflict("--vs mpi would compare MPI with itself: leave --backend mpi out"));
+        }
+        (Some(Versus::Mpi), BackendChoice::Nccl) => {
+            return Err(conflict(
+                "--vs mpi compares libfabric with MPI, between buffers in host memory: leave --backend nccl out",
+            ));
+        }
+    };
     let step = match (measure.step_factor, measure.step_bytes) {
         (Some(factor), _) => Step::Factor(factor),
         (None, Some(bytes)) => Step::Bytes(bytes.0),
@@ -216,6 +235,8 @@ pub(super) fn settle(
         graph_launches: measure.graph_launches,
         registration: measure.registration,
         unaligned: measure.unaligned,
+        rounds: measure.rounds.unwrap_or(if measure.vs.is_some() { ROUNDS_OF_BOTH } else { 1 }),
+        versus: measure.vs,
         until_stable: measure.until_stable,
         budget: measure.budget,
         cpu_time: measure.cpu_time,
@@ -233,7 +254,7 @@ pub(super) fn settle(
         timeout: (measure.timeout > 0).then(|| Duration::from_secs(measure.timeout as u64)),
         default_stream: measure.default_stream,
         cta_policy: measure.cta_policy,
-        backend: measure.backend,
+        backend,
         provider: measure.provider,
         world: measure.world,
         dry_run: measure.dry_run,

@@ -33,6 +33,13 @@ impl BackendChoice {
     }
 }
 
+/// What is measured in turn with libfabric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Versus {
+    /// The MPI library whose launcher started the ranks
+    Mpi,
+}
+
 /// One element to damage, to see that verification finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {

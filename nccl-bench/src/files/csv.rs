@@ -6,10 +6,10 @@ use std::io::{self, Write};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::record::{Measurement, Outcome, Placement, Run};
+use crate::record::{Measurement, Outcome, Placement, Run, Versus};
 
 /// The columns, in order. Their names end with the unit where they have one: microseconds, GB/s.
-pub(super) const COLUMNS: [&str; 46] = [
+pub(super) const COLUMNS: [&str; 55] = [
     "collective",
     "data_type",
     "op",
@@ -56,6 +56,15 @@ pub(super) const COLUMNS: [&str; 46] = [
     "registration",
     "unaligned",
     "cta_policy",
+    "rounds",
+    "vs_backend",
+    "vs_library_version",
+    "vs_time_us",
+    "vs_algbw_gbps",
+    "vs_busbw_gbps",
+    "vs_wrong",
+    "ratio",
+    "best_ratio",
 ];
 
 pub(super) fn write(run: &Run, out: impl Write) -> io::Result<()> {
@@ -63,8 +72,8 @@ pub(super) fn write(run: &Run, out: impl Write) -> io::Result<()> {
     writer.write_record(COLUMNS)?;
     let common = common(run);
     for measurement in &run.measurements {
-        let row = row(measurement);
-        writer.write_record(row.iter().chain(&common))?;
+        let (row, versus) = (row(measurement), versus(measurement));
+        writer.write_record(row.iter().chain(&common).chain(&versus))?;
     }
     writer.flush()
 }
@@ -104,8 +113,22 @@ fn row(measurement: &Measurement) -> [String; 26] {
     ]
 }
 
-/// What is the same in all rows: the columns from `run` on.
-fn common(run: &Run) -> [String; 20] {
+/// What each measurement has of the other side of `--vs`: the last columns.
+fn versus(measurement: &Measurement) -> [String; 6] {
+    let found = measurement.versus.as_ref();
+    let of = |value: fn(&Versus) -> f64| optional(found.map(value), number);
+    [
+        of(|found| found.time_us),
+        of(|found| found.algbw_gbps),
+        of(|found| found.busbw_gbps),
+        optional(found.and_then(|found| found.wrong), text),
+        of(|found| found.ratio),
+        of(|found| found.best_ratio),
+    ]
+}
+
+/// What is the same in all rows: the columns from `run` to `vs_library_version`.
+fn common(run: &Run) -> [String; 23] {
     let (provenance, settings) = (&run.provenance, &run.settings);
     let devices: BTreeSet<&str> = run.ranks.iter().map(|rank| rank.device_name.as_str()).collect();
     let hosts: BTreeSet<&str> = run.ranks.iter().map(|rank| rank.host.as_str()).collect();
@@ -131,6 +154,9 @@ fn common(run: &Run) -> [String; 20] {
         name(&settings.registration),
         settings.unaligned.to_string(),
         optional(settings.cta_policy, text),
+        optional(settings.rounds, text),
+        optional(provenance.versus.as_ref().map(|versus| versus.backend.clone()), text),
+        optional(provenance.versus.as_ref().map(|versus| versus.library_version.clone()), text),
     ]
 }
 
@@ -208,7 +234,7 @@ mod tests {
                 ("algbw_gbps", "83.88608"),
                 ("busbw_gbps", "83.88608"),
                 ("wrong", "0"),
-                ("operations", "20"),
+                ("operations", "40"),
                 ("samples", "3"),
                 ("min_us", "12.5"),
                 ("median_us", "12.5"),
@@ -241,11 +267,21 @@ mod tests {
                 ("registration", "none"),
                 ("unaligned", "0"),
                 ("cta_policy", "1"),
+                ("rounds", "2"),
+                ("vs_backend", "mpi"),
+                ("vs_library_version", "Open MPI 4.1.4"),
+                ("vs_time_us", "25"),
+                ("vs_algbw_gbps", "41.94304"),
+                ("vs_busbw_gbps", "41.94304"),
+                ("vs_wrong", "0"),
+                ("ratio", "0.5"),
+                ("best_ratio", "0.6666666666666666"),
             ]
         );
         assert_eq!((rows[1]["placement"].as_str(), rows[1]["wrong"].as_str()), ("in_place", "3"));
         assert_eq!((rows[2]["root"].as_str(), rows[2]["op"].as_str()), ("1", ""));
-        let absent = ["cpu_time_us", "wrong", "samples", "p99_us", "algorithm", "channels"];
+        let absent =
+            ["cpu_time_us", "wrong", "samples", "p99_us", "algorithm", "channels", "vs_time_us", "ratio"];
         assert!(absent.iter().all(|&column| rows[3][column].is_empty()), "{:?}", rows[3]);
     }
 

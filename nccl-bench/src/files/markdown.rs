@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 
-use crate::record::{Measurement, Outcome, Placement, Run};
+use crate::ratios::Ratios;
+use crate::record::{Library, Measurement, Outcome, Placement, Run, Versus};
 
 pub(super) fn write(run: &Run, mut out: impl Write) -> io::Result<()> {
     let mut collectives: Vec<&str> = Vec::new();
@@ -39,7 +40,7 @@ fn verdict(run: &Run) -> String {
         Outcome::Interrupted { signal } => format!("Interrupted by {signal}"),
         Outcome::Failed { message } => format!("Failed: {message}"),
     };
-    let wrong = run.measurements.iter().filter(|each| each.wrong.is_some_and(|wrong| wrong > 0)).count();
+    let wrong = run.measurements.iter().filter(|each| each.is_wrong()).count();
     let verified = run.measurements.iter().filter(|each| each.wrong.is_some()).count();
     let all = run.measurements.len();
     let data = match (wrong, verified) {
@@ -61,6 +62,10 @@ fn provenance(run: &Run) -> Vec<(&'static str, String)> {
     ];
     let library = format!("{} {} ({})", found.backend, found.library_version, found.library_path);
     list.push(("Library", plain(library.trim_end_matches(" ()"))));
+    list.extend(found.versus.as_ref().map(|versus| {
+        let Library { backend, library_version, library_path } = versus;
+        ("Versus", plain(format!("{backend} {library_version} ({library_path})").trim_end_matches(" ()")))
+    }));
     list.extend(found.cuda_driver.as_deref().map(|version| ("CUDA driver", plain(version))));
     list.extend(found.transport.as_deref().map(|transport| ("Transport", plain(transport))));
     let mut devices: Vec<(&str, usize)> = Vec::new();
@@ -85,12 +90,13 @@ fn provenance(run: &Run) -> Vec<(&'static str, String)> {
         others.into_iter().filter(|(_, text)| !text.is_empty()).map(|(what, text)| (what, plain(text))),
     );
     let settings = &run.settings;
-    let counts = [
+    let mut counts = vec![
         counted(settings.iterations, "iteration"),
         format!("{} per iteration", counted(settings.aggregated, "operation")),
         counted(settings.warm_up, "warm-up operation"),
         counted(settings.checks, "verification"),
     ];
+    counts.extend(settings.rounds.map(|rounds| counted(rounds, "round")));
     list.push(("Settings", counts.join(", ")));
     let environment: Vec<String> =
         found.environment.iter().map(|(name, value)| code(&format!("{name}={value}"))).collect();
@@ -151,6 +157,7 @@ impl<'a> Table<'a> {
         let all = || self.rows.iter().flatten().flatten();
         let cycles = all().any(|each| each.cycle > 0);
         let statistics = all().any(|each| each.statistics.is_some());
+        let versus = all().any(|each| each.versus.is_some());
         let algorithms = all().any(|each| each.algorithm.is_some());
         let mut head = vec!["bytes".to_owned(), "count".to_owned()];
         head.extend(cycles.then(|| "cycle".to_owned()));
@@ -160,6 +167,9 @@ impl<'a> Table<'a> {
                 head.extend(["median", "p99"].map(str::to_owned));
             }
             head.extend(["algbw", "busbw", "wrong"].map(str::to_owned));
+            if versus {
+                head.extend(["versus time", "busbw", "wrong", "ratio", "best"].map(str::to_owned));
+            }
         }
         head.extend(algorithms.then(|| "algorithm".to_owned()));
         let rule: Vec<&str> =
@@ -171,7 +181,7 @@ impl<'a> Table<'a> {
             let mut cells = vec![any.bytes.to_string(), any.count.to_string()];
             cells.extend(cycles.then(|| any.cycle.to_string()));
             for measurement in row {
-                cells.extend(half(*measurement, statistics));
+                cells.extend(half(*measurement, statistics, versus));
             }
             if algorithms {
                 let named: Vec<String> = row.iter().flatten().filter_map(|each| algorithm(each)).collect();
@@ -182,11 +192,18 @@ impl<'a> Table<'a> {
             }
             line(&mut out, &cells)?;
         }
+        let mut ratios = Ratios::default();
+        all().for_each(|measurement| ratios.add(measurement));
+        if let Some(summary) = ratios.summary() {
+            writeln!(out, "\nTime over the other side's: {}", plain(&summary))?;
+        }
         for measurement in all() {
-            for mismatch in &measurement.mismatches {
+            let theirs = measurement.versus.iter().flat_map(|versus| &versus.mismatches);
+            let both = measurement.mismatches.iter().map(|found| ("", found));
+            for (side, mismatch) in both.chain(theirs.map(|found| (" versus", found))) {
                 let place = placement(measurement.placement);
                 let text = format!(
-                    "WRONG {} bytes {place}: rank {} has {} wrong elements; the first: {}",
+                    "WRONG{side} {} bytes {place}: rank {} has {} wrong elements; the first: {}",
                     measurement.bytes, mismatch.rank, mismatch.wrong, mismatch.first
                 );
                 writeln!(out, "\n{}", plain(&text))?;
@@ -196,8 +213,10 @@ impl<'a> Table<'a> {
     }
 }
 
-fn half(measurement: Option<&Measurement>, statistics: bool) -> Vec<String> {
-    let Some(found) = measurement else { return vec![String::new(); if statistics { 6 } else { 4 }] };
+fn half(measurement: Option<&Measurement>, statistics: bool, versus: bool) -> Vec<String> {
+    let Some(found) = measurement else {
+        return vec![String::new(); 4 + if statistics { 2 } else { 0 } + if versus { 5 } else { 0 }];
+    };
     let mut cells = vec![number(found.time_us)];
     if statistics {
         let of = |value: fn(&crate::statistics::Statistics) -> f64| {
@@ -206,8 +225,20 @@ fn half(measurement: Option<&Measurement>, statistics: bool) -> Vec<String> {
         cells.extend([of(|found| found.median_us), of(|found| found.p99_us)]);
     }
     cells.extend([number(found.algbw_gbps), number(found.busbw_gbps)]);
-    cells.push(found.wrong.map_or_else(|| "N/A".to_owned(), |wrong| wrong.to_string()));
+    cells.push(wrong(found.wrong));
+    if versus {
+        cells.extend(found.versus.as_ref().map_or_else(Default::default, other_half));
+    }
     cells
+}
+
+fn other_half(found: &Versus) -> [String; 5] {
+    let (ratio, best) = (number(found.ratio), number(found.best_ratio));
+    [number(found.time_us), number(found.busbw_gbps), wrong(found.wrong), ratio, best]
+}
+
+fn wrong(elements: Option<u64>) -> String {
+    elements.map_or_else(|| "N/A".to_owned(), |elements| elements.to_string())
 }
 
 /// `ring ll128, 16 channels`

@@ -261,6 +261,8 @@ fn measurement(row: &Row, placement: Placement, half: &Half, times: Option<&Time
         algorithm: None,
         mismatches: Vec::new(),
         measured_at: String::new(),
+        rounds_us: Vec::new(),
+        versus: None,
     }
 }
 
@@ -306,6 +308,7 @@ fn settings(config: &Config, command: &CommandLine<'_>, cycles: usize) -> Settin
         default_stream: flag("-y", "--stream_null"),
         until_stable: None,
         budget_seconds: None,
+        rounds: None,
     }
 }
 

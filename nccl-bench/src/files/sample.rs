@@ -1,8 +1,8 @@
 //! A run with every field filled, for tests.
 
 use crate::record::{
-    Algorithm, Average, Blocking, Measurement, Mismatch, Outcome, PerIteration, Placement, Provenance, Rank,
-    RankTimes, Registration, Run, SCHEMA_VERSION, Settings,
+    Algorithm, Average, Blocking, Library, Measurement, Mismatch, Outcome, PerIteration, Placement,
+    Provenance, Rank, RankTimes, Registration, Run, SCHEMA_VERSION, Settings, Versus,
 };
 use crate::statistics::Statistics;
 
@@ -22,6 +22,11 @@ pub(crate) fn full() -> Run {
             library_version: "2.28.9".to_owned(),
             library_path: "/usr/lib/x86_64-linux-gnu/libnccl.so.2".to_owned(),
             cuda_driver: Some("13.0".to_owned()),
+            versus: Some(Library {
+                backend: "mpi".to_owned(),
+                library_version: "Open MPI 4.1.4".to_owned(),
+                library_path: "/usr/lib/x86_64-linux-gnu/libmpi.so.40".to_owned(),
+            }),
             transport: Some("nvlink".to_owned()),
             world: "mpirun (Open MPI), 2 processes".to_owned(),
             system: "Linux 6.8.0 x86_64".to_owned(),
@@ -51,6 +56,7 @@ pub(crate) fn full() -> Run {
             time_stamps: false,
             cta_policy: Some(1),
             default_stream: false,
+            rounds: Some(2),
             until_stable: Some(0.01),
             budget_seconds: Some(2.5),
         },
@@ -65,6 +71,15 @@ pub(crate) fn full() -> Run {
                     wrong: 3,
                     first: "element 3: expected 1.5 (0x3fc00000), found NaN (0x7fc00000)".to_owned(),
                 }],
+                versus: measurement.versus.clone().map(|versus| Versus {
+                    wrong: Some(1),
+                    mismatches: vec![Mismatch {
+                        rank: 0,
+                        wrong: 1,
+                        first: "element 0: expected 1.0 (0x3f800000), found 0.0 (0x00000000)".to_owned(),
+                    }],
+                    ..versus
+                }),
                 ..measurement.clone()
             },
             Measurement {
@@ -83,6 +98,8 @@ pub(crate) fn full() -> Run {
                 per_iteration: None,
                 per_rank: Vec::new(),
                 algorithm: None,
+                rounds_us: Vec::new(),
+                versus: None,
                 ..self::measurement("allgather", Placement::OutOfPlace, 8, 3.25)
             },
         ],
@@ -121,7 +138,18 @@ pub(crate) fn measurement(collective: &str, placement: Placement, bytes: u64, ti
         algbw_gbps: bandwidth,
         busbw_gbps: bandwidth,
         wrong: Some(0),
-        operations: 20,
+        operations: 40,
+        rounds_us: vec![time_us, time_us],
+        versus: Some(Versus {
+            time_us: time_us * 2.0,
+            algbw_gbps: bandwidth / 2.0,
+            busbw_gbps: bandwidth / 2.0,
+            rounds_us: vec![time_us * 2.5, time_us * 1.5],
+            wrong: Some(0),
+            mismatches: Vec::new(),
+            ratio: 0.5,
+            best_ratio: 1.0 / 1.5,
+        }),
         statistics,
         per_iteration: Some(PerIteration {
             skipped: 1,
