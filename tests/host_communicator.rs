@@ -57,6 +57,32 @@ fn over(provider: &str) -> Options {
     options
 }
 
+/// Whether an algorithm can be asked for where all ranks are on one host.
+fn serves(algorithm: Algorithm, collective: Collective, provider: &str, ranks: usize) -> bool {
+    let has = match algorithm {
+        Algorithm::Board => provider == "shm",
+        Algorithm::Hierarchical => false,
+        _ => true,
+    };
+    has && algorithm.serves(collective, ranks)
+}
+
+/// As [`on_every_rank`], with the number of each rank's host.
+fn on_hosts(hosts: &[usize], options: &Options, body: impl Fn(&mut Communicator) + Sync) {
+    let handles = world::threads(world::single(), hosts.len()).unwrap();
+    thread::scope(|scope| {
+        for (handle, host) in handles.into_iter().zip(hosts) {
+            let (body, mut options) = (&body, options.clone());
+            options.host = Some(host.to_string());
+            scope.spawn(move || {
+                let mut communicator = Communicator::new(handle, &options).unwrap();
+                body(&mut communicator);
+                communicator.close().unwrap();
+            });
+        }
+    });
+}
+
 fn check(communicator: &mut Communicator, count: usize) {
     let (rank, ranks) = (communicator.rank(), communicator.size());
     let value = |rank: usize, index: usize| (rank * 1000 + index % 997) as i32;
@@ -171,10 +197,8 @@ fn every_algorithm_of_every_other_collective_over_every_provider() {
                     continue;
                 }
                 let mut options = over(provider);
-                let wanted = |collective| {
-                    let serves = algorithm.serves(collective, ranks);
-                    Some(algorithm).filter(|_| serves && (provider, algorithm) != ("tcp", Algorithm::Board))
-                };
+                let wanted =
+                    |collective| Some(algorithm).filter(|_| serves(algorithm, collective, provider, ranks));
                 options.reduce_scatter = wanted(Collective::ReduceScatter);
                 options.broadcast = wanted(Collective::Broadcast);
                 options.reduce = wanted(Collective::Reduce);
@@ -211,11 +235,10 @@ fn every_algorithm_over_every_provider() {
         for ranks in [2, 3] {
             for algorithm in Algorithm::ALL {
                 let mut options = over(provider);
-                let serves = |collective| {
-                    algorithm.serves(collective, ranks) && (provider, algorithm) != ("tcp", Algorithm::Board)
-                };
-                options.all_reduce = Some(algorithm).filter(|_| serves(Collective::AllReduce));
-                options.all_gather = Some(algorithm).filter(|_| serves(Collective::AllGather));
+                let wanted =
+                    |collective| Some(algorithm).filter(|_| serves(algorithm, collective, provider, ranks));
+                options.all_reduce = wanted(Collective::AllReduce);
+                options.all_gather = wanted(Collective::AllGather);
                 options.segment = Some(10_000);
                 on_every_rank(ranks, &options, |communicator| {
                     check(communicator, 7);
@@ -419,4 +442,109 @@ fn ranks_on_the_board_and_beside_it_do_not_wait_for_each_other() {
         panic!("{}", errors[1]);
     };
     assert_eq!(*reason, format!("failed: all_reduce: {}", errors[0]));
+}
+
+const HIERARCHICAL: [Collective; 5] = [
+    Collective::AllReduce,
+    Collective::AllGather,
+    Collective::ReduceScatter,
+    Collective::Broadcast,
+    Collective::Reduce,
+];
+
+/// Ranks that take each other for different hosts: `shm` inside a host, `tcp` between them.
+#[test]
+fn several_ranks_on_each_of_several_hosts() {
+    for hosts in [&[0, 0, 1, 1][..], &[0, 0, 0, 1], &[0, 1, 1, 2, 0]] {
+        on_hosts(hosts, &Options::default(), |communicator| {
+            let alone = hosts.iter().filter(|&host| *host == hosts[communicator.rank()]).count() == 1;
+            let description = communicator.describe();
+            assert_eq!(description.contains("shm"), !alone, "{description}");
+            assert!(description.contains("fi_sockaddr_in"), "{description}");
+            for collective in HIERARCHICAL {
+                for bytes in [8, 1 << 30] {
+                    let plan = communicator.plan(collective, bytes);
+                    assert_eq!(plan.algorithm, Algorithm::Hierarchical, "{collective} of {bytes}");
+                }
+            }
+            for count in [1, 1000, 100_003] {
+                check(communicator, count);
+                check_others(communicator, count);
+            }
+        });
+    }
+}
+
+#[test]
+fn every_algorithm_between_hosts() {
+    use Algorithm::{
+        Binomial, Bruck, Direct, Pairwise, Rabenseifner, RecursiveDoubling, RecursiveHalving, Ring,
+    };
+    for (provider, algorithms) in [
+        (None, &[Direct, RecursiveDoubling, Rabenseifner, RecursiveHalving, Pairwise][..]),
+        // Over TCP alone what nobody has asked for yet holds up the rest, inside a host too.
+        (Some("tcp"), &[Ring, Pairwise, Bruck, Binomial]),
+    ] {
+        for &between in algorithms {
+            let mut options = Options::default();
+            options.provider = provider.map(str::to_owned);
+            options.between = Some(between);
+            options.segment = Some(20_000);
+            on_hosts(&[0, 1, 1, 0], &options, |communicator| {
+                for count in [7, 30_001] {
+                    check(communicator, count);
+                    check_others(communicator, count);
+                }
+            });
+        }
+    }
+}
+
+/// Ranks on one host each, or on the same one, have no hierarchy.
+#[test]
+fn a_hierarchy_is_refused_where_there_is_none() {
+    for hosts in [[0, 1], [0, 0]] {
+        let handles = world::threads(world::single(), 2).unwrap();
+        thread::scope(|scope| {
+            for (handle, host) in handles.into_iter().zip(hosts) {
+                scope.spawn(move || {
+                    let mut options = Options::default();
+                    options.host = Some(host.to_string());
+                    options.broadcast = Some(Algorithm::Hierarchical);
+                    let error = Communicator::new(handle, &options).err().unwrap();
+                    let refused =
+                        matches!(error, Error::Algorithm { collective: Collective::Broadcast, ranks: 2, .. });
+                    assert!(refused, "{error}");
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn operations_on_several_hosts_come_to_allocate_nothing() {
+    on_hosts(&[0, 0, 1, 1, 1], &Options::default(), |communicator| {
+        for count in [4, 3000, 200_000] {
+            let mine = vec![1.5_f32; count];
+            let mut sums = vec![0.0_f32; count];
+            let (mut all, mut part) = (vec![1.5_f32; 5 * count], mine.clone());
+            let mut operations = || {
+                communicator.all_reduce(&mine, &mut sums, ReduceOp::Sum).unwrap();
+                communicator.reduce_scatter(&all, &mut part, ReduceOp::Sum).unwrap();
+                communicator.all_gather(&mine, &mut all).unwrap();
+                communicator.broadcast_in_place(&mut part, 3).unwrap();
+                communicator.reduce(&mine, Some(&mut part), ReduceOp::Sum, 2).unwrap();
+                communicator.barrier().unwrap();
+            };
+            // How many messages are in flight at a time, and so how many can be noted, depends on who is late.
+            let allocations = (0..5).map(|_| {
+                let before = ALLOCATIONS.get();
+                (0..5).for_each(|_| operations());
+                ALLOCATIONS.get() - before
+            });
+            let allocations: Vec<u64> = allocations.collect();
+            assert!(allocations[1..].contains(&0), "allocations, {count} elements: {allocations:?}");
+            assert!(sums.iter().all(|&sum| sum == 7.5) && all.iter().all(|&value| value == 1.5));
+        }
+    });
 }

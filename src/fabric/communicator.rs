@@ -11,12 +11,16 @@ use super::member::{Member, Tuning};
 use super::network::Network;
 use crate::{Element, ReduceOp, world};
 
-/// How a communicator is made and works. Every rank must ask for the same.
+/// How a communicator is made and works. Every rank must ask for the same, but for its `host`.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Options {
     /// The libfabric provider: `shm`, `tcp`, ...; if none, chosen by where the ranks are.
     pub provider: Option<String>,
+    /// The name of this rank's host, which other ranks may not have: ranks with other names are taken to be on other
+    /// hosts, so that what several hosts would do can be tried on one. If none, `NCCL_HOSTID`; without that too, ranks
+    /// share a host when they can share memory.
+    pub host: Option<String>,
     /// The algorithm for all_reduce; if none, the table's.
     pub all_reduce: Option<Algorithm>,
     /// The algorithm for all_gather; if none, the table's.
@@ -36,6 +40,9 @@ pub struct Options {
     pub gather: Option<Algorithm>,
     /// The algorithm for scatter; if none, the table's.
     pub scatter: Option<Algorithm>,
+    /// What the `hierarchical` algorithm does between hosts, for collectives for which it can be that; if none, the
+    /// table's.
+    pub between: Option<Algorithm>,
     /// Bytes of a segment of long messages; if none, the table's.
     pub segment: Option<usize>,
     /// Segments in flight at a time; if none, the table's.
@@ -76,7 +83,7 @@ impl Communicator {
     /// # Errors
     /// When libfabric cannot be loaded or has no provider that fits, or another rank fails.
     pub fn new(world: world::Handle, options: &Options) -> Result<Self, Error> {
-        let network = Network::open(&world, options.provider.as_deref())?;
+        let network = Network::open(&world, options.provider.as_deref(), options.host.as_deref())?;
         let mut description = network.describe();
         let medium = if network.is_shared_memory() { Medium::SharedMemory } else { Medium::Network };
         let tuning = Tuning {
@@ -90,6 +97,7 @@ impl Communicator {
             all_to_all_v: options.all_to_all_v,
             gather: options.gather,
             scatter: options.scatter,
+            between: options.between,
             segment: options.segment,
             in_flight: options.in_flight,
         };

@@ -2,10 +2,13 @@
 
 use std::ops::Range;
 use std::ptr;
+use std::sync::Arc;
 
 use super::Error;
 use super::algorithm::engine::{self, Memory, Operation, Sequence, Workspace};
-use super::algorithm::selection::{self, Algorithm, Collective, Medium, Plan};
+use super::algorithm::hierarchical::{self, Levels};
+use super::algorithm::hosts::{Here, Hosts};
+use super::algorithm::selection::{self, Algorithm, Collective, Job, Medium, Plan};
 use super::algorithm::{Position, Schedule, Tree, all_gather, all_reduce, barrier};
 use super::board::{self, Board};
 use super::reduction::Reduction;
@@ -29,6 +32,7 @@ pub(crate) struct Tuning {
     pub(crate) all_to_all_v: Option<Algorithm>,
     pub(crate) gather: Option<Algorithm>,
     pub(crate) scatter: Option<Algorithm>,
+    pub(crate) between: Option<Algorithm>,
     pub(crate) segment: Option<usize>,
     pub(crate) in_flight: Option<usize>,
 }
@@ -48,6 +52,7 @@ impl Tuning {
             all_to_all_v: None,
             gather: None,
             scatter: None,
+            between: None,
             segment: None,
             in_flight: None,
         }
@@ -84,6 +89,8 @@ pub(crate) struct Member<T> {
     pairs: Vec<Pair>,
     workspace: Workspace,
     board: Option<Board>,
+    /// Which ranks share a host.
+    hosts: Arc<Hosts>,
     /// For ordering parts of any lengths.
     order: Vec<usize>,
 }
@@ -95,12 +102,21 @@ struct Pair {
 }
 
 impl<T: Transport> Member<T> {
-    pub(crate) fn new(transport: T, board: Option<Board>, tuning: Tuning) -> Result<Self, Error> {
+    /// Over a network, what it says about the ranks' hosts decides whether these count.
+    pub(crate) fn new(transport: T, board: Option<Board>, mut tuning: Tuning) -> Result<Self, Error> {
         let (rank, ranks) = (transport.rank(), transport.size());
+        let hosts = Arc::new(transport.hosts());
+        if tuning.medium == Medium::Network && hosts.is_hierarchical() {
+            tuning.medium = Medium::Hosts;
+        }
         for collective in Collective::ALL {
             let can = |algorithm: &Algorithm| {
-                let has_board = board.is_some() || ranks == 1;
-                algorithm.serves(collective, ranks) && (*algorithm != Algorithm::Board || has_board)
+                let has = match algorithm {
+                    Algorithm::Board => board.is_some() || ranks == 1,
+                    Algorithm::Hierarchical => tuning.medium == Medium::Hosts,
+                    _ => true,
+                };
+                has && algorithm.serves(collective, ranks)
             };
             if let Some(algorithm) = tuning.wanted(collective).filter(|algorithm| !can(algorithm)) {
                 let choices = selection::names(Algorithm::ALL.into_iter().filter(can));
@@ -110,7 +126,8 @@ impl<T: Transport> Member<T> {
         let transport = Some(Box::new(transport));
         let workspace = Workspace::default();
         let pairs = vec![Pair::default(); ranks];
-        Ok(Self { transport, rank, ranks, tuning, sequence: 0, pairs, workspace, board, order: Vec::new() })
+        let order = Vec::new();
+        Ok(Self { transport, rank, ranks, tuning, sequence: 0, pairs, workspace, board, hosts, order })
     }
 
     pub(crate) fn rank(&self) -> usize {
@@ -122,15 +139,14 @@ impl<T: Transport> Member<T> {
     }
 
     pub(crate) fn plan(&self, collective: Collective, bytes: usize) -> Plan {
-        let plan = selection::plan(
-            collective,
-            self.tuning.medium,
-            self.ranks,
-            bytes,
-            self.tuning.wanted(collective),
-            self.board.as_ref().map(|_| board::CAPACITY),
-        );
-        plan.with(collective, self.tuning.segment, self.tuning.in_flight)
+        let job = Job {
+            medium: self.tuning.medium,
+            ranks: self.ranks,
+            hosts: self.hosts.count(),
+            board: self.board.as_ref().map(|_| board::CAPACITY),
+        };
+        let plan = selection::plan(collective, &job, bytes, self.tuning.wanted(collective));
+        plan.with(collective, self.tuning.between, self.tuning.segment, self.tuning.in_flight)
     }
 
     fn position(&self) -> Position {
@@ -139,6 +155,12 @@ impl<T: Transport> Member<T> {
 
     fn tree(&self, root: usize) -> Tree {
         Tree { rank: self.rank, ranks: self.ranks, root }
+    }
+
+    /// Where this rank is among `hosts`, for a plan with two levels.
+    fn levels<'a>(&self, hosts: &'a Hosts, plan: Plan) -> Levels<'a> {
+        let between = plan.between.unwrap_or(Algorithm::Ring);
+        Levels { here: Here::new(hosts, self.rank), between }
     }
 
     /// Whether there is nobody to talk to, on a communicator that can be used.
@@ -235,10 +257,16 @@ impl<T: Transport> Member<T> {
         };
         let reduction = &reduction;
         let name = collective.name();
+        let hosts = Arc::clone(&self.hosts);
         // SAFETY: the schedules are made for buffers of `count` elements of type `E`.
         unsafe {
             match plan.algorithm {
                 Algorithm::Board => self.reduce_on_board(name, memory, reduction, Some(0)),
+                Algorithm::Hierarchical => {
+                    let levels = self.levels(&hosts, plan);
+                    let schedule = hierarchical::all_reduce::Hierarchical { levels, message };
+                    self.run(name, &schedule, memory, Some(reduction))
+                }
                 Algorithm::Direct => self.run(name, &all_reduce::Direct(message), memory, Some(reduction)),
                 Algorithm::RecursiveDoubling => {
                     self.run(name, &all_reduce::RecursiveDoubling(message), memory, Some(reduction))
@@ -290,10 +318,16 @@ impl<T: Transport> Member<T> {
             in_flight: plan.in_flight,
         };
         let name = collective.name();
+        let hosts = Arc::clone(&self.hosts);
         // SAFETY: the schedules are made for blocks of this size.
         unsafe {
             match plan.algorithm {
                 Algorithm::Board => self.gather_on_board(name, memory),
+                Algorithm::Hierarchical => {
+                    let levels = self.levels(&hosts, plan);
+                    let schedule = hierarchical::all_gather::Hierarchical { levels, message };
+                    self.run(name, &schedule, memory, None)
+                }
                 Algorithm::Direct => self.run(name, &all_gather::Direct(message), memory, None),
                 Algorithm::RecursiveDoubling => {
                     self.run(name, &all_gather::RecursiveDoubling(message), memory, None)
@@ -316,10 +350,17 @@ impl<T: Transport> Member<T> {
                 (0..board.ranks()).try_for_each(|rank| board.read(rank, 0, meanwhile).map(drop))
             });
         }
-        let schedule = barrier::Dissemination { rank: self.rank, ranks: self.ranks };
         let memory = Memory::apart::<u8>(&[], &mut []);
-        // SAFETY: the barrier uses scratch memory only.
-        unsafe { self.run("barrier", &schedule, memory, None) }
+        let hosts = Arc::clone(&self.hosts);
+        // SAFETY: the barriers use scratch memory only.
+        unsafe {
+            if self.tuning.medium == Medium::Hosts {
+                let schedule = hierarchical::barrier::Hierarchical(Here::new(&hosts, self.rank));
+                return self.run("barrier", &schedule, memory, None);
+            }
+            let schedule = barrier::Dissemination { rank: self.rank, ranks: self.ranks };
+            self.run("barrier", &schedule, memory, None)
+        }
     }
 
     /// Reduces in rank order, which is the same on all ranks. The result is that of a part of the sources as long as the

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use fabric_sys::{Fabric, fi_addr_t};
 
+use super::algorithm::hosts::Hosts;
 use super::closing::Closing;
 use super::endpoint::{Endpoint, Reach};
 use super::error::Error;
@@ -35,6 +36,7 @@ pub(crate) struct Network {
     /// Where those in shared memory go in the end.
     closing: Option<Arc<Closing>>,
     routes: Vec<Route>,
+    hosts: Hosts,
     world: world::Handle,
     rank: usize,
     polls_per_yield: u32,
@@ -55,8 +57,13 @@ struct Plan {
 
 impl Plan {
     /// All ranks take part and come to the same plan, or all fail.
-    fn agree(library: &Fabric, world: &world::Handle, wanted: Option<&str>) -> Result<Self, Error> {
-        let identity = shm::host_identity();
+    fn agree(
+        library: &Fabric,
+        world: &world::Handle,
+        wanted: Option<&str>,
+        host: Option<&str>,
+    ) -> Result<Self, Error> {
+        let identity = shm::host_identity(host);
         let network = network_identity();
         let (hosts, networks): (Vec<String>, Vec<String>) = world
             .all_gather(format!("{identity}\n{network}").as_bytes())?
@@ -127,13 +134,18 @@ fn shm_problem(ranks: usize, one_host: bool) -> Option<String> {
 
 impl Network {
     /// Connects all ranks of `world`, which all call this with the same `wanted`: one provider for everything, or
-    /// none for shared memory inside a host and the best network between hosts.
-    pub(crate) fn open(world: &world::Handle, wanted: Option<&str>) -> Result<Self, Error> {
+    /// none for shared memory inside a host and the best network between hosts. Ranks with other names in `host` are
+    /// taken to be on other hosts.
+    pub(crate) fn open(
+        world: &world::Handle,
+        wanted: Option<&str>,
+        host: Option<&str>,
+    ) -> Result<Self, Error> {
         // A rank that fails tells the others, so every step is taken by all of them.
         let library = Fabric::load().map_err(Error::from);
         tell(world, library.as_ref().err())?;
         let library = library?;
-        let plan = Plan::agree(library, world, wanted)?;
+        let plan = Plan::agree(library, world, wanted, host)?;
         let (rank, size) = (world.rank(), world.size());
 
         let mut needed: Vec<&str> = (0..size).map(|peer| plan.provider_of(rank, peer)).collect();
@@ -208,6 +220,7 @@ impl Network {
             endpoints,
             closing,
             routes: Vec::new(),
+            hosts: Hosts::new(&plan.hosts),
             world: world.clone(),
             rank,
             polls_per_yield: POLLS_PER_YIELD,
@@ -305,6 +318,10 @@ impl Transport for Network {
 
     fn size(&self) -> usize {
         self.routes.len()
+    }
+
+    fn hosts(&self) -> Hosts {
+        self.hosts.clone()
     }
 
     unsafe fn post_receive(

@@ -145,13 +145,15 @@ fn pid_namespace() -> u64 {
     fs::metadata("/proc/self/ns/pid").map_or(0, |metadata| metadata.ino())
 }
 
-/// Names the shared memory that this process can reach: equal for two processes that can use `shm` together.
-pub(crate) fn host_identity() -> String {
+/// Names the shared memory that this process can reach: equal for two processes that can use `shm` together. Those whose
+/// `name` or, without one, whose `NCCL_HOSTID` differs are to take each other for different hosts.
+pub(crate) fn host_identity(name: Option<&str>) -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let folder = fs::metadata(Path::new(FOLDER)).map_or(0, |metadata| metadata.dev());
     // SAFETY: the function has no preconditions.
     let user = unsafe { libc::geteuid() };
-    format!("{} {folder} {user}", boot.trim())
+    let name = name.map_or_else(|| std::env::var("NCCL_HOSTID").unwrap_or_default(), str::to_owned);
+    format!("{} {folder} {user} {}", boot.trim(), name.replace('\n', " "))
 }
 
 #[cfg(test)]

@@ -3,12 +3,14 @@
 
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hasher};
+use std::num::NonZero;
 use std::slice;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::Error;
+use super::algorithm::hosts::Hosts;
 use super::transport::{Request, Transport};
 
 const INJECT_SIZE: usize = 256;
@@ -19,10 +21,30 @@ const FILLING: u8 = 0xa5;
 /// All the queues, `from * size + to`.
 struct Network {
     size: usize,
+    hosts: Hosts,
+    delivery: Delivery,
     pairs: Vec<Mutex<Pair>>,
     open: AtomicUsize,
     /// Which ranks have said that they failed, and why.
     failures: Mutex<Vec<(usize, String)>>,
+    between: Between,
+}
+
+/// Counts what has gone from one host to another.
+#[derive(Default)]
+struct Between {
+    messages: AtomicUsize,
+    bytes: AtomicUsize,
+    hops: AtomicUsize,
+}
+
+/// What has gone from one host to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Traffic {
+    pub(crate) messages: usize,
+    pub(crate) bytes: usize,
+    /// How many of the messages had to wait for each other at most.
+    pub(crate) hops: usize,
 }
 
 #[derive(Default)]
@@ -34,6 +56,8 @@ struct Pair {
 
 struct Message {
     tag: u64,
+    /// How many messages between hosts this one has waited for, itself included.
+    hops: usize,
     payload: Payload,
 }
 
@@ -87,6 +111,8 @@ pub(crate) struct Simulated {
     requests: Vec<State>,
     receives: Vec<Receive>,
     random: u64,
+    /// How many messages between hosts, one after the other, led to what this rank has received.
+    hops: usize,
     polls: u32,
     pub(crate) breaks: Break,
     last: Instant,
@@ -96,16 +122,40 @@ pub(crate) struct Simulated {
 // SAFETY: the pointers of posted receives are used by the thread that owns the transport.
 unsafe impl Send for Simulated {}
 
-/// The ends of a new network. `seed` decides what arrives when.
+/// What becomes of a message that nobody has asked for yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Delivery {
+    /// It waits.
+    Any,
+    /// It holds up all that the same rank has sent to the same after it.
+    InOrder,
+}
+
+/// The ends of a new network, each on a host of its own. `seed` decides what arrives when.
 pub(crate) fn network(size: usize, seed: u64) -> Vec<Simulated> {
+    network_of(&(0..size).collect::<Vec<_>>(), Delivery::Any, seed)
+}
+
+/// As [`network`], with the number of each rank's host.
+pub(crate) fn network_of(hosts: &[usize], delivery: Delivery, seed: u64) -> Vec<Simulated> {
+    let size = hosts.len();
     let pairs = (0..size * size).map(|_| Mutex::default()).collect();
-    let network = Arc::new(Network { size, pairs, open: AtomicUsize::new(size), failures: Mutex::default() });
+    let network = Arc::new(Network {
+        size,
+        hosts: Hosts::new(hosts),
+        delivery,
+        pairs,
+        open: AtomicUsize::new(size),
+        failures: Mutex::default(),
+        between: Between::default(),
+    });
     let end = |rank| Simulated {
         rank,
         network: Arc::clone(&network),
         requests: Vec::new(),
         receives: Vec::new(),
         random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(rank as u64) | 1,
+        hops: 0,
         polls: 0,
         breaks: Break::Never,
         last: Instant::now(),
@@ -137,6 +187,16 @@ impl Simulated {
         move || network.failures.lock().unwrap().clone()
     }
 
+    /// What has gone from one host to another: to be asked as above.
+    pub(crate) fn traffic(&self) -> impl Fn() -> Traffic + Send + 'static {
+        let network = Arc::clone(&self.network);
+        move || Traffic {
+            messages: network.between.messages.load(Ordering::SeqCst),
+            bytes: network.between.bytes.load(Ordering::SeqCst),
+            hops: network.between.hops.load(Ordering::SeqCst),
+        }
+    }
+
     fn random(&mut self) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -166,7 +226,10 @@ impl Simulated {
         let mut index = 0;
         while index < self.receives.len() {
             let receive = &self.receives[index];
-            let arrived = pair.arrived;
+            let arrived = match network.delivery {
+                Delivery::Any => pair.arrived,
+                Delivery::InOrder => pair.arrived.min(1),
+            };
             let matching = pair.queue.iter().take(arrived).position(|message| message.tag == receive.tag);
             let Some(position) = matching.filter(|_| receive.peer == peer) else {
                 index += 1;
@@ -192,8 +255,10 @@ impl Simulated {
                     done.store(true, Ordering::SeqCst);
                 }
             }
+            self.hops = self.hops.max(message.hops);
             self.requests[receive.request] = State::Done;
             self.receives.remove(index);
+            index = 0;
             self.last = Instant::now();
         }
         Ok(())
@@ -207,6 +272,10 @@ impl Transport for Simulated {
 
     fn size(&self) -> usize {
         self.network.size
+    }
+
+    fn hosts(&self) -> Hosts {
+        self.network.hosts.clone()
     }
 
     unsafe fn post_receive(
@@ -245,7 +314,15 @@ impl Transport for Simulated {
                 Payload::InPlace { address: data as usize, len, hash: hash(bytes), done: Arc::clone(&done) };
             (payload, State::Sending(done))
         };
-        self.pair(self.rank, peer).lock().unwrap().queue.push_back(Message { tag, payload });
+        let mut hops = self.hops;
+        if self.network.hosts.place(self.rank).0 != self.network.hosts.place(peer).0 {
+            let between = &self.network.between;
+            hops += 1;
+            between.messages.fetch_add(1, Ordering::SeqCst);
+            between.bytes.fetch_add(len, Ordering::SeqCst);
+            between.hops.fetch_max(hops, Ordering::SeqCst);
+        }
+        self.pair(self.rank, peer).lock().unwrap().queue.push_back(Message { tag, hops, payload });
         self.last = Instant::now();
         Ok(self.request(state))
     }
@@ -271,7 +348,9 @@ impl Transport for Simulated {
             std::thread::yield_now();
             return Ok(());
         }
-        self.deliver((random >> 8) as usize % self.network.size)
+        // Something from a peer that this rank waits for, which may be something else.
+        let Some(peers) = NonZero::new(self.receives.len()) else { return Ok(()) };
+        self.deliver(self.receives[(random >> 8) as usize % peers].peer)
     }
 
     fn is_done(&mut self, request: Request) -> bool {

@@ -1,6 +1,7 @@
 //! What a collective needs from a network: tagged messages between ranks, completed by polling.
 
 use super::Error;
+use super::algorithm::hosts::Hosts;
 
 /// A posted operation, valid until `Transport::is_done` has said so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,6 +14,8 @@ pub(crate) trait Transport {
     fn rank(&self) -> usize;
     /// How many ranks there are.
     fn size(&self) -> usize;
+    /// Which ranks share a host: the same on every rank.
+    fn hosts(&self) -> Hosts;
     /// Posts a receive of exactly `len` bytes from `peer` with `tag`.
     /// # Safety: `data..data+len` stays valid and untouched until the request is done.
     unsafe fn post_receive(

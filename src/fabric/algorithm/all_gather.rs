@@ -34,7 +34,7 @@ impl Message {
     }
 
     /// Puts a part of this rank's own block where it belongs.
-    fn keep(&self, offset: usize, len: usize) -> Option<Action> {
+    pub(super) fn keep(&self, offset: usize, len: usize) -> Option<Action> {
         (len > 0).then_some(Action::Copy {
             from: source(offset),
             to: target(self.rank * self.block + offset),

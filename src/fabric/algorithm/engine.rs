@@ -153,48 +153,82 @@ pub(crate) unsafe fn run<T: Transport, S: Schedule>(
     };
     let slots = &mut workspace.slots[..in_flight];
 
-    let mut started = 0;
-    let mut running = 0;
-    for (index, slot) in slots.iter_mut().enumerate() {
+    let rounds = schedule.rounds();
+    let order = schedule.is_ordered().then_some(Order { rounds, in_flight });
+    for slot in &mut *slots {
         slot.segment = None;
         slot.pending.clear();
-        if started < segments {
-            slot.begin(started);
-            started += 1;
-            // SAFETY: as the caller promises; the scratch memory is the slot's own.
-            unsafe { slot.post(transport, schedule, operation, buffers(index))? };
-            running += 1;
-        }
     }
-
-    while running > 0 {
+    let mut started = 0;
+    let mut ended = 0;
+    while ended < segments {
         let mut moved = false;
-        for (index, slot) in slots.iter_mut().enumerate() {
-            if slot.segment.is_none() || !slot.is_complete(transport) {
-                continue;
-            }
-            moved = true;
-            let buffers = buffers(index);
-            // SAFETY: all messages of the round are complete; otherwise as the caller promises.
-            unsafe { slot.act(operation, transport.size(), buffers) };
-            slot.number += 1;
-            if slot.number == schedule.rounds() {
-                if started == segments {
-                    slot.segment = None;
-                    running -= 1;
+        for index in 0..in_flight {
+            let waiting = (started < segments).then_some(started);
+            if let Some(segment) = slots[index].segment {
+                let next = slots[index].number + 1;
+                if !slots[index].is_complete(transport)
+                    || next < rounds && !is_turn(order, slots, waiting, (segment, next))
+                {
                     continue;
                 }
-                slot.begin(started);
-                started += 1;
+                moved = true;
+                let slot = &mut slots[index];
+                // SAFETY: all messages of the round are complete; otherwise as the caller promises.
+                unsafe { slot.act(operation, transport.size(), buffers(index)) };
+                if next < rounds {
+                    slot.number = next;
+                    // SAFETY: as the caller promises; the scratch memory is the slot's own.
+                    unsafe { slot.post(transport, schedule, operation, buffers(index))? };
+                    continue;
+                }
+                slot.segment = None;
+                ended += 1;
             }
-            // SAFETY: as the caller promises; the scratch memory is the slot's own.
-            unsafe { slot.post(transport, schedule, operation, buffers)? };
+            if let Some(segment) = waiting
+                && is_turn(order, slots, waiting, (segment, 0))
+            {
+                moved = true;
+                started += 1;
+                slots[index].begin(segment);
+                // SAFETY: as the caller promises; the scratch memory is the slot's own.
+                unsafe { slots[index].post(transport, schedule, operation, buffers(index))? };
+            }
         }
         if !moved {
             transport.progress()?;
         }
     }
     Ok(())
+}
+
+/// The order in which all ranks begin the rounds of all segments, for schedules that have one.
+///
+/// A network may hold up all messages from one rank to another behind one that nobody has asked for yet (TCP does, when
+/// that one is long or there are many). Ranks that begin the same rounds in the same order ask for messages in the order
+/// in which these are sent, so that none is held up for ever.
+#[derive(Clone, Copy)]
+struct Order {
+    rounds: usize,
+    in_flight: usize,
+}
+
+impl Order {
+    /// Segments follow each other such that as many are in flight as may be, each in another part of its rounds.
+    fn key(self, (segment, number): (usize, usize)) -> (usize, usize) {
+        (segment * self.rounds + number * self.in_flight, segment)
+    }
+}
+
+/// Whether a round may begin: no other that comes before it is still to begin. `waiting` is the first segment of which
+/// no round has begun.
+fn is_turn(order: Option<Order>, slots: &[Slot], waiting: Option<usize>, entry: (usize, usize)) -> bool {
+    let Some(order) = order else { return true };
+    let next = slots.iter().filter_map(|slot| Some((slot.segment?, slot.number + 1)));
+    let key = order.key(entry);
+    next.filter(|(_, number)| *number < order.rounds)
+        .chain(waiting.map(|segment| (segment, 0)))
+        .all(|other| key <= order.key(other))
 }
 
 impl Slot {
@@ -217,14 +251,14 @@ impl Slot {
         let Some(segment) = self.segment else { return Ok(()) };
         self.round.clear();
         schedule.round(segment, self.number, &mut self.round);
-        let receive_tag = tag(operation.sequence.of_received(), segment, self.number);
-        let send_tag = tag(operation.sequence.of_sent(), segment, self.number);
+        let tag = |sequence, part| tag(sequence, segment, part, self.number);
         for transfer in &self.round.receives {
             // SAFETY: the schedule stays within the buffers and receives into each byte once; nothing touches it
             // before the request is done, or, if this fails, before the caller has closed the transport.
             let request = unsafe {
                 let data = buffers.locate(transfer.place, transfer.len);
-                transport.post_receive(transfer.peer, receive_tag, data, transfer.len)?
+                let tag = tag(operation.sequence.of_received(), transfer.part);
+                transport.post_receive(transfer.peer, tag, data, transfer.len)?
             };
             self.pending.push(request);
         }
@@ -232,7 +266,8 @@ impl Slot {
             // SAFETY: as above; the schedule changes nothing that it sends before the round is complete.
             let request = unsafe {
                 let data = buffers.locate(transfer.place, transfer.len).cast_const();
-                transport.post_send(transfer.peer, send_tag, data, transfer.len)?
+                let tag = tag(operation.sequence.of_sent(), transfer.part);
+                transport.post_send(transfer.peer, tag, data, transfer.len)?
             };
             self.pending.push(request);
         }
@@ -260,11 +295,12 @@ impl Slot {
     }
 }
 
-/// Tells apart the messages between two ranks: 22 bits of the sequence's number, 24 of the segment and 16 of the round,
-/// which leaves two for the transport. Each wraps around; messages in flight are never that far from each other, or
-/// those of one tag are matched in the order in which they were sent.
-fn tag(sequence: u64, segment: usize, number: usize) -> u64 {
-    (sequence & 0x3f_ffff) << 40 | (segment as u64 & 0xff_ffff) << 16 | number as u64 & 0xffff
+/// Tells apart the messages between two ranks: 22 bits of the sequence's number, 14 of the segment's, 10 of the
+/// message's within a round and 16 of the round's, which leaves two for the transport. Each wraps around; messages in
+/// flight are never that far from each other, or those of one tag are matched in the order in which they were sent.
+fn tag(sequence: u64, segment: usize, part: usize, number: usize) -> u64 {
+    let within = (segment as u64 & 0x3fff) << 26 | (part as u64 & 0x3ff) << 16 | number as u64 & 0xffff;
+    (sequence & 0x3f_ffff) << 40 | within
 }
 
 /// # Safety
@@ -305,16 +341,18 @@ mod tests {
 
     #[test]
     fn tags_differ_and_leave_two_bits() {
-        assert_eq!(tag(u64::MAX, usize::MAX, usize::MAX), u64::MAX >> 2);
+        assert_eq!(tag(u64::MAX, usize::MAX, usize::MAX, usize::MAX), u64::MAX >> 2);
         let mut tags: Vec<u64> = Vec::new();
         for sequence in [1, 2, 1 << 21] {
-            for segment in [0, 1, 1 << 23] {
-                tags.extend([0, 1, 1 << 15].map(|number| tag(sequence, segment, number)));
+            for segment in [0, 1, 1 << 13] {
+                for part in [0, 1, 1 << 9] {
+                    tags.extend([0, 1, 1 << 15].map(|number| tag(sequence, segment, part, number)));
+                }
             }
         }
         tags.sort_unstable();
         tags.dedup();
-        assert_eq!(tags.len(), 27);
+        assert_eq!(tags.len(), 81);
     }
 
     #[test]
@@ -325,7 +363,7 @@ mod tests {
                 let collective = Sequence::Collective(other);
                 assert_eq!(collective.of_sent(), collective.of_received());
                 for tags in [pair.of_sent(), pair.of_received()] {
-                    assert_ne!(tag(tags, 0, 0), tag(collective.of_sent(), 0, 0));
+                    assert_ne!(tag(tags, 0, 0, 0), tag(collective.of_sent(), 0, 0, 0));
                 }
             }
         }

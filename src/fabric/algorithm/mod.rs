@@ -21,6 +21,8 @@ pub(crate) mod barrier;
 pub(crate) mod broadcast;
 pub(crate) mod engine;
 pub(crate) mod gather;
+pub(crate) mod hierarchical;
+pub(crate) mod hosts;
 pub(crate) mod pair;
 mod position;
 pub(crate) mod reduce;
@@ -68,6 +70,8 @@ pub(crate) struct Transfer {
     pub(crate) peer: usize,
     pub(crate) place: Place,
     pub(crate) len: usize,
+    /// Which of the round's messages from one rank to another it is.
+    pub(crate) part: usize,
 }
 
 /// What a rank does with its own memory.
@@ -101,14 +105,24 @@ impl Round {
     }
 
     fn receive(&mut self, peer: usize, place: Place, len: usize) {
-        if len > 0 {
-            self.receives.push(Transfer { peer, place, len });
-        }
+        self.receive_part(peer, 0, place, len);
     }
 
     fn send(&mut self, peer: usize, place: Place, len: usize) {
+        self.send_part(peer, 0, place, len);
+    }
+
+    /// For several messages from one rank: `part` tells them apart.
+    fn receive_part(&mut self, peer: usize, part: usize, place: Place, len: usize) {
         if len > 0 {
-            self.sends.push(Transfer { peer, place, len });
+            self.receives.push(Transfer { peer, place, len, part });
+        }
+    }
+
+    /// For several messages to one rank.
+    fn send_part(&mut self, peer: usize, part: usize, place: Place, len: usize) {
+        if len > 0 {
+            self.sends.push(Transfer { peer, place, len, part });
         }
     }
 
@@ -154,6 +168,12 @@ pub(crate) unsafe trait Schedule {
 
     /// How many rounds each segment goes through: the same on every rank.
     fn rounds(&self) -> usize;
+
+    /// Whether all ranks must begin the rounds of all segments in one order: where a rank waits for some ranks in a round
+    /// and others may be rounds ahead meanwhile, and send it what it has not asked for.
+    fn is_ordered(&self) -> bool {
+        false
+    }
 
     /// Bytes of scratch memory that a segment needs, aligned to 64 bytes.
     fn scratch_len(&self) -> usize;

@@ -112,11 +112,15 @@ pub enum Algorithm {
     /// Every rank talks to its two neighbours only; a broadcast is scattered first (van de Geijn's). For long messages
     /// and many ranks.
     Ring,
+    /// For hosts with several ranks each: first inside a host, then between hosts, where each of a host's ranks does its
+    /// share of the work (multi-lane; Träff and Hunold 2020), then inside a host again. [`Plan::between`] says what is
+    /// done between hosts.
+    Hierarchical,
 }
 
 impl Algorithm {
     /// Every algorithm.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Board,
         Self::Direct,
         Self::RecursiveDoubling,
@@ -126,6 +130,7 @@ impl Algorithm {
         Self::Pairwise,
         Self::Rabenseifner,
         Self::Ring,
+        Self::Hierarchical,
     ];
 
     /// The name, as [`FromStr`] reads it: `recursive-doubling`.
@@ -141,10 +146,12 @@ impl Algorithm {
             Self::Pairwise => "pairwise",
             Self::Rabenseifner => "rabenseifner",
             Self::Ring => "ring",
+            Self::Hierarchical => "hierarchical",
         }
     }
 
-    /// Whether the algorithm can carry out `collective` on `ranks` ranks.
+    /// Whether the algorithm can carry out `collective` on `ranks` ranks, which for `board` must share memory, and for
+    /// `hierarchical` be on several hosts, several of them on one at least.
     #[must_use]
     pub const fn serves(self, collective: Collective, ranks: usize) -> bool {
         use Collective::{
@@ -169,6 +176,26 @@ impl Algorithm {
             Self::Pairwise => matches!(collective, AllReduce | ReduceScatter | Reduce | AllToAll | AllToAllV),
             Self::Rabenseifner => matches!(collective, AllReduce),
             Self::Ring => matches!(collective, AllReduce | AllGather | ReduceScatter | Broadcast),
+            Self::Hierarchical => {
+                matches!(collective, AllReduce | AllGather | ReduceScatter | Broadcast | Reduce)
+            }
+        }
+    }
+
+    /// Whether the algorithm can be what is done between hosts, however many they are.
+    pub(crate) const fn serves_between(self, collective: Collective) -> bool {
+        match collective {
+            Collective::AllReduce => matches!(
+                self,
+                Self::Direct | Self::RecursiveDoubling | Self::Pairwise | Self::Rabenseifner | Self::Ring
+            ),
+            Collective::AllGather => matches!(self, Self::Direct | Self::Bruck | Self::Ring),
+            Collective::ReduceScatter => {
+                matches!(self, Self::Pairwise | Self::RecursiveHalving | Self::Ring)
+            }
+            Collective::Broadcast => matches!(self, Self::Binomial | Self::Ring),
+            Collective::Reduce => matches!(self, Self::Binomial | Self::Pairwise),
+            Collective::AllToAll | Collective::AllToAllV | Collective::Gather | Collective::Scatter => false,
         }
     }
 
@@ -179,7 +206,7 @@ impl Algorithm {
             Self::RecursiveDoubling | Self::RecursiveHalving | Self::Bruck => false,
             Self::Direct => !matches!(collective, Collective::AllReduce),
             Self::Binomial => matches!(collective, Collective::Broadcast | Collective::Reduce),
-            Self::Pairwise | Self::Rabenseifner | Self::Ring => true,
+            Self::Pairwise | Self::Rabenseifner | Self::Ring | Self::Hierarchical => true,
         }
     }
 }
@@ -221,6 +248,30 @@ pub enum Medium {
     SharedMemory,
     /// Some ranks are reached through a network, or its loopback.
     Network,
+    /// As [`Network`](Self::Network), and several ranks share a host. What the table has for this comes first, then what
+    /// it has for a network.
+    Hosts,
+}
+
+impl Medium {
+    /// Every medium.
+    pub const ALL: [Self; 3] = [Self::SharedMemory, Self::Network, Self::Hosts];
+
+    /// The name: `shared-memory`, `network`, `hosts`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::SharedMemory => "shared-memory",
+            Self::Network => "network",
+            Self::Hosts => "hosts",
+        }
+    }
+}
+
+impl fmt::Display for Medium {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(self.name())
+    }
 }
 
 /// How an operation is carried out.
@@ -228,6 +279,8 @@ pub enum Medium {
 pub struct Plan {
     /// The algorithm.
     pub algorithm: Algorithm,
+    /// For [`Algorithm::Hierarchical`], what is done between hosts.
+    pub between: Option<Algorithm>,
     /// Bytes that go through the algorithm at a time, for algorithms that cut long messages into segments: of the vector
     /// (all_reduce, reduce, broadcast), or of a rank's block or part (all others).
     pub segment: usize,
@@ -236,10 +289,12 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The plan with other segments, where these are asked for and the algorithm has any.
+    /// The plan with another algorithm between hosts and other segments, where these are asked for and the algorithm has
+    /// any.
     pub(crate) fn with(
         self,
         collective: Collective,
+        between: Option<Algorithm>,
         segment: Option<usize>,
         in_flight: Option<usize>,
     ) -> Self {
@@ -247,9 +302,12 @@ impl Plan {
             return Self { segment: ANY, in_flight: 1, ..self };
         }
         Self {
+            algorithm: self.algorithm,
+            between: self
+                .between
+                .map(|table| between.filter(|wanted| wanted.serves_between(collective)).unwrap_or(table)),
             segment: segment.unwrap_or(self.segment),
             in_flight: in_flight.unwrap_or(self.in_flight),
-            ..self
         }
     }
 }
@@ -257,6 +315,9 @@ impl Plan {
 impl fmt::Display for Plan {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}", self.algorithm)?;
+        if let Some(between) = self.between {
+            write!(formatter, ", {between} between hosts")?;
+        }
         if self.segment < ANY {
             write!(formatter, ", {} x {} bytes in flight", self.in_flight, self.segment)?;
         }
@@ -271,7 +332,7 @@ pub struct Rule {
     pub collective: Collective,
     /// What carries the messages.
     pub medium: Medium,
-    /// The rule holds for this many ranks and fewer.
+    /// The rule holds for this many ranks and fewer; for [`Medium::Hosts`], hosts.
     pub ranks: usize,
     /// The rule holds for this many bytes and fewer: of a rank's block (all_gather, gather), or of the vector or of all
     /// blocks together (all others). For all_to_all_v it is always 0: no rank knows how long the others' parts are.
@@ -289,7 +350,21 @@ const fn rule(
     segment: usize,
     in_flight: usize,
 ) -> Rule {
-    Rule { collective, medium, ranks, bytes, plan: Plan { algorithm, segment, in_flight } }
+    let plan = Plan { algorithm, between: None, segment, in_flight };
+    Rule { collective, medium, ranks, bytes, plan }
+}
+
+/// A rule for several hosts with several ranks each.
+const fn hosts(
+    collective: Collective,
+    hosts: usize,
+    bytes: usize,
+    between: Algorithm,
+    segment: usize,
+    in_flight: usize,
+) -> Rule {
+    let plan = Plan { algorithm: Algorithm::Hierarchical, between: Some(between), segment, in_flight };
+    Rule { collective, medium: Medium::Hosts, ranks: hosts, bytes, plan }
 }
 
 const K: usize = 1 << 10;
@@ -403,36 +478,74 @@ pub const RULES: &[Rule] = {
         rule(Scatter, Network, 8, ANY, Direct, 1024 * K, 2),
         rule(Scatter, Network, ANY, 64 * K, Binomial, ANY, 1),
         rule(Scatter, Network, ANY, ANY, Direct, 256 * K, 2),
+        // Several hosts with several ranks each: not measured.
+        hosts(AllReduce, 8, 16 * K, Direct, ANY, 1),
+        hosts(AllReduce, ANY, 64 * K, RecursiveDoubling, ANY, 1),
+        hosts(AllReduce, 8, ANY, Pairwise, 1024 * K, 3),
+        hosts(AllReduce, ANY, 1024 * K, Rabenseifner, ANY, 1),
+        hosts(AllReduce, ANY, ANY, Ring, 1024 * K, 3),
+        hosts(AllGather, 8, ANY, Direct, 256 * K, 3),
+        hosts(AllGather, ANY, 16 * K, Bruck, ANY, 1),
+        hosts(AllGather, ANY, ANY, Ring, 256 * K, 3),
+        hosts(ReduceScatter, 8, ANY, Pairwise, 256 * K, 3),
+        hosts(ReduceScatter, ANY, 256 * K, RecursiveHalving, ANY, 1),
+        hosts(ReduceScatter, ANY, ANY, Ring, 256 * K, 3),
+        hosts(Broadcast, 2, ANY, Binomial, 1024 * K, 3),
+        hosts(Broadcast, ANY, 256 * K, Binomial, ANY, 1),
+        hosts(Broadcast, ANY, ANY, Ring, 1024 * K, 3),
+        hosts(Reduce, ANY, 64 * K, Binomial, ANY, 1),
+        hosts(Reduce, ANY, ANY, Pairwise, 1024 * K, 3),
     ]
 };
 
 /// The segments of an algorithm that was asked for where the table has another one.
-const OTHERWISE: Plan = Plan { algorithm: Algorithm::Ring, segment: 256 * K, in_flight: 2 };
+const OTHERWISE: Plan = Plan { algorithm: Algorithm::Ring, between: None, segment: 256 * K, in_flight: 2 };
 
-/// The plan for an operation; with the algorithm `wanted`, if any, which must serve the collective. `board` is the
-/// longest message that fits on the ranks' board, if they have one.
-pub(crate) fn plan(
-    collective: Collective,
-    medium: Medium,
-    ranks: usize,
-    bytes: usize,
-    wanted: Option<Algorithm>,
-    board: Option<usize>,
-) -> Plan {
-    let on_board = |longest| bytes <= longest || collective == Collective::Broadcast;
-    let can = |algorithm| algorithm != Algorithm::Board || board.is_some_and(on_board);
-    let fits = |rule: &&Rule| {
+/// Who takes part in operations: the same on every rank.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Job {
+    pub(crate) medium: Medium,
+    pub(crate) ranks: usize,
+    pub(crate) hosts: usize,
+    /// The longest message that fits on the ranks' board, if they have one.
+    pub(crate) board: Option<usize>,
+}
+
+impl Job {
+    /// Whether there is all that an algorithm needs for a message of so many bytes.
+    fn can(&self, algorithm: Algorithm, collective: Collective, bytes: usize) -> bool {
+        match algorithm {
+            Algorithm::Board => {
+                self.board.is_some_and(|longest| bytes <= longest || collective == Collective::Broadcast)
+            }
+            Algorithm::Hierarchical => self.medium == Medium::Hosts,
+            _ => true,
+        }
+    }
+}
+
+/// The plan for an operation; with the algorithm `wanted`, if any, which must serve the collective.
+pub(crate) fn plan(collective: Collective, job: &Job, bytes: usize, wanted: Option<Algorithm>) -> Plan {
+    let fits = |rule: &Rule, medium: Medium| {
+        let count = if medium == Medium::Hosts { job.hosts } else { job.ranks };
         rule.collective == collective
             && rule.medium == medium
-            && ranks <= rule.ranks
+            && count <= rule.ranks
             && bytes <= rule.bytes
-            && rule.plan.algorithm.serves(collective, ranks)
-            && can(rule.plan.algorithm)
+            && rule.plan.algorithm.serves(collective, job.ranks)
+            && job.can(rule.plan.algorithm, collective, bytes)
     };
-    let table = RULES.iter().find(fits).map_or(OTHERWISE, |rule| rule.plan);
-    match wanted.filter(|&algorithm| can(algorithm)) {
-        Some(algorithm) if algorithm != table.algorithm => Plan { algorithm, ..OTHERWISE },
-        _ => table,
+    let next = if job.medium == Medium::Hosts { Medium::Network } else { job.medium };
+    let lines = || {
+        let of = |medium| RULES.iter().filter(move |rule| fits(rule, medium)).map(|rule| rule.plan);
+        of(job.medium).chain(of(next))
+    };
+    match wanted.filter(|&algorithm| job.can(algorithm, collective, bytes)) {
+        Some(algorithm) => {
+            let line = lines().find(|plan| plan.algorithm == algorithm);
+            line.unwrap_or(Plan { algorithm, ..OTHERWISE })
+        }
+        None => lines().next().unwrap_or(OTHERWISE),
     }
 }
 
@@ -449,7 +562,7 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "'rign' is none of board, direct, recursive-doubling, recursive-halving, bruck, binomial, pairwise, \
-             rabenseifner, ring"
+             rabenseifner, ring, hierarchical"
         );
         for collective in Collective::ALL {
             assert_eq!(collective.name().parse(), Ok(collective));
@@ -458,23 +571,34 @@ mod tests {
         assert!(error.ends_with("all_to_all, all_to_all_v, gather, scatter"), "{error}");
     }
 
+    fn job(medium: Medium, ranks: usize, board: Option<usize>) -> Job {
+        Job { medium, ranks, hosts: ranks.div_ceil(2), board }
+    }
+
     #[test]
     fn the_table_has_a_plan_for_every_operation_and_never_one_that_cannot_serve() {
         for collective in Collective::ALL {
-            for medium in [Medium::SharedMemory, Medium::Network] {
-                assert!(RULES.iter().any(|rule| {
+            for medium in Medium::ALL {
+                let last = |rule: &&Rule| {
                     (rule.collective, rule.medium, rule.ranks, rule.bytes) == (collective, medium, ANY, ANY)
-                        && rule.plan.algorithm.serves(collective, 7)
-                }));
+                };
+                if medium != Medium::Hosts || Algorithm::Hierarchical.serves(collective, 7) {
+                    let rule = RULES.iter().find(last).unwrap();
+                    assert!(rule.plan.algorithm.serves(collective, 7), "{rule:?}");
+                }
                 for ranks in 2..300 {
                     for bytes in (0..40).map(|power| 1_usize << power) {
                         for board in [None, Some(1 << 10)] {
-                            let plan = plan(collective, medium, ranks, bytes, None, board);
+                            let plan = plan(collective, &job(medium, ranks, board), bytes, None);
                             assert!(plan.algorithm.serves(collective, ranks), "{collective} {ranks} {bytes}");
                             let pieces = collective == Collective::Broadcast;
                             let fits = board.is_some_and(|longest| bytes <= longest || pieces);
                             assert!(
                                 fits || plan.algorithm != Algorithm::Board,
+                                "{collective} {ranks} {bytes}"
+                            );
+                            assert!(
+                                medium == Medium::Hosts || plan.algorithm != Algorithm::Hierarchical,
                                 "{collective} {ranks} {bytes}"
                             );
                         }
@@ -485,10 +609,43 @@ mod tests {
     }
 
     #[test]
+    fn only_hierarchical_lines_have_an_algorithm_between_hosts_and_one_that_serves() {
+        for Rule { collective, plan, medium, .. } in RULES {
+            let hierarchical = plan.algorithm == Algorithm::Hierarchical;
+            assert!(!hierarchical || *medium == Medium::Hosts, "{collective} {plan}");
+            assert_eq!(plan.between.is_some(), hierarchical, "{collective} {plan}");
+            assert!(
+                plan.between.is_none_or(|between| between.serves_between(*collective)),
+                "{collective} {plan}"
+            );
+        }
+    }
+
+    #[test]
     fn an_algorithm_that_is_asked_for_is_taken_at_every_size() {
         for bytes in [8, 1 << 20, 1 << 30] {
-            let plan = plan(Collective::AllReduce, Medium::Network, 4, bytes, Some(Algorithm::Ring), None);
-            assert_eq!(plan.algorithm, Algorithm::Ring);
+            for (medium, wanted) in [
+                (Medium::Network, Algorithm::Ring),
+                (Medium::Hosts, Algorithm::Ring),
+                (Medium::Hosts, Algorithm::Hierarchical),
+            ] {
+                let plan = plan(Collective::AllReduce, &job(medium, 4, None), bytes, Some(wanted));
+                assert_eq!(plan.algorithm, wanted);
+                assert_eq!(plan.between.is_some(), wanted == Algorithm::Hierarchical);
+            }
         }
+    }
+
+    #[test]
+    fn a_plan_says_what_is_done_between_hosts() {
+        let job = Job { medium: Medium::Hosts, ranks: 8, hosts: 4, board: None };
+        let text = |bytes| plan(Collective::AllReduce, &job, bytes, None).to_string();
+        assert_eq!(text(8), "hierarchical, direct between hosts");
+        assert_eq!(text(1 << 30), "hierarchical, pairwise between hosts, 3 x 1048576 bytes in flight");
+        // The table of a network, where that of hosts has nothing.
+        assert_eq!(
+            plan(Collective::Gather, &job, 8, None).to_string(),
+            "direct, 2 x 1048576 bytes in flight"
+        );
     }
 }

@@ -9,9 +9,9 @@ use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 use proptest::prelude::*;
 
-use super::selection::{Algorithm, Collective, Medium};
+use super::selection::{self, Algorithm, Collective, Job, Medium};
 use crate::fabric::member::{Member, Tuning};
-use crate::fabric::simulated::{self, Break, Simulated};
+use crate::fabric::simulated::{self, Break, Delivery, Simulated};
 use crate::fabric::{Error, board};
 use crate::{DataType, Element, ReduceOp};
 
@@ -96,17 +96,33 @@ fn random(seed: u64, rank: usize, index: usize) -> u64 {
     value
 }
 
-/// Runs `body` as every rank of a new network.
+/// The algorithms for ranks that do not share hosts.
+fn flat(collective: Collective, ranks: usize) -> impl Iterator<Item = Algorithm> {
+    let serves = move |algorithm: &Algorithm| {
+        *algorithm != Algorithm::Hierarchical && algorithm.serves(collective, ranks)
+    };
+    Algorithm::ALL.into_iter().filter(serves)
+}
+
+/// Runs `body` as every rank of a new network, each on a host of its own, with a board.
 fn on_every_rank<R: Send>(
     ranks: usize,
     seed: u64,
     tuning: Tuning,
     body: impl Fn(usize, &mut Member<Simulated>) -> R + Sync,
 ) -> Vec<R> {
+    let boards = if ranks > 1 { board::boards(ranks).into_iter().map(Some).collect() } else { vec![None] };
+    on_every_end(simulated::network(ranks, seed), boards, tuning, body)
+}
+
+fn on_every_end<R: Send>(
+    ends: Vec<Simulated>,
+    boards: Vec<Option<board::Board>>,
+    tuning: Tuning,
+    body: impl Fn(usize, &mut Member<Simulated>) -> R + Sync,
+) -> Vec<R> {
     thread::scope(|scope| {
-        let boards =
-            if ranks > 1 { board::boards(ranks).into_iter().map(Some).collect() } else { vec![None] };
-        let threads: Vec<_> = simulated::network(ranks, seed)
+        let threads: Vec<_> = ends
             .into_iter()
             .zip(boards)
             .enumerate()
@@ -125,6 +141,20 @@ struct Case {
     count: usize,
     seed: u64,
     tuning: Tuning,
+    /// By rank, its host's number, where ranks share hosts.
+    hosts: Option<(Vec<usize>, Delivery)>,
+}
+
+impl Case {
+    fn on_every_rank<R: Send>(&self, body: impl Fn(usize, &mut Member<Simulated>) -> R + Sync) -> Vec<R> {
+        match &self.hosts {
+            None => on_every_rank(self.ranks, self.seed, self.tuning, body),
+            Some((hosts, delivery)) => {
+                let boards = hosts.iter().map(|_| None).collect();
+                on_every_end(simulated::network_of(hosts, *delivery, self.seed), boards, self.tuning, body)
+            }
+        }
+    }
 }
 
 fn check_all_reduce<T: Value>(case: &Case, op: ReduceOp) {
@@ -138,7 +168,7 @@ fn check_all_reduce<T: Value>(case: &Case, op: ReduceOp) {
             T::reduced(&values, op)
         })
         .collect();
-    on_every_rank(case.ranks, case.seed, case.tuning, |rank, member| {
+    case.on_every_rank(|rank, member| {
         let mut received = vec![T::default(); case.count];
         let mut data = inputs[rank].clone();
         member.all_reduce(&inputs[rank], &mut received, op).unwrap();
@@ -154,7 +184,7 @@ fn check_all_gather<T: Value>(case: &Case) {
     };
     let inputs: Vec<_> = (0..case.ranks).map(input).collect();
     let expected = inputs.concat();
-    on_every_rank(case.ranks, case.seed, case.tuning, |rank, member| {
+    case.on_every_rank(|rank, member| {
         let mut received = vec![T::default(); expected.len()];
         member.all_gather(&inputs[rank], &mut received).unwrap();
         assert_same(&received, &expected);
@@ -193,6 +223,7 @@ macro_rules! for_type {
     };
 }
 
+mod hosts;
 mod others;
 
 fn cases() -> impl Strategy<Value = Case> {
@@ -203,10 +234,13 @@ fn cases() -> impl Strategy<Value = Case> {
     let algorithm = || prop::option::weighted(0.9, prop::sample::select(&Algorithm::ALL[..]));
     (1_usize..=9, count, any::<u64>(), (medium, algorithm(), algorithm(), segment, in_flight)).prop_map(
         |(ranks, count, seed, (medium, all_reduce, all_gather, segment, in_flight))| {
-            let all_reduce = all_reduce.filter(|wanted| wanted.serves(Collective::AllReduce, ranks));
-            let all_gather = all_gather.filter(|wanted| wanted.serves(Collective::AllGather, ranks));
+            let serves = |wanted: &Algorithm, collective| {
+                flat(collective, ranks).any(|algorithm| algorithm == *wanted)
+            };
+            let all_reduce = all_reduce.filter(|wanted| serves(wanted, Collective::AllReduce));
+            let all_gather = all_gather.filter(|wanted| serves(wanted, Collective::AllGather));
             let tuning = Tuning { all_reduce, all_gather, segment, in_flight, ..Tuning::table(medium) };
-            Case { ranks, count, seed, tuning }
+            Case { ranks, count, seed, tuning, hosts: None }
         },
     )
 }
@@ -236,25 +270,21 @@ proptest! {
 #[test]
 fn every_algorithm_on_every_number_of_ranks() {
     for ranks in 1..=9 {
-        for algorithm in Algorithm::ALL {
-            let case = |count| Case { ranks, count, seed: 7, tuning: AS_THE_TABLE_SAYS };
-            for count in [1, ranks - 1, 1000] {
-                if algorithm.serves(Collective::AllReduce, ranks) {
-                    let tuning =
-                        Tuning { all_reduce: Some(algorithm), segment: Some(1024), ..AS_THE_TABLE_SAYS };
-                    check_all_reduce::<i32>(&Case { tuning, ..case(count) }, ReduceOp::Sum);
-                }
-                if algorithm.serves(Collective::AllGather, ranks) {
-                    let tuning =
-                        Tuning { all_gather: Some(algorithm), segment: Some(1024), ..AS_THE_TABLE_SAYS };
-                    check_all_gather::<i32>(&Case { tuning, ..case(count) });
-                }
+        let case = |count| Case { ranks, count, seed: 7, tuning: AS_THE_TABLE_SAYS, hosts: None };
+        for count in [1, ranks - 1, 1000] {
+            for algorithm in flat(Collective::AllReduce, ranks) {
+                let tuning = Tuning { all_reduce: Some(algorithm), segment: Some(1024), ..AS_THE_TABLE_SAYS };
+                check_all_reduce::<i32>(&Case { tuning, ..case(count) }, ReduceOp::Sum);
+            }
+            for algorithm in flat(Collective::AllGather, ranks) {
+                let tuning = Tuning { all_gather: Some(algorithm), segment: Some(1024), ..AS_THE_TABLE_SAYS };
+                check_all_gather::<i32>(&Case { tuning, ..case(count) });
             }
         }
     }
     for data_type in DataType::ALL {
         for op in ReduceOp::ALL {
-            let case = Case { ranks: 3, count: 333, seed: 3, tuning: AS_THE_TABLE_SAYS };
+            let case = Case { ranks: 3, count: 333, seed: 3, tuning: AS_THE_TABLE_SAYS, hosts: None };
             for_type!(data_type, check_all_reduce(&case, op));
         }
     }
@@ -265,7 +295,7 @@ fn every_algorithm_on_every_number_of_ranks() {
 fn all_ranks_get_the_same_bits() {
     const COUNT: usize = 1001;
     for ranks in 2..=9 {
-        for algorithm in Algorithm::ALL.into_iter().filter(|a| a.serves(Collective::AllReduce, ranks)) {
+        for algorithm in flat(Collective::AllReduce, ranks) {
             let tuning = Tuning { all_reduce: Some(algorithm), segment: Some(1 << 10), ..AS_THE_TABLE_SAYS };
             let input = |rank| -> Vec<f32> {
                 let value = |index| {

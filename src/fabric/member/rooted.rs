@@ -1,12 +1,13 @@
 //! broadcast, reduce, gather and scatter: one rank is the root.
 
 use std::ptr;
+use std::sync::Arc;
 
 use super::{Member, check_equal, own_part};
 use crate::fabric::Error;
 use crate::fabric::algorithm::engine::Memory;
 use crate::fabric::algorithm::selection::{Algorithm, Collective, Plan};
-use crate::fabric::algorithm::{broadcast, gather, reduce, scatter};
+use crate::fabric::algorithm::{broadcast, gather, hierarchical, reduce, scatter};
 use crate::fabric::board;
 use crate::fabric::reduction::Reduction;
 use crate::fabric::transport::Transport;
@@ -59,15 +60,22 @@ impl<T: Transport> Member<T> {
         root: usize,
     ) -> Result<(), Error> {
         let collective = Collective::Broadcast;
-        let Plan { algorithm, segment, in_flight } = self.plan(collective, memory.target_len);
+        let plan = self.plan(collective, memory.target_len);
+        let Plan { algorithm, segment, in_flight, .. } = plan;
         let tree = self.tree(root);
         let message = broadcast::Message { tree, count, element_size: size_of::<E>(), segment, in_flight };
         let name = collective.name();
+        let hosts = Arc::clone(&self.hosts);
         // SAFETY: the schedules are made for buffers of `count` elements of type `E`.
         unsafe {
             match algorithm {
                 Algorithm::Board => self.broadcast_on_board(name, memory, root, segment),
                 Algorithm::Direct => self.run(name, &broadcast::Direct(message), memory, None),
+                Algorithm::Hierarchical => {
+                    let levels = self.levels(&hosts, plan);
+                    let schedule = hierarchical::broadcast::Hierarchical { levels, message };
+                    self.run(name, &schedule, memory, None)
+                }
                 Algorithm::Ring => self.run(name, &broadcast::Ring(message), memory, None),
                 // The tree, which serves every number of ranks.
                 _ => self.run(name, &broadcast::Binomial(message), memory, None),
@@ -162,17 +170,24 @@ impl<T: Transport> Member<T> {
     ) -> Result<(), Error> {
         let collective = Collective::Reduce;
         let reduction = Reduction::new(E::DATA_TYPE, op);
-        let Plan { algorithm, segment, in_flight } = self.plan(collective, memory.source_len);
+        let plan = self.plan(collective, memory.source_len);
+        let Plan { algorithm, segment, in_flight, .. } = plan;
         let tree = self.tree(root);
         let element_size = reduction.element_size();
         let message = reduce::Message { tree, count, element_size, segment, in_flight };
         let name = collective.name();
+        let hosts = Arc::clone(&self.hosts);
         // SAFETY: the schedules are made for buffers of `count` elements of type `E`.
         unsafe {
             match algorithm {
                 Algorithm::Board => {
                     let offset = tree.is_root().then_some(0);
                     self.reduce_on_board(name, memory, &reduction, offset)
+                }
+                Algorithm::Hierarchical => {
+                    let levels = self.levels(&hosts, plan);
+                    let schedule = hierarchical::reduce::Hierarchical { levels, message };
+                    self.run(name, &schedule, memory, Some(&reduction))
                 }
                 Algorithm::Pairwise => self.run(name, &reduce::Pairwise(message), memory, Some(&reduction)),
                 // The tree, which serves every number of ranks.
@@ -222,7 +237,7 @@ impl<T: Transport> Member<T> {
     unsafe fn gather_memory_at_root(&mut self, memory: Memory, root: usize) -> Result<(), Error> {
         let collective = Collective::Gather;
         let Memory { source, source_len: block, .. } = memory;
-        let Plan { algorithm, segment, in_flight } = self.plan(collective, block);
+        let Plan { algorithm, segment, in_flight, .. } = self.plan(collective, block);
         let tree = self.tree(root);
         let message = gather::Message { tree, block, segment, in_flight };
         let name = collective.name();
@@ -280,7 +295,7 @@ impl<T: Transport> Member<T> {
         let collective = Collective::Scatter;
         let Memory { source, target, target_len: block, .. } = memory;
         let whole = block.saturating_mul(self.ranks);
-        let Plan { algorithm, segment, in_flight } = self.plan(collective, whole);
+        let Plan { algorithm, segment, in_flight, .. } = self.plan(collective, whole);
         let tree = self.tree(root);
         let message = scatter::Message { tree, block, segment, in_flight };
         let name = collective.name();

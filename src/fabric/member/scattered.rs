@@ -1,13 +1,14 @@
 //! reduce_scatter and all_to_all: every rank gets something else.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::{Member, check_equal, own_part};
 use crate::fabric::Error;
 use crate::fabric::algorithm::all_to_all::{self, Parts};
 use crate::fabric::algorithm::engine::Memory;
-use crate::fabric::algorithm::reduce_scatter;
 use crate::fabric::algorithm::selection::{Algorithm, Collective, Plan};
+use crate::fabric::algorithm::{hierarchical, reduce_scatter};
 use crate::fabric::reduction::Reduction;
 use crate::fabric::transport::Transport;
 use crate::{Element, ReduceOp};
@@ -56,18 +57,25 @@ impl<T: Transport> Member<T> {
     ) -> Result<(), Error> {
         let collective = Collective::ReduceScatter;
         let reduction = Reduction::new(E::DATA_TYPE, op);
-        let Plan { algorithm, segment, in_flight } = self.plan(collective, memory.source_len);
+        let plan = self.plan(collective, memory.source_len);
+        let Plan { algorithm, segment, in_flight, .. } = plan;
         let element_size = reduction.element_size();
         let message =
             reduce_scatter::Message { at: self.position(), count, element_size, segment, in_flight };
         let name = collective.name();
         let reduction = Some(&reduction);
+        let hosts = Arc::clone(&self.hosts);
         // SAFETY: the schedules are made for buffers of this size; this rank's block lies within the source.
         unsafe {
             match (algorithm, reduction) {
                 (Algorithm::Board, Some(reduction)) => {
                     let offset = self.rank * memory.target_len;
                     self.reduce_on_board(name, memory, reduction, Some(offset))
+                }
+                (Algorithm::Hierarchical, _) => {
+                    let levels = self.levels(&hosts, plan);
+                    let schedule = hierarchical::reduce_scatter::Hierarchical { levels, message };
+                    self.run(name, &schedule, memory, reduction)
                 }
                 (Algorithm::RecursiveHalving, _) => {
                     self.run(name, &reduce_scatter::RecursiveHalving(message), memory, reduction)

@@ -295,7 +295,7 @@ fn in_threads(provider: Option<&str>, ranks: usize, name: &str) {
             let folder = &folder;
             scope.spawn(move || {
                 let world = FolderWorld::handle(folder, rank, ranks);
-                let mut network = Network::open(&world, provider).unwrap();
+                let mut network = Network::open(&world, provider, None).unwrap();
                 scenario(name, &mut network);
                 world.barrier().unwrap();
             });
@@ -316,7 +316,7 @@ fn threads_exchange_messages_of_all_sizes() {
 fn a_provider_that_is_not_there_is_named_with_those_that_are() {
     let folder = new_folder();
     let world = FolderWorld::handle(&folder, 0, 1);
-    let error = Network::open(&world, Some("nonsense")).err().unwrap().to_string();
+    let error = Network::open(&world, Some("nonsense"), None).err().unwrap().to_string();
     assert!(error.starts_with("provider 'nonsense': libfabric "), "{error}");
     assert!(error.contains("available: ") && error.contains("shm"), "{error}");
     fs::remove_dir_all(folder).unwrap();
@@ -352,7 +352,7 @@ fn rank_in_a_process() {
     // SAFETY: ends this process when it hangs.
     unsafe { libc::alarm(90) };
     let world = FolderWorld::handle(Path::new(&variable("FOLDER")), rank, size);
-    let mut network = Network::open(&world, Some(&variable("PROVIDER"))).unwrap();
+    let mut network = Network::open(&world, Some(&variable("PROVIDER")), None).unwrap();
     println!("{}", network.describe());
     scenario(&variable("SCENARIO"), &mut network);
     drop(network);
@@ -504,7 +504,7 @@ impl World for Crowd {
 #[test]
 fn more_ranks_than_shm_takes_use_tcp() {
     let library = Fabric::load().unwrap();
-    let plan = |ranks, wanted| Plan::agree(library, &(Arc::new(Crowd(ranks)) as world::Handle), wanted);
+    let plan = |ranks, wanted| Plan::agree(library, &(Arc::new(Crowd(ranks)) as world::Handle), wanted, None);
     assert_eq!(plan(256, None).unwrap().inside, "shm");
     let tcp = provider::name_in(library, "tcp");
     let crowded = plan(257, None).unwrap();

@@ -1,0 +1,208 @@
+//! all_gather.
+
+use super::super::all_gather::Message;
+use super::super::selection::Algorithm;
+use super::super::{Action, Place, Round, Schedule, Split, source, target};
+use super::{Levels, Packed};
+
+/// Every lane gathers the blocks of its ranks from all hosts, and its ranks pass them on inside their hosts: the messages
+/// of the all_gather between hosts, and h-1 blocks from each rank.
+///
+/// In the ring and the direct exchange (every lane's rank sends to all others of its lane at once) each block goes where
+/// it belongs, and is passed on in the round after it has come. Bruck's algorithm has the blocks of several hosts in one
+/// message, in scratch memory: lg h messages between hosts, rounded up.
+pub(crate) struct Hierarchical<'a> {
+    pub(crate) levels: Levels<'a>,
+    /// That of all ranks.
+    pub(crate) message: Message,
+}
+
+impl Hierarchical<'_> {
+    fn segments(&self) -> Split {
+        Split::into_segments(self.message.block, 1, self.message.segment)
+    }
+
+    fn is_packed(&self) -> bool {
+        self.levels.between == Algorithm::Bruck
+    }
+
+    /// Rounds between hosts.
+    fn steps(&self) -> usize {
+        let hosts = self.levels.here.hosts.count();
+        match self.levels.between {
+            Algorithm::Direct => 1,
+            Algorithm::Bruck => hosts.next_power_of_two().ilog2() as usize,
+            // The ring, which serves every number of hosts.
+            _ => hosts - 1,
+        }
+    }
+
+    /// The round of the first step between hosts: lanes that carry the blocks of several ranks get them before.
+    fn first(&self) -> usize {
+        usize::from(self.levels.here.hosts.have_others())
+    }
+
+    /// Where this rank has a part of a rank's block.
+    fn place(&self, rank: usize, start: usize) -> Place {
+        if rank == self.message.rank { source(start) } else { target(rank * self.message.block + start) }
+    }
+
+    /// This lane's blocks of one host go to another.
+    fn send(&self, blocks_of: usize, to: usize, (start, len): (usize, usize), round: &mut Round) {
+        let here = self.levels.here;
+        for (part, rank) in here.hosts.bundle(blocks_of, here.index).enumerate() {
+            round.send_part(here.hosts.ranks_of(to)[here.index], part, self.place(rank, start), len);
+        }
+    }
+
+    fn receive(&self, blocks_of: usize, from: usize, (start, len): (usize, usize), round: &mut Round) {
+        let here = self.levels.here;
+        for (part, rank) in here.hosts.bundle(blocks_of, here.index).enumerate() {
+            round.receive_part(here.hosts.ranks_of(from)[here.index], part, self.place(rank, start), len);
+        }
+    }
+
+    /// Each block on its own.
+    fn round_of_blocks(&self, (start, len): (usize, usize), number: usize, round: &mut Round) {
+        let here = self.levels.here;
+        let (hosts, lanes) = (here.hosts, here.hosts.lanes());
+        let ranks = here.neighbours();
+        if number == 0 {
+            for other in here.others() {
+                round.send(ranks[other], source(start), len);
+                round.receive(ranks[other], self.place(ranks[other], start), len);
+            }
+            round.meanwhile = self.message.keep(start, len);
+        }
+        let direct = self.levels.between == Algorithm::Direct;
+        if let Some(step) = number.checked_sub(self.first())
+            && step < self.steps()
+            && here.index < lanes
+        {
+            if direct {
+                for distance in 1..hosts.count() {
+                    self.send(here.host, here.above(distance), (start, len), round);
+                    self.receive(here.below(distance), here.below(distance), (start, len), round);
+                }
+            } else {
+                self.send(here.below(step), here.above(1), (start, len), round);
+                self.receive(here.below(step + 1), here.below(1), (start, len), round);
+            }
+        }
+        // What came in the round before.
+        let Some(step) = number.checked_sub(self.first() + 1) else { return };
+        let distances = if direct { 1..hosts.count() } else { step + 1..step + 2 };
+        for other in here.others() {
+            let blocks = |lane: usize| {
+                distances
+                    .clone()
+                    .flat_map(move |distance| hosts.bundle(here.below(distance), lane))
+                    .enumerate()
+            };
+            if here.index < lanes {
+                for (part, rank) in blocks(here.index) {
+                    round.send_part(ranks[other], part, self.place(rank, start), len);
+                }
+            }
+            if other < lanes {
+                for (part, rank) in blocks(other) {
+                    round.receive_part(ranks[other], part, self.place(rank, start), len);
+                }
+            }
+        }
+    }
+
+    /// The blocks of several hosts together, from this one's on: those of each lane in a part of the scratch memory.
+    fn packed(&self, lane: usize, len: usize) -> Packed<'_> {
+        let start = (0..lane).map(|lane| Packed::new(self.levels.here, lane, 0, len).len()).sum();
+        Packed::new(self.levels.here, lane, start, len)
+    }
+
+    fn round_of_packed(&self, (start, len): (usize, usize), number: usize, round: &mut Round) {
+        let here = self.levels.here;
+        let (hosts, lanes) = (here.hosts, here.hosts.lanes());
+        let ranks = here.neighbours();
+        let has_lane = here.index < lanes;
+        let own = self.packed(here.index % lanes, len);
+        if number == 0 {
+            if !has_lane {
+                round.send(ranks[here.index % lanes], source(start), len);
+            } else {
+                for (position, rank) in hosts.bundle(here.host, here.index).enumerate().skip(1) {
+                    round.receive(rank, own.place(0, position), len);
+                }
+                round.copy_meanwhile(source(start), own.place(0, 0), len);
+            }
+        }
+        if let Some(step) = number.checked_sub(self.first())
+            && step < self.steps()
+            && has_lane
+        {
+            let known = 1 << step;
+            let count = known.min(hosts.count() - known);
+            let peer = |host: usize| hosts.ranks_of(host)[here.index];
+            round.receive(peer(here.above(known)), own.place(known, 0), own.len_of(known, count));
+            let have = if number == 0 { source(start) } else { own.place(0, 0) };
+            round.send(peer(here.below(known)), have, own.len_of(0, count));
+        }
+        if number + 1 < self.rounds() {
+            return;
+        }
+        for other in here.others() {
+            if has_lane {
+                round.send(ranks[other], own.place(0, 0), own.len());
+            }
+            if other < lanes {
+                let theirs = self.packed(other, len);
+                round.receive(ranks[other], theirs.place(0, 0), theirs.len());
+            }
+        }
+        for lane in 0..lanes {
+            let packed = self.packed(lane, len);
+            for distance in 0..hosts.count() {
+                for (position, rank) in hosts.bundle(here.above(distance), lane).enumerate() {
+                    let to = target(rank * self.message.block + start);
+                    round.then.push(Action::Copy { from: packed.place(distance, position), to, len });
+                }
+            }
+        }
+    }
+}
+
+// SAFETY: blocks on their own are received where this rank does not have them yet, and sent from where it has them; the
+// own one, which is copied meanwhile, from the source. Packed ones are received behind those that are sent, or in the
+// other lanes' parts of the scratch memory, and copied to the target in the end. Segments are disjoint.
+unsafe impl Schedule for Hierarchical<'_> {
+    fn segments(&self) -> usize {
+        self.segments().parts()
+    }
+
+    fn in_flight(&self) -> usize {
+        self.message.in_flight
+    }
+
+    fn rounds(&self) -> usize {
+        self.first() + self.steps() + 1
+    }
+
+    fn is_ordered(&self) -> bool {
+        true
+    }
+
+    fn scratch_len(&self) -> usize {
+        if self.is_packed() { self.message.ranks * self.segments().largest() } else { 0 }
+    }
+
+    fn round(&self, segment: usize, number: usize, round: &mut Round) {
+        let segments = self.segments();
+        let part = (segments.start(segment), segments.len(segment, segment + 1));
+        if part.1 == 0 {
+            return;
+        }
+        if self.is_packed() {
+            self.round_of_packed(part, number, round);
+        } else {
+            self.round_of_blocks(part, number, round);
+        }
+    }
+}

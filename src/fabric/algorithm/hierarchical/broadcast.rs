@@ -1,0 +1,110 @@
+//! broadcast.
+
+use super::super::broadcast::{self, Message};
+use super::super::hosts::Here;
+use super::super::selection::Algorithm;
+use super::super::{Buffer, Round, Schedule, Split, Tree, source, target};
+use super::{Levels, Rooted};
+
+/// The root gives a chunk to each lane of its host, every lane broadcasts its chunk, and the ranks of each host give each
+/// other what they got: the messages of the broadcast between hosts, and 1/q of its bytes from each rank.
+pub(crate) struct Hierarchical<'a> {
+    pub(crate) levels: Levels<'a>,
+    /// That of all ranks.
+    pub(crate) message: Message,
+}
+
+impl<'a> Hierarchical<'a> {
+    fn rooted(&self) -> Rooted<'a> {
+        Rooted::new(self.levels.here, self.message.tree.root)
+    }
+
+    fn segments(&self) -> Split {
+        Split::into_segments(self.message.count, self.message.element_size, self.message.segment)
+    }
+
+    /// A segment, a chunk for each lane that has something to do.
+    fn chunks(&self, segment: usize) -> Split {
+        let segments = self.segments();
+        segments.part(segment, self.levels.lanes(segments.largest()))
+    }
+
+    /// What a lane does, for `count` elements.
+    fn lane<R>(&self, count: usize, then: impl FnOnce(&dyn Schedule) -> R) -> R {
+        let Here { hosts, host, .. } = self.levels.here;
+        let tree = Tree { rank: host, ranks: hosts.count(), root: self.rooted().host };
+        let message = Message { tree, count, segment: usize::MAX, in_flight: 1, ..self.message };
+        match self.levels.between {
+            Algorithm::Ring => then(&broadcast::Ring(message)),
+            // The tree, which serves every number of hosts.
+            _ => then(&broadcast::Binomial(message)),
+        }
+    }
+}
+
+// SAFETY: the root only sends, from the source. Another rank receives each chunk once, its lane's first, and sends that
+// when it has it. Segments are disjoint.
+unsafe impl Schedule for Hierarchical<'_> {
+    fn segments(&self) -> usize {
+        self.segments().parts()
+    }
+
+    fn in_flight(&self) -> usize {
+        self.message.in_flight
+    }
+
+    fn rounds(&self) -> usize {
+        self.lane(0, |lane| lane.rounds()) + 2
+    }
+
+    fn is_ordered(&self) -> bool {
+        true
+    }
+
+    fn scratch_len(&self) -> usize {
+        0
+    }
+
+    fn round(&self, segment: usize, number: usize, round: &mut Round) {
+        let (here, rooted, chunks) = (self.levels.here, self.rooted(), self.chunks(segment));
+        let (own, lanes) = (rooted.number(here.index), chunks.parts());
+        let is_root = self.message.tree.is_root();
+        let (start, len) = (|lane| chunks.start(lane), |lane| chunks.len(lane, lane + 1));
+        if number == 0 {
+            if is_root {
+                for lane in 1..lanes {
+                    round.send(rooted.rank_of(here.host, lane), source(start(lane)), len(lane));
+                }
+                round.copy_meanwhile(source(start(0)), target(start(0)), chunks.len(0, lanes));
+            } else if rooted.is_home() && own < lanes {
+                round.receive(self.message.tree.root, target(start(own)), len(own));
+            }
+            return;
+        }
+        if number + 1 < self.rounds() {
+            if own < lanes {
+                self.lane(chunks.count(own), |lane| lane.round(0, number - 1, round));
+                // All of the root's has been copied.
+                round.meanwhile = None;
+                round.translate(
+                    |host| rooted.rank_of(host, own),
+                    |place| match place.buffer {
+                        Buffer::Source if is_root => source(start(own) + place.offset),
+                        _ => target(start(own) + place.offset),
+                    },
+                );
+            }
+            return;
+        }
+        for other in here.others() {
+            let (peer, lane) = (here.neighbours()[other], rooted.number(other));
+            if own < lanes && peer != self.message.tree.root {
+                let have = if is_root { source(start(own)) } else { target(start(own)) };
+                round.send(peer, have, len(own));
+            }
+            if lane < lanes && !is_root {
+                round.receive(peer, target(start(lane)), len(lane));
+            }
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! reduce.
+
+use super::super::hosts::Here;
+use super::super::reduce::{self, Message};
+use super::super::selection::Algorithm;
+use super::super::{Buffer, Round, Schedule, Split, Tree, scratch, source, target};
+use super::{Levels, Rooted};
+
+/// Reduce-scatter inside the host, a reduce in each lane, and the lanes of the root's host give it their chunks: the
+/// messages of the reduce between hosts, and 1/q of its bytes from each rank.
+pub(crate) struct Hierarchical<'a> {
+    pub(crate) levels: Levels<'a>,
+    /// That of all ranks.
+    pub(crate) message: Message,
+}
+
+impl<'a> Hierarchical<'a> {
+    fn rooted(&self) -> Rooted<'a> {
+        Rooted::new(self.levels.here, self.message.tree.root)
+    }
+
+    fn segments(&self) -> Split {
+        Split::into_segments(self.message.count, self.message.element_size, self.message.segment)
+    }
+
+    /// A segment, a chunk for each lane that has something to do.
+    fn chunks(&self, segment: usize) -> Split {
+        let segments = self.segments();
+        segments.part(segment, self.levels.lanes(segments.largest()))
+    }
+
+    /// What a lane does, for `count` elements.
+    fn lane<R>(&self, count: usize, then: impl FnOnce(&dyn Schedule) -> R) -> R {
+        let Here { hosts, host, .. } = self.levels.here;
+        let tree = Tree { rank: host, ranks: hosts.count(), root: self.rooted().host };
+        let message = Message { tree, count, segment: usize::MAX, in_flight: 1, ..self.message };
+        match self.levels.between {
+            Algorithm::Pairwise => then(&reduce::Pairwise(message)),
+            // The tree, which serves every number of hosts.
+            _ => then(&reduce::Binomial(message)),
+        }
+    }
+
+    /// In scratch memory: first what the host's ranks have been reduced to, then the result where this rank's lane has it
+    /// for the root, then what is received and what the lane needs.
+    fn result(&self) -> usize {
+        self.chunks(0).largest()
+    }
+}
+
+// SAFETY: receives into scratch memory behind what is kept there; the lane's schedule has a part of its own. The root
+// receives the other lanes' chunks of the target in the end. Segments are disjoint.
+unsafe impl Schedule for Hierarchical<'_> {
+    fn segments(&self) -> usize {
+        self.segments().parts()
+    }
+
+    fn in_flight(&self) -> usize {
+        self.message.in_flight
+    }
+
+    fn rounds(&self) -> usize {
+        self.lane(0, |lane| lane.rounds()) + 2
+    }
+
+    fn is_ordered(&self) -> bool {
+        true
+    }
+
+    fn scratch_len(&self) -> usize {
+        let chunks = self.chunks(0);
+        let inside = chunks.largest() * (self.levels.here.neighbours().len() - 1);
+        2 * self.result() + inside.max(self.lane(chunks.count(0), |lane| lane.scratch_len()))
+    }
+
+    fn round(&self, segment: usize, number: usize, round: &mut Round) {
+        let (here, rooted, chunks) = (self.levels.here, self.rooted(), self.chunks(segment));
+        let (own, lanes) = (rooted.number(here.index), chunks.parts());
+        let is_root = self.message.tree.is_root();
+        let (start, len) = (|lane| chunks.start(lane), |lane| chunks.len(lane, lane + 1));
+        let (result, others) = (self.result(), 2 * self.result());
+        if number == 0 {
+            for (position, other) in here.others().enumerate() {
+                let (peer, lane) = (here.neighbours()[other], rooted.number(other));
+                if lane < lanes {
+                    round.send(peer, source(start(lane)), len(lane));
+                }
+                if own < lanes {
+                    let arrived = scratch(others + position * len(own));
+                    round.receive(peer, arrived, len(own));
+                    let before = if position == 0 { source(start(own)) } else { scratch(0) };
+                    round.combine(scratch(0), before, arrived, len(own));
+                }
+            }
+            return;
+        }
+        if number + 1 < self.rounds() {
+            if own < lanes {
+                self.lane(chunks.count(own), |lane| lane.round(0, number - 1, round));
+                let alone = here.neighbours().len() == 1;
+                round.translate(
+                    |host| rooted.rank_of(host, own),
+                    |place| match place.buffer {
+                        Buffer::Source if alone => source(start(own) + place.offset),
+                        Buffer::Source => scratch(place.offset),
+                        Buffer::Target if is_root => target(start(own) + place.offset),
+                        Buffer::Target => scratch(result + place.offset),
+                        Buffer::Scratch => scratch(others + place.offset),
+                    },
+                );
+            }
+            return;
+        }
+        if is_root {
+            for lane in 1..lanes {
+                round.receive(rooted.rank_of(here.host, lane), target(start(lane)), len(lane));
+            }
+        } else if rooted.is_home() && own < lanes {
+            round.send(self.message.tree.root, scratch(result), len(own));
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Which ranks share a host.
+
+use super::{Place, Round};
+
+/// The hosts of a job: the same on every rank.
+///
+/// A *lane* is made of one rank of each host, those with the same index among their host's ranks. There are as many
+/// lanes as the host with the fewest ranks has ranks; other hosts have ranks without a lane.
+#[derive(Clone, Debug)]
+pub(crate) struct Hosts {
+    /// The ranks of each host, in order; hosts in the order of their first ranks.
+    ranks: Vec<Vec<usize>>,
+    /// By rank, its host and its index there.
+    places: Vec<(usize, usize)>,
+    lanes: usize,
+}
+
+impl Hosts {
+    /// Ranks whose labels are equal share a host.
+    pub(crate) fn new<L: PartialEq>(labels: &[L]) -> Self {
+        let mut ranks: Vec<Vec<usize>> = Vec::new();
+        let mut places = Vec::with_capacity(labels.len());
+        for (rank, label) in labels.iter().enumerate() {
+            let known = ranks.iter().position(|others| labels[others[0]] == *label);
+            let host = known.unwrap_or_else(|| {
+                ranks.push(Vec::new());
+                ranks.len() - 1
+            });
+            places.push((host, ranks[host].len()));
+            ranks[host].push(rank);
+        }
+        let lanes = ranks.iter().map(Vec::len).min().unwrap_or(0);
+        Self { ranks, places, lanes }
+    }
+
+    /// How many hosts there are.
+    pub(crate) fn count(&self) -> usize {
+        self.ranks.len()
+    }
+
+    /// Whether there are several hosts, and several ranks on one of them at least.
+    pub(crate) fn is_hierarchical(&self) -> bool {
+        self.ranks.len() > 1 && self.ranks.len() < self.places.len()
+    }
+
+    /// The host of a rank, and the rank's index there.
+    pub(crate) fn place(&self, rank: usize) -> (usize, usize) {
+        self.places[rank]
+    }
+
+    /// The ranks of a host.
+    pub(crate) fn ranks_of(&self, host: usize) -> &[usize] {
+        &self.ranks[host]
+    }
+
+    /// How many lanes there are.
+    pub(crate) fn lanes(&self) -> usize {
+        self.lanes
+    }
+
+    /// Whether some host has ranks without a lane.
+    pub(crate) fn have_others(&self) -> bool {
+        self.ranks.iter().any(|ranks| ranks.len() > self.lanes)
+    }
+
+    /// The ranks of a host whose blocks go through a lane: the lane's own rank, then its share of those without one.
+    pub(crate) fn bundle(&self, host: usize, lane: usize) -> impl Iterator<Item = usize> + '_ {
+        self.ranks[host].iter().skip(lane).step_by(self.lanes.max(1)).copied()
+    }
+
+    /// How many ranks that are.
+    pub(crate) fn bundle_len(&self, host: usize, lane: usize) -> usize {
+        self.ranks[host].len().saturating_sub(lane).div_ceil(self.lanes.max(1))
+    }
+}
+
+/// Where one rank is among the hosts of a job.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Here<'a> {
+    pub(crate) hosts: &'a Hosts,
+    /// This rank's host.
+    pub(crate) host: usize,
+    /// This rank's index there.
+    pub(crate) index: usize,
+}
+
+impl<'a> Here<'a> {
+    pub(crate) fn new(hosts: &'a Hosts, rank: usize) -> Self {
+        let (host, index) = hosts.place(rank);
+        Self { hosts, host, index }
+    }
+
+    /// The ranks of this host.
+    pub(crate) fn neighbours(&self) -> &'a [usize] {
+        self.hosts.ranks_of(self.host)
+    }
+
+    /// The indices of this host's other ranks, from the next one on, around the end.
+    pub(crate) fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        let (index, count) = (self.index, self.neighbours().len());
+        (1..count).map(move |distance| (index + distance) % count)
+    }
+
+    /// The host `distance` above this one, around the end.
+    pub(crate) fn above(&self, distance: usize) -> usize {
+        (self.host + distance) % self.hosts.count()
+    }
+
+    /// The host `distance` (at most the number of hosts) below this one, around the end.
+    pub(crate) fn below(&self, distance: usize) -> usize {
+        (self.host + self.hosts.count() - distance) % self.hosts.count()
+    }
+}
+
+impl Round {
+    /// Turns a round that another schedule has written for a few ranks and a part of the buffers into one for this
+    /// schedule's.
+    pub(super) fn translate(&mut self, rank: impl Fn(usize) -> usize, place: impl Fn(Place) -> Place) {
+        for transfer in self.receives.iter_mut().chain(&mut self.sends) {
+            transfer.peer = rank(transfer.peer);
+            transfer.place = place(transfer.place);
+        }
+        for action in self.then.iter_mut().chain(&mut self.meanwhile) {
+            match action {
+                super::Action::Combine { out, a, b, .. } => {
+                    [*out, *a, *b] = [place(*out), place(*a), place(*b)];
+                }
+                super::Action::Finish { data, .. } => *data = place(*data),
+                super::Action::Copy { from, to, .. } => [*from, *to] = [place(*from), place(*to)],
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_come_in_the_order_of_their_first_ranks_and_lanes_are_as_many_as_the_fewest_ranks() {
+        let hosts = Hosts::new(&["b", "a", "b", "c", "a", "b"]);
+        assert_eq!(hosts.count(), 3);
+        assert_eq!(hosts.ranks, [vec![0, 2, 5], vec![1, 4], vec![3]]);
+        assert_eq!((hosts.place(4), hosts.place(5)), ((1, 1), (0, 2)));
+        assert_eq!((hosts.lanes(), hosts.have_others()), (1, true));
+        assert_eq!(hosts.bundle(0, 0).collect::<Vec<_>>(), [0, 2, 5]);
+        let here = Here::new(&hosts, 2);
+        assert_eq!(here.others().collect::<Vec<_>>(), [2, 0]);
+        assert_eq!((here.above(2), here.below(1)), (2, 2));
+    }
+
+    #[test]
+    fn ranks_without_a_lane_are_shared_among_the_lanes() {
+        let hosts = Hosts::new(&[0, 0, 1, 1, 1, 1, 1]);
+        for (host, lane, ranks) in [(0, 0, &[0][..]), (0, 1, &[1]), (1, 0, &[2, 4, 6]), (1, 1, &[3, 5])] {
+            assert_eq!(hosts.bundle(host, lane).collect::<Vec<_>>(), ranks);
+            assert_eq!(hosts.bundle_len(host, lane), ranks.len());
+        }
+    }
+
+    #[test]
+    fn one_host_alone_or_one_rank_per_host_is_no_hierarchy() {
+        for (labels, hierarchical) in
+            [(&[1, 1, 1][..], false), (&[1, 2, 3], false), (&[1], false), (&[1, 2, 1], true)]
+        {
+            assert_eq!(Hosts::new(labels).is_hierarchical(), hierarchical, "{labels:?}");
+        }
+    }
+}

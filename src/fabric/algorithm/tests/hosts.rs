@@ -1,0 +1,256 @@
+//! Ranks of several hosts.
+
+use super::others::{Operation, asking};
+use super::*;
+use crate::fabric::simulated::Traffic;
+
+/// By rank, its host's number.
+type Placement = Vec<usize>;
+
+/// The ranks of one host after those of the other, as many on each.
+fn blocks(hosts: usize, each: usize) -> Placement {
+    (0..hosts * each).map(|rank| rank / each).collect()
+}
+
+/// One rank on each host in turn.
+fn in_turn(hosts: usize, each: usize) -> Placement {
+    (0..hosts * each).map(|rank| rank % hosts).collect()
+}
+
+/// Few and many hosts, as many ranks on each and not, in order and mixed.
+fn placements() -> Vec<Placement> {
+    let mut placements = vec![
+        vec![0, 0, 1],
+        vec![0, 1, 0],
+        vec![1, 0, 0],
+        vec![0, 1, 2, 2],
+        vec![0, 0, 1, 1, 1],
+        vec![0, 1, 0, 2, 1, 0, 2],
+        vec![0, 0, 0, 0, 0, 0, 0, 0, 1],
+        vec![3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5],
+        vec![0, 1, 1, 2, 2, 2, 3, 3, 3, 3],
+    ];
+    for (hosts, each) in [(2, 2), (3, 2), (2, 3), (4, 2), (2, 5), (5, 2), (4, 4)] {
+        placements.push(blocks(hosts, each));
+        placements.push(in_turn(hosts, each));
+    }
+    // More than the table has direct exchanges for.
+    placements.push([blocks(9, 1), vec![8; 2]].concat());
+    placements
+}
+
+const COLLECTIVES: [Collective; 5] = [
+    Collective::AllReduce,
+    Collective::AllGather,
+    Collective::ReduceScatter,
+    Collective::Broadcast,
+    Collective::Reduce,
+];
+
+/// What can be done between hosts.
+fn between(collective: Collective) -> impl Iterator<Item = Algorithm> {
+    Algorithm::ALL.into_iter().filter(move |algorithm| algorithm.serves_between(collective))
+}
+
+fn check<T: Value>(case: &Case, collective: Collective, op: ReduceOp, root: usize) {
+    match collective {
+        Collective::AllReduce => check_all_reduce::<T>(case, op),
+        Collective::AllGather => check_all_gather::<T>(case),
+        _ => {
+            let operation = Operation { collective, count: case.count, seed: case.seed, op, root };
+            case.on_every_rank(|_, member| operation.check::<T>(member));
+        }
+    }
+}
+
+#[test]
+fn every_algorithm_between_hosts_in_every_placement() {
+    for placement in placements() {
+        let ranks = placement.len();
+        for collective in COLLECTIVES {
+            for between in between(collective) {
+                // One lane, or all of them and some of it uneven; in one segment and in several.
+                let blocks = matches!(collective, Collective::AllGather | Collective::ReduceScatter);
+                let cases =
+                    if blocks { [(7, None), (501, Some(700))] } else { [(1500, None), (9001, Some(20_000))] };
+                for (count, segment) in cases {
+                    let tuning = asking(collective, Some(Algorithm::Hierarchical), AS_THE_TABLE_SAYS);
+                    let tuning = Tuning { between: Some(between), segment, in_flight: Some(3), ..tuning };
+                    let hosts = Some((placement.clone(), Delivery::Any));
+                    let case = Case { ranks, count, seed: count as u64, tuning, hosts };
+                    let result = catch_unwind(|| {
+                        check::<i32>(&case, collective, ReduceOp::Sum, (count + ranks / 2) % ranks);
+                    });
+                    assert!(result.is_ok(), "{collective}, {between} between hosts, {case:?}");
+                }
+            }
+        }
+    }
+}
+
+/// Many segments, on a network on which a message that nobody has asked for holds up those behind it.
+#[test]
+fn segments_in_flight_do_not_wait_for_each_other_in_a_circle() {
+    for (placement, seed) in [(blocks(2, 2), 1), (in_turn(3, 2), 2), (vec![0, 0, 1, 1, 1], 3)] {
+        let ranks = placement.len();
+        for collective in COLLECTIVES {
+            for between in between(collective) {
+                let blocks = matches!(collective, Collective::AllGather | Collective::ReduceScatter);
+                let (count, segment) = if blocks { (1500, 300) } else { (40_000, 8192) };
+                let tuning = asking(collective, Some(Algorithm::Hierarchical), AS_THE_TABLE_SAYS);
+                let (segment, in_flight) = (Some(segment), Some(3));
+                let tuning = Tuning { between: Some(between), segment, in_flight, ..tuning };
+                let hosts = Some((placement.clone(), Delivery::InOrder));
+                let case = Case { ranks, count, seed, tuning, hosts };
+                let result = catch_unwind(|| check::<i32>(&case, collective, ReduceOp::Sum, ranks - 1));
+                assert!(result.is_ok(), "{collective}, {between} between hosts, {case:?}");
+            }
+        }
+    }
+}
+
+fn cases() -> impl Strategy<Value = Case> {
+    let placement = prop::collection::vec(0_usize..4, 2..=12);
+    let count = prop_oneof![0_usize..12, 0_usize..5000];
+    let segment = prop_oneof![Just(None), (1_usize..20_000).prop_map(Some)];
+    let in_flight = prop_oneof![Just(None), (1_usize..5).prop_map(Some)];
+    let between = prop::option::of(prop::sample::select(&Algorithm::ALL[..]));
+    (placement, count, any::<u64>(), between, segment, in_flight).prop_map(
+        |(placement, count, seed, between, segment, in_flight)| {
+            let tuning = Tuning { between, segment, in_flight, ..AS_THE_TABLE_SAYS };
+            Case { ranks: placement.len(), count, seed, tuning, hosts: Some((placement, Delivery::Any)) }
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn wherever_ranks_are_they_get_their_results(
+        case in cases(),
+        collective in prop::sample::select(&Collective::ALL[..]),
+        data_type in prop::sample::select(&DataType::ALL[..]),
+        op in prop::sample::select(&ReduceOp::ALL[..]),
+        root in any::<prop::sample::Index>(),
+    ) {
+        let root = root.index(case.ranks);
+        for_type!(data_type, check(&case, collective, op, root));
+    }
+}
+
+/// What an operation sends between hosts.
+fn traffic(placement: &Placement, tuning: Tuning, collective: Collective, bytes: usize) -> Traffic {
+    let ends = simulated::network_of(placement, Delivery::Any, 5);
+    let (traffic, ranks) = (ends[0].traffic(), placement.len());
+    on_every_end(ends, placement.iter().map(|_| None).collect(), tuning, |_, member| {
+        let (mut all, block) = (vec![1_u8; bytes], vec![1_u8; bytes / ranks]);
+        let op = ReduceOp::Max;
+        match collective {
+            Collective::AllReduce => member.all_reduce_in_place(&mut all, op),
+            Collective::AllGather => member.all_gather(&block, &mut all),
+            Collective::ReduceScatter => member.reduce_scatter_in_place(&mut all, op),
+            Collective::Broadcast => member.broadcast_in_place(&mut all, ranks - 1),
+            _ => member.reduce_in_place(&mut all, op, ranks - 1),
+        }
+        .unwrap();
+    });
+    traffic()
+}
+
+/// With the algorithm between hosts; one segment.
+fn hierarchical(collective: Collective, between: Algorithm) -> Tuning {
+    let tuning = asking(collective, Some(Algorithm::Hierarchical), AS_THE_TABLE_SAYS);
+    Tuning { between: Some(between), segment: Some(usize::MAX), ..tuning }
+}
+
+/// What the documentation promises for `h` hosts with `q` ranks each and `n` bytes in all.
+#[test]
+fn hosts_exchange_as_little_as_promised() {
+    use Algorithm::{
+        Binomial, Bruck, Direct, Pairwise, Rabenseifner, RecursiveDoubling, RecursiveHalving, Ring,
+    };
+    use Collective::{AllGather, AllReduce, Broadcast, Reduce, ReduceScatter};
+    for (hosts, each) in [(2_usize, 2), (4, 2), (4, 4), (8, 3)] {
+        let (h, q) = (hosts, each);
+        let lg = h.ilog2() as usize;
+        let n = h * q * (4 << 10);
+        // Of all hosts together: messages in each lane, bytes; and messages on the critical path.
+        for (collective, between, messages, bytes, hops) in [
+            (AllReduce, Direct, h * (h - 1), h * (h - 1) * n, 1),
+            (AllReduce, RecursiveDoubling, h * lg, h * lg * n, lg),
+            (AllReduce, Pairwise, h * 2 * (h - 1), 2 * (h - 1) * n, 2),
+            (AllReduce, Rabenseifner, h * 2 * lg, 2 * (h - 1) * n, 2 * lg),
+            (AllReduce, Ring, h * 2 * (h - 1), 2 * (h - 1) * n, 2 * (h - 1)),
+            (AllGather, Direct, h * (h - 1), (h - 1) * n, 1),
+            (AllGather, Bruck, h * lg, (h - 1) * n, lg),
+            (AllGather, Ring, h * (h - 1), (h - 1) * n, h - 1),
+            (ReduceScatter, Pairwise, h * (h - 1), (h - 1) * n, 1),
+            (ReduceScatter, RecursiveHalving, h * lg, (h - 1) * n, lg),
+            (ReduceScatter, Ring, h * (h - 1), (h - 1) * n, h - 1),
+            (Broadcast, Binomial, h - 1, (h - 1) * n, lg),
+            (Reduce, Binomial, h - 1, (h - 1) * n, lg),
+            (Reduce, Pairwise, (h + 1) * (h - 1), (h - 1) * n + (h - 1) * (n / h), 2),
+        ] {
+            for placement in [blocks(hosts, each), in_turn(hosts, each)] {
+                let found = traffic(&placement, hierarchical(collective, between), collective, n);
+                let expected = Traffic { messages: messages * q, bytes, hops };
+                assert_eq!(found, expected, "{collective}, {between} between {h} hosts of {q}");
+            }
+        }
+        // Who has got several chunks does not get them again.
+        let found = traffic(&in_turn(h, q), hierarchical(Broadcast, Ring), Broadcast, n);
+        assert_eq!(found.bytes, (h - 1) * n);
+        assert!(found.hops < lg + h, "{found:?}");
+    }
+}
+
+/// Short messages cross between hosts once, whatever the placement, and from one rank of each host.
+#[test]
+fn short_messages_go_through_one_rank_of_each_host_and_wait_for_one_message() {
+    for placement in placements() {
+        let hosts = placement.iter().max().unwrap() + 1;
+        let hosts = (0..hosts).filter(|host| placement.contains(host)).count();
+        let collective = Collective::AllReduce;
+        let found = traffic(&placement, hierarchical(collective, Algorithm::Direct), collective, 64);
+        let messages = hosts * (hosts - 1);
+        assert_eq!(found, Traffic { messages, bytes: 64 * messages, hops: 1 }, "{placement:?}");
+    }
+}
+
+/// What the table has for several ranks per host sends no more between hosts than what it has for a network, and less, or
+/// with fewer messages that wait for each other; short messages never wait for more.
+#[test]
+fn the_table_spares_the_network_between_hosts() {
+    for placement in [blocks(4, 2), in_turn(4, 2), in_turn(3, 3), blocks(3, 4), vec![0, 1, 0, 2, 1, 0, 2]] {
+        let ranks = placement.len();
+        for collective in COLLECTIVES {
+            for bytes in [ranks * 8, ranks * (1 << 10), ranks * (16 << 10)] {
+                let size = if collective == Collective::AllGather { bytes / ranks } else { bytes };
+                let job = Job { medium: Medium::Network, ranks, hosts: ranks, board: None };
+                let other = selection::plan(collective, &job, size, None);
+                let tuning = asking(collective, Some(other.algorithm), AS_THE_TABLE_SAYS);
+                let tuning = Tuning { segment: Some(other.segment), in_flight: Some(1), ..tuning };
+                let flat = traffic(&placement, tuning, collective, bytes);
+                let tuning = asking(collective, Some(Algorithm::Hierarchical), AS_THE_TABLE_SAYS);
+                let two_levels = traffic(&placement, tuning, collective, bytes);
+                let what = format!("{collective} of {bytes} on {placement:?}: {flat:?} {two_levels:?}");
+                assert!(two_levels.hops <= flat.hops || bytes > ranks * 8, "{what}");
+                assert!(two_levels.bytes <= flat.bytes, "{what}");
+                assert!(two_levels.hops < flat.hops || two_levels.bytes < flat.bytes, "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn ranks_that_do_not_share_hosts_have_no_hierarchy() {
+    let tuning = Tuning { all_reduce: Some(Algorithm::Hierarchical), ..AS_THE_TABLE_SAYS };
+    let error = Member::new(simulated::network(3, 1).remove(0), None, tuning).err().unwrap();
+    assert_eq!(
+        error.to_string(),
+        "all_reduce on 3 ranks: algorithm 'hierarchical' cannot do it; choose one of direct, recursive-doubling, \
+         pairwise, rabenseifner, ring, or none"
+    );
+    assert!(Member::new(simulated::network_of(&[0, 1, 1], Delivery::Any, 1).remove(0), None, tuning).is_ok());
+}
