@@ -3,10 +3,11 @@
 
     benches/fabtests.py --fabtests FOLDER --nccl-bench PROGRAM --json rounds.json > table.md
 
-FOLDER has fi_rdm_tagged_pingpong, fi_rdm_tagged_bw and fi_rma_bw, built from the source of the libfabric that both sides
-are to use (--library). Each round starts nccl-bench, then fabtests, for each test, provider and size: the same number of
-transfers, as many untimed ones before, the same window; both report the mean of one row of transfers. The table has the best
-of all rounds, the JSON each of them. fi_rma_bw accesses memory in both directions, and so does nccl-bench here.
+FOLDER has fi_rdm_pingpong, fi_rdm_tagged_pingpong, fi_rdm_tagged_bw and fi_rma_bw, built from the source of the libfabric
+that both sides are to use (--library). Each round starts nccl-bench, then fabtests, for each test, provider and size: the
+same number of transfers, as many untimed ones before, the same window; both report the mean of one row of transfers. The
+table has the best of all rounds, the JSON each of them. fi_rma_bw accesses memory in both directions, and so does nccl-bench
+here.
 
 Needs Python 3.8 and nothing else.
 """
@@ -23,8 +24,9 @@ import time
 from pathlib import Path
 
 TESTS = {
-    "pingpong": (["pingpong"], "fi_rdm_tagged_pingpong", []),
-    "bw": (["bw"], "fi_rdm_tagged_bw", []),
+    "pingpong": (["pingpong", "--messages", "plain"], "fi_rdm_pingpong", []),
+    "tagged pingpong": (["pingpong"], "fi_rdm_tagged_pingpong", []),
+    "tagged bw": (["bw"], "fi_rdm_tagged_bw", []),
     "rma write": (["rma", "--both-ways", "--until", "completed"], "fi_rma_bw", ["-o", "write"]),
     "rma read": (["rma", "--both-ways", "--read"], "fi_rma_bw", ["-o", "read"]),
 }
@@ -112,7 +114,7 @@ class Programs:
         port = self.port()
         command = [self.options.nccl_bench, "fabric", *TESTS[test][0], "-p", provider, "-b", sizes[0], "-e", sizes[-1],
                    "-f", factor, "-n", transfers, "-w", 1, "--rounds", 1, "-c", 0, "--json"]
-        if test != "pingpong":
+        if "pingpong" not in test:
             command += ["--window", window]
         address = f"127.0.0.1:{port}"
         # The rank that connects tries until the other one listens.
@@ -125,7 +127,7 @@ class Programs:
         transfers, window = plan(number)
         _, program, arguments = TESTS[test]
         command = [Path(self.options.fabtests) / program, "-p", provider, "-m", "-S", number, "-I", transfers, "-w",
-                   transfers, "-W", 1 if test == "pingpong" else window, *arguments]
+                   transfers, "-W", 1 if "pingpong" in test else window, *arguments]
         if provider == "shm":
             name = f"fabtests-{os.getpid()}-{next(self.numbers)}"
             one, other = ["-s", name], ["-s", name + "-client", name]
@@ -219,7 +221,7 @@ def main():
     report(options, results, programs.library)
     if options.json:
         rounds = [{"test": test, "provider": provider, "bytes": number, "transfers": plan(number)[0],
-                   "window": None if test == "pingpong" else plan(number)[1], "us": times}
+                   "window": None if "pingpong" in test else plan(number)[1], "us": times}
                   for (test, provider, number), times in results.items()]
         machine = {"processor": processor_name(), "kernel": platform.release(), "load": os.getloadavg(),
                    "processors": options.processors}
