@@ -434,18 +434,19 @@ impl RankSweep<'_> {
 
     /// How many iterations fit into the budget, at most as many as the schedule has: the same on every rank.
     fn affordable(&mut self, work: &Work, placement: Placement, budget: Duration) -> anyhow::Result<usize> {
-        let one = Schedule { iterations: 1, graph_launches: 0, each: false, ..self.plan.schedule };
-        let mut seconds = Vec::new();
-        for &side in self.sides(placement) {
-            self.turn(side)?;
-            seconds.push(self.timed(work, placement, &one)?.total.as_secs_f64());
-        }
-        let all = self.exchange(&Round { seconds, over: false })?;
-        let longest = all.iter().map(|round| round.seconds.iter().sum()).fold(f64::MIN_POSITIVE, f64::max);
-        let launches = self.plan.schedule.graph_launches.max(1) as f64;
+        let schedule = self.plan.schedule;
         let rounds = if self.plan.until_stable.is_some() { 1 } else { self.plan.rounds };
-        let fitting = budget.as_secs_f64() / (longest * launches * rounds as f64);
-        Ok(self.plan.schedule.iterations.min(fitting as usize).max(1))
+        let launches = schedule.graph_launches.max(1) * rounds;
+        fitting(budget.as_secs_f64() / launches as f64, schedule.iterations, |iterations| {
+            let trial = Schedule { iterations, graph_launches: 0, each: false, ..schedule };
+            let mut seconds = Vec::new();
+            for &side in self.sides(placement) {
+                self.turn(side)?;
+                seconds.push(self.timed(work, placement, &trial)?.total.as_secs_f64());
+            }
+            let all = self.exchange(&Round { seconds, over: false })?;
+            Ok(all.iter().map(|round| round.seconds.iter().sum()).fold(f64::MIN_POSITIVE, f64::max))
+        })
     }
 
     fn timed(&mut self, work: &Work, placement: Placement, schedule: &Schedule) -> anyhow::Result<Times> {
@@ -673,6 +674,25 @@ struct Found {
 
 fn decode<T: for<'de> Deserialize<'de>>(messages: &[Vec<u8>]) -> anyhow::Result<Vec<T>> {
     Ok(messages.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>()?)
+}
+
+/// How many iterations take at most `seconds`, from 1 to `most`; `trial` says what so many take. The last trial is of a
+/// twentieth of them at least: a few say little of many, since waiting for the other ranks to begin counts for as much
+/// as they do.
+fn fitting(
+    seconds: f64,
+    most: usize,
+    mut trial: impl FnMut(usize) -> anyhow::Result<f64>,
+) -> anyhow::Result<usize> {
+    let mut tried = 1;
+    loop {
+        let each = trial(tried)? / tried as f64;
+        let fitting = ((seconds / each) as usize).clamp(1, most);
+        if fitting / 20 <= tried {
+            return Ok(fitting);
+        }
+        tried = fitting / 10;
+    }
 }
 
 /// One time of all ranks'.
@@ -919,6 +939,26 @@ mod tests {
         ]
         .concat();
         assert_eq!(all(&plan), [&warm_up[..], &placement, &alone].concat());
+    }
+
+    #[test]
+    fn what_fits_is_tried_with_so_many_that_a_late_start_hardly_counts() {
+        let fits = |seconds, most, start: f64, each: f64| {
+            let mut tried = Vec::new();
+            let found = fitting(seconds, most, |iterations| {
+                tried.push(iterations);
+                Ok(start + each * iterations as f64)
+            });
+            (found.unwrap(), tried)
+        };
+        // One alone seems to take 101 us.
+        let (found, tried) = fits(0.0101, 1_000_000, 100e-6, 1e-6);
+        assert!((8000..=10_000).contains(&found), "{found}");
+        assert!(tried[0] == 1 && tried.len() <= 5 && tried.last() > Some(&400), "{tried:?}");
+        assert_eq!(fits(1.0, 5, 0.0, 1e-6), (5, vec![1]));
+        assert_eq!(fits(1.0, 100, 0.0, 0.25), (4, vec![1]));
+        assert_eq!(fits(1.0, 100, 0.0, 3.0), (1, vec![1]));
+        assert_eq!(fits(1.0, 1, 0.0, 0.0), (1, vec![1]));
     }
 
     #[test]

@@ -81,6 +81,7 @@ fn bad_input_is_refused_before_anything_starts() {
         "allreduce --backend fabric -o sum,mulsum",
         "sendrecv --backend fabric -o mulsum",
         "allreduce --backend fabric -G 1",
+        "allreduce --backend fabric -u 1",
         "broadcast --backend fabric -r 9",
         "allreduce --backend fabric --inject-fault 9:0",
         "allreduce --backend fabric --provider nonsense",

@@ -128,6 +128,7 @@ fn misfit(settings: &Settings) -> Option<String> {
         Settings { registration: Registration::Local | Registration::Symmetric, .. } => {
             host("-R (registered buffers)")
         }
+        Settings { unaligned: 1.., .. } => host("-u (shifted buffers)"),
         settings if settings.variables.split.is_some() => host("NCCL_TESTS_SPLIT"),
         _ => None,
     }
