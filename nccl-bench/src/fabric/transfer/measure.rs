@@ -195,7 +195,10 @@ impl Side<'_> {
                 }
             }
             finish(scope, sent)?;
-            Ok(start.elapsed())
+            let elapsed = start.elapsed();
+            // What was injected last may still need this side to move it.
+            ready(scope, peer)?;
+            Ok(elapsed)
         })
     }
 
