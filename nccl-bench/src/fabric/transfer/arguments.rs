@@ -176,7 +176,8 @@ pub enum Messages {
 pub enum Until {
     /// When the other rank has answered: all has arrived
     Arrived,
-    /// When all accesses are complete here, as fi_rma_bw's does: some of it may still be on its way
+    /// When all accesses are complete here, as fi_rma_bw's does: some may still be on their way, short ones in this rank's
+    /// memory
     Completed,
 }
 

@@ -2,7 +2,8 @@
 //!
 //! What is timed is what fabtests' programs time, so that the two compare. Receives are there before their messages, but
 //! are posted while the other side has something to do. Short messages are injected, without a completion of their own:
-//! a window of messages ends with the receiver's answer, one of accesses with an access that is not injected.
+//! a window of messages ends with the receiver's answer, one of accesses with an access that is not injected. Where only their
+//! completion counts, all of a window are injected, and nothing bounds how many the provider keeps in memory.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -144,9 +145,9 @@ impl Side<'_> {
             (Test::Bandwidth, _, true) => self.send_windows(data, times),
             (Test::Bandwidth, _, false) => self.receive_windows(place, times),
             (Test::Write, Some(remote), _) => {
-                let injected = self.injects(data.len());
+                let (injected, completed) = (self.injects(data.len()), self.kind.completed);
                 self.access_windows(times, |scope, peer, last| {
-                    data.write(scope, peer, remote, injected && !last)
+                    data.write(scope, peer, remote, injected && (completed || !last))
                 })
             }
             (Test::Read, Some(remote), _) => {
@@ -195,7 +196,10 @@ impl Side<'_> {
                 }
             }
             finish(scope, sent)?;
-            Ok(start.elapsed())
+            let elapsed = start.elapsed();
+            // What was injected last may still need this side to move it.
+            ready(scope, peer)?;
+            Ok(elapsed)
         })
     }
 
@@ -273,6 +277,9 @@ impl Side<'_> {
                 left -= now;
                 for access_left in (0..now).rev() {
                     operations.extend(access(scope, peer, access_left == 0)?);
+                }
+                if operations.is_empty() {
+                    scope.progress()?;
                 }
                 operations.drain(..).try_for_each(|operation| scope.wait(operation).map(drop))?;
             }
