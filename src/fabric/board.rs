@@ -8,8 +8,9 @@
 //! 1`, which each does when it has read all that it needs of operation `k`. So a rank that needs nothing of the others,
 //! as the root of a broadcast, can be some operations ahead of them.
 //!
-//! Some operations do not use the board. Each rank counts there those that it has begun, so that one that waits for a
-//! message sees when the other has gone past the place where it should have written it.
+//! Each rank also writes what it has called ([`Call`]). Some operations do not use the board: each rank counts there those
+//! that it has begun, so that one that waits for a message sees when the other has gone past the place where it should
+//! have written it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -18,7 +19,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
+use super::calls::{Call, History};
 use super::{Error, shm};
 use crate::world::{self, World};
 
@@ -30,6 +33,8 @@ const SLOT: usize = size_of::<Header>() + CAPACITY;
 /// Slots of each rank.
 const SLOTS: u64 = 4;
 const _: () = assert!(SLOT.is_multiple_of(align_of::<Elsewhere>()));
+/// How long ranks that called different things before have to find out what.
+const COMPARING: Duration = Duration::from_secs(10);
 /// How often a slot is looked at before something else is done meanwhile.
 const LOOKS: u32 = 64;
 
@@ -38,12 +43,18 @@ const LOOKS: u32 = 64;
 struct Header {
     /// The number of the operation that the message is of, written last.
     sequence: AtomicU64,
-    len: AtomicU64,
+    /// What the rank has called, from which follows how long the message is.
+    call: AtomicU64,
+    /// The calls before.
+    history: AtomicU64,
 }
 
-/// A rank's count of the operations that it has begun without the board, on a cache line of its own.
+/// A rank's count of the operations that it has begun without the board, on a cache line of its own, and the last.
 #[repr(C, align(64))]
-struct Elsewhere(AtomicU64);
+struct Elsewhere {
+    count: AtomicU64,
+    call: AtomicU64,
+}
 
 /// One rank's view of the board.
 pub(crate) struct Board {
@@ -54,6 +65,10 @@ pub(crate) struct Board {
     sequence: u64,
     /// The last operation that each rank is known to have begun.
     begun: Vec<u64>,
+    /// What this rank calls.
+    call: Call,
+    /// The calls before.
+    history: History,
     /// How many operations this rank has begun without the board.
     elsewhere: u64,
     /// Whether there are more ranks than processors: one that waits then lets another work.
@@ -108,8 +123,9 @@ impl Board {
         }
         let memory = NonNull::new(memory.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let begun = vec![0; ranks];
-        Ok(Self { memory, rank, ranks, sequence: 0, begun, elsewhere: 0, crowded: ranks > processors })
+        let (begun, call, history) = (vec![0; ranks], Call::BARRIER, History::default());
+        let crowded = ranks > processors;
+        Ok(Self { memory, rank, ranks, sequence: 0, begun, call, history, elsewhere: 0, crowded })
     }
 
     /// How many ranks there are: two or more.
@@ -130,22 +146,29 @@ impl Board {
         unsafe { self.slot(rank, operation).cast().as_ref() }
     }
 
-    fn elsewhere(&self, rank: usize) -> &AtomicU64 {
+    fn elsewhere(&self, rank: usize) -> &Elsewhere {
         // SAFETY: the mapping, which begins at a page, has a count of each rank behind all slots, whose length is a
         // multiple of the count's alignment.
         let counts = unsafe { self.memory.add(self.ranks * SLOTS as usize * SLOT).cast::<Elsewhere>() };
-        // SAFETY: as above; a count is atomic.
-        unsafe { &counts.add(rank).as_ref().0 }
+        // SAFETY: as above; all in it is atomic.
+        unsafe { counts.add(rank).as_ref() }
     }
 
     /// Says that this rank begins an operation without the board.
-    pub(crate) fn pass(&mut self) {
+    pub(crate) fn pass(&mut self, call: Call) {
         self.elsewhere += 1;
-        self.elsewhere(self.rank).store(self.elsewhere, Ordering::Release);
+        let own = self.elsewhere(self.rank);
+        own.call.store(call.word(), Ordering::Relaxed);
+        own.count.store(self.elsewhere, Ordering::Release);
     }
 
-    /// Begins an operation with this rank's message, of a whole that is `whole` bytes long; the others say how long they
-    /// expect it to be. Waits for ranks that are too far behind, and calls `meanwhile` now and then.
+    /// Says what this rank calls next on the board, and after which other calls.
+    pub(crate) fn begin(&mut self, call: Call, history: History) {
+        (self.call, self.history) = (call, history);
+    }
+
+    /// Begins an operation with this rank's message. Waits for ranks that are too far behind, and calls `meanwhile` now and
+    /// then.
     ///
     /// # Safety
     /// `len` bytes of `data` are readable, and at most [`CAPACITY`].
@@ -153,7 +176,6 @@ impl Board {
         &mut self,
         data: *const u8,
         len: usize,
-        whole: usize,
         meanwhile: &mut dyn FnMut() -> Result<(), Error>,
     ) -> Result<(), Error> {
         debug_assert!(len <= CAPACITY);
@@ -169,29 +191,24 @@ impl Board {
             message.copy_from_nonoverlapping(constant(data), len);
         }
         let header = self.header(self.rank, operation);
-        header.len.store(whole as u64, Ordering::Relaxed);
+        header.call.store(self.call.word(), Ordering::Relaxed);
+        header.history.store(self.history.word(), Ordering::Relaxed);
         header.sequence.store(operation, Ordering::Release);
         Ok(())
     }
 
     /// Waits for the message of a rank in the current operation, and calls `meanwhile` now and then. The message
-    /// stays as it is until this rank begins the next operation; it is aligned to 16 bytes.
+    /// is as long as one of that rank is in this call; it stays as it is until this rank begins the next operation; it is aligned to 16 bytes.
     pub(crate) fn read(
         &mut self,
         rank: usize,
-        whole: usize,
         meanwhile: &mut dyn FnMut() -> Result<(), Error>,
     ) -> Result<*const u8, Error> {
         self.wait(rank, self.sequence, meanwhile)?;
-        let sent = self.header(rank, self.sequence).len.load(Ordering::Relaxed);
-        if sent != whole as u64 {
-            return Err(Error::MessageLength {
-                rank: self.rank,
-                peer: rank,
-                provider: "shared memory".to_owned(),
-                expected: whole,
-                received: usize::try_from(sent).ok(),
-            });
+        let header = self.header(rank, self.sequence);
+        let (call, history) = (header.call.load(Ordering::Relaxed), header.history.load(Ordering::Relaxed));
+        if (call, history) != (self.call.word(), self.history.word()) {
+            return Err(self.differs(rank, call, history, meanwhile));
         }
         // SAFETY: a slot is longer than its header.
         Ok(unsafe { self.slot(rank, self.sequence).add(size_of::<Header>()) }.as_ptr().cast_const())
@@ -219,10 +236,12 @@ impl Board {
                 looks = 0;
                 meanwhile()?;
                 // A rank that is in order goes elsewhere again only after it has written this message.
-                if self.elsewhere(rank).load(Ordering::Acquire) > self.elsewhere
+                let other = self.elsewhere(rank);
+                if other.count.load(Ordering::Acquire) > self.elsewhere
                     && header.sequence.load(Ordering::Acquire) < operation
                 {
-                    return Err(Error::OtherOperation { rank: self.rank, peer: rank });
+                    let call = Call::of_word(other.call.load(Ordering::Relaxed));
+                    return Err(self.other(rank, Some(call)));
                 }
                 if self.crowded {
                     std::thread::yield_now();
@@ -234,6 +253,40 @@ impl Board {
             *known = begun;
         }
         Ok(())
+    }
+}
+
+impl Board {
+    /// Another rank has called something else now, or before: what, the ranks find out when they have waited for long.
+    #[cold]
+    fn differs(
+        &self,
+        peer: usize,
+        call: u64,
+        history: u64,
+        meanwhile: &mut dyn FnMut() -> Result<(), Error>,
+    ) -> Error {
+        if history == self.history.word() {
+            return self.other(peer, Some(Call::of_word(call)));
+        }
+        let since = Instant::now();
+        while since.elapsed() < COMPARING {
+            if let Err(error) = meanwhile() {
+                return error;
+            }
+            std::thread::yield_now();
+        }
+        self.other(peer, None)
+    }
+
+    #[cold]
+    fn other(&self, peer: usize, peer_called: Option<Call>) -> Error {
+        Error::OtherOperation {
+            rank: self.rank,
+            called: self.call.to_string(),
+            peer,
+            peer_called: peer_called.map(|call| call.to_string()),
+        }
     }
 }
 

@@ -12,6 +12,13 @@ use super::endpoint::Endpoint;
 /// Endpoints of ranks that have left, closed with the last handle.
 pub(crate) struct Closing(Mutex<Vec<Endpoint>>);
 
+impl Drop for Closing {
+    fn drop(&mut self) {
+        let endpoints = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        endpoints.iter_mut().for_each(Endpoint::discard);
+    }
+}
+
 struct Job {
     name: Vec<u8>,
     closing: Weak<Closing>,

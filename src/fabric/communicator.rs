@@ -52,9 +52,11 @@ pub struct Options {
 /// One rank of a communicator over host buffers.
 ///
 /// All ranks call the same operations in the same order, with the same counts, element types, operators and roots
-/// (but for [`send`](Self::send), [`recv`](Self::recv) and [`exchange`](Self::exchange), which concern two ranks). Ranks
-/// that do not get an error where it shows in the lengths of messages, but not always: over `shm` with cross-memory
-/// attach, libfabric 1.17 never returns from a long message that is longer than its receiver expects.
+/// (but for [`send`](Self::send), [`recv`](Self::recv) and [`exchange`](Self::exchange), which concern two ranks). When
+/// they do not, no rank receives data of another operation than its own, and all get [`Error::World`] or
+/// [`Error::OtherOperation`], which say who called what: at once where short messages go over the board in shared memory,
+/// otherwise when a rank has waited for a second or closes the communicator. A rank that only sends may return from the
+/// operation before.
 ///
 /// An operation returns when this rank's part in it is over: its result is there, and the buffers can be used again.
 /// Other ranks may not have got so far.
@@ -83,11 +85,8 @@ impl Communicator {
     /// # Errors
     /// When libfabric cannot be loaded or has no provider that fits, or another rank fails.
     pub fn new(world: world::Handle, options: &Options) -> Result<Self, Error> {
-        let network = Network::open(&world, options.provider.as_deref(), options.host.as_deref())?;
-        let mut description = network.describe();
-        let medium = if network.is_shared_memory() { Medium::SharedMemory } else { Medium::Network };
-        let tuning = Tuning {
-            medium,
+        let mut tuning = Tuning {
+            medium: Medium::Network,
             all_reduce: options.all_reduce,
             all_gather: options.all_gather,
             reduce_scatter: options.reduce_scatter,
@@ -101,6 +100,21 @@ impl Communicator {
             segment: options.segment,
             in_flight: options.in_flight,
         };
+        let asked = format!("provider: {:?}, {tuning:?}", options.provider);
+        let everyone = world.all_gather(asked.as_bytes())?;
+        if let Some(rank) = everyone.iter().position(|other| *other != everyone[0]) {
+            let asked = |rank: usize| String::from_utf8_lossy(&everyone[rank]);
+            return Err(world::Error::Mismatch(format!(
+                "all ranks make a communicator with the same options, but rank 0 with {}, and rank {rank} with {}",
+                asked(0),
+                asked(rank)
+            ))
+            .into());
+        }
+        let network = Network::open(&world, options.provider.as_deref(), options.host.as_deref())?;
+        let mut description = network.describe();
+        let medium = if network.is_shared_memory() { Medium::SharedMemory } else { Medium::Network };
+        tuning.medium = medium;
         let board = if medium == Medium::SharedMemory { Board::meet(&*world)? } else { None };
         if board.is_some() {
             description += "; short messages on a board in shared memory";
@@ -413,7 +427,8 @@ impl Communicator {
     ///
     /// # Errors
     /// When another rank has failed.
-    pub fn close(self) -> Result<(), Error> {
+    pub fn close(mut self) -> Result<(), Error> {
+        self.member.compare();
         self.world.barrier()?;
         Ok(())
     }

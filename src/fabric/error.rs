@@ -86,14 +86,19 @@ pub enum Error {
     },
     /// Another rank is at another operation.
     #[error(
-        "rank {rank} waits for a short message of rank {peer}, which has begun another operation: the ranks do not call \
-         the same operations in the same order with the same lengths"
+        "rank {rank} called {called} while rank {peer} called {}; all ranks call the same operations in the same order \
+         with the same lengths",
+        peer_called.as_deref().unwrap_or("something else in an operation before")
     )]
     OtherOperation {
-        /// The rank that waits.
+        /// The rank that noticed.
         rank: usize,
+        /// What it called: `all_reduce of 100 float, sum`.
+        called: String,
         /// The other.
         peer: usize,
+        /// What that called; none where they were different earlier.
+        peer_called: Option<String>,
     },
     /// A message was not as long as the receiver expected.
     #[error(

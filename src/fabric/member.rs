@@ -11,6 +11,7 @@ use super::algorithm::hosts::{Here, Hosts};
 use super::algorithm::selection::{self, Algorithm, Collective, Job, Medium, Plan};
 use super::algorithm::{Position, Schedule, Tree, all_gather, all_reduce, barrier};
 use super::board::{self, Board};
+use super::calls::{Call, Entry, History};
 use super::reduction::Reduction;
 use super::transport::Transport;
 use crate::{Element, ReduceOp};
@@ -84,7 +85,12 @@ pub(crate) struct Member<T> {
     rank: usize,
     ranks: usize,
     tuning: Tuning,
+    /// How many operations of all ranks there have been.
     sequence: u64,
+    /// The one that is under way, or will be.
+    call: Call,
+    /// All of them.
+    history: History,
     /// Messages that each rank was sent, and that came from it, outside of collectives.
     pairs: Vec<Pair>,
     workspace: Workspace,
@@ -126,12 +132,32 @@ impl<T: Transport> Member<T> {
         let transport = Some(Box::new(transport));
         let workspace = Workspace::default();
         let pairs = vec![Pair::default(); ranks];
-        let order = Vec::new();
-        Ok(Self { transport, rank, ranks, tuning, sequence: 0, pairs, workspace, board, hosts, order })
+        let (sequence, call, history, order) = (0, Call::BARRIER, History::default(), Vec::new());
+        Ok(Self {
+            transport,
+            rank,
+            ranks,
+            tuning,
+            sequence,
+            call,
+            history,
+            pairs,
+            workspace,
+            board,
+            hosts,
+            order,
+        })
     }
 
     pub(crate) fn rank(&self) -> usize {
         self.rank
+    }
+
+    /// Has what this rank has called compared with what others have.
+    pub(crate) fn compare(&mut self) {
+        if let Some(transport) = &mut self.transport {
+            transport.compare();
+        }
     }
 
     pub(crate) fn size(&self) -> usize {
@@ -245,6 +271,7 @@ impl<T: Transport> Member<T> {
         op: ReduceOp,
     ) -> Result<(), Error> {
         let collective = Collective::AllReduce;
+        self.call = Call::of::<E>(collective, count).with_op(op);
         let reduction = Reduction::new(E::DATA_TYPE, op);
         let plan = self.plan(collective, count * size_of::<E>());
         let message = all_reduce::Message {
@@ -291,7 +318,7 @@ impl<T: Transport> Member<T> {
         }
         let memory = Memory::apart(send, receive);
         // SAFETY: a buffer of this many bytes and one for all ranks, borrowed until this returns.
-        unsafe { self.gather_memory(memory, size_of_val(send)) }
+        unsafe { self.gather_memory::<E>(memory, size_of_val(send)) }
     }
 
     pub(crate) fn all_gather_in_place<E: Element>(&mut self, data: &mut [E]) -> Result<(), Error> {
@@ -301,14 +328,15 @@ impl<T: Transport> Member<T> {
         }
         let memory = Memory::within(data, own_part(self.rank, self.ranks, data.len()), 0..data.len());
         // SAFETY: a buffer of a block for each rank, borrowed until this returns, with this rank's own for a source.
-        unsafe { self.gather_memory(memory, memory.source_len) }
+        unsafe { self.gather_memory::<E>(memory, memory.source_len) }
     }
 
     /// # Safety
     /// The target has `block` bytes for each rank and the source is this rank's part of it or `block` other bytes;
     /// both are borrowed while this runs.
-    unsafe fn gather_memory(&mut self, memory: Memory, block: usize) -> Result<(), Error> {
+    unsafe fn gather_memory<E: Element>(&mut self, memory: Memory, block: usize) -> Result<(), Error> {
         let collective = Collective::AllGather;
+        self.call = Call::of::<E>(collective, block / size_of::<E>());
         let plan = self.plan(collective, block);
         let message = all_gather::Message {
             rank: self.rank,
@@ -343,11 +371,12 @@ impl<T: Transport> Member<T> {
         if self.is_alone() {
             return Ok(());
         }
+        self.call = Call::BARRIER;
         if self.board.is_some() {
             return self.on_board("barrier", |board, meanwhile| {
                 // SAFETY: no bytes.
-                unsafe { board.write(ptr::null(), 0, 0, meanwhile)? };
-                (0..board.ranks()).try_for_each(|rank| board.read(rank, 0, meanwhile).map(drop))
+                unsafe { board.write(ptr::null(), 0, meanwhile)? };
+                (0..board.ranks()).try_for_each(|rank| board.read(rank, meanwhile).map(drop))
             });
         }
         let memory = Memory::apart::<u8>(&[], &mut []);
@@ -379,11 +408,11 @@ impl<T: Transport> Member<T> {
         let Memory { source, source_len, target, target_len: len } = memory;
         self.on_board(name, |board, meanwhile| {
             // SAFETY: the source has this many bytes, and the plan is for messages that fit.
-            unsafe { board.write(source, source_len, source_len, meanwhile)? };
+            unsafe { board.write(source, source_len, meanwhile)? };
             let Some(offset) = offset else { return Ok(()) };
-            let first = board.read(0, source_len, meanwhile)?;
+            let first = board.read(0, meanwhile)?;
             for rank in 1..board.ranks() {
-                let message = board.read(rank, source_len, meanwhile)?;
+                let message = board.read(rank, meanwhile)?;
                 // SAFETY: messages on the board are aligned, as the offset is, and have this many bytes, which nobody
                 // changes before the next operation; the target is apart from them, and aligned for its elements.
                 unsafe {
@@ -407,14 +436,13 @@ impl<T: Transport> Member<T> {
             self.copy_on_board(
                 name,
                 (source, block),
-                |_| Some(block),
+                |_| true,
                 |rank, message| target.add(rank * block).copy_from_nonoverlapping(message, block),
             )
         }
     }
 
-    /// Puts this rank's message on the board, and calls `copy` with that of each rank that it needs, which must have as
-    /// many bytes as `needs` says.
+    /// Puts this rank's message on the board, and calls `copy` with that of each rank that it needs.
     ///
     /// # Safety
     /// The message has this many bytes, which fit on the board, and is borrowed while this runs, as is what `copy`
@@ -423,15 +451,15 @@ impl<T: Transport> Member<T> {
         &mut self,
         name: &'static str,
         (message, len): (*const u8, usize),
-        needs: impl Fn(usize) -> Option<usize>,
+        needs: impl Fn(usize) -> bool,
         mut copy: impl FnMut(usize, *const u8),
     ) -> Result<(), Error> {
         self.on_board(name, |board, meanwhile| {
             // SAFETY: as promised by the caller.
-            unsafe { board.write(message, len, len, meanwhile)? };
+            unsafe { board.write(message, len, meanwhile)? };
             for rank in 0..board.ranks() {
-                if let Some(len) = needs(rank) {
-                    copy(rank, board.read(rank, len, meanwhile)?);
+                if needs(rank) {
+                    copy(rank, board.read(rank, meanwhile)?);
                 }
             }
             Ok(())
@@ -444,11 +472,23 @@ impl<T: Transport> Member<T> {
         name: &'static str,
         operation: impl FnOnce(&mut Board, &mut dyn FnMut() -> Result<(), Error>) -> Result<(), Error>,
     ) -> Result<(), Error> {
+        let before = self.history;
+        self.note();
         let (Some(mut transport), Some(board)) = (self.transport.take(), self.board.as_mut()) else {
             return Err(Error::Closed { operation: name });
         };
+        board.begin(self.call, before);
         let result = operation(board, &mut || transport.progress());
         self.end(name, transport, result)
+    }
+
+    /// Counts the operation that begins.
+    fn note(&mut self) {
+        if let Some(transport) = &mut self.transport {
+            self.sequence += 1;
+            self.history.add(self.call);
+            transport.record(Entry::collective(self.sequence, self.call));
+        }
     }
 
     /// Takes the transport back after an operation; if that failed, tells the other ranks and closes it.
@@ -472,13 +512,12 @@ impl<T: Transport> Member<T> {
         memory: Memory,
         reduction: Option<&Reduction>,
     ) -> Result<(), Error> {
-        if self.transport.is_some() {
-            self.sequence += 1;
-            if let Some(board) = &mut self.board {
-                board.pass();
-            }
+        self.note();
+        if let Some(board) = self.board.as_mut().filter(|_| self.transport.is_some()) {
+            board.pass(self.call);
         }
-        let operation = Operation { sequence: Sequence::Collective(self.sequence), memory, reduction };
+        let sequence = Sequence::Collective(self.history.signature(self.sequence));
+        let operation = Operation { sequence, memory, reduction };
         // SAFETY: passed on to the caller.
         unsafe { self.carry_out(name, schedule, &operation) }
     }

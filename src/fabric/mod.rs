@@ -8,6 +8,7 @@
 
 mod algorithm;
 mod board;
+mod calls;
 mod closing;
 mod communicator;
 mod discovery;

@@ -1,10 +1,13 @@
 //! A job's transport: shared memory to the ranks of this host, a network to the others.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use fabric_sys::{Fabric, fi_addr_t};
 
 use super::algorithm::hosts::Hosts;
+use super::calls::{Calls, Entry};
 use super::closing::Closing;
 use super::endpoint::{Endpoint, Reach};
 use super::error::Error;
@@ -18,6 +21,8 @@ const POLLS_PER_YIELD: u32 = 1000;
 const POLLS_PER_YIELD_CROWDED: u32 = 16;
 /// How many times nothing is found before the other ranks are checked.
 const POLLS_PER_CHECK: u32 = 1 << 10;
+/// How long a rank waits in an operation before it has what it called compared with what others did.
+const BEFORE_COMPARING: Duration = Duration::from_secs(1);
 /// The most ranks of a job that libfabric's `shm` opens an address vector for.
 const MOST_RANKS_OF_SHM: usize = 256;
 /// The request of an operation that was complete when it was posted.
@@ -41,6 +46,11 @@ pub(crate) struct Network {
     rank: usize,
     polls_per_yield: u32,
     idle: u32,
+    calls: Calls,
+    /// Since when nothing has been found.
+    idle_since: Instant,
+    /// Whether the last calls have been compared.
+    compared: bool,
     /// Whether a peer may have gone in the middle of a message.
     lost: bool,
 }
@@ -225,11 +235,20 @@ impl Network {
             rank,
             polls_per_yield: POLLS_PER_YIELD,
             idle: 0,
+            calls: Calls::new(0, size),
+            idle_since: Instant::now(),
+            compared: false,
             lost: false,
         };
-        if world.all_gather(&[u8::from(clearing)])?.iter().any(|clearing| clearing == &[1]) {
+        let name = RandomState::new().hash_one(std::process::id());
+        let mut message = name.to_le_bytes().to_vec();
+        message.push(u8::from(clearing));
+        let all = world.all_gather(&message)?;
+        if all.iter().any(|message| message.last() == Some(&1)) {
             network.clear_long_messages();
         }
+        let name = all.first().and_then(|message| message.first_chunk()).copied().map(u64::from_le_bytes);
+        network.calls = Calls::new(name.unwrap_or_default(), size);
         // All ranks have announced themselves: what one reads now has every other's announcement.
         let read: Result<(), Error> =
             network.endpoints.iter_mut().try_for_each(|endpoint| endpoint.progress().map(drop));
@@ -285,9 +304,14 @@ impl Network {
         }
     }
 
-    /// Whether the other ranks are there.
+    /// Whether the other ranks are there, and call the same.
     #[cold]
     fn check(&mut self) -> Result<(), Error> {
+        if self.idle == POLLS_PER_CHECK {
+            self.idle_since = Instant::now();
+        } else if !self.compared && self.idle_since.elapsed() >= BEFORE_COMPARING {
+            self.compare();
+        }
         let checked = self.world.check();
         self.lost |= matches!(checked, Err(world::Error::RankFailed { .. }));
         Ok(checked?)
@@ -350,6 +374,17 @@ impl Transport for Network {
         posted
             .map(|index| index.map_or(COMPLETE, |index| request(endpoint, index)))
             .map_err(|error| self.explain(error))
+    }
+
+    fn record(&mut self, entry: Entry) {
+        self.calls.record(entry);
+        self.compared = false;
+    }
+
+    #[cold]
+    fn compare(&mut self) {
+        self.compared = true;
+        self.world.compare(self.rank, self.calls.topic(), &self.calls.called());
     }
 
     fn fail(&self, reason: &str) {

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::Error;
 use super::algorithm::hosts::Hosts;
+use super::calls::Entry;
 use super::transport::{Request, Transport};
 
 const INJECT_SIZE: usize = 256;
@@ -115,6 +116,8 @@ pub(crate) struct Simulated {
     hops: usize,
     polls: u32,
     pub(crate) breaks: Break,
+    /// How long it waits for messages.
+    pub(crate) patience: Duration,
     last: Instant,
     pub(crate) posted: Arc<AtomicUsize>,
 }
@@ -158,6 +161,7 @@ pub(crate) fn network_of(hosts: &[usize], delivery: Delivery, seed: u64) -> Vec<
         hops: 0,
         polls: 0,
         breaks: Break::Never,
+        patience: GIVE_UP,
         last: Instant::now(),
         posted: Arc::default(),
     };
@@ -327,6 +331,10 @@ impl Transport for Simulated {
         Ok(self.request(state))
     }
 
+    fn record(&mut self, _entry: Entry) {}
+
+    fn compare(&mut self) {}
+
     fn fail(&self, reason: &str) {
         self.network.failures.lock().unwrap().push((self.rank, reason.to_owned()));
     }
@@ -340,7 +348,7 @@ impl Transport for Simulated {
             Break::Panic { polls } if self.polls > polls => panic!("broken on purpose"),
             _ => {}
         }
-        if self.last.elapsed() > GIVE_UP {
+        if self.last.elapsed() > self.patience {
             return Err(failure("nothing arrived".to_owned()));
         }
         let random = self.random();

@@ -2,6 +2,7 @@
 
 use super::Error;
 use super::algorithm::hosts::Hosts;
+use super::calls::Entry;
 
 /// A posted operation, valid until `Transport::is_done` has said so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +34,10 @@ pub(crate) trait Transport {
         data: *const u8,
         len: usize,
     ) -> Result<Request, Error>;
+    /// Notes what this rank calls, to be compared with others when it waits for long.
+    fn record(&mut self, entry: Entry);
+    /// Has what this rank has called compared with what others have: what is different fails on all ranks.
+    fn compare(&mut self);
     /// Tells the other ranks that this one has failed, and why, so that they do not wait for it.
     fn fail(&self, reason: &str);
     /// Polls for completions once; yields the processor now and then when nothing happens.

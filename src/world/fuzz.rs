@@ -9,7 +9,7 @@ use super::rendezvous::{GREETING, MOST_PENDING, Reception};
 use super::service::{Connection, Line, take_frames};
 use super::tcp::Shared;
 use super::wire::{Answer, Frame, Frames, Greeting, Member, pack, unpack};
-use super::{Error, Options, Place};
+use super::{Called, Error, Options, Place};
 use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
 use std::io::{self, Read, Write};
@@ -410,6 +410,16 @@ pub fn service(data: &[u8]) {
             5 => Frame::Gathered(number, script.bytes(length).to_vec()),
             6 => Frame::Failed(3, Error::Mismatch("ranks differ".to_owned())),
             11 => Frame::Goodbye,
+            14 if rank == 0 && length >= 128 => {
+                // The ranks that these bytes name need not be those that say so.
+                let named = (script.number() % 4) as u32;
+                let called = |_| {
+                    let (place, number) = (script.number() as u64 % 2, script.number() as u64 % 4);
+                    let what = String::from_utf8_lossy(script.bytes(2)).into_owned();
+                    Called { place, number, what }
+                };
+                Frame::Called(named, 0, (0..length % 8).map(called).collect())
+            }
             12 => Frame::Abort(length as i32, "enough".to_owned()),
             13 => Frame::Barrier(length as u64),
             _ => {

@@ -31,6 +31,7 @@ pub mod fuzz;
 mod gate;
 mod host;
 mod launcher;
+mod ledger;
 mod meeting;
 #[cfg(feature = "mpi")]
 mod mpi;
@@ -133,6 +134,16 @@ pub trait World: Send + Sync {
         Vec::new()
     }
 
+    /// Says what a rank has called: under which places and numbers of a `topic`, which is the same on all ranks, what. When
+    /// two ranks have called different things under one, all ranks' operations fail with [`Error::Mismatch`], which says
+    /// both. For ranks that wait for others in vain. `rank` is [`World::rank`]; a world that is made of others' passes
+    /// its own ranks on.
+    ///
+    /// Among the ranks of an MPI launcher nothing is compared where they do not watch each other (see `mpi`).
+    fn compare(&self, rank: usize, topic: u64, calls: &[Called]) {
+        let _ = (rank, topic, calls);
+    }
+
     /// What this process does when another rank has failed and [`OnFailure::Exit`] is about to end it: it has ten
     /// seconds on a thread of its own. Only the last one that is set counts, and it is called at most once.
     fn before_exit(&self, act: LastAct) {
@@ -148,6 +159,17 @@ pub trait World: Send + Sync {
 
 /// See [`World::before_exit`]; it gets the error that names the failed rank.
 pub type LastAct = Box<dyn FnOnce(&Error) + Send>;
+
+/// What a rank has called; see [`World::compare`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Called {
+    /// Which of the things that are numbered.
+    pub place: u64,
+    /// Its number.
+    pub number: u64,
+    /// What was called: `all_reduce of 100 float, sum`. At most 16 KiB.
+    pub what: String,
+}
 
 /// A shared handle to a world: a rank's threads and communicators all hold one.
 pub type Handle = Arc<dyn World>;

@@ -4,7 +4,7 @@ use super::gate::lock;
 use super::host::{addresses, host};
 use super::launcher::Started;
 use super::tcp::{self, Tcp};
-use super::{Error, Handle, LastAct, Options, Place, World, ending, rendezvous};
+use super::{Called, Error, Handle, LastAct, Options, Place, World, ending, rendezvous};
 use mpi::Threading;
 use mpi::datatype::PartitionMut;
 use mpi::environment::Universe;
@@ -236,6 +236,12 @@ impl World for Mpi {
 
     fn notes(&self) -> Vec<String> {
         self.watch.as_ref().map(World::notes).unwrap_or_default()
+    }
+
+    fn compare(&self, rank: usize, topic: u64, calls: &[Called]) {
+        if let Some(watch) = &self.watch {
+            watch.compare(rank, topic, calls);
+        }
     }
 
     fn before_exit(&self, act: LastAct) {

@@ -1,11 +1,12 @@
 //! A world whose ranks talk over TCP, all through rank 0.
 
 use super::gate::{self, Gate, lock};
+use super::ledger::Ledger;
 use super::meeting::{Contribution, agree, overdue};
 use super::rendezvous::{self, Met};
 use super::service::{self, Connection};
 use super::wire::{Frame, MAX_FRAME, MAX_MESSAGE, Member, pack, unpack};
-use super::{Error, Handle, LastAct, Options, Place, World, YEAR, ending, single};
+use super::{Called, Error, Handle, LastAct, Options, Place, World, YEAR, ending, single};
 use std::io::{self, Write};
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
@@ -115,6 +116,8 @@ pub(super) struct Shared {
     limit: Mutex<Option<Duration>>,
     /// What each rank has noted; at rank 0 only.
     notes: Mutex<Vec<String>>,
+    /// What ranks have called; at rank 0 only.
+    ledger: Mutex<Ledger>,
     pub(super) last_act: Mutex<Option<LastAct>>,
     gate: Gate,
     wake: UnixStream,
@@ -175,6 +178,7 @@ impl Shared {
             closing: AtomicBool::new(false),
             limit: Mutex::default(),
             notes: Mutex::new(vec![String::new(); at_root]),
+            ledger: Mutex::default(),
             last_act: Mutex::default(),
             gate: Gate::default(),
             wake,
@@ -334,6 +338,14 @@ impl Shared {
     pub(super) fn noted(&self, rank: usize, text: String) {
         if let Some(note) = lock(&self.notes).get_mut(rank) {
             *note = text;
+        }
+    }
+
+    /// A rank has called this; at rank 0 only.
+    pub(super) fn called(&self, rank: usize, topic: u64, calls: Vec<Called>) {
+        let different = lock(&self.ledger).note(rank, topic, calls);
+        if let Some(error) = different {
+            self.fail(error, 1);
         }
     }
 
@@ -500,6 +512,15 @@ impl World for Tcp {
 
     fn notes(&self) -> Vec<String> {
         lock(&self.shared.notes).clone()
+    }
+
+    fn compare(&self, rank: usize, topic: u64, calls: &[Called]) {
+        if self.shared.rank == 0 {
+            self.shared.called(rank, topic, calls.to_vec());
+        } else {
+            let rank = u32::try_from(rank).unwrap_or(u32::MAX);
+            self.shared.broadcast(&Frame::Called(rank, topic, calls.to_vec()));
+        }
     }
 
     fn before_exit(&self, act: LastAct) {

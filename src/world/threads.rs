@@ -1,9 +1,10 @@
 //! Each process of a world as several ranks, one per thread.
 
 use super::gate::{self, Gate, lock};
+use super::ledger::Ledger;
 use super::meeting::{Contribution, agree, overdue};
 use super::wire::{pack, unpack};
-use super::{Error, Handle, LastAct, World, YEAR, host};
+use super::{Called, Error, Handle, LastAct, World, YEAR, host};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -47,6 +48,7 @@ pub fn threads(process: Handle, per_process: usize) -> Result<Vec<Handle>, Error
             left: None,
         }),
         limit: Mutex::default(),
+        ledger: Mutex::default(),
         round: AtomicUsize::new(0),
         doomed: AtomicBool::new(false),
         gate: Gate::default(),
@@ -65,6 +67,8 @@ struct Team {
     meeting: Mutex<Meeting>,
     /// How long ranks may keep others waiting.
     limit: Mutex<Option<Duration>>,
+    /// What ranks have called.
+    ledger: Mutex<Ledger>,
     /// How many meetings have ended.
     round: AtomicUsize,
     /// Whether a thread has left or failed, so that no meeting can ever be complete again.
@@ -91,8 +95,8 @@ enum End {
     Panicked,
     /// It lives on, but for the others it has left.
     Failed(String),
-    /// It did not come in time.
-    Late(Error),
+    /// It did not come in time, or called something else than others.
+    Wrong(Error),
 }
 
 struct Member {
@@ -112,7 +116,7 @@ impl Team {
             End::Left => "has left the job: it will not come to this barrier or all_gather".to_owned(),
             End::Panicked => "died: its thread panicked".to_owned(),
             End::Failed(reason) => format!("failed: {reason}"),
-            End::Late(error) => return Some(error.clone()),
+            End::Wrong(error) => return Some(error.clone()),
         };
         Some(Error::RankFailed { rank: self.rank(*thread), host: host().name, reason })
     }
@@ -120,7 +124,7 @@ impl Team {
     fn leave(&self, thread: usize, end: End) {
         let mut meeting = lock(&self.meeting);
         match (&meeting.left, &end) {
-            (None, _) | (Some((_, End::Left)), End::Panicked | End::Failed(_) | End::Late(_)) => {
+            (None, _) | (Some((_, End::Left)), End::Panicked | End::Failed(_) | End::Wrong(_)) => {
                 meeting.left = Some((thread, end));
             }
             _ => {}
@@ -194,7 +198,7 @@ impl Team {
         let late: Vec<_> = threads().map(|thread| (self.rank(thread), host.clone(), String::new())).collect();
         let (Some(first), Some(error)) = (threads().next(), overdue(call, limit, &late)) else { return };
         drop(meeting);
-        self.leave(first, End::Late(error.clone()));
+        self.leave(first, End::Wrong(error.clone()));
         self.process.fail(&error.to_string());
     }
 
@@ -273,7 +277,7 @@ impl World for Member {
     fn check(&self) -> Result<(), Error> {
         if self.team.doomed.load(Ordering::SeqCst) {
             let meeting = lock(&self.team.meeting);
-            if let Some((_, End::Panicked | End::Failed(_) | End::Late(_))) = meeting.left {
+            if let Some((_, End::Panicked | End::Failed(_) | End::Wrong(_))) = meeting.left {
                 return self.team.missing(&meeting).map_or(Ok(()), Err);
             }
         }
@@ -301,6 +305,16 @@ impl World for Member {
 
     fn notes(&self) -> Vec<String> {
         self.team.process.notes()
+    }
+
+    fn compare(&self, rank: usize, topic: u64, calls: &[Called]) {
+        let different = lock(&self.team.ledger).note(rank, topic, calls.to_vec());
+        if let Some(error) = different {
+            self.team.process.fail(&error.to_string());
+            self.team.leave(self.thread, End::Wrong(error));
+        } else {
+            self.team.process.compare(rank, topic, calls);
+        }
     }
 
     /// Of the whole process, whichever of its ranks calls it.

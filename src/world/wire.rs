@@ -3,8 +3,8 @@
 //! Decoding never panics, never reads past its input, and never allocates by a length that a stranger claims
 //! before that many bytes have come.
 
-use super::Error;
 use super::host::Host;
+use super::{Called, Error};
 
 /// The longest name of a host, identity of a host or key of a job, in bytes.
 pub(super) const MAX_NAME: usize = 255;
@@ -251,6 +251,8 @@ pub(super) enum Frame {
     GivenUp(String),
     /// What I am doing, for messages about me.
     Note(String),
+    /// What a rank of mine has called in a topic.
+    Called(u32, u64, Vec<Called>),
 }
 
 impl Frame {
@@ -313,6 +315,16 @@ impl Frame {
                 put_text(&mut bytes, text, MAX_TEXT);
                 11
             }
+            Self::Called(rank, topic, calls) => {
+                bytes.extend_from_slice(&rank.to_le_bytes());
+                bytes.extend_from_slice(&topic.to_le_bytes());
+                for Called { place, number, what } in calls {
+                    bytes.extend_from_slice(&place.to_le_bytes());
+                    bytes.extend_from_slice(&number.to_le_bytes());
+                    put_text(&mut bytes, what, MAX_TEXT);
+                }
+                12
+            }
         };
         // Callers keep frames below MAX_FRAME.
         let length = u32::try_from(bytes.len() - FRAME_HEADER).unwrap_or(u32::MAX);
@@ -352,6 +364,15 @@ impl Frame {
             }
             10 => Self::GivenUp(reader.text()?),
             11 => Self::Note(reader.text()?),
+            12 => {
+                let (rank, topic) = (reader.u32()?, reader.u64()?);
+                let mut calls = Vec::new();
+                while !reader.0.is_empty() {
+                    let (place, number) = (reader.u64()?, reader.u64()?);
+                    calls.push(Called { place, number, what: reader.text()? });
+                }
+                Self::Called(rank, topic, calls)
+            }
             kind => return malformed(format!("a frame of unknown kind {kind}")),
         };
         reader.end(frame)
@@ -426,6 +447,10 @@ mod tests {
         Greeting { rank: 3, size: 8, key: "slurm 1.0".to_owned(), member: member(Some((1, 2))) }
     }
 
+    fn called(place: u64, number: u64, what: &str) -> Called {
+        Called { place, number, what: what.to_owned() }
+    }
+
     fn frames() -> Vec<Frame> {
         let died =
             Error::RankFailed { rank: 3, host: "b".to_owned(), reason: "died: it panicked".to_owned() };
@@ -443,6 +468,8 @@ mod tests {
             Frame::Members(vec![member(None), member(Some((0, 1)))]),
             Frame::GivenUp("rank 2 is missing".to_owned()),
             Frame::Note("rank 3: filling\nrank 4: filling".to_owned()),
+            Frame::Called(3, 5, vec![called(1, 7, "barrier"), called(0, 8, "")]),
+            Frame::Called(0, 0, Vec::new()),
         ]
     }
 

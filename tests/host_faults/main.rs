@@ -1,4 +1,4 @@
-//! Ranks of host communicators that die: what the others say, and what is left behind.
+//! Ranks of host communicators that die, or do not call the same: what the others say, and what is left behind.
 //!
 //! The tests start this program again, once per rank, with `HOST_FAULT` set: then it is a rank (see `rank`).
 
@@ -8,6 +8,7 @@ mod death;
 #[allow(dead_code, reason = "shared with the tests of the world, which use all of it")]
 #[path = "../world/job.rs"]
 mod job;
+mod mismatch;
 mod rank;
 
 use libtest_mimic::{Arguments, Trial};
@@ -17,7 +18,7 @@ fn main() {
         rank::run(&fault);
         return;
     }
-    let trials = death::TESTS.iter().map(|&(name, test)| {
+    let trials = death::TESTS.iter().chain(mismatch::TESTS).map(|&(name, test)| {
         Trial::test(name, move || {
             test();
             Ok(())

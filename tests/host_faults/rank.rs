@@ -54,6 +54,11 @@ pub(crate) fn run(fault: &str) {
             }
             communicator.close()
         }
+        // Of the others' calls, the victim's are longer.
+        "mismatch" => {
+            let count = if is_victim { LONG + 1 } else { LONG };
+            operate(&mut communicator, operation, count).and_then(|()| communicator.close())
+        }
         "stuck" => {
             thread::sleep(Duration::from_secs(600));
             Ok(())
@@ -212,6 +217,10 @@ impl World for Doomed {
             die();
         }
         self.inner.check()
+    }
+
+    fn compare(&self, rank: usize, topic: u64, calls: &[world::Called]) {
+        self.inner.compare(rank, topic, calls);
     }
 
     fn fail(&self, reason: &str) {

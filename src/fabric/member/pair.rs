@@ -5,19 +5,20 @@ use crate::Element;
 use crate::fabric::Error;
 use crate::fabric::algorithm::engine::{Memory, Operation, Sequence};
 use crate::fabric::algorithm::pair::Exchange;
+use crate::fabric::calls::{Call, Entry, History};
 use crate::fabric::transport::Transport;
 
 impl<T: Transport> Member<T> {
     pub(crate) fn send<E: Element>(&mut self, data: &[E], to: usize) -> Result<(), Error> {
         let memory = Memory::apart(data, &mut []);
         // SAFETY: a buffer of this many elements, borrowed until this returns.
-        unsafe { self.exchange_memory("send", memory, Some(to), None, false) }
+        unsafe { self.exchange_memory::<E>("send", memory, Some(to), None, false) }
     }
 
     pub(crate) fn recv<E: Element>(&mut self, data: &mut [E], from: usize) -> Result<(), Error> {
         let memory = Memory::apart(&[], data);
         // SAFETY: a buffer of this many elements, borrowed until this returns.
-        unsafe { self.exchange_memory("recv", memory, None, Some(from), false) }
+        unsafe { self.exchange_memory::<E>("recv", memory, None, Some(from), false) }
     }
 
     pub(crate) fn exchange<E: Element>(
@@ -35,7 +36,7 @@ impl<T: Transport> Member<T> {
         }
         let memory = Memory::apart(send, receive);
         // SAFETY: two buffers, borrowed until this returns.
-        unsafe { self.exchange_memory(operation, memory, Some(to), Some(from), false) }
+        unsafe { self.exchange_memory::<E>(operation, memory, Some(to), Some(from), false) }
     }
 
     pub(crate) fn exchange_in_place<E: Element>(
@@ -49,13 +50,13 @@ impl<T: Transport> Member<T> {
         }
         let memory = Memory::within(data, 0..data.len(), 0..data.len());
         // SAFETY: a buffer, borrowed until this returns.
-        unsafe { self.exchange_memory("exchange", memory, Some(to), Some(from), true) }
+        unsafe { self.exchange_memory::<E>("exchange", memory, Some(to), Some(from), true) }
     }
 
     /// # Safety
     /// What is sent to a rank is the source, what is received from one the target; they are the same memory if
     /// `in_place`, otherwise apart, and borrowed while this runs.
-    unsafe fn exchange_memory(
+    unsafe fn exchange_memory<E: Element>(
         &mut self,
         operation: &'static str,
         memory: Memory,
@@ -75,19 +76,27 @@ impl<T: Transport> Member<T> {
                 return Err(Error::Rank { operation, problem });
             }
         }
-        let mut sequence = Pair::default();
-        if self.transport.is_some() {
+        let mut signature = Pair::default();
+        if let Some(transport) = &mut self.transport {
+            let call = |len| Call::message(E::DATA_TYPE, len / size_of::<E>());
+            let mut note = |from, to, number, call| {
+                transport.record(Entry::message(from, to, number, call));
+                let mut history = History::default();
+                history.add(call);
+                history.signature(number)
+            };
             // A message of no bytes is none, on both sides.
             if let Some(to) = to.filter(|_| memory.source_len > 0) {
                 self.pairs[to].sent += 1;
-                sequence.sent = self.pairs[to].sent;
+                signature.sent = note(self.rank, to, self.pairs[to].sent, call(memory.source_len));
             }
             if let Some(from) = from.filter(|_| memory.target_len > 0) {
                 self.pairs[from].received += 1;
-                sequence.received = self.pairs[from].received;
+                signature.received =
+                    note(from, self.rank, self.pairs[from].received, call(memory.target_len));
             }
         }
-        let Pair { sent, received } = sequence;
+        let Pair { sent, received } = signature;
         let schedule = Exchange {
             send: to.map(|to| (to, memory.source_len)),
             receive: from.map(|from| (from, memory.target_len)),

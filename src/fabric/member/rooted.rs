@@ -9,6 +9,7 @@ use crate::fabric::algorithm::engine::Memory;
 use crate::fabric::algorithm::selection::{Algorithm, Collective, Plan};
 use crate::fabric::algorithm::{broadcast, gather, hierarchical, reduce, scatter};
 use crate::fabric::board;
+use crate::fabric::calls::Call;
 use crate::fabric::reduction::Reduction;
 use crate::fabric::transport::Transport;
 use crate::{Element, ReduceOp};
@@ -60,6 +61,7 @@ impl<T: Transport> Member<T> {
         root: usize,
     ) -> Result<(), Error> {
         let collective = Collective::Broadcast;
+        self.call = Call::of::<E>(collective, count).with_root(root);
         let plan = self.plan(collective, memory.target_len);
         let Plan { algorithm, segment, in_flight, .. } = plan;
         let tree = self.tree(root);
@@ -106,11 +108,11 @@ impl<T: Transport> Member<T> {
                 unsafe {
                     let (source, target) = (source.wrapping_add(start), target.add(start));
                     if !is_root {
-                        board.write(ptr::null(), 0, 0, meanwhile)?;
-                        target.copy_from_nonoverlapping(board.read(root, whole, meanwhile)?, len);
+                        board.write(ptr::null(), 0, meanwhile)?;
+                        target.copy_from_nonoverlapping(board.read(root, meanwhile)?, len);
                         continue;
                     }
-                    board.write(source, len, whole, meanwhile)?;
+                    board.write(source, len, meanwhile)?;
                     if source != target.cast_const() {
                         target.copy_from_nonoverlapping(source, len);
                     }
@@ -169,6 +171,7 @@ impl<T: Transport> Member<T> {
         root: usize,
     ) -> Result<(), Error> {
         let collective = Collective::Reduce;
+        self.call = Call::of::<E>(collective, count).with_op(op).with_root(root);
         let reduction = Reduction::new(E::DATA_TYPE, op);
         let plan = self.plan(collective, memory.source_len);
         let Plan { algorithm, segment, in_flight, .. } = plan;
@@ -214,7 +217,7 @@ impl<T: Transport> Member<T> {
         }
         let memory = Memory::apart(send, receive);
         // SAFETY: a buffer of a block, and the root's of a block for each rank, borrowed until this returns.
-        unsafe { self.gather_memory_at_root(memory, root) }
+        unsafe { self.gather_memory_at_root::<E>(memory, root) }
     }
 
     pub(crate) fn gather_in_place<E: Element>(&mut self, data: &mut [E], root: usize) -> Result<(), Error> {
@@ -228,15 +231,16 @@ impl<T: Transport> Member<T> {
         let target = if self.rank == root { 0..data.len() } else { 0..0 };
         let memory = Memory::within(data, own, target);
         // SAFETY: a buffer of a block for each rank, borrowed until this returns, with this rank's own for a source.
-        unsafe { self.gather_memory_at_root(memory, root) }
+        unsafe { self.gather_memory_at_root::<E>(memory, root) }
     }
 
     /// # Safety
     /// The root's target has a block as long as the source for each rank, and the source is this rank's or apart from
     /// it; both are borrowed while this runs.
-    unsafe fn gather_memory_at_root(&mut self, memory: Memory, root: usize) -> Result<(), Error> {
+    unsafe fn gather_memory_at_root<E: Element>(&mut self, memory: Memory, root: usize) -> Result<(), Error> {
         let collective = Collective::Gather;
         let Memory { source, source_len: block, .. } = memory;
+        self.call = Call::of::<E>(collective, block / size_of::<E>()).with_root(root);
         let Plan { algorithm, segment, in_flight, .. } = self.plan(collective, block);
         let tree = self.tree(root);
         let message = gather::Message { tree, block, segment, in_flight };
@@ -245,7 +249,7 @@ impl<T: Transport> Member<T> {
         unsafe {
             match algorithm {
                 Algorithm::Board if tree.is_root() => self.gather_on_board(name, memory),
-                Algorithm::Board => self.copy_on_board(name, (source, block), |_| None, |_, _| {}),
+                Algorithm::Board => self.copy_on_board(name, (source, block), |_| false, |_, _| {}),
                 Algorithm::Binomial => self.run(name, &gather::Binomial(message), memory, None),
                 // Direct, which serves every number of ranks.
                 _ => self.run(name, &gather::Direct(message), memory, None),
@@ -271,7 +275,7 @@ impl<T: Transport> Member<T> {
         }
         let memory = Memory::apart(send, receive);
         // SAFETY: a buffer of a block, and the root's of a block for each rank, borrowed until this returns.
-        unsafe { self.scatter_memory(memory, root) }
+        unsafe { self.scatter_memory::<E>(memory, root) }
     }
 
     pub(crate) fn scatter_in_place<E: Element>(&mut self, data: &mut [E], root: usize) -> Result<(), Error> {
@@ -285,15 +289,16 @@ impl<T: Transport> Member<T> {
         let source = if self.rank == root { 0..data.len() } else { 0..0 };
         let memory = Memory::within(data, source, own);
         // SAFETY: a buffer of a block for each rank, borrowed until this returns, with this rank's own for a target.
-        unsafe { self.scatter_memory(memory, root) }
+        unsafe { self.scatter_memory::<E>(memory, root) }
     }
 
     /// # Safety
     /// The root's source has a block as long as the target for each rank, and the target is this rank's or apart from
     /// it; both are borrowed while this runs.
-    unsafe fn scatter_memory(&mut self, memory: Memory, root: usize) -> Result<(), Error> {
+    unsafe fn scatter_memory<E: Element>(&mut self, memory: Memory, root: usize) -> Result<(), Error> {
         let collective = Collective::Scatter;
         let Memory { source, target, target_len: block, .. } = memory;
+        self.call = Call::of::<E>(collective, block / size_of::<E>()).with_root(root);
         let whole = block.saturating_mul(self.ranks);
         let Plan { algorithm, segment, in_flight, .. } = self.plan(collective, whole);
         let tree = self.tree(root);
@@ -305,7 +310,7 @@ impl<T: Transport> Member<T> {
             match algorithm {
                 Algorithm::Board => {
                     let len = if tree.is_root() { whole } else { 0 };
-                    let of_root = |rank| (rank == root).then_some(whole);
+                    let of_root = |rank| rank == root;
                     self.copy_on_board(name, (source, len), of_root, |_, message| {
                         target.copy_from_nonoverlapping(message.add(own), block);
                     })

@@ -9,6 +9,7 @@ use crate::fabric::algorithm::all_to_all::{self, Parts};
 use crate::fabric::algorithm::engine::Memory;
 use crate::fabric::algorithm::selection::{Algorithm, Collective, Plan};
 use crate::fabric::algorithm::{hierarchical, reduce_scatter};
+use crate::fabric::calls::{Call, Entry};
 use crate::fabric::reduction::Reduction;
 use crate::fabric::transport::Transport;
 use crate::{Element, ReduceOp};
@@ -56,6 +57,7 @@ impl<T: Transport> Member<T> {
         op: ReduceOp,
     ) -> Result<(), Error> {
         let collective = Collective::ReduceScatter;
+        self.call = Call::of::<E>(collective, count).with_op(op);
         let reduction = Reduction::new(E::DATA_TYPE, op);
         let plan = self.plan(collective, memory.source_len);
         let Plan { algorithm, segment, in_flight, .. } = plan;
@@ -96,6 +98,7 @@ impl<T: Transport> Member<T> {
             return Ok(());
         }
         let memory = Memory::apart(send, receive);
+        self.call = Call::of::<E>(collective, send.len() / self.ranks);
         let plan = self.plan(collective, memory.source_len);
         let part = memory.source_len / self.ranks;
         let message = self.all_to_all_message(Parts::Equal(part), Parts::Equal(part), plan);
@@ -121,6 +124,7 @@ impl<T: Transport> Member<T> {
             return Ok(());
         }
         let memory = Memory::within(data, 0..data.len(), 0..data.len());
+        self.call = Call::of::<E>(collective, data.len() / self.ranks);
         let plan = self.plan(collective, memory.source_len);
         let part = memory.source_len / self.ranks;
         let message = self.all_to_all_message(Parts::Equal(part), Parts::Equal(part), plan);
@@ -159,7 +163,7 @@ impl<T: Transport> Member<T> {
             self.copy_on_board(
                 name,
                 (source, source_len),
-                |_| Some(source_len),
+                |_| true,
                 |rank, message| target.add(rank * part).copy_from_nonoverlapping(message.add(own), part),
             )
         }
@@ -178,6 +182,7 @@ impl<T: Transport> Member<T> {
             receive[receive_parts[0].clone()].copy_from_slice(&send[send_parts[0].clone()]);
             return Ok(());
         }
+        self.call_parts::<E>(send_parts, receive_parts);
         let plan = self.plan(collective, 0);
         let element_size = size_of::<E>();
         let parts = |ranges| Parts::Ranges { ranges, element_size };
@@ -206,6 +211,7 @@ impl<T: Transport> Member<T> {
             data.copy_within(send_parts[0].clone(), receive_parts[0].start);
             return Ok(());
         }
+        self.call_parts::<E>(send_parts, receive_parts);
         let plan = self.plan(collective, 0);
         let element_size = size_of::<E>();
         let parts = |ranges| Parts::Ranges { ranges, element_size };
@@ -213,6 +219,18 @@ impl<T: Transport> Member<T> {
         let memory = Memory::within(data, 0..data.len(), 0..data.len());
         // SAFETY: a buffer with all these parts, borrowed until this returns; no two parts that are received overlap.
         unsafe { self.run(collective.name(), &all_to_all::InPlace(message), memory, None) }
+    }
+
+    /// Notes an all_to_all_v, whose parts the other ranks must know by the same lengths.
+    fn call_parts<E: Element>(&mut self, send: &[Range<usize>], receive: &[Range<usize>]) {
+        self.call = Call::of::<E>(Collective::AllToAllV, 0);
+        let Some(transport) = &mut self.transport else { return };
+        let (own, number) = (self.rank, self.sequence + 1);
+        let call = |part: &Range<usize>| Call::part(E::DATA_TYPE, part.len());
+        for peer in (0..self.ranks).filter(|&peer| peer != own) {
+            transport.record(Entry::part(own, peer, number, call(&send[peer])));
+            transport.record(Entry::part(peer, own, number, call(&receive[peer])));
+        }
     }
 
     /// Checks that there is a part for each rank in each buffer, that what stays here has one length, and that no two

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
+use super::super::endpoint::with_length;
 use super::*;
 use crate::world::World;
 
@@ -207,8 +208,10 @@ fn wrong_length(network: &mut Network, sent: usize, expected: usize) {
         }
         return;
     }
+    // Messages of another length have other tags, but for chance.
+    let tag = with_length(with_length(5, sent), expected);
     // SAFETY: as above.
-    let request = unsafe { network.post_receive(0, 5, buffer.as_mut_ptr(), expected).unwrap() };
+    let request = unsafe { network.post_receive(0, tag, buffer.as_mut_ptr(), expected).unwrap() };
     let error = wait(network, &[request]).unwrap_err();
     let Error::MessageLength { rank, peer, expected: wanted, received, .. } = &error else {
         panic!("another error: {error}");

@@ -1,0 +1,275 @@
+//! What ranks call, so that those that do not call the same notice it.
+//!
+//! A [`Call`] has all of an operation that must be the same on every rank. On the board every message carries it, and a
+//! number that depends on all calls before. Over a network the tag of every message depends on all calls so far and on the message's length: a message of another
+//! operation is never taken for one of this rank's, but waits, as this rank does. A rank that has waited for long, or that
+//! closes, says what it has called last, and [`World::compare`](crate::world::World::compare) finds the difference.
+
+use std::fmt;
+
+use super::algorithm::selection::Collective;
+use crate::world::Called;
+use crate::{DataType, Element, ReduceOp};
+
+/// A multiplier whose product's high bits depend on all bits (2^64 divided by the golden ratio).
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+
+const BARRIER: u64 = Collective::ALL.len() as u64;
+const MESSAGE: u64 = BARRIER + 1;
+const PART: u64 = BARRIER + 2;
+
+/// An operation with its type, operator, root and number of elements: the elements in the lower [`Call::COUNT`] bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Call(u64);
+
+impl Call {
+    const COUNT: u32 = 40;
+    const ROOT: u32 = 13;
+    const OP: u32 = 3;
+    const TYPE: u32 = 4;
+    pub(crate) const BARRIER: Self = Self(BARRIER << (Self::COUNT + Self::ROOT + Self::OP + Self::TYPE));
+
+    /// A collective with so many elements in the part of each rank.
+    pub(crate) fn of<E: Element>(collective: Collective, count: usize) -> Self {
+        Self::new(collective as u64, E::DATA_TYPE, count)
+    }
+
+    /// A message from one rank to another.
+    pub(crate) fn message(data_type: DataType, count: usize) -> Self {
+        Self::new(MESSAGE, data_type, count)
+    }
+
+    /// What one rank sends another in an all_to_all_v.
+    pub(crate) fn part(data_type: DataType, count: usize) -> Self {
+        Self::new(PART, data_type, count)
+    }
+
+    fn new(kind: u64, data_type: DataType, count: usize) -> Self {
+        let kind = (kind << Self::TYPE | data_type as u64) << (Self::COUNT + Self::ROOT + Self::OP);
+        Self(kind | count as u64 & ((1 << Self::COUNT) - 1))
+    }
+
+    pub(crate) fn with_op(self, op: ReduceOp) -> Self {
+        Self(self.0 | (op as u64 + 1) << (Self::COUNT + Self::ROOT))
+    }
+
+    pub(crate) fn with_root(self, root: usize) -> Self {
+        Self(self.0 | ((root as u64 + 1) & ((1 << Self::ROOT) - 1)) << Self::COUNT)
+    }
+
+    pub(crate) fn word(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) fn of_word(word: u64) -> Self {
+        Self(word)
+    }
+}
+
+/// `all_reduce of 100 float32, sum`.
+impl fmt::Display for Call {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let field = |shift: u32, bits: u32| (self.0 >> shift & ((1 << bits) - 1)) as usize;
+        let kind = (self.0 >> (Self::COUNT + Self::ROOT + Self::OP + Self::TYPE)) as usize;
+        if kind as u64 == BARRIER {
+            return formatter.write_str("barrier");
+        }
+        let collective = match kind as u64 {
+            PART => Some(Collective::AllToAllV),
+            _ => Collective::ALL.get(kind).copied(),
+        };
+        let name = collective.map_or("send/recv", Collective::name);
+        let data_type = DataType::ALL.get(field(Self::COUNT + Self::ROOT + Self::OP, Self::TYPE));
+        let data_type = data_type.map_or("unknown", |data_type| data_type.name());
+        let count = field(0, Self::COUNT);
+        match collective {
+            // Each part has a length of its own.
+            Some(Collective::AllToAllV) if kind as u64 != PART => write!(formatter, "{name} of {data_type}")?,
+            _ => write!(formatter, "{name} of {count} {data_type}")?,
+        }
+        if let Some(op) =
+            field(Self::COUNT + Self::ROOT, Self::OP).checked_sub(1).and_then(|op| ReduceOp::ALL.get(op))
+        {
+            write!(formatter, ", {}", op.name())?;
+        }
+        if let Some(root) = field(Self::COUNT, Self::ROOT).checked_sub(1) {
+            write!(formatter, ", root {root}")?;
+        }
+        Ok(())
+    }
+}
+
+/// All calls of a rank so far, in order, as a number that other calls have not (but for chance).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct History(u64);
+
+impl History {
+    pub(crate) fn add(&mut self, call: Call) {
+        // Every bit of a call counts for the highest bits, which tags have.
+        let spread = (self.0 ^ call.0).wrapping_mul(SPREAD);
+        self.0 = (spread ^ spread >> 32).wrapping_mul(SPREAD);
+    }
+
+    pub(crate) fn word(self) -> u64 {
+        self.0
+    }
+
+    /// 21 bits for the tags of an operation: the lower 5 tell operations that follow each other apart.
+    pub(crate) fn signature(self, number: u64) -> u64 {
+        (self.0 >> 48) << 5 | number & 0x1f
+    }
+}
+
+/// 16 bits of a message's length.
+pub(crate) fn of_length(len: usize) -> u64 {
+    (len as u64).wrapping_mul(SPREAD) >> 48
+}
+
+/// What ranks have called, and where: the same place and number on all ranks that take part in it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    /// 0 for an operation of all ranks; otherwise which message between which two ranks.
+    place: u64,
+    number: u64,
+    call: Call,
+}
+
+impl Entry {
+    const RANK: u32 = 31;
+
+    /// The collective operation of this number.
+    pub(crate) fn collective(number: u64, call: Call) -> Self {
+        Self { place: 0, number, call }
+    }
+
+    /// The message of this number from one rank to another.
+    pub(crate) fn message(from: usize, to: usize, number: u64, call: Call) -> Self {
+        Self { place: 1 << 62 | (from as u64) << Self::RANK | to as u64, number, call }
+    }
+
+    /// What one rank sends another in the collective operation of this number.
+    pub(crate) fn part(from: usize, to: usize, number: u64, call: Call) -> Self {
+        Self { place: 2 << 62 | (from as u64) << Self::RANK | to as u64, number, call }
+    }
+
+    fn called(&self) -> Called {
+        let Self { place, number, call } = *self;
+        let what = if place == 0 {
+            call.to_string()
+        } else {
+            let rank = |place: u64| place & ((1 << Self::RANK) - 1);
+            format!("{call} from rank {} to rank {}", rank(place >> Self::RANK), rank(place))
+        };
+        Called { place, number, what }
+    }
+}
+
+/// What a rank has called last.
+pub(crate) struct Calls {
+    /// The same on all ranks of a communicator, and like no other's.
+    topic: u64,
+    /// A power of two of them, used in turn.
+    entries: Vec<Entry>,
+    count: usize,
+}
+
+impl Calls {
+    pub(crate) fn new(topic: u64, ranks: usize) -> Self {
+        let most = (4 * ranks).max(64).next_power_of_two();
+        Self { topic, entries: vec![Entry::collective(0, Call(0)); most], count: 0 }
+    }
+
+    pub(crate) fn topic(&self) -> u64 {
+        self.topic
+    }
+
+    pub(crate) fn record(&mut self, entry: Entry) {
+        let last = self.entries.len() - 1;
+        self.entries[self.count & last] = entry;
+        self.count += 1;
+    }
+
+    /// The last ones, in any order.
+    pub(crate) fn called(&self) -> Vec<Called> {
+        let known = self.count.min(self.entries.len());
+        self.entries[..known].iter().map(Entry::called).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_told_with_all_that_must_be_the_same() {
+        for (place, collective) in Collective::ALL.into_iter().enumerate() {
+            assert_eq!(collective as usize, place);
+        }
+        assert!(DataType::ALL.iter().enumerate().all(|(place, &data_type)| data_type as usize == place));
+        assert!(ReduceOp::ALL.iter().enumerate().all(|(place, &op)| op as usize == place));
+        let call = Call::of::<f32>(Collective::AllReduce, 100).with_op(ReduceOp::Sum);
+        assert_eq!(call.to_string(), "all_reduce of 100 float, sum");
+        let call = Call::of::<u8>(Collective::Reduce, 1 << 33).with_op(ReduceOp::Avg).with_root(0);
+        assert_eq!(call.to_string(), "reduce of 8589934592 uint8, avg, root 0");
+        assert_eq!(Call::of::<f64>(Collective::AllToAllV, 0).to_string(), "all_to_all_v of double");
+        assert_eq!(Call::BARRIER.to_string(), "barrier");
+        let message = Entry::message(2, 70_000, 9, Call::message(DataType::Int32, 5)).called();
+        assert_eq!(message.what, "send/recv of 5 int32 from rank 2 to rank 70000");
+        let part = Entry::part(2, 70_000, 9, Call::part(DataType::Int32, 0)).called();
+        assert_eq!(part.what, "all_to_all_v of 0 int32 from rank 2 to rank 70000");
+        assert_ne!(message.place, part.place);
+    }
+
+    #[test]
+    fn what_was_different_once_stays_so() {
+        let (mut one, mut other) = (History::default(), History::default());
+        let call = Call::of::<f32>(Collective::Broadcast, 8000).with_root(3);
+        one.add(call);
+        other.add(Call::of::<f32>(Collective::Broadcast, 8000).with_root(2));
+        for _ in 0..1000 {
+            assert_ne!((one.word(), one.signature(7)), (other.word(), other.signature(7)));
+            assert_ne!(one, other);
+            one.add(call);
+            other.add(call);
+        }
+    }
+
+    #[test]
+    fn calls_that_differ_in_anything_have_other_tags() {
+        let all = |count| Call::of::<f32>(Collective::Reduce, count);
+        let mut calls =
+            vec![Call::BARRIER, Call::message(DataType::Float32, 7), Call::part(DataType::Float32, 7)];
+        calls.extend((1..20).flat_map(|count| [all(count), all(count << 32)]));
+        calls.extend((0..60).map(|root| all(7).with_root(root)));
+        calls.extend(ReduceOp::ALL.map(|op| all(7).with_op(op)));
+        calls.extend(DataType::ALL.map(|data_type| Call::new(0, data_type, 7)));
+        calls.extend(Collective::ALL.map(|collective| Call::of::<i64>(collective, 7)));
+        let mut signatures: Vec<u64> = calls
+            .iter()
+            .map(|&call| {
+                let mut history = History::default();
+                history.add(call);
+                history.signature(1)
+            })
+            .collect();
+        signatures.sort_unstable();
+        signatures.dedup();
+        // Of 60 000 values, and so many calls, hardly two are the same.
+        assert!(
+            calls.len() > 120 && signatures.len() + 1 >= calls.len(),
+            "{} of {}",
+            signatures.len(),
+            calls.len()
+        );
+        assert!(signatures.iter().all(|signature| signature >> 21 == 0));
+    }
+
+    #[test]
+    fn only_the_last_calls_are_kept() {
+        let mut calls = Calls::new(1, 2);
+        (0..100).for_each(|number| calls.record(Entry::collective(number, Call::BARRIER)));
+        let mut numbers: Vec<u64> = calls.called().iter().map(|called| called.number).collect();
+        numbers.sort_unstable();
+        assert_eq!(numbers, (36..100).collect::<Vec<_>>());
+    }
+}
