@@ -400,6 +400,7 @@ pub const RULES: &[Rule] = {
         rule(AllReduce, SharedMemory, ANY, ANY, Ring, 1024 * K, 2),
         rule(AllReduce, Network, 8, 64 * K, RecursiveDoubling, ANY, 1),
         rule(AllReduce, Network, ANY, 16 * K, RecursiveDoubling, ANY, 1),
+        rule(AllReduce, Network, 2, ANY, Ring, 1024 * K, 2),
         rule(AllReduce, Network, 3, ANY, Pairwise, 1024 * K, 3),
         rule(AllReduce, Network, ANY, 1024 * K, Rabenseifner, 1024 * K, 2),
         rule(AllReduce, Network, ANY, ANY, Ring, 1024 * K, 2),
