@@ -550,3 +550,18 @@ fn operations_on_several_hosts_come_to_allocate_nothing() {
         }
     });
 }
+
+/// More ranks than any machine of a test has processors, as threads over TCP.
+#[test]
+fn sixty_four_ranks_get_their_sums() {
+    on_every_rank(64, &over("tcp"), |communicator| {
+        let rank = communicator.rank();
+        for count in [1, 5000] {
+            let mine: Vec<u64> = (0..count).map(|index| ((rank + 1) * (index + 1)) as u64).collect();
+            let mut sums = vec![0; count];
+            communicator.all_reduce(&mine, &mut sums, ReduceOp::Sum).unwrap();
+            assert!((0..count).all(|index| sums[index] == 64 * 65 / 2 * (index as u64 + 1)), "{count}");
+        }
+        communicator.barrier().unwrap();
+    });
+}

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use collectives::DataType;
+use collectives::{DataType, fabric};
 
 use crate::data::Segment;
 use crate::record::Placement;
@@ -86,6 +86,23 @@ impl Collective {
         Self::SendRecv,
         Self::Hypercube,
     ];
+
+    /// The operation of the fabric backend that it is, where that has a choice of algorithms.
+    #[must_use]
+    pub const fn on_fabric(self) -> Option<fabric::Collective> {
+        match self {
+            Self::AllReduce => Some(fabric::Collective::AllReduce),
+            Self::AllGather => Some(fabric::Collective::AllGather),
+            Self::ReduceScatter => Some(fabric::Collective::ReduceScatter),
+            Self::Broadcast => Some(fabric::Collective::Broadcast),
+            Self::Reduce => Some(fabric::Collective::Reduce),
+            Self::AllToAll => Some(fabric::Collective::AllToAll),
+            Self::AllToAllV => Some(fabric::Collective::AllToAllV),
+            Self::Gather => Some(fabric::Collective::Gather),
+            Self::Scatter => Some(fabric::Collective::Scatter),
+            Self::SendRecv | Self::Hypercube => None,
+        }
+    }
 
     /// Its name on the command line and in files.
     #[must_use]

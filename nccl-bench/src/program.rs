@@ -73,6 +73,12 @@ fn look_at_fabric(command: &fabric::Command) -> ExitCode {
                 Err(error @ fabric::info::Error::Library(_)) => Stop::Refused(error.to_string()).tell(),
             };
         }
+        fabric::Command::Algorithms(arguments) => {
+            return match fabric::algorithms::run(arguments, out) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => unwritable(error),
+            };
+        }
         fabric::Command::Pingpong(arguments) => fabric::transfer::pingpong(arguments, out),
         fabric::Command::Bw(arguments) => fabric::transfer::bandwidth(arguments, out),
         fabric::Command::Rma(arguments) => fabric::transfer::remote(arguments, out),

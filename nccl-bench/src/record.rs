@@ -279,7 +279,7 @@ pub struct Measurement {
     /// Each rank's own times, in order.
     #[serde(default)]
     pub per_rank: Vec<RankTimes>,
-    /// What NCCL chose; absent when it is not known.
+    /// What NCCL chose, or the table of the fabric backend; absent when it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub algorithm: Option<Algorithm>,
     /// Ranks with wrong elements.
@@ -352,10 +352,11 @@ pub struct RankTimes {
     pub statistics: Option<Statistics>,
 }
 
-/// How NCCL carries an operation out.
+/// How NCCL or the fabric backend carries an operation out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Algorithm {
-    /// `ring`, `tree`, `nvls`, ...; `p2p`: sends and receives.
+    /// `ring`, `tree`, `nvls`, ...; `p2p`: sends and receives. Over libfabric, `hierarchical+ring`: with a ring between
+    /// hosts.
     pub algorithm: String,
     /// `ll`, `ll128`, `simple`; absent where there is none, or it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -381,7 +381,10 @@ impl RankSweep<'_> {
         let findings = self.exchange(&finding)?;
         let stop = findings.iter().filter_map(|finding| Signal::from_number(finding.stop?)).max();
         let mut measurement = self.measurement(work, placement, cycle, operations, verified, &findings);
-        measurement.algorithm = self.observer.algorithm(work, plan.schedule.aggregated)?;
+        measurement.algorithm = match self.backend.algorithm(work, placement) {
+            None => self.observer.algorithm(work, plan.schedule.aggregated)?,
+            chosen => chosen,
+        };
         Ok((measurement, stop))
     }
 

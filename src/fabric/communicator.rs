@@ -49,6 +49,24 @@ pub struct Options {
     pub in_flight: Option<usize>,
 }
 
+impl Options {
+    /// Asks for an algorithm for a collective.
+    pub fn choose(&mut self, collective: Collective, algorithm: Algorithm) {
+        let place = match collective {
+            Collective::AllReduce => &mut self.all_reduce,
+            Collective::AllGather => &mut self.all_gather,
+            Collective::ReduceScatter => &mut self.reduce_scatter,
+            Collective::Broadcast => &mut self.broadcast,
+            Collective::Reduce => &mut self.reduce,
+            Collective::AllToAll => &mut self.all_to_all,
+            Collective::AllToAllV => &mut self.all_to_all_v,
+            Collective::Gather => &mut self.gather,
+            Collective::Scatter => &mut self.scatter,
+        };
+        *place = Some(algorithm);
+    }
+}
+
 /// One rank of a communicator over host buffers.
 ///
 /// All ranks call the same operations in the same order, with the same counts, element types, operators and roots

@@ -27,7 +27,7 @@ mod simulated;
 mod transport;
 
 pub use algorithm::selection::{
-    Algorithm, Collective, Medium, Plan, RULES, Rule, UnknownAlgorithm, UnknownCollective,
+    Algorithm, Collective, Medium, Plan, RULES, Rule, UnknownAlgorithm, UnknownCollective, UnknownMedium,
 };
 pub use communicator::{Communicator, Options};
 pub use discovery::{

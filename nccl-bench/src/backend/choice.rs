@@ -90,6 +90,12 @@ pub fn choose(
         })
         .collect();
     let Some(reason) = without.first() else {
+        if let Some(argument) = settings.tuning.argument() {
+            return Err(Stop::Refused(format!(
+                "{argument}: that is for collectives over libfabric (--backend fabric); NCCL takes the variables \
+                 NCCL_ALGO and NCCL_PROTO"
+            )));
+        }
         return Ok(Box::new(nccl::GpuNode::prepare(settings, process, &processes)?));
     };
     if settings.backend == BackendChoice::Nccl {

@@ -14,6 +14,7 @@ use super::{Abilities, Work};
 use crate::cli::Settings;
 use crate::collective::{Collective, Member};
 use crate::data::Op;
+use crate::record::{self, Placement};
 use crate::stop::Stop;
 
 /// The libfabric of every process.
@@ -31,6 +32,12 @@ pub(super) fn find(settings: &Settings, process: &dyn World) -> Result<Offer, St
     let first = processes.into_iter().next().and_then(|first| first.found.ok()).unwrap_or_default();
     let mut options = Options::default();
     options.provider = provider.map(str::to_owned);
+    for (collective, algorithm) in settings.tuning.choices(&settings.collectives).map_err(Stop::Refused)? {
+        options.choose(collective, algorithm);
+    }
+    options.between = settings.tuning.between;
+    options.segment = settings.tuning.segment;
+    options.in_flight = settings.tuning.in_flight;
     Ok(Offer {
         library: Arc::new(Libfabric { options }),
         name: "fabric",
@@ -119,6 +126,25 @@ impl FabricRank {
 impl Carrier for FabricRank {
     fn transport(&self) -> Option<String> {
         Some(self.communicator.describe().to_owned())
+    }
+
+    fn algorithm(&self, work: &Work, placement: Placement) -> Option<record::Algorithm> {
+        let collective = work.collective.on_fabric().filter(|_| work.member.ranks > 1)?;
+        let bytes = match collective {
+            fabric::Collective::AllGather | fabric::Collective::Gather => work.bytes() / work.member.ranks,
+            fabric::Collective::AllToAllV => 0,
+            _ => work.bytes(),
+        };
+        let plan = self.communicator.plan(collective, bytes);
+        let exchanged = matches!(collective, fabric::Collective::AllToAll | fabric::Collective::AllToAllV);
+        let algorithm = match plan.algorithm {
+            board_or_bruck @ (fabric::Algorithm::Board | fabric::Algorithm::Bruck) => board_or_bruck,
+            // What arrives belongs where something else is still to be sent from.
+            _ if exchanged && placement == Placement::InPlace => fabric::Algorithm::Direct,
+            other => other,
+        };
+        let between = plan.between.map_or_else(String::new, |between| format!("+{between}"));
+        Some(record::Algorithm { algorithm: format!("{algorithm}{between}"), protocol: None, channels: None })
     }
 
     fn out_of_place(&mut self, work: &Work, send: &[u8], receive: &mut [u8]) -> anyhow::Result<()> {

@@ -32,6 +32,11 @@ pub(super) trait Carrier {
         None
     }
 
+    /// How an operation is carried out, where that is known.
+    fn algorithm(&self, _work: &Work, _placement: Placement) -> Option<record::Algorithm> {
+        None
+    }
+
     /// From one buffer into the other.
     ///
     /// # Errors
@@ -295,6 +300,10 @@ impl Backend for HostRank {
             std::mem::swap(&mut self.carrier, other);
             self.side = side;
         }
+    }
+
+    fn algorithm(&self, work: &Work, placement: Placement) -> Option<record::Algorithm> {
+        self.carrier.algorithm(work, placement)
     }
 
     fn fill(&mut self, work: &Work, placement: Placement, seed: u64) -> anyhow::Result<()> {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::collective::{Collective, Counts, Member};
 use crate::data::{DataError, Mismatches, Op, Problem, Segment};
-use crate::record::{Blocking, Placement, Provenance, Rank};
+use crate::record::{Algorithm, Blocking, Placement, Provenance, Rank};
 use crate::traffic::Traffic;
 
 /// Runs `$body` with the type `$T` that a [`DataType`] names.
@@ -162,6 +162,11 @@ pub trait Backend {
     /// What was changed in what was asked for, and why.
     fn notes(&self) -> Vec<String> {
         Vec::new()
+    }
+
+    /// How an operation is carried out, where this side chooses that.
+    fn algorithm(&self, _work: &Work, _placement: Placement) -> Option<Algorithm> {
+        None
     }
 
     /// The memory that has been taken, where that is known.

@@ -88,6 +88,11 @@ fn misfit(settings: &Settings) -> Option<String> {
             settings.provider
         ));
     }
+    if let Some(argument) = settings.tuning.argument().filter(|_| settings.backend == BackendChoice::Mpi) {
+        return Some(format!(
+            "{argument}: that is for collectives over libfabric; an MPI library has variables of its own"
+        ));
+    }
     if let Some(op) = settings.ops.iter().find(|&&op| !OPS.contains(&op) && asks_for(settings, op)) {
         return Some(format!("-o {op}: MPI has no such operator; it has sum, prod, max and min"));
     }
@@ -447,6 +452,7 @@ mod tests {
             ("allreduce -t 2", &["-t 2", "mpirun -np"][..]),
             ("allreduce --provider shm", &["--provider shm", "libfabric"]),
             ("allreduce -o sum,avg", &["-o avg", "sum, prod, max and min"]),
+            ("allreduce --algo ring", &["--algo", "libfabric"]),
             ("sendrecv -o avg", &["-o avg"]),
             ("reduce -d float,half", &["-d half", "int32, uint32", "double"]),
             ("reducescatter -d uint8", &["-d uint8", "saturate"]),

@@ -6,12 +6,13 @@ use std::time::Duration;
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Arg, Args, Subcommand as _, value_parser};
 use clap_complete::Shell;
+use collectives::fabric::Algorithm;
 use collectives::{DataType, world};
 
 use super::values::{
-    BackendChoice, Fault, List, NoImplementation, Roots, Versus, at_least_one, average, blocking, collective,
-    count, cta_policy, data_types, fault, no_device_implementation, ops, registration, roots, seconds, share,
-    step_factor, switch, thread_count,
+    BackendChoice, Fault, List, NoImplementation, Roots, Versus, Wish, at_least_one, average, blocking,
+    collective, count, cta_policy, data_types, fault, no_device_implementation, ops, registration, roots,
+    seconds, share, step_factor, switch, thread_count,
 };
 use crate::collective::Collective;
 use crate::compare;
@@ -186,8 +187,8 @@ pub(super) struct Measure {
     #[arg(long, help_heading = REPORTING)]
     pub(super) stats: bool,
 
-    /// A column with the algorithm, protocol and channels that NCCL chose, which are in the files in any case. NCCL's log
-    /// is read, too, which costs rank 0 about a microsecond per operation
+    /// A column with the algorithm, protocol and channels that NCCL chose, or the fabric backend's algorithm, which are in
+    /// the files in any case. NCCL's log is read, too, which costs rank 0 about a microsecond per operation
     #[arg(long, help_heading = REPORTING)]
     pub(super) show_algorithm: bool,
 
@@ -240,6 +241,23 @@ pub(super) struct Measure {
     /// libfabric provider of the fabric backend: auto (shm inside a host, tcp between), shm, tcp, or its name
     #[arg(long, value_name = "NAME", default_value = "auto", help_heading = RUNNING)]
     pub(super) provider: String,
+
+    /// Algorithm of the fabric backend: ring for what is measured, or all_reduce=ring,all_gather=bruck; nccl-bench fabric
+    /// algorithms lists them
+    #[arg(long, value_name = "ALGORITHM", value_delimiter = ',', help_heading = RUNNING)]
+    pub(super) algo: Vec<Wish>,
+
+    /// What --algo hierarchical does between hosts
+    #[arg(long, value_name = "ALGORITHM", help_heading = RUNNING)]
+    pub(super) between: Option<Algorithm>,
+
+    /// Cut long messages of the fabric backend into segments of so many bytes
+    #[arg(long, value_name = "SIZE", help_heading = RUNNING)]
+    pub(super) segment: Option<Size>,
+
+    /// So many segments are on their way at a time
+    #[arg(long, value_name = "N", value_parser = at_least_one, help_heading = RUNNING)]
+    pub(super) in_flight: Option<usize>,
 
     /// How the processes find each other: auto (as the launcher says), single, tcp or mpi
     #[arg(long, value_name = "WORLD", default_value = "auto", help_heading = RUNNING)]

@@ -17,7 +17,8 @@ use clap_complete::Shell;
 
 pub use arguments::command;
 pub use settings::{All, Settings};
-pub use values::{BackendChoice, Fault, Roots, Versus};
+pub(crate) use values::fabric_collective;
+pub use values::{BackendChoice, Fault, Roots, Tuning, Versus, Wish};
 
 use crate::collective::Collective;
 use crate::compare;

@@ -7,7 +7,7 @@ use collectives::{DataType, world};
 
 use super::arguments::Measure;
 use super::conflict;
-use super::values::{BackendChoice, Fault, Roots, Versus};
+use super::values::{BackendChoice, Fault, Roots, Tuning, Versus};
 use crate::collective::Collective;
 use crate::data::Op;
 use crate::environment::Variables;
@@ -117,6 +117,8 @@ pub struct Settings {
     pub backend: BackendChoice,
     /// libfabric provider.
     pub provider: String,
+    /// How the fabric backend shall carry out collectives.
+    pub tuning: Tuning,
     /// How the processes find each other.
     pub world: world::Kind,
     /// Only say what would be done.
@@ -205,6 +207,13 @@ pub(super) fn settle(
             ));
         }
     };
+    let tuning = Tuning {
+        algorithms: measure.algo,
+        between: measure.between,
+        segment: measure.segment.map(|size| usize::try_from(size.0).unwrap_or(usize::MAX)),
+        in_flight: measure.in_flight,
+    };
+    tuning.choices(&collectives).map_err(conflict)?;
     let step = match (measure.step_factor, measure.step_bytes) {
         (Some(factor), _) => Step::Factor(factor),
         (None, Some(bytes)) => Step::Bytes(bytes.0),
@@ -256,6 +265,7 @@ pub(super) fn settle(
         cta_policy: measure.cta_policy,
         backend,
         provider: measure.provider,
+        tuning,
         world: measure.world,
         dry_run: measure.dry_run,
         ranks: measure.ranks,

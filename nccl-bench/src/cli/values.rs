@@ -1,9 +1,10 @@
 //! The values of arguments: their types, how each is read, and what is said of one that is none.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use collectives::DataType;
+use collectives::{DataType, fabric};
 
 use crate::collective::Collective;
 use crate::data::{self, Op};
@@ -56,6 +57,106 @@ pub enum Roots {
     One(usize),
     /// Each in turn.
     All,
+}
+
+/// An algorithm that is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wish {
+    /// For this collective; `None`: for all that are measured.
+    pub collective: Option<fabric::Collective>,
+    /// The algorithm.
+    pub algorithm: fabric::Algorithm,
+}
+
+impl FromStr for Wish {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (collective, algorithm) = match text.split_once('=') {
+            Some((collective, algorithm)) => (Some(fabric_collective(collective)?), algorithm),
+            None => (None, text),
+        };
+        let algorithm = algorithm.parse().map_err(|error: fabric::UnknownAlgorithm| error.to_string())?;
+        Ok(Self { collective, algorithm })
+    }
+}
+
+/// A collective by libfabric's name for it here, `all_reduce`, or by that of the command.
+pub(crate) fn fabric_collective(text: &str) -> Result<fabric::Collective, String> {
+    let of_command = text.parse::<Collective>().ok().and_then(Collective::on_fabric);
+    match of_command {
+        Some(collective) => Ok(collective),
+        None => text.parse().map_err(|error: fabric::UnknownCollective| error.to_string()),
+    }
+}
+
+/// How the fabric backend shall carry out collectives, where not as its table says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tuning {
+    /// `--algo`.
+    pub algorithms: Vec<Wish>,
+    /// `--between`.
+    pub between: Option<fabric::Algorithm>,
+    /// `--segment`, in bytes.
+    pub segment: Option<usize>,
+    /// `--in-flight`.
+    pub in_flight: Option<usize>,
+}
+
+impl Tuning {
+    /// One of the arguments that ask for something, if any does.
+    #[must_use]
+    pub fn argument(&self) -> Option<&'static str> {
+        let given = [
+            ("--algo", !self.algorithms.is_empty()),
+            ("--between", self.between.is_some()),
+            ("--segment", self.segment.is_some()),
+            ("--in-flight", self.in_flight.is_some()),
+        ];
+        given.into_iter().find(|(_, given)| *given).map(|(name, _)| name)
+    }
+
+    /// The algorithms that are asked for, of `collectives`, each with its collective.
+    ///
+    /// # Errors
+    /// Which ones there are, where a collective has no such algorithm, or is not measured.
+    pub fn choices(
+        &self,
+        collectives: &[Collective],
+    ) -> Result<Vec<(fabric::Collective, fabric::Algorithm)>, String> {
+        let measured: Vec<fabric::Collective> =
+            collectives.iter().filter_map(|collective| collective.on_fabric()).collect();
+        let mut choices = Vec::new();
+        for &Wish { collective, algorithm } in &self.algorithms {
+            let all = collective.map_or_else(|| measured.clone(), |collective| vec![collective]);
+            let serving: Vec<_> = all.iter().filter(|&&collective| serves(algorithm, collective)).collect();
+            match (collective, serving.is_empty()) {
+                (Some(collective), _) if !measured.contains(&collective) => {
+                    return Err(format!("--algo {collective}={algorithm}: {collective} is not measured"));
+                }
+                (_, true) => {
+                    let each = |collective: &fabric::Collective| {
+                        let has = fabric::Algorithm::ALL.into_iter().filter(|&own| serves(own, *collective));
+                        let names: Vec<_> = has.map(fabric::Algorithm::name).collect();
+                        format!("; {collective} has {}", names.join(", "))
+                    };
+                    let known: String = all.iter().map(each).collect();
+                    let nothing =
+                        if all.is_empty() { "; what is measured has no choice of algorithms" } else { "" };
+                    return Err(format!(
+                        "--algo {algorithm}: not an algorithm of what is measured{known}{nothing}"
+                    ));
+                }
+                _ => choices.extend(serving.into_iter().map(|&collective| (collective, algorithm))),
+            }
+        }
+        Ok(choices)
+    }
+}
+
+/// Whether there is a number of ranks for which an algorithm serves a collective: a power of two, for some.
+fn serves(algorithm: fabric::Algorithm, collective: fabric::Collective) -> bool {
+    algorithm.serves(collective, 2)
 }
 
 /// The only value of `-D`.

@@ -274,6 +274,24 @@ impl fmt::Display for Medium {
     }
 }
 
+impl FromStr for Medium {
+    type Err = UnknownMedium;
+
+    fn from_str(text: &str) -> Result<Self, UnknownMedium> {
+        Self::ALL
+            .into_iter()
+            .find(|medium| medium.name() == text)
+            .ok_or_else(|| UnknownMedium { text: text.to_owned() })
+    }
+}
+
+/// A text that names no medium.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{text}' is none of {}", Medium::ALL.map(Medium::name).join(", "))]
+pub struct UnknownMedium {
+    text: String,
+}
+
 /// How an operation is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
@@ -568,6 +586,11 @@ mod tests {
         for collective in Collective::ALL {
             assert_eq!(collective.name().parse(), Ok(collective));
         }
+        for medium in Medium::ALL {
+            assert_eq!(medium.name().parse(), Ok(medium));
+        }
+        let error = "hosst".parse::<Medium>().unwrap_err().to_string();
+        assert_eq!(error, "'hosst' is none of shared-memory, network, hosts");
         let error = "all_reduse".parse::<Collective>().unwrap_err().to_string();
         assert!(error.ends_with("all_to_all, all_to_all_v, gather, scatter"), "{error}");
     }

@@ -223,6 +223,7 @@ macro_rules! for_type {
     };
 }
 
+mod counting;
 mod hosts;
 mod others;
 

@@ -1,0 +1,224 @@
+//! What grows with the number of ranks: messages, bytes and rounds, counted and compared with what the algorithms'
+//! documentation promises. No rank waits for another here, and what is received is never written.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use super::others::asking;
+use super::*;
+use crate::fabric::algorithm::hosts::Hosts;
+use crate::fabric::transport::{Request, Transport};
+
+/// A message as both sides know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Message {
+    from: usize,
+    to: usize,
+    tag: u64,
+    len: usize,
+}
+
+#[derive(Default)]
+struct Log {
+    sent: Vec<Message>,
+    received: Vec<Message>,
+}
+
+/// A network that completes everything at once.
+struct Counting {
+    rank: usize,
+    ranks: usize,
+    log: Rc<RefCell<Log>>,
+}
+
+impl Transport for Counting {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+    fn size(&self) -> usize {
+        self.ranks
+    }
+    fn hosts(&self) -> Hosts {
+        Hosts::new(&(0..self.ranks).collect::<Vec<_>>())
+    }
+    unsafe fn post_receive(
+        &mut self,
+        peer: usize,
+        tag: u64,
+        _: *mut u8,
+        len: usize,
+    ) -> Result<Request, Error> {
+        self.log.borrow_mut().received.push(Message { from: peer, to: self.rank, tag, len });
+        Ok(Request(0))
+    }
+    unsafe fn post_send(
+        &mut self,
+        peer: usize,
+        tag: u64,
+        _: *const u8,
+        len: usize,
+    ) -> Result<Request, Error> {
+        self.log.borrow_mut().sent.push(Message { from: self.rank, to: peer, tag, len });
+        Ok(Request(0))
+    }
+    fn fail(&self, _: &str) {}
+    fn progress(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+    fn is_done(&mut self, _: Request) -> bool {
+        true
+    }
+}
+
+/// What one operation costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Cost {
+    /// Of the rank that sends most.
+    messages: usize,
+    /// Of the rank that sends most.
+    bytes: usize,
+    /// Of all ranks together.
+    total: usize,
+    /// Rounds in which something is sent.
+    rounds: usize,
+}
+
+/// Bytes of a rank's block; a vector has one for each rank.
+const BLOCK: usize = 64;
+
+/// Every rank's part in an operation. Every message that is sent is received, in the same round.
+fn count(ranks: usize, tuning: Tuning, operation: impl Fn(&mut Member<Counting>)) -> Cost {
+    let log = Rc::new(RefCell::new(Log::default()));
+    for rank in 0..ranks {
+        let end = Counting { rank, ranks, log: Rc::clone(&log) };
+        operation(&mut Member::new(end, None, tuning).unwrap());
+    }
+    let Log { sent, received } = &mut *log.borrow_mut();
+    sent.sort_unstable();
+    received.sort_unstable();
+    assert!(sent == received, "what is sent is not what is received");
+    let most = |of: fn(&Message) -> usize| {
+        let mut each = vec![0; ranks];
+        sent.iter().for_each(|message| each[message.from] += of(message));
+        each.into_iter().max().unwrap()
+    };
+    let mut rounds: Vec<u64> = sent.iter().map(|message| message.tag & 0xffff).collect();
+    rounds.sort_unstable();
+    rounds.dedup();
+    Cost {
+        messages: most(|_| 1),
+        bytes: most(|message| message.len),
+        total: sent.iter().map(|message| message.len).sum(),
+        rounds: rounds.len(),
+    }
+}
+
+fn cost(collective: Collective, algorithm: Algorithm, ranks: usize) -> Cost {
+    let tuning = Tuning { segment: Some(usize::MAX), ..AS_THE_TABLE_SAYS };
+    let root = ranks / 2;
+    count(ranks, asking(collective, Some(algorithm), tuning), |member| {
+        let (mut all, mut one) = (vec![1_u8; ranks * BLOCK], [1_u8; BLOCK]);
+        let parts: Vec<_> = (0..ranks).map(|rank| rank * BLOCK..(rank + 1) * BLOCK).collect();
+        let (op, source, is_root) = (ReduceOp::Max, all.clone(), member.rank() == root);
+        match collective {
+            Collective::AllReduce => member.all_reduce(&source, &mut all, op),
+            Collective::AllGather => member.all_gather(&one, &mut all),
+            Collective::ReduceScatter => member.reduce_scatter(&source, &mut one, op),
+            Collective::Broadcast => member.broadcast_in_place(&mut all, root),
+            Collective::Reduce => member.reduce_in_place(&mut all, op, root),
+            Collective::AllToAll => member.all_to_all(&source, &mut all),
+            Collective::AllToAllV => member.all_to_all_v(&source, &parts, &mut all, &parts),
+            Collective::Gather => member.gather(&one, is_root.then_some(&mut all[..]), root),
+            Collective::Scatter => member.scatter(Some(&source), &mut one, root),
+        }
+        .unwrap();
+    })
+}
+
+/// What the documentation promises; none where it promises only a limit, or an algorithm is there for shared memory.
+fn promised(collective: Collective, algorithm: Algorithm, p: usize) -> Option<Cost> {
+    use Algorithm::{
+        Binomial, Bruck, Direct, Pairwise, Rabenseifner, RecursiveDoubling, RecursiveHalving, Ring,
+    };
+    use Collective::{
+        AllGather, AllReduce, AllToAll, AllToAllV, Broadcast, Gather, Reduce, ReduceScatter, Scatter,
+    };
+    let (b, n, power) = (BLOCK, p * BLOCK, p.is_power_of_two());
+    let lg = p.next_power_of_two().ilog2() as usize;
+    // The numbers from the root on, and how many ranks are below each.
+    let subtrees = (1..p).map(|number: usize| (1 << number.trailing_zeros()).min(p - number));
+    let alike = |messages, bytes, rounds| Some(Cost { messages, bytes, total: p * bytes, rounds });
+    let rooted = |messages, bytes, total, rounds| Some(Cost { messages, bytes, total, rounds });
+    match (collective, algorithm) {
+        (AllReduce, Direct) => alike(p - 1, (p - 1) * n, 1),
+        (AllReduce, RecursiveDoubling) if power => alike(lg, lg * n, lg),
+        (AllReduce, Rabenseifner) if power => alike(2 * lg, 2 * (p - 1) * b, 2 * lg),
+        (AllReduce, Pairwise) => alike(2 * (p - 1), 2 * (p - 1) * b, 2),
+        (AllReduce, Ring) => alike(2 * (p - 1), 2 * (p - 1) * b, 2 * (p - 1)),
+        (AllGather, RecursiveDoubling | Bruck) => alike(lg, (p - 1) * b, lg),
+        (AllGather, Ring) => alike(p - 1, (p - 1) * b, p - 1),
+        (ReduceScatter, RecursiveHalving) => alike(lg, (p - 1) * b, lg),
+        (ReduceScatter, Ring) => alike(p - 1, (p - 1) * b, p - 1),
+        (AllGather | AllToAll | AllToAllV, Direct) | (ReduceScatter, Pairwise) => {
+            alike(p - 1, (p - 1) * b, 1)
+        }
+        (AllToAll | AllToAllV, Pairwise) => alike(p - 1, (p - 1) * b, p - 1),
+        // The parts whose distance has a bit set travel in that bit's step.
+        (AllToAll, Bruck) => {
+            let parts: usize = (1..p).map(|distance: usize| distance.count_ones() as usize).sum();
+            assert!(!power || parts == p / 2 * lg);
+            alike(lg, parts * b, lg)
+        }
+        (Broadcast, Direct) => rooted(p - 1, (p - 1) * n, (p - 1) * n, 1),
+        (Broadcast, Binomial) => rooted(lg, lg * n, (p - 1) * n, lg),
+        (Reduce, Binomial) => rooted(1, n, (p - 1) * n, lg),
+        (Reduce, Pairwise) => rooted(p, n, (p + 1) * (p - 1) * b, 2),
+        (Gather, Direct) => rooted(1, b, (p - 1) * b, 1),
+        (Scatter, Direct) => rooted(p - 1, (p - 1) * b, (p - 1) * b, 1),
+        (Gather, Binomial) => rooted(1, subtrees.clone().max()? * b, subtrees.sum::<usize>() * b, lg),
+        (Scatter, Binomial) => rooted(lg, (p - 1) * b, subtrees.sum::<usize>() * b, lg),
+        _ => None,
+    }
+}
+
+#[test]
+fn messages_and_bytes_grow_with_the_ranks_as_promised() {
+    for ranks in [2_usize, 4, 8, 16, 32, 64, 3, 12, 33, 63] {
+        for collective in Collective::ALL {
+            for algorithm in flat(collective, ranks).filter(|&algorithm| algorithm != Algorithm::Board) {
+                let found = cost(collective, algorithm, ranks);
+                let what = format!("{collective} {algorithm} on {ranks} ranks: {found:?}");
+                if let Some(promised) = promised(collective, algorithm, ranks) {
+                    assert_eq!(found, promised, "{what}");
+                    continue;
+                }
+                let (n, lg) = (ranks * BLOCK, ranks.ilog2() as usize);
+                match (collective, algorithm) {
+                    // Ranks beyond a power of two: 2 messages and up to 2 n bytes more.
+                    (Collective::AllReduce, Algorithm::RecursiveDoubling) => {
+                        assert!(found.rounds == lg + 2 && found.messages <= lg + 2, "{what}");
+                        assert!(found.bytes <= (lg + 2) * n, "{what}");
+                    }
+                    (Collective::AllReduce, Algorithm::Rabenseifner) => {
+                        assert!(found.rounds == 2 * lg + 2 && found.messages <= 2 * lg + 2, "{what}");
+                        assert!(found.bytes <= 4 * n, "{what}");
+                    }
+                    // lg p + p-1 messages, less than 2 n bytes; nobody gets a chunk twice.
+                    (Collective::Broadcast, Algorithm::Ring) => {
+                        let steps = ranks.next_power_of_two().ilog2() as usize + ranks - 1;
+                        assert!(found.rounds <= steps && found.messages <= steps, "{what}");
+                        assert!(found.bytes < 2 * n && found.total == (ranks - 1) * n, "{what}");
+                    }
+                    _ => panic!("no promise for {what}"),
+                }
+            }
+        }
+        let steps = ranks.next_power_of_two().ilog2() as usize;
+        let barrier = count(ranks, AS_THE_TABLE_SAYS, |member| member.barrier().unwrap());
+        assert_eq!(
+            barrier,
+            Cost { messages: steps, bytes: steps, total: ranks * steps, rounds: steps },
+            "barrier of {ranks}"
+        );
+    }
+}
