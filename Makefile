@@ -36,7 +36,7 @@ newest: packages-test ## whether NVIDIA's newest wheels have NCCL functions that
 	$(CARGO) xtask functions --newest
 
 fuzz: ## five minutes of fuzzing for each kind of input over TCP (needs a nightly toolchain and cargo-fuzz)
-	for target in wire rendezvous service; do \
+	for target in wire rendezvous join service; do \
 		mkdir -p fuzz/target/corpus/$$target; \
 		$(CARGO) +nightly fuzz run $$target fuzz/target/corpus/$$target fuzz/corpus/$$target -- -max_total_time=300; \
 	done

@@ -5,7 +5,7 @@
 
 use super::host::Host;
 use super::meeting::Contribution;
-use super::rendezvous::{GREETING, MOST_PENDING, Reception};
+use super::rendezvous::{Failure, GREETING, Joining, MOST_PENDING, Reception};
 use super::service::{Connection, Line, take_frames};
 use super::tcp::Shared;
 use super::wire::{Answer, Frame, Frames, Greeting, Member, pack, unpack};
@@ -344,6 +344,78 @@ impl Job<'_> {
     }
 }
 
+/// Plays the input as what listens at rank 0's address says to a rank that wants to join, in pieces: what became of it.
+///
+/// # Panics
+/// When the rank takes something for its job that is not, depends on how the bytes are cut, keeps more than it may, or
+/// gives up for good because of what is not rank 0.
+pub fn join(data: &[u8]) -> String {
+    let mut script = Script::new(data);
+    let cut = script.number();
+    let mut said = Vec::new();
+    while !script.0.is_empty() {
+        let action = script.number();
+        let number = action / 8;
+        match action % 8 {
+            0 => said.extend(Answer::Accepted.encode()),
+            1 => said.extend(Answer::Refused("there is no place".to_owned()).encode()),
+            2 => said.extend(Answer::Stranger.encode()),
+            3 => {
+                let members = (0..number % 6).map(|rank| member(&format!("node{rank}"))).collect();
+                said.extend(Frame::Members(members).encode());
+            }
+            4 => said.extend(Frame::GivenUp("rank 2 is missing".to_owned()).encode()),
+            5 => said.extend(Frame::Heartbeat.encode()),
+            // The head of a frame of any length.
+            6 => said.extend([&[9][..], script.bytes(4)].concat()),
+            _ => said.extend_from_slice(script.bytes(number)),
+        }
+    }
+    let mut place = Place::new(1, SIZE, "127.0.0.1:29500").unwrap();
+    place.key = KEY.to_owned();
+    let whole = hear(&place, &said, said.len().max(1));
+    let (outcome, left) = hear(&place, &said, 1 + cut % 64);
+    assert_eq!(outcome, whole.0, "it depends on how it is cut");
+    let answer = Answer::decode(&said);
+    let accepted = matches!(answer, Ok(Some((Answer::Accepted, _))));
+    match &outcome {
+        Ok(members) => {
+            assert!(accepted && members.len() == SIZE);
+            let Ok(Some((_, used))) = answer else { panic!("no answer") };
+            let mut frames = Frames::default();
+            frames.push(&said[used..]);
+            assert_eq!(frames.next(), Ok(Some(Frame::Members(members.clone()))));
+            // What came right behind is still there, as far as it was read.
+            assert!(left <= frames.kept() && whole.1 == frames.kept());
+            "met".to_owned()
+        }
+        Err(Failure::Retry(reason)) => {
+            assert!(!accepted && !matches!(answer, Ok(Some((Answer::Refused(_), _)))), "{reason}");
+            reason.clone()
+        }
+        Err(Failure::Final(error)) => {
+            assert!(accepted || matches!(answer, Ok(Some((Answer::Refused(_), _)))), "{error}");
+            error.to_string()
+        }
+    }
+}
+
+/// What a rank that joins makes of these bytes, in pieces of this length, and how many it then keeps.
+fn hear(place: &Place, said: &[u8], piece: usize) -> (Result<Vec<Member>, Failure>, usize) {
+    let mut joining = Joining::new(place, "127.0.0.1:29500");
+    for bytes in said.chunks(piece) {
+        match joining.hear(bytes) {
+            Ok(None) => {
+                let most = Frame::longest_of_members(SIZE) + 64 + piece;
+                assert!(joining.frames.kept() <= most, "{} bytes are kept", joining.frames.kept());
+            }
+            Ok(Some(members)) => return (Ok(members), joining.frames.kept()),
+            Err(failure) => return (Err(failure), 0),
+        }
+    }
+    (Err(joining.ended()), 0)
+}
+
 /// Plays the input as what ranks say once they have met, to rank 0 or by rank 0: frames and bytes that are none, in
 /// any pieces.
 ///
@@ -498,6 +570,21 @@ mod tests {
     fn inputs_that_were_kept_are_survived() {
         kept("wire").iter().for_each(|input| wire(input));
         kept("service").iter().for_each(|input| service(input));
+        let joined: BTreeSet<String> = kept("join").iter().map(|input| join(input)).collect();
+        // What listens at an address must have said for this to say anything.
+        for outcome in [
+            "met",
+            "rank 0 of another job listens there",
+            "it does not speak this program's protocol",
+            "ended the connection without an answer",
+            "refused this rank: there is no place",
+            "rank 2 is missing",
+            "rank 0 sent something else than the list of ranks",
+            "rank 0 sent a frame of 4294967295 bytes",
+            "rank 0 ended while other ranks were missing",
+        ] {
+            assert!(joined.iter().any(|joined| joined.contains(outcome)), "{outcome}: {joined:?}");
+        }
         let mut told = Told::default();
         for input in kept("rendezvous") {
             let mut of_this = rendezvous(&input);
@@ -533,6 +620,16 @@ mod tests {
             wire(&data);
             rendezvous(&data);
             service(&data);
+            join(&data);
+        }
+
+        #[test]
+        fn any_bytes_behind_rank_0_s_consent_are_survived(
+            mut data in prop::collection::vec(any::<u8>(), 0..100),
+            cut in any::<u8>(),
+        ) {
+            data.splice(0..0, [cut, 0]);
+            join(&data);
         }
 
         /// A crowd of strangers takes longer, and comes rarely by chance.

@@ -390,7 +390,8 @@ impl<'a, S: Read + Write> Reception<'a, S> {
 // All other ranks.
 
 /// Why an attempt to join did not succeed.
-enum Failure {
+#[derive(Debug, PartialEq)]
+pub(super) enum Failure {
     /// Rank 0 may come later.
     Retry(String),
     Final(Error),
@@ -489,54 +490,103 @@ fn attempt(
     stream.set_write_timeout(Some(patience)).map_err(retry)?;
     stream.write_all(greeting).map_err(retry)?;
 
-    let until = Instant::now() + if place.ports.len() > 1 { patience.min(SEARCHING) } else { patience };
-    let mut bytes = Vec::new();
-    let (answer, used) = loop {
-        match Answer::decode(&bytes) {
-            Ok(Some(answer)) => break answer,
-            Ok(None) => {}
+    let mut joining = Joining::new(place, name);
+    let mut until = Instant::now() + if place.ports.len() > 1 { patience.min(SEARCHING) } else { patience };
+    loop {
+        let mut bytes = Vec::new();
+        let seated = joining.seated;
+        match read_some(&mut stream, &mut bytes, until) {
+            Ok(true) => {}
+            Ok(false) => return Err(joining.ended()),
+            Err(error) => return Err(joining.failed(&error)),
+        }
+        if let Some(members) = joining.hear(&bytes)? {
+            let mut connections: Vec<_> = (0..place.size).map(|_| None).collect();
+            connections[0] = Some((stream, joining.frames));
+            return Ok(Met { members, connections, address: name.to_owned() });
+        }
+        if joining.seated != seated {
+            until = Instant::now() + timeout + PATIENCE;
+        }
+    }
+}
+
+/// What a rank knows while it waits for what listens at rank 0's address, which may be anything.
+pub(super) struct Joining<'a> {
+    place: &'a Place,
+    name: &'a str,
+    /// What has come of an answer.
+    bytes: Vec<u8>,
+    /// Whether rank 0 has accepted this rank.
+    pub(super) seated: bool,
+    pub(super) frames: Frames,
+}
+
+impl<'a> Joining<'a> {
+    pub(super) fn new(place: &'a Place, name: &'a str) -> Self {
+        Self { place, name, bytes: Vec::new(), seated: false, frames: Frames::default() }
+    }
+
+    /// Takes what has come: all ranks, once they are there.
+    pub(super) fn hear(&mut self, bytes: &[u8]) -> Result<Option<Vec<Member>>, Failure> {
+        if self.seated {
+            self.frames.push(bytes);
+            return self.wait();
+        }
+        self.bytes.extend_from_slice(bytes);
+        let (answer, used) = match Answer::decode(&self.bytes) {
+            Ok(Some(answer)) => answer,
+            Ok(None) => return Ok(None),
             Err(malformed) => {
                 return Err(Failure::Retry(format!("what listens there is not rank 0: {}", malformed.0)));
             }
+        };
+        match answer {
+            Answer::Accepted => {}
+            Answer::Stranger => {
+                return Err(Failure::Retry("rank 0 of another job listens there".to_owned()));
+            }
+            Answer::Refused(reason) => {
+                return Err(Failure::Final(Error::Rendezvous(format!(
+                    "rank 0 at {} refused this rank: {reason}",
+                    self.name
+                ))));
+            }
         }
-        if !read_some(&mut stream, &mut bytes, until).map_err(retry)? {
-            return Err(Failure::Retry(
-                "what listens there ended the connection without an answer".to_owned(),
-            ));
-        }
-    };
-    match answer {
-        Answer::Accepted => {}
-        Answer::Stranger => return Err(Failure::Retry("rank 0 of another job listens there".to_owned())),
-        Answer::Refused(reason) => {
-            return Err(Failure::Final(Error::Rendezvous(format!(
-                "rank 0 at {name} refused this rank: {reason}"
-            ))));
+        self.seated = true;
+        self.frames.push(&self.bytes[used..]);
+        self.bytes = Vec::new();
+        self.wait()
+    }
+
+    fn wait(&mut self) -> Result<Option<Vec<Member>>, Failure> {
+        match self.frames.next_within(Frame::longest_of_members(self.place.size)) {
+            Ok(None) => Ok(None),
+            Ok(Some(Frame::Members(members))) if members.len() == self.place.size => Ok(Some(members)),
+            Ok(Some(Frame::GivenUp(reason))) => Err(Failure::Final(Error::TimedOut(reason))),
+            Ok(Some(_)) => Err(self.fatal("rank 0 sent something else than the list of ranks".to_owned())),
+            Err(malformed) => Err(self.fatal(format!("rank 0 sent {}", malformed.0))),
         }
     }
 
-    let fatal =
-        |what: String| Failure::Final(Error::Rendezvous(format!("the rendezvous at {name} failed: {what}")));
-    let mut frames = Frames::default();
-    frames.push(&bytes[used..]);
-    let until = Instant::now() + timeout + PATIENCE;
-    loop {
-        match frames.next() {
-            Ok(None) => {}
-            Ok(Some(Frame::Members(members))) if members.len() == place.size => {
-                let mut connections: Vec<_> = (0..place.size).map(|_| None).collect();
-                connections[0] = Some((stream, frames));
-                return Ok(Met { members, connections, address: name.to_owned() });
-            }
-            Ok(Some(Frame::GivenUp(reason))) => return Err(Failure::Final(Error::TimedOut(reason))),
-            Ok(Some(_)) => return Err(fatal("rank 0 sent something else than the list of ranks".to_owned())),
-            Err(malformed) => return Err(fatal(format!("rank 0 sent {}", malformed.0))),
+    fn fatal(&self, what: String) -> Failure {
+        Failure::Final(Error::Rendezvous(format!("the rendezvous at {} failed: {what}", self.name)))
+    }
+
+    /// The connection has ended.
+    pub(super) fn ended(&self) -> Failure {
+        if self.seated {
+            return self.fatal("rank 0 ended while other ranks were missing".to_owned());
         }
-        let mut bytes = Vec::new();
-        match read_some(&mut stream, &mut bytes, until) {
-            Ok(true) => frames.push(&bytes),
-            Ok(false) => return Err(fatal("rank 0 ended while other ranks were missing".to_owned())),
-            Err(error) => return Err(fatal(format!("rank 0 is silent: {error}"))),
+        Failure::Retry("what listens there ended the connection without an answer".to_owned())
+    }
+
+    /// Nothing came in time, or the connection failed.
+    fn failed(&self, error: &io::Error) -> Failure {
+        if self.seated {
+            self.fatal(format!("rank 0 is silent: {error}"))
+        } else {
+            Failure::Retry(error.to_string())
         }
     }
 }

@@ -256,6 +256,11 @@ pub(super) enum Frame {
 }
 
 impl Frame {
+    /// The most bytes behind the header of what ends a rendezvous: the list of so many ranks, or why it failed.
+    pub(super) fn longest_of_members(ranks: usize) -> usize {
+        (2 + MAX_TEXT).max(ranks.saturating_mul(12 + 2 * MAX_NAME))
+    }
+
     pub(super) fn encode(&self) -> Vec<u8> {
         // The length is filled in at the end.
         let mut bytes = vec![0; FRAME_HEADER];
@@ -388,6 +393,12 @@ pub(super) struct Frames {
 }
 
 impl Frames {
+    /// How many bytes are kept that no frame has used.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn kept(&self) -> usize {
+        self.bytes.len() - self.used
+    }
+
     pub(super) fn push(&mut self, bytes: &[u8]) {
         if self.used > 0 {
             self.bytes.drain(..self.used);
@@ -398,11 +409,16 @@ impl Frames {
 
     /// The next frame; `None` while more bytes must come.
     pub(super) fn next(&mut self) -> Result<Option<Frame>, Malformed> {
+        self.next_within(MAX_FRAME)
+    }
+
+    /// The next frame, which may have so many bytes behind its header; `None` while more bytes must come.
+    pub(super) fn next_within(&mut self, most: usize) -> Result<Option<Frame>, Malformed> {
         let Some((&[kind, l0, l1, l2, l3], body)) = self.bytes[self.used..].split_first_chunk() else {
             return Ok(None);
         };
         let length = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
-        if length > MAX_FRAME {
+        if length > most {
             return malformed(format!("a frame of {length} bytes"));
         }
         let Some(body) = body.get(..length) else { return Ok(None) };
