@@ -348,6 +348,7 @@ impl RankSweep<'_> {
         self.observer.phase(&|| format!("the timed operations of {}", name()));
         let (operations, rounds) = self.rounds(work, placement)?;
         self.turn(Side::Ours)?;
+        let chosen = self.backend.algorithm(work, placement);
         let each_us = match rounds.first() {
             Some(ours) => self.each(work, placement, ours)?,
             None => Vec::new(),
@@ -381,7 +382,7 @@ impl RankSweep<'_> {
         let findings = self.exchange(&finding)?;
         let stop = findings.iter().filter_map(|finding| Signal::from_number(finding.stop?)).max();
         let mut measurement = self.measurement(work, placement, cycle, operations, verified, &findings);
-        measurement.algorithm = match self.backend.algorithm(work, placement) {
+        measurement.algorithm = match chosen {
             None => self.observer.algorithm(work, plan.schedule.aggregated)?,
             chosen => chosen,
         };
