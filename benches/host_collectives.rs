@@ -272,9 +272,11 @@ fn plans(arguments: &Arguments, collective: Collective, ranks: usize) -> Vec<Opt
     if !arguments.tune {
         return vec![with(arguments.algorithm, arguments.segment, arguments.in_flight)];
     }
+    // Ranks of one host, as the script starts them, have no hierarchy.
     let mut plans = Vec::new();
     for algorithm in Algorithm::ALL.into_iter().filter(|algorithm| algorithm.serves(collective, ranks)) {
-        if algorithm == Algorithm::Board && arguments.transport != "shm" {
+        let on_one_host = arguments.transport == "shm";
+        if algorithm == Algorithm::Board && !on_one_host || algorithm == Algorithm::Hierarchical {
             continue;
         }
         let whole = (usize::MAX, 1);

@@ -8,7 +8,7 @@
 //! device, and this program is the switch between them: a packet leaves at the host's rate, arrives after the delay, and
 //! enters the other host at that one's rate. Linux's own `netem` does the same for the delay, but many kernels are built
 //! without it. Packets are as large as the kernel's segmentation offload makes them, up to 64 KiB, so that tens of Gbit/s
-//! go through; two threads per host spin meanwhile, so a machine needs processors for these beside the ranks'.
+//! go through; two threads per host spin meanwhile, so a machine needs processors for these beside the ranks' (or `--sleep`).
 //!
 //! Needs root. The command sees `SHAPED_HOST` (0, 1, ...), `SHAPED_HOSTS` and `SHAPED_FIRST` (the first host's address).
 
@@ -18,7 +18,7 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -40,6 +40,9 @@ struct Arguments {
     /// Bytes of the largest packet on the wire, without the link's header.
     #[arg(long, default_value_t = 9000, value_parser = clap::value_parser!(u16).range(576..))]
     mtu: u16,
+    /// Sleep instead of spinning, which takes tens of microseconds more: for delays of milliseconds, on few processors.
+    #[arg(long)]
+    sleep: bool,
     /// What cargo bench passes.
     #[arg(long, hide = true)]
     bench: bool,
@@ -173,6 +176,11 @@ fn forward(
         let len = match tun.read(&mut buffer) {
             Ok(len) => len,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if arguments.sleep {
+                    let mut poll = libc::pollfd { fd: tun.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+                    // SAFETY: one entry, which outlives the call.
+                    unsafe { libc::poll(&raw mut poll, 1, 100) };
+                }
                 std::hint::spin_loop();
                 continue;
             }
@@ -197,20 +205,29 @@ fn forward(
 }
 
 /// Gives a host what comes for it, when it is due.
-fn deliver(mut tun: &File, packets: Receiver<Packet>, gbits: f64, over: &AtomicBool) -> io::Result<()> {
-    let mut link = Link::new(gbits);
+fn deliver(
+    mut tun: &File,
+    packets: Receiver<Packet>,
+    arguments: &Arguments,
+    over: &AtomicBool,
+) -> io::Result<()> {
+    let mut link = Link::new(arguments.gbits);
     while !over.load(Ordering::Relaxed) {
-        let packet = match packets.try_recv() {
-            Ok(packet) => packet,
-            Err(TryRecvError::Empty) => {
-                std::hint::spin_loop();
-                continue;
-            }
-            Err(TryRecvError::Disconnected) => return Ok(()),
+        let packet = if arguments.sleep {
+            packets.recv_timeout(Duration::from_millis(100)).ok()
+        } else {
+            packets.try_recv().ok()
+        };
+        let Some(packet) = packet else {
+            std::hint::spin_loop();
+            continue;
         };
         // The link has begun to take it when its first byte came, one packet's time before its last.
         let busy = Duration::from_nanos((packet.bytes.len() as f64 * link.nanoseconds_per_byte) as u64);
         let due = link.take(packet.arrives - busy, packet.bytes.len());
+        if arguments.sleep {
+            thread::sleep(due.saturating_duration_since(Instant::now()));
+        }
         while Instant::now() < due && !over.load(Ordering::Relaxed) {
             std::hint::spin_loop();
         }
@@ -243,7 +260,7 @@ fn host(
     thread::scope(|scope| {
         let forward = scope.spawn(|| forward(&entered, ports, arguments, &over));
         let (tun, stop) = (&entered, &over);
-        let deliver = scope.spawn(move || deliver(tun, packets, arguments.gbits, stop));
+        let deliver = scope.spawn(move || deliver(tun, packets, arguments, stop));
         let status = Command::new(&arguments.command[0])
             .args(&arguments.command[1..])
             .env("SHAPED_HOST", number.to_string())

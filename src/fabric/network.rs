@@ -259,7 +259,8 @@ impl Network {
         network.routes = routes.into_iter().map(|route| route.unwrap_or(nowhere)).collect();
 
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        if world.local_size() > processors {
+        // Not the launcher's word for it, which may take ranks of one host for those of several.
+        if neighbours > processors {
             network.polls_per_yield = POLLS_PER_YIELD_CROWDED;
         }
         Ok(network)
