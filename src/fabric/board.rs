@@ -197,8 +197,9 @@ impl Board {
         Ok(())
     }
 
-    /// Waits for the message of a rank in the current operation, and calls `meanwhile` now and then. The message
-    /// is as long as one of that rank is in this call; it stays as it is until this rank begins the next operation; it is aligned to 16 bytes.
+    /// Waits for the message of a rank in the current operation, and calls `meanwhile` now and then. The message is as
+    /// long as that rank's are in this call, stays as it is until this rank begins the next operation, and is aligned to
+    /// 16 bytes.
     pub(crate) fn read(
         &mut self,
         rank: usize,
@@ -254,9 +255,7 @@ impl Board {
         }
         Ok(())
     }
-}
 
-impl Board {
     /// Another rank has called something else now, or before: what, the ranks find out when they have waited for long.
     #[cold]
     fn differs(

@@ -1,7 +1,8 @@
 //! `nccl-bench fabric pingpong`, `bw` and `rma`: what libfabric's endpoints do between two ranks.
 //!
-//! `endpoints` opens them on all ranks, `memory` is where data is, `measure` is what each side of a pair does, `together` several pairs at once, `report`
-//! what becomes of it. Ranks meet over TCP: as a launcher says, or one listens and the other connects.
+//! `endpoints` opens them on all ranks, `memory` is where data is, `measure` is what each side of a pair does, `together`
+//! several pairs at once, `report` what becomes of it. Ranks meet over TCP: as a launcher says, or one listens and the other
+//! connects.
 
 mod arguments;
 mod endpoints;
