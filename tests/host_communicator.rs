@@ -459,10 +459,16 @@ const HIERARCHICAL: [Collective; 5] = [
 fn several_ranks_on_each_of_several_hosts() {
     for hosts in [&[0, 0, 1, 1][..], &[0, 0, 0, 1], &[0, 1, 1, 2, 0]] {
         on_hosts(hosts, &Options::default(), |communicator| {
-            let alone = hosts.iter().filter(|&host| *host == hosts[communicator.rank()]).count() == 1;
             let description = communicator.describe();
-            assert_eq!(description.contains("shm"), !alone, "{description}");
-            assert!(description.contains("fi_sockaddr_in"), "{description}");
+            assert!(
+                description.starts_with("shm (") && description.contains(" inside hosts; "),
+                "{description}"
+            );
+            // Each host with its interface and address.
+            let (_, between) = description.split_once(" between ").unwrap();
+            assert!(description.contains(" on "), "{description}");
+            let count = hosts.iter().max().unwrap() + 1;
+            assert_eq!(between.matches("(fi_sockaddr_in").count(), count, "{description}");
             for collective in HIERARCHICAL {
                 for bytes in [8, 1 << 30] {
                     let plan = communicator.plan(collective, bytes);

@@ -9,6 +9,7 @@ use super::algorithm::selection::{Algorithm, Collective, Medium, Plan};
 use super::board::Board;
 use super::member::{Member, Tuning};
 use super::network::Network;
+use super::ways;
 use crate::{Element, ReduceOp, world};
 
 /// How a communicator is made and works. Every rank must ask for the same, but for its `host`.
@@ -130,7 +131,7 @@ impl Communicator {
             .into());
         }
         let network = Network::open(&world, options.provider.as_deref(), options.host.as_deref())?;
-        let mut description = network.describe();
+        let mut description = ways::tell(&*world, &network.way(), &network.first_ranks())?;
         let medium = if network.is_shared_memory() { Medium::SharedMemory } else { Medium::Network };
         tuning.medium = medium;
         let board = if medium == Medium::SharedMemory { Board::meet(&*world)? } else { None };
@@ -153,7 +154,8 @@ impl Communicator {
         self.member.size()
     }
 
-    /// One line for a report's header.
+    /// What carries the messages, in a line for a report's header that is the same on all ranks: providers, how `shm` copies
+    /// long messages, and each host's interface and the address of its first rank there.
     #[must_use]
     pub fn describe(&self) -> &str {
         &self.description

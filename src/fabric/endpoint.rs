@@ -40,6 +40,7 @@ pub(crate) struct Endpoint {
     operations: Operations,
     library: &'static Fabric,
     provider: String,
+    domain: String,
     rank: usize,
     longest_message: usize,
     address: Vec<u8>,
@@ -86,6 +87,7 @@ impl Endpoint {
             operations: Operations::new(ranks, inject_size, data),
             library,
             provider: provider.to_owned(),
+            domain: info.domain(),
             rank,
             longest_message: info.longest_message(),
             address,
@@ -100,6 +102,11 @@ impl Endpoint {
     /// The library's name of the provider.
     pub(crate) fn provider(&self) -> &str {
         &self.provider
+    }
+
+    /// The library's name of the domain: a network interface or a device.
+    pub(crate) fn domain(&self) -> &str {
+        &self.domain
     }
 
     /// The address in the provider's notation: `fi_sockaddr_in://127.0.0.1:40123`.

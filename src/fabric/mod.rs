@@ -25,6 +25,7 @@ mod shm;
 #[cfg(test)]
 mod simulated;
 mod transport;
+mod ways;
 
 pub use algorithm::selection::{
     Algorithm, Collective, Medium, Plan, RULES, Rule, UnknownAlgorithm, UnknownCollective, UnknownMedium,

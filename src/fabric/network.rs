@@ -12,6 +12,7 @@ use super::closing::Closing;
 use super::endpoint::{Endpoint, Reach};
 use super::error::Error;
 use super::transport::{Request, Transport};
+use super::ways::Way;
 use super::{provider, shm};
 use crate::world;
 
@@ -273,15 +274,26 @@ impl Network {
         }
     }
 
-    /// The providers and this rank's addresses, for people: `shm (copies), tcp at fi_sockaddr_in://10.0.0.7:40123`.
-    pub(crate) fn describe(&self) -> String {
-        let describe =
-            |endpoint: &Endpoint| match (endpoint.provider(), shm::cross_memory_attach_is_allowed()) {
-                ("shm", false) => "shm (copies)".to_owned(),
-                ("shm", true) => "shm (cross-memory attach)".to_owned(),
-                (provider, _) => format!("{provider} at {}", endpoint.address_text()),
-            };
-        self.endpoints.iter().map(describe).collect::<Vec<_>>().join(", ")
+    /// What this rank uses.
+    pub(crate) fn way(&self) -> Way {
+        let mut way = Way { host: world::host().name, ..Way::default() };
+        for endpoint in &self.endpoints {
+            match (endpoint.provider(), shm::cross_memory_attach_is_allowed()) {
+                ("shm", false) => "shm (copies)".clone_into(&mut way.inside),
+                ("shm", true) => "shm (cross-memory attach)".clone_into(&mut way.inside),
+                (provider, _) => {
+                    way.outside = format!("{provider} on {}", endpoint.domain());
+                    way.address = endpoint.address_text();
+                }
+            }
+        }
+        way
+    }
+
+    /// The first rank of each host.
+    pub(crate) fn first_ranks(&self) -> Vec<usize> {
+        let first = |host| self.hosts.ranks_of(host).first().copied();
+        (0..self.hosts.count()).filter_map(first).collect()
     }
 
     /// Whether all messages go through memory that all ranks of the job share: the same answer on all ranks.

@@ -356,7 +356,7 @@ fn rank_in_a_process() {
     unsafe { libc::alarm(90) };
     let world = FolderWorld::handle(Path::new(&variable("FOLDER")), rank, size);
     let mut network = Network::open(&world, Some(&variable("PROVIDER")), None).unwrap();
-    println!("{}", network.describe());
+    println!("{:?}", network.way());
     scenario(&variable("SCENARIO"), &mut network);
     drop(network);
     println!("rank {rank} is done");
