@@ -283,22 +283,12 @@ fn plans(arguments: &Arguments, collective: Collective, ranks: usize) -> Vec<Opt
         let pieces = [(32 << 10, 1), (16 << 10, 1), (8 << 10, 1), (4 << 10, 1)];
         let segments = [whole, (1 << 20, 2), (256 << 10, 3), (64 << 10, 4)];
         for (segment, in_flight) in if algorithm == Algorithm::Board { pieces } else { segments } {
-            if segment == usize::MAX || segment == 16 << 10 || is_segmented(algorithm, collective) {
+            if segment == usize::MAX || segment == 16 << 10 || algorithm.is_segmented(collective) {
                 plans.push(with(Some(algorithm), Some(segment), Some(in_flight)));
             }
         }
     }
     plans
-}
-
-/// Whether an algorithm cuts long messages into segments.
-fn is_segmented(algorithm: Algorithm, collective: Collective) -> bool {
-    match algorithm {
-        Algorithm::Board => collective == Collective::Broadcast,
-        Algorithm::Direct => collective != Collective::AllReduce,
-        Algorithm::Binomial | Algorithm::Pairwise | Algorithm::Rabenseifner | Algorithm::Ring => true,
-        _ => false,
-    }
 }
 
 fn run(arguments: &Arguments, ranks: world::Handle) -> Result<(), Failure> {

@@ -200,7 +200,8 @@ impl Algorithm {
     }
 
     /// Whether the algorithm cuts long messages of `collective` into segments.
-    const fn is_segmented(self, collective: Collective) -> bool {
+    #[must_use]
+    pub const fn is_segmented(self, collective: Collective) -> bool {
         match self {
             Self::Board => matches!(collective, Collective::Broadcast),
             Self::RecursiveDoubling | Self::RecursiveHalving | Self::Bruck => false,
