@@ -219,6 +219,10 @@ unsafe impl Schedule for Rabenseifner {
         2 * fold.steps() + 2 * fold.outer_rounds()
     }
 
+    fn is_ordered(&self) -> bool {
+        true
+    }
+
     fn scratch_len(&self) -> usize {
         self.0.segments().largest()
     }

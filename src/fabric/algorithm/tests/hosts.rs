@@ -109,6 +109,28 @@ fn segments_in_flight_do_not_wait_for_each_other_in_a_circle() {
     }
 }
 
+/// As above, for algorithms that do not care about hosts.
+#[test]
+fn nor_do_those_of_ranks_on_hosts_of_their_own() {
+    for (ranks, seed) in [(4, 6), (5, 2), (8, 3), (9, 5)] {
+        for collective in Collective::ALL {
+            let segmented =
+                |algorithm: &Algorithm| *algorithm != Algorithm::Board && algorithm.is_segmented(collective);
+            for algorithm in flat(collective, ranks).filter(segmented) {
+                let vector =
+                    matches!(collective, Collective::AllReduce | Collective::Broadcast | Collective::Reduce);
+                let (count, segment) = if vector { (40_000, 8192) } else { (1500, 300) };
+                let tuning = asking(collective, Some(algorithm), AS_THE_TABLE_SAYS);
+                let tuning = Tuning { segment: Some(segment), in_flight: Some(3), ..tuning };
+                let hosts = Some(((0..ranks).collect(), Delivery::InOrder));
+                let case = Case { ranks, count, seed, tuning, hosts };
+                let result = catch_unwind(|| check::<i32>(&case, collective, ReduceOp::Sum, ranks - 1));
+                assert!(result.is_ok(), "{collective}, {algorithm}, {case:?}");
+            }
+        }
+    }
+}
+
 fn cases() -> impl Strategy<Value = Case> {
     let placement = prop::collection::vec(0_usize..4, 2..=12);
     let count = prop_oneof![0_usize..12, 0_usize..5000];
