@@ -290,8 +290,11 @@ pub fn command() -> clap::Command {
     for collective in Collective::ALL {
         let program = collective.nccl_tests_name();
         let mut sub = measuring(collective.name()).about(about(collective)).alias(program);
-        if let Some(stem) = program.strip_suffix("_perf").filter(|&stem| stem != collective.name()) {
-            sub = sub.visible_alias(stem);
+        let stem = program.strip_suffix("_perf").filter(|&stem| stem != collective.name());
+        let of_library = collective.on_fabric().map(|collective| collective.name());
+        let of_library = of_library.filter(|&name| name != collective.name() && Some(name) != stem);
+        for alias in stem.into_iter().chain(of_library) {
+            sub = sub.visible_alias(alias);
         }
         command = command.subcommand(sub);
     }

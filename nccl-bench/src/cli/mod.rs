@@ -176,6 +176,13 @@ mod tests {
 
     #[test]
     fn lists_and_all_expand_in_order() {
+        for name in ["alltoallv", "alltoallv_perf", "all_to_all_v"] {
+            assert_eq!(
+                settings(&format!("nccl-bench {name}")).collectives,
+                [Collective::AllToAllV],
+                "{name}"
+            );
+        }
         let found = settings("nccl-bench allgather,sendrecv,all_reduce -d f32,int8 -o all -i 1M");
         let expected = [Collective::AllGather, Collective::SendRecv, Collective::AllReduce];
         assert_eq!(found.collectives, expected);
