@@ -498,10 +498,9 @@ pub const RULES: &[Rule] = {
         rule(Scatter, Network, 8, ANY, Direct, 1024 * K, 2),
         rule(Scatter, Network, ANY, 64 * K, Binomial, ANY, 1),
         rule(Scatter, Network, ANY, ANY, Direct, 256 * K, 2),
-        // Several hosts with several ranks each: not measured.
-        hosts(AllReduce, 8, 16 * K, Direct, ANY, 1),
+        hosts(AllReduce, 8, 64 * K, Direct, ANY, 1),
         hosts(AllReduce, ANY, 64 * K, RecursiveDoubling, ANY, 1),
-        hosts(AllReduce, 8, ANY, Pairwise, 1024 * K, 3),
+        hosts(AllReduce, 8, 2048 * K, Pairwise, 1024 * K, 3),
         hosts(AllReduce, ANY, 1024 * K, Rabenseifner, ANY, 1),
         hosts(AllReduce, ANY, ANY, Ring, 1024 * K, 3),
         hosts(AllGather, 8, ANY, Direct, 256 * K, 3),
@@ -513,6 +512,7 @@ pub const RULES: &[Rule] = {
         hosts(Broadcast, 2, ANY, Binomial, 1024 * K, 3),
         hosts(Broadcast, ANY, 256 * K, Binomial, ANY, 1),
         hosts(Broadcast, ANY, ANY, Ring, 1024 * K, 3),
+        hosts(Reduce, 4, 8192 * K, Binomial, 1024 * K, 3),
         hosts(Reduce, ANY, 64 * K, Binomial, ANY, 1),
         hosts(Reduce, ANY, ANY, Pairwise, 1024 * K, 3),
     ]
