@@ -274,7 +274,7 @@ impl Objects {
     ///
     /// # Safety
     /// The memory must live as long as this, and may be accessed by peers at any time; `device` is what `interface` asks
-    /// for.
+    /// for, and the host cannot access its memory.
     pub(super) unsafe fn register(
         &mut self,
         start: *const u8,
@@ -291,10 +291,12 @@ impl Objects {
         attributes.requested_key = self.domain.next_key.fetch_add(1, Ordering::Relaxed);
         attributes.iface = interface;
         attributes.device.cuda = device;
+        // With it shm copies from device to device (CUDA's IPC), without it by way of the host's memory.
+        let flags = if interface == fabric_sys::FI_HMEM_SYSTEM { 0 } else { fabric_sys::FI_HMEM_DEVICE_ONLY };
         let mut region = ptr::null_mut();
         // SAFETY: the domain is open; the attributes live during the call; the caller vouches for the memory.
         let result = unsafe {
-            fabric_sys::fi_mr_regattr(self.domain.domain, attributes.as_mut_ptr(), 0, &raw mut region)
+            fabric_sys::fi_mr_regattr(self.domain.domain, attributes.as_mut_ptr(), flags, &raw mut region)
         };
         if result != 0 {
             return Err(-result);

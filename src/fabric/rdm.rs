@@ -401,11 +401,12 @@ impl Endpoint {
         Ok(Region::new(memory, RemoteRegion::new(base, key, len as u64)))
     }
 
-    /// Registers memory of a CUDA device (`fi_mr_regattr` with `FI_HMEM_CUDA`), from this address on, for operations of this
-    /// endpoint and for its peers', as long as it is open. The endpoint needs [`Options::cuda`].
+    /// Registers memory of a CUDA device (`fi_mr_regattr` with `FI_HMEM_CUDA` and `FI_HMEM_DEVICE_ONLY`), from this address
+    /// on, for operations of this endpoint and for its peers', as long as it is open. The endpoint needs [`Options::cuda`].
     ///
     /// # Safety
-    /// The memory must be there until the endpoint is dropped or was closed by an error.
+    /// The memory must be there until the endpoint is dropped or was closed by an error. It must be the device's alone, as
+    /// of `cudaMalloc` and `cuMemAlloc`, not managed memory or the host's.
     ///
     /// # Errors
     /// [`Error::Endpoint`] when libfabric has no CUDA, or the endpoint was opened without [`Options::cuda`] or was closed;
