@@ -404,6 +404,9 @@ impl Endpoint {
     /// Registers memory of a CUDA device (`fi_mr_regattr` with `FI_HMEM_CUDA` and `FI_HMEM_DEVICE_ONLY`), from this address
     /// on, for operations of this endpoint and for its peers', as long as it is open. The endpoint needs [`Options::cuda`].
     ///
+    /// Set `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS` on it first: otherwise a provider's copy from device to device (shm's by CUDA's
+    /// IPC) may still run when the operation is complete.
+    ///
     /// # Safety
     /// The memory must be there until the endpoint is dropped or was closed by an error. It must be the device's alone, as
     /// of `cudaMalloc` and `cuMemAlloc`, not managed memory or the host's.

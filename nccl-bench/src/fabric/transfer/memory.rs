@@ -148,7 +148,11 @@ impl Gpu {
         // SAFETY: `new` has made the context current; the memory is freed once, when this is dropped.
         let start = unsafe { result::malloc_sync(3 * stride) }
             .with_context(|| format!("{} bytes of GPU {ordinal}'s memory", 3 * stride))?;
-        Ok(Self { context, ordinal, start, stride })
+        let gpu = Self { context, ordinal, start, stride };
+        let (yes, attribute) = (1_u32, sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS);
+        // SAFETY: the attribute is a 32-bit number, and the memory was just allocated.
+        unsafe { sys::cuPointerSetAttribute((&raw const yes).cast(), attribute, start).result()? };
+        Ok(gpu)
     }
 
     /// The parts are registered with the endpoint, of which they are to be used.
