@@ -446,12 +446,16 @@ fn ranks_on_the_board_and_beside_it_do_not_wait_for_each_other() {
     assert_eq!(*reason, format!("failed: all_reduce: {}", errors[0]));
 }
 
-const HIERARCHICAL: [Collective; 5] = [
-    Collective::AllReduce,
-    Collective::AllGather,
-    Collective::ReduceScatter,
-    Collective::Broadcast,
-    Collective::Reduce,
+/// What the table has on two levels, and whether for messages of any length.
+const HIERARCHICAL: [(Collective, bool); 8] = [
+    (Collective::AllReduce, true),
+    (Collective::AllGather, true),
+    (Collective::ReduceScatter, true),
+    (Collective::Broadcast, true),
+    (Collective::Reduce, true),
+    (Collective::AllToAll, false),
+    (Collective::Gather, false),
+    (Collective::Scatter, false),
 ];
 
 /// Ranks that take each other for different hosts: `shm` inside a host, `tcp` between them.
@@ -469,10 +473,11 @@ fn several_ranks_on_each_of_several_hosts() {
             assert!(description.contains(" on "), "{description}");
             let count = hosts.iter().max().unwrap() + 1;
             assert_eq!(between.matches("(fi_sockaddr_in").count(), count, "{description}");
-            for collective in HIERARCHICAL {
-                for bytes in [8, 1 << 30] {
+            for (collective, of_any_length) in HIERARCHICAL {
+                for (bytes, expected) in [(8, true), (1 << 30, of_any_length)] {
                     let plan = communicator.plan(collective, bytes);
-                    assert_eq!(plan.algorithm, Algorithm::Hierarchical, "{collective} of {bytes}");
+                    let found = plan.algorithm == Algorithm::Hierarchical;
+                    assert_eq!(found, expected, "{collective} of {bytes}");
                 }
             }
             for count in [1, 1000, 100_003] {
@@ -498,6 +503,9 @@ fn every_algorithm_between_hosts() {
             options.provider = provider.map(str::to_owned);
             options.between = Some(between);
             options.segment = Some(20_000);
+            for (collective, _) in HIERARCHICAL {
+                options.choose(collective, Algorithm::Hierarchical);
+            }
             on_hosts(&[0, 1, 1, 0], &options, |communicator| {
                 for count in [7, 30_001] {
                     check(communicator, count);
@@ -531,17 +539,25 @@ fn a_hierarchy_is_refused_where_there_is_none() {
 
 #[test]
 fn operations_on_several_hosts_come_to_allocate_nothing() {
-    on_hosts(&[0, 0, 1, 1, 1], &Options::default(), |communicator| {
+    let mut options = Options::default();
+    for (collective, _) in HIERARCHICAL {
+        options.choose(collective, Algorithm::Hierarchical);
+    }
+    on_hosts(&[0, 0, 1, 1, 1], &options, |communicator| {
         for count in [4, 3000, 200_000] {
             let mine = vec![1.5_f32; count];
             let mut sums = vec![0.0_f32; count];
             let (mut all, mut part) = (vec![1.5_f32; 5 * count], mine.clone());
+            let (mut parts, is_root) = (all.clone(), communicator.rank() == 2);
             let mut operations = || {
                 communicator.all_reduce(&mine, &mut sums, ReduceOp::Sum).unwrap();
                 communicator.reduce_scatter(&all, &mut part, ReduceOp::Sum).unwrap();
                 communicator.all_gather(&mine, &mut all).unwrap();
                 communicator.broadcast_in_place(&mut part, 3).unwrap();
                 communicator.reduce(&mine, Some(&mut part), ReduceOp::Sum, 2).unwrap();
+                communicator.all_to_all_in_place(&mut parts).unwrap();
+                communicator.gather(&mine, is_root.then_some(&mut parts[..]), 2).unwrap();
+                communicator.scatter(is_root.then_some(&parts[..]), &mut part, 2).unwrap();
                 communicator.barrier().unwrap();
             };
             // How many messages are in flight at a time, and so how many can be noted, depends on who is late.
@@ -553,6 +569,7 @@ fn operations_on_several_hosts_come_to_allocate_nothing() {
             let allocations: Vec<u64> = allocations.collect();
             assert!(allocations[1..].contains(&0), "allocations, {count} elements: {allocations:?}");
             assert!(sums.iter().all(|&sum| sum == 7.5) && all.iter().all(|&value| value == 1.5));
+            assert!(parts.iter().chain(&part).all(|&value| value == 1.5));
         }
     });
 }

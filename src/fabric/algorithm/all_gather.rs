@@ -19,7 +19,7 @@ pub(crate) struct Message {
 }
 
 impl Message {
-    fn segments(&self) -> Split {
+    pub(super) fn segments(&self) -> Split {
         Split::into_segments(self.block, 1, self.segment)
     }
 
@@ -65,8 +65,7 @@ unsafe impl Schedule for Direct {
     }
 
     fn round(&self, segment: usize, _number: usize, round: &mut Round) {
-        let segments = self.0.segments();
-        let (start, len) = (segments.start(segment), segments.len(segment, segment + 1));
+        let (start, len) = self.0.segments().span(segment);
         for distance in 1..self.0.ranks {
             let from = self.0.below(distance);
             round.receive(from, target(from * self.0.block + start), len);
@@ -177,8 +176,7 @@ unsafe impl Schedule for Ring {
 
     fn round(&self, segment: usize, number: usize, round: &mut Round) {
         let block = self.0.block;
-        let segments = self.0.segments();
-        let (start, len) = (segments.start(segment), segments.len(segment, segment + 1));
+        let (start, len) = self.0.segments().span(segment);
         let take = self.0.below(number + 1);
         round.receive(self.0.below(1), target(take * block + start), len);
         if number == 0 {

@@ -23,7 +23,7 @@ impl Message {
         Split::new(0, self.count, 1, self.element_size)
     }
 
-    fn segments(&self) -> Split {
+    pub(super) fn segments(&self) -> Split {
         Split::into_segments(self.count, self.element_size, self.segment)
     }
 

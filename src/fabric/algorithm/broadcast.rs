@@ -19,7 +19,7 @@ pub(crate) struct Message {
 }
 
 impl Message {
-    fn segments(&self) -> Split {
+    pub(super) fn segments(&self) -> Split {
         Split::into_segments(self.count, self.element_size, self.segment)
     }
 
@@ -59,8 +59,7 @@ unsafe impl Schedule for Direct {
 
     fn round(&self, segment: usize, _number: usize, round: &mut Round) {
         let Tree { rank, ranks, root } = self.0.tree;
-        let segments = self.0.segments();
-        let (start, len) = (segments.start(segment), segments.len(segment, segment + 1));
+        let (start, len) = self.0.segments().span(segment);
         if rank != root {
             return round.receive(root, target(start), len);
         }
@@ -96,8 +95,7 @@ unsafe impl Schedule for Binomial {
 
     fn round(&self, segment: usize, number: usize, round: &mut Round) {
         let tree = self.0.tree;
-        let segments = self.0.segments();
-        let (start, len) = (segments.start(segment), segments.len(segment, segment + 1));
+        let (start, len) = self.0.segments().span(segment);
         let step = tree.steps() - 1 - number;
         if let Some(parent) = tree.parent(step) {
             round.receive(tree.rank_of(parent), target(start), len);

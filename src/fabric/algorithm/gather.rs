@@ -17,13 +17,19 @@ pub(crate) struct Message {
     pub(crate) in_flight: usize,
 }
 
+impl Message {
+    pub(super) fn segments(&self) -> Split {
+        Split::into_segments(self.block, 1, self.segment)
+    }
+}
+
 /// Every rank sends its block to the root: 1 message of each, p-1 at the root.
 pub(crate) struct Direct(pub(crate) Message);
 
 // SAFETY: the root only receives, into blocks of the target that are not its own. Segments are disjoint.
 unsafe impl Schedule for Direct {
     fn segments(&self) -> usize {
-        Split::into_segments(self.0.block, 1, self.0.segment).parts()
+        self.0.segments().parts()
     }
 
     fn in_flight(&self) -> usize {
@@ -40,8 +46,7 @@ unsafe impl Schedule for Direct {
 
     fn round(&self, segment: usize, _number: usize, round: &mut Round) {
         let Message { tree: Tree { rank, ranks, root }, block, .. } = self.0;
-        let segments = Split::into_segments(block, 1, self.0.segment);
-        let (start, len) = (segments.start(segment), segments.len(segment, segment + 1));
+        let (start, len) = self.0.segments().span(segment);
         if rank != root {
             return round.send(root, source(start), len);
         }

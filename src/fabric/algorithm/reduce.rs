@@ -19,7 +19,7 @@ pub(crate) struct Message {
 }
 
 impl Message {
-    fn segments(&self) -> Split {
+    pub(super) fn segments(&self) -> Split {
         Split::into_segments(self.count, self.element_size, self.segment)
     }
 }
@@ -48,7 +48,7 @@ unsafe impl Schedule for Binomial {
     fn round(&self, segment: usize, number: usize, round: &mut Round) {
         let tree = self.0.tree;
         let segments = self.0.segments();
-        let (start, len) = (segments.start(segment), segments.len(segment, segment + 1));
+        let (start, len) = segments.span(segment);
         let partial = if tree.is_root() { target(start) } else { scratch(0) };
         let arrived = scratch(segments.largest());
         if let Some(child) = tree.child(number) {

@@ -20,7 +20,7 @@ pub(crate) struct Message {
 }
 
 impl Message {
-    fn segments(&self) -> Split {
+    pub(super) fn segments(&self) -> Split {
         Split::into_segments(self.count, self.element_size, self.segment)
     }
 
@@ -54,7 +54,7 @@ unsafe impl Schedule for Pairwise {
     fn round(&self, segment: usize, _number: usize, round: &mut Round) {
         let Message { at, .. } = self.0;
         let (segments, block) = (self.0.segments(), self.0.block());
-        let (start, len) = (segments.start(segment), segments.len(segment, segment + 1));
+        let (start, len) = segments.span(segment);
         for distance in 1..at.ranks {
             let to = at.above(distance);
             round.receive(at.below(distance), scratch((distance - 1) * len), len);
@@ -149,7 +149,7 @@ unsafe impl Schedule for Ring {
     fn round(&self, segment: usize, number: usize, round: &mut Round) {
         let Message { at, .. } = self.0;
         let (segments, block) = (self.0.segments(), self.0.block());
-        let (start, len) = (segments.start(segment), segments.len(segment, segment + 1));
+        let (start, len) = segments.span(segment);
         let half = |number: usize| scratch(number % 2 * segments.largest());
         let take = at.below((number + 2) % at.ranks);
         let own = source(take * block + start);

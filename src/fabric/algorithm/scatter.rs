@@ -1,103 +1,75 @@
-//! Algorithms for scatter.
+//! Algorithms for scatter: those for gather, backwards.
 //!
-//! Costs for `p` ranks that get `n` bytes each, as messages on the critical path; the root sends (p-1) n bytes. Only
-//! the root has a source.
+//! So costs are those of the gather with the same name, with sends and receives exchanged: for `p` ranks that get `n`
+//! bytes each, the root sends (p-1) n bytes, to each rank or down the tree. Only the root has a source.
 
-use super::{Position, Round, Schedule, Split, Tree, scratch, source, target};
+use super::{Action, Buffer, Place, Round, Schedule};
 
-/// What a scatter schedule is made for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Message {
-    pub(crate) tree: Tree,
-    /// Bytes of each rank's block.
-    pub(crate) block: usize,
-    /// The most bytes of a segment of a block.
-    pub(crate) segment: usize,
-    /// Segments in flight together.
-    pub(crate) in_flight: usize,
-}
+/// A gather that is played backwards: its rounds from the last to the first; what is received there is sent here, and
+/// copies go from the target to the source, which here are the source and the target.
+///
+/// What a gather copies after its messages must be copied before them here. So there is a round more: the first copies
+/// what the gather's last one does, without a message.
+pub(crate) struct Backwards<S>(pub(crate) S);
 
-/// The root sends each rank its block: 1 message to each.
-pub(crate) struct Direct(pub(crate) Message);
-
-// SAFETY: the root only sends; its own block of the source, which in place is the target, it does not send. Segments
-// are disjoint.
-unsafe impl Schedule for Direct {
+// SAFETY: what is sent, received and touched meanwhile in a round is that of one round of the gather. There no two sends
+// overlap either, since every byte goes one way, and what is copied meanwhile is in none of them: so sends can be
+// receives. The buffers are those of the gather under each other's names, and segments are disjoint as there.
+unsafe impl<S: Schedule> Schedule for Backwards<S> {
     fn segments(&self) -> usize {
-        Split::into_segments(self.0.block, 1, self.0.segment).parts()
+        self.0.segments()
     }
 
     fn in_flight(&self) -> usize {
-        self.0.in_flight
+        self.0.in_flight()
     }
 
     fn rounds(&self) -> usize {
-        1
+        self.0.rounds() + 1
+    }
+
+    fn is_ordered(&self) -> bool {
+        self.0.is_ordered()
     }
 
     fn scratch_len(&self) -> usize {
-        0
+        self.0.scratch_len()
     }
 
-    fn round(&self, segment: usize, _number: usize, round: &mut Round) {
-        let Message { tree: Tree { rank, ranks, root }, block, .. } = self.0;
-        let segments = Split::into_segments(block, 1, self.0.segment);
-        let (start, len) = (segments.start(segment), segments.len(segment, segment + 1));
-        if rank != root {
-            return round.receive(root, target(start), len);
+    fn round(&self, segment: usize, number: usize, round: &mut Round) {
+        let last = self.0.rounds();
+        if number < last {
+            self.0.round(segment, last - 1 - number, round);
+            let Round { receives, sends, meanwhile, then: _ } = round;
+            receives.clear();
+            sends.clear();
+            *meanwhile = None;
         }
-        let at = Position { rank, ranks };
-        for to in (1..ranks).map(|distance| at.above(distance)) {
-            round.send(to, source(to * block + start), len);
+        let copies = round.then.len();
+        if number > 0 {
+            self.0.round(segment, last - number, round);
+            round.then.truncate(copies);
         }
-        round.copy_meanwhile(source(rank * block + start), target(start), len);
+        round.turn_around();
     }
 }
 
-/// Down a binomial tree, in which every rank gets its subtree's blocks: lg p messages, rounded up; the bytes pass
-/// through more ranks than the two that they concern.
-pub(crate) struct Binomial(pub(crate) Message);
-
-// SAFETY: the root only sends, from scratch memory; another rank receives there in one round and sends in later ones.
-// One segment.
-unsafe impl Schedule for Binomial {
-    fn segments(&self) -> usize {
-        1
-    }
-
-    fn in_flight(&self) -> usize {
-        1
-    }
-
-    /// The first is for the root to put the blocks into the order of the tree.
-    fn rounds(&self) -> usize {
-        1 + self.0.tree.steps()
-    }
-
-    fn scratch_len(&self) -> usize {
-        self.0.tree.subtree(self.0.tree.number()) * self.0.block
-    }
-
-    fn round(&self, _segment: usize, number: usize, round: &mut Round) {
-        let Message { tree, block, .. } = self.0;
-        let me = tree.number();
-        if number == 0 {
-            if tree.is_root() {
-                let up = (tree.ranks - tree.root) * block;
-                round.copy(source(tree.root * block), scratch(0), up);
-                round.copy(source(0), scratch(up), tree.root * block);
+impl Round {
+    fn turn_around(&mut self) {
+        self.translate(
+            |rank| rank,
+            |place| match place.buffer {
+                Buffer::Source => Place { buffer: Buffer::Target, ..place },
+                Buffer::Target => Place { buffer: Buffer::Source, ..place },
+                Buffer::Scratch => place,
+            },
+        );
+        std::mem::swap(&mut self.receives, &mut self.sends);
+        self.then.reverse();
+        for action in self.then.iter_mut().chain(&mut self.meanwhile) {
+            if let Action::Copy { from, to, .. } = action {
+                std::mem::swap(from, to);
             }
-            return;
-        }
-        let step = tree.steps() - number;
-        if let Some(parent) = tree.parent(step) {
-            round.receive(tree.rank_of(parent), scratch(0), tree.subtree(me) * block);
-        }
-        if let Some(child) = tree.child(step) {
-            round.send(tree.rank_of(child), scratch((child - me) * block), tree.subtree(child) * block);
-        }
-        if step == 0 {
-            round.copy(scratch(0), target(0), block);
         }
     }
 }

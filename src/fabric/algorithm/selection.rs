@@ -177,7 +177,8 @@ impl Algorithm {
             Self::Rabenseifner => matches!(collective, AllReduce),
             Self::Ring => matches!(collective, AllReduce | AllGather | ReduceScatter | Broadcast),
             Self::Hierarchical => {
-                matches!(collective, AllReduce | AllGather | ReduceScatter | Broadcast | Reduce)
+                // Of parts of any lengths only the two ranks know that share one.
+                !matches!(collective, AllToAllV)
             }
         }
     }
@@ -195,7 +196,9 @@ impl Algorithm {
             }
             Collective::Broadcast => matches!(self, Self::Binomial | Self::Ring),
             Collective::Reduce => matches!(self, Self::Binomial | Self::Pairwise),
-            Collective::AllToAll | Collective::AllToAllV | Collective::Gather | Collective::Scatter => false,
+            Collective::AllToAll => matches!(self, Self::Direct | Self::Pairwise | Self::Bruck),
+            Collective::Gather | Collective::Scatter => matches!(self, Self::Direct | Self::Binomial),
+            Collective::AllToAllV => false,
         }
     }
 
@@ -515,6 +518,13 @@ pub const RULES: &[Rule] = {
         hosts(Reduce, 4, 8192 * K, Binomial, 1024 * K, 3),
         hosts(Reduce, ANY, 64 * K, Binomial, ANY, 1),
         hosts(Reduce, ANY, ANY, Pairwise, 1024 * K, 3),
+        // Fewer messages between hosts, but no fewer bytes: up to the sizes to which messages count on a network.
+        hosts(AllToAll, 8, 16 * K, Direct, ANY, 1),
+        hosts(AllToAll, ANY, 16 * K, Bruck, ANY, 1),
+        hosts(Gather, 8, 4 * K, Direct, ANY, 1),
+        hosts(Gather, ANY, 4 * K, Binomial, ANY, 1),
+        hosts(Scatter, 8, 64 * K, Direct, ANY, 1),
+        hosts(Scatter, ANY, 64 * K, Binomial, ANY, 1),
     ]
 };
 
@@ -563,7 +573,15 @@ pub(crate) fn plan(collective: Collective, job: &Job, bytes: usize, wanted: Opti
     match wanted.filter(|&algorithm| job.can(algorithm, collective, bytes)) {
         Some(algorithm) => {
             let line = lines().find(|plan| plan.algorithm == algorithm);
-            line.unwrap_or(Plan { algorithm, ..OTHERWISE })
+            line.unwrap_or_else(|| {
+                // What the table has for shorter messages.
+                let known = |rule: &&Rule| {
+                    (rule.collective, rule.plan.algorithm) == (collective, algorithm)
+                        && job.hosts <= rule.ranks
+                };
+                let between = RULES.iter().find(known).and_then(|rule| rule.plan.between);
+                Plan { algorithm, between, ..OTHERWISE }
+            })
         }
         None => lines().next().unwrap_or(OTHERWISE),
     }
@@ -607,7 +625,8 @@ mod tests {
                 let last = |rule: &&Rule| {
                     (rule.collective, rule.medium, rule.ranks, rule.bytes) == (collective, medium, ANY, ANY)
                 };
-                if medium != Medium::Hosts || Algorithm::Hierarchical.serves(collective, 7) {
+                // For several hosts it goes on with the lines of a network.
+                if medium != Medium::Hosts {
                     let rule = RULES.iter().find(last).unwrap();
                     assert!(rule.plan.algorithm.serves(collective, 7), "{rule:?}");
                 }
@@ -654,9 +673,11 @@ mod tests {
                 (Medium::Hosts, Algorithm::Ring),
                 (Medium::Hosts, Algorithm::Hierarchical),
             ] {
-                let plan = plan(Collective::AllReduce, &job(medium, 4, None), bytes, Some(wanted));
-                assert_eq!(plan.algorithm, wanted);
-                assert_eq!(plan.between.is_some(), wanted == Algorithm::Hierarchical);
+                for collective in Collective::ALL.into_iter().filter(|&of| wanted.serves(of, 4)) {
+                    let plan = plan(collective, &job(medium, 4, None), bytes, Some(wanted));
+                    assert_eq!(plan.algorithm, wanted, "{collective}");
+                    assert_eq!(plan.between.is_some(), wanted == Algorithm::Hierarchical, "{collective}");
+                }
             }
         }
     }
@@ -668,9 +689,11 @@ mod tests {
         assert_eq!(text(8), "hierarchical, direct between hosts");
         assert_eq!(text(1 << 30), "hierarchical, pairwise between hosts, 3 x 1048576 bytes in flight");
         // The table of a network, where that of hosts has nothing.
-        assert_eq!(
-            plan(Collective::Gather, &job, 8, None).to_string(),
-            "direct, 2 x 1048576 bytes in flight"
-        );
+        let text = |bytes, wanted| plan(Collective::Gather, &job, bytes, wanted).to_string();
+        assert_eq!(text(4096, None), "hierarchical, direct between hosts");
+        assert_eq!(text(4097, None), "direct, 2 x 1048576 bytes in flight");
+        // What is asked for is done the same way between hosts, in segments.
+        let asked = text(4097, Some(Algorithm::Hierarchical));
+        assert_eq!(asked, "hierarchical, direct between hosts, 2 x 262144 bytes in flight");
     }
 }

@@ -37,6 +37,11 @@ impl Split {
         self.start(end) - self.start(first)
     }
 
+    /// Where part `index` starts, and its bytes.
+    pub(crate) fn span(&self, index: usize) -> (usize, usize) {
+        (self.start(index), self.len(index, index + 1))
+    }
+
     /// Elements of part `index`.
     pub(crate) fn count(&self, index: usize) -> usize {
         self.base + usize::from(index < self.extra)

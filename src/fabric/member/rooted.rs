@@ -6,8 +6,9 @@ use std::sync::Arc;
 use super::{Member, check_equal, own_part};
 use crate::fabric::Error;
 use crate::fabric::algorithm::engine::Memory;
+use crate::fabric::algorithm::scatter::Backwards;
 use crate::fabric::algorithm::selection::{Algorithm, Collective, Plan};
-use crate::fabric::algorithm::{broadcast, gather, hierarchical, reduce, scatter};
+use crate::fabric::algorithm::{broadcast, gather, hierarchical, reduce};
 use crate::fabric::board;
 use crate::fabric::calls::Call;
 use crate::fabric::reduction::Reduction;
@@ -241,15 +242,22 @@ impl<T: Transport> Member<T> {
         let collective = Collective::Gather;
         let Memory { source, source_len: block, .. } = memory;
         self.call = Call::of::<E>(collective, block / size_of::<E>()).with_root(root);
-        let Plan { algorithm, segment, in_flight, .. } = self.plan(collective, block);
+        let plan = self.plan(collective, block);
+        let Plan { algorithm, segment, in_flight, .. } = plan;
         let tree = self.tree(root);
         let message = gather::Message { tree, block, segment, in_flight };
         let name = collective.name();
+        let hosts = Arc::clone(&self.hosts);
         // SAFETY: the schedules are made for blocks of this size; the root alone has a target.
         unsafe {
             match algorithm {
                 Algorithm::Board if tree.is_root() => self.gather_on_board(name, memory),
                 Algorithm::Board => self.copy_on_board(name, (source, block), |_| false, |_, _| {}),
+                Algorithm::Hierarchical => {
+                    let levels = self.levels(&hosts, plan);
+                    let schedule = hierarchical::gather::Hierarchical { levels, message };
+                    self.run(name, &schedule, memory, None)
+                }
                 Algorithm::Binomial => self.run(name, &gather::Binomial(message), memory, None),
                 // Direct, which serves every number of ranks.
                 _ => self.run(name, &gather::Direct(message), memory, None),
@@ -300,11 +308,13 @@ impl<T: Transport> Member<T> {
         let Memory { source, target, target_len: block, .. } = memory;
         self.call = Call::of::<E>(collective, block / size_of::<E>()).with_root(root);
         let whole = block.saturating_mul(self.ranks);
-        let Plan { algorithm, segment, in_flight, .. } = self.plan(collective, whole);
+        let plan = self.plan(collective, whole);
+        let Plan { algorithm, segment, in_flight, .. } = plan;
         let tree = self.tree(root);
-        let message = scatter::Message { tree, block, segment, in_flight };
+        let message = gather::Message { tree, block, segment, in_flight };
         let name = collective.name();
         let own = self.rank * block;
+        let hosts = Arc::clone(&self.hosts);
         // SAFETY: the schedules are made for blocks of this size; the root alone has a source.
         unsafe {
             match algorithm {
@@ -315,9 +325,14 @@ impl<T: Transport> Member<T> {
                         target.copy_from_nonoverlapping(message.add(own), block);
                     })
                 }
-                Algorithm::Binomial => self.run(name, &scatter::Binomial(message), memory, None),
+                Algorithm::Hierarchical => {
+                    let levels = self.levels(&hosts, plan);
+                    let schedule = Backwards(hierarchical::gather::Hierarchical { levels, message });
+                    self.run(name, &schedule, memory, None)
+                }
+                Algorithm::Binomial => self.run(name, &Backwards(gather::Binomial(message)), memory, None),
                 // Direct, which serves every number of ranks.
-                _ => self.run(name, &scatter::Direct(message), memory, None),
+                _ => self.run(name, &Backwards(gather::Direct(message)), memory, None),
             }
         }
     }

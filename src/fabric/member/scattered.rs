@@ -98,45 +98,49 @@ impl<T: Transport> Member<T> {
             return Ok(());
         }
         let memory = Memory::apart(send, receive);
-        self.call = Call::of::<E>(collective, send.len() / self.ranks);
-        let plan = self.plan(collective, memory.source_len);
-        let part = memory.source_len / self.ranks;
-        let message = self.all_to_all_message(Parts::Equal(part), Parts::Equal(part), plan);
-        let name = collective.name();
         // SAFETY: two buffers of a part for each rank, borrowed until this returns.
-        unsafe {
-            match plan.algorithm {
-                Algorithm::Board => self.all_to_all_on_board(name, memory),
-                Algorithm::Direct => self.run(name, &all_to_all::Direct(message), memory, None),
-                Algorithm::Bruck => {
-                    self.run(name, &all_to_all::Bruck { at: self.position(), part }, memory, None)
-                }
-                // Pairwise, which serves every number of ranks.
-                _ => self.run(name, &all_to_all::Pairwise(message), memory, None),
-            }
-        }
+        unsafe { self.all_to_all_memory::<E>(memory, false) }
     }
 
     pub(crate) fn all_to_all_in_place<E: Element>(&mut self, data: &mut [E]) -> Result<(), Error> {
-        let collective = Collective::AllToAll;
-        self.check_multiple(collective.name(), data.len())?;
+        self.check_multiple(Collective::AllToAll.name(), data.len())?;
         if self.is_alone() {
             return Ok(());
         }
         let memory = Memory::within(data, 0..data.len(), 0..data.len());
-        self.call = Call::of::<E>(collective, data.len() / self.ranks);
-        let plan = self.plan(collective, memory.source_len);
+        // SAFETY: a buffer of a part for each rank, borrowed until this returns.
+        unsafe { self.all_to_all_memory::<E>(memory, true) }
+    }
+
+    /// # Safety
+    /// Both buffers are equally long, with a part of as many elements of type `E` for each rank; they are the same if
+    /// `in_place`, otherwise apart, and borrowed while this runs.
+    unsafe fn all_to_all_memory<E: Element>(&mut self, memory: Memory, in_place: bool) -> Result<(), Error> {
+        let collective = Collective::AllToAll;
         let part = memory.source_len / self.ranks;
+        self.call = Call::of::<E>(collective, part / size_of::<E>());
+        let plan = self.plan(collective, memory.source_len);
         let message = self.all_to_all_message(Parts::Equal(part), Parts::Equal(part), plan);
         let name = collective.name();
-        // SAFETY: a buffer of a part for each rank, borrowed until this returns.
+        let hosts = Arc::clone(&self.hosts);
+        // SAFETY: the schedules are made for buffers of this size, and those before `InPlace` for one buffer, too.
         unsafe {
             match plan.algorithm {
                 Algorithm::Board => self.all_to_all_on_board(name, memory),
+                Algorithm::Hierarchical => {
+                    let (levels, at) = (self.levels(&hosts, plan), self.position());
+                    let Plan { segment, in_flight, .. } = plan;
+                    let schedule =
+                        hierarchical::all_to_all::Hierarchical { levels, at, part, segment, in_flight };
+                    self.run(name, &schedule, memory, None)
+                }
                 Algorithm::Bruck => {
                     self.run(name, &all_to_all::Bruck { at: self.position(), part }, memory, None)
                 }
-                _ => self.run(name, &all_to_all::InPlace(message), memory, None),
+                _ if in_place => self.run(name, &all_to_all::InPlace(message), memory, None),
+                Algorithm::Direct => self.run(name, &all_to_all::Direct(message), memory, None),
+                // Pairwise, which serves every number of ranks.
+                _ => self.run(name, &all_to_all::Pairwise(message), memory, None),
             }
         }
     }

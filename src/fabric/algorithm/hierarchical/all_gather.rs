@@ -2,7 +2,7 @@
 
 use super::super::all_gather::Message;
 use super::super::selection::Algorithm;
-use super::super::{Action, Place, Round, Schedule, Split, source, target};
+use super::super::{Action, Place, Round, Schedule, source, target};
 use super::{Levels, Packed};
 
 /// Every lane gathers the blocks of its ranks from all hosts, and its ranks pass them on inside their hosts: the messages
@@ -18,10 +18,6 @@ pub(crate) struct Hierarchical<'a> {
 }
 
 impl Hierarchical<'_> {
-    fn segments(&self) -> Split {
-        Split::into_segments(self.message.block, 1, self.message.segment)
-    }
-
     fn is_packed(&self) -> bool {
         self.levels.between == Algorithm::Bruck
     }
@@ -174,7 +170,7 @@ impl Hierarchical<'_> {
 // other lanes' parts of the scratch memory, and copied to the target in the end. Segments are disjoint.
 unsafe impl Schedule for Hierarchical<'_> {
     fn segments(&self) -> usize {
-        self.segments().parts()
+        self.message.segments().parts()
     }
 
     fn in_flight(&self) -> usize {
@@ -190,12 +186,11 @@ unsafe impl Schedule for Hierarchical<'_> {
     }
 
     fn scratch_len(&self) -> usize {
-        if self.is_packed() { self.message.ranks * self.segments().largest() } else { 0 }
+        if self.is_packed() { self.message.ranks * self.message.segments().largest() } else { 0 }
     }
 
     fn round(&self, segment: usize, number: usize, round: &mut Round) {
-        let segments = self.segments();
-        let part = (segments.start(segment), segments.len(segment, segment + 1));
+        let part = self.message.segments().span(segment);
         if part.1 == 0 {
             return;
         }

@@ -14,18 +14,9 @@ pub(crate) struct Hierarchical<'a> {
 }
 
 impl Hierarchical<'_> {
-    fn segments(&self) -> Split {
-        Split::into_segments(self.message.count, self.message.element_size, self.message.segment)
-    }
-
-    /// How many lanes have something to do.
-    fn lanes(&self) -> usize {
-        self.levels.lanes(self.segments().largest())
-    }
-
-    /// A segment, a chunk for each lane.
+    /// A segment, a chunk for each lane that has something to do.
     fn chunks(&self, segment: usize) -> Split {
-        self.segments().part(segment, self.lanes())
+        self.levels.chunks(self.message.segments(), segment)
     }
 
     /// What a lane does, for `count` elements, with the algorithm between hosts.
@@ -51,7 +42,7 @@ impl Hierarchical<'_> {
 
     /// Reduces inside the host: what lane `index` gets of the vector.
     fn reduce(&self, chunks: Split, round: &mut Round) {
-        let (here, lanes) = (self.levels.here, self.lanes());
+        let (here, lanes) = (self.levels.here, chunks.parts());
         let ranks = here.neighbours();
         for to in here.others().filter(|&to| to < lanes) {
             round.send(ranks[to], source(chunks.start(to)), chunks.len(to, to + 1));
@@ -68,7 +59,7 @@ impl Hierarchical<'_> {
 
     /// Gives all ranks of the host what the lanes have.
     fn gather(&self, chunks: Split, round: &mut Round) {
-        let (here, lanes) = (self.levels.here, self.lanes());
+        let (here, lanes) = (self.levels.here, chunks.parts());
         let ranks = here.neighbours();
         for other in here.others() {
             if here.index < lanes {
@@ -87,7 +78,7 @@ impl Hierarchical<'_> {
 // rank's, while it sends its own. Segments are disjoint.
 unsafe impl Schedule for Hierarchical<'_> {
     fn segments(&self) -> usize {
-        self.segments().parts()
+        self.message.segments().parts()
     }
 
     fn in_flight(&self) -> usize {
@@ -117,7 +108,7 @@ unsafe impl Schedule for Hierarchical<'_> {
         if number + 1 == self.rounds() {
             return self.gather(chunks, round);
         }
-        if here.index >= self.lanes() {
+        if here.index >= chunks.parts() {
             return;
         }
         self.lane(chunks.count(here.index), |lane| lane.round(0, number - 1, round));

@@ -19,14 +19,9 @@ impl<'a> Hierarchical<'a> {
         Rooted::new(self.levels.here, self.message.tree.root)
     }
 
-    fn segments(&self) -> Split {
-        Split::into_segments(self.message.count, self.message.element_size, self.message.segment)
-    }
-
     /// A segment, a chunk for each lane that has something to do.
     fn chunks(&self, segment: usize) -> Split {
-        let segments = self.segments();
-        segments.part(segment, self.levels.lanes(segments.largest()))
+        self.levels.chunks(self.message.segments(), segment)
     }
 
     /// What a lane does, for `count` elements.
@@ -46,7 +41,7 @@ impl<'a> Hierarchical<'a> {
 // when it has it. Segments are disjoint.
 unsafe impl Schedule for Hierarchical<'_> {
     fn segments(&self) -> usize {
-        self.segments().parts()
+        self.message.segments().parts()
     }
 
     fn in_flight(&self) -> usize {

@@ -7,18 +7,23 @@
 //! than lanes, the others give what they have to those with a lane, and get the result from them; where one host has a
 //! single rank, or the message is short, there is one lane, of one rank of each host.
 //!
+//! There is no all_to_all_v: every rank knows how long its own parts are, but not those that others would have it pass on,
+//! and to be told costs a message inside the host and one between hosts before the first part can go.
+//!
 //! Costs are of what crosses between hosts, for `h` hosts with `q` ranks each, and as many lanes.
 
 pub(crate) mod all_gather;
 pub(crate) mod all_reduce;
+pub(crate) mod all_to_all;
 pub(crate) mod barrier;
 pub(crate) mod broadcast;
+pub(crate) mod gather;
 pub(crate) mod reduce;
 pub(crate) mod reduce_scatter;
 
 use super::hosts::Here;
 use super::selection::Algorithm;
-use super::{Place, scratch};
+use super::{Place, Split, scratch};
 
 /// A lane is used when it has this many bytes at least: for fewer a message costs what it costs to send any.
 const LEAST: usize = 4 << 10;
@@ -32,9 +37,10 @@ pub(crate) struct Levels<'a> {
 }
 
 impl Levels<'_> {
-    /// How many lanes share so many bytes.
-    fn lanes(&self, bytes: usize) -> usize {
-        (bytes / LEAST).clamp(1, self.here.hosts.lanes().max(1))
+    /// One of these segments, a chunk for each lane that has something to do: in all segments as many.
+    fn chunks(&self, segments: Split, segment: usize) -> Split {
+        let lanes = (segments.largest() / LEAST).clamp(1, self.here.hosts.lanes().max(1));
+        segments.part(segment, lanes)
     }
 }
 

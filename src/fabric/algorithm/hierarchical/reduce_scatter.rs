@@ -2,7 +2,7 @@
 
 use super::super::reduce_scatter::Message;
 use super::super::selection::Algorithm;
-use super::super::{Place, Round, Schedule, Split, scratch, source, target};
+use super::super::{Place, Round, Schedule, scratch, source, target};
 use super::{Levels, Packed};
 
 /// The ranks of a host reduce what each of their lanes is to send to the other hosts, and every lane reduces that between
@@ -18,10 +18,6 @@ pub(crate) struct Hierarchical<'a> {
 }
 
 impl Hierarchical<'_> {
-    fn segments(&self) -> Split {
-        Split::into_segments(self.message.count, self.message.element_size, self.message.segment)
-    }
-
     fn is_ring(&self) -> bool {
         !matches!(self.levels.between, Algorithm::Pairwise | Algorithm::RecursiveHalving)
     }
@@ -96,7 +92,7 @@ impl Hierarchical<'_> {
     fn most(&self) -> usize {
         let hosts = self.levels.here.hosts;
         let blocks = (0..hosts.count()).map(|host| hosts.bundle_len(host, 0)).max().unwrap_or(0);
-        blocks * self.segments().largest()
+        blocks * self.message.segments().largest()
     }
 
     fn round_of_ring(&self, (start, len): (usize, usize), number: usize, round: &mut Round) {
@@ -214,7 +210,7 @@ impl Hierarchical<'_> {
 // the target, when nothing sends this rank's own block. Segments are disjoint.
 unsafe impl Schedule for Hierarchical<'_> {
     fn segments(&self) -> usize {
-        self.segments().parts()
+        self.message.segments().parts()
     }
 
     fn in_flight(&self) -> usize {
@@ -235,14 +231,14 @@ unsafe impl Schedule for Hierarchical<'_> {
         if self.is_ring() {
             return (2 + neighbours) * self.most();
         }
-        let packed = Packed::new(here, here.index % here.hosts.lanes(), 0, self.segments().largest()).len();
+        let packed =
+            Packed::new(here, here.index % here.hosts.lanes(), 0, self.message.segments().largest()).len();
         let between = (here.hosts.count() - 1) * self.most();
         packed + between.max(packed).max((neighbours - 1) * packed)
     }
 
     fn round(&self, segment: usize, number: usize, round: &mut Round) {
-        let segments = self.segments();
-        let part = (segments.start(segment), segments.len(segment, segment + 1));
+        let part = self.message.segments().span(segment);
         if part.1 == 0 {
             return;
         }

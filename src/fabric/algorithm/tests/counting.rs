@@ -28,6 +28,7 @@ struct Log {
 /// A network that completes everything at once.
 struct Counting {
     rank: usize,
+    hosts: Hosts,
     ranks: usize,
     log: Rc<RefCell<Log>>,
 }
@@ -40,7 +41,7 @@ impl Transport for Counting {
         self.ranks
     }
     fn hosts(&self) -> Hosts {
-        Hosts::new(&(0..self.ranks).collect::<Vec<_>>())
+        self.hosts.clone()
     }
     unsafe fn post_receive(
         &mut self,
@@ -89,64 +90,76 @@ struct Cost {
 /// Bytes of a rank's block; a vector has one for each rank.
 const BLOCK: usize = 64;
 
-/// Every rank's part in an operation. Every message that is sent is received, in the same round.
-fn count(ranks: usize, tuning: Tuning, operation: impl Fn(&mut Member<Counting>)) -> Cost {
+/// The number of each rank's host, for ranks that do not share any.
+fn apart(ranks: usize) -> Vec<usize> {
+    (0..ranks).collect()
+}
+
+/// All messages of an operation. Every one that is sent is received, in the same round.
+fn messages(hosts: &[usize], tuning: Tuning, operation: impl Fn(&mut Member<Counting>)) -> Vec<Message> {
     let log = Rc::new(RefCell::new(Log::default()));
-    for rank in 0..ranks {
-        let end = Counting { rank, ranks, log: Rc::clone(&log) };
+    for rank in 0..hosts.len() {
+        let hosts_of = Hosts::new(hosts);
+        let end = Counting { rank, hosts: hosts_of, ranks: hosts.len(), log: Rc::clone(&log) };
         operation(&mut Member::new(end, None, tuning).unwrap());
     }
-    let Log { sent, received } = &mut *log.borrow_mut();
+    let Log { mut sent, mut received } = log.take();
     sent.sort_unstable();
     received.sort_unstable();
     assert!(sent == received, "what is sent is not what is received");
-    let most = |of: fn(&Message) -> usize| {
-        let mut each = vec![0; ranks];
-        sent.iter().for_each(|message| each[message.from] += of(message));
-        each.into_iter().max().unwrap()
-    };
-    let mut rounds: Vec<u64> = sent.iter().map(|message| message.tag & 0xffff).collect();
-    rounds.sort_unstable();
-    rounds.dedup();
-    Cost {
-        messages: most(|_| 1),
-        bytes: most(|message| message.len),
-        total: sent.iter().map(|message| message.len).sum(),
-        rounds: rounds.len(),
+    sent
+}
+
+impl Cost {
+    fn of(messages: &[Message]) -> Self {
+        let ranks = messages.iter().map(|message| message.from + 1).max().unwrap_or(1);
+        let most = |of: fn(&Message) -> usize| {
+            let mut each = vec![0; ranks];
+            messages.iter().for_each(|message| each[message.from] += of(message));
+            each.into_iter().max().unwrap()
+        };
+        let mut rounds: Vec<u64> = messages.iter().map(|message| message.tag & 0xffff).collect();
+        rounds.sort_unstable();
+        rounds.dedup();
+        Self {
+            messages: most(|_| 1),
+            bytes: most(|message| message.len),
+            total: messages.iter().map(|message| message.len).sum(),
+            rounds: rounds.len(),
+        }
     }
 }
 
-fn cost(collective: Collective, algorithm: Algorithm, ranks: usize) -> Cost {
-    let tuning = Tuning { segment: Some(usize::MAX), ..AS_THE_TABLE_SAYS };
+/// Every rank's part in an operation with blocks of so many bytes.
+fn operate(member: &mut Member<Counting>, collective: Collective, block: usize) {
+    let ranks = member.size();
     let root = ranks / 2;
-    count(ranks, asking(collective, Some(algorithm), tuning), |member| {
-        let (mut all, mut one) = (vec![1_u8; ranks * BLOCK], [1_u8; BLOCK]);
-        let parts: Vec<_> = (0..ranks).map(|rank| rank * BLOCK..(rank + 1) * BLOCK).collect();
-        let (op, source, is_root) = (ReduceOp::Max, all.clone(), member.rank() == root);
-        match collective {
-            Collective::AllReduce => member.all_reduce(&source, &mut all, op),
-            Collective::AllGather => member.all_gather(&one, &mut all),
-            Collective::ReduceScatter => member.reduce_scatter(&source, &mut one, op),
-            Collective::Broadcast => member.broadcast_in_place(&mut all, root),
-            Collective::Reduce => member.reduce_in_place(&mut all, op, root),
-            Collective::AllToAll => member.all_to_all(&source, &mut all),
-            Collective::AllToAllV => member.all_to_all_v(&source, &parts, &mut all, &parts),
-            Collective::Gather => member.gather(&one, is_root.then_some(&mut all[..]), root),
-            Collective::Scatter => member.scatter(Some(&source), &mut one, root),
-        }
-        .unwrap();
-    })
+    let (mut all, mut one) = (vec![1_u8; ranks * block], vec![1_u8; block]);
+    let parts: Vec<_> = (0..ranks).map(|rank| rank * block..(rank + 1) * block).collect();
+    let (op, source, is_root) = (ReduceOp::Max, all.clone(), member.rank() == root);
+    match collective {
+        Collective::AllReduce => member.all_reduce(&source, &mut all, op),
+        Collective::AllGather => member.all_gather(&one, &mut all),
+        Collective::ReduceScatter => member.reduce_scatter(&source, &mut one, op),
+        Collective::Broadcast => member.broadcast_in_place(&mut all, root),
+        Collective::Reduce => member.reduce_in_place(&mut all, op, root),
+        Collective::AllToAll => member.all_to_all(&source, &mut all),
+        Collective::AllToAllV => member.all_to_all_v(&source, &parts, &mut all, &parts),
+        Collective::Gather => member.gather(&one, is_root.then_some(&mut all[..]), root),
+        Collective::Scatter => member.scatter(Some(&source), &mut one, root),
+    }
+    .unwrap();
 }
 
-/// What the documentation promises; none where it promises only a limit, or an algorithm is there for shared memory.
-fn promised(collective: Collective, algorithm: Algorithm, p: usize) -> Option<Cost> {
+/// What the documentation promises for `p` ranks with blocks of `b` bytes; none where it promises only a limit.
+fn promised(collective: Collective, algorithm: Algorithm, p: usize, b: usize) -> Option<Cost> {
     use Algorithm::{
         Binomial, Bruck, Direct, Pairwise, Rabenseifner, RecursiveDoubling, RecursiveHalving, Ring,
     };
     use Collective::{
         AllGather, AllReduce, AllToAll, AllToAllV, Broadcast, Gather, Reduce, ReduceScatter, Scatter,
     };
-    let (b, n, power) = (BLOCK, p * BLOCK, p.is_power_of_two());
+    let (n, power) = (p * b, p.is_power_of_two());
     let lg = p.next_power_of_two().ilog2() as usize;
     // The numbers from the root on, and how many ranks are below each.
     let subtrees = (1..p).map(|number: usize| (1 << number.trailing_zeros()).min(p - number));
@@ -184,44 +197,97 @@ fn promised(collective: Collective, algorithm: Algorithm, p: usize) -> Option<Co
     }
 }
 
+/// Compares what was counted with what is promised for so many ranks with blocks of so many bytes.
+fn check(found: Cost, collective: Collective, algorithm: Algorithm, ranks: usize, block: usize) {
+    let what = format!("{collective} {algorithm} on {ranks} ranks: {found:?}");
+    if let Some(promised) = promised(collective, algorithm, ranks, block) {
+        return assert_eq!(found, promised, "{what}");
+    }
+    let (n, lg) = (ranks * block, ranks.ilog2() as usize);
+    match (collective, algorithm) {
+        // Ranks beyond a power of two: 2 messages and up to 2 n bytes more.
+        (Collective::AllReduce, Algorithm::RecursiveDoubling) => {
+            assert!(found.rounds == lg + 2 && found.messages <= lg + 2, "{what}");
+            assert!(found.bytes <= (lg + 2) * n, "{what}");
+        }
+        (Collective::AllReduce, Algorithm::Rabenseifner) => {
+            assert!(found.rounds == 2 * lg + 2 && found.messages <= 2 * lg + 2, "{what}");
+            assert!(found.bytes <= 4 * n, "{what}");
+        }
+        // lg p + p-1 messages, less than 2 n bytes; nobody gets a chunk twice.
+        (Collective::Broadcast, Algorithm::Ring) => {
+            let steps = ranks.next_power_of_two().ilog2() as usize + ranks - 1;
+            assert!(found.rounds <= steps && found.messages <= steps, "{what}");
+            assert!(found.bytes < 2 * n && found.total == (ranks - 1) * n, "{what}");
+        }
+        _ => panic!("no promise for {what}"),
+    }
+}
+
 #[test]
 fn messages_and_bytes_grow_with_the_ranks_as_promised() {
     for ranks in [2_usize, 4, 8, 16, 32, 64, 3, 12, 33, 63] {
         for collective in Collective::ALL {
             for algorithm in flat(collective, ranks).filter(|&algorithm| algorithm != Algorithm::Board) {
-                let found = cost(collective, algorithm, ranks);
-                let what = format!("{collective} {algorithm} on {ranks} ranks: {found:?}");
-                if let Some(promised) = promised(collective, algorithm, ranks) {
-                    assert_eq!(found, promised, "{what}");
-                    continue;
-                }
-                let (n, lg) = (ranks * BLOCK, ranks.ilog2() as usize);
-                match (collective, algorithm) {
-                    // Ranks beyond a power of two: 2 messages and up to 2 n bytes more.
-                    (Collective::AllReduce, Algorithm::RecursiveDoubling) => {
-                        assert!(found.rounds == lg + 2 && found.messages <= lg + 2, "{what}");
-                        assert!(found.bytes <= (lg + 2) * n, "{what}");
-                    }
-                    (Collective::AllReduce, Algorithm::Rabenseifner) => {
-                        assert!(found.rounds == 2 * lg + 2 && found.messages <= 2 * lg + 2, "{what}");
-                        assert!(found.bytes <= 4 * n, "{what}");
-                    }
-                    // lg p + p-1 messages, less than 2 n bytes; nobody gets a chunk twice.
-                    (Collective::Broadcast, Algorithm::Ring) => {
-                        let steps = ranks.next_power_of_two().ilog2() as usize + ranks - 1;
-                        assert!(found.rounds <= steps && found.messages <= steps, "{what}");
-                        assert!(found.bytes < 2 * n && found.total == (ranks - 1) * n, "{what}");
-                    }
-                    _ => panic!("no promise for {what}"),
-                }
+                let tuning = Tuning { segment: Some(usize::MAX), ..AS_THE_TABLE_SAYS };
+                let tuning = asking(collective, Some(algorithm), tuning);
+                let messages = messages(&apart(ranks), tuning, |member| operate(member, collective, BLOCK));
+                check(Cost::of(&messages), collective, algorithm, ranks, BLOCK);
             }
         }
         let steps = ranks.next_power_of_two().ilog2() as usize;
-        let barrier = count(ranks, AS_THE_TABLE_SAYS, |member| member.barrier().unwrap());
+        let barrier = messages(&apart(ranks), AS_THE_TABLE_SAYS, |member| member.barrier().unwrap());
         assert_eq!(
-            barrier,
+            Cost::of(&barrier),
             Cost { messages: steps, bytes: steps, total: ranks * steps, rounds: steps },
             "barrier of {ranks}"
         );
+    }
+}
+
+/// What crosses between hosts costs each rank what the algorithm there costs that many ranks as there are hosts, with its
+/// share of the bytes: a q-th of a vector, a block, or the parts of the host's q ranks.
+#[test]
+fn between_hosts_messages_and_bytes_grow_with_the_hosts_as_promised() {
+    // 4 to 64 ranks.
+    for (hosts, each) in [(2, 2), (4, 2), (2, 8), (4, 8), (8, 8), (32, 2), (3, 3), (3, 4), (11, 3), (9, 7)] {
+        let ranks = hosts * each;
+        // Enough for every lane to have something to do.
+        let block = (4_usize << 10).div_ceil(hosts);
+        let placed = |in_turn: bool| -> Vec<usize> {
+            (0..ranks).map(|rank| if in_turn { rank % hosts } else { rank / each }).collect()
+        };
+        for placement in [placed(false), placed(true)] {
+            let between_hosts = |tuning, operation: &dyn Fn(&mut Member<Counting>)| {
+                let mut messages = messages(&placement, tuning, operation);
+                messages.retain(|message| placement[message.from] != placement[message.to]);
+                messages
+            };
+            for collective in Collective::ALL {
+                // Blocks that travel together, and lanes.
+                let (together, lanes) = match collective {
+                    Collective::AllToAll => (each, each),
+                    Collective::Gather | Collective::Scatter => (each, 1),
+                    _ => (1, each),
+                };
+                let serve = |between: &Algorithm| between.serves_between(collective);
+                for between in Algorithm::ALL.into_iter().filter(serve) {
+                    let tuning = asking(collective, Some(Algorithm::Hierarchical), AS_THE_TABLE_SAYS);
+                    let tuning = Tuning { between: Some(between), segment: Some(usize::MAX), ..tuning };
+                    let found =
+                        Cost::of(&between_hosts(tuning, &|member| operate(member, collective, block)));
+                    assert!(found.total.is_multiple_of(lanes), "{collective} {between}: {found:?}");
+                    let of_a_lane = Cost { total: found.total / lanes, ..found };
+                    check(of_a_lane, collective, between, hosts, together * block);
+                }
+            }
+            let steps = hosts.next_power_of_two().ilog2() as usize;
+            let barrier = between_hosts(AS_THE_TABLE_SAYS, &|member| member.barrier().unwrap());
+            assert_eq!(
+                Cost::of(&barrier),
+                Cost { messages: steps, bytes: steps, total: hosts * steps, rounds: steps },
+                "barrier of {hosts} hosts"
+            );
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::others::{Operation, asking};
 use super::*;
+use crate::fabric::algorithm::hosts::Hosts;
 use crate::fabric::simulated::Traffic;
 
 /// By rank, its host's number.
@@ -39,13 +40,22 @@ fn placements() -> Vec<Placement> {
     placements
 }
 
-const COLLECTIVES: [Collective; 5] = [
+const COLLECTIVES: [Collective; 8] = [
     Collective::AllReduce,
     Collective::AllGather,
     Collective::ReduceScatter,
     Collective::Broadcast,
     Collective::Reduce,
+    Collective::AllToAll,
+    Collective::Gather,
+    Collective::Scatter,
 ];
+
+/// Whether a case's count is of the elements of a rank's block, rather than of the vector.
+fn has_blocks(collective: Collective) -> bool {
+    use Collective::{AllReduce, Broadcast, Reduce};
+    !matches!(collective, AllReduce | Broadcast | Reduce)
+}
 
 /// What can be done between hosts.
 fn between(collective: Collective) -> impl Iterator<Item = Algorithm> {
@@ -70,9 +80,11 @@ fn every_algorithm_between_hosts_in_every_placement() {
         for collective in COLLECTIVES {
             for between in between(collective) {
                 // One lane, or all of them and some of it uneven; in one segment and in several.
-                let blocks = matches!(collective, Collective::AllGather | Collective::ReduceScatter);
-                let cases =
-                    if blocks { [(7, None), (501, Some(700))] } else { [(1500, None), (9001, Some(20_000))] };
+                let cases = if has_blocks(collective) {
+                    [(7, None), (501, Some(700))]
+                } else {
+                    [(1500, None), (9001, Some(20_000))]
+                };
                 for (count, segment) in cases {
                     let tuning = asking(collective, Some(Algorithm::Hierarchical), AS_THE_TABLE_SAYS);
                     let tuning = Tuning { between: Some(between), segment, in_flight: Some(3), ..tuning };
@@ -95,8 +107,7 @@ fn segments_in_flight_do_not_wait_for_each_other_in_a_circle() {
         let ranks = placement.len();
         for collective in COLLECTIVES {
             for between in between(collective) {
-                let blocks = matches!(collective, Collective::AllGather | Collective::ReduceScatter);
-                let (count, segment) = if blocks { (1500, 300) } else { (40_000, 8192) };
+                let (count, segment) = if has_blocks(collective) { (1500, 300) } else { (40_000, 8192) };
                 let tuning = asking(collective, Some(Algorithm::Hierarchical), AS_THE_TABLE_SAYS);
                 let (segment, in_flight) = (Some(segment), Some(3));
                 let tuning = Tuning { between: Some(between), segment, in_flight, ..tuning };
@@ -155,8 +166,14 @@ proptest! {
         data_type in prop::sample::select(&DataType::ALL[..]),
         op in prop::sample::select(&ReduceOp::ALL[..]),
         root in any::<prop::sample::Index>(),
+        asked in any::<bool>(),
     ) {
         let root = root.index(case.ranks);
+        let mut case = case;
+        let on_hosts = case.hosts.as_ref().is_some_and(|(hosts, _)| Hosts::new(hosts).is_hierarchical());
+        if asked && on_hosts && Algorithm::Hierarchical.serves(collective, case.ranks) {
+            case.tuning = asking(collective, Some(Algorithm::Hierarchical), case.tuning);
+        }
         for_type!(data_type, check(&case, collective, op, root));
     }
 }
@@ -166,14 +183,17 @@ fn traffic(placement: &Placement, tuning: Tuning, collective: Collective, bytes:
     let ends = simulated::network_of(placement, Delivery::Any, 5);
     let (traffic, ranks) = (ends[0].traffic(), placement.len());
     on_every_end(ends, placement.iter().map(|_| None).collect(), tuning, |_, member| {
-        let (mut all, block) = (vec![1_u8; bytes], vec![1_u8; bytes / ranks]);
-        let op = ReduceOp::Max;
+        let (mut all, mut block) = (vec![1_u8; bytes], vec![1_u8; bytes / ranks]);
+        let (op, root) = (ReduceOp::Max, ranks - 1);
         match collective {
             Collective::AllReduce => member.all_reduce_in_place(&mut all, op),
             Collective::AllGather => member.all_gather(&block, &mut all),
             Collective::ReduceScatter => member.reduce_scatter_in_place(&mut all, op),
-            Collective::Broadcast => member.broadcast_in_place(&mut all, ranks - 1),
-            _ => member.reduce_in_place(&mut all, op, ranks - 1),
+            Collective::Broadcast => member.broadcast_in_place(&mut all, root),
+            Collective::AllToAll => member.all_to_all_in_place(&mut all),
+            Collective::Gather => member.gather(&block, Some(&mut all), root),
+            Collective::Scatter => member.scatter(Some(&all), &mut block, root),
+            _ => member.reduce_in_place(&mut all, op, root),
         }
         .unwrap();
     });
@@ -192,7 +212,7 @@ fn hosts_exchange_as_little_as_promised() {
     use Algorithm::{
         Binomial, Bruck, Direct, Pairwise, Rabenseifner, RecursiveDoubling, RecursiveHalving, Ring,
     };
-    use Collective::{AllGather, AllReduce, Broadcast, Reduce, ReduceScatter};
+    use Collective::{AllGather, AllReduce, AllToAll, Broadcast, Reduce, ReduceScatter};
     for (hosts, each) in [(2_usize, 2), (4, 2), (4, 4), (8, 3)] {
         let (h, q) = (hosts, each);
         let lg = h.ilog2() as usize;
@@ -213,6 +233,9 @@ fn hosts_exchange_as_little_as_promised() {
             (Broadcast, Binomial, h - 1, (h - 1) * n, lg),
             (Reduce, Binomial, h - 1, (h - 1) * n, lg),
             (Reduce, Pairwise, (h + 1) * (h - 1), (h - 1) * n + (h - 1) * (n / h), 2),
+            (AllToAll, Direct, h * (h - 1), q * (h - 1) * n, 1),
+            (AllToAll, Pairwise, h * (h - 1), q * (h - 1) * n, h - 1),
+            (AllToAll, Bruck, h * lg, q * (h / 2 * lg) * n, lg),
         ] {
             for placement in [blocks(hosts, each), in_turn(hosts, each)] {
                 let found = traffic(&placement, hierarchical(collective, between), collective, n);
@@ -224,6 +247,35 @@ fn hosts_exchange_as_little_as_promised() {
         let found = traffic(&in_turn(h, q), hierarchical(Broadcast, Ring), Broadcast, n);
         assert_eq!(found.bytes, (h - 1) * n);
         assert!(found.hops < lg + h, "{found:?}");
+    }
+}
+
+/// However many ranks each host has: what a rank has for one on another host crosses once, and goes with all that goes
+/// through the same lane; to a root goes one message from each host, or from each that is next to it in the tree.
+#[test]
+fn what_belongs_on_another_host_goes_there_once_and_together() {
+    use Algorithm::{Binomial, Direct, Pairwise};
+    use Collective::{AllToAll, Gather, Scatter};
+    const PART: usize = 100;
+    for placement in placements() {
+        let (hosts, ranks) = (Hosts::new(&placement), placement.len());
+        let (h, lanes) = (hosts.count(), hosts.lanes());
+        let on_others = |rank: usize| ranks - hosts.ranks_of(hosts.place(rank).0).len();
+        let all: usize = (0..ranks).map(on_others).sum();
+        let root = on_others(ranks - 1);
+        for (collective, between, messages, bytes) in [
+            (AllToAll, Direct, lanes * h * (h - 1), Some(all * PART)),
+            (AllToAll, Pairwise, lanes * h * (h - 1), Some(all * PART)),
+            (Gather, Direct, h - 1, Some(root * PART)),
+            (Scatter, Direct, h - 1, Some(root * PART)),
+            (Gather, Binomial, h - 1, None),
+            (Scatter, Binomial, h - 1, None),
+        ] {
+            let found = traffic(&placement, hierarchical(collective, between), collective, ranks * PART);
+            let what = format!("{collective}, {between} between hosts, {placement:?}: {found:?}");
+            assert_eq!(found.messages, messages, "{what}");
+            assert!(bytes.map_or(found.bytes >= root * PART, |bytes| found.bytes == bytes), "{what}");
+        }
     }
 }
 
@@ -241,14 +293,22 @@ fn short_messages_go_through_one_rank_of_each_host_and_wait_for_one_message() {
 }
 
 /// What the table has for several ranks per host sends no more between hosts than what it has for a network, and less, or
-/// with fewer messages that wait for each other; short messages never wait for more.
+/// in fewer messages, or fewer that wait for each other; short messages never wait for more.
 #[test]
 fn the_table_spares_the_network_between_hosts() {
     for placement in [blocks(4, 2), in_turn(4, 2), in_turn(3, 3), blocks(3, 4), vec![0, 1, 0, 2, 1, 0, 2]] {
         let ranks = placement.len();
         for collective in COLLECTIVES {
             for bytes in [ranks * 8, ranks * (1 << 10), ranks * (16 << 10)] {
-                let size = if collective == Collective::AllGather { bytes / ranks } else { bytes };
+                let of_a_block = matches!(collective, Collective::AllGather | Collective::Gather);
+                let size = if of_a_block { bytes / ranks } else { bytes };
+                let hosts = Hosts::new(&placement).count();
+                let job = Job { medium: Medium::Hosts, ranks, hosts, board: None };
+                let plan = selection::plan(collective, &job, size, None);
+                if plan.algorithm != Algorithm::Hierarchical {
+                    assert!(bytes > ranks * 8, "{collective} of {bytes} on {placement:?}");
+                    continue;
+                }
                 let job = Job { medium: Medium::Network, ranks, hosts: ranks, board: None };
                 let other = selection::plan(collective, &job, size, None);
                 let tuning = asking(collective, Some(other.algorithm), AS_THE_TABLE_SAYS);
@@ -259,7 +319,8 @@ fn the_table_spares_the_network_between_hosts() {
                 let what = format!("{collective} of {bytes} on {placement:?}: {flat:?} {two_levels:?}");
                 assert!(two_levels.hops <= flat.hops || bytes > ranks * 8, "{what}");
                 assert!(two_levels.bytes <= flat.bytes, "{what}");
-                assert!(two_levels.hops < flat.hops || two_levels.bytes < flat.bytes, "{what}");
+                let fewer = has_blocks(collective) && two_levels.messages < flat.messages;
+                assert!(fewer || two_levels.hops < flat.hops || two_levels.bytes < flat.bytes, "{what}");
             }
         }
     }
