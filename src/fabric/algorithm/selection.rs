@@ -397,8 +397,9 @@ const ANY: usize = usize::MAX;
 ///
 /// The sizes at which it changes from one algorithm to the next were measured with `benches/host_collectives.rs --tune`,
 /// for all_reduce, all_gather, reduce_scatter, broadcast and all_to_all, on one host, with 2, 4 and 8 ranks; lines for
-/// other numbers of ranks follow these. Those of the other collectives follow the sources that the documentation of
-/// [`Algorithm`] names; they have not been measured.
+/// other numbers of ranks follow these. Those of the other collectives on one host follow the sources that the documentation
+/// of [`Algorithm`] names; they have not been measured. Those for several hosts were measured with
+/// `benches/shaped_collectives.py`, with 4 hosts of 2 ranks.
 pub const RULES: &[Rule] = {
     use Algorithm::{
         Binomial, Board, Bruck, Direct, Pairwise, Rabenseifner, RecursiveDoubling, RecursiveHalving, Ring,
