@@ -5,6 +5,7 @@ use std::thread::{self, JoinHandle};
 use collectives::world::{self, World};
 use serde::{Deserialize, Serialize};
 
+use super::beside::Beside;
 use super::host::{Find, Hosts};
 use super::{Node, fabric, nccl};
 use crate::cli::{BackendChoice, Settings, Versus};
@@ -67,6 +68,7 @@ pub fn choose(
     let mpi = || mpi.ok_or_else(|| Stop::Refused("this program is not linked to MPI".to_owned()));
     let versus = match settings.versus {
         Some(Versus::Mpi) => Some(mpi()?),
+        Some(Versus::Fabric) => Some(fabric::find as Find),
         None => None,
     };
     let on_hosts = |find: Find, why: &str| match Hosts::prepare(settings, process, find, versus, why) {
@@ -90,16 +92,25 @@ pub fn choose(
         })
         .collect();
     let Some(reason) = without.first() else {
-        if let Some(argument) = settings.tuning.argument() {
+        if let Some(argument) = settings.tuning.argument().filter(|_| settings.versus != Some(Versus::Fabric))
+        {
             return Err(Stop::Refused(format!(
                 "{argument}: that is for collectives over libfabric (--backend fabric); NCCL takes the variables \
                  NCCL_ALGO and NCCL_PROTO"
             )));
         }
-        return Ok(Box::new(nccl::GpuNode::prepare(settings, process, &processes)?));
+        let ours = Box::new(nccl::GpuNode::prepare(settings, process, &processes)?);
+        let Some(find) = versus else { return Ok(ours) };
+        let ranks = ours.threads() * ours.gpus();
+        let on_host = Settings { gpus: None, threads: Some(ranks), ..settings.clone() };
+        let why = "for what NCCL is measured in turn with (--vs)";
+        let theirs = Box::new(Hosts::prepare(&on_host, process, find, None, why)?);
+        return Ok(Box::new(Beside { ours, theirs }));
     };
     if settings.backend == BackendChoice::Nccl {
-        return Err(Stop::Refused(format!("--backend nccl cannot run: {reason}")));
+        let flag =
+            if settings.versus == Some(Versus::Fabric) { "--vs fabric: NCCL" } else { "--backend nccl" };
+        return Err(Stop::Refused(format!("{flag} cannot run: {reason}")));
     }
     if without.len() < processes.len() {
         return Err(Stop::Refused(format!(

@@ -39,6 +39,7 @@ macro_rules! with_element {
     }};
 }
 
+mod beside;
 mod choice;
 mod fabric;
 mod host;
@@ -177,7 +178,8 @@ pub trait Backend {
     /// Has this side carry the operations that follow; ours does at the start. No rank is inside an operation then.
     fn turn(&mut self, _side: Side) {}
 
-    /// Writes this rank's input where `placement` has it, and clears the result.
+    /// Writes this rank's input where `placement` has it, and clears the result; of both sides where they have buffers of
+    /// their own.
     ///
     /// # Errors
     /// When the device or the communicator fails; so in all methods.

@@ -82,13 +82,14 @@ fn misfit(settings: &Settings) -> Option<String> {
             "-t {threads}: a rank of MPI is a process; start so many with its launcher instead (mpirun -np)"
         ));
     }
-    if settings.backend == BackendChoice::Mpi && settings.provider != "auto" {
+    let alone = settings.backend == BackendChoice::Mpi && settings.versus.is_none();
+    if alone && settings.provider != "auto" {
         return Some(format!(
             "--provider {}: that chooses one of libfabric's; an MPI library has variables of its own",
             settings.provider
         ));
     }
-    if let Some(argument) = settings.tuning.argument().filter(|_| settings.backend == BackendChoice::Mpi) {
+    if let Some(argument) = settings.tuning.argument().filter(|_| alone) {
         return Some(format!(
             "{argument}: that is for collectives over libfabric; an MPI library has variables of its own"
         ));

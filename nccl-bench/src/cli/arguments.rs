@@ -150,8 +150,8 @@ pub(super) struct Measure {
     #[arg(long, value_name = "N", value_parser = at_least_one, conflicts_with = "until_stable", help_heading = MEASURING)]
     pub(super) rounds: Option<usize>,
 
-    /// Measure each size on this one, too, round by round in turn with libfabric, with columns for its time and bandwidth
-    /// and the ratio of times: mpi
+    /// Measure each size on this one, too, round by round in turn with the backend, with columns for its time and bandwidth
+    /// and the ratio of times. mpi: beside libfabric, or beside NCCL with --backend nccl; fabric: beside NCCL
     #[arg(long, value_name = "BACKEND", help_heading = MEASURING)]
     pub(super) vs: Option<Versus>,
 

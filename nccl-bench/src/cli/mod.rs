@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn two_sides_are_libfabric_and_mpi_in_nine_rounds() {
+    fn two_sides_are_different_ones_in_nine_rounds() {
         let found = settings("nccl-bench allreduce");
         assert_eq!((found.versus, found.rounds, found.backend), (None, 1, BackendChoice::Auto));
         for line in ["nccl-bench allreduce --vs mpi", "nccl-bench allreduce --vs mpi --backend fabric"] {
@@ -205,7 +205,15 @@ mod tests {
         }
         assert_eq!(settings("nccl-bench allreduce --vs mpi --rounds 4").rounds, 4);
         assert!(refusal(&["allreduce", "--vs", "mpi", "--backend", "mpi"]).contains("with itself"));
-        assert!(refusal(&["allreduce", "--vs", "mpi", "--backend", "nccl"]).contains("host memory"));
+        assert!(refusal(&["allreduce", "--vs", "fabric", "--backend", "fabric"]).contains("with itself"));
+        for (line, versus, backend) in [
+            ("nccl-bench allreduce --vs mpi --backend nccl", Versus::Mpi, BackendChoice::Nccl),
+            ("nccl-bench allreduce --vs fabric", Versus::Fabric, BackendChoice::Nccl),
+            ("nccl-bench allreduce --vs fabric --backend mpi", Versus::Fabric, BackendChoice::Mpi),
+        ] {
+            let found = settings(line);
+            assert_eq!((found.versus, found.rounds, found.backend), (Some(versus), 9, backend));
+        }
         assert!(refusal(&["allreduce", "--rounds", "2", "--until-stable", "1%"]).contains("--until-stable"));
     }
 

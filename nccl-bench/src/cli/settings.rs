@@ -196,16 +196,18 @@ pub(super) fn settle(
         per_iteration_skip = 0;
     }
     let backend = match (measure.vs, measure.backend) {
-        (None, asked) => asked,
-        (Some(Versus::Mpi), BackendChoice::Auto | BackendChoice::Fabric) => BackendChoice::Fabric,
         (Some(Versus::Mpi), BackendChoice::Mpi) => {
             return Err(conflict("--vs mpi would compare MPI with itself: leave --backend mpi out"));
         }
-        (Some(Versus::Mpi), BackendChoice::Nccl) => {
+        (Some(Versus::Fabric), BackendChoice::Fabric) => {
             return Err(conflict(
-                "--vs mpi compares libfabric with MPI, between buffers in host memory: leave --backend nccl out",
+                "--vs fabric would compare libfabric with itself: leave --backend fabric out",
             ));
         }
+        // Buffers in host memory on both sides, unless NCCL is asked for.
+        (Some(Versus::Mpi), BackendChoice::Auto) => BackendChoice::Fabric,
+        (Some(Versus::Fabric), BackendChoice::Auto) => BackendChoice::Nccl,
+        (_, asked) => asked,
     };
     let tuning = Tuning {
         algorithms: measure.algo,

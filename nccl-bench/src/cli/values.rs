@@ -34,11 +34,13 @@ impl BackendChoice {
     }
 }
 
-/// What is measured in turn with libfabric.
+/// What is measured in turn with the backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Versus {
-    /// The MPI library whose launcher started the ranks
+    /// The MPI library whose launcher started the ranks, between host buffers
     Mpi,
+    /// Libfabric, between host buffers
+    Fabric,
 }
 
 /// One element to damage, to see that verification finds it.
