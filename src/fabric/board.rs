@@ -382,3 +382,77 @@ pub(crate) fn boards(ranks: usize) -> Vec<Board> {
     fs::remove_file(path).unwrap();
     (0..ranks).map(|rank| Board::map(&file, rank, ranks, true).unwrap()).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn begin(board: &mut Board) {
+        board.begin(Call::BARRIER, History::default());
+    }
+
+    /// Writes what fits without waiting: how many messages of `len` bytes, which are the operation's number.
+    fn ahead(root: &mut Board, len: usize) -> usize {
+        let mut waiting = || Err(Error::Closed { operation: "waiting" });
+        begin(root);
+        let message = |board: &Board| vec![(board.sequence + 1) as u8; len];
+        // SAFETY: the message has so many bytes.
+        (0..).take_while(|_| unsafe { root.write(message(root).as_ptr(), len, &mut waiting) }.is_ok()).count()
+    }
+
+    /// Takes part in the next operation, and says what the root's message is.
+    fn follow(board: &mut Board, len: usize) -> Vec<u8> {
+        begin(board);
+        // SAFETY: no bytes; and the root's messages have so many.
+        unsafe {
+            board.write(ptr::null(), 0, &mut || Ok(())).unwrap();
+            std::slice::from_raw_parts(board.read(0, &mut || Ok(())).unwrap(), len).to_vec()
+        }
+    }
+
+    #[test]
+    fn a_root_is_ahead_as_far_as_there_is_room_and_no_message_is_lost() {
+        let most = SLOTS as usize;
+        for (len, room) in [(0, most), (8, most), (SHORT, most), (SHORT + 1, PLACES), (CAPACITY, PLACES)] {
+            let mut boards = boards(3);
+            let [root, others @ ..] = &mut boards[..] else { panic!("three boards") };
+            assert_eq!(ahead(root, len), room, "{len}");
+            // All have to have read a message, which they show by beginning the next operation.
+            assert_eq!(follow(&mut others[0], len), vec![1; len]);
+            assert_eq!(follow(&mut others[0], len), vec![2; len]);
+            assert_eq!(follow(&mut others[1], len), vec![1; len]);
+            assert_eq!(ahead(root, len), 0, "{len}");
+            assert_eq!(follow(&mut others[1], len), vec![2; len]);
+            assert_eq!(ahead(root, len), 1, "{len}");
+            for other in others {
+                for number in 3..=room + 1 {
+                    assert_eq!(follow(other, len), vec![number as u8; len]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn long_messages_among_short_ones_keep_their_places() {
+        let mut boards = boards(2);
+        let [root, other] = &mut boards[..] else { panic!("two boards") };
+        let lens: Vec<usize> =
+            (0..300).map(|number| [8, 1000, 0, SHORT, CAPACITY, 1, 600][number * 5 % 7]).collect();
+        let mut read = 0;
+        for (number, &len) in lens.iter().enumerate() {
+            let message = vec![number as u8; len];
+            begin(root);
+            let mut next = || {
+                assert_eq!(follow(other, lens[read]), vec![read as u8; lens[read]]);
+                read += 1;
+                Ok(())
+            };
+            // SAFETY: the message has so many bytes.
+            unsafe { root.write(message.as_ptr(), len, &mut next).unwrap() };
+        }
+        assert!(read > 200, "{read}");
+        for (number, &len) in lens.iter().enumerate().skip(read) {
+            assert_eq!(follow(other, len), vec![number as u8; len]);
+        }
+    }
+}

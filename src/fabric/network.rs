@@ -246,7 +246,7 @@ impl Network {
         let name = RandomState::new().hash_one(std::process::id());
         let mut message = name.to_le_bytes().to_vec();
         message.push(u8::from(clearing));
-        message.extend(processors());
+        message.extend(processors_of_thread());
         let all = world.all_gather(&message)?;
         if all.iter().any(|message| message.get(size_of::<u64>()) == Some(&1)) {
             network.clear_long_messages();
@@ -342,7 +342,7 @@ impl Network {
 }
 
 /// The processors that this thread may run on, a bit for each; nothing where that cannot be had.
-fn processors() -> Vec<u8> {
+fn processors_of_thread() -> Vec<u8> {
     // SAFETY: the set is numbers, for which zero is a value; the call fills it.
     let set = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
@@ -355,21 +355,25 @@ fn processors() -> Vec<u8> {
     (0..size_of_val(&set)).map(|index| byte(8 * index)).collect()
 }
 
-/// How many processors the ranks of this host may run on together, with the masks of all of them. Each may be bound to its
-/// own.
-fn together<'a>(masks: impl Iterator<Item = &'a [u8]>) -> usize {
-    let count = |mask: &[u8]| mask.iter().map(|byte| byte.count_ones() as usize).sum::<usize>();
-    let mut all = Vec::new();
+/// How many processors there are in a mask, or in several together.
+fn count<'a>(masks: impl Iterator<Item = &'a [u8]>) -> usize {
+    let mut all: Vec<u8> = Vec::new();
     for mask in masks {
         all.resize(mask.len().max(all.len()), 0);
         all.iter_mut().zip(mask).for_each(|(all, byte)| *all |= byte);
     }
+    all.iter().map(|byte| byte.count_ones() as usize).sum()
+}
+
+/// How many processors the ranks of a host have together, each of which may be bound to its own, with the masks of all.
+fn together<'a>(masks: impl Iterator<Item = &'a [u8]>) -> usize {
     let available = std::thread::available_parallelism().map_or(1, usize::from);
-    // A container may have less time than it has processors.
-    let limited = available < count(&processors());
-    match count(&all) {
+    match count(masks) {
         0 => available,
-        processors if limited => processors.min(available),
+        // A container may have less time than it has processors.
+        processors if available < count([processors_of_thread()].iter().map(Vec::as_slice)) => {
+            processors.min(available)
+        }
         processors => processors,
     }
 }

@@ -239,8 +239,8 @@ fn the_table_spares_the_network_between_hosts() {
                 assert!(two_levels.bytes <= flat.bytes, "{what}");
                 // Where ranks take hosts in turn, the tree of a network reaches one rank of each host first, too.
                 let tree = collective == Collective::Broadcast && other.algorithm == Algorithm::Binomial;
-                let same = tree && flat == two_levels && placement == in_turn(4, 2);
-                assert!(two_levels.hops < flat.hops || two_levels.bytes < flat.bytes || same, "{what}");
+                let as_good = tree && placement == in_turn(4, 2) && two_levels.hops == flat.hops;
+                assert!(two_levels.hops < flat.hops || two_levels.bytes < flat.bytes || as_good, "{what}");
             }
         }
     }
