@@ -2,16 +2,19 @@
 //!
 //! A short message costs less than any queue between two processes: the writer's cache line goes to the readers.
 //!
-//! Every rank has a few slots, for one operation after the other. In an operation every rank writes its message into its
-//! slot, then the operation's number, and reads those messages that it needs once they have that number. A rank begins
-//! operation `k + SLOTS`, and so overwrites what it wrote in operation `k`, only when it has seen every rank begin `k +
-//! 1`, which each does when it has read all that it needs of operation `k`. So a rank that needs nothing of the others,
-//! as the root of a broadcast, can be some operations ahead of them.
+//! Every rank has slots, for one operation after the other, and a few places for messages that are too long for a slot. In
+//! an operation every rank writes its message into its slot, or into the next of its places, then the operation's number
+//! into the slot; and it reads those messages that it needs once they have that number. Beside its slots it says which
+//! operation it has begun, which it does when it has read all that it needs of the one before. A rank begins operation
+//! `k + SLOTS`, and so overwrites what it wrote in operation `k`, only when it has seen every rank begin `k + 1`; so also
+//! for a place that it used last in operation `k`. A rank that needs nothing of the others, as the root of a broadcast, can
+//! thus be many short operations ahead of them, or a few long ones.
 //!
 //! Each rank also writes what it has called ([`Call`]). Some operations do not use the board: each rank counts there those
 //! that it has begun, so that one that waits for a message sees when the other has gone past the place where it should
 //! have written it.
 
+use std::cell::UnsafeCell;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -26,45 +29,73 @@ use super::{Error, shm};
 use crate::world::{self, World};
 
 /// The longest message of one rank.
-pub(crate) const CAPACITY: usize = (32 << 10) - size_of::<Header>();
+pub(crate) const CAPACITY: usize = 32 << 10;
+/// The longest message that lies in a slot: with the header nine cache lines, so that slots do not all fall into the same
+/// few sets of a cache.
+const SHORT: usize = 9 * 64 - 32;
 /// More ranks have no board: each reads all the others' slots.
 const MOST_RANKS: usize = 64;
-const SLOT: usize = size_of::<Header>() + CAPACITY;
 /// Slots of each rank.
-const SLOTS: u64 = 4;
-const _: () = assert!(SLOT.is_multiple_of(align_of::<Elsewhere>()));
+const SLOTS: u64 = 64;
+/// Places of each rank for messages that are too long for a slot.
+const PLACES: usize = 4;
 /// How long ranks that called different things before have to find out what.
 const COMPARING: Duration = Duration::from_secs(10);
-/// How often a slot is looked at before something else is done meanwhile.
+/// How often a rank looks before it does something else meanwhile.
 const LOOKS: u32 = 64;
+/// The same where a host has more ranks than processors: the other may be waiting for this one's processor.
+const LOOKS_CROWDED: u32 = 8;
 
-/// The start of a slot.
-#[repr(C, align(16))]
-struct Header {
+/// What a rank writes in an operation.
+#[repr(C, align(64))]
+struct Slot {
     /// The number of the operation that the message is of, written last.
     sequence: AtomicU64,
     /// What the rank has called, from which follows how long the message is.
     call: AtomicU64,
     /// The calls before.
     history: AtomicU64,
+    /// The place where the message is; [`PLACES`] if it is here.
+    place: AtomicU64,
+    message: UnsafeCell<[u8; SHORT]>,
 }
 
-/// A rank's count of the operations that it has begun without the board, on a cache line of its own, and the last.
+/// Room for a long message.
 #[repr(C, align(64))]
-struct Elsewhere {
-    count: AtomicU64,
+struct Place(UnsafeCell<[u8; CAPACITY]>);
+
+/// How far a rank is. On lines of its own, which also no prefetcher fetches with others: it is written in every operation and
+/// seldom read.
+#[repr(C, align(128))]
+struct State {
+    /// The last operation that it has begun on the board.
+    begun: AtomicU64,
+    /// How many operations it has begun without the board.
+    elsewhere: AtomicU64,
+    /// The last of those.
     call: AtomicU64,
+}
+
+/// A rank's part of the board. Memory of zeros is one.
+#[repr(C)]
+struct Part {
+    slots: [Slot; SLOTS as usize],
+    places: [Place; PLACES],
+    state: State,
 }
 
 /// One rank's view of the board.
 pub(crate) struct Board {
-    memory: NonNull<u8>,
+    memory: NonNull<Part>,
     rank: usize,
     ranks: usize,
     /// The operation's number: the first is 1.
     sequence: u64,
-    /// The last operation that each rank is known to have begun.
-    begun: Vec<u64>,
+    /// The last operation that all other ranks are known to have begun.
+    begun: u64,
+    /// The operations in which this rank's places were used last, and which is next.
+    used: [u64; PLACES],
+    next: usize,
     /// What this rank calls.
     call: Call,
     /// The calls before.
@@ -80,8 +111,9 @@ unsafe impl Send for Board {}
 
 impl Board {
     /// Makes a board for the ranks of a world, which must all be on this host. Collective. None when there are too
-    /// many ranks, or shared memory cannot be had: on all ranks then.
-    pub(crate) fn meet(world: &dyn World) -> Result<Option<Self>, world::Error> {
+    /// many ranks, or shared memory cannot be had: on all ranks then. `crowded` says whether there are more ranks than
+    /// processors.
+    pub(crate) fn meet(world: &dyn World, crowded: bool) -> Result<Option<Self>, world::Error> {
         let (rank, ranks) = (world.rank(), world.size());
         if !(2..=MOST_RANKS).contains(&ranks) {
             return Ok(None);
@@ -91,12 +123,12 @@ impl Board {
         let met = world.all_gather(name).and_then(|names| {
             let path = names.first().map(|name| String::from_utf8_lossy(name).into_owned());
             let board = match &made {
-                Some((_, file)) => Self::map(file, rank, ranks),
+                Some((_, file)) => Self::map(file, rank, ranks, crowded),
                 None => OpenOptions::new()
                     .read(true)
                     .write(true)
                     .open(path.unwrap_or_default())
-                    .and_then(|file| Self::map(&file, rank, ranks)),
+                    .and_then(|file| Self::map(&file, rank, ranks, crowded)),
             };
             let everyone = world.all_gather(&[u8::from(board.is_ok())])?.iter().all(|has| has == &[1]);
             Ok(board.ok().filter(|_| everyone))
@@ -108,7 +140,7 @@ impl Board {
         met
     }
 
-    fn map(file: &File, rank: usize, ranks: usize) -> io::Result<Self> {
+    fn map(file: &File, rank: usize, ranks: usize, crowded: bool) -> io::Result<Self> {
         let len = total(ranks);
         if file.metadata()?.len() != len as u64 {
             return Err(io::ErrorKind::InvalidData.into());
@@ -122,10 +154,19 @@ impl Board {
             return Err(io::Error::last_os_error());
         }
         let memory = NonNull::new(memory.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let (begun, call, history) = (vec![0; ranks], Call::BARRIER, History::default());
-        let crowded = ranks > processors;
-        Ok(Self { memory, rank, ranks, sequence: 0, begun, call, history, elsewhere: 0, crowded })
+        Ok(Self {
+            memory,
+            rank,
+            ranks,
+            sequence: 0,
+            begun: 0,
+            used: [0; PLACES],
+            next: 0,
+            call: Call::BARRIER,
+            history: History::default(),
+            elsewhere: 0,
+            crowded,
+        })
     }
 
     /// How many ranks there are: two or more.
@@ -133,33 +174,25 @@ impl Board {
         self.ranks
     }
 
+    /// A rank's part. What is not atomic in it has one writer at a time: see the head of this file.
+    fn part(&self, rank: usize) -> &Part {
+        debug_assert!(rank < self.ranks);
+        // SAFETY: the mapping, which begins at a page, has a part for each rank, and lives as long as this; everything in it
+        // is an atomic or in a cell.
+        unsafe { self.memory.add(rank).as_ref() }
+    }
+
     /// The slot of a rank for an operation.
-    fn slot(&self, rank: usize, operation: u64) -> NonNull<u8> {
-        let index = rank * SLOTS as usize + (operation % SLOTS) as usize;
-        // SAFETY: the mapping has this many slots for each rank.
-        unsafe { self.memory.add(index * SLOT) }
-    }
-
-    fn header(&self, rank: usize, operation: u64) -> &Header {
-        // SAFETY: a slot begins with a header, of atomics, and is aligned for it: the mapping to a page, the slot's
-        // length to the header.
-        unsafe { self.slot(rank, operation).cast().as_ref() }
-    }
-
-    fn elsewhere(&self, rank: usize) -> &Elsewhere {
-        // SAFETY: the mapping, which begins at a page, has a count of each rank behind all slots, whose length is a
-        // multiple of the count's alignment.
-        let counts = unsafe { self.memory.add(self.ranks * SLOTS as usize * SLOT).cast::<Elsewhere>() };
-        // SAFETY: as above; all in it is atomic.
-        unsafe { counts.add(rank).as_ref() }
+    fn slot(&self, rank: usize, operation: u64) -> &Slot {
+        &self.part(rank).slots[(operation % SLOTS) as usize]
     }
 
     /// Says that this rank begins an operation without the board.
     pub(crate) fn pass(&mut self, call: Call) {
         self.elsewhere += 1;
-        let own = self.elsewhere(self.rank);
+        let own = &self.part(self.rank).state;
         own.call.store(call.word(), Ordering::Relaxed);
-        own.count.store(self.elsewhere, Ordering::Release);
+        own.elsewhere.store(self.elsewhere, Ordering::Release);
     }
 
     /// Says what this rank calls next on the board, and after which other calls.
@@ -180,20 +213,26 @@ impl Board {
     ) -> Result<(), Error> {
         debug_assert!(len <= CAPACITY);
         let operation = self.sequence + 1;
-        let (own, ranks) = (self.rank, self.ranks);
-        for rank in (0..ranks).filter(|&rank| rank != own) {
-            self.wait(rank, (operation + 1).saturating_sub(SLOTS), meanwhile)?;
+        self.part(self.rank).state.begun.store(operation, Ordering::Release);
+        let place = (len > SHORT).then_some(self.next);
+        let last = place.map_or(0, |place| self.used[place]).max(operation.saturating_sub(SLOTS));
+        if last > 0 {
+            self.wait_for_all(last + 1, meanwhile)?;
         }
         self.sequence = operation;
-        // SAFETY: the slot has room for the message, and no other rank reads it: see the head of this file.
-        unsafe {
-            let message = self.slot(self.rank, operation).add(size_of::<Header>());
-            message.copy_from_nonoverlapping(constant(data), len);
+        if let Some(place) = place {
+            self.used[place] = operation;
+            self.next = (place + 1) % PLACES;
         }
-        let header = self.header(self.rank, operation);
-        header.call.store(self.call.word(), Ordering::Relaxed);
-        header.history.store(self.history.word(), Ordering::Relaxed);
-        header.sequence.store(operation, Ordering::Release);
+        let slot = self.slot(self.rank, operation);
+        let message = place
+            .map_or(slot.message.get().cast(), |place| self.part(self.rank).places[place].0.get().cast());
+        // SAFETY: there is room for the message, and no other rank reads it: see the head of this file.
+        unsafe { ptr::copy_nonoverlapping(constant(data), message, len) };
+        slot.call.store(self.call.word(), Ordering::Relaxed);
+        slot.history.store(self.history.word(), Ordering::Relaxed);
+        slot.place.store(place.unwrap_or(PLACES) as u64, Ordering::Relaxed);
+        slot.sequence.store(operation, Ordering::Release);
         Ok(())
     }
 
@@ -205,43 +244,65 @@ impl Board {
         rank: usize,
         meanwhile: &mut dyn FnMut() -> Result<(), Error>,
     ) -> Result<*const u8, Error> {
-        self.wait(rank, self.sequence, meanwhile)?;
-        let header = self.header(rank, self.sequence);
-        let (call, history) = (header.call.load(Ordering::Relaxed), header.history.load(Ordering::Relaxed));
+        self.wait(
+            rank,
+            self.sequence,
+            |part, slot| part.slots[slot].sequence.load(Ordering::Acquire),
+            meanwhile,
+        )?;
+        let slot = self.slot(rank, self.sequence);
+        let (call, history) = (slot.call.load(Ordering::Relaxed), slot.history.load(Ordering::Relaxed));
         if (call, history) != (self.call.word(), self.history.word()) {
             return Err(self.differs(rank, call, history, meanwhile));
         }
-        // SAFETY: a slot is longer than its header.
-        Ok(unsafe { self.slot(rank, self.sequence).add(size_of::<Header>()) }.as_ptr().cast_const())
+        let place = self.part(rank).places.get(slot.place.load(Ordering::Relaxed) as usize);
+        Ok(place.map_or(slot.message.get().cast_const().cast(), |place| place.0.get().cast_const().cast()))
     }
 
-    /// Waits until a rank has begun an operation: this rank's current one, or one of the few before.
-    fn wait(
+    /// Waits until all other ranks have begun an operation.
+    fn wait_for_all(
         &mut self,
-        rank: usize,
         operation: u64,
         meanwhile: &mut dyn FnMut() -> Result<(), Error>,
     ) -> Result<(), Error> {
-        if self.begun.get(rank).is_some_and(|&begun| begun >= operation) {
+        if self.begun >= operation {
             return Ok(());
         }
+        let mut all = u64::MAX;
+        for rank in (0..self.ranks).filter(|&rank| rank != self.rank) {
+            let begun = |part: &Part, _| part.state.begun.load(Ordering::Acquire);
+            all = all.min(self.wait(rank, operation, begun, meanwhile)?);
+        }
+        self.begun = all;
+        Ok(())
+    }
+
+    /// Waits until `reached` of a rank's part, and of the index of an operation's slot in it, is that operation or a later
+    /// one, and says which.
+    fn wait(
+        &self,
+        rank: usize,
+        operation: u64,
+        reached: impl Fn(&Part, usize) -> u64,
+        meanwhile: &mut dyn FnMut() -> Result<(), Error>,
+    ) -> Result<u64, Error> {
+        let (part, slot) = (self.part(rank), (operation % SLOTS) as usize);
+        let most = if self.crowded { LOOKS_CROWDED } else { LOOKS };
         let mut looks: u32 = 0;
-        let begun = loop {
-            let header = self.header(rank, operation);
-            let begun = header.sequence.load(Ordering::Acquire);
-            if begun >= operation {
-                break begun;
+        loop {
+            let now = reached(part, slot);
+            if now >= operation {
+                return Ok(now);
             }
             looks += 1;
-            if looks == LOOKS {
+            if looks == most {
                 looks = 0;
                 meanwhile()?;
-                // A rank that is in order goes elsewhere again only after it has written this message.
-                let other = self.elsewhere(rank);
-                if other.count.load(Ordering::Acquire) > self.elsewhere
-                    && header.sequence.load(Ordering::Acquire) < operation
+                // A rank that is in order goes elsewhere again only after it has got this far.
+                if part.state.elsewhere.load(Ordering::Acquire) > self.elsewhere
+                    && reached(part, slot) < operation
                 {
-                    let call = Call::of_word(other.call.load(Ordering::Relaxed));
+                    let call = Call::of_word(part.state.call.load(Ordering::Relaxed));
                     return Err(self.other(rank, Some(call)));
                 }
                 if self.crowded {
@@ -249,11 +310,7 @@ impl Board {
                 }
             }
             std::hint::spin_loop();
-        };
-        if let Some(known) = self.begun.get_mut(rank) {
-            *known = begun;
         }
-        Ok(())
     }
 
     /// Another rank has called something else now, or before: what, the ranks find out when they have waited for long.
@@ -289,8 +346,9 @@ impl Board {
     }
 }
 
-fn constant(data: *const u8) -> NonNull<u8> {
-    NonNull::new(data.cast_mut()).unwrap_or(NonNull::dangling())
+/// What may be the null pointer of no bytes.
+fn constant(data: *const u8) -> *const u8 {
+    if data.is_null() { ptr::dangling() } else { data }
 }
 
 impl Drop for Board {
@@ -301,7 +359,7 @@ impl Drop for Board {
 }
 
 fn total(ranks: usize) -> usize {
-    ranks * (SLOTS as usize * SLOT + size_of::<Elsewhere>())
+    ranks * size_of::<Part>()
 }
 
 /// Makes a file for a board that this user alone can open.
@@ -322,5 +380,79 @@ fn create(ranks: usize) -> io::Result<(PathBuf, File)> {
 pub(crate) fn boards(ranks: usize) -> Vec<Board> {
     let (path, file) = create(ranks).unwrap();
     fs::remove_file(path).unwrap();
-    (0..ranks).map(|rank| Board::map(&file, rank, ranks).unwrap()).collect()
+    (0..ranks).map(|rank| Board::map(&file, rank, ranks, true).unwrap()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn begin(board: &mut Board) {
+        board.begin(Call::BARRIER, History::default());
+    }
+
+    /// Writes what fits without waiting: how many messages of `len` bytes, which are the operation's number.
+    fn ahead(root: &mut Board, len: usize) -> usize {
+        let mut waiting = || Err(Error::Closed { operation: "waiting" });
+        begin(root);
+        let message = |board: &Board| vec![(board.sequence + 1) as u8; len];
+        // SAFETY: the message has so many bytes.
+        (0..).take_while(|_| unsafe { root.write(message(root).as_ptr(), len, &mut waiting) }.is_ok()).count()
+    }
+
+    /// Takes part in the next operation, and says what the root's message is.
+    fn follow(board: &mut Board, len: usize) -> Vec<u8> {
+        begin(board);
+        // SAFETY: no bytes; and the root's messages have so many.
+        unsafe {
+            board.write(ptr::null(), 0, &mut || Ok(())).unwrap();
+            std::slice::from_raw_parts(board.read(0, &mut || Ok(())).unwrap(), len).to_vec()
+        }
+    }
+
+    #[test]
+    fn a_root_is_ahead_as_far_as_there_is_room_and_no_message_is_lost() {
+        let most = SLOTS as usize;
+        for (len, room) in [(0, most), (8, most), (SHORT, most), (SHORT + 1, PLACES), (CAPACITY, PLACES)] {
+            let mut boards = boards(3);
+            let [root, others @ ..] = &mut boards[..] else { panic!("three boards") };
+            assert_eq!(ahead(root, len), room, "{len}");
+            // All have to have read a message, which they show by beginning the next operation.
+            assert_eq!(follow(&mut others[0], len), vec![1; len]);
+            assert_eq!(follow(&mut others[0], len), vec![2; len]);
+            assert_eq!(follow(&mut others[1], len), vec![1; len]);
+            assert_eq!(ahead(root, len), 0, "{len}");
+            assert_eq!(follow(&mut others[1], len), vec![2; len]);
+            assert_eq!(ahead(root, len), 1, "{len}");
+            for other in others {
+                for number in 3..=room + 1 {
+                    assert_eq!(follow(other, len), vec![number as u8; len]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn long_messages_among_short_ones_keep_their_places() {
+        let mut boards = boards(2);
+        let [root, other] = &mut boards[..] else { panic!("two boards") };
+        let lens: Vec<usize> =
+            (0..300).map(|number| [8, 1000, 0, SHORT, CAPACITY, 1, 600][number * 5 % 7]).collect();
+        let mut read = 0;
+        for (number, &len) in lens.iter().enumerate() {
+            let message = vec![number as u8; len];
+            begin(root);
+            let mut next = || {
+                assert_eq!(follow(other, lens[read]), vec![read as u8; lens[read]]);
+                read += 1;
+                Ok(())
+            };
+            // SAFETY: the message has so many bytes.
+            unsafe { root.write(message.as_ptr(), len, &mut next).unwrap() };
+        }
+        assert!(read > 200, "{read}");
+        for (number, &len) in lens.iter().enumerate().skip(read) {
+            assert_eq!(follow(other, len), vec![number as u8; len]);
+        }
+    }
 }

@@ -134,7 +134,8 @@ impl Communicator {
         let mut description = ways::tell(&*world, &network.way(), &network.first_ranks())?;
         let medium = if network.is_shared_memory() { Medium::SharedMemory } else { Medium::Network };
         tuning.medium = medium;
-        let board = if medium == Medium::SharedMemory { Board::meet(&*world)? } else { None };
+        let board =
+            if medium == Medium::SharedMemory { Board::meet(&*world, network.is_crowded())? } else { None };
         if board.is_some() {
             description += "; short messages on a board in shared memory";
         }

@@ -8,7 +8,7 @@ use super::Error;
 use super::algorithm::engine::{self, Memory, Operation, Sequence, Workspace};
 use super::algorithm::hierarchical::{self, Levels};
 use super::algorithm::hosts::{Here, Hosts};
-use super::algorithm::selection::{self, Algorithm, Collective, Job, Medium, Plan};
+use super::algorithm::selection::{self, Algorithm, Collective, Job, Medium, Plan, Plans};
 use super::algorithm::{Position, Schedule, Tree, all_gather, all_reduce, barrier};
 use super::board::{self, Board};
 use super::calls::{Call, Entry, History};
@@ -84,7 +84,8 @@ pub(crate) struct Member<T> {
     transport: Option<Box<T>>,
     rank: usize,
     ranks: usize,
-    tuning: Tuning,
+    medium: Medium,
+    plans: Plans,
     /// How many operations of all ranks there have been.
     sequence: u64,
     /// The one that is under way, or will be.
@@ -129,6 +130,16 @@ impl<T: Transport> Member<T> {
                 return Err(Error::Algorithm { collective, algorithm, ranks, choices });
             }
         }
+        let job = Job {
+            medium: tuning.medium,
+            ranks,
+            hosts: hosts.count(),
+            board: board.as_ref().map(|_| board::CAPACITY),
+        };
+        let plans = Plans::new(&job, |collective, bytes| {
+            let plan = selection::plan(collective, &job, bytes, tuning.wanted(collective));
+            plan.with(collective, tuning.between, tuning.segment, tuning.in_flight)
+        });
         let transport = Some(Box::new(transport));
         let workspace = Workspace::default();
         let pairs = vec![Pair::default(); ranks];
@@ -137,7 +148,8 @@ impl<T: Transport> Member<T> {
             transport,
             rank,
             ranks,
-            tuning,
+            medium: tuning.medium,
+            plans,
             sequence,
             call,
             history,
@@ -165,14 +177,7 @@ impl<T: Transport> Member<T> {
     }
 
     pub(crate) fn plan(&self, collective: Collective, bytes: usize) -> Plan {
-        let job = Job {
-            medium: self.tuning.medium,
-            ranks: self.ranks,
-            hosts: self.hosts.count(),
-            board: self.board.as_ref().map(|_| board::CAPACITY),
-        };
-        let plan = selection::plan(collective, &job, bytes, self.tuning.wanted(collective));
-        plan.with(collective, self.tuning.between, self.tuning.segment, self.tuning.in_flight)
+        self.plans.of(collective, bytes)
     }
 
     fn position(&self) -> Position {
@@ -383,7 +388,7 @@ impl<T: Transport> Member<T> {
         let hosts = Arc::clone(&self.hosts);
         // SAFETY: the barriers use scratch memory only.
         unsafe {
-            if self.tuning.medium == Medium::Hosts {
+            if self.medium == Medium::Hosts {
                 let schedule = hierarchical::barrier::Hierarchical(Here::new(&hosts, self.rank));
                 return self.run("barrier", &schedule, memory, None);
             }

@@ -46,6 +46,7 @@ pub(crate) struct Network {
     world: world::Handle,
     rank: usize,
     polls_per_yield: u32,
+    crowded: bool,
     idle: u32,
     calls: Calls,
     /// Since when nothing has been found.
@@ -235,6 +236,7 @@ impl Network {
             world: world.clone(),
             rank,
             polls_per_yield: POLLS_PER_YIELD,
+            crowded: false,
             idle: 0,
             calls: Calls::new(0, size),
             idle_since: Instant::now(),
@@ -244,8 +246,9 @@ impl Network {
         let name = RandomState::new().hash_one(std::process::id());
         let mut message = name.to_le_bytes().to_vec();
         message.push(u8::from(clearing));
+        message.extend(processors_of_thread());
         let all = world.all_gather(&message)?;
-        if all.iter().any(|message| message.last() == Some(&1)) {
+        if all.iter().any(|message| message.get(size_of::<u64>()) == Some(&1)) {
             network.clear_long_messages();
         }
         let name = all.first().and_then(|message| message.first_chunk()).copied().map(u64::from_le_bytes);
@@ -259,12 +262,19 @@ impl Network {
         let nowhere = Route { endpoint: 0, address: fabric_sys::FI_ADDR_NOTAVAIL };
         network.routes = routes.into_iter().map(|route| route.unwrap_or(nowhere)).collect();
 
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
         // Not the launcher's word for it, which may take ranks of one host for those of several.
-        if neighbours > processors {
+        let here = all.iter().zip(&plan.hosts).filter(|(_, host)| **host == plan.hosts[rank]);
+        let masks = here.filter_map(|(message, _)| message.get(size_of::<u64>() + 1..));
+        network.crowded = neighbours > together(masks);
+        if network.crowded {
             network.polls_per_yield = POLLS_PER_YIELD_CROWDED;
         }
         Ok(network)
+    }
+
+    /// Whether this host has more ranks than processors for them.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.crowded
     }
 
     /// Long messages in shared memory wait for their receivers from now on. All ranks must do this or none.
@@ -328,6 +338,43 @@ impl Network {
         let checked = self.world.check();
         self.lost |= matches!(checked, Err(world::Error::RankFailed { .. }));
         Ok(checked?)
+    }
+}
+
+/// The processors that this thread may run on, a bit for each; nothing where that cannot be had.
+fn processors_of_thread() -> Vec<u8> {
+    // SAFETY: the set is numbers, for which zero is a value; the call fills it.
+    let set = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        (libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) == 0).then_some(set)
+    };
+    let Some(set) = set else { return Vec::new() };
+    // SAFETY: the numbers of a byte's processors are within the set.
+    let is_set = |cpu| unsafe { libc::CPU_ISSET(cpu, &set) };
+    let byte = |first| (0..8).fold(0, |byte, bit| byte | u8::from(is_set(first + bit)) << bit);
+    (0..size_of_val(&set)).map(|index| byte(8 * index)).collect()
+}
+
+/// How many processors there are in a mask, or in several together.
+fn count<'a>(masks: impl Iterator<Item = &'a [u8]>) -> usize {
+    let mut all: Vec<u8> = Vec::new();
+    for mask in masks {
+        all.resize(mask.len().max(all.len()), 0);
+        all.iter_mut().zip(mask).for_each(|(all, byte)| *all |= byte);
+    }
+    all.iter().map(|byte| byte.count_ones() as usize).sum()
+}
+
+/// How many processors the ranks of a host have together, each of which may be bound to its own, with the masks of all.
+fn together<'a>(masks: impl Iterator<Item = &'a [u8]>) -> usize {
+    let available = std::thread::available_parallelism().map_or(1, usize::from);
+    match count(masks) {
+        0 => available,
+        // A container may have less time than it has processors.
+        processors if available < count([processors_of_thread()].iter().map(Vec::as_slice)) => {
+            processors.min(available)
+        }
+        processors => processors,
     }
 }
 

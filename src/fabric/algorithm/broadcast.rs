@@ -72,6 +72,10 @@ unsafe impl Schedule for Direct {
 }
 
 /// Down a binomial tree: lg p messages, rounded up; n lg p bytes.
+///
+/// With every round twice as many ranks have the vector: those up to a power of two from the root on, each of which sends it
+/// that power further. So the ranks that send most follow each other, and where ranks outnumber processors, which they take
+/// in turn, run on different ones.
 pub(crate) struct Binomial(pub(crate) Message);
 
 // SAFETY: the root only sends, from the source; another rank receives in one round and sends in later ones. Segments
@@ -96,12 +100,11 @@ unsafe impl Schedule for Binomial {
     fn round(&self, segment: usize, number: usize, round: &mut Round) {
         let tree = self.0.tree;
         let (start, len) = self.0.segments().span(segment);
-        let step = tree.steps() - 1 - number;
-        if let Some(parent) = tree.parent(step) {
-            round.receive(tree.rank_of(parent), target(start), len);
-        }
-        if let Some(child) = tree.child(step) {
-            round.send(tree.rank_of(child), self.0.have(start), len);
+        let (me, have) = (tree.number(), 1 << number);
+        if (have..2 * have).contains(&me) {
+            round.receive(tree.rank_of(me - have), target(start), len);
+        } else if me < have && me + have < tree.ranks {
+            round.send(tree.rank_of(me + have), self.0.have(start), len);
         }
         if number == 0 {
             self.0.keep(start, len, round);

@@ -555,6 +555,41 @@ impl Job {
     }
 }
 
+/// What the table says for a job, looked up once: a few sizes for each collective.
+#[derive(Clone, Debug)]
+pub(crate) struct Plans {
+    /// By collective, the plans for operations of up to so many bytes, in the order of the sizes.
+    lines: [Vec<(usize, Plan)>; Collective::ALL.len()],
+}
+
+impl Plans {
+    /// `plan` says the plan for an operation of so many bytes. It may change only after a size of the table's, or of the
+    /// board's.
+    pub(crate) fn new(job: &Job, plan: impl Fn(Collective, usize) -> Plan) -> Self {
+        let lines = Collective::ALL.map(|collective| {
+            let of_table = RULES.iter().filter(|rule| rule.collective == collective).map(|rule| rule.bytes);
+            let mut sizes: Vec<usize> = of_table.chain(job.board).chain([ANY]).collect();
+            sizes.sort_unstable();
+            let mut lines: Vec<(usize, Plan)> = Vec::new();
+            for size in sizes {
+                let plan = plan(collective, size);
+                match lines.last_mut() {
+                    Some((last, same)) if *same == plan => *last = size,
+                    _ => lines.push((size, plan)),
+                }
+            }
+            lines
+        });
+        Self { lines }
+    }
+
+    /// The plan for an operation.
+    pub(crate) fn of(&self, collective: Collective, bytes: usize) -> Plan {
+        let line = self.lines[collective as usize].iter().find(|(most, _)| bytes <= *most);
+        line.map_or(OTHERWISE, |(_, plan)| *plan)
+    }
+}
+
 /// The plan for an operation; with the algorithm `wanted`, if any, which must serve the collective.
 pub(crate) fn plan(collective: Collective, job: &Job, bytes: usize, wanted: Option<Algorithm>) -> Plan {
     let fits = |rule: &Rule, medium: Medium| {
@@ -646,6 +681,32 @@ mod tests {
                                 medium == Medium::Hosts || plan.algorithm != Algorithm::Hierarchical,
                                 "{collective} {ranks} {bytes}"
                             );
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_looked_up_once_is_what_the_table_says() {
+        for medium in Medium::ALL {
+            for (ranks, board) in [2, 3, 4, 5, 8, 16, 17, 64].into_iter().flat_map(|ranks| {
+                [None, Some(1 << 10), Some(32 << 10), Some(5000)].map(|board| (ranks, board))
+            }) {
+                for wanted in Algorithm::ALL.map(Some).into_iter().chain([None]) {
+                    let job = job(medium, ranks, board);
+                    let wanted = |collective| wanted.filter(|algorithm| algorithm.serves(collective, ranks));
+                    let table = |collective, bytes| plan(collective, &job, bytes, wanted(collective));
+                    let plans = Plans::new(&job, table);
+                    for collective in Collective::ALL {
+                        let powers = (0..64).map(|power| 1_usize << power);
+                        for bytes in powers
+                            .chain([5000, 0, ANY - 1])
+                            .flat_map(|size| [size.saturating_sub(1), size, size + 1])
+                        {
+                            let expected = table(collective, bytes);
+                            assert_eq!(plans.of(collective, bytes), expected, "{collective} {job:?} {bytes}");
                         }
                     }
                 }

@@ -518,3 +518,14 @@ fn more_ranks_than_shm_takes_use_tcp() {
         "provider 'shm': serves at most 256 ranks, and this job has 257; leave the choice open, or choose tcp"
     );
 }
+
+#[test]
+fn processors_of_ranks_that_are_bound_count_together() {
+    let count = |masks: &[&[u8]]| super::count(masks.iter().copied());
+    assert_eq!(count(&[&[1], &[2]]), 2);
+    assert_eq!(count(&[&[2, 0], &[2]]), 1);
+    assert_eq!(count(&[&[0x0f], &[0xf0, 0x81]]), 10);
+    assert_eq!(count(&[&[], &[]]), 0);
+    let own = processors_of_thread();
+    assert!((1..=count(&[&own])).contains(&together([own.as_slice()].into_iter())));
+}

@@ -319,8 +319,12 @@ fn the_table_spares_the_network_between_hosts() {
                 let what = format!("{collective} of {bytes} on {placement:?}: {flat:?} {two_levels:?}");
                 assert!(two_levels.hops <= flat.hops || bytes > ranks * 8, "{what}");
                 assert!(two_levels.bytes <= flat.bytes, "{what}");
+                // Where ranks take hosts in turn, the tree of a network reaches one rank of each host first, too.
+                let tree = collective == Collective::Broadcast && other.algorithm == Algorithm::Binomial;
+                let as_good = tree && placement == in_turn(4, 2) && two_levels.hops == flat.hops;
                 let fewer = has_blocks(collective) && two_levels.messages < flat.messages;
-                assert!(fewer || two_levels.hops < flat.hops || two_levels.bytes < flat.bytes, "{what}");
+                let better = fewer || two_levels.hops < flat.hops || two_levels.bytes < flat.bytes;
+                assert!(better || as_good, "{what}");
             }
         }
     }
