@@ -75,19 +75,56 @@ fn tcp_and_shm_are_listed_with_what_they_can_do() {
 #[test]
 fn what_excluded_tcp_is_named() {
     for library in wheels::libfabrics() {
-        let text = printed(Some(&library), &["-p", "tcp", "-c", "ATOMIC", "-t", "FI_EP_RDM"], 1);
-        assert!(text.contains("Nothing matches -p tcp -t FI_EP_RDM -c FI_ATOMIC."), "{text}");
+        let asked = ["-p", "tcp;^ofi_rxm", "-c", "ATOMIC", "-t", "FI_EP_RDM"];
+        let text = printed(Some(&library), &asked, 1);
+        assert!(text.contains("Nothing matches -p 'tcp;^ofi_rxm' -t FI_EP_RDM -c FI_ATOMIC."), "{text}");
         assert!(text.contains("- provider tcp would match without the capability FI_ATOMIC\n"), "{text}");
-        assert!(text.contains("provider tcp;ofi_rxm, which is built on tcp, matches"), "{text}");
-        let found = printed(Some(&library), &["-p", "tcp", "-c", "tagged|RMA", "-t", "rdm"], 0);
-        assert!(rows(&found).iter().all(|row| row[0] == "tcp" && row[2] == "RDM"), "{found}");
-        assert!(found.contains("-p 'tcp;ofi_rxm'"), "{found}");
+        let others = text.split_once("without -p tcp;^ofi_rxm these match: ").unwrap().1;
+        assert!(others.split(['\n', ',']).any(|name| name.trim() == "tcp;ofi_rxm"), "{text}");
     }
     // The tcp of 1.17 is an older one, which connects.
-    let text = printed(None, &["-p", "tcp", "-t", "rdm"], 1);
+    let text = printed(None, &["-p", "tcp;^ofi_rxm", "-t", "rdm"], 1);
     let reason =
         "provider tcp would match without the endpoint type FI_EP_RDM (it has endpoint type FI_EP_MSG)";
     assert!(text.contains(reason), "{text}");
+}
+
+/// As `fi_info -p` of both libfabrics answers.
+#[test]
+fn a_provider_is_what_libfabric_takes_it_for() {
+    for library in wheels::each_libfabric() {
+        let entries = |arguments: &[&str]| -> Vec<Value> {
+            let text = printed(library.as_deref(), &[arguments, &["--json"]].concat(), 0);
+            let value: Value = serde_json::from_str(&text).unwrap();
+            value["entries"].as_array().unwrap().clone()
+        };
+        let providers = |arguments: &[&str]| -> BTreeSet<String> {
+            let name = |entry: &Value| entry["provider"].as_str().unwrap().to_owned();
+            entries(arguments).iter().map(name).collect()
+        };
+        let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
+        let all = providers(&[]);
+        let tcp = ["tcp", "tcp;ofi_rxm"];
+        assert!(
+            set(&tcp).union(&set(&["shm", "udp", "udp;ofi_rxd"])).all(|name| all.contains(name)),
+            "{all:?}"
+        );
+        for asked in ["tcp", "TCP"] {
+            assert_eq!(providers(&["-p", asked]), set(&tcp), "{asked}");
+        }
+        for asked in ["tcp;ofi_rxm", "ofi_rxm;tcp"] {
+            assert_eq!(providers(&["-p", asked]), set(&["tcp;ofi_rxm"]), "{asked}");
+        }
+        assert_eq!(providers(&["-p", "tcp;^ofi_rxm"]), set(&["tcp"]));
+        assert_eq!(providers(&["-p", "ofi_rxd"]), set(&["udp;ofi_rxd"]));
+        let without = |excluded: &[&str]| -> BTreeSet<String> { &all - &set(excluded) };
+        assert_eq!(providers(&["-p", "^shm"]), without(&["shm"]));
+        assert_eq!(providers(&["-p", "^tcp;^shm"]), without(&["shm", "tcp", "tcp;ofi_rxm"]));
+        let rdm = entries(&["-p", "tcp", "-c", "tagged|RMA", "-t", "rdm"]);
+        assert!(rdm.iter().all(|entry| entry["endpoint"] == "FI_EP_RDM"), "{rdm:?}");
+        let text = printed(library.as_deref(), &["-p", "shm;^shm"], 1);
+        assert!(text.contains("has the provider shm;^shm, which finds nothing here"), "{text}");
+    }
 }
 
 #[test]
