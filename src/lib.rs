@@ -54,6 +54,10 @@ pub mod fabric;
 #[cfg(feature = "nccl")]
 pub mod nccl;
 
+#[cfg(all(test, feature = "fabric"))]
+#[path = "../tests/wheels/mod.rs"]
+mod wheels;
+
 pub use element::{DataType, Element, ReduceOp, UnknownName};
 
 /// The programs in README.md, compiled as tests.

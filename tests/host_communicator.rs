@@ -1,10 +1,8 @@
-//! Communicators over host buffers on the machine's libfabric: ranks that are threads, and what they allocate.
+//! Communicators over host buffers on the machine's libfabric: ranks that are threads.
 
 #![cfg(feature = "fabric")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may fail loudly")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -13,75 +11,9 @@ use collectives::fabric::{Algorithm, Collective, Communicator, Error, Options};
 use collectives::{Element, ReduceOp, world};
 use float8::{F8E4M3, F8E5M2};
 
-/// The system's allocator, which counts what each thread asks for.
-struct Counting;
+mod host;
 
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: every call goes to the system's allocator as it comes.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: as promised by the caller.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, data: *mut u8, layout: Layout) {
-        // SAFETY: as promised by the caller.
-        unsafe { System.dealloc(data, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
-
-fn on_every_rank(ranks: usize, options: &Options, body: impl Fn(&mut Communicator) + Sync) {
-    let handles = world::threads(world::single(), ranks).unwrap();
-    thread::scope(|scope| {
-        for handle in handles {
-            let body = &body;
-            scope.spawn(move || {
-                let mut communicator = Communicator::new(handle, options).unwrap();
-                body(&mut communicator);
-                communicator.close().unwrap();
-            });
-        }
-    });
-}
-
-fn over(provider: &str) -> Options {
-    let mut options = Options::default();
-    options.provider = Some(provider.to_owned());
-    options
-}
-
-/// Whether an algorithm can be asked for where all ranks are on one host.
-fn serves(algorithm: Algorithm, collective: Collective, provider: &str, ranks: usize) -> bool {
-    let has = match algorithm {
-        Algorithm::Board => provider == "shm",
-        Algorithm::Hierarchical => false,
-        _ => true,
-    };
-    has && algorithm.serves(collective, ranks)
-}
-
-/// As [`on_every_rank`], with the number of each rank's host.
-fn on_hosts(hosts: &[usize], options: &Options, body: impl Fn(&mut Communicator) + Sync) {
-    let handles = world::threads(world::single(), hosts.len()).unwrap();
-    thread::scope(|scope| {
-        for (handle, host) in handles.into_iter().zip(hosts) {
-            let (body, mut options) = (&body, options.clone());
-            options.host = Some(host.to_string());
-            scope.spawn(move || {
-                let mut communicator = Communicator::new(handle, &options).unwrap();
-                body(&mut communicator);
-                communicator.close().unwrap();
-            });
-        }
-    });
-}
+use host::{on_every_rank, on_hosts, over, serves};
 
 fn check(communicator: &mut Communicator, count: usize) {
     let (rank, ranks) = (communicator.rank(), communicator.size());
@@ -313,46 +245,6 @@ fn floats_of_eight_bits_over_every_provider() {
 }
 
 #[test]
-fn operations_after_the_first_allocate_nothing() {
-    for provider in ["shm", "tcp"] {
-        on_every_rank(2, &over(provider), |communicator| {
-            for count in [4, 3000, 50_000, 2_000_000] {
-                let mine = vec![1.5_f32; count];
-                let mut sums = vec![0.0_f32; count];
-                let mut all = vec![0.0_f32; 2 * count];
-                let (mut part, mut both) = (mine.clone(), vec![1.5_f32; 2 * count]);
-                let peer = 1 - communicator.rank();
-                // Not in order, so that they have to be put in order to be checked.
-                let parts = [count..2 * count, 0..count];
-                let mut operations = || {
-                    communicator.all_reduce(&mine, &mut sums, ReduceOp::Sum).unwrap();
-                    communicator.all_gather(&mine, &mut all).unwrap();
-                    communicator.barrier().unwrap();
-                    communicator.reduce_scatter(&all, &mut part, ReduceOp::Sum).unwrap();
-                    communicator.broadcast_in_place(&mut part, 1).unwrap();
-                    communicator.reduce(&mine, Some(&mut part), ReduceOp::Sum, 0).unwrap();
-                    communicator.all_to_all(&both, &mut all).unwrap();
-                    communicator.all_to_all_in_place(&mut both).unwrap();
-                    communicator.all_to_all_v(&both, &parts, &mut all, &parts).unwrap();
-                    communicator.all_to_all_v_in_place(&mut both, &parts, &parts).unwrap();
-                    communicator.gather(&mine, Some(&mut all), 1).unwrap();
-                    communicator.scatter(Some(&both), &mut part, 0).unwrap();
-                    communicator.exchange_in_place(&mut part, peer, peer).unwrap();
-                    communicator.all_gather(&mine, &mut all).unwrap();
-                };
-                operations();
-                let before = ALLOCATIONS.get();
-                for _ in 0..10 {
-                    operations();
-                }
-                assert_eq!(ALLOCATIONS.get() - before, 0, "allocations over {provider}, {count} elements");
-                assert!(sums.iter().all(|&sum| sum == 3.0) && all.iter().all(|&value| value == 1.5));
-            }
-        });
-    }
-}
-
-#[test]
 fn ranks_that_disagree_about_the_length_get_an_error() {
     for provider in ["shm", "tcp"] {
         let handles = world::threads(world::single(), 2).unwrap();
@@ -535,43 +427,6 @@ fn a_hierarchy_is_refused_where_there_is_none() {
             }
         });
     }
-}
-
-#[test]
-fn operations_on_several_hosts_come_to_allocate_nothing() {
-    let mut options = Options::default();
-    for (collective, _) in HIERARCHICAL {
-        options.choose(collective, Algorithm::Hierarchical);
-    }
-    on_hosts(&[0, 0, 1, 1, 1], &options, |communicator| {
-        for count in [4, 3000, 200_000] {
-            let mine = vec![1.5_f32; count];
-            let mut sums = vec![0.0_f32; count];
-            let (mut all, mut part) = (vec![1.5_f32; 5 * count], mine.clone());
-            let (mut parts, is_root) = (all.clone(), communicator.rank() == 2);
-            let mut operations = || {
-                communicator.all_reduce(&mine, &mut sums, ReduceOp::Sum).unwrap();
-                communicator.reduce_scatter(&all, &mut part, ReduceOp::Sum).unwrap();
-                communicator.all_gather(&mine, &mut all).unwrap();
-                communicator.broadcast_in_place(&mut part, 3).unwrap();
-                communicator.reduce(&mine, Some(&mut part), ReduceOp::Sum, 2).unwrap();
-                communicator.all_to_all_in_place(&mut parts).unwrap();
-                communicator.gather(&mine, is_root.then_some(&mut parts[..]), 2).unwrap();
-                communicator.scatter(is_root.then_some(&parts[..]), &mut part, 2).unwrap();
-                communicator.barrier().unwrap();
-            };
-            // How many messages are in flight at a time, and so how many can be noted, depends on who is late.
-            let allocations = (0..5).map(|_| {
-                let before = ALLOCATIONS.get();
-                (0..5).for_each(|_| operations());
-                ALLOCATIONS.get() - before
-            });
-            let allocations: Vec<u64> = allocations.collect();
-            assert!(allocations[1..].contains(&0), "allocations, {count} elements: {allocations:?}");
-            assert!(sums.iter().all(|&sum| sum == 7.5) && all.iter().all(|&value| value == 1.5));
-            assert!(parts.iter().chain(&part).all(|&value| value == 1.5));
-        }
-    });
 }
 
 /// More ranks than any machine of a test has processors, as threads over TCP.

@@ -1,7 +1,7 @@
 //! Communicators over host buffers where the system lacks something: what the error says, and that it is one.
 //!
-//! The tests start this program again in namespaces of its own, with `HOST_STEPS` set: then it takes something away from
-//! itself and makes a communicator. Where there may be no such namespaces, the tests count as ignored and say so.
+//! The tests start this program again, most in namespaces of its own, with `HOST_STEPS` set: then it takes something away
+//! from itself and makes a communicator. Where there may be no such namespaces, the tests count as ignored and say so.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "all of this is tests, though not marked as such")]
 
@@ -46,9 +46,15 @@ fn main() {
             })
         })
         .collect();
-    trials.push(Trial::test("a_provider_without_a_capability_is_named", || {
-        a_provider_without_a_capability_is_named();
-        Ok(())
+    let everywhere: [(&str, fn()); 2] = [
+        ("a_provider_without_a_capability_is_named", a_provider_without_a_capability_is_named),
+        ("ranks_that_may_not_read_each_other_copy", ranks_that_may_not_read_each_other_copy),
+    ];
+    trials.extend(everywhere.map(|(name, test)| {
+        Trial::test(name, move || {
+            test();
+            Ok(())
+        })
     }));
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
@@ -68,18 +74,21 @@ fn no_namespaces() -> Option<String> {
     }
 }
 
-/// What each rank says after these steps; the process must have ended in good order, and left nothing.
-fn ranks(steps: &str) -> Vec<String> {
-    let Output { status, stdout, stderr } = in_namespaces(env::current_exe().unwrap().to_str().unwrap())
-        .env("HOST_STEPS", format!("{steps} left"))
-        .output()
-        .unwrap();
+/// What is said after these steps; the process must have ended in good order.
+fn said(mut program: Command, steps: &str) -> Vec<String> {
+    let Output { status, stdout, stderr } = program.env("HOST_STEPS", steps).output().unwrap();
     let text = String::from_utf8(stdout).unwrap();
     assert!(status.success(), "{status}: {text}{}", String::from_utf8_lossy(&stderr));
-    let mut lines: Vec<&str> = text.lines().collect();
-    assert_eq!(lines.pop(), Some("left: []"), "{text}");
+    text.lines().map(str::to_owned).collect()
+}
+
+/// What each rank says in namespaces of its own after these steps; nothing must be left.
+fn ranks(steps: &str) -> Vec<String> {
+    let program = in_namespaces(env::current_exe().unwrap().to_str().unwrap());
+    let mut lines = said(program, &format!("{steps} left"));
+    assert_eq!(lines.pop().as_deref(), Some("left: []"), "{lines:#?}");
     assert!(!lines.is_empty());
-    lines.into_iter().map(str::to_owned).collect()
+    lines
 }
 
 // The steps.
@@ -89,6 +98,7 @@ fn take(step: &str) {
     match step {
         "dev-shm" => mount(argument),
         "loopback" => start_loopback(),
+        "no-attach" => refuse_attaching(),
         "ranks" => {
             let (count, provider) = argument.split_once(':').unwrap();
             meet(count.parse().unwrap(), provider, |_| {});
@@ -133,6 +143,27 @@ fn start_loopback() {
     }
 }
 
+/// Forbids this thread, and those that it starts, to read and write the memory of processes, as a container may.
+fn refuse_attaching() {
+    let statement = |code: u32, k: u32, yes, no| libc::sock_filter { code: code as u16, jt: yes, jf: no, k };
+    let is = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    let mut filter = [
+        // The number of the call is the first word that a filter sees.
+        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        statement(is, libc::SYS_process_vm_readv as u32, 2, 0),
+        statement(is, libc::SYS_process_vm_writev as u32, 1, 0),
+        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0),
+        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32, 0, 0),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: the kernel copies the program, whose statements these are.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0, "{}", io::Error::last_os_error());
+        let set = libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program);
+        assert_eq!(set, 0, "{}", io::Error::last_os_error());
+    }
+}
+
 fn apart(namespaces: libc::c_int) {
     // SAFETY: changes only what this thread sees.
     assert_eq!(unsafe { libc::unshare(namespaces) }, 0, "unshare: {}", io::Error::last_os_error());
@@ -142,7 +173,8 @@ fn apart(namespaces: libc::c_int) {
     }
 }
 
-/// Makes a communicator of so many ranks, each a thread, reduces a short and a long vector, and prints what each says.
+/// Makes a communicator of so many ranks, each a thread, reduces a short and a long vector, and prints what each says:
+/// `ok: ` and what carries its messages, or `error: `.
 fn meet(ranks: usize, provider: &str, prepare: impl Fn(usize) + Sync) {
     let mut options = Options::default();
     options.provider = Some(provider.to_owned()).filter(|provider| provider != "any");
@@ -154,7 +186,10 @@ fn meet(ranks: usize, provider: &str, prepare: impl Fn(usize) + Sync) {
                 let rank = handle.rank();
                 prepare(rank);
                 let result = reduce(handle, ranks, options);
-                println!("{}", result.map_or_else(|error| format!("error: {error}"), |()| "ok".to_owned()));
+                match result {
+                    Ok(way) => println!("ok: {way}"),
+                    Err(error) => println!("error: {error}"),
+                }
                 // Nobody takes its namespaces along before all are done.
                 printed.wait();
             });
@@ -162,14 +197,16 @@ fn meet(ranks: usize, provider: &str, prepare: impl Fn(usize) + Sync) {
     });
 }
 
-fn reduce(handle: world::Handle, ranks: usize, options: &Options) -> Result<(), fabric::Error> {
+fn reduce(handle: world::Handle, ranks: usize, options: &Options) -> Result<String, fabric::Error> {
     let mut communicator = Communicator::new(handle, options)?;
     for count in [4, 2_000_000] {
         let mut data = vec![1_u32; count];
         communicator.all_reduce_in_place(&mut data, ReduceOp::Sum)?;
         assert!(data.iter().all(|&sum| sum as usize == ranks));
     }
-    communicator.close()
+    let way = communicator.describe().to_owned();
+    communicator.close()?;
+    Ok(way)
 }
 
 // The tests.
@@ -179,6 +216,11 @@ fn assert_told(ranks: &[String], words: &[&str]) {
     assert!(ranks.iter().all(|said| said.starts_with("error: ")), "{ranks:#?}");
     let own = ranks.iter().any(|said| words.iter().all(|word| said.contains(word)));
     assert!(own, "no rank says {words:?}: {ranks:#?}");
+}
+
+/// Panics unless so many ranks have reduced their vectors.
+fn assert_ok(ranks: &[String], count: usize) {
+    assert!(ranks.len() == count && ranks.iter().all(|said| said.starts_with("ok: ")), "{ranks:#?}");
 }
 
 fn a_full_dev_shm_is_named() {
@@ -198,19 +240,19 @@ fn a_dev_shm_too_small_for_the_ranks_is_named() {
 
 fn a_dev_shm_that_suffices_is_used() {
     let said = ranks(&format!("dev-shm:{}m ranks:2:shm", enough() + 16));
-    assert_eq!(said, ["ok", "ok"]);
+    assert_ok(&said, 2);
 }
 
 fn loopback_is_enough_on_one_host() {
     for provider in ["tcp", "shm", "any"] {
-        assert_eq!(ranks(&format!("dev-shm:200m loopback ranks:2:{provider}")), ["ok", "ok"], "{provider}");
+        assert_ok(&ranks(&format!("dev-shm:200m loopback ranks:2:{provider}")), 2);
     }
 }
 
 fn a_loopback_that_is_down_is_named() {
     let said = ranks("dev-shm:200m ranks:2:tcp");
     assert_told(&said, &["Network is unreachable", "ip link set lo up"]);
-    assert_eq!(ranks("dev-shm:200m ranks:2:shm"), ["ok", "ok"]);
+    assert_ok(&ranks("dev-shm:200m ranks:2:shm"), 2);
 }
 
 fn hosts_that_have_loopback_alone_are_named() {
@@ -222,7 +264,7 @@ fn hosts_that_have_loopback_alone_are_named() {
 }
 
 fn hosts_of_one_network_may_have_loopback_alone() {
-    assert_eq!(ranks("dev-shm:200m loopback containers:any"), ["ok", "ok"]);
+    assert_ok(&ranks("dev-shm:200m loopback containers:any"), 2);
 }
 
 fn a_provider_without_a_capability_is_named() {
@@ -232,4 +274,17 @@ fn a_provider_without_a_capability_is_named() {
     assert!(error.starts_with("provider 'udp': libfabric "), "{error}");
     assert!(error.contains("offers no reliable endpoint for tagged messages with it"), "{error}");
     assert!(error.contains("available: ") && error.contains("sockets"), "{error}");
+}
+
+/// Where a filter of system calls forbids it, the ranks say that they copy, and do.
+fn ranks_that_may_not_read_each_other_copy() {
+    for (steps, way) in
+        [("ranks:3:shm", "shm (cross-memory attach)"), ("no-attach ranks:3:shm", "shm (copies)")]
+    {
+        let mut program = Command::new(env::current_exe().unwrap());
+        program.env_remove("FI_SHM_DISABLE_CMA");
+        let said = said(program, steps);
+        assert_ok(&said, 3);
+        assert!(said.iter().all(|said| said.starts_with(&format!("ok: {way}"))), "{said:#?}");
+    }
 }

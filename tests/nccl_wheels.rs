@@ -5,19 +5,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // tests
 #![cfg(feature = "nccl")]
 
-use std::env;
-use std::path::PathBuf;
-
 use collectives::nccl::{Error, Library, UniqueId, group};
 use nccl_sys::Nccl;
 
+mod wheels;
+
 fn library(version: &str) -> Library {
-    let named = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let root = named("NCCL_BENCH_WHEELS").unwrap_or_else(|| {
-        let cache = named("XDG_CACHE_HOME").or_else(|| named("HOME").map(|home| home.join(".cache")));
-        cache.expect("HOME is set").join("nccl-bench")
-    });
-    let path = root.join("nccl").join(version).join("lib/libnccl.so.2");
+    let path = wheels::folder("nccl").join(version).join("lib/libnccl.so.2");
     assert!(path.exists(), "{} is missing: run `cargo xtask wheels nccl`", path.display());
     // SAFETY: NVIDIA's own library.
     Library::from_raw(Box::leak(Box::new(unsafe { Nccl::from_path(path) }.unwrap())))

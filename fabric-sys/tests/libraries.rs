@@ -1,14 +1,17 @@
-//! Loads the machine's libfabric and every one that `cargo xtask wheels fabric` has unpacked, each in a process of
+//! Loads the machine's libfabric and every one that `cargo xtask wheels libfabric` has unpacked, each in a process of
 //! its own, and sends tagged messages between two endpoints over TCP and over shared memory.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a test may fail loudly")]
 
 use std::ffi::{CStr, CString, c_int, c_void};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 use std::{env, fs, ptr};
 
 use fabric_sys::*;
+
+#[path = "../../tests/wheels/mod.rs"]
+mod wheels;
 
 /// Runs one of the ignored tests below in a process of its own.
 fn run(test: &str, library: Option<&Path>) -> Output {
@@ -18,20 +21,6 @@ fn run(test: &str, library: Option<&Path>) -> Output {
         command.env("FABRIC_LIBRARY", library);
     }
     command.output().expect("this test can be started again")
-}
-
-fn unpacked() -> Vec<PathBuf> {
-    let cache = env::var_os("XDG_CACHE_HOME")
-        .filter(|path| !path.is_empty())
-        .map_or_else(|| Path::new(&env::var_os("HOME").expect("HOME is set")).join(".cache"), PathBuf::from);
-    let libraries: Vec<PathBuf> = fs::read_dir(cache.join("nccl-bench/libfabric"))
-        .into_iter()
-        .flatten()
-        .map(|entry| entry.expect("readable").path().join("libfabric.so.1"))
-        .filter(|library| library.is_file())
-        .collect();
-    assert!(!libraries.is_empty(), "no libfabric 2.x to test with: run `cargo xtask wheels fabric`");
-    libraries
 }
 
 fn assert_success(output: &Output, what: &str) -> String {
@@ -48,7 +37,7 @@ fn the_installed_libfabric_sends_messages() {
 
 #[test]
 fn a_libfabric_2_sends_messages() {
-    for library in unpacked() {
+    for library in wheels::libfabrics() {
         let text =
             assert_success(&run("in_a_process::loopback", Some(&library)), &library.display().to_string());
         assert!(text.contains(&format!("loaded from {}", library.display())), "{text}");

@@ -166,6 +166,14 @@ pub fn unknown(name: &str) -> String {
     format!("there is no topic '{name}'{hint}\n\n{}", list())
 }
 
+/// The commands of a command, for a message that one is missing: `; fabric has info, algorithms`.
+#[must_use]
+pub fn commands(command: &clap::Command) -> String {
+    let names: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
+    let names = if names.is_empty() { "no commands".to_owned() } else { names.join(", ") };
+    format!("; {} has {names}", command.get_name())
+}
+
 /// All topics as a text, a line each.
 #[must_use]
 pub fn list() -> String {

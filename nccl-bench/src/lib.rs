@@ -24,6 +24,7 @@ pub mod report;
 pub mod rescue;
 pub mod run;
 pub mod shell;
+pub mod sides;
 pub mod size;
 pub mod sizing;
 pub mod statistics;

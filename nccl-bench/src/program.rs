@@ -49,7 +49,7 @@ pub fn main(
             Err(error) => Stop::Refused(format!("{error:#}")).tell(),
         },
         Ok(Command::Fabric(command)) => look_at_fabric(&command),
-        Ok(Command::Help(topic)) => help(topic.as_deref()),
+        Ok(Command::Help(words)) => help(&words),
         Ok(Command::Completions(shell)) => {
             let mut text = Vec::new();
             match shell::completions(shell, &mut cli::command(), &mut text) {
@@ -100,11 +100,14 @@ const LOG: &str = "NCCL_BENCH_LOG";
 /// Warnings go to standard error, or as much as [`LOG`] says.
 fn start_log() -> Result<(), Stop> {
     use tracing_subscriber::filter::LevelFilter;
-    let level = match std::env::var(LOG) {
-        Ok(level) => level.parse().map_err(|_| {
-            Stop::Refused(format!("{LOG}={level}: give off, error, warn, info, debug or trace"))
-        })?,
-        Err(_) => LevelFilter::WARN,
+    let level = match std::env::var_os(LOG).filter(|level| !level.is_empty()) {
+        Some(level) => {
+            let level = level.to_string_lossy();
+            level.parse().map_err(|_| {
+                Stop::Refused(format!("{LOG}={level}: give off, error, warn, info, debug or trace"))
+            })?
+        }
+        None => LevelFilter::WARN,
     };
     tracing_subscriber::fmt().with_writer(io::stderr).with_max_level(level).init();
     Ok(())
@@ -123,15 +126,27 @@ fn unwritable(error: io::Error) -> ExitCode {
     }
 }
 
-fn help(topic: Option<&str>) -> ExitCode {
-    let Some(name) = topic else { return print(&guide::list()) };
-    if let Some(text) = guide::text(name) {
+/// Explains a topic or, of several words, a command of a command.
+fn help(words: &[String]) -> ExitCode {
+    let name = words.join(" ");
+    if words.is_empty() {
+        return print(&guide::list());
+    }
+    if let Some(text) = guide::text(&name) {
         return print(text);
     }
-    let mut command = cli::command();
-    match command.find_subcommand_mut(name) {
-        Some(command) => print(&command.render_long_help().to_string()),
-        None => Stop::Refused(guide::unknown(name)).tell(),
+    let mut root = cli::command();
+    // So that a command knows which others lead to it.
+    root.build();
+    let mut known = None;
+    let found = words.iter().enumerate().try_fold(&mut root, |command, (place, word)| {
+        known = (place > 0).then(|| guide::commands(command));
+        command.find_subcommand_mut(word)
+    });
+    match (found, known) {
+        (Some(command), _) => print(&command.render_long_help().to_string()),
+        (None, Some(known)) => Stop::Refused(format!("there is no command '{name}'{known}")).tell(),
+        (None, None) => Stop::Refused(guide::unknown(&name)).tell(),
     }
 }
 

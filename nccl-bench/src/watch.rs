@@ -10,6 +10,7 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -32,6 +33,48 @@ const ALONE: Duration = Duration::from_secs(10);
 const FIRST_OF_RANKS: u64 = 1000;
 /// How many ranks a message names with their place.
 const MOST_NAMED: usize = 8;
+
+/// A limit on what a process does before it has a world to watch. Dropping it says that this is over.
+#[derive(Debug)]
+pub struct Limited {
+    over: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Limited {
+    /// `what` begins: `starting MPI`. If it takes longer than `limit`, this process says so and ends with exit code 4,
+    /// whereupon its launcher ends the others.
+    ///
+    /// # Errors
+    /// When the system has no thread left.
+    pub fn start(limit: Option<Duration>, what: &'static str) -> io::Result<Self> {
+        let Some(limit) = limit else { return Ok(Self { over: None, thread: None }) };
+        let (over, ended) = mpsc::channel::<()>();
+        let watch = move || {
+            if ended.recv_timeout(limit) != Err(RecvTimeoutError::Timeout) {
+                return;
+            }
+            let rank = world::Started::detect().rank;
+            let who = rank.map_or_else(|| "this process".to_owned(), |rank| format!("rank {rank}"));
+            let host = world::host().name;
+            eprintln!("nccl-bench: {who} on {host} did not finish {what} within {} s", limit.as_secs_f64());
+            // SAFETY: ends the process; handlers of libraries, one of which hangs, are not run.
+            unsafe { libc::_exit(i32::from(TIMED_OUT)) }
+        };
+        let thread = thread::Builder::new().name("limit".to_owned()).spawn(watch)?;
+        Ok(Self { over: Some(over), thread: Some(thread) })
+    }
+}
+
+impl Drop for Limited {
+    fn drop(&mut self) {
+        drop(self.over.take());
+        if let Some(thread) = self.thread.take() {
+            // It does not panic; if it did, there is no limit any more.
+            let _ = thread.join();
+        }
+    }
+}
 
 /// The watchdog of this process. Dropping it ends its thread.
 #[derive(Debug)]

@@ -104,6 +104,69 @@ fn bad_input_is_refused_before_anything_starts() {
 }
 
 #[test]
+fn help_explains_topics_and_commands_of_commands() {
+    for (words, parts) in [
+        ("help", &["Topics (nccl-bench help TOPIC):"][..]),
+        ("help exit codes", &["a time limit passed"]),
+        ("help allreduce", &["Usage: nccl-bench allreduce [OPTIONS]", "--minbytes"]),
+        ("help fabric", &["Usage: nccl-bench fabric <COMMAND>", "pingpong"]),
+        ("help fabric info", &["Usage: nccl-bench fabric info [OPTIONS]", "--ep-type"]),
+    ] {
+        let output = run(words);
+        assert_eq!((output.status.code(), err(&output).as_str()), (Some(0), ""), "{words}");
+        for part in parts {
+            assert!(out(&output).contains(part), "no '{part}' in {words}: {}", out(&output));
+        }
+    }
+    for (words, part) in [
+        ("help enviroment", "there is no topic 'enviroment'; did you mean 'environment'?"),
+        ("help fabric inof", "there is no command 'fabric inof'; fabric has info, "),
+        ("help allreduce info", "there is no command 'allreduce info'; allreduce has no commands"),
+        ("help nonsense info", "there is no topic 'nonsense info'"),
+    ] {
+        let output = run(words);
+        assert_eq!((output.status.code(), out(&output).as_str()), (Some(2), ""), "{words}");
+        assert!(err(&output).contains(part), "no '{part}' in {words}: {}", err(&output));
+    }
+}
+
+#[test]
+fn the_log_goes_to_standard_error_as_far_as_its_variable_says() {
+    let measure = |level: Option<&str>| {
+        let mut command = nccl_bench("allreduce --backend fabric -t 2 -b 8 -e 8 -n 1");
+        command.env_remove("NCCL_BENCH_LOG");
+        if let Some(level) = level {
+            command.env("NCCL_BENCH_LOG", level);
+        }
+        command.output().unwrap()
+    };
+    for level in [None, Some(""), Some("off"), Some("error"), Some("warn"), Some("info"), Some("INFO")] {
+        let output = measure(level);
+        assert_eq!((output.status.code(), err(&output).as_str()), (Some(0), ""), "{level:?}");
+        assert_eq!(rows(&out(&output)).len(), 1, "{level:?}: {}", out(&output));
+    }
+    for level in ["debug", "trace"] {
+        let output = measure(Some(level));
+        assert_eq!(output.status.code(), Some(0), "{level}: {}", err(&output));
+        assert_eq!(rows(&out(&output)).len(), 1, "{level}: {}", out(&output));
+        assert!(!out(&output).contains("DEBUG"), "{}", out(&output));
+        // What each rank begins, by its name.
+        for rank in ["rank 0", "rank 1"] {
+            let begun = format!("{rank}: the timed operations of allreduce float sum of 8 bytes, in place");
+            let line = |line: &str| line.contains(" DEBUG ") && line.contains(&begun);
+            assert!(err(&output).lines().any(line), "{level}: no '{begun}' in {}", err(&output));
+        }
+    }
+    for level in ["loud", "nccl_bench=debug", "6"] {
+        let output = measure(Some(level));
+        assert_eq!((output.status.code(), out(&output).as_str()), (Some(2), ""), "{level}");
+        let text = err(&output);
+        let expected = format!("NCCL_BENCH_LOG={level}: give off, error, warn, info, debug or trace");
+        assert!(text.contains(&expected) && text.lines().count() == 1, "{text}");
+    }
+}
+
+#[test]
 fn several_rounds_have_a_median() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("run.json");

@@ -1,14 +1,16 @@
 //! `nccl-bench fabric info` as its users start it, on the machine's libfabric and on every one that `cargo xtask wheels
-//! fabric` has unpacked.
+//! libfabric` has unpacked.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
-use std::{env, fs};
 
 use serde_json::Value;
+
+#[path = "../../tests/wheels/mod.rs"]
+mod wheels;
 
 fn run(library: Option<&Path>, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nccl-bench"));
@@ -35,25 +37,6 @@ fn printed(library: Option<&Path>, arguments: &[&str], code: i32) -> String {
     out(&output)
 }
 
-fn unpacked() -> Vec<PathBuf> {
-    let cache = env::var_os("XDG_CACHE_HOME")
-        .filter(|path| !path.is_empty())
-        .map_or_else(|| Path::new(&env::var_os("HOME").unwrap()).join(".cache"), PathBuf::from);
-    let libraries: Vec<PathBuf> = fs::read_dir(cache.join("nccl-bench/libfabric"))
-        .into_iter()
-        .flatten()
-        .map(|entry| entry.unwrap().path().join("libfabric.so.1"))
-        .filter(|library| library.is_file())
-        .collect();
-    assert!(!libraries.is_empty(), "no libfabric 2.x to test with: run `cargo xtask wheels fabric`");
-    libraries
-}
-
-/// The machine's own, and the others.
-fn libraries() -> Vec<Option<PathBuf>> {
-    [None].into_iter().chain(unpacked().into_iter().map(Some)).collect()
-}
-
 /// The rows of the table, as cells.
 fn rows(text: &str) -> Vec<Vec<&str>> {
     text.lines()
@@ -66,7 +49,7 @@ fn rows(text: &str) -> Vec<Vec<&str>> {
 
 #[test]
 fn tcp_and_shm_are_listed_with_what_they_can_do() {
-    for library in libraries() {
+    for library in wheels::each_libfabric() {
         let text = printed(library.as_deref(), &[], 0);
         if let Some(path) = &library {
             assert!(text.lines().next().unwrap().contains(path.to_str().unwrap()), "{text}");
@@ -91,25 +74,62 @@ fn tcp_and_shm_are_listed_with_what_they_can_do() {
 
 #[test]
 fn what_excluded_tcp_is_named() {
-    for library in unpacked() {
-        let text = printed(Some(&library), &["-p", "tcp", "-c", "ATOMIC", "-t", "FI_EP_RDM"], 1);
-        assert!(text.contains("Nothing matches -p tcp -t FI_EP_RDM -c FI_ATOMIC."), "{text}");
+    for library in wheels::libfabrics() {
+        let asked = ["-p", "tcp;^ofi_rxm", "-c", "ATOMIC", "-t", "FI_EP_RDM"];
+        let text = printed(Some(&library), &asked, 1);
+        assert!(text.contains("Nothing matches -p 'tcp;^ofi_rxm' -t FI_EP_RDM -c FI_ATOMIC."), "{text}");
         assert!(text.contains("- provider tcp would match without the capability FI_ATOMIC\n"), "{text}");
-        assert!(text.contains("provider tcp;ofi_rxm, which is built on tcp, matches"), "{text}");
-        let found = printed(Some(&library), &["-p", "tcp", "-c", "tagged|RMA", "-t", "rdm"], 0);
-        assert!(rows(&found).iter().all(|row| row[0] == "tcp" && row[2] == "RDM"), "{found}");
-        assert!(found.contains("-p 'tcp;ofi_rxm'"), "{found}");
+        let others = text.split_once("without -p tcp;^ofi_rxm these match: ").unwrap().1;
+        assert!(others.split(['\n', ',']).any(|name| name.trim() == "tcp;ofi_rxm"), "{text}");
     }
     // The tcp of 1.17 is an older one, which connects.
-    let text = printed(None, &["-p", "tcp", "-t", "rdm"], 1);
+    let text = printed(None, &["-p", "tcp;^ofi_rxm", "-t", "rdm"], 1);
     let reason =
         "provider tcp would match without the endpoint type FI_EP_RDM (it has endpoint type FI_EP_MSG)";
     assert!(text.contains(reason), "{text}");
 }
 
+/// As `fi_info -p` of both libfabrics answers.
+#[test]
+fn a_provider_is_what_libfabric_takes_it_for() {
+    for library in wheels::each_libfabric() {
+        let entries = |arguments: &[&str]| -> Vec<Value> {
+            let text = printed(library.as_deref(), &[arguments, &["--json"]].concat(), 0);
+            let value: Value = serde_json::from_str(&text).unwrap();
+            value["entries"].as_array().unwrap().clone()
+        };
+        let providers = |arguments: &[&str]| -> BTreeSet<String> {
+            let name = |entry: &Value| entry["provider"].as_str().unwrap().to_owned();
+            entries(arguments).iter().map(name).collect()
+        };
+        let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
+        let all = providers(&[]);
+        let tcp = ["tcp", "tcp;ofi_rxm"];
+        assert!(
+            set(&tcp).union(&set(&["shm", "udp", "udp;ofi_rxd"])).all(|name| all.contains(name)),
+            "{all:?}"
+        );
+        for asked in ["tcp", "TCP"] {
+            assert_eq!(providers(&["-p", asked]), set(&tcp), "{asked}");
+        }
+        for asked in ["tcp;ofi_rxm", "ofi_rxm;tcp"] {
+            assert_eq!(providers(&["-p", asked]), set(&["tcp;ofi_rxm"]), "{asked}");
+        }
+        assert_eq!(providers(&["-p", "tcp;^ofi_rxm"]), set(&["tcp"]));
+        assert_eq!(providers(&["-p", "ofi_rxd"]), set(&["udp;ofi_rxd"]));
+        let without = |excluded: &[&str]| -> BTreeSet<String> { &all - &set(excluded) };
+        assert_eq!(providers(&["-p", "^shm"]), without(&["shm"]));
+        assert_eq!(providers(&["-p", "^tcp;^shm"]), without(&["shm", "tcp", "tcp;ofi_rxm"]));
+        let rdm = entries(&["-p", "tcp", "-c", "tagged|RMA", "-t", "rdm"]);
+        assert!(rdm.iter().all(|entry| entry["endpoint"] == "FI_EP_RDM"), "{rdm:?}");
+        let text = printed(library.as_deref(), &["-p", "shm;^shm"], 1);
+        assert!(text.contains("has the provider shm;^shm, which finds nothing here"), "{text}");
+    }
+}
+
 #[test]
 fn each_hint_that_excludes_is_named_with_what_there_is() {
-    for library in libraries() {
+    for library in wheels::each_libfabric() {
         let library = library.as_deref();
         let text = printed(library, &["-p", "udp", "-d", "nowhere0"], 1);
         assert!(
@@ -129,7 +149,7 @@ fn each_hint_that_excludes_is_named_with_what_there_is() {
 
 #[test]
 fn a_provider_that_this_libfabric_does_not_have_is_looked_for() {
-    for library in unpacked() {
+    for library in wheels::libfabrics() {
         let text = printed(Some(&library), &["-p", "efa", "-t", "FI_EP_RDM"], 1);
         assert!(text.contains("has no provider efa; it has "), "{text}");
         assert!(text.contains("-> load one that has it: FABRIC_LIBRARY="), "{text}");
@@ -146,7 +166,7 @@ fn a_provider_that_this_libfabric_does_not_have_is_looked_for() {
 
 #[test]
 fn the_json_has_what_the_table_has() {
-    for library in libraries() {
+    for library in wheels::each_libfabric() {
         let library = library.as_deref();
         let text = printed(library, &["-t", "rdm"], 0);
         let value: Value = serde_json::from_str(&printed(library, &["-t", "rdm", "--json"], 0)).unwrap();
@@ -183,7 +203,7 @@ fn the_json_has_what_the_table_has() {
 
 #[test]
 fn the_list_has_every_provider_and_counts_its_entries() {
-    for library in libraries() {
+    for library in wheels::each_libfabric() {
         let text = printed(library.as_deref(), &["--list"], 0);
         let rows = rows(&text);
         let of = |name: &str| {
@@ -199,7 +219,7 @@ fn the_list_has_every_provider_and_counts_its_entries() {
 
 #[test]
 fn verbose_says_all_of_what_is_asked_for() {
-    for library in libraries() {
+    for library in wheels::each_libfabric() {
         let text = printed(library.as_deref(), &["-p", "shm", "-v"], 0);
         for part in
             ["  capabilities ", "FI_EP_RDM, FI_PROTO_SHM", "FI_MR_VIRT_ADDR", "FI_THREAD_SAFE", "FI_ADDR_STR"]

@@ -289,3 +289,28 @@ fn a_launcher_of_another_mpi_is_reported_and_nothing_is_measured() {
     assert!(!out.contains("Collective test starting"), "{out}");
     assert!(err.contains("MPICH") && err.contains("--world tcp"), "{err}");
 }
+
+/// A rank that never starts MPI: the other one waits for it in `MPI_Init`.
+#[test]
+fn the_time_limit_holds_while_mpi_starts() {
+    let session = tempfile::tempdir().unwrap();
+    let program = env!("CARGO_BIN_EXE_nccl-bench");
+    let script = format!(
+        "if [ \"$OMPI_COMM_WORLD_RANK$PMI_RANK\" = 1 ]; then exec sleep 600; fi; exec {program} allreduce \
+         --backend fabric -e 8 -T 2"
+    );
+    let output = Command::new("mpirun")
+        .args(["-np", "2", "sh", "-c", &script])
+        .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
+        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+        .env("OMPI_MCA_rmaps_base_oversubscribe", "1")
+        .env("TMPDIR", session.path())
+        .output()
+        .expect("the launcher is installed by make test");
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(4), "{error}");
+    let host = collectives::world::host().name;
+    let told = format!("nccl-bench: rank 0 on {host} did not finish starting MPI within 2 s");
+    assert!(error.lines().any(|line| line == told), "{error}");
+    assert_eq!(text(&output.stdout), "", "nothing was measured");
+}

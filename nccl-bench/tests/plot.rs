@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Parser as _;
 use nccl_bench::plot::{self, Metric, NothingToDraw, Options, Placements, Scale, Spread};
-use nccl_bench::record::{Algorithm, Measurement, Mismatch, Outcome, Placement, Rank, Run};
+use nccl_bench::record::{Algorithm, Library, Measurement, Mismatch, Outcome, Placement, Rank, Run, Versus};
 use nccl_bench::statistics::Statistics;
 use roxmltree::{Document, Node, ParsingOptions};
 
@@ -755,6 +755,54 @@ fn the_command_writes_pages_and_drawings() {
     assert!(text.contains("T&T") && text.contains("sub/a.json") && text.contains("in-place"), "{text}");
     let names = fs::read_dir(folder.path()).unwrap().count();
     assert_eq!(names, 5, "nothing else is left behind");
+}
+
+#[test]
+fn both_sides_of_a_run_are_drawn() {
+    let folder = tempfile::tempdir().unwrap();
+    let two_sides = |_: &Path| {
+        let mut run = all_reduce();
+        run.provenance.backend = "fabric".to_owned();
+        run.provenance.versus = Some(Library {
+            backend: "mpi".to_owned(),
+            library_version: "Open MPI 4.1.4".to_owned(),
+            library_path: String::new(),
+        });
+        for measurement in &mut run.measurements {
+            measurement.versus = Some(Versus {
+                time_us: 12_345.75,
+                algbw_gbps: 1.0,
+                busbw_gbps: 1.0,
+                rounds_us: Vec::new(),
+                wrong: None,
+                mismatches: Vec::new(),
+                ratio: measurement.time_us / 12_345.75,
+                best_ratio: 1.0,
+            });
+        }
+        Ok(run)
+    };
+    let drawn = |line: &str| {
+        let arguments = arguments(folder.path(), line);
+        let written = plot::run(&arguments, two_sides).unwrap();
+        let page = fs::read_to_string(&written[0]).unwrap();
+        let root = page.clone();
+        let document = parse(&root);
+        let entries: Vec<String> = all(document.root_element(), "entry").into_iter().map(text_of).collect();
+        (entries, page.contains("12345.8"))
+    };
+    let (entries, theirs) = drawn("a.json");
+    assert_eq!(entries[..2], ["a (fabric)", "a (mpi)"]);
+    assert!(theirs);
+    let (entries, theirs) = drawn("a.json --side other --label x");
+    assert_eq!(entries[0], "x (mpi)");
+    assert!(theirs);
+    let (entries, theirs) = drawn("a.json --side own");
+    assert_eq!(entries[0], "a");
+    assert!(!theirs);
+    let line = arguments(folder.path(), "a.json --side other");
+    let error = plot::run(&line, |_| Ok(all_reduce())).unwrap_err();
+    assert!(format!("{error:#}").contains("a.json has no other side"), "{error:#}");
 }
 
 #[test]

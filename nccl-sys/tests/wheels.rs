@@ -14,14 +14,12 @@ use std::ptr;
 
 use nccl_sys::*;
 
+#[path = "../../tests/wheels/mod.rs"]
+mod unpacked;
+
 /// Where `cargo xtask wheels nccl` keeps this version.
 fn folder(version: &str) -> PathBuf {
-    let named = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let root = named("NCCL_BENCH_WHEELS").unwrap_or_else(|| {
-        let cache = named("XDG_CACHE_HOME").or_else(|| named("HOME").map(|home| home.join(".cache")));
-        cache.expect("HOME is set").join("nccl-bench")
-    });
-    let folder = root.join("nccl").join(version);
+    let folder = unpacked::folder("nccl").join(version);
     assert!(
         folder.join("lib/libnccl.so.2").exists(),
         "{} is missing: run `cargo xtask wheels nccl`",

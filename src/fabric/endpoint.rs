@@ -144,11 +144,6 @@ impl Endpoint {
         self.provider == "tcp" && self.library.version() > Version::new(1, 17)
     }
 
-    /// Whether the provider must not be given long messages that nobody has asked for.
-    pub(crate) fn needs_clearing(&self) -> bool {
-        self.provider == "shm" && !shm::cross_memory_attach_is_allowed()
-    }
-
     /// Long messages wait for their receivers from now on. All ranks must do this or none.
     pub(crate) fn clear_long_messages(&mut self) {
         self.operations.clear_long_messages();

@@ -7,6 +7,7 @@
 //! ranks and bytes; [`Communicator::plan`] says what it decides, [`Options`] override it.
 
 mod algorithm;
+mod attach;
 mod board;
 mod calls;
 mod closing;

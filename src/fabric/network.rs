@@ -7,13 +7,15 @@ use std::time::{Duration, Instant};
 use fabric_sys::{Fabric, fi_addr_t};
 
 use super::algorithm::hosts::Hosts;
+use super::attach::{self, Word};
 use super::calls::{Calls, Entry};
 use super::closing::Closing;
 use super::endpoint::{Endpoint, Reach};
 use super::error::Error;
+use super::provider;
+use super::shm::{self, ShmProtocol};
 use super::transport::{Request, Transport};
 use super::ways::Way;
-use super::{provider, shm};
 use crate::world;
 
 /// How many times nothing is found before the processor is offered to other threads.
@@ -43,6 +45,8 @@ pub(crate) struct Network {
     closing: Option<Arc<Closing>>,
     routes: Vec<Route>,
     hosts: Hosts,
+    /// Whether `shm` lets the ranks of this host read each other's memory.
+    attaches: bool,
     world: world::Handle,
     rank: usize,
     polls_per_yield: u32,
@@ -226,13 +230,19 @@ impl Network {
                 endpoints[endpoint].announce(address);
             }
         }
-        // Two ranks alone need it not: what one waits for, the other has sent before anything that is not asked for.
-        let clearing = neighbours > 2 && endpoints.iter().any(Endpoint::needs_clearing);
+        // What `shm` finds out for itself, in the same way, decides what it does; all ranks of a host must know it.
+        let word = Word::new();
+        let words = world.all_gather(&word.to_message())?;
+        let shares = endpoints.iter().any(|endpoint| endpoint.provider() == "shm");
+        let can_read = |peer: usize| plan.hosts[peer] != plan.hosts[rank] || attach::can_read(&words[peer]);
+        let attaches =
+            shares && shm::shm_protocol() == ShmProtocol::CrossMemoryAttach && (0..size).all(can_read);
         let mut network = Self {
             endpoints,
             closing,
             routes: Vec::new(),
             hosts: Hosts::new(&plan.hosts),
+            attaches,
             world: world.clone(),
             rank,
             polls_per_yield: POLLS_PER_YIELD,
@@ -245,10 +255,17 @@ impl Network {
         };
         let name = RandomState::new().hash_one(std::process::id());
         let mut message = name.to_le_bytes().to_vec();
-        message.push(u8::from(clearing));
+        message.push(u8::from(shares && !attaches));
         message.extend(processors_of_thread());
         let all = world.all_gather(&message)?;
-        if all.iter().any(|message| message.get(size_of::<u64>()) == Some(&1)) {
+        // Every rank has tried.
+        drop(word);
+        let copies = |host: &[usize]| host.iter().any(|&peer| all[peer].get(size_of::<u64>()) == Some(&1));
+        let hosts = || (0..network.hosts.count()).map(|host| network.hosts.ranks_of(host));
+        // Two ranks alone need it not: what one waits for, the other has sent before anything that is not asked for.
+        let clearing = hosts().any(|host| host.len() > 2 && copies(host));
+        network.attaches &= !copies(network.hosts.ranks_of(network.hosts.place(rank).0));
+        if clearing {
             network.clear_long_messages();
         }
         let name = all.first().and_then(|message| message.first_chunk()).copied().map(u64::from_le_bytes);
@@ -288,7 +305,7 @@ impl Network {
     pub(crate) fn way(&self) -> Way {
         let mut way = Way { host: world::host().name, ..Way::default() };
         for endpoint in &self.endpoints {
-            match (endpoint.provider(), shm::cross_memory_attach_is_allowed()) {
+            match (endpoint.provider(), self.attaches) {
                 ("shm", false) => "shm (copies)".clone_into(&mut way.inside),
                 ("shm", true) => "shm (cross-memory attach)".clone_into(&mut way.inside),
                 (provider, _) => {

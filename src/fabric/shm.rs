@@ -31,12 +31,6 @@ pub fn shm_protocol() -> ShmProtocol {
     }
 }
 
-/// Whether the provider can read other processes' memory. False also where only it would find that it can.
-pub(crate) fn cross_memory_attach_is_allowed() -> bool {
-    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");
-    shm_protocol() == ShmProtocol::CrossMemoryAttach && scope.map_or(true, |scope| scope.trim() == "0")
-}
-
 /// A name for a file of this process in [`FOLDER`] that no other file there has, now or later:
 /// `collectives-<pid namespace>-<pid>-<random>`.
 pub(crate) fn new_name() -> String {

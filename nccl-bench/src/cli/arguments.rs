@@ -320,7 +320,11 @@ pub fn command() -> clap::Command {
         .subcommand(
             clap::Command::new(HELP)
                 .about("Explain a topic: busbw, sizes, launchers, troubleshooting, ...")
-                .arg(Arg::new(TOPIC).help("A topic or a command; without one all topics are listed")),
+                .arg(
+                    Arg::new(TOPIC)
+                        .num_args(0..)
+                        .help("A topic or a command (fabric info); without one all topics are listed"),
+                ),
         )
         .subcommand(
             clap::Command::new(COMPLETIONS)

@@ -38,8 +38,8 @@ pub enum Command {
     Plot(plot::Arguments),
     /// Look at libfabric.
     Fabric(fabric::Command),
-    /// Explain this topic, or a command; without one list the topics.
-    Help(Option<String>),
+    /// Explain this topic, or a command with those that lead to it; without one list the topics.
+    Help(Vec<String>),
     /// Print the completions of a shell.
     Completions(Shell),
     /// Print the manual page, or write all pages into a folder.
@@ -85,7 +85,7 @@ where
         COMPARE => return Ok(Command::Compare(compare::Arguments::from_arg_matches(matches)?)),
         PLOT => return Ok(Command::Plot(plot::Arguments::from_arg_matches(matches)?)),
         FABRIC => return Ok(Command::Fabric(fabric::Command::from_arg_matches(matches)?)),
-        HELP => return Ok(Command::Help(matches.get_one(TOPIC).cloned())),
+        HELP => return Ok(Command::Help(matches.get_many(TOPIC).into_iter().flatten().cloned().collect())),
         COMPLETIONS => {
             let shell = matches.get_one(SHELL).ok_or_else(|| conflict("a shell is missing"))?;
             return Ok(Command::Completions(*shell));

@@ -1,7 +1,8 @@
 //! `nccl-bench compare`: several runs side by side, each against the first, and whether one is slower.
 //!
 //! Measurements of the same collective, type, operator, root, placement and size belong together; of several cycles
-//! the median counts. A ratio above 1 means a longer time, or a higher bandwidth, than in the first file.
+//! the median counts. A ratio above 1 means a longer time, or a higher bandwidth, than in the first file. The sides of a run
+//! with `--vs` can be compared as if each was in a file of its own.
 
 mod matching;
 mod report;
@@ -15,14 +16,19 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use crate::files::{self, ReadError};
+use crate::sides::Side;
 use matching::Comparison;
 
 /// What to compare, and how.
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {
     /// Result files of nccl-bench (.json, .jsonl) or nccl-tests (-J); the first is what the others are compared with
-    #[arg(value_name = "FILE", required = true, num_args = 2..)]
+    #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
+
+    /// Of results of --vs, which side; both: each as a file of its own
+    #[arg(long, value_enum, default_value_t = Side::Own)]
+    pub side: Side,
 
     /// A row may be slower by so much before the comparison fails
     #[arg(long, value_name = "PERCENT", default_value = "5%", allow_hyphen_values = true)]
@@ -131,8 +137,11 @@ pub enum Error {
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Unreadable(Vec<ReadError>),
     /// Less than two files.
-    #[error("a comparison needs two files or more")]
+    #[error("a comparison needs two files or more, or with --side both one that was measured with --vs")]
     TooFew,
+    /// There is no other side in a file.
+    #[error("{} has no other side: it was not measured with --vs", .0.display())]
+    OneSide(PathBuf),
     /// Nothing of a file is in the first one, too.
     #[error(
         "{} and {} have no measurement in common (same collective, type, operator, root, placement and size): \
@@ -183,7 +192,11 @@ impl Error {
     #[must_use]
     pub const fn code(&self) -> u8 {
         match self {
-            Self::Unreadable(_) | Self::TooFew | Self::NothingInCommon { .. } | Self::NoValues { .. } => 2,
+            Self::Unreadable(_)
+            | Self::TooFew
+            | Self::OneSide(_)
+            | Self::NothingInCommon { .. }
+            | Self::NoValues { .. } => 2,
             Self::Output(_) => 1,
         }
     }
@@ -197,14 +210,25 @@ pub fn run(arguments: &Arguments, out: &mut impl Write) -> Result<Verdict, Error
     let (mut runs, mut unreadable) = (Vec::new(), Vec::new());
     for path in &arguments.files {
         match files::read(path) {
-            Ok(run) => runs.push((path.clone(), run)),
+            Ok(run) => runs.push((path, run)),
             Err(error) => unreadable.push(error),
         }
     }
     if !unreadable.is_empty() {
         return Err(Error::Unreadable(unreadable));
     }
-    let comparison = Comparison::of(&runs, arguments.metric, arguments.threshold)?;
+    let mut sides = Vec::new();
+    for (path, run) in runs {
+        let found = arguments.side.of(run);
+        if found.is_empty() {
+            return Err(Error::OneSide(path.clone()));
+        }
+        sides.extend(found.into_iter().map(|(name, run)| match name {
+            Some(name) => (PathBuf::from(format!("{} ({name})", path.display())), run),
+            None => (path.clone(), run),
+        }));
+    }
+    let comparison = Comparison::of(&sides, arguments.metric, arguments.threshold)?;
     match arguments.format {
         Format::Text => report::text(&comparison, out)?,
         Format::Markdown => report::markdown(&comparison, out)?,

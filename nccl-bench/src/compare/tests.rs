@@ -303,9 +303,34 @@ fn the_command_line_says_what_is_wrong_with_it() {
         let message = parse(&["compare", "a", "b", "--threshold", text]).unwrap_err().to_string();
         assert!(message.contains("is no share in percent"), "{message}");
     }
-    assert!(parse(&["compare", "a"]).is_err());
+    assert!(parse(&["compare"]).is_err());
     let printed = [0.05, 0.005, 0.07, 0.0].map(|share| Threshold(share).to_string());
     assert_eq!(printed, ["5%", "0.5%", "7%", "0%"]);
+}
+
+#[test]
+fn the_other_side_of_a_run_is_compared_when_it_is_asked_for() {
+    // The other side takes twice as long in each.
+    let (one, two) = (run_of(&[10.0, 20.0]), run_of(&[10.0, 22.0]));
+    let text = verdict(std::slice::from_ref(&one), &["--side", "both"], Verdict::Fail);
+    assert!(text.contains("0.json (nccl)") && text.contains("0.json (mpi)"), "{text}");
+    assert!(text.contains("Open MPI 4.1.4"), "{text}");
+    assert!(text.contains("B is slower than A by more than 5% in 4 of 4 rows"), "{text}");
+    let text = verdict(&[one.clone(), two.clone()], &["--side", "other"], Verdict::Fail);
+    assert!(text.contains("B/A 1.100  allreduce float sum, 16 bytes in-place: 40.00 -> 44.00 us"), "{text}");
+    // The first is twice as fast as its other side, and the second hardly slower.
+    let text = verdict(&[one.clone(), two.clone()], &["--side", "both", "--format", "csv"], Verdict::Fail);
+    assert_eq!(text.lines().count(), 1 + 4 * 3, "{text}");
+
+    let (found, text) = compared(std::slice::from_ref(&one), &[]);
+    let error = found.unwrap_err();
+    assert!(error.to_string().contains("--side both"), "{error}");
+    assert_eq!((error.code(), text.as_str()), (2, ""));
+    let mut alone = two;
+    alone.provenance.versus = None;
+    let error = compared(&[one, alone], &["--side", "other"]).0.unwrap_err();
+    assert!(error.to_string().contains("1.json has no other side"), "{error}");
+    assert_eq!(error.code(), 2);
 }
 
 #[test]
@@ -347,7 +372,8 @@ fn a_closed_pipe_is_an_error_and_no_verdict() {
     fs::write(&path, ALL_REDUCE).unwrap();
     for format in [Format::Text, Format::Markdown, Format::Csv, Format::Json] {
         let files = vec![path.clone(), path.clone()];
-        let arguments = Arguments { files, threshold: Threshold(0.05), metric: Metric::Time, format };
+        let arguments =
+            Arguments { files, side: Side::Own, threshold: Threshold(0.05), metric: Metric::Time, format };
         let error = run(&arguments, &mut Closed).unwrap_err();
         assert!(
             matches!(&error, Error::Output(inner) if inner.kind() == io::ErrorKind::BrokenPipe),

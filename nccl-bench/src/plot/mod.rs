@@ -23,6 +23,7 @@ pub use axis::Scale;
 
 use crate::files::replacement;
 use crate::record::{Placement, Run};
+use crate::sides::Side;
 use chart::Chart;
 use model::Picture;
 
@@ -66,6 +67,10 @@ pub struct Arguments {
     /// Out-of-place (solid), in-place (dashed), or both
     #[arg(long = "placement", value_name = "PLACEMENT", default_value = "both")]
     pub placements: Placements,
+
+    /// Of results of --vs, which side; both: each as a run of its own
+    #[arg(long, value_enum, default_value_t = Side::Both)]
+    pub side: Side,
 
     /// Axis of the bandwidths; times and sizes are always logarithmic
     #[arg(long, value_name = "SCALE", default_value = "linear")]
@@ -214,7 +219,7 @@ pub fn run(
     let (mut runs, mut failures) = (Vec::new(), Vec::new());
     for (file, label) in files.iter().zip(labels) {
         match read(file) {
-            Ok(run) => runs.push((label, run)),
+            Ok(run) => runs.push((file, label, run)),
             Err(error) => failures.push(format!("{}: {error:#}", file.display())),
         }
     }
@@ -225,6 +230,16 @@ pub fn run(
             failures.join("\n  ")
         );
     }
+    let mut sides = Vec::new();
+    for (file, label, run) in runs {
+        let found = arguments.side.of(run);
+        ensure!(!found.is_empty(), "{} has no other side: it was not measured with --vs", file.display());
+        sides.extend(found.into_iter().map(|(name, run)| match name {
+            Some(name) => (format!("{label} ({name})"), run),
+            None => (label.clone(), run),
+        }));
+    }
+    let runs = sides;
     let options = Options {
         metrics: arguments.metrics.clone(),
         placements: arguments.placements,

@@ -1,32 +1,17 @@
-use std::path::{Path, PathBuf};
+use std::env;
 use std::process::Command;
-use std::{env, fs};
 
 use super::*;
-
-/// What `cargo xtask wheels` has unpacked.
-fn unpacked() -> Vec<PathBuf> {
-    let cache = env::var_os("XDG_CACHE_HOME")
-        .filter(|path| !path.is_empty())
-        .map_or_else(|| Path::new(&env::var_os("HOME").unwrap()).join(".cache"), PathBuf::from);
-    let libraries: Vec<PathBuf> = fs::read_dir(cache.join("nccl-bench/libfabric"))
-        .into_iter()
-        .flatten()
-        .map(|entry| entry.unwrap().path().join("libfabric.so.1"))
-        .filter(|library| library.is_file())
-        .collect();
-    assert!(!libraries.is_empty(), "no libfabric 2.x to test with: run `cargo xtask wheels fabric`");
-    libraries
-}
+use crate::wheels;
 
 /// Runs one of the ignored tests below with each libfabric, in a process of its own.
 fn with_each_library(test: &str) {
-    let run = |library: Option<&Path>| {
+    for library in wheels::each_libfabric() {
         let mut command = Command::new(env::current_exe().unwrap());
         let name = format!("fabric::discovery::tests::in_a_process::{test}");
         command.args([&name, "--exact", "--ignored", "--nocapture"]);
         command.env_remove("FABRIC_LIBRARY").env_remove("FI_PROVIDER");
-        if let Some(library) = library {
+        if let Some(library) = &library {
             command.env("FABRIC_LIBRARY", library);
         }
         let output = command.output().unwrap();
@@ -34,10 +19,6 @@ fn with_each_library(test: &str) {
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{library:?}: {text}{errors}");
         assert!(text.contains("1 passed"), "{library:?}: {text}");
-    };
-    run(None);
-    for library in unpacked() {
-        run(Some(&library));
     }
 }
 

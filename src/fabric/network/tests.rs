@@ -11,6 +11,7 @@ use std::{env, fs, thread};
 
 use super::super::endpoint::with_length;
 use super::*;
+use crate::wheels;
 use crate::world::World;
 
 const GIVE_UP: Duration = Duration::from_secs(20);
@@ -362,21 +363,8 @@ fn rank_in_a_process() {
     println!("rank {rank} is done");
 }
 
-/// A libfabric to run with: none for the installed one.
-fn libraries() -> Vec<Option<PathBuf>> {
-    let cache = env::var_os("XDG_CACHE_HOME")
-        .filter(|path| !path.is_empty())
-        .map_or_else(|| Path::new(&env::var_os("HOME").unwrap()).join(".cache"), PathBuf::from);
-    let mut libraries = vec![None];
-    for entry in fs::read_dir(cache.join("nccl-bench/libfabric")).into_iter().flatten() {
-        libraries.push(Some(entry.unwrap().path().join("libfabric.so.1")));
-    }
-    assert!(libraries.len() > 1, "no libfabric 2.x to test with: run `cargo xtask wheels fabric`");
-    libraries
-}
-
 fn in_processes(provider: &str, ranks: usize, name: &str, environment: &[(&str, &str)]) {
-    for library in libraries() {
+    for library in wheels::each_libfabric() {
         let folder = new_folder();
         let start = |rank: usize| -> Child {
             let mut command = Command::new(env::current_exe().unwrap());

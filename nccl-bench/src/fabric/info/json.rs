@@ -23,8 +23,6 @@ struct Document<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     entries: Option<&'a [Entry]>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    built_on_it: &'a [String],
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
     reasons: &'a [Reason],
 }
 
@@ -85,7 +83,6 @@ pub(super) fn write(answer: &Answer, out: &mut impl Write) -> io::Result<()> {
             .collect(),
         devices: &answer.host.devices,
         entries: answer.entries.as_deref(),
-        built_on_it: &answer.built_on_it,
         reasons: &answer.reasons,
     };
     serde_json::to_writer_pretty(&mut *out, &document)?;

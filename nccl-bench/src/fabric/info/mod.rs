@@ -31,7 +31,8 @@ Examples:
   nccl-bench fabric info -l                            the providers that libfabric was built with
   nccl-bench fabric info --json                        for programs (docs/results.md)
 
--p takes exactly one provider: 'tcp;ofi_rxm' is another than 'tcp', on which it is built.
+-p is libfabric's, as for fi_info: 'tcp' also brings what is built on it, as 'tcp;ofi_rxm'; 'tcp;ofi_rxm' only that;
+'ofi_rxm' all that it is part of; '^shm' all but shm; 'tcp;^ofi_rxm' tcp alone.
 Some capabilities are only there when asked for: those of ofi_rxm and sockets.
 FABRIC_LIBRARY names the libfabric to load.
 
@@ -41,7 +42,7 @@ Exit codes: 0 something matches; 1 nothing does, and the output says why; 2 bad 
 #[derive(clap::Args, Clone, Debug, Default)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// Only this provider: tcp, shm, efa, 'verbs;ofi_rxm', ...
+    /// Only this provider, as libfabric takes it: tcp, shm, efa, 'verbs;ofi_rxm', ^shm, ...
     #[arg(short = 'p', long, value_name = "PROVIDER")]
     pub provider: Option<String>,
 
@@ -171,8 +172,6 @@ struct Answer {
     host: Host,
     /// What matches; none when only the providers are asked for.
     entries: Option<Vec<Entry>>,
-    /// The providers that are built on the one asked for, and match all else.
-    built_on_it: Vec<String>,
     /// Why nothing matches; empty when something does.
     reasons: Vec<Reason>,
 }
@@ -227,35 +226,27 @@ fn ask(
     let registered = fabric::registered(library)?;
     let all = discover(&Hints::default())?;
     let facts = LibraryFacts { version: library.version().to_string(), path: library.path().to_owned() };
-    let (mut entries, mut reasons, mut built_on_it) = (None, Vec::new(), Vec::new());
+    let (mut entries, mut reasons) = (None, Vec::new());
     if !arguments.list {
-        let (found, others) = exactly(hints.provider.as_deref(), discover(&hints)?);
-        built_on_it = reasons::providers(&others);
+        let found = discover(&hints)?;
         if found.is_empty() {
-            let ask = |hints: &Hints| Ok(exactly(hints.provider.as_deref(), discover(hints)?).0);
+            let of_provider = discover(&Hints { provider: hints.provider.clone(), ..Hints::default() })?;
             reasons = reasons::missing(&reasons::Circumstances {
                 hints: &hints,
                 all: &all,
+                of_provider: &of_provider,
                 registered: &registered,
                 version: library.version(),
                 path: library.path(),
                 host: &host,
                 variable,
             });
-            reasons.extend(reasons::explain(&hints, &built_on_it, ask)?);
+            reasons.extend(reasons::explain(&hints, &of_provider, discover)?);
         }
         entries = Some(found);
     }
     let providers = counted(&registered, &all);
-    Ok(Answer { library: facts, hints, providers, host, entries, built_on_it, reasons })
-}
-
-/// The entries of just this provider, and those of others: libfabric takes the name of one also for those that are
-/// built on it.
-fn exactly(provider: Option<&str>, entries: Vec<Entry>) -> (Vec<Entry>, Vec<Entry>) {
-    entries
-        .into_iter()
-        .partition(|entry| provider.is_none_or(|wanted| wanted.eq_ignore_ascii_case(&entry.provider)))
+    Ok(Answer { library: facts, hints, providers, host, entries, reasons })
 }
 
 fn counted(registered: &[Registered], all: &[Entry]) -> Vec<Provider> {

@@ -160,11 +160,11 @@ pub(super) fn providers(entries: &[Entry]) -> Vec<String> {
     names
 }
 
-/// For each provider, or the one asked for, which hint excluded it. `built_on_it` are those that are built on that one
-/// and match; `ask` asks libfabric.
+/// For each provider, or each that the one asked for stands for, which hint excluded it. `of_provider` is what these offer
+/// when nothing else is asked for; `ask` asks libfabric.
 pub(super) fn explain(
     hints: &Hints,
-    built_on_it: &[String],
+    of_provider: &[Entry],
     ask: impl Fn(&Hints) -> Result<Vec<Entry>, fabric::Error>,
 ) -> Result<Vec<Reason>, fabric::Error> {
     let provider = hints.provider.as_ref();
@@ -174,24 +174,13 @@ pub(super) fn explain(
     };
     let without = answers(&|hint| hint.without(hints))?;
     let alone = answers(&|hint| hint.alone(provider))?;
-    let all = ask(&Hints { provider: provider.cloned(), ..Hints::default() })?;
 
     let mut reasons: Vec<Reason> =
-        providers(&all).iter().map(|name| excluded(name, &given, &without, &alone)).collect();
-    if let Some(provider) = provider {
-        reasons.extend(built_on_it.iter().map(|name| {
-            Reason::new(format!("provider {name}, which is built on {provider}, matches"))
-                .advice(format!("ask for it: -p '{name}'"))
-                .of(name)
-        }));
-        if !given.is_empty() {
-            let others = providers(&ask(&Hints { provider: None, ..hints.clone() })?);
-            let others: Vec<&str> =
-                others.iter().filter(|name| !built_on_it.contains(name)).map(String::as_str).collect();
-            if !others.is_empty() {
-                reasons
-                    .push(Reason::new(format!("without -p {provider} these match: {}", others.join(", "))));
-            }
+        providers(of_provider).iter().map(|name| excluded(name, &given, &without, &alone)).collect();
+    if let Some(provider) = provider.filter(|_| !given.is_empty()) {
+        let others = providers(&ask(&Hints { provider: None, ..hints.clone() })?);
+        if !others.is_empty() {
+            reasons.push(Reason::new(format!("without -p {provider} these match: {}", others.join(", "))));
         }
     }
     Ok(reasons)
@@ -236,6 +225,8 @@ pub(super) struct Circumstances<'a> {
     pub(super) hints: &'a Hints,
     /// What libfabric offers when nothing in particular is asked for.
     pub(super) all: &'a [Entry],
+    /// What it offers of the provider that is asked for, if one is.
+    pub(super) of_provider: &'a [Entry],
     pub(super) registered: &'a [Registered],
     pub(super) version: Version,
     pub(super) path: &'a Path,
@@ -247,8 +238,7 @@ pub(super) struct Circumstances<'a> {
 /// Why the provider that was asked for is not there at all; nothing when it is.
 pub(super) fn missing(known: &Circumstances<'_>) -> Vec<Reason> {
     let wanted = known.hints.provider.as_ref();
-    let is = |entry: &Entry| wanted.is_some_and(|name| name.eq_ignore_ascii_case(&entry.provider));
-    if known.all.iter().any(is) {
+    if wanted.is_some() && !known.of_provider.is_empty() {
         return Vec::new();
     }
     if let Some(value) = known.variable.filter(|value| wanted.is_none_or(|name| hides(value, name))) {
@@ -295,16 +285,12 @@ fn hides(value: &str, provider: &str) -> bool {
 fn registration(known: &Circumstances<'_>, wanted: &str) -> Vec<Reason> {
     let Circumstances { version, path, .. } = known;
     let names: Vec<&str> = known.registered.iter().map(|provider| provider.name.as_str()).collect();
-    let lacking: Vec<&str> = wanted.split(';').filter(|part| !names.contains(part)).collect();
-    let on_top = providers(known.all).into_iter().filter(|name| name.split(';').any(|part| part == wanted));
-    let on_top: Vec<String> = on_top.map(|name| format!("'{name}'")).collect();
+    // What is excluded need not be there.
+    let parts = wanted.split(';').filter(|part| !part.starts_with('^'));
+    let lacking: Vec<&str> = parts.filter(|part| !names.contains(part)).collect();
     if lacking.is_empty() {
-        let mut reason =
-            Reason::new(format!("libfabric {version} has the provider {wanted}, which finds nothing here"));
-        if !on_top.is_empty() {
-            reason = reason.advice(format!("it is part of others; choose one: -p {}", on_top.join(", -p ")));
-        }
-        return vec![reason.of(wanted)];
+        let text = format!("libfabric {version} has the provider {wanted}, which finds nothing here");
+        return vec![Reason::new(text).of(wanted)];
     }
     lacking.into_iter().map(|part| lacking_part(part, *version, path, &names).of(part)).collect()
 }

@@ -34,11 +34,6 @@ pub(super) fn entries(answer: &Answer, verbose: bool, out: &mut impl Write) -> i
         writeln!(out)?;
         table(entries, out)?;
     }
-    if !answer.built_on_it.is_empty() {
-        let wanted = answer.hints.provider.as_deref().unwrap_or_default();
-        let others: Vec<String> = answer.built_on_it.iter().map(|name| format!("-p '{name}'")).collect();
-        writeln!(out, "\nBuilt on {wanted}: {}", others.join(", "))?;
-    }
     Ok(())
 }
 

@@ -1,0 +1,42 @@
+//! How often a measurement is repeated: as often as time allows, or until its median is known.
+
+use super::finding::median;
+
+/// Rounds that a median needs before anything is said of how well it is known.
+pub(super) const LEAST_ROUNDS: usize = 6;
+
+/// How many iterations take at most `seconds`, from 1 to `most`; `trial` says what so many take. The last trial is of a
+/// twentieth of them at least: a few say little of many, since waiting for the other ranks to begin counts for as much
+/// as they do.
+pub(super) fn fitting(
+    seconds: f64,
+    most: usize,
+    mut trial: impl FnMut(usize) -> anyhow::Result<f64>,
+) -> anyhow::Result<usize> {
+    let mut tried = 1;
+    loop {
+        let each = trial(tried)? / tried as f64;
+        let fitting = ((seconds / each) as usize).clamp(1, most);
+        if fitting / 20 <= tried {
+            return Ok(fitting);
+        }
+        tried = fitting / 10;
+    }
+}
+
+/// Whether the median of the rounds is known as well as `share` of it: whether the 95 % confidence interval, from order
+/// statistics (the binomial distribution, approximated by the normal one), is within it to both sides.
+pub(super) fn is_stable(rounds: &[f64], share: f64) -> bool {
+    let count = rounds.len();
+    if count < LEAST_ROUNDS {
+        return false;
+    }
+    let mut sorted = rounds.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let reach = 1.96 * (count as f64).sqrt() / 2.0;
+    let middle = count as f64 / 2.0;
+    let lower = sorted[(middle - reach).floor().max(0.0) as usize];
+    let upper = sorted[((middle + reach).ceil() as usize).min(count - 1)];
+    let median = median(&sorted);
+    upper - median <= share * median && median - lower <= share * median
+}

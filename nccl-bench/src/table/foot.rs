@@ -1,0 +1,134 @@
+//! What stands below the rows of a table.
+
+use std::fmt::Write as _;
+
+use super::number::significant;
+use super::{enough, program};
+
+/// GPU memory that a run took: the most of all ranks, in bytes. It can shrink, too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryUsage {
+    /// By making communicators.
+    pub initialization: i64,
+    /// By the buffers and their registration.
+    pub buffers: i64,
+    /// By NCCL while it ran.
+    pub collective: i64,
+}
+
+/// What stands below the rows.
+#[derive(Clone, Copy, Debug)]
+pub struct Foot<'a> {
+    /// Which collective ended, by its name on the command line.
+    pub collective: &'a str,
+    /// Pairs of rank and measurement with wrong data.
+    pub failed_checks: u64,
+    /// The mean of all bus bandwidths, in GB/s; no number when nothing was measured.
+    pub mean_busbw_gbps: f64,
+    /// What it had to be: see [`minimum_busbw`].
+    pub minimum_busbw_gbps: Option<f64>,
+    /// With `--vs`, what the ratios to the other side say: its backend, and the text.
+    pub ratios: Option<(&'a str, &'a str)>,
+    /// With `-M`, the memory that it took.
+    pub memory: Option<MemoryUsage>,
+    /// What the library said last, where it said something.
+    pub error: Option<&'a str>,
+}
+
+impl Foot<'_> {
+    /// The lines.
+    #[must_use]
+    pub fn render(&self) -> String {
+        let line = |name: &str, value: String| format!("# {name:<20} : {value}\n");
+        let wrong = if self.failed_checks == 0 { "OK" } else { "FAILED" };
+        let verdict = match enough(self.mean_busbw_gbps, self.minimum_busbw_gbps) {
+            None => "",
+            Some(true) => "OK",
+            Some(false) => "FAILED",
+        };
+        let mut text = line("Out of bounds values", format!("{} {wrong}", self.failed_checks))
+            + &line("Avg bus bandwidth", format!("{} {verdict}", significant(self.mean_busbw_gbps)));
+        if let Some((versus, ratios)) = self.ratios {
+            text.push_str(&line(&format!("Time over {versus}"), ratios.to_owned()));
+        }
+        let _ = write!(text, "#\n# Collective test concluded: {}\n", program(self.collective));
+        if let Some(MemoryUsage { initialization, buffers, collective }) = self.memory {
+            let total = initialization.saturating_add(buffers).saturating_add(collective);
+            let [initialization, buffers, collective, total] =
+                [initialization, buffers, collective, total].map(memory);
+            text.push_str(&line(
+                "GPU memory usage",
+                format!(
+                    "Initialization {initialization} | User-Allocated {buffers} | Collective {collective} \
+                     | Total  {total}"
+                ),
+            ));
+        }
+        text.push_str("#\n");
+        if let Some(error) = self.error {
+            let _ = write!(text, "# error: {error}");
+        }
+        text.push('\n');
+        text
+    }
+}
+
+/// Bytes in three digits or so, in binary units.
+pub(super) fn memory(bytes: i64) -> String {
+    let (mut amount, mut units) = (bytes as f64, ["B", "KB", "MB", "GB"].iter());
+    let mut unit = units.next();
+    while amount.abs() >= 1024.0 && units.len() > 0 {
+        amount /= 1024.0;
+        unit = units.next();
+    }
+    let decimals = match amount.abs() {
+        size if size < 10.0 => 2,
+        size if size < 100.0 => 1,
+        _ => 0,
+    };
+    format!("{amount:.decimals$} {}", unit.copied().unwrap_or_default())
+}
+
+/// Where the counts of an alltoallv come from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Traffic {
+    /// More to ranks that are farther away.
+    Generated {
+        /// Bytes over all peers, before rounding.
+        total_bytes: u64,
+        /// How much more: 0 is the same to all, 1 is nothing to itself.
+        spread: f64,
+    },
+    /// Read from a file.
+    Matrix {
+        /// Its rows, which can be more than there are ranks.
+        dimension: usize,
+        /// What its numbers were multiplied by.
+        scale: f64,
+    },
+}
+
+/// What each rank of an alltoallv moved (`NCCL_TESTS_ALLTOALLV_PRINT_SUMMARY`): `bytes` are those that each rank sends
+/// and receives. Lines without the `# ` of a comment.
+#[must_use]
+pub fn alltoallv_summary(traffic: Traffic, time_us: f64, bytes: &[(u64, u64)]) -> String {
+    let ranks = bytes.len();
+    let mode = match traffic {
+        Traffic::Generated { total_bytes, spread } => {
+            format!("mode=generated nranks={ranks} total_bytes={total_bytes} spread={spread:.3}")
+        }
+        Traffic::Matrix { dimension, scale } => {
+            format!("mode=matrix nranks={ranks} matrix_dim={dimension} scale={scale:.3}")
+        }
+    };
+    let mut text = format!("NCCL_TESTS_ALLTOALLV_PRINT_SUMMARY: {mode} time_usec={time_us:.2}\n");
+    for (rank, &(sent, received)) in bytes.iter().enumerate() {
+        let algbw = sent.max(received) as f64 / 1e3 / time_us;
+        let busbw = algbw * (ranks as f64 - 1.0) / ranks as f64;
+        let _ = writeln!(
+            text,
+            "  rank={rank} send_bytes={sent} recv_bytes={received} alg_bw={algbw:.2} bus_bw={busbw:.2}"
+        );
+    }
+    text
+}
