@@ -135,6 +135,7 @@ fn json_has_all_pairs_of_a_job() {
     assert_eq!((&document["both_ways"], &document["until"]), (&false.into(), &().into()));
     assert_eq!((&document["messages"], &document["completion"]), (&"tagged".into(), &"poll".into()));
     assert_eq!((&document["memory"], &document["direct"]), (&"host".into(), &().into()));
+    assert_eq!(document["pause_ns"], 2000);
     assert_eq!((&document["endpoints"], &document["shared_domain"]), (&2.into(), &false.into()));
     let pairs = document["pairs"].as_array().unwrap();
     let ranks: Vec<_> = pairs.iter().map(|pair| pair["ranks"].clone()).collect();

@@ -113,6 +113,9 @@ pub struct Options {
     pub untagged: bool,
     /// Whether threads that wait sleep (`fi_cq_sread`), instead of asking again and again. Not all providers can.
     pub blocking: bool,
+    /// How long a thread that waits, and does not sleep, leaves the library alone before it asks again. A pause adds to the
+    /// latency, but lets a peer of the same host hand over message after message undisturbed.
+    pub pause: Duration,
     /// Whether to count what completes (`fi_cntr`), for [`Endpoint::counts`].
     pub counter: bool,
     /// Whether memory of CUDA devices is used (`FI_HMEM`), as [`Endpoint::register_cuda`] registers it.
@@ -137,6 +140,7 @@ impl Options {
             domain: None,
             untagged: false,
             blocking: false,
+            pause: Duration::ZERO,
             counter: false,
             cuda: false,
             remote_memory: false,
@@ -156,6 +160,7 @@ impl fmt::Debug for Options {
             .field("domain", &self.domain)
             .field("untagged", &self.untagged)
             .field("blocking", &self.blocking)
+            .field("pause", &self.pause)
             .field("counter", &self.counter)
             .field("cuda", &self.cuda)
             .field("remote_memory", &self.remote_memory)
@@ -237,6 +242,7 @@ pub struct Endpoint {
     data: bool,
     virtual_addresses: bool,
     blocking: bool,
+    pause: Duration,
     devices: bool,
     remote_memory: bool,
     domain: String,
@@ -549,6 +555,12 @@ impl Endpoint {
     /// As [`progress`](Self::progress), for who has nothing else to do.
     fn rest(&mut self) -> Result<(), Error> {
         if !self.blocking {
+            if !self.pause.is_zero() {
+                let start = Instant::now();
+                while start.elapsed() < self.pause {
+                    std::hint::spin_loop();
+                }
+            }
             return self.progress().map(drop);
         }
         let mut entries = [const { MaybeUninit::<fi_cq_tagged_entry>::uninit() }; BATCH];
@@ -851,6 +863,7 @@ fn opening<T>(
             data: matches!(&name[..], "tcp" | "net"),
             virtual_addresses: info.memory_mode() & fabric_sys::FI_MR_VIRT_ADDR as c_int != 0,
             blocking: options.blocking,
+            pause: options.pause,
             devices: options.cuda,
             remote_memory: options.remote_memory,
             provider: name.clone(),

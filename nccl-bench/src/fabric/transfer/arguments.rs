@@ -203,6 +203,11 @@ pub struct Bandwidth {
     /// Which messages
     #[arg(long, value_name = "KIND", default_value = "tagged")]
     pub messages: Messages,
+
+    /// Nanoseconds for which a rank that waits leaves libfabric alone before it asks again (not with --completion block): each
+    /// look can disturb the sender [default: 2000; 0 with --window 1]
+    #[arg(long, value_name = "NANOSECONDS", value_parser = clap::value_parser!(u64).range(..=1_000_000_000))]
+    pub pause: Option<u64>,
 }
 
 /// Of `bw` and `rma`.

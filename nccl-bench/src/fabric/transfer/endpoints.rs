@@ -49,6 +49,7 @@ impl Endpoints {
         options.source = arguments.source.clone().or_else(|| loopback.then(|| "127.0.0.1".to_owned()));
         options.untagged = kind.plain;
         options.blocking = arguments.completion == Completion::Block;
+        options.pause = kind.pause;
         options.cuda = arguments.memory != Memory::Host;
         options.remote_memory = kind.test.is_remote();
         options.peers = world.size();

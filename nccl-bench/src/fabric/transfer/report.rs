@@ -20,6 +20,7 @@ pub(super) struct Document {
     pub(super) messages: Option<&'static str>,
     pub(super) window: Option<usize>,
     pub(super) both_ways: bool,
+    pub(super) pause_ns: u64,
     pub(super) until: Option<&'static str>,
     pub(super) inject: Option<usize>,
     pub(super) memory: &'static str,
@@ -48,6 +49,8 @@ impl Document {
                 }
             }),
             (self.completion == "block").then(|| "blocking".to_owned()),
+            (self.completion == "poll" && self.pause_ns > 0)
+                .then(|| format!("pauses of {} ns while waiting", self.pause_ns)),
             several.then(|| format!("{} endpoints", self.endpoints)),
             (several && self.shared_domain).then(|| "on a shared domain".to_owned()),
         ];
