@@ -749,7 +749,7 @@ mod tests {
         let job = Job { medium: Medium::Hosts, ranks: 8, hosts: 4, board: None };
         let text = |bytes| plan(Collective::AllReduce, &job, bytes, None).to_string();
         assert_eq!(text(8), "hierarchical, direct between hosts");
-        assert_eq!(text(1 << 30), "hierarchical, pairwise between hosts, 3 x 1048576 bytes in flight");
+        assert_eq!(text(1 << 30), "hierarchical, ring between hosts, 3 x 1048576 bytes in flight");
         // The table of a network, where that of hosts has nothing.
         let text = |bytes, wanted| plan(Collective::Gather, &job, bytes, wanted).to_string();
         assert_eq!(text(4096, None), "hierarchical, direct between hosts");
