@@ -18,6 +18,10 @@ impl Split {
 
     /// As many parts as it takes for none to have more than `limit` bytes, but at least one and one element each.
     pub(crate) fn into_segments(count: usize, element_size: usize, limit: usize) -> Self {
+        if count.checked_mul(element_size).is_some_and(|len| len <= limit) {
+            // The usual case, without a division.
+            return Self { offset: 0, base: count, extra: 0, parts: 1, element_size };
+        }
         let most = (limit / element_size).max(1);
         Self::new(0, count, count.div_ceil(most).max(1), element_size)
     }
