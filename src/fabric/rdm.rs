@@ -226,7 +226,7 @@ struct Slot {
 
 /// A reliable endpoint. Used by one thread at a time.
 pub struct Endpoint {
-    // Closed before the memory of the slots is freed: fields drop in order.
+    // Closed before the memory of the slots is freed.
     objects: Option<Objects>,
     slots: Slots,
     /// Registered memory, which the objects must not outlive.
@@ -254,6 +254,14 @@ pub struct Endpoint {
     timeout: Option<Duration>,
     /// Why it was closed.
     last: Option<Failure>,
+    /// Whether a peer may be gone: something has failed, or has not come in time.
+    lost: bool,
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.close();
+    }
 }
 
 // SAFETY: the library's objects are bound to no thread (FI_THREAD_DOMAIN asks for one thread at a time within a domain, and
@@ -611,6 +619,7 @@ impl Endpoint {
     #[cold]
     fn read_error(&mut self) -> Result<(), Error> {
         let mut entry = Padded::<fi_cq_err_entry>::zeroed();
+        self.lost = true;
         let queue = self.objects_mut("fi_cq_readerr")?.cq;
         // SAFETY: the queue is open; the entry is zeroed and long enough for any library.
         let result = unsafe { fabric_sys::fi_cq_readerr(queue, entry.as_mut_ptr(), 0) };
@@ -645,11 +654,12 @@ impl Endpoint {
     #[cold]
     fn look_around(&mut self) -> Result<(), Error> {
         if let Some(world) = &self.world {
-            world.check()?;
+            world.check().inspect_err(|_| self.lost = true)?;
         }
         if let Some(timeout) = self.timeout {
             let since = *self.since.get_or_insert_with(Instant::now);
             if since.elapsed() > timeout {
+                self.lost = true;
                 let problem = format!("nothing has completed for {} s", timeout.as_secs_f64());
                 return Err(self.unusable("waiting", problem));
             }
@@ -716,6 +726,7 @@ impl Endpoint {
             }
             let code = -result as c_int;
             if code != fabric_sys::FI_EAGAIN {
+                self.lost = true;
                 return Err(self.failure(name, code, None));
             }
             self.progress()?;
@@ -772,6 +783,16 @@ impl Endpoint {
         match failed {
             None => Ok(()),
             Some((name, code)) => Err(self.failure(name, code, None)),
+        }
+    }
+
+    /// Has the library forget all buffers. Where closing could crash since a peer is gone, what is open stays so, and nobody
+    /// asks it for progress again.
+    fn close(&mut self) {
+        let Some(mut objects) = self.objects.take() else { return };
+        objects.discard();
+        if self.lost && objects.must_stay_open() {
+            objects.leave_open();
         }
     }
 
@@ -875,6 +896,7 @@ fn opening<T>(
             world: options.world.clone(),
             timeout: options.timeout,
             last: None,
+            lost: false,
         })
     })
 }
