@@ -7,42 +7,17 @@
 #![cfg(feature = "fabric")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may fail loudly")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use collectives::fabric::{Algorithm, Collective, Communicator, Error, Options};
 use collectives::{Element, ReduceOp};
 
+mod counting;
 mod host;
 
+use counting::allocations;
 use host::{on_every_rank, on_hosts, over, serves};
-
-/// The system's allocator, which counts what each thread asks for.
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: every call goes to the system's allocator as it comes.
-unsafe impl GlobalAlloc for Counting {
-    // The other functions of the trait call this one to get memory.
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: as promised by the caller.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, data: *mut u8, layout: Layout) {
-        // SAFETY: as promised by the caller.
-        unsafe { System.dealloc(data, layout) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 /// What operations work on: all elements are equal, and stay so, since what is reduced is their average.
 struct Buffers<T> {
@@ -182,9 +157,9 @@ fn check(
             // what a call allocates for that, later ones find. What every call allocates, it does in every round.
             let mut least = u64::MAX;
             for round in 1.. {
-                let before = ALLOCATIONS.get();
+                let before = allocations();
                 (0..CALLS).for_each(|_| call(communicator, &mut buffers, root).unwrap());
-                least = least.min(ALLOCATIONS.get() - before);
+                least = least.min(allocations() - before);
                 let mut most = [least];
                 communicator.all_reduce_in_place(&mut most, ReduceOp::Max).unwrap();
                 if most == [0] {

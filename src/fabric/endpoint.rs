@@ -1,12 +1,10 @@
 //! One provider's endpoint with everything that it needs, and the operations in flight on it.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::ptr;
 
-use fabric_sys::{
-    Fabric, Padded, Version, fi_addr_t, fi_context2, fi_cq_err_entry, fi_cq_tagged_entry, fi_msg_tagged,
-};
+use fabric_sys::{Fabric, Padded, Version, fi_addr_t, fi_cq_err_entry, fi_cq_tagged_entry};
 
 use super::calls;
 use super::error::{Error, Failure};
@@ -135,13 +133,9 @@ impl Endpoint {
         unsafe { fabric_sys::fi_tinject(self.objects.ep, ptr::null(), 0, to, CLEAR | WAITING) };
     }
 
-    /// Whether closing the endpoint can crash when a peer has gone in the middle of a message.
-    ///
-    /// libfabric's `tcp` (1.18 at the latest to 2.6; not the `net` of 1.17) keeps a message that nobody has asked for yet
-    /// in memory of its own. When its connection ends before all of it has come, `xnet_complete_rx` frees that memory
-    /// but leaves it in the list that is freed with the endpoint.
+    /// See [`Objects::must_stay_open`].
     pub(crate) fn must_stay_open(&self) -> bool {
-        self.provider == "tcp" && self.library.version() > Version::new(1, 17)
+        self.objects.must_stay_open()
     }
 
     /// Long messages wait for their receivers from now on. All ranks must do this or none.
@@ -231,49 +225,9 @@ impl Endpoint {
         result.map(|()| count > 0).map_err(|problem| self.explain(problem))
     }
 
-    /// Forgets the messages that nobody has asked for, before any endpoint of this process is closed: after 1.17, closing
-    /// an endpoint of `shm` gives what such a message took back to its sender, whose memory may be gone.
+    /// See [`Objects::discard`]; before any endpoint of this process is closed.
     pub(crate) fn discard(&mut self) {
-        if self.provider != "shm" || self.library.version() < Version::new(1, 18) {
-            return;
-        }
-        let mut context = fi_context2 { internal: [ptr::null_mut(); 8] };
-        let context: *mut c_void = (&raw mut context).cast();
-        let message = fi_msg_tagged {
-            msg_iov: ptr::null(),
-            desc: ptr::null_mut(),
-            iov_count: 0,
-            addr: fabric_sys::FI_ADDR_UNSPEC,
-            tag: 0,
-            ignore: u64::MAX,
-            context,
-            data: 0,
-        };
-        let flags = fabric_sys::FI_PEEK | fabric_sys::FI_DISCARD;
-        let mut found = true;
-        while found {
-            found = false;
-            // SAFETY: the endpoint is open, and the message and its context live beyond the completion, which is
-            // there at once.
-            if unsafe { fabric_sys::fi_trecvmsg(self.objects.ep, &raw const message, flags) } != 0 {
-                return;
-            }
-            let mut entry = MaybeUninit::<fi_cq_tagged_entry>::uninit();
-            // SAFETY: the queue is open and of this format, with room for one entry, which is read when it was written.
-            // What else completes is nobody's any more.
-            unsafe {
-                loop {
-                    if fabric_sys::fi_cq_read(self.objects.cq, entry.as_mut_ptr().cast(), 1) == 1 {
-                        found |= entry.assume_init_ref().op_context == context;
-                        continue;
-                    }
-                    let mut error = Padded::<fi_cq_err_entry>::zeroed();
-                    if fabric_sys::fi_cq_readerr(self.objects.cq, error.as_mut_ptr(), 0) < 1 {
-                        break;
-                    }
-                }
-            }
-        }
+        self.objects.discard();
     }
 
     #[cold]

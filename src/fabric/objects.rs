@@ -1,13 +1,15 @@
 //! The library's objects behind an endpoint.
 
 use std::ffi::{CStr, c_int, c_void};
+use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fabric_sys::{
-    Fabric, Padded, fi_addr_t, fi_av_attr, fi_cntr_attr, fi_cq_attr, fi_cq_err_entry, fi_hmem_iface,
-    fi_mr_attr, fid, fid_av, fid_cntr, fid_cq, fid_domain, fid_ep, fid_fabric, fid_mr,
+    Fabric, Padded, Version, fi_addr_t, fi_av_attr, fi_cntr_attr, fi_context2, fi_cq_attr, fi_cq_err_entry,
+    fi_cq_tagged_entry, fi_hmem_iface, fi_mr_attr, fi_msg_tagged, fid, fid_av, fid_cntr, fid_cq, fid_domain,
+    fid_ep, fid_fabric, fid_mr,
 };
 
 use libc::iovec;
@@ -127,12 +129,22 @@ pub(super) struct Objects {
     regions: Vec<*mut fid_mr>,
     /// Whether the endpoint has a name in shared memory, as those of peers have.
     named: bool,
+    tcp: bool,
+    version: Version,
+    /// Whether threads wait in the completion queue.
+    blocking: bool,
+    /// Whether they are not closed.
+    left: bool,
     /// Closed last.
     domain: Arc<Domain>,
 }
 
 impl Drop for Objects {
     fn drop(&mut self) {
+        if self.left {
+            std::mem::forget(Arc::clone(&self.domain));
+            return;
+        }
         let _setup = provider::setup_lock();
         // SAFETY: each pointer is null or an object that was opened and is closed once, after its children.
         unsafe {
@@ -184,6 +196,10 @@ impl Objects {
             direct: false,
             regions: Vec::new(),
             named: provider == "shm",
+            tcp: provider == "tcp",
+            version: library.version(),
+            blocking: settings.blocking,
+            left: false,
             domain,
         };
         // On failure what is open is closed here, without the lock, which closing takes.
@@ -266,6 +282,66 @@ impl Objects {
             check("fi_getname", result)?;
             address.truncate(length);
             Ok(address)
+        }
+    }
+
+    /// Whether closing the endpoint can crash when a peer has gone in the middle of a message.
+    ///
+    /// libfabric's `tcp` (1.18 at the latest to 2.6; not the `net` of 1.17) keeps a message that nobody has asked for yet
+    /// in memory of its own. When its connection ends before all of it has come, `xnet_complete_rx` frees that memory
+    /// but leaves it in the list that is freed with the endpoint.
+    pub(super) fn must_stay_open(&self) -> bool {
+        self.tcp && self.version > Version::new(1, 17)
+    }
+
+    /// To be dropped without being closed, if nothing can move data then: nobody asks these objects for progress any more,
+    /// and no endpoint of the same domain, nor a thread of the library's, which there is for those who sleep.
+    pub(super) fn leave_open(&mut self) {
+        self.left = !self.blocking && Arc::strong_count(&self.domain) == 1;
+    }
+
+    /// Forgets the messages that nobody has asked for, before any endpoint of this process is closed: after 1.17, closing
+    /// an endpoint of `shm` gives what such a message took back to its sender, whose memory may be gone.
+    pub(super) fn discard(&mut self) {
+        if !self.named || self.version < Version::new(1, 18) {
+            return;
+        }
+        let mut context = fi_context2 { internal: [ptr::null_mut(); 8] };
+        let context: *mut c_void = (&raw mut context).cast();
+        let message = fi_msg_tagged {
+            msg_iov: ptr::null(),
+            desc: ptr::null_mut(),
+            iov_count: 0,
+            addr: fabric_sys::FI_ADDR_UNSPEC,
+            tag: 0,
+            ignore: u64::MAX,
+            context,
+            data: 0,
+        };
+        let flags = fabric_sys::FI_PEEK | fabric_sys::FI_DISCARD;
+        let mut found = true;
+        while found {
+            found = false;
+            // SAFETY: the endpoint is open, and the message and its context live beyond the completion, which is
+            // there at once.
+            if unsafe { fabric_sys::fi_trecvmsg(self.ep, &raw const message, flags) } != 0 {
+                return;
+            }
+            let mut entry = MaybeUninit::<fi_cq_tagged_entry>::uninit();
+            // SAFETY: the queue is open and of this format, with room for one entry, which is read when it was written.
+            // What else completes is nobody's any more.
+            unsafe {
+                loop {
+                    if fabric_sys::fi_cq_read(self.cq, entry.as_mut_ptr().cast(), 1) == 1 {
+                        found |= entry.assume_init_ref().op_context == context;
+                        continue;
+                    }
+                    let mut error = Padded::<fi_cq_err_entry>::zeroed();
+                    if fabric_sys::fi_cq_readerr(self.cq, error.as_mut_ptr(), 0) < 1 {
+                        break;
+                    }
+                }
+            }
         }
     }
 

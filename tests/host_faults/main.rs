@@ -10,15 +10,19 @@ mod death;
 mod job;
 mod mismatch;
 mod rank;
+mod rdm;
 
 use libtest_mimic::{Arguments, Trial};
 
 fn main() {
     if let Ok(fault) = std::env::var("HOST_FAULT") {
-        rank::run(&fault);
+        match fault.strip_prefix("rdm ") {
+            Some(provider) => rdm::run(provider),
+            None => rank::run(&fault),
+        }
         return;
     }
-    let trials = death::TESTS.iter().chain(mismatch::TESTS).map(|&(name, test)| {
+    let trials = death::TESTS.iter().chain(mismatch::TESTS).chain(rdm::TESTS).map(|&(name, test)| {
         Trial::test(name, move || {
             test();
             Ok(())

@@ -71,12 +71,12 @@ pub(crate) fn run(fault: &str) {
     }
 }
 
-fn fail(error: &str) -> ! {
+pub(crate) fn fail(error: &str) -> ! {
     eprintln!("error: {error}");
     std::process::exit(3)
 }
 
-fn die() -> ! {
+pub(crate) fn die() -> ! {
     // SAFETY: takes no memory, and ends this process.
     unsafe { libc::raise(libc::SIGKILL) };
     unreachable!("this process has been killed")

@@ -1,9 +1,12 @@
 //! Memory of devices, and the operations on it.
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::ops::Range;
+use std::ptr;
 
-use super::{Operation, Peer, RemoteRegion, Scope};
+use fabric_sys::fi_hmem_iface;
+
+use super::{Endpoint, Operation, Peer, RemoteRegion, Scope};
 use crate::fabric::Error;
 
 /// Memory of a device that is registered with an endpoint, as long as that is open. What is in it when several operations
@@ -44,6 +47,76 @@ impl DeviceMemory {
     #[must_use]
     pub fn remote(&self) -> RemoteRegion {
         self.remote
+    }
+}
+
+impl Endpoint {
+    /// Registers memory of a CUDA device (`fi_mr_regattr` with `FI_HMEM_CUDA` and `FI_HMEM_DEVICE_ONLY`), from this address
+    /// on, for operations of this endpoint and for its peers', as long as it is open. The endpoint needs [`Options::cuda`].
+    ///
+    /// Set `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS` on it first: otherwise a provider's copy from device to device (shm's by CUDA's
+    /// IPC) may still run when the operation is complete.
+    ///
+    /// # Safety
+    /// The memory must be there until the endpoint is dropped or was closed by an error. It must be the device's alone, as
+    /// of `cudaMalloc` and `cuMemAlloc`, not managed memory or the host's.
+    ///
+    /// # Errors
+    /// [`Error::Endpoint`] when libfabric has no CUDA, or the endpoint was opened without [`Options::cuda`] or was closed;
+    /// [`Error::Call`] when the provider does not register it.
+    pub unsafe fn register_cuda(
+        &mut self,
+        device: i32,
+        address: u64,
+        len: usize,
+    ) -> Result<DeviceMemory, Error> {
+        // SAFETY: the caller vouches for the memory.
+        unsafe { self.register_device((fabric_sys::FI_HMEM_CUDA, device), address, len) }
+    }
+
+    /// # Safety
+    /// As [`register_cuda`](Self::register_cuda), for a device of another kind.
+    pub(super) unsafe fn register_device(
+        &mut self,
+        device: (fi_hmem_iface, c_int),
+        address: u64,
+        len: usize,
+    ) -> Result<DeviceMemory, Error> {
+        const NAME: &str = "fi_mr_regattr";
+        if !self.devices {
+            let problem = "the endpoint was opened for memory of the host alone";
+            return Err(self.unusable(NAME, problem.to_owned()));
+        }
+        let mut access = fabric_sys::FI_SEND | fabric_sys::FI_RECV;
+        if self.remote_memory {
+            access |= fabric_sys::FI_READ
+                | fabric_sys::FI_WRITE
+                | fabric_sys::FI_REMOTE_READ
+                | fabric_sys::FI_REMOTE_WRITE;
+        }
+        let start = ptr::with_exposed_provenance::<u8>(address as usize);
+        // SAFETY: the caller vouches for the memory, which no reference is ever made to.
+        let registered = unsafe { self.objects_mut(NAME)?.register(start, len, access, device) };
+        let (key, descriptor) = registered.map_err(|code| match code {
+            fabric_sys::FI_ENOSYS => {
+                let (version, path) = (self.library.version(), self.library.path().display());
+                let problem = format!(
+                    "libfabric {version} ({path}) has no CUDA: it was built without it, or found no driver"
+                );
+                self.unusable(NAME, problem)
+            }
+            code => self.failure(NAME, code, None),
+        })?;
+        let base = if self.virtual_addresses { address } else { 0 };
+        let remote = RemoteRegion::new(base, key, len as u64);
+        Ok(DeviceMemory::new(self.identity, start, len, descriptor, remote))
+    }
+
+    /// Whether the provider has promised to move devices' memory directly (`FI_HMEM_P2P_REQUIRED`), without a copy in the host's.
+    /// One that has not may do so all the same, or copy.
+    #[must_use]
+    pub fn is_direct(&self) -> bool {
+        self.objects.as_ref().is_some_and(|objects| objects.direct)
     }
 }
 

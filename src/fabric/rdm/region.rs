@@ -5,6 +5,9 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
 
+use super::Endpoint;
+use crate::fabric::Error;
+
 /// What the memory is aligned to: a page, or one of those that transparent huge pages make.
 const PAGE: usize = 4096;
 const LARGE_PAGE: usize = 2 << 20;
@@ -39,6 +42,29 @@ impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: allocated in `zeroed` with this layout.
         unsafe { alloc::dealloc(self.start.as_ptr(), self.layout) };
+    }
+}
+
+impl Endpoint {
+    /// Memory that peers may read and write (`fi_mr_regattr`), zeroed, as long as this endpoint is open.
+    ///
+    /// # Errors
+    /// [`Error::Call`] when the provider does not register it; [`Error::Endpoint`] when there is not so much memory, or the
+    /// endpoint was closed.
+    pub fn region(&mut self, len: usize) -> Result<Region, Error> {
+        const NAME: &str = "fi_mr_regattr";
+        let memory = Memory::zeroed(len).map(Arc::new);
+        let memory =
+            memory.ok_or_else(|| self.unusable(NAME, format!("there is no memory for {len} bytes")))?;
+        let access = fabric_sys::FI_REMOTE_READ | fabric_sys::FI_REMOTE_WRITE;
+        // Kept first, so that it outlives the registration.
+        self.memories.push(Arc::clone(&memory));
+        let host = (fabric_sys::FI_HMEM_SYSTEM, 0);
+        // SAFETY: the memory lives longer than the objects, and nothing but atomic accesses is made to it from here.
+        let registered = unsafe { self.objects_mut(NAME)?.register(memory.start(), len, access, host) };
+        let (key, _) = registered.map_err(|code| self.failure(NAME, code, None))?;
+        let base = if self.virtual_addresses { memory.start() as u64 } else { 0 };
+        Ok(Region::new(memory, RemoteRegion::new(base, key, len as u64)))
     }
 }
 

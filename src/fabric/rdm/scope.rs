@@ -260,7 +260,7 @@ impl Drop for Scope<'_> {
     /// Buffers are given back now, whatever the library still wanted with them.
     fn drop(&mut self) {
         if self.endpoint.in_flight > 0 {
-            drop(self.endpoint.objects.take());
+            self.endpoint.close();
             self.endpoint.in_flight = 0;
         }
         // What failed or was not waited for.

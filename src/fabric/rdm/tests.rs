@@ -234,8 +234,8 @@ fn what_ends_with_operations_in_flight_closes_the_endpoint() {
 
 #[test]
 fn waiting_has_an_end_and_says_for_what() {
-    let [(one, to_other), _other] = pair("tcp");
-    let mut one = Endpoint { timeout: Some(Duration::from_millis(50)), ..one };
+    let [(mut one, to_other), _other] = pair("tcp");
+    one.timeout = Some(Duration::from_millis(50));
     let mut buffer = [0; 8];
     let error = one.scope(|scope| scope.receive(to_other, 1, &mut buffer).map(drop)).unwrap_err();
     assert!(error.to_string().contains("nothing has completed for 0.05 s"), "{error}");

@@ -1,0 +1,269 @@
+//! How endpoints are opened, and why they cannot be.
+
+use std::ffi::{CString, c_int};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use fabric_sys::{Fabric, fi_threading};
+
+use super::Endpoint;
+use super::slots::Slots;
+use crate::fabric::error::Error;
+use crate::fabric::objects::{Domain, Objects, Settings};
+use crate::fabric::provider::{self, Info, InfoList, Question, or_none};
+use crate::fabric::shm;
+use crate::world;
+
+/// How to open an endpoint.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct Options {
+    /// libfabric's provider: `tcp`, `shm`, `efa`, `verbs;ofi_rxm`. `tcp` means the same in all versions of libfabric.
+    pub provider: String,
+    /// The local address to bind to, where the provider has such: `127.0.0.1`.
+    pub source: Option<String>,
+    /// The provider's domain, which is a network interface or a device: `eth0`, `mlx5_1`, `rdmap16s27-rdm`.
+    pub domain: Option<String>,
+    /// Whether messages without a tag are sent and received, too (`FI_MSG`).
+    pub untagged: bool,
+    /// Whether threads that wait sleep (`fi_cq_sread`), instead of asking again and again. Not all providers can.
+    pub blocking: bool,
+    /// How long a thread that waits, and does not sleep, leaves the library alone before it asks again. A pause adds to the
+    /// latency, but lets a peer of the same host hand over message after message undisturbed.
+    pub pause: Duration,
+    /// Whether to count what completes (`fi_cntr`), for [`Endpoint::counts`].
+    pub counter: bool,
+    /// Whether memory of CUDA devices is used (`FI_HMEM`), as [`Endpoint::register_cuda`] registers it.
+    pub cuda: bool,
+    /// Whether memory of the peers is to be read and written (`FI_RMA`).
+    pub remote_memory: bool,
+    /// About how many peers there will be.
+    pub peers: usize,
+    /// Waiting ends with an error when a rank of this world has failed.
+    pub world: Option<world::Handle>,
+    /// Waiting ends with an error when nothing at all has completed for so long.
+    pub timeout: Option<Duration>,
+}
+
+impl Options {
+    /// Messages by this provider, bound to wherever it likes, and waiting without an end.
+    #[must_use]
+    pub fn new(provider: &str) -> Self {
+        Self {
+            provider: provider.to_owned(),
+            source: None,
+            domain: None,
+            untagged: false,
+            blocking: false,
+            pause: Duration::ZERO,
+            counter: false,
+            cuda: false,
+            remote_memory: false,
+            peers: 64,
+            world: None,
+            timeout: None,
+        }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Options")
+            .field("provider", &self.provider)
+            .field("source", &self.source)
+            .field("domain", &self.domain)
+            .field("untagged", &self.untagged)
+            .field("blocking", &self.blocking)
+            .field("pause", &self.pause)
+            .field("counter", &self.counter)
+            .field("cuda", &self.cuda)
+            .field("remote_memory", &self.remote_memory)
+            .field("peers", &self.peers)
+            .field("timeout", &self.timeout)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Endpoint {
+    /// Opens an endpoint with a domain of its own, which needs no locks: the library's objects are used by one thread at a
+    /// time.
+    ///
+    /// # Errors
+    /// [`Error::Library`] without libfabric; [`Error::Provider`] when the provider has no such endpoint here;
+    /// [`Error::Call`] when a call of libfabric fails.
+    pub fn open(options: &Options) -> Result<Self, Error> {
+        opening(options, fabric_sys::FI_THREAD_DOMAIN, 1, |open| open())
+    }
+
+    /// Opens so many endpoints on one domain, which share what the device has for a domain, and the library's locks
+    /// (`FI_THREAD_SAFE`): each may be used by a thread of its own.
+    ///
+    /// # Errors
+    /// As [`Endpoint::open`].
+    pub fn open_sharing(options: &Options, count: usize) -> Result<Vec<Self>, Error> {
+        opening(options, fabric_sys::FI_THREAD_SAFE, count, |open| (0..count).map(|_| open()).collect())
+    }
+}
+
+/// Opens a domain as the options ask, and in it what `then` opens with its argument, at most `count` endpoints.
+fn opening<T>(
+    options: &Options,
+    threading: fi_threading,
+    count: usize,
+    then: impl FnOnce(&dyn Fn() -> Result<Endpoint, Error>) -> Result<T, Error>,
+) -> Result<T, Error> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let library = Fabric::load()?;
+    let name = provider::name_in(library, &options.provider);
+    let unfit = |problem: String| Error::Provider { provider: name.clone(), problem };
+    if options.counter && name == "net" {
+        let problem =
+            "before libfabric 1.18 it crashes when it counts and a message comes that nobody waits for yet";
+        return Err(unfit(problem.to_owned()));
+    }
+    let list = find(library, &name, options, threading)?;
+    // Not all providers look at the domain's name.
+    let wanted = |info: &Info<'_>| {
+        let domain = options.domain.as_ref().is_none_or(|domain| *domain == info.domain());
+        domain && info.provider() == name && info.fabric_name() != "efa-direct"
+    };
+    let info = list.as_ref().and_then(|list| list.iter().find(wanted));
+    let Some(info) = info else { return Err(unfit(missing(library, &name, options, threading))) };
+    let no_room = |shortage: Option<String>| match shortage.filter(|_| name == "shm") {
+        Some(problem) => Err(unfit(problem)),
+        None => Ok(()),
+    };
+    no_room(shm::shortage_for(count))?;
+    let domain = Domain::open(library, info)?;
+    let settings = Settings {
+        peers: options.peers,
+        blocking: options.blocking,
+        counter: options.counter,
+        devices: options.cuda,
+    };
+    then(&|| {
+        let opened = Objects::open_in(Arc::clone(&domain), library, info, settings);
+        let (objects, address) = opened.map_err(|error| match error {
+            Error::Call(failure) if options.blocking && failure.operation == "fi_cq_open" => unfit(format!(
+                "its completion queues have nothing that a thread could sleep on ({}): poll instead",
+                failure.text
+            )),
+            other => other,
+        })?;
+        no_room(shm::shortage_with(count, &address))?;
+        Ok(Endpoint {
+            objects: Some(objects),
+            slots: Slots { all: Vec::new(), free: Vec::new() },
+            memories: Vec::new(),
+            library,
+            address,
+            longest_inject: info.longest_inject(),
+            longest_message: info.longest_message(),
+            most_receives: info.queue_sizes().1,
+            // See `operations`: long messages with another length of header can be slow.
+            data: matches!(&name[..], "tcp" | "net"),
+            virtual_addresses: info.memory_mode() & fabric_sys::FI_MR_VIRT_ADDR as c_int != 0,
+            blocking: options.blocking,
+            pause: options.pause,
+            devices: options.cuda,
+            remote_memory: options.remote_memory,
+            provider: name.clone(),
+            domain: info.domain(),
+            identity: NEXT.fetch_add(1, Ordering::Relaxed),
+            in_flight: 0,
+            idle: 0,
+            since: None,
+            world: options.world.clone(),
+            timeout: options.timeout,
+            last: None,
+            lost: false,
+        })
+    })
+}
+
+/// Why there is no entry for what the options ask.
+fn missing(library: &'static Fabric, name: &str, options: &Options, threading: fi_threading) -> String {
+    if let Some(domain) = &options.domain {
+        let others = Options { domain: None, ..options.clone() };
+        let mut there: Vec<String> = find(library, name, &others, threading)
+            .ok()
+            .flatten()
+            .map(|list| list.iter().map(Info::domain).collect())
+            .unwrap_or_default();
+        there.sort_unstable();
+        there.dedup();
+        if !there.is_empty() {
+            return format!("it has no domain '{domain}' for this; it has {}", there.join(", "));
+        }
+    }
+    let others = Options { cuda: false, ..options.clone() };
+    let without = |options: &Options| matches!(find(library, name, options, threading), Ok(Some(_)));
+    if options.cuda && without(&others) {
+        return format!(
+            "it moves memory of the host alone: with libfabric {} ({}) it lacks FI_HMEM here; copy to the host, or choose a \
+             provider that has it (nccl-bench fabric info -t rdm -c HMEM)",
+            library.version(),
+            library.path().display()
+        );
+    }
+    let what = if options.remote_memory { "messages and remote memory" } else { "messages" };
+    format!(
+        "libfabric {} ({}) offers no reliable endpoint for {what} with it here; see `nccl-bench fabric info -p {name} -t \
+         rdm`",
+        library.version(),
+        library.path().display()
+    )
+}
+
+/// The providers' entries for what the options ask.
+fn find(
+    library: &'static Fabric,
+    name: &str,
+    options: &Options,
+    threading: fi_threading,
+) -> Result<Option<InfoList>, Error> {
+    let source = match &options.source {
+        None => None,
+        Some(source) => Some(CString::new(source.as_str()).map_err(|_| Error::Provider {
+            provider: name.to_owned(),
+            problem: "the local address has a zero byte in it".to_owned(),
+        })?),
+    };
+    let flags = if source.is_some() { fabric_sys::FI_SOURCE } else { 0 };
+    let question = Question { provider: Some(name), node: source.as_deref(), service: None, flags };
+    or_none(InfoList::ask(library, &question, |hints| {
+        // SAFETY: `ask` passes an entry that nobody else has, with all its attributes.
+        unsafe {
+            (*hints).caps = fabric_sys::FI_TAGGED | fabric_sys::FI_DIRECTED_RECV;
+            if options.untagged {
+                (*hints).caps |= fabric_sys::FI_MSG;
+            }
+            if options.remote_memory {
+                (*hints).caps |= fabric_sys::FI_RMA;
+            }
+            (*hints).mode = fabric_sys::FI_CONTEXT | fabric_sys::FI_CONTEXT2;
+            (*(*hints).ep_attr).type_ = fabric_sys::FI_EP_RDM;
+            if options.cuda {
+                (*hints).caps |= fabric_sys::FI_HMEM;
+            }
+            let domain = (*hints).domain_attr;
+            if let Some(name) = &options.domain {
+                provider::set_text(&raw mut (*domain).name, name)?;
+            }
+            (*domain).threading = threading;
+            (*domain).control_progress = fabric_sys::FI_PROGRESS_MANUAL;
+            (*domain).data_progress = fabric_sys::FI_PROGRESS_MANUAL;
+            (*domain).resource_mgmt = fabric_sys::FI_RM_ENABLED;
+            (*domain).av_type = fabric_sys::FI_AV_TABLE;
+            (*domain).mr_mode =
+                fabric_sys::FI_MR_VIRT_ADDR | fabric_sys::FI_MR_ALLOCATED | fabric_sys::FI_MR_PROV_KEY;
+            if options.cuda {
+                (*domain).mr_mode |= fabric_sys::FI_MR_HMEM;
+            }
+        }
+        Ok(())
+    }))
+}

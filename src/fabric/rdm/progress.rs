@@ -1,0 +1,288 @@
+//! Handing operations over to the library, and reading what is complete.
+
+use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
+use std::ptr::{self, NonNull};
+use std::time::Instant;
+
+use fabric_sys::{Padded, fi_addr_t, fi_cq_err_entry, fi_cq_tagged_entry};
+
+use super::slots::{Slot, State};
+use super::{Completion, Counts, Endpoint, Operation, Peer};
+use crate::fabric::error::Error;
+use crate::fabric::objects::Objects;
+
+/// How many completions are read at once.
+const BATCH: usize = 16;
+/// How many times nothing is found before the processor is offered to other threads.
+const POLLS_PER_YIELD: u32 = 1000;
+/// How many times nothing is found before the other ranks and the clock are looked at.
+const POLLS_PER_CHECK: u32 = 1 << 13;
+/// How long a thread sleeps before it looks at them.
+const LONGEST_SLEEP_MS: c_int = 100;
+
+impl Endpoint {
+    /// How many operations have ended (`fi_cntr_read`); moves data.
+    ///
+    /// # Errors
+    /// [`Error::Endpoint`] when nothing is counted ([`Options::counter`]), or the endpoint was closed.
+    pub fn counts(&mut self) -> Result<Counts, Error> {
+        const NAME: &str = "fi_cntr_read";
+        let counter = self.objects_mut(NAME)?.counter;
+        if counter.is_null() {
+            return Err(self.unusable(NAME, "it was opened without a counter".to_owned()));
+        }
+        // SAFETY: the counter is open.
+        let (completed, failed) =
+            unsafe { (fabric_sys::fi_cntr_read(counter), fabric_sys::fi_cntr_readerr(counter)) };
+        Ok(Counts { completed, failed })
+    }
+
+    pub(super) fn wait_for_count(&mut self, count: u64) -> Result<Counts, Error> {
+        loop {
+            let counts = self.counts()?;
+            if counts.completed + counts.failed >= count {
+                return Ok(counts);
+            }
+            self.progress()?;
+        }
+    }
+
+    /// Moves data, for peers that read or write here. Whether anything has completed.
+    ///
+    /// # Errors
+    /// As [`Endpoint::scope`].
+    pub fn progress(&mut self) -> Result<bool, Error> {
+        let mut entries = [const { MaybeUninit::<fi_cq_tagged_entry>::uninit() }; BATCH];
+        let queue = self.objects_mut("fi_cq_read")?.cq;
+        // SAFETY: the queue is open and of this format; the count is the array's.
+        let count = unsafe { fabric_sys::fi_cq_read(queue, entries.as_mut_ptr().cast(), BATCH) };
+        self.took(&entries, count)
+    }
+
+    /// As [`progress`](Self::progress), for who has nothing else to do.
+    fn rest(&mut self) -> Result<(), Error> {
+        if !self.blocking {
+            if !self.pause.is_zero() {
+                let start = Instant::now();
+                while start.elapsed() < self.pause {
+                    std::hint::spin_loop();
+                }
+            }
+            return self.progress().map(drop);
+        }
+        let mut entries = [const { MaybeUninit::<fi_cq_tagged_entry>::uninit() }; BATCH];
+        let queue = self.objects_mut("fi_cq_sread")?.cq;
+        // SAFETY: as in `progress`; the queue was opened for it.
+        let count = unsafe {
+            fabric_sys::fi_cq_sread(queue, entries.as_mut_ptr().cast(), BATCH, ptr::null(), LONGEST_SLEEP_MS)
+        };
+        match -count as c_int {
+            fabric_sys::FI_EAGAIN | fabric_sys::FI_EINTR => self.look_around(),
+            _ => self.took(&entries, count).map(drop),
+        }
+    }
+
+    /// Notes what was read from the queue, so many entries or a number of libfabric's.
+    fn took(&mut self, entries: &[MaybeUninit<fi_cq_tagged_entry>], count: isize) -> Result<bool, Error> {
+        if count > 0 {
+            for entry in &entries[..count as usize] {
+                // SAFETY: the library has written so many.
+                let entry = unsafe { entry.assume_init_ref() };
+                let received = entry.flags & fabric_sys::FI_RECV != 0;
+                self.note(entry.op_context, |len| {
+                    State::Done(Completion { len: if received { entry.len } else { len }, tag: entry.tag })
+                });
+            }
+            self.idle = 0;
+            self.since = None;
+            return Ok(true);
+        }
+        match -count as c_int {
+            fabric_sys::FI_EAGAIN => self.idled().map(|()| false),
+            code if code == fabric_sys::FI_EAVAIL as c_int => self.read_error().map(|()| true),
+            code => Err(self.failure("fi_cq_read", code, None)),
+        }
+    }
+
+    /// Notes the end of the operation whose context this is.
+    fn note(&mut self, context: *mut c_void, state: impl FnOnce(usize) -> State) {
+        if context.is_null() {
+            return;
+        }
+        // SAFETY: the library hands back what `start` gave it: a slot's context, which is its beginning, in flight.
+        let slot = unsafe { &mut *context.cast::<Slot>() };
+        slot.state = state(slot.len);
+        self.in_flight -= 1;
+    }
+
+    #[cold]
+    fn read_error(&mut self) -> Result<(), Error> {
+        let mut entry = Padded::<fi_cq_err_entry>::zeroed();
+        self.lost = true;
+        let queue = self.objects_mut("fi_cq_readerr")?.cq;
+        // SAFETY: the queue is open; the entry is zeroed and long enough for any library.
+        let result = unsafe { fabric_sys::fi_cq_readerr(queue, entry.as_mut_ptr(), 0) };
+        if result < 1 {
+            return Err(self.failure("fi_cq_readerr", -result as c_int, None));
+        }
+        // The shm of libfabric 1.17 gives the number's negative.
+        let code = entry.err.saturating_abs();
+        let own = self.objects.as_ref().and_then(|objects| objects.provider_text(&entry));
+        let Some(context) = NonNull::new(entry.op_context) else {
+            return Err(self.failure("an injected operation", code, own));
+        };
+        // SAFETY: as in `note`.
+        let name = unsafe { (*context.cast::<Slot>().as_ptr()).name };
+        if let Error::Call(failure) = self.failure(name, code, own) {
+            self.last = Some(failure);
+        }
+        self.note(entry.op_context, |_| State::Failed(code));
+        Ok(())
+    }
+
+    /// Nothing was found.
+    fn idled(&mut self) -> Result<(), Error> {
+        self.idle = self.idle.wrapping_add(1);
+        if self.idle.is_multiple_of(POLLS_PER_YIELD) {
+            std::thread::yield_now();
+        }
+        if self.idle.is_multiple_of(POLLS_PER_CHECK) { self.look_around() } else { Ok(()) }
+    }
+
+    /// Whether to go on waiting.
+    #[cold]
+    fn look_around(&mut self) -> Result<(), Error> {
+        if let Some(world) = &self.world {
+            world.check().inspect_err(|_| self.lost = true)?;
+        }
+        if let Some(timeout) = self.timeout {
+            let since = *self.since.get_or_insert_with(Instant::now);
+            if since.elapsed() > timeout {
+                self.lost = true;
+                let problem = format!("nothing has completed for {} s", timeout.as_secs_f64());
+                return Err(self.unusable("waiting", problem));
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts one operation: calls until there is room for it.
+    pub(super) fn start(
+        &mut self,
+        name: &'static str,
+        len: usize,
+        peer: Option<Peer>,
+        call: impl Fn(&Objects, fi_addr_t, *mut c_void) -> isize,
+    ) -> Result<Operation, Error> {
+        let slot = self.slots.take(name, len);
+        if let Err(error) =
+            self.hand_over(name, len, peer, |objects, address| call(objects, address, slot.cast()))
+        {
+            self.slots.give_back(slot);
+            return Err(error);
+        }
+        self.in_flight += 1;
+        // SAFETY: a slot of this endpoint.
+        let (index, generation) = unsafe { ((*slot).index, (*slot).generation) };
+        Ok(Operation { slot: index, generation })
+    }
+
+    /// As [`start`](Self::start), of what is complete with the call.
+    pub(super) fn inject(
+        &mut self,
+        name: &'static str,
+        len: usize,
+        peer: Peer,
+        call: impl Fn(&Objects, fi_addr_t) -> isize,
+    ) -> Result<(), Error> {
+        if len > self.longest_inject {
+            let problem =
+                format!("{len} bytes are more than the {} that can be injected", self.longest_inject);
+            return Err(self.unusable(name, problem));
+        }
+        self.hand_over(name, len, Some(peer), call)
+    }
+
+    /// Calls until the library takes it.
+    fn hand_over(
+        &mut self,
+        name: &'static str,
+        len: usize,
+        peer: Option<Peer>,
+        call: impl Fn(&Objects, fi_addr_t) -> isize,
+    ) -> Result<(), Error> {
+        if peer.is_some_and(|peer| peer.endpoint != self.identity) {
+            return Err(self.unusable(name, "the peer is one of another endpoint".to_owned()));
+        }
+        if len > self.longest_message {
+            return Err(self.failure(name, fabric_sys::FI_EMSGSIZE, None));
+        }
+        let address = peer.map_or(fabric_sys::FI_ADDR_UNSPEC, |peer| peer.address);
+        loop {
+            let result = call(self.objects_mut(name)?, address);
+            if result == 0 {
+                return Ok(());
+            }
+            let code = -result as c_int;
+            if code != fabric_sys::FI_EAGAIN {
+                self.lost = true;
+                return Err(self.failure(name, code, None));
+            }
+            self.progress()?;
+        }
+    }
+
+    pub(super) fn wait(&mut self, operation: &Operation) -> Result<Completion, Error> {
+        let slot = self.slots.all.get(operation.slot as usize).map(|slot| slot.as_ptr());
+        // SAFETY: a slot of this endpoint.
+        let known = slot.filter(|&slot| unsafe { (*slot).generation } == operation.generation);
+        let Some(slot) = known else {
+            return Err(self.unusable("waiting", "the operation is one of another scope".to_owned()));
+        };
+        loop {
+            // SAFETY: as above.
+            let (state, name) = unsafe { ((*slot).state, (*slot).name) };
+            match state {
+                State::InFlight => self.rest()?,
+                State::Done(completion) => {
+                    self.slots.give_back(slot);
+                    return Ok(completion);
+                }
+                State::Failed(code) => {
+                    self.slots.give_back(slot);
+                    return Err(match &self.last {
+                        Some(failure) if failure.code == code => Error::Call(failure.clone()),
+                        _ => self.failure(name, code, None),
+                    });
+                }
+                State::Free => return Err(self.unusable("waiting", "the operation is not one".to_owned())),
+            }
+        }
+    }
+
+    /// Waits until nothing is in flight, and frees what nobody has waited for; the first error of these.
+    pub(super) fn settle(&mut self) -> Result<(), Error> {
+        while self.in_flight > 0 {
+            self.rest()?;
+        }
+        let mut failed = None;
+        for index in 0..self.slots.all.len() {
+            let slot = self.slots.all[index].as_ptr();
+            // SAFETY: a slot of this endpoint.
+            match unsafe { (*slot).state } {
+                State::Free => {}
+                State::Failed(code) => {
+                    // SAFETY: as above.
+                    failed = failed.or(Some((unsafe { (*slot).name }, code)));
+                    self.slots.give_back(slot);
+                }
+                State::InFlight | State::Done(_) => self.slots.give_back(slot),
+            }
+        }
+        match failed {
+            None => Ok(()),
+            Some((name, code)) => Err(self.failure(name, code, None)),
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! The places of operations in flight.
+
+use std::ffi::c_int;
+use std::ptr::NonNull;
+
+use fabric_sys::fi_context2;
+
+use super::Completion;
+
+/// What is known of an operation.
+#[derive(Clone, Copy)]
+pub(super) enum State {
+    Free,
+    InFlight,
+    Done(Completion),
+    Failed(c_int),
+}
+
+/// An operation's place. The library keeps the address of `context` until the operation completes.
+#[repr(C, align(64))]
+pub(super) struct Slot {
+    pub(super) context: fi_context2,
+    pub(super) state: State,
+    pub(super) name: &'static str,
+    pub(super) len: usize,
+    pub(super) index: u32,
+    pub(super) generation: u32,
+}
+
+/// The slots at their fixed addresses.
+pub(super) struct Slots {
+    pub(super) all: Vec<NonNull<Slot>>,
+    pub(super) free: Vec<u32>,
+}
+
+impl Drop for Slots {
+    fn drop(&mut self) {
+        for slot in &self.all {
+            // SAFETY: made of a box in `take`, and nobody else has it: the endpoint is closed before.
+            drop(unsafe { Box::from_raw(slot.as_ptr()) });
+        }
+    }
+}
+
+impl Slots {
+    pub(super) fn take(&mut self, name: &'static str, len: usize) -> *mut Slot {
+        let pointer = match self.free.pop() {
+            Some(index) => self.all[index as usize].as_ptr(),
+            None => {
+                let index = self.all.len() as u32;
+                let slot = Slot {
+                    // SAFETY: the library's own scratch memory: zero is a value.
+                    context: unsafe { std::mem::zeroed() },
+                    state: State::Free,
+                    name,
+                    len,
+                    index,
+                    generation: 0,
+                };
+                let slot = NonNull::from(Box::leak(Box::new(slot)));
+                self.all.push(slot);
+                slot.as_ptr()
+            }
+        };
+        // SAFETY: a slot of this list, which nobody refers to; the library writes only to its context.
+        unsafe {
+            (*pointer).state = State::InFlight;
+            (*pointer).name = name;
+            (*pointer).len = len;
+        }
+        pointer
+    }
+
+    pub(super) fn give_back(&mut self, slot: *mut Slot) {
+        // SAFETY: as in `take`; the library has forgotten it.
+        unsafe {
+            (*slot).state = State::Free;
+            (*slot).generation = (*slot).generation.wrapping_add(1);
+            self.free.push((*slot).index);
+        }
+    }
+}
