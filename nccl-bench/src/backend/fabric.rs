@@ -138,7 +138,10 @@ impl Carrier for FabricRank {
         let plan = self.communicator.plan(collective, bytes);
         let exchanged = matches!(collective, fabric::Collective::AllToAll | fabric::Collective::AllToAllV);
         let algorithm = match plan.algorithm {
-            board_or_bruck @ (fabric::Algorithm::Board | fabric::Algorithm::Bruck) => board_or_bruck,
+            // These put aside what they send.
+            put_aside @ (fabric::Algorithm::Board
+            | fabric::Algorithm::Bruck
+            | fabric::Algorithm::Hierarchical) => put_aside,
             // What arrives belongs where something else is still to be sent from.
             _ if exchanged && placement == Placement::InPlace => fabric::Algorithm::Direct,
             other => other,

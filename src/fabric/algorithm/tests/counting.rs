@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use super::hosts::in_turn;
 use super::others::asking;
 use super::*;
 use crate::fabric::algorithm::hosts::Hosts;
@@ -251,43 +252,37 @@ fn messages_and_bytes_grow_with_the_ranks_as_promised() {
 fn between_hosts_messages_and_bytes_grow_with_the_hosts_as_promised() {
     // 4 to 64 ranks.
     for (hosts, each) in [(2, 2), (4, 2), (2, 8), (4, 8), (8, 8), (32, 2), (3, 3), (3, 4), (11, 3), (9, 7)] {
-        let ranks = hosts * each;
         // Enough for every lane to have something to do.
         let block = (4_usize << 10).div_ceil(hosts);
-        let placed = |in_turn: bool| -> Vec<usize> {
-            (0..ranks).map(|rank| if in_turn { rank % hosts } else { rank / each }).collect()
+        let placement = in_turn(hosts, each);
+        let between_hosts = |tuning, operation: &dyn Fn(&mut Member<Counting>)| {
+            let mut messages = messages(&placement, tuning, operation);
+            messages.retain(|message| placement[message.from] != placement[message.to]);
+            messages
         };
-        for placement in [placed(false), placed(true)] {
-            let between_hosts = |tuning, operation: &dyn Fn(&mut Member<Counting>)| {
-                let mut messages = messages(&placement, tuning, operation);
-                messages.retain(|message| placement[message.from] != placement[message.to]);
-                messages
+        for collective in Collective::ALL {
+            // Blocks that travel together, and lanes.
+            let (together, lanes) = match collective {
+                Collective::AllToAll => (each, each),
+                Collective::Gather | Collective::Scatter => (each, 1),
+                _ => (1, each),
             };
-            for collective in Collective::ALL {
-                // Blocks that travel together, and lanes.
-                let (together, lanes) = match collective {
-                    Collective::AllToAll => (each, each),
-                    Collective::Gather | Collective::Scatter => (each, 1),
-                    _ => (1, each),
-                };
-                let serve = |between: &Algorithm| between.serves_between(collective);
-                for between in Algorithm::ALL.into_iter().filter(serve) {
-                    let tuning = asking(collective, Some(Algorithm::Hierarchical), AS_THE_TABLE_SAYS);
-                    let tuning = Tuning { between: Some(between), segment: Some(usize::MAX), ..tuning };
-                    let found =
-                        Cost::of(&between_hosts(tuning, &|member| operate(member, collective, block)));
-                    assert!(found.total.is_multiple_of(lanes), "{collective} {between}: {found:?}");
-                    let of_a_lane = Cost { total: found.total / lanes, ..found };
-                    check(of_a_lane, collective, between, hosts, together * block);
-                }
+            let serve = |between: &Algorithm| between.serves_between(collective);
+            for between in Algorithm::ALL.into_iter().filter(serve) {
+                let tuning = asking(collective, Some(Algorithm::Hierarchical), AS_THE_TABLE_SAYS);
+                let tuning = Tuning { between: Some(between), segment: Some(usize::MAX), ..tuning };
+                let found = Cost::of(&between_hosts(tuning, &|member| operate(member, collective, block)));
+                assert!(found.total.is_multiple_of(lanes), "{collective} {between}: {found:?}");
+                let of_a_lane = Cost { total: found.total / lanes, ..found };
+                check(of_a_lane, collective, between, hosts, together * block);
             }
-            let steps = hosts.next_power_of_two().ilog2() as usize;
-            let barrier = between_hosts(AS_THE_TABLE_SAYS, &|member| member.barrier().unwrap());
-            assert_eq!(
-                Cost::of(&barrier),
-                Cost { messages: steps, bytes: steps, total: hosts * steps, rounds: steps },
-                "barrier of {hosts} hosts"
-            );
         }
+        let steps = hosts.next_power_of_two().ilog2() as usize;
+        let barrier = between_hosts(AS_THE_TABLE_SAYS, &|member| member.barrier().unwrap());
+        assert_eq!(
+            Cost::of(&barrier),
+            Cost { messages: steps, bytes: steps, total: hosts * steps, rounds: steps },
+            "barrier of {hosts} hosts"
+        );
     }
 }

@@ -14,7 +14,7 @@ fn blocks(hosts: usize, each: usize) -> Placement {
 }
 
 /// One rank on each host in turn.
-fn in_turn(hosts: usize, each: usize) -> Placement {
+pub(super) fn in_turn(hosts: usize, each: usize) -> Placement {
     (0..hosts * each).map(|rank| rank % hosts).collect()
 }
 
