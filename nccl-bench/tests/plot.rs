@@ -783,23 +783,23 @@ fn both_sides_of_a_run_are_drawn() {
         Ok(run)
     };
     let drawn = |line: &str| {
-        let arguments = arguments(folder.path(), line);
-        let written = plot::run(&arguments, two_sides).unwrap();
-        let page = fs::read_to_string(&written[0]).unwrap();
-        let root = page.clone();
-        let document = parse(&root);
-        let entries: Vec<String> = all(document.root_element(), "entry").into_iter().map(text_of).collect();
-        (entries, page.contains("12345.8"))
+        let written = plot::run(&arguments(folder.path(), line), two_sides).unwrap();
+        text_of(parse(&fs::read_to_string(&written[0]).unwrap()).root_element())
     };
-    let (entries, theirs) = drawn("a.json");
-    assert_eq!(entries[..2], ["a (fabric)", "a (mpi)"]);
-    assert!(theirs);
-    let (entries, theirs) = drawn("a.json --side other --label x");
-    assert_eq!(entries[0], "x (mpi)");
-    assert!(theirs);
-    let (entries, theirs) = drawn("a.json --side own");
-    assert_eq!(entries[0], "a");
-    assert!(!theirs);
+    // By name, and with a number that only the other side has.
+    for (line, drawn_sides, left_out) in [
+        ("a.json", &["a (fabric)", "a (mpi)", "12345.8"][..], &[][..]),
+        ("a.json --side other --label x", &["x (mpi)", "12345.8"], &["(fabric)"]),
+        ("a.json --side own", &["a"], &["(fabric)", "(mpi)", "12345.8"]),
+    ] {
+        let text = drawn(line);
+        for part in drawn_sides {
+            assert!(text.contains(part), "{line}: no '{part}' in {text}");
+        }
+        for part in left_out {
+            assert!(!text.contains(part), "{line}: '{part}' in {text}");
+        }
+    }
     let line = arguments(folder.path(), "a.json --side other");
     let error = plot::run(&line, |_| Ok(all_reduce())).unwrap_err();
     assert!(format!("{error:#}").contains("a.json has no other side"), "{error:#}");
