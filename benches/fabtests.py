@@ -7,7 +7,8 @@ FOLDER has fi_rdm_pingpong, fi_rdm_tagged_pingpong, fi_rdm_tagged_bw and fi_rma_
 that both sides are to use (--library). Each round starts nccl-bench, then fabtests, for each test, provider and size: the
 same number of transfers, as many untimed ones before (a window of fi_rma_bw's writes), the same window; both report the
 mean of one row of transfers. The table has the best of all rounds, the JSON each of them. fi_rma_bw accesses memory in both
-directions and stops its clock when its own accesses are complete, and so does nccl-bench here.
+directions and stops its clock when its own accesses are complete, and so does nccl-bench here. Waiting is each program's own:
+fabtests asks libfabric all the time, and nccl-bench's `bw` pauses between two questions (--pause).
 
 Needs Python 3.8 and nothing else.
 """

@@ -260,8 +260,8 @@ impl Side<'_> {
     /// The clock runs from the first access to the last one's completion. Of writing it runs until the other side has
     /// answered, as what was written may only then have arrived, if that is not asked for otherwise.
     ///
-    /// A window of writes is waited for before the next one. Of reads only a quarter is: with the requests of a whole window
-    /// at once, ranks that read from each other over TCP stand in each other's way.
+    /// A window of writes is waited for before the next one. Of reads only a quarter is: when ranks read from each other over
+    /// TCP, short ones were measured to be faster so.
     fn access_windows<'env>(
         &'env mut self,
         times: usize,

@@ -37,8 +37,8 @@ const BYTES: u64 = 256 << 20;
 const LEAST_TRANSFERS: u64 = 2;
 const MOST_TRANSFERS: u64 = 1000;
 
-/// Nanoseconds that ranks leave the library alone between two looks when several messages are in flight: a sender in the
-/// same memory, which each look disturbs, hands over short messages in two thirds of the time then.
+/// Nanoseconds that ranks leave the library alone between two looks when several messages are in flight: over `shm` short
+/// messages were measured to take two thirds of the time then.
 const PAUSE: u64 = 2000;
 
 /// What is measured.
