@@ -52,7 +52,7 @@ impl DeviceMemory {
 
 impl Endpoint {
     /// Registers memory of a CUDA device (`fi_mr_regattr` with `FI_HMEM_CUDA` and `FI_HMEM_DEVICE_ONLY`), from this address
-    /// on, for operations of this endpoint and for its peers', as long as it is open. The endpoint needs [`Options::cuda`].
+    /// on, for operations of this endpoint and for its peers', as long as it is open. The endpoint needs [`Options::cuda`](super::Options).
     ///
     /// Set `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS` on it first: otherwise a provider's copy from device to device (shm's by CUDA's
     /// IPC) may still run when the operation is complete.
@@ -62,7 +62,7 @@ impl Endpoint {
     /// of `cudaMalloc` and `cuMemAlloc`, not managed memory or the host's.
     ///
     /// # Errors
-    /// [`Error::Endpoint`] when libfabric has no CUDA, or the endpoint was opened without [`Options::cuda`] or was closed;
+    /// [`Error::Endpoint`] when libfabric has no CUDA, or the endpoint was opened without [`Options::cuda`](super::Options) or was closed;
     /// [`Error::Call`] when the provider does not register it.
     pub unsafe fn register_cuda(
         &mut self,

@@ -25,7 +25,7 @@ impl Endpoint {
     /// How many operations have ended (`fi_cntr_read`); moves data.
     ///
     /// # Errors
-    /// [`Error::Endpoint`] when nothing is counted ([`Options::counter`]), or the endpoint was closed.
+    /// [`Error::Endpoint`] when nothing is counted ([`Options::counter`](super::Options)), or the endpoint was closed.
     pub fn counts(&mut self) -> Result<Counts, Error> {
         const NAME: &str = "fi_cntr_read";
         let counter = self.objects_mut(NAME)?.counter;
@@ -101,7 +101,10 @@ impl Endpoint {
         match -count as c_int {
             fabric_sys::FI_EAGAIN => self.idled().map(|()| false),
             code if code == fabric_sys::FI_EAVAIL as c_int => self.read_error().map(|()| true),
-            code => Err(self.failure("fi_cq_read", code, None)),
+            code => {
+                self.lost = true;
+                Err(self.failure("fi_cq_read", code, None))
+            }
         }
     }
 
