@@ -6,7 +6,7 @@
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::path::Path;
 use std::process::{Command, Output};
-use std::{env, fs, ptr};
+use std::{env, ptr};
 
 use fabric_sys::*;
 

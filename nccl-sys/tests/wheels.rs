@@ -5,7 +5,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test
 
 use std::collections::BTreeSet;
-use std::env;
 use std::ffi::{CStr, c_int};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
