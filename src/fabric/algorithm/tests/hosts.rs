@@ -168,6 +168,8 @@ proptest! {
         root in any::<prop::sample::Index>(),
         asked in any::<bool>(),
     ) {
+        // Sums of more than 8 values of 1 are not exact in this type: they depend on the order.
+        prop_assume!(data_type != DataType::Float8E5M2 || case.ranks <= 8);
         let root = root.index(case.ranks);
         let mut case = case;
         let on_hosts = case.hosts.as_ref().is_some_and(|(hosts, _)| Hosts::new(hosts).is_hierarchical());
