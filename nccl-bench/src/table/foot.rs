@@ -25,7 +25,7 @@ pub struct Foot<'a> {
     pub failed_checks: u64,
     /// The mean of all bus bandwidths, in GB/s; no number when nothing was measured.
     pub mean_busbw_gbps: f64,
-    /// What it had to be: see [`minimum_busbw`].
+    /// What it had to be: see [`minimum_busbw`](super::minimum_busbw).
     pub minimum_busbw_gbps: Option<f64>,
     /// With `--vs`, what the ratios to the other side say: its backend, and the text.
     pub ratios: Option<(&'a str, &'a str)>,
