@@ -212,9 +212,9 @@ pub(super) struct Measure {
     #[arg(short = 'p', long = "parallel_init", alias = "parallel-init", value_name = "0|1", default_value = "0", action = clap::ArgAction::Set, value_parser = switch, help_heading = RUNNING)]
     pub(super) parallel_init: bool,
 
-    /// End the job with code 4 when a rank takes longer than this for one step: meeting the others over TCP (unless
-    /// NCCL_BENCH_TIMEOUT is set; MPI meets without a limit), initialising, the operations of one size, waiting for the
-    /// others; 0: no limit but 60 s for the meeting
+    /// End the job with code 4 when a rank takes longer than this for one step: meeting the others, over TCP or as MPI starts
+    /// (unless NCCL_BENCH_TIMEOUT is set), initialising, the operations of one size, waiting for the others; 0: no limit but
+    /// 60 s for meeting over TCP
     #[arg(short = 'T', long = "timeout", value_name = "SECONDS", default_value = "0", value_parser = count, allow_hyphen_values = true, help_heading = RUNNING)]
     pub(super) timeout: usize,
 
