@@ -524,6 +524,7 @@ pub const RULES: &[Rule] = {
         hosts(AllToAll, ANY, 16 * K, Bruck, ANY, 1),
         hosts(Gather, 8, 4 * K, Direct, ANY, 1),
         hosts(Gather, ANY, 4 * K, Binomial, ANY, 1),
+        hosts(Scatter, 8, 64 * K, Direct, ANY, 1),
         hosts(Scatter, ANY, 64 * K, Binomial, ANY, 1),
     ]
 };
