@@ -350,7 +350,7 @@ impl Objects {
     ///
     /// # Safety
     /// The memory must live as long as this, and may be accessed by peers at any time; `device` is what `interface` asks
-    /// for, and the host cannot access its memory.
+    /// for. Memory of a device must be the device's alone.
     pub(super) unsafe fn register(
         &mut self,
         start: *const u8,
