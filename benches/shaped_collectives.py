@@ -5,7 +5,8 @@
 
 Every host runs --ranks processes. Each round measures each collective with the plan of nccl-bench's own table, then with
 each algorithm that does not know of hosts, then with hierarchical ones, one start of nccl-bench each; every size is verified.
-The table has medians over the rounds in microseconds. With --until-seconds no start begins after that time.
+The table has medians over the rounds in microseconds. With --until-seconds no start begins after that time; what the folder
+has already is not measured again.
 
 Needs root, as shaped_network does, and processors: two for each host and one for each rank, which are bound to them where
 there are as many. Python 3.8 and nothing else.
@@ -67,7 +68,7 @@ def plans(collective):
         yield f"hierarchical, {algorithm}", ["--algo", "hierarchical", "--between", algorithm, *arguments]
 
 
-def run(options, collective, arguments, output):
+def measure(options, collective, arguments, output):
     processors, ranks = os.cpu_count(), options.hosts * options.ranks
     environment = {**os.environ, "RANKS": str(options.ranks), "FIRST": ""}
     command = [options.shaped_network, "--hosts", options.hosts, "--gbits", options.gbits, "--delay", options.delay]
@@ -81,8 +82,12 @@ def run(options, collective, arguments, output):
     done = subprocess.run([str(word) for word in command], env=environment, stdin=subprocess.DEVNULL,
                           stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:
+        # Wrong data is an exit code, too.
         raise RuntimeError(f"{collective} {' '.join(arguments)}: exit code {done.returncode}\n{done.stderr.strip()}")
-    # Wrong data is an exit code. Sizes that are too small for an element per rank have no bytes.
+
+
+def times(output):
+    """Microseconds by size. Sizes that are too small for an element per rank have no bytes."""
     rows = json.loads(output.read_text())["measurements"]
     return {row["bytes"]: row["time_us"] for row in rows if row["placement"] == "out_of_place" and row["bytes"]}
 
@@ -102,18 +107,18 @@ def report(options, results):
     print(f"{options.hosts} hosts with {options.ranks} ranks each, {options.gbits:g} Gbit/s, {options.delay:g} us; medians of up to "
           f"{options.rounds} rounds, microseconds.")
     for collective in options.only:
-        times = {plan: {number: statistics.median(rounds) for number, rounds in sizes.items()}
-                 for (of, plan), sizes in results.items() if of == collective}
-        if len(times) < 2:
+        medians = {plan: {number: statistics.median(rounds) for number, rounds in sizes.items()}
+                   for (of, plan), sizes in results.items() if of == collective}
+        if len(medians) < 2:
             continue
-        sizes = sorted(set.intersection(*(set(those) for those in times.values())))
+        sizes = sorted(set.intersection(*(set(those) for those in medians.values())))
         print(f"\n| {collective} | " + " | ".join(map(label, sizes)) + " |\n|---|" + "---:|" * len(sizes))
-        for plan, those in times.items():
+        for plan, those in medians.items():
             print(f"| {plan} | " + " | ".join(cell(those[number]) for number in sizes) + " |")
-        best = lambda plans: {number: min(times[plan][number] for plan in plans) for number in sizes}
-        flat = best([plan for plan in times if plan in FLAT[collective]])
-        two_levels = best([plan for plan in times if plan.startswith("hierarchical")])
-        for name, those in (("best hierarchical / best flat", two_levels), ("table / best flat", times[TABLE])):
+        best = lambda plans: {number: min(medians[plan][number] for plan in plans) for number in sizes}
+        flat = best([plan for plan in medians if plan in FLAT[collective]])
+        two_levels = best([plan for plan in medians if plan.startswith("hierarchical")])
+        for name, those in (("best hierarchical / best flat", two_levels), ("table / best flat", medians[TABLE])):
             print(f"| *{name}* | " + " | ".join(f"{those[number] / flat[number]:.2f}" for number in sizes) + " |")
 
 
@@ -143,14 +148,16 @@ def main():
     starts = [(number, collective, *plan) for number in range(options.rounds) for collective in options.only
               for plan in plans(collective)]
     for done, (number, collective, plan, arguments) in enumerate(starts):
-        seconds = time.monotonic() - begin
-        if seconds > options.until_seconds:
-            print(f"stopped after {done} of {len(starts)} starts", file=sys.stderr)
-            break
-        print(f"{seconds:.0f} s: {done + 1} of {len(starts)}: {collective}, {plan}", file=sys.stderr)
         output = folder / f"{collective}-{plan.replace(', ', '-')}-{number + 1}.json"
+        seconds = time.monotonic() - begin
         try:
-            for size, time_us in run(options, collective, arguments, output).items():
+            if not output.exists():
+                if seconds > options.until_seconds:
+                    print(f"stopped after {done} of {len(starts)} starts", file=sys.stderr)
+                    break
+                print(f"{seconds:.0f} s: {done + 1} of {len(starts)}: {collective}, {plan}", file=sys.stderr)
+                measure(options, collective, arguments, output)
+            for size, time_us in times(output).items():
                 results.setdefault((collective, plan), {}).setdefault(size, []).append(time_us)
         except (OSError, RuntimeError) as error:
             sys.exit(f"error: {error}")
