@@ -211,6 +211,22 @@ impl Board {
         len: usize,
         meanwhile: &mut dyn FnMut() -> Result<(), Error>,
     ) -> Result<(), Error> {
+        // SAFETY: there are so many bytes here, says the caller, and room for as many there.
+        let fill = |message| unsafe { ptr::copy_nonoverlapping(constant(data), message, len) };
+        // SAFETY: as promised by the caller.
+        unsafe { self.write_with(len, fill, meanwhile) }
+    }
+
+    /// As [`write`](Self::write), of a message that `fill` puts together where it is given room for it.
+    ///
+    /// # Safety
+    /// The message has at most [`CAPACITY`] bytes, and `fill` writes no more.
+    pub(crate) unsafe fn write_with(
+        &mut self,
+        len: usize,
+        fill: impl FnOnce(*mut u8),
+        meanwhile: &mut dyn FnMut() -> Result<(), Error>,
+    ) -> Result<(), Error> {
         debug_assert!(len <= CAPACITY);
         let operation = self.sequence + 1;
         self.part(self.rank).state.begun.store(operation, Ordering::Release);
@@ -227,8 +243,8 @@ impl Board {
         let slot = self.slot(self.rank, operation);
         let message = place
             .map_or(slot.message.get().cast(), |place| self.part(self.rank).places[place].0.get().cast());
-        // SAFETY: there is room for the message, and no other rank reads it: see the head of this file.
-        unsafe { ptr::copy_nonoverlapping(constant(data), message, len) };
+        // No other rank reads this: see the head of this file.
+        fill(message);
         slot.call.store(self.call.word(), Ordering::Relaxed);
         slot.history.store(self.history.word(), Ordering::Relaxed);
         slot.place.store(place.unwrap_or(PLACES) as u64, Ordering::Relaxed);

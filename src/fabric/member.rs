@@ -1,7 +1,6 @@
 //! One rank's part in the collectives of a communicator.
 
 use std::ops::Range;
-use std::ptr;
 use std::sync::Arc;
 
 use super::Error;
@@ -10,12 +9,13 @@ use super::algorithm::hierarchical::{self, Levels};
 use super::algorithm::hosts::{Here, Hosts};
 use super::algorithm::selection::{self, Algorithm, Collective, Job, Medium, Plan, Plans};
 use super::algorithm::{Position, Schedule, Tree, all_gather, all_reduce, barrier};
-use super::board::{self, Board};
+use super::board::Board;
 use super::calls::{Call, Entry, History};
 use super::reduction::Reduction;
 use super::transport::Transport;
 use crate::{Element, ReduceOp};
 
+mod boarded;
 mod pair;
 mod rooted;
 mod scattered;
@@ -130,13 +130,8 @@ impl<T: Transport> Member<T> {
                 return Err(Error::Algorithm { collective, algorithm, ranks, choices });
             }
         }
-        let job = Job {
-            medium: tuning.medium,
-            ranks,
-            hosts: hosts.count(),
-            board: board.as_ref().map(|_| board::CAPACITY),
-        };
-        let plans = Plans::new(&job, |collective, bytes| {
+        let job = Job { medium: tuning.medium, ranks, hosts: hosts.count(), board: board.is_some() };
+        let plans = Plans::new(|collective, bytes| {
             let plan = selection::plan(collective, &job, bytes, tuning.wanted(collective));
             plan.with(collective, tuning.between, tuning.segment, tuning.in_flight)
         });
@@ -293,7 +288,7 @@ impl<T: Transport> Member<T> {
         // SAFETY: the schedules are made for buffers of `count` elements of type `E`.
         unsafe {
             match plan.algorithm {
-                Algorithm::Board => self.reduce_on_board(name, memory, reduction, Some(0)),
+                Algorithm::Board => self.all_reduce_on_board(name, memory, reduction, plan.segment),
                 Algorithm::Hierarchical => {
                     let levels = self.levels(&hosts, plan);
                     let schedule = hierarchical::all_reduce::Hierarchical { levels, message };
@@ -355,7 +350,7 @@ impl<T: Transport> Member<T> {
         // SAFETY: the schedules are made for blocks of this size.
         unsafe {
             match plan.algorithm {
-                Algorithm::Board => self.gather_on_board(name, memory),
+                Algorithm::Board => self.gather_on_board(name, memory, true, plan.segment),
                 Algorithm::Hierarchical => {
                     let levels = self.levels(&hosts, plan);
                     let schedule = hierarchical::all_gather::Hierarchical { levels, message };
@@ -378,11 +373,7 @@ impl<T: Transport> Member<T> {
         }
         self.call = Call::BARRIER;
         if self.board.is_some() {
-            return self.on_board("barrier", |board, meanwhile| {
-                // SAFETY: no bytes.
-                unsafe { board.write(ptr::null(), 0, meanwhile)? };
-                (0..board.ranks()).try_for_each(|rank| board.read(rank, meanwhile).map(drop))
-            });
+            return self.barrier_on_board();
         }
         let memory = Memory::apart::<u8>(&[], &mut []);
         let hosts = Arc::clone(&self.hosts);
@@ -395,96 +386,6 @@ impl<T: Transport> Member<T> {
             let schedule = barrier::Dissemination { rank: self.rank, ranks: self.ranks };
             self.run("barrier", &schedule, memory, None)
         }
-    }
-
-    /// Reduces in rank order, which is the same on all ranks. The result is that of a part of the sources as long as the
-    /// target, which starts at `offset` in them, where this rank gets one.
-    ///
-    /// # Safety
-    /// The sources are equally long, the part lies within them, and the source and the target are borrowed while this
-    /// runs. The target is apart from the source or a part of it.
-    unsafe fn reduce_on_board(
-        &mut self,
-        name: &'static str,
-        memory: Memory,
-        reduction: &Reduction,
-        offset: Option<usize>,
-    ) -> Result<(), Error> {
-        let Memory { source, source_len, target, target_len: len } = memory;
-        self.on_board(name, |board, meanwhile| {
-            // SAFETY: the source has this many bytes, and the plan is for messages that fit.
-            unsafe { board.write(source, source_len, meanwhile)? };
-            let Some(offset) = offset else { return Ok(()) };
-            let first = board.read(0, meanwhile)?;
-            for rank in 1..board.ranks() {
-                let message = board.read(rank, meanwhile)?;
-                // SAFETY: messages on the board are aligned, as the offset is, and have this many bytes, which nobody
-                // changes before the next operation; the target is apart from them, and aligned for its elements.
-                unsafe {
-                    let before = if rank == 1 { first.add(offset) } else { target.cast_const() };
-                    reduction.combine(target, before, message.add(offset), len);
-                }
-            }
-            // SAFETY: the target is borrowed by this operation.
-            unsafe { reduction.finish(target, len, board.ranks()) };
-            Ok(())
-        })
-    }
-
-    /// # Safety
-    /// The target has a block as long as the source for each rank, and the source is this rank's or apart from it;
-    /// both are borrowed while this runs.
-    unsafe fn gather_on_board(&mut self, name: &'static str, memory: Memory) -> Result<(), Error> {
-        let Memory { source, source_len: block, target, .. } = memory;
-        // SAFETY: as promised by the caller; the target has this many bytes for each rank.
-        unsafe {
-            self.copy_on_board(
-                name,
-                (source, block),
-                |_| true,
-                |rank, message| target.add(rank * block).copy_from_nonoverlapping(message, block),
-            )
-        }
-    }
-
-    /// Puts this rank's message on the board, and calls `copy` with that of each rank that it needs.
-    ///
-    /// # Safety
-    /// The message has this many bytes, which fit on the board, and is borrowed while this runs, as is what `copy`
-    /// writes, which has room for them.
-    unsafe fn copy_on_board(
-        &mut self,
-        name: &'static str,
-        (message, len): (*const u8, usize),
-        needs: impl Fn(usize) -> bool,
-        mut copy: impl FnMut(usize, *const u8),
-    ) -> Result<(), Error> {
-        self.on_board(name, |board, meanwhile| {
-            // SAFETY: as promised by the caller.
-            unsafe { board.write(message, len, meanwhile)? };
-            for rank in 0..board.ranks() {
-                if needs(rank) {
-                    copy(rank, board.read(rank, meanwhile)?);
-                }
-            }
-            Ok(())
-        })
-    }
-
-    /// Runs an operation on the board, and keeps the transport and the watch over the other ranks going meanwhile.
-    fn on_board(
-        &mut self,
-        name: &'static str,
-        operation: impl FnOnce(&mut Board, &mut dyn FnMut() -> Result<(), Error>) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        let before = self.history;
-        self.note();
-        let (Some(mut transport), Some(board)) = (self.transport.take(), self.board.as_mut()) else {
-            return Err(Error::Closed { operation: name });
-        };
-        board.begin(self.call, before);
-        let result = operation(board, &mut || transport.progress());
-        self.end(name, transport, result)
     }
 
     /// Counts the operation that begins.

@@ -203,6 +203,9 @@ unsafe impl Schedule for InPlace<'_> {
             let (from, sent) = self.part(&self.0.sent, peer, segment);
             let (to, received) = self.part(&self.0.received, peer, segment);
             if peer == rank {
+                if from == to {
+                    continue;
+                }
                 round.copy_meanwhile(source(from), scratch(arrived), received);
             } else {
                 round.send(peer, source(from), sent);

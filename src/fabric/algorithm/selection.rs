@@ -86,9 +86,8 @@ pub struct UnknownCollective {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Algorithm {
-    /// Every rank writes all it has to shared memory, where those who need it read it: for short messages inside a host.
-    /// Longer ones, up to no more than 32 KiB, are carried out as if no algorithm had been asked for; but a broadcast
-    /// goes piece by piece.
+    /// Every rank writes what it has to shared memory, where those who need it read it, inside a host: 32 KiB at a time, or
+    /// segments of less. Of an all_reduce that takes several, every rank reduces a part of each.
     Board,
     /// Every rank sends each other at once what that one is to get: one message each. For short messages, and where
     /// nothing is reduced.
@@ -206,11 +205,10 @@ impl Algorithm {
     #[must_use]
     pub const fn is_segmented(self, collective: Collective) -> bool {
         match self {
-            Self::Board => matches!(collective, Collective::Broadcast),
             Self::RecursiveDoubling | Self::RecursiveHalving | Self::Bruck => false,
             Self::Direct => !matches!(collective, Collective::AllReduce),
             Self::Binomial => matches!(collective, Collective::Broadcast | Collective::Reduce),
-            Self::Pairwise | Self::Rabenseifner | Self::Ring | Self::Hierarchical => true,
+            Self::Board | Self::Pairwise | Self::Rabenseifner | Self::Ring | Self::Hierarchical => true,
         }
     }
 }
@@ -538,17 +536,15 @@ pub(crate) struct Job {
     pub(crate) medium: Medium,
     pub(crate) ranks: usize,
     pub(crate) hosts: usize,
-    /// The longest message that fits on the ranks' board, if they have one.
-    pub(crate) board: Option<usize>,
+    /// Whether the ranks have a board.
+    pub(crate) board: bool,
 }
 
 impl Job {
-    /// Whether there is all that an algorithm needs for a message of so many bytes.
-    fn can(&self, algorithm: Algorithm, collective: Collective, bytes: usize) -> bool {
+    /// Whether there is all that an algorithm needs.
+    fn can(&self, algorithm: Algorithm) -> bool {
         match algorithm {
-            Algorithm::Board => {
-                self.board.is_some_and(|longest| bytes <= longest || collective == Collective::Broadcast)
-            }
+            Algorithm::Board => self.board,
             Algorithm::Hierarchical => self.medium == Medium::Hosts,
             _ => true,
         }
@@ -563,12 +559,11 @@ pub(crate) struct Plans {
 }
 
 impl Plans {
-    /// `plan` says the plan for an operation of so many bytes. It may change only after a size of the table's, or of the
-    /// board's.
-    pub(crate) fn new(job: &Job, plan: impl Fn(Collective, usize) -> Plan) -> Self {
+    /// `plan` says the plan for an operation of so many bytes. It may change only after a size of the table's.
+    pub(crate) fn new(plan: impl Fn(Collective, usize) -> Plan) -> Self {
         let lines = Collective::ALL.map(|collective| {
             let of_table = RULES.iter().filter(|rule| rule.collective == collective).map(|rule| rule.bytes);
-            let mut sizes: Vec<usize> = of_table.chain(job.board).chain([ANY]).collect();
+            let mut sizes: Vec<usize> = of_table.chain([ANY]).collect();
             sizes.sort_unstable();
             let mut lines: Vec<(usize, Plan)> = Vec::new();
             for size in sizes {
@@ -599,14 +594,14 @@ pub(crate) fn plan(collective: Collective, job: &Job, bytes: usize, wanted: Opti
             && count <= rule.ranks
             && bytes <= rule.bytes
             && rule.plan.algorithm.serves(collective, job.ranks)
-            && job.can(rule.plan.algorithm, collective, bytes)
+            && job.can(rule.plan.algorithm)
     };
     let next = if job.medium == Medium::Hosts { Medium::Network } else { job.medium };
     let lines = || {
         let of = |medium| RULES.iter().filter(move |rule| fits(rule, medium)).map(|rule| rule.plan);
         of(job.medium).chain(of(next))
     };
-    match wanted.filter(|&algorithm| job.can(algorithm, collective, bytes)) {
+    match wanted.filter(|&algorithm| job.can(algorithm)) {
         Some(algorithm) => {
             let line = lines().find(|plan| plan.algorithm == algorithm);
             line.unwrap_or_else(|| {
@@ -650,7 +645,7 @@ mod tests {
         assert!(error.ends_with("all_to_all, all_to_all_v, gather, scatter"), "{error}");
     }
 
-    fn job(medium: Medium, ranks: usize, board: Option<usize>) -> Job {
+    fn job(medium: Medium, ranks: usize, board: bool) -> Job {
         Job { medium, ranks, hosts: ranks.div_ceil(2), board }
     }
 
@@ -668,13 +663,11 @@ mod tests {
                 }
                 for ranks in 2..300 {
                     for bytes in (0..40).map(|power| 1_usize << power) {
-                        for board in [None, Some(1 << 10)] {
+                        for board in [false, true] {
                             let plan = plan(collective, &job(medium, ranks, board), bytes, None);
                             assert!(plan.algorithm.serves(collective, ranks), "{collective} {ranks} {bytes}");
-                            let pieces = collective == Collective::Broadcast;
-                            let fits = board.is_some_and(|longest| bytes <= longest || pieces);
                             assert!(
-                                fits || plan.algorithm != Algorithm::Board,
+                                board || plan.algorithm != Algorithm::Board,
                                 "{collective} {ranks} {bytes}"
                             );
                             assert!(
@@ -691,14 +684,14 @@ mod tests {
     #[test]
     fn what_is_looked_up_once_is_what_the_table_says() {
         for medium in Medium::ALL {
-            for (ranks, board) in [2, 3, 4, 5, 8, 16, 17, 64].into_iter().flat_map(|ranks| {
-                [None, Some(1 << 10), Some(32 << 10), Some(5000)].map(|board| (ranks, board))
-            }) {
+            for (ranks, board) in
+                [2, 3, 4, 5, 8, 16, 17, 64].into_iter().flat_map(|ranks| [(ranks, false), (ranks, true)])
+            {
                 for wanted in Algorithm::ALL.map(Some).into_iter().chain([None]) {
                     let job = job(medium, ranks, board);
                     let wanted = |collective| wanted.filter(|algorithm| algorithm.serves(collective, ranks));
                     let table = |collective, bytes| plan(collective, &job, bytes, wanted(collective));
-                    let plans = Plans::new(&job, table);
+                    let plans = Plans::new(table);
                     for collective in Collective::ALL {
                         let powers = (0..64).map(|power| 1_usize << power);
                         for bytes in powers
@@ -736,7 +729,7 @@ mod tests {
                 (Medium::Hosts, Algorithm::Hierarchical),
             ] {
                 for collective in Collective::ALL.into_iter().filter(|&of| wanted.serves(of, 4)) {
-                    let plan = plan(collective, &job(medium, 4, None), bytes, Some(wanted));
+                    let plan = plan(collective, &job(medium, 4, false), bytes, Some(wanted));
                     assert_eq!(plan.algorithm, wanted, "{collective}");
                     assert_eq!(plan.between.is_some(), wanted == Algorithm::Hierarchical, "{collective}");
                 }
@@ -746,7 +739,7 @@ mod tests {
 
     #[test]
     fn a_plan_says_what_is_done_between_hosts() {
-        let job = Job { medium: Medium::Hosts, ranks: 8, hosts: 4, board: None };
+        let job = Job { medium: Medium::Hosts, ranks: 8, hosts: 4, board: false };
         let text = |bytes| plan(Collective::AllReduce, &job, bytes, None).to_string();
         assert_eq!(text(8), "hierarchical, direct between hosts");
         assert_eq!(text(1 << 30), "hierarchical, ring between hosts, 3 x 1048576 bytes in flight");

@@ -46,6 +46,11 @@ impl Split {
         (self.start(index), self.len(index, index + 1))
     }
 
+    /// All parts, as [`span`](Self::span) has them.
+    pub(crate) fn spans(self) -> impl Iterator<Item = (usize, usize)> {
+        (0..self.parts).map(move |index| self.span(index))
+    }
+
     /// Elements of part `index`.
     pub(crate) fn count(&self, index: usize) -> usize {
         self.base + usize::from(index < self.extra)

@@ -1,6 +1,5 @@
 //! broadcast, reduce, gather and scatter: one rank is the root.
 
-use std::ptr;
 use std::sync::Arc;
 
 use super::{Member, check_equal, own_part};
@@ -9,7 +8,6 @@ use crate::fabric::algorithm::engine::Memory;
 use crate::fabric::algorithm::scatter::Backwards;
 use crate::fabric::algorithm::selection::{Algorithm, Collective, Plan};
 use crate::fabric::algorithm::{broadcast, gather, hierarchical, reduce};
-use crate::fabric::board;
 use crate::fabric::calls::Call;
 use crate::fabric::reduction::Reduction;
 use crate::fabric::transport::Transport;
@@ -86,43 +84,6 @@ impl<T: Transport> Member<T> {
         }
     }
 
-    /// The root puts the vector on the board piece by piece, and copies one while the others read those before.
-    ///
-    /// # Safety
-    /// The root's source, and every rank's target, have as many bytes as this rank's target; they are the same or
-    /// disjoint, and borrowed while this runs.
-    unsafe fn broadcast_on_board(
-        &mut self,
-        name: &'static str,
-        memory: Memory,
-        root: usize,
-        segment: usize,
-    ) -> Result<(), Error> {
-        let Memory { source, target, target_len: whole, .. } = memory;
-        let (is_root, segment) = (self.rank == root, segment.clamp(1, board::CAPACITY));
-        self.on_board(name, |board, meanwhile| {
-            // An empty vector is one piece too: all ranks take part in every operation.
-            for piece in 0..whole.div_ceil(segment).max(1) {
-                let start = piece * segment;
-                let len = segment.min(whole - start);
-                // SAFETY: pieces lie within the buffers, which are as the caller promises, and fit on the board.
-                unsafe {
-                    let (source, target) = (source.wrapping_add(start), target.add(start));
-                    if !is_root {
-                        board.write(ptr::null(), 0, meanwhile)?;
-                        target.copy_from_nonoverlapping(board.read(root, meanwhile)?, len);
-                        continue;
-                    }
-                    board.write(source, len, meanwhile)?;
-                    if source != target.cast_const() {
-                        target.copy_from_nonoverlapping(source, len);
-                    }
-                }
-            }
-            Ok(())
-        })
-    }
-
     pub(crate) fn reduce<E: Element>(
         &mut self,
         send: &[E],
@@ -184,10 +145,7 @@ impl<T: Transport> Member<T> {
         // SAFETY: the schedules are made for buffers of `count` elements of type `E`.
         unsafe {
             match algorithm {
-                Algorithm::Board => {
-                    let offset = tree.is_root().then_some(0);
-                    self.reduce_on_board(name, memory, &reduction, offset)
-                }
+                Algorithm::Board => self.reduce_on_board(name, memory, &reduction, tree.is_root(), segment),
                 Algorithm::Hierarchical => {
                     let levels = self.levels(&hosts, plan);
                     let schedule = hierarchical::reduce::Hierarchical { levels, message };
@@ -240,7 +198,7 @@ impl<T: Transport> Member<T> {
     /// it; both are borrowed while this runs.
     unsafe fn gather_memory_at_root<E: Element>(&mut self, memory: Memory, root: usize) -> Result<(), Error> {
         let collective = Collective::Gather;
-        let Memory { source, source_len: block, .. } = memory;
+        let block = memory.source_len;
         self.call = Call::of::<E>(collective, block / size_of::<E>()).with_root(root);
         let plan = self.plan(collective, block);
         let Plan { algorithm, segment, in_flight, .. } = plan;
@@ -251,8 +209,7 @@ impl<T: Transport> Member<T> {
         // SAFETY: the schedules are made for blocks of this size; the root alone has a target.
         unsafe {
             match algorithm {
-                Algorithm::Board if tree.is_root() => self.gather_on_board(name, memory),
-                Algorithm::Board => self.copy_on_board(name, (source, block), |_| false, |_, _| {}),
+                Algorithm::Board => self.gather_on_board(name, memory, tree.is_root(), segment),
                 Algorithm::Hierarchical => {
                     let levels = self.levels(&hosts, plan);
                     let schedule = hierarchical::gather::Hierarchical { levels, message };
@@ -305,26 +262,18 @@ impl<T: Transport> Member<T> {
     /// it; both are borrowed while this runs.
     unsafe fn scatter_memory<E: Element>(&mut self, memory: Memory, root: usize) -> Result<(), Error> {
         let collective = Collective::Scatter;
-        let Memory { source, target, target_len: block, .. } = memory;
+        let block = memory.target_len;
         self.call = Call::of::<E>(collective, block / size_of::<E>()).with_root(root);
-        let whole = block.saturating_mul(self.ranks);
-        let plan = self.plan(collective, whole);
+        let plan = self.plan(collective, block.saturating_mul(self.ranks));
         let Plan { algorithm, segment, in_flight, .. } = plan;
         let tree = self.tree(root);
         let message = gather::Message { tree, block, segment, in_flight };
         let name = collective.name();
-        let own = self.rank * block;
         let hosts = Arc::clone(&self.hosts);
         // SAFETY: the schedules are made for blocks of this size; the root alone has a source.
         unsafe {
             match algorithm {
-                Algorithm::Board => {
-                    let len = if tree.is_root() { whole } else { 0 };
-                    let of_root = |rank| rank == root;
-                    self.copy_on_board(name, (source, len), of_root, |_, message| {
-                        target.copy_from_nonoverlapping(message.add(own), block);
-                    })
-                }
+                Algorithm::Board => self.scatter_on_board(name, memory, root, segment),
                 Algorithm::Hierarchical => {
                     let levels = self.levels(&hosts, plan);
                     let schedule = Backwards(hierarchical::gather::Hierarchical { levels, message });

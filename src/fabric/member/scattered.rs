@@ -65,26 +65,23 @@ impl<T: Transport> Member<T> {
         let message =
             reduce_scatter::Message { at: self.position(), count, element_size, segment, in_flight };
         let name = collective.name();
-        let reduction = Some(&reduction);
+        let reduction = &reduction;
         let hosts = Arc::clone(&self.hosts);
         // SAFETY: the schedules are made for buffers of this size; this rank's block lies within the source.
         unsafe {
-            match (algorithm, reduction) {
-                (Algorithm::Board, Some(reduction)) => {
-                    let offset = self.rank * memory.target_len;
-                    self.reduce_on_board(name, memory, reduction, Some(offset))
-                }
-                (Algorithm::Hierarchical, _) => {
+            match algorithm {
+                Algorithm::Board => self.reduce_scatter_on_board(name, memory, reduction, segment),
+                Algorithm::Hierarchical => {
                     let levels = self.levels(&hosts, plan);
                     let schedule = hierarchical::reduce_scatter::Hierarchical { levels, message };
-                    self.run(name, &schedule, memory, reduction)
+                    self.run(name, &schedule, memory, Some(reduction))
                 }
-                (Algorithm::RecursiveHalving, _) => {
-                    self.run(name, &reduce_scatter::RecursiveHalving(message), memory, reduction)
+                Algorithm::RecursiveHalving => {
+                    self.run(name, &reduce_scatter::RecursiveHalving(message), memory, Some(reduction))
                 }
-                (Algorithm::Ring, _) => self.run(name, &reduce_scatter::Ring(message), memory, reduction),
+                Algorithm::Ring => self.run(name, &reduce_scatter::Ring(message), memory, Some(reduction)),
                 // Pairwise, which serves every number of ranks.
-                _ => self.run(name, &reduce_scatter::Pairwise(message), memory, reduction),
+                _ => self.run(name, &reduce_scatter::Pairwise(message), memory, Some(reduction)),
             }
         }
     }
@@ -126,7 +123,7 @@ impl<T: Transport> Member<T> {
         // SAFETY: the schedules are made for buffers of this size, and those before `InPlace` for one buffer, too.
         unsafe {
             match plan.algorithm {
-                Algorithm::Board => self.all_to_all_on_board(name, memory),
+                Algorithm::Board => self.all_to_all_on_board(name, memory, plan.segment),
                 Algorithm::Hierarchical => {
                     let (levels, at) = (self.levels(&hosts, plan), self.position());
                     let Plan { segment, in_flight, .. } = plan;
@@ -153,24 +150,6 @@ impl<T: Transport> Member<T> {
     ) -> all_to_all::Message<'a> {
         let Plan { segment, in_flight, .. } = plan;
         all_to_all::Message { at: self.position(), sent, received, segment, in_flight }
-    }
-
-    /// # Safety
-    /// Both buffers are equally long, with a part for each rank, and the same or disjoint; they are borrowed while this
-    /// runs.
-    unsafe fn all_to_all_on_board(&mut self, name: &'static str, memory: Memory) -> Result<(), Error> {
-        let Memory { source, source_len, target, .. } = memory;
-        let part = source_len / self.ranks;
-        let own = self.rank * part;
-        // SAFETY: as promised by the caller: every rank's message, and the target, have a part for each rank.
-        unsafe {
-            self.copy_on_board(
-                name,
-                (source, source_len),
-                |_| true,
-                |rank, message| target.add(rank * part).copy_from_nonoverlapping(message.add(own), part),
-            )
-        }
     }
 
     pub(crate) fn all_to_all_v<E: Element>(

@@ -305,13 +305,13 @@ fn the_table_spares_the_network_between_hosts() {
                 let of_a_block = matches!(collective, Collective::AllGather | Collective::Gather);
                 let size = if of_a_block { bytes / ranks } else { bytes };
                 let hosts = Hosts::new(&placement).count();
-                let job = Job { medium: Medium::Hosts, ranks, hosts, board: None };
+                let job = Job { medium: Medium::Hosts, ranks, hosts, board: false };
                 let plan = selection::plan(collective, &job, size, None);
                 if plan.algorithm != Algorithm::Hierarchical {
                     assert!(bytes > ranks * 8, "{collective} of {bytes} on {placement:?}");
                     continue;
                 }
-                let job = Job { medium: Medium::Network, ranks, hosts: ranks, board: None };
+                let job = Job { medium: Medium::Network, ranks, hosts: ranks, board: false };
                 let other = selection::plan(collective, &job, size, None);
                 let tuning = asking(collective, Some(other.algorithm), AS_THE_TABLE_SAYS);
                 let tuning = Tuning { segment: Some(other.segment), in_flight: Some(1), ..tuning };

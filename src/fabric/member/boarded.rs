@@ -1,0 +1,392 @@
+//! Collectives over the board, piece by piece where a message is longer than what fits there.
+//!
+//! What a rank reads on the board is what others have copied there, so that nothing is needed of them but the copy, and a
+//! buffer may be overwritten as soon as its piece is on the board: in place is like out of place. All ranks take part in
+//! every operation of the board, with an empty piece, too, and in the same order.
+
+use std::ptr;
+
+use super::Member;
+use crate::fabric::Error;
+use crate::fabric::algorithm::Split;
+use crate::fabric::algorithm::engine::Memory;
+use crate::fabric::board::{Board, CAPACITY};
+use crate::fabric::reduction::Reduction;
+use crate::fabric::transport::Transport;
+
+/// Up to how many bytes of a part are copied with the other parts around them.
+const SHORT_PART: usize = 512;
+
+type Meanwhile<'a> = &'a mut dyn FnMut() -> Result<(), Error>;
+
+impl<T: Transport> Member<T> {
+    pub(super) fn barrier_on_board(&mut self) -> Result<(), Error> {
+        self.on_board("barrier", |board, meanwhile| {
+            // SAFETY: no bytes.
+            unsafe { board.write(ptr::null(), 0, meanwhile)? };
+            (0..board.ranks()).try_for_each(|rank| board.read(rank, meanwhile).map(drop))
+        })
+    }
+
+    /// # Safety
+    /// The root's source, and every rank's target, have as many bytes as this rank's target; they are the same or
+    /// disjoint, and borrowed while this runs.
+    pub(super) unsafe fn broadcast_on_board(
+        &mut self,
+        name: &'static str,
+        memory: Memory,
+        root: usize,
+        segment: usize,
+    ) -> Result<(), Error> {
+        let Memory { source, target, target_len, .. } = memory;
+        let is_root = self.rank == root;
+        let pieces = pieces(target_len, segment);
+        self.on_board(name, |board, meanwhile| {
+            for (start, len) in pieces.spans() {
+                // SAFETY: pieces lie within the buffers, which are as the caller promises, and fit on the board.
+                unsafe {
+                    let (source, target) = (source.wrapping_add(start), target.add(start));
+                    if is_root {
+                        board.write(source, len, meanwhile)?;
+                        keep(source, target, len);
+                    } else {
+                        board.write(ptr::null(), 0, meanwhile)?;
+                        target.copy_from_nonoverlapping(board.read(root, meanwhile)?, len);
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// All blocks in rank order, for ranks that receive them.
+    ///
+    /// # Safety
+    /// All sources are equally long. The target of a rank that receives has a block as long for each rank, and the source is
+    /// this rank's or apart from it; both are borrowed while this runs.
+    pub(super) unsafe fn gather_on_board(
+        &mut self,
+        name: &'static str,
+        memory: Memory,
+        receives: bool,
+        segment: usize,
+    ) -> Result<(), Error> {
+        let Memory { source, source_len: block, target, .. } = memory;
+        let own = self.rank;
+        let pieces = pieces(block, segment);
+        self.on_board(name, |board, meanwhile| {
+            for (start, len) in pieces.spans() {
+                // SAFETY: pieces lie within their blocks, which are as the caller promises, and fit on the board.
+                unsafe {
+                    let source = source.add(start);
+                    board.write(source, len, meanwhile)?;
+                    if !receives {
+                        continue;
+                    }
+                    keep(source, target.add(own * block + start), len);
+                    for rank in others(own, board.ranks()) {
+                        let place = target.add(rank * block + start);
+                        place.copy_from_nonoverlapping(board.read(rank, meanwhile)?, len);
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// # Safety
+    /// All targets are equally long. The root's source has a block as long for each rank, and the target is this rank's or
+    /// apart from it; both are borrowed while this runs.
+    pub(super) unsafe fn scatter_on_board(
+        &mut self,
+        name: &'static str,
+        memory: Memory,
+        root: usize,
+        segment: usize,
+    ) -> Result<(), Error> {
+        let Memory { source, target, target_len: block, .. } = memory;
+        let own = self.rank;
+        let pieces = pieces(block, share(segment, self.ranks));
+        self.on_board(name, |board, meanwhile| {
+            for (start, len) in pieces.spans() {
+                // SAFETY: pieces lie within their blocks, which are as the caller promises, and those of all ranks fit on
+                // the board.
+                unsafe {
+                    let target = target.add(start);
+                    if own == root {
+                        let source = source.add(start);
+                        write_parts(board, own, source, block, len, meanwhile)?;
+                        keep(source.add(own * block), target, len);
+                    } else {
+                        board.write(ptr::null(), 0, meanwhile)?;
+                        target.copy_from_nonoverlapping(board.read(root, meanwhile)?.add(own * len), len);
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// # Safety
+    /// Both buffers are equally long, with a part for each rank, and the same or disjoint; they are borrowed while this
+    /// runs.
+    pub(super) unsafe fn all_to_all_on_board(
+        &mut self,
+        name: &'static str,
+        memory: Memory,
+        segment: usize,
+    ) -> Result<(), Error> {
+        let Memory { source, source_len, target, .. } = memory;
+        let (own, part) = (self.rank, source_len / self.ranks);
+        let pieces = pieces(part, share(segment, self.ranks));
+        self.on_board(name, |board, meanwhile| {
+            for (start, len) in pieces.spans() {
+                // SAFETY: pieces lie within their parts, which are as the caller promises, and those of all ranks fit on the
+                // board. What is overwritten in place is on the board by then.
+                unsafe {
+                    let (source, target) = (source.add(start), target.add(start));
+                    write_parts(board, own, source, part, len, meanwhile)?;
+                    keep(source.add(own * part), target.add(own * part), len);
+                    for rank in others(own, board.ranks()) {
+                        let message = board.read(rank, meanwhile)?.add(own * len);
+                        target.add(rank * part).copy_from_nonoverlapping(message, len);
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// The reduction of all sources, for ranks that receive it: in rank order, which is the same on all of them.
+    ///
+    /// # Safety
+    /// All sources are equally long, as is the target of a rank that receives, which is the source or apart from it; both are
+    /// aligned for the reduction's elements, and borrowed while this runs.
+    pub(super) unsafe fn reduce_on_board(
+        &mut self,
+        name: &'static str,
+        memory: Memory,
+        reduction: &Reduction,
+        receives: bool,
+        segment: usize,
+    ) -> Result<(), Error> {
+        let Memory { source, source_len, target, .. } = memory;
+        let pieces = pieces_of_elements(source_len, reduction, segment);
+        self.on_board(name, |board, meanwhile| {
+            for (start, len) in pieces.spans() {
+                // SAFETY: pieces lie within the source, and fit on the board.
+                unsafe { board.write(source.add(start), len, meanwhile)? };
+                if !receives {
+                    continue;
+                }
+                let first = board.read(0, meanwhile)?;
+                // SAFETY: the target is as long as the source.
+                let target = unsafe { target.add(start) };
+                for rank in 1..board.ranks() {
+                    let message = board.read(rank, meanwhile)?;
+                    let before = if rank == 1 { first } else { target.cast_const() };
+                    // SAFETY: messages on the board are aligned and have this many bytes, which nobody changes before the
+                    // next operation; the target is apart from them.
+                    unsafe { reduction.combine(target, before, message, len) };
+                }
+                // SAFETY: the target is borrowed by this operation.
+                unsafe { reduction.finish(target, len, board.ranks()) };
+            }
+            Ok(())
+        })
+    }
+
+    /// # Safety
+    /// All targets are equally long. The source has a block as long for each rank, and the target is this rank's or apart from
+    /// it; both are aligned for the reduction's elements, and borrowed while this runs.
+    pub(super) unsafe fn reduce_scatter_on_board(
+        &mut self,
+        name: &'static str,
+        memory: Memory,
+        reduction: &Reduction,
+        segment: usize,
+    ) -> Result<(), Error> {
+        let Memory { source, target, target_len: block, .. } = memory;
+        let own = self.rank;
+        let pieces = pieces_of_elements(block, reduction, share(segment, self.ranks));
+        self.on_board(name, |board, meanwhile| {
+            for (start, len) in pieces.spans() {
+                // SAFETY: pieces lie within their blocks, which are as the caller promises, and those of all ranks fit on the
+                // board.
+                unsafe {
+                    let (source, target) = (source.add(start), target.add(start));
+                    write_parts(board, own, source, block, len, meanwhile)?;
+                    let window = Window { target, own: source.add(own * block), offset: own * len, len };
+                    window.reduce(board, own, reduction, meanwhile)?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// A vector that is one piece is reduced by every rank. Of each longer one's pieces every rank reduces a window, and puts
+    /// that on the board when the next piece is there.
+    ///
+    /// # Safety
+    /// All buffers are equally long, and aligned for the reduction's elements; both of this rank's are the same or apart, and
+    /// borrowed while this runs.
+    pub(super) unsafe fn all_reduce_on_board(
+        &mut self,
+        name: &'static str,
+        memory: Memory,
+        reduction: &Reduction,
+        segment: usize,
+    ) -> Result<(), Error> {
+        let Memory { source, source_len, target, .. } = memory;
+        if source_len <= CAPACITY.min(segment) {
+            // SAFETY: as promised by the caller.
+            return unsafe { self.reduce_on_board(name, memory, reduction, true, segment) };
+        }
+        let (own, ranks) = (self.rank, self.ranks);
+        let pieces = pieces_of_elements(source_len, reduction, segment);
+        self.on_board(name, |board, meanwhile| {
+            for piece in 0..=pieces.parts() {
+                if piece < pieces.parts() {
+                    let (start, len) = pieces.span(piece);
+                    let (place, window_len) = pieces.part(piece, ranks).span(own);
+                    // SAFETY: pieces, and their windows, lie within the buffers, and pieces fit on the board.
+                    unsafe {
+                        board.write(source.add(start), len, meanwhile)?;
+                        let (target, source) = (target.add(place), source.add(place));
+                        let window = Window { target, own: source, offset: place - start, len: window_len };
+                        window.reduce(board, own, reduction, meanwhile)?;
+                    }
+                }
+                if let Some(reduced) = piece.checked_sub(1) {
+                    let windows = pieces.part(reduced, ranks);
+                    let (place, len) = windows.span(own);
+                    // SAFETY: as above; of the piece before, all sources are on the board.
+                    unsafe {
+                        board.write(target.add(place), len, meanwhile)?;
+                        for rank in others(own, ranks) {
+                            let (place, len) = windows.span(rank);
+                            target.add(place).copy_from_nonoverlapping(board.read(rank, meanwhile)?, len);
+                        }
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Runs operations on the board, and keeps the transport and the watch over the other ranks going meanwhile.
+    fn on_board(
+        &mut self,
+        name: &'static str,
+        operation: impl FnOnce(&mut Board, &mut dyn FnMut() -> Result<(), Error>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let before = self.history;
+        self.note();
+        let (Some(mut transport), Some(board)) = (self.transport.take(), self.board.as_mut()) else {
+            return Err(Error::Closed { operation: name });
+        };
+        board.begin(self.call, before);
+        let result = operation(board, &mut || transport.progress());
+        self.end(name, transport, result)
+    }
+}
+
+/// The part of a piece that this rank reduces.
+struct Window {
+    target: *mut u8,
+    /// What this rank has of it: the target, or apart from it.
+    own: *const u8,
+    /// Where it is in the others' messages, and its bytes.
+    offset: usize,
+    len: usize,
+}
+
+impl Window {
+    /// Reduces what all ranks have.
+    ///
+    /// # Safety
+    /// The addresses are those of as many bytes as the window has, which are aligned for the reduction's elements, as the
+    /// offset is; every message of the board's operation has the window.
+    unsafe fn reduce(
+        self,
+        board: &mut Board,
+        rank: usize,
+        reduction: &Reduction,
+        meanwhile: Meanwhile<'_>,
+    ) -> Result<(), Error> {
+        let Self { target, own, offset, len } = self;
+        let mut before = own;
+        for other in others(rank, board.ranks()) {
+            let message = board.read(other, meanwhile)?;
+            // SAFETY: messages on the board are aligned, and nobody changes them before the next operation; they are apart
+            // from this rank's memory.
+            unsafe { reduction.combine(target, before, message.add(offset), len) };
+            before = target.cast_const();
+        }
+        // SAFETY: as promised by the caller.
+        unsafe { reduction.finish(target, len, board.ranks()) };
+        Ok(())
+    }
+}
+
+/// Writes `len` bytes for each rank, one after the other, of parts that begin `stride` bytes after each other; but nothing
+/// that is worth a copy of its own for this rank.
+///
+/// # Safety
+/// They can be read, and fit on the board.
+unsafe fn write_parts(
+    board: &mut Board,
+    own: usize,
+    source: *const u8,
+    stride: usize,
+    len: usize,
+    meanwhile: Meanwhile<'_>,
+) -> Result<(), Error> {
+    let ranks = board.ranks();
+    let fill = |message: *mut u8| {
+        // SAFETY: as promised by the caller.
+        unsafe {
+            if stride == len && len <= SHORT_PART {
+                message.copy_from_nonoverlapping(source, ranks * len);
+                return;
+            }
+            for rank in others(own, ranks) {
+                message.add(rank * len).copy_from_nonoverlapping(source.add(rank * stride), len);
+            }
+        }
+    };
+    // SAFETY: as promised by the caller.
+    unsafe { board.write_with(ranks * len, fill, meanwhile) }
+}
+
+/// Copies what stays with this rank, unless it is there already.
+///
+/// # Safety
+/// Both are so many bytes, the same or apart.
+unsafe fn keep(source: *const u8, target: *mut u8, len: usize) {
+    if source != target.cast_const() {
+        // SAFETY: as promised by the caller.
+        unsafe { target.copy_from_nonoverlapping(source, len) };
+    }
+}
+
+/// The other ranks, each rank beginning with another one.
+fn others(own: usize, ranks: usize) -> impl Iterator<Item = usize> {
+    (own + 1..ranks).chain(0..own)
+}
+
+/// Bytes of each rank's share in a message.
+fn share(segment: usize, ranks: usize) -> usize {
+    segment.min(CAPACITY) / ranks
+}
+
+/// Pieces of so many bytes that fit on the board.
+fn pieces(len: usize, segment: usize) -> Split {
+    Split::into_segments(len, 1, segment.clamp(1, CAPACITY))
+}
+
+/// Pieces of elements.
+fn pieces_of_elements(len: usize, reduction: &Reduction, segment: usize) -> Split {
+    let element_size = reduction.element_size();
+    Split::into_segments(len / element_size, element_size, segment.min(CAPACITY))
+}
