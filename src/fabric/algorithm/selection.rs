@@ -87,7 +87,7 @@ pub struct UnknownCollective {
 #[non_exhaustive]
 pub enum Algorithm {
     /// Every rank writes what it has to shared memory, where those who need it read it, inside a host: 32 KiB at a time, or
-    /// segments of less. Of an all_reduce that takes several, every rank reduces a part of each.
+    /// segments of less. Of each segment of an all_reduce every rank reduces a part; what is not cut is reduced by all.
     Board,
     /// Every rank sends each other at once what that one is to get: one message each. For short messages, and where
     /// nothing is reduced.
@@ -407,16 +407,16 @@ pub const RULES: &[Rule] = {
     };
     use Medium::{Network, SharedMemory};
     &[
+        rule(AllReduce, SharedMemory, 2, 32 * K, Board, ANY, 1),
+        rule(AllReduce, SharedMemory, 2, 64 * K, Board, 32 * K, 1),
         rule(AllReduce, SharedMemory, 4, 16 * K, Board, ANY, 1),
-        rule(AllReduce, SharedMemory, 8, 8 * K, Board, ANY, 1),
-        rule(AllReduce, SharedMemory, ANY, K, Board, ANY, 1),
-        rule(AllReduce, SharedMemory, 2, 256 * K, RecursiveDoubling, ANY, 1),
-        rule(AllReduce, SharedMemory, 3, 8192 * K, Pairwise, ANY, 1),
-        rule(AllReduce, SharedMemory, 3, ANY, Pairwise, 1024 * K, 2),
-        rule(AllReduce, SharedMemory, 4, 64 * K, RecursiveDoubling, ANY, 1),
+        rule(AllReduce, SharedMemory, 4, 128 * K, Board, 32 * K, 1),
+        rule(AllReduce, SharedMemory, 3, 16384 * K, Pairwise, ANY, 1),
+        rule(AllReduce, SharedMemory, 3, ANY, Pairwise, 8192 * K, 1),
         rule(AllReduce, SharedMemory, 4, 1024 * K, Rabenseifner, ANY, 1),
-        rule(AllReduce, SharedMemory, 4, ANY, Pairwise, 1024 * K, 2),
-        rule(AllReduce, SharedMemory, 8, 64 * K, Pairwise, ANY, 1),
+        rule(AllReduce, SharedMemory, 8, 8 * K, Board, ANY, 1),
+        rule(AllReduce, SharedMemory, 8, 1024 * K, Board, 32 * K, 1),
+        rule(AllReduce, SharedMemory, ANY, K, Board, ANY, 1),
         rule(AllReduce, SharedMemory, ANY, 1024 * K, Rabenseifner, ANY, 1),
         rule(AllReduce, SharedMemory, ANY, ANY, Ring, 1024 * K, 2),
         rule(AllReduce, Network, 8, 64 * K, RecursiveDoubling, ANY, 1),
@@ -425,8 +425,9 @@ pub const RULES: &[Rule] = {
         rule(AllReduce, Network, 3, ANY, Pairwise, 1024 * K, 3),
         rule(AllReduce, Network, ANY, 1024 * K, Rabenseifner, 1024 * K, 2),
         rule(AllReduce, Network, ANY, ANY, Ring, 1024 * K, 2),
-        rule(AllGather, SharedMemory, 4, 16 * K, Board, ANY, 1),
-        rule(AllGather, SharedMemory, 8, 8 * K, Board, ANY, 1),
+        rule(AllGather, SharedMemory, 2, 32 * K, Board, 32 * K, 1),
+        rule(AllGather, SharedMemory, 2, ANY, Direct, ANY, 1),
+        rule(AllGather, SharedMemory, 8, ANY, Board, 32 * K, 1),
         rule(AllGather, SharedMemory, ANY, K, Board, ANY, 1),
         rule(AllGather, SharedMemory, 8, ANY, Direct, ANY, 1),
         rule(AllGather, SharedMemory, 16, 4096 * K, Direct, ANY, 1),
@@ -437,8 +438,9 @@ pub const RULES: &[Rule] = {
         rule(AllGather, Network, 4, ANY, Direct, 256 * K, 3),
         rule(AllGather, Network, 8, 1024 * K, Direct, 256 * K, 3),
         rule(AllGather, Network, ANY, ANY, Ring, 256 * K, 3),
-        rule(ReduceScatter, SharedMemory, 4, 16 * K, Board, ANY, 1),
-        rule(ReduceScatter, SharedMemory, 8, 8 * K, Board, ANY, 1),
+        rule(ReduceScatter, SharedMemory, 2, 64 * K, Board, 32 * K, 1),
+        rule(ReduceScatter, SharedMemory, 4, 128 * K, Board, 32 * K, 1),
+        rule(ReduceScatter, SharedMemory, 8, 256 * K, Board, 32 * K, 1),
         rule(ReduceScatter, SharedMemory, ANY, K, Board, ANY, 1),
         rule(ReduceScatter, SharedMemory, ANY, 64 * K, RecursiveHalving, ANY, 1),
         rule(ReduceScatter, SharedMemory, 4, ANY, Pairwise, 256 * K, 3),
@@ -467,8 +469,9 @@ pub const RULES: &[Rule] = {
         rule(Reduce, SharedMemory, ANY, ANY, Pairwise, 1024 * K, 2),
         rule(Reduce, Network, ANY, 64 * K, Binomial, ANY, 1),
         rule(Reduce, Network, ANY, ANY, Pairwise, 1024 * K, 2),
-        rule(AllToAll, SharedMemory, 4, 16 * K, Board, ANY, 1),
-        rule(AllToAll, SharedMemory, 8, 8 * K, Board, ANY, 1),
+        rule(AllToAll, SharedMemory, 2, 64 * K, Board, 32 * K, 1),
+        rule(AllToAll, SharedMemory, 4, 256 * K, Board, 32 * K, 1),
+        rule(AllToAll, SharedMemory, 8, 128 * K, Board, 32 * K, 1),
         rule(AllToAll, SharedMemory, ANY, K, Board, ANY, 1),
         rule(AllToAll, SharedMemory, 4, ANY, Direct, ANY, 1),
         rule(AllToAll, SharedMemory, 16, ANY, Direct, 1024 * K, 2),

@@ -224,8 +224,8 @@ impl<T: Transport> Member<T> {
         })
     }
 
-    /// A vector that is one piece is reduced by every rank. Of each longer one's pieces every rank reduces a window, and puts
-    /// that on the board when the next piece is there.
+    /// A vector that fits on the board, and is not to be cut, is reduced by every rank. Of each piece of others every rank
+    /// reduces a window, and puts that on the board when the next piece is there.
     ///
     /// # Safety
     /// All buffers are equally long, and aligned for the reduction's elements; both of this rank's are the same or apart, and
@@ -238,7 +238,7 @@ impl<T: Transport> Member<T> {
         segment: usize,
     ) -> Result<(), Error> {
         let Memory { source, source_len, target, .. } = memory;
-        if source_len <= CAPACITY.min(segment) {
+        if source_len <= CAPACITY && segment > CAPACITY {
             // SAFETY: as promised by the caller.
             return unsafe { self.reduce_on_board(name, memory, reduction, true, segment) };
         }
