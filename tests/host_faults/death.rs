@@ -1,7 +1,7 @@
 //! A rank is killed in each phase of a job.
 
 use crate::job::{Ended, Process, command, free_port, soon, start};
-use crate::rank::OPERATIONS;
+use crate::rank::{CARRIERS, OPERATIONS};
 use collectives::fabric::{Communicator, Options};
 use collectives::world;
 use std::process::Command;
@@ -72,8 +72,8 @@ fn assert_named(fault: &str, ended: &[Ended], victim: usize) {
 }
 
 /// Panics unless the others name the victim, and nothing is left, at the latest after another start.
-fn check(provider: &str, operation: &str, phase: &str, victim: usize) {
-    let fault = format!("{provider} {operation} {phase} {victim}");
+fn check(carrier: &str, operation: &str, phase: &str, victim: usize) {
+    let fault = format!("{carrier} {operation} {phase} {victim}");
     let (ended, left) = play(&fault);
     assert_named(&fault, &ended, victim);
     assert_gone(&fault, left);
@@ -152,13 +152,13 @@ fn death_between_operations() {
 }
 
 fn death_in_the_middle_of_an_operation() {
-    for (provider, first) in PROVIDERS.into_iter().zip([0, 1]) {
+    for (first, carrier) in CARRIERS.into_iter().enumerate() {
         for (number, operation) in OPERATIONS.into_iter().enumerate() {
             let victim = (first + number) % 2;
-            check(provider, operation, "middle", victim);
+            check(carrier, operation, "middle", victim);
             // The root is rank 0.
             if ["broadcast", "reduce", "gather", "scatter"].contains(&operation) {
-                check(provider, operation, "middle", 1 - victim);
+                check(carrier, operation, "middle", 1 - victim);
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Ranks that do not call the same: none gets data that another operation sent, none waits for ever, and each is told
 //! who called what.
 
+use crate::rank::{CARRIERS, options};
 use collectives::fabric::{Algorithm, Communicator, Error, Options};
 use collectives::{Element, ReduceOp, world};
 use std::sync::mpsc;
@@ -20,7 +21,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
 ];
 
 const RANKS: usize = 3;
-/// Elements of a short message, which goes over the board, and of one that is cut into segments.
+/// Elements of a short message, and of one that is cut into segments.
 const COUNTS: [usize; 2] = [60, 300_000];
 /// Where every rank needs something of every other.
 const NEEDS_ALL: [&str; 4] = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"];
@@ -75,13 +76,12 @@ pub(crate) fn call<E: Element + From<u8>>(
 /// What each rank is told, with a communicator of threads, in which each calls `operation` until it fails, at most twice,
 /// and then closes; `at_once` if none may come through the first.
 fn told(
-    provider: &str,
+    carrier: &str,
     at_once: bool,
     operation: impl Fn(&mut Communicator) -> Result<(), Error> + Clone + Send + 'static,
 ) -> Vec<String> {
     let (sender, receiver) = mpsc::channel();
-    let mut options = Options::default();
-    options.provider = Some(provider.to_owned());
+    let options = options(carrier);
     for handle in world::threads(world::single(), RANKS).unwrap() {
         let (sender, options, operation) = (sender.clone(), options.clone(), operation.clone());
         thread::spawn(move || {
@@ -115,20 +115,22 @@ fn assert_told(case: &str, told: &[String], of_rank_1: &str, of_others: &str) {
     }
 }
 
-/// Plays all cases at once, over each provider and for short and long messages: rank 1 calls `wrong` of what the others
+/// Plays all cases at once, over each carrier and for short and long messages: rank 1 calls `wrong` of what the others
 /// call.
 fn play(names: &[&'static str], wrong: fn(Call) -> Call, told_of: fn(Call) -> String) {
     thread::scope(|scope| {
         for &name in names {
             scope.spawn(move || {
-                for (provider, count) in [("shm", 0), ("shm", 1), ("tcp", 0), ("tcp", 1)] {
-                    let right = Call { name, count: COUNTS[count], root: 0, op: ReduceOp::Sum };
-                    let told = told(provider, NEEDS_ALL.contains(&name), move |communicator| {
+                for (carrier, count) in
+                    CARRIERS.into_iter().flat_map(|carrier| COUNTS.map(|count| (carrier, count)))
+                {
+                    let right = Call { name, count, root: 0, op: ReduceOp::Sum };
+                    let told = told(carrier, NEEDS_ALL.contains(&name), move |communicator| {
                         let Call { name, count, root, op } =
                             if communicator.rank() == 1 { wrong(right) } else { right };
                         call::<f32>(communicator, name, count, root, op)
                     });
-                    let case = format!("{name} of {} over {provider}", right.count);
+                    let case = format!("{name} of {count} over {carrier}");
                     assert_told(&case, &told, &told_of(wrong(right)), &told_of(right));
                 }
             });

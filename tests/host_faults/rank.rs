@@ -1,7 +1,7 @@
 //! What a rank does that a test has started.
 
 use collectives::ReduceOp;
-use collectives::fabric::{Communicator, Error, Options};
+use collectives::fabric::{Algorithm, Collective, Communicator, Error, Options};
 use collectives::world::{self, Handle, World};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -24,15 +24,36 @@ pub(crate) const OPERATIONS: [&str; 12] = [
     "exchange",
 ];
 
+/// What carries the operations of three ranks: shared memory with what the table says, which goes over the board mostly, or
+/// with messages of libfabric wherever there is another algorithm than the board, or a network.
+pub(crate) const CARRIERS: [&str; 3] = ["shm", MESSAGES, "tcp"];
+const MESSAGES: &str = "shm-messages";
+
+/// The options for one of [`CARRIERS`].
+pub(crate) fn options(carrier: &str) -> Options {
+    let mut options = Options::default();
+    options.provider = Some(if carrier == MESSAGES { "shm" } else { carrier }.to_owned());
+    if carrier == MESSAGES {
+        for collective in Collective::ALL {
+            let other = |algorithm: &Algorithm| {
+                !matches!(algorithm, Algorithm::Board | Algorithm::Hierarchical)
+                    && algorithm.serves(collective, 3)
+            };
+            options.choose(collective, Algorithm::ALL.into_iter().rfind(other).unwrap());
+        }
+    }
+    options
+}
+
 /// Elements of a message that goes at once, and of one that is cut into segments.
 const SHORT: usize = 4;
 const LONG: usize = 300_000;
 
-/// Plays `provider operation phase victim`: the victim kills itself in the phase, and the others print the error that
+/// Plays `carrier operation phase victim`: the victim kills itself in the phase, and the others print the error that
 /// they get for it as `error: ...` and end with code 3.
 pub(crate) fn run(fault: &str) {
     let words: Vec<&str> = fault.split(' ').collect();
-    let [provider, operation, phase, victim] = words[..] else { panic!("not a fault: {fault}") };
+    let [carrier, operation, phase, victim] = words[..] else { panic!("not a fault: {fault}") };
     let world = world::from_environment(&world::Options::from_environment().unwrap());
     let world = world.unwrap_or_else(|error| fail(&error.to_string()));
     let is_victim = victim.parse() == Ok(world.rank());
@@ -40,9 +61,7 @@ pub(crate) fn run(fault: &str) {
     if let Some(calls) = phase.strip_prefix("connect:").filter(|_| is_victim) {
         doomed.calls_left.store(calls.parse().unwrap(), Ordering::SeqCst);
     }
-    let mut options = Options::default();
-    options.provider = Some(provider.to_owned());
-    let communicator = Communicator::new(Arc::<Doomed>::clone(&doomed), &options);
+    let communicator = Communicator::new(Arc::<Doomed>::clone(&doomed), &options(carrier));
     let mut communicator = communicator.unwrap_or_else(|error| fail(&error.to_string()));
     let result = match phase {
         "between" => between(&mut communicator, operation, is_victim),
