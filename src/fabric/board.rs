@@ -1,6 +1,7 @@
-//! A board in shared memory, on which the ranks of one host write short messages for all the others to read.
+//! A board in shared memory, on which the ranks of one host write messages for all the others to read.
 //!
-//! A short message costs less than any queue between two processes: the writer's cache line goes to the readers.
+//! A short message costs less than any queue between two processes: the writer's cache line goes to the readers. Longer ones
+//! go piece by piece.
 //!
 //! Every rank has slots, for one operation after the other, and a few places for messages that are too long for a slot. In
 //! an operation every rank writes its message into its slot, or into the next of its places, then the operation's number
@@ -28,7 +29,7 @@ use super::calls::{Call, History};
 use super::{Error, shm};
 use crate::world::{self, World};
 
-/// The longest message of one rank.
+/// The longest message of one rank: 32 KiB, of which all places stay in a processor's second cache.
 pub(crate) const CAPACITY: usize = 32 << 10;
 /// The longest message that lies in a slot: with the header nine cache lines, so that slots do not all fall into the same
 /// few sets of a cache.

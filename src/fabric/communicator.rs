@@ -73,7 +73,7 @@ impl Options {
 /// All ranks call the same operations in the same order, with the same counts, element types, operators and roots
 /// (but for [`send`](Self::send), [`recv`](Self::recv) and [`exchange`](Self::exchange), which concern two ranks). When
 /// they do not, no rank receives data of another operation than its own, and all get [`Error::World`] or
-/// [`Error::OtherOperation`], which say who called what: at once where short messages go over the board in shared memory,
+/// [`Error::OtherOperation`], which say who called what: at once where messages go over the board in shared memory,
 /// otherwise when a rank has waited for a second or closes the communicator. A rank that only sends may return from the
 /// operation before.
 ///
@@ -137,7 +137,7 @@ impl Communicator {
         let board =
             if medium == Medium::SharedMemory { Board::meet(&*world, network.is_crowded())? } else { None };
         if board.is_some() {
-            description += "; short messages on a board in shared memory";
+            description += "; a board in shared memory";
         }
         let member = Member::new(network, board, tuning)?;
         Ok(Self { member, world, description, not_sync: PhantomData })

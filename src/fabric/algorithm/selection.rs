@@ -393,10 +393,11 @@ const ANY: usize = usize::MAX;
 /// The table. The first line that fits an operation, and whose algorithm serves it, decides, and one does for every
 /// operation.
 ///
-/// The sizes at which it changes from one algorithm to the next were measured with `benches/host_collectives.rs --tune`,
-/// for all_reduce, all_gather, reduce_scatter, broadcast and all_to_all, on one host, with 2, 4 and 8 ranks; lines for
-/// other numbers of ranks follow these. Those of the other collectives on one host follow the sources that the documentation
-/// of [`Algorithm`] names; they have not been measured. Those for several hosts were measured with
+/// The sizes at which it changes from one algorithm to the next were measured on one host, with 2, 4 and 8 ranks: over TCP with
+/// `benches/host_collectives.rs --tune`, for all_reduce, all_gather, reduce_scatter, broadcast and all_to_all; in shared memory
+/// with `nccl-bench --algo`, of what is between the board and messages, for these and for reduce, gather and scatter, up to 16
+/// ranks for the first. Lines for other numbers of ranks follow these; those of the other collectives follow the sources that
+/// the documentation of [`Algorithm`] names, and have not been measured. Those for several hosts were measured with
 /// `benches/shaped_collectives.py`, with 4 hosts of 2 ranks.
 pub const RULES: &[Rule] = {
     use Algorithm::{
