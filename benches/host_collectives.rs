@@ -280,10 +280,10 @@ fn plans(arguments: &Arguments, collective: Collective, ranks: usize) -> Vec<Opt
             continue;
         }
         let whole = (usize::MAX, 1);
-        let pieces = [(32 << 10, 1), (16 << 10, 1), (8 << 10, 1), (4 << 10, 1)];
+        let pieces = [whole, (32 << 10, 1), (16 << 10, 1), (8 << 10, 1)];
         let segments = [whole, (1 << 20, 2), (256 << 10, 3), (64 << 10, 4)];
         for (segment, in_flight) in if algorithm == Algorithm::Board { pieces } else { segments } {
-            if segment == usize::MAX || segment == 16 << 10 || algorithm.is_segmented(collective) {
+            if segment == usize::MAX || algorithm.is_segmented(collective) {
                 plans.push(with(Some(algorithm), Some(segment), Some(in_flight)));
             }
         }
