@@ -319,9 +319,10 @@ impl Objects {
             data: 0,
         };
         let flags = fabric_sys::FI_PEEK | fabric_sys::FI_DISCARD;
-        let mut found = true;
-        while found {
-            found = false;
+        // Reading the queue moves data: what it brings is found only by the next look.
+        let mut misses = 0;
+        while misses < 2 {
+            let mut found = false;
             // SAFETY: the endpoint is open, and the message and its context live beyond the completion, which is
             // there at once.
             if unsafe { fabric_sys::fi_trecvmsg(self.ep, &raw const message, flags) } != 0 {
@@ -342,6 +343,7 @@ impl Objects {
                     }
                 }
             }
+            misses = if found { 0 } else { misses + 1 };
         }
     }
 
