@@ -29,7 +29,7 @@ use super::calls::{Call, History};
 use super::{Error, shm};
 use crate::world::{self, World};
 
-/// The longest message of one rank: 32 KiB, of which all places stay in a processor's second cache.
+/// The longest message of one rank; of 8, 16 and 32 KiB, the last was measured to be the fastest for most long ones.
 pub(crate) const CAPACITY: usize = 32 << 10;
 /// The longest message that lies in a slot: with the header nine cache lines, so that slots do not all fall into the same
 /// few sets of a cache.
