@@ -1,15 +1,14 @@
 //! The library's objects behind an endpoint.
 
 use std::ffi::{CStr, c_int, c_void};
-use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fabric_sys::{
     Fabric, Padded, Version, fi_addr_t, fi_av_attr, fi_cntr_attr, fi_context2, fi_cq_attr, fi_cq_err_entry,
-    fi_cq_tagged_entry, fi_hmem_iface, fi_mr_attr, fi_msg_tagged, fid, fid_av, fid_cntr, fid_cq, fid_domain,
-    fid_ep, fid_fabric, fid_mr,
+    fi_hmem_iface, fi_mr_attr, fi_msg_tagged, fid, fid_av, fid_cntr, fid_cq, fid_domain, fid_ep, fid_fabric,
+    fid_mr,
 };
 
 use libc::iovec;
@@ -300,50 +299,33 @@ impl Objects {
         self.left = !self.blocking && Arc::strong_count(&self.domain) == 1;
     }
 
-    /// Forgets the messages that nobody has asked for, before any endpoint of this process is closed: after 1.17, closing
-    /// an endpoint of `shm` gives what such a message took back to its sender, whose memory may be gone.
+    /// Forgets the messages that have come and nobody has asked for, before any endpoint of this process is closed: from 1.19
+    /// on, closing an endpoint of `shm` gives what such a message took back to its sender, whose memory may be gone.
+    ///
+    /// Moves no data: of operations in flight, the buffers may be gone.
     pub(super) fn discard(&mut self) {
-        if !self.named || self.version < Version::new(1, 18) {
+        if !self.named || self.version < Version::new(1, 19) {
             return;
         }
-        let mut context = fi_context2 { internal: [ptr::null_mut(); 8] };
-        let context: *mut c_void = (&raw mut context).cast();
-        let message = fi_msg_tagged {
-            msg_iov: ptr::null(),
-            desc: ptr::null_mut(),
-            iov_count: 0,
-            addr: fabric_sys::FI_ADDR_UNSPEC,
-            tag: 0,
-            ignore: u64::MAX,
-            context,
-            data: 0,
-        };
-        let flags = fabric_sys::FI_PEEK | fabric_sys::FI_DISCARD;
-        // Reading the queue moves data: what it brings is found only by the next look.
-        let mut misses = 0;
-        while misses < 2 {
-            let mut found = false;
-            // SAFETY: the endpoint is open, and the message and its context live beyond the completion, which is
-            // there at once.
-            if unsafe { fabric_sys::fi_trecvmsg(self.ep, &raw const message, flags) } != 0 {
-                return;
-            }
-            let mut entry = MaybeUninit::<fi_cq_tagged_entry>::uninit();
-            // SAFETY: the queue is open and of this format, with room for one entry, which is read when it was written.
-            // What else completes is nobody's any more.
-            unsafe {
-                loop {
-                    if fabric_sys::fi_cq_read(self.cq, entry.as_mut_ptr().cast(), 1) == 1 {
-                        found |= entry.assume_init_ref().op_context == context;
-                        continue;
-                    }
-                    let mut error = Padded::<fi_cq_err_entry>::zeroed();
-                    if fabric_sys::fi_cq_readerr(self.cq, error.as_mut_ptr(), 0) < 1 {
-                        break;
-                    }
-                }
-            }
-            misses = if found { 0 } else { misses + 1 };
+        let mut found = true;
+        while found {
+            let mut context = fi_context2 { internal: [ptr::null_mut(); 8] };
+            let message = fi_msg_tagged {
+                msg_iov: ptr::null(),
+                desc: ptr::null_mut(),
+                iov_count: 0,
+                addr: fabric_sys::FI_ADDR_UNSPEC,
+                tag: 0,
+                ignore: u64::MAX,
+                context: (&raw mut context).cast(),
+                data: 0,
+            };
+            let flags = fabric_sys::FI_PEEK | fabric_sys::FI_DISCARD;
+            // SAFETY: the endpoint is open; the call is done with the message and its context when it returns. What it adds
+            // to the completion queue names the context, and is never read: reading the queue would move data.
+            unsafe { fabric_sys::fi_trecvmsg(self.ep, &raw const message, flags) };
+            // Where `util_srx_peek` notes the message that it has found.
+            found = !context.internal[0].is_null();
         }
     }
 

@@ -257,7 +257,6 @@ impl Endpoint {
     /// asks it for progress again.
     fn close(&mut self) {
         let Some(mut objects) = self.objects.take() else { return };
-        objects.discard();
         if self.lost && objects.must_stay_open() {
             objects.leave_open();
         }
