@@ -8,6 +8,7 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use collectives::world::{self, Kind, Launcher, OnFailure, Options, Started};
 
@@ -17,34 +18,50 @@ use crate::stop::Stop;
 /// The program that MPI launchers' ranks become.
 const SIBLING: &str = "nccl-bench-mpi";
 
-/// How both programs join a world: a rank that fails ends all others, since they can be stuck in a GPU's work. What
-/// limits each step of the run (`-T`) limits the meeting too, unless its own variable does: ranks may start at quite
-/// different times.
+/// How a command's ranks are to meet.
+#[derive(Clone, Copy, Debug)]
+pub struct Meeting {
+    /// As `--world` says.
+    pub world: Kind,
+    /// The flag that has MPI carry the data.
+    pub for_mpi: Option<&'static str>,
+    /// What limits the meeting, and starting MPI, if anything does.
+    pub timeout: Option<Duration>,
+    /// How to meet without MPI, if that can be.
+    pub instead: Option<&'static str>,
+}
+
+impl From<&Settings> for Meeting {
+    /// What limits each step of the run (`-T`) limits the meeting too: ranks may start at quite different times.
+    fn from(settings: &Settings) -> Self {
+        let for_mpi = match settings {
+            Settings { backend: BackendChoice::Mpi, .. } => Some("--backend mpi"),
+            Settings { versus: Some(Versus::Mpi), .. } => Some("--vs mpi"),
+            _ => None,
+        };
+        let instead = for_mpi.is_none().then_some("let the ranks meet over TCP (--world tcp)");
+        Self { world: settings.world, for_mpi, timeout: settings.timeout, instead }
+    }
+}
+
+/// How both programs join a world: a rank that fails ends all others, since they can be stuck in a GPU's work. A limit's own
+/// variable goes before the meeting's.
 ///
 /// # Errors
 /// When a variable of the environment is not a number of seconds, or MPI is to carry the data of ranks that are not its
 /// own.
-pub fn options(settings: &Settings) -> Result<Options, Stop> {
+pub fn options(meeting: &Meeting) -> Result<Options, Stop> {
     let mut options = Options::default();
-    options.kind = kind(settings, &Started::detect())?;
+    options.kind = kind(meeting, &Started::detect())?;
     options.on_failure = OnFailure::Exit;
-    options.timeout = settings.timeout.unwrap_or(options.timeout);
+    options.timeout = meeting.timeout.unwrap_or(options.timeout);
     options.or_environment().map_err(stop)
 }
 
-/// What asks for MPI to carry data.
-fn for_mpi(settings: &Settings) -> Option<&'static str> {
-    match settings {
-        Settings { backend: BackendChoice::Mpi, .. } => Some("--backend mpi"),
-        Settings { versus: Some(Versus::Mpi), .. } => Some("--vs mpi"),
-        _ => None,
-    }
-}
-
 /// How the ranks meet: as is asked for, but through MPI where MPI carries the data.
-fn kind(settings: &Settings, started: &Started) -> Result<Kind, Stop> {
-    let Some(flag) = for_mpi(settings) else { return Ok(settings.world) };
-    match settings.world {
+fn kind(meeting: &Meeting, started: &Started) -> Result<Kind, Stop> {
+    let Some(flag) = meeting.for_mpi else { return Ok(meeting.world) };
+    match meeting.world {
         Kind::Mpi => Ok(Kind::Mpi),
         Kind::Auto if started.mpi => Ok(Kind::Mpi),
         Kind::Auto => {
@@ -68,17 +85,17 @@ fn kind(settings: &Settings, started: &Started) -> Result<Kind, Stop> {
 ///
 /// # Errors
 /// When the sibling is needed and missing, or MPI is to carry the data of ranks that are not its own.
-pub fn hand_over(settings: &Settings) -> Result<(), Stop> {
+pub fn hand_over(meeting: &Meeting) -> Result<(), Stop> {
     let started = Started::detect();
     let several = started.mpi && started.size != Some(1);
-    match (kind(settings, &started)?, started.launcher) {
-        (Kind::Mpi, _) => Err(become_sibling(settings, &started)),
+    match (kind(meeting, &started)?, started.launcher) {
+        (Kind::Mpi, _) => Err(become_sibling(meeting, &started)),
         (Kind::Auto, Launcher::OpenMpi | Launcher::Mpich) if several => {
-            Err(become_sibling(settings, &started))
+            Err(become_sibling(meeting, &started))
         }
         // Without the sibling Slurm's own variables are enough to meet over TCP.
         (Kind::Auto, Launcher::Slurm) if several && sibling().is_ok_and(|path| path.exists()) => {
-            Err(become_sibling(settings, &started))
+            Err(become_sibling(meeting, &started))
         }
         _ => Ok(()),
     }
@@ -88,8 +105,8 @@ pub fn hand_over(settings: &Settings) -> Result<(), Stop> {
 ///
 /// # Errors
 /// When the world cannot be joined.
-pub fn join(settings: &Settings) -> Result<world::Handle, Stop> {
-    world::from_environment(&options(settings)?).map_err(stop)
+pub fn join(meeting: &Meeting) -> Result<world::Handle, Stop> {
+    world::from_environment(&options(meeting)?).map_err(stop)
 }
 
 /// An error of joining a world as the end of a run.
@@ -107,11 +124,10 @@ fn sibling() -> io::Result<PathBuf> {
 }
 
 /// Replaces this process by its sibling; returns only when that is impossible, and says why.
-fn become_sibling(settings: &Settings, started: &Started) -> Stop {
-    let tcp = for_mpi(settings).is_none();
+fn become_sibling(meeting: &Meeting, started: &Started) -> Stop {
     let path = match sibling() {
         Ok(path) => path,
-        Err(error) => return Stop::Refused(refusal(started, Path::new(SIBLING), &error, tcp)),
+        Err(error) => return Stop::Refused(refusal(started, Path::new(SIBLING), &error, meeting.instead)),
     };
     let mut arguments = env::args_os();
     let mut command = Command::new(&path);
@@ -120,11 +136,11 @@ fn become_sibling(settings: &Settings, started: &Started) -> Stop {
         command.arg0(name);
     }
     let error = command.args(arguments).exec();
-    Stop::Refused(refusal(started, &path, &error, tcp))
+    Stop::Refused(refusal(started, &path, &error, meeting.instead))
 }
 
-/// `tcp` says whether the ranks may meet without MPI.
-fn refusal(started: &Started, path: &Path, error: &io::Error, tcp: bool) -> String {
+/// `instead` says how the ranks can meet without MPI.
+fn refusal(started: &Started, path: &Path, error: &io::Error, instead: Option<&str>) -> String {
     let who = match (started.mpi, started.size) {
         (true, Some(size)) => format!("{} started {size} processes", started.launcher),
         (true, None) => format!("{} started this process", started.launcher),
@@ -138,7 +154,7 @@ fn refusal(started: &Started, path: &Path, error: &io::Error, tcp: bool) -> Stri
     format!(
         "{who}, and MPI is the work of {SIBLING}, {what}; build it against this machine's MPI and put it beside \
          nccl-bench (cargo build --release --package nccl-bench --features mpi){}",
-        if tcp { ", or let the ranks meet over TCP (--world tcp)" } else { "" }
+        instead.map(|instead| format!(", or {instead}")).unwrap_or_default()
     )
 }
 
@@ -148,13 +164,14 @@ mod tests {
 
     #[test]
     fn a_missing_sibling_is_told_with_its_place_and_two_ways_out() {
-        let text = |tcp| {
+        let text = |instead| {
             let missing = io::Error::from(io::ErrorKind::NotFound);
-            refusal(&Started::detect(), Path::new("/opt/bin/nccl-bench-mpi"), &missing, tcp)
+            refusal(&Started::detect(), Path::new("/opt/bin/nccl-bench-mpi"), &missing, instead)
         };
-        for part in ["/opt/bin/nccl-bench-mpi", "--features mpi", "--world tcp"] {
-            assert!(text(true).contains(part), "{}", text(true));
+        let with = text(Some("go on foot"));
+        for part in ["/opt/bin/nccl-bench-mpi", "--features mpi", ", or go on foot"] {
+            assert!(with.contains(part), "{with}");
         }
-        assert!(!text(false).contains("--world tcp"), "{}", text(false));
+        assert!(text(None).ends_with("--features mpi)"), "{}", text(None));
     }
 }

@@ -7,24 +7,25 @@ use std::process::ExitCode;
 use collectives::world;
 
 use crate::backend;
-use crate::cli::{self, Command, Settings};
+use crate::cli::{self, Command};
 use crate::compare;
 use crate::dry_run;
 use crate::fabric;
 use crate::files;
 use crate::guide;
+use crate::handover::Meeting;
 use crate::plot;
 use crate::run;
 use crate::shell;
-use crate::stop::{CLOSED_PIPE, Stop, WRONG_DATA};
+use crate::stop::{CLOSED_PIPE, Stop};
 
 /// Runs `nccl-bench` with the arguments of this process. For a measurement `hand_over` may first replace this program by
 /// another, `join` joins the world that the settings ask for, and `mpi` finds the MPI library that the program is linked
 /// to.
 #[must_use]
 pub fn main(
-    hand_over: impl FnOnce(&Settings) -> Result<(), Stop>,
-    join: impl FnOnce(&Settings) -> Result<world::Handle, Stop>,
+    hand_over: impl FnOnce(&Meeting) -> Result<(), Stop>,
+    join: impl FnOnce(&Meeting) -> Result<world::Handle, Stop>,
     mpi: Option<backend::Find>,
 ) -> ExitCode {
     if let Err(stop) = start_log() {
@@ -33,7 +34,7 @@ pub fn main(
     tracing::debug!("started");
     match cli::parse(std::env::args_os()) {
         Ok(Command::Measure(settings)) if settings.dry_run => print(&dry_run::render(&settings)),
-        Ok(Command::Measure(settings)) => match hand_over(&settings) {
+        Ok(Command::Measure(settings)) => match hand_over(&Meeting::from(&*settings)) {
             Ok(()) => run::measure(&settings, join, mpi),
             Err(stop) => stop.tell(),
         },
@@ -48,7 +49,10 @@ pub fn main(
             Ok(written) => print(&lines(&written)),
             Err(error) => Stop::Refused(format!("{error:#}")).tell(),
         },
-        Ok(Command::Fabric(command)) => look_at_fabric(&command),
+        Ok(Command::Fabric(command)) => look_at_fabric(&command, |meeting| {
+            hand_over(meeting)?;
+            join(meeting)
+        }),
         Ok(Command::Help(words)) => help(&words),
         Ok(Command::Completions(shell)) => {
             let mut text = Vec::new();
@@ -62,9 +66,12 @@ pub fn main(
     }
 }
 
-fn look_at_fabric(command: &fabric::Command) -> ExitCode {
+fn look_at_fabric(
+    command: &fabric::Command,
+    join: impl FnOnce(&Meeting) -> Result<world::Handle, Stop>,
+) -> ExitCode {
     let out = &mut io::stdout().lock();
-    let good = match command {
+    let ended = match command {
         fabric::Command::Info(arguments) => {
             return match fabric::info::run(arguments, out) {
                 Ok(verdict) => ExitCode::from(verdict.code()),
@@ -79,13 +86,12 @@ fn look_at_fabric(command: &fabric::Command) -> ExitCode {
                 Err(error) => unwritable(error),
             };
         }
-        fabric::Command::Pingpong(arguments) => fabric::transfer::pingpong(arguments, out),
-        fabric::Command::Bw(arguments) => fabric::transfer::bandwidth(arguments, out),
-        fabric::Command::Rma(arguments) => fabric::transfer::remote(arguments, out),
+        fabric::Command::Pingpong(arguments) => fabric::transfer::pingpong(arguments, out, join),
+        fabric::Command::Bw(arguments) => fabric::transfer::bandwidth(arguments, out, join),
+        fabric::Command::Rma(arguments) => fabric::transfer::remote(arguments, out, join),
     };
-    match good {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::from(WRONG_DATA),
+    match ended {
+        Ok(verdict) => verdict.code(),
         Err(Stop::Failed(error)) => match error.downcast::<io::Error>() {
             Ok(error) => unwritable(error),
             Err(error) => Stop::Failed(error).tell(),

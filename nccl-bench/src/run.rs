@@ -10,6 +10,7 @@ use crate::backend::{self, Abilities, Backend, Node, Place, Work};
 use crate::cli::{Roots, Settings};
 use crate::collective::{Collective, Member};
 use crate::files::provenance;
+use crate::handover::Meeting;
 use crate::interrupt::{Interrupt, Signal};
 use crate::progress::Progress;
 use crate::record::{self, Outcome, Rank, Run, SCHEMA_VERSION};
@@ -17,26 +18,18 @@ use crate::recorder::Recorder;
 use crate::rescue::Rescue;
 use crate::size::Step;
 use crate::sizing;
-use crate::stop::{FAILED, REFUSED, Stop, WRONG_DATA};
+use crate::stop::{FAILED, REFUSED, Stop, Verdict};
 use crate::sweep::{self, End, Event, Observer, Plan};
 use crate::table::{self, MemoryUsage};
 use crate::traffic::{Pattern, Traffic};
 use crate::tuning;
 use crate::watch::{Watch, Watched};
 
-/// How a rank's run ended, as far as all ranks know.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
-    Good,
-    Wrong,
-    Stopped(Signal),
-}
-
 /// Measures, and returns the code that the process ends with. `join` joins the world that the settings ask for, and `mpi`
 /// finds the MPI library that the program is linked to.
 pub fn measure(
     settings: &Settings,
-    join: impl FnOnce(&Settings) -> Result<world::Handle, Stop>,
+    join: impl FnOnce(&Meeting) -> Result<world::Handle, Stop>,
     mpi: Option<backend::Find>,
 ) -> ExitCode {
     // Variables can only be set as long as there is one thread, and what follows starts others.
@@ -53,7 +46,7 @@ pub fn measure(
         Err(error) => return Stop::from(error).tell(),
     };
     let search = backend::Search::start(settings);
-    let world = match join(settings) {
+    let world = match join(&settings.into()) {
         Ok(world) => world,
         Err(stop) => return stop.tell(),
     };
@@ -71,9 +64,7 @@ pub fn measure(
     });
     interrupt.done();
     match result {
-        Ok(Verdict::Good) => ExitCode::SUCCESS,
-        Ok(Verdict::Wrong) => ExitCode::from(WRONG_DATA),
-        Ok(Verdict::Stopped(signal)) => ExitCode::from(signal.exit_code()),
+        Ok(verdict) => verdict.code(),
         Err(stop @ Stop::Refused(_)) if world.rank() == 0 => stop.tell(),
         Err(Stop::Refused(_)) => ExitCode::from(REFUSED),
         Err(Stop::Failed(error)) => {

@@ -4,6 +4,8 @@ use std::process::ExitCode;
 
 use collectives::world;
 
+use crate::interrupt::Signal;
+
 /// Exit code when something failed while running.
 pub const FAILED: u8 = 1;
 /// Exit code for bad arguments, or when something is missing.
@@ -14,6 +16,29 @@ pub const TIMED_OUT: u8 = 4;
 pub const WRONG_DATA: u8 = 7;
 /// Exit code when the reader of standard output has gone: what a shell says of a program that SIGPIPE ended.
 pub const CLOSED_PIPE: u8 = 141;
+
+/// How a run came to its end, as far as all ranks know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// All that was verified was right.
+    Good,
+    /// Something was wrong.
+    Wrong,
+    /// A signal ended it.
+    Stopped(Signal),
+}
+
+impl Verdict {
+    /// The code that the process ends with.
+    #[must_use]
+    pub fn code(self) -> ExitCode {
+        ExitCode::from(match self {
+            Self::Good => 0,
+            Self::Wrong => WRONG_DATA,
+            Self::Stopped(signal) => signal.exit_code(),
+        })
+    }
+}
 
 /// Why a run ended early.
 #[derive(Debug)]

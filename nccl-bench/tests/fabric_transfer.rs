@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+use std::io::{BufRead as _, BufReader};
 use std::net::{Ipv4Addr, TcpListener};
 use std::process::{Command, Output, Stdio};
 
@@ -174,9 +175,120 @@ fn what_cannot_be_is_told_before_anything_starts() {
     let (code, message) = alone("bw --domains lo,eth0 --endpoints 1");
     assert_eq!(code, Some(2));
     assert!(message.contains("--endpoints 1 are fewer than the 2 of --domains"), "{message}");
+    let (code, message) = alone("bw -w 18446744073709551615");
+    assert_eq!(code, Some(2));
+    assert!(message.contains("18446744073709551615 is not in 0..=1000000"), "{message}");
     let (code, message) = alone("rma --listen nowhere");
     assert_eq!(code, Some(2));
     assert!(message.contains("`nowhere` is not an address such as node1:29500"), "{message}");
+}
+
+/// What a pair says whose ranks are told different things.
+fn unlike(one: &str, other: &str) -> [Output; 2] {
+    let address = free_address();
+    let ranks = [(one, "--listen"), (other, "--connect")].map(|(arguments, how)| -> Rank<'_> {
+        (arguments.split(' ').chain([how, &address[..]]).collect(), Vec::new())
+    });
+    together(&ranks).try_into().unwrap()
+}
+
+#[test]
+fn ranks_that_were_not_asked_for_the_same_are_told() {
+    let cases = [
+        ("bw", "bw --endpoints 2", "--endpoints is 1 on rank 0 and 2 on rank 1"),
+        ("rma", "rma --read", "measurement is rma write on rank 0 and rma read on rank 1"),
+        ("rma --both-ways", "rma", "--both-ways is yes on rank 0 and no on rank 1"),
+        ("bw -e 4K", "bw -e 8K", "--maxbytes is 4096 on rank 0 and 8192 on rank 1"),
+        ("bw -p shm", "bw", "--provider is shm on rank 0 and tcp on rank 1"),
+        ("pingpong", "bw", "measurement is pingpong on rank 0 and bw on rank 1"),
+        ("bw -n 5", "bw", "--iters is 5 on rank 0 and by size on rank 1"),
+    ];
+    for (one, other, told) in cases {
+        for output in unlike(one, other) {
+            let message = text(&output.stderr);
+            assert_eq!((output.status.code(), &text(&output.stdout)[..]), (Some(2), ""), "{message}");
+            assert!(message.contains(told), "{message}");
+        }
+    }
+    // What each may choose for itself.
+    let [one, other] = unlike("bw -e 8 -n 2 --completion block", "bw -e 8 -n 2 --pause 0 -T 20");
+    let codes = (one.status.code(), other.status.code());
+    assert_eq!(codes, (Some(0), Some(0)), "{}{}", text(&one.stderr), text(&other.stderr));
+}
+
+#[test]
+fn more_than_the_memory_has_room_for_is_refused() {
+    for output in pair("bw -e 4000000G") {
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{message}");
+        assert!(message.contains("size 4000000G does not fit: the memory of "), "{message}");
+        assert!(message.contains("has room for transfers of "), "{message}");
+    }
+}
+
+#[test]
+fn a_signal_ends_both_ranks_after_the_size_and_keeps_what_there_is() {
+    for (signal, code) in [("-INT", 130), ("-TERM", 143)] {
+        let address = free_address();
+        let start = |how: &str| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_nccl-bench"));
+            // Many sizes, the first of which take a moment each.
+            command.args("fabric bw -p tcp -b 8 -e 16M -n 1 --rounds 1000 -c 0".split(' '));
+            command.args([how, &address]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            command.spawn().unwrap()
+        };
+        let (mut one, other) = (start("--listen"), start("--connect"));
+        let mut table = BufReader::new(one.stdout.take().unwrap()).lines();
+        let is_row = |line: &str| line.trim_start().starts_with("8 ");
+        let first = table.find(|line| is_row(line.as_ref().unwrap()));
+        assert!(first.is_some(), "no size was measured");
+        let killed = Command::new("kill").args([signal, &other.id().to_string()]).status().unwrap();
+        assert!(killed.success());
+        let rest: Vec<String> = table.map(Result::unwrap).collect();
+        assert!(!rest.iter().any(|line| line.trim_start().starts_with("16777216 ")), "{rest:?}");
+        for output in [one, other].map(|rank| rank.wait_with_output().unwrap()) {
+            assert_eq!(output.status.code(), Some(code), "{signal}: {}", text(&output.stderr));
+            assert_eq!(text(&output.stderr), "");
+        }
+    }
+}
+
+#[test]
+fn a_reader_that_has_gone_is_no_failure_to_report() {
+    let address = free_address();
+    let other = {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nccl-bench"));
+        command.args(["fabric", "bw", "-e", "8", "-n", "2", "--json", "--connect", &address]);
+        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nccl-bench"));
+    command.args(["fabric", "bw", "-e", "8", "-n", "2", "--json", "--listen", &address]);
+    let mut one = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(one.stdout.take());
+    let output = one.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), &text(&output.stderr)[..]), (Some(141), ""));
+    other.wait_with_output().unwrap();
+}
+
+#[test]
+fn ranks_of_a_launcher_on_several_hosts_learn_how_to_meet() {
+    // As Open MPI's mpirun tells one of two ranks on two hosts; the sibling, which would meet through MPI, is not there.
+    let folder = tempfile::tempdir().unwrap();
+    let alone = folder.path().join("nccl-bench");
+    std::fs::copy(env!("CARGO_BIN_EXE_nccl-bench"), &alone).unwrap();
+    let variables = [
+        ("OMPI_COMM_WORLD_RANK", "0"),
+        ("OMPI_COMM_WORLD_SIZE", "2"),
+        ("OMPI_COMM_WORLD_LOCAL_RANK", "0"),
+        ("OMPI_COMM_WORLD_LOCAL_SIZE", "1"),
+        ("PMIX_NAMESPACE", "job"),
+    ];
+    let output = Command::new(alone).args(["fabric", "pingpong"]).envs(variables).output().unwrap();
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{message}");
+    for part in ["nccl-bench-mpi, which is not there", "mpirun -x NCCL_BENCH_ADDR=node1:29500"] {
+        assert!(message.contains(part), "{message}");
+    }
 }
 
 #[test]

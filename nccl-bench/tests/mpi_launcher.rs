@@ -56,6 +56,28 @@ fn processes_have_every_collective_over_host_memory() {
     assert_eq!(out.matches("# Out of bounds values : 0 OK").count(), 11, "{out}");
 }
 
+/// As on several hosts, of which mpirun tells the ranks no address.
+#[test]
+fn endpoints_of_several_hosts_meet_through_mpi() {
+    assert!(std::path::Path::new(env!("CARGO_BIN_EXE_nccl-bench-mpi")).exists());
+    let session = tempfile::tempdir().unwrap();
+    let program = env!("CARGO_BIN_EXE_nccl-bench");
+    let rank =
+        format!("OMPI_COMM_WORLD_LOCAL_SIZE=1 MPI_LOCALNRANKS=1 exec {program} fabric bw -e 64 -n 4 --json");
+    let output = Command::new("mpirun")
+        .args(["-np", "2", "sh", "-c", &rank])
+        .envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")])
+        .env("OMPI_MCA_rmaps_base_oversubscribe", "1")
+        .env("TMPDIR", session.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = document["pairs"][0]["rows"].as_array().unwrap();
+    let found: Vec<_> = rows.iter().map(|row| (row["bytes"].as_u64(), row["wrong"].as_u64())).collect();
+    assert_eq!(found, [8, 16, 32, 64].map(|bytes| (Some(bytes), Some(0))));
+}
+
 /// The record of a run of `ranks` ranks whose data is all right.
 fn record(ranks: usize, arguments: &str) -> Value {
     let folder = tempfile::tempdir().unwrap();

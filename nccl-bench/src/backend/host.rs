@@ -202,7 +202,7 @@ impl Node for Hosts {
 }
 
 /// Bytes that the kernel says can be allocated without swapping.
-fn available_memory() -> anyhow::Result<u64> {
+pub(crate) fn available_memory() -> anyhow::Result<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").context("reading /proc/meminfo")?;
     let kibibytes = text
         .lines()

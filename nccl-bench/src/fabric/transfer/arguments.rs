@@ -10,6 +10,9 @@ Two ways to meet:
   nccl-bench fabric pingpong --listen 10.0.0.1:7000    one here,
   nccl-bench fabric pingpong --connect 10.0.0.1:7000   and one there
 
+All ranks are started with the same options. Ranks that mpirun starts on several hosts meet through MPI, which is the work of \
+nccl-bench-mpi, or at an address of rank 0: mpirun -x NCCL_BENCH_ADDR=node1:29500 ...
+
 With more than two ranks, rank 0 measures with each of the others, one after the other; --all-pairs all with all.
 
   nccl-bench fabric bw -p shm -e 16M                   64 messages in flight
@@ -30,7 +33,8 @@ a completion of their own (--inject never: not).
 With --memory cuda the header says whether the provider promises to move GPUs' memory directly (FI_HMEM_P2P_REQUIRED). If it \
 does not, it may copy by way of the host's.
 
-Exit codes: 0 good; 1 failed; 2 bad arguments, or something is missing; 4 not met in time; 7 wrong data.";
+Exit codes: 0 good; 1 failed; 2 bad arguments, or something is missing; 4 not in time (-T); 7 wrong data; 128 and its \
+number after a signal.";
 
 /// How endpoints are measured.
 #[derive(clap::Args, Clone, Debug)]
@@ -52,7 +56,7 @@ pub struct Arguments {
     #[arg(short = 'f', long = "stepfactor", value_name = "FACTOR", default_value = "2", value_parser = clap::value_parser!(u64).range(2..))]
     pub factor: u64,
 
-    /// Transfers in each round [default: up to 1000, and 256 MiB in all rounds]
+    /// Transfers in each round [default: up to 1000, as many as make 256 MiB in all rounds, or a window of up to 256 MiB]
     #[arg(short = 'n', long = "iters", value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub transfers: Option<u64>,
 
@@ -61,8 +65,8 @@ pub struct Arguments {
     pub rounds: u64,
 
     /// Untimed rounds before
-    #[arg(short = 'w', long = "warmup_iters", value_name = "COUNT", default_value_t = 1)]
-    pub warm_up: usize,
+    #[arg(short = 'w', long = "warmup_iters", value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=1_000_000))]
+    pub warm_up: u64,
 
     /// Verify each size: 0 or 1
     #[arg(short = 'c', long = "check", value_name = "0|1", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1))]

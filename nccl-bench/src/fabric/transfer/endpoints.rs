@@ -6,13 +6,13 @@ use collectives::fabric;
 use collectives::fabric::rdm::{self, Endpoint};
 use collectives::world;
 
+use super::meeting::Rank;
 use super::{Arguments, Completion, Kind, Memory};
 use crate::stop::Stop;
 
 /// This rank's endpoints, and by rank what is known of all.
 pub(super) struct Endpoints {
     pub(super) all: Vec<Endpoint>,
-    pub(super) hosts: Vec<String>,
     /// Addresses of each endpoint.
     pub(super) addresses: Vec<Vec<Vec<u8>>>,
     /// The same for people.
@@ -40,9 +40,9 @@ impl Endpoints {
         arguments: &Arguments,
         count: usize,
         world: &world::Handle,
+        ranks: &[Rank],
     ) -> Result<Self, Stop> {
-        let hosts: Vec<(String, String)> = gathered(world, &own_host())?;
-        let one_host = hosts.iter().all(|(_, id)| *id == hosts[0].1);
+        let one_host = ranks.iter().all(|rank| rank.host_id == ranks[0].host_id);
         let loopback =
             one_host && matches!(arguments.provider.as_str(), "tcp" | "net") && arguments.domains.is_empty();
         let mut options = rdm::Options::new(&arguments.provider);
@@ -62,7 +62,6 @@ impl Endpoints {
         let texts: Vec<String> = all.iter().map(Endpoint::address_text).collect();
         let addresses: Vec<&[u8]> = all.iter().map(Endpoint::address).collect();
         Ok(Self {
-            hosts: hosts.into_iter().map(|(name, _)| name).collect(),
             addresses: gathered(world, &addresses)?,
             texts: gathered(world, &texts.join(" "))?,
             domains: gathered(world, &domains)?,
@@ -103,36 +102,27 @@ pub(super) fn stop(error: fabric::Error) -> Stop {
     }
 }
 
-/// What was opened, if it was on all ranks; the first problem is told by all.
+/// What was opened, if it was on all ranks; the first problem is told by all, and ends all alike.
 pub(super) fn on_all_ranks<T>(opened: Result<T, Stop>, world: &world::Handle) -> Result<T, Stop> {
     let problem = match &opened {
-        Ok(_) => String::new(),
-        Err(Stop::Refused(problem)) => problem.clone(),
-        Err(Stop::Failed(error)) => format!("{error:#}"),
+        Ok(_) => None,
+        Err(Stop::Refused(problem)) => Some((true, problem.clone())),
+        Err(Stop::Failed(error)) => Some((false, format!("{error:#}"))),
     };
-    let problems = world.all_gather(problem.as_bytes())?;
-    match problems.iter().position(|problem| !problem.is_empty()) {
+    let problems: Vec<Option<(bool, String)>> = gathered(world, &problem)?;
+    let first = problems.into_iter().enumerate().find_map(|(rank, problem)| Some((rank, problem?)));
+    match first {
         None => opened,
-        Some(rank) => {
-            let problem = String::from_utf8_lossy(&problems[rank]);
-            Err(match opened {
-                Err(Stop::Failed(_)) => Stop::Failed(anyhow::anyhow!("rank {rank}: {problem}")),
-                _ => Stop::Refused(format!("rank {rank}: {problem}")),
-            })
-        }
+        Some((rank, (true, problem))) => Err(Stop::Refused(format!("rank {rank}: {problem}"))),
+        Some((rank, (false, problem))) => Err(Stop::Failed(anyhow::anyhow!("rank {rank}: {problem}"))),
     }
 }
 
 /// What each rank says, by rank.
-fn gathered<T: serde::Serialize, U: serde::de::DeserializeOwned>(
+pub(super) fn gathered<T: serde::Serialize, U: serde::de::DeserializeOwned>(
     world: &world::Handle,
     own: &T,
 ) -> Result<Vec<U>, Stop> {
     let all = world.all_gather(&serde_json::to_vec(own)?)?;
     Ok(all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>()?)
-}
-
-fn own_host() -> (String, String) {
-    let world::Host { name, id } = world::host();
-    (name, id)
 }

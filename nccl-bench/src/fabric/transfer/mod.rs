@@ -1,38 +1,45 @@
 //! `nccl-bench fabric pingpong`, `bw` and `rma`: what libfabric's endpoints do between two ranks.
 //!
-//! `endpoints` opens them on all ranks, `memory` is where data is, `measure` is what each side of a pair does, `together`
+//! `meeting` brings the ranks together, `endpoints` opens endpoints on all of them, `memory` is where data is, `measure` is what each side of a pair does, `together`
 //! several pairs at once, `report` what becomes of it. Ranks meet over TCP: as a launcher says, or one listens and the other
 //! connects.
 
 mod arguments;
 mod endpoints;
 mod measure;
+mod meeting;
 mod memory;
 mod report;
 mod together;
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
 use collectives::fabric::Library;
 use collectives::fabric::rdm::{Endpoint, Region, RemoteRegion};
-use collectives::world::{self, Launcher, Place, Started};
+use collectives::world;
+use serde::{Deserialize, Serialize};
 
 pub use arguments::{
     Arguments, Bandwidth, Completion, Inject, Memory, Messages, PingPong, Remote, Until, Windowed,
 };
 
+use crate::backend::available_memory;
 use crate::files::provenance;
-use crate::size::{Step, Sweep};
-use crate::stop::Stop;
+use crate::handover::Meeting;
+use crate::interrupt::{Interrupt, Signal};
+use crate::rescue::Rescue;
+use crate::size::{Size, Step, Sweep};
+use crate::stop::{Stop, Verdict};
 use endpoints::Endpoints;
 use measure::Side;
 use memory::{Device, Gpu};
 use report::{Document, Pair, Row, SCHEMA_VERSION};
 use together::Buffers;
 
-/// Bytes that a size moves in all its rounds unless told otherwise, within these numbers of transfers.
+/// Bytes that a size moves in all its rounds unless told otherwise, within these numbers of transfers: but a window is filled
+/// by up to as many bytes in each round.
 const BYTES: u64 = 256 << 20;
 const LEAST_TRANSFERS: u64 = 2;
 const MOST_TRANSFERS: u64 = 1000;
@@ -102,59 +109,62 @@ impl Kind {
 ///
 /// # Errors
 /// When ranks do not meet, the provider cannot be used, or an operation fails; as all in here.
-pub fn pingpong(asked: &PingPong, out: &mut dyn Write) -> Result<bool, Stop> {
+pub fn pingpong(
+    asked: &PingPong,
+    out: &mut dyn Write,
+    join: impl FnOnce(&Meeting) -> Result<world::Handle, Stop>,
+) -> Result<Verdict, Stop> {
     let plain = asked.messages == Messages::Plain;
-    run(Kind { plain, ..Kind::of(Test::PingPong, 1) }, &asked.arguments, out)
+    run(Kind { plain, ..Kind::of(Test::PingPong, 1) }, &asked.arguments, out, join)
 }
 
 /// A bandwidth of messages.
 ///
 /// # Errors
 /// As [`pingpong`].
-pub fn bandwidth(asked: &Bandwidth, out: &mut dyn Write) -> Result<bool, Stop> {
+pub fn bandwidth(
+    asked: &Bandwidth,
+    out: &mut dyn Write,
+    join: impl FnOnce(&Meeting) -> Result<world::Handle, Stop>,
+) -> Result<Verdict, Stop> {
     let plain = asked.messages == Messages::Plain;
     let window = asked.windowed.window;
     let pause = asked.pause.unwrap_or(if window > 1 { PAUSE } else { 0 });
     let kind = Kind { plain, pause: Duration::from_nanos(pause), ..Kind::of(Test::Bandwidth, window) };
-    run(kind, &asked.windowed.arguments, out)
+    run(kind, &asked.windowed.arguments, out, join)
 }
 
 /// Reading or writing remote memory.
 ///
 /// # Errors
 /// As [`pingpong`].
-pub fn remote(asked: &Remote, out: &mut dyn Write) -> Result<bool, Stop> {
+pub fn remote(
+    asked: &Remote,
+    out: &mut dyn Write,
+    join: impl FnOnce(&Meeting) -> Result<world::Handle, Stop>,
+) -> Result<Verdict, Stop> {
     let test = if asked.read { Test::Read } else { Test::Write };
     let completed = asked.until == Until::Completed;
     let kind = Kind { both_ways: asked.both_ways, completed, ..Kind::of(test, asked.windowed.window) };
-    run(kind, &asked.windowed.arguments, out)
+    run(kind, &asked.windowed.arguments, out, join)
 }
 
-/// Where this rank meets the others.
-fn meet(arguments: &Arguments) -> Result<world::Handle, Stop> {
-    let timeout = Duration::from_secs(arguments.timeout);
-    let mut options = world::Options::default();
-    options.kind = world::Kind::Tcp;
-    options.timeout = timeout;
-    let options = options.or_environment().map_err(crate::handover::stop)?;
-    let place = match (&arguments.listen, &arguments.connect) {
-        (Some(address), _) => Place::new(0, 2, address),
-        (_, Some(address)) => Place::new(1, 2, address),
-        _ if Started::detect().launcher == Launcher::None => {
-            return Err(Stop::Refused(
-                "it takes two: start this by a launcher (mpirun -np 2 nccl-bench fabric ...), or give --listen HOST:PORT to \
-                 one and --connect HOST:PORT to the other"
-                    .to_owned(),
-            ));
-        }
-        _ => Place::from_environment(),
-    };
-    let met = place.and_then(|place| world::tcp(place, &options));
-    met.map_err(crate::handover::stop)
+/// What each rank says after a size.
+#[derive(Serialize, Deserialize)]
+struct Told {
+    /// What the first of the pair has measured.
+    row: Option<Row>,
+    /// The number of the signal that asks the rank to stop; 0 for none.
+    signal: i32,
 }
 
-/// Whether all that was verified was right.
-fn run(kind: Kind, arguments: &Arguments, out: &mut dyn Write) -> Result<bool, Stop> {
+/// How it ended.
+fn run(
+    kind: Kind,
+    arguments: &Arguments,
+    out: &mut dyn Write,
+    join: impl FnOnce(&Meeting) -> Result<world::Handle, Stop>,
+) -> Result<Verdict, Stop> {
     let Kind { test, both_ways, .. } = kind;
     let (min, max) = (arguments.min_bytes.0, arguments.max_bytes.0);
     if min > max {
@@ -164,16 +174,24 @@ fn run(kind: Kind, arguments: &Arguments, out: &mut dyn Write) -> Result<bool, S
         )));
     }
     let count = endpoints::count(arguments)?;
+    // Before anything that starts threads or loads libraries: libfabric's providers install handlers of their own.
+    let interrupt = Interrupt::install(Rescue::default())?;
     let library = Library::load().map_err(|error| Stop::Refused(error.to_string()))?;
     let started_at = provenance::now_utc();
-    let world = meet(arguments)?;
+    let world = meeting::meet(arguments, join)?;
+    interrupt.joined(&world);
     if world.size() < 2 {
         return Err(Stop::Refused("it takes two ranks, and this is the only one".to_owned()));
     }
+    let ranks: Vec<meeting::Rank> = endpoints::gathered(&world, &meeting::Rank::new(kind, arguments, count))?;
+    if let Some(difference) = meeting::difference(&ranks) {
+        return Err(Stop::Refused(difference));
+    }
+    endpoints::on_all_ranks(room(kind, arguments, count, &world, &ranks), &world)?;
     let size = usize::try_from(max)?;
     // Dropped after the endpoints that it is registered with.
     let gpus;
-    let mut endpoints = Endpoints::open(kind, arguments, count, &world)?;
+    let mut endpoints = Endpoints::open(kind, arguments, count, &world, &ranks)?;
     gpus = endpoints::on_all_ranks(gpu_memory(arguments, &world, count, size), &world)?;
     let devices = endpoints::on_all_ranks(registered(&gpus, &mut endpoints.all), &world)?;
     let longest_inject = endpoints.all.iter().map(Endpoint::longest_inject).min();
@@ -204,25 +222,25 @@ fn run(kind: Kind, arguments: &Arguments, out: &mut dyn Write) -> Result<bool, S
     };
     let printing = world.rank() == 0 && !arguments.json;
     if printing {
-        write!(out, "# {}\n# {}; {}\n", document.program, document.summary(), document.library)
-            .map_err(written)?;
+        write!(out, "# {}\n# {}; {}\n", document.program, document.summary(), document.library)?;
     }
     let sweep = Sweep { min, max, step: Step::Factor(arguments.factor) };
     let on_host = if arguments.memory == Memory::Host { size } else { 0 };
     let mut buffers: Vec<Buffers> = (0..count).map(|_| Buffers::new(on_host)).collect();
     let starts = if arguments.all_pairs { world.size() - 1 } else { 1 };
     let mut good = true;
-    for one in 0..starts {
+    let mut stopped = None;
+    'pairs: for one in 0..starts {
         for other in one + 1..world.size() {
             let mut pair = Pair {
                 ranks: [one, other],
-                hosts: [one, other].map(|rank| endpoints.hosts[rank].clone()),
+                hosts: [one, other].map(|rank| ranks[rank].host.clone()),
                 addresses: [one, other].map(|rank| endpoints.texts[rank].clone()),
                 domains: [one, other].map(|rank| endpoints.domains[rank].clone()),
                 rows: Vec::new(),
             };
             if printing {
-                out.write_all(report::head(&pair).as_bytes()).map_err(written)?;
+                out.write_all(report::head(&pair).as_bytes())?;
             }
             let rank = world.rank();
             let accessed = test.is_remote() && (rank == other || both_ways && rank == one);
@@ -256,26 +274,66 @@ fn run(kind: Kind, arguments: &Arguments, out: &mut dyn Write) -> Result<bool, S
             }
             for bytes in sweep.sizes() {
                 let row = together::measure(&mut sides, &mut buffers, arguments, bytes)?;
-                let told = row.filter(|_| rank == one).map(|row| serde_json::to_vec(&row)).transpose()?;
-                let told = world.all_gather(told.as_deref().unwrap_or_default())?;
-                let row: Row = serde_json::from_slice(&told[one])?;
-                good &= row.wrong.unwrap_or(0) == 0;
-                if printing {
-                    out.write_all(row.line(count).as_bytes()).and_then(|()| out.flush()).map_err(written)?;
+                let signal = interrupt.requested().map_or(0, Signal::number);
+                let told = Told { row: row.filter(|_| rank == one), signal };
+                let mut told: Vec<Told> = endpoints::gathered(&world, &told)?;
+                stopped = told.iter().filter_map(|told| Signal::from_number(told.signal)).max();
+                if let Some(row) = told.swap_remove(one).row {
+                    good &= row.wrong.unwrap_or(0) == 0;
+                    if printing {
+                        out.write_all(row.line(count).as_bytes()).and_then(|()| out.flush())?;
+                    }
+                    pair.rows.push(row);
                 }
-                pair.rows.push(row);
+                if stopped.is_some() {
+                    break;
+                }
             }
             sides.iter_mut().try_for_each(Side::end)?;
             document.pairs.push(pair);
+            if stopped.is_some() {
+                break 'pairs;
+            }
         }
     }
     if world.rank() == 0 && arguments.json {
-        serde_json::to_writer_pretty(&mut *out, &document)?;
-        writeln!(out).map_err(written)?;
+        serde_json::to_writer_pretty(&mut *out, &document).map_err(std::io::Error::from)?;
+        writeln!(out)?;
     }
     // A rank that left while others still needed it would be taken for dead.
     world.barrier()?;
-    Ok(good)
+    interrupt.done();
+    Ok(match stopped {
+        Some(signal) => Verdict::Stopped(signal),
+        None if good => Verdict::Good,
+        None => Verdict::Wrong,
+    })
+}
+
+/// Refuses what the host's memory has no room for, which the system would end the process for.
+fn room(
+    kind: Kind,
+    arguments: &Arguments,
+    count: usize,
+    world: &world::Handle,
+    ranks: &[meeting::Rank],
+) -> Result<(), Stop> {
+    let here = ranks.iter().filter(|rank| rank.host_id == ranks[world.rank()].host_id).count() as u64;
+    let room = available_memory()? / here;
+    let buffers = if arguments.memory == Memory::Host { 2 } else { 0 };
+    let verifying = if arguments.check > 0 { 2 } else { 0 };
+    let region = u64::from(kind.test.is_remote() && arguments.memory == Memory::Host);
+    let parts = (buffers + verifying + region) * count as u64;
+    if arguments.max_bytes.0.saturating_mul(parts) <= room {
+        return Ok(());
+    }
+    let most = Size(room / parts);
+    Err(Stop::Refused(format!(
+        "size {} does not fit: the memory of {} has room for transfers of {most} at most (-e), {count} at a time \
+         (--endpoints)",
+        arguments.max_bytes,
+        ranks[world.rank()].host
+    )))
 }
 
 /// Memory of GPUs for so many endpoints, if data is there.
@@ -302,8 +360,4 @@ fn registered(gpus: &[Arc<Gpu>], endpoints: &mut [Endpoint]) -> Result<Vec<Devic
         Ok(Device { gpu: Arc::clone(gpu), memory })
     });
     registered.collect()
-}
-
-fn written(error: io::Error) -> Stop {
-    Stop::Failed(error.into())
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::measure::Side;
 use super::memory::{Data, Device, Place};
 use super::report::Row;
-use super::{Arguments, BYTES, LEAST_TRANSFERS, MOST_TRANSFERS, Test};
+use super::{Arguments, BYTES, Kind, LEAST_TRANSFERS, MOST_TRANSFERS, Test};
 use crate::stop::Stop;
 
 /// Bytes of a large page.
@@ -49,6 +49,12 @@ struct Measured {
     times: Vec<Duration>,
 }
 
+/// How many transfers a round has that nobody has asked for.
+fn transfers(bytes: u64, rounds: u64, window: u64) -> u64 {
+    let in_a_round = BYTES / bytes.max(1);
+    (in_a_round / rounds).max(in_a_round.min(window)).clamp(LEAST_TRANSFERS, MOST_TRANSFERS)
+}
+
 /// One size between two ranks, on both of them, over all their endpoints; nothing on others, which have no sides.
 pub(super) fn measure(
     sides: &mut [Side<'_>],
@@ -56,13 +62,12 @@ pub(super) fn measure(
     arguments: &Arguments,
     bytes: u64,
 ) -> Result<Option<Row>, Stop> {
-    let Some(test) = sides.first().map(|side| side.kind.test) else { return Ok(None) };
+    let Some(Kind { test, window, .. }) = sides.first().map(|side| side.kind) else { return Ok(None) };
     let size = usize::try_from(bytes)?;
-    let transfers = arguments
-        .transfers
-        .unwrap_or_else(|| (BYTES / bytes.max(1) / arguments.rounds).clamp(LEAST_TRANSFERS, MOST_TRANSFERS));
+    let transfers = arguments.transfers.unwrap_or_else(|| transfers(bytes, arguments.rounds, window as u64));
     let transfers = usize::try_from(transfers)?;
-    let rounds = arguments.warm_up + usize::try_from(arguments.rounds)?;
+    let warm_up = usize::try_from(arguments.warm_up)?;
+    let rounds = warm_up + usize::try_from(arguments.rounds)?;
     let check = arguments.check > 0;
 
     let barrier = Barrier::new(sides.len());
@@ -100,10 +105,27 @@ pub(super) fn measure(
     let all: Vec<Measured> = all.into_iter().collect::<Result<_, _>>()?;
 
     let slowest = |round: usize| all.iter().filter_map(|one| one.times.get(round)).max().copied();
-    let times = (arguments.warm_up..rounds).filter_map(slowest);
+    let times = (warm_up..rounds).filter_map(slowest);
     let times: Vec<f64> = times.map(|time| time.as_secs_f64()).collect();
     let wrong = check.then(|| all.iter().filter_map(|one| one.wrong).sum());
     // There and back are two transfers.
     let both_ways = if test == Test::PingPong { 2 } else { 1 };
     Ok(Some(Row::new(bytes, transfers * both_ways, &times, wrong)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_fills_its_window_where_that_is_not_too_much() {
+        let by_size =
+            [(8, 1000), (100 << 10, 262), (1 << 20, 64), (4 << 20, 64), (16 << 20, 16), (1 << 30, 2)];
+        for (bytes, expected) in by_size {
+            assert_eq!(transfers(bytes, 10, 64), expected, "{bytes}");
+        }
+        // One at a time, as of a pingpong.
+        assert_eq!([0, 1 << 20, 16 << 20].map(|bytes| transfers(bytes, 10, 1)), [1000, 25, 2]);
+        assert_eq!(transfers(1 << 20, 1, 64), 256);
+    }
 }
