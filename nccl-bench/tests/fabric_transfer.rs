@@ -233,7 +233,7 @@ fn a_signal_ends_both_ranks_after_the_size_and_keeps_what_there_is() {
         let start = |how: &str| {
             let mut command = Command::new(env!("CARGO_BIN_EXE_nccl-bench"));
             // Many sizes, the first of which take a moment each.
-            command.args("fabric bw -p tcp -b 8 -e 16M -n 1 --rounds 1000 -c 0".split(' '));
+            command.args("fabric bw -p tcp -b 8 -e 16M -n 1 --rounds 200 -c 0".split(' '));
             command.args([how, &address]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
             command.spawn().unwrap()
         };
@@ -248,7 +248,6 @@ fn a_signal_ends_both_ranks_after_the_size_and_keeps_what_there_is() {
         assert!(!rest.iter().any(|line| line.trim_start().starts_with("16777216 ")), "{rest:?}");
         for output in [one, other].map(|rank| rank.wait_with_output().unwrap()) {
             assert_eq!(output.status.code(), Some(code), "{signal}: {}", text(&output.stderr));
-            assert_eq!(text(&output.stderr), "");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use collectives::world::{self, Launcher, Place, Started};
+use collectives::world::{self, Launcher, OnFailure, Place, Started};
 use serde::{Deserialize, Serialize};
 
 use super::{Arguments, Kind, Memory, Test};
@@ -18,6 +18,8 @@ pub(super) fn meet(
     let mut options = world::Options::default();
     options.kind = world::Kind::Tcp;
     options.timeout = timeout;
+    // So that all end as the first does, with its code.
+    options.on_failure = OnFailure::Exit;
     let options = options.or_environment().map_err(handover::stop)?;
     let launcher = Started::detect().launcher;
     let place = match (&arguments.listen, &arguments.connect) {
