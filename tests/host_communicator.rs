@@ -443,3 +443,47 @@ fn sixty_four_ranks_get_their_sums() {
         communicator.barrier().unwrap();
     });
 }
+
+/// Ranks of a host may read each other's memory: a message whose sender has failed meanwhile is not what it sent any more.
+#[test]
+fn a_message_of_a_rank_that_has_failed_is_not_taken_for_what_it_sent() {
+    const COUNT: usize = 1 << 20;
+    let (freed, free) = mpsc::channel();
+    let (received, receive) = mpsc::channel();
+    let mut free = Some(free);
+    for handle in world::threads(world::single(), 3).unwrap() {
+        let (freed, received, free) = (freed.clone(), received.clone(), free.take_if(|_| handle.rank() == 0));
+        thread::spawn(move || {
+            let rank = handle.rank();
+            let mut communicator = Communicator::new(handle.clone(), &over("shm")).unwrap();
+            communicator.barrier().unwrap();
+            match rank {
+                0 => {
+                    free.unwrap().recv().unwrap();
+                    let mut data = vec![0_u8; COUNT];
+                    let result = communicator.recv(&mut data, 1);
+                    let right = data.iter().all(|&byte| byte == 1);
+                    received.send((result.map_err(|error| error.to_string()), right)).unwrap();
+                }
+                1 => {
+                    let mut data = vec![1_u8; COUNT];
+                    let error = communicator.send(&data, 0).unwrap_err();
+                    assert!(error.to_string().contains("out of paper"), "{error}");
+                    // The buffer is this rank's again.
+                    data.fill(2);
+                    freed.send(()).unwrap();
+                    // It lives on.
+                    thread::sleep(Duration::from_secs(30));
+                    drop(data);
+                }
+                _ => {
+                    thread::sleep(Duration::from_millis(300));
+                    handle.fail("out of paper");
+                }
+            }
+        });
+    }
+    let (result, right) = receive.recv_timeout(Duration::from_secs(60)).unwrap();
+    assert!(result.is_err() || right, "it went well with other data");
+    assert!(result.is_err_and(|error| error.contains("out of paper")));
+}

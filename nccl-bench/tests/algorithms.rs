@@ -45,6 +45,11 @@ fn what_cannot_be_is_refused_with_what_can() {
         ("allreduce --backend fabric --algo all_gather=ring", &["all_gather is not measured"]),
         ("sendrecv --backend fabric --algo ring", &["has no choice of algorithms"]),
         ("allreduce --backend fabric --between bord", &["'bord' is none of"]),
+        (
+            "allreduce --backend fabric --between bruck",
+            &["has this algorithm between hosts; all_reduce has direct, recursive-doubling"],
+        ),
+        ("alltoallv --backend fabric --between ring", &["all_to_all_v has none"]),
         ("allreduce --backend fabric --in-flight 0", &["from 1 on"]),
         // Ranks of one host.
         (

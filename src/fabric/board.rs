@@ -22,7 +22,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
 use super::calls::{Call, History};
@@ -40,8 +40,8 @@ const MOST_RANKS: usize = 64;
 const SLOTS: u64 = 64;
 /// Places of each rank for messages that are too long for a slot.
 const PLACES: usize = 4;
-/// How long ranks that called different things before have to find out what.
-const COMPARING: Duration = Duration::from_secs(10);
+/// How long ranks that called different things before have to find out what, or which one of them has failed.
+pub(crate) const COMPARING: Duration = Duration::from_secs(10);
 /// How often a rank looks before it does something else meanwhile.
 const LOOKS: u32 = 64;
 /// The same where a host has more ranks than processors: the other may be waiting for this one's processor.
@@ -75,6 +75,8 @@ struct State {
     elsewhere: AtomicU64,
     /// The last of those.
     call: AtomicU64,
+    /// 1 once an operation has failed.
+    failed: AtomicU64,
 }
 
 /// A rank's part of the board. Memory of zeros is one.
@@ -143,7 +145,8 @@ impl Board {
 
     fn map(file: &File, rank: usize, ranks: usize, crowded: bool) -> io::Result<Self> {
         let len = total(ranks);
-        if file.metadata()?.len() != len as u64 {
+        // A world is anybody's, and may say what it likes.
+        if rank >= ranks || file.metadata()?.len() != len as u64 {
             return Err(io::ErrorKind::InvalidData.into());
         }
         // SAFETY: a new mapping of a file of this length, at an address of the system's choice.
@@ -194,6 +197,19 @@ impl Board {
         let own = &self.part(self.rank).state;
         own.call.store(call.word(), Ordering::Relaxed);
         own.elsewhere.store(self.elsewhere, Ordering::Release);
+    }
+
+    /// Says that an operation of this rank has failed, and gives its buffers back. Other ranks may yet read them, as messages
+    /// that they have from this one, but will not trust them.
+    pub(crate) fn fail(&self) {
+        self.part(self.rank).state.failed.store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Whether an operation of another rank has failed. If not, all that was read of its memory until now was right.
+    pub(crate) fn others_failed(&self) -> bool {
+        fence(Ordering::SeqCst);
+        (0..self.ranks).any(|rank| self.part(rank).state.failed.load(Ordering::Relaxed) != 0)
     }
 
     /// Says what this rank calls next on the board, and after which other calls.

@@ -17,6 +17,7 @@ const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 const BARRIER: u64 = Collective::ALL.len() as u64;
 const MESSAGE: u64 = BARRIER + 1;
 const PART: u64 = BARRIER + 2;
+const LEFT: u64 = BARRIER + 3;
 
 /// An operation with its type, operator, root and number of elements: the elements in the lower [`Call::COUNT`] bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +29,8 @@ impl Call {
     const OP: u32 = 3;
     const TYPE: u32 = 4;
     pub(crate) const BARRIER: Self = Self(BARRIER << (Self::COUNT + Self::ROOT + Self::OP + Self::TYPE));
+    /// What a rank that has left calls.
+    pub(crate) const LEFT: Self = Self(LEFT << (Self::COUNT + Self::ROOT + Self::OP + Self::TYPE));
 
     /// A collective with so many elements in the part of each rank.
     pub(crate) fn of<E: Element>(collective: Collective, count: usize) -> Self {
@@ -73,6 +76,9 @@ impl fmt::Display for Call {
         let kind = (self.0 >> (Self::COUNT + Self::ROOT + Self::OP + Self::TYPE)) as usize;
         if kind as u64 == BARRIER {
             return formatter.write_str("barrier");
+        }
+        if kind as u64 == LEFT {
+            return formatter.write_str("nothing more, and left");
         }
         let collective = match kind as u64 {
             PART => Some(Collective::AllToAllV),
@@ -154,7 +160,7 @@ impl Entry {
 
     fn called(&self) -> Called {
         let Self { place, number, call } = *self;
-        let what = if place == 0 {
+        let what = if place == 0 || call == Call::LEFT {
             call.to_string()
         } else {
             let rank = |place: u64| place & ((1 << Self::RANK) - 1);
@@ -213,6 +219,7 @@ mod tests {
         assert_eq!(call.to_string(), "reduce of 8589934592 uint8, avg, root 0");
         assert_eq!(Call::of::<f64>(Collective::AllToAllV, 0).to_string(), "all_to_all_v of double");
         assert_eq!(Call::BARRIER.to_string(), "barrier");
+        assert_eq!(Entry::message(1, 0, 3, Call::LEFT).called().what, "nothing more, and left");
         let message = Entry::message(2, 70_000, 9, Call::message(DataType::Int32, 5)).called();
         assert_eq!(message.what, "send/recv of 5 int32 from rank 2 to rank 70000");
         let part = Entry::part(2, 70_000, 9, Call::part(DataType::Int32, 0)).called();

@@ -443,14 +443,23 @@ impl Communicator {
         self.member.barrier()
     }
 
-    /// Ends the communicator when every rank has called it. A communicator that is dropped instead closes at once,
-    /// which other ranks that still wait for its messages may see as a failure.
+    /// Ends the communicator when every rank has called it. A communicator that is dropped instead closes at once; ranks that
+    /// wait for this one in a later operation are told so after a second.
     ///
     /// # Errors
     /// When another rank has failed.
     pub fn close(mut self) -> Result<(), Error> {
-        self.member.compare();
+        self.member.leave();
         self.world.barrier()?;
         Ok(())
+    }
+}
+
+impl Drop for Communicator {
+    fn drop(&mut self) {
+        // One that panics has failed, which is told otherwise.
+        if !std::thread::panicking() {
+            self.member.leave();
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::Error;
 use super::algorithm::engine::{self, Memory, Operation, Sequence, Workspace};
@@ -9,7 +10,7 @@ use super::algorithm::hierarchical::{self, Levels};
 use super::algorithm::hosts::{Here, Hosts};
 use super::algorithm::selection::{self, Algorithm, Collective, Job, Medium, Plan, Plans};
 use super::algorithm::{Position, Schedule, Tree, all_gather, all_reduce, barrier};
-use super::board::Board;
+use super::board::{Board, COMPARING};
 use super::calls::{Call, Entry, History};
 use super::reduction::Reduction;
 use super::transport::Transport;
@@ -100,7 +101,12 @@ pub(crate) struct Member<T> {
     hosts: Arc<Hosts>,
     /// For ordering parts of any lengths.
     order: Vec<usize>,
+    /// Whether it has been said that there will be no other operation.
+    left: bool,
 }
+
+/// Jobs of more ranks do not say of pairs that never exchanged a message that they will not.
+const MOST_NEW_PAIRS: usize = 64;
 
 #[derive(Clone, Copy, Default)]
 struct Pair {
@@ -153,6 +159,7 @@ impl<T: Transport> Member<T> {
             board,
             hosts,
             order,
+            left: false,
         })
     }
 
@@ -160,11 +167,19 @@ impl<T: Transport> Member<T> {
         self.rank
     }
 
-    /// Has what this rank has called compared with what others have.
-    pub(crate) fn compare(&mut self) {
-        if let Some(transport) = &mut self.transport {
-            transport.compare();
+    /// Says that this rank calls nothing more, and has that compared with what others have called, or will: who waits for
+    /// it in another operation would wait for ever.
+    pub(crate) fn leave(&mut self) {
+        let Some(transport) = self.transport.as_mut().filter(|_| !self.left) else { return };
+        self.left = true;
+        transport.record(Entry::collective(self.sequence + 1, Call::LEFT));
+        for (peer, &Pair { sent, received }) in self.pairs.iter().enumerate() {
+            if peer != self.rank && (self.ranks <= MOST_NEW_PAIRS || sent + received > 0) {
+                transport.record(Entry::message(self.rank, peer, sent + 1, Call::LEFT));
+                transport.record(Entry::message(peer, self.rank, received + 1, Call::LEFT));
+            }
         }
+        transport.compare();
     }
 
     pub(crate) fn size(&self) -> usize {
@@ -399,6 +414,9 @@ impl<T: Transport> Member<T> {
 
     /// Takes the transport back after an operation; if that failed, tells the other ranks and closes it.
     fn end(&mut self, name: &str, transport: Box<T>, result: Result<(), Error>) -> Result<(), Error> {
+        if let (Some(board), Err(_)) = (&self.board, &result) {
+            board.fail();
+        }
         match &result {
             Ok(()) => self.transport = Some(transport),
             // The others know.
@@ -442,8 +460,25 @@ impl<T: Transport> Member<T> {
         // SAFETY: the buffers are as the caller promises. The workspace is used by nothing else. After an error or a
         // panic the transport, which this function owns, is dropped and thereby closed before anything else is.
         let result = unsafe { engine::run(&mut *transport, &mut self.workspace, schedule, operation) };
+        let result = match &self.board {
+            Some(board) if result.is_ok() && board.others_failed() => Err(failure(name, &mut *transport)),
+            _ => result,
+        };
         self.end(name, transport, result)
     }
+}
+
+/// What another rank's failure is. Where ranks read each other's memory, a message that one had sent when it failed may have
+/// become anything since.
+#[cold]
+fn failure(operation: &'static str, transport: &mut impl Transport) -> Error {
+    let since = Instant::now();
+    while since.elapsed() < COMPARING {
+        if let Err(error) = transport.progress() {
+            return error;
+        }
+    }
+    Error::Closed { operation }
 }
 
 /// Checks that what is sent and what is received are equally long.

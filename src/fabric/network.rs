@@ -42,7 +42,7 @@ struct Route {
 pub(crate) struct Network {
     endpoints: Vec<Endpoint>,
     /// Where those in shared memory go in the end.
-    closing: Option<Arc<Closing>>,
+    closing: Arc<Closing>,
     routes: Vec<Route>,
     hosts: Hosts,
     /// Whether `shm` lets the ranks of this host read each other's memory.
@@ -178,6 +178,9 @@ impl Network {
         } else {
             Reach::Network
         };
+        // No other job's word is like that of this one's first rank.
+        let word = RandomState::new().hash_one(std::process::id()).to_le_bytes();
+        let group = world.all_gather(&word)?.into_iter().next().unwrap_or_default();
         let endpoints: Result<Vec<Endpoint>, Error> = needed
             .iter()
             .map(|&name| {
@@ -196,21 +199,32 @@ impl Network {
             })
             .collect();
         tell(world, endpoints.as_ref().err())?;
-        let mut endpoints = endpoints?;
+        // From here on other ranks of this process may use the endpoints' memory, which this takes care of when it is dropped.
+        let mut network = Self {
+            endpoints: endpoints?,
+            closing: Closing::of_job(&group),
+            routes: Vec::new(),
+            hosts: Hosts::new(&plan.hosts),
+            attaches: false,
+            world: world.clone(),
+            rank,
+            polls_per_yield: POLLS_PER_YIELD,
+            crowded: false,
+            idle: 0,
+            calls: Calls::new(0, size),
+            idle_since: Instant::now(),
+            compared: false,
+            lost: false,
+        };
+        let endpoints = &mut network.endpoints;
 
         let mut routes = vec![None; size];
-        let mut closing = None;
         let mut names = vec![&plan.inside, &plan.between];
         names.dedup();
         for name in names {
             let own = endpoints.iter().position(|endpoint| endpoint.provider() == name);
             let address = own.map_or(&[][..], |own| endpoints[own].address());
             let addresses = world.all_gather(address)?;
-            if name == "shm" && own.is_some() {
-                // An address is like no other, so that of a host's first rank names the host's part of the job.
-                let first = plan.hosts.iter().position(|host| *host == plan.hosts[rank]);
-                closing = first.map(|first| Closing::of_job(&addresses[first]));
-            }
             let inserted = own.map_or(Ok(()), |own| {
                 for (peer, address) in addresses.iter().enumerate() {
                     if plan.provider_of(rank, peer) == name && !address.is_empty() {
@@ -233,29 +247,13 @@ impl Network {
         // What `shm` finds out for itself, in the same way, decides what it does; all ranks of a host must know it.
         let word = Word::new();
         let words = world.all_gather(&word.to_message())?;
-        let shares = endpoints.iter().any(|endpoint| endpoint.provider() == "shm");
+        let shares = network.endpoints.iter().any(|endpoint| endpoint.provider() == "shm");
         let can_read = |peer: usize| plan.hosts[peer] != plan.hosts[rank] || attach::can_read(&words[peer]);
-        let attaches =
+        network.attaches =
             shares && shm::shm_protocol() == ShmProtocol::CrossMemoryAttach && (0..size).all(can_read);
-        let mut network = Self {
-            endpoints,
-            closing,
-            routes: Vec::new(),
-            hosts: Hosts::new(&plan.hosts),
-            attaches,
-            world: world.clone(),
-            rank,
-            polls_per_yield: POLLS_PER_YIELD,
-            crowded: false,
-            idle: 0,
-            calls: Calls::new(0, size),
-            idle_since: Instant::now(),
-            compared: false,
-            lost: false,
-        };
         let name = RandomState::new().hash_one(std::process::id());
         let mut message = name.to_le_bytes().to_vec();
-        message.push(u8::from(shares && !attaches));
+        message.push(u8::from(shares && !network.attaches));
         message.extend(processors_of_thread());
         let all = world.all_gather(&message)?;
         // Every rank has tried.
@@ -353,7 +351,8 @@ impl Network {
             self.compare();
         }
         let checked = self.world.check();
-        self.lost |= matches!(checked, Err(world::Error::RankFailed { .. }));
+        // Whatever it is, others close, perhaps in the middle of a message.
+        self.lost |= checked.is_err();
         Ok(checked?)
     }
 }
@@ -501,11 +500,11 @@ impl Drop for Network {
             self.world.fail("it panicked");
         }
         for endpoint in self.endpoints.drain(..) {
-            match &self.closing {
-                Some(closing) if endpoint.provider() == "shm" => closing.add(endpoint),
+            if endpoint.provider() == "shm" {
+                self.closing.add(endpoint);
+            } else if self.lost && endpoint.must_stay_open() {
                 // Nobody asks it for progress any more, so it never touches a buffer again.
-                _ if self.lost && endpoint.must_stay_open() => std::mem::forget(endpoint),
-                _ => drop(endpoint),
+                std::mem::forget(endpoint);
             }
         }
     }

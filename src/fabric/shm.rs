@@ -35,7 +35,7 @@ pub fn shm_protocol() -> ShmProtocol {
 /// `collectives-<pid namespace>-<pid>-<random>`.
 pub(crate) fn new_name() -> String {
     let random = RandomState::new().hash_one(std::process::id());
-    format!("{PREFIX}{}-{}-{random:016x}", pid_namespace(), std::process::id())
+    format!("{PREFIX}{}-{}-{random:016x}", pid_namespace().unwrap_or(0), std::process::id())
 }
 
 /// An address for an endpoint of this process; it is also the name of a file in [`FOLDER`].
@@ -45,7 +45,7 @@ pub(crate) fn new_address() -> Option<CString> {
 
 /// Whether it is the address of an endpoint of this process.
 pub(crate) fn is_own(address: &[u8]) -> bool {
-    let own = format!("{PREFIX}{}-{}-", pid_namespace(), std::process::id());
+    let own = format!("{PREFIX}{}-{}-", pid_namespace().unwrap_or(0), std::process::id());
     address.windows(own.len()).any(|part| part == own.as_bytes())
 }
 
@@ -54,7 +54,8 @@ pub(crate) fn is_own(address: &[u8]) -> bool {
 /// Only files with names from [`new_name`] are looked at, and only those of this pid namespace, as the processes
 /// of others cannot be seen to be alive.
 pub(crate) fn remove_leftovers() {
-    let own = format!("{PREFIX}{}-", pid_namespace());
+    let Some(namespace) = pid_namespace() else { return };
+    let own = format!("{PREFIX}{namespace}-");
     // SAFETY: the function has no preconditions.
     let user = unsafe { libc::geteuid() };
     for entry in fs::read_dir(FOLDER).into_iter().flatten().flatten() {
@@ -135,19 +136,22 @@ fn is_gone(pid: i32) -> bool {
     status.contains("\nState:\tZ") && status.contains("\nThreads:\t1\n")
 }
 
-fn pid_namespace() -> u64 {
-    fs::metadata("/proc/self/ns/pid").map_or(0, |metadata| metadata.ino())
+/// None without `/proc`.
+fn pid_namespace() -> Option<u64> {
+    fs::metadata("/proc/self/ns/pid").ok().map(|metadata| metadata.ino())
 }
 
-/// Names the shared memory that this process can reach: equal for two processes that can use `shm` together. Those whose
-/// `name` or, without one, whose `NCCL_HOSTID` differs are to take each other for different hosts.
+/// Names the shared memory that this process can reach: equal for two processes that can use `shm` together. Not those of
+/// different pid namespaces, though they may share `/dev/shm`: `shm` takes a peer's pid for one of its own namespace, and
+/// would read and write another process's memory. Those whose `name` or, without one, whose `NCCL_HOSTID` differs are to take each other for different hosts.
 pub(crate) fn host_identity(name: Option<&str>) -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let folder = fs::metadata(Path::new(FOLDER)).map_or(0, |metadata| metadata.dev());
     // SAFETY: the function has no preconditions.
     let user = unsafe { libc::geteuid() };
     let name = name.map_or_else(|| std::env::var("NCCL_HOSTID").unwrap_or_default(), str::to_owned);
-    format!("{} {folder} {user} {}", boot.trim(), name.replace('\n', " "))
+    let namespace = pid_namespace().unwrap_or(0);
+    format!("{} {folder} {namespace} {user} {}", boot.trim(), name.replace('\n', " "))
 }
 
 #[cfg(test)]
@@ -168,8 +172,9 @@ mod tests {
         while !fs::read_to_string(&status).unwrap().contains("State:\tZ") {
             std::thread::yield_now();
         }
-        let path =
-            |pid: u32| Path::new(FOLDER).join(format!("{PREFIX}{}-{pid}-0123456789abcdef", pid_namespace()));
+        let path = |pid: u32| {
+            Path::new(FOLDER).join(format!("{PREFIX}{}-{pid}-0123456789abcdef", pid_namespace().unwrap()))
+        };
         let foreign = Path::new(FOLDER).join(format!("{PREFIX}1-{dead}-0123456789abcdef"));
         let own = path(std::process::id());
         for file in [&path(dead), &path(ended.id()), &own, &foreign] {
@@ -187,6 +192,8 @@ mod tests {
     fn addresses_differ_and_are_known_for_this_process_s() {
         assert_ne!(new_address(), new_address());
         assert!(is_own(new_address().unwrap().as_bytes()));
-        assert!(!is_own(format!("fi_shm://{PREFIX}{}-1-0123456789abcdef", pid_namespace()).as_bytes()));
+        assert!(!is_own(
+            format!("fi_shm://{PREFIX}{}-1-0123456789abcdef", pid_namespace().unwrap()).as_bytes()
+        ));
     }
 }

@@ -14,6 +14,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("death_between_operations", death_between_operations),
     ("death_in_the_middle_of_an_operation", death_in_the_middle_of_an_operation),
     ("death_while_closing", death_while_closing),
+    ("ranks_that_leave_are_told_to_those_that_wait", ranks_that_leave_are_told_to_those_that_wait),
     ("survivors_remove_what_the_dead_left", survivors_remove_what_the_dead_left),
     ("the_next_job_removes_what_the_dead_left", the_next_job_removes_what_the_dead_left),
 ];
@@ -89,6 +90,35 @@ fn assert_gone(fault: &str, mut names: Vec<String>) {
         names.retain(|name| fs::exists(format!("/dev/shm/{name}")).unwrap());
     }
     assert!(names.is_empty(), "{fault}: {names:?}");
+}
+
+fn ranks_that_leave_are_told_to_those_that_wait() {
+    thread::scope(|scope| {
+        for (carrier, victim) in CARRIERS.into_iter().flat_map(|carrier| [(carrier, 0), (carrier, 1)]) {
+            scope.spawn(move || {
+                for operation in ["all_reduce", "barrier", "send_recv", "all_to_all_v"] {
+                    let fault = format!("{carrier} {operation} leaves {victim}");
+                    let (ended, left) = play(&fault);
+                    assert_eq!(left, Vec::<String>::new(), "{fault}");
+                    for (rank, ended) in ended.iter().enumerate() {
+                        if rank == victim {
+                            assert_eq!(
+                                (ended.code, ended.stderr.as_str()),
+                                (Some(0), ""),
+                                "{fault}: {ended:?}"
+                            );
+                            continue;
+                        }
+                        let named = ended.stderr.contains(&format!("rank {victim}"));
+                        assert!(ended.code == Some(3) && named, "{fault}, rank {rank}: {ended:?}");
+                        // Over TCP the end of the connection may be seen first.
+                        let told = ended.stderr.contains("called nothing more, and left");
+                        assert!(told || carrier == "tcp", "{fault}, rank {rank}: {ended:?}");
+                    }
+                }
+            });
+        }
+    });
 }
 
 fn death_while_the_ranks_meet() {

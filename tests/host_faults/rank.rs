@@ -73,6 +73,14 @@ pub(crate) fn run(fault: &str) {
             }
             communicator.close()
         }
+        // It ends in good order, as by an error of something else, and the others wait for it.
+        "leaves" => {
+            let mut result = operate(&mut communicator, operation, SHORT);
+            while result.is_ok() && !is_victim {
+                result = operate(&mut communicator, operation, SHORT);
+            }
+            result
+        }
         // Of the others' calls, the victim's are longer.
         "mismatch" => {
             let count = if is_victim { LONG + 1 } else { LONG };

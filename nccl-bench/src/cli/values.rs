@@ -121,13 +121,21 @@ impl Tuning {
     /// The algorithms that are asked for, of `collectives`, each with its collective.
     ///
     /// # Errors
-    /// Which ones there are, where a collective has no such algorithm, or is not measured.
+    /// Which ones there are, where a collective has no such algorithm, or is not measured, or none has that between hosts.
     pub fn choices(
         &self,
         collectives: &[Collective],
     ) -> Result<Vec<(fabric::Collective, fabric::Algorithm)>, String> {
         let measured: Vec<fabric::Collective> =
             collectives.iter().filter_map(|collective| collective.on_fabric()).collect();
+        if let Some(between) = self.between
+            && !measured.iter().any(|&collective| between.serves_between(collective))
+        {
+            let known = known(&measured, |algorithm, collective| algorithm.serves_between(collective));
+            return Err(format!(
+                "--between {between}: nothing that is measured has this algorithm between hosts{known}"
+            ));
+        }
         let mut choices = Vec::new();
         for &Wish { collective, algorithm } in &self.algorithms {
             let all = collective.map_or_else(|| measured.clone(), |collective| vec![collective]);
@@ -137,23 +145,31 @@ impl Tuning {
                     return Err(format!("--algo {collective}={algorithm}: {collective} is not measured"));
                 }
                 (_, true) => {
-                    let each = |collective: &fabric::Collective| {
-                        let has = fabric::Algorithm::ALL.into_iter().filter(|&own| serves(own, *collective));
-                        let names: Vec<_> = has.map(fabric::Algorithm::name).collect();
-                        format!("; {collective} has {}", names.join(", "))
-                    };
-                    let known: String = all.iter().map(each).collect();
-                    let nothing =
-                        if all.is_empty() { "; what is measured has no choice of algorithms" } else { "" };
-                    return Err(format!(
-                        "--algo {algorithm}: not an algorithm of what is measured{known}{nothing}"
-                    ));
+                    let known = known(&all, serves);
+                    return Err(format!("--algo {algorithm}: not an algorithm of what is measured{known}"));
                 }
                 _ => choices.extend(serving.into_iter().map(|&collective| (collective, algorithm))),
             }
         }
         Ok(choices)
     }
+}
+
+/// What each collective has instead.
+fn known(
+    collectives: &[fabric::Collective],
+    serves: impl Fn(fabric::Algorithm, fabric::Collective) -> bool,
+) -> String {
+    if collectives.is_empty() {
+        return "; what is measured has no choice of algorithms".to_owned();
+    }
+    let each = |&collective: &fabric::Collective| {
+        let has = fabric::Algorithm::ALL.into_iter().filter(|&own| serves(own, collective));
+        let names: Vec<_> = has.map(fabric::Algorithm::name).collect();
+        let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        format!("; {collective} has {names}")
+    };
+    collectives.iter().map(each).collect()
 }
 
 /// Whether there is a number of ranks for which an algorithm serves a collective: a power of two, for some.

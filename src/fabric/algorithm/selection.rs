@@ -183,7 +183,8 @@ impl Algorithm {
     }
 
     /// Whether the algorithm can be what is done between hosts, however many they are.
-    pub(crate) const fn serves_between(self, collective: Collective) -> bool {
+    #[must_use]
+    pub const fn serves_between(self, collective: Collective) -> bool {
         match collective {
             Collective::AllReduce => matches!(
                 self,
