@@ -1,8 +1,9 @@
 //! What EFA and verbs need, and this machine does not have.
 
 use collectives::fabric::Version;
+use rustix::io::Errno;
 
-use super::super::host::{Device, Host, Memlock};
+use super::super::host::{Device, Host, Memlock, OnPci};
 use super::{Reason, some};
 
 /// What EFA needs.
@@ -11,8 +12,8 @@ pub(super) fn efa(host: &Host, version: Version) -> Vec<Reason> {
     let (devices, others): (Vec<&Device>, Vec<&Device>) =
         host.devices.iter().partition(|device| device.is_efa());
     if devices.is_empty() {
-        reasons.push(no_efa_device(host, &others));
-        if !host.modules.contains(&"efa") {
+        reasons.extend(no_efa_device(host, &others));
+        if !host.efa_is_served() && !host.modules.contains(&"efa") {
             reasons.push(
                 Reason::new("the kernel module efa is not loaded (no /sys/module/efa)")
                     .advice(on_the_host(host, "modprobe efa; the EFA installer installs the module")),
@@ -26,10 +27,7 @@ pub(super) fn efa(host: &Host, version: Version) -> Vec<Reason> {
     } else {
         reasons.push(Reason::new(format!("this host has {}", described(&devices))));
     }
-    reasons.extend(no_device_files(
-        host,
-        "Kubernetes: the resource vpc.amazonaws.com/efa of the EFA device plugin",
-    ));
+    reasons.extend(device_files(host, "the resource vpc.amazonaws.com/efa of the EFA device plugin"));
     reasons.extend(memory_limit(host));
     if version < Version::new(1, 20) {
         reasons.push(
@@ -44,23 +42,75 @@ pub(super) fn efa(host: &Host, version: Version) -> Vec<Reason> {
     reasons
 }
 
-fn no_efa_device(host: &Host, others: &[&Device]) -> Reason {
-    if !host.efa_on_pci.is_empty() {
-        let places: Vec<&str> = host.efa_on_pci.iter().map(String::as_str).collect();
-        return Reason::new(format!(
-            "the PCI bus has EFA devices ({}), which no driver serves",
-            some(&places)
+/// Why there is no EFA device in `/sys/class/infiniband`.
+fn no_efa_device(host: &Host, others: &[&Device]) -> Vec<Reason> {
+    let mut by_driver: Vec<(Option<&str>, Vec<&str>)> = Vec::new();
+    for OnPci { place, driver } in &host.efa_on_pci {
+        let driver = driver.as_deref();
+        match by_driver.iter_mut().find(|(other, _)| *other == driver) {
+            Some((_, places)) => places.push(place),
+            None => by_driver.push((driver, vec![place])),
+        }
+    }
+    if !by_driver.is_empty() {
+        return by_driver.iter().map(|(driver, places)| on_pci(host, *driver, &some(places))).collect();
+    }
+    let none = if others.is_empty() {
+        Reason::new(
+            "this host has no RDMA device (nothing in /sys/class/infiniband) and no EFA device on its PCI bus",
+        )
+        .advice("on EC2: an instance type with EFA, and a network interface of the type efa attached to it")
+    } else {
+        Reason::new(format!("this host has no EFA device, but {}", described(others)))
+            .advice("for InfiniBand and RoCE: -p 'verbs;ofi_rxm'")
+    };
+    vec![none]
+}
+
+/// Why EFA devices on the PCI bus with this driver are not in `/sys/class/infiniband`.
+fn on_pci(host: &Host, driver: Option<&str>, places: &str) -> Reason {
+    match driver {
+        None => {
+            let advice = if host.modules.contains(&"efa") {
+                "see dmesg: the driver efa is loaded, and did not take them"
+            } else {
+                "modprobe efa, then see dmesg; the EFA installer installs the driver"
+            };
+            Reason::new(format!("the PCI bus has EFA devices ({places}), which no driver serves"))
+                .advice(on_the_host(host, advice))
+        }
+        Some("efa") if host.shared_devices == Some(true) => Reason::new(format!(
+            "the driver efa serves EFA devices on the PCI bus ({places}), but /sys/class/infiniband does not show them, \
+             although all network namespaces share RDMA devices (rdma system: netns shared)"
         ))
-        .advice(on_the_host(host, "modprobe efa, then see dmesg; the EFA installer installs the driver"));
+        .advice("see whether the host shows them (ls /sys/class/infiniband), and what was mounted over /sys here"),
+        Some("efa") => {
+            let certain = if host.shared_devices.is_some() { "has" } else { "probably has" };
+            Reason::new(format!(
+                "the driver efa serves EFA devices on the PCI bus ({places}), but they are not visible in this network \
+                 namespace: the host {certain} each RDMA device in one alone (rdma system: netns exclusive)"
+            ))
+            .advice(into_the_network(host))
+        }
+        Some(other) => Reason::new(format!(
+            "the PCI bus has EFA devices ({places}), which the driver {other} holds, not efa"
+        ))
+        .advice(on_the_host(host, "bind them to the driver efa (/sys/bus/pci/drivers/efa/bind)")),
     }
-    if !others.is_empty() {
-        return Reason::new(format!("this host has no EFA device, but {}", described(others)))
-            .advice("for InfiniBand and RoCE: -p 'verbs;ofi_rxm'");
-    }
-    Reason::new(
-        "this host has no RDMA device (nothing in /sys/class/infiniband) and no EFA device on its PCI bus",
+}
+
+/// How to see RDMA devices of the host's network namespace. There is no word of `rdma dev set NAME netns`: the kernel moves
+/// only devices whose drivers can take them from programs that use them, and efa cannot.
+fn into_the_network(host: &Host) -> String {
+    let join = match host.container {
+        Some("Kubernetes") => "give the pod the host's network (hostNetwork: true)",
+        Some(_) => "give the container the host's network (--network=host)",
+        None => "start this in the host's network namespace (a container: --network=host)",
+    };
+    format!(
+        "{join}; or on the host: rdma system set netns shared, which it takes only while there is no other network \
+         namespace"
     )
-    .advice("on EC2: an instance type with EFA, and a network interface of the type efa attached to it")
 }
 
 /// What verbs needs.
@@ -85,7 +135,7 @@ pub(super) fn verbs(host: &Host) -> Vec<Reason> {
     } else {
         reasons.push(Reason::new(format!("this host has {}", described(&devices))));
     }
-    reasons.extend(no_device_files(host, "Kubernetes: the RDMA device plugin"));
+    reasons.extend(device_files(host, "a resource of the RDMA device plugin"));
     if host.has_uverbs() && !host.device_files.iter().any(|name| name == "rdma_cm") {
         reasons.push(
             Reason::new("there is no /dev/infiniband/rdma_cm, through which verbs connects")
@@ -115,17 +165,81 @@ pub(in super::super) fn described(devices: &[&Device]) -> String {
     groups.iter().map(group).collect::<Vec<_>>().join("; ")
 }
 
-fn no_device_files(host: &Host, kubernetes: &str) -> Option<Reason> {
-    if host.has_uverbs() {
-        return None;
+/// Whether the files of devices are missing, or cannot be opened. In Kubernetes, `resource` brings them.
+fn device_files(host: &Host, resource: &str) -> Vec<Reason> {
+    if host.has_uverbs() { refused(host, resource) } else { vec![no_device_files(host, resource)] }
+}
+
+fn no_device_files(host: &Host, resource: &str) -> Reason {
+    let none = |why: &str| {
+        let none = "there is no /dev/infiniband/uverbs*, through which programs reach RDMA devices";
+        Reason::new(format!("{none}{why}"))
+    };
+    let loaded = host.modules.contains(&"ib_uverbs");
+    let Some(container) = host.container else {
+        return if !loaded {
+            none("").advice("modprobe ib_uverbs")
+        } else if host.efa_is_served() || !host.devices.is_empty() {
+            none(": the kernel module ib_uverbs is loaded, but udev has not made them, or this is a container without them")
+                .advice("udevadm trigger, or give them to the container: --device=/dev/infiniband")
+        } else {
+            none(": the kernel module ib_uverbs is loaded, and makes one for each device")
+        };
+    };
+    let give = match container {
+        "Kubernetes" => format!("give them to the container. Kubernetes: {resource}"),
+        _ => "give them to the container: --device=/dev/infiniband".to_owned(),
+    };
+    if loaded {
+        none(": they are missing from this container, as the kernel module ib_uverbs is loaded").advice(give)
+    } else {
+        none("").advice(format!("on the host: modprobe ib_uverbs; then {give}"))
     }
-    let reason =
-        Reason::new("there is no /dev/infiniband/uverbs*, through which programs reach RDMA devices");
-    Some(match host.container {
-        Some("Kubernetes") => reason.advice(format!("give them to the container. {kubernetes}")),
-        Some(_) => reason.advice("give them to the container: --device=/dev/infiniband"),
-        None => reason.advice("modprobe ib_uverbs"),
-    })
+}
+
+/// Files that are there and cannot be opened, those with the same error together.
+fn refused(host: &Host, resource: &str) -> Vec<Reason> {
+    let mut by_error: Vec<(Errno, Vec<&str>)> = Vec::new();
+    for file in &host.refused {
+        match by_error.iter_mut().find(|(error, _)| *error == file.error) {
+            Some((_, names)) => names.push(&file.name),
+            None => by_error.push((file.error, vec![&file.name])),
+        }
+    }
+    let reason = |(error, names): &(Errno, Vec<&str>)| {
+        let is = if names.len() == 1 { "is" } else { "are" };
+        let text = format!("/dev/infiniband/{} {is} there, but cannot be opened: {error}", some(names));
+        Reason::new(text).advice(opening(host, resource, *error, names[0]))
+    };
+    by_error.iter().map(reason).collect()
+}
+
+/// How a device's file could be opened that is there.
+fn opening(host: &Host, resource: &str, error: Errno, name: &str) -> String {
+    let forbidden = matches!(error, Errno::PERM | Errno::ACCESS);
+    let rights = format!("see its owner and rights: ls -l /dev/infiniband/{name}");
+    match host.container {
+        // What a namespace does not see, it cannot open.
+        _ if error == Errno::PERM && host.devices.is_empty() && host.shared_devices == Some(false) => {
+            into_the_network(host)
+        }
+        Some("Kubernetes") if forbidden => {
+            format!("give it to the container by {resource}, not as a volume; {rights}")
+        }
+        Some(_) if forbidden => {
+            format!("give it to the container with --device=/dev/infiniband/{name}, not -v; {rights}")
+        }
+        None if error == Errno::PERM => {
+            "what started this process forbids it: systemd (DeviceAllow=), Slurm (ConstrainDevices), or a container that \
+             needs --device"
+                .to_owned()
+        }
+        None if forbidden => format!("{rights}; the kernel makes it for all users (0666)"),
+        _ if matches!(error, Errno::NXIO | Errno::NODEV) => {
+            "no device is behind it (any more): see dmesg, and start the container again, if this is one".to_owned()
+        }
+        _ => format!("see what it is: ls -l /dev/infiniband/{name}; and dmesg"),
+    }
 }
 
 fn memory_limit(host: &Host) -> Option<Reason> {
