@@ -10,7 +10,7 @@ use fabric_sys::{Fabric, fi_threading};
 
 use super::Endpoint;
 use super::slots::Slots;
-use crate::fabric::error::Error;
+use crate::fabric::error::{Error, Failure};
 use crate::fabric::objects::{Domain, Objects, Settings};
 use crate::fabric::provider::{self, Info, InfoList, Question, or_none};
 use crate::fabric::shm;
@@ -151,6 +151,10 @@ fn opening<T>(
                 "its completion queues have nothing that a thread could sleep on ({}): poll instead",
                 failure.text
             )),
+            // Not all providers look at the address before they bind to it.
+            Error::Call(Failure { code: fabric_sys::FI_EADDRNOTAVAIL, .. }) if options.source.is_some() => {
+                unfit(no_address(&name, options))
+            }
             other => other,
         })?;
         no_room(shm::shortage_with(count, &address))?;
@@ -186,6 +190,16 @@ fn opening<T>(
 
 /// Why there is no entry for what the options ask.
 fn missing(library: &'static Fabric, name: &str, options: &Options, threading: fi_threading) -> String {
+    let finds = |options: &Options| {
+        let found = find(library, name, options, threading).ok().flatten();
+        found.is_some_and(|list| list.iter().any(|info| info.provider() == name))
+    };
+    if options.source.is_some() {
+        let anywhere = Options { domain: None, cuda: false, ..options.clone() };
+        if !finds(&anywhere) && finds(&Options { source: None, ..anywhere }) {
+            return no_address(name, options);
+        }
+    }
     if let Some(domain) = &options.domain {
         let others = Options { domain: None, ..options.clone() };
         let mut there: Vec<String> = find(library, name, &others, threading)
@@ -200,8 +214,7 @@ fn missing(library: &'static Fabric, name: &str, options: &Options, threading: f
         }
     }
     let others = Options { cuda: false, ..options.clone() };
-    let without = |options: &Options| matches!(find(library, name, options, threading), Ok(Some(_)));
-    if options.cuda && without(&others) {
+    if options.cuda && finds(&others) {
         return format!(
             "it moves memory of the host alone: with libfabric {} ({}) it lacks FI_HMEM here; copy to the host, or choose a \
              provider that has it (nccl-bench fabric info -t rdm -c HMEM)",
@@ -211,11 +224,26 @@ fn missing(library: &'static Fabric, name: &str, options: &Options, threading: f
     }
     let what = if options.remote_memory { "messages and remote memory" } else { "messages" };
     format!(
-        "libfabric {} ({}) offers no reliable endpoint for {what} with it here; see `nccl-bench fabric info -p {name} -t \
-         rdm`",
+        "libfabric {} ({}) offers no reliable endpoint for {what} with it here; see `{}`",
         library.version(),
-        library.path().display()
+        library.path().display(),
+        command(name)
     )
+}
+
+/// That there is no such address to bind to as the options name.
+fn no_address(name: &str, options: &Options) -> String {
+    let source = options.source.as_deref().unwrap_or_default();
+    format!(
+        "it has no local address '{source}' to bind to; choose one of those that `{} -v` shows, or none",
+        command(name)
+    )
+}
+
+/// What shows a provider's endpoints.
+fn command(name: &str) -> String {
+    let quote = if name.contains([';', '^']) { "'" } else { "" };
+    format!("nccl-bench fabric info -p {quote}{name}{quote} -t rdm")
 }
 
 /// The providers' entries for what the options ask.

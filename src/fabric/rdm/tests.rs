@@ -417,6 +417,27 @@ fn a_domain_is_chosen_by_its_name() {
     );
 }
 
+#[test]
+fn a_local_address_that_is_not_there_is_told() {
+    let text = |options: Options| Endpoint::open(&options).err().unwrap().to_string();
+    let from = |source: &str| Options { source: Some(source.to_owned()), ..options("tcp") };
+    // A name without an address, an address of no host, and where something else is not there, either.
+    let (nowhere, alien) = ("nowhere.invalid", "203.0.113.9");
+    for (source, asked) in [
+        (nowhere, from(nowhere)),
+        (alien, from(alien)),
+        (nowhere, Options { domain: Some("nowhere".to_owned()), ..from(nowhere) }),
+        (nowhere, Options { cuda: true, ..from(nowhere) }),
+    ] {
+        let told = text(asked);
+        assert!(told.contains(&format!("it has no local address '{source}' to bind to; choose")), "{told}");
+        assert!(told.contains("nccl-bench fabric info -p ") && told.contains(" -t rdm -v"), "{told}");
+    }
+    // A provider that is not there lacks more than the address.
+    let told = text(Options { provider: "verbs;nothing".to_owned(), ..from(nowhere) });
+    assert!(told.contains("see `nccl-bench fabric info -p 'verbs;nothing' -t rdm`"), "{told}");
+}
+
 /// What operations on a device's memory do, with the host's for a device: `shm` takes it as one.
 #[test]
 fn memory_that_is_registered_is_sent_received_written_and_read() {

@@ -2,15 +2,20 @@
 //!
 //! All is read below a root folder, so that tests can make up machines.
 
-use std::fs;
+use std::ffi::OsStr;
+use std::fs::{self, OpenOptions};
 use std::path::Path;
 
+use rustix::io::Errno;
 use serde::Serialize;
 
 /// Amazon's number on the PCI bus.
 const AMAZON: &str = "0x1d0f";
 /// How the numbers of EFA devices begin.
 const EFA: &str = "0xefa";
+
+/// The variable that Kubernetes sets in every container: the address of its API.
+pub(super) const SERVICE: &str = "KUBERNETES_SERVICE_HOST";
 
 /// The machine, or the container, as this process sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,8 +26,12 @@ pub(super) struct Host {
     pub(super) modules: Vec<&'static str>,
     /// `/dev/infiniband`: the files of devices, `uverbs0`, and of the connection manager, `rdma_cm`.
     pub(super) device_files: Vec<String>,
-    /// Places on the PCI bus of EFA devices, with or without a driver.
-    pub(super) efa_on_pci: Vec<String>,
+    /// Those of devices that this process cannot open.
+    pub(super) refused: Vec<Refused>,
+    /// EFA devices on the PCI bus, with or without a driver.
+    pub(super) efa_on_pci: Vec<OnPci>,
+    /// Whether all network namespaces see all RDMA devices (`rdma system`: netns shared), or each device is in one.
+    pub(super) shared_devices: Option<bool>,
     /// How much memory this process may lock.
     pub(super) memlock: Option<Memlock>,
     /// What runs the container that this is.
@@ -53,6 +62,24 @@ pub(super) struct Port {
     pub(super) link_layer: String,
 }
 
+/// A device file that is there, and cannot be opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Refused {
+    /// `uverbs0`.
+    pub(super) name: String,
+    /// What the kernel said.
+    pub(super) error: Errno,
+}
+
+/// A device on the PCI bus.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct OnPci {
+    /// `0000:00:06.0`.
+    pub(super) place: String,
+    /// The driver that serves it.
+    pub(super) driver: Option<String>,
+}
+
 /// The limit of locked memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Memlock {
@@ -63,26 +90,42 @@ pub(super) enum Memlock {
 }
 
 impl Host {
-    /// Reads what is below `root`, which is `/` but for tests. What cannot be read is not there.
-    pub(super) fn look(root: &Path) -> Self {
+    /// Reads what is below `root`, which is `/` but for tests. What cannot be read is not there. `service` is the value of
+    /// [`SERVICE`], if it has one.
+    pub(super) fn look(root: &Path, service: Option<&OsStr>) -> Self {
         let modules = MODULES.into_iter().filter(|module| root.join("sys/module").join(module).exists());
-        let files = names(&root.join("dev/infiniband"));
+        let folder = root.join("dev/infiniband");
+        let device_files: Vec<String> = names(&folder)
+            .into_iter()
+            .filter(|name| name.starts_with("uverbs") || name == "rdma_cm")
+            .collect();
+        let uverbs = device_files.iter().filter(|name| name.starts_with("uverbs"));
         Self {
             devices: devices(&root.join("sys/class/infiniband")),
             modules: modules.collect(),
-            device_files: files
-                .into_iter()
-                .filter(|name| name.starts_with("uverbs") || name == "rdma_cm")
-                .collect(),
+            refused: uverbs.filter_map(|name| refused(&folder, name)).collect(),
+            device_files,
             efa_on_pci: efa_on_pci(&root.join("sys/bus/pci/devices")),
+            shared_devices: text(&root.join("sys/module/ib_core/parameters/netns_mode")).and_then(|mode| {
+                match mode.as_str() {
+                    "Y" => Some(true),
+                    "N" => Some(false),
+                    _ => None,
+                }
+            }),
             memlock: text(&root.join("proc/self/limits")).as_deref().and_then(memlock),
-            container: container(root),
+            container: if in_pod(root, service) { Some("Kubernetes") } else { container(root) },
         }
     }
 
-    /// Whether there is a device that this process can open: `uverbs0`.
+    /// Whether there is the file of a device, which this process may not be able to open: `uverbs0`.
     pub(super) fn has_uverbs(&self) -> bool {
         self.device_files.iter().any(|name| name.starts_with("uverbs"))
+    }
+
+    /// Whether the driver efa has a device, which need not be visible here.
+    pub(super) fn efa_is_served(&self) -> bool {
+        self.efa_on_pci.iter().any(|device| device.driver.as_deref() == Some("efa"))
     }
 }
 
@@ -119,8 +162,7 @@ impl Device {
 fn devices(class: &Path) -> Vec<Device> {
     let of = |name: String| {
         let folder = class.join(&name);
-        let driver = fs::read_link(folder.join("device/driver")).ok();
-        let driver = driver.and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
+        let driver = driver(&folder.join("device"));
         let mut ports: Vec<Port> = names(&folder.join("ports"))
             .into_iter()
             .filter_map(|port| {
@@ -142,12 +184,25 @@ fn devices(class: &Path) -> Vec<Device> {
     names(class).into_iter().map(of).collect()
 }
 
-fn efa_on_pci(devices: &Path) -> Vec<String> {
+/// What serves the device of this folder.
+fn driver(device: &Path) -> Option<String> {
+    let link = fs::read_link(device.join("driver")).ok()?;
+    Some(link.file_name()?.to_string_lossy().into_owned())
+}
+
+/// Opens a device's file as libraries do.
+fn refused(folder: &Path, name: &str) -> Option<Refused> {
+    let error = OpenOptions::new().read(true).write(true).open(folder.join(name)).err()?;
+    Some(Refused { name: name.to_owned(), error: Errno::from_io_error(&error).unwrap_or(Errno::IO) })
+}
+
+fn efa_on_pci(devices: &Path) -> Vec<OnPci> {
     let is = |place: &String| {
         let number = |file: &str| text(&devices.join(place).join(file)).unwrap_or_default();
         number("vendor") == AMAZON && number("device").starts_with(EFA)
     };
-    names(devices).into_iter().filter(is).collect()
+    let found = names(devices).into_iter().filter(is);
+    found.map(|place| OnPci { driver: driver(&devices.join(&place)), place }).collect()
 }
 
 /// The soft limit in the text of `/proc/self/limits`.
@@ -159,12 +214,32 @@ fn memlock(limits: &str) -> Option<Memlock> {
     }
 }
 
+/// Whether this is a container of Kubernetes. With the second version of control groups their names do not say so, and the
+/// runtimes leave their own marks in it.
+fn in_pod(root: &Path, service: Option<&OsStr>) -> bool {
+    let read = |file: &str| text(&root.join(file)).unwrap_or_default();
+    // A pod may be made without its token, which is here.
+    root.join("var/run/secrets/kubernetes.io").exists()
+        || service.is_some_and(|address| !address.is_empty())
+        || read("proc/1/cgroup").contains("kubepods")
+        || read("proc/self/mountinfo").lines().any(mounted_by_kubelet)
+}
+
+/// Whether a line of `/proc/self/mountinfo` is of a pod's control group, or of a file that the kubelet gives to a container,
+/// as `/etc/hosts`. A node has folders of its pods mounted, too, but where they are.
+fn mounted_by_kubelet(line: &str) -> bool {
+    const FILES: &str = "kubelet/pods/";
+    let mut fields = line.split(' ').skip(3);
+    let (Some(source), Some(target)) = (fields.next(), fields.next()) else { return false };
+    // Where the kubelet's files are on a disk of their own, only this one tells.
+    let log = target == "/dev/termination-log";
+    log || source.contains("kubepods") || (source.contains(FILES) && !target.contains(FILES))
+}
+
 fn container(root: &Path) -> Option<&'static str> {
     let groups = text(&root.join("proc/1/cgroup")).unwrap_or_default();
     let runs_in = |name: &str| groups.contains(name);
-    if runs_in("kubepods") {
-        Some("Kubernetes")
-    } else if root.join(".dockerenv").exists() || runs_in("docker") {
+    if root.join(".dockerenv").exists() || runs_in("docker") {
         Some("Docker")
     } else if root.join("run/.containerenv").exists() || runs_in("libpod") {
         Some("Podman")
@@ -232,14 +307,10 @@ pub(super) mod tests {
         /// A device with one port, as the kernel shows it.
         pub(in super::super) fn device(self, name: &str, driver: &str, state: &str, layer: &str) -> Self {
             let folder = format!("sys/class/infiniband/{name}");
-            let machine = self
-                .file(&format!("{folder}/ports/1/state"), state)
+            self.file(&format!("{folder}/ports/1/state"), state)
                 .file(&format!("{folder}/ports/1/rate"), "100 Gb/sec (4X EDR)\n")
                 .file(&format!("{folder}/ports/1/link_layer"), layer)
-                .file(&format!("{folder}/device/vendor"), "");
-            let link = machine.0.path().join(&folder).join("device/driver");
-            symlink(format!("../../../../../bus/pci/drivers/{driver}"), link).unwrap();
-            machine
+                .link(&format!("{folder}/device/driver"), &format!("../../../../../bus/pci/drivers/{driver}"))
         }
 
         /// The limit of locked memory, as `/proc` shows it.
@@ -252,8 +323,26 @@ pub(super) mod tests {
             self.file("proc/self/limits", &text)
         }
 
+        /// A device on the PCI bus, and the driver that serves it.
+        pub(in super::super) fn on_pci(self, place: &str, device: &str, driver: Option<&str>) -> Self {
+            let folder = format!("sys/bus/pci/devices/{place}");
+            let machine =
+                self.file(&format!("{folder}/vendor"), "0x1d0f\n").file(&format!("{folder}/device"), device);
+            match driver {
+                None => machine,
+                Some(driver) => machine.link(&format!("{folder}/driver"), &format!("../../drivers/{driver}")),
+            }
+        }
+
+        pub(in super::super) fn link(self, path: &str, target: &str) -> Self {
+            let path = self.0.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            symlink(target, path).unwrap();
+            self
+        }
+
         pub(in super::super) fn look(&self) -> Host {
-            Host::look(self.0.path())
+            Host::look(self.0.path(), None)
         }
     }
 
@@ -271,16 +360,15 @@ pub(super) mod tests {
         efa_devices().memlock("65536").file(".dockerenv", "")
     }
 
-    fn efa_devices() -> Machine {
+    /// Two EFA devices, and the modules for them.
+    pub(in super::super) fn efa_devices() -> Machine {
         Machine::new()
             .device("rdmap10s6", "efa", "1: DOWN\n", "Unspecified\n")
             .device("rdmap0s6", "efa", "4: ACTIVE\n", "Unspecified\n")
             .file("sys/module/efa/refcnt", "0")
             .file("sys/module/ib_uverbs/refcnt", "0")
-            .file("sys/bus/pci/devices/0000:00:06.0/vendor", "0x1d0f\n")
-            .file("sys/bus/pci/devices/0000:00:06.0/device", "0xefa1\n")
-            .file("sys/bus/pci/devices/0000:00:05.0/vendor", "0x1d0f\n")
-            .file("sys/bus/pci/devices/0000:00:05.0/device", "0xec20\n")
+            .on_pci("0000:00:06.0", "0xefa1\n", Some("efa"))
+            .on_pci("0000:00:05.0", "0xec20\n", Some("ena"))
     }
 
     /// A host with InfiniBand.
@@ -304,7 +392,9 @@ pub(super) mod tests {
         assert_eq!(host.devices[0].description(), "driver efa, ACTIVE 100 Gb/sec (4X EDR)");
         assert_eq!(host.modules, ["efa", "ib_uverbs"]);
         assert_eq!(host.device_files, ["uverbs0", "uverbs1"]);
-        assert_eq!(host.efa_on_pci, ["0000:00:06.0"]);
+        let on_pci = OnPci { place: "0000:00:06.0".to_owned(), driver: Some("efa".to_owned()) };
+        assert_eq!(host.efa_on_pci, [on_pci]);
+        assert!(host.refused.is_empty() && host.shared_devices.is_none());
         assert_eq!((host.memlock, host.container), (Some(Memlock::Unlimited), None));
         assert!(host.has_uverbs());
     }
@@ -333,6 +423,60 @@ pub(super) mod tests {
         }
     }
 
+    /// With the second version of control groups, each in a namespace of its own.
+    #[test]
+    fn a_pod_is_told_by_what_the_kubelet_gives_it_whichever_runtime_made_it() {
+        const HOSTS: &str = "/var/lib/kubelet/pods/6f1c/etc-hosts /etc/hosts";
+        const VOLUME: &str = "/var/lib/kubelet/pods/6f1c/volumes/kubernetes.io~empty-dir/cache";
+        let mounted = |mount: &str| {
+            let text = format!(
+                "1511 1510 0:279 / / rw,relatime - overlay overlay rw,lowerdir=/var/lib/containerd/snapshots/1\n\
+                 1519 1511 259:1 {mount} rw,noatime - xfs /dev/nvme0n1p1 rw\n"
+            );
+            Machine::new().file("proc/1/cgroup", "0::/\n").file("proc/self/mountinfo", &text)
+        };
+        for (machine, expected) in [
+            (mounted(HOSTS), Some("Kubernetes")),
+            (mounted(HOSTS).file("run/.containerenv", ""), Some("Kubernetes")),
+            (mounted(HOSTS).file(".dockerenv", ""), Some("Kubernetes")),
+            (mounted("/pods/6f1c/containers/main/0a1b /dev/termination-log"), Some("Kubernetes")),
+            (mounted("/kubepods.slice/pod6f1c /sys/fs/cgroup/memory"), Some("Kubernetes")),
+            // The node itself, where a volume may be a part of another.
+            (mounted(&format!("/ {VOLUME}")), None),
+            (mounted(&format!("{VOLUME} /var/lib/kubelet/pods/6f1c/volume-subpaths/cache/main/0")), None),
+            (mounted("/ /home"), None),
+            (mounted("/"), None),
+            (mounted("/ /home").file("run/.containerenv", ""), Some("Podman")),
+            (
+                Machine::new().file("var/run/secrets/kubernetes.io/serviceaccount/token", "x"),
+                Some("Kubernetes"),
+            ),
+        ] {
+            let found = machine.look().container;
+            assert_eq!(found, expected, "{:?}", text(&machine.0.path().join("proc/self/mountinfo")));
+        }
+        let podman = Machine::new().file("run/.containerenv", "");
+        for (address, expected) in
+            [(Some("10.100.0.1"), "Kubernetes"), (Some(""), "Podman"), (None, "Podman")]
+        {
+            let host = Host::look(podman.0.path(), address.map(OsStr::new));
+            assert_eq!(host.container, Some(expected), "{address:?}");
+        }
+    }
+
+    #[test]
+    fn device_files_that_cannot_be_opened_are_told_from_those_that_can() {
+        let machine = efa_host()
+            .link("dev/infiniband/uverbs2", "nowhere")
+            .file("dev/infiniband/uverbs10/as-a-folder", "")
+            .link("dev/infiniband/rdma_cm", "nowhere");
+        let refused = |name: &str, error| Refused { name: name.to_owned(), error };
+        let host = machine.look();
+        assert_eq!(host.refused, [refused("uverbs2", Errno::NOENT), refused("uverbs10", Errno::ISDIR)]);
+        assert_eq!(host.device_files, ["rdma_cm", "uverbs0", "uverbs1", "uverbs2", "uverbs10"]);
+        assert!(host.has_uverbs());
+    }
+
     #[test]
     fn an_empty_machine_has_nothing() {
         assert_eq!(Machine::new().look(), Host::default());
@@ -346,6 +490,6 @@ pub(super) mod tests {
             "unlimited" => Memlock::Unlimited,
             kibibytes => Memlock::Bytes(kibibytes.parse::<u64>().unwrap() * 1024),
         };
-        assert_eq!(Host::look(Path::new("/")).memlock, Some(expected));
+        assert_eq!(Host::look(Path::new("/"), None).memlock, Some(expected));
     }
 }

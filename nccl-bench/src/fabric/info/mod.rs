@@ -197,7 +197,8 @@ struct Provider {
 pub fn run(arguments: &Arguments, out: &mut impl Write) -> Result<Verdict, Error> {
     let library = Library::load().map_err(Error::Library)?;
     let variable = std::env::var("FI_PROVIDER").ok().filter(|value| !value.is_empty());
-    let answer = ask(library, arguments, Host::look(Path::new("/")), variable.as_deref())?;
+    let host = Host::look(Path::new("/"), std::env::var_os(host::SERVICE).as_deref());
+    let answer = ask(library, arguments, host, variable.as_deref())?;
     if arguments.json {
         json::write(&answer, out)?;
     } else if arguments.list {

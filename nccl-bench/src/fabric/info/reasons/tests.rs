@@ -1,5 +1,8 @@
+use rustix::io::Errno;
+
 use super::*;
-use crate::fabric::info::host::tests::{Machine, efa_container, efa_host, infiniband_host};
+use crate::fabric::info::host::Refused;
+use crate::fabric::info::host::tests::{Machine, efa_container, efa_devices, efa_host, infiniband_host};
 
 fn entry(provider: &str, endpoint: &str, capabilities: &str, domain: &str) -> Entry {
     Entry {
@@ -199,13 +202,98 @@ fn an_efa_host_whose_links_are_down_or_whose_driver_is_missing_is_told_so() {
         Machine::new().device("rdmap0s6", "efa", "1: DOWN", "Unspecified").file("dev/infiniband/uverbs0", "");
     let found = why("efa", (2, 5), &["efa"], "", &down.look());
     assert!(says(&found, "no EFA device is up", "dmesg"), "{found:#?}");
-    let bare = Machine::new()
-        .file("sys/bus/pci/devices/0000:00:06.0/vendor", "0x1d0f")
-        .file("sys/bus/pci/devices/0000:00:06.0/device", "0xefa2");
+    let bare = Machine::new().on_pci("0000:00:06.0", "0xefa2", None);
     let found = why("efa", (2, 5), &["efa"], "", &bare.look());
     assert!(says(&found, "(0000:00:06.0), which no driver serves", "modprobe efa"), "{found:#?}");
     assert!(says(&found, "kernel module efa is not loaded", "modprobe efa"), "{found:#?}");
     assert!(says(&found, "no /dev/infiniband/uverbs*", "modprobe ib_uverbs"), "{found:#?}");
+    // What is loaded need not be loaded again.
+    let loaded = bare.file("sys/module/efa/refcnt", "0").file("sys/module/ib_uverbs/refcnt", "0");
+    let found = why("efa", (2, 5), &["efa"], "", &loaded.look());
+    assert!(says(&found, "(0000:00:06.0), which no driver serves", "see dmesg"), "{found:#?}");
+    assert!(says(&found, "ib_uverbs is loaded, and makes one for each device", ""), "{found:#?}");
+    assert!(!says(&found, "", "modprobe"), "{found:#?}");
+}
+
+#[test]
+fn devices_that_another_network_namespace_has_are_told_from_those_without_a_driver() {
+    let served = |driver| {
+        Machine::new()
+            .on_pci("0000:00:06.0", "0xefa2", Some(driver))
+            .on_pci("0000:00:07.0", "0xefa2", Some(driver))
+            .file("sys/module/ib_uverbs/refcnt", "0")
+    };
+    let mode = |machine: Machine, mode| machine.file("sys/module/ib_core/parameters/netns_mode", mode);
+    let why = |machine: Machine| why("efa", (2, 5), &["efa"], "", &machine.look());
+    let invisible = "the driver efa serves EFA devices on the PCI bus (0000:00:06.0, 0000:00:07.0), but";
+
+    let found = why(mode(served("efa"), "N\n").file(".dockerenv", ""));
+    let alone = "not visible in this network namespace: the host has each RDMA device in one alone (rdma system: netns \
+                 exclusive)";
+    assert!(says(&found, invisible, "--network=host") && says(&found, alone, "netns shared"), "{found:#?}");
+    assert!(!says(&found, "no driver", "") && !says(&found, "not loaded", ""), "{found:#?}");
+    assert!(!says(&found, "", "modprobe"), "{found:#?}");
+    let found = why(mode(served("efa"), "N\n").file("proc/1/cgroup", "0::/kubepods/pod7"));
+    assert!(says(&found, alone, "hostNetwork: true"), "{found:#?}");
+    // A kernel that does not tell.
+    let found = why(served("efa"));
+    assert!(says(&found, "the host probably has each", "in the host's network namespace"), "{found:#?}");
+    assert!(says(&found, "ib_uverbs is loaded, but udev has not made them", "udevadm trigger"), "{found:#?}");
+    // It is not the namespace.
+    let found = why(mode(served("efa"), "Y\n"));
+    assert!(says(&found, invisible, "mounted over /sys"), "{found:#?}");
+    assert!(!says(&found, "", "--network=host"), "{found:#?}");
+
+    let mixed = served("vfio-pci").on_pci("0000:00:08.0", "0xefa2", None);
+    let found = why(mixed);
+    let held = "EFA devices (0000:00:06.0, 0000:00:07.0), which the driver vfio-pci holds, not efa";
+    assert!(says(&found, held, "/sys/bus/pci/drivers/efa/bind"), "{found:#?}");
+    assert!(says(&found, "(0000:00:08.0), which no driver serves", "modprobe efa"), "{found:#?}");
+}
+
+#[test]
+fn device_files_that_cannot_be_opened_are_named_with_what_to_do() {
+    let why = |host: &Host| why("efa", (2, 5), &["efa"], "", host);
+    let refusing = |container, error| {
+        let refused = ["uverbs0", "uverbs1"].map(|name| Refused { name: name.to_owned(), error });
+        Host { container, refused: refused.to_vec(), ..efa_host().look() }
+    };
+    let forbidden = "uverbs0, uverbs1 are there, but cannot be opened: Operation not permitted (os error 1)";
+    for (container, error, text, advice) in [
+        (Some("Docker"), Errno::PERM, forbidden, "--device=/dev/infiniband/uverbs0, not -v"),
+        (
+            Some("Kubernetes"),
+            Errno::PERM,
+            forbidden,
+            "vpc.amazonaws.com/efa of the EFA device plugin, not as a volume",
+        ),
+        (None, Errno::PERM, forbidden, "DeviceAllow="),
+        (Some("Podman"), Errno::ACCESS, "Permission denied", "--device=/dev/infiniband/uverbs0, not -v"),
+        (
+            None,
+            Errno::ACCESS,
+            "Permission denied",
+            "ls -l /dev/infiniband/uverbs0; the kernel makes it for all",
+        ),
+        (None, Errno::NXIO, "No such device or address", "no device is behind it"),
+        (Some("Docker"), Errno::NXIO, "No such device or address", "start the container again"),
+        (None, Errno::IO, "Input/output error", "dmesg"),
+    ] {
+        let found = why(&refusing(container, error));
+        assert!(says(&found, text, advice), "{error} {container:?}: {found:#?}");
+        assert!(!says(&found, "there is no /dev/infiniband", ""), "{found:#?}");
+        assert!(!says(&found, "no cause is to be seen", ""), "{found:#?}");
+    }
+    // The namespace is at fault.
+    let elsewhere =
+        Host { devices: Vec::new(), shared_devices: Some(false), ..refusing(Some("Docker"), Errno::PERM) };
+    assert!(says(&why(&elsewhere), forbidden, "--network=host"), "{:#?}", why(&elsewhere));
+    // Really tried, and one by one.
+    let host = efa_host().link("dev/infiniband/uverbs2", "nowhere").look();
+    let found = why(&host);
+    let one = "/dev/infiniband/uverbs2 is there, but cannot be opened: No such file or directory";
+    assert!(says(&found, one, "ls -l /dev/infiniband/uverbs2"), "{found:#?}");
+    assert!(!says(&found, "uverbs0", ""), "{found:#?}");
 }
 
 #[test]
@@ -230,6 +318,8 @@ fn on_an_infiniband_host_efa_is_not_to_be_had() {
 fn in_a_container_the_advice_is_for_the_one_who_starts_it() {
     let found = why("efa", (2, 5), &["efa"], "", &efa_container().look());
     assert!(says(&found, "no /dev/infiniband/uverbs*", "--device=/dev/infiniband"), "{found:#?}");
+    assert!(says(&found, "they are missing from this container", ""), "{found:#?}");
+    assert!(!says(&found, "", "modprobe"), "{found:#?}");
     assert!(says(&found, "no more than 64 KiB", "--ulimit memlock=-1:-1"), "{found:#?}");
     assert!(says(&found, "this is a container (Docker)", ""), "{found:#?}");
 
@@ -238,6 +328,28 @@ fn in_a_container_the_advice_is_for_the_one_who_starts_it() {
     assert!(says(&found, "no /dev/infiniband/uverbs*", "vpc.amazonaws.com/efa"), "{found:#?}");
     assert!(says(&found, "no more than 64 KiB", "LimitMEMLOCK"), "{found:#?}");
     assert!(says(&found, "kernel module efa is not loaded", "on the host: modprobe efa"), "{found:#?}");
+    assert!(
+        says(&found, "no /dev/infiniband/uverbs*", "on the host: modprobe ib_uverbs; then"),
+        "{found:#?}"
+    );
+}
+
+/// As a pod on EKS is: the second version of control groups, each in a namespace of its own.
+#[test]
+fn in_a_pod_whose_control_group_has_no_name_the_resource_is_named() {
+    let pod = efa_devices()
+        .file("proc/1/cgroup", "0::/\n")
+        .file(
+            "proc/self/mountinfo",
+            "1519 1511 259:1 /var/lib/kubelet/pods/6f1c/etc-hosts /etc/hosts rw,noatime - xfs /dev/nvme0n1p1 rw\n",
+        )
+        .memlock("65536")
+        .look();
+    let found = why("efa", (2, 5), &["efa"], "", &pod);
+    assert!(says(&found, "they are missing from this container", "vpc.amazonaws.com/efa"), "{found:#?}");
+    assert!(says(&found, "no more than 64 KiB", "LimitMEMLOCK"), "{found:#?}");
+    assert!(says(&found, "this is a container (Kubernetes)", ""), "{found:#?}");
+    assert!(!says(&found, "", "modprobe"), "{found:#?}");
 }
 
 #[test]
