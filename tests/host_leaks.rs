@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::Instant;
 use std::{env, fs, thread};
 
-use collectives::fabric::{Communicator, Options};
+use collectives::fabric::{Communicator, Library, Options, Version};
 use collectives::{ReduceOp, world};
 
 /// Makes a communicator of two ranks, uses it for a short and a long message, and ends it in one of three ways.
@@ -18,6 +18,8 @@ fn cycle(provider: &str, number: usize) {
     let handles = world::threads(world::single(), 2).unwrap();
     let mut options = Options::default();
     options.provider = Some(provider.to_owned());
+    // What has failed there is left open on purpose: see `Objects::must_stay_open`.
+    let stays_open = provider == "tcp" && Library::load().unwrap().version() > Version::new(1, 17);
     thread::scope(|scope| {
         for handle in handles {
             let options = &options;
@@ -30,7 +32,7 @@ fn cycle(provider: &str, number: usize) {
                 }
                 match number % 40 {
                     // Over tcp this takes a second: only then do the ranks compare what they called.
-                    39 => {
+                    39 if !stays_open => {
                         let mut data = vec![1_u8; 100 + communicator.rank()];
                         communicator.all_reduce_in_place(&mut data, ReduceOp::Sum).unwrap_err();
                     }
