@@ -119,8 +119,17 @@ pub(super) fn verbs(host: &Host) -> Vec<Reason> {
     let (efa, devices): (Vec<&Device>, Vec<&Device>) =
         host.devices.iter().partition(|device| device.is_efa());
     if devices.is_empty() {
-        let reason = if efa.is_empty() {
-            Reason::new("this host has no RDMA device (nothing in /sys/class/infiniband)")
+        let none = "this host has no RDMA device (nothing in /sys/class/infiniband)";
+        let loaded = host.modules.contains(&"mlx5_ib");
+        let reason = if efa.is_empty() && loaded && host.shared_devices == Some(false) {
+            let alone = "though the driver mlx5_ib is loaded: each RDMA device is in one network namespace alone (rdma \
+                         system: netns exclusive)";
+            Reason::new(format!("{none}, {alone}")).advice(into_the_network(host))
+        } else if efa.is_empty() && loaded {
+            Reason::new(format!("{none}, though the driver mlx5_ib is loaded"))
+                .advice(on_the_host(host, "see dmesg, and which devices the host shows (rdma link)"))
+        } else if efa.is_empty() {
+            Reason::new(none)
                 .advice(on_the_host(host, "load the driver of the device, for instance modprobe mlx5_ib"))
         } else {
             Reason::new(format!("this host has no InfiniBand or RoCE device, but {}", described(&efa)))

@@ -408,3 +408,17 @@ fn a_variable_that_hides_providers_is_named() {
         assert_eq!(hides(value, provider), expected, "{value} {provider}");
     }
 }
+
+#[test]
+fn a_driver_that_is_loaded_is_not_to_be_loaded() {
+    let bare = Machine::new();
+    let found = devices::verbs(&bare.look());
+    assert!(says(&found, "no RDMA device", "modprobe mlx5_ib"), "{found:#?}");
+    let loaded = bare.file("sys/module/mlx5_ib/refcnt", "0");
+    let found = devices::verbs(&loaded.look());
+    assert!(says(&found, "though the driver mlx5_ib is loaded", "rdma link"), "{found:#?}");
+    assert!(!says(&found, "", "modprobe mlx5_ib"), "{found:#?}");
+    let alone = loaded.file("sys/module/ib_core/parameters/netns_mode", "N\n");
+    let found = devices::verbs(&alone.look());
+    assert!(says(&found, "netns exclusive", "--network=host"), "{found:#?}");
+}
