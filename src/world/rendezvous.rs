@@ -262,9 +262,7 @@ impl<'a, S: Read + Write> Reception<'a, S> {
     pub(super) fn attend(&mut self, joined: &[usize], pending: &[bool], now: Instant) {
         // A rank that has joined says nothing until it is told to go on: this is its end.
         for &rank in joined {
-            if let Some((_, member)) = self.joined[rank].take() {
-                self.gone[rank] = Some(member.host.name);
-            }
+            self.vacate(rank);
         }
         for (mut connection, &ready) in std::mem::take(&mut self.pending).into_iter().zip(pending) {
             if ready {
@@ -274,6 +272,13 @@ impl<'a, S: Read + Write> Reception<'a, S> {
             } else {
                 self.pending.push_back(connection);
             }
+        }
+    }
+
+    /// Takes its seat from a rank that has ended.
+    fn vacate(&mut self, rank: usize) {
+        if let Some((_, member)) = self.joined[rank].take() {
+            self.gone[rank] = Some(member.host.name);
         }
     }
 
@@ -330,6 +335,13 @@ impl<'a, S: Read + Write> Reception<'a, S> {
             return self.turn_away(&mut stream, Some(Answer::Stranger), reason);
         }
         let (rank, size) = (rank as usize, size as usize);
+        // A rank to which this process did not answer in time has given up its connection, and come again: the end of
+        // one and the greeting of the other may be here at once. Nobody is refused for one that has ended.
+        if let Some(Some((seated, _))) = self.joined.get_mut(rank)
+            && is_over(seated)
+        {
+            self.vacate(rank);
+        }
         let host = &member.host.name;
         let reason = if size != self.place.size {
             format!(
@@ -340,11 +352,12 @@ impl<'a, S: Read + Write> Reception<'a, S> {
             format!("two processes were started as rank {rank} of {size}, this one on {host}")
         } else if let Some((_, first)) = &self.joined[rank] {
             format!("rank {rank} of {size} was started twice, on {} and on {host}", first.host.name)
-        } else if stream.write_all(&Answer::Accepted.encode()).is_ok() {
+        } else if is_over(&mut stream) || stream.write_all(&Answer::Accepted.encode()).is_err() {
+            self.gone[rank] = Some(member.host.name);
+            return self.turn_away(&mut stream, None, "it ended after its greeting".to_owned());
+        } else {
             self.joined[rank] = Some((stream, member));
             return;
-        } else {
-            "it ended after its greeting".to_owned()
         };
         self.turn_away(&mut stream, Some(Answer::Refused(reason.clone())), reason);
     }
@@ -385,6 +398,13 @@ impl<'a, S: Read + Write> Reception<'a, S> {
         }
         text
     }
+}
+
+/// Whether a connection over which nothing is to come has ended, or something came. Does not wait.
+fn is_over(stream: &mut impl Read) -> bool {
+    let waits =
+        |error: io::Error| matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted);
+    !stream.read(&mut [0]).is_err_and(waits)
 }
 
 // All other ranks.
@@ -618,8 +638,10 @@ fn read_some(stream: &mut TcpStream, bytes: &mut Vec<u8>, until: Instant) -> io:
 
 #[cfg(test)]
 mod tests {
+    use super::super::fuzz::{End, Wire};
     use super::*;
-    use std::cell::Cell;
+    use std::cell::{Cell, RefCell};
+    use std::rc::Rc;
 
     #[test]
     fn ranges_are_written_as_people_do() {
@@ -651,6 +673,64 @@ mod tests {
 
     fn member() -> Member {
         Member { host: host(), local: None }
+    }
+
+    /// A connection in memory over which rank 1 of 2 has said its greeting.
+    fn greeted() -> Rc<RefCell<Wire>> {
+        let greeting = Greeting { rank: 1, size: 2, key: String::new(), member: member() };
+        let wire = Rc::<RefCell<Wire>>::default();
+        wire.borrow_mut().incoming.extend(greeting.encode());
+        wire
+    }
+
+    #[test]
+    fn a_rank_that_gave_up_and_came_again_is_seated_with_its_last_connection() {
+        let (zero, ..) = pair();
+        let now = Instant::now();
+        let mut reception = Reception::new(&zero);
+        let ended = || {
+            let wire = greeted();
+            wire.borrow_mut().ended = true;
+            End(wire)
+        };
+        // There is none behind it yet: the job must not start with it.
+        reception.take_in(ended(), now);
+        reception.attend(&[], &[true], now);
+        assert_eq!(reception.missing().collect::<Vec<_>>(), [1]);
+        assert_eq!(reception.last_refusal, "it ended after its greeting");
+        let text = reception.given_up("here", Duration::from_secs(1));
+        assert!(text.contains(&format!("(rank 1 came from {} and ended)", host().name)), "{text}");
+        let last = greeted();
+        reception.take_in(ended(), now);
+        reception.take_in(End(Rc::clone(&last)), now);
+        reception.attend(&[], &[true; 2], now);
+        let (seated, _) = reception.joined[1].as_ref().unwrap();
+        assert!(Rc::ptr_eq(&seated.0, &last));
+        assert_eq!(last.borrow().answered, Answer::Accepted.encode());
+    }
+
+    #[test]
+    fn a_seat_is_taken_while_its_rank_lives() {
+        let (zero, ..) = pair();
+        let now = Instant::now();
+        let mut reception = Reception::new(&zero);
+        let mut come = || {
+            let wire = greeted();
+            reception.take_in(End(Rc::clone(&wire)), now);
+            // Rank 0 has not heard yet that the one with the seat has ended.
+            reception.attend(&[], &[true], now);
+            let answer = Answer::decode(&wire.borrow().answered).unwrap().unwrap().0;
+            let seated = reception.joined[1].as_ref().is_some_and(|(end, _)| Rc::ptr_eq(&end.0, &wire));
+            (wire, answer, seated)
+        };
+        let (first, answer, seated) = come();
+        assert_eq!((answer, seated), (Answer::Accepted, true));
+        let (_, answer, seated) = come();
+        let twice = format!("rank 1 of 2 was started twice, on {0} and on {0}", host().name);
+        assert_eq!((answer, seated), (Answer::Refused(twice), false));
+        first.borrow_mut().ended = true;
+        let (_, answer, seated) = come();
+        assert_eq!((answer, seated), (Answer::Accepted, true));
     }
 
     #[test]
