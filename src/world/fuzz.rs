@@ -5,7 +5,7 @@
 
 use super::host::Host;
 use super::meeting::Contribution;
-use super::rendezvous::{Failure, GREETING, Joining, MOST_PENDING, Reception};
+use super::rendezvous::{Failure, GREETING, Joining, MOST_AT_ONCE, MOST_PENDING, Reception};
 use super::service::{Connection, Line, take_frames};
 use super::tcp::Shared;
 use super::wire::{Answer, Frame, Frames, Greeting, Member, pack, unpack};
@@ -198,6 +198,7 @@ pub fn rendezvous(data: &[u8]) -> Told {
         reception: Reception::new(&place),
         wires: Vec::new(),
         now: Instant::now(),
+        unheard: 0,
         told: Told::default(),
     };
     let honest = job.connect();
@@ -264,11 +265,17 @@ struct Job<'a> {
     reception: Reception<'a, End>,
     wires: Vec<Rc<RefCell<Wire>>>,
     now: Instant,
+    /// How many connections were taken in that rank 0 has not listened to.
+    unheard: usize,
     told: Told,
 }
 
 impl Job<'_> {
     fn connect(&mut self) -> usize {
+        if self.unheard == MOST_AT_ONCE {
+            self.attend();
+        }
+        self.unheard += 1;
         let wire = Rc::<RefCell<Wire>>::default();
         self.reception.take_in(End(Rc::clone(&wire)), self.now);
         self.wires.push(wire);
@@ -298,6 +305,7 @@ impl Job<'_> {
     }
 
     fn attend_to(&mut self, most: usize) {
+        self.unheard = 0;
         let mut first = true;
         loop {
             let joined: Vec<usize> = (0..SIZE)

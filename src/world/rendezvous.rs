@@ -21,6 +21,9 @@ pub(super) const GREETING: Duration = Duration::from_secs(5);
 const SEARCHING: Duration = Duration::from_secs(2);
 /// How many connections may be about to say their greeting; the oldest goes when there is one more.
 pub(super) const MOST_PENDING: usize = 256;
+/// How many connections are taken in before those that are there are listened to: fewer than may be pending, so that
+/// each is listened to before others take its place.
+pub(super) const MOST_AT_ONCE: usize = 64;
 /// Descriptors for everything else that a process does: files, GPUs, a network.
 const OTHER_DESCRIPTORS: usize = 512;
 /// How much longer than rank 0 the others wait, so that they hear from it which ranks are missing.
@@ -89,6 +92,8 @@ pub(super) struct Pending<S> {
     pub(super) stream: S,
     pub(super) bytes: Vec<u8>,
     since: Instant,
+    /// Whether it has been listened to.
+    polled: bool,
 }
 
 /// What rank 0 knows while it waits. The connections are any that never wait, so that it can be tested without any.
@@ -219,8 +224,9 @@ impl Reception<'_, TcpStream> {
         Ok(())
     }
 
+    /// Takes in who has come; the next turn takes the rest, since connections may come as fast as they are accepted.
     fn admit(&mut self, listener: &TcpListener) {
-        loop {
+        for _ in 0..MOST_AT_ONCE {
             match listener.accept() {
                 Ok((stream, _)) => {
                     let ready = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
@@ -265,6 +271,7 @@ impl<'a, S: Read + Write> Reception<'a, S> {
             self.vacate(rank);
         }
         for (mut connection, &ready) in std::mem::take(&mut self.pending).into_iter().zip(pending) {
+            connection.polled = true;
             if ready {
                 self.hear(connection, now);
             } else if now - connection.since >= GREETING {
@@ -284,16 +291,19 @@ impl<'a, S: Read + Write> Reception<'a, S> {
 
     /// A connection that is to say its greeting.
     pub(super) fn take_in(&mut self, stream: S, now: Instant) {
-        self.pending.push_back(Pending { stream, bytes: Vec::new(), since: now });
+        self.pending.push_back(Pending { stream, bytes: Vec::new(), since: now, polled: false });
         if self.pending.len() > MOST_PENDING {
             self.evict("too many connections came at once");
         }
     }
 
+    /// Ends the oldest connection, unless it has not been listened to: what it says may have come with it.
     fn evict(&mut self, reason: &str) {
         self.refused += 1;
         reason.clone_into(&mut self.last_refusal);
-        self.pending.pop_front();
+        if self.pending.front().is_some_and(|oldest| oldest.polled) {
+            self.pending.pop_front();
+        }
     }
 
     fn turn_away(&mut self, stream: &mut S, answer: Option<Answer>, reason: String) {
@@ -707,6 +717,42 @@ mod tests {
         let (seated, _) = reception.joined[1].as_ref().unwrap();
         assert!(Rc::ptr_eq(&seated.0, &last));
         assert_eq!(last.borrow().answered, Answer::Accepted.encode());
+    }
+
+    #[test]
+    fn connections_that_come_without_end_keep_nobody_from_being_heard() {
+        let (zero, _, listener, port) = pair();
+        let connect = || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+        let mut first = connect();
+        let _others: Vec<TcpStream> = (0..MOST_AT_ONCE + 10).map(|_| connect()).collect();
+        let mut reception = Reception::new(&zero);
+        let turn = Duration::from_secs(60);
+        reception.serve(&listener, turn).unwrap();
+        assert_eq!(reception.pending.len(), MOST_AT_ONCE, "more were waiting");
+        first.write_all(&Vec::from(std::mem::take(&mut greeted().borrow_mut().incoming))).unwrap();
+        while reception.joined[1].is_none() {
+            reception.serve(&listener, turn).unwrap();
+        }
+        assert_eq!(reception.refused, 0);
+    }
+
+    #[test]
+    fn only_who_was_listened_to_makes_room() {
+        let (zero, ..) = pair();
+        let now = Instant::now();
+        let mut reception = Reception::new(&zero);
+        let honest = greeted();
+        reception.take_in(End(Rc::clone(&honest)), now);
+        reception.evict("no connection can be accepted");
+        assert_eq!(
+            (reception.pending.len(), reception.last_refusal.as_str()),
+            (1, "no connection can be accepted")
+        );
+        reception.take_in(End(Rc::default()), now);
+        reception.attend(&[], &[true, false], now);
+        assert_eq!(honest.borrow().answered, Answer::Accepted.encode());
+        reception.evict("no connection can be accepted");
+        assert!(reception.pending.is_empty());
     }
 
     #[test]
