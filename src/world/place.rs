@@ -1,7 +1,7 @@
 //! Which rank this process is and where it meets the others, as launchers tell it in variables.
 
 use super::launcher::{COMPLETION_INDEX, Launcher, SIZES_IN_PODS, Started};
-use super::wire::MAX_NAME;
+use super::wire::{MAX_NAME, MAX_RANKS};
 use super::{Error, process_variable, slurm};
 use std::os::unix::process::parent_id;
 
@@ -12,7 +12,7 @@ type Variable<'a> = &'a dyn Fn(&str) -> Option<String>;
 pub struct Place {
     /// This rank, `0..size`.
     pub rank: usize,
-    /// How many ranks there are.
+    /// How many ranks there are, at most 262144.
     pub size: usize,
     /// Names or addresses of rank 0's host. The others try each in turn until rank 0 of this job answers.
     pub hosts: Vec<String>,
@@ -36,7 +36,7 @@ impl Place {
     /// Rank `rank` of `size`, meeting at `address`, which is `host:port` or `[IPv6]:port` of rank 0.
     ///
     /// # Errors
-    /// When the address has no port or `rank` is not below `size`.
+    /// When the address has no port, `rank` is not below `size`, or `size` is more than a rendezvous holds.
     pub fn new(rank: usize, size: usize, address: &str) -> Result<Self, Error> {
         let (host, port) = host_and_port(address).ok_or_else(|| {
             Error::Environment(format!(
@@ -62,7 +62,7 @@ impl Place {
     /// `NCCL_BENCH_ADDR` overrides host and port of each, and `NCCL_BENCH_KEY` the job's key.
     ///
     /// # Errors
-    /// When a variable is missing or is no number: the error names it.
+    /// When a variable is missing or is no number: the error names it. When what they say cannot be.
     pub fn from_environment() -> Result<Self, Error> {
         Self::from_variables(&process_variable)
     }
@@ -107,8 +107,11 @@ impl Place {
                 "rank {rank} of {size} is impossible: ranks count from 0 to the size less one"
             ));
         }
-        if u32::try_from(size).is_err() {
-            return wrong(format!("{size} ranks are more than a rendezvous can hold"));
+        if size > MAX_RANKS {
+            return wrong(format!(
+                "{size} ranks are more than the {MAX_RANKS} of a rendezvous: check the number that says how many there \
+                 are, such as NCCL_BENCH_SIZE or WORLD_SIZE"
+            ));
         }
         if self.key.len() > MAX_NAME {
             return wrong(format!("the job's key has {} bytes, more than {MAX_NAME}", self.key.len()));
@@ -332,6 +335,18 @@ mod tests {
             assert!(at(wrong).is_err(), "{wrong}");
         }
         assert!(Place::new(2, 2, "a:1").unwrap_err().to_string().contains("rank 2 of 2"));
+    }
+
+    #[test]
+    fn more_ranks_than_a_job_can_have_are_refused() {
+        assert!(Place::new(0, MAX_RANKS, "a:1").is_ok());
+        for size in [MAX_RANKS + 1, 4_000_000_000, usize::MAX] {
+            let text = Place::new(0, size, "a:1").unwrap_err().to_string();
+            assert!(text.starts_with(&format!("{size} ranks are more than the 262144 of")), "{text}");
+            assert!(text.contains("NCCL_BENCH_SIZE"), "{text}");
+        }
+        let torchrun = [("RANK", "0"), ("WORLD_SIZE", "4000000000"), ("MASTER_ADDR", "a")];
+        assert!(message(&torchrun).starts_with("4000000000 ranks are more"));
     }
 
     #[test]
