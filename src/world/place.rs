@@ -214,7 +214,8 @@ fn slurm_step(variable: Variable<'_>) -> Result<Place, Error> {
             let Some(list) = variable(name) else { continue };
             let listed = slurm::expand(&list).ok_or_else(|| {
                 Error::Environment(format!(
-                    "{name} is `{list}`, which is not a list of hosts such as node[01-04]"
+                    "{name} is `{list}`, which is not a list of at most {MAX_RANKS} hosts such as node[01-04]: set \
+                     MASTER_ADDR to the name of rank 0's host"
                 ))
             })?;
             hosts.extend(listed.into_iter().next());
@@ -469,6 +470,7 @@ mod tests {
         assert!(message(&port).contains("MASTER_PORT is `70000`"));
         let slurm = [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "2"), ("SLURM_JOB_NODELIST", "a[")];
         assert!(message(&slurm).contains("SLURM_JOB_NODELIST is `a[`"));
+        assert!(message(&slurm).contains("set MASTER_ADDR"));
         assert!(message(&[("NCCL_BENCH_RANK", "0"), ("NCCL_BENCH_SIZE", "2")]).contains("NCCL_BENCH_ADDR"));
     }
 }
