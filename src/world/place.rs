@@ -19,7 +19,7 @@ pub struct Place {
     /// The ports on which rank 0 may listen: it takes the first that is free.
     pub ports: Vec<u16>,
     /// What tells this job's ranks from those of others that meet at the same address. Not a secret. At most 255
-    /// bytes.
+    /// bytes, without control characters.
     pub key: String,
     /// This rank's number on its host and how many its host has, where the launcher says so. Without it, or where
     /// two ranks of a host claim the same number, ranks are counted by host.
@@ -59,7 +59,8 @@ impl Place {
     /// | Kubernetes | `JOB_COMPLETION_INDEX`, `NCCL_BENCH_SIZE` or `WORLD_SIZE` | `NCCL_BENCH_ADDR`, as `host:port`, or `MASTER_ADDR` | `MASTER_PORT`, or 29500 |
     /// | Open MPI, MPICH | theirs | `MASTER_ADDR`, or this host when all ranks are on it | `MASTER_PORT`, or one made from what names the job: Open MPI's namespace, MPICH's parent process |
     ///
-    /// `NCCL_BENCH_ADDR` overrides host and port of each, and `NCCL_BENCH_KEY` the job's key.
+    /// `NCCL_BENCH_ADDR` overrides host and port of each, and `NCCL_BENCH_KEY`, without white space around it, the job's
+    /// key.
     ///
     /// # Errors
     /// When a variable is missing or is no number: the error names it. When what they say cannot be.
@@ -91,8 +92,10 @@ impl Place {
                 .map_err(|error| Error::Environment(format!("NCCL_BENCH_ADDR: {error}")))?;
             (place.hosts, place.ports) = (given.hosts, given.ports);
         }
-        if let Some(key) = variable("NCCL_BENCH_KEY") {
-            place.key = key;
+        // What was read from a file ends its line; other ranks may have been told the same without.
+        if let Some(key) = variable("NCCL_BENCH_KEY").as_deref().map(str::trim).filter(|key| !key.is_empty())
+        {
+            key.clone_into(&mut place.key);
         }
         place.checked()
     }
@@ -115,6 +118,12 @@ impl Place {
         }
         if self.key.len() > MAX_NAME {
             return wrong(format!("the job's key has {} bytes, more than {MAX_NAME}", self.key.len()));
+        }
+        if let Some(control) = self.key.chars().find(|character| character.is_control()) {
+            return wrong(format!(
+                "the job's key has the control character {control:?}, which no rank takes from another: set \
+                 NCCL_BENCH_KEY to one line of text, the same on all ranks"
+            ));
         }
         if size > 1 && (self.hosts.is_empty() || self.ports.is_empty()) {
             return wrong(
@@ -458,6 +467,25 @@ mod tests {
         ])
         .unwrap();
         assert_eq!((given.hosts, given.ports, given.key), (vec!["h".to_owned()], vec![7], "k".to_owned()));
+    }
+
+    #[test]
+    fn a_key_is_what_can_be_told_to_other_ranks() {
+        let keyed = |key| {
+            let common = [("NCCL_BENCH_RANK", "0"), ("NCCL_BENCH_SIZE", "2"), ("NCCL_BENCH_ADDR", "h:7")];
+            place(&[&common[..], &[("NCCL_BENCH_KEY", key)]].concat())
+        };
+        // As it comes out of a file, and as if it were not set.
+        assert_eq!(keyed(" our job\r\n").unwrap().key, "our job");
+        assert_eq!(keyed("\n").unwrap().key, "");
+        let text = keyed("our\njob").unwrap_err().to_string();
+        assert!(text.contains("control character '\\n'") && text.contains("NCCL_BENCH_KEY"), "{text}");
+        // Launchers' identifiers become keys, too.
+        let torchrun =
+            [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "a"), ("TORCHELASTIC_RUN_ID", "a\x1bb")];
+        assert!(message(&torchrun).contains("control character '\\u{1b}'"));
+        let overridden = [&torchrun[..], &[("NCCL_BENCH_KEY", "k")]].concat();
+        assert_eq!(place(&overridden).unwrap().key, "k");
     }
 
     #[test]

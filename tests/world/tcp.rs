@@ -500,12 +500,14 @@ fn ipv6_and_names_work() {
 
 fn hosts_are_told_apart() {
     let port = free_port();
-    let start = |number: usize, host: &str| {
+    let start = |number: usize, host: &str, key: &str| {
         let mut command = tcp_rank(number, 3, port, "print");
-        command.env("NCCL_HOSTID", host);
+        command.env("NCCL_HOSTID", host).env("NCCL_BENCH_KEY", key);
         start(command)
     };
-    let job = all_ended(&mut [start(0, "a"), start(1, "b"), start(2, "a")], soon());
+    // What comes out of a file ends its line, and is the same without.
+    let mut job = [start(0, "a\n", "ours"), start(1, "b\r\n", "ours\n"), start(2, "a", " ours")];
+    let job = all_ended(&mut job, soon());
     assert_all_well(&job);
     for (rank, here) in ["0 of 2 here", "0 of 1 here", "1 of 2 here"].into_iter().enumerate() {
         assert!(job[rank].stdout.contains(here), "{job:?}");
