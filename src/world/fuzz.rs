@@ -5,7 +5,7 @@
 
 use super::host::Host;
 use super::meeting::Contribution;
-use super::rendezvous::{Failure, GREETING, Joining, MOST_PENDING, Reception};
+use super::rendezvous::{Failure, GREETING, Joining, MOST_AT_ONCE, MOST_PENDING, Reception};
 use super::service::{Connection, Line, take_frames};
 use super::tcp::Shared;
 use super::wire::{Answer, Frame, Frames, Greeting, Member, pack, unpack};
@@ -116,18 +116,26 @@ fn all_frames(stream: &mut Frames) -> (Vec<Frame>, Option<String>) {
 
 /// A connection in memory: what the other side has said, and what it is told.
 #[derive(Default)]
-struct Wire {
-    incoming: VecDeque<u8>,
+pub(super) struct Wire {
+    pub(super) incoming: VecDeque<u8>,
     /// The other side says nothing more.
-    ended: bool,
+    pub(super) ended: bool,
     /// The other side takes nothing.
     broken: bool,
     taken: Vec<u8>,
-    answered: Vec<u8>,
+    pub(super) answered: Vec<u8>,
 }
 
 /// Rank 0's end of it.
-struct End(Rc<RefCell<Wire>>);
+pub(super) struct End(pub(super) Rc<RefCell<Wire>>);
+
+impl End {
+    /// Whether the system would wake rank 0 for it.
+    fn ready(&self) -> bool {
+        let wire = self.0.borrow();
+        !wire.incoming.is_empty() || wire.ended
+    }
+}
 
 impl Read for End {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
@@ -190,6 +198,7 @@ pub fn rendezvous(data: &[u8]) -> Told {
         reception: Reception::new(&place),
         wires: Vec::new(),
         now: Instant::now(),
+        unheard: 0,
         told: Told::default(),
     };
     let honest = job.connect();
@@ -227,6 +236,7 @@ pub fn rendezvous(data: &[u8]) -> Told {
                 job.now += Duration::from_millis(25 * script.number() as u64);
                 job.attend();
             }
+            (6, _) => job.attend_together(),
             _ => job.attend(),
         }
     }
@@ -255,11 +265,17 @@ struct Job<'a> {
     reception: Reception<'a, End>,
     wires: Vec<Rc<RefCell<Wire>>>,
     now: Instant,
+    /// How many connections were taken in that rank 0 has not listened to.
+    unheard: usize,
     told: Told,
 }
 
 impl Job<'_> {
     fn connect(&mut self) -> usize {
+        if self.unheard == MOST_AT_ONCE {
+            self.attend();
+        }
+        self.unheard += 1;
         let wire = Rc::<RefCell<Wire>>::default();
         self.reception.take_in(End(Rc::clone(&wire)), self.now);
         self.wires.push(wire);
@@ -277,25 +293,36 @@ impl Job<'_> {
         }
     }
 
-    /// Lets rank 0 do what the system would wake it for, and sees what it has done.
+    /// Lets rank 0 do what the system would wake it for, and sees what it has done: one connection at a time, so that
+    /// every reason to turn one away is seen.
     fn attend(&mut self) {
-        let ready = |end: &End| {
-            let wire = end.0.borrow();
-            !wire.incoming.is_empty() || wire.ended
-        };
+        self.attend_to(1);
+    }
+
+    /// As `attend`, but as after rank 0 has stood still: all connections in one turn.
+    fn attend_together(&mut self) {
+        self.attend_to(usize::MAX);
+    }
+
+    fn attend_to(&mut self, most: usize) {
+        self.unheard = 0;
         let mut first = true;
         loop {
             let joined: Vec<usize> = (0..SIZE)
-                .filter(|&rank| self.reception.joined[rank].as_ref().is_some_and(|(end, _)| ready(end)))
+                .filter(|&rank| self.reception.joined[rank].as_ref().is_some_and(|(end, _)| end.ready()))
                 .collect();
-            // One connection at a time, so that every reason to turn one away is seen.
-            let next = self.reception.pending.iter().position(|pending| ready(&pending.stream));
-            if next.is_none() && joined.is_empty() && !first {
+            let mut left = most;
+            let mut next = |ready: bool| {
+                let heard = ready && left > 0;
+                left -= usize::from(heard);
+                heard
+            };
+            let pending: Vec<bool> =
+                self.reception.pending.iter().map(|pending| next(pending.stream.ready())).collect();
+            if !pending.contains(&true) && joined.is_empty() && !first {
                 return;
             }
             first = false;
-            let pending: Vec<bool> =
-                (0..self.reception.pending.len()).map(|index| Some(index) == next).collect();
             let seats = self.seats();
             self.reception.attend(&joined, &pending, self.now);
             self.told.seated += self.seats().saturating_sub(seats);
@@ -321,6 +348,8 @@ impl Job<'_> {
         for (rank, (end, member)) in
             self.reception.joined.iter().enumerate().filter_map(|(rank, seat)| Some((rank, seat.as_ref()?)))
         {
+            // A job does not start with one that has gone.
+            assert!(!end.ready(), "rank {rank} has a seat though it has ended or spoken");
             let wire = end.0.borrow();
             let Ok(Some(said)) = Greeting::decode(&wire.taken) else {
                 panic!("rank {rank} said no greeting")

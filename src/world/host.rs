@@ -11,18 +11,41 @@ pub struct Host {
     /// Its name, for messages.
     pub name: String,
     /// Equal for two processes exactly when they share one host: its name and the kernel's boot identifier, or
-    /// the value of `NCCL_HOSTID`, with which NCCL too is told where a host begins and ends.
+    /// the value of `NCCL_HOSTID`, with which NCCL too is told where a host begins and ends; white space around that does
+    /// not count.
     pub id: String,
 }
 
 /// The host of this process.
 pub fn host() -> Host {
-    let name = name();
-    let id = env::var("NCCL_HOSTID").ok().filter(|id| !id.is_empty()).unwrap_or_else(|| {
-        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        format!("{name} {}", boot.trim())
-    });
-    Host { name: shortened(name), id: shortened(id) }
+    known_as(&name(), env::var("NCCL_HOSTID").ok().as_deref())
+}
+
+/// The host of this name, which the user calls `told`.
+fn known_as(name: &str, told: Option<&str>) -> Host {
+    // What was read from a file ends its line; other ranks may have been told the same without.
+    let id = told.map(str::trim).filter(|id| !id.is_empty()).map_or_else(
+        || {
+            let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+            format!("{name} {}", boot.trim())
+        },
+        str::to_owned,
+    );
+    Host { name: shortened(visible(name)), id: shortened(visible(&id)) }
+}
+
+/// A text with its control characters, which no rank takes from another, written as in a program: so what differs still
+/// does.
+fn visible(text: &str) -> String {
+    let mut visible = String::new();
+    for character in text.chars() {
+        if character.is_control() {
+            visible.extend(character.escape_default());
+        } else {
+            visible.push(character);
+        }
+    }
+    visible
 }
 
 fn name() -> String {
@@ -91,6 +114,7 @@ fn shortened(mut text: String) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::wire::{Greeting, Member};
     use super::*;
 
     #[test]
@@ -98,6 +122,23 @@ mod tests {
         let first = host();
         assert!(!first.name.is_empty() && first.id.contains(&first.name));
         assert_eq!(first, host());
+    }
+
+    #[test]
+    fn what_a_host_is_called_can_be_told_to_other_ranks() {
+        let id = |told| known_as("node1", Some(told)).id;
+        // As it comes out of a file.
+        assert_eq!((id("rack 7"), id(" rack 7\r\n")), ("rack 7".to_owned(), "rack 7".to_owned()));
+        // Hosts that differ still do.
+        assert_eq!((id("a\tb"), id("a b")), ("a\\tb".to_owned(), "a b".to_owned()));
+        // As if it were not set.
+        assert_eq!(known_as("node1", Some("\n")), known_as("node1", None));
+        assert!(known_as("node1", None).id.starts_with("node1 "));
+        for told in [None, Some("a\nb"), Some("\x1b[2J\u{85}"), Some("\x01\x02".repeat(200).as_str())] {
+            let member = Member { host: known_as("no\x07de", told), local: None };
+            let greeting = Greeting { rank: 1, size: 2, key: String::new(), member };
+            assert_eq!(Greeting::decode(&greeting.encode()), Ok(Some(greeting)), "{told:?}");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Which rank this process is and where it meets the others, as launchers tell it in variables.
 
 use super::launcher::{COMPLETION_INDEX, Launcher, SIZES_IN_PODS, Started};
-use super::wire::MAX_NAME;
+use super::wire::{MAX_NAME, MAX_RANKS};
 use super::{Error, process_variable, slurm};
 use std::os::unix::process::parent_id;
 
@@ -12,14 +12,14 @@ type Variable<'a> = &'a dyn Fn(&str) -> Option<String>;
 pub struct Place {
     /// This rank, `0..size`.
     pub rank: usize,
-    /// How many ranks there are.
+    /// How many ranks there are, at most 262144.
     pub size: usize,
     /// Names or addresses of rank 0's host. The others try each in turn until rank 0 of this job answers.
     pub hosts: Vec<String>,
     /// The ports on which rank 0 may listen: it takes the first that is free.
     pub ports: Vec<u16>,
     /// What tells this job's ranks from those of others that meet at the same address. Not a secret. At most 255
-    /// bytes.
+    /// bytes, without control characters.
     pub key: String,
     /// This rank's number on its host and how many its host has, where the launcher says so. Without it, or where
     /// two ranks of a host claim the same number, ranks are counted by host.
@@ -36,7 +36,7 @@ impl Place {
     /// Rank `rank` of `size`, meeting at `address`, which is `host:port` or `[IPv6]:port` of rank 0.
     ///
     /// # Errors
-    /// When the address has no port or `rank` is not below `size`.
+    /// When the address has no port, `rank` is not below `size`, or `size` is more than a rendezvous holds.
     pub fn new(rank: usize, size: usize, address: &str) -> Result<Self, Error> {
         let (host, port) = host_and_port(address).ok_or_else(|| {
             Error::Environment(format!(
@@ -59,10 +59,11 @@ impl Place {
     /// | Kubernetes | `JOB_COMPLETION_INDEX`, `NCCL_BENCH_SIZE` or `WORLD_SIZE` | `NCCL_BENCH_ADDR`, as `host:port`, or `MASTER_ADDR` | `MASTER_PORT`, or 29500 |
     /// | Open MPI, MPICH | theirs | `MASTER_ADDR`, or this host when all ranks are on it | `MASTER_PORT`, or one made from what names the job: Open MPI's namespace, MPICH's parent process |
     ///
-    /// `NCCL_BENCH_ADDR` overrides host and port of each, and `NCCL_BENCH_KEY` the job's key.
+    /// `NCCL_BENCH_ADDR` overrides host and port of each, and `NCCL_BENCH_KEY`, without white space around it, the job's
+    /// key.
     ///
     /// # Errors
-    /// When a variable is missing or is no number: the error names it.
+    /// When a variable is missing or is no number: the error names it. When what they say cannot be.
     pub fn from_environment() -> Result<Self, Error> {
         Self::from_variables(&process_variable)
     }
@@ -91,8 +92,10 @@ impl Place {
                 .map_err(|error| Error::Environment(format!("NCCL_BENCH_ADDR: {error}")))?;
             (place.hosts, place.ports) = (given.hosts, given.ports);
         }
-        if let Some(key) = variable("NCCL_BENCH_KEY") {
-            place.key = key;
+        // What was read from a file ends its line; other ranks may have been told the same without.
+        if let Some(key) = variable("NCCL_BENCH_KEY").as_deref().map(str::trim).filter(|key| !key.is_empty())
+        {
+            key.clone_into(&mut place.key);
         }
         place.checked()
     }
@@ -107,11 +110,20 @@ impl Place {
                 "rank {rank} of {size} is impossible: ranks count from 0 to the size less one"
             ));
         }
-        if u32::try_from(size).is_err() {
-            return wrong(format!("{size} ranks are more than a rendezvous can hold"));
+        if size > MAX_RANKS {
+            return wrong(format!(
+                "{size} ranks are more than the {MAX_RANKS} of a rendezvous: check the number that says how many there \
+                 are, such as NCCL_BENCH_SIZE or WORLD_SIZE"
+            ));
         }
         if self.key.len() > MAX_NAME {
             return wrong(format!("the job's key has {} bytes, more than {MAX_NAME}", self.key.len()));
+        }
+        if let Some(control) = self.key.chars().find(|character| character.is_control()) {
+            return wrong(format!(
+                "the job's key has the control character {control:?}, which no rank takes from another: set \
+                 NCCL_BENCH_KEY to one line of text, the same on all ranks"
+            ));
         }
         if size > 1 && (self.hosts.is_empty() || self.ports.is_empty()) {
             return wrong(
@@ -211,7 +223,8 @@ fn slurm_step(variable: Variable<'_>) -> Result<Place, Error> {
             let Some(list) = variable(name) else { continue };
             let listed = slurm::expand(&list).ok_or_else(|| {
                 Error::Environment(format!(
-                    "{name} is `{list}`, which is not a list of hosts such as node[01-04]"
+                    "{name} is `{list}`, which is not a list of at most {MAX_RANKS} hosts such as node[01-04]: set \
+                     MASTER_ADDR to the name of rank 0's host"
                 ))
             })?;
             hosts.extend(listed.into_iter().next());
@@ -335,6 +348,18 @@ mod tests {
     }
 
     #[test]
+    fn more_ranks_than_a_job_can_have_are_refused() {
+        assert!(Place::new(0, MAX_RANKS, "a:1").is_ok());
+        for size in [MAX_RANKS + 1, 4_000_000_000, usize::MAX] {
+            let text = Place::new(0, size, "a:1").unwrap_err().to_string();
+            assert!(text.starts_with(&format!("{size} ranks are more than the 262144 of")), "{text}");
+            assert!(text.contains("NCCL_BENCH_SIZE"), "{text}");
+        }
+        let torchrun = [("RANK", "0"), ("WORLD_SIZE", "4000000000"), ("MASTER_ADDR", "a")];
+        assert!(message(&torchrun).starts_with("4000000000 ranks are more"));
+    }
+
+    #[test]
     fn torchrun_leaves_its_own_port_alone() {
         let common = [
             ("RANK", "3"),
@@ -445,6 +470,25 @@ mod tests {
     }
 
     #[test]
+    fn a_key_is_what_can_be_told_to_other_ranks() {
+        let keyed = |key| {
+            let common = [("NCCL_BENCH_RANK", "0"), ("NCCL_BENCH_SIZE", "2"), ("NCCL_BENCH_ADDR", "h:7")];
+            place(&[&common[..], &[("NCCL_BENCH_KEY", key)]].concat())
+        };
+        // As it comes out of a file, and as if it were not set.
+        assert_eq!(keyed(" our job\r\n").unwrap().key, "our job");
+        assert_eq!(keyed("\n").unwrap().key, "");
+        let text = keyed("our\njob").unwrap_err().to_string();
+        assert!(text.contains("control character '\\n'") && text.contains("NCCL_BENCH_KEY"), "{text}");
+        // Launchers' identifiers become keys, too.
+        let torchrun =
+            [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "a"), ("TORCHELASTIC_RUN_ID", "a\x1bb")];
+        assert!(message(&torchrun).contains("control character '\\u{1b}'"));
+        let overridden = [&torchrun[..], &[("NCCL_BENCH_KEY", "k")]].concat();
+        assert_eq!(place(&overridden).unwrap().key, "k");
+    }
+
+    #[test]
     fn wrong_variables_are_named() {
         assert!(message(&[]).contains("NCCL_BENCH_RANK"));
         assert!(message(&[("RANK", "x"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "a")]).contains("RANK is `x`"));
@@ -454,6 +498,7 @@ mod tests {
         assert!(message(&port).contains("MASTER_PORT is `70000`"));
         let slurm = [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "2"), ("SLURM_JOB_NODELIST", "a[")];
         assert!(message(&slurm).contains("SLURM_JOB_NODELIST is `a[`"));
+        assert!(message(&slurm).contains("set MASTER_ADDR"));
         assert!(message(&[("NCCL_BENCH_RANK", "0"), ("NCCL_BENCH_SIZE", "2")]).contains("NCCL_BENCH_ADDR"));
     }
 }

@@ -21,6 +21,9 @@ pub(super) const GREETING: Duration = Duration::from_secs(5);
 const SEARCHING: Duration = Duration::from_secs(2);
 /// How many connections may be about to say their greeting; the oldest goes when there is one more.
 pub(super) const MOST_PENDING: usize = 256;
+/// How many connections are taken in before those that are there are listened to: fewer than may be pending, so that
+/// each is listened to before others take its place.
+pub(super) const MOST_AT_ONCE: usize = 64;
 /// Descriptors for everything else that a process does: files, GPUs, a network.
 const OTHER_DESCRIPTORS: usize = 512;
 /// How much longer than rank 0 the others wait, so that they hear from it which ranks are missing.
@@ -89,6 +92,8 @@ pub(super) struct Pending<S> {
     pub(super) stream: S,
     pub(super) bytes: Vec<u8>,
     since: Instant,
+    /// Whether it has been listened to.
+    polled: bool,
 }
 
 /// What rank 0 knows while it waits. The connections are any that never wait, so that it can be tested without any.
@@ -219,8 +224,9 @@ impl Reception<'_, TcpStream> {
         Ok(())
     }
 
+    /// Takes in who has come; the next turn takes the rest, since connections may come as fast as they are accepted.
     fn admit(&mut self, listener: &TcpListener) {
-        loop {
+        for _ in 0..MOST_AT_ONCE {
             match listener.accept() {
                 Ok((stream, _)) => {
                     let ready = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
@@ -262,11 +268,10 @@ impl<'a, S: Read + Write> Reception<'a, S> {
     pub(super) fn attend(&mut self, joined: &[usize], pending: &[bool], now: Instant) {
         // A rank that has joined says nothing until it is told to go on: this is its end.
         for &rank in joined {
-            if let Some((_, member)) = self.joined[rank].take() {
-                self.gone[rank] = Some(member.host.name);
-            }
+            self.vacate(rank);
         }
         for (mut connection, &ready) in std::mem::take(&mut self.pending).into_iter().zip(pending) {
+            connection.polled = true;
             if ready {
                 self.hear(connection, now);
             } else if now - connection.since >= GREETING {
@@ -277,18 +282,28 @@ impl<'a, S: Read + Write> Reception<'a, S> {
         }
     }
 
+    /// Takes its seat from a rank that has ended.
+    fn vacate(&mut self, rank: usize) {
+        if let Some((_, member)) = self.joined[rank].take() {
+            self.gone[rank] = Some(member.host.name);
+        }
+    }
+
     /// A connection that is to say its greeting.
     pub(super) fn take_in(&mut self, stream: S, now: Instant) {
-        self.pending.push_back(Pending { stream, bytes: Vec::new(), since: now });
+        self.pending.push_back(Pending { stream, bytes: Vec::new(), since: now, polled: false });
         if self.pending.len() > MOST_PENDING {
             self.evict("too many connections came at once");
         }
     }
 
+    /// Ends the oldest connection, unless it has not been listened to: what it says may have come with it.
     fn evict(&mut self, reason: &str) {
         self.refused += 1;
         reason.clone_into(&mut self.last_refusal);
-        self.pending.pop_front();
+        if self.pending.front().is_some_and(|oldest| oldest.polled) {
+            self.pending.pop_front();
+        }
     }
 
     fn turn_away(&mut self, stream: &mut S, answer: Option<Answer>, reason: String) {
@@ -330,6 +345,13 @@ impl<'a, S: Read + Write> Reception<'a, S> {
             return self.turn_away(&mut stream, Some(Answer::Stranger), reason);
         }
         let (rank, size) = (rank as usize, size as usize);
+        // A rank to which this process did not answer in time has given up its connection, and come again: the end of
+        // one and the greeting of the other may be here at once. Nobody is refused for one that has ended.
+        if let Some(Some((seated, _))) = self.joined.get_mut(rank)
+            && is_over(seated)
+        {
+            self.vacate(rank);
+        }
         let host = &member.host.name;
         let reason = if size != self.place.size {
             format!(
@@ -340,11 +362,12 @@ impl<'a, S: Read + Write> Reception<'a, S> {
             format!("two processes were started as rank {rank} of {size}, this one on {host}")
         } else if let Some((_, first)) = &self.joined[rank] {
             format!("rank {rank} of {size} was started twice, on {} and on {host}", first.host.name)
-        } else if stream.write_all(&Answer::Accepted.encode()).is_ok() {
+        } else if is_over(&mut stream) || stream.write_all(&Answer::Accepted.encode()).is_err() {
+            self.gone[rank] = Some(member.host.name);
+            return self.turn_away(&mut stream, None, "it ended after its greeting".to_owned());
+        } else {
             self.joined[rank] = Some((stream, member));
             return;
-        } else {
-            "it ended after its greeting".to_owned()
         };
         self.turn_away(&mut stream, Some(Answer::Refused(reason.clone())), reason);
     }
@@ -385,6 +408,13 @@ impl<'a, S: Read + Write> Reception<'a, S> {
         }
         text
     }
+}
+
+/// Whether a connection over which nothing is to come has ended, or something came. Does not wait.
+fn is_over(stream: &mut impl Read) -> bool {
+    let waits =
+        |error: io::Error| matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted);
+    !stream.read(&mut [0]).is_err_and(waits)
 }
 
 // All other ranks.
@@ -618,8 +648,10 @@ fn read_some(stream: &mut TcpStream, bytes: &mut Vec<u8>, until: Instant) -> io:
 
 #[cfg(test)]
 mod tests {
+    use super::super::fuzz::{End, Wire};
     use super::*;
-    use std::cell::Cell;
+    use std::cell::{Cell, RefCell};
+    use std::rc::Rc;
 
     #[test]
     fn ranges_are_written_as_people_do() {
@@ -651,6 +683,100 @@ mod tests {
 
     fn member() -> Member {
         Member { host: host(), local: None }
+    }
+
+    /// A connection in memory over which rank 1 of 2 has said its greeting.
+    fn greeted() -> Rc<RefCell<Wire>> {
+        let greeting = Greeting { rank: 1, size: 2, key: String::new(), member: member() };
+        let wire = Rc::<RefCell<Wire>>::default();
+        wire.borrow_mut().incoming.extend(greeting.encode());
+        wire
+    }
+
+    #[test]
+    fn a_rank_that_gave_up_and_came_again_is_seated_with_its_last_connection() {
+        let (zero, ..) = pair();
+        let now = Instant::now();
+        let mut reception = Reception::new(&zero);
+        let ended = || {
+            let wire = greeted();
+            wire.borrow_mut().ended = true;
+            End(wire)
+        };
+        // There is none behind it yet: the job must not start with it.
+        reception.take_in(ended(), now);
+        reception.attend(&[], &[true], now);
+        assert_eq!(reception.missing().collect::<Vec<_>>(), [1]);
+        assert_eq!(reception.last_refusal, "it ended after its greeting");
+        let text = reception.given_up("here", Duration::from_secs(1));
+        assert!(text.contains(&format!("(rank 1 came from {} and ended)", host().name)), "{text}");
+        let last = greeted();
+        reception.take_in(ended(), now);
+        reception.take_in(End(Rc::clone(&last)), now);
+        reception.attend(&[], &[true; 2], now);
+        let (seated, _) = reception.joined[1].as_ref().unwrap();
+        assert!(Rc::ptr_eq(&seated.0, &last));
+        assert_eq!(last.borrow().answered, Answer::Accepted.encode());
+    }
+
+    #[test]
+    fn connections_that_come_without_end_keep_nobody_from_being_heard() {
+        let (zero, _, listener, port) = pair();
+        let connect = || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+        let mut first = connect();
+        let _others: Vec<TcpStream> = (0..MOST_AT_ONCE + 10).map(|_| connect()).collect();
+        let mut reception = Reception::new(&zero);
+        let turn = Duration::from_secs(60);
+        reception.serve(&listener, turn).unwrap();
+        assert_eq!(reception.pending.len(), MOST_AT_ONCE, "more were waiting");
+        first.write_all(&Vec::from(std::mem::take(&mut greeted().borrow_mut().incoming))).unwrap();
+        while reception.joined[1].is_none() {
+            reception.serve(&listener, turn).unwrap();
+        }
+        assert_eq!(reception.refused, 0);
+    }
+
+    #[test]
+    fn only_who_was_listened_to_makes_room() {
+        let (zero, ..) = pair();
+        let now = Instant::now();
+        let mut reception = Reception::new(&zero);
+        let honest = greeted();
+        reception.take_in(End(Rc::clone(&honest)), now);
+        reception.evict("no connection can be accepted");
+        assert_eq!(
+            (reception.pending.len(), reception.last_refusal.as_str()),
+            (1, "no connection can be accepted")
+        );
+        reception.take_in(End(Rc::default()), now);
+        reception.attend(&[], &[true, false], now);
+        assert_eq!(honest.borrow().answered, Answer::Accepted.encode());
+        reception.evict("no connection can be accepted");
+        assert!(reception.pending.is_empty());
+    }
+
+    #[test]
+    fn a_seat_is_taken_while_its_rank_lives() {
+        let (zero, ..) = pair();
+        let now = Instant::now();
+        let mut reception = Reception::new(&zero);
+        let mut come = || {
+            let wire = greeted();
+            reception.take_in(End(Rc::clone(&wire)), now);
+            // Rank 0 has not heard yet that the one with the seat has ended.
+            reception.attend(&[], &[true], now);
+            let answer = Answer::decode(&wire.borrow().answered).unwrap().unwrap().0;
+            let seated = reception.joined[1].as_ref().is_some_and(|(end, _)| Rc::ptr_eq(&end.0, &wire));
+            (wire, answer, seated)
+        };
+        let (first, answer, seated) = come();
+        assert_eq!((answer, seated), (Answer::Accepted, true));
+        let (_, answer, seated) = come();
+        let twice = format!("rank 1 of 2 was started twice, on {0} and on {0}", host().name);
+        assert_eq!((answer, seated), (Answer::Refused(twice), false));
+        first.borrow_mut().ended = true;
+        let (_, answer, seated) = come();
+        assert_eq!((answer, seated), (Answer::Accepted, true));
     }
 
     #[test]

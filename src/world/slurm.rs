@@ -1,19 +1,25 @@
 //! Slurm's short form for lists of hosts.
 
-/// The most hosts that a list may name; a longer one is a mistake.
-const MOST: usize = 1 << 20;
+use super::wire::{MAX_NAME, MAX_RANKS};
+
+/// The most brackets in a name: they are expanded one inside the other.
+const MOST_BRACKETS: usize = 8;
+/// The most digits of a number: those of the largest that can be counted.
+const MOST_DIGITS: usize = 20;
 
 /// The hosts of a list in Slurm's short form, in order: `gpu[01-03,7],login` is `gpu01`, `gpu02`, `gpu03`, `gpu7`,
-/// `login`. Names with several brackets (`rack[1-2]node[1-4]`) count up from the last. `None` when the list is
-/// not well formed.
+/// `login`. Names with several brackets (`rack[1-2]node[1-4]`) count up from the last.
+///
+/// `None` when the list is not well formed, or longer than any job's: more than 262144 hosts, 255 bytes in a name, 8
+/// brackets in a name, or 20 digits in a number.
 pub fn expand(list: &str) -> Option<Vec<String>> {
     let mut hosts = Vec::new();
     for item in items(list)? {
-        if item.is_empty() {
+        if item.is_empty() || item.matches('[').count() > MOST_BRACKETS {
             return None;
         }
         hosts.extend(expand_item(item)?);
-        if hosts.len() > MOST {
+        if hosts.len() > MAX_RANKS {
             return None;
         }
     }
@@ -42,23 +48,31 @@ fn items(list: &str) -> Option<Vec<&str>> {
 }
 
 fn expand_item(item: &str) -> Option<Vec<String>> {
-    let Some((prefix, rest)) = item.split_once('[') else { return Some(vec![item.to_owned()]) };
+    let Some((prefix, rest)) = item.split_once('[') else {
+        return (item.len() <= MAX_NAME).then(|| vec![item.to_owned()]);
+    };
     let (ranges, suffix) = rest.split_once(']')?;
     let suffixes = expand_item(suffix)?;
     let mut hosts = Vec::new();
     for range in ranges.split(',') {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let number = |text: &str| {
-            let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+            let digits = text.len() <= MOST_DIGITS && text.bytes().all(|byte| byte.is_ascii_digit());
             if digits { text.parse::<usize>().ok() } else { None }
         };
         let (from, to) = (number(first)?, number(last)?);
-        if from > to || (to - from + 1).checked_mul(suffixes.len())?.checked_add(hosts.len())? > MOST {
+        let count = to.checked_sub(from)?.checked_add(1)?.checked_mul(suffixes.len())?;
+        if hosts.len().checked_add(count)? > MAX_RANKS {
             return None;
         }
         for number in from..=to {
             let number = format!("{number:0width$}", width = first.len());
-            hosts.extend(suffixes.iter().map(|suffix| format!("{prefix}{number}{suffix}")));
+            for suffix in &suffixes {
+                if prefix.len() + number.len() + suffix.len() > MAX_NAME {
+                    return None;
+                }
+                hosts.push(format!("{prefix}{number}{suffix}"));
+            }
         }
     }
     Some(hosts)
@@ -67,6 +81,7 @@ fn expand_item(item: &str) -> Option<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn short_forms_are_written_out_in_order() {
@@ -94,5 +109,40 @@ mod tests {
         assert_eq!(expand("a[0-99999999999]"), None);
         assert_eq!(expand("a[0-9999]b[0-9999]c[0-9999]"), None);
         assert_eq!(expand("a[0-99999999999999999999999999]"), None);
+        assert_eq!(expand("a[0-18446744073709551615]"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_list_is_refused_or_has_names(list in "[a0-9,\\[\\]-]{0,40}") {
+            for host in expand(&list).into_iter().flatten() {
+                prop_assert!(!host.is_empty() && host.len() <= MAX_NAME);
+                prop_assert!(!host.contains([',', '[', ']']), "{host}");
+            }
+        }
+    }
+
+    #[test]
+    fn lists_have_the_lengths_of_real_ones() {
+        let count = |list: &str| expand(list).map(|hosts| hosts.len());
+        // Numbers.
+        assert_eq!(expand("n[00000000000000000001]"), Some(vec!["n00000000000000000001".to_owned()]));
+        assert_eq!(expand("n[000000000000000000001]"), None);
+        assert_eq!(expand(&format!("n[{}1-2]", "0".repeat(70_000))), None);
+        // Brackets.
+        assert_eq!(count(&"r[1-2]".repeat(8)), Some(256));
+        assert_eq!(count(&"r[1-2]".repeat(9)), None);
+        assert_eq!(count(&"[1]".repeat(1_000_000)), None);
+        // Names, whether they are spelled out or not.
+        let longest = "n".repeat(MAX_NAME);
+        assert_eq!(expand(&longest), Some(vec![longest.clone()]));
+        assert_eq!(expand(&format!("{longest}n")), None);
+        let bracketed = |suffix: &str| count(&format!("{}[1-10]{suffix}", &longest[3..]));
+        assert_eq!((bracketed("x"), bracketed("xx")), (Some(10), None));
+        // Hosts.
+        assert_eq!(count(&format!("n[1-{MAX_RANKS}]")), Some(MAX_RANKS));
+        assert_eq!(count(&format!("n[0-{MAX_RANKS}]")), None);
+        assert_eq!(count(&format!("n[1-{MAX_RANKS}],login")), None);
+        assert_eq!(count(&format!("n[1-{},7,8]", MAX_RANKS - 1)), None);
     }
 }

@@ -8,6 +8,8 @@ use super::{Called, Error};
 
 /// The longest name of a host, identity of a host or key of a job, in bytes.
 pub(super) const MAX_NAME: usize = 255;
+/// The most ranks of a job: more than any has, and a list of them still fits into a frame.
+pub(super) const MAX_RANKS: usize = 1 << 18;
 /// The longest message of one rank in an all_gather, in bytes.
 pub(super) const MAX_MESSAGE: usize = 16 << 20;
 /// The longest frame, in bytes: all messages of an all_gather together.
@@ -542,6 +544,15 @@ mod tests {
         let mut stream = Frames::default();
         stream.push(&[4, 0xff, 0xff, 0xff, 0xff]);
         assert!(stream.next().is_err());
+    }
+
+    #[test]
+    fn the_longest_list_of_ranks_fits_into_a_frame() {
+        assert!(Frame::longest_of_members(MAX_RANKS) <= MAX_FRAME);
+        // With names of any length, which are cut.
+        let long = Member { host: Host { name: "n".repeat(999), id: "i".repeat(999) }, local: Some((1, 2)) };
+        let frame = Frame::Members(vec![long; 40]).encode();
+        assert_eq!(frame.len() - FRAME_HEADER, Frame::longest_of_members(40));
     }
 
     #[test]

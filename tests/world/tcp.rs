@@ -31,6 +31,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("tcp::a_missing_rank_is_named", a_missing_rank_is_named),
     ("tcp::an_absent_rank_zero_is_told", an_absent_rank_zero_is_told),
     ("tcp::a_rank_started_twice_is_told", a_rank_started_twice_is_told),
+    ("tcp::a_rank_waits_for_a_rank_zero_that_stood_still", a_rank_waits_for_a_rank_zero_that_stood_still),
     ("tcp::sizes_that_differ_are_told", sizes_that_differ_are_told),
     ("tcp::a_port_in_use_is_told", a_port_in_use_is_told),
     ("tcp::torchruns_own_port_is_left_alone", torchruns_own_port_is_left_alone),
@@ -389,6 +390,20 @@ fn a_rank_started_twice_is_told() {
     assert_all_well(&[zero.ended(soon()), one.ended(soon()), two.ended(soon())]);
 }
 
+fn a_rank_waits_for_a_rank_zero_that_stood_still() {
+    let port = free_port();
+    let mut zero = start_rank(0, 3, port, "print barriers:2");
+    drop(connect(port));
+    zero.signal(libc::SIGSTOP);
+    let mut others: Vec<Process> = (1..3).map(|rank| start_rank(rank, 3, port, "print barriers:2")).collect();
+    // After five seconds without an answer each gives up its connection, and makes another.
+    thread::sleep(Duration::from_secs(7));
+    zero.signal(libc::SIGCONT);
+    let mut job = vec![zero.ended(soon())];
+    job.extend(all_ended(&mut others, soon()));
+    assert_all_well(&job);
+}
+
 fn sizes_that_differ_are_told() {
     let port = free_port();
     let _zero = start_rank(0, 3, port, "print");
@@ -485,12 +500,14 @@ fn ipv6_and_names_work() {
 
 fn hosts_are_told_apart() {
     let port = free_port();
-    let start = |number: usize, host: &str| {
+    let start = |number: usize, host: &str, key: &str| {
         let mut command = tcp_rank(number, 3, port, "print");
-        command.env("NCCL_HOSTID", host);
+        command.env("NCCL_HOSTID", host).env("NCCL_BENCH_KEY", key);
         start(command)
     };
-    let job = all_ended(&mut [start(0, "a"), start(1, "b"), start(2, "a")], soon());
+    // What comes out of a file ends its line, and is the same without.
+    let mut job = [start(0, "a\n", "ours"), start(1, "b\r\n", "ours\n"), start(2, "a", " ours")];
+    let job = all_ended(&mut job, soon());
     assert_all_well(&job);
     for (rank, here) in ["0 of 2 here", "0 of 1 here", "1 of 2 here"].into_iter().enumerate() {
         assert!(job[rank].stdout.contains(here), "{job:?}");
