@@ -151,7 +151,7 @@ pub(crate) fn host_identity(name: Option<&str>) -> String {
     let user = unsafe { libc::geteuid() };
     let name = name.map_or_else(|| std::env::var("NCCL_HOSTID").unwrap_or_default(), str::to_owned);
     let namespace = pid_namespace().unwrap_or(0);
-    format!("{} {folder} {namespace} {user} {}", boot.trim(), name.replace('\n', " "))
+    format!("{} {folder} {namespace} {user} {}", boot.trim(), name.trim().replace('\n', " "))
 }
 
 #[cfg(test)]
