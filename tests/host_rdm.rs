@@ -5,13 +5,12 @@
 
 mod counting;
 
-use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use collectives::fabric::rdm::{Endpoint, Options, Peer, RemoteRegion};
+use collectives::fabric::rdm::{Endpoint, Options, Peer, RemoteRegion, shared};
 use counting::allocations;
 
 /// Messages of a round, as many as are in flight at a time.
@@ -49,7 +48,7 @@ fn round(endpoint: &mut Endpoint, peer: Peer, remote: Option<RemoteRegion>, buff
                 let [tagged, injected, read] = [0; 3].map(|_| places.next().unwrap());
                 let _received = scope.receive(peer, number, tagged)?;
                 let _received = scope.receive(peer, number + 100, &mut injected[..longest])?;
-                let plain = Cell::from_mut(places.next().unwrap()).as_slice_of_cells();
+                let plain = shared(places.next().unwrap());
                 let _received = scope.receive_untagged(plain)?;
                 if let Some(there) = remote {
                     let _read = scope.read(peer, read, there, 0)?;

@@ -60,6 +60,34 @@
 //! # }
 //! ```
 //!
+//! A scope can be used by another thread. What several operations may write, and any thread may read meanwhile, are atomic
+//! bytes ([`shared`]); cells would be written by one thread and read by another:
+//! ```no_run
+//! # use collectives::fabric::{Error, rdm::{Endpoint, shared}};
+//! # use std::sync::atomic::Ordering;
+//! # fn example(endpoint: &mut Endpoint) -> Result<(), Error> {
+//! let mut incoming = [0; 8];
+//! let incoming = shared(&mut incoming);
+//! endpoint.scope(|scope| {
+//!     let received = scope.receive_untagged(incoming)?;
+//!     std::thread::scope(|threads| {
+//!         threads.spawn(move || scope.wait(received));
+//!         while incoming[0].load(Ordering::Relaxed) == 0 {}
+//!     });
+//!     Ok(())
+//! })
+//! # }
+//! ```
+//! ```compile_fail,E0308
+//! # use collectives::fabric::{Error, rdm::Endpoint};
+//! # use std::cell::Cell;
+//! # fn example(endpoint: &mut Endpoint) -> Result<(), Error> {
+//! let mut incoming = [0; 8];
+//! let incoming = Cell::from_mut(&mut incoming[..]).as_slice_of_cells();
+//! endpoint.scope(|scope| scope.receive_untagged(incoming).map(drop))
+//! # }
+//! ```
+//!
 //! # What moves data
 //! Only calls of the endpoint do: a peer whose memory is to be read or written has to call [`Endpoint::progress`] (or wait for
 //! something of its own) meanwhile, unless its provider moves data by itself.
@@ -303,4 +331,4 @@ mod tests;
 pub use device::DeviceMemory;
 pub use opening::Options;
 pub use region::{Region, RemoteRegion};
-pub use scope::Scope;
+pub use scope::{Scope, shared};

@@ -348,12 +348,11 @@ fn messages_without_a_tag_arrive_in_order() {
             },
             |other, to_one| {
                 let (mut first, mut second, mut tagged) = (vec![0; 60], vec![0; 100_000], vec![0; 60]);
-                let [first_cells, second_cells] = [&mut first, &mut second]
-                    .map(|buffer| Cell::from_mut(&mut buffer[..]).as_slice_of_cells());
+                let [first_place, second_place] = [&mut first, &mut second].map(|buffer| shared(buffer));
                 other
                     .scope(|scope| {
-                        let first = scope.receive_untagged(first_cells)?;
-                        let _second = scope.receive_untagged(second_cells)?;
+                        let first = scope.receive_untagged(first_place)?;
+                        let _second = scope.receive_untagged(second_place)?;
                         let _tagged = scope.receive(to_one, 1, &mut tagged)?;
                         assert_eq!(scope.wait(first)?.len, 60);
                         Ok(())
@@ -364,6 +363,32 @@ fn messages_without_a_tag_arrive_in_order() {
             },
         );
     }
+}
+
+#[test]
+fn shared_bytes_are_seen_while_another_thread_uses_the_scope() {
+    let long = &pattern(1 << 20, 1)[..];
+    let send = |one: &mut Endpoint, to_other| {
+        one.scope(|scope| scope.send(to_other, 1, long).map(drop)).unwrap();
+        one.farewell(&[to_other], 2).unwrap();
+    };
+    both("tcp", send, |other, to_one| {
+        let mut got = vec![0; long.len()];
+        let bytes = shared(&mut got);
+        let seen = other.scope(|scope| {
+            let received = scope.receive_shared(to_one, 1, bytes)?;
+            thread::scope(|threads| {
+                let waiting = threads.spawn(move || scope.wait(received));
+                while bytes[long.len() - 1].load(Ordering::Acquire) == 0 {
+                    thread::yield_now();
+                }
+                waiting.join().unwrap().map(|message| message.len)
+            })
+        });
+        assert_eq!(seen.unwrap(), long.len());
+        assert!(got == long);
+        other.farewell(&[to_one], 2).unwrap();
+    });
 }
 
 #[test]
