@@ -102,7 +102,7 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fabric_sys::{Fabric, Version, fi_addr_t};
+use fabric_sys::{Fabric, fi_addr_t};
 
 use super::error::{Error, Failure};
 use super::objects::Objects;
@@ -226,15 +226,17 @@ impl Endpoint {
         self.most_receives
     }
 
-    /// Makes a peer's address known (`fi_av_insert`).
+    /// Makes a peer's address known (`fi_av_insert`). Over `shm` the peer must be of another process.
     ///
     /// # Errors
-    /// [`Error::Call`] when the provider does not take it; [`Error::Endpoint`] when the endpoint was closed.
+    /// [`Error::Call`] when the provider does not take it; [`Error::Endpoint`] when the endpoint was closed, or when over `shm`
+    /// the address is that of an endpoint of this process.
     pub fn insert(&mut self, address: &[u8]) -> Result<Peer, Error> {
         let identity = self.identity;
-        if self.provider == "shm" && self.library.version() >= Version::new(2, 5) && shm::is_own(address) {
-            let problem = "with libfabric 2.5 and later two endpoints of one process can crash each other over shm; use \
-                           tcp, or processes";
+        // The provider gives an endpoint of the same process the other's own memory, which is gone when that one is closed;
+        // from 2.5 on it also crashes when one sends before the other has read where its memory is.
+        if self.provider == "shm" && shm::is_own(address) {
+            let problem = "endpoints of one process crash each other over shm; use tcp, or processes";
             return Err(self.unusable("fi_av_insert", problem.to_owned()));
         }
         let inserted = self.objects_mut("fi_av_insert")?.insert(address);
