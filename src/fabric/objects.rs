@@ -19,6 +19,17 @@ use super::shm;
 
 /// Room for an address of any provider.
 const LONGEST_ADDRESS: usize = 512;
+/// The most peers that room is asked for beforehand: the library multiplies the number by bytes, which may wrap. There may be
+/// more of them.
+const MOST_PEERS: usize = 1 << 16;
+
+/// An address for the library: providers take its length from its format, and a text's from its end. Room beyond what was sent
+/// keeps that in bounds.
+fn padded(address: &[u8]) -> Vec<u8> {
+    let mut padded = address.to_vec();
+    padded.resize(address.len() + LONGEST_ADDRESS, 0);
+    padded
+}
 
 /// A fabric and a domain of it, each null until it is open. For one endpoint, or for several.
 pub(super) struct Domain {
@@ -221,7 +232,7 @@ impl Objects {
         unsafe {
             let mut attributes = Padded::<fi_av_attr>::zeroed();
             attributes.type_ = fabric_sys::FI_AV_TABLE;
-            attributes.count = settings.peers;
+            attributes.count = settings.peers.min(MOST_PEERS);
             let result = fabric_sys::fi_av_open(domain, attributes.as_mut_ptr(), &raw mut self.av, none);
             check("fi_av_open", result)?;
 
@@ -369,9 +380,7 @@ impl Objects {
     /// Makes an address known; an error is libfabric's number.
     pub(super) fn insert(&mut self, address: &[u8]) -> Result<fi_addr_t, c_int> {
         let mut inserted = fabric_sys::FI_ADDR_NOTAVAIL;
-        // Providers take the length of an address from its format: room beyond what was sent keeps that in bounds.
-        let mut padded = address.to_vec();
-        padded.resize(address.len().max(LONGEST_ADDRESS), 0);
+        let padded = padded(address);
         // SAFETY: the address vector is open, the address is padded and ends in zeros, the result is writable.
         let count = unsafe {
             fabric_sys::fi_av_insert(
@@ -391,8 +400,7 @@ impl Objects {
 
     /// The endpoint's own address in the provider's notation: `fi_sockaddr_in://127.0.0.1:40123`.
     pub(super) fn text_of(&self, address: &[u8]) -> String {
-        let mut padded = address.to_vec();
-        padded.resize(address.len().max(LONGEST_ADDRESS), 0);
+        let padded = padded(address);
         let mut buffer = [0_u8; LONGEST_ADDRESS];
         let mut length = buffer.len();
         // SAFETY: the address is padded; the buffer's length is passed along.
@@ -424,5 +432,20 @@ impl Objects {
         }
         let text = CStr::from_bytes_until_nul(&buffer).ok()?.to_string_lossy().into_owned();
         Some(text).filter(|text| !text.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_peer_sent_for_an_address_is_followed_by_zeros() {
+        for len in [0, 1, 511, 512, 513, 4096] {
+            let address = vec![b'x'; len];
+            let padded = padded(&address);
+            assert_eq!(padded[..len], address);
+            assert_eq!(padded[len..], [0; LONGEST_ADDRESS], "{len}");
+        }
     }
 }

@@ -166,6 +166,7 @@ pub struct Endpoint {
     pause: Duration,
     devices: bool,
     remote_memory: bool,
+    untagged: bool,
     domain: String,
     identity: u64,
     in_flight: usize,
@@ -303,6 +304,17 @@ impl Endpoint {
     #[cold]
     fn failure(&self, operation: &'static str, code: c_int, own: Option<String>) -> Error {
         Failure::of_call(self.library, &self.provider, operation, None, code, own)
+    }
+
+    /// Refuses what the endpoint was not opened for: providers may have nothing there, or something else.
+    #[inline]
+    fn asked_for(&self, asked: bool, operation: &'static str, option: &str) -> Result<(), Error> {
+        match asked {
+            true => Ok(()),
+            false => {
+                Err(self.unusable(operation, format!("the endpoint was opened without Options::{option}")))
+            }
+        }
     }
 
     #[cold]

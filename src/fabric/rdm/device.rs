@@ -134,6 +134,9 @@ impl Scope<'_> {
         range: Range<usize>,
     ) -> Result<Operation, Error> {
         let name = if tag.is_some() { "fi_tsend" } else { "fi_send" };
+        if tag.is_none() {
+            self.untagged(name)?;
+        }
         let Part { start, len, descriptor } = self.part(name, memory, range)?;
         self.endpoint.start(name, len, Some(peer), |objects, address, context| {
             // SAFETY: the endpoint is open, the address is one of its own, the memory is registered with it and there until it
@@ -162,6 +165,9 @@ impl Scope<'_> {
         range: Range<usize>,
     ) -> Result<Operation, Error> {
         let (name, from) = if tag.is_some() { ("fi_trecv", Some(peer)) } else { ("fi_recv", None) };
+        if tag.is_none() {
+            self.untagged(name)?;
+        }
         let Part { start, len, descriptor } = self.part(name, memory, range)?;
         let start = start.cast_mut();
         self.endpoint.start(name, len, from, |objects, address, context| {

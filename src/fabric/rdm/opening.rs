@@ -170,6 +170,7 @@ fn opening<T>(
             pause: options.pause,
             devices: options.cuda,
             remote_memory: options.remote_memory,
+            untagged: options.untagged,
             provider: name.clone(),
             domain: info.domain(),
             identity: NEXT.fetch_add(1, Ordering::Relaxed),

@@ -50,9 +50,10 @@ impl Endpoint {
     ///
     /// # Errors
     /// [`Error::Call`] when the provider does not register it; [`Error::Endpoint`] when there is not so much memory, or the
-    /// endpoint was closed.
+    /// endpoint was closed, or opened without [`Options::remote_memory`](super::Options).
     pub fn region(&mut self, len: usize) -> Result<Region, Error> {
         const NAME: &str = "fi_mr_regattr";
+        self.asked_for(self.remote_memory, NAME, "remote_memory")?;
         let memory = Memory::zeroed(len).map(Arc::new);
         let memory =
             memory.ok_or_else(|| self.unusable(NAME, format!("there is no memory for {len} bytes")))?;

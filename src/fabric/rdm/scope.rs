@@ -98,11 +98,13 @@ impl<'env> Scope<'env> {
     /// with a tag do not meet.
     ///
     /// # Errors
-    /// As [`Endpoint::scope`].
+    /// As [`Endpoint::scope`]; [`Error::Endpoint`] when the endpoint was opened without.
     pub fn send_untagged(&mut self, peer: Peer, data: &'env [u8]) -> Result<Operation, Error> {
+        const NAME: &str = "fi_send";
+        self.untagged(NAME)?;
         let (pointer, len) = (data.as_ptr().cast::<c_void>(), data.len());
         // Without a tag TCP's header has a length that is not slow, and needs no data.
-        self.endpoint.start("fi_send", len, Some(peer), |objects, address, context| {
+        self.endpoint.start(NAME, len, Some(peer), |objects, address, context| {
             // SAFETY: as in `send`.
             unsafe { fabric_sys::fi_send(objects.ep, pointer, len, ptr::null_mut(), address, context) }
         })
@@ -111,10 +113,12 @@ impl<'env> Scope<'env> {
     /// As [`inject`](Self::inject), without a tag (`fi_inject`).
     ///
     /// # Errors
-    /// As [`inject`](Self::inject).
+    /// As [`inject`](Self::inject) and [`send_untagged`](Self::send_untagged).
     pub fn inject_untagged(&mut self, peer: Peer, data: &[u8]) -> Result<(), Error> {
+        const NAME: &str = "fi_inject";
+        self.untagged(NAME)?;
         let (pointer, len) = (data.as_ptr().cast::<c_void>(), data.len());
-        self.endpoint.inject("fi_inject", len, peer, |objects, address| {
+        self.endpoint.inject(NAME, len, peer, |objects, address| {
             // SAFETY: as in `inject`.
             unsafe { fabric_sys::fi_inject(objects.ep, pointer, len, address) }
         })
@@ -124,10 +128,12 @@ impl<'env> Scope<'env> {
     /// as [`receive_shared`](Self::receive_shared).
     ///
     /// # Errors
-    /// As [`Endpoint::scope`].
+    /// As [`send_untagged`](Self::send_untagged).
     pub fn receive_untagged(&mut self, data: &'env [AtomicU8]) -> Result<Operation, Error> {
+        const NAME: &str = "fi_recv";
+        self.untagged(NAME)?;
         let (pointer, len) = (data.as_ptr().cast_mut().cast::<c_void>(), data.len());
-        self.endpoint.start("fi_recv", len, None, |objects, address, context| {
+        self.endpoint.start(NAME, len, None, |objects, address, context| {
             // SAFETY: as in `receive_shared`.
             unsafe { fabric_sys::fi_recv(objects.ep, pointer, len, ptr::null_mut(), address, context) }
         })
@@ -137,7 +143,8 @@ impl<'env> Scope<'env> {
     /// which for most is when the data has arrived or will arrive before anything that is sent later.
     ///
     /// # Errors
-    /// As [`Endpoint::scope`]; [`Error::Endpoint`] when the region ends before the data does.
+    /// As [`Endpoint::scope`]; [`Error::Endpoint`] when the region ends before the data does, or the endpoint was opened
+    /// without [`Options::remote_memory`](super::Options).
     pub fn write(
         &mut self,
         peer: Peer,
@@ -245,6 +252,11 @@ impl<'env> Scope<'env> {
         self.endpoint.progress()
     }
 
+    /// For messages without a tag.
+    pub(super) fn untagged(&self, operation: &'static str) -> Result<(), Error> {
+        self.endpoint.asked_for(self.endpoint.untagged, operation, "untagged")
+    }
+
     /// Where an access goes.
     pub(super) fn place(
         &self,
@@ -253,6 +265,7 @@ impl<'env> Scope<'env> {
         offset: u64,
         len: usize,
     ) -> Result<(u64, u64), Error> {
+        self.endpoint.asked_for(self.endpoint.remote_memory, operation, "remote_memory")?;
         let end = offset.checked_add(len as u64);
         if end.is_none_or(|end| end > region.len()) {
             let problem = format!(

@@ -525,6 +525,45 @@ fn what_has_ended_is_counted() {
 }
 
 #[test]
+fn what_was_not_asked_for_is_refused() {
+    let options = Options { remote_memory: false, ..options("tcp") };
+    let [(mut one, to_other), _other] = acquainted([0; 2].map(|_| Endpoint::open(&options).unwrap()));
+    let there = RemoteRegion::from_bytes([1; RemoteRegion::BYTES]);
+    let mut errors = vec![one.region(8).err().unwrap()];
+    let (mut place, mut plain) = ([0; 8], [0; 8]);
+    let plain = shared(&mut plain);
+    one.scope(|scope| {
+        errors.extend([
+            scope.write(to_other, &[1], there, 0).unwrap_err(),
+            scope.inject_write(to_other, &[1], there, 0).unwrap_err(),
+            scope.read(to_other, &mut place, there, 0).unwrap_err(),
+            scope.send_untagged(to_other, &[1]).unwrap_err(),
+            scope.inject_untagged(to_other, &[1]).unwrap_err(),
+            scope.receive_untagged(plain).unwrap_err(),
+        ]);
+        Ok(())
+    })
+    .unwrap();
+    for (error, option) in errors.into_iter().zip(["remote_memory"; 4].into_iter().chain(["untagged"; 3])) {
+        let text = error.to_string();
+        assert!(text.contains(&format!("was opened without Options::{option}")), "{text}");
+    }
+}
+
+#[test]
+fn room_for_any_number_of_peers_can_be_asked_for() {
+    for peers in [0, 1 << 60, usize::MAX] {
+        let options = Options { peers, ..options("tcp") };
+        let [(mut one, to_other), (mut other, to_one)] =
+            acquainted([0; 2].map(|_| Endpoint::open(&options).unwrap()));
+        thread::scope(|scope| {
+            scope.spawn(move || one.farewell(&[to_other], 1).unwrap());
+            other.farewell(&[to_one], 1).unwrap();
+        });
+    }
+}
+
+#[test]
 fn a_domain_is_chosen_by_its_name() {
     let loopback = Endpoint::open(&options("tcp")).unwrap().domain().to_owned();
     let named = Options { source: None, domain: Some(loopback.clone()), ..options("tcp") };
@@ -573,8 +612,8 @@ fn memory_that_is_registered_is_sent_received_written_and_read() {
                 scope.read_device(to_other, &registered, 15_000..20_000, remote, 5000).map(drop)
             })
             .unwrap();
-            let beyond =
-                one.scope(|scope| scope.send_device(to_other, None, &registered, 19_999..20_001).map(drop));
+            let beyond = one
+                .scope(|scope| scope.send_device(to_other, Some(1), &registered, 19_999..20_001).map(drop));
             let text = beyond.unwrap_err().to_string();
             assert!(text.contains("19999..20001 are not all within the 20000"), "{text}");
             one.farewell(&[to_other], 2).unwrap();
