@@ -170,6 +170,7 @@ pub struct Endpoint {
     domain: String,
     identity: u64,
     in_flight: usize,
+    /// How many times nothing was found, and since when that is known, while there was something to wait for.
     idle: u32,
     since: Option<Instant>,
     world: Option<world::Handle>,
@@ -256,6 +257,7 @@ impl Endpoint {
         &'env mut self,
         body: impl FnOnce(&mut Scope<'env>) -> Result<T, Error>,
     ) -> Result<T, Error> {
+        self.wait_anew();
         let mut scope = Scope::new(self);
         let value = body(&mut scope)?;
         scope.wait_all()?;

@@ -43,7 +43,7 @@ pub struct Options {
     pub peers: usize,
     /// Waiting ends with an error when a rank of this world has failed.
     pub world: Option<world::Handle>,
-    /// Waiting ends with an error when nothing at all has completed for so long.
+    /// Waiting ends with an error when nothing at all has completed for so long, nor has been started.
     pub timeout: Option<Duration>,
 }
 

@@ -8,6 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
@@ -329,6 +330,52 @@ fn waiting_has_an_end_and_says_for_what() {
     let mut buffer = [0; 8];
     let error = one.scope(|scope| scope.receive(to_other, 1, &mut buffer).map(drop)).unwrap_err();
     assert!(error.to_string().contains("nothing has completed for 0.05 s"), "{error}");
+}
+
+#[test]
+fn who_only_injects_or_computes_has_not_waited() {
+    let (tell, told) = mpsc::channel();
+    let injected = move |one: &mut Endpoint, to_other| {
+        one.farewell(&[to_other], 1).unwrap();
+        one.timeout = Some(Duration::from_millis(200));
+        // Looks at the clock once.
+        let look = |scope: &mut Scope<'_>| (0..1 << 13).try_for_each(|_| scope.progress().map(drop));
+        let compute = || thread::sleep(Duration::from_millis(150));
+        // No completion in all this time.
+        one.scope(|scope| {
+            for _ in 0..3 {
+                scope.inject(to_other, 2, &[])?;
+                look(scope)?;
+                compute();
+            }
+            compute();
+            Ok(())
+        })
+        .unwrap();
+        (0..1 << 13).try_for_each(|_| one.progress().map(drop)).unwrap();
+        compute();
+        compute();
+        one.scope(look).unwrap();
+        // What is waited for comes soon after that begins.
+        one.scope(|scope| {
+            let received = scope.receive(to_other, 3, &mut [])?;
+            look(scope)?;
+            compute();
+            compute();
+            tell.send(()).unwrap();
+            scope.wait(received).map(drop)
+        })
+        .unwrap();
+    };
+    both(injected, move |other, to_one| {
+        other.farewell(&[to_one], 1).unwrap();
+        told.recv().unwrap();
+        thread::sleep(Duration::from_millis(20));
+        for _ in 0..3 {
+            other.scope(|scope| scope.receive(to_one, 2, &mut []).map(drop)).unwrap();
+        }
+        other.scope(|scope| scope.send(to_one, 3, &[]).map(drop)).unwrap();
+    });
 }
 
 #[test]
