@@ -2,8 +2,8 @@
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use fabric_sys::{
     Fabric, Padded, Version, fi_addr_t, fi_av_attr, fi_cntr_attr, fi_context2, fi_cq_attr, fi_cq_err_entry,
@@ -36,6 +36,9 @@ pub(super) struct Domain {
     fabric: *mut fid_fabric,
     domain: *mut fid_domain,
     next_key: AtomicU64,
+    /// What is registered, freed when all is closed: over TCP a message finds its region by a key of the domain when it begins,
+    /// and any of the domain's endpoints goes on to receive it after that of the region was closed.
+    memories: Mutex<Vec<Arc<dyn Send + Sync>>>,
 }
 
 // SAFETY: the library's objects are bound to no thread; where endpoints of several threads share a domain, it was asked for
@@ -52,8 +55,12 @@ impl Domain {
         if provider == "shm" {
             shm::remove_leftovers();
         }
-        let mut opened =
-            Self { fabric: ptr::null_mut(), domain: ptr::null_mut(), next_key: AtomicU64::new(1) };
+        let mut opened = Self {
+            fabric: ptr::null_mut(),
+            domain: ptr::null_mut(),
+            next_key: AtomicU64::new(1),
+            memories: Mutex::default(),
+        };
         let result = {
             let _setup = provider::setup_lock();
             let (info, none) = (info.as_ptr(), ptr::null_mut());
@@ -340,11 +347,16 @@ impl Objects {
         }
     }
 
+    /// Keeps memory that is to be registered as long as anything of the domain is open.
+    pub(super) fn keep(&self, memory: Arc<dyn Send + Sync>) {
+        self.domain.memories.lock().unwrap_or_else(PoisonError::into_inner).push(memory);
+    }
+
     /// Registers memory until this is dropped, for these accesses: its key, and its descriptor for operations. An error is
     /// libfabric's number.
     ///
     /// # Safety
-    /// The memory must live as long as this, and may be accessed by peers at any time; `device` is what `interface` asks
+    /// The memory must live as long as the domain, and may be accessed by peers at any time; `device` is what `interface` asks
     /// for. Memory of a device must be the device's alone.
     pub(super) unsafe fn register(
         &mut self,

@@ -99,7 +99,6 @@
 //! answer of the peer says so, or [`Endpoint::farewell`] has returned.
 
 use std::ffi::c_int;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fabric_sys::{Fabric, fi_addr_t};
@@ -108,7 +107,6 @@ use super::error::{Error, Failure};
 use super::objects::Objects;
 use super::shm;
 use crate::world;
-use region::Memory;
 use slots::Slots;
 
 /// A peer that an endpoint knows the address of.
@@ -150,8 +148,6 @@ pub struct Endpoint {
     // Closed before the memory of the slots is freed.
     objects: Option<Objects>,
     slots: Slots,
-    /// Registered memory, which the objects must not outlive.
-    memories: Vec<Arc<Memory>>,
     library: &'static Fabric,
     provider: String,
     address: Vec<u8>,

@@ -58,7 +58,8 @@ impl Endpoint {
     /// IPC) may still run when the operation is complete.
     ///
     /// # Safety
-    /// The memory must be there until the endpoint is dropped or was closed by an error. It must be the device's alone, as
+    /// The memory must be there until the endpoint is dropped or was closed by an error, and with it all that share its domain, and
+    /// until no peer accesses it any more: over `shm` one may be late. It must be the device's alone, as
     /// of `cudaMalloc` and `cuMemAlloc`, not managed memory or the host's.
     ///
     /// # Errors

@@ -157,7 +157,6 @@ fn opening<T>(
         Ok(Endpoint {
             objects: Some(objects),
             slots: Slots { all: Vec::new(), free: Vec::new() },
-            memories: Vec::new(),
             library,
             address,
             longest_inject: info.longest_inject(),

@@ -273,6 +273,49 @@ fn memory_of_a_peer_is_written_and_read() {
     }
 }
 
+/// A peer that writes when endpoint and region are gone changes nothing but memory of regions.
+#[test]
+fn what_is_written_late_over_shm_is_written_to_no_other_memory() {
+    // Long enough to go straight to the address, and one that the allocator would use again.
+    const LEN: usize = 40_000;
+    play(
+        what_is_written_late_over_shm_is_written_to_no_other_memory,
+        &options("shm"),
+        |mut one, to_other, mut line| {
+            let there = described(&mut one, to_other);
+            one.farewell(&[to_other], 2).unwrap();
+            line.read_exact(&mut [0]).unwrap();
+            // Whether it is told that the region is gone does not matter.
+            let _late = one.scope(|scope| scope.write(to_other, &[1; LEN], there, 0).map(drop));
+            line.write_all(&[1]).unwrap();
+        },
+        |mut other, to_one, mut line| {
+            let region = other.region(LEN).unwrap();
+            let start = region.bytes().as_ptr();
+            describe(&mut other, to_one, region.remote());
+            other.farewell(&[to_one], 2).unwrap();
+            drop((other, region));
+            let own: Vec<Vec<u8>> = (0..100).map(|_| vec![7; LEN]).collect();
+            line.write_all(&[1]).unwrap();
+            line.read_exact(&mut [0]).unwrap();
+            assert!(own.iter().flatten().all(|&byte| byte == 7), "a late write has changed other memory");
+            let again = Endpoint::open(&options("shm")).unwrap().region(LEN).unwrap();
+            assert_eq!(again.bytes().as_ptr(), start);
+            assert!(again.bytes().iter().all(|byte| byte.load(Ordering::Relaxed) == 0));
+        },
+    );
+}
+
+#[test]
+fn memory_stays_as_long_as_anything_of_its_domain_is_open() {
+    let mut endpoints = Endpoint::open_sharing(&options("tcp"), 2).unwrap();
+    let memory = endpoints[0].region(8).unwrap().memory_of_test();
+    drop(endpoints.remove(0));
+    assert!(memory.upgrade().is_some());
+    drop(endpoints);
+    assert!(memory.upgrade().is_none());
+}
+
 #[test]
 fn endpoints_of_one_process_do_not_know_each_other_over_shm() {
     let [mut one, other] = [0; 2].map(|_| Endpoint::open(&options("shm")).unwrap());
