@@ -120,6 +120,11 @@ fn checked<'a>(
     }
 }
 
+/// Whether libfabric takes the value of a variable for true.
+fn is_true(value: &str) -> bool {
+    matches!(&value.to_ascii_lowercase()[..], "1" | "true" | "yes" | "on")
+}
+
 /// What an endpoint has.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Settings {
@@ -147,6 +152,8 @@ pub(super) struct Objects {
     /// Whether the endpoint has a name in shared memory, as those of peers have.
     named: bool,
     tcp: bool,
+    /// Whether the kernel moves data by itself.
+    uring: bool,
     version: Version,
     /// Whether threads wait in the completion queue.
     blocking: bool,
@@ -214,6 +221,7 @@ impl Objects {
             regions: Vec::new(),
             named: provider == "shm",
             tcp: provider == "tcp",
+            uring: std::env::var("FI_TCP_IO_URING").is_ok_and(|value| is_true(&value)),
             version: library.version(),
             blocking: settings.blocking,
             left: false,
@@ -307,8 +315,10 @@ impl Objects {
     /// libfabric's `tcp` (1.18 at the latest to 2.6; not the `net` of 1.17) keeps a message that nobody has asked for yet
     /// in memory of its own. When its connection ends before all of it has come, `xnet_complete_rx` frees that memory
     /// but leaves it in the list that is freed with the endpoint.
+    ///
+    /// Not where the kernel has been handed the buffers (`io_uring`): it would go on to write there.
     pub(super) fn must_stay_open(&self) -> bool {
-        self.tcp && self.version > Version::new(1, 17)
+        self.tcp && self.version > Version::new(1, 17) && !self.uring
     }
 
     /// To be dropped without being closed, if nothing can move data then: nobody asks these objects for progress any more,
@@ -450,6 +460,22 @@ impl Objects {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_kernel_may_write_is_not_left_open() {
+        assert!(["1", "true", "YES", "On"].iter().all(|value| is_true(value)));
+        assert!(!["0", "false", "no", "off", "", "2", " 1"].iter().any(|value| is_true(value)));
+        let library = Fabric::load().unwrap();
+        let name = provider::name_in(library, "tcp");
+        let list = provider::InfoList::get(library, Some(&name), Some(c"127.0.0.1")).unwrap();
+        let info = list.iter().find(|info| info.provider() == name).unwrap();
+        let (mut objects, _) = Objects::open(library, info, 1).unwrap();
+        // Not the variable of whoever runs this.
+        objects.uring = false;
+        assert_eq!(objects.must_stay_open(), library.version() > Version::new(1, 17));
+        objects.uring = true;
+        assert!(!objects.must_stay_open());
+    }
 
     #[test]
     fn what_a_peer_sent_for_an_address_is_followed_by_zeros() {

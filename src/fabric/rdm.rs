@@ -286,7 +286,9 @@ impl Endpoint {
     /// asks it for progress again.
     fn close(&mut self) {
         let Some(mut objects) = self.objects.take() else { return };
-        if self.lost && objects.must_stay_open() {
+        // A rank may have gone in the middle of a message that nobody has waited for.
+        let gone = || self.world.as_ref().is_some_and(|world| world.check().is_err());
+        if objects.must_stay_open() && (self.lost || gone()) {
             objects.leave_open();
         }
     }
