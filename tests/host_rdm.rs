@@ -5,36 +5,40 @@
 
 mod counting;
 
-use std::cell::Cell;
+use std::env;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
-use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use collectives::fabric::rdm::{Endpoint, Options, Peer, RemoteRegion};
+use collectives::fabric::rdm::{Endpoint, Options, Peer, RemoteRegion, shared};
 use counting::allocations;
 
 /// Messages of a round, as many as are in flight at a time.
 const MESSAGES: usize = 8;
 
-/// Two endpoints of this process that know each other: over `shm`, too, where libfabric survives that.
-fn pair(provider: &str) -> Option<[(Endpoint, Peer); 2]> {
+/// Set where this program is run once more, for the second side.
+const SECOND: &str = "COLLECTIVES_TEST_SECOND_SIDE";
+
+/// An endpoint and what it calls that at the other end of the line.
+fn endpoint(provider: &str, mut line: &UnixStream) -> (Endpoint, Peer) {
     let mut options = Options::new(provider);
     options.source = (provider == "tcp").then(|| "127.0.0.1".to_owned());
     options.untagged = true;
     options.remote_memory = true;
     options.timeout = Some(Duration::from_secs(20));
-    let [mut one, mut other] = [0; 2].map(|_| Endpoint::open(&options).unwrap());
-    let address = other.address().to_vec();
-    let to_other = match one.insert(&address) {
-        Ok(peer) => peer,
-        Err(error) => {
-            assert!(provider == "shm" && error.to_string().contains("libfabric 2.5 and later"), "{error}");
-            return None;
-        }
-    };
-    let to_one = other.insert(one.address()).unwrap();
-    Some([(one, to_other), (other, to_one)])
+    let mut endpoint = Endpoint::open(&options).unwrap();
+    line.write_all(&[endpoint.address().len() as u8]).unwrap();
+    line.write_all(endpoint.address()).unwrap();
+    let mut length = [0];
+    line.read_exact(&mut length).unwrap();
+    let mut address = vec![0; length[0].into()];
+    line.read_exact(&mut address).unwrap();
+    let peer = endpoint.insert(&address).unwrap();
+    (endpoint, peer)
 }
 
 /// Each kind of operation, with all of its messages in flight: both sides send and receive, and the first one reads and
@@ -49,7 +53,7 @@ fn round(endpoint: &mut Endpoint, peer: Peer, remote: Option<RemoteRegion>, buff
                 let [tagged, injected, read] = [0; 3].map(|_| places.next().unwrap());
                 let _received = scope.receive(peer, number, tagged)?;
                 let _received = scope.receive(peer, number + 100, &mut injected[..longest])?;
-                let plain = Cell::from_mut(places.next().unwrap()).as_slice_of_cells();
+                let plain = shared(places.next().unwrap());
                 let _received = scope.receive_untagged(plain)?;
                 if let Some(there) = remote {
                     let _read = scope.read(peer, read, there, 0)?;
@@ -104,27 +108,48 @@ fn rounds(endpoint: &mut Endpoint, peer: Peer, remote: Option<RemoteRegion>) -> 
     counts
 }
 
+/// The side that reads and writes the other's memory.
+fn first(provider: &str, mut line: &UnixStream) {
+    let (mut one, to_other) = endpoint(provider, line);
+    let mut description = [0; RemoteRegion::BYTES];
+    line.read_exact(&mut description).unwrap();
+    let counts = rounds(&mut one, to_other, Some(RemoteRegion::from_bytes(description)));
+    told(provider, &counts);
+}
+
+fn second(provider: &str, mut line: &UnixStream) {
+    let (mut other, to_one) = endpoint(provider, line);
+    let region = other.region(20_000).unwrap();
+    line.write_all(&region.remote().to_bytes()).unwrap();
+    let counts = rounds(&mut other, to_one, None);
+    told(provider, &counts);
+    assert!(region.bytes().iter().all(|byte| byte.load(Ordering::Relaxed) == 7), "{provider}");
+}
+
+/// The first round makes the operations' places.
+fn told(provider: &str, counts: &[u64]) {
+    assert!(counts[0] > 0, "{provider}: the allocations are not counted");
+    assert_eq!(counts[1..], [0; 5], "{provider}");
+}
+
 #[test]
 fn operations_of_endpoints_allocate_nothing_after_the_first() {
-    let mut carried = 0;
-    for provider in ["tcp", "shm"] {
-        let Some([(mut one, to_other), (mut other, to_one)]) = pair(provider) else { continue };
-        carried += 1;
-        let (tell, told) = mpsc::channel();
-        thread::scope(|scope| {
-            let first = scope.spawn(move || {
-                let remote = RemoteRegion::from_bytes(told.recv().unwrap());
-                rounds(&mut one, to_other, Some(remote))
-            });
-            let region = other.region(20_000).unwrap();
-            tell.send(region.remote().to_bytes()).unwrap();
-            let second = rounds(&mut other, to_one, None);
-            let first = first.join().unwrap();
-            // The first round makes the operations' places.
-            assert!(first[0] > 0 && second[0] > 0, "{provider}: the allocations are not counted");
-            assert_eq!([&first[1..], &second[1..]], [[0; 5]; 2], "{provider}");
-            assert!(region.bytes().iter().all(|byte| byte.load(Ordering::Relaxed) == 7), "{provider}");
-        });
+    if env::var_os(SECOND).is_some() {
+        return second("shm", &UnixStream::from(io::stdin().as_fd().try_clone_to_owned().unwrap()));
     }
-    assert!(carried > 0);
+    let (here, there) = UnixStream::pair().unwrap();
+    thread::scope(|scope| {
+        scope.spawn(move || second("tcp", &there));
+        first("tcp", &here);
+    });
+    // Over shm endpoints of one process do not know each other.
+    let (here, there) = UnixStream::pair().unwrap();
+    let mut command = Command::new(env::current_exe().unwrap());
+    command.env(SECOND, "1").stdin(Stdio::from(OwnedFd::from(there)));
+    let other = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(command);
+    first("shm", &here);
+    let other = other.wait_with_output().unwrap();
+    let told = String::from_utf8_lossy(&other.stdout);
+    assert!(other.status.success(), "{}: {told}{}", other.status, String::from_utf8_lossy(&other.stderr));
 }

@@ -499,6 +499,8 @@ impl Drop for Network {
         if std::thread::panicking() {
             self.world.fail("it panicked");
         }
+        // A rank may have gone in the middle of a message that nobody has waited for.
+        self.lost |= self.world.check().is_err();
         for endpoint in self.endpoints.drain(..) {
             if endpoint.provider() == "shm" {
                 self.closing.add(endpoint);

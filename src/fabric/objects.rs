@@ -2,8 +2,8 @@
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use fabric_sys::{
     Fabric, Padded, Version, fi_addr_t, fi_av_attr, fi_cntr_attr, fi_context2, fi_cq_attr, fi_cq_err_entry,
@@ -19,12 +19,26 @@ use super::shm;
 
 /// Room for an address of any provider.
 const LONGEST_ADDRESS: usize = 512;
+/// The most peers that room is asked for beforehand: the library multiplies the number by bytes, which may wrap. There may be
+/// more of them.
+const MOST_PEERS: usize = 1 << 16;
+
+/// An address for the library: providers take its length from its format, and a text's from its end. Room beyond what was sent
+/// keeps that in bounds.
+fn padded(address: &[u8]) -> Vec<u8> {
+    let mut padded = address.to_vec();
+    padded.resize(address.len() + LONGEST_ADDRESS, 0);
+    padded
+}
 
 /// A fabric and a domain of it, each null until it is open. For one endpoint, or for several.
 pub(super) struct Domain {
     fabric: *mut fid_fabric,
     domain: *mut fid_domain,
     next_key: AtomicU64,
+    /// What is registered, freed when all is closed: over TCP a message finds its region by a key of the domain when it begins,
+    /// and any of the domain's endpoints goes on to receive it after that of the region was closed.
+    memories: Mutex<Vec<Arc<dyn Send + Sync>>>,
 }
 
 // SAFETY: the library's objects are bound to no thread; where endpoints of several threads share a domain, it was asked for
@@ -41,8 +55,12 @@ impl Domain {
         if provider == "shm" {
             shm::remove_leftovers();
         }
-        let mut opened =
-            Self { fabric: ptr::null_mut(), domain: ptr::null_mut(), next_key: AtomicU64::new(1) };
+        let mut opened = Self {
+            fabric: ptr::null_mut(),
+            domain: ptr::null_mut(),
+            next_key: AtomicU64::new(1),
+            memories: Mutex::default(),
+        };
         let result = {
             let _setup = provider::setup_lock();
             let (info, none) = (info.as_ptr(), ptr::null_mut());
@@ -102,6 +120,11 @@ fn checked<'a>(
     }
 }
 
+/// Whether libfabric takes the value of a variable for true.
+fn is_true(value: &str) -> bool {
+    matches!(&value.to_ascii_lowercase()[..], "1" | "true" | "yes" | "on")
+}
+
 /// What an endpoint has.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Settings {
@@ -129,6 +152,8 @@ pub(super) struct Objects {
     /// Whether the endpoint has a name in shared memory, as those of peers have.
     named: bool,
     tcp: bool,
+    /// Whether the kernel moves data by itself.
+    uring: bool,
     version: Version,
     /// Whether threads wait in the completion queue.
     blocking: bool,
@@ -196,6 +221,7 @@ impl Objects {
             regions: Vec::new(),
             named: provider == "shm",
             tcp: provider == "tcp",
+            uring: std::env::var("FI_TCP_IO_URING").is_ok_and(|value| is_true(&value)),
             version: library.version(),
             blocking: settings.blocking,
             left: false,
@@ -221,7 +247,7 @@ impl Objects {
         unsafe {
             let mut attributes = Padded::<fi_av_attr>::zeroed();
             attributes.type_ = fabric_sys::FI_AV_TABLE;
-            attributes.count = settings.peers;
+            attributes.count = settings.peers.min(MOST_PEERS);
             let result = fabric_sys::fi_av_open(domain, attributes.as_mut_ptr(), &raw mut self.av, none);
             check("fi_av_open", result)?;
 
@@ -289,8 +315,10 @@ impl Objects {
     /// libfabric's `tcp` (1.18 at the latest to 2.6; not the `net` of 1.17) keeps a message that nobody has asked for yet
     /// in memory of its own. When its connection ends before all of it has come, `xnet_complete_rx` frees that memory
     /// but leaves it in the list that is freed with the endpoint.
+    ///
+    /// Not where the kernel has been handed the buffers (`io_uring`): it would go on to write there.
     pub(super) fn must_stay_open(&self) -> bool {
-        self.tcp && self.version > Version::new(1, 17)
+        self.tcp && self.version > Version::new(1, 17) && !self.uring
     }
 
     /// To be dropped without being closed, if nothing can move data then: nobody asks these objects for progress any more,
@@ -329,11 +357,16 @@ impl Objects {
         }
     }
 
+    /// Keeps memory that is to be registered as long as anything of the domain is open.
+    pub(super) fn keep(&self, memory: Arc<dyn Send + Sync>) {
+        self.domain.memories.lock().unwrap_or_else(PoisonError::into_inner).push(memory);
+    }
+
     /// Registers memory until this is dropped, for these accesses: its key, and its descriptor for operations. An error is
     /// libfabric's number.
     ///
     /// # Safety
-    /// The memory must live as long as this, and may be accessed by peers at any time; `device` is what `interface` asks
+    /// The memory must live as long as the domain, and may be accessed by peers at any time; `device` is what `interface` asks
     /// for. Memory of a device must be the device's alone.
     pub(super) unsafe fn register(
         &mut self,
@@ -369,9 +402,7 @@ impl Objects {
     /// Makes an address known; an error is libfabric's number.
     pub(super) fn insert(&mut self, address: &[u8]) -> Result<fi_addr_t, c_int> {
         let mut inserted = fabric_sys::FI_ADDR_NOTAVAIL;
-        // Providers take the length of an address from its format: room beyond what was sent keeps that in bounds.
-        let mut padded = address.to_vec();
-        padded.resize(address.len().max(LONGEST_ADDRESS), 0);
+        let padded = padded(address);
         // SAFETY: the address vector is open, the address is padded and ends in zeros, the result is writable.
         let count = unsafe {
             fabric_sys::fi_av_insert(
@@ -391,8 +422,7 @@ impl Objects {
 
     /// The endpoint's own address in the provider's notation: `fi_sockaddr_in://127.0.0.1:40123`.
     pub(super) fn text_of(&self, address: &[u8]) -> String {
-        let mut padded = address.to_vec();
-        padded.resize(address.len().max(LONGEST_ADDRESS), 0);
+        let padded = padded(address);
         let mut buffer = [0_u8; LONGEST_ADDRESS];
         let mut length = buffer.len();
         // SAFETY: the address is padded; the buffer's length is passed along.
@@ -424,5 +454,36 @@ impl Objects {
         }
         let text = CStr::from_bytes_until_nul(&buffer).ok()?.to_string_lossy().into_owned();
         Some(text).filter(|text| !text.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_may_write_is_not_left_open() {
+        assert!(["1", "true", "YES", "On"].iter().all(|value| is_true(value)));
+        assert!(!["0", "false", "no", "off", "", "2", " 1"].iter().any(|value| is_true(value)));
+        let library = Fabric::load().unwrap();
+        let name = provider::name_in(library, "tcp");
+        let list = provider::InfoList::get(library, Some(&name), Some(c"127.0.0.1")).unwrap();
+        let info = list.iter().find(|info| info.provider() == name).unwrap();
+        let (mut objects, _) = Objects::open(library, info, 1).unwrap();
+        // Not the variable of whoever runs this.
+        objects.uring = false;
+        assert_eq!(objects.must_stay_open(), library.version() > Version::new(1, 17));
+        objects.uring = true;
+        assert!(!objects.must_stay_open());
+    }
+
+    #[test]
+    fn what_a_peer_sent_for_an_address_is_followed_by_zeros() {
+        for len in [0, 1, 511, 512, 513, 4096] {
+            let address = vec![b'x'; len];
+            let padded = padded(&address);
+            assert_eq!(padded[..len], address);
+            assert_eq!(padded[len..], [0; LONGEST_ADDRESS], "{len}");
+        }
     }
 }

@@ -60,6 +60,34 @@
 //! # }
 //! ```
 //!
+//! A scope can be used by another thread. What several operations may write, and any thread may read meanwhile, are atomic
+//! bytes ([`shared`]); cells would be written by one thread and read by another:
+//! ```no_run
+//! # use collectives::fabric::{Error, rdm::{Endpoint, shared}};
+//! # use std::sync::atomic::Ordering;
+//! # fn example(endpoint: &mut Endpoint) -> Result<(), Error> {
+//! let mut incoming = [0; 8];
+//! let incoming = shared(&mut incoming);
+//! endpoint.scope(|scope| {
+//!     let received = scope.receive_untagged(incoming)?;
+//!     std::thread::scope(|threads| {
+//!         threads.spawn(move || scope.wait(received));
+//!         while incoming[0].load(Ordering::Relaxed) == 0 {}
+//!     });
+//!     Ok(())
+//! })
+//! # }
+//! ```
+//! ```compile_fail,E0308
+//! # use collectives::fabric::{Error, rdm::Endpoint};
+//! # use std::cell::Cell;
+//! # fn example(endpoint: &mut Endpoint) -> Result<(), Error> {
+//! let mut incoming = [0; 8];
+//! let incoming = Cell::from_mut(&mut incoming[..]).as_slice_of_cells();
+//! endpoint.scope(|scope| scope.receive_untagged(incoming).map(drop))
+//! # }
+//! ```
+//!
 //! # What moves data
 //! Only calls of the endpoint do: a peer whose memory is to be read or written has to call [`Endpoint::progress`] (or wait for
 //! something of its own) meanwhile, unless its provider moves data by itself.
@@ -71,16 +99,14 @@
 //! answer of the peer says so, or [`Endpoint::farewell`] has returned.
 
 use std::ffi::c_int;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fabric_sys::{Fabric, Version, fi_addr_t};
+use fabric_sys::{Fabric, fi_addr_t};
 
 use super::error::{Error, Failure};
 use super::objects::Objects;
 use super::shm;
 use crate::world;
-use region::Memory;
 use slots::Slots;
 
 /// A peer that an endpoint knows the address of.
@@ -122,8 +148,6 @@ pub struct Endpoint {
     // Closed before the memory of the slots is freed.
     objects: Option<Objects>,
     slots: Slots,
-    /// Registered memory, which the objects must not outlive.
-    memories: Vec<Arc<Memory>>,
     library: &'static Fabric,
     provider: String,
     address: Vec<u8>,
@@ -138,9 +162,11 @@ pub struct Endpoint {
     pause: Duration,
     devices: bool,
     remote_memory: bool,
+    untagged: bool,
     domain: String,
     identity: u64,
     in_flight: usize,
+    /// How many times nothing was found, and since when that is known, while there was something to wait for.
     idle: u32,
     since: Option<Instant>,
     world: Option<world::Handle>,
@@ -198,15 +224,17 @@ impl Endpoint {
         self.most_receives
     }
 
-    /// Makes a peer's address known (`fi_av_insert`).
+    /// Makes a peer's address known (`fi_av_insert`). Over `shm` the peer must be of another process.
     ///
     /// # Errors
-    /// [`Error::Call`] when the provider does not take it; [`Error::Endpoint`] when the endpoint was closed.
+    /// [`Error::Call`] when the provider does not take it; [`Error::Endpoint`] when the endpoint was closed, or when over `shm`
+    /// the address is that of an endpoint of this process.
     pub fn insert(&mut self, address: &[u8]) -> Result<Peer, Error> {
         let identity = self.identity;
-        if self.provider == "shm" && self.library.version() >= Version::new(2, 5) && shm::is_own(address) {
-            let problem = "with libfabric 2.5 and later two endpoints of one process can crash each other over shm; use \
-                           tcp, or processes";
+        // The provider gives an endpoint of the same process the other's own memory, which is gone when that one is closed;
+        // from 2.5 on it also crashes when one sends before the other has read where its memory is.
+        if self.provider == "shm" && shm::is_own(address) {
+            let problem = "endpoints of one process crash each other over shm; use tcp, or processes";
             return Err(self.unusable("fi_av_insert", problem.to_owned()));
         }
         let inserted = self.objects_mut("fi_av_insert")?.insert(address);
@@ -225,6 +253,7 @@ impl Endpoint {
         &'env mut self,
         body: impl FnOnce(&mut Scope<'env>) -> Result<T, Error>,
     ) -> Result<T, Error> {
+        self.wait_anew();
         let mut scope = Scope::new(self);
         let value = body(&mut scope)?;
         scope.wait_all()?;
@@ -257,7 +286,9 @@ impl Endpoint {
     /// asks it for progress again.
     fn close(&mut self) {
         let Some(mut objects) = self.objects.take() else { return };
-        if self.lost && objects.must_stay_open() {
+        // A rank may have gone in the middle of a message that nobody has waited for.
+        let gone = || self.world.as_ref().is_some_and(|world| world.check().is_err());
+        if objects.must_stay_open() && (self.lost || gone()) {
             objects.leave_open();
         }
     }
@@ -273,6 +304,17 @@ impl Endpoint {
     #[cold]
     fn failure(&self, operation: &'static str, code: c_int, own: Option<String>) -> Error {
         Failure::of_call(self.library, &self.provider, operation, None, code, own)
+    }
+
+    /// Refuses what the endpoint was not opened for: providers may have nothing there, or something else.
+    #[inline]
+    fn asked_for(&self, asked: bool, operation: &'static str, option: &str) -> Result<(), Error> {
+        match asked {
+            true => Ok(()),
+            false => {
+                Err(self.unusable(operation, format!("the endpoint was opened without Options::{option}")))
+            }
+        }
     }
 
     #[cold]
@@ -303,4 +345,4 @@ mod tests;
 pub use device::DeviceMemory;
 pub use opening::Options;
 pub use region::{Region, RemoteRegion};
-pub use scope::Scope;
+pub use scope::{Scope, shared};

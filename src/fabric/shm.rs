@@ -101,7 +101,7 @@ pub(crate) fn shortage_with(ranks: usize, address: &[u8]) -> Option<String> {
 }
 
 fn shortage_of_ranks(ranks: usize, each: u64) -> Option<String> {
-    let needed = each * ranks as u64;
+    let needed = each.saturating_mul(ranks as u64);
     shortage(&format!("the {ranks} ranks of this host may need {}", mebibytes(needed)), needed)
 }
 
@@ -186,6 +186,16 @@ mod tests {
         assert!(own.exists() && foreign.exists());
         fs::remove_file(own).unwrap();
         fs::remove_file(foreign).unwrap();
+    }
+
+    #[test]
+    fn there_is_no_room_for_more_endpoints_than_can_be_counted() {
+        assert_eq!(shortage_for(1), None);
+        // The bytes of the second wrap to none.
+        for ranks in [usize::MAX, 1 << 42] {
+            let problem = shortage_for(ranks).unwrap();
+            assert!(problem.contains(&format!("the {ranks} ranks")), "{problem}");
+        }
     }
 
     #[test]

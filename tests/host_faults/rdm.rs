@@ -6,26 +6,38 @@ use collectives::world;
 use std::time::Duration;
 use std::{env, thread};
 
-pub(crate) const TESTS: &[(&str, fn())] =
-    &[("an_endpoint_survives_a_peer_that_is_killed_in_a_message", endpoints_survive)];
+pub(crate) const TESTS: &[(&str, fn())] = &[
+    ("an_endpoint_survives_a_peer_that_is_killed_in_a_message", endpoints_survive),
+    ("an_endpoint_is_closed_though_nobody_waited_for_a_peer_that_is_killed", unnoticed_deaths_are_survived),
+];
 
 /// Tags: of what both receive, of what nobody asks for, of what is asked for and never sent.
 const FIRST: u64 = 1;
 const UNASKED: u64 = 2;
 const NEVER: u64 = 3;
 
+const UNNOTICED: &str = "unnoticed";
+
 /// More than the kernel keeps of a connection, so that only a part of it has left a process that is killed.
 const LONG: usize = 64 << 20;
 
 /// libfabric 2.x frees memory twice when it closes an endpoint of `tcp` after that, and crashes.
 fn endpoints_survive() {
+    survive("noticed");
+}
+
+fn unnoticed_deaths_are_survived() {
+    survive(UNNOTICED);
+}
+
+fn survive(how: &str) {
     for provider in ["tcp", "shm"] {
         let port = free_port();
         let mut job: Vec<Process> = (0..2)
             .map(|rank| {
                 let mut command = command(env::current_exe().unwrap().to_str().unwrap());
                 command
-                    .env("HOST_FAULT", format!("rdm {provider}"))
+                    .env("HOST_FAULT", format!("rdm {provider} {how}"))
                     .env("NCCL_BENCH_RANK", rank.to_string())
                     .env("NCCL_BENCH_SIZE", "2")
                     .env("NCCL_BENCH_ADDR", format!("127.0.0.1:{port}"));
@@ -41,8 +53,9 @@ fn endpoints_survive() {
 }
 
 /// Rank 1 kills itself in the middle of a message that rank 0 has not asked for. That one reads it then, gets an error,
-/// closes its endpoint, and only then says what the error was.
-pub(crate) fn run(provider: &str) {
+/// closes its endpoint, and only then says what the error was. Where nobody notices, it waits for nothing.
+pub(crate) fn run(words: &str) {
+    let (provider, how) = words.split_once(' ').unwrap();
     let world = world::from_environment(&world::Options::from_environment().unwrap()).unwrap();
     let mut options = Options::new(provider);
     options.source = (provider == "tcp").then(|| "127.0.0.1".to_owned());
@@ -66,6 +79,14 @@ pub(crate) fn run(provider: &str) {
     }
     while world.check().is_ok() {
         thread::sleep(Duration::from_millis(1));
+    }
+    if how == UNNOTICED {
+        // Fewer looks than there are before the other ranks are looked at.
+        for _ in 0..1000 {
+            assert!(!endpoint.progress().unwrap());
+        }
+        drop(endpoint);
+        crate::rank::fail(&world.check().unwrap_err().to_string());
     }
     let mut never = [0];
     let error = endpoint.scope(|scope| scope.receive(peer, NEVER, &mut never).map(drop)).unwrap_err();

@@ -40,7 +40,11 @@ pub unsafe fn fi_cq_readerr(cq: *mut fid_cq, buf: *mut fi_cq_err_entry, flags: u
         if !buf.is_null() {
             (*buf).src_addr = FI_ADDR_NOTAVAIL;
         }
-        match (*(*cq).ops).readerr {
+        let table = (*cq).ops;
+        if table.is_null() {
+            return <isize as super::Absent>::ABSENT;
+        }
+        match (*table).readerr {
             Some(function) => function(cq, buf, flags),
             None => <isize as super::Absent>::ABSENT,
         }

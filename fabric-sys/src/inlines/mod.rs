@@ -2,8 +2,9 @@
 //!
 //! Each is `unsafe` for the reasons that the C function has: objects must be live, of the right kind and opened
 //! with what the call needs; buffers must outlive the operation; threads must keep to the domain's threading
-//! model. A slot that a provider has left empty answers `-FI_ENOSYS`, and so does one that came after libfabric
-//! 1.17 and that the library's table is too short for. For the slots of 1.17 the table's size is not looked at.
+//! model. A slot that a provider has left empty answers `-FI_ENOSYS`, as does every slot of a table that it has left
+//! out, which some do for what was not asked for, and one that came after libfabric 1.17 and that the library's table is
+//! too short for. For the slots of 1.17 the table's size is not looked at.
 
 mod address;
 mod completion;
@@ -68,12 +69,15 @@ macro_rules! inlines {
         #[inline]
         #[allow(clippy::too_many_arguments)]
         pub unsafe fn $name($($parameter: $type),*) -> $result {
-            // SAFETY: the caller vouches that the object is live, so its table is readable up to its size, and that
+            // SAFETY: the caller vouches that the object is live, so its table, if it has one, is readable up to its size, and that
             // the arguments are what the slot's C function asks for.
             unsafe {
                 let table = $table;
+                if table.is_null() {
+                    return <$result as $crate::inlines::Absent>::ABSENT;
+                }
                 $(
-                    if table.is_null() || (*table).size <= std::mem::offset_of!($crate::$late, $slot) {
+                    if (*table).size <= std::mem::offset_of!($crate::$late, $slot) {
                         return <$result as $crate::inlines::Absent>::ABSENT;
                     }
                 )?
@@ -86,3 +90,29 @@ macro_rules! inlines {
     )*};
 }
 use inlines;
+
+#[cfg(test)]
+mod tests {
+    use std::ptr;
+
+    use super::*;
+    use crate::{FI_ENOSYS, Padded, fi_cq_err_entry, fid_cntr, fid_cq, fid_ep};
+
+    #[test]
+    fn what_a_provider_has_no_table_for_is_not_implemented() {
+        // SAFETY: the objects are pointers and numbers: zero is a value.
+        let (mut ep, mut cq, mut cntr): (fid_ep, fid_cq, fid_cntr) = unsafe { std::mem::zeroed() };
+        let (none, missing) = (ptr::null_mut(), -(FI_ENOSYS as isize));
+        // SAFETY: the objects are there, and without a table nothing is done with the rest.
+        unsafe {
+            assert_eq!(fi_read(&raw mut ep, none, 0, none, 0, 0, 0, none), missing);
+            assert_eq!(fi_inject_write(&raw mut ep, none, 0, 0, 0, 0), missing);
+            assert_eq!(fi_send(&raw mut ep, none, 0, none, 0, none), missing);
+            assert_eq!(fi_trecv(&raw mut ep, none, 0, none, 0, 0, 0, none), missing);
+            assert_eq!(fi_close(&raw mut ep.fid), -FI_ENOSYS);
+            let mut entry = Padded::<fi_cq_err_entry>::zeroed();
+            assert_eq!(fi_cq_readerr(&raw mut cq, entry.as_mut_ptr(), 0), missing);
+            assert_eq!(fi_cntr_read(&raw mut cntr), 0);
+        }
+    }
+}

@@ -58,7 +58,8 @@ impl Endpoint {
     /// IPC) may still run when the operation is complete.
     ///
     /// # Safety
-    /// The memory must be there until the endpoint is dropped or was closed by an error. It must be the device's alone, as
+    /// The memory must be there until the endpoint is dropped or was closed by an error, and with it all that share its domain, and
+    /// until no peer accesses it any more: over `shm` one may be late. It must be the device's alone, as
     /// of `cudaMalloc` and `cuMemAlloc`, not managed memory or the host's.
     ///
     /// # Errors
@@ -134,6 +135,9 @@ impl Scope<'_> {
         range: Range<usize>,
     ) -> Result<Operation, Error> {
         let name = if tag.is_some() { "fi_tsend" } else { "fi_send" };
+        if tag.is_none() {
+            self.untagged(name)?;
+        }
         let Part { start, len, descriptor } = self.part(name, memory, range)?;
         self.endpoint.start(name, len, Some(peer), |objects, address, context| {
             // SAFETY: the endpoint is open, the address is one of its own, the memory is registered with it and there until it
@@ -162,6 +166,9 @@ impl Scope<'_> {
         range: Range<usize>,
     ) -> Result<Operation, Error> {
         let (name, from) = if tag.is_some() { ("fi_trecv", Some(peer)) } else { ("fi_recv", None) };
+        if tag.is_none() {
+            self.untagged(name)?;
+        }
         let Part { start, len, descriptor } = self.part(name, memory, range)?;
         let start = start.cast_mut();
         self.endpoint.start(name, len, from, |objects, address, context| {

@@ -43,7 +43,7 @@ pub struct Options {
     pub peers: usize,
     /// Waiting ends with an error when a rank of this world has failed.
     pub world: Option<world::Handle>,
-    /// Waiting ends with an error when nothing at all has completed for so long.
+    /// Waiting ends with an error when nothing at all has completed for so long, nor has been started.
     pub timeout: Option<Duration>,
 }
 
@@ -161,7 +161,6 @@ fn opening<T>(
         Ok(Endpoint {
             objects: Some(objects),
             slots: Slots { all: Vec::new(), free: Vec::new() },
-            memories: Vec::new(),
             library,
             address,
             longest_inject: info.longest_inject(),
@@ -174,6 +173,7 @@ fn opening<T>(
             pause: options.pause,
             devices: options.cuda,
             remote_memory: options.remote_memory,
+            untagged: options.untagged,
             provider: name.clone(),
             domain: info.domain(),
             identity: NEXT.fetch_add(1, Ordering::Relaxed),

@@ -39,6 +39,7 @@ impl Endpoint {
     }
 
     pub(super) fn wait_for_count(&mut self, count: u64) -> Result<Counts, Error> {
+        self.wait_anew();
         loop {
             let counts = self.counts()?;
             if counts.completed + counts.failed >= count {
@@ -94,8 +95,7 @@ impl Endpoint {
                     State::Done(Completion { len: if received { entry.len } else { len }, tag: entry.tag })
                 });
             }
-            self.idle = 0;
-            self.since = None;
+            self.wait_anew();
             return Ok(true);
         }
         match -count as c_int {
@@ -142,6 +142,13 @@ impl Endpoint {
         }
         self.note(entry.op_context, |_| State::Failed(code));
         Ok(())
+    }
+
+    /// What is waited for begins now: whoever computed before, or only injects, has not waited in vain.
+    #[inline]
+    pub(super) fn wait_anew(&mut self) {
+        self.idle = 0;
+        self.since = None;
     }
 
     /// Nothing was found.
@@ -225,6 +232,7 @@ impl Endpoint {
         loop {
             let result = call(self.objects_mut(name)?, address);
             if result == 0 {
+                self.wait_anew();
                 return Ok(());
             }
             let code = -result as c_int;
@@ -243,6 +251,7 @@ impl Endpoint {
         let Some(slot) = known else {
             return Err(self.unusable("waiting", "the operation is one of another scope".to_owned()));
         };
+        self.wait_anew();
         loop {
             // SAFETY: as above.
             let (state, name) = unsafe { ((*slot).state, (*slot).name) };
@@ -266,6 +275,7 @@ impl Endpoint {
 
     /// Waits until nothing is in flight, and frees what nobody has waited for; the first error of these.
     pub(super) fn settle(&mut self) -> Result<(), Error> {
+        self.wait_anew();
         while self.in_flight > 0 {
             self.rest()?;
         }

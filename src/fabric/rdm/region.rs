@@ -1,9 +1,9 @@
 //! Memory that peers read and write.
 
 use std::alloc::{self, Layout};
-use std::ptr::NonNull;
-use std::sync::Arc;
+use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicU8;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Endpoint;
 use crate::fabric::Error;
@@ -12,11 +12,34 @@ use crate::fabric::Error;
 const PAGE: usize = 4096;
 const LARGE_PAGE: usize = 2 << 20;
 
+/// What the allocator gave, at the begin of a page.
+struct Block {
+    start: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: it is memory, bound to no thread.
+unsafe impl Send for Block {}
+
+/// Memory of regions of `shm` that are gone, for others to come, never for anything else: a peer writes there by the address
+/// alone, whatever has become of the region, and may be late. Sizes are powers of two, so that all that was ever kept is at
+/// most about twice what a program has had at a time of each size.
+static KEPT: Mutex<Vec<Block>> = Mutex::new(Vec::new());
+
+/// Such memory that is free.
+fn again(layout: Layout) -> Option<NonNull<u8>> {
+    let mut blocks = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    let index = blocks.iter().position(|block| block.layout == layout)?;
+    Some(blocks.swap_remove(index).start)
+}
+
 /// Zeroed memory at the begin of a page, accessed by atomic operations alone.
 pub(super) struct Memory {
     start: NonNull<u8>,
     layout: Layout,
     len: usize,
+    /// Whether it is never given back to the allocator.
+    kept: bool,
 }
 
 // SAFETY: it is memory, accessed by atomic operations.
@@ -25,12 +48,22 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    pub(super) fn zeroed(len: usize) -> Option<Self> {
-        let page = if len < LARGE_PAGE { PAGE } else { LARGE_PAGE };
-        let layout = Layout::from_size_align(len.max(1), page).ok()?;
-        // SAFETY: the layout is not empty.
-        let start = NonNull::new(unsafe { alloc::alloc_zeroed(layout) })?;
-        Some(Self { start, layout, len })
+    /// `kept` is memory that peers may write to later than it is used.
+    pub(super) fn zeroed(len: usize, kept: bool) -> Option<Self> {
+        // A power of two, if there is so much.
+        let sizes = [if kept { len.max(PAGE).checked_next_power_of_two() } else { None }, Some(len.max(1))];
+        let (start, layout) = sizes.into_iter().flatten().find_map(|size| {
+            let page = if size < LARGE_PAGE { PAGE } else { LARGE_PAGE };
+            let layout = Layout::from_size_align(size, page).ok()?;
+            let again = if kept { again(layout) } else { None };
+            // SAFETY: the layout is not empty.
+            let start = again.or_else(|| NonNull::new(unsafe { alloc::alloc(layout) }))?;
+            Some((start, layout))
+        })?;
+        // SAFETY: the memory is at least so long, and nobody else's in this process: a late peer of another one may undo some of
+        // it, as it may write to a region.
+        unsafe { ptr::write_bytes(start.as_ptr(), 0, len) };
+        Some(Self { start, layout, len, kept })
     }
 
     pub(super) fn start(&self) -> *const u8 {
@@ -40,28 +73,36 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
+        if self.kept {
+            let block = Block { start: self.start, layout: self.layout };
+            return KEPT.lock().unwrap_or_else(PoisonError::into_inner).push(block);
+        }
         // SAFETY: allocated in `zeroed` with this layout.
         unsafe { alloc::dealloc(self.start.as_ptr(), self.layout) };
     }
 }
 
 impl Endpoint {
-    /// Memory that peers may read and write (`fi_mr_regattr`), zeroed, as long as this endpoint is open.
+    /// Memory that peers may read and write (`fi_mr_regattr`), zeroed, as long as this endpoint is open, or any that shares its
+    /// domain. Over `shm` a peer that is late may even then: such memory is kept for regions to come until the process ends,
+    /// and never is anything else.
     ///
     /// # Errors
     /// [`Error::Call`] when the provider does not register it; [`Error::Endpoint`] when there is not so much memory, or the
-    /// endpoint was closed.
+    /// endpoint was closed, or opened without [`Options::remote_memory`](super::Options).
     pub fn region(&mut self, len: usize) -> Result<Region, Error> {
         const NAME: &str = "fi_mr_regattr";
-        let memory = Memory::zeroed(len).map(Arc::new);
+        self.asked_for(self.remote_memory, NAME, "remote_memory")?;
+        let memory = Memory::zeroed(len, self.provider == "shm").map(Arc::new);
         let memory =
             memory.ok_or_else(|| self.unusable(NAME, format!("there is no memory for {len} bytes")))?;
         let access = fabric_sys::FI_REMOTE_READ | fabric_sys::FI_REMOTE_WRITE;
-        // Kept first, so that it outlives the registration.
-        self.memories.push(Arc::clone(&memory));
         let host = (fabric_sys::FI_HMEM_SYSTEM, 0);
+        let objects = self.objects_mut(NAME)?;
+        // First, so that it outlives the registration.
+        objects.keep(Arc::clone(&memory) as Arc<_>);
         // SAFETY: the memory lives longer than the objects, and nothing but atomic accesses is made to it from here.
-        let registered = unsafe { self.objects_mut(NAME)?.register(memory.start(), len, access, host) };
+        let registered = unsafe { objects.register(memory.start(), len, access, host) };
         let (key, _) = registered.map_err(|code| self.failure(NAME, code, None))?;
         let base = if self.virtual_addresses { memory.start() as u64 } else { 0 };
         Ok(Region::new(memory, RemoteRegion::new(base, key, len as u64)))
@@ -85,6 +126,11 @@ impl Region {
     pub fn bytes(&self) -> &[AtomicU8] {
         // SAFETY: the memory lives as long as `self`, is zeroed when it is made, and every access to it here is atomic.
         unsafe { std::slice::from_raw_parts(self.memory.start.as_ptr().cast(), self.memory.len) }
+    }
+
+    #[cfg(test)]
+    pub(super) fn memory_of_test(&self) -> std::sync::Weak<Memory> {
+        Arc::downgrade(&self.memory)
     }
 
     /// What a peer needs to read and write it.
@@ -126,6 +172,10 @@ impl RemoteRegion {
     }
 
     /// What a peer has sent.
+    ///
+    /// Over `shm` nothing checks it: what is long goes straight to that address in the peer's process, as the user's rights
+    /// allow, whatever is there. So who tells or is told of regions is to be trusted as any process of the same user is, which
+    /// could do the same without a region.
     #[must_use]
     pub fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
         let number = |index: usize| {
@@ -146,5 +196,35 @@ impl RemoteRegion {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+
+    #[test]
+    fn memory_that_peers_may_write_late_becomes_memory_of_regions_alone() {
+        // No other test has regions of this size.
+        let len = 5 << 20;
+        let region = |len, kept| {
+            Region::new(Arc::new(Memory::zeroed(len, kept).unwrap()), RemoteRegion::new(0, 0, len as u64))
+        };
+        let first = region(len, true);
+        let start = first.memory.start();
+        assert!(start.addr().is_multiple_of(LARGE_PAGE));
+        first.bytes().iter().for_each(|byte| byte.store(7, Ordering::Relaxed));
+        drop(first);
+        // Others do not get it.
+        let others = [region(len, false), region(2 * len, true), region(len / 4, true)];
+        assert!(others.iter().all(|other| other.memory.start() != start));
+        let again = region(len - 100, true);
+        assert_eq!((again.memory.start(), again.bytes().len()), (start, len - 100));
+        assert!(again.bytes().iter().all(|byte| byte.load(Ordering::Relaxed) == 0));
+        let beside = region(len, true);
+        assert_ne!(beside.memory.start(), start);
+        assert!(Memory::zeroed(usize::MAX, true).is_none());
     }
 }

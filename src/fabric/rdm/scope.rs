@@ -1,12 +1,21 @@
 //! The time in which operations are in flight.
 
-use std::cell::Cell;
 use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::ptr;
+use std::sync::atomic::AtomicU8;
 
 use super::{Completion, Counts, Endpoint, Operation, Peer, RemoteRegion};
 use crate::fabric::Error;
+
+/// Bytes for operations that share them. Whatever thread calls the library, they may change meanwhile: a scope can go to
+/// another thread, and where endpoints share a domain, any of them moves the data of all. So they are read by atomic
+/// operations.
+pub fn shared(data: &mut [u8]) -> &[AtomicU8] {
+    // SAFETY: an `AtomicU8` is laid out as a `u8`, and while the reference lives, which borrows the bytes exclusively, nobody
+    // has them in another way.
+    unsafe { &*(ptr::from_mut(data) as *const [AtomicU8]) }
+}
 
 /// The time in which operations are in flight. See [`Endpoint::scope`].
 pub struct Scope<'env> {
@@ -61,24 +70,24 @@ impl<'env> Scope<'env> {
     /// # Errors
     /// As [`Endpoint::scope`].
     pub fn receive(&mut self, peer: Peer, tag: u64, data: &'env mut [u8]) -> Result<Operation, Error> {
-        self.receive_cells(peer, tag, Cell::from_mut(data).as_slice_of_cells())
+        self.receive_shared(peer, tag, shared(data))
     }
 
     /// As [`receive`](Self::receive), into memory that several receives may share: which message is there in the end is not
-    /// defined. For measuring.
+    /// defined. For measuring. See [`shared`].
     ///
     /// # Errors
     /// As [`Endpoint::scope`].
-    pub fn receive_cells(
+    pub fn receive_shared(
         &mut self,
         peer: Peer,
         tag: u64,
-        data: &'env [Cell<u8>],
+        data: &'env [AtomicU8],
     ) -> Result<Operation, Error> {
         let (pointer, len) = (data.as_ptr().cast_mut().cast::<c_void>(), data.len());
         self.endpoint.start("fi_trecv", len, Some(peer), |objects, address, context| {
-            // SAFETY: the endpoint is open; the memory may be written through shared references, is borrowed until the
-            // operation is complete or the endpoint closed, and so lives the context.
+            // SAFETY: the endpoint is open; the memory may be written through shared references while any thread reads it, is
+            // borrowed until the operation is complete or the endpoint closed, and so lives the context.
             unsafe {
                 fabric_sys::fi_trecv(objects.ep, pointer, len, ptr::null_mut(), address, tag, 0, context)
             }
@@ -89,11 +98,13 @@ impl<'env> Scope<'env> {
     /// with a tag do not meet.
     ///
     /// # Errors
-    /// As [`Endpoint::scope`].
+    /// As [`Endpoint::scope`]; [`Error::Endpoint`] when the endpoint was opened without.
     pub fn send_untagged(&mut self, peer: Peer, data: &'env [u8]) -> Result<Operation, Error> {
+        const NAME: &str = "fi_send";
+        self.untagged(NAME)?;
         let (pointer, len) = (data.as_ptr().cast::<c_void>(), data.len());
         // Without a tag TCP's header has a length that is not slow, and needs no data.
-        self.endpoint.start("fi_send", len, Some(peer), |objects, address, context| {
+        self.endpoint.start(NAME, len, Some(peer), |objects, address, context| {
             // SAFETY: as in `send`.
             unsafe { fabric_sys::fi_send(objects.ep, pointer, len, ptr::null_mut(), address, context) }
         })
@@ -102,24 +113,28 @@ impl<'env> Scope<'env> {
     /// As [`inject`](Self::inject), without a tag (`fi_inject`).
     ///
     /// # Errors
-    /// As [`inject`](Self::inject).
+    /// As [`inject`](Self::inject) and [`send_untagged`](Self::send_untagged).
     pub fn inject_untagged(&mut self, peer: Peer, data: &[u8]) -> Result<(), Error> {
+        const NAME: &str = "fi_inject";
+        self.untagged(NAME)?;
         let (pointer, len) = (data.as_ptr().cast::<c_void>(), data.len());
-        self.endpoint.inject("fi_inject", len, peer, |objects, address| {
+        self.endpoint.inject(NAME, len, peer, |objects, address| {
             // SAFETY: as in `inject`.
             unsafe { fabric_sys::fi_inject(objects.ep, pointer, len, address) }
         })
     }
 
     /// Starts to receive the next message without a tag, whose ever (`fi_recv`), into memory that several receives may share,
-    /// as [`receive_cells`](Self::receive_cells).
+    /// as [`receive_shared`](Self::receive_shared).
     ///
     /// # Errors
-    /// As [`Endpoint::scope`].
-    pub fn receive_untagged(&mut self, data: &'env [Cell<u8>]) -> Result<Operation, Error> {
+    /// As [`send_untagged`](Self::send_untagged).
+    pub fn receive_untagged(&mut self, data: &'env [AtomicU8]) -> Result<Operation, Error> {
+        const NAME: &str = "fi_recv";
+        self.untagged(NAME)?;
         let (pointer, len) = (data.as_ptr().cast_mut().cast::<c_void>(), data.len());
-        self.endpoint.start("fi_recv", len, None, |objects, address, context| {
-            // SAFETY: as in `receive_cells`.
+        self.endpoint.start(NAME, len, None, |objects, address, context| {
+            // SAFETY: as in `receive_shared`.
             unsafe { fabric_sys::fi_recv(objects.ep, pointer, len, ptr::null_mut(), address, context) }
         })
     }
@@ -128,7 +143,8 @@ impl<'env> Scope<'env> {
     /// which for most is when the data has arrived or will arrive before anything that is sent later.
     ///
     /// # Errors
-    /// As [`Endpoint::scope`]; [`Error::Endpoint`] when the region ends before the data does.
+    /// As [`Endpoint::scope`]; [`Error::Endpoint`] when the region ends before the data does, or the endpoint was opened
+    /// without [`Options::remote_memory`](super::Options).
     pub fn write(
         &mut self,
         peer: Peer,
@@ -178,17 +194,17 @@ impl<'env> Scope<'env> {
         region: RemoteRegion,
         offset: u64,
     ) -> Result<Operation, Error> {
-        self.read_cells(peer, Cell::from_mut(data).as_slice_of_cells(), region, offset)
+        self.read_shared(peer, shared(data), region, offset)
     }
 
     /// As [`read`](Self::read), into memory that several reads may share. For measuring.
     ///
     /// # Errors
     /// As [`Scope::write`].
-    pub fn read_cells(
+    pub fn read_shared(
         &mut self,
         peer: Peer,
-        data: &'env [Cell<u8>],
+        data: &'env [AtomicU8],
         region: RemoteRegion,
         offset: u64,
     ) -> Result<Operation, Error> {
@@ -196,7 +212,7 @@ impl<'env> Scope<'env> {
         let (pointer, len) = (data.as_ptr().cast_mut().cast::<c_void>(), data.len());
         let (from, key) = self.place(NAME, region, offset, len)?;
         self.endpoint.start(NAME, len, Some(peer), |objects, address, context| {
-            // SAFETY: as in `receive_cells`.
+            // SAFETY: as in `receive_shared`.
             unsafe {
                 fabric_sys::fi_read(objects.ep, pointer, len, ptr::null_mut(), address, from, key, context)
             }
@@ -236,6 +252,11 @@ impl<'env> Scope<'env> {
         self.endpoint.progress()
     }
 
+    /// For messages without a tag.
+    pub(super) fn untagged(&self, operation: &'static str) -> Result<(), Error> {
+        self.endpoint.asked_for(self.endpoint.untagged, operation, "untagged")
+    }
+
     /// Where an access goes.
     pub(super) fn place(
         &self,
@@ -244,6 +265,7 @@ impl<'env> Scope<'env> {
         offset: u64,
         len: usize,
     ) -> Result<(u64, u64), Error> {
+        self.endpoint.asked_for(self.endpoint.remote_memory, operation, "remote_memory")?;
         let end = offset.checked_add(len as u64);
         if end.is_none_or(|end| end > region.len()) {
             let problem = format!(

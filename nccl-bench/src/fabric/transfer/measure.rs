@@ -5,13 +5,12 @@
 //! a window of messages ends with the receiver's answer, one of accesses with an access that is not injected. Where only their
 //! completion counts, all of a window are injected, and nothing bounds how many the provider keeps in memory.
 
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use collectives::fabric::Error;
-use collectives::fabric::rdm::{Endpoint, Operation, Peer, Region, RemoteRegion, Scope};
+use collectives::fabric::rdm::{self, Endpoint, Operation, Peer, Region, RemoteRegion, Scope};
 
 use super::memory::{Data, Device, Place};
 use super::{Kind, Test};
@@ -74,13 +73,13 @@ impl Side<'_> {
         let Kind { test, plain, .. } = self.kind;
         let injected = self.injects(size);
         let (mut there, mut here) = ([0; 8], 0);
-        let cells = Cell::from_mut(&mut found[..]).as_slice_of_cells();
+        let shared = rdm::shared(&mut found);
         let (data, place) = match &device {
             Some(device) => {
                 device.prepare(test, &bytes)?;
                 device.parts(size)
             }
-            None => (Data::Host(&bytes), Place::Host(cells)),
+            None => (Data::Host(&bytes), Place::Host(shared)),
         };
         if test == Test::Read
             && let Some(region) = region

@@ -1,7 +1,7 @@
 //! Where data is: in the host's memory, or in that of a GPU.
 
-use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU8;
 
 use anyhow::Context as _;
 use collectives::fabric::Error;
@@ -25,7 +25,7 @@ pub(super) enum Data<'a> {
 /// Where it arrives.
 #[derive(Clone, Copy)]
 pub(super) enum Place<'a> {
-    Host(&'a [Cell<u8>]),
+    Host(&'a [AtomicU8]),
     Device(Part),
 }
 
@@ -103,7 +103,7 @@ impl<'env> Place<'env> {
     ) -> Result<Operation, Error> {
         match (self, plain) {
             (Self::Host(place), true) => scope.receive_untagged(place),
-            (Self::Host(place), false) => scope.receive_cells(peer, DATA, place),
+            (Self::Host(place), false) => scope.receive_shared(peer, DATA, place),
             (Self::Device(Part { memory, start, len, .. }), _) => {
                 scope.receive_device(peer, (!plain).then_some(DATA), &memory, start..start + len)
             }
@@ -118,7 +118,7 @@ impl<'env> Place<'env> {
         remote: RemoteRegion,
     ) -> Result<Operation, Error> {
         match self {
-            Self::Host(place) => scope.read_cells(peer, place, remote, 0),
+            Self::Host(place) => scope.read_shared(peer, place, remote, 0),
             Self::Device(Part { memory, start, len, target }) => {
                 scope.read_device(peer, &memory, start..start + len, remote, target)
             }

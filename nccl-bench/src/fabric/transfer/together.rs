@@ -1,9 +1,10 @@
 //! Several endpoints at once, each in a thread of its own.
 
-use std::cell::Cell;
 use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
+
+use collectives::fabric::rdm;
 
 use super::measure::Side;
 use super::memory::{Data, Device, Place};
@@ -31,7 +32,7 @@ impl Buffers {
     /// What is sent, and where it arrives.
     fn parts(&mut self, size: usize) -> (Data<'_>, Place<'_>) {
         let Self { data, place, len } = self;
-        let place = Cell::from_mut(&mut at_page(place, *len)[..size]).as_slice_of_cells();
+        let place = rdm::shared(&mut at_page(place, *len)[..size]);
         (Data::Host(&at_page(data, *len)[..size]), Place::Host(place))
     }
 }
