@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use collectives::world;
+use collectives::{fabric, world};
 
 use crate::interrupt::Signal;
 
@@ -65,7 +65,8 @@ impl Stop {
             }
             Self::Failed(error) => {
                 eprintln!("error: {error:#}");
-                let late = matches!(error.downcast_ref(), Some(world::Error::TimedOut(_)));
+                let late = matches!(error.downcast_ref(), Some(world::Error::TimedOut(_)))
+                    || matches!(error.downcast_ref(), Some(fabric::Error::TimedOut { .. }));
                 ExitCode::from(if late { TIMED_OUT } else { FAILED })
             }
         }

@@ -253,6 +253,29 @@ fn a_signal_ends_both_ranks_after_the_size_and_keeps_what_there_is() {
 }
 
 #[test]
+fn a_rank_that_waits_for_a_stopped_one_ends_in_time() {
+    let address = free_address();
+    let start = |how: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nccl-bench"));
+        command.args("fabric pingpong -b 8 -e 16 -n 1 --rounds 1000000 -c 0 -T 2".split(' '));
+        command.args([how, &address]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    };
+    let (mut one, mut other) = (start("--listen"), start("--connect"));
+    let mut table = BufReader::new(one.stdout.take().unwrap()).lines();
+    assert!(table.any(|line| line.unwrap().contains("time (us)")), "nothing was measured");
+    let signal =
+        |signal: &str| Command::new("kill").args([signal, &other.id().to_string()]).status().unwrap();
+    assert!(signal("-STOP").success());
+    let output = one.wait_with_output().unwrap();
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(4), "{message}");
+    assert!(message.contains("nothing has completed for 2 s"), "{message}");
+    other.kill().unwrap();
+    other.wait().unwrap();
+}
+
+#[test]
 fn a_reader_that_has_gone_is_no_failure_to_report() {
     let address = free_address();
     let other = {

@@ -1,6 +1,7 @@
 //! What can go wrong on the host backend.
 
 use std::fmt;
+use std::time::Duration;
 
 use fabric_sys::{Fabric, LoadError};
 
@@ -75,6 +76,14 @@ pub enum Error {
         provider: String,
         /// Why not.
         problem: String,
+    },
+    /// Nothing has completed for as long as an endpoint ([`rdm`](super::rdm)) is to wait.
+    #[error("waiting over {provider}: nothing has completed for {} s", limit.as_secs_f64())]
+    TimedOut {
+        /// The provider.
+        provider: String,
+        /// How long it was to wait.
+        limit: Duration,
     },
     /// Another rank could not open its endpoints.
     #[error("rank {rank} could not open its endpoint: {problem}")]

@@ -247,8 +247,8 @@ impl Endpoint {
     ///
     /// # Errors
     /// The closure's; [`Error::Call`] when an operation fails; [`Error::World`] when a rank of the world has failed;
-    /// [`Error::Endpoint`] when the time is over, or the endpoint was closed by an error before. When operations are
-    /// in flight then, the endpoint is closed.
+    /// [`Error::TimedOut`] when the time is over; [`Error::Endpoint`] when the endpoint was closed by an error before. When
+    /// operations are in flight then, the endpoint is closed.
     pub fn scope<'env, T>(
         &'env mut self,
         body: impl FnOnce(&mut Scope<'env>) -> Result<T, Error>,

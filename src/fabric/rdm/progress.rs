@@ -170,8 +170,7 @@ impl Endpoint {
             let since = *self.since.get_or_insert_with(Instant::now);
             if since.elapsed() > timeout {
                 self.lost = true;
-                let problem = format!("nothing has completed for {} s", timeout.as_secs_f64());
-                return Err(self.unusable("waiting", problem));
+                return Err(Error::TimedOut { provider: self.provider.clone(), limit: timeout });
             }
         }
         Ok(())
