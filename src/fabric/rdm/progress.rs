@@ -45,15 +45,24 @@ impl Endpoint {
             if counts.completed + counts.failed >= count {
                 return Ok(counts);
             }
-            self.progress()?;
+            self.poll()?;
         }
     }
 
-    /// Moves data, for peers that read or write here. Whether anything has completed.
+    /// Moves data, for peers that read or write here. Whether anything has completed. Who only serves peers, with nothing in
+    /// flight, may do so for any time.
     ///
     /// # Errors
     /// As [`Endpoint::scope`].
     pub fn progress(&mut self) -> Result<bool, Error> {
+        if self.in_flight == 0 {
+            self.since = None;
+        }
+        self.poll()
+    }
+
+    /// Asks the queue, for who waits.
+    pub(super) fn poll(&mut self) -> Result<bool, Error> {
         let mut entries = [const { MaybeUninit::<fi_cq_tagged_entry>::uninit() }; BATCH];
         let queue = self.objects_mut("fi_cq_read")?.cq;
         // SAFETY: the queue is open and of this format; the count is the array's.
@@ -70,7 +79,7 @@ impl Endpoint {
                     std::hint::spin_loop();
                 }
             }
-            return self.progress().map(drop);
+            return self.poll().map(drop);
         }
         let mut entries = [const { MaybeUninit::<fi_cq_tagged_entry>::uninit() }; BATCH];
         let queue = self.objects_mut("fi_cq_sread")?.cq;
@@ -239,7 +248,7 @@ impl Endpoint {
                 self.lost = true;
                 return Err(self.failure(name, code, None));
             }
-            self.progress()?;
+            self.poll()?;
         }
     }
 

@@ -399,6 +399,11 @@ fn who_only_injects_or_computes_has_not_waited() {
         compute();
         compute();
         one.scope(look).unwrap();
+        // Who serves its peers alone waits for nothing.
+        for _ in 0..3 {
+            (0..1 << 13).try_for_each(|_| one.progress().map(drop)).unwrap();
+            compute();
+        }
         // What is waited for comes soon after that begins.
         one.scope(|scope| {
             let received = scope.receive(to_other, 3, &mut [])?;
