@@ -12,7 +12,7 @@ CARGO ?= cargo
 MPIRUN_ENV := OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 
 # Tests of what libfabric carries, which run with the machine's and with a newer one.
-HOST_TESTS := host_communicator host_environment host_faults host_leaks host_rdm host_allocations command_line mpi_launcher
+HOST_TESTS := host_communicator host_environment host_faults host_leaks host_rdm host_allocations command_line mpi_launcher fabric_transfer
 
 .PHONY: help run build test newest fuzz check bindings bench cost dist packages-run packages-test packages-bench packages-cost wheels clean
 

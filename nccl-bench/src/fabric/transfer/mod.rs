@@ -165,7 +165,6 @@ fn run(
     out: &mut dyn Write,
     join: impl FnOnce(&Meeting) -> Result<world::Handle, Stop>,
 ) -> Result<Verdict, Stop> {
-    let Kind { test, both_ways, .. } = kind;
     let (min, max) = (arguments.min_bytes.0, arguments.max_bytes.0);
     if min > max {
         return Err(Stop::Refused(format!(
@@ -197,105 +196,36 @@ fn run(
     let longest_inject = endpoints.all.iter().map(Endpoint::longest_inject).min();
     let injecting = arguments.inject == Inject::Auto && arguments.memory == Memory::Host;
     let inject = longest_inject.filter(|_| injecting);
-    let all_direct = endpoints.all.iter().all(Endpoint::is_direct);
-
-    let mut document = Document {
-        schema_version: SCHEMA_VERSION,
-        program: format!("nccl-bench {}", collectives::build::VERSION),
-        command: std::env::args().collect(),
-        started_at,
-        test: test.name(),
-        library: format!("libfabric {} from {}", library.version(), library.path().display()),
-        provider: endpoints.provider().to_owned(),
-        messages: (!test.is_remote()).then_some(if kind.plain { "plain" } else { "tagged" }),
-        window: (test != Test::PingPong).then_some(kind.window),
-        both_ways: test == Test::PingPong || both_ways,
-        pause_ns: kind.pause.as_nanos() as u64,
-        until: test.is_remote().then_some(if kind.completed { "completed" } else { "arrived" }),
-        inject: inject.filter(|_| test != Test::Read),
-        memory: if arguments.memory == Memory::Host { "host" } else { "cuda" },
-        direct: (arguments.memory != Memory::Host).then_some(all_direct),
-        completion: if arguments.completion == Completion::Block { "block" } else { "poll" },
-        endpoints: count,
-        shared_domain: arguments.shared_domain,
-        pairs: Vec::new(),
-    };
+    let mut document = Document { started_at, ..document(kind, arguments, library, &endpoints, inject) };
     let printing = world.rank() == 0 && !arguments.json;
     if printing {
         write!(out, "# {}\n# {}; {}\n", document.program, document.summary(), document.library)?;
     }
-    let sweep = Sweep { min, max, step: Step::Factor(arguments.factor) };
     let on_host = if arguments.memory == Memory::Host { size } else { 0 };
-    let mut buffers: Vec<Buffers> = (0..count).map(|_| Buffers::new(on_host)).collect();
+    let buffers = (0..count).map(|_| Buffers::new(on_host)).collect();
+    let printed: &mut dyn Write = if printing { &mut *out } else { &mut std::io::sink() };
+    let mut job = Job {
+        kind,
+        arguments,
+        inject,
+        world: &world,
+        ranks: &ranks,
+        interrupt: &interrupt,
+        endpoints,
+        devices,
+        buffers,
+        printed,
+    };
     let starts = if arguments.all_pairs { world.size() - 1 } else { 1 };
-    let mut good = true;
-    let mut stopped = None;
-    'pairs: for one in 0..starts {
-        for other in one + 1..world.size() {
-            let mut pair = Pair {
-                ranks: [one, other],
-                hosts: [one, other].map(|rank| ranks[rank].host.clone()),
-                addresses: [one, other].map(|rank| endpoints.texts[rank].clone()),
-                domains: [one, other].map(|rank| endpoints.domains[rank].clone()),
-                rows: Vec::new(),
-            };
-            if printing {
-                out.write_all(report::head(&pair).as_bytes())?;
-            }
-            let rank = world.rank();
-            let accessed = test.is_remote() && (rank == other || both_ways && rank == one);
-            let regions: Vec<Option<Region>> = endpoints
-                .all
-                .iter_mut()
-                .map(|endpoint| (accessed && devices.is_empty()).then(|| endpoint.region(size)).transpose())
-                .collect::<Result<_, _>>()?;
-            let on_device = devices.iter().filter(|_| accessed).map(|device| device.memory.remote());
-            let described = regions.iter().flatten().map(Region::remote).chain(on_device);
-            let described: Vec<u8> = described.flat_map(RemoteRegion::to_bytes).collect();
-            let described = world.all_gather(&described)?;
-            let peer = if rank == one { other } else { one };
-            let mut sides = Vec::new();
-            if rank == one || rank == other {
-                let (theirs, _) = described[peer].as_chunks::<{ RemoteRegion::BYTES }>();
-                let pairs = endpoints.all.iter_mut().zip(&endpoints.addresses[peer]).zip(&regions);
-                for (index, ((endpoint, address), region)) in pairs.enumerate() {
-                    sides.push(Side {
-                        peer: endpoint.insert(address)?,
-                        endpoint,
-                        first: rank == one,
-                        kind,
-                        inject,
-                        remote: theirs.get(index).copied().map(RemoteRegion::from_bytes),
-                        accessed,
-                        region: region.as_ref(),
-                        device: devices.get(index).cloned(),
-                    });
-                }
-            }
-            for bytes in sweep.sizes() {
-                let row = together::measure(&mut sides, &mut buffers, arguments, bytes)?;
-                let signal = interrupt.requested().map_or(0, Signal::number);
-                let told = Told { row: row.filter(|_| rank == one), signal };
-                let mut told: Vec<Told> = endpoints::gathered(&world, &told)?;
-                stopped = told.iter().filter_map(|told| Signal::from_number(told.signal)).max();
-                if let Some(row) = told.swap_remove(one).row {
-                    good &= row.wrong.unwrap_or(0) == 0;
-                    if printing {
-                        out.write_all(row.line(count).as_bytes()).and_then(|()| out.flush())?;
-                    }
-                    pair.rows.push(row);
-                }
-                if stopped.is_some() {
-                    break;
-                }
-            }
-            sides.iter_mut().try_for_each(Side::end)?;
+    let mut pairs = (0..starts).flat_map(|one| (one + 1..world.size()).map(move |other| [one, other]));
+    let stopped = pairs.try_fold(None, |stopped, pair| match stopped {
+        None => {
+            let (pair, stopped) = job.pair(pair)?;
             document.pairs.push(pair);
-            if stopped.is_some() {
-                break 'pairs;
-            }
+            Ok(stopped)
         }
-    }
+        stopped => Ok::<_, Stop>(stopped),
+    })?;
     if world.rank() == 0 && arguments.json {
         serde_json::to_writer_pretty(&mut *out, &document).map_err(std::io::Error::from)?;
         writeln!(out)?;
@@ -303,11 +233,132 @@ fn run(
     // A rank that left while others still needed it would be taken for dead.
     world.barrier()?;
     interrupt.done();
+    let mut rows = document.pairs.iter().flat_map(|pair| &pair.rows);
     Ok(match stopped {
         Some(signal) => Verdict::Stopped(signal),
-        None if good => Verdict::Good,
+        None if rows.all(|row| row.wrong.unwrap_or(0) == 0) => Verdict::Good,
         None => Verdict::Wrong,
     })
+}
+
+/// What is told of a measurement before there is any pair.
+fn document(
+    kind: Kind,
+    arguments: &Arguments,
+    library: &Library,
+    endpoints: &Endpoints,
+    inject: Option<usize>,
+) -> Document {
+    let test = kind.test;
+    let on_host = arguments.memory == Memory::Host;
+    Document {
+        schema_version: SCHEMA_VERSION,
+        program: format!("nccl-bench {}", collectives::build::VERSION),
+        command: std::env::args().collect(),
+        started_at: String::new(),
+        test: test.name(),
+        library: format!("libfabric {} from {}", library.version(), library.path().display()),
+        provider: endpoints.provider().to_owned(),
+        messages: (!test.is_remote()).then_some(if kind.plain { "plain" } else { "tagged" }),
+        window: (test != Test::PingPong).then_some(kind.window),
+        both_ways: test == Test::PingPong || kind.both_ways,
+        pause_ns: kind.pause.as_nanos() as u64,
+        until: test.is_remote().then_some(if kind.completed { "completed" } else { "arrived" }),
+        inject: inject.filter(|_| test != Test::Read),
+        memory: if on_host { "host" } else { "cuda" },
+        direct: (!on_host).then(|| endpoints.all.iter().all(Endpoint::is_direct)),
+        completion: if arguments.completion == Completion::Block { "block" } else { "poll" },
+        endpoints: endpoints.all.len(),
+        shared_domain: arguments.shared_domain,
+        pairs: Vec::new(),
+    }
+}
+
+/// What this rank measures with.
+struct Job<'a> {
+    kind: Kind,
+    arguments: &'a Arguments,
+    /// Up to how many bytes are injected, if any.
+    inject: Option<usize>,
+    world: &'a world::Handle,
+    ranks: &'a [meeting::Rank],
+    interrupt: &'a Interrupt,
+    endpoints: Endpoints,
+    devices: Vec<Device>,
+    buffers: Vec<Buffers>,
+    /// The table.
+    printed: &'a mut dyn Write,
+}
+
+impl Job<'_> {
+    /// All sizes between two ranks, in which all take part; or those until a signal came to any.
+    fn pair(&mut self, [one, other]: [usize; 2]) -> Result<(Pair, Option<Signal>), Stop> {
+        let Self { kind, arguments, inject, world, ranks, endpoints, devices, .. } = self;
+        let Kind { test, both_ways, .. } = *kind;
+        let count = endpoints.all.len();
+        let mut pair = Pair {
+            ranks: [one, other],
+            hosts: [one, other].map(|rank| ranks[rank].host.clone()),
+            addresses: [one, other].map(|rank| endpoints.texts[rank].clone()),
+            domains: [one, other].map(|rank| endpoints.domains[rank].clone()),
+            rows: Vec::new(),
+        };
+        self.printed.write_all(report::head(&pair).as_bytes())?;
+        let size = usize::try_from(arguments.max_bytes.0)?;
+        let rank = world.rank();
+        let accessed = test.is_remote() && (rank == other || both_ways && rank == one);
+        let regions: Vec<Option<Region>> = endpoints
+            .all
+            .iter_mut()
+            .map(|endpoint| (accessed && devices.is_empty()).then(|| endpoint.region(size)).transpose())
+            .collect::<Result<_, _>>()?;
+        let on_device = devices.iter().filter(|_| accessed).map(|device| device.memory.remote());
+        let described = regions.iter().flatten().map(Region::remote).chain(on_device);
+        let described: Vec<u8> = described.flat_map(RemoteRegion::to_bytes).collect();
+        let described = world.all_gather(&described)?;
+        let peer = if rank == one { other } else { one };
+        let mut sides = Vec::new();
+        if rank == one || rank == other {
+            let (theirs, _) = described[peer].as_chunks::<{ RemoteRegion::BYTES }>();
+            let pairs = endpoints.all.iter_mut().zip(&endpoints.addresses[peer]).zip(&regions);
+            for (index, ((endpoint, address), region)) in pairs.enumerate() {
+                sides.push(Side {
+                    peer: endpoint.insert(address)?,
+                    endpoint,
+                    first: rank == one,
+                    kind: *kind,
+                    inject: *inject,
+                    remote: theirs.get(index).copied().map(RemoteRegion::from_bytes),
+                    accessed,
+                    region: region.as_ref(),
+                    device: devices.get(index).cloned(),
+                });
+            }
+        }
+        let sweep = Sweep {
+            min: arguments.min_bytes.0,
+            max: arguments.max_bytes.0,
+            step: Step::Factor(arguments.factor),
+        };
+        let mut stopped = None;
+        for bytes in sweep.sizes() {
+            let row = together::measure(&mut sides, &mut self.buffers, arguments, bytes)?;
+            let signal = self.interrupt.requested().map_or(0, Signal::number);
+            let told = Told { row: row.filter(|_| rank == one), signal };
+            let mut told: Vec<Told> = endpoints::gathered(world, &told)?;
+            stopped = told.iter().filter_map(|told| Signal::from_number(told.signal)).max();
+            if let Some(row) = told.swap_remove(one).row {
+                self.printed.write_all(row.line(count).as_bytes())?;
+                self.printed.flush()?;
+                pair.rows.push(row);
+            }
+            if stopped.is_some() {
+                break;
+            }
+        }
+        sides.iter_mut().try_for_each(Side::end)?;
+        Ok((pair, stopped))
+    }
 }
 
 /// Refuses what the host's memory has no room for, which the system would end the process for.
