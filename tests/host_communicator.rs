@@ -477,7 +477,8 @@ fn a_message_of_a_rank_that_has_failed_is_not_taken_for_what_it_sent() {
                     drop(data);
                 }
                 _ => {
-                    thread::sleep(Duration::from_millis(300));
+                    // By then the message is on its way.
+                    thread::sleep(Duration::from_secs(2));
                     handle.fail("out of paper");
                 }
             }

@@ -92,10 +92,6 @@ fn look_at_fabric(
     };
     match ended {
         Ok(verdict) => verdict.code(),
-        Err(Stop::Failed(error)) => match error.downcast::<io::Error>() {
-            Ok(error) => unwritable(error),
-            Err(error) => Stop::Failed(error).tell(),
-        },
         Err(stop) => stop.tell(),
     }
 }

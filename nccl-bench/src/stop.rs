@@ -59,15 +59,21 @@ impl Stop {
     /// Says it on standard error; the code that the process ends with.
     pub fn tell(&self) -> ExitCode {
         match self {
-            Self::Refused(message) => {
-                eprintln!("error: {message}");
-                ExitCode::from(REFUSED)
-            }
+            Self::Refused(message) => eprintln!("error: {message}"),
+            Self::Failed(error) => eprintln!("error: {error:#}"),
+        }
+        ExitCode::from(self.code())
+    }
+
+    /// The code that the process ends with.
+    #[must_use]
+    pub fn code(&self) -> u8 {
+        match self {
+            Self::Refused(_) => REFUSED,
             Self::Failed(error) => {
-                eprintln!("error: {error:#}");
                 let late = matches!(error.downcast_ref(), Some(world::Error::TimedOut(_)))
                     || matches!(error.downcast_ref(), Some(fabric::Error::TimedOut { .. }));
-                ExitCode::from(if late { TIMED_OUT } else { FAILED })
+                if late { TIMED_OUT } else { FAILED }
             }
         }
     }

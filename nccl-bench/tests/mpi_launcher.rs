@@ -78,6 +78,26 @@ fn endpoints_of_several_hosts_meet_through_mpi() {
     assert_eq!(found, [8, 16, 32, 64].map(|bytes| (Some(bytes), Some(0))));
 }
 
+/// Where ranks met through MPI, nothing ends the wait of the others by itself.
+#[test]
+fn a_rank_that_fails_ends_those_that_wait_in_mpi() {
+    let session = tempfile::tempdir().unwrap();
+    let program = env!("CARGO_BIN_EXE_nccl-bench");
+    let rank = format!(
+        "OMPI_COMM_WORLD_LOCAL_SIZE=1 MPI_LOCALNRANKS=1 exec {program} fabric bw -e 64 -n 4 > /dev/full"
+    );
+    let output = Command::new("timeout")
+        .args(["60", "mpirun", "-np", "2", "sh", "-c", &rank])
+        .envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")])
+        .env("OMPI_MCA_rmaps_base_oversubscribe", "1")
+        .env("TMPDIR", session.path())
+        .output()
+        .unwrap();
+    let message = text(&output.stderr);
+    assert!(message.contains("writing to standard output: No space left on device"), "{message}");
+    assert!(!output.status.success() && output.status.code() != Some(124), "{message}");
+}
+
 /// The record of a run of `ranks` ranks whose data is all right.
 fn record(ranks: usize, arguments: &str) -> Value {
     let folder = tempfile::tempdir().unwrap();

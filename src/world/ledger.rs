@@ -1,51 +1,63 @@
 //! What ranks have said that they called, and whether it is the same.
 
 use super::{Called, Error};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
-/// How many topics of a rank are kept.
-const MOST_TOPICS: usize = 4;
+/// About how many bytes are kept of all topics.
+const MOST_BYTES: usize = 64 << 20;
+/// What a call takes beside its text.
+const OF_A_CALL: usize = 128;
 
-/// The last that each rank has said in each topic.
+/// What was said first of each call, by topic, the oldest topic first.
 #[derive(Debug, Default)]
-pub(super) struct Ledger(Vec<Said>);
+pub(super) struct Ledger(VecDeque<Topic>);
 
 #[derive(Debug)]
-struct Said {
-    rank: usize,
+struct Topic {
     topic: u64,
-    calls: Vec<Called>,
+    /// By place and number: who said what.
+    said: HashMap<(u64, u64), (usize, String)>,
+    bytes: usize,
 }
 
 impl Ledger {
     /// Notes what a rank has called; the first difference to what another has, if there is one.
     pub(super) fn note(&mut self, rank: usize, topic: u64, calls: Vec<Called>) -> Option<Error> {
-        let known: HashMap<(u64, u64), &str> =
-            calls.iter().map(|call| ((call.place, call.number), call.what.as_str())).collect();
-        let others = self.0.iter().filter(|said| said.topic == topic && said.rank != rank);
-        let differences = others.flat_map(|said| {
-            let different =
-                |call: &&Called| known.get(&(call.place, call.number)).is_some_and(|own| *own != call.what);
-            said.calls.iter().filter(different).map(|call| (said.rank, call))
-        });
-        let first = differences.min_by_key(|(rank, call)| (call.number, call.place, *rank));
-        let error = first.and_then(|(other, call)| {
-            let own = (rank, *known.get(&(call.place, call.number))?);
-            let other = (other, call.what.as_str());
-            let ((first, one), (second, another)) = if own.0 < other.0 { (own, other) } else { (other, own) };
-            Some(Error::Mismatch(format!(
-                "rank {first} called {one} while rank {second} called {another}; all ranks call the same operations in \
-                 the same order with the same lengths"
-            )))
-        });
-        self.0.retain(|said| (said.rank, said.topic) != (rank, topic));
-        if self.0.iter().filter(|said| said.rank == rank).count() >= MOST_TOPICS
-            && let Some(oldest) = self.0.iter().position(|said| said.rank == rank)
-        {
+        if !self.0.iter().any(|known| known.topic == topic) {
+            self.0.push_back(Topic { topic, said: HashMap::new(), bytes: 0 });
+        }
+        let known = self.0.iter_mut().find(|known| known.topic == topic)?;
+        let mut first: Option<((u64, u64), (usize, String), String)> = None;
+        for Called { place, number, what } in calls {
+            match known.said.get(&(place, number)) {
+                None => {
+                    known.bytes += OF_A_CALL + what.len();
+                    known.said.insert((place, number), (rank, what));
+                }
+                Some((other, told)) if *other != rank && *told != what => {
+                    if first.as_ref().is_none_or(|(before, ..)| (number, place) < *before) {
+                        first = Some(((number, place), (*other, told.clone()), what));
+                    }
+                }
+                Some(_) => {}
+            }
+        }
+        self.forget(topic);
+        let (_, other, own) = first?;
+        let own = (rank, own);
+        let ((first, one), (second, another)) = if own.0 < other.0 { (own, other) } else { (other, own) };
+        Some(Error::Mismatch(format!(
+            "rank {first} called {one} while rank {second} called {another}; all ranks call the same operations in the \
+             same order with the same lengths"
+        )))
+    }
+
+    /// Forgets the oldest topics where there is too much, but the current one last: what its ranks wait for, they say again.
+    fn forget(&mut self, current: u64) {
+        while self.0.iter().map(|topic| topic.bytes).sum::<usize>() > MOST_BYTES {
+            let oldest = self.0.iter().position(|topic| topic.topic != current).unwrap_or(0);
             self.0.remove(oldest);
         }
-        self.0.push(Said { rank, topic, calls });
-        error
     }
 }
 
@@ -72,15 +84,26 @@ mod tests {
     }
 
     #[test]
-    fn what_a_rank_says_replaces_what_it_said_and_old_topics_go() {
+    fn what_was_said_is_kept_until_there_is_too_much() {
         let mut ledger = Ledger::default();
         assert_eq!(ledger.note(0, 1, calls(&[(1, "a")])), None);
         assert_eq!(ledger.note(0, 1, calls(&[(2, "b")])), None);
-        assert_eq!(ledger.note(1, 1, calls(&[(1, "x")])), None, "rank 0 says no more what call 1 was");
+        assert_eq!(ledger.note(0, 1, calls(&[(1, "another")])), None, "a rank does not differ from itself");
         for topic in 10..100 {
             assert_eq!(ledger.note(0, topic, calls(&[(1, "a")])), None);
         }
-        assert_eq!(ledger.0.iter().filter(|said| said.rank == 0).count(), MOST_TOPICS);
         assert!(ledger.note(1, 99, calls(&[(1, "x")])).is_some());
+        let error = ledger.note(1, 1, calls(&[(1, "x")])).unwrap().to_string();
+        assert!(error.starts_with("rank 0 called a while rank 1 called x; "), "{error}");
+        let long = "x".repeat(MOST_BYTES / 3);
+        for topic in 200..204 {
+            assert_eq!(ledger.note(0, topic, calls(&[(1, &long)])), None);
+        }
+        assert_eq!(ledger.0.iter().map(|topic| topic.topic).collect::<Vec<_>>(), [202, 203]);
+        assert_eq!(ledger.note(1, 1, calls(&[(1, "y")])), None);
+        // More than there is room for, of one topic.
+        let much: Vec<(u64, &str)> = (0..4).map(|number| (number, long.as_str())).collect();
+        assert_eq!(ledger.note(2, 300, calls(&much)), None);
+        assert!(ledger.0.is_empty());
     }
 }

@@ -87,6 +87,12 @@ impl Side<'_> {
             let bytes = region.bytes().iter().zip(&bytes);
             bytes.for_each(|(place, &byte)| place.store(byte, Ordering::Relaxed));
         }
+        if test == Test::Write
+            && let Some(region) = region
+        {
+            // The pair before may have left the same there.
+            region.bytes()[..size].iter().for_each(|place| place.store(0, Ordering::Relaxed));
+        }
         self.endpoint.scope(|scope| ready(scope, peer))?;
         match (test, remote) {
             (Test::Write, Some(remote)) => self.endpoint.scope(|scope| {

@@ -34,7 +34,10 @@ pub(super) fn meet(
         }
         _ => Place::from_environment(),
     };
-    if place.is_err() && matches!(launcher, Launcher::OpenMpi | Launcher::Mpich) {
+    let named = arguments.listen.is_some()
+        || arguments.connect.is_some()
+        || ["NCCL_BENCH_ADDR", "MASTER_ADDR"].iter().any(|name| std::env::var_os(name).is_some());
+    if place.is_err() && !named && matches!(launcher, Launcher::OpenMpi | Launcher::Mpich) {
         // Of ranks on several hosts, these launchers tell no address.
         return join(&Meeting {
             world: world::Kind::Auto,

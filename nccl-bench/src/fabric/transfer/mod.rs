@@ -12,7 +12,7 @@ mod memory;
 mod report;
 mod together;
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -154,8 +154,8 @@ pub fn remote(
 struct Told {
     /// What the first of the pair has measured.
     row: Option<Row>,
-    /// The number of the signal that asks the rank to stop; 0 for none.
-    signal: i32,
+    /// Whether a signal asks the rank to stop.
+    stops: bool,
 }
 
 /// How it ended.
@@ -172,30 +172,53 @@ fn run(
             arguments.min_bytes, arguments.max_bytes
         )));
     }
-    let count = endpoints::count(arguments)?;
+    endpoints::count(arguments)?;
     // Before anything that starts threads or loads libraries: libfabric's providers install handlers of their own.
     let interrupt = Interrupt::install(Rescue::default())?;
-    let library = Library::load().map_err(|error| Stop::Refused(error.to_string()))?;
-    let started_at = provenance::now_utc();
+    Library::load().map_err(|error| Stop::Refused(error.to_string()))?;
     let world = meeting::meet(arguments, join)?;
     interrupt.joined(&world);
+    let ended = measure(kind, arguments, out, &world, &interrupt);
+    interrupt.done();
+    match ended {
+        // Others wait for this rank, perhaps through MPI, which has no end to that.
+        Err(Stop::Failed(error)) => {
+            let text = format!("nccl-bench: {error:#}");
+            world.abort(i32::from(Stop::Failed(error).code()), &text)
+        }
+        ended => ended,
+    }
+}
+
+/// What all ranks do once they have met.
+fn measure(
+    kind: Kind,
+    arguments: &Arguments,
+    out: &mut dyn Write,
+    world: &world::Handle,
+    interrupt: &Interrupt,
+) -> Result<Verdict, Stop> {
+    let started_at = provenance::now_utc();
+    let library = Library::load().map_err(|error| Stop::Refused(error.to_string()))?;
+    let count = endpoints::count(arguments)?;
     if world.size() < 2 {
         return Err(Stop::Refused("it takes two ranks, and this is the only one".to_owned()));
     }
-    let ranks: Vec<meeting::Rank> = endpoints::gathered(&world, &meeting::Rank::new(kind, arguments, count))?;
+    let ranks: Vec<meeting::Rank> = endpoints::gathered(world, &meeting::Rank::new(kind, arguments, count))?;
     if let Some(difference) = meeting::difference(&ranks) {
         return Err(Stop::Refused(difference));
     }
-    endpoints::on_all_ranks(room(kind, arguments, count, &world, &ranks), &world)?;
-    let size = usize::try_from(max)?;
+    endpoints::on_all_ranks(room(kind, arguments, count, world, &ranks), world)?;
+    let size = usize::try_from(arguments.max_bytes.0)?;
     // Dropped after the endpoints that it is registered with.
     let gpus;
-    let mut endpoints = Endpoints::open(kind, arguments, count, &world, &ranks)?;
-    gpus = endpoints::on_all_ranks(gpu_memory(arguments, &world, count, size), &world)?;
-    let devices = endpoints::on_all_ranks(registered(&gpus, &mut endpoints.all), &world)?;
+    let mut endpoints = Endpoints::open(kind, arguments, count, world, &ranks)?;
+    gpus = endpoints::on_all_ranks(gpu_memory(arguments, world, count, size), world)?;
+    let devices = endpoints::on_all_ranks(registered(&gpus, &mut endpoints.all), world)?;
     let longest_inject = endpoints.all.iter().map(Endpoint::longest_inject).min();
     let injecting = arguments.inject == Inject::Auto && arguments.memory == Memory::Host;
     let inject = longest_inject.filter(|_| injecting);
+    let out = &mut Output { out, interrupt };
     let mut document = Document { started_at, ..document(kind, arguments, library, &endpoints, inject) };
     let printing = world.rank() == 0 && !arguments.json;
     if printing {
@@ -203,42 +226,79 @@ fn run(
     }
     let on_host = if arguments.memory == Memory::Host { size } else { 0 };
     let buffers = (0..count).map(|_| Buffers::new(on_host)).collect();
-    let printed: &mut dyn Write = if printing { &mut *out } else { &mut std::io::sink() };
+    let printed: &mut dyn Write = if printing { &mut *out } else { &mut io::sink() };
     let mut job = Job {
         kind,
         arguments,
         inject,
-        world: &world,
+        world,
         ranks: &ranks,
-        interrupt: &interrupt,
+        interrupt,
         endpoints,
         devices,
         buffers,
+        regions: Vec::new(),
         printed,
     };
     let starts = if arguments.all_pairs { world.size() - 1 } else { 1 };
-    let mut pairs = (0..starts).flat_map(|one| (one + 1..world.size()).map(move |other| [one, other]));
-    let stopped = pairs.try_fold(None, |stopped, pair| match stopped {
-        None => {
-            let (pair, stopped) = job.pair(pair)?;
-            document.pairs.push(pair);
-            Ok(stopped)
+    let pairs = (0..starts).flat_map(|one| (one + 1..world.size()).map(move |other| [one, other]));
+    for pair in pairs {
+        let (pair, stopped) = job.pair(pair)?;
+        document.pairs.push(pair);
+        if stopped {
+            break;
         }
-        stopped => Ok::<_, Stop>(stopped),
-    })?;
+    }
     if world.rank() == 0 && arguments.json {
-        serde_json::to_writer_pretty(&mut *out, &document).map_err(std::io::Error::from)?;
+        serde_json::to_writer_pretty(&mut *out, &document).map_err(io::Error::from)?;
         writeln!(out)?;
     }
     // A rank that left while others still needed it would be taken for dead.
-    world.barrier()?;
-    interrupt.done();
+    let stopped = signal(world, interrupt)?;
     let mut rows = document.pairs.iter().flat_map(|pair| &pair.rows);
     Ok(match stopped {
         Some(signal) => Verdict::Stopped(signal),
         None if rows.all(|row| row.wrong.unwrap_or(0) == 0) => Verdict::Good,
         None => Verdict::Wrong,
     })
+}
+
+/// The signal that asks any rank to stop. All ranks take part.
+fn signal(world: &world::Handle, interrupt: &Interrupt) -> Result<Option<Signal>, Stop> {
+    let own = interrupt.requested().map_or(0, Signal::number);
+    let all: Vec<i32> = endpoints::gathered(world, &own)?;
+    Ok(all.into_iter().filter_map(Signal::from_number).max())
+}
+
+/// Standard output, whose reader may go: that ends the measurement on all ranks, as a signal does.
+struct Output<'a> {
+    out: &'a mut dyn Write,
+    interrupt: &'a Interrupt,
+}
+
+impl Output<'_> {
+    fn unless_gone<T>(&self, result: io::Result<T>, gone: T) -> io::Result<T> {
+        match result {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                self.interrupt.request(Signal::Pipe);
+                Ok(gone)
+            }
+            Err(error) => Err(io::Error::new(error.kind(), format!("writing to standard output: {error}"))),
+            Ok(value) => Ok(value),
+        }
+    }
+}
+
+impl Write for Output<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let result = self.out.write(bytes);
+        self.unless_gone(result, bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let result = self.out.flush();
+        self.unless_gone(result, ())
+    }
 }
 
 /// What is told of a measurement before there is any pair.
@@ -286,14 +346,16 @@ struct Job<'a> {
     endpoints: Endpoints,
     devices: Vec<Device>,
     buffers: Vec<Buffers>,
+    /// What is accessed in the host's memory, by endpoint, once anything is.
+    regions: Vec<Region>,
     /// The table.
     printed: &'a mut dyn Write,
 }
 
 impl Job<'_> {
-    /// All sizes between two ranks, in which all take part; or those until a signal came to any.
-    fn pair(&mut self, [one, other]: [usize; 2]) -> Result<(Pair, Option<Signal>), Stop> {
-        let Self { kind, arguments, inject, world, ranks, endpoints, devices, .. } = self;
+    /// All sizes between two ranks, in which all take part; or those until a signal came to any, and whether it did.
+    fn pair(&mut self, [one, other]: [usize; 2]) -> Result<(Pair, bool), Stop> {
+        let Self { kind, arguments, inject, world, ranks, endpoints, devices, regions, .. } = self;
         let Kind { test, both_ways, .. } = *kind;
         let count = endpoints.all.len();
         let mut pair = Pair {
@@ -307,21 +369,21 @@ impl Job<'_> {
         let size = usize::try_from(arguments.max_bytes.0)?;
         let rank = world.rank();
         let accessed = test.is_remote() && (rank == other || both_ways && rank == one);
-        let regions: Vec<Option<Region>> = endpoints
-            .all
-            .iter_mut()
-            .map(|endpoint| (accessed && devices.is_empty()).then(|| endpoint.region(size)).transpose())
-            .collect::<Result<_, _>>()?;
+        if accessed && devices.is_empty() && regions.is_empty() {
+            let all = endpoints.all.iter_mut().map(|endpoint| endpoint.region(size));
+            *regions = all.collect::<Result<_, _>>()?;
+        }
+        let on_host = regions.iter().filter(|_| accessed);
         let on_device = devices.iter().filter(|_| accessed).map(|device| device.memory.remote());
-        let described = regions.iter().flatten().map(Region::remote).chain(on_device);
+        let described = on_host.map(Region::remote).chain(on_device);
         let described: Vec<u8> = described.flat_map(RemoteRegion::to_bytes).collect();
         let described = world.all_gather(&described)?;
         let peer = if rank == one { other } else { one };
         let mut sides = Vec::new();
         if rank == one || rank == other {
             let (theirs, _) = described[peer].as_chunks::<{ RemoteRegion::BYTES }>();
-            let pairs = endpoints.all.iter_mut().zip(&endpoints.addresses[peer]).zip(&regions);
-            for (index, ((endpoint, address), region)) in pairs.enumerate() {
+            let pairs = endpoints.all.iter_mut().zip(&endpoints.addresses[peer]);
+            for (index, (endpoint, address)) in pairs.enumerate() {
                 sides.push(Side {
                     peer: endpoint.insert(address)?,
                     endpoint,
@@ -330,7 +392,7 @@ impl Job<'_> {
                     inject: *inject,
                     remote: theirs.get(index).copied().map(RemoteRegion::from_bytes),
                     accessed,
-                    region: region.as_ref(),
+                    region: regions.get(index).filter(|_| accessed),
                     device: devices.get(index).cloned(),
                 });
             }
@@ -340,19 +402,18 @@ impl Job<'_> {
             max: arguments.max_bytes.0,
             step: Step::Factor(arguments.factor),
         };
-        let mut stopped = None;
+        let mut stopped = false;
         for bytes in sweep.sizes() {
             let row = together::measure(&mut sides, &mut self.buffers, arguments, bytes)?;
-            let signal = self.interrupt.requested().map_or(0, Signal::number);
-            let told = Told { row: row.filter(|_| rank == one), signal };
+            let told = Told { row: row.filter(|_| rank == one), stops: self.interrupt.requested().is_some() };
             let mut told: Vec<Told> = endpoints::gathered(world, &told)?;
-            stopped = told.iter().filter_map(|told| Signal::from_number(told.signal)).max();
+            stopped = told.iter().any(|told| told.stops);
             if let Some(row) = told.swap_remove(one).row {
                 self.printed.write_all(row.line(count).as_bytes())?;
                 self.printed.flush()?;
                 pair.rows.push(row);
             }
-            if stopped.is_some() {
+            if stopped {
                 break;
             }
         }
