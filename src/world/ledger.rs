@@ -20,6 +20,14 @@ struct Topic {
     bytes: usize,
 }
 
+/// A call that a rank has not made as another did.
+struct Difference {
+    /// Number and place, of which the lowest is told.
+    call: (u64, u64),
+    other: (usize, String),
+    own: String,
+}
+
 impl Ledger {
     /// Notes what a rank has called; the first difference to what another has, if there is one.
     pub(super) fn note(&mut self, rank: usize, topic: u64, calls: Vec<Called>) -> Option<Error> {
@@ -27,7 +35,7 @@ impl Ledger {
             self.0.push_back(Topic { topic, said: HashMap::new(), bytes: 0 });
         }
         let known = self.0.iter_mut().find(|known| known.topic == topic)?;
-        let mut first: Option<((u64, u64), (usize, String), String)> = None;
+        let mut first: Option<Difference> = None;
         for Called { place, number, what } in calls {
             match known.said.get(&(place, number)) {
                 None => {
@@ -35,15 +43,16 @@ impl Ledger {
                     known.said.insert((place, number), (rank, what));
                 }
                 Some((other, told)) if *other != rank && *told != what => {
-                    if first.as_ref().is_none_or(|(before, ..)| (number, place) < *before) {
-                        first = Some(((number, place), (*other, told.clone()), what));
+                    let call = (number, place);
+                    if first.as_ref().is_none_or(|before| call < before.call) {
+                        first = Some(Difference { call, other: (*other, told.clone()), own: what });
                     }
                 }
                 Some(_) => {}
             }
         }
         self.forget(topic);
-        let (_, other, own) = first?;
+        let Difference { other, own, .. } = first?;
         let own = (rank, own);
         let ((first, one), (second, another)) = if own.0 < other.0 { (own, other) } else { (other, own) };
         Some(Error::Mismatch(format!(
