@@ -113,24 +113,28 @@ fn the_last_message_arrives_where_handing_it_over_does_not_send_it() {
     assert!(text(&one.stdout).contains("over sockets, injected up to "), "{}", text(&one.stdout));
 }
 
-#[test]
-fn json_has_all_pairs_of_a_job() {
+/// What the first of three ranks says, after making sure that all is well.
+fn document_of_three(arguments: &str) -> serde_json::Value {
     let address = free_address();
     let rank = |rank: usize| -> Rank<'_> {
-        let arguments =
-            "bw -p tcp -b 64 -e 64 -n 4 --window 2 --endpoints 2 --all-pairs --json".split(' ').collect();
         let variables = [
             ("NCCL_BENCH_RANK", rank.to_string()),
             ("NCCL_BENCH_SIZE", "3".to_owned()),
             ("NCCL_BENCH_ADDR", address.clone()),
         ];
-        (arguments, variables.into())
+        (arguments.split(' ').collect(), variables.into())
     };
     let outputs = together(&[rank(0), rank(1), rank(2)]);
     for output in &outputs {
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     }
-    let document: serde_json::Value = serde_json::from_slice(&outputs[0].stdout).unwrap();
+    serde_json::from_slice(&outputs[0].stdout).unwrap()
+}
+
+#[test]
+fn json_has_all_pairs_of_a_job() {
+    let document =
+        document_of_three("bw -p tcp -b 64 -e 64 -n 4 --window 2 --endpoints 2 --all-pairs --json");
     assert_eq!(document["schema_version"], 1);
     assert_eq!((&document["test"], &document["window"]), (&"bw".into(), &2.into()));
     assert!(document["inject"].as_u64().is_some_and(|longest| longest >= 8), "{}", document["inject"]);
@@ -162,19 +166,7 @@ fn json_has_all_pairs_of_a_job() {
 /// All pairs access the same memory of a rank, one after the other.
 #[test]
 fn memory_is_verified_in_each_pair() {
-    let address = free_address();
-    let rank = |rank: usize| -> Rank<'_> {
-        let arguments =
-            "rma -p tcp -b 64 -e 4K -f 64 -n 4 --both-ways --all-pairs --json".split(' ').collect();
-        let variables = [
-            ("NCCL_BENCH_RANK", rank.to_string()),
-            ("NCCL_BENCH_SIZE", "3".to_owned()),
-            ("NCCL_BENCH_ADDR", address.clone()),
-        ];
-        (arguments, variables.into())
-    };
-    let outputs = together(&[rank(0), rank(1), rank(2)]);
-    let document: serde_json::Value = serde_json::from_slice(&outputs[0].stdout).unwrap();
+    let document = document_of_three("rma -p tcp -b 64 -e 4K -f 64 -n 4 --both-ways --all-pairs --json");
     let pairs = document["pairs"].as_array().unwrap();
     let rows = pairs.iter().flat_map(|pair| pair["rows"].as_array().unwrap());
     let found: Vec<_> = rows.map(|row| (row["bytes"].as_u64(), row["wrong"].as_u64())).collect();

@@ -172,13 +172,13 @@ fn run(
             arguments.min_bytes, arguments.max_bytes
         )));
     }
-    endpoints::count(arguments)?;
+    let count = endpoints::count(arguments)?;
     // Before anything that starts threads or loads libraries: libfabric's providers install handlers of their own.
     let interrupt = Interrupt::install(Rescue::default())?;
-    Library::load().map_err(|error| Stop::Refused(error.to_string()))?;
+    let library = Library::load().map_err(|error| Stop::Refused(error.to_string()))?;
     let world = meeting::meet(arguments, join)?;
     interrupt.joined(&world);
-    let ended = measure(kind, arguments, out, &world, &interrupt);
+    let ended = measure(kind, arguments, (library, count), out, &world, &interrupt);
     interrupt.done();
     match ended {
         // Others wait for this rank, perhaps through MPI, which has no end to that.
@@ -194,13 +194,11 @@ fn run(
 fn measure(
     kind: Kind,
     arguments: &Arguments,
+    (library, count): (&Library, usize),
     out: &mut dyn Write,
     world: &world::Handle,
     interrupt: &Interrupt,
 ) -> Result<Verdict, Stop> {
-    let started_at = provenance::now_utc();
-    let library = Library::load().map_err(|error| Stop::Refused(error.to_string()))?;
-    let count = endpoints::count(arguments)?;
     if world.size() < 2 {
         return Err(Stop::Refused("it takes two ranks, and this is the only one".to_owned()));
     }
@@ -219,7 +217,7 @@ fn measure(
     let injecting = arguments.inject == Inject::Auto && arguments.memory == Memory::Host;
     let inject = longest_inject.filter(|_| injecting);
     let out = &mut Output { out, interrupt };
-    let mut document = Document { started_at, ..document(kind, arguments, library, &endpoints, inject) };
+    let mut document = document(kind, arguments, library, &endpoints, inject);
     let printing = world.rank() == 0 && !arguments.json;
     if printing {
         write!(out, "# {}\n# {}; {}\n", document.program, document.summary(), document.library)?;
@@ -315,7 +313,7 @@ fn document(
         schema_version: SCHEMA_VERSION,
         program: format!("nccl-bench {}", collectives::build::VERSION),
         command: std::env::args().collect(),
-        started_at: String::new(),
+        started_at: provenance::now_utc(),
         test: test.name(),
         library: format!("libfabric {} from {}", library.version(), library.path().display()),
         provider: endpoints.provider().to_owned(),
