@@ -104,25 +104,27 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Interrupt {
-    /// Takes over the signals that are not ignored (`nohup` ignores SIGHUP). Called first in `main`, since threads that
-    /// run already do not block them. `rescue` saves what there is.
+    /// Takes over the signals. One that was ignored when the process started stays without effect: `nohup` ignores
+    /// SIGHUP, and a shell's script ignores SIGINT for what it starts in the background. It is blocked all the same,
+    /// since a library's handler would replace the ignoring. Called first in `main`, since threads that run already do
+    /// not block signals. `rescue` saves what there is.
     ///
     /// # Errors
     /// When the system has no thread left.
     pub fn install(rescue: Rescue) -> io::Result<Self> {
         let interrupt = Self(Arc::new(Shared { rescue, ..Shared::default() }));
-        let mut signals = SigSet::empty();
-        for signal in Signal::WAITED {
-            if !is_ignored(signal) {
-                signals.add(signal.system());
-            }
-        }
+        let ignored = Signal::WAITED.map(is_ignored);
+        let signals: SigSet = Signal::WAITED.into_iter().map(Signal::system).collect();
         signals.thread_block()?;
         let waiting = interrupt.clone();
         thread::Builder::new().name("signals".to_owned()).spawn(move || {
             let mut first = true;
             while let Ok(number) = signals.wait() {
-                let Some(signal) = Signal::from_number(number as i32) else { continue };
+                let Some(index) = Signal::WAITED.iter().position(|each| each.system() == number) else { continue };
+                if ignored[index] {
+                    continue;
+                }
+                let signal = Signal::WAITED[index];
                 waiting.arrived(signal, first);
                 first = false;
             }

@@ -1,5 +1,6 @@
 //! The parts of `nccl-bench`, as a library so that tests and both binaries share them.
 
+pub mod agreement;
 pub mod backend;
 pub mod cli;
 pub mod collective;

@@ -1,8 +1,9 @@
 //! The JSON of nccl-tests' `-J`, for what reads that: the same keys in the same order, and the same encoding of values.
 //!
 //! It differs where nccl-tests' own is faulty. A number that is none is null. All GPUs are listed. Of the environment
-//! there are only the variables that matter to what was measured. The file is always whole: when the run failed it has
-//! no `end_time`, the reason in `errors`, and nothing in it is `okay`.
+//! there are only the variables that matter to what was measured. The file is always valid: when the run failed it has
+//! no `end_time`, the reason in `errors`, and nothing in it is `okay`. Data that was not verified has no `count` of wrong
+//! values and is `unchecked`.
 
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
@@ -93,7 +94,7 @@ pub fn render(run: &Run) -> String {
 #[must_use]
 pub fn render_in_zone(run: &Run, zone: &TimeZone) -> String {
     let complete = run.outcome == Outcome::Complete;
-    let failed_checks = run.failed_checks().unwrap_or(0);
+    let failed_checks = run.failed_checks();
     let mean = run.mean_busbw_gbps();
     let enough = table::enough(mean.unwrap_or(f64::NAN), table::minimum_busbw(&run.provenance));
     let document = Document {
@@ -106,7 +107,13 @@ pub fn render_in_zone(run: &Run, zone: &TimeZone) -> String {
             .flatten(),
         config: Config::new(&run.settings, &run.ranks),
         results: results(run),
-        out_of_bounds: OutOfBounds { count: failed_checks, okay: truth(complete && failed_checks == 0) },
+        out_of_bounds: OutOfBounds {
+            count: failed_checks,
+            okay: match (complete, failed_checks) {
+                (true, None) => "unchecked",
+                (complete, failed_checks) => truth(complete && failed_checks == Some(0)),
+            },
+        },
         average_bus_bandwidth: AverageBusBandwidth {
             bandwidth: mean,
             okay: match (complete, enough) {
@@ -274,7 +281,8 @@ struct PerIteration<'a> {
 
 #[derive(Serialize)]
 struct OutOfBounds {
-    count: u64,
+    /// Null when nothing was verified.
+    count: Option<u64>,
     okay: &'static str,
 }
 

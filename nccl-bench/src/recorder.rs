@@ -237,15 +237,12 @@ impl Recorder {
         reports.progress.end();
         if let Some(text) = &mut reports.text {
             let why = match &run.outcome {
-                Outcome::Interrupted { signal } => Some(format!("Interrupted by {signal}")),
-                Outcome::Failed { message } => Some(format!("Failed: {message}")),
+                Outcome::Interrupted { signal } => Some(format!("interrupted by {signal}")),
+                Outcome::Failed { message } => Some(message.clone()),
                 Outcome::Running | Outcome::Complete => None,
             };
             // What cannot be printed any more is in the files.
             let _printed = why.map(|why| text.stop(&why));
-            if matches!(run.outcome, Outcome::Interrupted { .. }) {
-                let _printed = text.foot(None, None);
-            }
         }
         json.transpose()?;
         written?;

@@ -48,7 +48,8 @@ pub struct TextReport<W> {
 struct Section {
     collective: String,
     measurements: usize,
-    failed_checks: u64,
+    /// `None` until something has been verified.
+    failed_checks: Option<u64>,
     busbw_sum: f64,
     ratios: Ratios,
 }
@@ -130,7 +131,9 @@ impl<W: Write> TextReport<W> {
             self.end_row("", None)?;
         }
         self.section.measurements += 1;
-        self.section.failed_checks += measurement.failed_checks();
+        if measurement.wrong.is_some() {
+            *self.section.failed_checks.get_or_insert(0) += measurement.failed_checks();
+        }
         self.section.busbw_sum += measurement.busbw_gbps;
         self.section.ratios.add(measurement);
         self.notes.extend(wrong("", measurement.placement, &measurement.mismatches));
@@ -176,13 +179,20 @@ impl<W: Write> TextReport<W> {
         self.write(&foot.render())
     }
 
-    /// Ends the report early and says why, as comments. Half a row becomes one, too: it is no row for a parser.
+    /// Ends the report of a run that is not whole: with why, and without a foot, since its words are what automation
+    /// takes for success. Half a row becomes a comment, too: it is no row for a parser.
     ///
     /// # Errors
     /// When the output is closed or full.
     pub fn stop(&mut self, why: &str) -> io::Result<()> {
-        self.notes.push(why.to_owned());
-        self.end_row("# Unfinished row: ", None)
+        self.end_row("# Unfinished row: ", None)?;
+        let wrong = match self.section.failed_checks {
+            Some(failed @ 1..) => format!("; {failed} checks found wrong data"),
+            _ => String::new(),
+        };
+        // A message of several lines stays a comment.
+        let why = why.lines().collect::<Vec<_>>().join("\n# ");
+        self.write(&table::failure(&format!("{why}; this run is not whole{wrong}")))
     }
 
     /// The row, if one was begun, and what goes below it.

@@ -6,6 +6,7 @@ use std::thread;
 
 use collectives::world::{self, Started};
 
+use crate::agreement;
 use crate::backend::{self, Abilities, Backend, Node, Place, Work};
 use crate::cli::{Roots, Settings};
 use crate::collective::{Collective, Member};
@@ -54,7 +55,7 @@ pub fn measure(
     rescue.watch(&*world);
     let recorder =
         if world.rank() == 0 { Recorder::open(settings, choices) } else { Ok(Recorder::default()) };
-    let result = agree(&world, recorder).and_then(|recorder| {
+    let result = agreement::agree(&world, settings, recorder).and_then(|recorder| {
         let saved = recorder.clone();
         rescue.set(move |outcome| saved.rescue(outcome));
         let surroundings = Surroundings { recorder, interrupt: &interrupt, rescue: &rescue };
@@ -78,17 +79,6 @@ struct Surroundings<'a> {
     recorder: Recorder,
     interrupt: &'a Interrupt,
     rescue: &'a Rescue,
-}
-
-/// What rank 0 found, on every process.
-fn agree(world: &world::Handle, own: Result<Recorder, Stop>) -> Result<Recorder, Stop> {
-    let problem = match &own {
-        Err(Stop::Refused(problem)) => problem.clone(),
-        _ => String::new(),
-    };
-    let all = world.all_gather(problem.as_bytes())?;
-    let first = String::from_utf8_lossy(all.first().map(Vec::as_slice).unwrap_or_default()).into_owned();
-    if first.is_empty() { own } else { Err(Stop::Refused(first)) }
 }
 
 fn run(

@@ -70,7 +70,7 @@ fn every_text_comes_out_byte_for_byte_below_the_version() {
         // What the foot says was not made from rounded numbers, and the rows do not show where wrong data was.
         let foot = Foot {
             collective: &found.run.measurements[0].collective,
-            failed_checks: found.failed_checks,
+            failed_checks: Some(found.failed_checks),
             mean_busbw_gbps: found.mean,
             minimum_busbw_gbps: table::minimum_busbw(&found.run.provenance),
             ratios: None,

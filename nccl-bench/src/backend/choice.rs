@@ -120,9 +120,13 @@ pub fn choose(
             processes.len(),
         )));
     }
-    if settings.gpus.is_some_and(|gpus| gpus > 1) {
+    // Each process has an environment of its own.
+    let asking = process.all_gather(settings.asks_for_gpus.as_deref().unwrap_or_default().as_bytes())?;
+    if let Some(asked) = asking.iter().find(|asked| !asked.is_empty()) {
         return Err(Stop::Refused(format!(
-            "-g counts GPUs, but none can be used: {reason}\nFor ranks over host memory use -t"
+            "{} asks for GPUs, but none can be used: {reason}\nTo measure host memory, add --backend fabric; -t is the \
+             number of its ranks",
+            String::from_utf8_lossy(asked)
         )));
     }
     let why = processes.iter().find_map(|each| each.found.as_ref().err()).map_or("", String::as_str);

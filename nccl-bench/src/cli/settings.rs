@@ -103,6 +103,8 @@ pub struct Settings {
     pub outputs: Vec<Output>,
     /// GPUs per thread; `None`: all that no other process of the host uses.
     pub gpus: Option<usize>,
+    /// What asks for GPUs, so that host memory is no answer: `-g 1`.
+    pub asks_for_gpus: Option<String>,
     /// Threads per process; `None`: the backend's default.
     pub threads: Option<usize>,
     /// Whether `-p` was given.
@@ -131,6 +133,115 @@ pub struct Settings {
     pub variables: Variables,
     /// What was changed in what was asked for, and why.
     pub notes: Vec<String>,
+}
+
+impl Settings {
+    /// The options and variables that must be equal on all processes: by name, with the value as text that is equal
+    /// exactly when the values are. Of output files only whether there are any, since each process may name its own.
+    #[must_use]
+    pub fn common(&self) -> Vec<(&'static str, String)> {
+        // All fields are named, so that a new one cannot be forgotten.
+        let Self {
+            collectives,
+            command: _,
+            min_bytes,
+            max_bytes,
+            step,
+            data_types,
+            all: _,
+            ops,
+            roots,
+            iterations,
+            aggregated,
+            warm_up,
+            cycles,
+            checks,
+            average,
+            blocking,
+            graph_launches,
+            registration,
+            unaligned,
+            rounds,
+            versus,
+            until_stable,
+            budget,
+            cpu_time,
+            time_stamps,
+            per_iteration,
+            per_iteration_skip,
+            memory_report,
+            stats,
+            show_algorithm,
+            nccl_tests_json,
+            outputs,
+            gpus,
+            asks_for_gpus: _,
+            threads,
+            parallel_init,
+            timeout: _,
+            default_stream,
+            cta_policy,
+            backend,
+            provider,
+            tuning,
+            world: _,
+            dry_run: _,
+            ranks: _,
+            fault,
+            variables: Variables { split, device: _, min_bandwidth, pattern, traffic_summary },
+            notes: _,
+        } = self;
+        let pattern_name = match pattern {
+            Pattern::Spread(_) => "NCCL_TESTS_ALLTOALLV_SPREAD",
+            Pattern::Matrix(_) => "NCCL_TESTS_ALLTOALLV_MATRIX_FILE",
+        };
+        let value = |value: &dyn std::fmt::Debug| format!("{value:?}");
+        vec![
+            ("the collectives", value(collectives)),
+            ("-b", value(min_bytes)),
+            ("-e", value(max_bytes)),
+            ("-f or -i", value(step)),
+            ("-d", value(data_types)),
+            ("-o", value(ops)),
+            ("-r", value(roots)),
+            ("-n", value(iterations)),
+            ("-m", value(aggregated)),
+            ("-w", value(warm_up)),
+            ("-N", value(cycles)),
+            ("-c", value(checks)),
+            ("-a", value(average)),
+            ("-z", value(blocking)),
+            ("-G", value(graph_launches)),
+            ("-R", value(registration)),
+            ("-u", value(unaligned)),
+            ("--rounds", value(rounds)),
+            ("--vs", value(versus)),
+            ("--until-stable", value(until_stable)),
+            ("--budget", value(budget)),
+            ("-C", value(cpu_time)),
+            ("-S", value(time_stamps)),
+            ("-I", value(per_iteration)),
+            ("-K", value(per_iteration_skip)),
+            ("-M", value(memory_report)),
+            ("--stats", value(stats)),
+            ("--show-algorithm", value(show_algorithm)),
+            ("-J", value(&nccl_tests_json.is_some())),
+            ("--output", value(&!outputs.is_empty())),
+            ("-g", value(gpus)),
+            ("-t", value(threads)),
+            ("-p", value(parallel_init)),
+            ("-y", value(default_stream)),
+            ("-x", value(cta_policy)),
+            ("--backend", value(backend)),
+            ("--provider", value(provider)),
+            ("--algo, --between, --segment or --in-flight", value(tuning)),
+            ("--inject-fault", value(fault)),
+            ("NCCL_TESTS_SPLIT", value(split)),
+            ("NCCL_TESTS_MIN_BW", value(min_bandwidth)),
+            (pattern_name, value(pattern)),
+            ("NCCL_TESTS_ALLTOALLV_PRINT_SUMMARY", value(traffic_summary)),
+        ]
+    }
 }
 
 /// Checks what the arguments say together.
@@ -166,6 +277,9 @@ pub(super) fn settle(
             "a matrix (NCCL_TESTS_ALLTOALLV_MATRIX_FILE) says how much each rank sends: give one size with -b and -e, \
              at least what the busiest rank sends or receives",
         ));
+    }
+    if measure.inject_fault.is_some() && measure.checks == 0 {
+        return Err(conflict("--inject-fault damages what is verified, and -c 0 verifies nothing: leave one out"));
     }
     let mut blocking = measure.blocking;
     let mut per_iteration = measure.per_iteration;
@@ -216,6 +330,11 @@ pub(super) fn settle(
         in_flight: measure.in_flight,
     };
     tuning.choices(&collectives).map_err(conflict)?;
+    let asks_for_gpus = match measure.gpus {
+        Some(gpus) => Some(format!("-g {gpus}")),
+        None if as_nccl_tests => Some("a name of nccl-tests".to_owned()),
+        None => gpu_variable(),
+    };
     let step = match (measure.step_factor, measure.step_bytes) {
         (Some(factor), _) => Step::Factor(factor),
         (None, Some(bytes)) => Step::Bytes(bytes.0),
@@ -260,6 +379,7 @@ pub(super) fn settle(
         nccl_tests_json: measure.nccl_tests_json,
         outputs: measure.output,
         gpus: measure.gpus.or(as_nccl_tests.then_some(1)),
+        asks_for_gpus,
         threads: measure.threads,
         parallel_init: measure.parallel_init,
         timeout: (measure.timeout > 0).then(|| Duration::from_secs(measure.timeout as u64)),
@@ -274,5 +394,14 @@ pub(super) fn settle(
         fault: measure.inject_fault,
         variables,
         notes,
+    })
+}
+
+/// The variable that chooses GPUs for this process, with its value. `-1` and Slurm's `NoDevFiles` choose none.
+fn gpu_variable() -> Option<String> {
+    ["CUDA_VISIBLE_DEVICES", "NCCL_TESTS_DEVICE"].into_iter().find_map(|name| {
+        let value = std::env::var(name).ok()?;
+        let first = value.split(',').next().unwrap_or_default().trim();
+        (!["", "-1", "NoDevFiles"].contains(&first)).then(|| format!("{name}={value}"))
     })
 }

@@ -21,8 +21,8 @@ pub struct MemoryUsage {
 pub struct Foot<'a> {
     /// Which collective ended, by its name on the command line.
     pub collective: &'a str,
-    /// Pairs of rank and measurement with wrong data.
-    pub failed_checks: u64,
+    /// Pairs of rank and measurement with wrong data; `None` when nothing was verified.
+    pub failed_checks: Option<u64>,
     /// The mean of all bus bandwidths, in GB/s; no number when nothing was measured.
     pub mean_busbw_gbps: f64,
     /// What it had to be: see [`minimum_busbw`](super::minimum_busbw).
@@ -40,14 +40,26 @@ impl Foot<'_> {
     #[must_use]
     pub fn render(&self) -> String {
         let line = |name: &str, value: String| format!("# {name:<20} : {value}\n");
-        let wrong = if self.failed_checks == 0 { "OK" } else { "FAILED" };
-        let verdict = match enough(self.mean_busbw_gbps, self.minimum_busbw_gbps) {
+        let wrong = match self.failed_checks {
+            None => "N/A".to_owned(),
+            Some(0) => "0 OK".to_owned(),
+            Some(failed) => format!("{failed} FAILED"),
+        };
+        let enough = enough(self.mean_busbw_gbps, self.minimum_busbw_gbps);
+        let verdict = match enough {
             None => "",
             Some(true) => "OK",
             Some(false) => "FAILED",
         };
-        let mut text = line("Out of bounds values", format!("{} {wrong}", self.failed_checks))
-            + &line("Avg bus bandwidth", format!("{} {verdict}", significant(self.mean_busbw_gbps)));
+        let mut text = String::new();
+        if let Some(failed @ 1..) = self.failed_checks {
+            text.push_str(&failure(&format!("{failed} checks found wrong data")));
+        }
+        text.push_str(&line("Out of bounds values", wrong));
+        text.push_str(&line("Avg bus bandwidth", format!("{} {verdict}", significant(self.mean_busbw_gbps))));
+        if enough == Some(false) {
+            text.push_str(&failure("NCCL_TESTS_MIN_BW is not reached"));
+        }
         if let Some((versus, ratios)) = self.ratios {
             text.push_str(&line(&format!("Time over {versus}"), ratios.to_owned()));
         }
@@ -71,6 +83,13 @@ impl Foot<'_> {
         text.push('\n');
         text
     }
+}
+
+/// A line that health checks take for a failure, whichever words they look for (`Test failure`: CloudAI; `FAILED`:
+/// Azure's). It holds none of the words with which nccl-tests introduces a result.
+#[must_use]
+pub fn failure(why: &str) -> String {
+    format!("# Test failure: FAILED: {why}\n")
 }
 
 /// Bytes in three digits or so, in binary units.

@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 pub use columns::Columns;
-pub use foot::{Foot, MemoryUsage, Traffic, alltoallv_summary};
+pub use foot::{Foot, MemoryUsage, Traffic, alltoallv_summary, failure};
 pub use number::significant;
 
 use crate::collective::Collective;
