@@ -41,7 +41,8 @@ pub fn agree<T>(world: &world::Handle, settings: &Settings, own: Result<T, Stop>
         Err(Stop::Failed(_)) => return own,
         Ok(_) => None,
     };
-    let options = settings.common().into_iter().map(|(name, value)| (name.to_owned(), short(value))).collect();
+    let options =
+        settings.common().into_iter().map(|(name, value)| (name.to_owned(), short(value))).collect();
     let asked = Asked { host: world::host().name, command: command(settings), options, problem };
     let all = world.all_gather(&serde_json::to_vec(&asked)?)?;
     let all: Vec<Asked> = all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>()?;
@@ -78,7 +79,11 @@ fn problem_of(all: &[Asked]) -> Option<String> {
     let (index, asked) = all.iter().enumerate().find(|(_, asked)| asked.problem.is_some())?;
     let problem = asked.problem.as_deref()?;
     // Rank 0 prints it, so its own needs no place.
-    Some(if index == 0 { problem.to_owned() } else { format!("process {index} on {}: {problem}", asked.host) })
+    Some(if index == 0 {
+        problem.to_owned()
+    } else {
+        format!("process {index} on {}: {problem}", asked.host)
+    })
 }
 
 /// The options in which processes differ, and who was asked for what.
@@ -144,12 +149,8 @@ mod tests {
     fn processes_that_differ_are_shown_with_what_each_was_asked_for() {
         let twenty = || asked(&[("-n", "20"), ("-c", "1")], "nccl-bench allreduce");
         assert_eq!(difference(&[twenty(), twenty()]), None);
-        let all = [
-            twenty(),
-            asked(&[("-n", "21"), ("-c", "1")], "nccl-bench allreduce -n 21"),
-            twenty(),
-            twenty(),
-        ];
+        let all =
+            [twenty(), asked(&[("-n", "21"), ("-c", "1")], "nccl-bench allreduce -n 21"), twenty(), twenty()];
         assert_eq!(
             difference(&all).unwrap(),
             "the processes were started with different options; they differ in -n:\n  \

@@ -1,8 +1,11 @@
 //! What a run would measure, without a GPU and without other ranks.
 
+use std::fmt::Write as _;
+
 use collectives::world::Started;
 
-use crate::cli::{Roots, Settings};
+use crate::backend::RANKS_ALONE;
+use crate::cli::{BackendChoice, Roots, Settings};
 use crate::collective::{Collective, Member};
 use crate::size::{Size, Sweep};
 use crate::traffic::Traffic;
@@ -19,7 +22,11 @@ pub fn render(settings: &Settings) -> String {
 /// As said, else as many as the launcher started, each with its threads and GPUs.
 fn ranks(settings: &Settings) -> usize {
     let processes = Started::detect().size.unwrap_or(1);
-    let own = settings.threads.unwrap_or(1) * settings.gpus.unwrap_or(1);
+    let alone = match settings.backend {
+        BackendChoice::Fabric if processes == 1 => RANKS_ALONE,
+        _ => 1,
+    };
+    let own = settings.threads.unwrap_or(alone) * settings.gpus.unwrap_or(1);
     settings.ranks.unwrap_or(processes * own)
 }
 
@@ -27,8 +34,9 @@ fn plan(settings: &Settings, ranks: usize) -> String {
     let max_bytes = settings.max_bytes.unwrap_or(MAX_BYTES.max(settings.min_bytes));
     let sweep = Sweep { min: settings.min_bytes, max: max_bytes, step: settings.step };
     let mut text = format!(
-        "{ranks} ranks; sizes from {} to {}; per size and placement: {} operations timed, {} verifications{}\n\
+        "{ranks} rank{}; sizes from {} to {}; per size and placement: {} operations timed, {} verifications{}\n\
          Buffers of each rank: send {}, receive {}{}\n",
+        if ranks == 1 { "" } else { "s" },
         Size(sweep.min),
         Size(sweep.max),
         settings.iterations * settings.aggregated * settings.graph_launches.max(1) * settings.rounds,
@@ -38,6 +46,15 @@ fn plan(settings: &Settings, ranks: usize) -> String {
         Size(max_bytes),
         if settings.max_bytes.is_some() { "" } else { " (less where memory is short)" },
     );
+    let guessed = settings.ranks.or(settings.gpus).or(settings.threads).is_none();
+    if guessed && settings.backend.may_use_gpus() {
+        text.push_str("Each GPU will be a rank; say how many with --ranks\n");
+    }
+    let files = settings.outputs.iter().map(|output| &output.path).chain(&settings.nccl_tests_json);
+    let files: Vec<String> = files.map(|path| path.display().to_string()).collect();
+    if !files.is_empty() {
+        let _ = writeln!(text, "Nothing is measured, so {} is not written", files.join(", "));
+    }
     text.extend(settings.notes.iter().map(|note| format!("{note}\n")));
     for &collective in &settings.collectives {
         text.push_str(&section(settings, collective, ranks, sweep));

@@ -120,7 +120,9 @@ impl Interrupt {
         thread::Builder::new().name("signals".to_owned()).spawn(move || {
             let mut first = true;
             while let Ok(number) = signals.wait() {
-                let Some(index) = Signal::WAITED.iter().position(|each| each.system() == number) else { continue };
+                let Some(index) = Signal::WAITED.iter().position(|each| each.system() == number) else {
+                    continue;
+                };
                 if ignored[index] {
                     continue;
                 }

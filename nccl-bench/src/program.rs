@@ -62,7 +62,7 @@ pub fn main(
             }
         }
         Ok(Command::Man(folder)) => manual(folder.as_deref()),
-        Err(error) => error.exit(),
+        Err(error) => answer(&error),
     }
 }
 
@@ -118,6 +118,15 @@ fn start_log() -> Result<(), Stop> {
 /// Prints a whole text.
 fn print(text: &str) -> ExitCode {
     io::stdout().write_all(text.as_bytes()).map_or_else(unwritable, |()| ExitCode::SUCCESS)
+}
+
+/// Prints what the command line's parser answers: help, the version, or what is wrong.
+fn answer(error: &clap::Error) -> ExitCode {
+    let printed = error.print().and_then(|()| io::stdout().flush());
+    match printed {
+        Err(problem) if !error.use_stderr() => unwritable(problem),
+        _ => ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(crate::stop::REFUSED)),
+    }
 }
 
 /// Standard output cannot be written: quietly when its reader has gone.

@@ -270,7 +270,8 @@ pub struct Measurement {
     /// What was measured in turn with it (`--vs`); absent without, and where the other side cannot do the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub versus: Option<Versus>,
-    /// Of the operations' times, each the longest of all ranks; absent when they were not timed one by one.
+    /// Of the operations' times, each the longest of all ranks; absent when they were not timed one by one. Without `-I`
+    /// from a second pass, so that timing each operation does not change `time_us`: that can lie outside of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub statistics: Option<Statistics>,
     /// The times behind `statistics`, with those that it leaves out (`-I`).

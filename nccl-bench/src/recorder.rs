@@ -21,6 +21,7 @@ use crate::table::MemoryUsage;
 use crate::tuning::{Operation, Sources};
 
 const WRITING: &str = "writing to standard output";
+const MATRIX_FILE: &str = "NCCL_TESTS_ALLTOALLV_MATRIX_FILE";
 const READING_LOG: &str = "reading NCCL's log";
 
 /// The record and its reports, shared between rank 0 and what may end the process.
@@ -72,6 +73,7 @@ impl Recorder {
     pub fn open(settings: &Settings, choices: (Sources, Option<String>)) -> Result<Self, Stop> {
         let refused = |error: &dyn std::fmt::Display| Stop::Refused(error.to_string());
         let files = Files::open(&settings.outputs).map_err(|error| refused(&error))?;
+        named_once(settings, &files)?;
         let target = |path: &PathBuf| nccl_tests_json::target(path);
         let nccl_tests_json =
             settings.nccl_tests_json.as_ref().map(target).transpose().map_err(|error| refused(&error))?;
@@ -266,6 +268,21 @@ impl Recorder {
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Checks that no file of another role is also a result file.
+fn named_once(settings: &Settings, files: &Files) -> Result<(), Stop> {
+    let json = settings.nccl_tests_json.clone().map(|path| ("-J", path));
+    let matrix = std::env::var_os(MATRIX_FILE).map(|path| (MATRIX_FILE, PathBuf::from(path)));
+    for (role, path) in json.into_iter().chain(matrix) {
+        if files.replaces(&path) {
+            let name = path.display();
+            return Err(Stop::Refused(format!(
+                "cannot write {name}: it is named twice, by --output and {role}"
+            )));
+        }
+    }
+    Ok(())
 }
 
 impl Reports {

@@ -11,6 +11,10 @@ use crate::table::{self, Columns, Foot, MemoryUsage};
 /// How many ranks with wrong data a row names.
 const NAMED_RANKS: usize = 8;
 
+/// Says what the columns of `--stats` are, so that one that is above or below `time` contradicts nothing.
+const STATISTICS: &str = "i_*: the slowest rank's time of each operation, in a second pass where each is timed; time: the \
+                          mean of the first pass";
+
 /// What the report has that nccl-tests' has not. Nothing, unless it is asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extras {
@@ -31,6 +35,7 @@ pub struct TextReport<W> {
     settings: Settings,
     /// The other side's backend (`--vs`).
     versus: Option<String>,
+    on_gpus: bool,
     columns: Columns,
     minimum_busbw: Option<f64>,
     zone: TimeZone,
@@ -80,7 +85,8 @@ impl<W: Write> TextReport<W> {
             text.push_str(&table::provenance(&run.provenance));
         }
         text.extend(run.notes.iter().map(|note| comment(note)));
-        text.push_str(&table::start(collective, &run.settings));
+        let on_gpus = run.provenance.backend == "nccl";
+        text.push_str(&table::start(collective, &run.settings, on_gpus));
         text.push_str(&table::devices(&run.ranks));
         out.write_all(text.as_bytes())?;
         out.flush()?;
@@ -88,6 +94,7 @@ impl<W: Write> TextReport<W> {
         Ok(Self {
             out,
             settings: run.settings.clone(),
+            on_gpus,
             columns: Columns {
                 statistics,
                 algorithm,
@@ -113,9 +120,12 @@ impl<W: Write> TextReport<W> {
     pub fn section(&mut self, collective: &str, reduced_to: Option<u64>) -> io::Result<()> {
         let mut text = String::new();
         if self.announced.take().as_deref() != Some(collective) {
-            text.push_str(&table::start(collective, &self.settings));
+            text.push_str(&table::start(collective, &self.settings, self.on_gpus));
         }
         text.push_str(&reduced_to.map(table::reduced).unwrap_or_default());
+        if self.columns.statistics && !self.settings.per_iteration {
+            text.push_str(&comment(STATISTICS));
+        }
         text.push_str(&self.columns.head());
         self.section = Section { collective: collective.to_owned(), ..Section::default() };
         self.write(&text)
@@ -176,7 +186,7 @@ impl<W: Write> TextReport<W> {
             memory,
             error,
         };
-        self.write(&foot.render())
+        self.write(&(foot.failures() + &foot.render()))
     }
 
     /// Ends the report of a run that is not whole: with why, and without a foot, since its words are what automation
@@ -187,12 +197,12 @@ impl<W: Write> TextReport<W> {
     pub fn stop(&mut self, why: &str) -> io::Result<()> {
         self.end_row("# Unfinished row: ", None)?;
         let wrong = match self.section.failed_checks {
-            Some(failed @ 1..) => format!("; {failed} checks found wrong data"),
+            Some(failed @ 1..) => format!(", and {failed} checks found wrong data"),
             _ => String::new(),
         };
         // A message of several lines stays a comment.
         let why = why.lines().collect::<Vec<_>>().join("\n# ");
-        self.write(&table::failure(&format!("{why}; this run is not whole{wrong}")))
+        self.write(&table::failure(&format!("this run is not whole{wrong}: {why}")))
     }
 
     /// The row, if one was begun, and what goes below it.
@@ -317,7 +327,9 @@ mod tests {
             "# WRONG out-of-place: rank 0 has 3 wrong elements; the first: element 0: expected 1, found 2"
         );
         assert_eq!(lines[9], "# WRONG out-of-place: so have 2 more ranks");
-        assert_eq!(lines[10..14], ["# one", "# two", "# three", "# Out of bounds values : 10 FAILED"]);
+        assert_eq!(lines[10..13], ["# one", "# two", "# three"]);
+        assert_eq!(lines[13], "# Test failure: FAILED: 10 checks found wrong data");
+        assert_eq!(lines[14], "# Out of bounds values : 10 FAILED");
     }
 
     #[test]
@@ -326,12 +338,18 @@ mod tests {
         let mut report = report(&mut out);
         report.section("allreduce", None).unwrap();
         report.measurement(&both("allreduce")[0]).unwrap();
-        report.stop("interrupted by SIGINT").unwrap();
+        report.stop("rank 1 ended:\nit was killed").unwrap();
         let text = text(out);
         assert!(text.lines().all(|line| line.starts_with('#')), "{text}");
-        let end: Vec<&str> = text.lines().rev().take(2).collect();
-        assert_eq!(end[0], "# interrupted by SIGINT");
-        assert!(end[1].starts_with("# Unfinished row:         1024 ") && end[1].contains("10.00"), "{text}");
+        let end: Vec<&str> = text.lines().rev().take(3).collect();
+        assert_eq!(
+            end[..2],
+            ["# it was killed; this run is not whole", "# Test failure: FAILED: rank 1 ended:"]
+        );
+        for success in ["OK", "Out of bounds", "bandwidth", "concluded"] {
+            assert!(!text.contains(success), "{text}");
+        }
+        assert!(end[2].starts_with("# Unfinished row:         1024 ") && end[1].contains("10.00"), "{text}");
     }
 
     #[test]

@@ -66,12 +66,17 @@ pub fn measure(
     interrupt.done();
     match result {
         Ok(verdict) => verdict.code(),
-        Err(stop @ Stop::Refused(_)) if world.rank() == 0 => stop.tell(),
+        Err(stop @ Stop::Refused(_)) if world.rank() == 0 || has_terminal_of_its_own() => stop.tell(),
         Err(Stop::Refused(_)) => ExitCode::from(REFUSED),
         Err(Stop::Failed(error)) => {
             rescue.end(&*world, &*world, i32::from(FAILED), &format!("nccl-bench: {error:#}"))
         }
     }
+}
+
+/// True for a process that was started by hand or as a pod: no other process's output is shown beside its own.
+fn has_terminal_of_its_own() -> bool {
+    matches!(Started::detect().launcher, world::Launcher::Explicit | world::Launcher::Kubernetes)
 }
 
 /// What all ranks of a process share.

@@ -102,6 +102,8 @@ fn a_text_without_wrong_data_comes_out_whole_from_its_measurements() {
             let (_, text) = text.split_once("# Collective test starting").unwrap();
             let lines = text.lines().map(|line| match line.strip_prefix("# Avg bus bandwidth    : ") {
                 Some(rest) => rest.split_once(' ').unwrap().1,
+                // What nccl-tests calls OK without having verified it.
+                None if line.starts_with("# Out of bounds") && found.run.settings.checks == 0 => "",
                 None => line,
             });
             lines.collect::<Vec<_>>().join("\n")
@@ -162,7 +164,12 @@ fn written(run: &Run, foot: Option<(Option<MemoryUsage>, Option<&str>)>) -> Stri
     if let Some((memory, error)) = foot {
         report.foot(memory, error).unwrap();
     }
-    String::from_utf8(out).unwrap()
+    let text = String::from_utf8(out).unwrap();
+    // A line of our own.
+    text.lines()
+        .filter(|line| !line.starts_with("# Test failure: FAILED: "))
+        .map(|line| format!("{line}\n"))
+        .collect()
 }
 
 /// A text of nccl-tests, read.

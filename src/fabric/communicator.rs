@@ -119,7 +119,7 @@ impl Communicator {
             segment: options.segment,
             in_flight: options.in_flight,
         };
-        let asked = format!("provider: {:?}, {tuning:?}", options.provider);
+        let asked = tuning.describe(options.provider.as_deref());
         let everyone = world.all_gather(asked.as_bytes())?;
         if let Some(rank) = everyone.iter().position(|other| *other != everyone[0]) {
             let asked = |rank: usize| String::from_utf8_lossy(&everyone[rank]);

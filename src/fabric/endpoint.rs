@@ -280,6 +280,18 @@ pub(super) fn with_length(tag: u64, len: usize) -> u64 {
     (tag ^ calls::of_length(len) << LENGTH) & CALLERS
 }
 
+/// What libfabric's own filter of providers says, where it is set.
+pub(super) fn chosen_by_variable() -> String {
+    match std::env::var("FI_PROVIDER") {
+        Ok(filter) if !filter.is_empty() => {
+            format!(
+                "; FI_PROVIDER={filter} makes libfabric leave out all others: unset it, or name a provider it has"
+            )
+        }
+        _ => String::new(),
+    }
+}
+
 /// Says that a provider is not there, and which are.
 fn unavailable(library: &Fabric, provider: &str) -> Error {
     let known = provider::providers().map_or_else(
@@ -294,5 +306,6 @@ fn unavailable(library: &Fabric, provider: &str) -> Error {
     if let Some(shortage) = shm::shm_shortage().filter(|_| provider == "shm") {
         problem += &format!("; {shortage}");
     }
+    problem += &chosen_by_variable();
     Error::Provider { provider: provider.to_owned(), problem }
 }

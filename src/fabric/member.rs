@@ -40,6 +40,33 @@ pub(crate) struct Tuning {
 }
 
 impl Tuning {
+    /// The options that are given, by their names in [`Options`](super::Options): `provider = shm, all_reduce = ring`.
+    pub(crate) fn describe(&self, provider: Option<&str>) -> String {
+        let algorithms = [
+            ("all_reduce", self.all_reduce),
+            ("all_gather", self.all_gather),
+            ("reduce_scatter", self.reduce_scatter),
+            ("broadcast", self.broadcast),
+            ("reduce", self.reduce),
+            ("all_to_all", self.all_to_all),
+            ("all_to_all_v", self.all_to_all_v),
+            ("gather", self.gather),
+            ("scatter", self.scatter),
+            ("between", self.between),
+        ];
+        let algorithms =
+            algorithms.map(|(name, algorithm)| (name, algorithm.map(|chosen| chosen.to_string())));
+        let sizes = [("segment", self.segment), ("in_flight", self.in_flight)];
+        let sizes = sizes.map(|(name, size)| (name, size.map(|size| size.to_string())));
+        let given: Vec<String> = [("provider", provider.map(str::to_owned))]
+            .into_iter()
+            .chain(algorithms)
+            .chain(sizes)
+            .filter_map(|(name, value)| Some(format!("{name} = {}", value?)))
+            .collect();
+        if given.is_empty() { "none given".to_owned() } else { given.join(", ") }
+    }
+
     /// What the table decides.
     #[cfg(test)]
     pub(crate) const fn table(medium: Medium) -> Self {

@@ -110,6 +110,33 @@ impl Started {
         Self { launcher: Launcher::None, rank: None, size: None, mpi: false }
     }
 
+    /// A rank without a number of ranks, or the other way round: `(set, missing)`. Such a process is one of several, and
+    /// must not take itself for the only one. `WORLD_SIZE` and `NCCL_BENCH_SIZE` of 1 need no rank.
+    pub(super) fn half_a_set(
+        &self,
+        variable: &dyn Fn(&str) -> Option<String>,
+    ) -> Option<(&'static str, &'static str)> {
+        let set = |name: &str| variable(name).is_some();
+        let several = |name: &str| variable(name).is_some_and(|size| size.trim() != "1");
+        let unknown = self.launcher == Launcher::None;
+        let halves = [
+            // These are this library's own: whoever sets them means them.
+            ("NCCL_BENCH_RANK", "NCCL_BENCH_SIZE", set("NCCL_BENCH_RANK")),
+            ("NCCL_BENCH_SIZE", "NCCL_BENCH_RANK", unknown && several("NCCL_BENCH_SIZE")),
+            (
+                "NCCL_BENCH_ADDR",
+                "NCCL_BENCH_RANK",
+                unknown && !set("NCCL_BENCH_SIZE") && set("NCCL_BENCH_ADDR"),
+            ),
+            ("RANK", "WORLD_SIZE", unknown && set("RANK")),
+            ("WORLD_SIZE", "RANK", unknown && several("WORLD_SIZE")),
+        ];
+        halves
+            .into_iter()
+            .find(|&(_, missing, means)| means && !set(missing))
+            .map(|(set, missing, _)| (set, missing))
+    }
+
     /// Whether it is known that there is no other rank. The pod of a Job that was told its number alone is taken for the
     /// only one when it is the first; any other cannot be.
     pub(super) fn alone(&self) -> bool {

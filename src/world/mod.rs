@@ -354,10 +354,18 @@ fn process_variable(name: &str) -> Option<String> {
 /// | Open MPI's or MPICH's `mpirun`, Slurm with PMIx or PMI-2 | [`Options::join_mpi`]; without it an error, and over TCP under Slurm |
 ///
 /// # Errors
-/// When the variables of the launcher contradict each other, when ranks are missing at the rendezvous (they are
+/// When variables of the launcher are missing or contradict each other, when ranks are missing at the rendezvous (they are
 /// named), or when the launcher does not fit the MPI library that this program was built with.
 pub fn from_environment(options: &Options) -> Result<Handle, Error> {
     let started = launcher::Started::detect();
+    if !matches!(options.kind, Kind::Single | Kind::Mpi)
+        && let Some((set, missing)) = started.half_a_set(&process_variable)
+    {
+        return Err(Error::Environment(format!(
+            "{set} is set but {missing} is not, so this process cannot know its place among the ranks: set {missing}, \
+             or unset {set} where this process is the only one"
+        )));
+    }
     match options.kind {
         Kind::Single => Ok(single()),
         Kind::Tcp => tcp(Place::from_environment()?, options),

@@ -398,6 +398,12 @@ impl<'a, S: Read + Write> Reception<'a, S> {
             text += if index == 0 { "; present: " } else { ", " };
             text += &format!("rank {} on {host}", ranges(ranks));
         }
+        // The others look for rank 0 by this name. Only asked now, since an answer can take long.
+        for name in &self.place.hosts {
+            if let Err(error) = resolve(name, 1) {
+                text += &format!("; rank 0's name {name} cannot be resolved here: {error}");
+            }
+        }
         if self.refused > 0 {
             text += &format!(
                 "; {} other connection{} turned away, the last because {}",

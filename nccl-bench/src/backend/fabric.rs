@@ -17,6 +17,9 @@ use crate::data::Op;
 use crate::record::{self, Placement};
 use crate::stop::Stop;
 
+/// Ranks of a process that is the only one, when their number is not given.
+pub(crate) const RANKS_ALONE: usize = 2;
+
 /// The libfabric of every process.
 ///
 /// # Errors
@@ -44,7 +47,7 @@ pub(super) fn find(settings: &Settings, process: &dyn World) -> Result<Offer, St
         version: first.version,
         path: first.path,
         abilities: abilities(),
-        ranks_alone: 2,
+        ranks_alone: RANKS_ALONE,
         notes: Vec::new(),
     })
 }
@@ -68,8 +71,20 @@ fn library(provider: Option<&str>) -> Result<Loaded, String> {
     let library = fabric::Library::load().map_err(|error| error.to_string())?;
     let loaded =
         Loaded { version: library.version().to_string(), path: library.path().display().to_string() };
-    let Some(asked) = provider else { return Ok(loaded) };
     let providers = fabric::providers().map_err(|error| error.to_string())?;
+    if providers.is_empty() {
+        let cause = match std::env::var("FI_PROVIDER") {
+            Ok(filter) if !filter.is_empty() => {
+                format!(": FI_PROVIDER={filter} leaves none; unset it, or name one of `fi_info -l`")
+            }
+            _ => String::new(),
+        };
+        return Err(format!(
+            "libfabric {} from {} has no provider for tagged messages here{cause}",
+            loaded.version, loaded.path
+        ));
+    }
+    let Some(asked) = provider else { return Ok(loaded) };
     // One provider with two names: `net` in libfabric 1.17, `tcp` from 1.18 on.
     let tcp = ["tcp", "net"];
     if providers.iter().any(|each| each.name == asked || tcp.contains(&&*each.name) && tcp.contains(&asked)) {

@@ -48,6 +48,7 @@ pub mod mpi;
 pub mod nccl;
 
 pub use choice::{Search, choose};
+pub(crate) use fabric::RANKS_ALONE;
 pub(crate) use host::available_memory;
 pub use host::{Find, Offer};
 

@@ -183,7 +183,8 @@ pub(super) struct Measure {
     #[arg(short = 'M', long = "memory_report", alias = "memory", alias = "memory-report", value_name = "0|1", default_value = "0", action = clap::ArgAction::Set, value_parser = switch, help_heading = REPORTING)]
     pub(super) memory_report: bool,
 
-    /// Columns with minimum, median and 99th percentile of the operations' times
+    /// Columns with minimum, median and 99th percentile of single operations (i_min, i_med, i_p99), the slowest rank's
+    /// time of each, from a second pass where each is timed; the column time is the mean of the first pass
     #[arg(long, help_heading = REPORTING)]
     pub(super) stats: bool,
 

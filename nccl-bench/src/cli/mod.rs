@@ -77,6 +77,9 @@ where
     if let Some(collective) = by_name {
         arguments.insert(1, collective.name().into());
     } else if let Some(list) = text.get(1).filter(|first| first.contains(',') && !first.starts_with('-')) {
+        if let Some(problem) = list.split(',').find_map(|name| name.parse::<Collective>().err()) {
+            return Err(conflict(problem));
+        }
         arguments.splice(1..2, [ALL.into(), "--collectives".into(), list.into()]);
     }
     let matches = command().try_get_matches_from(arguments)?;
@@ -245,9 +248,9 @@ mod tests {
             (&["allreduce", "-C", "yes"], "write 0 or 1"),
             (&["allreduce", "-b", "1T"], "unit is unknown"),
             (&["allreduce", "-e", "-5"], "it is negative"),
-            (&["allreduce", "-n", "0"], "whole number from 1 on"),
-            (&["allreduce", "-n", "ten"], "whole number from 1 on"),
-            (&["allreduce", "-g", "-1"], "whole number from 1 on"),
+            (&["allreduce", "-n", "0"], "whole number from 1 to 4294967295"),
+            (&["allreduce", "-n", "ten"], "whole number from 1 to 4294967295"),
+            (&["allreduce", "-g", "-1"], "whole number from 1 to 4294967295"),
             (&["allreduce", "-t", "0"], "whole number from 1 to 4096"),
             (&["allreduce", "-t", "4294967295"], "whole number from 1 to 4096"),
             (&["allreduce", "--stepfactr", "2"], "--stepfactor"),
@@ -255,7 +258,10 @@ mod tests {
             (&["allreduce", "--until-stable", "100%"], "as in 1%"),
             (&["allreduce", "--budget", "0"], "write seconds"),
             (&["allredcue"], "allreduce"),
-            (&["allreduce,alltoal"], "'alltoal' is no collective; write one of allreduce"),
+            (&["allreduce,alltoal"], "error: 'alltoal' is no collective; write one of allreduce"),
+            (&["allreduce", "-w", "4294967296"], "whole number from 0 to 4294967295"),
+            (&["allreduce", "--inject-fault", "1:0", "-c", "0"], "-c 0 verifies nothing"),
+            (&["allreduce", "--between", "ring"], "add --algo hierarchical"),
             (&["allreduce", "-b", "1", "-e", "2"], "below one element of 4 bytes"),
         ] {
             let message = refusal(arguments);

@@ -279,7 +279,9 @@ pub(super) fn settle(
         ));
     }
     if measure.inject_fault.is_some() && measure.checks == 0 {
-        return Err(conflict("--inject-fault damages what is verified, and -c 0 verifies nothing: leave one out"));
+        return Err(conflict(
+            "--inject-fault damages what is verified, and -c 0 verifies nothing: leave one out",
+        ));
     }
     let mut blocking = measure.blocking;
     let mut per_iteration = measure.per_iteration;

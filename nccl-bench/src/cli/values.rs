@@ -136,6 +136,14 @@ impl Tuning {
                 "--between {between}: nothing that is measured has this algorithm between hosts{known}"
             ));
         }
+        let hierarchical = |wish: &Wish| wish.algorithm == fabric::Algorithm::Hierarchical;
+        if let Some(between) = self.between
+            && !self.algorithms.iter().any(hierarchical)
+        {
+            return Err(format!(
+                "--between {between} says what --algo hierarchical does between hosts: add --algo hierarchical"
+            ));
+        }
         let mut choices = Vec::new();
         for &Wish { collective, algorithm } in &self.algorithms {
             let all = collective.map_or_else(|| measured.clone(), |collective| vec![collective]);
@@ -202,13 +210,15 @@ fn whole(text: &str) -> Option<u32> {
 }
 
 pub(super) fn count(text: &str) -> Result<usize, String> {
-    whole(text).map(|value| value as usize).ok_or_else(|| "write a whole number from 0 on".to_owned())
+    whole(text)
+        .map(|value| value as usize)
+        .ok_or_else(|| format!("write a whole number from 0 to {}", u32::MAX))
 }
 
 pub(super) fn at_least_one(text: &str) -> Result<usize, String> {
     match whole(text) {
         Some(value) if value >= 1 => Ok(value as usize),
-        _ => Err("write a whole number from 1 on".to_owned()),
+        _ => Err(format!("write a whole number from 1 to {}", u32::MAX)),
     }
 }
 

@@ -26,6 +26,15 @@ pub(super) fn write(run: &Run, mut out: impl Write) -> io::Result<()> {
     if !tables.is_empty() {
         writeln!(out, "\nTimes in microseconds per operation, bandwidths in GB/s (1e9 bytes per second).")?;
     }
+    let second_pass =
+        !run.settings.per_iteration && run.measurements.iter().any(|each| each.statistics.is_some());
+    if second_pass {
+        writeln!(
+            out,
+            "`i_med` and `i_p99`: the slowest rank's time of single operations, in a second pass where each is timed; \
+             `time` is the mean of the first pass."
+        )?;
+    }
     for table in tables {
         table.write(&mut out)?;
     }
@@ -164,7 +173,7 @@ impl<'a> Table<'a> {
         for placement in ["out-of-place", "in-place"] {
             head.push(format!("{placement} time"));
             if statistics {
-                head.extend(["median", "p99"].map(str::to_owned));
+                head.extend(["i_med", "i_p99"].map(str::to_owned));
             }
             head.extend(["algbw", "busbw", "wrong"].map(str::to_owned));
             if versus {

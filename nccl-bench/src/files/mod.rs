@@ -143,6 +143,12 @@ impl Files {
         Error::unless_empty(failures).map(|()| Self { files })
     }
 
+    /// True when one of the files is the one that `path` names, links followed.
+    #[must_use]
+    pub fn replaces(&self, path: &std::path::Path) -> bool {
+        replacement::resolve(path).is_ok_and(|target| self.files.iter().any(|file| file.target == target))
+    }
+
     /// Replaces the files of JSON Lines by new ones that say what will run. `run` has no measurements yet.
     ///
     /// # Errors

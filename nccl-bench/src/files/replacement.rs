@@ -58,7 +58,8 @@ fn begin_beside(
         .prefix(".nccl-bench-")
         .suffix(".part")
         .permissions(Permissions::from_mode(0o666))
-        .tempfile_in(folder(path))?;
+        .tempfile_in(folder(path))
+        .map_err(|error| without_name(error, folder(path)))?;
     if let Ok(older) = older {
         file.as_file().set_permissions(older)?;
     }
@@ -72,12 +73,20 @@ fn begin_beside(
     Ok(file)
 }
 
+/// An error of making a temporary file, without the name of that file, which means nothing to users.
+fn without_name(error: io::Error, folder: &Path) -> io::Error {
+    let kind = error.kind();
+    let text = error.to_string();
+    let cause = text.split(" at path ").next().unwrap_or(&text);
+    io::Error::new(kind, format!("no file can be made in {}: {cause}", folder.display()))
+}
+
 fn folder(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// The path with all links followed; its last part need not exist.
-fn resolve(path: &Path) -> io::Result<PathBuf> {
+pub(super) fn resolve(path: &Path) -> io::Result<PathBuf> {
     match fs::canonicalize(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let folder = folder(path);

@@ -21,7 +21,8 @@ pub struct Columns {
     pub per_iteration: bool,
     /// When the row was measured (`-S`).
     pub time_stamps: bool,
-    /// Minimum, median and 99th percentile of both placements; nccl-tests does not have them.
+    /// Minimum, median and 99th percentile of both placements; nccl-tests does not have them. Named as `-I`'s columns,
+    /// since they are of single iterations, not of those that the column `time` sums up.
     pub statistics: bool,
     /// The other side's time and bus bandwidth, and the ratios to it, of both placements (`--vs`).
     pub versus: bool,
@@ -75,7 +76,7 @@ impl Columns {
             ),
             (
                 names,
-                twice(&["min", "median", "p99"]),
+                twice(&["i_min", "i_med", "i_p99"]),
                 twice(&["time", "busbw", "ratio", "best"]),
                 "algo/proto/channels",
             ),

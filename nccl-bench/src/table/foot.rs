@@ -36,6 +36,16 @@ pub struct Foot<'a> {
 }
 
 impl Foot<'_> {
+    /// Lines above the foot, which nccl-tests does not have: why it is no success.
+    #[must_use]
+    pub fn failures(&self) -> String {
+        let wrong = self.failed_checks.filter(|&failed| failed > 0);
+        let slow = enough(self.mean_busbw_gbps, self.minimum_busbw_gbps) == Some(false);
+        let wrong = wrong.map(|failed| failure(&format!("{failed} checks found wrong data")));
+        let slow = slow.then(|| failure("NCCL_TESTS_MIN_BW is not reached"));
+        wrong.into_iter().chain(slow).collect()
+    }
+
     /// The lines.
     #[must_use]
     pub fn render(&self) -> String {
@@ -45,21 +55,13 @@ impl Foot<'_> {
             Some(0) => "0 OK".to_owned(),
             Some(failed) => format!("{failed} FAILED"),
         };
-        let enough = enough(self.mean_busbw_gbps, self.minimum_busbw_gbps);
-        let verdict = match enough {
+        let verdict = match enough(self.mean_busbw_gbps, self.minimum_busbw_gbps) {
             None => "",
             Some(true) => "OK",
             Some(false) => "FAILED",
         };
-        let mut text = String::new();
-        if let Some(failed @ 1..) = self.failed_checks {
-            text.push_str(&failure(&format!("{failed} checks found wrong data")));
-        }
-        text.push_str(&line("Out of bounds values", wrong));
-        text.push_str(&line("Avg bus bandwidth", format!("{} {verdict}", significant(self.mean_busbw_gbps))));
-        if enough == Some(false) {
-            text.push_str(&failure("NCCL_TESTS_MIN_BW is not reached"));
-        }
+        let mut text = line("Out of bounds values", wrong)
+            + &line("Avg bus bandwidth", format!("{} {verdict}", significant(self.mean_busbw_gbps)));
         if let Some((versus, ratios)) = self.ratios {
             text.push_str(&line(&format!("Time over {versus}"), ratios.to_owned()));
         }

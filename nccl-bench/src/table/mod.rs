@@ -131,9 +131,9 @@ pub fn provenance(provenance: &Provenance) -> String {
     text
 }
 
-/// The lines with which a collective begins: its name and the settings.
+/// The lines with which a collective begins: its name and the settings. `on_gpus` tells which clock `-I` reads.
 #[must_use]
-pub fn start(collective: &str, settings: &Settings) -> String {
+pub fn start(collective: &str, settings: &Settings, on_gpus: bool) -> String {
     let (step, unit) = match (settings.step_factor, settings.step_bytes) {
         (Some(factor), _) => (factor, "factor"),
         (None, bytes) => (bytes.unwrap_or(0), "bytes"),
@@ -163,7 +163,8 @@ pub fn start(collective: &str, settings: &Settings) -> String {
         }
     });
     if settings.per_iteration {
-        text.push_str("# Per-Iteration Report: CUDA event timing; i_* uses max over process rows");
+        let clock = if on_gpus { "CUDA event" } else { "host clock" };
+        let _ = write!(text, "# Per-Iteration Report: {clock} timing; i_* uses max over process rows");
         if settings.per_iteration_skip > 0 {
             let _ = write!(text, "; summary skips first {} iterations", settings.per_iteration_skip);
         }

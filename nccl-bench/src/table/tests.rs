@@ -113,7 +113,7 @@ fn own_columns_stand_behind_the_thirteen_and_under_their_names() {
         assert_eq!(own[6..], [&none[..], &versus, &["ring/ll/16"]].concat());
         let head = columns.head();
         let lines: Vec<&str> = head.lines().collect();
-        let all = [("median", "2.00"), ("best", "0.75"), ("algo/proto/channels", "ring/ll/16")];
+        let all = [("i_med", "2.00"), ("best", "0.75"), ("algo/proto/channels", "ring/ll/16")];
         for (name, value) in all {
             let found = if name == "best" { lines[2].rfind(name) } else { lines[2].find(name) };
             let end = found.unwrap() + name.len();

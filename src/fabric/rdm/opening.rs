@@ -10,6 +10,7 @@ use fabric_sys::{Fabric, fi_threading};
 
 use super::Endpoint;
 use super::slots::Slots;
+use crate::fabric::endpoint::chosen_by_variable;
 use crate::fabric::error::{Error, Failure};
 use crate::fabric::objects::{Domain, Objects, Settings};
 use crate::fabric::provider::{self, Info, InfoList, Question, or_none};
@@ -224,10 +225,11 @@ fn missing(library: &'static Fabric, name: &str, options: &Options, threading: f
     }
     let what = if options.remote_memory { "messages and remote memory" } else { "messages" };
     format!(
-        "libfabric {} ({}) offers no reliable endpoint for {what} with it here; see `{}`",
+        "libfabric {} ({}) offers no reliable endpoint for {what} with it here; see `{}`{}",
         library.version(),
         library.path().display(),
-        command(name)
+        command(name),
+        chosen_by_variable()
     )
 }
 

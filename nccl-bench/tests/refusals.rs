@@ -1,0 +1,207 @@
+//! Runs that must not pass: what was asked for cannot be had, is half said, or differs between processes.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+mod program;
+
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, Output, Stdio};
+
+use program::{err, nccl_bench, out, run};
+
+/// A measurement of two ranks that takes no time.
+const SHORT: &str = "allreduce --backend fabric -e 1K -n 1";
+
+/// Asserts that the run was refused before it printed anything, and for which reason.
+fn assert_refused(output: &Output, reasons: &[&str]) {
+    let text = err(output);
+    assert_eq!((output.status.code(), out(output).as_str()), (Some(2), ""), "{text}");
+    for reason in reasons {
+        assert!(text.contains(reason), "no '{reason}' in: {text}");
+    }
+}
+
+#[test]
+fn who_names_gpus_does_not_get_host_memory() {
+    if std::path::Path::new("/proc/driver/nvidia").exists() {
+        // There the same commands measure GPUs.
+        return;
+    }
+    let health_check = || {
+        let mut command = nccl_bench("-b 8 -e 1K");
+        command.arg0("all_reduce_perf");
+        command
+    };
+    let ways_out = ["no CUDA driver", "--backend fabric"];
+    assert_refused(
+        &health_check().output().unwrap(),
+        &[&ways_out[..], &["a name of nccl-tests asks"]].concat(),
+    );
+    assert_refused(&health_check().args(["-g", "1"]).output().unwrap(), &["-g 1 asks for GPUs"]);
+    assert_refused(&run("allreduce -e 1K -g 1"), &[&ways_out[..], &["-g 1 asks"]].concat());
+    for (variable, value) in
+        [("CUDA_VISIBLE_DEVICES", "0"), ("CUDA_VISIBLE_DEVICES", "GPU-1a2b,1"), ("NCCL_TESTS_DEVICE", "0")]
+    {
+        let output = nccl_bench("allreduce -e 1K").env(variable, value).output().unwrap();
+        assert_refused(&output, &[&format!("{variable}={value} asks for GPUs")]);
+    }
+    // Nobody who chooses no GPU, or libfabric, asks for GPUs.
+    for value in ["", "-1", "NoDevFiles"] {
+        let output = nccl_bench("allreduce -e 8 -n 1").env("CUDA_VISIBLE_DEVICES", value).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{value}: {}", err(&output));
+        assert!(out(&output).contains("# Host memory, because no GPU can be used"), "{}", out(&output));
+    }
+    let chosen = nccl_bench(SHORT).env("CUDA_VISIBLE_DEVICES", "0").output().unwrap();
+    assert_eq!(chosen.status.code(), Some(0), "{}", err(&chosen));
+}
+
+#[test]
+fn half_a_set_of_rank_variables_is_refused() {
+    for (set, value, missing) in [
+        ("NCCL_BENCH_RANK", "1", "NCCL_BENCH_SIZE"),
+        ("NCCL_BENCH_SIZE", "2", "NCCL_BENCH_RANK"),
+        ("NCCL_BENCH_ADDR", "h:1", "NCCL_BENCH_RANK"),
+        ("RANK", "1", "WORLD_SIZE"),
+        ("WORLD_SIZE", "2", "RANK"),
+    ] {
+        let output = nccl_bench(SHORT).env(set, value).output().unwrap();
+        assert_refused(
+            &output,
+            &[&format!("{set} is set but {missing} is not"), &format!("set {missing}, or unset {set}")],
+        );
+    }
+    let both = nccl_bench(SHORT).env("NCCL_BENCH_RANK", "1").env("NCCL_BENCH_ADDR", "h:1").output().unwrap();
+    assert_refused(&both, &["NCCL_BENCH_RANK is set but NCCL_BENCH_SIZE is not"]);
+    // What a login node, a batch script or an image exports says nothing of several ranks.
+    let login = [
+        &[("SLURM_JOB_ID", "7"), ("SLURM_NTASKS", "16"), ("SLURM_NNODES", "2"), ("SLURM_PROCID", "0")][..],
+        &[("MASTER_ADDR", "node1"), ("MASTER_PORT", "29500")],
+        &[("WORLD_SIZE", "1")],
+        &[("LOCAL_RANK", "0")],
+    ];
+    for variables in login {
+        let output = nccl_bench(SHORT).envs(variables.iter().copied()).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{variables:?}: {}", err(&output));
+        assert!(out(&output).contains("# World: one process"), "{variables:?}: {}", out(&output));
+    }
+}
+
+/// Runs two processes as a user would by hand, each with its own options, until both have ended.
+fn by_hand(options: [&str; 2], variables: &[(&str, &str)]) -> [Output; 2] {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let start = |rank: usize| {
+        // A hang ends as exit code 124.
+        let mut command = Command::new("timeout");
+        command.arg("120").arg(env!("CARGO_BIN_EXE_nccl-bench"));
+        let process = nccl_bench(&format!("{SHORT} {}", options[rank]));
+        command.args(process.get_args());
+        for (name, _) in process.get_envs() {
+            command.env_remove(name);
+        }
+        command.env("NCCL_BENCH_RANK", rank.to_string()).env("NCCL_BENCH_SIZE", "2");
+        command.env("NCCL_BENCH_ADDR", format!("127.0.0.1:{port}"));
+        if rank == 0 {
+            command.envs(variables.iter().copied());
+        }
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    [start(0), start(1)].map(|process| process.wait_with_output().unwrap())
+}
+
+#[test]
+fn processes_with_different_options_are_told_who_was_asked_for_what() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = format!("--output {}", folder.path().join("run.json").display());
+    for (options, differ) in [
+        (["-n 20", "-n 21"], "they differ in -n:"),
+        (["-c 1", "-c 0"], "they differ in -c:"),
+        (["--stats", ""], "they differ in --stats:"),
+        (["", "--until-stable 1%"], "they differ in --until-stable:"),
+        ([output.as_str(), ""], "they differ in --output:"),
+        (["", output.as_str()], "they differ in --output:"),
+        (["-b 8 -d half", "-b 16 -d float"], "they differ in -b, -d:"),
+        (["--algo ring", ""], "they differ in --algo"),
+    ] {
+        for ended in by_hand(options, &[]) {
+            let host = collectives::world::host().name;
+            let shown =
+                format!("process 1 on {host}: {} {SHORT} {}", env!("CARGO_BIN_EXE_nccl-bench"), options[1]);
+            assert_refused(&ended, &["started with different options", differ, shown.trim_end()]);
+        }
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "a refused run leaves no file");
+    for ended in by_hand([""; 2], &[("NCCL_TESTS_MIN_BW", "1")]) {
+        assert_refused(
+            &ended,
+            &["they differ in NCCL_TESTS_MIN_BW:", "process 0 on", "NCCL_TESTS_MIN_BW=1 "],
+        );
+    }
+    // Rank 0's file cannot be written: both end.
+    let missing = format!("--output {}", folder.path().join("missing/run.json").display());
+    for ended in by_hand([&missing; 2], &[]) {
+        assert_refused(&ended, &["missing does not exist"]);
+    }
+}
+
+#[test]
+fn the_name_of_a_file_counts_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("run.json");
+    let name = file.display();
+    let output = run(&format!("{SHORT} --output {name} -J {name}"));
+    assert_refused(&output, &["it is named twice, by --output and -J"]);
+    let other = folder.path().join("sub/../run.json");
+    std::fs::create_dir(folder.path().join("sub")).unwrap();
+    let output = run(&format!("{SHORT} --output {name} -J {}", other.display()));
+    assert_refused(&output, &["it is named twice, by --output and -J"]);
+    assert!(!file.exists());
+}
+
+#[test]
+fn what_cannot_be_done_is_said_in_words_of_the_user() {
+    assert_refused(&run("allreduce,bogus"), &["error: 'bogus' is no collective; write one of"]);
+    assert!(!err(&run("allreduce,bogus")).contains("--collectives"));
+    let output = run(&format!("{SHORT} --output /proc/run.json"));
+    assert_refused(&output, &["cannot write /proc/run.json: no file can be made in /proc"]);
+    assert!(!err(&output).contains(".part"), "{}", err(&output));
+    let output = nccl_bench(SHORT).env("FI_PROVIDER", "bogus").output().unwrap();
+    assert_refused(&output, &["FI_PROVIDER=bogus"]);
+    let lost = nccl_bench(&format!("{SHORT} -T 1"))
+        .envs([("WORLD_SIZE", "2"), ("RANK", "0"), ("MASTER_ADDR", "nonexistent.invalid")])
+        .output()
+        .unwrap();
+    assert_eq!(lost.status.code(), Some(4), "{}", err(&lost));
+    assert!(
+        err(&lost).contains("rank 0's name nonexistent.invalid cannot be resolved here"),
+        "{}",
+        err(&lost)
+    );
+}
+
+#[test]
+fn a_dry_run_counts_the_ranks_of_the_run_and_says_that_it_writes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("run.json");
+    let output = run(&format!("{SHORT} --dry-run --output {}", file.display()));
+    let text = out(&output);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    assert!(text.starts_with("2 ranks; sizes from 8 to 1K"), "{text}");
+    assert!(text.contains(&format!("Nothing is measured, so {} is not written", file.display())), "{text}");
+    assert!(!file.exists());
+    assert!(out(&run("allreduce --dry-run -g 1")).starts_with("1 rank; "));
+}
+
+#[test]
+fn help_that_cannot_be_written_is_a_failure() {
+    let full = || std::fs::File::create("/dev/full").unwrap();
+    for arguments in ["--help", "allreduce --help", "--version", "help exit-codes"] {
+        let output = nccl_bench(arguments).stdout(full()).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments}: {}", err(&output));
+        assert!(err(&output).contains("No space left on device"), "{arguments}: {}", err(&output));
+    }
+    let text = out(&run("help exit-codes"));
+    for code in ["129", "130", "141", "143"] {
+        assert!(text.contains(code), "{text}");
+    }
+}
