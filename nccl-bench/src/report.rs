@@ -349,7 +349,7 @@ mod tests {
         for success in ["OK", "Out of bounds", "bandwidth", "concluded"] {
             assert!(!text.contains(success), "{text}");
         }
-        assert!(end[2].starts_with("# Unfinished row:         1024 ") && end[1].contains("10.00"), "{text}");
+        assert!(end[2].starts_with("# Unfinished row:         1024 ") && end[2].contains("10.00"), "{text}");
     }
 
     #[test]

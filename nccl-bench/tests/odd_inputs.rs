@@ -1,0 +1,175 @@
+//! Odd command lines, variables and files: each ends with the right code, in time, and says what is wrong in words of
+//! the user.
+//!
+//! `cargo test --test odd_inputs -- --nocapture` prints a row for each.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+/// The common part of most command lines: two ranks over host memory.
+const A: &str = "nccl-bench allreduce --backend fabric -e 1K";
+
+/// The words of Rust's debug output, of temporary files and of panics, which no user should see.
+const NEVER: [&str; 6] = ["panicked", "Some(", "None,", " { ", ".part", "RUST_BACKTRACE"];
+
+/// Seconds after which a command counts as hanging.
+const LIMIT: u32 = 60;
+
+/// Command line of bash, where `A` stands for the measurement; exit code; what is printed.
+const CASES: &[(&str, i32, &str)] = &[
+    ("nccl-bench allreduce -b 1M -e 1K", 2, "the largest size (-e 1K) is below the smallest (-b 1M)"),
+    ("A -b -5", 2, "it is negative"),
+    ("A -b 0", 2, "at least one byte"),
+    ("nccl-bench allreduce -e ''", 2, "it is no number"),
+    ("nccl-bench allreduce -e 1T", 2, "its unit is unknown"),
+    ("nccl-bench allreduce -e １Ｍ", 2, "it is no number"),
+    ("A -f 1", 2, "write 2 or more"),
+    ("A -w 4294967296", 2, "write a whole number from 0 to 4294967295"),
+    ("A -t 100000", 2, "write a whole number from 1 to 4096"),
+    ("A -d float32", 2, "'float32' is none of int8"),
+    ("A -o sum,,max", 2, "'' is none of sum"),
+    ("nccl-bench broadcast --backend fabric -r 7 -t 2 -e 64", 2, "-r 7: there are 2 ranks, counted from 0"),
+    ("nccl-bench allreduce,bogus", 2, "error: 'bogus' is no collective; write one of allreduce"),
+    ("nccl-bench ''", 2, "unrecognized subcommand ''"),
+    ("A --output /nonexistent/x.json", 2, "the folder /nonexistent does not exist"),
+    ("A --output /proc/x.json", 2, "cannot write /proc/x.json: no file can be made in /proc"),
+    ("A --output x.txt", 2, "does not say by its suffix what to write"),
+    ("A --output x.json --output ./x.json", 2, "cannot write ./x.json: it is named twice"),
+    ("A --output y.json -J y.json", 2, "cannot write y.json: it is named twice, by --output and -J"),
+    ("A --output full.json", 2, "cannot write full.json: it is no regular file"),
+    ("nccl-bench compare before.json", 2, "a comparison needs two files or more"),
+    ("nccl-bench compare missing.json before.json", 2, "missing.json: it cannot be read: No such file"),
+    ("nccl-bench plot empty.json", 2, "1 file cannot be read"),
+    (
+        "nccl-bench plot in.svg --force --output in.svg",
+        2,
+        "in.svg holds results to draw; name another --output",
+    ),
+    ("nccl-bench plot before.json --output mine.html", 2, "mine.html exists and is no plot of nccl-bench"),
+    ("nccl-bench compare before.json trunc.json", 2, "trunc.json: it ends in the middle"),
+    ("nccl-bench compare before.json trunc.jsonl", 1, "FAIL"),
+    ("nccl-bench compare before.json nan.json", 2, "nan.json: it is no result file"),
+    ("nccl-bench compare before.json future.json", 2, "it has version 2 of the format"),
+    ("nccl-bench compare before.json a2a.json", 2, "have no measurement in common"),
+    ("nccl-bench compare before.json neg.json", 2, "neg.json: it is damaged"),
+    ("nccl-bench compare before.json deep.json", 2, "deep.json: it is no result file"),
+    ("nccl-bench compare before.json bom.json", 0, "PASS"),
+    ("nccl-bench compare before.json /dev/zero", 2, "/dev/zero"),
+    ("NCCL_BENCH_RANK=1 NCCL_BENCH_ADDR=h:1 A", 2, "NCCL_BENCH_RANK is set but NCCL_BENCH_SIZE is not"),
+    ("RANK=1 A", 2, "RANK is set but WORLD_SIZE is not"),
+    ("WORLD_SIZE=0 RANK=0 MASTER_ADDR=localhost A", 2, "rank 0 of 0 is impossible"),
+    ("WORLD_SIZE=2 RANK=2 MASTER_ADDR=localhost A", 2, "rank 2 of 2 is impossible"),
+    ("WORLD_SIZE=two RANK=0 MASTER_ADDR=localhost A", 2, "WORLD_SIZE is `two`, which is not a number"),
+    ("WORLD_SIZE=2 RANK=0 MASTER_ADDR=localhost MASTER_PORT=garbage A", 2, "is not a port from 1 to 65535"),
+    ("WORLD_SIZE=2 RANK=1 MASTER_ADDR=nonexistent.invalid A -T 2", 4, "its name cannot be resolved"),
+    (
+        "WORLD_SIZE=2 RANK=0 MASTER_ADDR=nonexistent.invalid A -T 2",
+        4,
+        "nonexistent.invalid cannot be resolved",
+    ),
+    ("JOB_COMPLETION_INDEX=1 A", 2, "this is pod 1 of an indexed Job"),
+    ("FABRIC_LIBRARY=/nope.so A", 2, "no usable libfabric was found"),
+    ("NCCL_TESTS_MIN_BW=fast A", 2, "NCCL_TESTS_MIN_BW=fast: write GB/s"),
+    ("FI_PROVIDER=bogus A", 2, "FI_PROVIDER=bogus"),
+    ("A --provider verbs", 2, "has no such provider"),
+    ("A --vs mpi", 2, "--vs mpi needs the ranks of an MPI launcher"),
+    ("A -G 1 -z 1", 2, "-z 1 and -z 2 wait inside what -G captures"),
+    ("A --until-stable 1% --rounds 3", 2, "cannot be used with"),
+    ("A -R 2", 2, "only NCCL over GPUs does that"),
+    ("A --inject-fault 9:0", 2, "--inject-fault names rank 9, but there are 2 ranks"),
+    ("A --inject-fault 1:0 -c 0", 2, "-c 0 verifies nothing"),
+    ("A --between ring", 2, "add --algo hierarchical"),
+    ("A --dry-run --output dry.json", 0, "2 ranks; sizes from 8 to 1K"),
+    ("all_reduce_perf -b 8 -e 1K -g 1", 2, "-g 1 asks for GPUs, but none can be used"),
+    ("all_reduce_perf -b 8 -e 1K -g 2", 2, "-g 2 asks for GPUs, but none can be used"),
+    ("A > /dev/full", 1, "writing to standard output: No space left on device"),
+    ("nccl-bench --help > /dev/full", 1, "writing to standard output: No space left on device"),
+    ("A | head -1; exit ${PIPESTATUS[0]}", 141, "# nccl-bench version"),
+    ("TERM=dumb A", 0, "# Out of bounds values : 0 OK"),
+    ("COLUMNS=20 A", 0, "# Out of bounds values : 0 OK"),
+    ("NO_COLOR=1 A", 0, "# Out of bounds values : 0 OK"),
+    ("LC_ALL=C A", 0, "# Out of bounds values : 0 OK"),
+    ("nccl-bench fabric bw --connect localhost:1 -T 4", 4, "localhost:1"),
+];
+
+/// A folder with the program, a link of nccl-tests' name, and good and damaged result files.
+fn prepare(folder: &Path) {
+    let program = env!("CARGO_BIN_EXE_nccl-bench");
+    std::os::unix::fs::symlink(program, folder.join("nccl-bench")).unwrap();
+    std::os::unix::fs::symlink(program, folder.join("all_reduce_perf")).unwrap();
+    for files in [
+        "allreduce --backend fabric -e 1M -n 1 --output before.json --output lines.jsonl",
+        "alltoall --backend fabric -e 1K -n 1 --output a2a.json",
+    ] {
+        let (code, text) = run(folder, &format!("nccl-bench {files}"));
+        assert_eq!(code, 0, "{text}");
+    }
+    let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap();
+    let write = |name: &str, text: &str| fs::write(folder.join(name), text).unwrap();
+    let before = read("before.json");
+    write("in.svg", &before);
+    write("mine.html", "<p>my own page</p>");
+    write("empty.json", "");
+    write("trunc.json", &before[..before.len() / 2]);
+    // The header and one measurement, as of a run that was killed.
+    write(
+        "trunc.jsonl",
+        &read("lines.jsonl").lines().take(2).map(|line| format!("{line}\n")).collect::<String>(),
+    );
+    write("nan.json", &before.replacen("\"bytes\": 8", "\"bytes\": NaN", 1));
+    write("future.json", &before.replacen("\"schema_version\": 1", "\"schema_version\": 2", 1));
+    write("neg.json", &before.replacen("\"bytes\": 8", "\"bytes\": -1", 1));
+    write("deep.json", &"[".repeat(100_000));
+    write("bom.json", &format!("\u{feff}{before}"));
+    std::os::unix::fs::symlink("/dev/full", folder.join("full.json")).unwrap();
+}
+
+/// Exit code, and standard output and error together.
+fn run(folder: &Path, line: &str) -> (i32, String) {
+    let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap_or_default());
+    let mut command = Command::new("timeout");
+    command.args([&LIMIT.to_string(), "bash", "-c", &format!("exec 2>&1; {line}")]).current_dir(folder);
+    for (name, _) in std::env::vars() {
+        if ["OMPI_", "PMI", "SLURM_", "NCCL_", "RANK", "WORLD_SIZE", "MASTER_", "CUDA_VISIBLE_"]
+            .iter()
+            .any(|prefix| name.starts_with(prefix))
+        {
+            command.env_remove(name);
+        }
+    }
+    let output = command.env("PATH", path).output().unwrap();
+    (output.status.code().unwrap_or(-1), String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[test]
+fn odd_inputs_end_in_time_with_the_right_code_and_the_cause() {
+    let folder = tempfile::tempdir().unwrap();
+    prepare(folder.path());
+    let on_gpus = Path::new("/proc/driver/nvidia").exists();
+    let mut bad = Vec::new();
+    for (index, &(line, code, said)) in CASES.iter().enumerate() {
+        if on_gpus && line.starts_with("all_reduce_perf") {
+            println!("| {} | `{line}` | | | skipped: this machine has GPUs |", index + 1);
+            continue;
+        }
+        let line = line.replace("A ", &format!("{A} "));
+        let line = if line.ends_with('A') { format!("{}{A}", &line[..line.len() - 1]) } else { line };
+        let begun = Instant::now();
+        let (found, text) = run(folder.path(), &line);
+        let shown = text.lines().find(|line| line.contains(said)).unwrap_or_default();
+        let never = NEVER.iter().find(|word| text.contains(**word));
+        let good = found == code && !shown.is_empty() && never.is_none();
+        let verdict = if good { "ok" } else { "BAD" };
+        let seconds = begun.elapsed().as_secs_f64();
+        println!("| {} | `{line}` | {found} | {seconds:.1} | {} | {verdict} |", index + 1, shown.trim());
+        if !good {
+            bad.push(format!("{line}: exit code {found} instead of {code}, '{said}' expected in: {text}"));
+        }
+    }
+    assert!(bad.is_empty(), "{}", bad.join("\n"));
+    assert!(!folder.path().join("y.json").exists() && !folder.path().join("dry.json").exists());
+}
