@@ -72,11 +72,11 @@ fn facts(run: &Run) -> Vec<String> {
     facts.into_iter().filter(|fact| !fact.is_empty()).collect()
 }
 
-/// `2026-11-22 08:30 UTC`; in another form as it is.
+/// `2026-11-22 08:30 UTC`; nccl-tests' local time as it is.
 fn began(run: &Run) -> String {
     match run.started_at.parse::<jiff::Timestamp>() {
         Ok(time) => time.strftime("%Y-%m-%d %H:%M UTC").to_string(),
-        Err(_) => run.started_at.clone(),
+        Err(_) => run.started_at.replace('T', " "),
     }
 }
 

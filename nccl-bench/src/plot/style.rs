@@ -156,11 +156,11 @@ overflow-x:auto;white-space:nowrap;background:var(--ground);border-bottom:1px so
 .overview svg{display:block;width:100%;height:auto;margin:.3rem 0}
 .problems{margin:1rem 0 0;padding:.6rem 1rem .6rem 2rem;border:1px solid var(--wrong);border-radius:6px}
 .problems strong{color:var(--wrong)}
-.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,34rem),1fr));gap:1.25rem}
+.charts{display:grid;margin-top:.9rem;grid-template-columns:repeat(auto-fit,minmax(min(100%,34rem),1fr));gap:1.25rem}
 figure{margin:0;max-width:46rem;break-inside:avoid}
 figcaption{font-weight:600;margin-bottom:.25rem}
 .note{margin:.25rem 0 0;color:var(--muted);font-size:.85rem}
-.legend{display:flex;flex-wrap:wrap;gap:.15rem 1.4rem;margin:0 0 .3rem;padding:0;list-style:none;font-size:.85rem}
+.legend{display:flex;flex-wrap:wrap;gap:.15rem 1.4rem;margin:0 0 .35rem;padding:0;list-style:none;font-size:.85rem}
 .entry{display:flex;align-items:center;gap:.5rem;overflow-wrap:anywhere}
 .key{width:26px;height:16px;flex:none}
 .plot{position:relative;display:grid}
