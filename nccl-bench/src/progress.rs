@@ -2,14 +2,17 @@
 //!
 //! It is on standard error, and there only when that is a terminal: a pipe or a file never gets it.
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::fmt::Write;
+
+use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 use crate::backend::Place;
 use crate::sweep::{self, Plan};
 
 /// What a measurement costs beside its bytes, in bytes: starting, waiting for the other ranks, verifying.
 const FIXED_COST: u64 = 16 << 20;
-const TEMPLATE: &str = "{bar:24} {percent:>3}% {elapsed} +{eta}  {msg}";
+/// 40 columns at most before the message, which is cut where the terminal ends: a longer line would wrap.
+const TEMPLATE: &str = "{bar:10} {percent:>3}% {times}  {wide_msg}";
 
 /// A bar, invisible where there is no terminal.
 #[derive(Clone, Debug)]
@@ -28,16 +31,20 @@ impl Progress {
     /// For all of a plan, over the rank's group.
     #[must_use]
     pub fn new(plan: &Plan, place: Place) -> Self {
-        let bar = ProgressBar::with_draw_target(Some(total(plan, place)), ProgressDrawTarget::stderr());
+        Self::on(ProgressDrawTarget::stderr(), total(plan, place))
+    }
+
+    fn on(target: ProgressDrawTarget, total: u64) -> Self {
+        let bar = ProgressBar::with_draw_target(Some(total), target);
         if let Ok(style) = ProgressStyle::with_template(TEMPLATE) {
-            bar.set_style(style);
+            bar.set_style(style.with_key("times", write_times));
         }
         Self { bar }
     }
 
     /// What is being measured.
     pub fn phase(&self, what: &str) {
-        self.bar.set_message(what.to_owned());
+        self.bar.set_message(subject_first(what));
     }
 
     /// A size has been measured in one placement.
@@ -53,6 +60,26 @@ impl Progress {
     /// Removes the bar.
     pub fn end(&self) {
         self.bar.finish_and_clear();
+    }
+}
+
+/// `12s elapsed, 3m left`; without the time left where it cannot be known: at the start, and in endless cycles.
+fn write_times(state: &ProgressState, out: &mut dyn Write) {
+    // Writing to a string cannot fail.
+    let _ = write!(out, "{:#} elapsed", HumanDuration(state.elapsed()));
+    if (1..state.len().unwrap_or(0)).contains(&state.pos()) {
+        let _ = write!(out, ", {:#} left", HumanDuration(state.eta()));
+    }
+}
+
+/// `the timed operations of allreduce float` as `allreduce float: timed operations`, so that a narrow terminal cuts the
+/// less important part.
+fn subject_first(what: &str) -> String {
+    match what.split_once(" of ") {
+        Some((activity, subject)) => {
+            format!("{subject}: {}", activity.strip_prefix("the ").unwrap_or(activity))
+        }
+        None => what.to_owned(),
     }
 }
 
@@ -75,9 +102,99 @@ fn total(plan: &Plan, place: Place) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+    use std::sync::{Arc, Mutex};
+
+    use indicatif::TermLike;
+
     use super::*;
     use crate::cli::{self, Command};
     use crate::sweep::Plan;
+
+    /// A terminal of some width that keeps what is written.
+    #[derive(Clone, Debug)]
+    struct Screen {
+        columns: u16,
+        written: Arc<Mutex<String>>,
+    }
+
+    impl TermLike for Screen {
+        fn width(&self) -> u16 {
+            self.columns
+        }
+        fn height(&self) -> u16 {
+            24
+        }
+        fn move_cursor_up(&self, lines: usize) -> io::Result<()> {
+            assert_eq!(lines, 0, "the bar has wrapped");
+            Ok(())
+        }
+        fn move_cursor_down(&self, lines: usize) -> io::Result<()> {
+            assert_eq!(lines, 0, "the bar has wrapped");
+            Ok(())
+        }
+        fn move_cursor_right(&self, _columns: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_left(&self, _columns: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn write_line(&self, text: &str) -> io::Result<()> {
+            self.write_str(&format!("{text}\n"))
+        }
+        fn write_str(&self, text: &str) -> io::Result<()> {
+            self.written.lock().unwrap().push_str(text);
+            Ok(())
+        }
+        fn clear_line(&self) -> io::Result<()> {
+            self.written.lock().unwrap().push('\r');
+            Ok(())
+        }
+        fn flush(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn the_bar_is_one_line_at_every_width_and_says_its_times_in_words() {
+        for columns in [40, 80, 120, 200] {
+            let screen = Screen { columns, written: Arc::default() };
+            let target = ProgressDrawTarget::term_like(Box::new(screen.clone()));
+            let progress = Progress::on(target, 4 * (FIXED_COST + 1));
+            progress
+                .phase("the timed operations of allreduce bfloat16 sum of 1073741824 bytes, out of place");
+            progress.bar.force_draw();
+            progress.measured(1);
+            progress.bar.force_draw();
+            let written = screen.written.lock().unwrap().clone();
+            let lines: Vec<&str> = written.split(['\r', '\n']).filter(|line| !line.is_empty()).collect();
+            assert!(lines.iter().all(|line| line.chars().count() <= columns.into()), "{columns}: {lines:#?}");
+            assert!(lines[0].contains("s elapsed  ") && !lines[0].contains("left"), "{lines:#?}");
+            let last = lines.last().unwrap();
+            assert!(
+                last.contains(" 25% ") && last.contains("s elapsed, ") && last.contains("s left"),
+                "{last}"
+            );
+            assert_eq!(last.contains("allreduce bfloat16 sum of 1073741824"), columns >= 80, "{last}");
+            assert_eq!(last.contains("out of place: timed operations"), columns >= 120, "{last}");
+            progress.end();
+            let written = screen.written.lock().unwrap().clone();
+            assert!(
+                written.rsplit('\r').next().unwrap().trim().is_empty(),
+                "the bar is removed: {written:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_narrow_terminal_shows_what_is_measured_first() {
+        assert_eq!(subject_first("the warm-up of allreduce"), "allreduce: warm-up");
+        assert_eq!(
+            subject_first("one more untimed iteration of gather half of 8 bytes, in place"),
+            "gather half of 8 bytes, in place: one more untimed iteration"
+        );
+        assert_eq!(subject_first("writing the report"), "writing the report");
+    }
 
     #[test]
     fn all_sizes_of_all_cases_are_the_whole() {

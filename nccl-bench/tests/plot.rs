@@ -133,6 +133,11 @@ fn text_of(node: Node) -> String {
     node.descendants().filter(Node::is_text).filter_map(|each| each.text()).collect()
 }
 
+/// The legends' entries.
+fn entries(node: Node) -> Vec<String> {
+    all(node, "entry").into_iter().map(|entry| text_of(entry).trim().to_owned()).collect()
+}
+
 /// The numbers in an attribute.
 fn numbers(text: &str) -> Vec<f64> {
     text.split(|c: char| !(c.is_ascii_digit() || c == '.' || c == '-'))
@@ -172,7 +177,9 @@ fn assert_inside(chart: Node) {
     let [grid, ..] = all(chart, "grid")[..] else { panic!("a grid") };
     let found = numbers(grid.attribute("d").unwrap());
     assert!(!found.is_empty());
-    let (left, right, top, bottom) = (64.0, 736.0, 76.0, 376.0);
+    let narrow = has_class(chart, "narrow");
+    let (left, right, top, bottom) =
+        if narrow { (60.0, 352.0, 26.0, 240.0) } else { (64.0, 628.0, 26.0, 306.0) };
     for series in all(chart, "series") {
         let places: Vec<_> = all(series, "point").into_iter().map(place).collect();
         assert!(places.windows(2).all(|pair| pair[0].0 < pair[1].0), "{places:?}");
@@ -215,21 +222,21 @@ fn each_measurement_is_a_point_at_its_computed_place() {
     }
     let sizes = ticks(chart, "sizes");
     let labels: Vec<&str> = sizes.iter().map(|(label, _)| &**label).collect();
-    assert_eq!(labels[..4], ["8 B", "64 B", "512 B", "4 KiB"]);
+    assert_eq!(labels[..4], ["32 B", "1 KiB", "32 KiB", "1 MiB"]);
     let values = ticks(chart, "values");
-    assert_eq!((&*values[0].0, &*values[1].0, &*values[2].0), ("0", "50", "100"));
-    // 1 MiB, out-of-place: as the table has it, between the ticks around it.
+    assert_eq!((&*values[0].0, &*values[1].0, &*values[2].0), ("0", "100", "200"));
+    // 2 MiB, out-of-place: as the table has it, between the ticks around it.
     let expected = measurements(ALL_REDUCE, "allreduce")
         .into_iter()
-        .find(|each| each.bytes == 1 << 20 && each.placement == Placement::OutOfPlace)
+        .find(|each| each.bytes == 2 << 20 && each.placement == Placement::OutOfPlace)
         .unwrap();
     let point = all(series[0], "point")
         .into_iter()
-        .find(|point| tooltip(*point).contains("1 MiB (1048576 B)"))
+        .find(|point| tooltip(*point).contains("2 MiB (2097152 B)"))
         .unwrap();
     let at = |wanted: &str| sizes.iter().find(|(label, _)| label == wanted).unwrap().1;
-    let x = between(20.0, (15.0, at("32 KiB")), (21.0, at("2 MiB")));
-    let y = between(expected.busbw_gbps, (0.0, values[0].1 - 4.0), (100.0, values[2].1 - 4.0));
+    let x = between(21.0, (15.0, at("32 KiB")), (25.0, at("32 MiB")));
+    let y = between(expected.busbw_gbps, (0.0, values[0].1 - 4.0), (200.0, values[2].1 - 4.0));
     let found = place(point);
     assert!((found.0 - x).abs() < 0.02 && (found.1 - y).abs() < 0.02, "{found:?}, not ({x}, {y})");
     let text = tooltip(point);
@@ -295,7 +302,7 @@ fn a_single_point_stands_in_the_middle_and_has_no_line() {
         assert_inside(document.root_element());
         let points = all(document.root_element(), "point");
         assert_eq!(points.len(), 1);
-        assert!((place(points[0]).0 - 400.0).abs() < 1.0);
+        assert!((place(points[0]).0 - 346.0).abs() < 1.0);
         assert!(all(document.root_element(), "line").is_empty());
         assert_eq!(ticks(document.root_element(), "sizes")[0].0, "4 KiB");
     }
@@ -335,12 +342,15 @@ fn size_zero_is_only_in_the_table() {
     let page = plot::html(&named(&[("run", &run)]), &Options::default()).unwrap();
     let document = parse(&page);
     let root = document.root_element();
-    let charts = all(root, "chart");
-    assert_eq!(charts.len(), 2);
-    for chart in charts {
-        assert_inside(chart);
-        assert_eq!(all(chart, "point").len(), run.measurements.len() - zeros);
-        assert!(text_of(chart).contains("Size 0 is left out"));
+    let figures: Vec<Node> = root.descendants().filter(|node| node.tag_name().name() == "figure").collect();
+    assert_eq!(figures.len(), 2);
+    for figure in figures {
+        for class in ["wide", "narrow"] {
+            let [chart] = all(figure, class)[..] else { panic!("one {class} chart") };
+            assert_inside(chart);
+            assert_eq!(all(chart, "point").len(), run.measurements.len() - zeros);
+        }
+        assert!(text_of(figure).contains("Size 0 is left out"));
     }
     let [table] = all(root, "numbers")[..] else { panic!("one table") };
     let first = table.descendants().find(|node| node.tag_name().name() == "tbody").unwrap();
@@ -364,7 +374,7 @@ fn a_single_rank_has_no_bus_bandwidth() {
     let text = one_chart(&run, Metric::Busbw, |_| ());
     let document = parse(&text);
     assert_inside(document.root_element());
-    assert!(all(document.root_element(), "point").into_iter().all(|point| place(point).1 == 376.0));
+    assert!(all(document.root_element(), "point").into_iter().all(|point| place(point).1 == 306.0));
     assert!(text_of(document.root_element()).contains("--metric algbw"));
     let log = Options { metrics: vec![Metric::Busbw], scale: Scale::Log, ..Options::default() };
     let error = plot::svg(&named(&[("run", &run)]), &log).unwrap_err();
@@ -401,8 +411,9 @@ fn ten_runs_have_ten_colours_and_a_legend() {
     assert_inside(root);
     assert_eq!(all(root, "series").len(), 20);
     let entries: Vec<String> = all(root, "entry").into_iter().map(text_of).collect();
-    assert_eq!(entries.len(), 12);
+    assert_eq!(entries.len(), 13);
     assert_eq!((&*entries[0], &*entries[9], &*entries[10]), ("run 0", "run 9", "out-of-place"));
+    assert_eq!(entries[12], "lines: mean of all operations");
     for index in 0..10 {
         assert_eq!(all(root, &format!("run{index}")).len(), 3, "two series and a sample");
         assert!(text.contains(&format!(".run{index}{{stroke:#")));
@@ -453,9 +464,9 @@ fn labels_and_hosts_are_escaped_and_told_apart() {
     ] {
         assert!(!text.contains("<script") && !text.contains("<i>"));
         let document = parse(&text);
-        let entries: Vec<String> = all(document.root_element(), "entry").into_iter().map(text_of).collect();
+        let entries = entries(document.root_element());
         assert!(entries.contains(&shown) && entries.contains(&format!("{shown} (2)")), "{entries:?}");
-        assert!(text_of(document.root_element()).contains("all<reduce>: bus bandwidth"));
+        assert!(text_of(document.root_element()).contains("all<reduce>"));
     }
     let page = plot::html(&runs, &Options::default()).unwrap();
     let text = text_of(parse(&page).root_element());
@@ -477,10 +488,8 @@ fn the_page_needs_nothing_else() {
             assert!(!attribute.name().starts_with("on"), "{attribute:?}");
         }
     }
-    for chart in all(document.root_element(), "chart") {
-        let style = chart.children().find(|node| node.tag_name().name() == "style").unwrap();
-        assert!(text_of(style).contains(".chart .run9{stroke:#"), "a chart can be taken out of its page");
-    }
+    let styles: Vec<Node> = document.descendants().filter(|node| node.tag_name().name() == "style").collect();
+    assert!(styles.len() == 1 && text_of(styles[0]).contains(".chart .run9{stroke:#"));
     assert!(!page.contains("url(") && !page.contains("@import") && !page.contains("@font-face"));
     assert!(page.contains("@media screen and (prefers-color-scheme:dark)") && page.contains("@media print"));
 }
@@ -510,6 +519,7 @@ fn sections_are_by_collective_type_operator_and_root() {
     assert_eq!(
         headings,
         [
+            "Overview bus bandwidth against message size, each to its own scale",
             "allreduce float, sum",
             "allgather float",
             "allreduce half, sum",
@@ -518,7 +528,7 @@ fn sections_are_by_collective_type_operator_and_root() {
             "Runs"
         ]
     );
-    assert_eq!(all(document.root_element(), "chart").len(), 10);
+    assert_eq!(all(document.root_element(), "wide").len(), 10);
     let names: Vec<String> =
         plot::svg_each(&runs, &Options { metrics: vec![Metric::Time; 2], ..Options::default() })
             .unwrap()
@@ -548,7 +558,7 @@ fn sections_are_by_collective_type_operator_and_root() {
         .map(place)
         .collect();
     assert_eq!(places.len(), 10);
-    assert!(places.chunks(2).all(|row| row[0].1 == row[1].1 && row[1].0 - row[0].0 >= 760.0));
+    assert!(places.chunks(2).all(|row| row[0].1 == row[1].1 && row[1].0 - row[0].0 >= 640.0));
     assert!(places.chunks(2).collect::<Vec<_>>().windows(2).all(|rows| rows[1][0].1 - rows[0][0].1 > 440.0));
 }
 
@@ -607,21 +617,35 @@ fn wrong_data_algorithms_and_statistics_are_shown() {
         .flat_map(|head| head.descendants().filter(|node| node.tag_name().name() == "th").map(text_of))
         .map(|text| text.trim().to_owned())
         .collect();
-    let placement = ["time µs", "min µs", "p95 µs", "algbw GB/s", "busbw GB/s", "wrong"];
-    let expected: Vec<&str> = ["size", "out-of-place", "in-place", "chosen by NCCL"]
+    let placement = ["time µs", "algbw GB/s", "busbw GB/s", "wrong", "min µs", "median µs", "p95 µs"];
+    let expected: Vec<&str> = ["size", "out-of-place", "in-place", "algorithm (NCCL)"]
         .into_iter()
         .chain(placement)
         .chain(placement)
         .collect();
     assert_eq!(heads, expected);
     assert!(text_of(table).contains("ring, ll128, 16 channels"));
-    for chart in all(root, "chart") {
+    assert_eq!(
+        entries(root)[3..],
+        [
+            "lines: median of single operations, band: fastest to 95th percentile",
+            "algorithm (NCCL):",
+            "nvls",
+            "ring, ll128",
+            "ring, simple",
+            "tree, ll",
+            "wrong data"
+        ]
+    );
+    for chart in all(root, "wide") {
         assert_inside(chart);
-        let entries: Vec<String> = all(chart, "entry").into_iter().map(text_of).collect();
-        assert_eq!(
-            entries[3..],
-            ["fastest to 95th percentile", "nvls", "ring, ll128", "ring, simple", "tree, ll", "wrong data"]
-        );
+        let points = all(chart, "point");
+        assert_eq!(points.into_iter().filter(|point| !all(*point, "wrong").is_empty()).count(), 1);
+    }
+    for metric in [Metric::Busbw, Metric::Time] {
+        let text = one_chart(&run, metric, |_| ());
+        let document = parse(&text);
+        let chart = document.root_element();
         let marked: Vec<Node> =
             all(chart, "point").into_iter().filter(|point| !all(*point, "wrong").is_empty()).collect();
         assert_eq!(marked.len(), 1);
@@ -664,15 +688,14 @@ fn runs_that_did_not_complete_say_so_and_differences_are_marked() {
     let [problems] = all(root, "problems")[..] else { panic!("a list of problems") };
     let text = text_of(problems);
     for expected in [
-        "stopped\n was interrupted by SIGINT.",
+        "stopped\n was interrupted by SIGINT. This is not a complete run",
         "broken\n failed: rank 3 on node<1> was killed.",
         "on\n had not ended when its file was written, or was killed.",
     ] {
         assert!(text.contains(expected), "{text}");
     }
     assert!(!text.contains("good"));
-    let entries: Vec<String> = all(root, "entry").into_iter().map(text_of).collect();
-    assert_eq!(entries[..4], ["good", "stopped (interrupted)", "broken (failed)", "on (unfinished)"]);
+    assert_eq!(entries(root)[..4], ["good", "stopped (interrupted)", "broken (failed)", "on (not finished)"]);
     let marked: Vec<String> = all(root, "differs")
         .into_iter()
         .map(|row| text_of(row.descendants().find(|node| node.tag_name().name() == "th").unwrap()))
@@ -682,6 +705,271 @@ fn runs_that_did_not_complete_say_so_and_differences_are_marked() {
     let cells: Vec<String> =
         library.descendants().filter(|node| node.tag_name().name() == "td").map(text_of).collect();
     assert_eq!(cells, ["2.28.9", "2.27.7", "2.28.9", "2.28.9"]);
+}
+
+/// What a page's CSS gives a variable or property, as the last number before its unit.
+fn pixels(style: &str, before: &str, unit: &str) -> f64 {
+    let (_, after) = style.split_once(before).unwrap();
+    after.split_once(unit).unwrap().0.parse().unwrap()
+}
+
+#[test]
+fn text_can_be_read_on_a_phone() {
+    let page = plot::html(&named(&[("run", &with_everything())]), &Options::default()).unwrap();
+    let document = parse(&page);
+    let root = document.root_element();
+    let style = text_of(root.descendants().find(|node| node.tag_name().name() == "style").unwrap());
+    let text = pixels(&style, "font-size:", "px}");
+    let width = |class: &str| {
+        let [chart, ..] = all(root, class)[..] else { panic!("a {class} chart") };
+        numbers(chart.attribute("viewBox").unwrap())[2]
+    };
+    // A rem is 16 pixels; the narrow page has a margin of one on each side, the other of 1.25.
+    let change = 16.0 * pixels(&style, "@media (max-width:", "rem)");
+    assert!(change >= 430.0, "the largest phones have the narrow charts");
+    assert!(style.contains(".plot .wide{display:none}.plot .narrow{display:block}"));
+    for (screen, least) in [(390.0, 12.0), (320.0, 10.0)] {
+        let shown = text * (screen - 32.0) / width("narrow");
+        assert!(shown >= least, "{shown} pixels on {screen}");
+    }
+    let shown = text * (change - 40.0) / width("wide");
+    assert!(shown >= 10.0, "{shown} pixels where wide charts begin");
+    for chart in all(root, "narrow") {
+        assert_inside(chart);
+    }
+}
+
+#[test]
+fn numbers_can_be_read_by_touch_and_keyboard() {
+    let run = with_everything();
+    let page = plot::html(&named(&[("run", &run)]), &Options::default()).unwrap();
+    let document = parse(&page);
+    let root = document.root_element();
+    let groups = all(root, "readings");
+    assert_eq!(groups.len(), 2, "one for each chart");
+    let mut names = Vec::new();
+    for group in groups {
+        assert_eq!(group.attribute("role"), Some("radiogroup"));
+        assert!(group.attribute("aria-label").unwrap().starts_with("allreduce: "));
+        let labels: Vec<Node> = group.children().filter(|node| node.tag_name().name() == "label").collect();
+        assert_eq!(labels.len(), run.measurements.len() / 2, "one for each size");
+        let inputs: Vec<Node> =
+            group.descendants().filter(|node| node.tag_name().name() == "input").collect();
+        assert!(inputs.iter().all(|input| input.attribute("type") == Some("radio")));
+        let name = inputs[0].attribute("name").unwrap();
+        assert!(
+            inputs.len() == labels.len() && inputs.iter().all(|input| input.attribute("name") == Some(name))
+        );
+        names.push(name);
+        let text = text_of(labels[17]);
+        for expected in ["1 MiB (1048576 B)", "out-of-place", "in-place", "median time ", "busbw ", "p95 "] {
+            assert!(text.contains(expected), "{expected}: {text}");
+        }
+        assert!(
+            text.contains("ring, ll128, 16 channels") && text.contains("WRONG DATA: 3 elements"),
+            "{text}"
+        );
+    }
+    assert_ne!(names[0], names[1], "arrow keys stay in a chart");
+    assert!(page.contains(".readings label:hover .reading,.readings input:focus+.reading{display:block}"));
+}
+
+#[test]
+fn the_headline_has_the_peak_the_machine_and_the_versions() {
+    let run = all_reduce();
+    let right = run.measurements.iter().map(|each| each.busbw_gbps).fold(0.0, f64::max);
+    let peak = format!("{right:.2} GB/s");
+    let page = plot::html(&named(&[("run", &run)]), &Options::default()).unwrap();
+    let document = parse(&page);
+    let [headline] = all(document.root_element(), "headline")[..] else { panic!("one headline") };
+    let headline = text_of(headline);
+    let drawing = plot::svg(&named(&[("run", &run)]), &Options::default()).unwrap();
+    let drawn = text_of(parse(&drawing).root_element());
+    for expected in
+        [&*peak, "peak bus bandwidth: allreduce, 8 GiB", "8 x NVIDIA H200 on 1 host", "NCCL 2.28.9"]
+    {
+        assert!(headline.contains(expected), "{expected}: {headline}");
+        assert!(drawn.contains(expected), "{expected}: {drawn}");
+    }
+    for expected in ["CUDA 13.0", "nccl-bench 0.1.0 (1a2b3c4d5e6f)", "2026-11-22 08:30 UTC", "none wrong"] {
+        assert!(headline.contains(expected), "{expected}: {headline}");
+    }
+    assert!(drawn.contains("data verified"));
+}
+
+#[test]
+fn wrong_data_is_no_peak_and_unverified_data_is_not_called_verified() {
+    let mut run = all_reduce();
+    let best = run.measurements.iter().map(|each| each.busbw_gbps).fold(0.0, f64::max);
+    for each in run.measurements.iter_mut().filter(|each| each.busbw_gbps == best) {
+        each.wrong = Some(1);
+    }
+    let text_of_both = |run: &Run| {
+        let runs = named(&[("run", run)]);
+        [plot::html(&runs, &Options::default()).unwrap(), plot::svg(&runs, &Options::default()).unwrap()]
+            .map(|text| text_of(parse(&text).root_element()))
+    };
+    for text in text_of_both(&run) {
+        let second = run.measurements.iter().filter(|each| each.wrong == Some(0)).map(|each| each.busbw_gbps);
+        let peak = second.fold(0.0, f64::max);
+        let (_, before) = text.split_once("Collectives: bandwidth and latency").unwrap();
+        assert!(text.contains(&format!("{peak:.2} GB/s")) && text.contains("has wrong data in"), "{text}");
+        assert!(!before.contains(&format!("{best:.2} GB/s\npeak")), "{text}");
+        assert!(!text.contains("data verified"), "{text}");
+    }
+    run.measurements.iter_mut().for_each(|each| each.wrong = None);
+    for text in text_of_both(&run) {
+        for expected in ["was not verified", "run (not verified)", "in-place, not verified"] {
+            assert!(
+                text.contains(expected) || text.contains(&expected.replace("in-place", "out-of-place")),
+                "{text}"
+            );
+        }
+        assert!(!text.contains("data verified") && !text.contains("none wrong"), "{text}");
+    }
+}
+
+#[test]
+fn drawings_say_that_a_run_is_not_complete() {
+    for (outcome, expected) in [
+        (
+            Outcome::Interrupted { signal: "SIGINT".to_owned() },
+            "run was interrupted by SIGINT. This is not a complete run",
+        ),
+        (
+            Outcome::Failed { message: "rank 3 died".to_owned() },
+            "run failed: rank 3 died. This is not a complete run",
+        ),
+        (
+            Outcome::Running,
+            "run had not ended when its file was written, or was killed. This is not a complete run",
+        ),
+    ] {
+        let run = Run { outcome, ..all_reduce() };
+        let both = plot::svg(&named(&[("run", &run)]), &Options::default()).unwrap();
+        let each = plot::svg_each(&named(&[("run", &run)]), &Options::default()).unwrap();
+        for text in each.iter().map(|(_, text)| text).chain([&both]) {
+            let document = parse(text);
+            let alarm = all(document.root_element(), "alarm").into_iter().map(text_of).collect::<Vec<_>>();
+            assert!(alarm.join(" ").starts_with(expected), "{alarm:?}");
+        }
+    }
+    let text = plot::svg(&named(&[("run", &all_reduce())]), &Options::default()).unwrap();
+    assert!(all(parse(&text).root_element(), "alarm").is_empty());
+}
+
+#[test]
+fn algorithms_are_named_with_the_library_that_chose_them() {
+    let nccl = with_everything();
+    let mut host = with_everything();
+    host.provenance.backend = "fabric".to_owned();
+    for each in &mut host.measurements {
+        let name = if each.bytes < 4096 { "board" } else { "rabenseifner" };
+        each.algorithm = Some(Algorithm { algorithm: name.to_owned(), protocol: None, channels: None });
+    }
+    for (runs, heading) in [
+        (named(&[("a", &host)]), "algorithm (libfabric)"),
+        (named(&[("a", &nccl)]), "algorithm (NCCL)"),
+        (named(&[("a", &nccl), ("b", &host)]), "algorithm (NCCL, libfabric)"),
+        (named(&[("a", &all_reduce()), ("b", &host)]), "algorithm (libfabric)"),
+    ] {
+        let page = plot::html(&runs, &Options::default()).unwrap();
+        let document = parse(&page);
+        let [table] = all(document.root_element(), "numbers")[..] else { panic!("one table") };
+        let heads: Vec<String> =
+            table.descendants().filter(|node| node.tag_name().name() == "th").map(text_of).collect();
+        assert!(heads.iter().any(|head| head == heading), "{heads:?}");
+        assert!(entries(document.root_element()).contains(&format!("{heading}:")));
+        assert!(!page.contains("chosen by"));
+    }
+    // Each has a marker of its own.
+    let text = one_chart(&host, Metric::Time, |options| options.placements = Placements::Out);
+    let document = parse(&text);
+    let mut outlines: Vec<&str> =
+        all(document.root_element(), "mark").into_iter().map(|mark| mark.attribute("d").unwrap()).collect();
+    outlines.sort_unstable();
+    outlines.dedup();
+    assert_eq!(outlines.len(), 2);
+}
+
+#[test]
+fn lines_lie_in_their_bands() {
+    let mut run = all_reduce();
+    // The single operations were all slower than the mean of those that were timed together.
+    for each in &mut run.measurements {
+        let times = [1.5, 1.6, 1.7, 1.8, 2.9].map(|factor| factor * each.time_us);
+        each.statistics = Statistics::of(&times);
+    }
+    for (metric, spread) in
+        [(Metric::Time, Spread::P95), (Metric::Busbw, Spread::Max), (Metric::Algbw, Spread::P95)]
+    {
+        let text = one_chart(&run, metric, |options| options.spread = spread);
+        let document = parse(&text);
+        for series in all(document.root_element(), "series") {
+            let ([line], [band]) = (&all(series, "line")[..], &all(series, "band")[..]) else {
+                panic!("one line and one band")
+            };
+            let (line, band) = (numbers(line.attribute("d").unwrap()), numbers(band.attribute("d").unwrap()));
+            let count = line.len() / 2;
+            assert_eq!(band.len(), 4 * count);
+            for index in 0..count {
+                let (x, y) = (line[2 * index], line[2 * index + 1]);
+                let (upper, lower) = (&band[2 * index..], &band[2 * (2 * count - 1 - index)..]);
+                assert_eq!((x, x), (upper[0], lower[0]));
+                assert!(
+                    upper[1] <= y && y <= lower[1],
+                    "{metric:?}: {y} not from {} to {}",
+                    upper[1],
+                    lower[1]
+                );
+            }
+        }
+        // Of 8 GiB out-of-place the median, and the mean that the table has.
+        let last = all(all(document.root_element(), "series")[0], "point").pop().unwrap();
+        let found = &run.measurements[run.measurements.len() - 2];
+        let text = tooltip(last);
+        assert!(text.contains(&format!("median time {:.1} µs", 1.7 * found.time_us)), "{text}");
+        assert!(text.contains(&format!("mean of all operations: time {:.1} µs", found.time_us)), "{text}");
+    }
+    // Beside a run without statistics, and without bands, all lines are means.
+    let both = named(&[("a", &run), ("b", &all_reduce())]);
+    let alone = named(&[("a", &run)]);
+    for (runs, spread) in [(both, Spread::P95), (alone, Spread::None)] {
+        let options = Options { metrics: vec![Metric::Time], spread, ..Options::default() };
+        let text = plot::svg(&runs, &options).unwrap();
+        let document = parse(&text);
+        assert!(all(document.root_element(), "band").is_empty());
+        assert!(entries(document.root_element()).contains(&"lines: mean of all operations".to_owned()));
+        let plain = plot::svg(&named(&[("a", &all_reduce())]), &options).unwrap();
+        let line = |text: &str| numbers(all(parse(text).root_element(), "line")[0].attribute("d").unwrap());
+        assert_eq!(line(&text), line(&plain));
+    }
+}
+
+#[test]
+fn several_sections_have_an_overview_with_links() {
+    let mut run = all_reduce();
+    let alone = plot::html(&named(&[("run", &run)]), &Options::default()).unwrap();
+    assert!(all(parse(&alone).root_element(), "overview").is_empty());
+    run.measurements.extend(all_gather().measurements);
+    let page = plot::html(&named(&[("run", &run)]), &Options::default()).unwrap();
+    let document = parse(&page);
+    let root = document.root_element();
+    let [overview] = all(root, "overview")[..] else { panic!("one overview") };
+    let links: Vec<Node> = overview.children().filter(Node::is_element).collect();
+    assert_eq!(links.len(), 2);
+    for (link, name) in links.iter().zip(["allreduce", "allgather"]) {
+        let target = link.attribute("href").unwrap().trim_start_matches('#');
+        let section = root.descendants().find(|node| node.attribute("id") == Some(target)).unwrap();
+        assert!(text_of(section).trim().starts_with(name));
+        let best = run.measurements.iter().filter(|each| each.collective == name);
+        let best = best.map(|each| each.busbw_gbps).fold(0.0, f64::max);
+        assert!(text_of(*link).contains(&format!("up to {best:.2} GB/s")), "{}", text_of(*link));
+        assert_eq!(all(*link, "line").len(), 2);
+    }
+    let [links] = all(root, "links")[..] else { panic!("links") };
+    let targets: Vec<&str> = links.children().filter_map(|link| link.attribute("href")).collect();
+    assert_eq!(targets, ["#overview", "#section0", "#section1", "#runs"]);
 }
 
 #[test]
@@ -738,8 +1026,7 @@ fn the_command_writes_pages_and_drawings() {
     let written = plot::run(&arguments(folder.path(), "a.json slow.json"), read).unwrap();
     assert_eq!(written, [at("nccl-bench.html")]);
     let page = fs::read_to_string(at("nccl-bench.html")).unwrap();
-    let entries: Vec<String> = all(parse(&page).root_element(), "entry").into_iter().map(text_of).collect();
-    assert_eq!(entries[..2], ["a", "slow"]);
+    assert_eq!(entries(parse(&page).root_element())[..2], ["a", "slow"]);
     let line =
         "a.json slow.json --output x.svg --split --metric busbw,time --metric algbw --label one --label two";
     let written = plot::run(&arguments(folder.path(), line), read).unwrap();

@@ -1,15 +1,24 @@
 //! `nccl-bench plot`: charts of one or more results, as SVG files or as one HTML page.
 //!
 //! `model` sorts the measurements into sections (a collective with its type, operator and root) and series (a run and a
-//! placement); `axis` and `chart` draw one metric of a section; `page` puts charts, numbers and provenance together.
-//! The drawing is this module's own. No library at hand has all of: an axis of powers of two in binary units, tooltips
-//! (`<title>`), dashes as an attribute of one line, and colours by style sheet, which the two themes need.
+//! placement); `axis`, `marker` and `chart` draw one metric of a section; `legend` and `headline` say what it is.
+//! `drawing` puts them together as an SVG file, `page` as HTML with `overview`, `reading` and `numbers`.
+//! The drawing is this module's own. No library at hand has all of: an axis of powers of two in binary units, numbers
+//! that need neither a script nor a mouse, dashes as an attribute of one line, and colours by style sheet, which the two
+//! themes need.
 
 mod axis;
 mod chart;
+mod drawing;
+mod headline;
+mod legend;
+mod marker;
 mod markup;
 mod model;
+mod numbers;
+mod overview;
 mod page;
+mod reading;
 mod style;
 
 use std::ffi::OsStr;
@@ -24,7 +33,6 @@ pub use axis::Scale;
 use crate::files::replacement;
 use crate::record::{Placement, Run};
 use crate::sides::Side;
-use chart::Chart;
 use model::Picture;
 
 /// Stands at the start of each file that is written, so that the next plot may replace it.
@@ -76,7 +84,7 @@ pub struct Arguments {
     #[arg(long, value_name = "SCALE", default_value = "linear")]
     pub scale: Scale,
 
-    /// Shade from the fastest operation to this one, where the results have statistics
+    /// Where all results have statistics, draw medians of single operations, shaded from the fastest to this one; none: means
     #[arg(long, value_name = "STATISTIC", default_value = "p95")]
     pub spread: Spread,
 
@@ -144,10 +152,10 @@ pub enum Placements {
     Both,
 }
 
-/// What is shaded around a line, where operations were timed one by one.
+/// What is drawn where operations were timed one by one: their median, and shaded around it their range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Spread {
-    /// Nothing
+    /// Nothing: the line is the mean of all operations
     None,
     /// From the fastest operation to the 95th percentile
     P95,
@@ -265,7 +273,8 @@ pub fn run(
     Ok(texts.into_iter().map(|(path, _)| path).collect())
 }
 
-/// One HTML page: per section the charts and their numbers, then what each run ran on. It loads nothing.
+/// One HTML page: each run's headline, per section the charts and their numbers, then what each run ran on. It loads
+/// nothing and has no script.
 ///
 /// Each run has a label; labels that are alike get numbers.
 ///
@@ -277,20 +286,16 @@ pub fn html(runs: &[(String, Run)], options: &Options) -> Result<String, Nothing
     Ok(page::write(&picture, MARK))
 }
 
-/// One SVG file: a row per section, a column per metric.
+/// One SVG file: each run's headline, then a row per section, a column per metric.
 ///
 /// # Errors
 /// When there is nothing to draw.
 pub fn svg(runs: &[(String, Run)], options: &Options) -> Result<String, NothingToDraw> {
     let options = checked(options)?;
     let picture = Picture::new(runs, &options)?;
-    let charts: Vec<Chart> = picture
-        .sections
-        .iter()
-        .flat_map(|section| options.metrics.iter().map(|&metric| Chart::new(&picture, section, metric)))
-        .collect();
-    let heading = if charts.len() > 1 { Some(options.title()) } else { options.title.as_deref() };
-    Ok(chart::file(&charts, options.metrics.len(), heading, MARK))
+    let alone = picture.sections.len() * options.metrics.len() == 1;
+    let heading = if alone { options.title.as_deref() } else { Some(options.title()) };
+    Ok(drawing::write(&picture, &picture.sections, &options.metrics, heading, MARK))
 }
 
 /// An SVG file per section and metric, each with a name of its own: `allreduce-busbw`, and with more in it where a
@@ -316,8 +321,9 @@ pub fn svg_each(runs: &[(String, Run)], options: &Options) -> Result<Vec<(String
             let numbered = (2..).map(|number| format!("{name}-{number}"));
             let free = |name: &String| !files.iter().any(|(taken, _)| taken == name);
             let name = std::iter::once(name.clone()).chain(numbered).find(free).unwrap_or(name);
-            let chart = Chart::new(&picture, section, metric);
-            files.push((name, chart::file(&[chart], 1, options.title.as_deref(), MARK)));
+            let section = std::slice::from_ref(section);
+            let text = drawing::write(&picture, section, &[metric], options.title.as_deref(), MARK);
+            files.push((name, text));
         }
     }
     Ok(files)

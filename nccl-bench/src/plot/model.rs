@@ -13,6 +13,8 @@ pub(super) struct Picture<'a> {
     pub(super) sections: Vec<Section<'a>>,
     /// How it is drawn.
     pub(super) options: &'a Options,
+    /// Which time all lines show.
+    pub(super) source: Source,
 }
 
 /// What is drawn into the same charts.
@@ -41,6 +43,17 @@ pub(super) struct Series<'a> {
 pub(super) struct Point<'a> {
     pub(super) bytes: u64,
     pub(super) measurements: Vec<&'a Measurement>,
+    source: Source,
+}
+
+/// Which time of a measurement is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// The mean of all operations: what the table of a run shows.
+    Mean,
+    /// The median of operations that were timed one by one. These may be other operations than those of the mean, which
+    /// therefore can lie outside of their range.
+    Median,
 }
 
 impl<'a> Picture<'a> {
@@ -70,7 +83,10 @@ impl<'a> Picture<'a> {
         if sections.is_empty() {
             return Err(NothingToDraw::NoPlacement);
         }
-        let picture = Self { runs: distinct(runs), sections, options };
+        let source = source(&sections, options.spread);
+        let series = sections.iter_mut().flat_map(|section| &mut section.series);
+        series.flat_map(|series| &mut series.points).for_each(|point| point.source = source);
+        let picture = Self { runs: distinct(runs), sections, options, source };
         let mut points =
             picture.sections.iter().flat_map(|section| &section.series).flat_map(|each| &each.points);
         if points.clone().all(|point| point.bytes == 0) {
@@ -91,11 +107,26 @@ impl<'a> Picture<'a> {
         format!("{}{op}{root}", section.data_type)
     }
 
-    /// Ranks, devices and library: of all runs, where they are alike.
-    pub(super) fn facts(&self) -> Option<String> {
-        let mut facts = self.runs.iter().map(|(_, run)| facts(run));
-        let first = facts.next()?;
-        facts.all(|other| other == first).then_some(first)
+    /// A section's collective, with what tells it from others of the same one.
+    pub(super) fn name(&self, section: &Section) -> String {
+        let alike = self.sections.iter().filter(|other| other.collective == section.collective);
+        if alike.count() == 1 {
+            section.collective.to_owned()
+        } else {
+            format!("{} {}", section.collective, Self::detail(section))
+        }
+    }
+
+    /// The libraries whose choice of algorithm is known in a section, as a heading has them: `algorithm (NCCL)`.
+    pub(super) fn algorithm_heading(&self, section: &Section) -> Option<String> {
+        let mut names: Vec<&str> = Vec::new();
+        for series in section.series.iter().filter(|series| series.points.iter().any(Point::is_explained)) {
+            let name = library_name(self.runs[series.run].1);
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        (!names.is_empty()).then(|| format!("algorithm ({})", names.join(", ")))
     }
 }
 
@@ -128,7 +159,8 @@ impl<'a> Section<'a> {
         match points.binary_search_by_key(&measurement.bytes, |point| point.bytes) {
             Ok(found) => points[found].measurements.push(measurement),
             Err(place) => {
-                points.insert(place, Point { bytes: measurement.bytes, measurements: vec![measurement] });
+                let (bytes, measurements) = (measurement.bytes, vec![measurement]);
+                points.insert(place, Point { bytes, measurements, source: Source::Mean });
             }
         }
     }
@@ -150,11 +182,25 @@ impl<'a> Section<'a> {
 }
 
 impl Point<'_> {
-    /// The median of what was measured; `None` when nothing of it is a number.
+    /// What a chart shows: of several measurements their median; `None` when nothing of it is a number.
     pub(super) fn value(&self, metric: Metric) -> Option<f64> {
+        self.of(metric, self.source)
+    }
+
+    /// The same of the mean times, as the table of a run has them.
+    pub(super) fn mean(&self, metric: Metric) -> Option<f64> {
+        self.of(metric, Source::Mean)
+    }
+
+    fn of(&self, metric: Metric, source: Source) -> Option<f64> {
         let timed = self.measurements.iter().filter(|each| each.time_us.is_finite() && each.time_us > 0.0);
+        let value = |each: &&Measurement| match (source, &each.statistics) {
+            (Source::Median, Some(found)) => Some(metric.at(each, found.median_us)),
+            (Source::Median, None) => None,
+            (Source::Mean, _) => Some(metric.of(each)),
+        };
         let mut values: Vec<f64> =
-            timed.map(|each| metric.of(each)).filter(|value| value.is_finite() && *value >= 0.0).collect();
+            timed.filter_map(value).filter(|value| value.is_finite() && *value >= 0.0).collect();
         values.sort_unstable_by(f64::total_cmp);
         let middle = values.len() / 2;
         let upper = *values.get(middle)?;
@@ -167,8 +213,11 @@ impl Point<'_> {
         self.value(metric).filter(|&value| self.bytes > 0 && Axis::holds(scale, value))
     }
 
-    /// From which value to which the operations lay, where they were timed one by one.
+    /// From which value to which the operations lay whose median is drawn.
     pub(super) fn spread(&self, metric: Metric, spread: Spread, scale: Scale) -> Option<(f64, f64)> {
+        if self.source == Source::Mean {
+            return None;
+        }
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
         for measurement in &self.measurements {
             let statistics = measurement.statistics.as_ref()?;
@@ -178,11 +227,7 @@ impl Point<'_> {
                 Spread::Max => statistics.max_us,
             };
             for time_us in [statistics.min_us, slowest] {
-                // A bandwidth is inverse to the time.
-                let value = match metric {
-                    Metric::Time => time_us,
-                    _ => metric.of(measurement) * measurement.time_us / time_us,
-                };
+                let value = metric.at(measurement, time_us);
                 low = low.min(value);
                 high = high.max(value);
             }
@@ -191,13 +236,28 @@ impl Point<'_> {
         (Axis::holds(scale, low) && Axis::holds(scale, high)).then_some((low, high))
     }
 
+    /// Whether it is known how the library carried it out.
+    pub(super) fn is_explained(&self) -> bool {
+        self.measurements.iter().any(|each| each.algorithm.is_some())
+    }
+
     /// Wrong elements; `None` when nothing was verified.
     pub(super) fn wrong(&self) -> Option<u64> {
         let verified = self.measurements.iter().filter_map(|each| each.wrong);
         verified.reduce(u64::saturating_add)
     }
 
-    /// What NCCL chose: `ring, ll128, 16 channels`; several where it changed.
+    /// Whether some element is wrong.
+    pub(super) fn is_wrong(&self) -> bool {
+        self.wrong().is_some_and(|wrong| wrong > 0)
+    }
+
+    /// Which time is drawn.
+    pub(super) fn source(&self) -> Source {
+        self.source
+    }
+
+    /// What the library chose: `ring, ll128, 16 channels`; several where it changed.
     pub(super) fn algorithms(&self) -> Option<String> {
         let mut found: Vec<String> = Vec::new();
         for chosen in self.measurements.iter().filter_map(|each| each.algorithm.as_ref()) {
@@ -226,6 +286,14 @@ impl Metric {
         }
     }
 
+    /// Its value had the operations taken this long. A bandwidth is inverse to the time.
+    fn at(self, measurement: &Measurement, time_us: f64) -> f64 {
+        match self {
+            Self::Time => time_us,
+            Self::Busbw | Self::Algbw => self.of(measurement) * measurement.time_us / time_us,
+        }
+    }
+
     /// How it is drawn: times always go by powers of ten.
     pub(super) fn scale(self, bandwidths: Scale) -> Scale {
         match self {
@@ -244,6 +312,14 @@ impl Metric {
     }
 }
 
+/// All lines have one source, so that they can be compared: medians, and the range of the same operations, where all
+/// measurements have statistics, else means.
+fn source(sections: &[Section], spread: Spread) -> Source {
+    let sampled = |point: &Point| point.measurements.iter().all(|each| each.statistics.is_some());
+    let all = sections.iter().flat_map(Section::points).all(sampled);
+    if all && spread != Spread::None { Source::Median } else { Source::Mean }
+}
+
 /// How a placement is called.
 pub(super) fn placement_name(placement: Placement) -> &'static str {
     match placement {
@@ -257,7 +333,7 @@ pub(super) fn unfinished(outcome: &Outcome) -> Option<(&'static str, String)> {
     match outcome {
         Outcome::Complete => None,
         Outcome::Running => {
-            Some(("unfinished", "had not ended when its file was written, or was killed".to_owned()))
+            Some(("not finished", "had not ended when its file was written, or was killed".to_owned()))
         }
         Outcome::Interrupted { signal } => Some(("interrupted", format!("was interrupted by {signal}"))),
         Outcome::Failed { message } => Some(("failed", format!("failed: {message}"))),
@@ -292,15 +368,30 @@ pub(super) fn counted(count: usize, one: &str) -> String {
     if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") }
 }
 
-fn facts(run: &Run) -> String {
-    let provenance = &run.provenance;
-    let on = counted(hosts(run).len(), "host");
-    let library = match provenance.backend.as_str() {
+/// The library that carried the data: `NCCL`.
+pub(super) fn library_name(run: &Run) -> &str {
+    match run.provenance.backend.as_str() {
         "nccl" => "NCCL",
         "fabric" => "libfabric",
+        "mpi" => "MPI",
         other => other,
+    }
+}
+
+/// The same with its version: `NCCL 2.28.9`. That of MPI has its name in it.
+pub(super) fn library(run: &Run) -> String {
+    let version = &run.provenance.library_version;
+    if run.provenance.backend == "mpi" { version.clone() } else { format!("{} {version}", library_name(run)) }
+}
+
+/// `8 x NVIDIA H200 on 1 host`, `4 ranks in host memory on 2 hosts`.
+pub(super) fn machine(run: &Run) -> String {
+    let what = if run.ranks.iter().all(|rank| rank.device.is_none()) {
+        format!("{} in host memory", counted(run.ranks.len(), "rank"))
+    } else {
+        devices(run)
     };
-    format!("{} on {on}, {library} {}", devices(run), provenance.library_version)
+    format!("{what} on {}", counted(hosts(run).len(), "host"))
 }
 
 /// The labels, each with a number behind it where another one is the same.

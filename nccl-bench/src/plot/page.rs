@@ -1,15 +1,14 @@
-//! The HTML page: charts, tables, and what the runs ran on. It needs nothing else: no script, no font, no network.
+//! The HTML page: the headline, an overview, charts, tables, and what the runs ran on. It needs nothing else: no script,
+//! no font, no network.
 
 use std::collections::BTreeMap;
 
-use super::chart::{self, Chart};
-use super::markup::{Attributes, Markup};
-use super::model::{self, Picture, Point, Section};
-use super::{Metric, Spread, style};
-use crate::record::{Placement, Run};
-
-/// A label with more characters loses its middle in tables of numbers.
-const LONGEST_LABEL: usize = 32;
+use super::chart::{Chart, Frame};
+use super::headline::{self, Headline};
+use super::markup::Markup;
+use super::model::{self, Picture, Section};
+use super::{legend, numbers, overview, reading, style};
+use crate::record::Run;
 
 /// The whole page.
 pub(super) fn write(picture: &Picture, head: &str) -> String {
@@ -23,10 +22,17 @@ pub(super) fn write(picture: &Picture, head: &str) -> String {
             markup
                 .leaf("meta", &[("name", &"viewport"), ("content", &"width=device-width, initial-scale=1")]);
             markup.labelled("title", &[], title);
-            markup.element("style", &[], |markup| markup.raw(&style::page()));
+            markup.element("style", &[], |markup| {
+                markup.raw(&style::charts());
+                markup.raw(&style::page());
+            });
         });
         markup.element("body", &[], |markup| {
             header(markup, picture, title);
+            if picture.sections.len() > 1 {
+                overview::links(markup, picture);
+                overview::charts(markup, picture);
+            }
             for (index, section) in picture.sections.iter().enumerate() {
                 draw_section(markup, picture, index, section);
             }
@@ -34,8 +40,8 @@ pub(super) fn write(picture: &Picture, head: &str) -> String {
             markup.labelled(
                 "footer",
                 &[],
-                "Sizes are binary (1 KiB = 1024 B), bandwidths decimal (1 GB/s = 1e9 bytes per second). Time is the \
-                 mean per operation; algbw is size over time, busbw what each rank's link carries at least.",
+                "Sizes are binary (1 KiB = 1024 B), bandwidths decimal (1 GB/s = 1e9 bytes per second). algbw is size \
+                 over time, busbw what each rank's link carries at least.",
             );
         });
     });
@@ -45,42 +51,41 @@ pub(super) fn write(picture: &Picture, head: &str) -> String {
 fn header(markup: &mut Markup, picture: &Picture, title: &str) {
     markup.element("header", &[], |markup| {
         markup.labelled("h1", &[], title);
-        if let Some(facts) = picture.facts() {
-            markup.labelled("p", &[], &facts);
-        }
-        if picture.sections.len() > 1 {
-            markup.element("nav", &[], |markup| {
-                for (index, section) in picture.sections.iter().enumerate() {
-                    let text = format!("{} ({})", section.collective, Picture::detail(section));
-                    markup.labelled("a", &[("href", &format!("#section{index}"))], &text);
+        let problems: Vec<(&str, String)> = picture
+            .runs
+            .iter()
+            .flat_map(|(label, run)| headline::problems(run).into_iter().map(|text| (label.as_str(), text)))
+            .collect();
+        if !problems.is_empty() {
+            markup.element("ul", &[("class", &"problems")], |markup| {
+                for (label, text) in problems {
+                    markup.element("li", &[], |markup| {
+                        markup.labelled("strong", &[], label);
+                        markup.text(&format!(" {text}"));
+                    });
                 }
-                markup.labelled("a", &[("href", &"#runs")], "runs");
             });
         }
-    });
-    let mut problems: Vec<(&str, String)> = Vec::new();
-    for (label, run) in &picture.runs {
-        if let Some((_, text)) = model::unfinished(&run.outcome) {
-            problems.push((label, format!("{text}. What it had measured is shown.")));
-        }
-        let wrong = run.measurements.iter().filter(|each| each.wrong.is_some_and(|wrong| wrong > 0)).count();
-        if wrong > 0 {
-            problems.push((label, format!("has wrong data in {}.", model::counted(wrong, "measurement"))));
-        }
-        if run.measurements.is_empty() {
-            problems.push((label, "holds no measurement.".to_owned()));
-        }
-    }
-    if !problems.is_empty() {
-        markup.element("ul", &[("class", &"problems")], |markup| {
-            for (label, text) in problems {
-                markup.element("li", &[], |markup| {
-                    markup.labelled("strong", &[], label);
-                    markup.text(&format!(" {text}"));
+        markup.element("div", &[("class", &"headlines")], |markup| {
+            for (index, (label, _)) in picture.runs.iter().enumerate() {
+                let headline = Headline::new(picture, &picture.sections, index);
+                markup.element("div", &[("class", &"headline")], |markup| {
+                    if picture.runs.len() > 1 {
+                        markup.element("h2", &[], |markup| name(markup, index, label));
+                    }
+                    markup.element("p", &[("class", &"peak")], |markup| {
+                        markup.labelled("strong", &[], &headline.peak);
+                        markup.text(&headline.peak_of);
+                    });
+                    for fact in &headline.facts {
+                        markup.labelled("p", &[], fact);
+                    }
+                    let class = if headline.is_verified { "" } else { "alarm" };
+                    markup.labelled("p", &[("class", &class)], &headline.verification);
                 });
             }
         });
-    }
+    });
 }
 
 fn draw_section(markup: &mut Markup, picture: &Picture, index: usize, section: &Section) {
@@ -90,180 +95,34 @@ fn draw_section(markup: &mut Markup, picture: &Picture, index: usize, section: &
             markup.text(" ");
             markup.labelled("small", &[], &Picture::detail(section));
         });
+        legend::write(markup, picture, section);
         markup.element("div", &[("class", &"charts")], |markup| {
-            for &metric in &picture.options.metrics {
-                let chart = Chart::new(picture, section, metric);
-                markup.element("figure", &[], |markup| chart::inline(markup, &chart));
-            }
-        });
-        markup.element("details", &[("open", &"open")], |markup| {
-            markup.labelled("summary", &[], "Numbers");
-            markup.element("div", &[("class", &"scroll")], |markup| numbers(markup, picture, section));
-        });
-    });
-}
-
-/// The columns of one placement.
-fn columns(picture: &Picture, section: &Section) -> Vec<(&'static str, &'static str)> {
-    let mut columns = vec![("time", "µs")];
-    if section.points().flat_map(|point| &point.measurements).any(|each| each.statistics.is_some()) {
-        match picture.options.spread {
-            Spread::None => {}
-            Spread::P95 => columns.extend([("min", "µs"), ("p95", "µs")]),
-            Spread::Max => columns.extend([("min", "µs"), ("max", "µs")]),
-        }
-    }
-    columns.extend([("algbw", "GB/s"), ("busbw", "GB/s"), ("wrong", "")]);
-    columns
-}
-
-fn numbers(markup: &mut Markup, picture: &Picture, section: &Section) {
-    let placements: Vec<Placement> = [Placement::OutOfPlace, Placement::InPlace]
-        .into_iter()
-        .filter(|&placement| section.has(placement))
-        .collect();
-    let columns = columns(picture, section);
-    let several = picture.runs.len() > 1;
-    let algorithms = section.points().any(|point| point.algorithms().is_some());
-    // Of each size and run the points, in the order of placements.
-    let mut rows: BTreeMap<u64, BTreeMap<usize, Vec<Option<&Point>>>> = BTreeMap::new();
-    for series in &section.series {
-        for point in &series.points {
-            let row = rows.entry(point.bytes).or_default().entry(series.run);
-            let cells = row.or_insert_with(|| vec![None; placements.len()]);
-            for (cell, placement) in cells.iter_mut().zip(&placements) {
-                if *placement == series.placement {
-                    *cell = Some(point);
-                }
-            }
-        }
-    }
-    markup.element("table", &[("class", &"numbers")], |markup| {
-        if section.repeats() > 1 {
-            let text = "Medians where a size was measured more than once; wrong elements are added up.";
-            markup.labelled("caption", &[], text);
-        }
-        markup.element("thead", &[], |markup| {
-            markup.element("tr", &[], |markup| {
-                markup.labelled("th", &[("rowspan", &2), ("scope", &"col")], "size");
-                if several {
-                    markup.labelled("th", &[("rowspan", &2), ("scope", &"col"), ("class", &"name")], "run");
-                }
-                for &placement in &placements {
-                    let span = columns.len();
-                    let attributes: Attributes =
-                        &[("colspan", &span), ("class", &"group first"), ("scope", &"colgroup")];
-                    markup.labelled("th", attributes, model::placement_name(placement));
-                }
-                if algorithms {
-                    markup.labelled(
-                        "th",
-                        &[("rowspan", &2), ("class", &"name first"), ("scope", &"col")],
-                        "chosen by NCCL",
-                    );
-                }
-            });
-            markup.element("tr", &[], |markup| {
-                for _ in &placements {
-                    for (index, (name, unit)) in columns.iter().enumerate() {
-                        let class = if index == 0 { "first" } else { "" };
-                        markup.element("th", &[("scope", &"col"), ("class", &class)], |markup| {
-                            markup.text(name);
-                            if !unit.is_empty() {
-                                markup.text(" ");
-                                markup.labelled("small", &[], unit);
-                            }
-                        });
-                    }
-                }
-            });
-        });
-        for (bytes, runs) in &rows {
-            markup.element("tbody", &[("class", &"size")], |markup| {
-                for (index, (&run, cells)) in runs.iter().enumerate() {
-                    markup.element("tr", &[], |markup| {
-                        if index == 0 {
-                            let size = model::exact_size(*bytes);
-                            let (short, exact) =
-                                size.split_once(" (").map_or((&*size, None), |(short, rest)| {
-                                    (short, Some(rest.trim_end_matches(')').to_owned()))
-                                });
-                            let title = exact.unwrap_or_else(|| short.to_owned());
-                            let attributes: Attributes =
-                                &[("rowspan", &runs.len()), ("scope", &"rowgroup"), ("title", &title)];
-                            markup.labelled("th", attributes, short);
-                        }
-                        if several {
-                            let label = &picture.runs[run].0;
-                            let attributes: Attributes =
-                                &[("class", &"name"), ("scope", &"row"), ("title", label)];
-                            markup.element("th", attributes, |markup| {
-                                name(markup, run, &model::shortened(label, LONGEST_LABEL));
-                            });
-                        }
-                        for cell in cells {
-                            for (index, (name, _)) in columns.iter().enumerate() {
-                                number(markup, name, *cell, index == 0);
-                            }
-                        }
-                        if algorithms {
-                            let mut found: Vec<String> =
-                                cells.iter().flatten().filter_map(|point| point.algorithms()).collect();
-                            found.dedup();
-                            markup.labelled("td", &[("class", &"text first")], &found.join(" | "));
-                        }
+            for (number, &metric) in picture.options.metrics.iter().enumerate() {
+                let chart = Chart { picture, section, metric };
+                markup.element("figure", &[], |markup| {
+                    markup.labelled("figcaption", &[], metric.title());
+                    markup.element("div", &[("class", &"plot")], |markup| {
+                        chart.inline(markup, &Frame::WIDE);
+                        chart.inline(markup, &Frame::NARROW);
+                        reading::write(markup, &chart, &format!("reading-{index}-{number}"));
                     });
-                }
-            });
-        }
+                    for note in chart.notes() {
+                        markup.labelled("p", &[("class", &"note")], &note);
+                    }
+                });
+            }
+        });
+        // Many tables hide the charts that follow.
+        let open = if picture.sections.len() == 1 { "open" } else { "" };
+        markup.element("details", &[("open", &open)], |markup| {
+            markup.labelled("summary", &[], "Numbers");
+            markup.element("div", &[("class", &"scroll")], |markup| numbers::write(markup, picture, section));
+        });
     });
-}
-
-/// One cell of the numbers.
-fn number(markup: &mut Markup, column: &str, point: Option<&Point>, first: bool) {
-    let class = if first { "first" } else { "" };
-    let Some(point) = point else { return markup.labelled("td", &[("class", &class)], "") };
-    if column == "wrong" {
-        return match point.wrong() {
-            None => markup.labelled("td", &[("title", &"not verified")], "N/A"),
-            Some(0) => markup.labelled("td", &[], "0"),
-            Some(wrong) => {
-                let mismatches = point.measurements.iter().flat_map(|each| &each.mismatches);
-                let ranks: Vec<String> =
-                    mismatches.map(|found| format!("rank {}: {}", found.rank, found.first)).collect();
-                markup.labelled(
-                    "td",
-                    &[("class", &"wrong"), ("title", &ranks.join("\n"))],
-                    &wrong.to_string(),
-                );
-            }
-        };
-    }
-    let metric = match column {
-        "time" => Some(Metric::Time),
-        "algbw" => Some(Metric::Algbw),
-        "busbw" => Some(Metric::Busbw),
-        _ => None,
-    };
-    let value = match metric {
-        // Where nothing is a number, what was found instead.
-        Some(metric) => {
-            point.value(metric).or_else(|| point.measurements.first().map(|each| metric.of(each)))
-        }
-        None => {
-            let statistics = point.measurements.iter().filter_map(|each| each.statistics.as_ref());
-            match column {
-                "min" => statistics.map(|each| each.min_us).reduce(f64::min),
-                "p95" => statistics.map(|each| each.p95_us).reduce(f64::max),
-                _ => statistics.map(|each| each.max_us).reduce(f64::max),
-            }
-        }
-    };
-    markup.labelled("td", &[("class", &class)], &value.map(model::digits).unwrap_or_default());
 }
 
 /// A run's name, with its colour.
-fn name(markup: &mut Markup, run: usize, label: &str) {
+pub(super) fn name(markup: &mut Markup, run: usize, label: &str) {
     let class = format!("swatch run{}", run % style::RUNS.len());
     markup.labelled("span", &[("class", &class)], "");
     markup.text(label);

@@ -5,6 +5,8 @@
 
 use std::fmt::Write as _;
 
+use super::chart::Frame;
+
 /// The colour of a run on a light and on a dark ground. The order keeps those that come first furthest apart, also for
 /// people who do not see red or green.
 pub(super) const RUNS: [(&str, &str); 10] = [
@@ -19,6 +21,9 @@ pub(super) const RUNS: [(&str, &str); 10] = [
     ("#575d68", "#9ca6b3"),
     ("#5c7943", "#a6a036"),
 ];
+
+/// The size of a chart's text, in its own pixels.
+pub(super) const TEXT: f64 = 13.0;
 
 /// One theme.
 struct Theme {
@@ -54,8 +59,9 @@ const FONTS: &str =
 /// The style sheet of charts.
 pub(super) fn charts() -> String {
     let mut css = format!(
-        ".chart text{{font-family:{FONTS};font-size:12px}}\n\
-         .chart .title{{font-size:15px;font-weight:600}}\n\
+        ".chart text{{font-family:{FONTS};font-size:{TEXT}px}}\n\
+         .chart .title{{font-size:16px;font-weight:600}}\n.chart .heading{{font-size:21px}}\n\
+         .chart .alarm{{font-weight:600}}\n\
          .chart .end{{text-anchor:end}}\n.chart .middle{{text-anchor:middle}}\n\
          .chart .line,.chart .sample{{fill:none;stroke-width:1.75;stroke-linejoin:round;stroke-linecap:round}}\n\
          .chart .sample{{stroke-width:2.5}}\n\
@@ -79,6 +85,7 @@ fn theme(theme: &Theme, colour: impl Fn((&'static str, &'static str)) -> &'stati
     let mut css = format!(
         ".chart .ground{{fill:{ground}}}\n\
          .chart text{{fill:{text}}}\n.chart .muted{{fill:{muted}}}\n\
+         .chart .alarm{{fill:{wrong}}}\n\
          .chart .grid{{stroke:{grid}}}\n.chart .frame{{stroke:{frame}}}\n\
          .chart .neutral{{stroke:{muted};fill:{muted}}}\n"
     );
@@ -109,12 +116,18 @@ pub(super) fn page() -> String {
     };
     let light = variables(&LIGHT, &|(light, _)| light);
     let dark = variables(&DARK, &|(_, dark)| dark);
+    let [wide, narrow] = [Frame::WIDE, Frame::NARROW].map(|frame| {
+        let (from, to) = frame.sizes();
+        let percent = |pixels: f64| 100.0 * pixels / frame.width;
+        format!("--from:{:.4}%;--span:{:.4}%", percent(from), percent(to - from))
+    });
     let swatches: String = (0..RUNS.len())
         .map(|index| format!(".swatch.run{index}{{background:var(--run{index})}}\n"))
         .collect();
     format!(
         ":root{{color-scheme:light dark;{light}--marked:#fff3c4}}\n\
          @media screen and (prefers-color-scheme:dark){{:root{{{dark}--marked:#4a3c0a}}}}\n\
+         .plot{{{wide}}}\n@media (max-width:34rem){{.plot{{{narrow}}}}}\n\
          body{{margin:0 auto;padding:1.5rem 1.25rem 3rem;max-width:100rem;background:var(--ground);color:var(--text);\
          font:15px/1.45 {FONTS}}}\n{PAGE}{swatches}"
     )
@@ -126,15 +139,46 @@ h2{font-size:1.25rem;margin:2.5rem 0 .75rem;padding-top:.75rem;border-top:1px so
 h2 small,header p{color:var(--muted);font-weight:400}
 header p{margin:0}
 a{color:inherit}
-nav{margin-top:.75rem}
-nav a{margin-right:1rem}
+section{scroll-margin-top:2.75rem}
+.headlines{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,20rem),1fr));gap:1rem;margin-top:.75rem}
+.headline h2{font-size:1rem;margin:0;padding:0;border:0}
+.headline .peak{color:var(--text);margin-bottom:.25rem}
+.headline .peak strong{display:block;font-size:1.9rem;line-height:1.2}
+.headline .alarm{color:var(--wrong);font-weight:600}
+.links{position:sticky;top:0;z-index:3;display:flex;gap:1.1rem;margin:1.25rem -1.25rem 0;padding:.5rem 1.25rem;\
+overflow-x:auto;white-space:nowrap;background:var(--ground);border-bottom:1px solid var(--grid);font-size:.9rem}
+.links a{padding:.15rem 0}
+.overview{display:grid;grid-template-columns:repeat(auto-fill,minmax(9.5rem,1fr));gap:.75rem}
+.overview a{display:block;padding:.5rem .6rem;border:1px solid var(--grid);border-radius:6px;text-decoration:none}
+.overview a:hover,.overview a:focus-visible{border-color:var(--muted)}
+.overview b{display:block;font-size:.9rem;overflow-wrap:anywhere}
+.overview span{color:var(--muted);font-size:.85rem;font-variant-numeric:tabular-nums}
+.overview svg{display:block;width:100%;height:auto;margin:.3rem 0}
 .problems{margin:1rem 0 0;padding:.6rem 1rem .6rem 2rem;border:1px solid var(--wrong);border-radius:6px}
 .problems strong{color:var(--wrong)}
-.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,30rem),1fr));gap:1.25rem}
-figure{margin:0;max-width:60rem;break-inside:avoid}
-figure svg{display:block;width:100%;height:auto}
-.chart:has(.series:hover) .series:not(:hover){opacity:.25}
-.point:hover .mark{stroke-width:4}
+.charts{display:grid;margin-top:.9rem;grid-template-columns:repeat(auto-fit,minmax(min(100%,34rem),1fr));gap:1.25rem}
+figure{margin:0;max-width:46rem;break-inside:avoid}
+figcaption{font-weight:600;margin-bottom:.25rem}
+.note{margin:.25rem 0 0;color:var(--muted);font-size:.85rem}
+.legend{display:flex;flex-wrap:wrap;gap:.15rem 1.4rem;margin:0 0 .35rem;padding:0;list-style:none;font-size:.85rem}
+.entry{display:flex;align-items:center;gap:.5rem;overflow-wrap:anywhere}
+.key{width:26px;height:16px;flex:none}
+.plot{position:relative;display:grid}
+.plot>*{grid-area:1/1;min-width:0}
+.plot svg{display:block;width:100%;height:auto}
+.plot .narrow{display:none}
+.readings{display:flex;margin-left:calc(var(--from) + var(--span)*var(--start));width:calc(var(--span)*var(--width))}
+.readings label{flex:1 1 0;min-width:0;cursor:crosshair}
+.readings label:hover,.readings label:focus-within{background:rgb(128 128 128/.2)}
+.readings label:has(:focus-visible){outline:2px solid var(--text)}
+.readings input{position:absolute;opacity:0;margin:0;pointer-events:none;scroll-margin-block:4rem 30rem}
+.reading{display:none;position:absolute;top:100%;left:0;right:0;z-index:2;padding:.5rem .75rem;background:var(--ground);\
+border:1px solid var(--frame);border-radius:6px;box-shadow:0 4px 16px rgb(0 0 0/.25);font-size:.85rem;cursor:auto;\
+font-variant-numeric:tabular-nums}
+.reading>span{display:block;margin-top:.2rem}
+.reading .wrong{color:var(--wrong)}
+.readings label:hover .reading,.readings input:focus+.reading{display:block}
+.readings:hover label:not(:hover) .reading{display:none}
 .swatch{display:inline-block;width:.7em;height:.7em;margin-right:.45em;border-radius:2px;print-color-adjust:exact;\
 -webkit-print-color-adjust:exact}
 .scroll{overflow-x:auto;margin-top:.75rem}
@@ -159,8 +203,13 @@ td.wrong{color:var(--wrong);font-weight:700}
 .runs tr.differs th,.runs tr.differs td{background:var(--marked);color:var(--text);print-color-adjust:exact;\
 -webkit-print-color-adjust:exact}
 footer{margin-top:2.5rem;color:var(--muted);font-size:.85rem}
+.headline p{overflow-wrap:anywhere}
+@media (max-width:34rem){body{padding-left:1rem;padding-right:1rem}.plot .wide{display:none}.plot .narrow{display:block}
+.overview{grid-template-columns:1fr 1fr}.links{margin-left:-1rem;margin-right:-1rem;padding-left:1rem;padding-right:1rem}
+.reading{position:fixed;top:auto;bottom:0;border-radius:6px 6px 0 0;max-height:60vh}}
 @page{size:landscape;margin:12mm}
-@media print{body{padding:0;max-width:none;font-size:10pt}nav,summary{display:none}.charts{grid-template-columns:1fr 1fr}.scroll{overflow:visible}
+@media print{body{padding:0;max-width:none;font-size:10pt}nav,summary,.readings{display:none}\
+details::details-content{content-visibility:visible;display:block}.charts{grid-template-columns:1fr 1fr}.scroll{overflow:visible}
 table{font-size:7pt}td.text{min-width:0}tbody.size{break-inside:avoid}th,td{padding:.1rem .35rem}thead{display:table-header-group}tr{break-inside:avoid}
 h2{break-after:avoid}.runs td{min-width:0}}
 ";
