@@ -167,7 +167,7 @@ impl Interrupt {
             if first && joined {
                 thread::sleep(SAVE_AFTER);
                 if !interrupt.0.done.load(Ordering::SeqCst) {
-                    interrupt.0.rescue.save(signal.outcome());
+                    interrupt.0.rescue.save(interrupt.outcome(signal));
                 }
                 thread::sleep(END_AFTER);
                 if interrupt.0.done.load(Ordering::SeqCst) {
@@ -182,9 +182,15 @@ impl Interrupt {
     }
 
     fn end(&self, signal: Signal) -> ! {
-        self.0.rescue.save(signal.outcome());
+        self.0.rescue.save(self.outcome(signal));
         let world = self.world().unwrap_or_else(world::single);
         world.abort(i32::from(signal.exit_code()), &format!("nccl-bench: ended by {}", signal.name()))
+    }
+
+    /// A launcher that sees one rank die ends the others with a signal: the outcome is that death.
+    fn outcome(&self, signal: Signal) -> Outcome {
+        let failed = self.world().and_then(|world| world.check().err());
+        failed.map_or_else(|| signal.outcome(), |error| Outcome::Failed { message: error.to_string() })
     }
 
     fn world(&self) -> Option<world::Handle> {

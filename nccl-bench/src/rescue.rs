@@ -5,14 +5,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use collectives::world::{self, World};
+use collectives::world::{Error, World};
 
 use crate::record::Outcome;
 
 /// How long saving may take before the process ends without it.
 const LIMIT: Duration = Duration::from_secs(5);
-/// How long a process waits for the world to end it. Longer than the world gives [`Rescue::watch`].
-const WORLD_ENDS: Duration = Duration::from_secs(15);
 
 type Hook = Box<dyn FnOnce(Outcome) + Send>;
 
@@ -100,17 +98,16 @@ impl Rescue {
         }));
     }
 
-    /// Saves and ends the job, with `code` and `message` when this rank of `process` is where it failed. When the cause
-    /// is another process, the world ends this one and names it, with its exit code
-    /// ([`OnFailure::Exit`](world::OnFailure::Exit)).
-    pub fn end(&self, process: &dyn World, rank: &dyn World, code: i32, message: &str) -> ! {
-        self.save(Outcome::Failed { message: message.to_owned() });
-        if let Err(world::Error::RankFailed { rank: failed, .. }) = process.check()
-            && failed != process.rank()
-        {
-            thread::sleep(WORLD_ENDS);
-        }
-        rank.abort(code, message)
+    /// Saves and ends the job, with `code` and `message` when this `rank` is where it failed. When another rank has
+    /// failed before, what is saved and said names that one.
+    pub fn end(&self, rank: &dyn World, code: i32, message: &str) -> ! {
+        let cause = match rank.check() {
+            Err(error @ Error::RankFailed { rank: failed, .. }) if failed != rank.rank() => Some(error),
+            _ => None,
+        };
+        let message = cause.map_or_else(|| message.to_owned(), |cause| cause.to_string());
+        self.save(Outcome::Failed { message: message.clone() });
+        rank.abort(code, &message)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -19,7 +19,7 @@ use crate::recorder::Recorder;
 use crate::rescue::Rescue;
 use crate::size::Step;
 use crate::sizing;
-use crate::stop::{FAILED, REFUSED, Stop, Verdict};
+use crate::stop::{FAILED, REFUSED, Stop, Verdict, await_cause};
 use crate::sweep::{self, End, Event, Observer, Plan};
 use crate::table::{self, MemoryUsage};
 use crate::traffic::{Pattern, Traffic};
@@ -69,7 +69,8 @@ pub fn measure(
         Err(stop @ Stop::Refused(_)) if world.rank() == 0 || has_terminal_of_its_own() => stop.tell(),
         Err(Stop::Refused(_)) => ExitCode::from(REFUSED),
         Err(Stop::Failed(error)) => {
-            rescue.end(&*world, &*world, i32::from(FAILED), &format!("nccl-bench: {error:#}"))
+            await_cause(&error, &*world);
+            rescue.end(&*world, i32::from(FAILED), &format!("nccl-bench: {error:#}"))
         }
     }
 }
@@ -100,6 +101,7 @@ fn run(
     let ranks = world::threads(process.clone(), node.threads() * node.gpus())?;
     check_ranks(settings, ranks[0].size(), node.place(0).ranks)?;
     let node = &*node;
+    let first = ranks[0].rank();
     let watched = watch.ranks(ranks.iter().map(|rank| rank.rank()));
     let results: Vec<Result<Verdict, Stop>> = thread::scope(|scope| {
         let threads: Vec<_> = ranks
@@ -113,7 +115,8 @@ fn run(
                         // The siblings may be waiting for this rank: the whole job has to end.
                         Err(Stop::Failed(error)) => {
                             let message = format!("nccl-bench: {error:#}");
-                            surroundings.rescue.end(&**process, &*world, i32::from(FAILED), &message)
+                            await_cause(&error, &*world);
+                            surroundings.rescue.end(&*world, i32::from(FAILED), &message)
                         }
                         result => result,
                     }
@@ -122,9 +125,10 @@ fn run(
             .collect();
         threads
             .into_iter()
-            .map(|thread| match thread?.join() {
+            .zip(first..)
+            .map(|(thread, rank)| match thread?.join() {
                 Ok(result) => result,
-                Err(_) => Err(Stop::Failed(anyhow::anyhow!("a rank's thread panicked"))),
+                Err(_) => Err(Stop::Failed(anyhow::anyhow!("the thread of rank {rank} panicked"))),
             })
             .collect()
     });

@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-use collectives::{fabric, world};
+use collectives::world::World;
+use collectives::{fabric, nccl, world};
 
 use crate::interrupt::Signal;
 
@@ -37,6 +38,15 @@ impl Verdict {
             Self::Wrong => WRONG_DATA,
             Self::Stopped(signal) => signal.exit_code(),
         })
+    }
+}
+
+/// Waits for `world` to learn which rank's end an error comes from, where that can be the cause: NCCL and libfabric notice
+/// a lost peer before the world does.
+pub fn await_cause(error: &anyhow::Error, world: &dyn World) {
+    let of_nccl = matches!(error.downcast_ref(), Some(nccl::Error::Nccl { .. }));
+    if of_nccl || matches!(error.downcast_ref(), Some(fabric::Error::Call(_))) {
+        world::cause(world);
     }
 }
 

@@ -478,7 +478,7 @@ fn rank(steps: &str) {
     let watched = watch.ranks(ranks.iter().map(|rank| rank.rank()));
     thread::scope(|scope| {
         for (world, watched) in ranks.into_iter().zip(watched) {
-            let (steps, rescue, process) = (&steps, &rescue, &process);
+            let (steps, rescue) = (&steps, &rescue);
             scope.spawn(move || {
                 watched.place(format!("GPU {}", world.rank()));
                 for step in steps {
@@ -489,7 +489,7 @@ fn rank(steps: &str) {
                         "barrier" => {
                             watched.phase("a barrier");
                             if let Err(error) = world.barrier() {
-                                rescue.end(&**process, &*world, 1, &error.to_string());
+                                rescue.end(&*world, 1, &error.to_string());
                             }
                         }
                         "hang" if mine => thread::sleep(Duration::from_secs(600)),

@@ -336,7 +336,7 @@ impl Network {
         match error {
             Error::Call(_) => {
                 self.lost = true;
-                self.world.check().err().map_or(error, Error::from)
+                world::cause(&*self.world).map_or(error, Error::from)
             }
             other => other,
         }

@@ -521,7 +521,11 @@ pub fn service(data: &[u8]) {
                 };
                 Frame::Called(named, 0, (0..length % 8).map(called).collect())
             }
-            12 => Frame::Abort(length as i32, "enough".to_owned()),
+            12 => Frame::Abort(
+                length as i32,
+                (length % 2 == 0).then_some((length % 5) as u32),
+                "enough".to_owned(),
+            ),
             13 => Frame::Barrier(length as u64),
             _ => {
                 blamed.insert(*peer);

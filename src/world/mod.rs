@@ -24,6 +24,7 @@
 //! # Ok::<(), world::Error>(())
 //! ```
 
+mod cause;
 mod ending;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
@@ -35,6 +36,7 @@ mod ledger;
 mod meeting;
 #[cfg(feature = "mpi")]
 mod mpi;
+mod numbering;
 mod place;
 mod poll;
 mod rendezvous;
@@ -50,6 +52,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use cause::cause;
 pub use host::{Host, host};
 pub use launcher::{Launcher, Started};
 #[cfg(feature = "mpi")]
@@ -154,7 +157,28 @@ pub trait World: Send + Sync {
     /// `message` is printed once on standard error by this rank; the others name this rank.
     ///
     /// Nothing is dropped and no exit handler runs, so that a thread stuck in a driver cannot hold it up.
+    /// When another rank is known to have failed before, this process ends because of that, and says so instead.
     fn abort(&self, code: i32, message: &str) -> !;
+
+    /// From now on errors and messages name ranks where they would name processes, of which each has so many ranks
+    /// ([`threads`]); whether they do.
+    #[doc(hidden)]
+    fn name_ranks(&self, per_process: usize) -> bool {
+        let _ = per_process;
+        false
+    }
+
+    /// As [`World::fail`], of one of the ranks of this process ([`threads`]).
+    #[doc(hidden)]
+    fn fail_as(&self, rank: usize, reason: &str) {
+        self.fail(&format!("rank {rank}: {reason}"));
+    }
+
+    /// As [`World::abort`], of one of the ranks of this process ([`threads`]).
+    #[doc(hidden)]
+    fn abort_as(&self, rank: usize, code: i32, message: &str) -> ! {
+        self.abort(code, &format!("rank {rank}: {message}"))
+    }
 }
 
 /// See [`World::before_exit`]; it gets the error that names the failed rank.

@@ -252,10 +252,37 @@ impl World for Mpi {
 
     /// `MPI_Abort`. Called without waiting for a thread that is inside MPI, since that may be what hangs.
     fn abort(&self, code: i32, message: &str) -> ! {
-        ending::claim();
-        ending::explain(&format!("rank {} on host {}: {message}", self.rank, host().name));
+        self.end(code, None, message)
+    }
+
+    fn name_ranks(&self, per_process: usize) -> bool {
+        // Without a watch nobody is ever named.
+        self.watch.as_ref().is_none_or(|watch| watch.name_ranks(per_process))
+    }
+
+    fn fail_as(&self, rank: usize, reason: &str) {
         if let Some(watch) = &self.watch {
-            watch.shared.last_words(code, &format!("aborted with exit code {code}: {message}"));
+            watch.fail_as(rank, reason);
+        }
+    }
+
+    fn abort_as(&self, rank: usize, code: i32, message: &str) -> ! {
+        self.end(code, Some(rank), message)
+    }
+}
+
+impl Mpi {
+    fn end(&self, code: i32, rank: Option<usize>, message: &str) -> ! {
+        if let Some(watch) = &self.watch {
+            watch.shared.end_by_cause();
+        }
+        ending::claim();
+        if let Some(watch) = &self.watch {
+            watch.shared.explain(rank, message);
+            watch.shared.last_words(code, rank, &format!("aborted with exit code {code}: {message}"));
+        } else {
+            let rank = rank.unwrap_or(self.rank);
+            ending::explain(&format!("rank {rank} on host {}: {message}", host().name));
         }
         self.world().abort(code)
     }

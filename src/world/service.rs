@@ -159,7 +159,7 @@ pub(super) fn run(shared: &Shared, woken: &UnixStream, frames: Vec<Frames>) {
             && exit_at.is_none()
             && closed_by.is_none()
         {
-            ending::explain(&format!("{}; rank {} ends with it", failure.error, shared.rank));
+            ending::explain(&shared.ends_with(&failure.error));
             last_act = start_last_act(shared, &failure.error).map(|done| (done, now + LAST_ACT));
             exit_at = Some(now + GRACE);
         }
@@ -345,7 +345,7 @@ fn act(shared: &Shared, line: &mut Line<'_>, frame: Frame) -> Option<String> {
         Frame::Message(number, message) if at_root => {
             shared.arrive(line.rank, number, Contribution::Message(message));
         }
-        Frame::Abort(code, reason) if at_root => shared.fail(shared.rank_failed(line.rank, reason), code),
+        Frame::Abort(code, rank, reason) if at_root => shared.aborted(line.rank, code, rank, reason),
         Frame::Released(number) if !at_root => shared.complete(number, None),
         Frame::Gathered(number, messages) if !at_root => shared.complete(number, Some(&messages)),
         Frame::Failed(code, error) if !at_root => shared.fail(error, code),

@@ -3,10 +3,11 @@
 use super::gate::{self, Gate, lock};
 use super::ledger::Ledger;
 use super::meeting::{Contribution, agree, overdue};
+use super::numbering::Numbering;
 use super::rendezvous::{self, Met};
 use super::service::{self, Connection};
 use super::wire::{Frame, MAX_FRAME, MAX_MESSAGE, Member, pack, unpack};
-use super::{Called, Error, Handle, LastAct, Options, Place, World, YEAR, ending, single};
+use super::{Called, Error, Handle, LastAct, OnFailure, Options, Place, World, YEAR, ending, single};
 use std::io::{self, Write};
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
@@ -17,6 +18,9 @@ use std::time::{Duration, Instant};
 
 /// How long a rank that ends the job tries to tell the others.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long a thread that aborts waits for the service to end the process for a failure that came before. Longer than
+/// the service takes.
+const SERVICE_ENDS: Duration = Duration::from_secs(15);
 
 /// Meets the other ranks of a job over TCP.
 ///
@@ -119,6 +123,8 @@ pub(super) struct Shared {
     /// What ranks have called; at rank 0 only.
     ledger: Mutex<Ledger>,
     pub(super) last_act: Mutex<Option<LastAct>>,
+    /// The ranks of each process.
+    numbering: Numbering,
     gate: Gate,
     wake: UnixStream,
 }
@@ -180,6 +186,7 @@ impl Shared {
             notes: Mutex::new(vec![String::new(); at_root]),
             ledger: Mutex::default(),
             last_act: Mutex::default(),
+            numbering: Numbering::default(),
             gate: Gate::default(),
             wake,
             members,
@@ -203,12 +210,31 @@ impl Shared {
         self.stop(failure, &Frame::Failed(code, error));
     }
 
-    /// As [`Shared::fail`], of this rank itself, which tells rank 0.
-    fn fail_here(&self, code: i32, reason: String) {
-        let error = self.rank_failed(self.rank, reason.clone());
-        let frame =
-            if self.rank == 0 { Frame::Failed(code, error.clone()) } else { Frame::Abort(code, reason) };
+    /// As [`Shared::fail`], of this process itself or one of its ranks, which tells rank 0.
+    fn fail_here(&self, code: i32, rank: Option<usize>, reason: String) {
+        let error = self.own_failure(rank, &reason);
+        let frame = self.own_frame(code, rank, reason);
         self.stop(Failure { error, code, own: true }, &frame);
+    }
+
+    /// How others are told that this process, or one of its ranks, has failed.
+    fn own_frame(&self, code: i32, rank: Option<usize>, reason: String) -> Frame {
+        if self.rank == 0 {
+            Frame::Failed(code, self.own_failure(rank, &reason))
+        } else {
+            Frame::Abort(code, rank.and_then(|rank| u32::try_from(rank).ok()), reason)
+        }
+    }
+
+    /// The failure of this process, or of one of its ranks.
+    fn own_failure(&self, rank: Option<usize>, reason: &str) -> Error {
+        self.numbering.failed(self.rank, rank, self.host(self.rank), reason)
+    }
+
+    /// Another process says that it has failed, or which of its ranks.
+    pub(super) fn aborted(&self, process: usize, code: i32, rank: Option<u32>, reason: String) {
+        let rank = rank.map(|rank| rank as usize);
+        self.fail(self.numbering.failed(process, rank, self.host(process), &reason), code);
     }
 
     fn stop(&self, failure: Failure, frame: &Frame) {
@@ -227,7 +253,36 @@ impl Shared {
     }
 
     pub(super) fn rank_failed(&self, rank: usize, reason: impl Into<String>) -> Error {
-        Error::RankFailed { rank, host: self.host(rank).to_owned(), reason: reason.into() }
+        self.numbering.failed(rank, None, self.host(rank), &reason.into())
+    }
+
+    /// Why this process ends when another has failed.
+    pub(super) fn ends_with(&self, error: &Error) -> String {
+        format!("{error}; {} with it", self.numbering.ends(self.rank))
+    }
+
+    /// Ends this process when it is known that another has failed: what this one fails of follows from that.
+    pub(super) fn end_by_cause(&self) {
+        let Some(failure) = self.failure().filter(|failure| !failure.own) else { return };
+        if self.options.on_failure == OnFailure::Exit {
+            thread::sleep(SERVICE_ENDS);
+        }
+        ending::claim();
+        ending::explain(&self.ends_with(&failure.error));
+        ending::exit(failure.code);
+    }
+
+    /// Says why this process ends by itself.
+    pub(super) fn explain(&self, rank: Option<usize>, message: &str) {
+        let line = match self.failure() {
+            // One of its ranks has said more.
+            Some(failure) if rank.is_none() && self.numbering.count() > 1 => failure.error.to_string(),
+            _ => {
+                let (rank, ranks) = self.numbering.name(self.rank, rank);
+                format!("rank {rank} on host {}: {message}{ranks}", self.host(self.rank))
+            }
+        };
+        ending::explain(&line);
     }
 
     fn host(&self, rank: usize) -> &str {
@@ -326,7 +381,7 @@ impl Shared {
         let notes = lock(&self.notes);
         let late: Vec<(usize, String, String)> = (0..self.size)
             .filter(|&rank| state.count > 0 && state.arrived[rank].is_none())
-            .map(|rank| (rank, self.host(rank).to_owned(), notes[rank].clone()))
+            .map(|rank| (self.numbering.first(rank), self.host(rank).to_owned(), notes[rank].clone()))
             .collect();
         drop((notes, state));
         if let Some(error) = overdue(call, limit, &late) {
@@ -425,12 +480,8 @@ impl Shared {
     }
 
     /// Tells all others that this rank ends the job, for as long as it takes them to hear it, at most a second.
-    pub(super) fn last_words(&self, code: i32, reason: &str) {
-        if self.rank == 0 {
-            self.broadcast(&Frame::Failed(code, self.rank_failed(0, reason)));
-        } else {
-            self.broadcast(&Frame::Abort(code, reason.to_owned()));
-        }
+    pub(super) fn last_words(&self, code: i32, rank: Option<usize>, reason: &str) {
+        self.broadcast(&self.own_frame(code, rank, reason.to_owned()));
         let deadline = Instant::now() + LAST_WORDS;
         while self.connections.iter().flatten().any(|connection| !connection.flush())
             && Instant::now() < deadline
@@ -492,8 +543,7 @@ impl World for Tcp {
     }
 
     fn fail(&self, reason: &str) {
-        let code = if thread::panicking() { PANICKED } else { 1 };
-        self.shared.fail_here(code, format!("failed: {reason}"));
+        self.shared.fail_here(failure_code(), None, format!("failed: {reason}"));
     }
 
     fn set_limit(&self, limit: Option<Duration>) {
@@ -528,16 +578,40 @@ impl World for Tcp {
     }
 
     fn abort(&self, code: i32, message: &str) -> ! {
+        self.end(code, None, message)
+    }
+
+    fn name_ranks(&self, per_process: usize) -> bool {
+        self.shared.numbering.set(per_process);
+        true
+    }
+
+    fn fail_as(&self, rank: usize, reason: &str) {
+        self.shared.fail_here(failure_code(), Some(rank), format!("failed: {reason}"));
+    }
+
+    fn abort_as(&self, rank: usize, code: i32, message: &str) -> ! {
+        self.end(code, Some(rank), message)
+    }
+}
+
+impl Tcp {
+    fn end(&self, code: i32, rank: Option<usize>, message: &str) -> ! {
+        self.shared.end_by_cause();
         ending::claim();
-        let rank = self.shared.rank;
-        ending::explain(&format!("rank {rank} on host {}: {message}", self.shared.host(rank)));
-        self.shared.last_words(code, &format!("aborted with exit code {code}: {message}"));
+        self.shared.explain(rank, message);
+        self.shared.last_words(code, rank, &format!("aborted with exit code {code}: {message}"));
         ending::exit(code)
     }
 }
 
 /// The exit code of a Rust program that has panicked.
 const PANICKED: i32 = 101;
+
+/// The exit code of processes that end with the rank of this thread, which has failed.
+fn failure_code() -> i32 {
+    if thread::panicking() { PANICKED } else { 1 }
+}
 
 impl Drop for Tcp {
     fn drop(&mut self) {
@@ -547,7 +621,7 @@ impl Drop for Tcp {
             let error = self.shared.rank_failed(self.shared.rank, reason);
             // Only the first failure counts; the others hear of this one all the same.
             let _ = self.shared.failure.set(Failure { error, code: PANICKED, own: true });
-            self.shared.last_words(PANICKED, reason);
+            self.shared.last_words(PANICKED, None, reason);
         }
         self.shared.closing.store(true, Ordering::SeqCst);
         self.shared.wake_service();

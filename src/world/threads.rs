@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 /// # Errors
 /// When `per_process` is 0, when processes disagree about it, or when another process has failed.
 pub fn threads(process: Handle, per_process: usize) -> Result<Vec<Handle>, Error> {
+    let renumbers = process.name_ranks(per_process);
     let all = process.all_gather(&(per_process as u64).to_le_bytes())?;
     for (rank, theirs) in all.iter().enumerate() {
         let theirs = theirs.as_slice().try_into().map(u64::from_le_bytes).unwrap_or(0);
@@ -39,6 +40,7 @@ pub fn threads(process: Handle, per_process: usize) -> Result<Vec<Handle>, Error
     let team = Arc::new(Team {
         spin: per_process * process.local_size() <= gate::cores(),
         process,
+        renumbers,
         per_process,
         meeting: Mutex::new(Meeting {
             contributions: (0..per_process).map(|_| None).collect(),
@@ -58,9 +60,14 @@ pub fn threads(process: Handle, per_process: usize) -> Result<Vec<Handle>, Error
         .collect())
 }
 
+/// What is said of a rank whose thread panicked.
+const PANIC: &str = "its thread panicked";
+
 /// What all ranks of a process share.
 struct Team {
     process: Handle,
+    /// Whether the errors of `process` name ranks already.
+    renumbers: bool,
     per_process: usize,
     /// Whether there is a core for each rank of this host.
     spin: bool,
@@ -114,7 +121,7 @@ impl Team {
         let (thread, end) = meeting.left.as_ref()?;
         let reason = match end {
             End::Left => "has left the job: it will not come to this barrier or all_gather".to_owned(),
-            End::Panicked => "died: its thread panicked".to_owned(),
+            End::Panicked => format!("died: {PANIC}"),
             End::Failed(reason) => format!("failed: {reason}"),
             End::Wrong(error) => return Some(error.clone()),
         };
@@ -230,13 +237,24 @@ impl Team {
     /// An error of the world of processes, in the ranks of this one.
     fn renumbered(&self, error: Error) -> Error {
         match error {
-            Error::RankFailed { rank, host, reason } if self.per_process > 1 => {
+            Error::RankFailed { rank, host, reason } if self.per_process > 1 && !self.renumbers => {
                 let first = rank * self.per_process;
                 let last = first + self.per_process - 1;
                 let reason = format!("{reason} (the process of ranks {first} to {last})");
                 Error::RankFailed { rank: first, host, reason }
             }
             other => other,
+        }
+    }
+}
+
+impl Member {
+    /// Tells the other processes that this rank has failed.
+    fn fail_process(&self, reason: &str) {
+        if self.team.per_process == 1 {
+            self.team.process.fail(reason);
+        } else {
+            self.team.process.fail_as(self.rank(), reason);
         }
     }
 }
@@ -286,11 +304,7 @@ impl World for Member {
 
     fn fail(&self, reason: &str) {
         self.team.leave(self.thread, End::Failed(reason.to_owned()));
-        if self.team.per_process == 1 {
-            self.team.process.fail(reason);
-        } else {
-            self.team.process.fail(&format!("rank {}: {reason}", self.rank()));
-        }
+        self.fail_process(reason);
     }
 
     fn set_limit(&self, limit: Option<Duration>) {
@@ -322,17 +336,31 @@ impl World for Member {
         self.team.process.before_exit(act);
     }
 
+    /// In the name of the rank of this process that failed first.
     fn abort(&self, code: i32, message: &str) -> ! {
         if self.team.per_process == 1 {
             self.team.process.abort(code, message)
         }
-        self.team.process.abort(code, &format!("rank {}: {message}", self.rank()))
+        let first = match &lock(&self.team.meeting).left {
+            Some((thread, End::Panicked)) => Some((*thread, PANIC.to_owned())),
+            Some((thread, End::Failed(reason))) => Some((*thread, format!("failed: {reason}"))),
+            _ => None,
+        };
+        match first.filter(|(thread, _)| *thread != self.thread) {
+            Some((thread, reason)) => self.team.process.abort_as(self.team.rank(thread), code, &reason),
+            None => self.team.process.abort_as(self.rank(), code, message),
+        }
     }
 }
 
 impl Drop for Member {
     fn drop(&mut self) {
-        let end = if thread::panicking() { End::Panicked } else { End::Left };
-        self.team.leave(self.thread, end);
+        if thread::panicking() {
+            self.team.leave(self.thread, End::Panicked);
+            // The threads that wait for it may be those of other processes.
+            self.fail_process(PANIC);
+        } else {
+            self.team.leave(self.thread, End::Left);
+        }
     }
 }

@@ -245,8 +245,9 @@ pub(super) enum Frame {
     Gathered(u64, Vec<u8>),
     /// The job has failed; processes that end with it use this exit code.
     Failed(i32, Error),
-    /// I abort the job, with this exit code and for this reason.
-    Abort(i32, String),
+    /// I abort the job, with this exit code and for this reason. Names the rank where a process has several and one of
+    /// them failed.
+    Abort(i32, Option<u32>, String),
     /// The rendezvous is complete; these are all ranks, in order.
     Members(Vec<Member>),
     /// The rendezvous has failed.
@@ -303,8 +304,9 @@ impl Frame {
                 }
                 7
             }
-            Self::Abort(code, reason) => {
+            Self::Abort(code, rank, reason) => {
                 bytes.extend_from_slice(&code.to_le_bytes());
+                bytes.extend_from_slice(&rank.unwrap_or(u32::MAX).to_le_bytes());
                 put_text(&mut bytes, reason, MAX_TEXT);
                 8
             }
@@ -361,7 +363,10 @@ impl Frame {
                 };
                 Self::Failed(code, error)
             }
-            8 => Self::Abort(i32::from_le_bytes(reader.array()?), reader.text()?),
+            8 => {
+                let (code, rank) = (i32::from_le_bytes(reader.array()?), reader.u32()?);
+                Self::Abort(code, (rank != u32::MAX).then_some(rank), reader.text()?)
+            }
             9 => {
                 let mut members = Vec::new();
                 while !reader.0.is_empty() {
@@ -482,7 +487,7 @@ mod tests {
             Frame::Gathered(1, pack([&b"ab"[..], b"", b"c"])),
             Frame::Failed(-1, died),
             Frame::Failed(1, Error::Mismatch("ranks differ".to_owned())),
-            Frame::Abort(130, "interrupted".to_owned()),
+            Frame::Abort(130, None, "interrupted".to_owned()),
             Frame::Members(vec![member(None), member(Some((0, 1)))]),
             Frame::GivenUp("rank 2 is missing".to_owned()),
             Frame::Note("rank 3: filling\nrank 4: filling".to_owned()),

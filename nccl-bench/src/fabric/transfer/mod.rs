@@ -31,7 +31,7 @@ use crate::handover::Meeting;
 use crate::interrupt::{Interrupt, Signal};
 use crate::rescue::Rescue;
 use crate::size::{Size, Step, Sweep};
-use crate::stop::{Stop, Verdict};
+use crate::stop::{Stop, Verdict, await_cause};
 use endpoints::Endpoints;
 use measure::Side;
 use memory::{Device, Gpu};
@@ -183,6 +183,7 @@ fn run(
     match ended {
         // Others wait for this rank, perhaps through MPI, which has no end to that.
         Err(Stop::Failed(error)) => {
+            await_cause(&error, &*world);
             let text = format!("nccl-bench: {error:#}");
             world.abort(i32::from(Stop::Failed(error).code()), &text)
         }

@@ -1,0 +1,78 @@
+//! The ranks that processes consist of: messages name ranks of the job, not processes.
+
+use super::Error;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// How many ranks each process of a world has ([`threads`](super::threads)): process `p` has those from `p * count` on.
+#[derive(Debug)]
+pub(super) struct Numbering(AtomicUsize);
+
+impl Default for Numbering {
+    fn default() -> Self {
+        Self(AtomicUsize::new(1))
+    }
+}
+
+impl Numbering {
+    pub(super) fn set(&self, count: usize) {
+        self.0.store(count.max(1), Ordering::SeqCst);
+    }
+
+    /// The first rank of a process.
+    pub(super) fn first(&self, process: usize) -> usize {
+        process.saturating_mul(self.count())
+    }
+
+    /// How many ranks each process has.
+    pub(super) fn count(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    /// Who ends: `rank 3 ends`, `ranks 2 to 3 end`.
+    pub(super) fn ends(&self, process: usize) -> String {
+        let (first, count) = (self.first(process), self.count());
+        if count == 1 {
+            format!("rank {first} ends")
+        } else {
+            format!("ranks {first} to {} end", first + count - 1)
+        }
+    }
+
+    /// The rank that a message about a process names, and what the message ends with: `rank` where that is one of the
+    /// process, otherwise the first of those that it has.
+    pub(super) fn name(&self, process: usize, rank: Option<usize>) -> (usize, String) {
+        let (first, count) = (self.first(process), self.count());
+        match rank.filter(|rank| rank / count == process) {
+            Some(rank) => (rank, String::new()),
+            None if count == 1 => (first, String::new()),
+            None => (first, format!(" (the process of ranks {first} to {})", first + count - 1)),
+        }
+    }
+
+    /// The failure of a process, or of one of its ranks where that is known.
+    pub(super) fn failed(&self, process: usize, rank: Option<usize>, host: &str, reason: &str) -> Error {
+        let (rank, ranks) = self.name(process, rank);
+        Error::RankFailed { rank, host: host.to_owned(), reason: format!("{reason}{ranks}") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_named_and_not_processes() {
+        let numbering = Numbering::default();
+        let failed = |process, rank| numbering.failed(process, rank, "a", "died").to_string();
+        assert_eq!(
+            (failed(1, None), numbering.ends(1)),
+            ("rank 1 on host a died".to_owned(), "rank 1 ends".to_owned())
+        );
+        numbering.set(2);
+        assert_eq!(failed(1, None), "rank 2 on host a died (the process of ranks 2 to 3)");
+        assert_eq!(failed(1, Some(3)), "rank 3 on host a died");
+        // A process cannot blame the ranks of another.
+        assert_eq!(failed(1, Some(1)), failed(1, None));
+        assert_eq!((numbering.first(2), numbering.ends(2)), (4, "ranks 4 to 5 end".to_owned()));
+    }
+}
