@@ -1,6 +1,7 @@
 //! The parts of `nccl-bench`, as a library so that tests and both binaries share them.
 
 pub mod backend;
+pub mod build;
 pub mod cli;
 pub mod collective;
 pub mod compare;
