@@ -14,7 +14,11 @@ MPIRUN_ENV := OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA
 # Tests of what libfabric carries, which run with the machine's and with a newer one.
 HOST_TESTS := host_communicator host_environment host_faults host_leaks host_rdm host_allocations command_line mpi_launcher fabric_transfer
 
-.PHONY: help run build test newest fuzz check bindings bench cost dist packages-run packages-test packages-bench packages-cost wheels clean
+# What measurements say that they were built from.
+export BENCH_BUILD := revision $(shell git describe --always --dirty --abbrev=12 --match= 2>/dev/null || echo unknown), \
+	$(shell rustc --version 2>/dev/null || echo unknown compiler)
+
+.PHONY: help run build test newest fuzz check beside minimal bindings bench cost dist packages-run packages-test packages-bench packages-cost wheels clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -48,6 +52,20 @@ check: ## formatting, lints, documentation, and generated files against their so
 	$(CARGO) xtask bindings --check
 	$(CARGO) xtask functions --check
 	$(CARGO) xtask kernels --check
+
+# candle needs an nvcc, whose place a script takes: nothing that it compiles is linked.
+beside: ## whether the library builds beside candle and burn with CUDA, which need cudarc in other ways
+	PATH="$(CURDIR)/tests/beside/bin:$$PATH" NVCC="$(CURDIR)/tests/beside/bin/nvcc" CUDA_COMPUTE_CAP=80 \
+		CARGO_TARGET_DIR=target/beside $(CARGO) check --locked --manifest-path tests/beside/Cargo.toml
+
+# Cargo resolves them with an unstable option; the compiler is the stable one. The copy has a lock file of its own.
+minimal: packages-run ## whether all builds with the oldest versions of dependencies that the manifests allow
+	rm -rf target/minimal/tree
+	mkdir -p target/minimal/tree
+	git ls-files -z -- ':!Cargo.lock' ':!results' | xargs -0 cp --parents --no-dereference -t target/minimal/tree
+	cd target/minimal/tree && RUSTC_BOOTSTRAP=1 $(CARGO) -Z direct-minimal-versions generate-lockfile
+	CARGO_TARGET_DIR=target/minimal/build $(CARGO) check --locked --workspace --features mpi \
+		--manifest-path target/minimal/tree/Cargo.toml
 
 bindings: packages-test ## generate the bindings, the table of functions and the kernels again
 	$(CARGO) xtask bindings

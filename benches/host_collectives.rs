@@ -12,14 +12,17 @@
 //! With `--tune` every algorithm that serves the collective takes part, with several segments: what the host backend's
 //! table of algorithms was made from.
 
+mod build;
+
+use std::env;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use clap::Parser;
+use clap::{CommandFactory as _, FromArgMatches as _, Parser};
 use collectives::fabric::{Algorithm, Collective, Communicator, Options};
-use collectives::{ReduceOp, build, world};
+use collectives::{ReduceOp, world};
 use mpi::collective::{CommunicatorCollectives, Root, SystemOperation};
 use mpi::topology::{Communicator as _, SimpleCommunicator};
 use serde_json::{Value, json};
@@ -77,6 +80,13 @@ struct Arguments {
     /// What cargo bench passes.
     #[arg(long, hide = true)]
     bench: bool,
+}
+
+/// Under `cargo bench`, which adds `--bench`, arguments that are for criterion are ignored.
+fn arguments() -> Arguments {
+    let bench = env::args_os().next_back().is_some_and(|argument| argument == "--bench");
+    let matches = Arguments::command().ignore_errors(bench).get_matches();
+    Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
 }
 
 /// Microseconds per operation of each round.
@@ -307,11 +317,7 @@ fn run(arguments: &Arguments, ranks: world::Handle) -> Result<(), Failure> {
     let library = library.lines().next().unwrap_or_default().trim_end_matches('\0').to_owned();
     let mut out = io::stdout().lock();
     if first {
-        writeln!(
-            out,
-            "# {size} ranks; MPI: {library}; host backend: {describe}; revision {}",
-            build::GIT_REVISION
-        )?;
+        writeln!(out, "# {size} ranks; MPI: {library}; host backend: {describe}; {}", build::DESCRIPTION)?;
         writeln!(out, "# times in us; ratio = host backend / MPI; {} rounds, interleaved", arguments.rounds)?;
         let header =
             ["collective", "bytes", "MPI best", "median", "ours best", "median", "ratio best", "median"];
@@ -366,10 +372,8 @@ fn run(arguments: &Arguments, ranks: world::Handle) -> Result<(), Failure> {
             "ranks": size,
             "mpi": library,
             "host_backend": describe,
-            "command_line": std::env::args().collect::<Vec<_>>(),
-            "revision": build::GIT_REVISION,
-            "compiler": build::COMPILER,
-            "profile": build::PROFILE,
+            "command_line": env::args().collect::<Vec<_>>(),
+            "build": build::DESCRIPTION,
             "rounds": arguments.rounds,
             "results": rows,
         });
@@ -382,7 +386,7 @@ fn run(arguments: &Arguments, ranks: world::Handle) -> Result<(), Failure> {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = arguments();
     let ranks = match world::mpi(&world::Options::default()) {
         Ok(ranks) => ranks,
         Err(error) => {

@@ -5,6 +5,8 @@
 //! then all run in turn, and the differences of their medians to `bare` are printed. `nccl_instructions` counts the
 //! instructions, without a GPU.
 
+mod build;
+
 use std::error::Error;
 use std::ffi::c_void;
 use std::marker::PhantomData;
@@ -12,8 +14,8 @@ use std::process::{ExitCode, exit};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use collectives::ReduceOp;
 use collectives::nccl::{self, Communicator, Config, DeviceBufferMut, Library, Memory, UniqueId};
-use collectives::{ReduceOp, build};
 use criterion::Criterion;
 use cudarc::driver::sys::CUstream;
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DevicePtrMut, DriverError};
@@ -65,7 +67,7 @@ fn run() -> Result<(), Failure> {
     let id = UniqueId::new(library)?;
     let communicator = Communicator::init(library, &stream, 0, 1, &id, &Config::new())?;
     let bare = Bare::new(&communicator);
-    println!("revision {}, {}, NCCL {}", build::GIT_REVISION, build::COMPILER, library.version());
+    println!("{}, NCCL {}", build::DESCRIPTION, library.version());
 
     let on = |stream| Memory::alloc(library, stream, size_of_val(&VALUES));
     let mut memories = [

@@ -1,11 +1,81 @@
-//! Has the programs export what NCCL looks for in them (`src/tuning/profiler.rs`): symbols of an executable are not
-//! visible to the libraries that it loads unless the linker is told so. Tests on GPUs are such programs, too.
+//! Stamps the git revision, which every result carries. Elsewhere than in the project's repository, in a package or a copy
+//! among other sources, there is none to tell.
+//!
+//! Cargo compiles this crate again whenever this program runs again, whatever it prints. So it asks for that only when
+//! the answer may be another: HEAD moved, or a source changed that is compiled into this crate anyway. The index and
+//! files beside the sources do not matter, to the mark `-dirty` neither.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// All that `nccl-bench` is compiled from.
+const SOURCES: [&str; 10] = [
+    "Cargo.lock",
+    "Cargo.toml",
+    "src",
+    "nccl-sys/Cargo.toml",
+    "nccl-sys/src",
+    "fabric-sys/Cargo.toml",
+    "fabric-sys/src",
+    "nccl-bench/Cargo.toml",
+    "nccl-bench/build.rs",
+    "nccl-bench/src",
+];
 
 fn main() {
-    for version in 2..=6 {
-        for programs in ["bins", "tests"] {
-            println!("cargo::rustc-link-arg-{programs}=-Wl,--export-dynamic-symbol=ncclProfiler_v{version}");
+    println!("cargo::rerun-if-changed=build.rs");
+    let revision = repository().and_then(|root| {
+        let revision = revision(&root)?;
+        watch(&root);
+        Some(revision)
+    });
+    let revision = revision.unwrap_or_else(|| "unknown: not built in its own git checkout".to_owned());
+    println!("cargo::rustc-env=NCCL_BENCH_REVISION={revision}");
+}
+
+/// The root of the project's checkout, if this package lies in it.
+fn repository() -> Option<PathBuf> {
+    let package = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR")?).canonicalize().ok()?;
+    let root = package.parent()?;
+    let top = PathBuf::from(git(root, &["rev-parse", "--show-toplevel"])?).canonicalize().ok()?;
+    if top != root {
+        return None;
+    }
+    // A repository of others, with this package at the same place, has no developer commands of this project.
+    git(root, &["ls-files", "--error-unmatch", "nccl-bench/build.rs", "xtask/Cargo.toml"])?;
+    Some(top)
+}
+
+/// `1a2b3c4d5e6f`, with `-dirty` when a source is not what that revision has.
+fn revision(root: &Path) -> Option<String> {
+    let revision = git(root, &["rev-parse", "--short=12", "HEAD"])?;
+    let mut status = vec!["--no-optional-locks", "status", "--porcelain", "--untracked-files=all", "--"];
+    status.extend(SOURCES);
+    Some(if git(root, &status)?.is_empty() { revision } else { format!("{revision}-dirty") })
+}
+
+/// Has this program run again when a source changes, and when HEAD moves.
+fn watch(root: &Path) {
+    let mut watched: Vec<PathBuf> = SOURCES.iter().map(|source| root.join(source)).collect();
+    let in_git = |path: &str| git(root, &["rev-parse", "--git-path", path]).map(|path| root.join(path));
+    watched.extend(in_git("HEAD"));
+    if let Some(branch) = git(root, &["symbolic-ref", "--quiet", "HEAD"]) {
+        match in_git(&branch) {
+            Some(file) if file.exists() => watched.push(file),
+            // Packed: the next commit makes a file of its own.
+            _ => watched.extend(["packed-refs", "refs/heads"].into_iter().filter_map(in_git)),
         }
     }
-    println!("cargo::rerun-if-changed=build.rs");
+    watched.extend(in_git("reftable"));
+    // One that does not exist would have this program run every time.
+    for path in watched.iter().filter(|path| path.exists()) {
+        println!("cargo::rerun-if-changed={}", path.display());
+    }
+}
+
+fn git(folder: &Path, arguments: &[&str]) -> Option<String> {
+    let output = Command::new("git").current_dir(folder).args(arguments).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?.trim().to_owned();
+    output.status.success().then_some(text)
 }

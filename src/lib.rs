@@ -40,12 +40,11 @@
 //! }
 //! ```
 //! The program's own `Cargo.toml` needs cudarc beside this crate, since cudarc's types are in this crate's interface:
-//! `cudarc = { version = "0.19", default-features = false, features = ["std", "driver", "dynamic-loading", "f16"] }`. The
-//! feature `cuda-12000` (on) chooses the driver API that cudarc is built for.
+//! `cudarc = { version = "0.19", default-features = false }`. Which version of CUDA's API cudarc has is its own to choose:
+//! that of the `nvcc` on the `PATH`, else the newest, or one of its features, such as `cuda-12000`.
 //!
 //! The repository's `examples/` has a complete program for each concept.
 
-pub mod build;
 mod element;
 pub mod world;
 

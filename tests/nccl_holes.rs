@@ -69,9 +69,8 @@ fn none_compiles() {
     let project = tempfile::tempdir().unwrap();
     let mut manifest = format!(
         "[package]\nname = \"nccl-holes\"\nversion = \"0.0.0\"\nedition = \"2024\"\n[workspace]\n[dependencies]\n\
-         collectives = {{ path = {root:?}, default-features = false, features = [\"nccl\", \"cuda-12000\"] }}\n\
-         cudarc = {{ version = \"0.19\", default-features = false, features = [\"std\", \"driver\", \
-         \"dynamic-loading\", \"f16\"] }}\n"
+         collectives = {{ path = {root:?}, default-features = false, features = [\"nccl\"] }}\n\
+         cudarc = {{ version = \"0.19\", default-features = false, features = [\"cuda-12000\"] }}\n"
     );
     for name in programs.keys() {
         let path = folder.join(name).with_extension("rs");

@@ -109,11 +109,14 @@ pub fn join(meeting: &Meeting) -> Result<world::Handle, Stop> {
     world::from_environment(&options(meeting)?).map_err(stop)
 }
 
-/// An error of joining a world as the end of a run.
+/// An error of joining a world as the end of a run, with this program's flags for what the library names of its options.
 #[must_use]
 pub fn stop(error: world::Error) -> Stop {
     match error {
-        world::Error::Environment(message) | world::Error::Launcher(message) => Stop::Refused(message),
+        world::Error::Environment(message) | world::Error::Launcher(message) => {
+            let message = message.replace("`Options::kind = Kind::Tcp`", "--world tcp");
+            Stop::Refused(message.replace("`Options::kind = Kind::Single`", "--world single"))
+        }
         other => other.into(),
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod agreement;
 pub mod backend;
+pub mod build;
 pub mod cli;
 pub mod collective;
 pub mod compare;

@@ -429,7 +429,7 @@ fn start_of_record(
     };
     Run {
         schema_version: SCHEMA_VERSION,
-        program: format!("nccl-bench {}", collectives::build::VERSION),
+        program: format!("nccl-bench {}", crate::build::VERSION),
         command: settings.command.clone(),
         started_at: provenance::now_utc(),
         ended_at: None,

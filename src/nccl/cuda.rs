@@ -11,6 +11,7 @@ use cudarc::driver::sys::{
     self, CUmemAccess_flags, CUmemAccessDesc, CUmemLocationType, CUresult, CUstreamCaptureStatus,
 };
 use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
+use libloading::Library;
 
 use super::error::Error;
 
@@ -42,16 +43,24 @@ fn refused(code: CUresult) -> Error {
 }
 
 fn version_accepted() -> Result<(), String> {
-    // SAFETY: only opens libcuda and closes it again.
-    if !unsafe { sys::is_culib_present() } {
-        return Err("libcuda.so.1 cannot be loaded".to_owned());
-    }
+    loadable()?;
     let version = version().map_err(|code| format!("cuDriverGetVersion says {code:?}"))?;
     if version < OLDEST {
         let (major, minor) = (version / 1000, version % 1000 / 10);
         return Err(format!("the driver supports CUDA {major}.{minor}; 12.0 or newer is needed"));
     }
     Ok(())
+}
+
+/// Tries the names of libcuda on Linux that cudarc tries. Its own function for this, `is_culib_present`, is missing when
+/// another crate of the program has cudarc link libcuda (`dynamic-linking`).
+fn loadable() -> Result<(), String> {
+    // SAFETY: libcuda does nothing on loading that asks for care.
+    let open = |name| unsafe { Library::new(name) };
+    match open("libcuda.so.1").or_else(|error| open("libcuda.so").map_err(|_| error)) {
+        Ok(_closed_again) => Ok(()),
+        Err(error) => Err(format!("libcuda.so.1 cannot be loaded: {error}")),
+    }
 }
 
 /// The newest CUDA version that libcuda supports. The library is there.

@@ -172,7 +172,8 @@ impl Started {
         };
         Err(Error::Launcher(format!(
             "{} started {expected} processes, but this program was built with {described}, so {seen}; \
-             {advice}{}, build it with the MPI of this launcher, or let the ranks meet over TCP (--world tcp)",
+             {advice}{}, build it with the MPI of this launcher, or let the ranks meet over TCP \
+             (`Options::kind = Kind::Tcp`)",
             self.launcher,
             if self.launcher == Launcher::Slurm { String::new() } else { format!(" ({family})") },
         )))
@@ -273,7 +274,7 @@ mod tests {
             text,
             "MPICH's mpiexec started 4 processes, but this program was built with Open MPI 4.1.4, so every process \
              believes that it is rank 0 of 1; start it with the mpirun of that MPI (Open MPI), build it with the MPI \
-             of this launcher, or let the ranks meet over TCP (--world tcp)"
+             of this launcher, or let the ranks meet over TCP (`Options::kind = Kind::Tcp`)"
         );
         mpich.agrees_with_mpi("MPICH 4.0.2", 1, 4).unwrap();
         started(&[]).agrees_with_mpi("Open MPI 4.1.4", 0, 1).unwrap();

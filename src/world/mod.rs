@@ -375,7 +375,7 @@ fn process_variable(name: &str) -> Option<String> {
 /// |---|---|
 /// | nothing | [`single`] |
 /// | torchrun, Slurm, an indexed Job of Kubernetes, or `NCCL_BENCH_RANK`, `_SIZE` and `_ADDR` | [`tcp`] (see [`Place`]) |
-/// | Open MPI's or MPICH's `mpirun`, Slurm with PMIx or PMI-2 | [`Options::join_mpi`]; without it an error, and over TCP under Slurm |
+/// | Open MPI's or MPICH's `mpirun`, Slurm with PMIx or PMI-2 | [`Options::join_mpi`]; [`tcp`] without it, which needs rank 0's address when `mpirun` started ranks on several hosts |
 ///
 /// # Errors
 /// When variables of the launcher are missing or contradict each other, when ranks are missing at the rendezvous (they are
@@ -396,8 +396,7 @@ pub fn from_environment(options: &Options) -> Result<Handle, Error> {
         Kind::Mpi => join_mpi(options, started),
         Kind::Auto if started.alone() => Ok(single()),
         Kind::Auto => match started.launcher {
-            Launcher::OpenMpi | Launcher::Mpich => join_mpi(options, started),
-            Launcher::Slurm if started.mpi && options.join_mpi.is_some() => join_mpi(options, started),
+            _ if started.mpi && options.join_mpi.is_some() => join_mpi(options, started),
             _ => tcp(Place::from_environment()?, options),
         },
     }
@@ -408,8 +407,8 @@ fn join_mpi(options: &Options, started: Started) -> Result<Handle, Error> {
     let join = options.join_mpi.ok_or_else(|| {
         let by = if started.mpi { format!(" that {} started", started.launcher) } else { String::new() };
         Error::Launcher(format!(
-            "this program was built without MPI (feature `mpi`), so it cannot join the ranks{by}; build it with MPI, or \
-             let the ranks meet over TCP (--world tcp)"
+            "this program cannot join the ranks{by} through MPI: build it with the feature `mpi` and \
+             `Options::join_mpi = Some(world::mpi)`, or let the ranks meet over TCP (`Options::kind = Kind::Tcp`)"
         ))
     })?;
     join(options)

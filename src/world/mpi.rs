@@ -44,7 +44,7 @@ pub fn mpi(options: &Options) -> Result<Handle, Error> {
     if threading < Threading::Serialized {
         return Err(Error::Launcher(format!(
             "{name} does not let several threads call it in turn (it gives {threading:?}, needed is Serialized); \
-             use an MPI built with thread support, or let the ranks meet over TCP (--world tcp)"
+             use an MPI built with thread support, or let the ranks meet over TCP (`Options::kind = Kind::Tcp`)"
         )));
     }
     let world = universe.world();

@@ -253,7 +253,8 @@ fn pod(variable: Variable<'_>) -> Result<Place, Error> {
     let missing = |what: &str, example: &str| {
         Error::Environment(format!(
             "this is pod {rank} of an indexed Job ({COMPLETION_INDEX}), but nothing says {what}: add {example} to the \
-             container's env in the pod template, or choose --world single where each pod is a job of its own"
+             container's env in the pod template, or choose `Options::kind = Kind::Single` where each pod is a job of its \
+             own"
         ))
     };
     let size = SIZES_IN_PODS.iter().find(|name| variable(name).is_some()).ok_or_else(|| {
@@ -282,7 +283,8 @@ fn pod(variable: Variable<'_>) -> Result<Place, Error> {
 fn open_mpi(variable: Variable<'_>) -> Result<Place, Error> {
     let local = local(variable, "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE");
     let job = variable("PMIX_NAMESPACE").or_else(|| variable("OMPI_MCA_ess_base_jobid"));
-    mpi_launcher(variable, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", local, job)
+    let example = "mpirun -x NCCL_BENCH_ADDR=node1:29500 ...";
+    mpi_launcher(variable, ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"], local, job, example)
 }
 
 fn mpich(variable: Variable<'_>) -> Result<Place, Error> {
@@ -290,18 +292,27 @@ fn mpich(variable: Variable<'_>) -> Result<Place, Error> {
     // No variable names the job, but all its processes on a host have one parent.
     let here = local.is_some_and(|(_, here)| Some(here) == number(variable, "PMI_SIZE").ok());
     let job = here.then(|| format!("under process {}", parent_id()));
-    mpi_launcher(variable, "PMI_RANK", "PMI_SIZE", local, job)
+    let example = "mpiexec -genv NCCL_BENCH_ADDR node1:29500 ...";
+    mpi_launcher(variable, ["PMI_RANK", "PMI_SIZE"], local, job, example)
 }
 
 fn mpi_launcher(
     variable: Variable<'_>,
-    rank: &str,
-    size: &str,
+    [rank, size]: [&str; 2],
     local: Option<(usize, usize)>,
     job: Option<String>,
+    example: &str,
 ) -> Result<Place, Error> {
     let (rank, size) = (number(variable, rank)?, number(variable, size)?);
-    let here = local.is_some_and(|(_, here)| here == size).then(|| "127.0.0.1".to_owned());
+    let here = local.is_some_and(|(_, here)| here == size);
+    if size > 1 && !here && master(variable).is_none() && variable("NCCL_BENCH_ADDR").is_none() {
+        return Err(Error::Environment(format!(
+            "the {size} ranks are on several hosts, and mpirun tells none of them where rank 0 is: name its host and a \
+             free port of it, as {example}, or let the ranks meet through MPI (feature `mpi`, and \
+             `Options::join_mpi = Some(world::mpi)`)"
+        )));
+    }
+    let here = here.then(|| "127.0.0.1".to_owned());
     let key = job.as_ref().map(|job| format!("mpirun {job}")).unwrap_or_default();
     let ports = match (port(variable)?, &job) {
         (Some(port), _) => vec![port],
@@ -409,7 +420,11 @@ mod tests {
         let one = place(&[&common[..], &[("OMPI_COMM_WORLD_LOCAL_SIZE", "2")]].concat()).unwrap();
         assert_eq!((one.hosts, one.local), (vec!["127.0.0.1".to_owned()], Some((1, 2))));
         let several = [&common[..], &[("OMPI_COMM_WORLD_LOCAL_SIZE", "1")]].concat();
-        assert!(message(&several).contains("NCCL_BENCH_ADDR"));
+        let told = message(&several);
+        for part in ["the 2 ranks are on several hosts", "mpirun -x NCCL_BENCH_ADDR=node1:29500", "join_mpi"]
+        {
+            assert!(told.contains(part), "{told}");
+        }
     }
 
     #[test]
@@ -431,7 +446,11 @@ mod tests {
     fn what_a_pod_template_lacks_is_told_with_an_example() {
         let pod =
             |index, more: &[(&str, &str)]| message(&[&[("JOB_COMPLETION_INDEX", index)], more].concat());
-        for part in ["pod 3 of an indexed Job", "{name: NCCL_BENCH_SIZE, value: \"2\"}", "--world single"] {
+        for part in [
+            "pod 3 of an indexed Job",
+            "{name: NCCL_BENCH_SIZE, value: \"2\"}",
+            "`Options::kind = Kind::Single`",
+        ] {
             assert!(pod("3", &[]).contains(part), "{}", pod("3", &[]));
         }
         let address = pod("0", &[("NCCL_BENCH_SIZE", "2")]);

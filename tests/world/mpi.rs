@@ -118,7 +118,7 @@ fn another_mpis_launcher_is_detected() {
         if open_mpi() { ("MPICH's mpiexec", "Open MPI") } else { ("Open MPI's mpirun", "MPICH") };
     let expected = format!("{theirs} started 2 processes, but this program was built with {ours}");
     assert!(ended.stderr.contains(&expected), "{ended:?}");
-    assert!(ended.stderr.contains("--world tcp"), "{ended:?}");
+    assert!(ended.stderr.contains("`Options::kind = Kind::Tcp`"), "{ended:?}");
     assert!(!ended.stdout.contains("rank 0 of 1"), "{ended:?}");
 }
 

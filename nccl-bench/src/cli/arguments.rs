@@ -281,7 +281,7 @@ pub(super) struct Measure {
 #[must_use]
 pub fn command() -> clap::Command {
     let mut command = clap::Command::new("nccl-bench")
-        .version(collectives::build::VERSION)
+        .version(crate::build::VERSION)
         .about("Measures and verifies collectives: NCCL over GPUs, libfabric over host memory")
         .styles(STYLES)
         .subcommand_required(true)

@@ -61,7 +61,7 @@ pub(super) fn write(answer: &Answer, out: &mut impl Write) -> io::Result<()> {
     let hints = &answer.hints;
     let document = Document {
         schema_version: SCHEMA_VERSION,
-        program: format!("nccl-bench {}", collectives::build::VERSION),
+        program: format!("nccl-bench {}", crate::build::VERSION),
         host: report::host_name(),
         libfabric: Libfabric {
             version: &answer.library.version,

@@ -312,7 +312,7 @@ fn document(
     let on_host = arguments.memory == Memory::Host;
     Document {
         schema_version: SCHEMA_VERSION,
-        program: format!("nccl-bench {}", collectives::build::VERSION),
+        program: format!("nccl-bench {}", crate::build::VERSION),
         command: std::env::args().collect(),
         started_at: provenance::now_utc(),
         test: test.name(),
