@@ -87,7 +87,7 @@ unsafe fn text(string: *const c_char) -> String {
         if byte == 0 {
             break;
         }
-        bytes.push(byte.cast_unsigned());
+        bytes.extend(byte.to_ne_bytes());
     }
     String::from_utf8_lossy(&bytes).into_owned()
 }

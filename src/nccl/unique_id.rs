@@ -1,5 +1,6 @@
 //! The id by which the ranks of a new communicator find each other.
 
+use std::ffi::c_char;
 use std::fmt;
 
 use nccl_sys::{NCCL_UNIQUE_ID_BYTES, ncclUniqueId};
@@ -28,7 +29,8 @@ impl UniqueId {
     }
 
     pub(crate) fn from_raw(id: &ncclUniqueId) -> Self {
-        Self(id.internal.map(i8::cast_unsigned))
+        // `c_char` is signed on x86-64 and unsigned on aarch64; this conversion exists for both.
+        Self(id.internal.map(|byte| byte.to_ne_bytes()[0]))
     }
 
     /// The id that another rank sent.
@@ -44,7 +46,7 @@ impl UniqueId {
     }
 
     pub(crate) fn raw(&self) -> ncclUniqueId {
-        ncclUniqueId { internal: self.0.map(|byte| byte.cast_signed()) }
+        ncclUniqueId { internal: self.0.map(|byte| c_char::from_ne_bytes([byte])) }
     }
 }
 
@@ -67,7 +69,8 @@ mod tests {
     fn bytes_survive_the_way_through_c() {
         let bytes: [u8; UniqueId::BYTES] = std::array::from_fn(|index| (index * 2 + 1) as u8);
         let id = UniqueId::from_bytes(bytes);
-        assert_eq!(id.raw().internal[100], -55);
+        assert_eq!(id.raw().internal[100].to_ne_bytes(), [201]);
+        assert_eq!(UniqueId::from_raw(&id.raw()), id);
         assert_eq!(id.as_bytes(), &bytes);
         assert_eq!(format!("{id:?}"), "UniqueId(01030507090b0d0f..)");
     }
