@@ -13,9 +13,25 @@ use crate::record::Measurement;
 
 /// Fields of native files and of nccl-tests' that are kept as they are. All others but the two lists are passed over.
 const KEPT: [&str; 19] = [
-    "kind", "schema_version", "program", "command", "started_at", "ended_at", "outcome", "provenance", "settings",
-    "ranks", "notes", // native
-    "version", "start_time", "args", "env", "nccl_version", "config", "errors", "end_time", // nccl-tests'
+    "kind",
+    "schema_version",
+    "program",
+    "command",
+    "started_at",
+    "ended_at",
+    "outcome",
+    "provenance",
+    "settings",
+    "ranks",
+    "notes", // native
+    "version",
+    "start_time",
+    "args",
+    "env",
+    "nccl_version",
+    "config",
+    "errors",
+    "end_time", // nccl-tests'
 ];
 
 /// An object as far as it has been read; so it also says what came before an error.

@@ -146,11 +146,7 @@ struct Content {
     rows: Option<usize>,
 }
 
-fn content(
-    mut source: Source<'_>,
-    cut: Cut,
-    take: &mut dyn FnMut(Measurement),
-) -> Result<Content, Problem> {
+fn content(mut source: Source<'_>, cut: Cut, take: &mut dyn FnMut(Measurement)) -> Result<Content, Problem> {
     let mut document = Document::new(take);
     let mut deserializer = serde_json::Deserializer::from_reader(&mut source);
     let read = (&mut document).deserialize(&mut deserializer);
