@@ -1,30 +1,52 @@
 //! Numbers in JSON: what is no finite number is written as `null`, as serde_json does, and read back as NaN.
 
-use serde::de::Error;
+use std::fmt;
+
+use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer};
 
 /// A number as files have it: also `null`, and words such as `"nan"`, which nccl-tests writes.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Number {
-    Finite(f64),
-    Word(String),
-    Absent(()),
+struct Number(f64);
+
+impl<'de> Deserialize<'de> for Number {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(AnyNumber).map(Self)
+    }
 }
 
-impl Number {
-    fn value<E: Error>(self) -> Result<f64, E> {
-        match self {
-            Self::Finite(value) => Ok(value),
-            Self::Word(word) => word.parse().map_err(|_| E::custom(format_args!("'{word}' is no number"))),
-            Self::Absent(()) => Ok(f64::NAN),
-        }
+struct AnyNumber;
+
+impl Visitor<'_> for AnyNumber {
+    type Value = f64;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a number or null")
+    }
+
+    fn visit_f64<E: Error>(self, value: f64) -> Result<f64, E> {
+        Ok(value)
+    }
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<f64, E> {
+        Ok(value as f64)
+    }
+
+    fn visit_i64<E: Error>(self, value: i64) -> Result<f64, E> {
+        Ok(value as f64)
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<f64, E> {
+        Ok(f64::NAN)
+    }
+
+    fn visit_str<E: Error>(self, word: &str) -> Result<f64, E> {
+        word.parse().map_err(|_| E::custom(format_args!("'{word}' is no number")))
     }
 }
 
 /// Reads a number; NaN where there is none.
 pub(crate) fn or_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    Number::deserialize(deserializer)?.value()
+    deserializer.deserialize_any(AnyNumber)
 }
 
 /// Reads a number that need not be there.
@@ -35,13 +57,13 @@ pub(crate) fn if_any<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Optio
 /// Reads a list of numbers; NaN where there is none.
 pub(crate) fn each_or_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<f64>, D::Error> {
     let numbers: Vec<Number> = Vec::deserialize(deserializer)?;
-    numbers.into_iter().map(Number::value).collect()
+    Ok(numbers.into_iter().map(|Number(value)| value).collect())
 }
 
 /// Reads lists of numbers; NaN where there is none.
 pub(crate) fn lists_or_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Vec<f64>>, D::Error> {
     let lists: Vec<Vec<Number>> = Vec::deserialize(deserializer)?;
-    lists.into_iter().map(|list| list.into_iter().map(Number::value).collect()).collect()
+    Ok(lists.into_iter().map(|list| list.into_iter().map(|Number(value)| value).collect()).collect())
 }
 
 #[cfg(test)]

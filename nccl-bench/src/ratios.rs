@@ -35,7 +35,7 @@ impl Ratios {
         }
     }
 
-    /// `medians 0.874, bests 0.851 in geometric mean of 28; worst 1.121 at 4096 bytes of float sum, in-place`; `None` when
+    /// `medians 0.874, bests 0.851 in geometric mean of 28; worst 1.121 at 4096 bytes of float sum, in place`; `None` when
     /// nothing counts.
     #[must_use]
     pub fn summary(&self) -> Option<String> {
@@ -57,8 +57,9 @@ fn describe(measurement: &Measurement) -> String {
     let op = op.as_ref().map(|op| format!(" {op}")).unwrap_or_default();
     let root = root.map(|root| format!(", root {root}")).unwrap_or_default();
     let placement = match placement {
-        Placement::OutOfPlace => "out-of-place",
-        Placement::InPlace => "in-place",
+        // Not "out-of-place": parsers take the last line that has it for the table's head.
+        Placement::OutOfPlace => "out of place",
+        Placement::InPlace => "in place",
     };
     format!("{bytes} bytes of {data_type}{op}{root}, {placement}")
 }
@@ -82,7 +83,7 @@ mod tests {
         for (bytes, ratio, best) in [(8, 0.5, 0.25), (16, 2.0, 1.0), (32, 1.0, 0.5)] {
             ratios.add(&measurement(bytes, ratio, best));
         }
-        let expected = "medians 1.000, bests 0.500 in geometric mean of 3; worst 2.000 at 16 bytes of float sum, in-place";
+        let expected = "medians 1.000, bests 0.500 in geometric mean of 3; worst 2.000 at 16 bytes of float sum, in place";
         assert_eq!(ratios.summary().as_deref(), Some(expected));
         // What says nothing changes nothing.
         let before = ratios.clone();

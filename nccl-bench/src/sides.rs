@@ -41,9 +41,22 @@ fn own(run: Run) -> Run {
     }
 }
 
+/// What the other side ran on, where there is one.
+pub(crate) fn other_provenance(own: &Provenance) -> Option<Provenance> {
+    let library = own.versus.clone()?;
+    Some(Provenance {
+        backend: library.backend,
+        library_version: library.library_version,
+        library_path: library.library_path,
+        versus: None,
+        transport: None,
+        ..own.clone()
+    })
+}
+
 /// The other side, where something was measured of it: what it took, with nothing that only the run's own side has.
 fn other(run: &Run) -> Option<Run> {
-    let library = run.provenance.versus.clone()?;
+    let provenance = other_provenance(&run.provenance)?;
     let measurement = |own: &Measurement| {
         let versus = own.versus.clone()?;
         Some(Measurement {
@@ -61,14 +74,6 @@ fn other(run: &Run) -> Option<Run> {
             mismatches: versus.mismatches,
             ..own.clone()
         })
-    };
-    let provenance = Provenance {
-        backend: library.backend,
-        library_version: library.library_version,
-        library_path: library.library_path,
-        versus: None,
-        transport: None,
-        ..run.provenance.clone()
     };
     let measurements: Vec<Measurement> = run.measurements.iter().filter_map(measurement).collect();
     (!measurements.is_empty()).then(|| Run { provenance, measurements, ..run.clone() })

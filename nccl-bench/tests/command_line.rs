@@ -323,7 +323,7 @@ fn a_damaged_element_is_found_with_rank_index_and_values() {
     let text = out(&output);
     let row = &rows(&text)[0];
     assert_eq!((row[8], row[12]), ("1", "1"), "{text}");
-    let note = text.lines().find(|line| line.starts_with("# WRONG out-of-place")).unwrap();
+    let note = text.lines().find(|line| line.starts_with("# WRONG out of place")).unwrap();
     for part in ["rank 1 has 1 wrong", "element 5", "expected ", "found "] {
         assert!(note.contains(part), "{note}");
     }

@@ -53,8 +53,8 @@ fn rows(arguments: &str) -> Vec<Vec<String>> {
         text(&one.stderr),
         text(&other.stderr)
     );
-    assert_eq!(text(&other.stdout), "", "only one rank prints");
     let table = text(&one.stdout);
+    assert_eq!(text(&other.stdout), table, "each side prints all of it");
     let rows = table.lines().filter(|line| !line.starts_with('#') && !line.trim_start().starts_with('#'));
     rows.map(|row| row.split_whitespace().map(str::to_owned).collect()).collect()
 }
@@ -160,6 +160,53 @@ fn json_has_all_pairs_of_a_job() {
             (&64.into(), &4.into(), &10.into(), &0.into())
         );
         assert!(row["median_us"].as_f64().unwrap() > 0.0);
+    }
+}
+
+/// The sides disagree on the time at which they began, and each names its own command.
+#[test]
+fn both_sides_of_a_pair_print_json() {
+    let documents = pair("bw -p tcp -b 64 -e 64 -n 4 --window 2 --json").map(|output| {
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()
+    });
+    let [one, other] = &documents;
+    assert_eq!(one["pairs"], other["pairs"]);
+    assert_eq!(one["pairs"][0]["rows"][0]["bytes"], 64);
+    let has = |document: &serde_json::Value, flag: &str| {
+        document["command"].as_array().unwrap().contains(&flag.into())
+    };
+    assert!(has(one, "--listen") && has(other, "--connect"), "{one} {other}");
+}
+
+#[test]
+fn a_side_that_waits_says_for_whom_and_why_once() {
+    let address = free_address();
+    for (how, said) in [
+        (
+            "--connect",
+            format!(
+                "nccl-bench: waiting for {address}; start the other side with the same options, but --listen there ({address}: Connection refused "
+            ),
+        ),
+        (
+            "--listen",
+            format!(
+                "nccl-bench: waiting at {address}; start the other side with the same options, but --connect with this host's name; giving up in "
+            ),
+        ),
+    ] {
+        let [output] =
+            &together(&[("bw -T 4".split(' ').chain([how, &address[..]]).collect(), Vec::new())])[..]
+        else {
+            panic!("one")
+        };
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(4), "{stderr}");
+        let waiting: Vec<&str> = stderr.lines().filter(|line| line.contains("waiting")).collect();
+        let [line] = waiting[..] else { panic!("{stderr}") };
+        assert!(line.starts_with(&said) && line.ends_with(" s (-T)"), "{line}");
+        assert!(!line.contains('\r') && text(&output.stdout).is_empty(), "{stderr}");
     }
 }
 
@@ -312,7 +359,11 @@ fn a_reader_that_has_gone_is_no_failure_to_report() {
     let mut one = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(one.stdout.take());
     let output = one.wait_with_output().unwrap();
-    assert_eq!((output.status.code(), &text(&output.stderr)[..]), (Some(141), ""));
+    let stderr = text(&output.stderr);
+    // It may have waited for long for the other side.
+    let told: Vec<&str> =
+        stderr.lines().filter(|line| !line.starts_with("nccl-bench: waiting at ")).collect();
+    assert_eq!((output.status.code(), &told[..]), (Some(141), &[][..]));
     other.wait_with_output().unwrap();
 }
 

@@ -213,7 +213,7 @@ fn a_damaged_element_is_reported_with_rank_index_and_values() {
             &[],
         );
         assert_eq!(code, Some(7), "{out}{err}");
-        let start = format!("# WRONG out-of-place: rank {last} has 1 wrong");
+        let start = format!("# WRONG out of place: rank {last} has 1 wrong");
         let Some(note) = out.lines().find(|line| line.starts_with(&start)) else { panic!("{out}") };
         for part in ["element 777", "expected ", "found "] {
             assert!(note.contains(part), "{note}");

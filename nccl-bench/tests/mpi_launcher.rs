@@ -191,7 +191,7 @@ fn wrong_data_of_mpi_is_found_where_mpi_leaves_the_result() {
         under("mpirun", 2, "reducescatter,scatter --backend mpi -b 1K -e 1K -n 1 --inject-fault 1:3");
     let out = text(&output.stdout);
     assert_eq!(output.status.code(), Some(7), "{out}\n{}", text(&output.stderr));
-    for placement in ["out-of-place", "in-place"] {
+    for placement in ["out of place", "in place"] {
         let told = format!("WRONG {placement}: rank 1 has 1 wrong elements; the first: element 3:");
         assert_eq!(out.matches(&told).count(), 2, "{out}");
     }
@@ -295,7 +295,7 @@ fn wrong_data_of_either_side_is_found() {
     let out = text(&output.stdout);
     assert_eq!(output.status.code(), Some(7), "{out}\n{}", text(&output.stderr));
     for side in ["", "mpi "] {
-        for placement in ["out-of-place", "in-place"] {
+        for placement in ["out of place", "in place"] {
             assert_eq!(
                 out.matches(&format!("# WRONG {side}{placement}: rank 1 has 1 wrong")).count(),
                 1,

@@ -289,6 +289,9 @@ pub enum OnFailure {
 /// A way to join a world.
 pub type Join = fn(&Options) -> Result<Handle, Error>;
 
+/// Is told why rank 0 has not been found yet: `localhost:7000: Connection refused (os error 111)`.
+pub type OnWait = fn(&str);
+
 /// How to join a world.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -307,6 +310,8 @@ pub struct Options {
     /// How to join the ranks of an MPI launcher: `Some(world::mpi)` in a program built with the feature `mpi`. A
     /// program that does not name that function does not link the MPI library, whatever its features.
     pub join_mpi: Option<Join>,
+    /// Called after each attempt to reach rank 0 over TCP that failed, on the thread that joins.
+    pub on_wait: Option<OnWait>,
 }
 
 impl Default for Options {
@@ -318,6 +323,7 @@ impl Default for Options {
             dead_after: Some(Duration::from_secs(8)),
             on_failure: OnFailure::Report,
             join_mpi: None,
+            on_wait: None,
         }
     }
 }

@@ -51,7 +51,7 @@ pub(super) fn meet(place: &Place, options: &Options, listener: Option<TcpListene
         let listener = listener.map_or_else(|| listen(place), Ok)?;
         receive(place, &listener, member, options.timeout, deadline)
     } else {
-        join(place, member, options.timeout, deadline, &resolve)
+        join(place, member, options, deadline, &resolve)
     }
 }
 
@@ -462,10 +462,11 @@ impl Attempts {
 fn join(
     place: &Place,
     member: Member,
-    timeout: Duration,
+    options: &Options,
     deadline: Instant,
     resolve: Resolve<'_>,
 ) -> Result<Met, Error> {
+    let timeout = options.timeout;
     let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     let greeting =
         Greeting { rank: number(place.rank), size: number(place.size), key: place.key.clone(), member }
@@ -500,6 +501,9 @@ fn join(
                 timeout.as_secs_f64(),
                 attempts.summary()
             )));
+        }
+        if let Some(tell) = options.on_wait {
+            tell(&attempts.summary());
         }
         thread::sleep(pause.min(left));
         pause = (pause * 2).min(Duration::from_millis(500));
@@ -658,6 +662,9 @@ mod tests {
     use super::*;
     use std::cell::{Cell, RefCell};
     use std::rc::Rc;
+    use std::sync::Mutex;
+
+    use super::super::OnWait;
 
     #[test]
     fn ranges_are_written_as_people_do() {
@@ -809,7 +816,8 @@ mod tests {
                 }
                 Ok::<_, Error>(met)
             });
-            let met = join(&one, member(), patience, Instant::now() + patience, &late).unwrap();
+            let options = Options { timeout: patience, ..Options::default() };
+            let met = join(&one, member(), &options, Instant::now() + patience, &late).unwrap();
             assert_eq!(met.members.len(), 2);
             assert_eq!(met.address, format!("bench-0.bench:{port}"));
             assert_eq!(first.join().unwrap().unwrap().members.len(), 2);
@@ -819,14 +827,18 @@ mod tests {
 
     #[test]
     fn a_name_that_nobody_knows_is_told() {
+        static TOLD: Mutex<String> = Mutex::new(String::new());
         let (_, one, _listener, port) = pair();
         let limit = Duration::from_millis(100);
         let never = |_: &str, _| Err(io::Error::other("Name or service not known"));
-        let met = join(&one, member(), limit, Instant::now() + limit, &never);
+        let tell: OnWait = |why| why.clone_into(&mut TOLD.lock().unwrap());
+        let options = Options { timeout: limit, on_wait: Some(tell), ..Options::default() };
+        let met = join(&one, member(), &options, Instant::now() + limit, &never);
         let Err(error) = met else { panic!("there is nobody to meet") };
         let tried =
             format!("tried bench-0.bench:{port}: its name cannot be resolved: Name or service not known");
         assert!(error.to_string().contains(&tried), "{error}");
+        assert_eq!(format!("tried {}", TOLD.lock().unwrap()), tried, "also while it waits");
         assert!(matches!(error, Error::TimedOut(_)), "{error:?}");
     }
 }

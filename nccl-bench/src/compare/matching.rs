@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::measured::{Key, Rows, Source, TableKey};
 use super::{Error, Metric, Threshold};
-use crate::record::{Measurement, Outcome, Placement, Run};
-use crate::statistics::Statistics;
+use crate::record::{Outcome, Run};
 
 /// Rounding must not make a difference of exactly the threshold one beyond it.
 const ROUNDING: f64 = 1e-9;
@@ -31,6 +31,8 @@ pub(super) struct Comparison {
     pub(super) metric: Metric,
     /// The share by which a row may be slower.
     pub(super) threshold: f64,
+    /// Whether what both files have decides, where one of them is not whole.
+    pub(super) partial: bool,
     pub(super) files: Vec<File>,
     /// What is not the same in all files, and may be why their values differ.
     pub(super) differences: Vec<Difference>,
@@ -51,6 +53,12 @@ pub(super) struct File {
     pub(super) library: String,
     pub(super) devices: String,
     pub(super) outcome: Outcome,
+    /// Measurements of all cycles.
+    pub(super) measurements: usize,
+    /// How many of them have data that was not verified.
+    pub(super) unverified: usize,
+    /// Rows with wrong data.
+    pub(super) wrong: Vec<String>,
 }
 
 #[derive(Debug, PartialEq, Serialize)]
@@ -58,60 +66,6 @@ pub(super) struct Difference {
     pub(super) what: String,
     /// One for each file; absent where it is not set or not known.
     pub(super) values: Vec<Option<String>>,
-}
-
-/// What makes two measurements the same.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub(super) struct Key {
-    #[serde(flatten)]
-    pub(super) table: TableKey,
-    pub(super) placement: Placement,
-    pub(super) bytes: u64,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub(super) struct TableKey {
-    pub(super) collective: String,
-    pub(super) data_type: String,
-    pub(super) op: Option<String>,
-    pub(super) root: Option<usize>,
-}
-
-impl TableKey {
-    fn of(measurement: &Measurement) -> Self {
-        Self {
-            collective: measurement.collective.clone(),
-            data_type: measurement.data_type.clone(),
-            op: measurement.op.clone(),
-            root: measurement.root,
-        }
-    }
-
-    /// `broadcast float root 1`
-    pub(super) fn name(&self) -> String {
-        let op = self.op.as_ref().map(|op| format!(" {op}")).unwrap_or_default();
-        let root = self.root.map(|root| format!(" root {root}")).unwrap_or_default();
-        format!("{} {}{op}{root}", self.collective, self.data_type)
-    }
-}
-
-impl Key {
-    fn of(measurement: &Measurement) -> Self {
-        Self { table: TableKey::of(measurement), placement: measurement.placement, bytes: measurement.bytes }
-    }
-
-    /// `allreduce float sum, 8 bytes in-place`
-    pub(super) fn name(&self) -> String {
-        format!("{}, {} bytes {}", self.table.name(), self.bytes, placement(self.placement))
-    }
-}
-
-/// As people write it.
-pub(super) const fn placement(placement: Placement) -> &'static str {
-    match placement {
-        Placement::OutOfPlace => "out-of-place",
-        Placement::InPlace => "in-place",
-    }
 }
 
 #[derive(Debug, Serialize)]
@@ -145,116 +99,110 @@ pub(super) struct FileVerdict {
     pub(super) slower: Vec<usize>,
     /// Rows that are faster by more than the threshold.
     pub(super) faster: usize,
-    /// Measurements with wrong data.
-    pub(super) wrong: Vec<String>,
-    /// Why the run failed, if it did.
-    pub(super) failed: Option<String>,
     /// What is in the first file only.
     pub(super) missing: Vec<String>,
     /// What is in this file only.
     pub(super) extra: Vec<String>,
+    /// Why one of both is not whole: a failure, unless a part is to be compared.
+    pub(super) incomplete: Vec<String>,
     /// What else a reader must know.
     pub(super) notes: Vec<String>,
 }
 
 impl Comparison {
-    /// Each run against the first.
-    pub(super) fn of(runs: &[(PathBuf, Run)], metric: Metric, threshold: Threshold) -> Result<Self, Error> {
-        let [(first, first_run), others @ ..] = runs else { return Err(Error::TooFew) };
+    /// Each file against the first. `partial`: one that is not whole counts for what it has.
+    pub(super) fn of(
+        sources: &[Source],
+        metric: Metric,
+        threshold: Threshold,
+        partial: bool,
+    ) -> Result<Self, Error> {
+        let [first, others @ ..] = sources else { return Err(Error::TooFew) };
         if others.is_empty() {
             return Err(Error::TooFew);
         }
-        let values: Vec<Values> = runs.iter().map(|(_, run)| Values::of(run, metric)).collect();
-        for ((other, other_run), found) in others.iter().zip(&values[1..]) {
-            let common: Vec<&Key> = values[0].order.iter().filter(|key| found.has(key)).collect();
-            if common.is_empty() {
-                return Err(Error::NothingInCommon {
-                    first: first.clone(),
-                    other: other.clone(),
-                    in_first: contents(first_run),
-                    in_other: contents(other_run),
-                });
-            }
-            if !common.iter().any(|key| values[0].get(key).and(found.get(key)).is_some()) {
-                return Err(Error::NoValues { first: first.clone(), other: other.clone(), metric });
-            }
+        for other in others {
+            in_common(first, other, metric)?;
         }
-        let rows: Vec<Row> = values[0]
-            .order
-            .iter()
-            .filter(|key| values[1..].iter().any(|values| values.has(key)))
-            .map(|key| Row::of(key, &values))
+        let rows: Vec<Row> = first
+            .rows
+            .keys()
+            .filter(|key| others.iter().any(|other| other.rows.has(key)))
+            .map(|key| Row::of(key, sources))
             .collect();
-        let verdicts = (1..runs.len())
-            .map(|file| FileVerdict::of(file, runs, &values, &rows, metric, threshold))
-            .collect();
+        let files: Vec<File> =
+            sources.iter().enumerate().map(|(index, source)| File::of(index, source)).collect();
+        let limits = Limits { metric, threshold, partial };
+        let verdicts =
+            (1..sources.len()).map(|file| FileVerdict::of(file, sources, &files, &rows, limits)).collect();
         Ok(Self {
             metric,
             threshold: threshold.0,
-            files: runs.iter().enumerate().map(|(index, (path, run))| File::of(index, path, run)).collect(),
-            differences: differences(runs.iter().map(|(_, run)| run)),
+            partial,
+            files,
+            differences: differences(sources.iter().map(|source| &source.run)),
             means: means(&rows, others.len()),
             rows,
             verdicts,
         })
     }
+
+    /// Whether no file but the first is slower, and all are whole, or need not be, and have no wrong data.
+    pub(super) fn passes(&self) -> bool {
+        self.verdicts.iter().all(|verdict| verdict.pass)
+    }
 }
 
-/// A run's values by what was measured.
-struct Values {
-    /// The keys in the order in which they were measured first.
-    order: Vec<Key>,
-    /// The median over cycles; absent where no value is a number above 0.
-    medians: BTreeMap<Key, Option<f64>>,
-}
-
-impl Values {
-    fn of(run: &Run, metric: Metric) -> Self {
-        let mut order = Vec::new();
-        let mut all: BTreeMap<Key, Vec<f64>> = BTreeMap::new();
-        for measurement in &run.measurements {
-            let key = Key::of(measurement);
-            let value = match metric {
-                Metric::Time => measurement.time_us,
-                Metric::Busbw => measurement.busbw_gbps,
-            };
-            let values = all.entry(key.clone()).or_insert_with(|| {
-                order.push(key);
-                Vec::new()
-            });
-            values.extend((value.is_finite() && value > 0.0).then_some(value));
-        }
-        let median = |values: Vec<f64>| Statistics::of(&values).map(|statistics| statistics.median_us);
-        Self { order, medians: all.into_iter().map(|(key, values)| (key, median(values))).collect() }
+/// Makes sure that there is something to compare.
+fn in_common(first: &Source, other: &Source, metric: Metric) -> Result<(), Error> {
+    let mut common = first.rows.keys().filter(|key| other.rows.has(key)).peekable();
+    if common.peek().is_none() {
+        return Err(Error::NothingInCommon {
+            first: first.path.clone(),
+            other: other.path.clone(),
+            in_first: listed(first.rows.keys()).join(", "),
+            in_other: listed(other.rows.keys()).join(", "),
+        });
     }
-
-    fn has(&self, key: &Key) -> bool {
-        self.medians.contains_key(key)
+    if !common.any(|key| first.rows.median(key).and(other.rows.median(key)).is_some()) {
+        let (first, other) = (first.path.clone(), other.path.clone());
+        return Err(Error::NoValues { first, other, metric });
     }
-
-    fn get(&self, key: &Key) -> Option<f64> {
-        self.medians.get(key).copied().flatten()
-    }
+    Ok(())
 }
 
 impl Row {
-    fn of(key: &Key, values: &[Values]) -> Self {
-        let values: Vec<Option<f64>> = values.iter().map(|values| values.get(key)).collect();
+    fn of(key: &Key, sources: &[Source]) -> Self {
+        let values: Vec<Option<f64>> = sources.iter().map(|source| source.rows.median(key)).collect();
         let ratios = values[1..].iter().map(|value| Some((*value)? / values[0]?)).collect();
         Self { key: key.clone(), values, ratios }
     }
 }
 
 impl File {
-    fn of(index: usize, path: &std::path::Path, run: &Run) -> Self {
+    fn of(index: usize, Source { path, run, rows }: &Source) -> Self {
         Self {
             letter: letter(index),
-            path: path.to_owned(),
+            path: path.clone(),
             program: run.program.clone(),
             started_at: run.started_at.clone(),
             library: format!("{} {}", run.provenance.backend, run.provenance.library_version),
             devices: devices(run),
             outcome: run.outcome.clone(),
+            measurements: rows.measurements,
+            unverified: rows.unverified,
+            wrong: rows.wrong(),
+        }
+    }
+
+    /// Why it is no whole run, if it is none.
+    fn unfinished(&self) -> Option<String> {
+        let letter = &self.letter;
+        match &self.outcome {
+            Outcome::Complete => None,
+            Outcome::Running => Some(format!("{letter} has not ended, or was killed")),
+            Outcome::Interrupted { signal } => Some(format!("{letter} was interrupted by {signal}")),
+            Outcome::Failed { message } => Some(format!("the run of {letter} failed: {message}")),
         }
     }
 }
@@ -274,11 +222,6 @@ fn devices(run: &Run) -> String {
     counts.iter().map(|(name, count)| format!("{count} x {name}")).collect::<Vec<_>>().join(", ")
 }
 
-/// Which tables a run has: `allreduce float sum (62 rows)`.
-fn contents(run: &Run) -> String {
-    listed(run.measurements.iter().map(Key::of).collect::<BTreeSet<_>>().iter()).join(", ")
-}
-
 /// Keys by their table: `allreduce float sum (62 rows)`.
 fn listed<'a>(keys: impl Iterator<Item = &'a Key>) -> Vec<String> {
     let mut tables: Vec<(&TableKey, usize)> = Vec::new();
@@ -292,76 +235,64 @@ fn listed<'a>(keys: impl Iterator<Item = &'a Key>) -> Vec<String> {
     tables.iter().map(|&(table, count)| format!("{} ({})", table.name(), rows(count))).collect()
 }
 
+/// What decides.
+#[derive(Clone, Copy)]
+struct Limits {
+    metric: Metric,
+    threshold: Threshold,
+    partial: bool,
+}
+
 impl FileVerdict {
-    fn of(
-        file: usize,
-        runs: &[(PathBuf, Run)],
-        values: &[Values],
-        rows: &[Row],
-        metric: Metric,
-        threshold: Threshold,
-    ) -> Self {
-        let (first, run) = (&runs[0].1, &runs[file].1);
-        let slowdown = |row: &Row| row.ratios[file - 1].map(|ratio| metric.slowdown(ratio));
+    fn of(file: usize, sources: &[Source], files: &[File], rows: &[Row], limits: Limits) -> Self {
+        let slowdown = |row: &Row| row.ratios[file - 1].map(|ratio| limits.metric.slowdown(ratio));
         let slowdowns: Vec<(usize, f64)> =
             rows.iter().enumerate().filter_map(|(index, row)| Some((index, slowdown(row)?))).collect();
-        let limit = 1.0 + threshold.0 + ROUNDING;
+        let limit = 1.0 + limits.threshold.0 + ROUNDING;
         let mut slower: Vec<(usize, f64)> =
             slowdowns.iter().copied().filter(|&(_, slowdown)| slowdown > limit).collect();
         slower.sort_by(|(_, one), (_, other)| other.total_cmp(one));
-        let wrong = wrong(run);
-        let failed = match &run.outcome {
-            Outcome::Failed { message } => Some(message.clone()),
-            _ => None,
-        };
-        let only = |one: &Values, other: &Values| listed(one.order.iter().filter(|key| !other.has(key)));
+        let only = |one: &Rows, other: &Rows| listed(one.keys().filter(|key| !other.has(key)));
+        let (first, own) = (&sources[0].rows, &sources[file].rows);
+        let (missing, extra) = (only(first, own), only(own, first));
+        let (incomplete, notes) = doubts(file, files, rows, own);
+        let whole = missing.is_empty() && extra.is_empty() && incomplete.is_empty();
+        let right = [0, file].iter().all(|&file| files[file].wrong.is_empty());
         Self {
             file,
-            pass: slower.is_empty() && wrong.is_empty() && failed.is_none(),
+            pass: slower.is_empty() && right && (whole || limits.partial),
             compared: slowdowns.len(),
             slower: slower.into_iter().map(|(index, _)| index).collect(),
             faster: slowdowns.iter().filter(|&&(_, slowdown)| slowdown.recip() > limit).count(),
-            wrong,
-            failed,
-            missing: only(&values[0], &values[file]),
-            extra: only(&values[file], &values[0]),
-            notes: notes(first, run, &values[file], rows, file),
+            missing,
+            extra,
+            incomplete,
+            notes,
         }
     }
 }
 
-/// Measurements with wrong data: `allreduce float sum, 8 bytes in-place: 3 wrong elements`.
-fn wrong(run: &Run) -> Vec<String> {
-    let wrong =
-        run.measurements.iter().filter_map(|each| Some((each, each.wrong.filter(|&wrong| wrong > 0)?)));
-    wrong.map(|(each, wrong)| format!("{}: {wrong} wrong elements", Key::of(each).name())).collect()
-}
-
-fn notes(first: &Run, run: &Run, values: &Values, rows: &[Row], file: usize) -> Vec<String> {
-    let mut notes = Vec::new();
-    let (a, letter) = (letter(0), letter(file));
-    for (run, letter) in [(first, &a), (run, &letter)] {
-        notes.extend(match &run.outcome {
-            Outcome::Complete => None,
-            Outcome::Running => Some(format!("{letter} has not ended, or was killed")),
-            Outcome::Interrupted { signal } => Some(format!("{letter} was interrupted by {signal}")),
-            Outcome::Failed { message } => Some(format!("{letter} failed: {message}")),
-        });
+/// Why one of the two runs is not whole, and what else a reader must know of them.
+fn doubts(file: usize, files: &[File], rows: &[Row], own: &Rows) -> (Vec<String>, Vec<String>) {
+    let both = || [&files[0], &files[file]].into_iter();
+    let mut incomplete: Vec<String> = both().filter_map(File::unfinished).collect();
+    let unverified = both().filter(|file| file.unverified > 0);
+    let mut notes: Vec<String> = unverified
+        .map(|File { letter, unverified, measurements, .. }| {
+            format!("{letter} did not verify the data of {unverified} of its {measurements} measurements")
+        })
+        .collect();
+    let without = rows.iter().filter(|row| own.has(&row.key) && row.ratios[file - 1].is_none());
+    let (one_sided, neither): (Vec<&Row>, Vec<&Row>) =
+        without.partition(|row| row.values[0].is_some() || row.values[file].is_some());
+    if !one_sided.is_empty() {
+        incomplete
+            .push(format!("of rows that both have, {} have a number above 0 in one only", one_sided.len()));
     }
-    let in_first = wrong(first).len();
-    if in_first > 0 {
-        notes.push(format!("{a} has wrong data, too, in {in_first} measurements"));
+    if !neither.is_empty() {
+        notes.push(format!("of rows that both have, {} are left out: no number above 0", neither.len()));
     }
-    let unverified = |run: &Run| run.measurements.iter().filter(|each| each.wrong.is_none()).count();
-    if unverified(run) > 0 && unverified(first) == 0 {
-        notes.push(format!("{letter} did not verify the data of {} measurements; {a} did", unverified(run)));
-    }
-    let measured = |row: &&Row| values.has(&row.key);
-    let without = rows.iter().filter(measured).filter(|row| row.ratios[file - 1].is_none()).count();
-    if without > 0 {
-        notes.push(format!("of rows that both have, {without} are left out: a value is no number above 0"));
-    }
-    notes
+    (incomplete, notes)
 }
 
 fn means(rows: &[Row], others: usize) -> Vec<Mean> {

@@ -3,8 +3,12 @@
 //! Measurements of the same collective, type, operator, root, placement and size belong together; of several cycles
 //! the median counts. A ratio above 1 means a longer time, or a higher bandwidth, than in the first file. The sides of a run
 //! with `--vs` can be compared as if each was in a file of its own.
+//!
+//! Files are read measurement by measurement, of which the compared value is kept (`measured`), so that their length does
+//! not matter.
 
 mod matching;
+mod measured;
 mod report;
 
 use std::fmt;
@@ -15,7 +19,7 @@ use std::str::FromStr;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use crate::files::{self, ReadError};
+use crate::files::ReadError;
 use crate::sides::Side;
 use matching::Comparison;
 
@@ -37,6 +41,10 @@ pub struct Arguments {
     /// What to compare: the time per operation, or the bus bandwidth
     #[arg(long, value_enum, default_value_t = Metric::Time)]
     pub metric: Metric,
+
+    /// Compare what there is of runs that have not ended, or lack measurements; without it, such a comparison fails
+    #[arg(long)]
+    pub partial: bool,
 
     /// How to print it
     #[arg(long, value_enum, default_value_t = Format::Text)]
@@ -113,9 +121,10 @@ pub enum Format {
 /// What a comparison found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// No run is slower than the first by more than the threshold, and all its data was right.
+    /// No run is slower than the first by more than the threshold, none had wrong data, and all are whole, or
+    /// [need not be](Arguments::partial).
     Pass,
-    /// A run is slower, had wrong data, or failed.
+    /// A run is slower, had wrong data, has not ended well, or lacks measurements.
     Fail,
 }
 
@@ -207,28 +216,18 @@ impl Error {
 /// # Errors
 /// When a file is no result, has nothing in common with the first, or `out` is closed or full.
 pub fn run(arguments: &Arguments, out: &mut impl Write) -> Result<Verdict, Error> {
-    let (mut runs, mut unreadable) = (Vec::new(), Vec::new());
+    let (mut sources, mut unreadable) = (Vec::new(), Vec::new());
     for path in &arguments.files {
-        match files::read(path) {
-            Ok(run) => runs.push((path, run)),
+        match measured::read(path, arguments.side, arguments.metric, arguments.partial) {
+            Ok(sides) if sides.is_empty() => return Err(Error::OneSide(path.clone())),
+            Ok(sides) => sources.extend(sides),
             Err(error) => unreadable.push(error),
         }
     }
     if !unreadable.is_empty() {
         return Err(Error::Unreadable(unreadable));
     }
-    let mut sides = Vec::new();
-    for (path, run) in runs {
-        let found = arguments.side.of(run);
-        if found.is_empty() {
-            return Err(Error::OneSide(path.clone()));
-        }
-        sides.extend(found.into_iter().map(|(name, run)| match name {
-            Some(name) => (PathBuf::from(format!("{} ({name})", path.display())), run),
-            None => (path.clone(), run),
-        }));
-    }
-    let comparison = Comparison::of(&sides, arguments.metric, arguments.threshold)?;
+    let comparison = Comparison::of(&sources, arguments.metric, arguments.threshold, arguments.partial)?;
     match arguments.format {
         Format::Text => report::text(&comparison, out)?,
         Format::Markdown => report::markdown(&comparison, out)?,
@@ -236,7 +235,7 @@ pub fn run(arguments: &Arguments, out: &mut impl Write) -> Result<Verdict, Error
         Format::Json => report::json(&comparison, out)?,
     }
     out.flush()?;
-    Ok(if comparison.verdicts.iter().all(|verdict| verdict.pass) { Verdict::Pass } else { Verdict::Fail })
+    Ok(if comparison.passes() { Verdict::Pass } else { Verdict::Fail })
 }
 
 #[cfg(test)]

@@ -2,7 +2,8 @@
 
 use std::io::{self, Write};
 
-use super::matching::{Comparison, FileVerdict, Row, letter, placement};
+use super::matching::{Comparison, FileVerdict, Row, letter};
+use super::measured::placement;
 use super::{Metric, Threshold};
 use crate::record::Outcome;
 
@@ -230,26 +231,29 @@ fn means(comparison: &Comparison) -> Table {
 }
 
 fn verdicts(comparison: &Comparison) -> Vec<String> {
-    comparison.verdicts.iter().flat_map(|verdict| lines(comparison, verdict)).collect()
+    let wrong = comparison.files.iter().filter(|file| !file.wrong.is_empty());
+    let wrong = wrong.flat_map(|file| {
+        let mut lines = vec![format!("FAIL: {} has wrong data:", file.letter)];
+        named(&mut lines, &file.wrong, Clone::clone);
+        lines
+    });
+    wrong.chain(comparison.verdicts.iter().flat_map(|verdict| lines(comparison, verdict))).collect()
 }
 
 fn lines(comparison: &Comparison, verdict: &FileVerdict) -> Vec<String> {
     let (a, b) = (letter(0), letter(verdict.file));
     let threshold = Threshold(comparison.threshold);
-    let mut lines = Vec::new();
-    lines.extend(verdict.notes.iter().map(|note| format!("Note: {note}")));
-    for (only, rows) in [(&a, &verdict.missing), (&b, &verdict.extra)] {
+    let mut lines: Vec<String> = verdict.notes.iter().map(|note| format!("Note: {note}")).collect();
+    let mut incomplete = verdict.incomplete.clone();
+    for (only, other, rows) in [(&a, &b, &verdict.missing), (&b, &a, &verdict.extra)] {
         if !rows.is_empty() {
-            let other = if *only == a { &b } else { &a };
-            lines.push(format!("Only in {only}, not in {other}: {}", rows.join(", ")));
+            incomplete.push(format!("only in {only}, not in {other}: {}", rows.join(", ")));
         }
     }
-    if let Some(message) = &verdict.failed {
-        lines.push(format!("FAIL: the run of {b} failed: {message}"));
-    }
-    if !verdict.wrong.is_empty() {
-        lines.push(format!("FAIL: {b} has wrong data:"));
-        named(&mut lines, &verdict.wrong, Clone::clone);
+    let before = if comparison.partial { "Not whole" } else { "FAIL" };
+    lines.extend(incomplete.iter().map(|why| format!("{before}: {why}")));
+    if !comparison.partial && !incomplete.is_empty() {
+        lines.push(format!("  --partial compares what both {a} and {b} have"));
     }
     let compared = verdict.compared;
     if !verdict.slower.is_empty() {
@@ -270,8 +274,10 @@ fn lines(comparison: &Comparison, verdict: &FileVerdict) -> Vec<String> {
         });
     }
     if verdict.pass {
-        lines
-            .push(format!("PASS: {b} is nowhere slower than {a} by more than {threshold} ({compared} rows)"));
+        let pass = if incomplete.is_empty() { "PASS" } else { "PASS for what was compared" };
+        lines.push(format!(
+            "{pass}: {b} is nowhere slower than {a} by more than {threshold} ({compared} rows)"
+        ));
     }
     if verdict.faster > 0 {
         lines.push(format!(

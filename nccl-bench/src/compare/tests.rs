@@ -5,7 +5,7 @@ use clap::Parser;
 use serde_json::Value;
 
 use super::*;
-use crate::files::sample;
+use crate::files::{self, sample};
 use crate::record::{Measurement, Outcome, Placement, Run};
 
 #[derive(Parser)]
@@ -144,24 +144,120 @@ fn geometric_means_are_those_of_the_ratios() {
 }
 
 #[test]
-fn wrong_data_and_a_failed_run_are_failures_however_fast() {
-    let first = run_of(&[10.0]);
-    let mut second = run_of(&[5.0]);
-    second.measurements[1].wrong = Some(3);
-    let text = verdict(&[first.clone(), second.clone()], &[], Verdict::Fail);
-    assert!(
-        text.contains("FAIL: B has wrong data:\n  allreduce float sum, 8 bytes in-place: 3 wrong elements")
-    );
-    assert!(!text.contains("PASS"), "{text}");
-    let text = verdict(&[second, first.clone()], &["--threshold", "1000"], Verdict::Pass);
-    assert!(text.contains("Note: A has wrong data, too, in 1 measurements"), "{text}");
+fn wrong_data_is_a_failure_in_either_run_however_fast() {
+    let right = run_of(&[10.0]);
+    let mut wrong = run_of(&[5.0]);
+    wrong.measurements[1].wrong = Some(3);
+    for more in [&["--threshold", "1000"][..], &["--threshold", "1000", "--partial"]] {
+        let text = verdict(&[right.clone(), wrong.clone()], more, Verdict::Fail);
+        let named = "FAIL: B has wrong data:\n  allreduce float sum, 8 bytes in-place: 3 wrong elements\n";
+        assert!(text.contains(named) && !text.contains("PASS"), "{text}");
+        let text = verdict(&[wrong.clone(), right.clone()], more, Verdict::Fail);
+        assert!(text.contains(&named.replace("B has", "A has")) && !text.contains("PASS"), "{text}");
+    }
+    // Wrong in one cycle of several, and on the other side of --vs.
+    let mut again = run_of(&[10.0]);
+    let wrong_then = wrong.measurements[1].clone();
+    again.measurements.push(Measurement { cycle: 1, ..wrong_then });
+    verdict(&[right.clone(), again], &[], Verdict::Fail);
+    let mut beside = run_of(&[10.0]);
+    if let Some(versus) = &mut beside.measurements[0].versus {
+        versus.wrong = Some(1);
+    }
+    verdict(&[right.clone(), beside.clone()], &[], Verdict::Fail);
+    beside.measurements[0].wrong = None;
+    verdict(&[right, beside], &[], Verdict::Fail);
+}
 
-    let outcome = Outcome::Failed { message: "rank 3 on node-2 is gone".to_owned() };
-    let text = verdict(&[first.clone(), Run { outcome, ..run_of(&[10.0]) }], &[], Verdict::Fail);
-    assert!(text.contains("FAIL: the run of B failed: rank 3 on node-2 is gone"), "{text}");
-    let outcome = Outcome::Interrupted { signal: "SIGINT".to_owned() };
-    let text = verdict(&[first, Run { outcome, ..run_of(&[10.0]) }], &[], Verdict::Pass);
-    assert!(text.contains("Note: B was interrupted by SIGINT"), "{text}");
+#[test]
+fn a_run_that_is_not_whole_passes_only_where_a_part_will_do() {
+    let whole = run_of(&[10.0, 20.0]);
+    let failed = Outcome::Failed { message: "rank 3 on node-2 is gone".to_owned() };
+    let interrupted = Outcome::Interrupted { signal: "SIGINT".to_owned() };
+    for (outcome, said) in [
+        (failed, "the run of B failed: rank 3 on node-2 is gone"),
+        (interrupted, "B was interrupted by SIGINT"),
+        (Outcome::Running, "B has not ended, or was killed"),
+    ] {
+        let runs = [whole.clone(), Run { outcome, ..run_of(&[10.0, 20.0]) }];
+        let text = verdict(&runs, &[], Verdict::Fail);
+        let hint = "  --partial compares what both A and B have";
+        assert!(text.contains(&format!("FAIL: {said}\n{hint}\n")) && !text.contains("PASS"), "{text}");
+        let text = verdict(&runs, &["--partial"], Verdict::Pass);
+        assert!(text.contains(&format!("Not whole: {said}\nPASS for what was compared: B is ")), "{text}");
+        let [one, other] = runs;
+        let text = verdict(&[other, one], &[], Verdict::Fail);
+        let said = said.replacen("B ", "A ", 1).replace("of B", "of A");
+        assert!(text.contains(&format!("FAIL: {said}")), "{text}");
+    }
+    let json = verdict(&[whole.clone(), run_of(&[10.0])], &["--format", "json"], Verdict::Fail);
+    let found: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&found["partial"], &found["verdicts"][0]["pass"]), (&false.into(), &false.into()));
+    assert_eq!(found["verdicts"][0]["missing"], serde_json::json!(["allreduce float sum (2 rows)"]));
+    // In part is not slower in part.
+    let text = verdict(&[whole, run_of(&[12.0])], &["--partial"], Verdict::Fail);
+    assert!(text.contains("B is slower") && !text.contains("PASS"), "{text}");
+}
+
+#[test]
+fn what_only_one_run_has_fails_the_comparison_on_either_side() {
+    let (long, short) = (run_of(&[10.0, 20.0]), run_of(&[10.0]));
+    for (runs, said) in [
+        ([long.clone(), short.clone()], "only in A, not in B: allreduce float sum (2 rows)"),
+        ([short, long], "only in B, not in A: allreduce float sum (2 rows)"),
+    ] {
+        let text = verdict(&runs, &[], Verdict::Fail);
+        assert!(text.contains(&format!("\nFAIL: {said}\n")) && !text.contains("PASS"), "{text}");
+        let text = verdict(&runs, &["--partial"], Verdict::Pass);
+        assert!(text.contains(&format!("\nNot whole: {said}\nPASS for what was compared: ")), "{text}");
+        assert!(text.contains("(2 rows)\n"), "{text}");
+    }
+}
+
+#[test]
+fn files_that_end_in_the_middle_are_compared_only_in_part() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let run = run_of(&[10.0, 20.0, 40.0]);
+    let [json, lines] = [path("whole.json"), path("whole.jsonl")];
+    let outputs = [json.parse().unwrap(), lines.parse().unwrap()];
+    files::Files::open(&outputs).unwrap().finish(&run).unwrap();
+    let cut = |from: &str, name: &str, marker: &str, at: usize| {
+        let text = fs::read_to_string(from).unwrap();
+        let end = text.match_indices(marker).nth(at).unwrap().0;
+        let cut = path(name);
+        fs::write(&cut, &text[..end]).unwrap();
+        cut
+    };
+    // After two measurements, of which the second is whole; killed before its last line; of nccl-tests in its third row.
+    let cut_json = cut(&json, "cut.json", "\"collective\"", 2);
+    let cut_lines = cut(&lines, "cut.jsonl", "\"collective\"", 2);
+    let unended = cut(&lines, "unended.jsonl", "{\"kind\":\"end\"", 0);
+    let real = path("real.json");
+    fs::write(&real, ALL_REDUCE).unwrap();
+    let cut_real = cut(&real, "cut_real.json", "\"out_of_place\"", 2);
+    for (whole, cut, rows, refused) in [
+        (&json, &cut_json, 2, true),
+        (&json, &cut_lines, 2, false),
+        (&json, &unended, 6, false),
+        (&real, &cut_real, 4, true),
+    ] {
+        let (found, text) = files_compared(&[whole, cut], &[]);
+        if refused {
+            let error = found.unwrap_err();
+            assert!(error.to_string().contains("it ends in the middle"), "{error}");
+            assert_eq!(error.code(), 2);
+        } else {
+            assert_eq!(found.unwrap(), Verdict::Fail, "{text}");
+            assert!(text.contains("FAIL: B has not ended, or was killed\n"), "{text}");
+        }
+        let (found, text) = files_compared(&[whole, cut], &["--partial"]);
+        assert_eq!(found.unwrap(), Verdict::Pass, "{text}");
+        assert!(text.contains("Not whole: B has not ended, or was killed\n"), "{text}");
+        let pass =
+            format!("PASS for what was compared: B is nowhere slower than A by more than 5% ({rows} rows)");
+        assert!(text.contains(&pass), "{text}");
+    }
 }
 
 #[test]
@@ -174,7 +270,7 @@ fn what_makes_the_comparison_doubtful_is_said() {
     second.settings.cycles = 9;
     second.measurements.push(sample::measurement("allgather", Placement::InPlace, 8, 1.0));
     second.measurements[0].wrong = None;
-    let text = verdict(&[first, second], &[], Verdict::Pass);
+    let text = verdict(&[first, second], &["--partial"], Verdict::Pass);
     let differences: Vec<String> = text
         .lines()
         .skip_while(|line| !line.starts_with("Not the same"))
@@ -194,9 +290,9 @@ fn what_makes_the_comparison_doubtful_is_said() {
         ]
     );
     for line in [
-        "Only in A, not in B: allreduce float sum (2 rows)",
-        "Only in B, not in A: allgather float sum (1 row)",
-        "Note: B did not verify the data of 1 measurements; A did",
+        "Not whole: only in A, not in B: allreduce float sum (2 rows)",
+        "Not whole: only in B, not in A: allgather float sum (1 row)",
+        "Note: B did not verify the data of 1 of its 3 measurements",
     ] {
         assert!(text.lines().any(|found| found == line), "{line}\n{text}");
     }
@@ -251,12 +347,16 @@ fn markdown_has_tables_of_equal_width() {
 fn values_that_are_no_numbers_are_left_out_and_counted() {
     let (first, mut second) = (run_of(&[10.0, 20.0]), run_of(&[10.0, 20.0]));
     second.measurements[0].time_us = f64::NAN;
-    let text = verdict(&[first.clone(), second.clone()], &[], Verdict::Pass);
+    let text = verdict(&[first.clone(), second.clone()], &[], Verdict::Fail);
+    let said = "of rows that both have, 1 have a number above 0 in one only";
+    assert!(text.contains(&format!("FAIL: {said}")), "{text}");
+    let text = verdict(&[first.clone(), second.clone()], &["--partial"], Verdict::Pass);
+    assert!(text.contains(&format!("Not whole: {said}")) && text.contains("(3 rows)"), "{text}");
+    let text = verdict(&[second.clone(), second.clone()], &[], Verdict::Pass);
     assert!(
-        text.contains("Note: of rows that both have, 1 are left out: a value is no number above 0"),
+        text.contains("Note: of rows that both have, 1 are left out: no number above 0\nPASS: "),
         "{text}"
     );
-    assert!(text.contains("(3 rows)"), "{text}");
 
     for measurement in &mut second.measurements {
         measurement.busbw_gbps = 0.0;
@@ -372,8 +472,9 @@ fn a_closed_pipe_is_an_error_and_no_verdict() {
     fs::write(&path, ALL_REDUCE).unwrap();
     for format in [Format::Text, Format::Markdown, Format::Csv, Format::Json] {
         let files = vec![path.clone(), path.clone()];
+        let threshold = Threshold(0.05);
         let arguments =
-            Arguments { files, side: Side::Own, threshold: Threshold(0.05), metric: Metric::Time, format };
+            Arguments { files, side: Side::Own, threshold, metric: Metric::Time, partial: false, format };
         let error = run(&arguments, &mut Closed).unwrap_err();
         assert!(
             matches!(&error, Error::Output(inner) if inner.kind() == io::ErrorKind::BrokenPipe),

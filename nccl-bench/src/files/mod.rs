@@ -5,6 +5,7 @@
 //! it has what was measured when the process is killed.
 
 mod csv;
+mod document;
 #[cfg(test)]
 mod documentation;
 mod json;
@@ -16,13 +17,15 @@ mod read;
 pub(crate) mod replacement;
 #[cfg(test)]
 pub(crate) mod sample;
+mod source;
+mod words;
 
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-pub use read::{Problem, ReadError, read};
+pub use read::{Cut, Problem, ReadError, read, read_each};
 
 use crate::record::{Measurement, Run};
 use json_lines::Lines;

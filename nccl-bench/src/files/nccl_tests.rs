@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::provenance;
 use super::read::Problem;
@@ -30,7 +30,6 @@ struct File {
     /// Absent in ours, of host memory.
     nccl_version: Option<u64>,
     config: Config,
-    results: Vec<Row>,
     #[serde(default)]
     errors: Vec<String>,
     end_time: Option<String>,
@@ -67,8 +66,9 @@ struct Device {
     device_info: String,
 }
 
+/// A size: what was measured of it.
 #[derive(Deserialize)]
-struct Row {
+pub(super) struct Row {
     size: u64,
     count: u64,
     #[serde(rename = "type")]
@@ -107,51 +107,70 @@ struct Times {
     per_process_max_times_us: Vec<Vec<f64>>,
 }
 
-/// Whether nccl-tests wrote this, or a program that writes the same.
-pub(super) fn wrote(value: &Value) -> bool {
-    value["version"].is_u64() && value["results"].is_array() && value["config"].is_object()
+/// Whether a text begins as nccl-tests' files do.
+pub(super) fn began(text: &[u8]) -> bool {
+    text.trim_ascii_start().starts_with(b"{\"version\":")
 }
 
-/// Whether a text that is no whole JSON is the beginning of such a file.
-pub(super) fn began(content: &[u8]) -> bool {
-    content.trim_ascii_start().starts_with(b"{\"version\":")
-}
-
-/// The JSON of a text in which numbers that are not finite are bare words (`inf`, `-nan`): they become `null`. `None`
-/// when it is no JSON then either, or not from nccl-tests.
-pub(super) fn repaired(content: &[u8]) -> Option<Value> {
-    let mut repaired = Vec::with_capacity(content.len());
-    let (mut rest, mut in_string) = (content, false);
-    while let Some((&byte, after)) = rest.split_first() {
-        let word =
-            [b"-inf".as_slice(), b"-nan", b"inf", b"nan"].into_iter().find(|word| rest.starts_with(word));
-        let (kept, length): (&[u8], usize) = match (in_string, byte, word) {
-            (true, b'\\', _) => (&rest[..rest.len().min(2)], 2),
-            (_, b'"', _) => {
-                in_string = !in_string;
-                (&rest[..1], 1)
-            }
-            (false, _, Some(word)) => (b"null", word.len()),
-            _ => (&rest[..1], 1),
-        };
-        repaired.extend(kept);
-        rest = after.get(length - 1..).unwrap_or_default();
+/// Whether the version is one that this reads, where the file has said it.
+pub(super) fn known_version(fields: &Map<String, Value>) -> Result<(), Problem> {
+    match fields.get("version").and_then(Value::as_u64) {
+        None | Some(VERSION) => Ok(()),
+        Some(found) => Err(Problem::Damaged(format!(
+            "it has version {found} of nccl-tests' JSON, and this program reads version {VERSION}"
+        ))),
     }
-    serde_json::from_slice(&repaired).ok().filter(wrote)
 }
 
-/// What the file says.
-pub(super) fn run(value: Value) -> Result<Run, Problem> {
-    match value["version"].as_u64() {
-        Some(VERSION) => {}
-        found => {
-            let found = found.unwrap_or_default();
-            return Err(Problem::Damaged(format!(
-                "it has version {found} of nccl-tests' JSON, and this program reads version {VERSION}"
-            )));
-        }
+/// What a row does not say of its measurements.
+pub(super) struct Head {
+    collective: String,
+    aggregated: usize,
+}
+
+/// Whether `fields` have what the rows need.
+pub(super) fn has_head(fields: &Map<String, Value>) -> bool {
+    fields.get("config").is_some_and(Value::is_object) && fields.get("args").is_some_and(Value::is_array)
+}
+
+/// What the rows need of the fields before them.
+pub(super) fn head(fields: &Map<String, Value>) -> Result<Head, serde_json::Error> {
+    let args = Vec::<String>::deserialize(&fields["args"])?;
+    let config = Config::deserialize(&fields["config"])?;
+    Ok(Head { collective: collective(&args), aggregated: config.aggregated_iterations })
+}
+
+impl Head {
+    /// The measurements of a row, whose number is the cycle for now.
+    pub(super) fn measurements(&self, number: usize, row: &Row) -> impl Iterator<Item = Measurement> {
+        let halves = [
+            (Placement::OutOfPlace, &row.out_of_place, &row.out_of_place_per_iter),
+            (Placement::InPlace, &row.in_place, &row.in_place_per_iter),
+        ];
+        halves.into_iter().filter_map(move |(placement, half, times)| {
+            Some(Measurement {
+                collective: self.collective.clone(),
+                cycle: number,
+                operations: row.actual_iterations * self.aggregated,
+                ..measurement(row, placement, half.as_ref()?, times.as_ref())
+            })
+        })
     }
-    let file: File = serde_json::from_value(value)
+}
+
+/// Makes cycles of the numbers of rows: the rows do not say their cycle, but each has as many. An endless run (0) writes
+/// no whole file.
+pub(super) fn number_cycles(measurements: &mut [Measurement], rows: usize, cycles: usize) {
+    let rows_per_cycle = if cycles > 0 && rows.is_multiple_of(cycles) { rows / cycles } else { rows };
+    for measurement in measurements {
+        measurement.cycle /= rows_per_cycle.max(1);
+    }
+}
+
+/// What the file says beside its rows.
+pub(super) fn run(fields: Map<String, Value>) -> Result<Run, Problem> {
+    known_version(&fields)?;
+    let file: File = serde_json::from_value(Value::Object(fields))
         .map_err(|error| Problem::Damaged(format!("it is not as nccl-tests writes it: {error}")))?;
     let command = CommandLine(&file.args);
     let config = &file.config;
@@ -174,34 +193,8 @@ pub(super) fn run(value: Value) -> Result<Run, Problem> {
     }
     let cycles = command.number("-N", "--run_cycles").unwrap_or(1);
     let cycles = usize::try_from(cycles).unwrap_or(0);
-    // The rows do not say their cycle, but each has as many. An endless run (0) writes no whole file.
-    let rows = file.results.len();
-    let rows_per_cycle = if cycles > 0 && rows.is_multiple_of(cycles) { rows / cycles } else { rows };
     let variables = file.env.iter().filter_map(|variable| variable.split_once('='));
     let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    let collective = collective(&file.args);
-    let measurements = file
-        .results
-        .iter()
-        .enumerate()
-        .flat_map(|(index, row)| {
-            let cycle = index / rows_per_cycle.max(1);
-            let operations = row.actual_iterations * config.aggregated_iterations;
-            [
-                (Placement::OutOfPlace, &row.out_of_place, &row.out_of_place_per_iter),
-                (Placement::InPlace, &row.in_place, &row.in_place_per_iter),
-            ]
-            .into_iter()
-            .filter_map(|(placement, half, times)| Some((placement, half.as_ref()?, times)))
-            .map(|(placement, half, times)| Measurement {
-                collective: collective.clone(),
-                cycle,
-                operations,
-                ..measurement(row, placement, half, times.as_ref())
-            })
-            .collect::<Vec<_>>()
-        })
-        .collect();
     Ok(Run {
         schema_version: SCHEMA_VERSION,
         program: "nccl-tests".to_owned(),
@@ -221,7 +214,7 @@ pub(super) fn run(value: Value) -> Result<Run, Problem> {
         },
         settings: settings(config, &command, cycles),
         ranks: config.devices.iter().map(rank).collect(),
-        measurements,
+        measurements: Vec::new(),
         notes,
     })
 }

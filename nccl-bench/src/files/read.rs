@@ -1,15 +1,21 @@
 //! Reading result files again: native JSON, JSON Lines, and what nccl-tests writes (`-J`).
+//!
+//! Files are read from their beginning to their end once, so that pipes will do, and one measurement at a time: what is
+//! kept of a file is up to the reader.
 
-use std::fs;
-use std::io;
+use std::io::{self, BufRead, Read as _};
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde::Deserialize;
+use serde::de::DeserializeSeed as _;
 use serde_json::error::Category;
+use serde_json::{Map, Value};
 
+use super::document::Document;
 use super::json_lines::End;
 use super::nccl_tests;
-use crate::record::{Outcome, Run, SCHEMA_VERSION};
+use super::source::{self, Source};
+use crate::record::{Measurement, Outcome, Run, SCHEMA_VERSION};
 
 /// A file that is no result to go on with.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +34,12 @@ pub enum Problem {
     /// It cannot be read.
     #[error("it cannot be read: {0}")]
     Unreadable(#[from] io::Error),
+    /// It is no file or pipe.
+    #[error("it is a device; name a file, or a pipe as in <(zcat run.json.gz)")]
+    Device,
+    /// It is no plain text.
+    #[error("{0}")]
+    Encoded(&'static str),
     /// It is something else.
     #[error(
         "it is no result file: expected JSON or JSON Lines of nccl-bench (--output), or JSON of nccl-tests (-J); {0}"
@@ -58,6 +70,18 @@ const CUT: &str = "the program that wrote it was stopped, or it was copied in pa
 /// nccl-tests' files only: a run that ends early leaves them like this.
 const CUT_NCCL_TESTS: &str = "nccl-tests leaves its JSON like this when it crashes or is interrupted";
 
+/// The longest line of JSON Lines, in bytes. A measurement takes about ten for each iteration of each process.
+const LONGEST_LINE: u64 = 1 << 30;
+
+/// What to do about a file of JSON that ends in the middle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// Refuse it.
+    Refused,
+    /// Read what there is, as of a run that has not ended ([`Outcome::Running`]).
+    Read,
+}
+
 /// Reads a run from native JSON, JSON Lines or the JSON of nccl-tests; the content says which it is.
 ///
 /// Of JSON Lines that end in the middle of a line, the whole lines count, and the outcome is [`Outcome::Running`].
@@ -66,8 +90,25 @@ const CUT_NCCL_TESTS: &str = "nccl-tests leaves its JSON like this when it crash
 /// # Errors
 /// When the file cannot be read, is none of the three, a newer program wrote it, or has no measurement.
 pub fn read(path: &Path) -> Result<Run, ReadError> {
-    let run = fs::read(path).map_err(Problem::from).and_then(|content| parse(&content)).and_then(|run| {
+    let whole = source::open(path).and_then(whole).and_then(|run| {
         if run.measurements.is_empty() { Err(Problem::NoMeasurement(ended(&run.outcome))) } else { Ok(run) }
+    });
+    whole.map_err(|problem| ReadError { path: path.to_owned(), problem })
+}
+
+/// The same without keeping the measurements: `take` gets one after the other, and the run that is returned has none. Of
+/// nccl-tests' JSON, each row counts as a cycle.
+///
+/// # Errors
+/// As [`read`]; what `take` got then is not to be used.
+pub fn read_each(path: &Path, cut: Cut, take: &mut dyn FnMut(Measurement)) -> Result<Run, ReadError> {
+    let content = source::open(path).and_then(|source| content(source, cut, take));
+    let run = content.and_then(|content| {
+        if content.measurements == 0 {
+            Err(Problem::NoMeasurement(ended(&content.run.outcome)))
+        } else {
+            Ok(content.run)
+        }
     });
     run.map_err(|problem| ReadError { path: path.to_owned(), problem })
 }
@@ -81,76 +122,156 @@ fn ended(outcome: &Outcome) -> String {
     }
 }
 
-pub(super) fn parse(content: &[u8]) -> Result<Run, Problem> {
-    if content.trim_ascii().is_empty() {
-        return Err(Problem::NotOurs("it is empty".to_owned()));
-    }
-    let first = content.split(|&byte| byte == b'\n').next().unwrap_or_default();
-    if let Ok(header) = serde_json::from_slice::<Value>(first)
-        && header["kind"] == "run"
-    {
-        return lines(header, &content[first.len()..]);
-    }
-    let value = match serde_json::from_slice(content) {
-        Ok(value) => value,
-        Err(error) => nccl_tests::repaired(content).ok_or_else(|| unreadable(content, &error))?,
-    };
-    if nccl_tests::wrote(&value) { nccl_tests::run(value) } else { run(value) }
+#[cfg(test)]
+pub(super) fn parse(text: &[u8]) -> Result<Run, Problem> {
+    source::source(text).and_then(whole)
 }
 
-/// A whole run, or the header of JSON Lines with an empty list of measurements.
-fn run(value: Value) -> Result<Run, Problem> {
-    let Some(found) = value["schema_version"].as_u64() else {
-        return Err(Problem::NotOurs("it is JSON of another kind".to_owned()));
-    };
-    if found > u64::from(SCHEMA_VERSION) {
-        return Err(Problem::Newer { found, known: SCHEMA_VERSION });
+fn whole(source: Source<'_>) -> Result<Run, Problem> {
+    let mut measurements = Vec::new();
+    let Content { mut run, rows, .. } =
+        content(source, Cut::Refused, &mut |measurement| measurements.push(measurement))?;
+    if let Some(rows) = rows {
+        nccl_tests::number_cycles(&mut measurements, rows, run.settings.cycles);
     }
-    serde_json::from_value(value).map_err(|error| Problem::Damaged(format!("it is damaged: {error}")))
-}
-
-fn lines(mut header: Value, rest: &[u8]) -> Result<Run, Problem> {
-    header["measurements"] = Value::Array(Vec::new());
-    let mut run = run(header)?;
-    // What the header says is older than what the last line says, if there is one.
-    run.outcome = Outcome::Running;
-    let lines: Vec<&[u8]> = rest.split(|&byte| byte == b'\n').collect();
-    let last = lines.len() - 1;
-    for (index, line) in lines.into_iter().enumerate().filter(|(_, line)| !line.trim_ascii().is_empty()) {
-        let damaged = |problem: &dyn std::fmt::Display| {
-            // The rest begins with the newline of the first line, so that its line 1 is the file's second.
-            Problem::Damaged(format!("line {} is damaged: {problem}", index + 1))
-        };
-        let value: Value = match serde_json::from_slice(line) {
-            Ok(value) => value,
-            Err(_) if index == last => break,
-            Err(error) => return Err(damaged(&error)),
-        };
-        match value["kind"].as_str() {
-            Some("measurement") => {
-                run.measurements.push(serde_json::from_value(value).map_err(|error| damaged(&error))?);
-            }
-            Some("end") => {
-                let end: End = serde_json::from_value(value).map_err(|error| damaged(&error))?;
-                (run.outcome, run.ended_at, run.notes) = (end.outcome, end.ended_at, end.notes);
-            }
-            Some("run") => return Err(damaged(&"another run begins; give each a file of its own")),
-            // A later program of the same version may add kinds.
-            Some(_) => {}
-            None => return Err(damaged(&"it has no \"kind\"")),
-        }
-    }
+    run.measurements = measurements;
     Ok(run)
 }
 
-/// Why it is not JSON.
-fn unreadable(content: &[u8], error: &serde_json::Error) -> Problem {
-    if !content.trim_ascii_start().starts_with(b"{") {
-        return Problem::NotOurs("it is not JSON".to_owned());
+/// What a file says beside its measurements.
+struct Content {
+    run: Run,
+    measurements: usize,
+    /// Rows of nccl-tests.
+    rows: Option<usize>,
+}
+
+fn content(mut source: Source<'_>, cut: Cut, take: &mut dyn FnMut(Measurement)) -> Result<Content, Problem> {
+    let mut document = Document::new(take);
+    let mut deserializer = serde_json::Deserializer::from_reader(&mut source);
+    let read = (&mut document).deserialize(&mut deserializer);
+    if read.is_ok() && document.fields.get("kind").is_some_and(|kind| kind == "run") {
+        drop(deserializer);
+        return lines(&mut source, document);
     }
+    match read.and_then(|()| deserializer.end()) {
+        Ok(()) => finished(&mut document),
+        Err(error) => match problem(&error, &mut document) {
+            Problem::Cut(_) if cut == Cut::Read && document.taken > 0 => {
+                let mut content = finished(&mut document)?;
+                content.run.outcome = Outcome::Running;
+                Ok(content)
+            }
+            problem => Err(problem),
+        },
+    }
+}
+
+fn finished(document: &mut Document<'_>) -> Result<Content, Problem> {
+    let from_nccl_tests = document.is_from_nccl_tests();
+    let fields = std::mem::take(&mut document.fields);
+    let measurements = document.taken;
+    if from_nccl_tests {
+        return Ok(Content { run: nccl_tests::run(fields)?, measurements, rows: Some(document.rows) });
+    }
+    let run = run(fields)?;
+    if document.list.is_none() {
+        return Err(Problem::Damaged("it is damaged: missing field `measurements`".to_owned()));
+    }
+    Ok(Content { run, measurements, rows: None })
+}
+
+/// Whether a native file is of a version that is known.
+pub(super) fn known_version(fields: &Map<String, Value>) -> Result<(), Problem> {
+    match fields.get("schema_version").and_then(Value::as_u64) {
+        Some(found) if found > u64::from(SCHEMA_VERSION) => {
+            Err(Problem::Newer { found, known: SCHEMA_VERSION })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A run but for its measurements.
+fn run(mut fields: Map<String, Value>) -> Result<Run, Problem> {
+    if !fields.get("schema_version").is_some_and(Value::is_u64) {
+        return Err(Problem::NotOurs("it is JSON of another kind".to_owned()));
+    }
+    known_version(&fields)?;
+    fields.insert("measurements".to_owned(), Value::Array(Vec::new()));
+    serde_json::from_value(Value::Object(fields))
+        .map_err(|error| Problem::Damaged(format!("it is damaged: {error}")))
+}
+
+/// What a line is.
+#[derive(Deserialize)]
+struct Line {
+    kind: Option<String>,
+}
+
+/// The lines after the header.
+fn lines(source: &mut Source<'_>, mut document: Document<'_>) -> Result<Content, Problem> {
+    let mut run = run(std::mem::take(&mut document.fields))?;
+    // What the header says is older than what the last line says, if there is one.
+    run.outcome = Outcome::Running;
+    let mut line = Vec::new();
+    // The first is the rest of the header's line.
+    for number in 1_usize.. {
+        line.clear();
+        let length = source.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line)?;
+        let whole = line.ends_with(b"\n");
+        let damaged = |problem: &dyn std::fmt::Display| {
+            Problem::Damaged(format!("line {number} is damaged: {problem}"))
+        };
+        if length as u64 == LONGEST_LINE && !whole {
+            return Err(damaged(&"it is longer than 1 GiB"));
+        }
+        if !line.trim_ascii().is_empty() {
+            let found: Line = match serde_json::from_slice(&line) {
+                Ok(found) => found,
+                Err(_) if !whole => break,
+                Err(error) => return Err(damaged(&error)),
+            };
+            match found.kind.as_deref() {
+                Some("measurement") => {
+                    document.take(serde_json::from_slice(&line).map_err(|error| damaged(&error))?);
+                }
+                Some("end") => {
+                    let end: End = serde_json::from_slice(&line).map_err(|error| damaged(&error))?;
+                    (run.outcome, run.ended_at, run.notes) = (end.outcome, end.ended_at, end.notes);
+                }
+                Some("run") => return Err(damaged(&"another run begins; give each a file of its own")),
+                // A later program of the same version may add kinds.
+                Some(_) => {}
+                None => return Err(damaged(&"it has no \"kind\"")),
+            }
+        }
+        if !whole {
+            break;
+        }
+    }
+    Ok(Content { run, measurements: document.taken, rows: None })
+}
+
+/// Why an object was not read to its end.
+fn problem(error: &serde_json::Error, document: &mut Document<'_>) -> Problem {
+    let fields = &document.fields;
     match error.classify() {
-        Category::Eof if nccl_tests::began(content) => Problem::Cut(CUT_NCCL_TESTS),
+        Category::Io => Problem::Unreadable(io::Error::new(
+            error.io_error_kind().unwrap_or(io::ErrorKind::Other),
+            error.to_string(),
+        )),
+        Category::Eof if fields.contains_key("version") => Problem::Cut(CUT_NCCL_TESTS),
         Category::Eof => Problem::Cut(CUT),
-        _ => Problem::NotOurs(format!("it is not JSON: {error}")),
+        Category::Syntax => Problem::NotOurs(format!("it is not JSON: {error}")),
+        Category::Data => match document.problem.take() {
+            Some(problem) => problem,
+            None if fields.contains_key("version") => {
+                Problem::Damaged(format!("it is not as nccl-tests writes it: {error}"))
+            }
+            None if fields.contains_key("schema_version") => {
+                Problem::Damaged(format!("it is damaged: {error}"))
+            }
+            None => Problem::NotOurs("it is JSON of another kind".to_owned()),
+        },
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use collectives::world::{self, Launcher, OnFailure, Place, Started};
 use serde::{Deserialize, Serialize};
 
+use super::waiting::Waiting;
 use super::{Arguments, Kind, Memory, Test};
 use crate::handover::{self, Meeting};
 use crate::stop::Stop;
@@ -20,7 +21,7 @@ pub(super) fn meet(
     options.timeout = timeout;
     // So that all end as the first does, with its code.
     options.on_failure = OnFailure::Exit;
-    let options = options.or_environment().map_err(handover::stop)?;
+    let mut options = options.or_environment().map_err(handover::stop)?;
     let launcher = Started::detect().launcher;
     let place = match (&arguments.listen, &arguments.connect) {
         (Some(address), _) => Place::new(0, 2, address),
@@ -49,7 +50,19 @@ pub(super) fn meet(
             ),
         });
     }
-    place.and_then(|place| world::tcp(place, &options)).map_err(handover::stop)
+    let other = match (&arguments.listen, &arguments.connect) {
+        (Some(address), _) => Some(("at", address, "--connect with this host's name")),
+        (_, Some(address)) => Some(("for", address, "--listen there")),
+        _ => None,
+    };
+    let other = other.map(|(how, address, option)| {
+        format!("waiting {how} {address}; start the other side with the same options, but {option}")
+    });
+    let waiting = other.map(|text| Waiting::tell(text, options.timeout));
+    options.on_wait = waiting.is_some().then_some(|why| Waiting::because(why));
+    let world = place.and_then(|place| world::tcp(place, &options));
+    drop(waiting);
+    world.map_err(handover::stop)
 }
 
 /// What a rank tells the others before anything is opened.

@@ -1,8 +1,8 @@
 //! `nccl-bench fabric pingpong`, `bw` and `rma`: what libfabric's endpoints do between two ranks.
 //!
-//! `meeting` brings the ranks together, `endpoints` opens endpoints on all of them, `memory` is where data is, `measure` is what each side of a pair does, `together`
-//! several pairs at once, `report` what becomes of it. Ranks meet over TCP: as a launcher says, or one listens and the other
-//! connects.
+//! `meeting` brings the ranks together, `waiting` tells of one that is not there, `endpoints` opens endpoints on all of
+//! them, `memory` is where data is, `measure` is what each side of a pair does, `together` several pairs at once, `report`
+//! what becomes of it. Ranks meet over TCP: as a launcher says, or one listens and the other connects.
 
 mod arguments;
 mod endpoints;
@@ -11,6 +11,7 @@ mod meeting;
 mod memory;
 mod report;
 mod together;
+mod waiting;
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -219,7 +220,9 @@ fn measure(
     let inject = longest_inject.filter(|_| injecting);
     let out = &mut Output { out, interrupt };
     let mut document = document(kind, arguments, library, &endpoints, inject);
-    let printing = world.rank() == 0 && !arguments.json;
+    // Of ranks that a launcher started, the first prints; of two that were started by hand, each where it was started.
+    let prints = world.rank() == 0 || arguments.connect.is_some();
+    let printing = prints && !arguments.json;
     if printing {
         write!(out, "# {}\n# {}; {}\n", document.program, document.summary(), document.library)?;
     }
@@ -248,7 +251,7 @@ fn measure(
             break;
         }
     }
-    if world.rank() == 0 && arguments.json {
+    if prints && arguments.json {
         serde_json::to_writer_pretty(&mut *out, &document).map_err(io::Error::from)?;
         writeln!(out)?;
     }

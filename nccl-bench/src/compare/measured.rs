@@ -1,0 +1,170 @@
+//! What a comparison keeps of a file: the values of each row, and what was wrong with them.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::Metric;
+use crate::files::{Cut, ReadError, read_each};
+use crate::record::{Measurement, Placement, Provenance, Run};
+use crate::sides::{self, Side};
+use crate::statistics::Statistics;
+
+/// What makes two measurements the same.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub(super) struct Key {
+    #[serde(flatten)]
+    pub(super) table: TableKey,
+    pub(super) placement: Placement,
+    pub(super) bytes: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub(super) struct TableKey {
+    pub(super) collective: String,
+    pub(super) data_type: String,
+    pub(super) op: Option<String>,
+    pub(super) root: Option<usize>,
+}
+
+impl TableKey {
+    /// `broadcast float root 1`
+    pub(super) fn name(&self) -> String {
+        let op = self.op.as_ref().map(|op| format!(" {op}")).unwrap_or_default();
+        let root = self.root.map(|root| format!(" root {root}")).unwrap_or_default();
+        format!("{} {}{op}{root}", self.collective, self.data_type)
+    }
+}
+
+impl Key {
+    fn of(measurement: &Measurement) -> Self {
+        let table = TableKey {
+            collective: measurement.collective.clone(),
+            data_type: measurement.data_type.clone(),
+            op: measurement.op.clone(),
+            root: measurement.root,
+        };
+        Self { table, placement: measurement.placement, bytes: measurement.bytes }
+    }
+
+    /// `allreduce float sum, 8 bytes in-place`
+    pub(super) fn name(&self) -> String {
+        format!("{}, {} bytes {}", self.table.name(), self.bytes, placement(self.placement))
+    }
+}
+
+/// As people write it.
+pub(super) const fn placement(placement: Placement) -> &'static str {
+    match placement {
+        Placement::OutOfPlace => "out-of-place",
+        Placement::InPlace => "in-place",
+    }
+}
+
+/// A file, or one side of a file of `--vs`.
+#[derive(Debug)]
+pub(super) struct Source {
+    pub(super) path: PathBuf,
+    /// Without its measurements.
+    pub(super) run: Run,
+    pub(super) rows: Rows,
+}
+
+/// The rows of a file in the order in which they were measured first.
+#[derive(Debug, Default)]
+pub(super) struct Rows {
+    /// Measurements of all cycles.
+    pub(super) measurements: usize,
+    /// Measurements whose data was not verified.
+    pub(super) unverified: usize,
+    rows: Vec<Values>,
+    places: HashMap<Key, usize>,
+}
+
+#[derive(Debug)]
+struct Values {
+    key: Key,
+    /// Of each cycle in which it is a number above 0.
+    values: Vec<f64>,
+    wrong: u64,
+}
+
+impl Rows {
+    /// Takes a measurement, of which `value` is compared. `wrong` counts elements, where the data was verified.
+    fn add(&mut self, key: Key, value: f64, wrong: Option<u64>) {
+        self.measurements += 1;
+        self.unverified += usize::from(wrong.is_none());
+        let place = *self.places.entry(key).or_insert_with_key(|key| {
+            self.rows.push(Values { key: key.clone(), values: Vec::new(), wrong: 0 });
+            self.rows.len() - 1
+        });
+        let row = &mut self.rows[place];
+        row.values.extend((value.is_finite() && value > 0.0).then_some(value));
+        row.wrong = row.wrong.saturating_add(wrong.unwrap_or(0));
+    }
+
+    pub(super) fn keys(&self) -> impl Iterator<Item = &Key> {
+        self.rows.iter().map(|row| &row.key)
+    }
+
+    pub(super) fn has(&self, key: &Key) -> bool {
+        self.places.contains_key(key)
+    }
+
+    /// The median over the cycles; absent where no value is a number above 0.
+    pub(super) fn median(&self, key: &Key) -> Option<f64> {
+        let row = &self.rows[*self.places.get(key)?];
+        Statistics::of(&row.values).map(|statistics| statistics.median_us)
+    }
+
+    /// Rows with wrong data: `allreduce float sum, 8 bytes in-place: 3 wrong elements`.
+    pub(super) fn wrong(&self) -> Vec<String> {
+        let wrong = self.rows.iter().filter(|row| row.wrong > 0);
+        wrong.map(|row| format!("{}: {} wrong elements", row.key.name(), row.wrong)).collect()
+    }
+}
+
+/// Reads what `metric` needs of a file, a source for each of its sides that is meant: none where it has no such side.
+pub(super) fn read(path: &Path, side: Side, metric: Metric, partial: bool) -> Result<Vec<Source>, ReadError> {
+    let value = |time_us, busbw_gbps| match metric {
+        Metric::Time => time_us,
+        Metric::Busbw => busbw_gbps,
+    };
+    let (mut own, mut other) = (Rows::default(), Rows::default());
+    let cut = if partial { Cut::Read } else { Cut::Refused };
+    let run = read_each(path, cut, &mut |each| {
+        let key = Key::of(&each);
+        let mut wrong = each.wrong;
+        if let Some(versus) = &each.versus {
+            other.add(key.clone(), value(versus.time_us, versus.busbw_gbps), versus.wrong);
+            if side == Side::Own {
+                // The run had wrong data, on whichever side.
+                wrong = wrong
+                    .map(|wrong| wrong.saturating_add(versus.wrong.unwrap_or(0)))
+                    .or(versus.wrong.filter(|&wrong| wrong > 0));
+            }
+        }
+        own.add(key, value(each.time_us, each.busbw_gbps), wrong);
+    })?;
+    Ok(sources(path, run, side, own, other))
+}
+
+fn sources(path: &Path, run: Run, wanted: Side, own: Rows, other: Rows) -> Vec<Source> {
+    let whole = |path: PathBuf, run: Run, rows: Rows| Source { path, run, rows };
+    let theirs = sides::other_provenance(&run.provenance).filter(|_| other.measurements > 0);
+    match (wanted, theirs) {
+        (Side::Own, _) | (Side::Both, None) => vec![whole(path.to_owned(), run, own)],
+        (Side::Other, None) => Vec::new(),
+        (_, Some(theirs)) => {
+            let side = |provenance: Provenance, rows| {
+                let path = PathBuf::from(format!("{} ({})", path.display(), provenance.backend));
+                whole(path, Run { provenance, ..run.clone() }, rows)
+            };
+            let ours = Provenance { versus: None, ..run.provenance.clone() };
+            let sides = [(ours, own, Side::Both), (theirs, other, wanted)];
+            let meant = sides.into_iter().filter(|(.., meant)| *meant == wanted);
+            meant.map(|(provenance, rows, _)| side(provenance, rows)).collect()
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Opening a result file: what can be read from it, and in which encoding it is.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Cursor, Read};
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::Path;
+
+use super::nccl_tests;
+use super::read::Problem;
+use super::words::Words;
+
+/// Bytes that are looked at before the rest is read.
+const START: u64 = 64;
+/// Bytes of white space before a text that count as an empty file.
+const BLANK: usize = 1 << 20;
+/// Bytes that are read at a time.
+const PIECE: usize = 1 << 16;
+
+/// The text of a result file, from its first character on.
+pub(super) type Source<'a> = BufReader<Box<dyn Read + 'a>>;
+
+/// Opens a regular file or a pipe. Devices are refused: some have no end.
+pub(super) fn open(path: &Path) -> Result<Source<'static>, Problem> {
+    let kind = fs::metadata(path)?.file_type();
+    if kind.is_char_device() || kind.is_block_device() || kind.is_socket() {
+        return Err(Problem::Device);
+    }
+    source(File::open(path)?)
+}
+
+/// Goes to the first character. A byte order mark before it is left out.
+pub(super) fn source<'a>(mut from: impl Read + 'a) -> Result<Source<'a>, Problem> {
+    let mut start = Vec::new();
+    from.by_ref().take(START).read_to_end(&mut start)?;
+    if let Some(encoding) = encoding(&start) {
+        return Err(Problem::Encoded(encoding));
+    }
+    if start.starts_with(b"\xef\xbb\xbf") {
+        start.drain(..3);
+    }
+    let words = nccl_tests::began(&start);
+    let whole = Cursor::new(start).chain(from);
+    let whole: Box<dyn Read + 'a> = if words { Box::new(Words::new(whole)) } else { Box::new(whole) };
+    let mut source = BufReader::with_capacity(PIECE, whole);
+    match first(&mut source)? {
+        None => Err(Problem::NotOurs("it is empty".to_owned())),
+        Some(b'{') => Ok(source),
+        Some(b'[') => Err(Problem::NotOurs("it is JSON of another kind".to_owned())),
+        Some(_) => Err(Problem::NotOurs("it is not JSON".to_owned())),
+    }
+}
+
+/// An encoding that is not read, with the command that reads it.
+fn encoding(start: &[u8]) -> Option<&'static str> {
+    match start {
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] | [b'{', 0, ..] | [0, b'{', ..] => {
+            Some("it is UTF-16, as PowerShell's > writes it: convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)")
+        }
+        [0x1f, 0x8b, ..] => Some("it is compressed: name <(zcat FILE) instead"),
+        _ => None,
+    }
+}
+
+/// Passes white space over; the character after it stays.
+fn first(source: &mut impl BufRead) -> Result<Option<u8>, Problem> {
+    let mut blank = 0;
+    loop {
+        let piece = source.fill_buf()?;
+        let at = piece.iter().position(|byte| !byte.is_ascii_whitespace());
+        let (found, passed) = (at.map(|at| piece[at]), at.unwrap_or(piece.len()));
+        source.consume(passed);
+        blank += passed;
+        if found.is_some() || passed == 0 || blank > BLANK {
+            return Ok(found);
+        }
+    }
+}

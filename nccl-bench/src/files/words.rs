@@ -1,0 +1,168 @@
+//! Numbers that are not finite, which nccl-tests writes as bare words (`inf`, `-nan`): no JSON.
+
+use std::io::{self, Read};
+
+/// Bytes that are read at a time.
+const PIECE: usize = 1 << 16;
+
+/// A text of nccl-tests in which those words are `null`.
+pub(super) struct Words<R> {
+    from: R,
+    piece: Box<[u8]>,
+    state: State,
+    /// What was made of the last piece, and how much of it has been taken.
+    ready: Vec<u8>,
+    taken: usize,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum State {
+    Outside,
+    String,
+    /// After a backslash in a string.
+    Escaped,
+    /// After a minus, which a word can follow.
+    Minus,
+    /// After an n: `null` or `nan`.
+    Letter,
+    /// In a word whose `null` is written, before these letters.
+    Word(&'static [u8]),
+}
+
+impl<R: Read> Words<R> {
+    pub(super) fn new(from: R) -> Self {
+        let piece = vec![0; PIECE].into_boxed_slice();
+        Self { from, piece, state: State::Outside, ready: Vec::with_capacity(PIECE), taken: 0 }
+    }
+
+    /// Makes another piece ready; none at the end.
+    fn refill(&mut self) -> io::Result<()> {
+        self.ready.clear();
+        self.taken = 0;
+        let length = self.from.read(&mut self.piece)?;
+        for &byte in &self.piece[..length] {
+            self.state = next(self.state, byte, &mut self.ready);
+        }
+        if length == 0 {
+            // What was kept back: the text ends there.
+            match std::mem::replace(&mut self.state, State::Outside) {
+                State::Minus => self.ready.push(b'-'),
+                State::Letter => self.ready.push(b'n'),
+                _ => {}
+            }
+        } else if self.ready.is_empty() {
+            return self.refill();
+        }
+        Ok(())
+    }
+}
+
+/// Takes a byte, and puts what is known to `out`.
+fn next(state: State, byte: u8, out: &mut Vec<u8>) -> State {
+    match (state, byte) {
+        (State::String, b'\\') => {
+            out.push(byte);
+            return State::Escaped;
+        }
+        (State::String, b'"') => {
+            out.push(byte);
+            return State::Outside;
+        }
+        (State::String | State::Escaped, _) => {
+            out.push(byte);
+            return State::String;
+        }
+        (State::Word([letter, rest @ ..]), _) if byte == *letter => return State::Word(rest),
+        (State::Letter, b'a') => {
+            out.extend(b"null");
+            return State::Word(b"n");
+        }
+        (State::Letter, _) => out.push(b'n'),
+        (State::Minus, b'i' | b'n') | (State::Outside | State::Word(_), _) => {}
+        (State::Minus, _) => out.push(b'-'),
+    }
+    match byte {
+        b'-' => State::Minus,
+        b'n' => State::Letter,
+        b'i' => {
+            out.extend(b"null");
+            State::Word(b"nf")
+        }
+        b'"' => {
+            out.push(byte);
+            State::String
+        }
+        _ => {
+            out.push(byte);
+            State::Outside
+        }
+    }
+}
+
+impl<R: Read> Read for Words<R> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        if self.taken == self.ready.len() {
+            self.refill()?;
+        }
+        let ready = &self.ready[self.taken..];
+        let length = ready.len().min(to.len());
+        to[..length].copy_from_slice(&ready[..length]);
+        self.taken += length;
+        Ok(length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Gives so many bytes at a time.
+    struct Pieces<'a>(&'a [u8], usize);
+
+    impl Read for Pieces<'_> {
+        fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+            let length = self.1.min(to.len()).min(self.0.len());
+            let (piece, rest) = self.0.split_at(length);
+            to[..length].copy_from_slice(piece);
+            self.0 = rest;
+            Ok(length)
+        }
+    }
+
+    fn replaced(text: &str, at_a_time: usize) -> String {
+        let mut found = String::new();
+        Words::new(Pieces(text.as_bytes(), at_a_time)).read_to_string(&mut found).unwrap();
+        found
+    }
+
+    #[test]
+    fn words_become_null_wherever_the_pieces_end() {
+        for (text, expected) in [
+            ("[inf,-inf,nan, -nan]", "[null,null,null, null]"),
+            ("[null,true,false,-1e5,1e-5]", "[null,true,false,-1e5,1e-5]"),
+            (r#"{"inf \" nan":"-inf\\","b":nan}"#, r#"{"inf \" nan":"-inf\\","b":null}"#),
+            ("[1-", "[1-"),
+            ("[n", "[n"),
+            ("[-n", "[n"),
+            ("[\"-", "[\"-"),
+        ] {
+            for at_a_time in 1..=text.len() {
+                assert_eq!(replaced(text, at_a_time), expected, "{at_a_time}");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn json_stays_as_it_is(
+            texts in proptest::collection::vec(".*", 0..4),
+            numbers in proptest::collection::vec(any::<f64>(), 0..4),
+            at_a_time in 1_usize..9,
+        ) {
+            let text = serde_json::json!({"texts": texts, "numbers": numbers, "none": null}).to_string();
+            prop_assert_eq!(replaced(&text, at_a_time), text);
+        }
+    }
+}
