@@ -346,7 +346,7 @@ mod tests {
         let end: Vec<&str> = text.lines().rev().take(3).collect();
         assert_eq!(
             end[..2],
-            ["# it was killed; this run is not whole", "# Test failure: FAILED: rank 1 ended:"]
+            ["# it was killed", "# Test failure: FAILED: this run is not whole: rank 1 ended:"]
         );
         for success in ["OK", "Out of bounds", "bandwidth", "concluded"] {
             assert!(!text.contains(success), "{text}");

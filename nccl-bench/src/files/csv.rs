@@ -75,6 +75,11 @@ pub(super) fn write(run: &Run, out: impl Write) -> io::Result<()> {
         let (row, versus) = (row(measurement), versus(measurement));
         writer.write_record(row.iter().chain(&common).chain(&versus))?;
     }
+    // The outcome must not be lost where no measurement carries it.
+    if run.measurements.is_empty() && run.outcome != Outcome::Complete {
+        let (row, versus) = (<[String; 26]>::default(), <[String; 6]>::default());
+        writer.write_record(row.iter().chain(&common).chain(&versus))?;
+    }
     writer.flush()
 }
 
@@ -300,5 +305,13 @@ mod tests {
         let mut out = Vec::new();
         write(&run, &mut out).unwrap();
         assert_eq!(String::from_utf8(out).unwrap(), COLUMNS.join(",") + "\n");
+        // What was never measured is told all the same.
+        let failed = Run { outcome: Outcome::Failed { message: "rank 1 ended".to_owned() }, ..run };
+        let mut out = Vec::new();
+        write(&failed, &mut out).unwrap();
+        let mut reader = csv::Reader::from_reader(&out[..]);
+        let outcome = COLUMNS.iter().position(|name| *name == "outcome").unwrap();
+        let rows: Vec<csv::StringRecord> = reader.records().map(Result::unwrap).collect();
+        assert_eq!((rows.len(), &rows[0][0], &rows[0][outcome]), (1, "", "failed"));
     }
 }

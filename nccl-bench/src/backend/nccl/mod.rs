@@ -183,8 +183,12 @@ impl GpuNode {
         }
         let threads = settings.threads.unwrap_or(1);
         let addresses: Vec<&[_]> = found.iter().map(|(_, gpus)| &gpus.addresses[..]).collect();
+        // The one option that may differ between processes: with a process per GPU it chooses each one's.
+        let bases = process.all_gather(&serde_json::to_vec(&settings.variables.device)?)?;
+        let bases: Vec<Option<usize>> =
+            bases.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>()?;
         let shares: Vec<Share> = (0..found.len())
-            .map(|index| share(&hosts, &addresses, index, threads, settings.gpus, settings.variables.device))
+            .map(|index| share(&hosts, &addresses, index, threads, settings.gpus, bases[index]))
             .collect::<Result<_, _>>()
             .map_err(Stop::Refused)?;
         if let Some(index) = shares.iter().position(|share| share.gpus != shares[0].gpus) {
