@@ -719,7 +719,7 @@ fn text_can_be_read_on_a_phone() {
     let document = parse(&page);
     let root = document.root_element();
     let style = text_of(root.descendants().find(|node| node.tag_name().name() == "style").unwrap());
-    let text = pixels(&style, "font-size:", "px}");
+    let text = pixels(&style, "font-size:", "px;");
     let width = |class: &str| {
         let [chart, ..] = all(root, class)[..] else { panic!("a {class} chart") };
         numbers(chart.attribute("viewBox").unwrap())[2]
@@ -769,6 +769,16 @@ fn numbers_can_be_read_by_touch_and_keyboard() {
             text.contains("ring, ll128, 16 channels") && text.contains("WRONG DATA: 3 elements"),
             "{text}"
         );
+    }
+    // In a drawing, which has no radio buttons, the focus shows what pointing shows.
+    let drawing = one_chart(&run, Metric::Busbw, |_| ());
+    assert!(drawing.contains(".chart .point:focus .tip{display:inline}"));
+    for point in all(parse(&drawing).root_element(), "point") {
+        let [tip] = all(point, "tip")[..] else { panic!("one tip") };
+        assert_eq!((point.attribute("tabindex"), tip.attribute("display")), (Some("0"), Some("none")));
+        let lines: Vec<String> =
+            tip.children().filter(|node| node.tag_name().name() == "text").map(text_of).collect();
+        assert_eq!(lines.join("\n"), tooltip(point));
     }
     assert_ne!(names[0], names[1], "arrow keys stay in a chart");
     assert!(page.contains(".readings label:hover .reading,.readings input:focus+.reading{display:block}"));

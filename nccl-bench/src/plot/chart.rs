@@ -2,9 +2,9 @@
 //! drawing's.
 
 use super::axis::Axis;
-use super::markup::{Markup, Px};
+use super::markup::{Attributes, Markup, Px};
 use super::model::{self, Picture, Point, Section, Series};
-use super::{Metric, Scale, marker, reading, style};
+use super::{Metric, Scale, legend, marker, reading, style};
 use crate::record::Algorithm;
 
 /// With more points in a chart, markers are smaller.
@@ -265,19 +265,20 @@ impl<'a> Chart<'a> {
     ) {
         let Some((x, y)) = self.place(point, axes) else { return };
         let transform = format!("translate({} {})", Px(x), Px(y));
-        markup.element("g", &[("class", &"point"), ("transform", &transform)], |markup| {
+        let tabindex = if tooltips { "0" } else { "" };
+        let attributes: Attributes =
+            &[("class", &"point"), ("tabindex", &tabindex), ("transform", &transform)];
+        markup.element("g", attributes, |markup| {
             if tooltips {
+                let run = &self.picture.runs[series.run].0;
                 let mut lines = vec![
-                    format!(
-                        "{}, {}",
-                        self.picture.runs[series.run].0,
-                        model::placement_name(series.placement)
-                    ),
+                    format!("{run}, {}", model::placement_name(series.placement)),
                     model::exact_size(point.bytes),
                 ];
                 lines.extend(reading::parts(point));
                 markup.labelled("title", &[], &lines.join("\n"));
                 markup.leaf("circle", &[("class", &"hit"), ("r", &8)]);
+                draw_tip(markup, &lines, (Frame::WIDE.left + 8.0 - x, Frame::WIDE.top + 4.0 - y));
             }
             marker::draw(markup, chosen(point), small);
             if point.is_wrong() {
@@ -290,6 +291,22 @@ impl<'a> Chart<'a> {
 /// What the library chose, of the first measurement that knows it.
 pub(super) fn chosen<'a>(point: &Point<'a>) -> Option<&'a Algorithm> {
     point.measurements.iter().find_map(|each| each.algorithm.as_ref())
+}
+
+/// Writes a tooltip for touch and keyboard, which the style sheet shows while its point has the focus. A program that
+/// draws without style sheets leaves it out.
+fn draw_tip(markup: &mut Markup, lines: &[String], (x, y): (f64, f64)) {
+    const LINE: f64 = 18.0;
+    let width = lines.iter().map(|line| legend::text_width(line)).fold(0.0, f64::max) + 16.0;
+    let height = LINE * lines.len() as f64 + 10.0;
+    let transform = format!("translate({} {})", Px(x), Px(y));
+    let attributes: Attributes = &[("class", &"tip"), ("display", &"none"), ("transform", &transform)];
+    markup.element("g", attributes, |markup| {
+        markup.leaf("rect", &[("class", &"ground"), ("width", &Px(width)), ("height", &Px(height))]);
+        for (index, line) in lines.iter().enumerate() {
+            text(markup, "", (8.0, LINE * (index + 1) as f64), line);
+        }
+    });
 }
 
 /// Writes a text.
