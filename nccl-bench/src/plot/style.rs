@@ -69,8 +69,8 @@ pub(super) fn charts() -> String {
          .chart .band{{stroke:none;fill-opacity:.15}}\n\
          .chart .mark{{stroke-width:1.5}}\n\
          .chart .hit{{fill:none;stroke:none;pointer-events:all}}\n\
-         .chart .tip{{pointer-events:none}}\n.chart .point:focus{{outline:none}}\n\
-         .chart .point:focus .tip{{display:inline}}\n\
+         .chart .tip{{pointer-events:none}}\n.chart .target:focus{{outline:none}}\n\
+         .chart .target:focus .tip{{display:inline}}\n\
          .chart .wrong{{fill:none;stroke-width:2.25}}\n\
          .chart .grid,.chart .frame{{fill:none;stroke-width:1}}\n"
     );
@@ -100,7 +100,7 @@ fn theme(theme: &Theme, colour: impl Fn((&'static str, &'static str)) -> &'stati
         css,
         ".chart .line,.chart .sample{{fill:none}}\n.chart .band{{stroke:none}}\n\
          .chart .hollow{{fill:{ground}}}\n\
-         .chart .tip rect{{stroke:{frame}}}\n.chart .point:focus .hit{{stroke:{text}}}\n\
+         .chart .tip rect{{stroke:{frame}}}\n.chart .target:focus .hit{{stroke:{text}}}\n\
          .chart .wrong{{stroke:{wrong};fill:none}}\n"
     );
     css
