@@ -212,7 +212,7 @@ footer{margin-top:2.5rem;color:var(--muted);font-size:.85rem}
 .overview{grid-template-columns:1fr 1fr}.links{margin-left:-1rem;margin-right:-1rem;padding-left:1rem;padding-right:1rem}
 .reading{position:fixed;top:auto;bottom:0;border-radius:6px 6px 0 0;max-height:60vh}}
 @page{size:landscape;margin:12mm}
-@media print{body{padding:0;max-width:none;font-size:10pt}nav,summary,.readings{display:none}\
+@media print{body{padding:0;max-width:none;font-size:10pt}.links,summary,.readings{display:none}\
 details::details-content{content-visibility:visible;display:block}.charts{grid-template-columns:1fr 1fr}.scroll{overflow:visible}
 table{font-size:7pt}td.text{min-width:0}tbody.size{break-inside:avoid}th,td{padding:.1rem .35rem}thead{display:table-header-group}tr{break-inside:avoid}
 h2{break-after:avoid}.runs td{min-width:0}}
