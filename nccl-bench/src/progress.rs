@@ -1,8 +1,14 @@
 //! The progress bar on a terminal: what is being measured, how far the run is, and how long it will still take.
 //!
-//! It is on standard error, and there only when that is a terminal: a pipe or a file never gets it.
+//! It is on standard error, and there only when that is a terminal: a pipe or a file never gets it. Nor is it shown while
+//! standard output goes through a pipe: who reads that may write rows to the same terminal (`nccl-bench all | tee log`),
+//! where the bar would stand in their way.
 
 use std::fmt::Write;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileTypeExt as _;
 
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
@@ -31,7 +37,9 @@ impl Progress {
     /// For all of a plan, over the rank's group.
     #[must_use]
     pub fn new(plan: &Plan, place: Place) -> Self {
-        Self::on(ProgressDrawTarget::stderr(), total(plan, place))
+        let target =
+            if is_pipe(&io::stdout()) { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+        Self::on(target, total(plan, place))
     }
 
     fn on(target: ProgressDrawTarget, total: u64) -> Self {
@@ -61,6 +69,12 @@ impl Progress {
     pub fn end(&self) {
         self.bar.finish_and_clear();
     }
+}
+
+/// Whether another process reads what is written there.
+fn is_pipe(stream: &impl AsFd) -> bool {
+    let metadata = stream.as_fd().try_clone_to_owned().and_then(|stream| File::from(stream).metadata());
+    metadata.is_ok_and(|found| found.file_type().is_fifo() || found.file_type().is_socket())
 }
 
 /// `12s elapsed, 3m left`; without the time left where it cannot be known: at the start, and in endless cycles.
@@ -102,7 +116,6 @@ fn total(plan: &Plan, place: Place) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
     use std::sync::{Arc, Mutex};
 
     use indicatif::TermLike;
@@ -184,6 +197,15 @@ mod tests {
                 "the bar is removed: {written:?}"
             );
         }
+    }
+
+    #[test]
+    fn pipes_and_sockets_are_read_by_others_and_files_are_not() {
+        let (_reader, writer) = io::pipe().unwrap();
+        assert!(is_pipe(&writer));
+        assert!(is_pipe(&std::os::unix::net::UnixStream::pair().unwrap().0));
+        assert!(!is_pipe(&tempfile::tempfile().unwrap()));
+        assert!(!is_pipe(&File::open("/dev/null").unwrap()));
     }
 
     #[test]

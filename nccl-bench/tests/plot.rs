@@ -151,10 +151,16 @@ fn place(point: Node) -> (f64, f64) {
     (found[0], found[1])
 }
 
+/// What a drawing says of a point: the targets of pointing and focus are in the order of the points.
+fn target<'a, 'i>(point: Node<'a, 'i>) -> Node<'a, 'i> {
+    let root = point.document().root_element();
+    let index = all(root, "point").into_iter().position(|each| each == point).unwrap();
+    all(root, "target")[index]
+}
+
 fn tooltip(point: Node) -> String {
-    text_of(
-        point.children().find(|child| child.has_tag_name(("http://www.w3.org/2000/svg", "title"))).unwrap(),
-    )
+    let title = target(point).children().find(|child| child.tag_name().name() == "title");
+    text_of(title.unwrap())
 }
 
 /// The ticks of an axis with a label, as label and position.
@@ -719,7 +725,7 @@ fn text_can_be_read_on_a_phone() {
     let document = parse(&page);
     let root = document.root_element();
     let style = text_of(root.descendants().find(|node| node.tag_name().name() == "style").unwrap());
-    let text = pixels(&style, "font-size:", "px}");
+    let text = pixels(&style, "font-size:", "px;");
     let width = |class: &str| {
         let [chart, ..] = all(root, class)[..] else { panic!("a {class} chart") };
         numbers(chart.attribute("viewBox").unwrap())[2]
@@ -770,6 +776,17 @@ fn numbers_can_be_read_by_touch_and_keyboard() {
             "{text}"
         );
     }
+    // In a drawing, which has no radio buttons, the focus shows what pointing shows.
+    let drawing = one_chart(&run, Metric::Busbw, |_| ());
+    assert!(drawing.contains(".chart .target:focus .tip{display:inline}"));
+    for point in all(parse(&drawing).root_element(), "point") {
+        let target = target(point);
+        let [tip] = all(target, "tip")[..] else { panic!("one tip") };
+        assert_eq!((target.attribute("tabindex"), tip.attribute("display")), (Some("0"), Some("none")));
+        let lines: Vec<String> =
+            tip.children().filter(|node| node.tag_name().name() == "text").map(text_of).collect();
+        assert_eq!(lines.join("\n"), tooltip(point));
+    }
     assert_ne!(names[0], names[1], "arrow keys stay in a chart");
     assert!(page.contains(".readings label:hover .reading,.readings input:focus+.reading{display:block}"));
 }
@@ -794,7 +811,13 @@ fn the_headline_has_the_peak_the_machine_and_the_versions() {
     for expected in ["CUDA 13.0", "nccl-bench 0.1.0 (1a2b3c4d5e6f)", "2026-11-22 08:30 UTC", "none wrong"] {
         assert!(headline.contains(expected), "{expected}: {headline}");
     }
-    assert!(drawn.contains("data verified"));
+    let count = run.measurements.len();
+    assert!(drawn.contains(&format!("Data verified in all {count} measurements: none wrong")));
+    let mut partly = run.clone();
+    partly.measurements[0].wrong = None;
+    let drawing = plot::svg(&named(&[("run", &partly)]), &Options::default()).unwrap();
+    let expected = format!("Data verified in {} of {count} measurements: none wrong there", count - 1);
+    assert!(text_of(parse(&drawing).root_element()).contains(&expected));
 }
 
 #[test]
@@ -815,7 +838,7 @@ fn wrong_data_is_no_peak_and_unverified_data_is_not_called_verified() {
         let (_, before) = text.split_once("Collectives: bandwidth and latency").unwrap();
         assert!(text.contains(&format!("{peak:.2} GB/s")) && text.contains("has wrong data in"), "{text}");
         assert!(!before.contains(&format!("{best:.2} GB/s\npeak")), "{text}");
-        assert!(!text.contains("data verified"), "{text}");
+        assert!(!text.contains("Data verified"), "{text}");
     }
     run.measurements.iter_mut().for_each(|each| each.wrong = None);
     for text in text_of_both(&run) {
@@ -825,7 +848,7 @@ fn wrong_data_is_no_peak_and_unverified_data_is_not_called_verified() {
                 "{text}"
             );
         }
-        assert!(!text.contains("data verified") && !text.contains("none wrong"), "{text}");
+        assert!(!text.contains("Data verified") && !text.contains("none wrong"), "{text}");
     }
 }
 

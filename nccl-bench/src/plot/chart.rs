@@ -2,9 +2,9 @@
 //! drawing's.
 
 use super::axis::Axis;
-use super::markup::{Markup, Px};
+use super::markup::{Attributes, Markup, Px};
 use super::model::{self, Picture, Point, Section, Series};
-use super::{Metric, Scale, marker, reading, style};
+use super::{Metric, Scale, legend, marker, reading, style};
 use crate::record::Algorithm;
 
 /// With more points in a chart, markers are smaller.
@@ -92,9 +92,17 @@ impl<'a> Chart<'a> {
             markup.element("g", &[("class", &class)], |markup| {
                 self.draw_line(markup, series, &axes);
                 for point in &series.points {
-                    self.draw_point(markup, series, point, &axes, (small, tooltips));
+                    self.draw_point(markup, point, &axes, small);
                 }
             });
+        }
+        if tooltips {
+            // Above all series.
+            for series in &self.section.series {
+                for point in &series.points {
+                    self.draw_tooltip(markup, series, point, &axes);
+                }
+            }
         }
     }
 
@@ -255,34 +263,43 @@ impl<'a> Chart<'a> {
         }
     }
 
-    fn draw_point(
-        &self,
-        markup: &mut Markup,
-        series: &Series,
-        point: &Point,
-        axes: &Axes,
-        (small, tooltips): (bool, bool),
-    ) {
+    fn draw_point(&self, markup: &mut Markup, point: &Point, axes: &Axes, small: bool) {
         let Some((x, y)) = self.place(point, axes) else { return };
         let transform = format!("translate({} {})", Px(x), Px(y));
         markup.element("g", &[("class", &"point"), ("transform", &transform)], |markup| {
-            if tooltips {
-                let mut lines = vec![
-                    format!(
-                        "{}, {}",
-                        self.picture.runs[series.run].0,
-                        model::placement_name(series.placement)
-                    ),
-                    model::exact_size(point.bytes),
-                ];
-                lines.extend(reading::parts(point));
-                markup.labelled("title", &[], &lines.join("\n"));
-                markup.leaf("circle", &[("class", &"hit"), ("r", &8)]);
-            }
             marker::draw(markup, chosen(point), small);
             if point.is_wrong() {
                 markup.leaf("circle", &[("class", &"wrong"), ("r", &7)]);
             }
+        });
+    }
+
+    /// A point's numbers, for a mouse as the title of an invisible circle. For touch and keyboard the circle can have the
+    /// focus, and then the style sheet shows them; a program that draws without style sheets leaves them out.
+    fn draw_tooltip(&self, markup: &mut Markup, series: &Series, point: &Point, axes: &Axes) {
+        const LINE: f64 = 18.0;
+        let Some((x, y)) = self.place(point, axes) else { return };
+        let run = &self.picture.runs[series.run].0;
+        let mut lines = vec![
+            format!("{run}, {}", model::placement_name(series.placement)),
+            model::exact_size(point.bytes),
+        ];
+        lines.extend(reading::parts(point));
+        let width = lines.iter().map(|line| legend::text_width(line)).fold(0.0, f64::max) + 16.0;
+        let height = LINE * lines.len() as f64 + 10.0;
+        markup.element("g", &[("class", &"target"), ("tabindex", &0)], |markup| {
+            markup.labelled("title", &[], &lines.join("\n"));
+            markup.leaf("circle", &[("class", &"hit"), ("cx", &Px(x)), ("cy", &Px(y)), ("r", &8)]);
+            let place = format!("translate({} {})", Frame::WIDE.left + 8.0, Frame::WIDE.top + 4.0);
+            let attributes: Attributes = &[("class", &"tip"), ("display", &"none"), ("transform", &place)];
+            markup.element("g", attributes, |markup| {
+                let attributes: Attributes =
+                    &[("class", &"ground"), ("width", &Px(width)), ("height", &Px(height))];
+                markup.leaf("rect", attributes);
+                for (index, line) in lines.iter().enumerate() {
+                    text(markup, "", (8.0, LINE * (index + 1) as f64), line);
+                }
+            });
         });
     }
 }

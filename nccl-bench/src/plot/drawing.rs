@@ -128,7 +128,7 @@ fn headlines(picture: &Picture, sections: &[Section], width: f64) -> Vec<(&'stat
         let mut parts = vec![format!("{name}{} {}", found.peak, found.peak_of), model::machine(run)];
         parts.push(model::library(run));
         if found.is_verified {
-            parts.push("data verified".to_owned());
+            parts.push(found.verification);
         }
         lines.extend(wrapped(&parts.join(" · "), width).into_iter().map(|line| ("headline", line)));
         for problem in headline::problems(run) {

@@ -86,13 +86,13 @@ fn verification(run: &Run) -> (String, bool) {
     let verified = run.measurements.iter().filter(|each| each.wrong.is_some()).count();
     let wrong = wrong_measurements(run);
     if verified == 0 {
-        ("Data not verified.".to_owned(), false)
+        ("Data not verified".to_owned(), false)
     } else if wrong > 0 {
-        (format!("WRONG DATA in {wrong} of {}.", model::counted(verified, "verified measurement")), false)
+        (format!("WRONG DATA in {wrong} of {}", model::counted(verified, "verified measurement")), false)
     } else if verified < all {
-        (format!("Data verified in {verified} of {all} measurements: none wrong there."), true)
+        (format!("Data verified in {verified} of {all} measurements: none wrong there"), true)
     } else {
-        (format!("Data verified in all {}: none wrong.", model::counted(all, "measurement")), true)
+        (format!("Data verified in all {}: none wrong", model::counted(all, "measurement")), true)
     }
 }
 

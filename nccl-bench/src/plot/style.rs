@@ -59,7 +59,7 @@ const FONTS: &str =
 /// The style sheet of charts.
 pub(super) fn charts() -> String {
     let mut css = format!(
-        ".chart text{{font-family:{FONTS};font-size:{TEXT}px}}\n\
+        ".chart text{{font-family:{FONTS};font-size:{TEXT}px;stroke:none}}\n\
          .chart .title{{font-size:16px;font-weight:600}}\n.chart .heading{{font-size:21px}}\n\
          .chart .alarm{{font-weight:600}}\n\
          .chart .end{{text-anchor:end}}\n.chart .middle{{text-anchor:middle}}\n\
@@ -69,6 +69,8 @@ pub(super) fn charts() -> String {
          .chart .band{{stroke:none;fill-opacity:.15}}\n\
          .chart .mark{{stroke-width:1.5}}\n\
          .chart .hit{{fill:none;stroke:none;pointer-events:all}}\n\
+         .chart .tip{{pointer-events:none}}\n.chart .target:focus{{outline:none}}\n\
+         .chart .target:focus .tip{{display:inline}}\n\
          .chart .wrong{{fill:none;stroke-width:2.25}}\n\
          .chart .grid,.chart .frame{{fill:none;stroke-width:1}}\n"
     );
@@ -97,7 +99,9 @@ fn theme(theme: &Theme, colour: impl Fn((&'static str, &'static str)) -> &'stati
     let _ = write!(
         css,
         ".chart .line,.chart .sample{{fill:none}}\n.chart .band{{stroke:none}}\n\
-         .chart .hollow{{fill:{ground}}}\n.chart .wrong{{stroke:{wrong};fill:none}}\n"
+         .chart .hollow{{fill:{ground}}}\n\
+         .chart .tip rect{{stroke:{frame}}}\n.chart .target:focus .hit{{stroke:{text}}}\n\
+         .chart .wrong{{stroke:{wrong};fill:none}}\n"
     );
     css
 }
@@ -208,7 +212,7 @@ footer{margin-top:2.5rem;color:var(--muted);font-size:.85rem}
 .overview{grid-template-columns:1fr 1fr}.links{margin-left:-1rem;margin-right:-1rem;padding-left:1rem;padding-right:1rem}
 .reading{position:fixed;top:auto;bottom:0;border-radius:6px 6px 0 0;max-height:60vh}}
 @page{size:landscape;margin:12mm}
-@media print{body{padding:0;max-width:none;font-size:10pt}nav,summary,.readings{display:none}\
+@media print{body{padding:0;max-width:none;font-size:10pt}.links,summary,.readings{display:none}\
 details::details-content{content-visibility:visible;display:block}.charts{grid-template-columns:1fr 1fr}.scroll{overflow:visible}
 table{font-size:7pt}td.text{min-width:0}tbody.size{break-inside:avoid}th,td{padding:.1rem .35rem}thead{display:table-header-group}tr{break-inside:avoid}
 h2{break-after:avoid}.runs td{min-width:0}}
