@@ -33,7 +33,7 @@ test: packages-test wheels check ## all tests that need no GPU
 	$(MPIRUN_ENV) $(CARGO) test --workspace --features mpi
 	FABRIC_LIBRARY="$$($(CARGO) xtask wheels libfabric)/libfabric.so.1" $(MPIRUN_ENV) \
 		$(CARGO) test --workspace --features mpi $(HOST_TESTS:%=--test %)
-	$(CARGO) bench --bench nccl_instructions
+	$(CARGO) bench --bench nccl_instructions -- --save-baseline main
 	@echo "all tests passed"
 
 newest: packages-test ## whether NVIDIA's newest wheels have NCCL functions that this repository lacks (asks the package index)
@@ -59,12 +59,12 @@ beside: ## whether the library builds beside candle and burn with CUDA, which ne
 		CARGO_TARGET_DIR=target/beside $(CARGO) check --locked --manifest-path tests/beside/Cargo.toml
 
 # Cargo resolves them with an unstable option; the compiler is the stable one. The copy has a lock file of its own.
-minimal: packages-run ## whether all builds with the oldest versions of dependencies that the manifests allow
+minimal: packages-run ## whether what is published builds with the oldest versions of dependencies that the manifests allow
 	rm -rf target/minimal/tree
 	mkdir -p target/minimal/tree
 	git ls-files -z -- ':!Cargo.lock' ':!results' | xargs -0 cp --parents --no-dereference -t target/minimal/tree
 	cd target/minimal/tree && RUSTC_BOOTSTRAP=1 $(CARGO) -Z direct-minimal-versions generate-lockfile
-	CARGO_TARGET_DIR=target/minimal/build $(CARGO) check --locked --workspace --features mpi \
+	CARGO_TARGET_DIR=target/minimal/build $(CARGO) check --locked --workspace --exclude xtask --features mpi \
 		--manifest-path target/minimal/tree/Cargo.toml
 
 bindings: packages-test ## generate the bindings, the table of functions and the kernels again

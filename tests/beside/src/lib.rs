@@ -44,5 +44,5 @@ pub fn communicator(
 
 /// The device of burn that is the same GPU.
 pub fn burn_device(device: &candle_core::CudaDevice) -> CudaDevice {
-    CudaDevice::new(device.cuda_stream().context().ordinal())
+    CudaDevice { index: device.cuda_stream().context().ordinal() }
 }
