@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use collectives::world::{Error, World};
+use collectives::world::{self, Error, World};
 
 use crate::record::Outcome;
 
@@ -105,9 +105,13 @@ impl Rescue {
             Err(error @ Error::RankFailed { rank: failed, .. }) if failed != rank.rank() => Some(error),
             _ => None,
         };
-        let message = cause.map_or_else(|| message.to_owned(), |cause| cause.to_string());
-        self.save(Outcome::Failed { message: message.clone() });
-        rank.abort(code, &message)
+        let outcome = match (&cause, rank.size()) {
+            (Some(cause), _) => cause.to_string(),
+            (None, 1) => message.to_owned(),
+            (None, _) => format!("rank {} on host {}: {message}", rank.rank(), world::host().name),
+        };
+        self.save(Outcome::Failed { message: outcome });
+        rank.abort(code, &cause.map_or_else(|| message.to_owned(), |cause| cause.to_string()))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

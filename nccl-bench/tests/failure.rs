@@ -13,6 +13,8 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use collectives::ReduceOp;
+use collectives::fabric::{self, Communicator};
 use collectives::world::{self, OnFailure, Options};
 use libtest_mimic::{Arguments, Trial};
 use nccl_bench::record::Outcome;
@@ -40,6 +42,7 @@ const TESTS: &[(&str, fn())] = &[
     ("ranks_that_hang_together_are_all_named", ranks_that_hang_together_are_all_named),
     ("a_process_that_hangs_before_it_has_ranks_is_named", a_process_that_hangs_before_it_has_ranks_is_named),
     ("a_thread_that_hangs_is_named", a_thread_that_hangs_is_named),
+    ("a_thread_that_fails_is_named_by_all", a_thread_that_fails_is_named_by_all),
     ("a_rank_that_never_comes_is_named", a_rank_that_never_comes_is_named),
     ("the_meeting_may_have_a_limit_of_its_own", the_meeting_may_have_a_limit_of_its_own),
     ("saving_cannot_hold_up_the_end", saving_cannot_hold_up_the_end),
@@ -448,17 +451,19 @@ fn a_stopped_rank_is_named_by_the_watchdog() {
 
 // Ranks of this program's own, which hang where a test wants it.
 
-/// Does steps as a rank of the job or, with `threads` first, as the ranks of one process; each step is for all ranks,
-/// or `step@rank` for one. The watchdog's limit is two seconds. What is saved is printed.
+/// Does steps as a rank of the job or, with `threads` or `threads=4` first, as two or so many ranks of it; each step is
+/// for all ranks, or `step@rank` for one. The watchdog's limit is two seconds. What is saved is printed.
 fn rank(steps: &str) {
     let mut steps: Vec<&str> = steps.split(' ').collect();
     let mut options = Options::from_environment().unwrap();
     options.on_failure = OnFailure::Exit;
     let process = world::from_environment(&options).unwrap();
-    let threads = if steps[0] == "threads" { 2 } else { 1 };
-    if threads == 2 {
+    let threads =
+        steps[0].strip_prefix("threads").map(|count| count.strip_prefix('=').unwrap_or("2").to_owned());
+    if threads.is_some() {
         steps.remove(0);
     }
+    let threads: usize = threads.map_or(1, |count| count.parse().unwrap());
     let rescue = Rescue::default();
     let stuck = steps[0] == "stuck-hook";
     rescue.set(move |outcome| {
@@ -481,6 +486,8 @@ fn rank(steps: &str) {
             let (steps, rescue) = (&steps, &rescue);
             scope.spawn(move || {
                 watched.place(format!("GPU {}", world.rank()));
+                let mut communicator = None;
+                let end = |error: &dyn std::fmt::Display| -> ! { rescue.end(&*world, 1, &error.to_string()) };
                 for step in steps {
                     let (step, rank) = step.split_once('@').unwrap_or((step, ""));
                     let mine = rank.is_empty() || rank.parse() == Ok(world.rank());
@@ -488,10 +495,20 @@ fn rank(steps: &str) {
                         "init" => watched.phase("initialising NCCL"),
                         "barrier" => {
                             watched.phase("a barrier");
-                            if let Err(error) = world.barrier() {
-                                rescue.end(&*world, 1, &error.to_string());
-                            }
+                            world.barrier().unwrap_or_else(|error| end(&error));
                         }
+                        "connect" => {
+                            let connected = Communicator::new(world.clone(), &fabric::Options::default());
+                            communicator = Some(connected.unwrap_or_else(|error| end(&error)));
+                        }
+                        "reduce" => {
+                            let (communicator, mut data) =
+                                (communicator.as_mut().unwrap(), vec![1_f32; 300_000]);
+                            let reduced = communicator.all_reduce_in_place(&mut data, ReduceOp::Sum);
+                            reduced.unwrap_or_else(|error| end(&error));
+                        }
+                        "error" if mine => end(&"lost its device"),
+                        "panic" if mine => std::panic::resume_unwind(Box::new("as the test wants it")),
                         "hang" if mine => thread::sleep(Duration::from_secs(600)),
                         // SAFETY: `kill` touches no memory, and the number is this process' own.
                         "kill" if mine => drop(unsafe { libc::kill(libc::getpid(), libc::SIGKILL) }),
@@ -499,7 +516,7 @@ fn rank(steps: &str) {
                             watched.unlimited("writing a report");
                             thread::sleep(Duration::from_secs(5));
                         }
-                        "hang" | "kill" | "stuck-hook" | "early" => {}
+                        "hang" | "kill" | "stuck-hook" | "early" | "error" | "panic" => {}
                         other => panic!("unknown step {other}"),
                     }
                 }
@@ -570,6 +587,39 @@ fn a_thread_that_hangs_is_named() {
     );
     assert_eq!(ended.stderr, line);
     assert!(ended.stdout.starts_with("saved: rank 1 on "), "{ended:?}");
+}
+
+/// Panics unless all processes end because of this rank, whose failure `said` tells, and have saved that.
+fn assert_all_end_with(mut job: Vec<Process>, rank: usize, said: &str, steps: &str) {
+    let who = format!("rank {rank} on host {}", host());
+    for (process, ended) in job.iter_mut().map(Process::ended).enumerate() {
+        let line = ended.stderr.lines().next().unwrap_or_default();
+        assert!(line.starts_with(&who) && line.contains(said), "{steps}, process {process}: {ended:?}");
+        assert_eq!(ended.stderr.lines().count(), 1, "{steps}, process {process}: {ended:?}");
+        let saved = ended.stdout.strip_prefix("saved: ").unwrap_or_default();
+        let named = saved.starts_with(&who) && saved.contains(said);
+        assert!(named, "{steps}, process {process}: {ended:?}");
+        assert_ne!(ended.code, Some(0), "{steps}, process {process}: {ended:?}");
+    }
+}
+
+fn a_thread_that_fails_is_named_by_all() {
+    for (processes, threads, rank) in [(2, 2, 1), (2, 2, 3), (3, 2, 2)] {
+        for (fault, said) in [("panic", "panicked"), ("error", "lost its device")] {
+            for (before, after) in [("barrier", "barrier"), ("connect reduce", "reduce")] {
+                let steps = format!("threads={threads} {before} {fault}@{rank} {after}");
+                assert_all_end_with(start_job(processes, || this_program(&steps), &[]), rank, said, &steps);
+            }
+        }
+    }
+    // In a process alone no rank is another one's process.
+    for (fault, said) in [("panic", "panicked"), ("error", "lost its device")] {
+        let steps = format!("threads=4 connect reduce {fault}@2 reduce");
+        let ended = start(this_program(&steps)).ended();
+        let named = ended.stderr.starts_with("rank 2") && ended.stderr.contains(said);
+        assert!(named && ended.stderr.lines().count() == 1, "{steps}: {ended:?}");
+        assert!(ended.stdout.starts_with("saved: rank 2 on host "), "{steps}: {ended:?}");
+    }
 }
 
 /// How rank `rank` of 2 ends that is alone, with `-T 2`.

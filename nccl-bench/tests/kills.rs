@@ -23,6 +23,8 @@ use nccl_bench::record::{Outcome, Run};
 const RANKS: usize = 4;
 /// Sizes of messages with operations per row, so that a row takes a moment.
 const SIZES: [(&str, u32); 3] = [("8", 5000), ("64K", 500), ("16M", 2)];
+/// The first row comes within this time also where many others use the processors.
+const FIRST_ROW: Duration = Duration::from_secs(300);
 /// At most so long after the first row.
 const MOMENTS: Duration = Duration::from_millis(1500);
 
@@ -65,7 +67,8 @@ impl Random {
 
 fn bench(start: Start, (size, operations): (&str, u32), folder: &Path) -> Vec<String> {
     let file = |name: &str| folder.join(name).display().to_string();
-    let arguments = format!("allreduce --backend fabric -b {size} -e {size} -n {operations} -w 1 -N 1000000");
+    let arguments =
+        format!("allreduce --backend fabric -b {size} -e {size} -n {operations} -w 1 -c 0 -N 1000000");
     let mut all: Vec<String> = arguments.split(' ').map(str::to_owned).collect();
     all.extend(["--output".to_owned(), file("run.jsonl"), "--output".to_owned(), file("run.json")]);
     all.extend(["-J".to_owned(), file("tests.json"), "-t".to_owned(), start.threads().to_string()]);
@@ -108,7 +111,7 @@ fn launch(start_: Start, size: (&str, u32), folder: &Path) -> Vec<Process> {
 
 /// The ranks' processes, once there is a row.
 fn processes_of(lines: &Path, job: &mut [Process]) -> Vec<u32> {
-    let by = soon();
+    let by = Instant::now() + FIRST_ROW;
     loop {
         let text = fs::read_to_string(lines).unwrap_or_default();
         if text.lines().count() >= 3 {

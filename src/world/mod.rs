@@ -154,10 +154,10 @@ pub trait World: Send + Sync {
     }
 
     /// Ends this process and, as soon as the transport can tell them, all others, with this exit code.
-    /// `message` is printed once on standard error by this rank; the others name this rank.
+    /// `message` is printed once on standard error by this rank; the others name this rank. When another rank is known to
+    /// have failed before, this process ends because of that, and says so instead.
     ///
     /// Nothing is dropped and no exit handler runs, so that a thread stuck in a driver cannot hold it up.
-    /// When another rank is known to have failed before, this process ends because of that, and says so instead.
     fn abort(&self, code: i32, message: &str) -> !;
 
     /// From now on errors and messages name ranks where they would name processes, of which each has so many ranks

@@ -13,6 +13,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("death_at_each_step_of_connecting", death_at_each_step_of_connecting),
     ("death_between_operations", death_between_operations),
     ("death_in_the_middle_of_an_operation", death_in_the_middle_of_an_operation),
+    ("death_that_the_library_notices_first", death_that_the_library_notices_first),
     ("death_while_closing", death_while_closing),
     ("ranks_that_leave_are_told_to_those_that_wait", ranks_that_leave_are_told_to_those_that_wait),
     ("survivors_remove_what_the_dead_left", survivors_remove_what_the_dead_left),
@@ -190,6 +191,23 @@ fn death_in_the_middle_of_an_operation() {
             if ["broadcast", "reduce", "gather", "scatter"].contains(&operation) {
                 check(carrier, operation, "middle", 1 - victim);
             }
+        }
+    }
+}
+
+/// The rank that gets the library's error is not the one that failed.
+fn death_that_the_library_notices_first() {
+    for carrier in ["shm-messages", "tcp"] {
+        for (number, operation) in ["all_reduce", "all_gather", "send_recv"].into_iter().enumerate() {
+            let victim = number % 2;
+            let fault = format!("{carrier} {operation} unnoticed {victim}");
+            let (ended, left) = play(&fault);
+            assert_named(&fault, &ended, victim);
+            for ended in ended.iter().filter(|ended| ended.code.is_some()) {
+                let first = format!("error: rank {victim} on host ");
+                assert!(ended.stderr.starts_with(&first), "{fault}: {ended:?}");
+            }
+            assert_gone(&fault, left);
         }
     }
 }
