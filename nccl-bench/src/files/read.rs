@@ -268,7 +268,7 @@ fn problem(error: &serde_json::Error, document: &mut Document<'_>) -> Problem {
             None if fields.contains_key("version") => {
                 Problem::Damaged(format!("it is not as nccl-tests writes it: {error}"))
             }
-            None if fields.contains_key("schema_version") => {
+            None if fields.contains_key("schema_version") || document.list.is_some() => {
                 Problem::Damaged(format!("it is damaged: {error}"))
             }
             None => Problem::NotOurs("it is JSON of another kind".to_owned()),

@@ -75,3 +75,55 @@ fn first(source: &mut impl BufRead) -> Result<Option<u8>, Problem> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::json_lines::tests::whole;
+    use super::super::read::parse;
+    use super::super::sample;
+
+    #[test]
+    fn a_byte_order_mark_and_white_space_are_passed_over() {
+        let run = sample::full();
+        let json = include_str!("../../tests/data/run.json");
+        for text in [json, &whole(&run), &json.replace('\n', "\r\n")] {
+            for before in ["\u{feff}", "\u{feff}\n \n", "\n"] {
+                assert_eq!(parse(format!("{before}{text}").as_bytes()).unwrap(), run, "{before:?}");
+            }
+        }
+        let nccl_tests = include_str!("../../tests/data/all_reduce.json").replacen("12.936469", "nan", 1);
+        let marked = parse(format!("\u{feff}{nccl_tests}").as_bytes()).unwrap();
+        assert!(marked.measurements[0].time_us.is_nan() && marked.measurements.len() == 62);
+        let blank = parse(&b" ".repeat(super::BLANK + super::PIECE)).unwrap_err().to_string();
+        assert!(blank.ends_with("it is empty"), "{blank}");
+    }
+
+    #[test]
+    fn another_encoding_is_named_with_the_way_out() {
+        let json = include_str!("../../tests/data/run.json");
+        let wide = |bytes: fn(u16) -> [u8; 2]| json.encode_utf16().flat_map(bytes).collect::<Vec<u8>>();
+        let (little, big) = (wide(u16::to_le_bytes), wide(u16::to_be_bytes));
+        for text in [&little, &big, &[&b"\xff\xfe"[..], &little].concat(), &[&b"\xfe\xff"[..], &big].concat()]
+        {
+            let said = parse(text).unwrap_err().to_string();
+            assert!(said.contains("UTF-16") && said.contains("iconv -f UTF-16 -t UTF-8"), "{said}");
+        }
+        let said = parse(b"\x1f\x8b\x08\0").unwrap_err().to_string();
+        assert_eq!(said, "it is compressed: name <(zcat FILE) instead");
+    }
+
+    #[test]
+    fn fields_in_any_order_are_read() {
+        let run = sample::full();
+        let value: serde_json::Value =
+            serde_json::from_str(include_str!("../../tests/data/run.json")).unwrap();
+        // By name, on one line.
+        assert_eq!(parse(value.to_string().as_bytes()).unwrap(), run);
+        let twice = value.to_string().replacen('{', "{\"measurements\":[],", 1);
+        let said = parse(twice.as_bytes()).unwrap_err().to_string();
+        assert!(said.contains("two lists"), "{said}");
+        let nccl_tests = include_str!("../../tests/data/all_reduce.json");
+        let value: serde_json::Value = serde_json::from_str(nccl_tests).unwrap();
+        assert_eq!(parse(value.to_string().as_bytes()).unwrap(), parse(nccl_tests.as_bytes()).unwrap());
+    }
+}

@@ -10,7 +10,7 @@ Two ways to meet:
   nccl-bench fabric pingpong --listen 10.0.0.1:7000    one here,
   nccl-bench fabric pingpong --connect 10.0.0.1:7000   and one there
 
-All ranks are started with the same options. Ranks that mpirun starts on several hosts meet through MPI, which is the work of \
+All ranks are started with the same options. The first rank prints, and the one with --connect, too. Ranks that mpirun starts on several hosts meet through MPI, which is the work of \
 nccl-bench-mpi, or at an address of rank 0: mpirun -x NCCL_BENCH_ADDR=node1:29500 ...
 
 With more than two ranks, rank 0 measures with each of the others, one after the other; --all-pairs all with all.

@@ -59,7 +59,7 @@ pub(super) fn meet(
         format!("waiting {how} {address}; start the other side with the same options, but {option}")
     });
     let waiting = other.map(|text| Waiting::tell(text, options.timeout));
-    options.on_wait = waiting.is_some().then_some(|why| Waiting::because(why));
+    options.on_wait = waiting.is_some().then_some(Waiting::because);
     let world = place.and_then(|place| world::tcp(place, &options));
     drop(waiting);
     world.map_err(handover::stop)

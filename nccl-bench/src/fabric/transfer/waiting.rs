@@ -1,6 +1,6 @@
 //! What a person at one side is told while the other side is not there.
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, Write as _};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::{Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -8,34 +8,24 @@ use std::time::{Duration, Instant};
 
 /// No word is said before.
 const QUIET: Duration = Duration::from_secs(2);
-/// How often the seconds that are left are shown, on a terminal.
-const SHOWN: Duration = Duration::from_secs(1);
 
 /// Why the other side has not been reached, as the world said last.
 static WHY: Mutex<String> = Mutex::new(String::new());
 
-/// Says on standard error what is waited for: on a terminal in a line that goes when this is dropped, elsewhere once.
+/// Says on standard error what is waited for, once.
 pub(super) struct Waiting(Option<(Sender<()>, JoinHandle<()>)>);
 
 impl Waiting {
-    /// Says `what` from two seconds on, with what is left of `limit`.
+    /// Says `what` after two seconds, with what is left of `limit`, unless this has been dropped.
     pub(super) fn tell(what: String, limit: Duration) -> Self {
         let deadline = Instant::now() + limit;
         let (met, until_met) = mpsc::channel();
         let teller = thread::Builder::new().name("waiting".to_owned()).spawn(move || {
-            let on_terminal = io::stderr().is_terminal();
-            let mut pause = QUIET;
-            while until_met.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+            if until_met.recv_timeout(QUIET) == Err(RecvTimeoutError::Timeout) {
                 let left = deadline.saturating_duration_since(Instant::now());
                 let why = WHY.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                show(&line(&what, &why, left), on_terminal);
-                if !on_terminal {
-                    return;
-                }
-                pause = SHOWN;
-            }
-            if on_terminal && pause == SHOWN {
-                show("", true);
+                // Nobody may be reading standard error any more.
+                let _ = writeln!(io::stderr(), "{}", line(&what, &why, left));
             }
         });
         // Without a thread there is a silent wait.
@@ -61,10 +51,4 @@ impl Drop for Waiting {
 fn line(what: &str, why: &str, left: Duration) -> String {
     let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
     format!("nccl-bench: {what}{why}; giving up in {} s (-T)", left.as_secs_f64().round())
-}
-
-/// Nobody may be reading standard error any more.
-fn show(text: &str, on_terminal: bool) {
-    let _ =
-        if on_terminal { write!(io::stderr(), "\r\x1b[K{text}") } else { writeln!(io::stderr(), "{text}") };
 }

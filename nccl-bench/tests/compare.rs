@@ -1,0 +1,201 @@
+//! `nccl-bench compare` as its users start it: of files that are long, of pipes, and of what has no end.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::thread;
+
+use serde_json::{Value, json};
+
+/// How much memory, mapped or not, the program may have. It has some 20 MiB before it has read anything.
+const MEMORY: u64 = 64 << 20;
+/// How long files are that must not be in memory: read whole, one of them takes several times its length.
+const LONG: usize = 12 << 20;
+
+/// Compares with [`MEMORY`] and no more than a minute of the processor.
+fn compare(files: &[&Path], more: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nccl-bench"));
+    command.arg("compare").args(files).args(more);
+    // SAFETY: `limit` only makes calls that are allowed between `fork` and `exec`, and allocates nothing.
+    unsafe {
+        command.pre_exec(|| {
+            limit(libc::RLIMIT_AS, MEMORY)?;
+            limit(libc::RLIMIT_CPU, 60)
+        })
+    };
+    command.output().unwrap()
+}
+
+fn limit(resource: libc::__rlimit_resource_t, most: u64) -> io::Result<()> {
+    let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
+    // SAFETY: `limit` is a valid struct, which the call only reads.
+    if unsafe { libc::setrlimit(resource, &raw const limit) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// A run without its measurements, and one measurement of it with the times of many ranks and iterations.
+fn sample() -> (Value, Value) {
+    let mut run: Value = serde_json::from_str(include_str!("data/run.json")).unwrap();
+    let measurements = run.as_object_mut().unwrap().remove("measurements").unwrap();
+    let mut measurement = measurements[0].clone();
+    measurement["wrong"] = 0.into();
+    measurement.as_object_mut().unwrap().retain(|name, _| name != "mismatches" && name != "versus");
+    measurement["per_rank"] = json!(vec![json!({"time_us": 12.25}); 200]);
+    measurement["per_iteration"] = json!({"skipped": 0, "times_us": vec![12.5; 200]});
+    run["outcome"] = json!({"state": "complete"});
+    (run, measurement)
+}
+
+/// How many measurements make a file long.
+fn count(measurement: &Value) -> usize {
+    LONG / measurement.to_string().len() + 1
+}
+
+/// The measurement of a cycle, of one of sixteen sizes.
+fn numbered(measurement: &mut Value, index: usize) -> &Value {
+    measurement["bytes"] = (8_u64 << (index % 16)).into();
+    measurement["cycle"] = (index / 16).into();
+    measurement
+}
+
+fn long_lines(path: &Path) {
+    let (mut run, mut measurement) = sample();
+    let mut out = BufWriter::new(File::create(path).unwrap());
+    run["kind"] = "run".into();
+    writeln!(out, "{run}").unwrap();
+    measurement["kind"] = "measurement".into();
+    for index in 0..count(&measurement) {
+        writeln!(out, "{}", numbered(&mut measurement, index)).unwrap();
+    }
+    let end = json!({"kind": "end", "outcome": {"state": "complete"}, "summary": {}});
+    writeln!(out, "{end}").unwrap();
+}
+
+/// With its measurements first: the order of fields does not matter.
+fn long_json(path: &Path) {
+    let (run, mut measurement) = sample();
+    let mut out = BufWriter::new(File::create(path).unwrap());
+    write!(out, "{{\"measurements\": [").unwrap();
+    for index in 0..count(&measurement) {
+        let separator = if index > 0 { "," } else { "" };
+        write!(out, "{separator}{}", numbered(&mut measurement, index)).unwrap();
+    }
+    write!(out, "],{}", &run.to_string()[1..]).unwrap();
+}
+
+/// The rows of a file of nccl-tests again and again, as with `-N`.
+fn long_nccl_tests(path: &Path) {
+    let sample = include_str!("data/all_reduce.json");
+    let start = sample.find("\"results\":[").unwrap() + "\"results\":[".len();
+    let end = start + sample[start..].find(']').unwrap();
+    let mut out = BufWriter::new(File::create(path).unwrap());
+    write!(out, "{}", &sample[..end]).unwrap();
+    for _ in 0..LONG / (end - start) {
+        write!(out, ",{}", &sample[start..end]).unwrap();
+    }
+    write!(out, "{}", &sample[end..]).unwrap();
+}
+
+#[test]
+fn long_files_are_compared_in_little_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let [lines, json, nccl_tests] = ["long.jsonl", "long.json", "nccl_tests.json"].map(path);
+    long_lines(&lines);
+    long_json(&json);
+    long_nccl_tests(&nccl_tests);
+    for long in [&lines, &json, &nccl_tests] {
+        assert!(fs::metadata(long).unwrap().len() > LONG as u64 / 10 * 9, "{}", long.display());
+    }
+    for (files, rows) in [([&json, &lines], 16), ([&nccl_tests, &nccl_tests], 62)] {
+        let output = compare(&files.map(PathBuf::as_path), &[]);
+        let table = text(&output.stdout);
+        assert_eq!(output.status.code(), Some(0), "{table}{}", text(&output.stderr));
+        assert!(
+            table.contains(&format!("PASS: B is nowhere slower than A by more than 5% ({rows} rows)")),
+            "{table}"
+        );
+    }
+}
+
+#[test]
+fn what_has_no_end_is_refused_and_a_pipe_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = folder.path().join("whole.json");
+    fs::write(&whole, include_str!("data/all_reduce.json")).unwrap();
+    for device in ["/dev/zero", "/dev/null", "/dev/tty"] {
+        let output = compare(&[&whole, Path::new(device)], &[]);
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(
+            error.contains(&format!("{device}: it is a device; name a file, or a pipe as in <(zcat ")),
+            "{error}"
+        );
+    }
+    let pipe = folder.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for (endless, code, said) in
+        [(false, 0, "PASS: B is nowhere slower"), (true, 2, "pipe: it is no result file")]
+    {
+        let output = thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut out = File::options().write(true).open(&pipe).unwrap();
+                if endless {
+                    // Until the reader has gone.
+                    while out.write_all(&[0; 4096]).is_ok() {}
+                } else {
+                    out.write_all(&fs::read(&whole).unwrap()).unwrap();
+                }
+            });
+            compare(&[&whole, &pipe], &[])
+        });
+        let told = text(&output.stdout) + &text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{told}");
+        assert!(told.contains(said), "{told}");
+    }
+}
+
+#[test]
+fn a_killed_run_does_not_pass() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let (mut run, mut measurement) = sample();
+    let [whole, killed] = ["whole.json", "killed.jsonl"].map(path);
+    let all: Vec<Value> = (0..16).map(|index| numbered(&mut measurement, index).clone()).collect();
+    run["kind"] = "run".into();
+    run["outcome"] = json!({"state": "running"});
+    measurement["kind"] = "measurement".into();
+    fs::write(&killed, format!("{run}\n{}\n", numbered(&mut measurement, 0))).unwrap();
+    run["measurements"] = all.into();
+    run["outcome"] = json!({"state": "complete"});
+    fs::write(&whole, run.to_string().replace("\"kind\":\"run\",", "")).unwrap();
+
+    let output = compare(&[&whole, &killed], &[]);
+    let told = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    for line in [
+        "FAIL: B has not ended, or was killed",
+        "FAIL: only in A, not in B: allreduce float sum (15 rows)",
+        "  --partial compares what both A and B have",
+    ] {
+        assert!(told.lines().any(|found| found == line), "{line}\n{told}");
+    }
+    assert!(!told.contains("PASS"), "{told}");
+    let output = compare(&[&whole, &killed], &["--partial"]);
+    let told = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{told}");
+    assert!(
+        told.contains("PASS for what was compared: B is nowhere slower than A by more than 5% (1 rows)"),
+        "{told}"
+    );
+}
