@@ -23,7 +23,8 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let version = env!("CARGO_PKG_VERSION");
     let target = arguments.target.as_deref();
-    let architecture = target.map_or(std::env::consts::ARCH, |target| target.split('-').next().unwrap_or(target));
+    let architecture =
+        target.map_or(std::env::consts::ARCH, |target| target.split('-').next().unwrap_or(target));
     let name = format!("nccl-bench-{version}-{architecture}-linux");
     let build = |arguments: &[&str], kind: &str| build(arguments, kind, target);
     let folder = Path::new("dist").join(&name);
