@@ -88,7 +88,8 @@ fn threads_read_whole_messages_of_every_length_while_others_write_the_next_ones(
                     let message = vec![byte(board.rank, operation); len];
                     // SAFETY: the message has so many bytes.
                     unsafe { board.write(message.as_ptr(), len, &mut || Ok(())).unwrap() };
-                    for rank in (0..3).filter(|&rank| rank != board.rank) {
+                    let own = board.rank;
+                    for rank in (0..3).filter(|&rank| rank != own) {
                         let received = board.read(rank, &mut || Ok(())).unwrap();
                         // SAFETY: the message has so many bytes.
                         let received = unsafe { std::slice::from_raw_parts(received, len) };
