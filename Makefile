@@ -18,10 +18,10 @@ HOST_TESTS := host_communicator host_environment host_faults host_leaks host_rdm
 export BENCH_BUILD := revision $(shell git describe --always --dirty --abbrev=12 --match= 2>/dev/null || echo unknown), \
 	$(shell rustc --version 2>/dev/null || echo unknown compiler)
 
-.PHONY: help run build test newest fuzz check beside minimal bindings bench cost dist packages-run packages-test packages-bench packages-cost wheels clean
+.PHONY: help run build test test-aarch64 loom newest fuzz check beside minimal bindings bench cost dist dist-aarch64 packages-run packages-test packages-aarch64 packages-bench packages-cost wheels clean
 
 help: ## this list
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 run: packages-run build ## a 2-process allreduce sweep under mpirun on what this machine has
 	$(MPIRUN_ENV) mpirun -np 2 target/release/nccl-bench allreduce -e 16M
@@ -35,6 +35,12 @@ test: packages-test wheels check ## all tests that need no GPU
 		$(CARGO) test --workspace --features mpi $(HOST_TESTS:%=--test %)
 	$(CARGO) bench --bench nccl_instructions -- --save-baseline main
 	@echo "all tests passed"
+
+test-aarch64: packages-test packages-aarch64 ## all tests that need no GPU, for aarch64 under qemu (docs/platforms.md)
+	tests/aarch64/test
+
+loom: ## the board in shared memory under a model of weak memory order, with each ordering and without
+	RUSTFLAGS="--cfg loom" $(CARGO) test --target-dir target/loom --no-default-features --features fabric --lib board::model
 
 newest: packages-test ## whether NVIDIA's newest wheels have NCCL functions that this repository lacks (asks the package index)
 	$(CARGO) xtask functions --newest
@@ -84,11 +90,17 @@ cost: packages-cost ## instructions that the safe layer adds to a call of NCCL, 
 dist: packages-run ## one tarball for a machine with GPUs, MPI and no Rust
 	$(CARGO) xtask dist
 
+dist-aarch64: packages-run packages-aarch64 ## the same for an ARM machine, cross-built
+	source tests/aarch64/environment && $(CARGO) xtask dist --target aarch64-unknown-linux-gnu
+
 packages-run:
 	@./install-packages run
 
 packages-test:
 	@./install-packages test
+
+packages-aarch64:
+	@./install-packages aarch64
 
 packages-bench:
 	@./install-packages bench

@@ -14,36 +14,52 @@
 //! Each rank also writes what it has called ([`Call`]). Some operations do not use the board: each rank counts there those
 //! that it has begun, so that one that waits for a message sees when the other has gone past the place where it should
 //! have written it.
+//!
+//! What is not atomic is ordered by three words of each rank, which are stored with `Release` and loaded with `Acquire`: the
+//! sequence of a slot, before which the message is there; the operation that it has begun, before which it has read what it
+//! needs of the one before; and the number of operations without the board, before which it has written all that it ever
+//! will of those on the board. The other words are only looked at after one of these. That a failure is seen takes two
+//! fences: its buffers are given back after the one, and what was read of them is used after the other. Strong processors
+//! keep more order than that; `make loom` runs this file under a model that has none but what is asked for (`model`).
 
+#[cfg(not(loom))]
 use std::cell::UnsafeCell;
 use std::fs::{self, File, OpenOptions};
+#[cfg(not(loom))]
+use std::hint::spin_loop;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::ptr;
+#[cfg(not(loom))]
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
+#[cfg(not(loom))]
+use std::sync::atomic::{AtomicU64, fence};
 use std::time::{Duration, Instant};
 
+#[cfg(loom)]
+use self::model::{AtomicU64, Mapping, Room, fence, spin_loop};
 use super::calls::{Call, History};
 use super::{Error, shm};
 use crate::world::{self, World};
 
 /// The longest message of one rank; of 8, 16 and 32 KiB, the last was measured to be the fastest for most long ones.
-pub(crate) const CAPACITY: usize = 32 << 10;
+pub(crate) const CAPACITY: usize = if cfg!(loom) { 64 } else { 32 << 10 };
 /// The longest message that lies in a slot: with the header nine cache lines, so that slots do not all fall into the same
 /// few sets of a cache.
-const SHORT: usize = 9 * 64 - 32;
+const SHORT: usize = if cfg!(loom) { 8 } else { 9 * 64 - 32 };
 /// More ranks have no board: each reads all the others' slots.
 const MOST_RANKS: usize = 64;
 /// Slots of each rank.
-const SLOTS: u64 = 64;
+const SLOTS: u64 = if cfg!(loom) { 1 } else { 64 };
 /// Places of each rank for messages that are too long for a slot.
-const PLACES: usize = 4;
+const PLACES: usize = if cfg!(loom) { 1 } else { 4 };
 /// How long ranks that called different things before have to find out what, or which one of them has failed.
 pub(crate) const COMPARING: Duration = Duration::from_secs(10);
 /// How often a rank looks before it does something else meanwhile.
-const LOOKS: u32 = 64;
+const LOOKS: u32 = if cfg!(loom) { 1 } else { 64 };
 /// The same where a host has more ranks than processors: the other may be waiting for this one's processor.
 const LOOKS_CROWDED: u32 = 8;
 
@@ -58,12 +74,30 @@ struct Slot {
     history: AtomicU64,
     /// The place where the message is; [`PLACES`] if it is here.
     place: AtomicU64,
-    message: UnsafeCell<[u8; SHORT]>,
+    message: Room<SHORT>,
 }
 
 /// Room for a long message.
 #[repr(C, align(64))]
-struct Place(UnsafeCell<[u8; CAPACITY]>);
+struct Place(Room<CAPACITY>);
+
+/// Where a message is written, and read when it is there.
+#[cfg(not(loom))]
+#[repr(transparent)]
+struct Room<const LEN: usize>(UnsafeCell<[u8; LEN]>);
+
+#[cfg(not(loom))]
+impl<const LEN: usize> Room<LEN> {
+    /// For the rank that writes.
+    fn for_writing(&self) -> *mut u8 {
+        self.0.get().cast()
+    }
+
+    /// For those that read.
+    fn for_reading(&self) -> *const u8 {
+        self.0.get().cast_const().cast()
+    }
+}
 
 /// How far a rank is. On lines of its own, which also no prefetcher fetches with others: it is written in every operation and
 /// seldom read.
@@ -87,9 +121,48 @@ struct Part {
     state: State,
 }
 
+/// The memory of the board.
+#[cfg(not(loom))]
+struct Mapping {
+    start: NonNull<Part>,
+    ranks: usize,
+}
+
+#[cfg(not(loom))]
+impl Mapping {
+    /// Maps a file of the length that so many ranks need.
+    fn new(file: &File, ranks: usize) -> io::Result<Self> {
+        // SAFETY: a new mapping of a file of this length, at an address of the system's choice.
+        let memory = unsafe {
+            let access = libc::PROT_READ | libc::PROT_WRITE;
+            libc::mmap(ptr::null_mut(), total(ranks), access, libc::MAP_SHARED, file.as_raw_fd(), 0)
+        };
+        if memory == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = NonNull::new(memory.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { start, ranks })
+    }
+
+    fn part(&self, rank: usize) -> &Part {
+        debug_assert!(rank < self.ranks);
+        // SAFETY: the mapping, which begins at a page, has a part for each rank, and lives as long as this; everything in it
+        // is an atomic or in a cell.
+        unsafe { self.start.add(rank).as_ref() }
+    }
+}
+
+#[cfg(not(loom))]
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: this type's own mapping, of this length; nothing refers to it any more.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), total(self.ranks)) };
+    }
+}
+
 /// One rank's view of the board.
 pub(crate) struct Board {
-    memory: NonNull<Part>,
+    memory: Mapping,
     rank: usize,
     ranks: usize,
     /// The operation's number: the first is 1.
@@ -144,21 +217,15 @@ impl Board {
     }
 
     fn map(file: &File, rank: usize, ranks: usize, crowded: bool) -> io::Result<Self> {
-        let len = total(ranks);
         // A world is anybody's, and may say what it likes.
-        if rank >= ranks || file.metadata()?.len() != len as u64 {
+        if rank >= ranks || file.metadata()?.len() != total(ranks) as u64 {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        // SAFETY: a new mapping of a file of this length, at an address of the system's choice.
-        let memory = unsafe {
-            let access = libc::PROT_READ | libc::PROT_WRITE;
-            libc::mmap(ptr::null_mut(), len, access, libc::MAP_SHARED, file.as_raw_fd(), 0)
-        };
-        if memory == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let memory = NonNull::new(memory.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self {
+        Ok(Self::new(Mapping::new(file, ranks)?, rank, ranks, crowded))
+    }
+
+    fn new(memory: Mapping, rank: usize, ranks: usize, crowded: bool) -> Self {
+        Self {
             memory,
             rank,
             ranks,
@@ -170,7 +237,7 @@ impl Board {
             history: History::default(),
             elsewhere: 0,
             crowded,
-        })
+        }
     }
 
     /// How many ranks there are: two or more.
@@ -180,10 +247,7 @@ impl Board {
 
     /// A rank's part. What is not atomic in it has one writer at a time: see the head of this file.
     fn part(&self, rank: usize) -> &Part {
-        debug_assert!(rank < self.ranks);
-        // SAFETY: the mapping, which begins at a page, has a part for each rank, and lives as long as this; everything in it
-        // is an atomic or in a cell.
-        unsafe { self.memory.add(rank).as_ref() }
+        self.memory.part(rank)
     }
 
     /// The slot of a rank for an operation.
@@ -258,8 +322,10 @@ impl Board {
             self.next = (place + 1) % PLACES;
         }
         let slot = self.slot(self.rank, operation);
-        let message = place
-            .map_or(slot.message.get().cast(), |place| self.part(self.rank).places[place].0.get().cast());
+        let message = place.map_or_else(
+            || slot.message.for_writing(),
+            |place| self.part(self.rank).places[place].0.for_writing(),
+        );
         // No other rank reads this: see the head of this file.
         fill(message);
         slot.call.store(self.call.word(), Ordering::Relaxed);
@@ -289,7 +355,7 @@ impl Board {
             return Err(self.differs(rank, call, history, meanwhile));
         }
         let place = self.part(rank).places.get(slot.place.load(Ordering::Relaxed) as usize);
-        Ok(place.map_or(slot.message.get().cast_const().cast(), |place| place.0.get().cast_const().cast()))
+        Ok(place.map_or_else(|| slot.message.for_reading(), |place| place.0.for_reading()))
     }
 
     /// Waits until all other ranks have begun an operation.
@@ -342,7 +408,7 @@ impl Board {
                     std::thread::yield_now();
                 }
             }
-            std::hint::spin_loop();
+            spin_loop();
         }
     }
 
@@ -384,13 +450,6 @@ fn constant(data: *const u8) -> *const u8 {
     if data.is_null() { ptr::dangling() } else { data }
 }
 
-impl Drop for Board {
-    fn drop(&mut self) {
-        // SAFETY: this type's own mapping, of this length; nothing refers to it any more.
-        unsafe { libc::munmap(self.memory.as_ptr().cast(), total(self.ranks)) };
-    }
-}
-
 fn total(ranks: usize) -> usize {
     ranks * size_of::<Part>()
 }
@@ -408,84 +467,18 @@ fn create(ranks: usize) -> io::Result<(PathBuf, File)> {
     Ok((path, file))
 }
 
+#[cfg(loom)]
+mod model;
+#[cfg(loom)]
+pub(crate) use model::boards;
+
 /// Boards for ranks that are threads of a test.
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 pub(crate) fn boards(ranks: usize) -> Vec<Board> {
     let (path, file) = create(ranks).unwrap();
     fs::remove_file(path).unwrap();
     (0..ranks).map(|rank| Board::map(&file, rank, ranks, true).unwrap()).collect()
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn begin(board: &mut Board) {
-        board.begin(Call::BARRIER, History::default());
-    }
-
-    /// Writes what fits without waiting: how many messages of `len` bytes, which are the operation's number.
-    fn ahead(root: &mut Board, len: usize) -> usize {
-        let mut waiting = || Err(Error::Closed { operation: "waiting" });
-        begin(root);
-        let message = |board: &Board| vec![(board.sequence + 1) as u8; len];
-        // SAFETY: the message has so many bytes.
-        (0..).take_while(|_| unsafe { root.write(message(root).as_ptr(), len, &mut waiting) }.is_ok()).count()
-    }
-
-    /// Takes part in the next operation, and says what the root's message is.
-    fn follow(board: &mut Board, len: usize) -> Vec<u8> {
-        begin(board);
-        // SAFETY: no bytes; and the root's messages have so many.
-        unsafe {
-            board.write(ptr::null(), 0, &mut || Ok(())).unwrap();
-            std::slice::from_raw_parts(board.read(0, &mut || Ok(())).unwrap(), len).to_vec()
-        }
-    }
-
-    #[test]
-    fn a_root_is_ahead_as_far_as_there_is_room_and_no_message_is_lost() {
-        let most = SLOTS as usize;
-        for (len, room) in [(0, most), (8, most), (SHORT, most), (SHORT + 1, PLACES), (CAPACITY, PLACES)] {
-            let mut boards = boards(3);
-            let [root, others @ ..] = &mut boards[..] else { panic!("three boards") };
-            assert_eq!(ahead(root, len), room, "{len}");
-            // All have to have read a message, which they show by beginning the next operation.
-            assert_eq!(follow(&mut others[0], len), vec![1; len]);
-            assert_eq!(follow(&mut others[0], len), vec![2; len]);
-            assert_eq!(follow(&mut others[1], len), vec![1; len]);
-            assert_eq!(ahead(root, len), 0, "{len}");
-            assert_eq!(follow(&mut others[1], len), vec![2; len]);
-            assert_eq!(ahead(root, len), 1, "{len}");
-            for other in others {
-                for number in 3..=room + 1 {
-                    assert_eq!(follow(other, len), vec![number as u8; len]);
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn long_messages_among_short_ones_keep_their_places() {
-        let mut boards = boards(2);
-        let [root, other] = &mut boards[..] else { panic!("two boards") };
-        let lens: Vec<usize> =
-            (0..300).map(|number| [8, 1000, 0, SHORT, CAPACITY, 1, 600][number * 5 % 7]).collect();
-        let mut read = 0;
-        for (number, &len) in lens.iter().enumerate() {
-            let message = vec![number as u8; len];
-            begin(root);
-            let mut next = || {
-                assert_eq!(follow(other, lens[read]), vec![read as u8; lens[read]]);
-                read += 1;
-                Ok(())
-            };
-            // SAFETY: the message has so many bytes.
-            unsafe { root.write(message.as_ptr(), len, &mut next).unwrap() };
-        }
-        assert!(read > 200, "{read}");
-        for (number, &len) in lens.iter().enumerate().skip(read) {
-            assert_eq!(follow(other, len), vec![number as u8; len]);
-        }
-    }
-}
+#[cfg(all(test, not(loom)))]
+mod tests;

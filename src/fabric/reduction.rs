@@ -246,6 +246,10 @@ impl Operand for f16 {
         let available = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c");
         available.then_some((f16c::assign::<O> as Assign, f16c::into::<O> as Into))
     }
+    #[cfg(target_arch = "aarch64")]
+    fn special<O: Operator>() -> Option<(Assign, Into)> {
+        Some((neon::assign::<O>, neon::into::<O>))
+    }
 }
 
 impl Operand for F8E4M3 {
@@ -375,7 +379,8 @@ fn loops<T: Operand, O: Operator>() -> (Assign, Into) {
     (assign::<T, O>, into::<T, O>)
 }
 
-/// The loops that the compiler makes vectors of, for whatever processor their caller is compiled for.
+/// The loops that the compiler makes vectors of, for whatever processor their caller is compiled for: on aarch64, all have
+/// the vectors of NEON.
 ///
 /// # Safety
 /// As [`Reduction::combine`], with a count of elements and `a` being `out`.
@@ -525,6 +530,9 @@ mod f16c {
         }
     }
 }
+
+#[cfg(target_arch = "aarch64")]
+mod neon;
 
 #[cfg(test)]
 mod tests;

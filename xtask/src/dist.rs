@@ -12,10 +12,21 @@ const GPU_TESTS: &str = "gpu_*";
 /// Examples of these names need a GPU and travel with the tarball.
 const GPU_EXAMPLES: &str = "nccl_*";
 
-/// Builds the tarball `dist/nccl-bench-<version>-<target>.tar.gz` and prints its path.
-pub(crate) fn run() -> Result<()> {
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// The target of a cross-compiler, such as aarch64-unknown-linux-gnu; this machine's if not given
+    #[arg(long)]
+    target: Option<String>,
+}
+
+/// Builds the tarball `dist/nccl-bench-<version>-<architecture>-linux.tar.gz` and prints its path.
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let version = env!("CARGO_PKG_VERSION");
-    let name = format!("nccl-bench-{version}-{}-linux", std::env::consts::ARCH);
+    let target = arguments.target.as_deref();
+    let architecture =
+        target.map_or(std::env::consts::ARCH, |target| target.split('-').next().unwrap_or(target));
+    let name = format!("nccl-bench-{version}-{architecture}-linux");
+    let build = |arguments: &[&str], kind: &str| build(arguments, kind, target);
     let folder = Path::new("dist").join(&name);
     if folder.exists() {
         fs::remove_dir_all(&folder)?;
@@ -55,12 +66,13 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
-/// Builds in release and returns the executables of this kind of target.
-fn build(arguments: &[&str], kind: &str) -> Result<Vec<PathBuf>> {
+/// Builds in release and returns the executables of this kind.
+fn build(arguments: &[&str], kind: &str, target: Option<&str>) -> Result<Vec<PathBuf>> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let output = Command::new(cargo)
         .args(arguments)
         .args(["--release", "--features", "mpi", "--message-format", "json-render-diagnostics"])
+        .args(target.map(|target| format!("--target={target}")))
         .stderr(std::process::Stdio::inherit())
         .output()?;
     if !output.status.success() {

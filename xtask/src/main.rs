@@ -33,7 +33,7 @@ enum Command {
     /// Download the libraries that the tests load into the user's cache folder
     Wheels(wheels::Arguments),
     /// Pack binaries, GPU tests and a run script for a machine with GPUs, MPI and no Rust
-    Dist,
+    Dist(dist::Arguments),
     /// Print ratios of times from the tables that the tarball's run-gpu wrote
     Ratios {
         /// The folders with the tables, whose rounds are taken together
@@ -53,7 +53,7 @@ fn main() -> Result<()> {
         Command::Functions(arguments) => functions::run(&arguments),
         Command::Kernels(arguments) => kernels::run(&arguments),
         Command::Wheels(arguments) => wheels::run(&arguments),
-        Command::Dist => dist::run(),
+        Command::Dist(arguments) => dist::run(&arguments),
         Command::Ratios { folders } => {
             print!("{}", ratios::run(&folders)?);
             Ok(())

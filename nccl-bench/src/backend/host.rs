@@ -255,24 +255,36 @@ impl Device for HostMemory {
     }
 }
 
-/// Page-aligned memory, touched when it is made.
-struct Buffer(Vec<Page>);
+/// Memory that begins at a page, touched when it is made.
+struct Buffer {
+    memory: Vec<Unit>,
+    /// The byte where the page begins.
+    start: usize,
+}
 
+/// The smallest page.
 #[repr(C, align(4096))]
 #[derive(Clone, Copy, Pod, Zeroable)]
-struct Page([u8; 4096]);
+struct Unit([u8; 4096]);
 
 impl Buffer {
     fn new(bytes: usize) -> anyhow::Result<Self> {
-        let pages = bytes.div_ceil(size_of::<Page>());
-        let mut memory = Vec::new();
-        memory.try_reserve_exact(pages).with_context(|| format!("allocating {bytes} bytes"))?;
-        memory.resize(pages, Page([1; 4096]));
-        Ok(Self(memory))
+        Self::of_pages(bytes, rustix::param::page_size())
+    }
+
+    /// As [`new`](Self::new), on a system with pages of so many bytes.
+    fn of_pages(bytes: usize, page: usize) -> anyhow::Result<Self> {
+        let beside = page.saturating_sub(size_of::<Unit>());
+        let units = bytes.saturating_add(beside).div_ceil(size_of::<Unit>());
+        let mut memory: Vec<Unit> = Vec::new();
+        memory.try_reserve_exact(units).with_context(|| format!("allocating {bytes} bytes"))?;
+        memory.resize(units, Unit([1; 4096]));
+        let start = memory.as_ptr().cast::<u8>().align_offset(page);
+        Ok(Self { memory, start })
     }
 
     fn bytes(&mut self, start: usize, len: usize) -> &mut [u8] {
-        &mut bytemuck::cast_slice_mut(&mut self.0)[start..start + len]
+        &mut bytemuck::cast_slice_mut(&mut self.memory)[self.start + start..][..len]
     }
 }
 
@@ -413,5 +425,30 @@ impl Backend for HostRank {
         let elements = if expected.is_empty() { 0 } else { work.counts.receive };
         let received = self.receive.bytes(self.carrier.result_start(work, placement) * size, elements * size);
         Ok(data::check(&work.problem(seed), &expected, received)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::Buffer;
+
+    #[test]
+    fn buffers_begin_at_a_page_of_4_16_or_64_kib_and_have_room_to_their_end() {
+        for page in [4 << 10, 16 << 10, 64 << 10] {
+            for bytes in [0, 1, 4096, 65_537, 1 << 20] {
+                // Two at a time, so that not both can begin at a page by chance.
+                for mut buffer in [0; 2].map(|_| Buffer::of_pages(bytes, page).unwrap()) {
+                    let whole = buffer.bytes(0, bytes);
+                    assert!(bytes == 0 || whole.as_ptr().addr().is_multiple_of(page), "{bytes} of {page}");
+                    whole.fill(7);
+                    assert_eq!(whole.len(), bytes);
+                    if bytes > 0 {
+                        assert_eq!(buffer.bytes(bytes - 1, 1), [7]);
+                    }
+                }
+            }
+        }
     }
 }

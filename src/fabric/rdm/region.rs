@@ -8,9 +8,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::Endpoint;
 use crate::fabric::Error;
 
-/// What the memory is aligned to: a page, or one of those that transparent huge pages make.
-const PAGE: usize = 4096;
+/// A page that transparent huge pages make of pages of 4 KiB. Where pages have 64 KiB it is a whole number of them as well.
 const LARGE_PAGE: usize = 2 << 20;
+/// The largest page that the kernels of x86-64 and aarch64 have.
+const LARGEST_PAGE: usize = 64 << 10;
+
+/// Bytes of a page of this system.
+fn page_size() -> usize {
+    // SAFETY: the function has no preconditions.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(size).ok().filter(|size| size.is_power_of_two()).unwrap_or(LARGEST_PAGE)
+}
 
 /// What the allocator gave, at the begin of a page.
 struct Block {
@@ -50,11 +58,16 @@ unsafe impl Sync for Memory {}
 impl Memory {
     /// `kept` is memory that peers may write to later than it is used.
     pub(super) fn zeroed(len: usize, kept: bool) -> Option<Self> {
+        Self::zeroed_pages(len, kept, page_size())
+    }
+
+    /// As [`zeroed`](Self::zeroed), on a system with pages of so many bytes. Large memory begins at a large page.
+    fn zeroed_pages(len: usize, kept: bool, page: usize) -> Option<Self> {
         // A power of two, if there is so much.
-        let sizes = [if kept { len.max(PAGE).checked_next_power_of_two() } else { None }, Some(len.max(1))];
+        let sizes = [if kept { len.max(page).checked_next_power_of_two() } else { None }, Some(len.max(1))];
         let (start, layout) = sizes.into_iter().flatten().find_map(|size| {
-            let page = if size < LARGE_PAGE { PAGE } else { LARGE_PAGE };
-            let layout = Layout::from_size_align(size, page).ok()?;
+            let alignment = if size < LARGE_PAGE { page } else { page.max(LARGE_PAGE) };
+            let layout = Layout::from_size_align(size, alignment).ok()?;
             let again = if kept { again(layout) } else { None };
             // SAFETY: the layout is not empty.
             let start = again.or_else(|| NonNull::new(unsafe { alloc::alloc(layout) }))?;
@@ -226,5 +239,26 @@ mod tests {
         let beside = region(len, true);
         assert_ne!(beside.memory.start(), start);
         assert!(Memory::zeroed(usize::MAX, true).is_none());
+    }
+
+    #[test]
+    fn memory_begins_at_a_page_of_4_16_or_64_kib() {
+        assert!([4 << 10, 16 << 10, LARGEST_PAGE].contains(&page_size()));
+        for page in [4 << 10, 16 << 10, LARGEST_PAGE] {
+            for (len, kept) in
+                [(0, false), (1, false), (100_000, false), (1, true), (page + 1, true), (5 << 20, false)]
+            {
+                // Two at a time, so that not both can begin at a page by chance.
+                let both = [0; 2].map(|_| Memory::zeroed_pages(len, kept, page).unwrap());
+                for memory in &both {
+                    let alignment = if len > LARGE_PAGE { LARGE_PAGE } else { page };
+                    assert!(
+                        memory.start().addr().is_multiple_of(alignment),
+                        "{len} bytes of pages of {page}"
+                    );
+                    assert!(memory.layout.size() >= if kept { len.max(page) } else { len });
+                }
+            }
+        }
     }
 }

@@ -1,0 +1,215 @@
+//! The board under loom, a model of memory that keeps no order but what is asked for, and tries every order of the threads' steps
+//! (with few changes between threads). Run by `make loom`.
+//!
+//! The words and messages here are loom's in place of those in shared memory; all else is the code of the board. Each test
+//! also runs with one ordering taken away, and then has to fail: none of them is more than what is needed.
+
+use std::cell::{Cell, UnsafeCell};
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+
+pub(super) use loom::hint::spin_loop;
+use loom::sync::atomic::Ordering;
+
+use super::{Board, CAPACITY, PLACES, Part, Place, SHORT, SLOTS, Slot, State};
+
+thread_local! {
+    /// The ordering that is taken away in this test: the word's name, or "fence", and which one. Loom's threads are all of one
+    /// thread of the system.
+    static REMOVED: Cell<Option<(&'static str, Ordering)>> = const { Cell::new(None) };
+}
+
+/// A word of the board.
+pub(super) struct AtomicU64 {
+    name: &'static str,
+    word: loom::sync::atomic::AtomicU64,
+}
+
+impl AtomicU64 {
+    fn new(name: &'static str) -> Self {
+        Self { name, word: loom::sync::atomic::AtomicU64::new(0) }
+    }
+
+    fn left_of(&self, ordering: Ordering) -> Ordering {
+        if REMOVED.get() == Some((self.name, ordering)) { Ordering::Relaxed } else { ordering }
+    }
+
+    pub(super) fn load(&self, ordering: Ordering) -> u64 {
+        self.word.load(self.left_of(ordering))
+    }
+
+    pub(super) fn store(&self, value: u64, ordering: Ordering) {
+        self.word.store(value, self.left_of(ordering));
+    }
+}
+
+pub(super) fn fence(ordering: Ordering) {
+    if REMOVED.get() != Some(("fence", ordering)) {
+        loom::sync::atomic::fence(ordering);
+    }
+}
+
+/// Where a message is, of which loom sees who writes and reads it when.
+pub(super) struct Room<const LEN: usize> {
+    accesses: loom::cell::UnsafeCell<()>,
+    message: UnsafeCell<[u8; LEN]>,
+}
+
+impl<const LEN: usize> Room<LEN> {
+    fn new() -> Self {
+        Self { accesses: loom::cell::UnsafeCell::new(()), message: UnsafeCell::new([0; LEN]) }
+    }
+
+    pub(super) fn for_writing(&self) -> *mut u8 {
+        self.accesses.with_mut(|_| ());
+        self.message.get().cast()
+    }
+
+    pub(super) fn for_reading(&self) -> *const u8 {
+        self.accesses.with(|_| ());
+        self.message.get().cast_const().cast()
+    }
+}
+
+/// The memory of the board.
+pub(super) struct Mapping(Arc<[Part]>);
+
+impl Mapping {
+    pub(super) fn new(_: &File, _: usize) -> io::Result<Self> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    pub(super) fn part(&self, rank: usize) -> &Part {
+        &self.0[rank]
+    }
+}
+
+fn part() -> Part {
+    let word = AtomicU64::new;
+    let slot = |_| Slot {
+        sequence: word("sequence"),
+        call: word("call"),
+        history: word("history"),
+        place: word("place"),
+        message: Room::<SHORT>::new(),
+    };
+    Part {
+        slots: std::array::from_fn::<_, { SLOTS as usize }, _>(slot),
+        places: std::array::from_fn::<_, PLACES, _>(|_| Place(Room::<CAPACITY>::new())),
+        state: State {
+            begun: word("begun"),
+            elsewhere: word("elsewhere"),
+            call: word("call"),
+            failed: word("failed"),
+        },
+    }
+}
+
+/// Boards for ranks that are threads of a model.
+pub(crate) fn boards(ranks: usize) -> Vec<Board> {
+    let parts: Arc<[Part]> = (0..ranks).map(|_| part()).collect();
+    (0..ranks).map(|rank| Board::new(Mapping(Arc::clone(&parts)), rank, ranks, false)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use loom::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+
+    use super::*;
+    use crate::fabric::calls::{Call, History};
+
+    /// How often a thread is interrupted at a place where it could go on. Any of the orderings is missed with fewer.
+    const INTERRUPTIONS: usize = 3;
+
+    fn check(body: fn()) {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(INTERRUPTIONS);
+        model.check(body);
+    }
+
+    /// The protocol holds, and does not with any of these orderings taken away.
+    fn check_orderings(body: fn(), needed: &[(&'static str, Ordering)]) {
+        check(body);
+        for &ordering in needed {
+            REMOVED.set(Some(ordering));
+            let checked = catch_unwind(AssertUnwindSafe(|| check(body)));
+            REMOVED.set(None);
+            assert!(checked.is_err(), "{ordering:?} is not needed, or this test does not see that it is");
+        }
+    }
+
+    /// Two operations on the board: the second overwrites what the first wrote.
+    fn operate(board: &mut Board, len: usize) {
+        let other = 1 - board.rank;
+        for operation in 1..=2 {
+            board.begin(Call::BARRIER, History::default());
+            let message = vec![10 * board.rank as u8 + operation; len];
+            // SAFETY: the message has so many bytes, and so has the other's.
+            let received = unsafe {
+                board.write(message.as_ptr(), len, &mut || Ok(())).unwrap();
+                std::slice::from_raw_parts(board.read(other, &mut || Ok(())).unwrap(), len)
+            };
+            assert!(received.iter().all(|&byte| byte == 10 * other as u8 + operation), "{received:?}");
+        }
+    }
+
+    fn exchange(len: usize) {
+        let [mut first, mut second] = <[Board; 2]>::try_from(boards(2)).ok().unwrap();
+        let thread = loom::thread::spawn(move || operate(&mut first, len));
+        operate(&mut second, len);
+        thread.join().unwrap();
+    }
+
+    const OF_MESSAGES: [(&str, Ordering); 4] =
+        [("sequence", Release), ("sequence", Acquire), ("begun", Release), ("begun", Acquire)];
+
+    #[test]
+    fn short_messages_are_read_when_they_are_there_and_before_they_are_overwritten() {
+        check_orderings(|| exchange(SHORT), &OF_MESSAGES);
+    }
+
+    #[test]
+    fn long_messages_are_read_when_they_are_there_and_before_they_are_overwritten() {
+        check_orderings(|| exchange(CAPACITY), &OF_MESSAGES);
+    }
+
+    #[test]
+    fn a_rank_that_has_gone_on_without_the_board_is_not_taken_for_one_that_called_something_else() {
+        let body = || {
+            let [mut first, mut second] = <[Board; 2]>::try_from(boards(2)).ok().unwrap();
+            let thread = loom::thread::spawn(move || {
+                first.begin(Call::BARRIER, History::default());
+                // SAFETY: a message without bytes.
+                unsafe { first.write(std::ptr::null(), 0, &mut || Ok(())).unwrap() };
+                first.pass(Call::BARRIER);
+            });
+            second.begin(Call::BARRIER, History::default());
+            // SAFETY: a message without bytes.
+            unsafe { second.write(std::ptr::null(), 0, &mut || Ok(())).unwrap() };
+            second.read(0, &mut || Ok(())).unwrap();
+            thread.join().unwrap();
+        };
+        check_orderings(body, &[("elsewhere", Release), ("elsewhere", Acquire)]);
+    }
+
+    #[test]
+    fn what_was_read_of_a_rank_that_failed_meanwhile_is_not_trusted() {
+        let body = || {
+            let [first, second] = <[Board; 2]>::try_from(boards(2)).ok().unwrap();
+            // A buffer that another rank reads by cross-memory attach. Its owner uses it for something else when it has failed.
+            let buffer = loom::sync::Arc::new(loom::sync::atomic::AtomicU64::new(1));
+            let owned = buffer.clone();
+            let thread = loom::thread::spawn(move || {
+                first.fail();
+                owned.store(2, Relaxed);
+            });
+            let read = buffer.load(Relaxed);
+            assert!(second.others_failed() || read == 1);
+            thread.join().unwrap();
+        };
+        check_orderings(body, &[("fence", SeqCst)]);
+    }
+}
