@@ -25,7 +25,9 @@ fn write(root: &Path, file: &str, text: &str) {
 fn project(root: &Path) {
     write(root, "Cargo.toml", "[workspace]\nmembers = [\"nccl-bench\"]\nresolver = \"3\"\n");
     write(root, ".gitignore", "/target\n");
-    for file in ["xtask/Cargo.toml", "docs/results.md", "src/lib.rs", "nccl-sys/src/lib.rs", "nccl-bench/tests/a.rs"] {
+    for file in
+        ["xtask/Cargo.toml", "docs/results.md", "src/lib.rs", "nccl-sys/src/lib.rs", "nccl-bench/tests/a.rs"]
+    {
         write(root, file, "\n");
     }
     write(
