@@ -3,7 +3,7 @@
 use std::process::{Command, Output};
 
 /// `nccl-bench` without what a launcher or the user's own environment would add, but for the libfabric that is tested.
-pub fn nccl_bench(arguments: &str) -> Command {
+pub(crate) fn nccl_bench(arguments: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nccl-bench"));
     command.args(arguments.split_whitespace());
     for (name, _) in std::env::vars() {
@@ -28,16 +28,16 @@ pub fn nccl_bench(arguments: &str) -> Command {
 }
 
 /// Runs it to its end.
-pub fn run(arguments: &str) -> Output {
+pub(crate) fn run(arguments: &str) -> Output {
     nccl_bench(arguments).output().unwrap()
 }
 
 /// Its standard output.
-pub fn out(output: &Output) -> String {
+pub(crate) fn out(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
 /// Its standard error.
-pub fn err(output: &Output) -> String {
+pub(crate) fn err(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
