@@ -5,13 +5,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// How long a rank that has lost another waits for the world to name it. A process that is killed gives its memory back
-/// first, which other processes' libraries notice at once, and closes its connections afterwards: with much memory,
-/// seconds later.
-const LIMIT: Duration = Duration::from_secs(5);
+/// first, which other processes' libraries notice at once, and closes its connections afterwards. Shorter than the three
+/// seconds for which rank 0 still listens when it has left ([`tcp`](super::tcp)), so that the others hear of this rank.
+const LIMIT: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(1);
 
 /// Which rank's failure is behind an error of a library that carries data between ranks, as far as `world` learns it
-/// within five seconds; `None` when no rank has failed.
+/// within two seconds; `None` when no rank has failed.
 ///
 /// When a rank dies, a library may fail on the others before their world has noticed. Whoever ended the job with the
 /// library's error would be taken for the rank that failed, so it asks here first.

@@ -523,7 +523,7 @@ pub fn service(data: &[u8]) {
             }
             12 => Frame::Abort(
                 length as i32,
-                (length % 2 == 0).then_some((length % 5) as u32),
+                length.is_multiple_of(2).then_some((length % 5) as u32),
                 "enough".to_owned(),
             ),
             13 => Frame::Barrier(length as u64),
