@@ -473,12 +473,14 @@ mod model;
 pub(crate) use model::boards;
 
 /// Boards for ranks that are threads of a test.
-#[cfg(all(test, not(loom)))]
+#[cfg(not(loom))]
+#[cfg(test)]
 pub(crate) fn boards(ranks: usize) -> Vec<Board> {
     let (path, file) = create(ranks).unwrap();
     fs::remove_file(path).unwrap();
     (0..ranks).map(|rank| Board::map(&file, rank, ranks, true).unwrap()).collect()
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(not(loom))]
+#[cfg(test)]
 mod tests;

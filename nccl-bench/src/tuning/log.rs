@@ -466,7 +466,11 @@ mod tests {
         nccl.write_all(TREE.repeat(5000).as_bytes()).unwrap();
         assert_eq!(names(&mut log), [("tree".to_owned(), 5000)]);
         let Source::Own(file) = &log.source else { panic!("its own") };
-        assert!(file.metadata().unwrap().blocks() * 512 <= rustix::param::page_size() as u64, "{:?}", file.metadata());
+        assert!(
+            file.metadata().unwrap().blocks() * 512 <= rustix::param::page_size() as u64,
+            "{:?}",
+            file.metadata()
+        );
     }
 
     #[test]
