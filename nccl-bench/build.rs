@@ -1,9 +1,9 @@
-//! Stamps the git revision, which every result carries. Elsewhere than in the project's repository, in a package or a copy
-//! among other sources, there is none to tell.
+//! Stamps the git revision, which every result carries, and exports the symbols that NCCL looks for. A package or a vendored
+//! copy has no revision.
 //!
 //! Cargo compiles this crate again whenever this program runs again, whatever it prints. So it asks for that only when
 //! the answer may be another: HEAD moved, or a source changed that is compiled into this crate anyway. The index and
-//! files beside the sources do not matter, to the mark `-dirty` neither.
+//! files beside the sources do not matter, nor do they affect `-dirty`.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -25,6 +25,13 @@ const SOURCES: [&str; 10] = [
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
+    // Symbols of an executable that NCCL looks for (src/tuning/profiler.rs) are visible to the libraries that it loads only
+    // when the linker is told so. Tests on GPUs are such executables, too.
+    for version in 2..=6 {
+        for programs in ["bins", "tests"] {
+            println!("cargo::rustc-link-arg-{programs}=-Wl,--export-dynamic-symbol=ncclProfiler_v{version}");
+        }
+    }
     let revision = repository().and_then(|root| {
         let revision = revision(&root)?;
         watch(&root);

@@ -4,7 +4,6 @@
 //! other never starts. Every process tells all others what it was asked for, so all of them refuse alike.
 
 use std::fmt::Write as _;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use collectives::world;
 use serde::{Deserialize, Serialize};
@@ -15,6 +14,13 @@ use crate::stop::Stop;
 /// Most distinct command lines that a refusal shows.
 const MOST_SHOWN: usize = 8;
 
+/// Begins what a process says first, so that those of another command or version are told apart.
+const COMMAND: &str = "nccl-bench measure 1";
+
+/// Said of a process whose first word is another.
+pub(crate) const ANOTHER_COMMAND: &str =
+    "runs another command, or another version of nccl-bench: start all with the same";
+
 /// Longest value that is sent as it is, in bytes.
 const MOST_COMPARED: usize = 256;
 
@@ -22,7 +28,7 @@ const MOST_COMPARED: usize = 256;
 #[derive(Debug, Serialize, Deserialize)]
 struct Asked {
     host: String,
-    /// As typed, behind nccl-tests' variables.
+    /// The command line, preceded by the `NCCL_TESTS_` variables that are set.
     command: String,
     /// Options and variables that must be equal, by name, each with its value in a form made for comparing.
     options: Vec<(String, String)>,
@@ -41,8 +47,20 @@ pub fn agree<T>(world: &world::Handle, settings: &Settings, own: Result<T, Stop>
         Err(Stop::Failed(_)) => return own,
         Ok(_) => None,
     };
-    let options =
+    let options: Vec<_> =
         settings.common().into_iter().map(|(name, value)| (name.to_owned(), short(value))).collect();
+    // Usually all are alike, and a number of each process is enough to know it.
+    let digest = match &problem {
+        None => format!("{COMMAND} {:016x}", hash(&serde_json::to_string(&options)?)),
+        Some(_) => format!("{COMMAND} problem"),
+    };
+    let digests = world.all_gather(digest.as_bytes())?;
+    if let Some(index) = digests.iter().position(|other| !other.starts_with(COMMAND.as_bytes())) {
+        return Err(Stop::Refused(format!("process {index} {ANOTHER_COMMAND}")));
+    }
+    if problem.is_none() && digests.iter().all(|other| *other == digests[0]) {
+        return own;
+    }
     let asked = Asked { host: world::host().name, command: command(settings), options, problem };
     let all = world.all_gather(&serde_json::to_vec(&asked)?)?;
     let all: Vec<Asked> = all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>()?;
@@ -57,12 +75,16 @@ fn short(value: String) -> String {
     if value.len() <= MOST_COMPARED {
         return value;
     }
-    let mut hasher = DefaultHasher::new();
-    value.hash(&mut hasher);
-    format!("{:016x}", hasher.finish())
+    format!("{:016x}", hash(&value))
 }
 
-/// The command line, behind the variables of nccl-tests that are set.
+/// FNV-1a: the same from any compiler.
+fn hash(text: &str) -> u64 {
+    text.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// The command line, preceded by the variables of nccl-tests that are set.
 fn command(settings: &Settings) -> String {
     let mut variables: Vec<String> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))

@@ -53,7 +53,7 @@ fn plan(settings: &Settings, ranks: usize) -> String {
     let files = settings.outputs.iter().map(|output| &output.path).chain(&settings.nccl_tests_json);
     let files: Vec<String> = files.map(|path| path.display().to_string()).collect();
     if !files.is_empty() {
-        let _ = writeln!(text, "Nothing is measured, so {} is not written", files.join(", "));
+        let _ = writeln!(text, "Nothing is measured, and nothing written to {}", files.join(", "));
     }
     text.extend(settings.notes.iter().map(|note| format!("{note}\n")));
     for &collective in &settings.collectives {

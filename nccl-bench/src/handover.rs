@@ -115,6 +115,8 @@ pub fn stop(error: world::Error) -> Stop {
     match error {
         world::Error::Environment(message) | world::Error::Launcher(message) => {
             let message = message.replace("`Options::kind = Kind::Tcp`", "--world tcp");
+            let message = message
+                .replace("(feature `mpi`, and `Options::join_mpi = Some(world::mpi)`)", "(--world mpi)");
             Stop::Refused(message.replace("`Options::kind = Kind::Single`", "--world single"))
         }
         other => other.into(),

@@ -14,10 +14,11 @@ use crate::fabric;
 use crate::files;
 use crate::guide;
 use crate::handover::Meeting;
+use crate::interrupt::Signal;
 use crate::plot;
 use crate::run;
 use crate::shell;
-use crate::stop::{CLOSED_PIPE, Stop};
+use crate::stop::{CLOSED_PIPE, Stop, Verdict};
 
 /// Runs `nccl-bench` with the arguments of this process. For a measurement `hand_over` may first replace this program by
 /// another, `join` joins the world that the settings ask for, and `mpi` finds the MPI library that the program is linked
@@ -91,7 +92,14 @@ fn look_at_fabric(
         fabric::Command::Rma(arguments) => fabric::transfer::remote(arguments, out, join),
     };
     match ended {
-        Ok(verdict) => verdict.code(),
+        Ok(verdict) => {
+            if let Verdict::Stopped(signal) = verdict
+                && signal != Signal::Pipe
+            {
+                eprintln!("nccl-bench: interrupted by {}; not all sizes were measured", signal.name());
+            }
+            verdict.code()
+        }
         Err(stop) => stop.tell(),
     }
 }

@@ -5,7 +5,9 @@
 
 use std::io::{self, Stdout};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
@@ -24,9 +26,28 @@ const WRITING: &str = "writing to standard output";
 const MATRIX_FILE: &str = "NCCL_TESTS_ALLTOALLV_MATRIX_FILE";
 const READING_LOG: &str = "reading NCCL's log";
 
+/// Longest wait of a process that is being ended for a row that is being printed.
+const PRINTING: Duration = Duration::from_millis(300);
+
 /// The record and its reports, shared between rank 0 and what may end the process.
 #[derive(Clone, Debug, Default)]
-pub struct Recorder(Arc<Mutex<State>>);
+pub struct Recorder(Arc<Shared>);
+
+/// Printing can block without end, when the reader of standard output does not read. So nothing is printed under the
+/// lock of the record, which whoever ends the process has to take. Who takes both locks takes `state` first.
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    text: Mutex<Text>,
+}
+
+/// What a terminal shows.
+#[derive(Debug, Default)]
+struct Text {
+    /// Absent once the reader of standard output has gone, and after the end.
+    report: Option<TextReport<Stdout>>,
+    progress: Progress,
+}
 
 #[derive(Debug, Default)]
 enum State {
@@ -42,9 +63,6 @@ struct Reports {
     files: Files,
     nccl_tests_json: Option<PathBuf>,
     extras: Extras,
-    /// Absent once the reader of standard output has gone.
-    text: Option<TextReport<Stdout>>,
-    progress: Progress,
     reduced_to: Option<u64>,
     /// Where NCCL's choices are read.
     choices: Sources,
@@ -80,18 +98,10 @@ impl Recorder {
         let (choices, note) = choices;
         let extras =
             Extras { provenance: true, statistics: settings.stats, algorithm: settings.show_algorithm };
-        let reports = Reports {
-            files,
-            nccl_tests_json,
-            extras,
-            text: None,
-            progress: Progress::default(),
-            reduced_to: None,
-            choices,
-            note,
-            started: false,
-        };
-        Ok(Self(Arc::new(Mutex::new(State::Open(Box::new(reports))))))
+        let reports =
+            Reports { files, nccl_tests_json, extras, reduced_to: None, choices, note, started: false };
+        let state = Mutex::new(State::Open(Box::new(reports)));
+        Ok(Self(Arc::new(Shared { state, text: Mutex::default() })))
     }
 
     /// Writes what is known before anything is measured, and shows `progress` from now on. `reduced_to` is the largest
@@ -110,16 +120,20 @@ impl Recorder {
         let State::Open(mut reports) = std::mem::take(&mut *state) else { return Ok(()) };
         run.notes.extend(reports.note.take());
         if let Some(path) = &reports.nccl_tests_json {
-            print(&crate::table::json_notice(path))?;
             write_json(path, &run)?;
         }
         reports.started = true;
-        let extras = reports.extras;
         reports.reduced_to = reduced_to;
-        reports.progress = progress;
-        reports.text = open_pipe(TextReport::start(io::stdout(), &run, first.name(), extras))?;
         let started = reports.files.start(&run);
-        *state = State::Recording(reports, Box::new(run));
+        let (extras, json) = (reports.extras, reports.nccl_tests_json.clone());
+        *state = State::Recording(reports, Box::new(run.clone()));
+        drop(state);
+        let mut text = self.text();
+        text.progress = progress;
+        if let Some(path) = json {
+            print(&crate::table::json_notice(&path))?;
+        }
+        text.report = open_pipe(TextReport::start(io::stdout(), &run, first.name(), extras))?;
         Ok(started?)
     }
 
@@ -128,13 +142,14 @@ impl Recorder {
     /// # Errors
     /// When standard output cannot be written.
     pub fn connected(&self, transport: Option<String>, notes: Vec<String>) -> anyhow::Result<()> {
-        self.with(|reports, run| {
-            let lines = transport.iter().map(|transport| format!("Transport: {transport}"));
-            let lines: Vec<String> = lines.chain(notes.iter().cloned()).collect();
+        let lines = transport.iter().map(|transport| format!("Transport: {transport}"));
+        let lines: Vec<String> = lines.chain(notes.iter().cloned()).collect();
+        self.with(|_, run| {
             run.provenance.transport = transport;
             run.notes.extend(notes);
-            reports.print(|text| if lines.is_empty() { Ok(()) } else { text.comment(&lines.join("\n")) })
-        })
+            Ok(())
+        })?;
+        self.print(|text| if lines.is_empty() { Ok(()) } else { text.comment(&lines.join("\n")) })
     }
 
     /// The measurements of a collective follow.
@@ -142,10 +157,12 @@ impl Recorder {
     /// # Errors
     /// When standard output cannot be written.
     pub fn begin(&self, collective: Collective) -> anyhow::Result<()> {
+        let mut reduced = None;
         self.with(|reports, _| {
-            let reduced_to = reports.reduced_to;
-            reports.print(|text| text.section(collective.name(), reduced_to))
-        })
+            reduced = reports.reduced_to;
+            Ok(())
+        })?;
+        self.print(|text| text.section(collective.name(), reduced))
     }
 
     /// Takes a measurement.
@@ -155,17 +172,15 @@ impl Recorder {
     pub fn measurement(&self, measurement: &Measurement) -> anyhow::Result<()> {
         self.with(|reports, run| {
             run.measurements.push(measurement.clone());
-            reports.progress.measured(measurement.bytes);
-            reports.files.measurement(measurement)?;
-            reports.print(|text| text.measurement(measurement))
-        })
+            Ok(reports.files.measurement(measurement)?)
+        })?;
+        self.text().progress.measured(measurement.bytes);
+        self.print(|text| text.measurement(measurement))
     }
 
     /// What is being measured now.
     pub fn phase(&self, what: &str) {
-        if let State::Recording(reports, _) = &*self.state() {
-            reports.progress.phase(what);
-        }
+        self.text().progress.phase(what);
     }
 
     /// NCCL's choices before this do not count.
@@ -194,7 +209,7 @@ impl Recorder {
     /// # Errors
     /// When standard output cannot be written.
     pub fn comment(&self, lines: &str) -> anyhow::Result<()> {
-        self.with(|reports, _| reports.print(|text| text.comment(lines)))
+        self.print(|text| text.comment(lines))
     }
 
     /// Says something between the rows, and in the files.
@@ -202,11 +217,11 @@ impl Recorder {
     /// # Errors
     /// When standard output cannot be written.
     pub fn note(&self, note: String) -> anyhow::Result<()> {
-        self.with(|reports, run| {
-            let printed = reports.print(|text| text.comment(&note));
-            run.notes.push(note);
-            printed
-        })
+        self.with(|_, run| {
+            run.notes.push(note.clone());
+            Ok(())
+        })?;
+        self.print(|text| text.comment(&note))
     }
 
     /// All measurements of a collective have been taken.
@@ -214,48 +229,56 @@ impl Recorder {
     /// # Errors
     /// When standard output cannot be written.
     pub fn end(&self, memory: Option<MemoryUsage>) -> anyhow::Result<()> {
-        self.with(|reports, _| reports.print(|text| text.foot(memory, None)))
+        self.print(|text| text.foot(memory, None))
     }
 
     /// Whether nobody reads standard output any more.
     #[must_use]
     pub fn pipe_is_closed(&self) -> bool {
-        matches!(&*self.state(), State::Recording(reports, _) if reports.text.is_none())
+        let recording = matches!(&*self.state(), State::Recording(..));
+        recording && self.text().report.is_none()
     }
 
-    /// Writes all files with this outcome, and returns the run; `None` when that was done before, or nothing ran.
+    /// Writes all files with this outcome, then the end of the text; does nothing when that was done before, or nothing
+    /// ran.
     ///
     /// # Errors
     /// When a file cannot be written; the others are.
-    pub fn finish(&self, outcome: Outcome) -> anyhow::Result<Option<Run>> {
+    pub fn finish(&self, outcome: Outcome) -> anyhow::Result<()> {
+        let why = not_whole(&outcome);
+        let Some(written) = self.write_files(outcome) else { return Ok(()) };
+        self.text().end(why);
+        written
+    }
+
+    /// As [`Recorder::finish`] where the process is about to be ended: what cannot be printed soon is in the files only.
+    pub fn rescue(&self, outcome: Outcome) {
+        let why = not_whole(&outcome);
+        let Some(written) = self.write_files(outcome) else { return };
+        let by = Instant::now() + PRINTING;
+        loop {
+            match self.0.text.try_lock() {
+                Ok(mut text) => break text.end(why),
+                Err(TryLockError::Poisoned(poisoned)) => break poisoned.into_inner().end(why),
+                Err(TryLockError::WouldBlock) if Instant::now() >= by => break,
+                Err(TryLockError::WouldBlock) => thread::sleep(Duration::from_millis(5)),
+            }
+        }
+        if let Err(error) = written {
+            eprintln!("error: {error:#}");
+        }
+    }
+
+    /// Writes all files; `None` when there is nothing to write any more.
+    fn write_files(&self, outcome: Outcome) -> Option<anyhow::Result<()>> {
         let State::Recording(mut reports, mut run) = std::mem::take(&mut *self.state()) else {
-            return Ok(None);
+            return None;
         };
         run.ended_at = Some(now_utc());
         run.outcome = outcome;
-        // Nobody may be reading standard output any more: the files come first.
         let written = std::mem::take(&mut reports.files).finish(&run);
         let json = reports.nccl_tests_json.as_ref().map(|path| write_json(path, &run));
-        reports.progress.end();
-        if let Some(text) = &mut reports.text {
-            let why = match &run.outcome {
-                Outcome::Interrupted { signal } => Some(format!("interrupted by {signal}")),
-                Outcome::Failed { message } => Some(message.clone()),
-                Outcome::Running | Outcome::Complete => None,
-            };
-            // What cannot be printed any more is in the files.
-            let _printed = why.map(|why| text.stop(&why));
-        }
-        json.transpose()?;
-        written?;
-        Ok(Some(*run))
-    }
-
-    /// As [`Recorder::finish`] where the process is about to be ended.
-    pub fn rescue(&self, outcome: Outcome) {
-        if let Err(error) = self.finish(outcome) {
-            eprintln!("error: {error:#}");
-        }
+        Some(json.transpose().map(drop).and(written.map_err(Into::into)))
     }
 
     fn with(&self, action: impl FnOnce(&mut Reports, &mut Run) -> anyhow::Result<()>) -> anyhow::Result<()> {
@@ -265,8 +288,24 @@ impl Recorder {
         }
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Prints, unless the reader has gone.
+    fn print(&self, action: impl FnOnce(&mut TextReport<Stdout>) -> io::Result<()>) -> anyhow::Result<()> {
+        let mut text = self.text();
+        let Text { report, progress } = &mut *text;
+        if let Some(printing) = report
+            && open_pipe(progress.above(|| action(printing)))?.is_none()
+        {
+            *report = None;
+        }
+        Ok(())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn text(&self) -> MutexGuard<'_, Text> {
+        self.0.text.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -285,18 +324,23 @@ fn named_once(settings: &Settings, files: &Files) -> Result<(), Stop> {
     Ok(())
 }
 
-impl Reports {
-    /// Prints, unless the reader has gone.
-    fn print(
-        &mut self,
-        action: impl FnOnce(&mut TextReport<Stdout>) -> io::Result<()>,
-    ) -> anyhow::Result<()> {
-        if let Some(text) = &mut self.text
-            && open_pipe(self.progress.above(|| action(text)))?.is_none()
-        {
-            self.text = None;
+impl Text {
+    /// The last lines; nothing is printed behind them.
+    fn end(&mut self, why: Option<String>) {
+        self.progress.end();
+        if let (Some(mut report), Some(why)) = (self.report.take(), why) {
+            // What cannot be printed any more is in the files.
+            let _printed = report.stop(&why);
         }
-        Ok(())
+    }
+}
+
+/// The reason for which a run is not whole.
+fn not_whole(outcome: &Outcome) -> Option<String> {
+    match outcome {
+        Outcome::Interrupted { signal } => Some(format!("interrupted by {signal}")),
+        Outcome::Failed { message } => Some(message.clone()),
+        Outcome::Running | Outcome::Complete => None,
     }
 }
 

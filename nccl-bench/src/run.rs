@@ -175,6 +175,12 @@ fn check_ranks(settings: &Settings, ranks: usize, group: usize) -> Result<(), St
             fault.rank
         )));
     }
+    let impossible = settings.collectives.iter().find(|collective| !collective.runs_over(group));
+    if let Some(collective) = impossible.filter(|_| !settings.all.collectives) {
+        return Err(Stop::Refused(format!(
+            "{collective} needs a power of two of ranks, and there are {group}: change their number, or leave it out"
+        )));
+    }
     let rooted = settings.collectives.iter().any(|collective| collective.has_root());
     if let Roots::One(root) = settings.roots
         && rooted
@@ -382,21 +388,34 @@ fn memory_usage(memory: backend::MemoryUse) -> MemoryUsage {
 
 fn check_fault(settings: &Settings, max_bytes: u64, place: Place) -> Result<(), Stop> {
     let Some(fault) = settings.fault else { return Ok(()) };
-    let member = Member { rank: place.rank, ranks: place.ranks, root: Some(0) };
-    let results = settings.collectives.iter().flat_map(|collective| {
-        settings
-            .data_types
-            .iter()
-            .map(move |&data_type| collective.counts(max_bytes, data_type, member, None).receive)
+    let roots = match settings.roots {
+        Roots::One(root) => root..root + 1,
+        Roots::All => 0..place.ranks,
+    };
+    let rank = fault.rank % place.ranks;
+    let verified = roots.flat_map(|root| {
+        let member = Member { rank, ranks: place.ranks, root: Some(root) };
+        settings.collectives.iter().flat_map(move |&collective| {
+            settings.data_types.iter().filter_map(move |&data_type| {
+                let counts = collective.counts(max_bytes, data_type, member, None);
+                // In alltoallv every rank receives; how much depends on the pattern.
+                let has_result = collective == Collective::AllToAllV
+                    || !collective.result(&counts, member, None).is_empty();
+                has_result.then_some(counts.receive)
+            })
+        })
     });
-    let largest = results.max().unwrap_or(0);
-    if fault.index < largest {
-        return Ok(());
+    match verified.max() {
+        Some(largest) if fault.index < largest => Ok(()),
+        Some(largest) => Err(Stop::Refused(format!(
+            "--inject-fault names element {}, but the largest result has {largest}, counted from 0",
+            fault.index
+        ))),
+        None => Err(Stop::Refused(format!(
+            "--inject-fault names rank {}, which has no result that is verified: name another, or another -r",
+            fault.rank
+        ))),
     }
-    Err(Stop::Refused(format!(
-        "--inject-fault names element {}, but the largest result has {largest}, counted from 0",
-        fault.index
-    )))
 }
 
 /// The variables that change what is measured, but those that this program has set itself.

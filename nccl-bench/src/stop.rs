@@ -41,11 +41,10 @@ impl Verdict {
     }
 }
 
-/// Waits for `world` to learn which rank's end an error comes from, where that can be the cause: NCCL and libfabric notice
-/// a lost peer before the world does.
+/// Waits for `world` to learn which rank's end an error of NCCL comes from: NCCL notices a lost peer before the world does.
+/// Communicators over libfabric have waited themselves.
 pub fn await_cause(error: &anyhow::Error, world: &dyn World) {
-    let of_nccl = matches!(error.downcast_ref(), Some(nccl::Error::Nccl { .. }));
-    if of_nccl || matches!(error.downcast_ref(), Some(fabric::Error::Call(_))) {
+    if let Some(nccl::Error::Nccl { .. }) = error.downcast_ref() {
         world::cause(world);
     }
 }

@@ -28,6 +28,7 @@ const TESTS: &[(&str, fn())] = &[
         "what_was_measured_before_a_stuck_operation_is_kept",
         what_was_measured_before_a_stuck_operation_is_kept,
     ),
+    ("results_are_kept_when_nobody_reads_the_output", results_are_kept_when_nobody_reads_the_output),
     ("a_second_signal_does_not_wait", a_second_signal_does_not_wait),
     ("a_signal_that_was_ignored_stays_ignored", a_signal_that_was_ignored_stays_ignored),
     ("a_signal_to_one_rank_stops_all", a_signal_to_one_rank_stops_all),
@@ -291,6 +292,38 @@ fn what_was_measured_before_a_stuck_operation_is_kept() {
     let kept = nccl_bench::files::read(&file).unwrap();
     assert_interrupted(&kept);
     assert_eq!(kept.measurements.len(), 2, "{kept:?}");
+}
+
+fn results_are_kept_when_nobody_reads_the_output() {
+    let folder = tempfile::tempdir().unwrap();
+    let [json, lines] = ["run.json", "run.jsonl"].map(|name| folder.path().join(name));
+    let files = format!("--output {} --output {}", json.display(), lines.display());
+    let mut run = start(bench(&format!("allreduce --backend fabric -b 8 -e 8 -n 1 -w 0 -N 0 -t 2 {files}")));
+    run.read_to(CONNECTED);
+    // The pipe holds 64 KiB: when the file of lines stops growing, a row is being printed that nobody reads.
+    let length = || std::fs::metadata(&lines).map_or(0, |found| found.len());
+    let mut before = 0;
+    loop {
+        thread::sleep(Duration::from_secs(1));
+        let now = length();
+        if now > 0 && now == before {
+            break;
+        }
+        before = now;
+    }
+    run.signal(libc::SIGTERM);
+    // Nobody reads until it has ended.
+    let by = Instant::now() + Duration::from_secs(60);
+    while run.child.try_wait().unwrap().is_none() && Instant::now() < by {
+        thread::sleep(Duration::from_millis(10));
+    }
+    let ended = run.ended();
+    assert_eq!(ended.code, Some(143), "{ended:?}");
+    for file in [json, lines] {
+        let kept = nccl_bench::files::read(&file).unwrap();
+        assert_eq!(kept.outcome, Outcome::Interrupted { signal: "SIGTERM".to_owned() });
+        assert!(kept.measurements.len() > 100, "{}", kept.measurements.len());
+    }
 }
 
 fn a_second_signal_does_not_wait() {

@@ -88,7 +88,7 @@ const CASES: &[(&str, i32, &str)] = &[
     ("all_reduce_perf -b 8 -e 1K -g 2", 2, "-g 2 asks for GPUs, but none can be used"),
     ("A > /dev/full", 1, "writing to standard output: No space left on device"),
     ("nccl-bench --help > /dev/full", 1, "writing to standard output: No space left on device"),
-    ("A | head -1; exit ${PIPESTATUS[0]}", 141, "# nccl-bench version"),
+    ("A -N 0 | head -1; exit ${PIPESTATUS[0]}", 141, "# nccl-bench version"),
     ("TERM=dumb A", 0, "# Out of bounds values : 0 OK"),
     ("COLUMNS=20 A", 0, "# Out of bounds values : 0 OK"),
     ("NO_COLOR=1 A", 0, "# Out of bounds values : 0 OK"),

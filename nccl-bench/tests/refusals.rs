@@ -25,7 +25,7 @@ fn assert_refused(output: &Output, reasons: &[&str]) {
 #[test]
 fn who_names_gpus_does_not_get_host_memory() {
     if std::path::Path::new("/proc/driver/nvidia").exists() {
-        // There the same commands measure GPUs.
+        println!("skipped: this machine has GPUs, which the same commands measure");
         return;
     }
     let health_check = || {
@@ -36,7 +36,7 @@ fn who_names_gpus_does_not_get_host_memory() {
     let ways_out = ["no CUDA driver", "--backend fabric"];
     assert_refused(
         &health_check().output().unwrap(),
-        &[&ways_out[..], &["a name of nccl-tests asks"]].concat(),
+        &[&ways_out[..], &["the program's name, all_reduce_perf, asks for GPUs"]].concat(),
     );
     assert_refused(&health_check().args(["-g", "1"]).output().unwrap(), &["-g 1 asks for GPUs"]);
     assert_refused(&run("allreduce -e 1K -g 1"), &[&ways_out[..], &["-g 1 asks"]].concat());
@@ -73,6 +73,13 @@ fn half_a_set_of_rank_variables_is_refused() {
     }
     let both = nccl_bench(SHORT).env("NCCL_BENCH_RANK", "1").env("NCCL_BENCH_ADDR", "h:1").output().unwrap();
     assert_refused(&both, &["NCCL_BENCH_RANK is set but NCCL_BENCH_SIZE is not"]);
+    for (name, value) in [("PMI_SIZE", "2"), ("PMI_RANK", "1"), ("SLURM_PROCID", "1"), ("LOCAL_RANK", "1")] {
+        let output = nccl_bench(SHORT).env(name, value).output().unwrap();
+        assert_refused(
+            &output,
+            &[&format!("{name} is {value}, so this process is one of several"), "NCCL_BENCH_ADDR"],
+        );
+    }
     // What a login node, a batch script or an image exports says nothing of several ranks.
     let login = [
         &[("SLURM_JOB_ID", "7"), ("SLURM_NTASKS", "16"), ("SLURM_NNODES", "2"), ("SLURM_PROCID", "0")][..],
@@ -89,12 +96,17 @@ fn half_a_set_of_rank_variables_is_refused() {
 
 /// Runs two processes as a user would by hand, each with its own options, until both have ended.
 fn by_hand(options: [&str; 2], variables: &[(&str, &str)]) -> [Output; 2] {
+    by_hand_with(options, variables, [SHORT; 2])
+}
+
+/// As [`by_hand`], each with a command of its own.
+fn by_hand_with(options: [&str; 2], variables: &[(&str, &str)], commands: [&str; 2]) -> [Output; 2] {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let start = |rank: usize| {
         // A hang ends as exit code 124.
         let mut command = Command::new("timeout");
         command.arg("120").arg(env!("CARGO_BIN_EXE_nccl-bench"));
-        let process = nccl_bench(&format!("{SHORT} {}", options[rank]));
+        let process = nccl_bench(&format!("{} {}", commands[rank], options[rank]));
         command.args(process.get_args());
         for (name, _) in process.get_envs() {
             command.env_remove(name);
@@ -145,6 +157,30 @@ fn processes_with_different_options_are_told_who_was_asked_for_what() {
 }
 
 #[test]
+fn processes_of_different_commands_are_told_so() {
+    let [measuring, moving] = by_hand_with(["", ""], &[], [SHORT, "fabric bw -e 8"]);
+    assert_refused(&measuring, &["process 1 runs another command, or another version"]);
+    assert_eq!(moving.status.code(), Some(2), "{}", err(&moving));
+}
+
+#[test]
+fn what_nobody_would_verify_or_could_measure_is_refused() {
+    let gather = "gather --backend fabric -e 64 -n 1";
+    assert_refused(
+        &run(&format!("{gather} --inject-fault 1:0")),
+        &["rank 1, which has no result that is verified"],
+    );
+    for line in ["--inject-fault 0:0", "-r 1 --inject-fault 1:0"] {
+        let found = run(&format!("{gather} {line}"));
+        assert_eq!(found.status.code(), Some(7), "{line}: {}", err(&found));
+    }
+    for line in ["hypercube", "allreduce,hypercube"] {
+        let three = run(&format!("{line} --backend fabric -e 64 -n 1 -t 3"));
+        assert_refused(&three, &["hypercube needs a power of two of ranks, and there are 3"]);
+    }
+}
+
+#[test]
 fn the_name_of_a_file_counts_once() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("run.json");
@@ -187,7 +223,10 @@ fn a_dry_run_counts_the_ranks_of_the_run_and_says_that_it_writes_nothing() {
     let text = out(&output);
     assert_eq!(output.status.code(), Some(0), "{}", err(&output));
     assert!(text.starts_with("2 ranks; sizes from 8 to 1K"), "{text}");
-    assert!(text.contains(&format!("Nothing is measured, so {} is not written", file.display())), "{text}");
+    assert!(
+        text.contains(&format!("Nothing is measured, and nothing written to {}", file.display())),
+        "{text}"
+    );
     assert!(!file.exists());
     assert!(out(&run("allreduce --dry-run -g 1")).starts_with("1 rank; "));
 }

@@ -137,6 +137,29 @@ impl Started {
             .map(|(set, missing, _)| (set, missing))
     }
 
+    /// A variable of an unknown launcher that says that there are several ranks, with its value. A rank of 0 says nothing:
+    /// batch scripts have it, too.
+    pub(super) fn one_of_several(
+        &self,
+        variable: &dyn Fn(&str) -> Option<String>,
+    ) -> Option<(&'static str, String)> {
+        let unknown = self.launcher == Launcher::None;
+        let ranks = [
+            "PMI_RANK",
+            "PMIX_RANK",
+            "SLURM_PROCID",
+            "LOCAL_RANK",
+            "MPI_LOCALRANKID",
+            "OMPI_COMM_WORLD_RANK",
+        ];
+        let names = ranks.map(|name| (name, 0)).into_iter().chain([("PMI_SIZE", 1)]);
+        let mut larger = names.filter_map(|(name, most)| {
+            let value = variable(name)?;
+            value.trim().parse::<usize>().is_ok_and(|number| number > most).then_some((name, value))
+        });
+        if unknown { larger.next() } else { None }
+    }
+
     /// Whether it is known that there is no other rank. The pod of a Job that was told its number alone is taken for the
     /// only one when it is the first; any other cannot be.
     pub(super) fn alone(&self) -> bool {

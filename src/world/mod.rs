@@ -397,6 +397,14 @@ pub fn from_environment(options: &Options) -> Result<Handle, Error> {
              or unset {set} where this process is the only one"
         )));
     }
+    if options.kind == Kind::Auto
+        && let Some((name, value)) = started.one_of_several(&process_variable)
+    {
+        return Err(Error::Environment(format!(
+            "{name} is {value}, so this process is one of several, but its launcher is not known: set NCCL_BENCH_RANK, \
+             NCCL_BENCH_SIZE and NCCL_BENCH_ADDR for each process, or unset {name} where this process is the only one"
+        )));
+    }
     match options.kind {
         Kind::Single => Ok(single()),
         Kind::Tcp => tcp(Place::from_environment()?, options),

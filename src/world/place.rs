@@ -307,7 +307,7 @@ fn mpi_launcher(
     let here = local.is_some_and(|(_, here)| here == size);
     if size > 1 && !here && master(variable).is_none() && variable("NCCL_BENCH_ADDR").is_none() {
         return Err(Error::Environment(format!(
-            "the {size} ranks are on several hosts, and mpirun tells none of them where rank 0 is: name its host and a \
+            "mpirun does not say that all {size} ranks are on this host, nor where rank 0 is: name its host and a \
              free port of it, as {example}, or let the ranks meet through MPI (feature `mpi`, and \
              `Options::join_mpi = Some(world::mpi)`)"
         )));

@@ -162,6 +162,12 @@ fn allow_descriptors(size: usize) {
     }
 }
 
+/// The names by which the others look for rank 0, as far as this host does not know them either.
+fn unresolved(place: &Place, port: u16) -> String {
+    let problems = place.hosts.iter().filter_map(|name| Some((name, resolve(name, port).err()?)));
+    problems.map(|(name, error)| format!("; rank 0's name {name} cannot be resolved here: {error}")).collect()
+}
+
 fn receive(
     place: &Place,
     listener: &TcpListener,
@@ -176,7 +182,7 @@ fn receive(
     while reception.missing().next().is_some() {
         let now = Instant::now();
         if now >= deadline {
-            let message = reception.given_up(&address, timeout);
+            let message = reception.given_up(&address, timeout) + &unresolved(place, port);
             for (stream, _) in reception.joined.iter_mut().flatten() {
                 // Who cannot be told notices that the connection ends.
                 let _ = stream.write_all(&Frame::GivenUp(message.clone()).encode());
@@ -397,12 +403,6 @@ impl<'a, S: Read + Write> Reception<'a, S> {
         for (index, (host, ranks)) in hosts.iter().enumerate() {
             text += if index == 0 { "; present: " } else { ", " };
             text += &format!("rank {} on {host}", ranges(ranks));
-        }
-        // The others look for rank 0 by this name. Only asked now, since an answer can take long.
-        for name in &self.place.hosts {
-            if let Err(error) = resolve(name, 1) {
-                text += &format!("; rank 0's name {name} cannot be resolved here: {error}");
-            }
         }
         if self.refused > 0 {
             text += &format!(

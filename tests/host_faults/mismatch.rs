@@ -225,9 +225,9 @@ fn other_types_are_told() {
 fn other_options_are_told() {
     type Change = fn(&mut Options);
     let changes: [(Change, &str); 3] = [
-        (|options| options.provider = Some("tcp".to_owned()), "tcp"),
-        (|options| options.all_reduce = Some(Algorithm::Ring), "all_reduce: Some(Ring)"),
-        (|options| options.segment = Some(1000), "segment: Some(1000)"),
+        (|options| options.provider = Some("tcp".to_owned()), "provider = tcp"),
+        (|options| options.all_reduce = Some(Algorithm::Ring), "all_reduce = ring"),
+        (|options| options.segment = Some(1000), "segment = 1000"),
     ];
     for (change, text) in changes {
         let handles = world::threads(world::single(), RANKS).unwrap();

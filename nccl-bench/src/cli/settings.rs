@@ -1,6 +1,6 @@
 //! What a run shall do: the arguments with their defaults, checked against each other.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use collectives::{DataType, world};
@@ -141,55 +141,14 @@ impl Settings {
     #[must_use]
     pub fn common(&self) -> Vec<(&'static str, String)> {
         // All fields are named, so that a new one cannot be forgotten.
+        #[rustfmt::skip]
         let Self {
-            collectives,
-            command: _,
-            min_bytes,
-            max_bytes,
-            step,
-            data_types,
-            all: _,
-            ops,
-            roots,
-            iterations,
-            aggregated,
-            warm_up,
-            cycles,
-            checks,
-            average,
-            blocking,
-            graph_launches,
-            registration,
-            unaligned,
-            rounds,
-            versus,
-            until_stable,
-            budget,
-            cpu_time,
-            time_stamps,
-            per_iteration,
-            per_iteration_skip,
-            memory_report,
-            stats,
-            show_algorithm,
-            nccl_tests_json,
-            outputs,
-            gpus,
-            asks_for_gpus: _,
-            threads,
-            parallel_init,
-            timeout: _,
-            default_stream,
-            cta_policy,
-            backend,
-            provider,
-            tuning,
-            world: _,
-            dry_run: _,
-            ranks: _,
-            fault,
-            variables: Variables { split, device: _, min_bandwidth, pattern, traffic_summary },
-            notes: _,
+            collectives, command: _, min_bytes, max_bytes, step, data_types, all: _, ops, roots, iterations, aggregated,
+            warm_up, cycles, checks, average, blocking, graph_launches, registration, unaligned, rounds, versus,
+            until_stable, budget, cpu_time, time_stamps, per_iteration, per_iteration_skip, memory_report, stats,
+            show_algorithm, nccl_tests_json, outputs, gpus, asks_for_gpus: _, threads, parallel_init, timeout: _,
+            default_stream, cta_policy, backend, provider, tuning, world: _, dry_run: _, ranks: _, fault, variables:
+            Variables { split, device: _, min_bandwidth, pattern, traffic_summary }, notes: _
         } = self;
         let pattern_name = match pattern {
             Pattern::Spread(_) => "NCCL_TESTS_ALLTOALLV_SPREAD",
@@ -334,7 +293,10 @@ pub(super) fn settle(
     tuning.choices(&collectives).map_err(conflict)?;
     let asks_for_gpus = match measure.gpus {
         Some(gpus) => Some(format!("-g {gpus}")),
-        None if as_nccl_tests => Some("a name of nccl-tests".to_owned()),
+        None if as_nccl_tests => {
+            let program = command.first().map(Path::new).and_then(Path::file_name).unwrap_or_default();
+            Some(format!("the program's name, {},", program.to_string_lossy()))
+        }
         None => gpu_variable(),
     };
     let step = match (measure.step_factor, measure.step_bytes) {

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use super::provenance;
 use super::read::Problem;
+use crate::collective::Collective;
 use crate::number;
 use crate::record::{
     Average, Blocking, Measurement, Outcome, PerIteration, Placement, Provenance, Rank, Registration, Run,
@@ -338,8 +339,12 @@ impl CommandLine<'_> {
     }
 }
 
-/// `./build/all_reduce_perf` and `all_reduce_perf_mpi` are `allreduce` here.
+/// `./build/all_reduce_perf` and `all_reduce_perf_mpi` are `allreduce` here. In nccl-bench's own file the command names it.
 fn collective(args: &[String]) -> String {
+    let of_command = args.get(1).and_then(|command| command.parse::<Collective>().ok());
+    if let Some(collective) = of_command {
+        return collective.name().to_owned();
+    }
     let program = args.first().map_or("", String::as_str);
     let name = Path::new(program).file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
     name.split("_perf").next().unwrap_or_default().replace('_', "")

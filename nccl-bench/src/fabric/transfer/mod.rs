@@ -26,6 +26,7 @@ pub use arguments::{
     Arguments, Bandwidth, Completion, Inject, Memory, Messages, PingPong, Remote, Until, Windowed,
 };
 
+use crate::agreement::ANOTHER_COMMAND;
 use crate::backend::available_memory;
 use crate::files::provenance;
 use crate::handover::Meeting;
@@ -204,7 +205,13 @@ fn measure(
     if world.size() < 2 {
         return Err(Stop::Refused("it takes two ranks, and this is the only one".to_owned()));
     }
-    let ranks: Vec<meeting::Rank> = endpoints::gathered(world, &meeting::Rank::new(kind, arguments, count))?;
+    let ranks: Vec<meeting::Rank> = endpoints::gathered(world, &meeting::Rank::new(kind, arguments, count))
+        .map_err(|stop| match stop {
+        Stop::Failed(error) if error.is::<serde_json::Error>() => {
+            Stop::Refused(format!("the other rank {ANOTHER_COMMAND}"))
+        }
+        other => other,
+    })?;
     if let Some(difference) = meeting::difference(&ranks) {
         return Err(Stop::Refused(difference));
     }
