@@ -147,7 +147,7 @@ fn statistics_and_the_hosts_time_are_measured() {
             measurement.cpu_time_us.unwrap() > 0.0 && measurement.cpu_time_us.unwrap() <= measurement.time_us
         );
     }
-    for column in ["cputime", "i_p99", "median", "timestamp"] {
+    for column in ["cputime", "i_p99", "i_med", "timestamp"] {
         assert!(out.contains(column), "{out}");
     }
     // Without -I they are of a run of its own.
