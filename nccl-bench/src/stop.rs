@@ -41,8 +41,8 @@ impl Verdict {
     }
 }
 
-/// Waits for `world` to learn which rank's end an error comes from, where that can be the cause: NCCL and libfabric notice
-/// a lost peer before the world does.
+/// Gives `world` time to learn which rank has died, when `error` may come from that: NCCL and libfabric can
+/// notice a lost peer before the world does.
 pub fn await_cause(error: &anyhow::Error, world: &dyn World) {
     let of_nccl = matches!(error.downcast_ref(), Some(nccl::Error::Nccl { .. }));
     if of_nccl || matches!(error.downcast_ref(), Some(fabric::Error::Call(_))) {
