@@ -82,7 +82,8 @@ struct Arguments {
     bench: bool,
 }
 
-/// Under `cargo bench`, which adds `--bench`, arguments that are for criterion are ignored.
+/// Parses the command line. Under `cargo bench`, which adds `--bench`, unknown arguments are ignored: they
+/// are meant for the criterion benches.
 fn arguments() -> Arguments {
     let bench = env::args_os().next_back().is_some_and(|argument| argument == "--bench");
     let matches = Arguments::command().ignore_errors(bench).get_matches();

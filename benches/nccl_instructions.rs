@@ -74,7 +74,7 @@ struct Cost {
 }
 
 fn main() -> ExitCode {
-    // Cargo adds `--bench`. What stands before it is for criterion.
+    // `cargo bench` adds `--bench` at the end. Arguments before it are meant for the criterion benches.
     let arguments: Vec<_> = env::args_os().skip(1).collect();
     let result = match arguments.as_slice() {
         [.., last] if last == "--bench" => compare(),

@@ -279,7 +279,7 @@ fn host(
 
 fn main() -> ExitCode {
     if env::args_os().next_back().is_some_and(|argument| argument == "--bench") {
-        // Under `cargo bench`, among the others, with their arguments.
+        // `cargo bench` runs every bench, with the arguments meant for the others.
         eprintln!("shaped_network measures nothing by itself: see its --help");
         return ExitCode::SUCCESS;
     }

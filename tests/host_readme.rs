@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
-/// The program's only source, out of the README.
+/// The source of the program, taken from the README.
 fn source() -> &'static str {
     let blocks = include_str!("../README.md").split("```rust,no_run\n").skip(1);
     let mut programs = blocks.filter_map(|block| block.split_once("```\n").map(|(program, _)| program));
@@ -45,7 +45,7 @@ fn build(features: &[&str]) -> PathBuf {
     target.join("debug").join(name)
 }
 
-/// The program, built once for all tests: without MPI, and with it where this test is.
+/// The program, built once for all tests: without MPI, and also with it when this test has the feature `mpi`.
 fn programs() -> &'static [PathBuf] {
     static PROGRAMS: OnceLock<Vec<PathBuf>> = OnceLock::new();
     PROGRAMS.get_or_init(|| {
@@ -57,7 +57,7 @@ fn programs() -> &'static [PathBuf] {
     })
 }
 
-/// A command in an environment without a launcher's variables; it has 60 seconds.
+/// A command that runs a program without the variables of a launcher, for at most 60 seconds.
 fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new("timeout");
     command.args(["--signal=KILL", "60"]).arg(program).stdin(Stdio::null());
@@ -72,7 +72,7 @@ fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
     command
 }
 
-/// These ranks of `size` have said the mean of all, and nothing has gone wrong.
+/// Checks that the program succeeded, and that each of `ranks` has printed the mean over all `size` ranks.
 fn assert_met(output: &Output, ranks: Range<usize>, size: usize) {
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{output:?}");
@@ -84,7 +84,8 @@ fn assert_met(output: &Output, ranks: Range<usize>, size: usize) {
 
 fn under(launcher: &str, arguments: &[&str]) {
     for program in programs() {
-        // Launchers of Open MPI that start at the same time fall over each other's folder in `/tmp`.
+        // Launchers of Open MPI that start at the same time collide in `/tmp`, so each has a folder of its
+        // own.
         let folder = tempfile::tempdir().unwrap();
         let mut command = command(launcher);
         command.env("TMPDIR", folder.path());

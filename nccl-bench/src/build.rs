@@ -1,5 +1,5 @@
-//! What this build is: every result carries it.
+//! The identity of this build, which every result carries.
 
-/// Version and git revision: `0.1.0 (1a2b3c4d5e6f)`. `-dirty` follows the revision when it was built from other sources
-/// than those of the revision.
+/// Version and git revision: `0.1.0 (1a2b3c4d5e6f)`. The revision ends in `-dirty` when a source differed
+/// from that commit.
 pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("NCCL_BENCH_REVISION"), ")");

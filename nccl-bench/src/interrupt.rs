@@ -104,10 +104,11 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Interrupt {
-    /// Takes over the signals. One that was ignored when the process started stays without effect: `nohup` ignores
-    /// SIGHUP, and a shell's script ignores SIGINT for what it starts in the background. It is blocked all the same,
-    /// since a library's handler would replace the ignoring. Called first in `main`, since threads that run already do
-    /// not block signals. `rescue` saves what there is.
+    /// Takes over the signals; on one of them, `rescue` saves what was measured. A signal that was ignored
+    /// when the process started stays without effect: `nohup` ignores SIGHUP, and a shell script ignores
+    /// SIGINT for the commands that it starts in the background. It is blocked all the same, since a library
+    /// that installs a handler for it would end the ignoring. Must be called first in `main`: threads that
+    /// run already would not block the signals.
     ///
     /// # Errors
     /// When the system has no thread left.
@@ -187,7 +188,8 @@ impl Interrupt {
         world.abort(i32::from(signal.exit_code()), &format!("nccl-bench: ended by {}", signal.name()))
     }
 
-    /// A launcher that sees one rank die ends the others with a signal: the outcome is that death.
+    /// The outcome of a run that `signal` ends. When another rank has died, the launcher may have sent the
+    /// signal for that: the outcome is then the failure of that rank.
     fn outcome(&self, signal: Signal) -> Outcome {
         let failed = self.world().and_then(|world| world.check().err());
         failed.map_or_else(|| signal.outcome(), |error| Outcome::Failed { message: error.to_string() })

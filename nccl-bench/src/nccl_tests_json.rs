@@ -1,9 +1,9 @@
 //! The JSON of nccl-tests' `-J`, for what reads that: the same keys in the same order, and the same encoding of values.
 //!
-//! It differs where nccl-tests' own is faulty. A number that is none is null. All GPUs are listed. Of the environment
-//! there are only the variables that matter to what was measured. The file is always valid: when the run failed it has
-//! no `end_time`, the reason in `errors`, and nothing in it is `okay`. Data that was not verified has no `count` of wrong
-//! values and is `unchecked`.
+//! It differs where nccl-tests' own is faulty. A number that is none is null. All GPUs are listed. Of the
+//! environment there are only the variables that matter to what was measured. The file is always valid: when
+//! the run failed it has no `end_time`, the reason in `errors`, and nothing in it is `okay`. When no data was
+//! verified, the `count` of wrong values is null, and `okay` is `unchecked`.
 
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};

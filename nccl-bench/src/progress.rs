@@ -1,8 +1,8 @@
 //! The progress bar on a terminal: what is being measured, how far the run is, and how long it will still take.
 //!
-//! It is on standard error, and there only when that is a terminal: a pipe or a file never gets it. Nor is it shown while
-//! standard output goes through a pipe: who reads that may write rows to the same terminal (`nccl-bench all | tee log`),
-//! where the bar would stand in their way.
+//! It is shown on standard error, and only when that is a terminal. It is not shown while standard output is
+//! a pipe: the program that reads the pipe may write rows to the same terminal (`nccl-bench all | tee log`),
+//! and the bar would garble them.
 
 use std::fmt::Write;
 use std::fs::File;
@@ -17,7 +17,8 @@ use crate::sweep::{self, Plan};
 
 /// What a measurement costs beside its bytes, in bytes: starting, waiting for the other ranks, verifying.
 const FIXED_COST: u64 = 16 << 20;
-/// 40 columns at most before the message, which is cut where the terminal ends: a longer line would wrap.
+/// At most 40 columns before the message, which is cut at the width of the terminal, since a longer line
+/// would wrap.
 const TEMPLATE: &str = "{bar:10} {percent:>3}% {times}  {wide_msg}";
 
 /// A bar, invisible where there is no terminal.
@@ -71,13 +72,14 @@ impl Progress {
     }
 }
 
-/// Whether another process reads what is written there.
+/// True when the stream is a pipe or a socket, so that another process reads it.
 fn is_pipe(stream: &impl AsFd) -> bool {
     let metadata = stream.as_fd().try_clone_to_owned().and_then(|stream| File::from(stream).metadata());
     metadata.is_ok_and(|found| found.file_type().is_fifo() || found.file_type().is_socket())
 }
 
-/// `12s elapsed, 3m left`; without the time left where it cannot be known: at the start, and in endless cycles.
+/// Writes `12s elapsed, 3m left`. At the start, and in endless cycles, the time left is not known and left
+/// out.
 fn write_times(state: &ProgressState, out: &mut dyn Write) {
     // Writing to a string cannot fail.
     let _ = write!(out, "{:#} elapsed", HumanDuration(state.elapsed()));
@@ -86,8 +88,8 @@ fn write_times(state: &ProgressState, out: &mut dyn Write) {
     }
 }
 
-/// `the timed operations of allreduce float` as `allreduce float: timed operations`, so that a narrow terminal cuts the
-/// less important part.
+/// Turns `the timed operations of allreduce float` into `allreduce float: timed operations`, so that a narrow
+/// terminal cuts the less important part.
 fn subject_first(what: &str) -> String {
     match what.split_once(" of ") {
         Some((activity, subject)) => {
@@ -124,7 +126,7 @@ mod tests {
     use crate::cli::{self, Command};
     use crate::sweep::Plan;
 
-    /// A terminal of some width that keeps what is written.
+    /// A fake terminal of a given width, which records what is written to it.
     #[derive(Clone, Debug)]
     struct Screen {
         columns: u16,

@@ -35,8 +35,8 @@ impl Ratios {
         }
     }
 
-    /// `medians 0.874, bests 0.851 in geometric mean of 28; worst 1.121 at 4096 bytes of float sum, in place`; `None` when
-    /// nothing counts.
+    /// Describes the ratios: `medians 0.874, bests 0.851 in geometric mean of 28; worst 1.121 at 4096 bytes
+    /// of float sum, in place`. `None` when there is no ratio.
     #[must_use]
     pub fn summary(&self) -> Option<String> {
         let worst = self.worst.as_ref()?;
@@ -57,7 +57,7 @@ fn describe(measurement: &Measurement) -> String {
     let op = op.as_ref().map(|op| format!(" {op}")).unwrap_or_default();
     let root = root.map(|root| format!(", root {root}")).unwrap_or_default();
     let placement = match placement {
-        // Not "out-of-place": parsers take the last line that has it for the table's head.
+        // Not "out-of-place": parsers take the last line with that word for the head of the table.
         Placement::OutOfPlace => "out of place",
         Placement::InPlace => "in place",
     };

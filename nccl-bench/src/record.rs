@@ -270,8 +270,9 @@ pub struct Measurement {
     /// What was measured in turn with it (`--vs`); absent without, and where the other side cannot do the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub versus: Option<Versus>,
-    /// Of the operations' times, each the longest of all ranks; absent when they were not timed one by one. Without `-I`
-    /// from a second pass, so that timing each operation does not change `time_us`: that can lie outside of them.
+    /// Statistics of single operations, each with the slowest rank's time; absent when operations were not
+    /// timed one by one. Without `-I` they are from a second pass, so that timing each operation does not
+    /// change `time_us`, which therefore can lie outside of their range.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub statistics: Option<Statistics>,
     /// The times behind `statistics`, with those that it leaves out (`-I`).

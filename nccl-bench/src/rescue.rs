@@ -98,8 +98,8 @@ impl Rescue {
         }));
     }
 
-    /// Saves and ends the job, with `code` and `message` when this `rank` is where it failed. When another rank has
-    /// failed before, what is saved and said names that one.
+    /// Saves the results and ends the job with `code` and `message`. When another rank failed first, the
+    /// saved outcome and the message name that rank instead.
     pub fn end(&self, rank: &dyn World, code: i32, message: &str) -> ! {
         let cause = match rank.check() {
             Err(error @ Error::RankFailed { rank: failed, .. }) if failed != rank.rank() => Some(error),

@@ -41,7 +41,7 @@ fn own(run: Run) -> Run {
     }
 }
 
-/// What the other side ran on, where there is one.
+/// The provenance of the other side; `None` when the run has only one.
 pub(crate) fn other_provenance(own: &Provenance) -> Option<Provenance> {
     let library = own.versus.clone()?;
     Some(Provenance {

@@ -40,6 +40,9 @@ impl Matrix {
     /// Says what is wrong with the file, and where.
     pub fn read(path: &Path, scale: f64) -> Result<Self, String> {
         let name = path.display();
+        if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+            return Err(format!("{name} cannot be read: it is no regular file"));
+        }
         let text = fs::read_to_string(path).map_err(|error| format!("{name} cannot be read: {error}"))?;
         Self::parse(&text, scale).map_err(|problem| format!("{name}: {problem}"))
     }

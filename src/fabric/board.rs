@@ -15,12 +15,19 @@
 //! that it has begun, so that one that waits for a message sees when the other has gone past the place where it should
 //! have written it.
 //!
-//! What is not atomic is ordered by three words of each rank, which are stored with `Release` and loaded with `Acquire`: the
-//! sequence of a slot, before which the message is there; the operation that it has begun, before which it has read what it
-//! needs of the one before; and the number of operations without the board, before which it has written all that it ever
-//! will of those on the board. The other words are only looked at after one of these. That a failure is seen takes two
-//! fences: its buffers are given back after the one, and what was read of them is used after the other. Strong processors
-//! keep more order than that; `make loom` runs this file under a model that has none but what is asked for (`model`).
+//! Memory that is not atomic is ordered by three words of each rank, stored with `Release` and loaded with
+//! `Acquire`:
+//!
+//! - the sequence of a slot: the message is written before it;
+//! - the operation that the rank has begun: all reads of the operation before are done when it is stored;
+//! - the number of operations without the board: all messages of earlier operations on the board are written
+//!   before it.
+//!
+//! The other words are only read after one of these. Failures need two fences: a rank that fails says so, and
+//! reuses its buffers only after a fence; a rank that has read from such a buffer looks for failures after a
+//! fence, before it uses what it read. Strongly ordered processors (x86-64) guarantee more than that, and
+//! hide errors; `make loom` runs this file under a model of memory that guarantees only what is asked for
+//! (`model`).
 
 #[cfg(not(loom))]
 use std::cell::UnsafeCell;
@@ -81,19 +88,19 @@ struct Slot {
 #[repr(C, align(64))]
 struct Place(Room<CAPACITY>);
 
-/// Where a message is written, and read when it is there.
+/// Memory for a message: one rank writes it, the others read it once it is complete.
 #[cfg(not(loom))]
 #[repr(transparent)]
 struct Room<const LEN: usize>(UnsafeCell<[u8; LEN]>);
 
 #[cfg(not(loom))]
 impl<const LEN: usize> Room<LEN> {
-    /// For the rank that writes.
+    /// Pointer for the rank that writes.
     fn for_writing(&self) -> *mut u8 {
         self.0.get().cast()
     }
 
-    /// For those that read.
+    /// Pointer for the ranks that read.
     fn for_reading(&self) -> *const u8 {
         self.0.get().cast_const().cast()
     }
@@ -130,7 +137,7 @@ struct Mapping {
 
 #[cfg(not(loom))]
 impl Mapping {
-    /// Maps a file of the length that so many ranks need.
+    /// Maps a file that has the length for this number of ranks.
     fn new(file: &File, ranks: usize) -> io::Result<Self> {
         // SAFETY: a new mapping of a file of this length, at an address of the system's choice.
         let memory = unsafe {

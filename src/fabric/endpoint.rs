@@ -280,7 +280,8 @@ pub(super) fn with_length(tag: u64, len: usize) -> u64 {
     (tag ^ calls::of_length(len) << LENGTH) & CALLERS
 }
 
-/// What libfabric's own filter of providers says, where it is set.
+/// End of an error message, for when `FI_PROVIDER`, libfabric's own filter of providers, is set; empty when
+/// it is not.
 pub(super) fn chosen_by_variable() -> String {
     match std::env::var("FI_PROVIDER") {
         Ok(filter) if !filter.is_empty() => {

@@ -40,7 +40,8 @@ pub(crate) struct Tuning {
 }
 
 impl Tuning {
-    /// The options that are given, by their names in [`Options`](super::Options): `provider = shm, all_reduce = ring`.
+    /// Lists the options that are set, by their names in [`Options`](super::Options):
+    /// `provider = shm, all_reduce = ring`.
     pub(crate) fn describe(&self, provider: Option<&str>) -> String {
         let algorithms = [
             ("all_reduce", self.all_reduce),

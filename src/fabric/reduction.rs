@@ -379,8 +379,8 @@ fn loops<T: Operand, O: Operator>() -> (Assign, Into) {
     (assign::<T, O>, into::<T, O>)
 }
 
-/// The loops that the compiler makes vectors of, for whatever processor their caller is compiled for: on aarch64, all have
-/// the vectors of NEON.
+/// The loops, which the compiler vectorizes for the processor that their caller is compiled for: on aarch64
+/// with NEON, which every processor has.
 ///
 /// # Safety
 /// As [`Reduction::combine`], with a count of elements and `a` being `out`.

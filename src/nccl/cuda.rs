@@ -52,10 +52,10 @@ fn version_accepted() -> Result<(), String> {
     Ok(())
 }
 
-/// Tries the names of libcuda on Linux that cudarc tries. Its own function for this, `is_culib_present`, is missing when
-/// another crate of the program has cudarc link libcuda (`dynamic-linking`).
+/// Loads libcuda by the names that cudarc tries on Linux. cudarc's own function for this, `is_culib_present`,
+/// is missing when another crate of the program has cudarc link libcuda (`dynamic-linking`).
 fn loadable() -> Result<(), String> {
-    // SAFETY: libcuda does nothing on loading that asks for care.
+    // SAFETY: loading libcuda has no preconditions.
     let open = |name| unsafe { Library::new(name) };
     match open("libcuda.so.1").or_else(|error| open("libcuda.so").map_err(|_| error)) {
         Ok(_closed_again) => Ok(()),

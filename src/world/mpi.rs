@@ -256,7 +256,7 @@ impl World for Mpi {
     }
 
     fn name_ranks(&self, per_process: usize) -> bool {
-        // Without a watch nobody is ever named.
+        // Without a watch, no error names a rank.
         self.watch.as_ref().is_none_or(|watch| watch.name_ranks(per_process))
     }
 

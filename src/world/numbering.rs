@@ -1,9 +1,10 @@
-//! The ranks that processes consist of: messages name ranks of the job, not processes.
+//! The ranks of each process: error messages name ranks of the job, not processes.
 
 use super::Error;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// How many ranks each process of a world has ([`threads`](super::threads)): process `p` has those from `p * count` on.
+/// Number of ranks in each process of a world ([`threads`](super::threads)). The ranks of process `p` begin
+/// at `p * count`.
 #[derive(Debug)]
 pub(super) struct Numbering(AtomicUsize);
 
@@ -23,12 +24,12 @@ impl Numbering {
         process.saturating_mul(self.count())
     }
 
-    /// How many ranks each process has.
+    /// Number of ranks in each process.
     pub(super) fn count(&self) -> usize {
         self.0.load(Ordering::SeqCst)
     }
 
-    /// Who ends: `rank 3 ends`, `ranks 2 to 3 end`.
+    /// Says which ranks end with a process: `rank 3 ends`, `ranks 2 to 3 end`.
     pub(super) fn ends(&self, process: usize) -> String {
         let (first, count) = (self.first(process), self.count());
         if count == 1 {
@@ -38,8 +39,9 @@ impl Numbering {
         }
     }
 
-    /// The rank that a message about a process names, and what the message ends with: `rank` where that is one of the
-    /// process, otherwise the first of those that it has.
+    /// Returns the rank that a message about `process` names, and the end of that message. The rank is `rank`
+    /// if the process has it, otherwise the first of the process; the end of the message then names all ranks
+    /// of the process.
     pub(super) fn name(&self, process: usize, rank: Option<usize>) -> (usize, String) {
         let (first, count) = (self.first(process), self.count());
         match rank.filter(|rank| rank / count == process) {
@@ -49,7 +51,7 @@ impl Numbering {
         }
     }
 
-    /// The failure of a process, or of one of its ranks where that is known.
+    /// The error of a failed process, or of its failed rank if that is known.
     pub(super) fn failed(&self, process: usize, rank: Option<usize>, host: &str, reason: &str) -> Error {
         let (rank, ranks) = self.name(process, rank);
         Error::RankFailed { rank, host: host.to_owned(), reason: format!("{reason}{ranks}") }

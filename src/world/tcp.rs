@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 
 /// How long a rank that ends the job tries to tell the others.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// How long a thread that aborts waits for the service to end the process for a failure that came before. Longer than
-/// the service takes.
+/// Limit of the time that an aborting thread waits for the service, which ends the process when another
+/// process has failed first. Longer than the service takes.
 const SERVICE_ENDS: Duration = Duration::from_secs(15);
 
 /// Meets the other ranks of a job over TCP.
@@ -210,14 +210,14 @@ impl Shared {
         self.stop(failure, &Frame::Failed(code, error));
     }
 
-    /// As [`Shared::fail`], of this process itself or one of its ranks, which tells rank 0.
+    /// Like [`Shared::fail`], for a failure of this process or of its rank `rank`. Tells rank 0.
     fn fail_here(&self, code: i32, rank: Option<usize>, reason: String) {
         let error = self.own_failure(rank, &reason);
         let frame = self.own_frame(code, rank, reason);
         self.stop(Failure { error, code, own: true }, &frame);
     }
 
-    /// How others are told that this process, or one of its ranks, has failed.
+    /// The frame that tells others that this process, or its rank `rank`, has failed.
     fn own_frame(&self, code: i32, rank: Option<usize>, reason: String) -> Frame {
         if self.rank == 0 {
             Frame::Failed(code, self.own_failure(rank, &reason))
@@ -226,12 +226,12 @@ impl Shared {
         }
     }
 
-    /// The failure of this process, or of one of its ranks.
+    /// The error of this process, or of its rank `rank`.
     fn own_failure(&self, rank: Option<usize>, reason: &str) -> Error {
         self.numbering.failed(self.rank, rank, self.host(self.rank), reason)
     }
 
-    /// Another process says that it has failed, or which of its ranks.
+    /// Records the failure that another process has reported of itself, or of its rank `rank`.
     pub(super) fn aborted(&self, process: usize, code: i32, rank: Option<u32>, reason: String) {
         let rank = rank.map(|rank| rank as usize);
         self.fail(self.numbering.failed(process, rank, self.host(process), &reason), code);
@@ -256,12 +256,12 @@ impl Shared {
         self.numbering.failed(rank, None, self.host(rank), &reason.into())
     }
 
-    /// Why this process ends when another has failed.
+    /// Message of this process when it ends because another one has failed.
     pub(super) fn ends_with(&self, error: &Error) -> String {
         format!("{error}; {} with it", self.numbering.ends(self.rank))
     }
 
-    /// Ends this process when it is known that another has failed: what this one fails of follows from that.
+    /// Ends this process if another one is known to have failed, since its own failure follows from that one.
     pub(super) fn end_by_cause(&self) {
         let Some(failure) = self.failure().filter(|failure| !failure.own) else { return };
         if self.options.on_failure == OnFailure::Exit {
@@ -272,10 +272,10 @@ impl Shared {
         ending::exit(failure.code);
     }
 
-    /// Says why this process ends by itself.
+    /// Prints why this process ends the job.
     pub(super) fn explain(&self, rank: Option<usize>, message: &str) {
         let line = match self.failure() {
-            // One of its ranks has said more.
+            // The failure of one of its ranks says more.
             Some(failure) if rank.is_none() && self.numbering.count() > 1 => failure.error.to_string(),
             _ => {
                 let (rank, ranks) = self.numbering.name(self.rank, rank);
@@ -608,7 +608,7 @@ impl Tcp {
 /// The exit code of a Rust program that has panicked.
 const PANICKED: i32 = 101;
 
-/// The exit code of processes that end with the rank of this thread, which has failed.
+/// Exit code of processes that end because the rank of this thread has failed.
 fn failure_code() -> i32 {
     if thread::panicking() { PANICKED } else { 1 }
 }

@@ -60,13 +60,13 @@ pub fn threads(process: Handle, per_process: usize) -> Result<Vec<Handle>, Error
         .collect())
 }
 
-/// What is said of a rank whose thread panicked.
+/// Reason of the failure of a rank whose thread panicked.
 const PANIC: &str = "its thread panicked";
 
 /// What all ranks of a process share.
 struct Team {
     process: Handle,
-    /// Whether the errors of `process` name ranks already.
+    /// True when errors of `process` already name ranks of the job.
     renumbers: bool,
     per_process: usize,
     /// Whether there is a core for each rank of this host.
@@ -336,7 +336,7 @@ impl World for Member {
         self.team.process.before_exit(act);
     }
 
-    /// In the name of the rank of this process that failed first.
+    /// Aborts in the name of the rank of this process that failed first.
     fn abort(&self, code: i32, message: &str) -> ! {
         if self.team.per_process == 1 {
             self.team.process.abort(code, message)
@@ -357,7 +357,7 @@ impl Drop for Member {
     fn drop(&mut self) {
         if thread::panicking() {
             self.team.leave(self.thread, End::Panicked);
-            // The threads that wait for it may be those of other processes.
+            // Ranks of other processes may be waiting for it.
             self.fail_process(PANIC);
         } else {
             self.team.leave(self.thread, End::Left);

@@ -245,8 +245,8 @@ pub(super) enum Frame {
     Gathered(u64, Vec<u8>),
     /// The job has failed; processes that end with it use this exit code.
     Failed(i32, Error),
-    /// I abort the job, with this exit code and for this reason. Names the rank where a process has several and one of
-    /// them failed.
+    /// I abort the job, with this exit code and for this reason. The rank is given when it is one of several
+    /// in my process.
     Abort(i32, Option<u32>, String),
     /// The rendezvous is complete; these are all ranks, in order.
     Members(Vec<Member>),

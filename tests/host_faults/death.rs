@@ -195,7 +195,7 @@ fn death_in_the_middle_of_an_operation() {
     }
 }
 
-/// The rank that gets the library's error is not the one that failed.
+/// Survivors get an error of the library before the world knows of the death; they still name the victim.
 fn death_that_the_library_notices_first() {
     for carrier in ["shm-messages", "tcp"] {
         for (number, operation) in ["all_reduce", "all_gather", "send_recv"].into_iter().enumerate() {

@@ -187,7 +187,8 @@ struct Doomed {
     calls_left: AtomicUsize,
     /// It dies when it has waited for others in an operation, and asks whether they live.
     at_check: AtomicBool,
-    /// Whether it learns of a death half a second later, as where the victim has much memory to give back first.
+    /// True when this rank learns of a death half a second late, as when the victim has much memory to free
+    /// first.
     hears_late: bool,
     heard: OnceLock<Instant>,
 }

@@ -93,11 +93,15 @@ fn library(provider: Option<&str>) -> Result<Loaded, String> {
     let names: Vec<&str> = providers.iter().map(|each| each.name.as_str()).collect();
     let shortage = fabric::shm_shortage().filter(|_| asked == "shm");
     Err(format!(
-        "--provider {asked}: libfabric {} from {} has no such provider for tagged messages here; it has {}{}",
+        "--provider {asked}: libfabric {} from {} has no such provider for tagged messages here; it has {}{}{}",
         loaded.version,
         loaded.path,
         names.join(", "),
-        shortage.map_or_else(String::new, |shortage| format!("; {shortage}"))
+        shortage.map_or_else(String::new, |shortage| format!("; {shortage}")),
+        match std::env::var("FI_PROVIDER") {
+            Ok(filter) if !filter.is_empty() => format!("; FI_PROVIDER={filter} leaves out all others"),
+            _ => String::new(),
+        }
     ))
 }
 

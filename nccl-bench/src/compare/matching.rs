@@ -31,7 +31,7 @@ pub(super) struct Comparison {
     pub(super) metric: Metric,
     /// The share by which a row may be slower.
     pub(super) threshold: f64,
-    /// Whether what both files have decides, where one of them is not whole.
+    /// True with `--partial`: a file may be incomplete, and the rows that both files have decide.
     pub(super) partial: bool,
     pub(super) files: Vec<File>,
     /// What is not the same in all files, and may be why their values differ.
@@ -55,7 +55,7 @@ pub(super) struct File {
     pub(super) outcome: Outcome,
     /// Measurements of all cycles.
     pub(super) measurements: usize,
-    /// How many of them have data that was not verified.
+    /// Number of measurements whose data was not verified.
     pub(super) unverified: usize,
     /// Rows with wrong data.
     pub(super) wrong: Vec<String>,
@@ -103,14 +103,16 @@ pub(super) struct FileVerdict {
     pub(super) missing: Vec<String>,
     /// What is in this file only.
     pub(super) extra: Vec<String>,
-    /// Why one of both is not whole: a failure, unless a part is to be compared.
+    /// Reasons why this file or the first is incomplete. Any of them fails the comparison, except with
+    /// `--partial`.
     pub(super) incomplete: Vec<String>,
     /// What else a reader must know.
     pub(super) notes: Vec<String>,
 }
 
 impl Comparison {
-    /// Each file against the first. `partial`: one that is not whole counts for what it has.
+    /// Compares each file with the first. With `partial`, an incomplete file is judged by the rows that it
+    /// has.
     pub(super) fn of(
         sources: &[Source],
         metric: Metric,
@@ -147,13 +149,14 @@ impl Comparison {
         })
     }
 
-    /// Whether no file but the first is slower, and all are whole, or need not be, and have no wrong data.
+    /// True when every file passes: none is slower than the first by more than the threshold, none has wrong
+    /// data, and all are complete (except with `partial`).
     pub(super) fn passes(&self) -> bool {
         self.verdicts.iter().all(|verdict| verdict.pass)
     }
 }
 
-/// Makes sure that there is something to compare.
+/// Fails when two files have no row in common, or none with a value in both.
 fn in_common(first: &Source, other: &Source, metric: Metric) -> Result<(), Error> {
     let mut common = first.rows.keys().filter(|key| other.rows.has(key)).peekable();
     if common.peek().is_none() {
@@ -195,7 +198,7 @@ impl File {
         }
     }
 
-    /// Why it is no whole run, if it is none.
+    /// The reason why the run is incomplete; `None` when it is complete.
     fn unfinished(&self) -> Option<String> {
         let letter = &self.letter;
         match &self.outcome {
@@ -235,7 +238,7 @@ fn listed<'a>(keys: impl Iterator<Item = &'a Key>) -> Vec<String> {
     tables.iter().map(|&(table, count)| format!("{} ({})", table.name(), rows(count))).collect()
 }
 
-/// What decides.
+/// The criteria for a verdict.
 #[derive(Clone, Copy)]
 struct Limits {
     metric: Metric,
@@ -272,7 +275,7 @@ impl FileVerdict {
     }
 }
 
-/// Why one of the two runs is not whole, and what else a reader must know of them.
+/// Returns why the file or the first one is incomplete, and notes on both.
 fn doubts(file: usize, files: &[File], rows: &[Row], own: &Rows) -> (Vec<String>, Vec<String>) {
     let both = || [&files[0], &files[file]].into_iter();
     let mut incomplete: Vec<String> = both().filter_map(File::unfinished).collect();

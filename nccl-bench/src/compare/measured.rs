@@ -1,4 +1,5 @@
-//! What a comparison keeps of a file: the values of each row, and what was wrong with them.
+//! The part of a result file that a comparison keeps: for each row, its values and its count of wrong
+//! elements.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use crate::record::{Measurement, Placement, Provenance, Run};
 use crate::sides::{self, Side};
 use crate::statistics::Statistics;
 
-/// What makes two measurements the same.
+/// The identity of a row: measurements with equal keys are compared.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 pub(super) struct Key {
     #[serde(flatten)]
@@ -29,7 +30,7 @@ pub(super) struct TableKey {
 }
 
 impl TableKey {
-    /// `broadcast float root 1`
+    /// The key in words: `broadcast float root 1`.
     pub(super) fn name(&self) -> String {
         let op = self.op.as_ref().map(|op| format!(" {op}")).unwrap_or_default();
         let root = self.root.map(|root| format!(" root {root}")).unwrap_or_default();
@@ -48,13 +49,13 @@ impl Key {
         Self { table, placement: measurement.placement, bytes: measurement.bytes }
     }
 
-    /// `allreduce float sum, 8 bytes in-place`
+    /// The key in words: `allreduce float sum, 8 bytes in-place`.
     pub(super) fn name(&self) -> String {
         format!("{}, {} bytes {}", self.table.name(), self.bytes, placement(self.placement))
     }
 }
 
-/// As people write it.
+/// The placement as it is printed.
 pub(super) const fn placement(placement: Placement) -> &'static str {
     match placement {
         Placement::OutOfPlace => "out-of-place",
@@ -62,21 +63,21 @@ pub(super) const fn placement(placement: Placement) -> &'static str {
     }
 }
 
-/// A file, or one side of a file of `--vs`.
+/// A result file, or one side of a file that was measured with `--vs`.
 #[derive(Debug)]
 pub(super) struct Source {
     pub(super) path: PathBuf,
-    /// Without its measurements.
+    /// The run without its measurements, which are in `rows`.
     pub(super) run: Run,
     pub(super) rows: Rows,
 }
 
-/// The rows of a file in the order in which they were measured first.
+/// The rows of a file, in the order in which they were first measured.
 #[derive(Debug, Default)]
 pub(super) struct Rows {
-    /// Measurements of all cycles.
+    /// Number of measurements, over all cycles.
     pub(super) measurements: usize,
-    /// Measurements whose data was not verified.
+    /// Number of measurements whose data was not verified.
     pub(super) unverified: usize,
     rows: Vec<Values>,
     places: HashMap<Key, usize>,
@@ -85,13 +86,14 @@ pub(super) struct Rows {
 #[derive(Debug)]
 struct Values {
     key: Key,
-    /// Of each cycle in which it is a number above 0.
+    /// One value per cycle; those that are not finite and above 0 are left out.
     values: Vec<f64>,
     wrong: u64,
 }
 
 impl Rows {
-    /// Takes a measurement, of which `value` is compared. `wrong` counts elements, where the data was verified.
+    /// Adds a measurement. `value` is compared; `wrong` is the number of wrong elements, `None` when not
+    /// verified.
     fn add(&mut self, key: Key, value: f64, wrong: Option<u64>) {
         self.measurements += 1;
         self.unverified += usize::from(wrong.is_none());
@@ -112,20 +114,21 @@ impl Rows {
         self.places.contains_key(key)
     }
 
-    /// The median over the cycles; absent where no value is a number above 0.
+    /// The median over the cycles; `None` when no cycle has a value above 0.
     pub(super) fn median(&self, key: &Key) -> Option<f64> {
         let row = &self.rows[*self.places.get(key)?];
         Statistics::of(&row.values).map(|statistics| statistics.median_us)
     }
 
-    /// Rows with wrong data: `allreduce float sum, 8 bytes in-place: 3 wrong elements`.
+    /// Describes the rows with wrong data: `allreduce float sum, 8 bytes in-place: 3 wrong elements`.
     pub(super) fn wrong(&self) -> Vec<String> {
         let wrong = self.rows.iter().filter(|row| row.wrong > 0);
         wrong.map(|row| format!("{}: {} wrong elements", row.key.name(), row.wrong)).collect()
     }
 }
 
-/// Reads what `metric` needs of a file, a source for each of its sides that is meant: none where it has no such side.
+/// Reads the values of `metric` from a file. Returns a source for each side that `side` selects; none when
+/// the file has no such side.
 pub(super) fn read(path: &Path, side: Side, metric: Metric, partial: bool) -> Result<Vec<Source>, ReadError> {
     let value = |time_us, busbw_gbps| match metric {
         Metric::Time => time_us,
@@ -139,7 +142,7 @@ pub(super) fn read(path: &Path, side: Side, metric: Metric, partial: bool) -> Re
         if let Some(versus) = &each.versus {
             other.add(key.clone(), value(versus.time_us, versus.busbw_gbps), versus.wrong);
             if side == Side::Own {
-                // The run had wrong data, on whichever side.
+                // Wrong data on either side counts against the run.
                 wrong = wrong
                     .map(|wrong| wrong.saturating_add(versus.wrong.unwrap_or(0)))
                     .or(versus.wrong.filter(|&wrong| wrong > 0));

@@ -4,8 +4,8 @@
 //! the median counts. A ratio above 1 means a longer time, or a higher bandwidth, than in the first file. The sides of a run
 //! with `--vs` can be compared as if each was in a file of its own.
 //!
-//! Files are read measurement by measurement, of which the compared value is kept (`measured`), so that their length does
-//! not matter.
+//! Files are read one measurement at a time, and only the compared value is kept (`measured`), so that files
+//! of any length fit into memory.
 
 mod matching;
 mod measured;
@@ -121,8 +121,8 @@ pub enum Format {
 /// What a comparison found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// No run is slower than the first by more than the threshold, none had wrong data, and all are whole, or
-    /// [need not be](Arguments::partial).
+    /// No run is slower than the first by more than the threshold, none had wrong data, and all are complete
+    /// (except with [`--partial`](Arguments::partial)).
     Pass,
     /// A run is slower, had wrong data, has not ended well, or lacks measurements.
     Fail,

@@ -194,7 +194,7 @@ fn a_run_that_is_not_whole_passes_only_where_a_part_will_do() {
     let found: Value = serde_json::from_str(&json).unwrap();
     assert_eq!((&found["partial"], &found["verdicts"][0]["pass"]), (&false.into(), &false.into()));
     assert_eq!(found["verdicts"][0]["missing"], serde_json::json!(["allreduce float sum (2 rows)"]));
-    // In part is not slower in part.
+    // With --partial, a slower row still fails.
     let text = verdict(&[whole, run_of(&[12.0])], &["--partial"], Verdict::Fail);
     assert!(text.contains("B is slower") && !text.contains("PASS"), "{text}");
 }
@@ -229,7 +229,8 @@ fn files_that_end_in_the_middle_are_compared_only_in_part() {
         fs::write(&cut, &text[..end]).unwrap();
         cut
     };
-    // After two measurements, of which the second is whole; killed before its last line; of nccl-tests in its third row.
+    // JSON cut after its second measurement, JSON Lines without their last line, and nccl-tests' JSON cut in
+    // its third row.
     let cut_json = cut(&json, "cut.json", "\"collective\"", 2);
     let cut_lines = cut(&lines, "cut.jsonl", "\"collective\"", 2);
     let unended = cut(&lines, "unended.jsonl", "{\"kind\":\"end\"", 0);

@@ -75,7 +75,7 @@ pub(super) fn write(run: &Run, out: impl Write) -> io::Result<()> {
         let (row, versus) = (row(measurement), versus(measurement));
         writer.write_record(row.iter().chain(&common).chain(&versus))?;
     }
-    // The outcome must not be lost where no measurement carries it.
+    // Without measurements, no row says how the run ended.
     if run.measurements.is_empty() && run.outcome != Outcome::Complete {
         let (row, versus) = (<[String; 26]>::default(), <[String; 6]>::default());
         writer.write_record(row.iter().chain(&common).chain(&versus))?;
@@ -305,7 +305,7 @@ mod tests {
         let mut out = Vec::new();
         write(&run, &mut out).unwrap();
         assert_eq!(String::from_utf8(out).unwrap(), COLUMNS.join(",") + "\n");
-        // What was never measured is told all the same.
+        // A failure before the first measurement is in the file as well.
         let failed = Run { outcome: Outcome::Failed { message: "rank 1 ended".to_owned() }, ..run };
         let mut out = Vec::new();
         write(&failed, &mut out).unwrap();

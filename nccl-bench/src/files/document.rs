@@ -11,7 +11,8 @@ use super::nccl_tests;
 use super::read::{Problem, known_version};
 use crate::record::Measurement;
 
-/// Fields of native files and of nccl-tests' that are kept as they are. All others but the two lists are passed over.
+/// Fields of native files and of nccl-tests' files that are kept as they are. Other fields are skipped,
+/// except for the two lists of measurements.
 const KEPT: [&str; 19] = [
     "kind",
     "schema_version",
@@ -34,17 +35,17 @@ const KEPT: [&str; 19] = [
     "end_time", // nccl-tests'
 ];
 
-/// An object as far as it has been read; so it also says what came before an error.
+/// The part of a JSON object that has been read so far; after an error, the part before the error.
 pub(super) struct Document<'a> {
     pub(super) fields: Map<String, Value>,
     take: &'a mut dyn FnMut(Measurement),
-    /// Measurements that `take` got.
+    /// Number of measurements passed to `take`.
     pub(super) taken: usize,
-    /// Rows of nccl-tests.
+    /// Number of rows in the file of nccl-tests.
     pub(super) rows: usize,
     /// The list that was read, `measurements` or `results`.
     pub(super) list: Option<&'static str>,
-    /// Why it went no further, where serde's error does not say it.
+    /// The reason why reading stopped, when serde's error does not give it.
     pub(super) problem: Option<Problem>,
 }
 
@@ -62,7 +63,8 @@ impl<'a> Document<'a> {
         (self.take)(measurement);
     }
 
-    /// Stops when the list cannot be read: a second one, or of a version that is not known.
+    /// Notes that a list of measurements begins. Fails when it is the second one, or when the version is
+    /// unknown.
     fn begin<E: serde::de::Error>(&mut self, list: &'static str) -> Result<(), E> {
         if self.list.replace(list).is_some() {
             return Err(E::custom("it has two lists of measurements"));
@@ -124,7 +126,7 @@ impl<'de> Visitor<'de> for &mut Document<'_> {
     }
 }
 
-/// Gives each element of a list away as soon as it has been read.
+/// Passes each element of a list to `give` as soon as it has been read.
 struct Each<T, F> {
     give: F,
     element: PhantomData<T>,

@@ -1,7 +1,7 @@
 //! Reading result files again: native JSON, JSON Lines, and what nccl-tests writes (`-J`).
 //!
-//! Files are read from their beginning to their end once, so that pipes will do, and one measurement at a time: what is
-//! kept of a file is up to the reader.
+//! A file is read once from beginning to end, so that it can be a pipe, and one measurement at a time, so
+//! that the caller decides what to keep in memory.
 
 use std::io::{self, BufRead, Read as _};
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ pub enum Problem {
     /// It cannot be read.
     #[error("it cannot be read: {0}")]
     Unreadable(#[from] io::Error),
-    /// It is no file or pipe.
+    /// It is neither a file nor a pipe.
     #[error("it is a device; name a file, or a pipe as in <(zcat run.json.gz)")]
     Device,
     /// It is no plain text.
@@ -73,12 +73,12 @@ const CUT_NCCL_TESTS: &str = "nccl-tests leaves its JSON like this when it crash
 /// The longest line of JSON Lines, in bytes. A measurement takes about ten for each iteration of each process.
 const LONGEST_LINE: u64 = 1 << 30;
 
-/// What to do about a file of JSON that ends in the middle.
+/// Treatment of a JSON file that ends in the middle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
     /// Refuse it.
     Refused,
-    /// Read what there is, as of a run that has not ended ([`Outcome::Running`]).
+    /// Read what there is; the outcome is [`Outcome::Running`].
     Read,
 }
 
@@ -96,11 +96,11 @@ pub fn read(path: &Path) -> Result<Run, ReadError> {
     whole.map_err(|problem| ReadError { path: path.to_owned(), problem })
 }
 
-/// The same without keeping the measurements: `take` gets one after the other, and the run that is returned has none. Of
-/// nccl-tests' JSON, each row counts as a cycle.
+/// Reads a run like [`read`], but passes each measurement to `take` instead of keeping it: the returned run
+/// has none. For JSON of nccl-tests, each row counts as a cycle.
 ///
 /// # Errors
-/// As [`read`]; what `take` got then is not to be used.
+/// Like [`read`]; measurements passed to `take` before the error are not valid results.
 pub fn read_each(path: &Path, cut: Cut, take: &mut dyn FnMut(Measurement)) -> Result<Run, ReadError> {
     let content = source::open(path).and_then(|source| content(source, cut, take));
     let run = content.and_then(|content| {
@@ -138,11 +138,11 @@ fn whole(source: Source<'_>) -> Result<Run, Problem> {
     Ok(run)
 }
 
-/// What a file says beside its measurements.
+/// The content of a file, with the number of its measurements in place of the measurements.
 struct Content {
     run: Run,
     measurements: usize,
-    /// Rows of nccl-tests.
+    /// Number of rows in a file of nccl-tests; `None` for native files.
     rows: Option<usize>,
 }
 
@@ -181,7 +181,7 @@ fn finished(document: &mut Document<'_>) -> Result<Content, Problem> {
     Ok(Content { run, measurements, rows: None })
 }
 
-/// Whether a native file is of a version that is known.
+/// Fails when a native file has a newer version of the format than this program knows.
 pub(super) fn known_version(fields: &Map<String, Value>) -> Result<(), Problem> {
     match fields.get("schema_version").and_then(Value::as_u64) {
         Some(found) if found > u64::from(SCHEMA_VERSION) => {
@@ -191,7 +191,7 @@ pub(super) fn known_version(fields: &Map<String, Value>) -> Result<(), Problem> 
     }
 }
 
-/// A run but for its measurements.
+/// Makes a run, without measurements, from the fields of a native file.
 fn run(mut fields: Map<String, Value>) -> Result<Run, Problem> {
     if !fields.get("schema_version").is_some_and(Value::is_u64) {
         return Err(Problem::NotOurs("it is JSON of another kind".to_owned()));
@@ -202,19 +202,19 @@ fn run(mut fields: Map<String, Value>) -> Result<Run, Problem> {
         .map_err(|error| Problem::Damaged(format!("it is damaged: {error}")))
 }
 
-/// What a line is.
+/// The kind of a line.
 #[derive(Deserialize)]
 struct Line {
     kind: Option<String>,
 }
 
-/// The lines after the header.
+/// Reads the lines after the header.
 fn lines(source: &mut Source<'_>, mut document: Document<'_>) -> Result<Content, Problem> {
     let mut run = run(std::mem::take(&mut document.fields))?;
     // What the header says is older than what the last line says, if there is one.
     run.outcome = Outcome::Running;
     let mut line = Vec::new();
-    // The first is the rest of the header's line.
+    // The first iteration reads the rest of the header's line.
     for number in 1_usize.. {
         line.clear();
         let length = source.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line)?;
@@ -252,7 +252,7 @@ fn lines(source: &mut Source<'_>, mut document: Document<'_>) -> Result<Content,
     Ok(Content { run, measurements: document.taken, rows: None })
 }
 
-/// Why an object was not read to its end.
+/// Turns the error of reading a JSON object into the problem that is reported.
 fn problem(error: &serde_json::Error, document: &mut Document<'_>) -> Problem {
     let fields = &document.fields;
     match error.classify() {

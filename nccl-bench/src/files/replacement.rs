@@ -73,7 +73,7 @@ fn begin_beside(
     Ok(file)
 }
 
-/// An error of making a temporary file, without the name of that file, which means nothing to users.
+/// Removes the temporary file's name, which means nothing to users, from the error of creating it.
 fn without_name(error: io::Error, folder: &Path) -> io::Error {
     let kind = error.kind();
     let text = error.to_string();

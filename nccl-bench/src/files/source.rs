@@ -1,4 +1,4 @@
-//! Opening a result file: what can be read from it, and in which encoding it is.
+//! Opens a result file: refuses devices and other encodings than UTF-8, and skips a byte order mark.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Cursor, Read};
@@ -9,14 +9,14 @@ use super::nccl_tests;
 use super::read::Problem;
 use super::words::Words;
 
-/// Bytes that are looked at before the rest is read.
+/// Bytes that are checked for the encoding before the rest is read.
 const START: u64 = 64;
-/// Bytes of white space before a text that count as an empty file.
+/// Bytes of leading white space after which a file counts as empty.
 const BLANK: usize = 1 << 20;
 /// Bytes that are read at a time.
 const PIECE: usize = 1 << 16;
 
-/// The text of a result file, from its first character on.
+/// A reader of a result file, at the first character of its text.
 pub(super) type Source<'a> = BufReader<Box<dyn Read + 'a>>;
 
 /// Opens a regular file or a pipe. Devices are refused: some have no end.
@@ -28,7 +28,7 @@ pub(super) fn open(path: &Path) -> Result<Source<'static>, Problem> {
     source(File::open(path)?)
 }
 
-/// Goes to the first character. A byte order mark before it is left out.
+/// Skips a byte order mark and white space up to the first character.
 pub(super) fn source<'a>(mut from: impl Read + 'a) -> Result<Source<'a>, Problem> {
     let mut start = Vec::new();
     from.by_ref().take(START).read_to_end(&mut start)?;
@@ -50,7 +50,7 @@ pub(super) fn source<'a>(mut from: impl Read + 'a) -> Result<Source<'a>, Problem
     }
 }
 
-/// An encoding that is not read, with the command that reads it.
+/// Recognizes UTF-16 and gzip, which are not read; the message names the command that converts the file.
 fn encoding(start: &[u8]) -> Option<&'static str> {
     match start {
         [0xff, 0xfe, ..] | [0xfe, 0xff, ..] | [b'{', 0, ..] | [0, b'{', ..] => {
@@ -61,7 +61,7 @@ fn encoding(start: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Passes white space over; the character after it stays.
+/// Skips white space, and returns the next character without consuming it.
 fn first(source: &mut impl BufRead) -> Result<Option<u8>, Problem> {
     let mut blank = 0;
     loop {
@@ -117,7 +117,7 @@ mod tests {
         let run = sample::full();
         let value: serde_json::Value =
             serde_json::from_str(include_str!("../../tests/data/run.json")).unwrap();
-        // By name, on one line.
+        // `serde_json::Value` sorts fields by name; printed on one line.
         assert_eq!(parse(value.to_string().as_bytes()).unwrap(), run);
         let twice = value.to_string().replacen('{', "{\"measurements\":[],", 1);
         let said = parse(twice.as_bytes()).unwrap_err().to_string();

@@ -1,17 +1,19 @@
-//! Numbers that are not finite, which nccl-tests writes as bare words (`inf`, `-nan`): no JSON.
+//! Replaces numbers that are not finite, which nccl-tests writes as bare words (`inf`, `-nan`), by `null`:
+//! the words are no JSON.
 
 use std::io::{self, Read};
 
 /// Bytes that are read at a time.
 const PIECE: usize = 1 << 16;
 
-/// A text of nccl-tests in which those words are `null`.
+/// A reader that returns nccl-tests' text with `null` in place of these words.
 pub(super) struct Words<R> {
     from: R,
     piece: Box<[u8]>,
     state: State,
-    /// What was made of the last piece, and how much of it has been taken.
+    /// The last piece, converted.
     ready: Vec<u8>,
+    /// Bytes of `ready` that have been returned.
     taken: usize,
 }
 
@@ -21,11 +23,11 @@ enum State {
     String,
     /// After a backslash in a string.
     Escaped,
-    /// After a minus, which a word can follow.
+    /// After a minus, which begins a number or a word. It is held back until the next byte.
     Minus,
-    /// After an n: `null` or `nan`.
+    /// After an `n`, which begins `null` or `nan`. It is held back until the next byte.
     Letter,
-    /// In a word whose `null` is written, before these letters.
+    /// In a word that has been replaced; these letters of it are still to be skipped.
     Word(&'static [u8]),
 }
 
@@ -35,7 +37,7 @@ impl<R: Read> Words<R> {
         Self { from, piece, state: State::Outside, ready: Vec::with_capacity(PIECE), taken: 0 }
     }
 
-    /// Makes another piece ready; none at the end.
+    /// Reads and converts the next piece. Leaves `ready` empty at the end of the text.
     fn refill(&mut self) -> io::Result<()> {
         self.ready.clear();
         self.taken = 0;
@@ -44,7 +46,7 @@ impl<R: Read> Words<R> {
             self.state = next(self.state, byte, &mut self.ready);
         }
         if length == 0 {
-            // What was kept back: the text ends there.
+            // The text ends after a byte that was held back.
             match std::mem::replace(&mut self.state, State::Outside) {
                 State::Minus => self.ready.push(b'-'),
                 State::Letter => self.ready.push(b'n'),
@@ -57,7 +59,7 @@ impl<R: Read> Words<R> {
     }
 }
 
-/// Takes a byte, and puts what is known to `out`.
+/// Converts a byte: returns the next state, and appends to `out` the output that is certain so far.
 fn next(state: State, byte: u8, out: &mut Vec<u8>) -> State {
     match (state, byte) {
         (State::String, b'\\') => {
@@ -118,7 +120,7 @@ mod tests {
 
     use super::*;
 
-    /// Gives so many bytes at a time.
+    /// A reader that returns at most this many bytes at a time.
     struct Pieces<'a>(&'a [u8], usize);
 
     impl Read for Pieces<'_> {

@@ -7,15 +7,15 @@ use super::model::{self, Picture, Point, Section, Series};
 use super::{Metric, Scale, legend, marker, reading, style};
 use crate::record::Algorithm;
 
-/// With more points in a chart, markers are smaller.
+/// Number of points in a chart above which markers are smaller.
 const MANY_POINTS: usize = 250;
-/// And with less than this between the points of a line.
+/// Pixels between the points of a line below which markers are smaller.
 const NARROW_STEP: f64 = 12.0;
 
-/// Where the parts of a chart are, in pixels of its own.
+/// The layout of a chart, in the pixels of its SVG.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frame {
-    /// The class of the chart: `wide`.
+    /// The chart's CSS class: `wide`.
     pub(super) name: &'static str,
     pub(super) width: f64,
     pub(super) height: f64,
@@ -26,7 +26,7 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    /// For half a page and for drawings.
+    /// The layout for half a page and for drawings.
     pub(super) const WIDE: Self = Self {
         name: "wide",
         width: 640.0,
@@ -36,7 +36,7 @@ impl Frame {
         top: 26.0,
         bottom: 306.0,
     };
-    /// For a phone: as wide as its screen, so that text keeps its size there.
+    /// The layout for a phone: as wide as its screen, so that text is not scaled down.
     pub(super) const NARROW: Self = Self {
         name: "narrow",
         width: 360.0,
@@ -46,16 +46,16 @@ impl Frame {
         top: 26.0,
         bottom: 240.0,
     };
-    /// Between the frame and the first and last size, so that markers do not touch it.
+    /// Distance of the first and last size from the frame, so that markers do not touch it.
     const INSET: f64 = 12.0;
 
-    /// From where to where message sizes are drawn.
+    /// The x coordinates of the first and the last message size.
     pub(super) fn sizes(&self) -> (f64, f64) {
         (self.left + Self::INSET, self.right - Self::INSET)
     }
 }
 
-/// A chart.
+/// A chart: one metric of one section.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chart<'a> {
     pub(super) picture: &'a Picture<'a>,
@@ -63,7 +63,7 @@ pub(super) struct Chart<'a> {
     pub(super) metric: Metric,
 }
 
-/// Its axes in a frame.
+/// The axes of a chart in a frame.
 struct Axes {
     sizes: Axis,
     values: Axis,
@@ -75,7 +75,8 @@ impl<'a> Chart<'a> {
         format!("{}: {}", self.section.collective, self.metric.title())
     }
 
-    /// Writes it, from the origin on; with tooltips of its own for where nothing else shows a point's numbers.
+    /// Draws the chart at the origin. With `tooltips`, each point has one: in a drawing nothing else shows
+    /// its numbers.
     pub(super) fn draw(&self, markup: &mut Markup, frame: &Frame, tooltips: bool) {
         let Some(axes) = self.axes(frame) else {
             let middle = (f64::midpoint(frame.left, frame.right), f64::midpoint(frame.top, frame.bottom));
@@ -97,7 +98,7 @@ impl<'a> Chart<'a> {
             });
         }
         if tooltips {
-            // Above all series.
+            // Drawn last, so that no series covers them.
             for series in &self.section.series {
                 for point in &series.points {
                     self.draw_tooltip(markup, series, point, &axes);
@@ -106,7 +107,8 @@ impl<'a> Chart<'a> {
         }
     }
 
-    /// Writes it as an image inside a page, which has its style sheet and its tooltips.
+    /// Writes the chart as an SVG element of a page, which has the style sheet and shows the numbers of
+    /// points.
     pub(super) fn inline(&self, markup: &mut Markup, frame: &Frame) {
         let view = format!("0 0 {} {}", Px(frame.width), Px(frame.height));
         let class = format!("chart {}", frame.name);
@@ -123,7 +125,8 @@ impl<'a> Chart<'a> {
         );
     }
 
-    /// The sizes with a point, ascending, and where each is: 0 is the first, 1 the last.
+    /// The sizes that have a point, ascending, each with its position on the axis: 0 for the first, 1 for the
+    /// last.
     pub(super) fn sizes(&self) -> Vec<(u64, f64)> {
         let Some(axes) = self.axes(&Frame::WIDE) else { return Vec::new() };
         let (from, to) = Frame::WIDE.sizes();
@@ -177,7 +180,7 @@ impl<'a> Chart<'a> {
         point.spread(self.metric, self.picture.options.spread, self.scale())
     }
 
-    /// Nothing when there is nothing to draw.
+    /// The axes; `None` when there is nothing to draw.
     fn axes(&self, frame: &Frame) -> Option<Axes> {
         let (mut sizes, mut values) = (Vec::new(), Vec::new());
         for point in self.section.points() {
@@ -239,7 +242,7 @@ impl<'a> Chart<'a> {
         Some((axes.sizes.position(point.bytes as f64), axes.values.position(value)))
     }
 
-    /// Line and band. A point that has no place interrupts both.
+    /// Draws the line and the band of a series. Both are interrupted at a point that cannot be drawn.
     fn draw_line(&self, markup: &mut Markup, series: &Series, axes: &Axes) {
         for part in series.points.split(|point| self.place(point, axes).is_none()) {
             for banded in part.split(|point| self.spread(point).is_none()).filter(|part| part.len() > 1) {
@@ -274,8 +277,9 @@ impl<'a> Chart<'a> {
         });
     }
 
-    /// A point's numbers, for a mouse as the title of an invisible circle. For touch and keyboard the circle can have the
-    /// focus, and then the style sheet shows them; a program that draws without style sheets leaves them out.
+    /// Writes the tooltip of a point, on an invisible circle. A mouse over the circle shows its `title`. A
+    /// tap or the keyboard gives it the focus, and the style sheet then shows the numbers as text; programs
+    /// that draw SVG without style sheets leave that text out.
     fn draw_tooltip(&self, markup: &mut Markup, series: &Series, point: &Point, axes: &Axes) {
         const LINE: f64 = 18.0;
         let Some((x, y)) = self.place(point, axes) else { return };
@@ -304,12 +308,12 @@ impl<'a> Chart<'a> {
     }
 }
 
-/// What the library chose, of the first measurement that knows it.
+/// The algorithm that the library chose, from the first measurement that has it.
 pub(super) fn chosen<'a>(point: &Point<'a>) -> Option<&'a Algorithm> {
     point.measurements.iter().find_map(|each| each.algorithm.as_ref())
 }
 
-/// Writes a text.
+/// Writes a text element.
 pub(super) fn text(markup: &mut Markup, class: &str, (x, y): (f64, f64), text: &str) {
     markup.labelled("text", &[("class", &class), ("x", &Px(x)), ("y", &Px(y))], text);
 }

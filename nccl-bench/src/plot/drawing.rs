@@ -8,16 +8,16 @@ use super::{Metric, legend, style};
 
 const MARGIN: f64 = 24.0;
 const BETWEEN: f64 = 36.0;
-/// Between the lines of a text.
+/// Distance between lines of text.
 const LINE: f64 = 19.0;
-/// What stands above a chart: its title and what tells its section from others.
+/// Height of the two lines above a chart: its title, and its section's data type, operator and root.
 const TITLES: f64 = 48.0;
-/// From a chart to the first baseline of its legend.
+/// Distance from a chart to the first baseline of its legend.
 const TO_LEGEND: f64 = 20.0;
-/// A heading with more characters loses its middle.
+/// Longest detail of a section in characters; a longer one loses its middle.
 const LONGEST_DETAIL: usize = 80;
 
-/// A chart with what stands around it.
+/// A chart with its titles, legend and notes.
 struct Cell<'a> {
     chart: Chart<'a>,
     legend: Vec<(f64, f64, legend::Entry)>,
@@ -60,7 +60,7 @@ impl<'a> Cell<'a> {
     }
 }
 
-/// A row for each section, a column for each metric.
+/// Writes the drawing: a row of charts for each section, a column for each metric.
 pub(super) fn write<'a>(
     picture: &'a Picture<'a>,
     sections: &'a [Section<'a>],
@@ -116,7 +116,7 @@ pub(super) fn write<'a>(
     markup.finish()
 }
 
-/// The headline of each run, and what is wrong with it, in lines with their classes.
+/// The headline and the problems of each run, as lines with their CSS classes.
 fn headlines(picture: &Picture, sections: &[Section], width: f64) -> Vec<(&'static str, String)> {
     let mut lines = Vec::new();
     for (index, (label, run)) in picture.runs.iter().enumerate() {
@@ -139,7 +139,7 @@ fn headlines(picture: &Picture, sections: &[Section], width: f64) -> Vec<(&'stat
     lines
 }
 
-/// A text in lines of at most this many pixels, as far as its words are shorter.
+/// Wraps a text into lines of at most `width` pixels. A longer word has a line of its own.
 fn wrapped(text: &str, width: f64) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {

@@ -1,4 +1,4 @@
-//! What a reader wants to know of a run first: its best number, what it ran on, and whether that can be relied on.
+//! The headline of a run: its peak bandwidth, its machine and versions, and whether its data was verified.
 
 use super::Metric;
 use super::axis;
@@ -10,18 +10,18 @@ use crate::record::Run;
 pub(super) struct Headline {
     /// The highest bus bandwidth: `366.85 GB/s`.
     pub(super) peak: String,
-    /// What it is and where it was measured.
+    /// The metric of the peak, and the collective, size and placement that it was measured with.
     pub(super) peak_of: String,
     /// Machine and versions, line by line.
     pub(super) facts: Vec<String>,
-    /// How much of the data was verified.
+    /// The result of verification in words: `Data verified in all 62 measurements: none wrong`.
     pub(super) verification: String,
-    /// Whether something was, and nothing is wrong.
+    /// True when some data was verified and none of it is wrong.
     pub(super) is_verified: bool,
 }
 
 impl Headline {
-    /// That of the run with this number, whose peak is looked for in `sections`.
+    /// Makes the headline of run `index`; its peak is the highest in `sections`.
     pub(super) fn new(picture: &Picture, sections: &[Section], index: usize) -> Self {
         let (_, run) = &picture.runs[index];
         let (peak, peak_of) = peak(sections, index);
@@ -30,7 +30,8 @@ impl Headline {
     }
 }
 
-/// The highest bus bandwidth that is not of wrong data; of a single rank, which has none, the algorithm bandwidth.
+/// The highest bus bandwidth of a run, and where it was measured. Measurements with wrong data do not count.
+/// A single rank has no bus bandwidth: its peak is the algorithm bandwidth.
 fn peak(sections: &[Section], run: usize) -> (String, String) {
     let find = |metric: Metric| {
         let series = sections.iter().flat_map(|section| {
@@ -72,7 +73,7 @@ fn facts(run: &Run) -> Vec<String> {
     facts.into_iter().filter(|fact| !fact.is_empty()).collect()
 }
 
-/// `2026-11-22 08:30 UTC`; nccl-tests' local time as it is.
+/// The start of a run: `2026-11-22 08:30 UTC`. A local time, which nccl-tests writes, is kept as it is.
 fn began(run: &Run) -> String {
     match run.started_at.parse::<jiff::Timestamp>() {
         Ok(time) => time.strftime("%Y-%m-%d %H:%M UTC").to_string(),
@@ -80,7 +81,7 @@ fn began(run: &Run) -> String {
     }
 }
 
-/// How much was verified, and whether that is good.
+/// Returns the result of verification in words, and true when some data was verified and none of it is wrong.
 fn verification(run: &Run) -> (String, bool) {
     let all = run.measurements.len();
     let verified = run.measurements.iter().filter(|each| each.wrong.is_some()).count();
@@ -100,7 +101,8 @@ fn wrong_measurements(run: &Run) -> usize {
     run.measurements.iter().filter(|each| each.wrong.is_some_and(|wrong| wrong > 0)).count()
 }
 
-/// Why a run is not what a reader would take it for, as what follows its name.
+/// Sentences, to follow the run's name, that say whether it is incomplete, has wrong data, was not verified
+/// or is empty.
 pub(super) fn problems(run: &Run) -> Vec<String> {
     let mut problems = Vec::new();
     if let Some((_, text)) = model::unfinished(&run.outcome) {

@@ -1,4 +1,4 @@
-//! Legends: which line is which run, what lines, bands and markers mean.
+//! Legends: the colour of each run, and the meaning of lines, bands and markers.
 
 use super::chart::{self, Frame};
 use super::markup::{Markup, Px};
@@ -6,12 +6,12 @@ use super::model::{self, Picture, Section, Source};
 use super::{Spread, marker, style};
 use crate::record::{Algorithm, Placement};
 
-/// Between the rows of a drawing's legend.
+/// Distance between the rows of a drawing's legend.
 pub(super) const ROW: f64 = 21.0;
-/// A line or marker of a drawing's legend, with the gap behind it.
+/// Width of a line or marker in a drawing's legend, with the gap after it.
 const SAMPLE: f64 = 34.0;
 const GAP: f64 = 22.0;
-/// A label with more characters loses its middle.
+/// Longest label in characters; a longer one loses its middle.
 const LONGEST_LABEL: usize = 48;
 
 /// An entry of a legend.
@@ -21,7 +21,7 @@ pub(super) struct Entry {
     pub(super) text: String,
 }
 
-/// What stands before the text.
+/// The sample of a line or marker before the text of an entry.
 #[derive(Clone, Debug)]
 enum Sample {
     Nothing,
@@ -32,7 +32,8 @@ enum Sample {
     Wrong,
 }
 
-/// The entries of a section, in groups: runs, placements, what lines are, algorithms with wrong data.
+/// The entries of a section, in groups: runs; placements and the statistic of lines and bands; algorithms and
+/// wrong data.
 pub(super) fn entries(picture: &Picture, section: &Section) -> Vec<Vec<Entry>> {
     let mut groups = vec![runs(picture, section)];
     let mut lines: Vec<Entry> = Vec::new();
@@ -58,7 +59,7 @@ pub(super) fn entries(picture: &Picture, section: &Section) -> Vec<Vec<Entry>> {
     groups
 }
 
-/// The runs, with what of them is not as a reader would expect.
+/// The entries of the runs, marked where a run is incomplete or was not verified.
 fn runs(picture: &Picture, section: &Section) -> Vec<Entry> {
     let mut entries = Vec::new();
     for (index, (label, run)) in picture.runs.iter().enumerate() {
@@ -119,7 +120,8 @@ pub(super) fn write(markup: &mut Markup, picture: &Picture, section: &Section) {
     }
 }
 
-/// Entries side by side in a drawing, each with its place: in the next row where one does not fit, and for each group.
+/// Lays out the entries of a drawing's legend side by side, with the place of each. A new row begins with
+/// each group, and where an entry does not fit.
 pub(super) fn laid_out(picture: &Picture, section: &Section, top: f64) -> Vec<(f64, f64, Entry)> {
     let mut places = Vec::new();
     let mut y = top;
@@ -150,7 +152,7 @@ pub(super) fn draw(markup: &mut Markup, x: f64, y: f64, entry: &Entry) {
     chart::text(markup, "entry", (left, y), &entry.text);
 }
 
-/// Writes a sample 26 pixels wide, with its middle at the height of the origin.
+/// Writes a sample 26 pixels wide, vertically centred on the origin.
 fn draw_sample(markup: &mut Markup, sample: &Sample) {
     let line = |markup: &mut Markup, class: &str| {
         markup.leaf("path", &[("class", &format!("sample {class}")), ("d", &"M0 0h26")]);
@@ -177,7 +179,8 @@ fn draw_sample(markup: &mut Markup, sample: &Sample) {
     }
 }
 
-/// How wide a text may be in 13 pixels: there is no font to measure it with, so that of a wide one.
+/// Estimates the width of a text from above, in pixels at [`style::TEXT`]: the font is not known, so a wide
+/// one is assumed.
 pub(super) fn text_width(text: &str) -> f64 {
     let share = |character: char| match character {
         'i' | 'j' | 'l' | '.' | ',' | ':' | ';' | '|' | '\'' | '!' => 0.34,

@@ -1,15 +1,15 @@
-//! Markers: the shape says the algorithm, the filling the protocol.
+//! Markers: the shape shows the algorithm, the filling the protocol.
 
 use super::markup::Markup;
 use crate::record::Algorithm;
 
-/// A dot, where no algorithm is known.
+/// Radius of the dot that is drawn when no algorithm is known.
 const DOT: f64 = 2.5;
-/// How much smaller markers are where many stand side by side.
+/// Scale of markers in a chart with many points.
 const SMALL: f64 = 0.6;
 
-/// Draws a marker around the origin: full for the protocol `simple` and where there is none, hollow for `ll`, hollow
-/// with a dot for `ll128`.
+/// Draws a marker around the origin: filled for the protocol `simple` or none, hollow for `ll`, hollow with a
+/// dot for `ll128`.
 pub(super) fn draw(markup: &mut Markup, chosen: Option<&Algorithm>, small: bool) {
     let scale = if small { SMALL } else { 1.0 };
     let Some(chosen) = chosen else {
@@ -25,8 +25,8 @@ pub(super) fn draw(markup: &mut Markup, chosen: Option<&Algorithm>, small: bool)
     }
 }
 
-/// The outline for an algorithm of NCCL or of the host collectives. Two levels, `hierarchical+ring`, are the shape of
-/// the one between hosts with a line below.
+/// The outline of an algorithm of NCCL or of the host collectives. An algorithm of two levels,
+/// `hierarchical+ring`, has the shape of its second, which runs between hosts, with a line below.
 fn outline(algorithm: &str) -> String {
     let name = algorithm.to_ascii_lowercase().replace(['_', ' ', '-'], "");
     match name.strip_prefix("hierarchical+") {
@@ -43,7 +43,7 @@ fn shape(name: &str) -> &'static str {
         "tree" | "binomial" => "M0 -4.5L4.2 3H-4.2Z",
         // A square.
         "nvls" => "M-3.3 -3.3H3.3V3.3H-3.3Z",
-        // A triangle upside down.
+        // A triangle pointing down.
         "nvlstree" => "M0 4.5L4.2 -3H-4.2Z",
         // A diamond.
         "collnetdirect" => "M0 -4.8L4.8 0L0 4.8L-4.8 0Z",
@@ -61,7 +61,7 @@ fn shape(name: &str) -> &'static str {
         "recursivedoubling" => "M0 -5.5L1.6 -1.6L5.5 0L1.6 1.6L0 5.5L-1.6 1.6L-5.5 0L-1.6 -1.6Z",
         // An upright bar.
         "recursivehalving" => "M-2 -5H2V5H-2Z",
-        // A triangle to the right.
+        // A triangle pointing right.
         "bruck" => "M-3 -4.4L4.6 0L-3 4.4Z",
         // A cross.
         "rabenseifner" => {
@@ -69,7 +69,7 @@ fn shape(name: &str) -> &'static str {
         }
         // Two steps.
         "hierarchical" => "M-4.8 4.2V0H-1.6V-4.2H1.6V0H4.8V4.2Z",
-        // A triangle to the left.
+        // A triangle pointing left, for algorithms that are not known here.
         _ => "M3 -4.4L-4.6 0L3 4.4Z",
     }
 }

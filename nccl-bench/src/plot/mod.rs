@@ -152,7 +152,8 @@ pub enum Placements {
     Both,
 }
 
-/// What is drawn where operations were timed one by one: their median, and shaded around it their range.
+/// The band around a line. Where operations were timed one by one, the line is their median, and the band
+/// their range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Spread {
     /// Nothing: the line is the mean of all operations
@@ -273,8 +274,8 @@ pub fn run(
     Ok(texts.into_iter().map(|(path, _)| path).collect())
 }
 
-/// One HTML page: each run's headline, per section the charts and their numbers, then what each run ran on. It loads
-/// nothing and has no script.
+/// Returns one HTML page: the headline of each run, the charts and numbers of each section, then the machine
+/// and settings of each run. The page loads nothing and has no script.
 ///
 /// Each run has a label; labels that are alike get numbers.
 ///
@@ -286,7 +287,7 @@ pub fn html(runs: &[(String, Run)], options: &Options) -> Result<String, Nothing
     Ok(page::write(&picture, MARK))
 }
 
-/// One SVG file: each run's headline, then a row per section, a column per metric.
+/// Returns one SVG file: the headline of each run, then a row of charts per section, a column per metric.
 ///
 /// # Errors
 /// When there is nothing to draw.

@@ -13,7 +13,7 @@ pub(super) struct Picture<'a> {
     pub(super) sections: Vec<Section<'a>>,
     /// How it is drawn.
     pub(super) options: &'a Options,
-    /// Which time all lines show.
+    /// The time that all lines show.
     pub(super) source: Source,
 }
 
@@ -46,13 +46,13 @@ pub(super) struct Point<'a> {
     source: Source,
 }
 
-/// Which time of a measurement is drawn.
+/// The time of a measurement that is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
-    /// The mean of all operations: what the table of a run shows.
+    /// The mean of all operations, as in the table of a run.
     Mean,
-    /// The median of operations that were timed one by one. These may be other operations than those of the mean, which
-    /// therefore can lie outside of their range.
+    /// The median of operations that were timed one by one. Those may be other operations than the ones
+    /// behind the mean, so that the mean can lie outside of their range.
     Median,
 }
 
@@ -107,7 +107,8 @@ impl<'a> Picture<'a> {
         format!("{}{op}{root}", section.data_type)
     }
 
-    /// A section's collective, with what tells it from others of the same one.
+    /// The name of a section: its collective, and where several sections have that collective, its
+    /// [detail](Self::detail).
     pub(super) fn name(&self, section: &Section) -> String {
         let alike = self.sections.iter().filter(|other| other.collective == section.collective);
         if alike.count() == 1 {
@@ -117,7 +118,8 @@ impl<'a> Picture<'a> {
         }
     }
 
-    /// The libraries whose choice of algorithm is known in a section, as a heading has them: `algorithm (NCCL)`.
+    /// The heading of a section's algorithms, with the libraries that chose them: `algorithm (NCCL)`. `None`
+    /// when no algorithm is known.
     pub(super) fn algorithm_heading(&self, section: &Section) -> Option<String> {
         let mut names: Vec<&str> = Vec::new();
         for series in section.series.iter().filter(|series| series.points.iter().any(Point::is_explained)) {
@@ -182,12 +184,12 @@ impl<'a> Section<'a> {
 }
 
 impl Point<'_> {
-    /// What a chart shows: of several measurements their median; `None` when nothing of it is a number.
+    /// The value in a chart, the median of several measurements; `None` when none of them is a number.
     pub(super) fn value(&self, metric: Metric) -> Option<f64> {
         self.of(metric, self.source)
     }
 
-    /// The same of the mean times, as the table of a run has them.
+    /// The value as in the table of a run: [`value`](Self::value) from the mean of all operations.
     pub(super) fn mean(&self, metric: Metric) -> Option<f64> {
         self.of(metric, Source::Mean)
     }
@@ -213,7 +215,7 @@ impl Point<'_> {
         self.value(metric).filter(|&value| self.bytes > 0 && Axis::holds(scale, value))
     }
 
-    /// From which value to which the operations lay whose median is drawn.
+    /// The lowest and highest value of the operations whose median is drawn.
     pub(super) fn spread(&self, metric: Metric, spread: Spread, scale: Scale) -> Option<(f64, f64)> {
         if self.source == Source::Mean {
             return None;
@@ -236,7 +238,7 @@ impl Point<'_> {
         (Axis::holds(scale, low) && Axis::holds(scale, high)).then_some((low, high))
     }
 
-    /// Whether it is known how the library carried it out.
+    /// True when a measurement has the algorithm that the library chose.
     pub(super) fn is_explained(&self) -> bool {
         self.measurements.iter().any(|each| each.algorithm.is_some())
     }
@@ -247,17 +249,18 @@ impl Point<'_> {
         verified.reduce(u64::saturating_add)
     }
 
-    /// Whether some element is wrong.
+    /// True when an element is wrong.
     pub(super) fn is_wrong(&self) -> bool {
         self.wrong().is_some_and(|wrong| wrong > 0)
     }
 
-    /// Which time is drawn.
+    /// The time that is drawn.
     pub(super) fn source(&self) -> Source {
         self.source
     }
 
-    /// What the library chose: `ring, ll128, 16 channels`; several where it changed.
+    /// The algorithm that the library chose: `ring, ll128, 16 channels`. Several, if the choice changed
+    /// between measurements.
     pub(super) fn algorithms(&self) -> Option<String> {
         let mut found: Vec<String> = Vec::new();
         for chosen in self.measurements.iter().filter_map(|each| each.algorithm.as_ref()) {
@@ -286,7 +289,7 @@ impl Metric {
         }
     }
 
-    /// Its value had the operations taken this long. A bandwidth is inverse to the time.
+    /// The metric's value if the operations had taken `time_us`. A bandwidth is inverse to the time.
     fn at(self, measurement: &Measurement, time_us: f64) -> f64 {
         match self {
             Self::Time => time_us,
@@ -312,8 +315,8 @@ impl Metric {
     }
 }
 
-/// All lines have one source, so that they can be compared: medians, and the range of the same operations, where all
-/// measurements have statistics, else means.
+/// Chooses one source for all lines, so that they can be compared: medians when all measurements have
+/// statistics, means otherwise.
 fn source(sections: &[Section], spread: Spread) -> Source {
     let sampled = |point: &Point| point.measurements.iter().all(|each| each.statistics.is_some());
     let all = sections.iter().flat_map(Section::points).all(sampled);
@@ -378,13 +381,13 @@ pub(super) fn library_name(run: &Run) -> &str {
     }
 }
 
-/// The same with its version: `NCCL 2.28.9`. That of MPI has its name in it.
+/// The library with its version: `NCCL 2.28.9`. An MPI's version includes its name: `Open MPI 4.1.4`.
 pub(super) fn library(run: &Run) -> String {
     let version = &run.provenance.library_version;
     if run.provenance.backend == "mpi" { version.clone() } else { format!("{} {version}", library_name(run)) }
 }
 
-/// `8 x NVIDIA H200 on 1 host`, `4 ranks in host memory on 2 hosts`.
+/// The devices and hosts of a run: `8 x NVIDIA H200 on 1 host`, `4 ranks in host memory on 2 hosts`.
 pub(super) fn machine(run: &Run) -> String {
     let what = if run.ranks.iter().all(|rank| rank.device.is_none()) {
         format!("{} in host memory", counted(run.ranks.len(), "rank"))

@@ -7,17 +7,17 @@ use super::model::{self, Picture, Point, Section, Source};
 use super::{Metric, Spread, page};
 use crate::record::Placement;
 
-/// A label with more characters loses its middle.
+/// Longest label in characters; a longer one loses its middle.
 const LONGEST_LABEL: usize = 32;
 
-/// What the columns of a section are.
+/// The columns of a section's table.
 struct Columns {
     placements: Vec<Placement>,
-    /// Of each placement, with their units.
+    /// Names and units of the columns that each placement has.
     values: Vec<(&'static str, &'static str)>,
-    /// Whether there is one for the run.
+    /// True when a column names the run.
     runs: bool,
-    /// What stands over the algorithms, where any is known.
+    /// Heading of the column of algorithms; `None` when no algorithm is known.
     algorithms: Option<String>,
 }
 
@@ -38,7 +38,7 @@ impl Columns {
     }
 }
 
-/// Of a run, the points of one size, in the order of placements.
+/// The points of one run at one size, one for each of [`Columns::placements`].
 type Row<'a> = Vec<Option<&'a Point<'a>>>;
 
 /// Writes the table.
@@ -134,7 +134,7 @@ fn size(markup: &mut Markup, bytes: u64, rows: usize) {
     markup.labelled("th", attributes, short);
 }
 
-/// What follows the size.
+/// Writes the cells of a row, after that of the size.
 fn row(markup: &mut Markup, columns: &Columns, (label, run): (&str, usize), cells: &Row) {
     if columns.runs {
         let attributes: Attributes = &[("class", &"name"), ("scope", &"row"), ("title", &label)];
@@ -154,7 +154,7 @@ fn row(markup: &mut Markup, columns: &Columns, (label, run): (&str, usize), cell
     }
 }
 
-/// One cell.
+/// Writes one number.
 fn number(markup: &mut Markup, column: &str, point: Option<&Point>, first: bool) {
     let class = if first { "first" } else { "" };
     let Some(point) = point else { return markup.labelled("td", &[("class", &class)], "") };
@@ -181,7 +181,7 @@ fn number(markup: &mut Markup, column: &str, point: Option<&Point>, first: bool)
         _ => None,
     };
     let value = match metric {
-        // Where nothing is a number, what was found instead.
+        // Without a finite value, print the value that was measured (NaN, infinity).
         Some(metric) => point.mean(metric).or_else(|| point.measurements.first().map(|each| metric.of(each))),
         None => {
             let statistics = point.measurements.iter().filter_map(|each| each.statistics.as_ref());

@@ -1,5 +1,6 @@
-//! Where a page has several sections: a link and a small chart for each. The small charts have a common axis of sizes,
-//! and of values each its own, since a common one would leave the slower collectives flat.
+//! The overview of a page with several sections: a link and a small chart for each. The small charts share
+//! their axis of sizes. Each has its own axis of values, since the slower collectives would be flat on a
+//! common one.
 
 use super::axis::Axis;
 use super::markup::{Attributes, Markup, Px};
@@ -56,7 +57,7 @@ pub(super) fn charts(markup: &mut Markup, picture: &Picture) {
     });
 }
 
-/// The axis of all sizes that are drawn.
+/// The axis of sizes that all small charts share.
 fn sizes(picture: &Picture, metric: Metric) -> Option<Axis> {
     let points = picture.sections.iter().flat_map(Section::points);
     let drawn = points.filter(|point| point.drawn(metric, picture.options.scale).is_some());
@@ -91,7 +92,8 @@ fn draw(markup: &mut Markup, picture: &Picture, section: &Section, (sizes, value
     }
 }
 
-/// The best value of a section that is not of wrong data: the highest bandwidth, the shortest time.
+/// The best value of a section, the highest bandwidth or the shortest time. Measurements with wrong data do
+/// not count.
 fn best(section: &Section, metric: Metric) -> String {
     let right = section.points().filter(|point| point.bytes > 0 && !point.is_wrong());
     let values = right.filter_map(|point| point.value(metric)).filter(|&value| value > 0.0);

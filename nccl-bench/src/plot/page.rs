@@ -1,5 +1,5 @@
-//! The HTML page: the headline, an overview, charts, tables, and what the runs ran on. It needs nothing else: no script,
-//! no font, no network.
+//! The HTML page: headlines, an overview, charts, tables, and the machine and settings of each run. It needs
+//! no script, no font and no network.
 
 use std::collections::BTreeMap;
 
@@ -112,7 +112,7 @@ fn draw_section(markup: &mut Markup, picture: &Picture, index: usize, section: &
                 });
             }
         });
-        // Many tables hide the charts that follow.
+        // With several sections, open tables would push the next charts out of view.
         let open = if picture.sections.len() == 1 { "open" } else { "" };
         markup.element("details", &[("open", &open)], |markup| {
             markup.labelled("summary", &[], "Numbers");

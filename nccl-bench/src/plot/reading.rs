@@ -1,5 +1,6 @@
-//! The numbers of a point, and how a page shows them without a script: over each size of a chart lies a radio button's
-//! label, whose numbers appear while it is pointed at, tapped, or focused by the keyboard.
+//! The numbers of a point, shown in a page without a script: each size of a chart is covered by the label of
+//! a radio button, and the numbers in the label appear while it is hovered, tapped, or focused by the
+//! keyboard.
 
 use super::chart::Chart;
 use super::markup::Markup;
@@ -35,7 +36,7 @@ pub(super) fn parts(point: &Point) -> Vec<String> {
     parts
 }
 
-/// `time 12.50 µs`, `algbw 83.89 GB/s`, ...: those that there are.
+/// The metrics that have a value: `time 12.50 µs`, `algbw 83.89 GB/s`, ...
 fn numbers(value: impl Fn(Metric) -> Option<f64>) -> Vec<String> {
     let shown =
         [(Metric::Time, "time", "µs"), (Metric::Algbw, "algbw", "GB/s"), (Metric::Busbw, "busbw", "GB/s")];
@@ -43,7 +44,7 @@ fn numbers(value: impl Fn(Metric) -> Option<f64>) -> Vec<String> {
     shown.into_iter().filter_map(text).collect()
 }
 
-/// Writes the labels of a chart. `group` is the name of their buttons, which no other chart has.
+/// Writes the labels of a chart. `group` is the name of their radio buttons, unique to the chart.
 pub(super) fn write(markup: &mut Markup, chart: &Chart, group: &str) {
     let sizes = chart.sizes();
     let strips = strips(&sizes.iter().map(|&(_, at)| at).collect::<Vec<_>>());
@@ -79,8 +80,8 @@ fn write_size(markup: &mut Markup, chart: &Chart, bytes: u64) {
     }
 }
 
-/// From where to where each place reaches: to the middle between it and its neighbours, and beyond the first and last
-/// as far as inwards.
+/// The start and end of each place's strip: halfway to each neighbour. The first and last strip reach as far
+/// outwards as inwards, with a limit.
 fn strips(places: &[f64]) -> Vec<(f64, f64)> {
     const WIDEST_END: f64 = 0.05;
     let middles: Vec<f64> = places.windows(2).map(|pair| f64::midpoint(pair[0], pair[1])).collect();

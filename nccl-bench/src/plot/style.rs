@@ -22,7 +22,7 @@ pub(super) const RUNS: [(&str, &str); 10] = [
     ("#5c7943", "#a6a036"),
 ];
 
-/// The size of a chart's text, in its own pixels.
+/// Font size of a chart's text, in the pixels of its SVG.
 pub(super) const TEXT: f64 = 13.0;
 
 /// One theme.

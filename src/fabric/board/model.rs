@@ -1,8 +1,8 @@
-//! The board under loom, a model of memory that keeps no order but what is asked for, and tries every order of the threads' steps
-//! (with few changes between threads). Run by `make loom`.
+//! The board under loom, a model checker: its memory guarantees only the orderings that are asked for, and it
+//! tries every interleaving of the threads (with a bounded number of preemptions). Run by `make loom`.
 //!
-//! The words and messages here are loom's in place of those in shared memory; all else is the code of the board. Each test
-//! also runs with one ordering taken away, and then has to fail: none of them is more than what is needed.
+//! The words and messages are loom's instead of shared memory; all else is the code of the board. Each test
+//! also runs with one ordering taken away, and must then fail: all of them are needed.
 
 use std::cell::{Cell, UnsafeCell};
 use std::fs::File;
@@ -15,8 +15,8 @@ use loom::sync::atomic::Ordering;
 use super::{Board, CAPACITY, PLACES, Part, Place, SHORT, SLOTS, Slot, State};
 
 thread_local! {
-    /// The ordering that is taken away in this test: the word's name, or "fence", and which one. Loom's threads are all of one
-    /// thread of the system.
+    /// The ordering that is taken away in this run: the name of the word, or "fence", and the ordering. A
+    /// thread-local will do, since loom runs all threads of a model in one thread of the system.
     static REMOVED: Cell<Option<(&'static str, Ordering)>> = const { Cell::new(None) };
 }
 
@@ -50,7 +50,7 @@ pub(super) fn fence(ordering: Ordering) {
     }
 }
 
-/// Where a message is, of which loom sees who writes and reads it when.
+/// Memory for a message. Loom checks accesses to it for data races.
 pub(super) struct Room<const LEN: usize> {
     accesses: loom::cell::UnsafeCell<()>,
     message: UnsafeCell<[u8; LEN]>,
@@ -106,7 +106,7 @@ fn part() -> Part {
     }
 }
 
-/// Boards for ranks that are threads of a model.
+/// Makes boards for ranks that are threads of a model.
 pub(crate) fn boards(ranks: usize) -> Vec<Board> {
     let parts: Arc<[Part]> = (0..ranks).map(|_| part()).collect();
     (0..ranks).map(|rank| Board::new(Mapping(Arc::clone(&parts)), rank, ranks, false)).collect()
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
     use crate::fabric::calls::{Call, History};
 
-    /// How often a thread is interrupted at a place where it could go on. Any of the orderings is missed with fewer.
+    /// Loom's limit of preemptions. With fewer, tests pass although an ordering is missing.
     const INTERRUPTIONS: usize = 3;
 
     fn check(body: fn()) {
@@ -130,7 +130,7 @@ mod tests {
         model.check(body);
     }
 
-    /// The protocol holds, and does not with any of these orderings taken away.
+    /// Checks that the protocol holds, and that it fails when any one of `needed` is taken away.
     fn check_orderings(body: fn(), needed: &[(&'static str, Ordering)]) {
         check(body);
         for &ordering in needed {
@@ -141,7 +141,7 @@ mod tests {
         }
     }
 
-    /// Two operations on the board: the second overwrites what the first wrote.
+    /// Takes part in two operations on the board; the second overwrites what the first wrote.
     fn operate(board: &mut Board, len: usize) {
         let other = 1 - board.rank;
         for operation in 1..=2 {
@@ -199,7 +199,7 @@ mod tests {
     fn what_was_read_of_a_rank_that_failed_meanwhile_is_not_trusted() {
         let body = || {
             let [first, second] = <[Board; 2]>::try_from(boards(2)).ok().unwrap();
-            // A buffer that another rank reads by cross-memory attach. Its owner uses it for something else when it has failed.
+            // A buffer that another rank reads by cross-memory attach. Its owner reuses it after a failure.
             let buffer = loom::sync::Arc::new(loom::sync::atomic::AtomicU64::new(1));
             let owned = buffer.clone();
             let thread = loom::thread::spawn(move || {

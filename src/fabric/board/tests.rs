@@ -6,19 +6,20 @@ fn begin(board: &mut Board) {
     board.begin(Call::BARRIER, History::default());
 }
 
-/// Writes what fits without waiting: how many messages of `len` bytes, which are the operation's number.
+/// Writes messages of `len` bytes, filled with the operation's number, until one has to wait. Returns their
+/// number.
 fn ahead(root: &mut Board, len: usize) -> usize {
     let mut waiting = || Err(Error::Closed { operation: "waiting" });
     begin(root);
     let message = |board: &Board| vec![(board.sequence + 1) as u8; len];
-    // SAFETY: the message has so many bytes.
+    // SAFETY: the message has `len` bytes.
     (0..).take_while(|_| unsafe { root.write(message(root).as_ptr(), len, &mut waiting) }.is_ok()).count()
 }
 
-/// Takes part in the next operation, and says what the root's message is.
+/// Takes part in the next operation, and returns the root's message.
 fn follow(board: &mut Board, len: usize) -> Vec<u8> {
     begin(board);
-    // SAFETY: no bytes; and the root's messages have so many.
+    // SAFETY: the written message has no bytes, and the root's have `len`.
     unsafe {
         board.write(ptr::null(), 0, &mut || Ok(())).unwrap();
         std::slice::from_raw_parts(board.read(0, &mut || Ok(())).unwrap(), len).to_vec()
@@ -32,7 +33,7 @@ fn a_root_is_ahead_as_far_as_there_is_room_and_no_message_is_lost() {
         let mut boards = boards(3);
         let [root, others @ ..] = &mut boards[..] else { panic!("three boards") };
         assert_eq!(ahead(root, len), room, "{len}");
-        // All have to have read a message, which they show by beginning the next operation.
+        // The root waits until all have read a message, which they show by beginning the next operation.
         assert_eq!(follow(&mut others[0], len), vec![1; len]);
         assert_eq!(follow(&mut others[0], len), vec![2; len]);
         assert_eq!(follow(&mut others[1], len), vec![1; len]);
@@ -62,7 +63,7 @@ fn long_messages_among_short_ones_keep_their_places() {
             read += 1;
             Ok(())
         };
-        // SAFETY: the message has so many bytes.
+        // SAFETY: the message has `len` bytes.
         unsafe { root.write(message.as_ptr(), len, &mut next).unwrap() };
     }
     assert!(read > 200, "{read}");
@@ -71,8 +72,8 @@ fn long_messages_among_short_ones_keep_their_places() {
     }
 }
 
-/// What the model in `model.rs` proves of a few steps, for many on the processor that this runs on: with one ordering less,
-/// processors that keep little order (ARM's) read messages that are not whole, now and then.
+/// Checks for many operations, on the processor that runs the test, what `model.rs` proves for a few. With an
+/// ordering missing, weakly ordered processors (ARM) now and then read messages that are not complete.
 #[test]
 fn threads_read_whole_messages_of_every_length_while_others_write_the_next_ones() {
     const OPERATIONS: usize = 2000;
@@ -86,12 +87,12 @@ fn threads_read_whole_messages_of_every_length_while_others_write_the_next_ones(
                     let len = LENS[operation * 5 % LENS.len()];
                     begin(&mut board);
                     let message = vec![byte(board.rank, operation); len];
-                    // SAFETY: the message has so many bytes.
+                    // SAFETY: the message has `len` bytes.
                     unsafe { board.write(message.as_ptr(), len, &mut || Ok(())).unwrap() };
                     let own = board.rank;
                     for rank in (0..3).filter(|&rank| rank != own) {
                         let received = board.read(rank, &mut || Ok(())).unwrap();
-                        // SAFETY: the message has so many bytes.
+                        // SAFETY: the message has `len` bytes.
                         let received = unsafe { std::slice::from_raw_parts(received, len) };
                         let wrong = received.iter().position(|&found| found != byte(rank, operation));
                         assert_eq!(wrong, None, "byte of rank {rank}'s message {operation}");

@@ -8,12 +8,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::Endpoint;
 use crate::fabric::Error;
 
-/// A page that transparent huge pages make of pages of 4 KiB. Where pages have 64 KiB it is a whole number of them as well.
+/// Size of a transparent huge page on systems with pages of 4 KiB. It is a multiple of pages of 16 and 64 KiB
+/// as well.
 const LARGE_PAGE: usize = 2 << 20;
-/// The largest page that the kernels of x86-64 and aarch64 have.
+/// Size of the largest page that the kernels of x86-64 and aarch64 have.
 const LARGEST_PAGE: usize = 64 << 10;
 
-/// Bytes of a page of this system.
+/// The page size of this system, in bytes.
 fn page_size() -> usize {
     // SAFETY: the function has no preconditions.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
@@ -61,7 +62,8 @@ impl Memory {
         Self::zeroed_pages(len, kept, page_size())
     }
 
-    /// As [`zeroed`](Self::zeroed), on a system with pages of so many bytes. Large memory begins at a large page.
+    /// [`zeroed`](Self::zeroed) for a page size of `page` bytes. Memory of [`LARGE_PAGE`] or more begins at a
+    /// large page.
     fn zeroed_pages(len: usize, kept: bool, page: usize) -> Option<Self> {
         // A power of two, if there is so much.
         let sizes = [if kept { len.max(page).checked_next_power_of_two() } else { None }, Some(len.max(1))];
@@ -248,7 +250,7 @@ mod tests {
             for (len, kept) in
                 [(0, false), (1, false), (100_000, false), (1, true), (page + 1, true), (5 << 20, false)]
             {
-                // Two at a time, so that not both can begin at a page by chance.
+                // Two at a time: by chance, one may begin at a page without being aligned, but hardly both.
                 let both = [0; 2].map(|_| Memory::zeroed_pages(len, kept, page).unwrap());
                 for memory in &both {
                     let alignment = if len > LARGE_PAGE { LARGE_PAGE } else { page };

@@ -1,4 +1,5 @@
-//! Loops over `f16` with the processor's own conversions, four at a time: every aarch64 has them.
+//! Loops over `f16`, four elements at a time, with the conversion instructions that every aarch64 processor
+//! has.
 
 use std::arch::aarch64::{float32x4_t, uint16x4_t};
 use std::arch::asm;
@@ -11,9 +12,9 @@ use super::Operator;
 const LANES: usize = 4;
 
 /// # Safety
-/// As `super::assign`.
+/// Same as for `super::assign`.
 pub(super) unsafe fn assign<O: Operator>(out: *mut u8, b: *const u8, count: usize) {
-    // SAFETY: aligned, valid for `count` elements and disjoint, says the caller; any bits are a number.
+    // SAFETY: by contract, aligned, valid for `count` elements and disjoint; any bits are a number.
     let (out, b) = unsafe {
         (slice::from_raw_parts_mut(out.cast::<u16>(), count), slice::from_raw_parts(b.cast::<u16>(), count))
     };
@@ -28,9 +29,9 @@ pub(super) unsafe fn assign<O: Operator>(out: *mut u8, b: *const u8, count: usiz
 }
 
 /// # Safety
-/// As `super::into`.
+/// Same as for `super::into`.
 pub(super) unsafe fn into<O: Operator>(out: *mut u8, a: *const u8, b: *const u8, count: usize) {
-    // SAFETY: aligned, valid for `count` elements and disjoint, says the caller; any bits are a number.
+    // SAFETY: by contract, aligned, valid for `count` elements and disjoint; any bits are a number.
     let (out, a, b) = unsafe {
         (
             slice::from_raw_parts_mut(out.cast::<u16>(), count),
@@ -61,8 +62,8 @@ fn combine<O: Operator>(a: [u16; LANES], b: [u16; LANES]) -> [u16; LANES] {
 
 #[inline(always)]
 fn widen(halves: [u16; LANES]) -> [f32; LANES] {
-    // SAFETY: any bits are lanes; the instruction only reads and writes these registers. (The intrinsics for it are not
-    // stable in the oldest compiler that this project supports.)
+    // SAFETY: any bits are valid in a lane; the instruction only reads and writes these registers. (The
+    // intrinsics for it are not stable in the oldest compiler that this project supports.)
     unsafe {
         let halves: uint16x4_t = mem::transmute(halves);
         let wide: float32x4_t;
@@ -72,7 +73,7 @@ fn widen(halves: [u16; LANES]) -> [f32; LANES] {
     }
 }
 
-/// Rounds to nearest even, as the processor does unless told otherwise.
+/// Converts to `f16`, rounding to nearest even, which is the processor's default.
 #[inline(always)]
 fn narrow(wide: [f32; LANES]) -> [u16; LANES] {
     // SAFETY: as in `widen`.

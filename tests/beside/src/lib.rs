@@ -6,7 +6,7 @@ use candle_core::{CpuStorage, CudaStorage, Error, InplaceOp1, Layout, Result, Te
 use collectives::ReduceOp;
 use collectives::nccl::{self, Communicator};
 
-/// Replaces a contiguous tensor of `f32` by its mean over all ranks.
+/// Replaces a contiguous tensor of `f32` by the mean of the tensors of all ranks.
 pub fn mean(communicator: &Communicator, tensor: &Tensor) -> Result<()> {
     tensor.inplace_op1(&Mean(communicator))
 }
@@ -42,7 +42,7 @@ pub fn communicator(
     Communicator::init(library, &device.cuda_stream(), rank, ranks, id, &nccl::Config::new())
 }
 
-/// The device of burn that is the same GPU.
+/// The same GPU as a device of burn.
 pub fn burn_device(device: &candle_core::CudaDevice) -> CudaDevice {
     CudaDevice { index: device.cuda_stream().context().ordinal() }
 }

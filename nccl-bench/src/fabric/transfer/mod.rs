@@ -1,8 +1,9 @@
 //! `nccl-bench fabric pingpong`, `bw` and `rma`: what libfabric's endpoints do between two ranks.
 //!
-//! `meeting` brings the ranks together, `waiting` tells of one that is not there, `endpoints` opens endpoints on all of
-//! them, `memory` is where data is, `measure` is what each side of a pair does, `together` several pairs at once, `report`
-//! what becomes of it. Ranks meet over TCP: as a launcher says, or one listens and the other connects.
+//! `meeting` brings the ranks together, `waiting` reports a rank that is missing, `endpoints` opens endpoints
+//! on all of them, `memory` is where data is, `measure` is what each side of a pair does, `together` several
+//! pairs at once, `report` what becomes of it. Ranks meet over TCP: as a launcher says, or one listens and
+//! the other connects.
 
 mod arguments;
 mod endpoints;
@@ -227,7 +228,7 @@ fn measure(
     let inject = longest_inject.filter(|_| injecting);
     let out = &mut Output { out, interrupt };
     let mut document = document(kind, arguments, library, &endpoints, inject);
-    // Of ranks that a launcher started, the first prints; of two that were started by hand, each where it was started.
+    // Rank 0 prints. With --listen and --connect, both sides do, each on its own terminal.
     let prints = world.rank() == 0 || arguments.connect.is_some();
     let printing = prints && !arguments.json;
     if printing {

@@ -1,4 +1,4 @@
-//! What a person at one side is told while the other side is not there.
+//! The message on standard error while one side of a `--listen`/`--connect` pair waits for the other.
 
 use std::io::{self, Write as _};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -6,17 +6,17 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// No word is said before.
+/// Wait before the message is printed.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// Why the other side has not been reached, as the world said last.
+/// The last reason that the world gave for not having reached the other side.
 static WHY: Mutex<String> = Mutex::new(String::new());
 
-/// Says on standard error what is waited for, once.
+/// Prints a message on standard error, once, if the wait is long. Dropped when the wait is over.
 pub(super) struct Waiting(Option<(Sender<()>, JoinHandle<()>)>);
 
 impl Waiting {
-    /// Says `what` after two seconds, with what is left of `limit`, unless this has been dropped.
+    /// Prints `what` after two seconds, with the time left of `limit`, unless the value is dropped before.
     pub(super) fn tell(what: String, limit: Duration) -> Self {
         let deadline = Instant::now() + limit;
         let (met, until_met) = mpsc::channel();
@@ -28,11 +28,11 @@ impl Waiting {
                 let _ = writeln!(io::stderr(), "{}", line(&what, &why, left));
             }
         });
-        // Without a thread there is a silent wait.
+        // If no thread can be started, nothing is printed.
         Self(teller.ok().map(|teller| (met, teller)))
     }
 
-    /// Notes why it goes on.
+    /// Records why the other side has not been reached yet.
     pub(super) fn because(why: &str) {
         why.clone_into(&mut WHY.lock().unwrap_or_else(PoisonError::into_inner));
     }
@@ -42,7 +42,7 @@ impl Drop for Waiting {
     fn drop(&mut self) {
         if let Some((met, teller)) = self.0.take() {
             drop(met);
-            // It has nothing to report.
+            // A panic of the thread does not matter.
             let _ = teller.join();
         }
     }
