@@ -4,7 +4,7 @@
 //! as libfabric's providers do, never run: theirs would end the process with a code of their own.
 //!
 //! The first signal asks the sweep to stop after the measurement that is under way, on all ranks at the same point. A
-//! process that is still there half a second later saves what it has, and after two seconds, or on a second signal, it
+//! process that is still there a fifth of a second later saves what it has, and after two seconds, or on a second signal, it
 //! ends, and the job with it.
 
 use std::io;
@@ -20,9 +20,9 @@ use crate::record::Outcome;
 use crate::rescue::Rescue;
 
 /// When a process saves its results that has not stopped after a signal. Below the second after which mpirun kills.
-const SAVE_AFTER: Duration = Duration::from_millis(500);
+const SAVE_AFTER: Duration = Duration::from_millis(200);
 /// When it ends, counted from then.
-const END_AFTER: Duration = Duration::from_millis(1500);
+const END_AFTER: Duration = Duration::from_millis(1800);
 
 /// What ends a run early. Later ones go before earlier ones when ranks differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

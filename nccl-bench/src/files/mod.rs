@@ -174,6 +174,8 @@ impl Files {
     /// # Errors
     /// When some cannot be written; the others are. Of a file that cannot be replaced, the older one stays.
     pub fn finish(mut self, run: &Run) -> Result<(), Error> {
+        // First what takes least: a launcher may kill the process within a second.
+        self.files.sort_by_key(|file| file.output.format != Format::JsonLines);
         self.each(|file| match file.output.format {
             Format::Json => replacement::write(&file.target, |out| json::write(run, out)),
             Format::Csv => replacement::write(&file.target, |out| csv::write(run, out)),
