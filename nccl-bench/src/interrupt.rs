@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use collectives::world::{self, World};
-use nix::sys::signal::{SigSet, Signal as Number};
+use nix::sys::signal::{SigHandler, SigSet, Signal as Number};
 
 use crate::record::Outcome;
 use crate::rescue::Rescue;
@@ -117,6 +117,9 @@ impl Interrupt {
         let ignored = Signal::WAITED.map(is_ignored);
         let signals: SigSet = Signal::WAITED.into_iter().map(Signal::system).collect();
         signals.thread_block()?;
+        // A file that reaches the limit of its size (`ulimit -f`) is an error of the write, not the end of the process.
+        // SAFETY: no handler is installed.
+        let _older = unsafe { nix::sys::signal::signal(Number::SIGXFSZ, SigHandler::SigIgn) }?;
         let waiting = interrupt.clone();
         thread::Builder::new().name("signals".to_owned()).spawn(move || {
             let mut first = true;

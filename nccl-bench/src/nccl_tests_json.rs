@@ -49,6 +49,10 @@ pub fn target(path: &Path) -> Result<PathBuf, TargetError> {
     if !path.to_string_lossy().to_ascii_lowercase().ends_with(".json") {
         return Err(TargetError::Suffix { path: path.to_owned() });
     }
+    if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+        let source = io::Error::other("it is no regular file");
+        return Err(TargetError::Create { path: path.to_owned(), source });
+    }
     let mut names = (0_u64..).map(|number| with_suffix(path, &format!(".{number}")));
     let mut name = path.to_owned();
     loop {

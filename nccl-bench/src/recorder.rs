@@ -41,7 +41,7 @@ struct Shared {
     text: Mutex<Text>,
 }
 
-/// What a terminal shows.
+/// Everything that is shown on a terminal.
 #[derive(Debug, Default)]
 struct Text {
     /// Absent once the reader of standard output has gone, and after the end.

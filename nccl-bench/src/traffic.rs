@@ -54,6 +54,9 @@ impl Matrix {
                 Ok(bytes) if bytes * scale >= 0.0 && bytes * scale < 2f64.powi(53) => {
                     Ok((bytes * scale) as u64 / ALIGNMENT * ALIGNMENT)
                 }
+                Ok(_) if scale != 1.0 => Err(format!(
+                    "line {number}: '{word}' times {scale:e} (NCCL_TESTS_ALLTOALLV_MATRIX_SCALE) is no number of bytes"
+                )),
                 _ => Err(format!("line {number}: '{word}' is no number of bytes")),
             };
             rows.push(line.split_whitespace().map(cell).collect::<Result<Vec<_>, _>>()?);

@@ -34,6 +34,9 @@ const FIRST_OF_RANKS: u64 = 1000;
 /// How many ranks a message names with their place.
 const MOST_NAMED: usize = 8;
 
+/// When a process that waits says so.
+const SILENT: Duration = Duration::from_secs(20);
+
 /// A limit on what a process does before it has a world to watch. Dropping it says that this is over.
 #[derive(Debug)]
 pub struct Limited {
@@ -43,20 +46,31 @@ pub struct Limited {
 
 impl Limited {
     /// `what` begins: `starting MPI`. If it takes longer than `limit`, this process says so and ends with exit code 4,
-    /// whereupon its launcher ends the others.
+    /// whereupon its launcher ends the others. The first two ranks say before that what they wait for.
     ///
     /// # Errors
     /// When the system has no thread left.
-    pub fn start(limit: Option<Duration>, what: &'static str) -> io::Result<Self> {
-        let Some(limit) = limit else { return Ok(Self { over: None, thread: None }) };
+    pub fn start(limit: Duration, what: &'static str) -> io::Result<Self> {
         let (over, ended) = mpsc::channel::<()>();
         let watch = move || {
-            if ended.recv_timeout(limit) != Err(RecvTimeoutError::Timeout) {
-                return;
-            }
             let rank = world::Started::detect().rank;
             let who = rank.map_or_else(|| "this process".to_owned(), |rank| format!("rank {rank}"));
             let host = world::host().name;
+            let patience = limit.min(SILENT);
+            if ended.recv_timeout(patience) != Err(RecvTimeoutError::Timeout) {
+                return;
+            }
+            if patience < limit && rank.is_none_or(|rank| rank < 2) {
+                eprintln!(
+                    "nccl-bench: {who} on {host} is still {what}, for {} s now; it waits for all processes of the launcher \
+                     to do the same, and gives up after {} s (-T)",
+                    patience.as_secs(),
+                    limit.as_secs()
+                );
+            }
+            if ended.recv_timeout(limit - patience) != Err(RecvTimeoutError::Timeout) {
+                return;
+            }
             eprintln!("nccl-bench: {who} on {host} did not finish {what} within {} s", limit.as_secs_f64());
             // SAFETY: ends the process; handlers of libraries, one of which hangs, are not run.
             unsafe { libc::_exit(i32::from(TIMED_OUT)) }

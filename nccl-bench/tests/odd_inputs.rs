@@ -41,6 +41,13 @@ const CASES: &[(&str, i32, &str)] = &[
     ("A --output x.json --output ./x.json", 2, "cannot write ./x.json: it is named twice"),
     ("A --output y.json -J y.json", 2, "cannot write y.json: it is named twice, by --output and -J"),
     ("A --output full.json", 2, "cannot write full.json: it is no regular file"),
+    ("A -J full.json", 2, "-J full.json: cannot be created: it is no regular file"),
+    ("A --output mine.json > mine.json", 2, "cannot write mine.json: standard output goes there"),
+    (
+        "ulimit -f 64; A --provider tcp -b 8 -e 8 -n 1 -N 2000 --output big.json",
+        1,
+        "cannot write big.json: File too large",
+    ),
     ("nccl-bench compare before.json", 2, "a comparison needs two files or more"),
     ("nccl-bench compare missing.json before.json", 2, "missing.json: it cannot be read: No such file"),
     ("nccl-bench plot empty.json", 2, "1 file cannot be read"),
@@ -79,6 +86,13 @@ const CASES: &[(&str, i32, &str)] = &[
     ("A --vs mpi", 2, "--vs mpi needs the ranks of an MPI launcher"),
     ("A -G 1 -z 1", 2, "-z 1 and -z 2 wait inside what -G captures"),
     ("A --until-stable 1% --rounds 3", 2, "cannot be used with"),
+    ("A -e 8 -n 1 --rounds 10000000 --budget 0.1", 0, "# Out of bounds values : 0 OK"),
+    ("nccl-bench alltoall --backend fabric -t 8 -b 8 -e 8", 0, "# Out of bounds values : N/A"),
+    (
+        "NCCL_TESTS_ALLTOALLV_MATRIX_FILE=matrix NCCL_TESTS_ALLTOALLV_MATRIX_SCALE=1e300 A",
+        2,
+        "matrix: line 1: '8' times 1e300",
+    ),
     ("A -R 2", 2, "only NCCL over GPUs does that"),
     ("A --inject-fault 9:0", 2, "--inject-fault names rank 9, but there are 2 ranks"),
     ("A --inject-fault 1:0 -c 0", 2, "-c 0 verifies nothing"),
@@ -112,6 +126,7 @@ fn prepare(folder: &Path) {
     let write = |name: &str, text: &str| fs::write(folder.join(name), text).unwrap();
     let before = read("before.json");
     write("in.svg", &before);
+    write("matrix", "8 8\n8 8\n");
     write("mine.html", "<p>my own page</p>");
     write("empty.json", "");
     write("trunc.json", &before[..before.len() / 2]);

@@ -307,7 +307,7 @@ pub struct Options {
     pub dead_after: Option<Duration>,
     /// What happens in this process when another rank has failed.
     pub on_failure: OnFailure,
-    /// How to join the ranks of an MPI launcher: `Some(world::mpi)` in a program built with the feature `mpi`. Without
+    /// Function that joins the ranks of an MPI launcher: `Some(world::mpi)` in a program built with the feature `mpi`. Without
     /// it they meet over TCP. A program that does not name that function does not link the MPI library, whatever its
     /// features.
     pub join_mpi: Option<Join>,

@@ -76,6 +76,12 @@ impl Work {
         self.counts.bytes(self.data_type)
     }
 
+    /// False for a size that gives no rank an element: there is nothing to verify.
+    #[must_use]
+    pub fn has_elements(&self) -> bool {
+        self.traffic.as_ref().map_or(self.bytes(), |traffic| traffic.busiest()) > 0
+    }
+
     /// Where the rank's result begins in the receive buffer, in elements.
     fn result_start(&self, placement: Placement) -> usize {
         self.collective.result_start(&self.counts, self.member.rank, placement)

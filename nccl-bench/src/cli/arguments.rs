@@ -159,7 +159,7 @@ pub(super) struct Measure {
     #[arg(long, value_name = "SHARE", value_parser = share, help_heading = MEASURING)]
     pub(super) until_stable: Option<f64>,
 
-    /// Seconds that one size may take, with all its rounds; ends --until-stable, and cuts -n for sizes that would take longer
+    /// Seconds that one size may take, with all its rounds; ends --until-stable and --rounds, and cuts -n for sizes that would take longer
     #[arg(long, value_name = "SECONDS", value_parser = seconds, help_heading = MEASURING)]
     pub(super) budget: Option<Duration>,
 
@@ -215,7 +215,7 @@ pub(super) struct Measure {
 
     /// End the job with code 4 when a rank takes longer than this for one step: meeting the others, over TCP or as MPI starts
     /// (unless NCCL_BENCH_TIMEOUT is set), initialising, the operations of one size, waiting for the others; 0: no limit but
-    /// 60 s for meeting over TCP
+    /// 60 s for meeting over TCP, and 300 s for MPI
     #[arg(short = 'T', long = "timeout", value_name = "SECONDS", default_value = "0", value_parser = count, allow_hyphen_values = true, help_heading = RUNNING)]
     pub(super) timeout: usize,
 

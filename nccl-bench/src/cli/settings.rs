@@ -103,7 +103,7 @@ pub struct Settings {
     pub outputs: Vec<Output>,
     /// GPUs per thread; `None`: all that no other process of the host uses.
     pub gpus: Option<usize>,
-    /// What asks for GPUs, so that host memory is no answer: `-g 1`.
+    /// The argument or variable that asks for GPUs, so that host memory is no answer: `-g 1`.
     pub asks_for_gpus: Option<String>,
     /// Threads per process; `None`: the backend's default.
     pub threads: Option<usize>,

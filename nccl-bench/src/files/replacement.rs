@@ -2,7 +2,8 @@
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
@@ -23,6 +24,9 @@ pub(crate) fn check(path: &Path) -> io::Result<PathBuf> {
         }
         if !found.is_file() {
             return Err(io::Error::other("it is no regular file"));
+        }
+        if is_standard_output(&found) {
+            return Err(io::Error::other("standard output goes there"));
         }
         // A rename would replace it even if it is write-protected, which is not what its owner meant.
         OpenOptions::new().write(true).open(&target)?;
@@ -81,6 +85,12 @@ fn without_name(error: io::Error, folder: &Path) -> io::Error {
     io::Error::new(kind, format!("no file can be made in {}: {cause}", folder.display()))
 }
 
+/// True for the file that standard output was redirected to: whoever replaces it loses what is printed.
+fn is_standard_output(found: &fs::Metadata) -> bool {
+    let output = io::stdout().as_fd().try_clone_to_owned().and_then(|output| File::from(output).metadata());
+    output.is_ok_and(|output| (output.dev(), output.ino()) == (found.dev(), found.ino()))
+}
+
 fn folder(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
@@ -90,6 +100,10 @@ pub(super) fn resolve(path: &Path) -> io::Result<PathBuf> {
     match fs::canonicalize(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let folder = folder(path);
+            // A link to what does not exist yet; links in a circle are another kind of error.
+            if let Ok(target) = fs::read_link(path) {
+                return resolve(&folder.join(target));
+            }
             let name = path.file_name().ok_or(error)?;
             match fs::canonicalize(folder) {
                 Ok(folder) => Ok(folder.join(name)),
@@ -163,6 +177,24 @@ mod tests {
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(fs::read(&path).unwrap(), b"newer");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
+    }
+
+    #[test]
+    fn a_link_to_a_file_that_is_not_there_yet_names_that_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let link = |target: &str, name: &str| {
+            let path = folder.path().join(name);
+            std::os::unix::fs::symlink(target, &path).unwrap();
+            path
+        };
+        let first = link("second.json", "first.json");
+        link("new.json", "second.json");
+        let target = check(&first).unwrap();
+        assert_eq!(target, fs::canonicalize(folder.path()).unwrap().join("new.json"));
+        write(&target, |out| out.write_all(b"newer")).unwrap();
+        assert_eq!(fs::read(&first).unwrap(), b"newer");
+        let circle = link("circle.json", "circle.json");
+        assert!(check(&circle).is_err());
     }
 
     #[test]

@@ -128,8 +128,9 @@ impl RankSweep<'_> {
             self.observer.phase(&|| format!("one more untimed iteration of {}", name()));
             self.listen(work, placement)?;
         }
-        let verified =
-            plan.checks > 0 && (placement == Placement::OutOfPlace || work.collective.has_in_place());
+        let verified = plan.checks > 0
+            && work.has_elements()
+            && (placement == Placement::OutOfPlace || work.collective.has_in_place());
         self.observer.phase(&|| format!("the verification of {}", name()));
         let mut found = Vec::with_capacity(sides.len());
         for (&side, rounds) in sides.iter().zip(&rounds) {
@@ -180,24 +181,22 @@ impl RankSweep<'_> {
                 self.turn(*side)?;
                 rounds.add(self.timed(work, placement, &schedule)?, operations);
             }
-            let enough = match plan.until_stable {
-                None => round >= plan.rounds,
-                Some(share) => {
-                    let over = begun.elapsed() >= budget;
-                    let seconds = sides.iter().filter_map(|(_, rounds)| rounds.seconds.last().copied());
-                    // All ranks decide by the same numbers.
-                    let all = self.exchange(&Round { seconds: seconds.collect(), over })?;
-                    for (side, common) in common.iter_mut().enumerate() {
-                        common.push(reduce(
-                            plan.average,
-                            all.iter().map(|round| round.seconds.get(side).copied().unwrap_or(f64::NAN)),
-                        ));
-                    }
-                    all.iter().any(|round| round.over) || common.iter().all(|rounds| is_stable(rounds, share))
-                }
-            };
-            if enough {
+            if plan.until_stable.is_none() && round >= plan.rounds {
                 break;
+            }
+            if plan.until_stable.is_some() || plan.budget.is_some() {
+                let over = begun.elapsed() >= budget;
+                let seconds = sides.iter().filter_map(|(_, rounds)| rounds.seconds.last().copied());
+                // All ranks decide by the same numbers.
+                let all = self.exchange(&Round { seconds: seconds.collect(), over })?;
+                for (side, common) in common.iter_mut().enumerate() {
+                    let times = all.iter().map(|round| round.seconds.get(side).copied().unwrap_or(f64::NAN));
+                    common.push(reduce(plan.average, times));
+                }
+                let stable = |share| common.iter().all(|rounds| is_stable(rounds, share));
+                if all.iter().any(|round| round.over) || plan.until_stable.is_some_and(stable) {
+                    break;
+                }
             }
             // Who was last in this round is first in the next.
             sides.reverse();
