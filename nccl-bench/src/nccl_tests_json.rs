@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use jiff::tz::TimeZone;
 use serde::Serialize;
 
-use crate::files::replacement;
+use crate::files::{nccl_tests::collective, replacement};
 use crate::record::{Blocking, Measurement, Outcome, Placement, Rank, Run, Settings};
 use crate::table;
 
@@ -298,7 +298,7 @@ struct AverageBusBandwidth {
 
 /// Two measurements are one row when the second is the other's in-place.
 fn results(run: &Run) -> Vec<Row<'_>> {
-    let several = run.measurements.windows(2).any(|pair| pair[0].collective != pair[1].collective);
+    let told = collective(&run.command);
     let mut rows = Vec::new();
     let mut measurements = run.measurements.iter().peekable();
     while let Some(first) = measurements.next() {
@@ -319,7 +319,7 @@ fn results(run: &Run) -> Vec<Row<'_>> {
             in_place: inner.map(|found| half(found, &run.settings)),
             in_place_per_iter: inner.and_then(|found| per_iteration(found, &run.settings)),
             actual_iterations: iterations(first, &run.settings),
-            experiment_name: if several { table::program(&first.collective) } else { "" },
+            experiment_name: if told == first.collective { "" } else { table::program(&first.collective) },
         });
     }
     rows
@@ -447,13 +447,18 @@ mod tests {
 
     #[test]
     fn several_collectives_are_told_apart() {
-        let named = |run: &Run| -> Vec<String> {
-            let document = document(run);
+        let named = |asked: &str, measured: &[&str]| -> Vec<String> {
+            let mut run = run(measured);
+            run.command = vec!["nccl-bench".to_owned(), asked.to_owned()];
+            let document = document(&run);
             let results = document["results"].as_array().unwrap();
             results.iter().map(|result| result["experiment_name"].as_str().unwrap().to_owned()).collect()
         };
-        assert_eq!(named(&run(&["allreduce", "allreduce"])), ["", ""]);
-        assert_eq!(named(&run(&["allreduce", "allgather"])), ["all_reduce_perf", "all_gather_perf"]);
+        assert_eq!(named("allreduce", &["allreduce", "allreduce"]), ["", ""]);
+        let both = "allreduce,allgather";
+        assert_eq!(named(both, &["allreduce", "allgather"]), ["all_reduce_perf", "all_gather_perf"]);
+        // Of a run that ended before the second.
+        assert_eq!(named(both, &["allreduce"]), ["all_reduce_perf"]);
     }
 
     #[test]

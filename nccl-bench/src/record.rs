@@ -267,6 +267,9 @@ pub struct Measurement {
     /// Microseconds per operation of each round, the ranks' made one as `average` says; empty for a single round.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "number::each_or_nan")]
     pub rounds_us: Vec<f64>,
+    /// With `until_stable`: false when the budget ended before the median was known that well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stable: Option<bool>,
     /// What was measured in turn with it (`--vs`); absent without, and where the other side cannot do the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub versus: Option<Versus>,

@@ -19,7 +19,7 @@ use crate::progress::Progress;
 use crate::record::{Algorithm, Measurement, Outcome, Run};
 use crate::report::{Extras, TextReport};
 use crate::stop::Stop;
-use crate::table::MemoryUsage;
+use crate::table::{MemoryUsage, too_slow};
 use crate::tuning::{Operation, Sources};
 
 const WRITING: &str = "writing to standard output";
@@ -276,6 +276,7 @@ impl Recorder {
         };
         run.ended_at = Some(now_utc());
         run.outcome = outcome;
+        run.notes.extend(too_slow(&run));
         let written = std::mem::take(&mut reports.files).finish(&run);
         let json = reports.nccl_tests_json.as_ref().map(|path| write_json(path, &run));
         Some(json.transpose().map(drop).and(written.map_err(Into::into)))

@@ -151,6 +151,14 @@ impl<W: Write> TextReport<W> {
             let side = self.versus.as_ref().map(|versus| format!("{versus} ")).unwrap_or_default();
             self.notes.extend(wrong(&side, measurement.placement, &versus.mismatches));
         }
+        if measurement.stable == Some(false) {
+            self.notes.push(format!(
+                "NOT STABLE {}: {} rounds were too few for a median known as well as --until-stable asks; give a longer \
+                 --budget",
+                in_words(measurement.placement),
+                measurement.rounds_us.len().max(1)
+            ));
+        }
         match measurement.placement {
             Placement::OutOfPlace => {
                 self.half = Some(measurement.clone());
@@ -227,14 +235,18 @@ fn comment(lines: &str) -> String {
     lines.lines().map(|line| format!("# {line}\n")).collect()
 }
 
-/// What was wrong, a line per rank: `WRONG out of place: rank 1 has 3 wrong elements; the first: ...`, of the other side
-/// `WRONG mpi out of place: ...`. Without the hyphens of the table's head: parsers take the last line that has
-/// `out-of-place` in it for the head.
-fn wrong(side: &str, placement: Placement, mismatches: &[Mismatch]) -> impl Iterator<Item = String> {
-    let placement = match placement {
+/// Without the hyphens of the table's head: parsers take the last line that has `out-of-place` in it for the head.
+fn in_words(placement: Placement) -> &'static str {
+    match placement {
         Placement::OutOfPlace => "out of place",
         Placement::InPlace => "in place",
-    };
+    }
+}
+
+/// What was wrong, a line per rank: `WRONG out of place: rank 1 has 3 wrong elements; the first: ...`, of the other side
+/// `WRONG mpi out of place: ...`.
+fn wrong(side: &str, placement: Placement, mismatches: &[Mismatch]) -> impl Iterator<Item = String> {
+    let placement = in_words(placement);
     let named = mismatches.iter().take(NAMED_RANKS).map(move |found| {
         format!(
             "WRONG {side}{placement}: rank {} has {} wrong elements; the first: {}",

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::thread;
 
+use collectives::DataType;
 use collectives::world::{self, Started};
 
 use crate::agreement;
@@ -17,7 +18,7 @@ use crate::progress::Progress;
 use crate::record::{self, Outcome, Rank, Run, SCHEMA_VERSION};
 use crate::recorder::Recorder;
 use crate::rescue::Rescue;
-use crate::size::Step;
+use crate::size::{Size, Step};
 use crate::sizing;
 use crate::stop::{FAILED, REFUSED, Stop, Verdict, await_cause};
 use crate::sweep::{self, End, Event, Observer, Plan};
@@ -223,6 +224,7 @@ fn rank(
     watched.phase("the exchange of sizes and devices");
     let place = node.place(index);
     let (max_bytes, rooms, reduced_to) = sizing::sizes(settings, node, &*device, place, &**world)?;
+    check_elements(settings, max_bytes, place)?;
     check_fault(settings, max_bytes, place)?;
     let out_of_place_only = node.abilities().out_of_place_only;
     let plan = Plan { out_of_place_only, versus: node.versus(), ..Plan::new(settings, max_bytes) };
@@ -384,6 +386,24 @@ fn memory_usage(memory: backend::MemoryUse) -> MemoryUsage {
         buffers: signed(memory.buffers),
         collective: signed(memory.operations),
     }
+}
+
+/// Refuses a collective whose largest size has no element for any rank, as 8 bytes of an alltoall among 8 ranks.
+fn check_elements(settings: &Settings, max_bytes: u64, place: Place) -> Result<(), Stop> {
+    let member = Member { rank: 0, ranks: place.ranks, root: Some(0) };
+    // The sizes of alltoallv can be a matrix's.
+    let asked = settings.collectives.iter().filter(|&&each| each != Collective::AllToAllV);
+    let empty = asked.filter(|_| !settings.all.collectives).find_map(|&collective| {
+        let has_none =
+            |data_type: &&DataType| collective.counts(max_bytes, **data_type, member, None).parameter == 0;
+        Some((collective, *settings.data_types.iter().find(has_none)?))
+    });
+    let Some((collective, data_type)) = empty else { return Ok(()) };
+    Err(Stop::Refused(format!(
+        "-e {}: no rank has an element of {collective} of {data_type} among {} ranks: give a larger size",
+        Size(max_bytes),
+        place.ranks
+    )))
 }
 
 fn check_fault(settings: &Settings, max_bytes: u64, place: Place) -> Result<(), Stop> {

@@ -50,7 +50,8 @@ fn no_file_is_left_in_half() {
     let header = Run { measurements: Vec::new(), outcome: Outcome::Running, ..run.clone() };
     files.start(&header).unwrap();
     files.measurement(&run.measurements[0]).unwrap();
-    let streamed = fs::read(path("run.jsonl")).unwrap();
+    let (begun, streamed) = (fs::read(path("run.json")).unwrap(), fs::read(path("run.jsonl")).unwrap());
+    assert_ne!(begun, b"older");
     // Room for a part of the next line, and for all of the Markdown, but not for the JSON.
     limit_files(Some(streamed.len() as u64 + 400));
     let second = files.measurement(&run.measurements[1]);
@@ -63,7 +64,7 @@ fn no_file_is_left_in_half() {
     assert_eq!(failed, ["run.jsonl", "run.json"]);
 
     assert_eq!(names(), ["run.json", "run.jsonl", "run.md"]);
-    assert_eq!(fs::read(path("run.json")).unwrap(), b"older");
+    assert_eq!(fs::read(path("run.json")).unwrap(), begun);
     assert_eq!(fs::read(path("run.jsonl")).unwrap(), streamed);
     let kept = read(&path("run.jsonl")).unwrap();
     assert_eq!((kept.outcome, &kept.measurements[..]), (Outcome::Running, &run.measurements[..1]));

@@ -44,7 +44,7 @@ const CASES: &[(&str, i32, &str)] = &[
     ("A -J full.json", 2, "-J full.json: cannot be created: it is no regular file"),
     ("A --output mine.json > mine.json", 2, "cannot write mine.json: standard output goes there"),
     (
-        "ulimit -f 64; A --provider tcp -b 8 -e 8 -n 1 -N 2000 --output big.json",
+        "ulimit -f 16; A --provider tcp -b 8 -e 8 -n 1 -N 100 --output big.json",
         1,
         "cannot write big.json: File too large",
     ),
@@ -65,6 +65,7 @@ const CASES: &[(&str, i32, &str)] = &[
     ("nccl-bench compare before.json neg.json", 2, "neg.json: it is damaged"),
     ("nccl-bench compare before.json deep.json", 2, "deep.json: it is no result file"),
     ("nccl-bench compare before.json bom.json", 0, "PASS"),
+    ("nccl-bench compare same.json several.json --threshold 99%", 0, "alltoall float"),
     ("nccl-bench compare before.json /dev/zero", 2, "/dev/zero"),
     ("NCCL_BENCH_RANK=1 NCCL_BENCH_ADDR=h:1 A", 2, "NCCL_BENCH_RANK is set but NCCL_BENCH_SIZE is not"),
     ("RANK=1 A", 2, "RANK is set but WORLD_SIZE is not"),
@@ -78,6 +79,8 @@ const CASES: &[(&str, i32, &str)] = &[
         4,
         "nonexistent.invalid cannot be resolved",
     ),
+    ("WORLD_SIZE=2 RANK=0 MASTER_ADDR=192.0.2.1 A -T 2", 4, "192.0.2.1, which is no address of this host"),
+    ("JOB_COMPLETION_INDEX=0 NCCL_BENCH_ADDR=h:1 A", 2, "NCCL_BENCH_ADDR is set but NCCL_BENCH_SIZE is not"),
     ("JOB_COMPLETION_INDEX=1 A", 2, "this is pod 1 of an indexed Job"),
     ("FABRIC_LIBRARY=/nope.so A", 2, "no usable libfabric was found"),
     ("NCCL_TESTS_MIN_BW=fast A", 2, "NCCL_TESTS_MIN_BW=fast: write GB/s"),
@@ -87,7 +90,18 @@ const CASES: &[(&str, i32, &str)] = &[
     ("A -G 1 -z 1", 2, "-z 1 and -z 2 wait inside what -G captures"),
     ("A --until-stable 1% --rounds 3", 2, "cannot be used with"),
     ("A -e 8 -n 1 --rounds 10000000 --budget 0.1", 0, "# Out of bounds values : 0 OK"),
-    ("nccl-bench alltoall --backend fabric -t 8 -b 8 -e 8", 0, "# Out of bounds values : N/A"),
+    ("A -e 8 -n 1 --until-stable 0.000001% --budget 0.1", 0, "# NOT STABLE out of place: "),
+    (
+        "nccl-bench alltoall --backend fabric -t 8 -b 8 -e 8",
+        2,
+        "no rank has an element of alltoall of float among 8",
+    ),
+    ("NCCL_LIBRARY=/nope.so nccl-bench allreduce -e 64", 2, "NCCL_LIBRARY=/nope.so asks for GPUs"),
+    (
+        "NCCL_TESTS_MIN_BW=1000000 A --output slow.md; grep -h reached slow.md",
+        0,
+        "is not reached: the mean busbw is ",
+    ),
     (
         "NCCL_TESTS_ALLTOALLV_MATRIX_FILE=matrix NCCL_TESTS_ALLTOALLV_MATRIX_SCALE=1e300 A",
         2,
@@ -118,6 +132,7 @@ fn prepare(folder: &Path) {
     for files in [
         "allreduce --backend fabric -e 1M -n 1 --output before.json --output lines.jsonl",
         "alltoall --backend fabric -e 1K -n 1 --output a2a.json",
+        "allgather,alltoall --backend fabric -b 1K -e 1K -n 1 -J several.json --output same.json",
     ] {
         let (code, text) = run(folder, &format!("nccl-bench {files}"));
         assert_eq!(code, 0, "{text}");

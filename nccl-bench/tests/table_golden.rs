@@ -362,6 +362,7 @@ fn measurement() -> Measurement {
         algorithm: None,
         mismatches: Vec::new(),
         rounds_us: Vec::new(),
+        stable: None,
         versus: None,
         measured_at: String::new(),
     }

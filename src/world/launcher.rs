@@ -119,6 +119,7 @@ impl Started {
         let set = |name: &str| variable(name).is_some();
         let several = |name: &str| variable(name).is_some_and(|size| size.trim() != "1");
         let unknown = self.launcher == Launcher::None;
+        let pod = self.launcher == Launcher::Kubernetes;
         let halves = [
             // These are this library's own: whoever sets them means them.
             ("NCCL_BENCH_RANK", "NCCL_BENCH_SIZE", set("NCCL_BENCH_RANK")),
@@ -128,6 +129,7 @@ impl Started {
                 "NCCL_BENCH_RANK",
                 unknown && !set("NCCL_BENCH_SIZE") && set("NCCL_BENCH_ADDR"),
             ),
+            ("NCCL_BENCH_ADDR", "NCCL_BENCH_SIZE", pod && !set("WORLD_SIZE") && set("NCCL_BENCH_ADDR")),
             ("RANK", "WORLD_SIZE", unknown && set("RANK")),
             ("WORLD_SIZE", "RANK", unknown && several("WORLD_SIZE")),
         ];

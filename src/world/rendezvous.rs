@@ -11,7 +11,7 @@ use super::wire::{Answer, Frame, Frames, Greeting, Member};
 use super::{Error, Options, Place};
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -162,10 +162,16 @@ fn allow_descriptors(size: usize) {
     }
 }
 
-/// The names by which the others look for rank 0, as far as this host does not know them either.
-fn unresolved(place: &Place, port: u16) -> String {
-    let problems = place.hosts.iter().filter_map(|name| Some((name, resolve(name, port).err()?)));
-    problems.map(|(name, error)| format!("; rank 0's name {name} cannot be resolved here: {error}")).collect()
+/// Reasons for which the others may look for rank 0 in vain: a name that is not known here either, or that is another
+/// host's.
+fn name_problems(place: &Place, port: u16) -> String {
+    let is_own = |address: &SocketAddr| UdpSocket::bind((address.ip(), 0)).is_ok();
+    let problem = |name: &String| match resolve(name, port) {
+        Err(error) => Some(format!("; rank 0's name {name} cannot be resolved here: {error}")),
+        Ok(addresses) if addresses.iter().any(is_own) => None,
+        Ok(_) => Some(format!("; the others look for rank 0 at {name}, which is no address of this host")),
+    };
+    place.hosts.iter().filter_map(problem).collect()
 }
 
 fn receive(
@@ -182,7 +188,7 @@ fn receive(
     while reception.missing().next().is_some() {
         let now = Instant::now();
         if now >= deadline {
-            let message = reception.given_up(&address, timeout) + &unresolved(place, port);
+            let message = reception.given_up(&address, timeout) + &name_problems(place, port);
             for (stream, _) in reception.joined.iter_mut().flatten() {
                 // Who cannot be told notices that the connection ends.
                 let _ = stream.write_all(&Frame::GivenUp(message.clone()).encode());

@@ -16,7 +16,7 @@ pub(super) const MAX_MESSAGE: usize = 16 << 20;
 pub(super) const MAX_FRAME: usize = 1 << 30;
 
 const MAGIC: [u8; 8] = *b"NCCLbnch";
-const VERSION: u16 = 2;
+const VERSION: u16 = 1;
 /// Magic, version, length of what follows.
 const GREETING_HEADER: usize = 12;
 const MAX_GREETING: usize = 1024;

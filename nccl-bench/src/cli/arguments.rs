@@ -155,7 +155,8 @@ pub(super) struct Measure {
     #[arg(long, value_name = "BACKEND", help_heading = MEASURING)]
     pub(super) vs: Option<Versus>,
 
-    /// Repeat each measurement until its median is known this well: 1%
+    /// Repeat each measurement until its median is known this well: 1%. One that is not after --budget [default: 5 s] is
+    /// marked NOT STABLE
     #[arg(long, value_name = "SHARE", value_parser = share, help_heading = MEASURING)]
     pub(super) until_stable: Option<f64>,
 
@@ -193,7 +194,7 @@ pub(super) struct Measure {
     #[arg(long, help_heading = REPORTING)]
     pub(super) show_algorithm: bool,
 
-    /// A file as nccl-tests writes it; its name ends in .json
+    /// A file as nccl-tests writes it; its name ends in .json, and gets a number behind it where the file is there already
     #[arg(short = 'J', long = "output_file", alias = "output-file", value_name = "FILE", help_heading = REPORTING)]
     pub(super) nccl_tests_json: Option<PathBuf>,
 

@@ -361,9 +361,9 @@ pub(super) fn settle(
     })
 }
 
-/// The variable that chooses GPUs for this process, with its value. `-1` and Slurm's `NoDevFiles` choose none.
+/// The variable that chooses GPUs, or NCCL, for this process, with its value. `-1` and Slurm's `NoDevFiles` choose none.
 fn gpu_variable() -> Option<String> {
-    ["CUDA_VISIBLE_DEVICES", "NCCL_TESTS_DEVICE"].into_iter().find_map(|name| {
+    ["CUDA_VISIBLE_DEVICES", "NCCL_TESTS_DEVICE", "NCCL_LIBRARY"].into_iter().find_map(|name| {
         let value = std::env::var(name).ok()?;
         let first = value.split(',').next().unwrap_or_default().trim();
         (!["", "-1", "NoDevFiles"].contains(&first)).then(|| format!("{name}={value}"))

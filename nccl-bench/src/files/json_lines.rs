@@ -2,6 +2,8 @@
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
@@ -104,6 +106,26 @@ fn line(value: &impl Serialize) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
+/// Writes a whole run that has ended.
+pub(super) fn write(run: &Run, out: &mut dyn Write) -> io::Result<()> {
+    out.write_all(&header(run)?)?;
+    for measurement in &run.measurements {
+        out.write_all(&line(&MeasurementLine { kind: "measurement", measurement })?)?;
+    }
+    out.write_all(&end(run)?)
+}
+
+/// The last line of a run that has ended.
+fn end(run: &Run) -> io::Result<Vec<u8>> {
+    line(&End {
+        kind: "end".to_owned(),
+        outcome: run.outcome.clone(),
+        ended_at: run.ended_at.clone(),
+        notes: run.notes.clone(),
+        summary: Summary::of(run),
+    })
+}
+
 /// What can lose its end again.
 pub(super) trait Cut: Write {
     /// Leaves the first `length` bytes, and goes on writing there.
@@ -157,13 +179,7 @@ impl<W: Cut> Lines<W> {
     pub(super) fn finish(&mut self, run: &Run) -> io::Result<()> {
         let missing = run.measurements.get(self.measurements..).unwrap_or_default();
         missing.iter().try_for_each(|measurement| self.measurement(measurement))?;
-        self.add(&line(&End {
-            kind: "end".to_owned(),
-            outcome: run.outcome.clone(),
-            ended_at: run.ended_at.clone(),
-            notes: run.notes.clone(),
-            summary: Summary::of(run),
-        })?)?;
+        self.add(&end(run)?)?;
         self.out.keep()
     }
 
@@ -175,6 +191,25 @@ impl<W: Cut> Lines<W> {
         }
         self.length += line.len() as u64;
         Ok(())
+    }
+}
+
+impl Lines<File> {
+    /// True when the lines written so far are in the file of this name; false when it has been removed or has lost some.
+    ///
+    /// # Errors
+    /// When another file has its name.
+    pub(super) fn are_in(&self, path: &Path) -> io::Result<bool> {
+        let there = match path.metadata() {
+            Ok(there) => there,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        let own = self.out.metadata()?;
+        if (there.dev(), there.ino()) != (own.dev(), own.ino()) {
+            return Err(io::Error::other("another program has replaced it during the run"));
+        }
+        Ok(own.len() == self.length)
     }
 }
 

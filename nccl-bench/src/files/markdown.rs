@@ -5,6 +5,7 @@ use std::io::{self, Write};
 
 use crate::ratios::Ratios;
 use crate::record::{Library, Measurement, Outcome, Placement, Run, Versus};
+use crate::table::too_slow;
 
 pub(super) fn write(run: &Run, mut out: impl Write) -> io::Result<()> {
     let mut collectives: Vec<&str> = Vec::new();
@@ -59,7 +60,8 @@ fn verdict(run: &Run) -> String {
         (_, _) => format!("WRONG DATA in {wrong} of them"),
     };
     let mean = run.mean_busbw_gbps().map(|mean| format!(", mean busbw {} GB/s", number(mean)));
-    format!("{ended}; {}, {data}{}", counted(all, "measurement"), mean.unwrap_or_default())
+    let slow = if too_slow(run).is_some() { ", TOO SLOW" } else { "" };
+    format!("{ended}; {}, {data}{}{slow}", counted(all, "measurement"), mean.unwrap_or_default())
 }
 
 fn provenance(run: &Run) -> Vec<(&'static str, String)> {

@@ -11,7 +11,7 @@ mod documentation;
 mod json;
 mod json_lines;
 mod markdown;
-mod nccl_tests;
+pub(crate) mod nccl_tests;
 pub mod provenance;
 mod read;
 pub(crate) mod replacement;
@@ -152,12 +152,15 @@ impl Files {
         replacement::resolve(path).is_ok_and(|target| self.files.iter().any(|file| file.target == target))
     }
 
-    /// Replaces the files of JSON Lines by new ones that say what will run. `run` has no measurements yet.
+    /// Replaces all files by new ones that say what will run, so that those of an earlier run are not taken for this
+    /// one's, whatever ends it. `run` has no measurements yet.
     ///
     /// # Errors
     /// When one cannot be written; the older file is still there then.
     pub fn start(&mut self, run: &Run) -> Result<(), Error> {
-        self.each(|file| if file.output.format == Format::JsonLines { file.start(run) } else { Ok(()) })
+        self.each(
+            |file| if file.output.format == Format::JsonLines { file.start(run) } else { file.write(run) },
+        )
     }
 
     /// Adds a measurement to the files of JSON Lines, and has the system keep it at once.
@@ -177,15 +180,8 @@ impl Files {
         // First what takes least: a launcher may kill the process within a second.
         self.files.sort_by_key(|file| file.output.format != Format::JsonLines);
         self.each(|file| match file.output.format {
-            Format::Json => replacement::write(&file.target, |out| json::write(run, out)),
-            Format::Csv => replacement::write(&file.target, |out| csv::write(run, out)),
-            Format::Markdown => replacement::write(&file.target, |out| markdown::write(run, out)),
-            Format::JsonLines => {
-                if file.lines.is_none() {
-                    file.start(run)?;
-                }
-                file.lines.as_mut().map_or(Ok(()), |lines| lines.finish(run))
-            }
+            Format::JsonLines => file.finish_lines(run),
+            _ => file.write(run),
         })
     }
 
@@ -197,6 +193,24 @@ impl Files {
 }
 
 impl OutputFile {
+    /// Replaces the file by the whole run.
+    fn write(&self, run: &Run) -> io::Result<()> {
+        replacement::write(&self.target, |out| match self.output.format {
+            Format::Json => json::write(run, out),
+            Format::Csv => csv::write(run, out),
+            Format::Markdown => markdown::write(run, out),
+            Format::JsonLines => json_lines::write(run, out),
+        })
+    }
+
+    /// Ends the file of JSON Lines, or writes it anew where somebody has removed or emptied it meanwhile.
+    fn finish_lines(&mut self, run: &Run) -> io::Result<()> {
+        match &mut self.lines {
+            Some(lines) if lines.are_in(&self.target)? => lines.finish(run),
+            _ => self.write(run),
+        }
+    }
+
     fn start(&mut self, run: &Run) -> io::Result<()> {
         let header = json_lines::header(run)?;
         let file = replacement::begin(&self.target, |out| out.write_all(&header))?;
@@ -273,7 +287,6 @@ mod tests {
         let mut files = Files::open(&outputs(folder.path(), &ALL)).unwrap();
         assert_eq!(names(folder.path()), [""; 0]);
         drive(&mut files, &run);
-        assert_eq!(names(folder.path()), ["run.jsonl"]);
         files.finish(&run).unwrap();
         assert_eq!(names(folder.path()), ALL);
         for name in ["run.json", "run.jsonl"] {
@@ -284,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn older_files_stay_until_their_time() {
+    fn files_of_an_earlier_run_are_not_taken_for_those_of_a_killed_one() {
         let (folder, run) = (tempfile::tempdir().unwrap(), crate::files::sample::full());
         let content = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
         for name in ALL {
@@ -293,15 +306,38 @@ mod tests {
         let mut files = Files::open(&outputs(folder.path(), &ALL)).unwrap();
         assert!(ALL.iter().all(|name| content(name) == "older"));
         drive(&mut files, &run);
-        for name in ["run.csv", "run.json", "run.md"] {
-            assert_eq!(content(name), "older");
-        }
-        assert_eq!(content("run.jsonl").lines().count(), 1 + run.measurements.len());
         // The process is killed here: what was measured is there, and nothing says that it ended.
+        assert!(!content("run.csv").contains("allreduce,float"), "{}", content("run.csv"));
+        assert!(content("run.md").contains("Not ended, or killed"), "{}", content("run.md"));
+        let json: serde_json::Value = serde_json::from_str(&content("run.json")).unwrap();
+        assert_eq!(json["outcome"]["state"], "running");
+        assert_eq!(content("run.jsonl").lines().count(), 1 + run.measurements.len());
         let killed = read(&folder.path().join("run.jsonl")).unwrap();
         assert_eq!((killed.outcome, &killed.measurements), (Outcome::Running, &run.measurements));
         files.finish(&run).unwrap();
         assert!(ALL.iter().all(|name| content(name) != "older"));
+    }
+
+    #[test]
+    fn lines_that_were_removed_or_emptied_meanwhile_are_written_again() {
+        let (folder, run) = (tempfile::tempdir().unwrap(), crate::files::sample::full());
+        let path = folder.path().join("run.jsonl");
+        let harm: [fn(&Path); 2] =
+            [|path| fs::remove_file(path).unwrap(), |path| fs::write(path, "").unwrap()];
+        for harm in harm {
+            let mut files = Files::open(&outputs(folder.path(), &["run.jsonl"])).unwrap();
+            drive(&mut files, &run);
+            harm(&path);
+            files.finish(&run).unwrap();
+            assert_eq!(read(&path).unwrap(), run);
+        }
+        let mut files = Files::open(&outputs(folder.path(), &["run.jsonl"])).unwrap();
+        drive(&mut files, &run);
+        fs::write(folder.path().join("other"), "another run").unwrap();
+        fs::rename(folder.path().join("other"), &path).unwrap();
+        let error = files.finish(&run).unwrap_err().to_string();
+        assert!(error.ends_with("run.jsonl: another program has replaced it during the run"), "{error}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "another run");
     }
 
     #[test]
@@ -357,6 +393,7 @@ mod tests {
         let mut files = Files::open(&outputs(folder.path(), &["run.json", "run.csv", "run.md"])).unwrap();
         drive(&mut files, &run);
         // Nothing that is renamed replaces a folder with something in it, not even by root.
+        fs::remove_file(folder.path().join("run.json")).unwrap();
         fs::create_dir_all(folder.path().join("run.json/occupied")).unwrap();
         let error = files.finish(&run).unwrap_err();
         assert_eq!(error.failures().len(), 1);

@@ -82,6 +82,9 @@ pub(super) struct Row {
     in_place: Option<Half>,
     in_place_per_iter: Option<Times>,
     actual_iterations: usize,
+    /// The program of a row's collective; empty where the command tells it.
+    #[serde(default)]
+    experiment_name: String,
 }
 
 #[derive(Deserialize)]
@@ -148,9 +151,13 @@ impl Head {
             (Placement::OutOfPlace, &row.out_of_place, &row.out_of_place_per_iter),
             (Placement::InPlace, &row.in_place, &row.in_place_per_iter),
         ];
+        let collective = match row.experiment_name.parse::<Collective>() {
+            Ok(named) => named.name(),
+            Err(_) => &self.collective,
+        };
         halves.into_iter().filter_map(move |(placement, half, times)| {
             Some(Measurement {
-                collective: self.collective.clone(),
+                collective: collective.to_owned(),
                 cycle: number,
                 operations: row.actual_iterations * self.aggregated,
                 ..measurement(row, placement, half.as_ref()?, times.as_ref())
@@ -256,6 +263,7 @@ fn measurement(row: &Row, placement: Placement, half: &Half, times: Option<&Time
         mismatches: Vec::new(),
         measured_at: String::new(),
         rounds_us: Vec::new(),
+        stable: None,
         versus: None,
     }
 }
@@ -340,7 +348,7 @@ impl CommandLine<'_> {
 }
 
 /// `./build/all_reduce_perf` and `all_reduce_perf_mpi` are `allreduce` here. In nccl-bench's own file the command names it.
-fn collective(args: &[String]) -> String {
+pub(crate) fn collective(args: &[String]) -> String {
     let of_command = args.get(1).and_then(|command| command.parse::<Collective>().ok());
     if let Some(collective) = of_command {
         return collective.name().to_owned();

@@ -99,6 +99,7 @@ pub(crate) fn full() -> Run {
                 per_rank: Vec::new(),
                 algorithm: None,
                 rounds_us: Vec::new(),
+                stable: None,
                 versus: None,
                 ..self::measurement("allgather", Placement::OutOfPlace, 8, 3.25)
             },
@@ -140,6 +141,7 @@ pub(crate) fn measurement(collective: &str, placement: Placement, bytes: u64, ti
         wrong: Some(0),
         operations: 40,
         rounds_us: vec![time_us, time_us],
+        stable: Some(false),
         versus: Some(Versus {
             time_us: time_us * 2.0,
             algbw_gbps: bandwidth / 2.0,

@@ -14,6 +14,8 @@ use crate::statistics::Statistics;
 /// What the rounds of one side took on this rank.
 #[derive(Default)]
 pub(super) struct Rounds {
+    /// Operations of all together.
+    pub(super) operations: usize,
     /// Seconds per operation of each.
     pub(super) seconds: Vec<f64>,
     /// Seconds per operation to enqueue it, of each.
@@ -25,6 +27,7 @@ pub(super) struct Rounds {
 impl Rounds {
     pub(super) fn add(&mut self, times: Times, operations: usize) {
         let per_operation = |time: Duration| time.as_secs_f64() / operations as f64;
+        self.operations += operations;
         self.seconds.push(per_operation(times.total));
         self.enqueue.push(per_operation(times.enqueue));
         self.each_us = times.each_us;
@@ -155,6 +158,7 @@ pub(super) fn measurement(
         wrong: ours.wrong,
         operations,
         rounds_us: ours.rounds_us,
+        stable: None,
         versus,
         statistics: skipped(&times_us),
         per_iteration: plan.schedule.each.then(|| PerIteration {

@@ -117,7 +117,8 @@ impl RankSweep<'_> {
         }
         self.observer.listen(false);
         self.observer.phase(&|| format!("the timed operations of {}", name()));
-        let (operations, rounds) = self.rounds(work, placement)?;
+        let (rounds, stable) = self.rounds(work, placement)?;
+        let operations = rounds.first().map_or(0, |ours| ours.operations);
         self.turn(Side::Ours)?;
         let chosen = self.backend.algorithm(work, placement);
         let each_us = match rounds.first() {
@@ -155,6 +156,7 @@ impl RankSweep<'_> {
         let stop = findings.iter().filter_map(|finding| Signal::from_number(finding.stop?)).max();
         let mut measurement =
             finding::measurement(plan, work, placement, cycle, operations, verified, &findings);
+        measurement.stable = stable;
         measurement.algorithm = match chosen {
             None => self.observer.algorithm(work, plan.schedule.aggregated)?,
             chosen => chosen,
@@ -162,9 +164,9 @@ impl RankSweep<'_> {
         Ok((measurement, stop))
     }
 
-    /// Runs the schedule of each side, once or in rounds: so many, or until the medians are stable. With how many operations
-    /// each side made.
-    fn rounds(&mut self, work: &Work, placement: Placement) -> anyhow::Result<(usize, Vec<Rounds>)> {
+    /// Runs the schedule of each side, once or in rounds: so many, or until the medians are stable. Returns also if they
+    /// became so, where that was asked for.
+    fn rounds(&mut self, work: &Work, placement: Placement) -> anyhow::Result<(Vec<Rounds>, Option<bool>)> {
         let plan = self.plan;
         let begun = Instant::now();
         let budget = plan.budget.unwrap_or(DEFAULT_BUDGET);
@@ -176,6 +178,7 @@ impl RankSweep<'_> {
         let mut sides: Vec<(Side, Rounds)> =
             self.sides(placement).iter().map(|&side| (side, Rounds::default())).collect();
         let mut common = vec![Vec::new(); sides.len()];
+        let mut stable = plan.until_stable.map(|_| false);
         for round in 1.. {
             for (side, rounds) in &mut sides {
                 self.turn(*side)?;
@@ -193,8 +196,8 @@ impl RankSweep<'_> {
                     let times = all.iter().map(|round| round.seconds.get(side).copied().unwrap_or(f64::NAN));
                     common.push(reduce(plan.average, times));
                 }
-                let stable = |share| common.iter().all(|rounds| is_stable(rounds, share));
-                if all.iter().any(|round| round.over) || plan.until_stable.is_some_and(stable) {
+                stable = plan.until_stable.map(|share| common.iter().all(|rounds| is_stable(rounds, share)));
+                if stable == Some(true) || all.iter().any(|round| round.over) {
                     break;
                 }
             }
@@ -203,8 +206,7 @@ impl RankSweep<'_> {
             common.reverse();
         }
         sides.sort_by_key(|(side, _)| *side == Side::Theirs);
-        let rounds: Vec<Rounds> = sides.into_iter().map(|(_, rounds)| rounds).collect();
-        Ok((operations * rounds.first().map_or(0, |ours| ours.seconds.len()), rounds))
+        Ok((sides.into_iter().map(|(_, rounds)| rounds).collect(), stable))
     }
 
     /// How many iterations fit into the budget, at most as many as the schedule has: the same on every rank.

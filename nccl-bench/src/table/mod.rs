@@ -19,7 +19,7 @@ pub use foot::{Foot, MemoryUsage, Traffic, alltoallv_summary, failure};
 pub use number::significant;
 
 use crate::collective::Collective;
-use crate::record::{Blocking, Library, Measurement, Provenance, Rank, Run, Settings};
+use crate::record::{Blocking, Library, Measurement, Outcome, Provenance, Rank, Run, Settings};
 
 /// The share of the asked bandwidth (`NCCL_TESTS_MIN_BW`) that is enough.
 const ENOUGH: f64 = 0.9;
@@ -73,6 +73,16 @@ pub fn minimum_busbw(provenance: &Provenance) -> Option<f64> {
 #[must_use]
 pub fn enough(mean_busbw: f64, minimum: Option<f64>) -> Option<bool> {
     minimum.map(|minimum| mean_busbw >= minimum * ENOUGH)
+}
+
+/// What is missing of a whole run's mean bus bandwidth, where `NCCL_TESTS_MIN_BW` asks for more.
+#[must_use]
+pub fn too_slow(run: &Run) -> Option<String> {
+    let minimum = minimum_busbw(&run.provenance).filter(|_| run.outcome == Outcome::Complete)?;
+    let mean = run.mean_busbw_gbps().unwrap_or(f64::NAN);
+    (enough(mean, Some(minimum)) == Some(false)).then(|| {
+        format!("NCCL_TESTS_MIN_BW is not reached: the mean busbw is {mean:.2} GB/s, and {minimum} GB/s less 10 % are asked for")
+    })
 }
 
 /// A time in UTC as nccl-tests writes it, in `zone`; what is no time is returned as it is.

@@ -90,6 +90,7 @@ pub(crate) fn measurement(collective: &str, placement: Placement) -> Measurement
         wrong: Some(0),
         operations: 20,
         rounds_us: Vec::new(),
+        stable: None,
         versus: None,
         statistics: None,
         per_iteration: None,
