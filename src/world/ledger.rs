@@ -31,7 +31,7 @@ struct Difference {
 impl Ledger {
     /// Notes what a rank has called; the first difference to what another has, if there is one.
     pub(super) fn note(&mut self, rank: usize, topic: u64, calls: Vec<Called>) -> Option<Error> {
-        if !self.0.iter().any(|known| known.topic == topic) {
+        if !self.knows(topic) {
             self.0.push_back(Topic { topic, said: HashMap::new(), bytes: 0 });
         }
         let known = self.0.iter_mut().find(|known| known.topic == topic)?;
@@ -59,6 +59,11 @@ impl Ledger {
             "rank {first} called {one} while rank {second} called {another}; all ranks call the same operations in the \
              same order with the same lengths"
         )))
+    }
+
+    /// True when something was noted of a topic.
+    pub(super) fn knows(&self, topic: u64) -> bool {
+        self.0.iter().any(|known| known.topic == topic)
     }
 
     /// Forgets the oldest topics where there is too much, but the current one last: what its ranks wait for, they say again.

@@ -44,25 +44,34 @@ pub(super) fn agree(contributions: Vec<Contribution>, first: usize) -> Result<Op
     Ok((!messages.is_empty()).then_some(messages))
 }
 
+/// A rank, or a process of several, that others wait for.
+pub(super) struct Late {
+    /// The rank, or the first of the process.
+    pub(super) rank: usize,
+    /// The ranks of the process, where one of them is late and it is not known which: ` (the process of ranks 2 to 3)`.
+    pub(super) ranks: String,
+    pub(super) host: String,
+    /// Its [`World::note`](super::World::note).
+    pub(super) note: String,
+}
+
 /// How many late ranks a message names.
 const MOST_NAMED: usize = 8;
 
 /// Why a call cannot go on that some ranks have not come to within `limit`: names the first of the late ones as the one
-/// that failed, and the others in the reason. `late` has each one's rank, host and [`World::note`].
-///
-/// [`World::note`]: super::World::note
-pub(super) fn overdue(call: &str, limit: Duration, late: &[(usize, String, String)]) -> Option<Error> {
-    let ((rank, host, note), others) = late.split_first()?;
+/// that failed, and the others in the reason.
+pub(super) fn overdue(call: &str, limit: Duration, late: &[Late]) -> Option<Error> {
+    let (Late { rank, ranks, host, note }, others) = late.split_first()?;
     let last = |note: &str| {
         let note = note.trim().replace('\n', ", ");
         if note.is_empty() { String::new() } else { format!(" (last heard of it: {note})") }
     };
     let article = if call.starts_with('a') { "an" } else { "a" };
     let mut reason =
-        format!("did not come to {article} {call} within {} s{}", limit.as_secs_f64(), last(note));
-    for (index, (rank, host, note)) in others.iter().take(MOST_NAMED - 1).enumerate() {
+        format!("did not come to {article} {call} within {} s{ranks}{}", limit.as_secs_f64(), last(note));
+    for (index, Late { rank, ranks, host, note }) in others.iter().take(MOST_NAMED - 1).enumerate() {
         let link = if index == 0 { "; neither did" } else { "," };
-        reason += &format!("{link} rank {rank} on host {host}{}", last(note));
+        reason += &format!("{link} rank {rank} on host {host}{ranks}{}", last(note));
     }
     if others.len() >= MOST_NAMED {
         reason += &format!(" and {} more", others.len() + 1 - MOST_NAMED);
@@ -77,7 +86,12 @@ mod tests {
     #[test]
     fn late_ranks_are_named_with_what_is_known_of_them() {
         let late = |count: usize| {
-            let one = |rank| (rank, format!("node{rank}"), if rank == 1 { "a\nb\n" } else { "" }.to_owned());
+            let one = |rank| Late {
+                rank,
+                ranks: String::new(),
+                host: format!("node{rank}"),
+                note: if rank == 1 { "a\nb\n" } else { "" }.to_owned(),
+            };
             let late: Vec<_> = (1..=count).map(one).collect();
             overdue("barrier", Duration::from_millis(1500), &late).map(|error| error.to_string())
         };
@@ -88,6 +102,16 @@ mod tests {
         assert_eq!(late(3).unwrap(), three);
         assert!(late(8).unwrap().ends_with(", rank 8 on host node8"));
         assert!(late(10).unwrap().ends_with(", rank 8 on host node8 and 2 more"));
+        let process = Late {
+            rank: 2,
+            ranks: " (the process of ranks 2 to 3)".to_owned(),
+            host: "a".to_owned(),
+            note: "sums".to_owned(),
+        };
+        assert_eq!(
+            overdue("barrier", Duration::from_secs(1), &[process]).unwrap().to_string(),
+            "rank 2 on host a did not come to a barrier within 1 s (the process of ranks 2 to 3) (last heard of it: sums)"
+        );
     }
 
     #[test]

@@ -165,7 +165,7 @@ pub(super) fn run(shared: &Shared, woken: &UnixStream, frames: Vec<Frames>) {
         }
         if closed_by.is_none() && shared.closing.load(Ordering::SeqCst) {
             closed_by = Some(now + FAREWELL);
-            shared.broadcast(&Frame::Goodbye);
+            shared.take_leave();
         }
         if let Some(by) = &mut closed_by {
             let left: Vec<(usize, usize)> = lines
@@ -340,7 +340,7 @@ fn act(shared: &Shared, line: &mut Line<'_>, frame: Frame) -> Option<String> {
             part(shared, line);
         }
         Frame::Note(text) if at_root => shared.noted(line.rank, text),
-        Frame::Called(rank, topic, calls) if at_root => shared.called(rank as usize, topic, calls),
+        Frame::Called(rank, topic, calls) => shared.called(rank as usize, topic, calls),
         Frame::Barrier(number) if at_root => shared.arrive(line.rank, number, Contribution::Barrier),
         Frame::Message(number, message) if at_root => {
             shared.arrive(line.rank, number, Contribution::Message(message));

@@ -2,12 +2,13 @@
 
 use super::gate::{self, Gate, lock};
 use super::ledger::Ledger;
-use super::meeting::{Contribution, agree, overdue};
+use super::meeting::{Contribution, Late, agree, overdue};
 use super::numbering::Numbering;
 use super::rendezvous::{self, Met};
 use super::service::{self, Connection};
 use super::wire::{Frame, MAX_FRAME, MAX_MESSAGE, Member, pack, unpack};
 use super::{Called, Error, Handle, LastAct, OnFailure, Options, Place, World, YEAR, ending, single};
+use std::collections::HashMap;
 use std::io::{self, Write};
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
@@ -120,8 +121,11 @@ pub(super) struct Shared {
     limit: Mutex<Option<Duration>>,
     /// What each rank has noted; at rank 0 only.
     notes: Mutex<Vec<String>>,
-    /// What ranks have called; at rank 0 only.
+    /// What ranks have called; at the others only what those of rank 0's process called last, once it has left.
     ledger: Mutex<Ledger>,
+    /// What ranks of this process called last, by rank and topic: rank 0 tells the others when it leaves, since it does
+    /// not compare any more. At rank 0 only.
+    last_calls: Mutex<HashMap<(usize, u64), Vec<Called>>>,
     pub(super) last_act: Mutex<Option<LastAct>>,
     /// The ranks of each process.
     numbering: Numbering,
@@ -185,6 +189,7 @@ impl Shared {
             limit: Mutex::default(),
             notes: Mutex::new(vec![String::new(); at_root]),
             ledger: Mutex::default(),
+            last_calls: Mutex::default(),
             last_act: Mutex::default(),
             numbering: Numbering::default(),
             gate: Gate::default(),
@@ -379,9 +384,12 @@ impl Shared {
         let state = lock(&self.state);
         let call = state.arrived.iter().flatten().next().map_or("barrier", Contribution::name);
         let notes = lock(&self.notes);
-        let late: Vec<(usize, String, String)> = (0..self.size)
-            .filter(|&rank| state.count > 0 && state.arrived[rank].is_none())
-            .map(|rank| (self.numbering.first(rank), self.host(rank).to_owned(), notes[rank].clone()))
+        let late: Vec<Late> = (0..self.size)
+            .filter(|&process| state.count > 0 && state.arrived[process].is_none())
+            .map(|process| {
+                let (rank, ranks) = self.numbering.name(process, None);
+                Late { rank, ranks, host: self.host(process).to_owned(), note: notes[process].clone() }
+            })
             .collect();
         drop((notes, state));
         if let Some(error) = overdue(call, limit, &late) {
@@ -396,7 +404,15 @@ impl Shared {
         }
     }
 
-    /// A rank has called this; at rank 0 only.
+    /// Rank 0 leaves, and tells the others what they compare their calls with from now on.
+    pub(super) fn take_leave(&self) {
+        for ((rank, topic), calls) in lock(&self.last_calls).drain() {
+            self.broadcast(&Frame::Called(u32::try_from(rank).unwrap_or(u32::MAX), topic, calls));
+        }
+        self.broadcast(&Frame::Goodbye);
+    }
+
+    /// A rank has called this.
     pub(super) fn called(&self, rank: usize, topic: u64, calls: Vec<Called>) {
         let different = lock(&self.ledger).note(rank, topic, calls);
         if let Some(error) = different {
@@ -491,6 +507,18 @@ impl Shared {
     }
 }
 
+/// The call with the highest number of each place.
+fn last_of_each_place(calls: &[Called]) -> Vec<Called> {
+    let mut last: HashMap<u64, &Called> = HashMap::new();
+    for call in calls {
+        let known = last.entry(call.place).or_insert(call);
+        if known.number < call.number {
+            *known = call;
+        }
+    }
+    last.into_values().cloned().collect()
+}
+
 /// One rank's end of the star.
 pub(super) struct Tcp {
     pub(super) shared: Arc<Shared>,
@@ -567,9 +595,14 @@ impl World for Tcp {
     fn compare(&self, rank: usize, topic: u64, calls: &[Called]) {
         if self.shared.rank == 0 {
             self.shared.called(rank, topic, calls.to_vec());
-        } else {
-            let rank = u32::try_from(rank).unwrap_or(u32::MAX);
-            self.shared.broadcast(&Frame::Called(rank, topic, calls.to_vec()));
+            lock(&self.shared.last_calls).insert((rank, topic), last_of_each_place(calls));
+            return;
+        }
+        let number = u32::try_from(rank).unwrap_or(u32::MAX);
+        self.shared.broadcast(&Frame::Called(number, topic, calls.to_vec()));
+        if lock(&self.shared.ledger).knows(topic) {
+            // Rank 0 may have gone.
+            self.shared.called(rank, topic, calls.to_vec());
         }
     }
 
@@ -643,6 +676,37 @@ mod tests {
             .map(|&(host, local)| Member { host: Host { name: host.to_owned(), id: host.to_owned() }, local })
             .collect();
         (0..members.len()).map(|rank| local_position(&members, rank)).collect()
+    }
+
+    /// A rank that begins to wait after rank 0 has left compares with what rank 0 called last.
+    #[test]
+    fn calls_are_compared_with_those_of_a_rank_0_that_has_left() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let place = |rank| Place::new(rank, 2, &address).unwrap();
+        let other = thread::spawn({
+            let place = place(1);
+            move || join(&place, &Options::default(), None).unwrap()
+        });
+        let zero = join(&place(0), &Options::default(), Some(listener)).unwrap();
+        let other = other.join().unwrap();
+        let call = |number, what: &str| Called { place: 0, number, what: what.to_owned() };
+        zero.compare(0, 7, &[call(2, "nothing more, and left"), call(1, "barrier")]);
+        // Returns when the connection is closed.
+        drop(zero);
+        other.compare(1, 7, &[call(1, "another barrier")]);
+        other.check().unwrap();
+        let waited = Instant::now();
+        while other.check().is_ok() {
+            assert!(waited.elapsed() < Duration::from_secs(60), "no difference was found");
+            other.compare(1, 7, &[call(2, "barrier")]);
+        }
+        let error = other.check().unwrap_err().to_string();
+        assert!(
+            error.starts_with("rank 0 called nothing more, and left while rank 1 called barrier"),
+            "{error}"
+        );
     }
 
     #[test]

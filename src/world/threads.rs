@@ -2,7 +2,7 @@
 
 use super::gate::{self, Gate, lock};
 use super::ledger::Ledger;
-use super::meeting::{Contribution, agree, overdue};
+use super::meeting::{Contribution, Late, agree, overdue};
 use super::wire::{pack, unpack};
 use super::{Called, Error, Handle, LastAct, World, YEAR, host};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -202,7 +202,14 @@ impl Team {
         let call = meeting.contributions.iter().flatten().next().map_or("barrier", Contribution::name);
         let threads = || (0..self.per_process).filter(|&thread| meeting.contributions[thread].is_none());
         let host = host().name;
-        let late: Vec<_> = threads().map(|thread| (self.rank(thread), host.clone(), String::new())).collect();
+        let late: Vec<_> = threads()
+            .map(|thread| Late {
+                rank: self.rank(thread),
+                ranks: String::new(),
+                host: host.clone(),
+                note: String::new(),
+            })
+            .collect();
         let (Some(first), Some(error)) = (threads().next(), overdue(call, limit, &late)) else { return };
         drop(meeting);
         self.leave(first, End::Wrong(error.clone()));
