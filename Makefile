@@ -90,8 +90,9 @@ cost: packages-cost ## instructions that the safe layer adds to a call of NCCL, 
 dist: packages-run ## one tarball for a machine with GPUs, MPI and no Rust
 	$(CARGO) xtask dist
 
-dist-aarch64: packages-run packages-aarch64 ## the same for an ARM machine, cross-built
+dist-aarch64: packages-run packages-aarch64 ## the same for an ARM machine, cross-built, and started under qemu
 	source tests/aarch64/environment && $(CARGO) xtask dist --target aarch64-unknown-linux-gnu
+	tests/aarch64/packed
 
 packages-run:
 	@./install-packages run
