@@ -117,9 +117,6 @@ impl Interrupt {
         let ignored = Signal::WAITED.map(is_ignored);
         let signals: SigSet = Signal::WAITED.into_iter().map(Signal::system).collect();
         signals.thread_block()?;
-        // A file that reaches the limit of its size (`ulimit -f`) is an error of the write, not the end of the process.
-        // SAFETY: no handler is installed.
-        let _older = unsafe { nix::sys::signal::signal(Number::SIGXFSZ, SigHandler::SigIgn) }?;
         let waiting = interrupt.clone();
         thread::Builder::new().name("signals".to_owned()).spawn(move || {
             let mut first = true;
@@ -204,6 +201,16 @@ impl Interrupt {
 }
 
 /// Whether this process was started with `signal` ignored, as `nohup` does and shells do for jobs in the background.
+/// Makes a file that reaches the limit of its size (`ulimit -f`) an error of the write, not the end of the process.
+///
+/// # Errors
+/// When the system refuses.
+pub fn ignore_file_size_signal() -> io::Result<()> {
+    // SAFETY: no handler is installed.
+    unsafe { nix::sys::signal::signal(Number::SIGXFSZ, SigHandler::SigIgn) }?;
+    Ok(())
+}
+
 fn is_ignored(signal: Signal) -> bool {
     // SAFETY: zeros are a valid value of this plain C struct.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };

@@ -298,7 +298,7 @@ struct AverageBusBandwidth {
 
 /// Two measurements are one row when the second is the other's in-place.
 fn results(run: &Run) -> Vec<Row<'_>> {
-    let told = collective(&run.command);
+    let of_command = collective(&run.command);
     let mut rows = Vec::new();
     let mut measurements = run.measurements.iter().peekable();
     while let Some(first) = measurements.next() {
@@ -319,7 +319,11 @@ fn results(run: &Run) -> Vec<Row<'_>> {
             in_place: inner.map(|found| half(found, &run.settings)),
             in_place_per_iter: inner.and_then(|found| per_iteration(found, &run.settings)),
             actual_iterations: iterations(first, &run.settings),
-            experiment_name: if told == first.collective { "" } else { table::program(&first.collective) },
+            experiment_name: if of_command == first.collective {
+                ""
+            } else {
+                table::program(&first.collective)
+            },
         });
     }
     rows

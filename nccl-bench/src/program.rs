@@ -14,7 +14,7 @@ use crate::fabric;
 use crate::files;
 use crate::guide;
 use crate::handover::Meeting;
-use crate::interrupt::Signal;
+use crate::interrupt::{Signal, ignore_file_size_signal};
 use crate::plot;
 use crate::run;
 use crate::shell;
@@ -29,7 +29,7 @@ pub fn main(
     join: impl FnOnce(&Meeting) -> Result<world::Handle, Stop>,
     mpi: Option<backend::Find>,
 ) -> ExitCode {
-    if let Err(stop) = start_log() {
+    if let Err(stop) = start_log().and_then(|()| Ok(ignore_file_size_signal()?)) {
         return stop.tell();
     }
     tracing::debug!("started");

@@ -153,7 +153,7 @@ impl<W: Write> TextReport<W> {
         }
         if measurement.stable == Some(false) {
             self.notes.push(format!(
-                "NOT STABLE {}: {} rounds were too few for a median known as well as --until-stable asks; give a longer \
+                "NOT STABLE {}: {} round(s) were too few for a median known as well as --until-stable asks; give a longer \
                  --budget",
                 in_words(measurement.placement),
                 measurement.rounds_us.len().max(1)

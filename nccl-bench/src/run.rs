@@ -18,7 +18,7 @@ use crate::progress::Progress;
 use crate::record::{self, Outcome, Rank, Run, SCHEMA_VERSION};
 use crate::recorder::Recorder;
 use crate::rescue::Rescue;
-use crate::size::{Size, Step};
+use crate::size::{Size, Step, Sweep};
 use crate::sizing;
 use crate::stop::{FAILED, REFUSED, Stop, Verdict, await_cause};
 use crate::sweep::{self, End, Event, Observer, Plan};
@@ -224,10 +224,10 @@ fn rank(
     watched.phase("the exchange of sizes and devices");
     let place = node.place(index);
     let (max_bytes, rooms, reduced_to) = sizing::sizes(settings, node, &*device, place, &**world)?;
-    check_elements(settings, max_bytes, place)?;
     check_fault(settings, max_bytes, place)?;
     let out_of_place_only = node.abilities().out_of_place_only;
     let plan = Plan { out_of_place_only, versus: node.versus(), ..Plan::new(settings, max_bytes) };
+    check_elements(settings, plan.sweep, place)?;
     let host = world::host().name;
     let own = Rank { rank: world.rank(), pid: std::process::id(), host, ..device.describe() };
     let all = world.all_gather(&serde_json::to_vec(&own)?)?;
@@ -388,22 +388,32 @@ fn memory_usage(memory: backend::MemoryUse) -> MemoryUsage {
     }
 }
 
-/// Refuses a collective whose largest size has no element for any rank, as 8 bytes of an alltoall among 8 ranks.
-fn check_elements(settings: &Settings, max_bytes: u64, place: Place) -> Result<(), Stop> {
-    let member = Member { rank: 0, ranks: place.ranks, root: Some(0) };
-    // The sizes of alltoallv can be a matrix's.
-    let asked = settings.collectives.iter().filter(|&&each| each != Collective::AllToAllV);
-    let empty = asked.filter(|_| !settings.all.collectives).find_map(|&collective| {
-        let has_none =
-            |data_type: &&DataType| collective.counts(max_bytes, **data_type, member, None).parameter == 0;
-        Some((collective, *settings.data_types.iter().find(has_none)?))
-    });
-    let Some((collective, data_type)) = empty else { return Ok(()) };
-    Err(Stop::Refused(format!(
-        "-e {}: no rank has an element of {collective} of {data_type} among {} ranks: give a larger size",
-        Size(max_bytes),
-        place.ranks
-    )))
+/// Refuses sizes that are too small to give any rank an element, as 8 bytes of an alltoall among 8 ranks. Of what `all` asks
+/// for, one case with elements is enough.
+fn check_elements(settings: &Settings, sweep: Sweep, place: Place) -> Result<(), Stop> {
+    let (ranks, largest) = (place.ranks, sweep.sizes().last().unwrap_or(0));
+    let member = Member { rank: 0, ranks, root: Some(0) };
+    let has_elements = |collective: Collective, data_type: DataType| match collective {
+        Collective::AllToAllV => {
+            Traffic::new(&settings.variables.pattern, largest, data_type, ranks).busiest() > 0
+        }
+        _ => collective.counts(largest, data_type, member, None).parameter > 0,
+    };
+    let types = &settings.data_types;
+    let is_measured = |collective: Collective| match settings.all.data_types {
+        true => types.iter().any(|&data_type| has_elements(collective, data_type)),
+        false => types.iter().all(|&data_type| has_elements(collective, data_type)),
+    };
+    let mut empty = settings.collectives.iter().filter(|&&collective| !is_measured(collective));
+    let enough = if settings.all.collectives { settings.collectives.len() - 1 } else { 0 };
+    match empty.clone().count() > enough {
+        true => Err(Stop::Refused(format!(
+            "{}: the largest size, {}, gives no rank an element among {ranks} ranks: give a larger one (-e)",
+            empty.next().map_or("", |collective| collective.name()),
+            Size(largest),
+        ))),
+        false => Ok(()),
+    }
 }
 
 fn check_fault(settings: &Settings, max_bytes: u64, place: Place) -> Result<(), Stop> {

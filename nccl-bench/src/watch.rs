@@ -63,7 +63,7 @@ impl Limited {
             if patience < limit && rank.is_none_or(|rank| rank < 2) {
                 eprintln!(
                     "nccl-bench: {who} on {host} is still {what}, for {} s now; it waits for all processes of the launcher \
-                     to do the same, and gives up after {} s (-T)",
+                     to do the same, and gives up after {} s (-T, NCCL_BENCH_TIMEOUT)",
                     patience.as_secs(),
                     limit.as_secs()
                 );

@@ -103,9 +103,7 @@ fn a_rank_that_fails_ends_those_that_wait_in_mpi() {
 fn a_process_that_does_not_start_mpi_ends_the_others_wait() {
     let session = tempfile::tempdir().unwrap();
     let program = env!("CARGO_BIN_EXE_nccl-bench");
-    let line = format!(
-        "60 mpirun -np 1 {program} allreduce --backend fabric -e 64 -T 3 : -np 1 {program} allreduce --dry-run"
-    );
+    let line = format!("60 mpirun -np 1 {program} allreduce --backend fabric -e 64 -T 3 : -np 1 sleep 100");
     let output = Command::new("timeout")
         .args(line.split_whitespace())
         .envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")])

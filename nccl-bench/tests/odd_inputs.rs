@@ -94,7 +94,24 @@ const CASES: &[(&str, i32, &str)] = &[
     (
         "nccl-bench alltoall --backend fabric -t 8 -b 8 -e 8",
         2,
-        "no rank has an element of alltoall of float among 8",
+        "alltoall: the largest size, 8, gives no rank",
+    ),
+    (
+        "nccl-bench alltoall --backend fabric -t 8 -b 64 -e 200 -f 4",
+        2,
+        "alltoall: the largest size, 64, gives no rank",
+    ),
+    (
+        "nccl-bench alltoallv --backend fabric -t 8 -b 8 -e 8",
+        2,
+        "alltoallv: the largest size, 8, gives no rank",
+    ),
+    ("nccl-bench all --backend fabric -b 1 -e 1", 2, "is below one element of 4 bytes"),
+    ("A -d all -b 4 -e 4", 0, "# Out of bounds values : 0 OK"),
+    (
+        "CUDA_VISIBLE_DEVICES=-1 NCCL_LIBRARY=/nope.so nccl-bench allreduce -e 64",
+        0,
+        "# Out of bounds values : 0 OK",
     ),
     ("NCCL_LIBRARY=/nope.so nccl-bench allreduce -e 64", 2, "NCCL_LIBRARY=/nope.so asks for GPUs"),
     (

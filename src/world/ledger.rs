@@ -1,7 +1,8 @@
 //! What ranks have said that they called, and whether it is the same.
 
 use super::{Called, Error};
-use std::collections::{HashMap, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 /// About how many bytes are kept of all topics.
 const MOST_BYTES: usize = 64 << 20;
@@ -66,6 +67,24 @@ impl Ledger {
         self.0.iter().any(|known| known.topic == topic)
     }
 
+    /// The calls with the highest numbers of the newest topics, about `most` bytes in all: who said them, and the topic.
+    pub(super) fn newest(&self, most: usize) -> Vec<(usize, u64, Vec<Called>)> {
+        let mut left = most;
+        let mut found = Vec::new();
+        for topic in self.0.iter().rev() {
+            let mut calls: Vec<_> = topic.said.iter().collect();
+            calls.sort_unstable_by_key(|((place, number), _)| (Reverse(*number), *place));
+            let mut by_rank: BTreeMap<usize, Vec<Called>> = BTreeMap::new();
+            for (&(place, number), (rank, what)) in calls {
+                let Some(rest) = left.checked_sub(OF_A_CALL + what.len()) else { break };
+                left = rest;
+                by_rank.entry(*rank).or_default().push(Called { place, number, what: what.clone() });
+            }
+            found.extend(by_rank.into_iter().map(|(rank, calls)| (rank, topic.topic, calls)));
+        }
+        found
+    }
+
     /// Forgets the oldest topics where there is too much, but the current one last: what its ranks wait for, they say again.
     fn forget(&mut self, current: u64) {
         while self.0.iter().map(|topic| topic.bytes).sum::<usize>() > MOST_BYTES {
@@ -95,6 +114,21 @@ mod tests {
         assert!(error.starts_with("rank 1 called x while rank 2 called c; all ranks "), "{error}");
         let error = ledger.note(5, 7, calls(&[(1, "b")])).unwrap().to_string();
         assert!(error.starts_with("rank 2 called a while rank 5 called b; "), "{error}");
+    }
+
+    #[test]
+    fn the_newest_calls_are_passed_on_as_far_as_there_is_room() {
+        let mut ledger = Ledger::default();
+        assert_eq!(ledger.note(2, 7, calls(&[(1, "a"), (2, "b")])), None);
+        assert_eq!(ledger.note(1, 8, calls(&[(4, "d"), (5, "e"), (3, "c")])), None);
+        assert_eq!(ledger.note(0, 8, calls(&[(6, "f")])), None);
+        let call = OF_A_CALL + 1;
+        let newest = |most: usize| ledger.newest(most);
+        assert_eq!(newest(0), []);
+        assert_eq!(newest(2 * call), [(0, 8, calls(&[(6, "f")])), (1, 8, calls(&[(5, "e")]))]);
+        let five = newest(5 * call);
+        assert_eq!(five[1], (1, 8, calls(&[(5, "e"), (4, "d"), (3, "c")])));
+        assert_eq!(five[2], (2, 7, calls(&[(2, "b")])));
     }
 
     #[test]

@@ -162,8 +162,8 @@ fn allow_descriptors(size: usize) {
     }
 }
 
-/// Reasons for which the others may look for rank 0 in vain: a name that is not known here either, or that is another
-/// host's.
+/// Reasons for which the others may look for rank 0 in vain: names that are not known here either, or are another host's.
+/// None where one of the names is this host's.
 fn name_problems(place: &Place, port: u16) -> String {
     let is_own = |address: &SocketAddr| UdpSocket::bind((address.ip(), 0)).is_ok();
     let problem = |name: &String| match resolve(name, port) {
@@ -171,7 +171,8 @@ fn name_problems(place: &Place, port: u16) -> String {
         Ok(addresses) if addresses.iter().any(is_own) => None,
         Ok(_) => Some(format!("; the others look for rank 0 at {name}, which is no address of this host")),
     };
-    place.hosts.iter().filter_map(problem).collect()
+    let problems: Option<Vec<String>> = place.hosts.iter().map(problem).collect();
+    problems.unwrap_or_default().concat()
 }
 
 fn receive(

@@ -340,7 +340,8 @@ fn act(shared: &Shared, line: &mut Line<'_>, frame: Frame) -> Option<String> {
             part(shared, line);
         }
         Frame::Note(text) if at_root => shared.noted(line.rank, text),
-        Frame::Called(rank, topic, calls) => shared.called(rank as usize, topic, calls),
+        Frame::Called(rank, topic, calls) if at_root => shared.called(rank as usize, topic, calls),
+        Frame::Called(rank, topic, calls) => shared.passed_on(rank as usize, topic, calls),
         Frame::Barrier(number) if at_root => shared.arrive(line.rank, number, Contribution::Barrier),
         Frame::Message(number, message) if at_root => {
             shared.arrive(line.rank, number, Contribution::Message(message));

@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 
 /// How long a rank that ends the job tries to tell the others.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+/// Bytes of calls, about, that rank 0 passes on to each rank when it leaves.
+const MOST_PASSED_ON: usize = 64 << 10;
 /// Limit of the time that an aborting thread waits for the service, which ends the process when another
 /// process has failed first. Longer than the service takes.
 const SERVICE_ENDS: Duration = Duration::from_secs(15);
@@ -121,11 +123,10 @@ pub(super) struct Shared {
     limit: Mutex<Option<Duration>>,
     /// What each rank has noted; at rank 0 only.
     notes: Mutex<Vec<String>>,
-    /// What ranks have called; at the others only what those of rank 0's process called last, once it has left.
+    /// Calls that ranks have said; at the other ranks those that rank 0 has passed on when it left.
     ledger: Mutex<Ledger>,
-    /// What ranks of this process called last, by rank and topic: rank 0 tells the others when it leaves, since it does
-    /// not compare any more. At rank 0 only.
-    last_calls: Mutex<HashMap<(usize, u64), Vec<Called>>>,
+    /// What each rank of this process said last, with its topic; not at rank 0.
+    said_last: Mutex<HashMap<usize, (u64, Vec<Called>)>>,
     pub(super) last_act: Mutex<Option<LastAct>>,
     /// The ranks of each process.
     numbering: Numbering,
@@ -189,7 +190,7 @@ impl Shared {
             limit: Mutex::default(),
             notes: Mutex::new(vec![String::new(); at_root]),
             ledger: Mutex::default(),
-            last_calls: Mutex::default(),
+            said_last: Mutex::default(),
             last_act: Mutex::default(),
             numbering: Numbering::default(),
             gate: Gate::default(),
@@ -404,12 +405,29 @@ impl Shared {
         }
     }
 
-    /// Rank 0 leaves, and tells the others what they compare their calls with from now on.
+    /// Tells the others that this rank leaves. Rank 0 does not compare calls any more, so it passes on what it knows.
     pub(super) fn take_leave(&self) {
-        for ((rank, topic), calls) in lock(&self.last_calls).drain() {
-            self.broadcast(&Frame::Called(u32::try_from(rank).unwrap_or(u32::MAX), topic, calls));
+        if self.rank == 0 {
+            for (rank, topic, calls) in lock(&self.ledger).newest(MOST_PASSED_ON) {
+                self.broadcast(&Frame::Called(u32::try_from(rank).unwrap_or(u32::MAX), topic, calls));
+            }
         }
         self.broadcast(&Frame::Goodbye);
+    }
+
+    /// Rank 0, which leaves, has passed on what a rank called.
+    pub(super) fn passed_on(&self, rank: usize, topic: u64, calls: Vec<Called>) {
+        self.called(rank, topic, calls);
+        self.compare_own();
+    }
+
+    /// Compares what this process's ranks said last with what rank 0 has passed on.
+    fn compare_own(&self) {
+        for (&rank, (topic, calls)) in lock(&self.said_last).iter() {
+            if lock(&self.ledger).knows(*topic) {
+                self.called(rank, *topic, calls.clone());
+            }
+        }
     }
 
     /// A rank has called this.
@@ -507,18 +525,6 @@ impl Shared {
     }
 }
 
-/// The call with the highest number of each place.
-fn last_of_each_place(calls: &[Called]) -> Vec<Called> {
-    let mut last: HashMap<u64, &Called> = HashMap::new();
-    for call in calls {
-        let known = last.entry(call.place).or_insert(call);
-        if known.number < call.number {
-            *known = call;
-        }
-    }
-    last.into_values().cloned().collect()
-}
-
 /// One rank's end of the star.
 pub(super) struct Tcp {
     pub(super) shared: Arc<Shared>,
@@ -595,14 +601,11 @@ impl World for Tcp {
     fn compare(&self, rank: usize, topic: u64, calls: &[Called]) {
         if self.shared.rank == 0 {
             self.shared.called(rank, topic, calls.to_vec());
-            lock(&self.shared.last_calls).insert((rank, topic), last_of_each_place(calls));
-            return;
-        }
-        let number = u32::try_from(rank).unwrap_or(u32::MAX);
-        self.shared.broadcast(&Frame::Called(number, topic, calls.to_vec()));
-        if lock(&self.shared.ledger).knows(topic) {
-            // Rank 0 may have gone.
-            self.shared.called(rank, topic, calls.to_vec());
+        } else {
+            let number = u32::try_from(rank).unwrap_or(u32::MAX);
+            self.shared.broadcast(&Frame::Called(number, topic, calls.to_vec()));
+            lock(&self.shared.said_last).insert(rank, (topic, calls.to_vec()));
+            self.shared.compare_own();
         }
     }
 
@@ -695,12 +698,11 @@ mod tests {
         zero.compare(0, 7, &[call(2, "nothing more, and left"), call(1, "barrier")]);
         // Returns when the connection is closed.
         drop(zero);
-        other.compare(1, 7, &[call(1, "another barrier")]);
-        other.check().unwrap();
+        other.compare(1, 7, &[call(1, "barrier"), call(2, "barrier")]);
         let waited = Instant::now();
         while other.check().is_ok() {
             assert!(waited.elapsed() < Duration::from_secs(60), "no difference was found");
-            other.compare(1, 7, &[call(2, "barrier")]);
+            thread::sleep(Duration::from_millis(1));
         }
         let error = other.check().unwrap_err().to_string();
         assert!(

@@ -17,7 +17,8 @@ fn main() -> ExitCode {
         let mut options = handover::options(meeting)?;
         options.join_mpi = Some(world::mpi);
         // MPI waits for its ranks without a limit of its own. Thousands of ranks may need minutes.
-        let limit = if meeting.timeout.is_some() { options.timeout } else { LONGEST_START };
+        let limit =
+            if meeting.timeout.is_some() { options.timeout } else { options.timeout.max(LONGEST_START) };
         let _limited = Limited::start(limit, "starting MPI")?;
         world::from_environment(&options).map_err(handover::stop)
     };

@@ -363,9 +363,14 @@ pub(super) fn settle(
 
 /// The variable that chooses GPUs, or NCCL, for this process, with its value. `-1` and Slurm's `NoDevFiles` choose none.
 fn gpu_variable() -> Option<String> {
+    let value = |name: &str| std::env::var(name).ok();
+    let first = |value: &str| value.split(',').next().unwrap_or_default().trim().to_owned();
+    let no_gpu = |value: &String| ["-1", "NoDevFiles"].contains(&first(value).as_str());
+    if value("CUDA_VISIBLE_DEVICES").as_ref().is_some_and(no_gpu) {
+        return None;
+    }
     ["CUDA_VISIBLE_DEVICES", "NCCL_TESTS_DEVICE", "NCCL_LIBRARY"].into_iter().find_map(|name| {
-        let value = std::env::var(name).ok()?;
-        let first = value.split(',').next().unwrap_or_default().trim();
-        (!["", "-1", "NoDevFiles"].contains(&first)).then(|| format!("{name}={value}"))
+        let value = value(name)?;
+        (!first(&value).is_empty() && !no_gpu(&value)).then(|| format!("{name}={value}"))
     })
 }

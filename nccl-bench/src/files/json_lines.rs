@@ -131,6 +131,9 @@ pub(super) trait Cut: Write {
     /// Leaves the first `length` bytes, and goes on writing there.
     fn cut(&mut self, length: u64) -> io::Result<()>;
 
+    /// How long it is now, in bytes.
+    fn length(&self) -> io::Result<u64>;
+
     /// Has the storage keep what was written.
     fn keep(&mut self) -> io::Result<()>;
 }
@@ -139,6 +142,10 @@ impl Cut for File {
     fn cut(&mut self, length: u64) -> io::Result<()> {
         self.set_len(length)?;
         self.seek(SeekFrom::Start(length)).map(drop)
+    }
+
+    fn length(&self) -> io::Result<u64> {
+        self.metadata().map(|found| found.len())
     }
 
     fn keep(&mut self) -> io::Result<()> {
@@ -154,12 +161,14 @@ pub(super) struct Lines<W> {
     length: u64,
     /// Lines of measurements.
     measurements: usize,
+    /// True when somebody else has changed the file's length.
+    damaged: bool,
 }
 
 impl<W: Cut> Lines<W> {
     /// Goes on after a header of `length` bytes.
     pub(super) fn after(out: W, length: u64) -> Self {
-        Self { out, length, measurements: 0 }
+        Self { out, length, measurements: 0, damaged: false }
     }
 
     /// Adds a measurement.
@@ -184,6 +193,7 @@ impl<W: Cut> Lines<W> {
     }
 
     fn add(&mut self, line: &[u8]) -> io::Result<()> {
+        self.damaged |= self.out.length()? != self.length;
         if let Err(error) = self.out.write_all(line).and_then(|()| self.out.flush()) {
             // Half a line helps nobody. Where even this fails, the reader leaves it out.
             let _ = self.out.cut(self.length);
@@ -207,9 +217,11 @@ impl Lines<File> {
         };
         let own = self.out.metadata()?;
         if (there.dev(), there.ino()) != (own.dev(), own.ino()) {
-            return Err(io::Error::other("another program has replaced it during the run"));
+            return Err(io::Error::other(
+                "another program has replaced it during the run; name a file of its own for each run",
+            ));
         }
-        Ok(own.len() == self.length)
+        Ok(own.len() == self.length && !self.damaged)
     }
 }
 
@@ -244,6 +256,10 @@ pub(super) mod tests {
         fn cut(&mut self, length: u64) -> io::Result<()> {
             self.content.truncate(usize::try_from(length).unwrap());
             Ok(())
+        }
+
+        fn length(&self) -> io::Result<u64> {
+            Ok(self.content.len() as u64)
         }
 
         fn keep(&mut self) -> io::Result<()> {

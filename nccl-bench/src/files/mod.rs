@@ -328,6 +328,7 @@ mod tests {
             let mut files = Files::open(&outputs(folder.path(), &["run.jsonl"])).unwrap();
             drive(&mut files, &run);
             harm(&path);
+            files.measurement(&run.measurements[0]).unwrap();
             files.finish(&run).unwrap();
             assert_eq!(read(&path).unwrap(), run);
         }
@@ -336,7 +337,7 @@ mod tests {
         fs::write(folder.path().join("other"), "another run").unwrap();
         fs::rename(folder.path().join("other"), &path).unwrap();
         let error = files.finish(&run).unwrap_err().to_string();
-        assert!(error.ends_with("run.jsonl: another program has replaced it during the run"), "{error}");
+        assert!(error.ends_with("run.jsonl: another program has replaced it during the run; name a file of its own for each run"), "{error}");
         assert_eq!(fs::read_to_string(&path).unwrap(), "another run");
     }
 

@@ -26,7 +26,7 @@ pub(crate) fn check(path: &Path) -> io::Result<PathBuf> {
             return Err(io::Error::other("it is no regular file"));
         }
         if is_standard_output(&found) {
-            return Err(io::Error::other("standard output goes there"));
+            return Err(io::Error::other("standard output goes there, name another file"));
         }
         // A rename would replace it even if it is write-protected, which is not what its owner meant.
         OpenOptions::new().write(true).open(&target)?;

@@ -164,8 +164,8 @@ impl RankSweep<'_> {
         Ok((measurement, stop))
     }
 
-    /// Runs the schedule of each side, once or in rounds: so many, or until the medians are stable. Returns also if they
-    /// became so, where that was asked for.
+    /// Runs the schedule of each side, once or in rounds: so many, or until the medians are stable. Returns also whether
+    /// the medians are stable, with `--until-stable`.
     fn rounds(&mut self, work: &Work, placement: Placement) -> anyhow::Result<(Vec<Rounds>, Option<bool>)> {
         let plan = self.plan;
         let begun = Instant::now();

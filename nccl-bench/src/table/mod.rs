@@ -75,7 +75,7 @@ pub fn enough(mean_busbw: f64, minimum: Option<f64>) -> Option<bool> {
     minimum.map(|minimum| mean_busbw >= minimum * ENOUGH)
 }
 
-/// What is missing of a whole run's mean bus bandwidth, where `NCCL_TESTS_MIN_BW` asks for more.
+/// The note that a whole run's mean bus bandwidth is lower than `NCCL_TESTS_MIN_BW` asks for.
 #[must_use]
 pub fn too_slow(run: &Run) -> Option<String> {
     let minimum = minimum_busbw(&run.provenance).filter(|_| run.outcome == Outcome::Complete)?;
