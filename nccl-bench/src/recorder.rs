@@ -170,10 +170,16 @@ impl Recorder {
     /// # Errors
     /// When a file or standard output cannot be written.
     pub fn measurement(&self, measurement: &Measurement) -> anyhow::Result<()> {
+        let mut recorded = false;
         self.with(|reports, run| {
+            recorded = true;
             run.measurements.push(measurement.clone());
             Ok(reports.files.measurement(measurement)?)
         })?;
+        if !recorded {
+            // The process is being ended, and has written its files: nothing is printed that is not in them.
+            return Ok(());
+        }
         self.text().progress.measured(measurement.bytes);
         self.print(|text| text.measurement(measurement))
     }
