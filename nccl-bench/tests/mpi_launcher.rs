@@ -7,18 +7,24 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
+/// Variables for Open MPI's launcher. Launchers that start at the same time race for one folder in the usual place.
+fn for_launcher(session: &tempfile::TempDir) -> [(&'static str, std::ffi::OsString); 4] {
+    [
+        ("OMPI_ALLOW_RUN_AS_ROOT", "1".into()),
+        ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1".into()),
+        ("OMPI_MCA_rmaps_base_oversubscribe", "1".into()),
+        ("TMPDIR", session.path().into()),
+    ]
+}
+
 fn under(launcher: &str, ranks: usize, arguments: &str) -> Output {
     // Naming the sibling makes cargo build it; nccl-bench finds it beside itself.
     assert!(std::path::Path::new(env!("CARGO_BIN_EXE_nccl-bench-mpi")).exists());
-    // Open MPI's launchers that start at the same time race for one folder in the usual place.
     let session = tempfile::tempdir().unwrap();
     Command::new(launcher)
         .args(["-np", &ranks.to_string(), env!("CARGO_BIN_EXE_nccl-bench")])
         .args(arguments.split_whitespace())
-        .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
-        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
-        .env("OMPI_MCA_rmaps_base_oversubscribe", "1")
-        .env("TMPDIR", session.path())
+        .envs(for_launcher(&session))
         .output()
         .expect("the launcher is installed by make test")
 }
@@ -66,9 +72,7 @@ fn endpoints_of_several_hosts_meet_through_mpi() {
         format!("OMPI_COMM_WORLD_LOCAL_SIZE=1 MPI_LOCALNRANKS=1 exec {program} fabric bw -e 64 -n 4 --json");
     let output = Command::new("mpirun")
         .args(["-np", "2", "sh", "-c", &rank])
-        .envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")])
-        .env("OMPI_MCA_rmaps_base_oversubscribe", "1")
-        .env("TMPDIR", session.path())
+        .envs(for_launcher(&session))
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -88,9 +92,7 @@ fn a_rank_that_fails_ends_those_that_wait_in_mpi() {
     );
     let output = Command::new("timeout")
         .args(["60", "mpirun", "-np", "2", "sh", "-c", &rank])
-        .envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")])
-        .env("OMPI_MCA_rmaps_base_oversubscribe", "1")
-        .env("TMPDIR", session.path())
+        .envs(for_launcher(&session))
         .output()
         .unwrap();
     let message = text(&output.stderr);
@@ -104,13 +106,8 @@ fn a_process_that_does_not_start_mpi_ends_the_others_wait() {
     let session = tempfile::tempdir().unwrap();
     let program = env!("CARGO_BIN_EXE_nccl-bench");
     let line = format!("60 mpirun -np 1 {program} allreduce --backend fabric -e 64 -T 3 : -np 1 sleep 100");
-    let output = Command::new("timeout")
-        .args(line.split_whitespace())
-        .envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")])
-        .env("OMPI_MCA_rmaps_base_oversubscribe", "1")
-        .env("TMPDIR", session.path())
-        .output()
-        .unwrap();
+    let output =
+        Command::new("timeout").args(line.split_whitespace()).envs(for_launcher(&session)).output().unwrap();
     let message = text(&output.stderr);
     assert!(message.contains("did not finish starting MPI within 3 s"), "{message}");
     assert_eq!(output.status.code(), Some(4), "{message}");
@@ -366,10 +363,7 @@ fn the_time_limit_holds_while_mpi_starts() {
     );
     let output = Command::new("mpirun")
         .args(["-np", "2", "sh", "-c", &script])
-        .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
-        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
-        .env("OMPI_MCA_rmaps_base_oversubscribe", "1")
-        .env("TMPDIR", session.path())
+        .envs(for_launcher(&session))
         .output()
         .expect("the launcher is installed by make test");
     let error = text(&output.stderr);

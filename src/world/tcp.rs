@@ -125,7 +125,7 @@ pub(super) struct Shared {
     notes: Mutex<Vec<String>>,
     /// Calls that ranks have said; at the other ranks those that rank 0 has passed on when it left.
     ledger: Mutex<Ledger>,
-    /// What each rank of this process said last, with its topic; not at rank 0.
+    /// The calls that each rank of this process said last, with their topic; not at rank 0.
     said_last: Mutex<HashMap<usize, (u64, Vec<Called>)>>,
     pub(super) last_act: Mutex<Option<LastAct>>,
     /// The ranks of each process.

@@ -131,7 +131,7 @@ pub(super) trait Cut: Write {
     /// Leaves the first `length` bytes, and goes on writing there.
     fn cut(&mut self, length: u64) -> io::Result<()>;
 
-    /// How long it is now, in bytes.
+    /// Its length now, in bytes.
     fn length(&self) -> io::Result<u64>;
 
     /// Has the storage keep what was written.
