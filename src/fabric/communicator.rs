@@ -444,7 +444,7 @@ impl Communicator {
     }
 
     /// Ends the communicator when every rank has called it. A communicator that is dropped instead closes at once; ranks that
-    /// wait for this one in a later operation are told so after a second, but not when it leaves after rank 0's process.
+    /// wait for this one in a later operation are told so after a second, unless rank 0 left more than a minute before.
     ///
     /// # Errors
     /// When another rank has failed.

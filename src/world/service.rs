@@ -17,9 +17,11 @@ use std::time::{Duration, Instant};
 
 /// How long a process has to end by itself after a failure, before it is ended ([`OnFailure::Exit`]).
 const GRACE: Duration = Duration::from_secs(1);
-/// How long a world that is dropped waits for others that do not take what was sent to them, or do not take leave; at
-/// rank 0 also for those that stay, since it passes on what they say of failures.
+/// How long a world that is dropped waits for others that do not take what was sent to them, or do not take leave.
 const FAREWELL: Duration = Duration::from_secs(3);
+/// How long rank 0 that leaves a job without a failure waits for those that stay: it passes on what they say of failures,
+/// and without it a rank would wait for ever for one that has failed.
+const STAY: Duration = Duration::from_secs(60);
 /// How long a process that ends with another rank may take for [`super::World::before_exit`].
 const LAST_ACT: Duration = Duration::from_secs(10);
 /// How often it is looked whether that is done.
@@ -151,6 +153,7 @@ pub(super) fn run(shared: &Shared, woken: &UnixStream, frames: Vec<Frames>) {
     let mut last_act = None;
     let mut closed_by = None;
     let mut farewell = Vec::new();
+    let mut failed = false;
     loop {
         let now = Instant::now();
         if let Some(failure) = shared.failure()
@@ -164,7 +167,7 @@ pub(super) fn run(shared: &Shared, woken: &UnixStream, frames: Vec<Frames>) {
             exit_at = Some(now + GRACE);
         }
         if closed_by.is_none() && shared.closing.load(Ordering::SeqCst) {
-            closed_by = Some(now + FAREWELL);
+            closed_by = Some(now + if shared.rank == 0 { STAY } else { FAREWELL });
             shared.take_leave();
         }
         if let Some(by) = &mut closed_by {
@@ -175,8 +178,12 @@ pub(super) fn run(shared: &Shared, woken: &UnixStream, frames: Vec<Frames>) {
                 .collect();
             // Whoever still takes its share of a long all_gather gets all of it.
             if left != farewell {
-                *by = now + FAREWELL;
+                *by = (*by).max(now + FAREWELL);
                 farewell = left;
+            }
+            if shared.failure().is_some() && !failed {
+                failed = true;
+                *by = now + FAREWELL;
             }
             if farewell.is_empty() || now >= *by {
                 for line in &lines {

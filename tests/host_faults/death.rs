@@ -16,6 +16,10 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("death_that_the_library_notices_first", death_that_the_library_notices_first),
     ("death_while_closing", death_while_closing),
     ("ranks_that_leave_are_told_to_those_that_wait", ranks_that_leave_are_told_to_those_that_wait),
+    (
+        "ranks_that_have_left_are_told_to_those_that_come_late",
+        ranks_that_have_left_are_told_to_those_that_come_late,
+    ),
     ("survivors_remove_what_the_dead_left", survivors_remove_what_the_dead_left),
     ("the_next_job_removes_what_the_dead_left", the_next_job_removes_what_the_dead_left),
 ];
@@ -98,28 +102,38 @@ fn ranks_that_leave_are_told_to_those_that_wait() {
         for (carrier, victim) in CARRIERS.into_iter().flat_map(|carrier| [(carrier, 0), (carrier, 1)]) {
             scope.spawn(move || {
                 for operation in ["all_reduce", "barrier", "send_recv", "all_to_all_v"] {
-                    let fault = format!("{carrier} {operation} leaves {victim}");
-                    let (ended, left) = play(&fault);
-                    assert_eq!(left, Vec::<String>::new(), "{fault}");
-                    for (rank, ended) in ended.iter().enumerate() {
-                        if rank == victim {
-                            assert_eq!(
-                                (ended.code, ended.stderr.as_str()),
-                                (Some(0), ""),
-                                "{fault}: {ended:?}"
-                            );
-                            continue;
-                        }
-                        let named = ended.stderr.contains(&format!("rank {victim}"));
-                        assert!(ended.code == Some(3) && named, "{fault}, rank {rank}: {ended:?}");
-                        // Over TCP the end of the connection may be seen first.
-                        let told = ended.stderr.contains("called nothing more, and left");
-                        assert!(told || carrier == "tcp", "{fault}, rank {rank}: {ended:?}");
-                    }
+                    leave(carrier, operation, "leaves", victim);
                 }
             });
         }
     });
+}
+
+/// Rank 2 waits for rank 1, which waits for rank 0 and fails: rank 0 passes that on though it has left.
+fn ranks_that_have_left_are_told_to_those_that_come_late() {
+    thread::scope(|scope| {
+        for carrier in CARRIERS {
+            scope.spawn(move || leave(carrier, "send_recv", "left", 0));
+        }
+    });
+}
+
+/// Panics unless a victim that leaves ends well, and every other rank that waits for it with an error that says so.
+fn leave(carrier: &str, operation: &str, phase: &str, victim: usize) {
+    let fault = format!("{carrier} {operation} {phase} {victim}");
+    let (ended, left) = play(&fault);
+    assert_eq!(left, Vec::<String>::new(), "{fault}");
+    for (rank, ended) in ended.iter().enumerate() {
+        if rank == victim {
+            assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{fault}: {ended:?}");
+            continue;
+        }
+        let named = ended.stderr.contains(&format!("rank {victim}"));
+        assert!(ended.code == Some(3) && named, "{fault}, rank {rank}: {ended:?}");
+        // Over TCP the end of the connection may be seen first.
+        let told = ended.stderr.contains("called nothing more, and left");
+        assert!(told || carrier == "tcp", "{fault}, rank {rank}: {ended:?}");
+    }
 }
 
 fn death_while_the_ranks_meet() {

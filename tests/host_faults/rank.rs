@@ -74,8 +74,12 @@ pub(crate) fn run(fault: &str) {
             communicator.close()
         }
         // It ends in good order, as by an error of something else, and the others wait for it.
-        "leaves" => {
+        "leaves" | "left" => {
             let mut result = operate(&mut communicator, operation, SHORT);
+            if phase == "left" && !is_victim {
+                // Longer than a rank 0 waits for others to take what it sent.
+                thread::sleep(Duration::from_secs(4));
+            }
             while result.is_ok() && !is_victim {
                 result = operate(&mut communicator, operation, SHORT);
             }
