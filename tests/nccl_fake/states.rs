@@ -1,8 +1,10 @@
 //! Communicators that are revoked, finalized, suspended, moved or aborted: what they still do, and how they end.
 
+use std::time::Duration;
+
 use collectives::ReduceOp::Sum;
 use collectives::nccl::{
-    Collectives, Communicator, Config, Error, Memory, MemoryStatistics, ResultCode, ShrinkMode, Split,
+    Collectives, Communicator, Config, Error, Graph, Memory, MemoryStatistics, ResultCode, ShrinkMode, Split,
     WindowKind, group,
 };
 
@@ -247,4 +249,24 @@ fn a_communicator_moves_to_another_stream_of_its_device() {
     drop(registration);
     drop(communicator);
     assert_eq!(fake.log()[1..], ["deregister reg1 comm1", "destroy comm1"]);
+}
+
+/// A graph runs on the stream that the communicator had when it was captured.
+#[test]
+fn the_stream_that_a_communicator_had_before_is_waited_for_too() {
+    let fake = Fake::new();
+    let mut communicator = fake.communicator(&Config::new().deadline(Duration::from_millis(30)));
+    let before = communicator.stream().clone();
+    let mut memory = fake.memory(&before, 8);
+    let graph = Graph::capture(|capture| {
+        capture.on(&communicator).all_reduce_in_place(&mut memory.slice_mut::<f32>(..2)?, Sum)
+    })
+    .unwrap();
+    communicator.set_stream(&before.context().new_stream().unwrap()).unwrap();
+    fake.log();
+    fake.set(Knob::Hang, 1);
+    graph.launch().unwrap();
+    assert_eq!(fake.log()[0], "launch graph1 on s1");
+    assert!(matches!(communicator.close(), Err(Error::Deadline { .. })));
+    assert_eq!(fake.log(), ["destroy graph1", "abort comm1"]);
 }

@@ -192,7 +192,7 @@ impl Builder<'_> {
         if library.version() < DIRECT_ONLY_WHEN_REGISTERED {
             cuda::share_pool(&handle.context)?;
         }
-        let communicator = Communicator::unborn(handle, rank, size);
+        let communicator = Communicator::unborn(handle, stream, rank, size);
         // The slot and the texts of the configuration live in the handle, which outlives NCCL's object: whoever drops it has
         // aborted or destroyed that first. The right device is current.
         let place = Place { slot: communicator.handle.slot(), rank: raw_rank, size: raw_size };

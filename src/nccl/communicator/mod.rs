@@ -60,9 +60,8 @@ enum End {
 
 impl Communicator {
     /// One whose handle NCCL has yet to write.
-    fn unborn(handle: Arc<Handle>, rank: usize, size: usize) -> Self {
-        let stream = handle.stream();
-        Self { handle, stream, event: OnceCell::new(), rank, size, end: End::Abort }
+    fn unborn(handle: Arc<Handle>, stream: &Arc<CudaStream>, rank: usize, size: usize) -> Self {
+        Self { handle, stream: Arc::clone(stream), event: OnceCell::new(), rank, size, end: End::Abort }
     }
 
     /// All ranks have joined.
@@ -145,7 +144,7 @@ impl Communicator {
         cuda::refuse_captured(OPERATION, stream)?;
         self.lead(stream)?;
         self.stream = Arc::clone(stream);
-        self.handle.set_stream(stream);
+        self.handle.add_stream(stream);
         Ok(())
     }
 

@@ -156,6 +156,11 @@ impl Graph {
             let object: Weak<dyn Object> = Arc::downgrade(&(Arc::clone(&executable) as Arc<dyn Object>));
             handle.add(Dependent { memory: None, object });
         }
+        // One that was aborted meanwhile did not see the graph, and NCCL waits for it.
+        if executable.handles.iter().any(|handle| handle.is_ending()) {
+            executable.parts().clear();
+            return Err(Error::Aborted { operation: CAPTURE });
+        }
         Ok(Self { executable })
     }
 

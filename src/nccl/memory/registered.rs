@@ -114,10 +114,10 @@ impl Registered {
     /// that belongs to it.
     fn drain_and_forget(&self) -> Result<(), Error> {
         let handle = &*self.communicator;
-        let stream = handle.stream();
         cuda::bind(&handle.context)?;
-        // Waiting would spoil the capture.
-        cuda::refuse_captured(self.operation, &stream)?;
+        // Waiting would spoil a capture.
+        let streams = handle.streams();
+        streams.iter().try_for_each(|stream| cuda::refuse_captured(self.operation, stream))?;
         handle.drain_or_abort()?;
         self.forget()
     }
