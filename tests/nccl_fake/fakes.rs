@@ -200,6 +200,7 @@ fn users_operators_belong_to_one_communicator_and_type() {
         world.logs(&["destroy op5 comm1"]);
         nccl.ncclRedOpDestroy(ops[0], world.comm);
         world.bug("of op5, which is gone");
+        world.stream.synchronize().unwrap();
         nccl.ncclMemFree(world.memory).unwrap();
         world.bug("m1 freed while");
         nccl.ncclCommDestroy(world.comm);
@@ -239,10 +240,11 @@ fn registrations_and_windows_hold_memory_and_end_before_their_communicator() {
         world.logs(&["deregister reg1 comm1"]);
         nccl.ncclCommDeregister(comm, handle).unwrap();
         world.bug("of reg1, which is gone");
+        world.stream.synchronize().unwrap();
         nccl.ncclMemFree(memory).unwrap();
-        world.bug("m1 freed while");
+        world.bug("m1 freed while registered");
         nccl.ncclCommDestroy(comm);
-        world.bug("comm1 destroyed while win1 lives");
+        world.logs(&["destroy comm1", "comm1 destroyed while win1 lives"]);
         nccl.ncclCommWindowDeregister(comm, window).unwrap();
         world.bug("comm1 which is dead");
     }
@@ -482,9 +484,10 @@ fn a_graph_repeats_what_was_captured() {
         &launch,
         &launch,
     ]);
+    stream.synchronize().unwrap();
     // SAFETY: our own library.
     unsafe { nccl.ncclMemFree(world.memory) }.unwrap();
-    fake.log();
+    world.bug("m1 freed while a graph can use it");
     graph.launch().unwrap();
     world.bug("a graph uses m1 after it was freed");
     // SAFETY: our own library.

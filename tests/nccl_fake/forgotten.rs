@@ -23,7 +23,8 @@ fn buffers_of_a_forgotten_graph_are_freed_after_its_last_launch() {
     graph.launch().unwrap();
     mem::forget(graph);
     drop(memory);
-    let log = fake.log();
+    // That it is freed at all is a mistake to the fake, which knows a graph that still exists.
+    let log = fake.log_with_bugs();
     let at =
         |line: &str| log.iter().position(|each| each == line).unwrap_or_else(|| panic!("{line}: {log:#?}"));
     let launched = at("launch all_reduce comm1 m1->m1 count 2 type 7 op 0 s1 device 0");
