@@ -106,6 +106,7 @@ static void end_promises(struct comm *parent, int kept) {
     if (kept && *promise->place) fake_log("BUG: a place was reused before NCCL wrote to it");
     else if (kept) __atomic_store_n(promise->place, promise->value, __ATOMIC_RELEASE);
     else if (promise->child) promise->child->owner.dead = 1;
+    else if (promise->value) never_made(promise->value);
     promise->parent = NULL;
   }
   fake_unlock();

@@ -100,6 +100,7 @@ struct fake_work {
   char line[FAKE_LINE];     /* for the log */
   struct fake_owner *owner; /* null: it is not NCCL's */
   intptr_t stream;
+  int late; /* it comes before all that is expected */
   int count;
   struct fake_use uses[FAKE_USES];
 };

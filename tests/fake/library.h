@@ -81,6 +81,8 @@ struct object {
 void check_operator(const struct comm *comm, int number, int type);
 /* Whether a registration or a window of the owner's communicator has all of this memory. */
 int objects_know(const struct fake_owner *owner, const void *start, size_t bytes);
+/* The object that was to be made is not. */
+void never_made(struct object *object);
 /* The communicator ends, and its objects with it. If it is destroyed, its operators should have gone before. */
 void end_objects(struct comm *comm, int destroyed);
 

@@ -138,20 +138,32 @@ void fake_unpin(int name) {
   fake_unlock();
 }
 
+/* The work's use of the same bytes, for reading or writing, if it has any. */
+static struct fake_use *same_use(struct fake_work *work, const struct fake_use *use) {
+  for (int i = 0; i < work->count; i++) {
+    struct fake_use *other = &work->uses[i];
+    int writable = other->kind <= FAKE_WRITES && use->kind <= FAKE_WRITES;
+    if (writable && other->block == use->block && other->from == use->from && other->to == use->to) return other;
+  }
+  return NULL;
+}
 void fake_use(struct fake_work *work, const char *who, const void *start, size_t bytes, enum fake_kind kind) {
   if (!bytes) return;
   fake_lock();
   const struct block *block = find_live(start);
   if (bytes > fake_room(start)) {
     fake_log("BUG: %s uses %zu bytes at %s, which has %zu", who, bytes, fake_address(start), fake_room(start));
-  } else if (work->count == FAKE_USES) {
-    fake_log("BUG: %s uses too much memory for the fake", who);
-  } else {
-    size_t from = (size_t)((const char *)start - block->start);
-    const struct fake_owner *owner = work->owner;
-    int known = owner && owner->knows && owner->knows(owner, start, bytes);
-    work->uses[work->count++] = (struct fake_use){block->name, from, from + bytes, kind, known};
+    fake_unlock();
+    return;
   }
+  const struct fake_owner *owner = work->owner;
+  const size_t from = (size_t)((const char *)start - block->start);
+  const int known = owner && owner->knows && owner->knows(owner, start, bytes);
+  const struct fake_use use = {block->name, from, from + bytes, kind, known};
+  struct fake_use *same = same_use(work, &use);
+  if (same) same->kind = kind > same->kind ? kind : same->kind;
+  else if (work->count < FAKE_USES) work->uses[work->count++] = use;
+  else fake_log("BUG: %s uses too much memory for the fake", who);
   fake_unlock();
 }
 
@@ -171,7 +183,8 @@ static int work_on(intptr_t stream, const char *what, const void *to, const void
   strcpy(work.line, who);
   fake_perform(&work);
   /* Memory that is not there is left alone. */
-  return !bytes || work.count == (to != NULL) + (from != NULL) ? NOW : ILLEGAL_ADDRESS;
+  int there = (!to || fake_room(to) >= bytes) && (!from || fake_room(from) >= bytes);
+  return !bytes || there ? NOW : ILLEGAL_ADDRESS;
 }
 
 int cuMemAlloc_v2(uintptr_t *address, size_t bytes) {

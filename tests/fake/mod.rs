@@ -219,3 +219,12 @@ impl Fake {
         memory
     }
 }
+
+impl Drop for Fake {
+    /// What a test has not read must be free of mistakes, too.
+    fn drop(&mut self) {
+        if !thread::panicking() {
+            self.log();
+        }
+    }
+}

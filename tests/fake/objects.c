@@ -47,6 +47,11 @@ static void end(struct object *object) {
   object->alive = 0;
   fake_unpin(object->block);
 }
+void never_made(struct object *object) {
+  fake_lock();
+  if (object->alive) end(object);
+  fake_unlock();
+}
 /* Whether this is an object that lives and belongs to the communicator; a mistake if not. */
 static int good(const struct object *object, enum kind kind, const struct comm *comm, const char *call) {
   if (object < objects || object >= objects + OBJECTS || object->kind != kind)

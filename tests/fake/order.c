@@ -70,12 +70,12 @@ static void forget_older(struct block *block, const struct access *access) {
   }
 }
 
-/* Says which access of the block comes in the way of a new one. */
-static void compare(const struct block *block, const struct access *access, const char *who, int stream) {
+/* Says which access of the block comes in the way of a new one. Of expected ones none does if that is late itself. */
+static void compare(const struct block *block, const struct access *access, const char *who, int stream, int late) {
   for (int i = 0; i < block->count; i++) {
     const struct access *older = &block->accesses[i];
-    if (!overlap(older, access->from, access->to) || !(older->writes || access->writes) || is_before(older, stream))
-      continue;
+    int conflict = overlap(older, access->from, access->to) && (older->writes || access->writes);
+    if (!conflict || is_before(older, stream) || (late && older->clock == NEVER)) continue;
     fake_log("BUG: %.128s races for m%d with %s%s", who, block->name, older->what,
              older->clock == NEVER ? ", which is yet to be launched" : "");
     return;
@@ -99,7 +99,7 @@ static void perform_use(const struct fake_work *work, const struct fake_use *use
   if (use->kind == FAKE_NAMES) return;
   const struct access access = access_of(work, use, clocks[stream][stream]);
   if (use->kind != FAKE_RECEIVES) {
-    compare(block, &access, who, stream);
+    compare(block, &access, who, stream, work->late);
     forget_older(block, &access);
   }
   remember(block, &access);
@@ -142,7 +142,7 @@ void order_free(const struct block *block, const char *call) {
   char who[64];
   snprintf(who, sizeof who, "%s m%d", call, block->name);
   const struct access access = {.to = block->bytes, .writes = 1};
-  compare(block, &access, who, HOST);
+  compare(block, &access, who, HOST, 0);
 }
 void fake_must_be_done(const struct fake_owner *owner, const void *start, size_t bytes, const char *call) {
   fake_lock();
