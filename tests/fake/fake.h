@@ -100,7 +100,7 @@ struct fake_work {
   char line[FAKE_LINE];     /* for the log */
   struct fake_owner *owner; /* null: it is not NCCL's */
   intptr_t stream;
-  int late; /* it comes before all that is expected */
+  int late; /* it was expected */
   int count;
   struct fake_use uses[FAKE_USES];
 };
@@ -110,7 +110,8 @@ void fake_use(struct fake_work *work, const char *who, const void *start, size_t
 int fake_capture(const struct fake_work *work);
 /* The work is launched now. Says so if its memory is gone, or if it is not ordered after what uses that, too. */
 void fake_perform(const struct fake_work *work);
-/* The work will be launched, or will not. Until then whatever else uses its memory is not ordered after it. */
+/* The work will be launched, or will not. It has to be ordered already, since nobody knows when that is, and until then
+ * whatever else uses its memory is not ordered after it. */
 void fake_expect(const struct fake_work *work);
 void fake_no_longer_expect(const struct fake_work *work);
 /* A mistake if the host has not waited for what the owner has launched with memory in this range. */

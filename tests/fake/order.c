@@ -70,12 +70,14 @@ static void forget_older(struct block *block, const struct access *access) {
   }
 }
 
-/* Says which access of the block comes in the way of a new one. Of expected ones none does if that is late itself. */
-static void compare(const struct block *block, const struct access *access, const char *who, int stream, int late) {
+/* Says which access of the block comes in the way of a new one. Expected ones are launched in their order, so that none
+ * on its stream does if it is expected itself. */
+static void compare(const struct block *block, const struct access *access, const char *who, int stream) {
   for (int i = 0; i < block->count; i++) {
     const struct access *older = &block->accesses[i];
     int conflict = overlap(older, access->from, access->to) && (older->writes || access->writes);
-    if (!conflict || is_before(older, stream) || (late && older->clock == NEVER)) continue;
+    int in_turn = access->clock == NEVER && older->clock == NEVER && older->stream == stream;
+    if (!conflict || is_before(older, stream) || in_turn) continue;
     fake_log("BUG: %.128s races for m%d with %s%s", who, block->name, older->what,
              older->clock == NEVER ? ", which is yet to be launched" : "");
     return;
@@ -98,10 +100,8 @@ static void perform_use(const struct fake_work *work, const struct fake_use *use
     fake_log("BUG: %.200s uses m%d, whose registration or window has ended", who, use->block);
   if (use->kind == FAKE_NAMES) return;
   const struct access access = access_of(work, use, clocks[stream][stream]);
-  if (use->kind != FAKE_RECEIVES) {
-    compare(block, &access, who, stream, work->late);
-    forget_older(block, &access);
-  }
+  if (use->kind != FAKE_RECEIVES && !work->late) compare(block, &access, who, stream);
+  if (use->kind != FAKE_RECEIVES) forget_older(block, &access);
   remember(block, &access);
 }
 void perform(const struct fake_work *work, const char *who) {
@@ -116,10 +116,15 @@ void fake_perform(const struct fake_work *work) { perform(work, work->line); }
 
 void fake_expect(const struct fake_work *work) {
   fake_lock();
+  int stream = stream_number(work->stream);
+  next(stream);
   for (int i = 0; i < work->count; i++) {
+    const enum fake_kind kind = work->uses[i].kind;
     struct block *block = block_of(work->uses[i].block);
+    if (!block || kind == FAKE_NAMES) continue;
     const struct access access = access_of(work, &work->uses[i], NEVER);
-    if (block && work->uses[i].kind != FAKE_NAMES) remember(block, &access);
+    if (kind != FAKE_RECEIVES) compare(block, &access, work->line, stream);
+    remember(block, &access);
   }
   fake_unlock();
 }
@@ -142,7 +147,7 @@ void order_free(const struct block *block, const char *call) {
   char who[64];
   snprintf(who, sizeof who, "%s m%d", call, block->name);
   const struct access access = {.to = block->bytes, .writes = 1};
-  compare(block, &access, who, HOST, 0);
+  compare(block, &access, who, HOST);
 }
 void fake_must_be_done(const struct fake_owner *owner, const void *start, size_t bytes, const char *call) {
   fake_lock();

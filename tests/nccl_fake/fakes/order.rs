@@ -48,7 +48,9 @@ fn two_streams_without_order_race() {
     set(world.at(8), 8, second.cu_stream());
     world.nothing_wrong();
     world.all_reduce(SUM);
-    world.bug("all_reduce comm1 m1->m1 count 2 type 7 op 0 s1 device 0 races for m1 with copy from m1+4 on s2");
+    world.bug(
+        "all_reduce comm1 m1->m1 count 2 type 7 op 0 s1 device 0 races for m1 with copy from m1+4 on s2",
+    );
 
     // Two that read do not.
     first.wait(&second.record_event(None).unwrap()).unwrap();

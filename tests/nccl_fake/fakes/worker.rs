@@ -5,6 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::CUgraphInstantiate_flags;
+use cudarc::driver::{CudaStream, result};
 use nccl_sys::*;
 
 use super::{Across, CAPTURE, LINE, OK, SUM, World};
@@ -18,6 +19,12 @@ impl<'a> World<'a> {
         let world = Self::new(fake, false);
         fake.set(Knob::Worker, worker::HELD);
         world
+    }
+
+    /// Writes eight bytes of the memory.
+    fn set(&self, offset: usize, stream: &CudaStream) {
+        // SAFETY: there are so many bytes.
+        unsafe { result::memset_d8_async(self.at(offset) as u64, 0, 8, stream.cu_stream()) }.unwrap();
     }
 
     /// Lets the worker do what there is, and answers with its result.
@@ -85,21 +92,30 @@ fn memory_is_not_used_before_a_late_launch() {
     let fake = Fake::new();
     let world = World::held(&fake);
     let other = world.stream.context().new_stream().unwrap();
-    let set = |offset, stream: &cudarc::driver::CudaStream| {
-        // SAFETY: eight bytes of the memory.
-        unsafe { cudarc::driver::result::memset_d8_async(world.at(offset) as u64, 0, 8, stream.cu_stream()) }
-            .unwrap();
-    };
     world.all_reduce(SUM);
-    set(0, &world.stream);
+    world.set(0, &world.stream);
     world.bug("set m1 on s1 races for m1 with all_reduce comm1 m1->m1 count 2 type 7 op 0 s1 device 0, which is yet");
-    set(8, &world.stream);
+    world.set(8, &world.stream);
     let early = world.stream.record_event(None).unwrap();
     other.wait(&early).unwrap();
     assert_eq!(world.released(), OK);
     fake.log();
-    set(0, &other);
+    world.set(0, &other);
     world.bug("set m1 on s2 races for m1 with all_reduce");
+}
+
+/// When it comes, nobody knows: it must be ordered when it is asked for.
+#[test]
+fn a_late_launch_is_ordered_by_what_was_before_the_call() {
+    let fake = Fake::new();
+    let world = World::held(&fake);
+    let other = world.stream.context().new_stream().unwrap();
+    world.set(0, &other);
+    world.all_reduce(SUM);
+    world.bug("all_reduce comm1 m1->m1 count 2 type 7 op 0 s1 device 0 races for m1 with set m1 on s2");
+    other.synchronize().unwrap();
+    assert_eq!(world.released(), OK);
+    fake.log();
 }
 
 #[test]
