@@ -281,6 +281,7 @@ int ncclCommGetAsyncError(struct comm *comm, int *code) {
   int refused = enter(comm, "ncclCommGetAsyncError", ALIVE);
   if (refused) return refused;
   fake_lock();
+  worker_polled();
   int now = comm->failed ? comm->failed : comm->jobs ? IN_PROGRESS : SUCCESS;
   fake_unlock();
   *code = fake_get(FAKE_ASYNC_RESULT) ? fake_get(FAKE_ASYNC_RESULT) : now;

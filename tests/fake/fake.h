@@ -30,6 +30,7 @@ enum fake_knob {
   FAKE_NO_WINDOWS,        /* windows and registrations are not supported: their handles are null */
   FAKE_SIMULATED_MICROS,  /* what ncclGroupSimulateEnd estimates */
   FAKE_WORKER,            /* a value of fake_worker */
+  FAKE_WORKER_POLLS,      /* the ncclCommGetAsyncError of this number from now lets a held worker run */
   FAKE_KNOBS
 };
 /* How non-blocking communicators do what they are asked to. */
@@ -40,6 +41,7 @@ enum fake_worker {
   FAKE_WORKER_HELD_IN_ABORTS, /* as FAKE_WORKER_HELD, but an abort waits until the jobs are done */
 };
 int fake_get(int knob);
+void fake_set(int knob, int value);
 /* The value, which becomes 0. */
 int fake_take(int knob);
 /* Whether it was above 0; it becomes one less. */

@@ -62,6 +62,8 @@ int launch(const struct fake_work *work);
 int has_worker(const struct comm *comm);
 /* The worker launches the work, or, without any, finishes what the communicator was asked to. */
 void work_later(struct comm *comm, const struct fake_work *work);
+/* Somebody asks whether the worker is done. */
+void worker_polled(void);
 /* Returns when the worker has no job of the communicator any more. */
 void stop_work(struct comm *comm);
 void worker_reset(void);

@@ -61,7 +61,6 @@ void fake_read(char *into) {
   fake_unlock();
 }
 
-/* For the tests: sets a knob. */
 void fake_set(int knob, int value) {
   fake_lock();
   knobs[knob] = value;

@@ -31,6 +31,8 @@ pub(crate) enum Knob {
     SimulatedMicros,
     /// How non-blocking communicators do what they are asked to: a constant of [`worker`].
     Worker,
+    /// The ncclCommGetAsyncError of this number from now lets a held worker run.
+    WorkerPolls,
 }
 
 /// Values of [`Knob::Worker`]: `fake_worker` of fake.h.

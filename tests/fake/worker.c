@@ -24,6 +24,11 @@ void worker_reset(void) {
 int has_worker(const struct comm *comm) { return !comm->blocking && fake_get(FAKE_WORKER) != FAKE_WORKER_OFF; }
 static int held(void) { return fake_get(FAKE_WORKER) >= FAKE_WORKER_HELD; }
 
+void worker_polled(void) {
+  if (fake_get(FAKE_WORKER_POLLS) == 1) fake_set(FAKE_WORKER, FAKE_WORKER_RUNS);
+  fake_count_down(FAKE_WORKER_POLLS);
+}
+
 /* Takes a job off the list. Under the lock, as all that follows. */
 static struct job take(int index) {
   struct job job = jobs[index];

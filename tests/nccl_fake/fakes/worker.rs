@@ -66,6 +66,15 @@ fn operations_are_launched_late() {
     let (queue, launch) = (format!("queue {LINE}"), format!("launch {LINE}"));
     world.logs(&[&queue, &queue, &launch, &launch]);
 
+    // When somebody has asked twice.
+    fake.set(Knob::Worker, worker::HELD);
+    fake.set(Knob::WorkerPolls, 2);
+    world.all_reduce(SUM);
+    assert_eq!(world.async_error(), IN_PROGRESS);
+    world.logs(&[&queue]);
+    world.async_error();
+    assert_eq!(fake.until(&launch), [launch]);
+
     // A blocking communicator has none.
     fake.set(Knob::Worker, worker::HELD);
     let world = World::new(&fake, true);
