@@ -35,9 +35,9 @@ enum fake_knob {
 };
 /* How non-blocking communicators do what they are asked to. */
 enum fake_worker {
-  FAKE_WORKER_OFF,   /* at once, in the call */
-  FAKE_WORKER_RUNS,  /* a thread does it, soon; the call answers ncclInProgress */
-  FAKE_WORKER_HELD,  /* the thread waits until the knob says otherwise; an abort drops the communicator's jobs */
+  FAKE_WORKER_RUNS,           /* a thread does it, soon; the call answers ncclInProgress */
+  FAKE_WORKER_OFF,            /* at once, in the call */
+  FAKE_WORKER_HELD,           /* the thread waits for FAKE_WORKER_RUNS; an abort drops the communicator's jobs */
   FAKE_WORKER_HELD_IN_ABORTS, /* as FAKE_WORKER_HELD, but an abort waits until the jobs are done */
 };
 int fake_get(int knob);

@@ -38,8 +38,10 @@ pub(crate) enum Knob {
 /// Values of [`Knob::Worker`]: `fake_worker` of fake.h.
 pub(crate) mod worker {
     /// A thread of NCCL's does it, soon; the call answers ncclInProgress.
-    pub(crate) const RUNS: i32 = 1;
-    /// The thread waits until the knob says otherwise; an abort drops the communicator's jobs.
+    pub(crate) const RUNS: i32 = 0;
+    /// It is done at once, in the call.
+    pub(crate) const OFF: i32 = 1;
+    /// The thread waits for `RUNS`; an abort drops the communicator's jobs.
     pub(crate) const HELD: i32 = 2;
     /// As `HELD`, but an abort waits until the jobs are done.
     pub(crate) const HELD_IN_ABORTS: i32 = 3;

@@ -41,8 +41,8 @@ static struct job take(int index) {
 static void run(struct job *job) {
   struct comm *comm = job->comm;
   job->work.late = 1;
-  int code = job->launches ? launch(&job->work) : SUCCESS;
-  if (code) comm->failed = code;
+  /* After a failure the rest is left. */
+  if (job->launches && !comm->failed) comm->failed = launch(&job->work);
   read_texts(comm);
   if (!job->launches) write_promises(comm);
   fake_tell();
@@ -76,7 +76,7 @@ void work_later(struct comm *comm, const struct fake_work *later) {
     comm->jobs++;
     if (later) {
       job->work = *later;
-      fake_log("queue %s", later->line);
+      if (held()) fake_log("queue %s", later->line);
       fake_expect(later);
     }
   }
@@ -87,7 +87,7 @@ void work_later(struct comm *comm, const struct fake_work *later) {
 void stop_work(struct comm *comm) {
   long start = time(NULL);
   fake_lock();
-  if (comm->jobs) fake_log("comm%d waits for its worker", comm->name);
+  if (comm->jobs && held()) fake_log("comm%d waits for its worker", comm->name);
   for (int i = count - 1; fake_get(FAKE_WORKER) == FAKE_WORKER_HELD && i >= 0; i--)
     if (jobs[i].comm == comm) {
       const struct job job = take(i);

@@ -3,7 +3,7 @@
 mod graphs;
 mod order;
 mod texts;
-mod worker;
+mod workers;
 
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::{self, null_mut};
@@ -16,7 +16,7 @@ use cudarc::driver::sys::CUstreamCaptureMode;
 use nccl_sys::*;
 
 use crate::IN_PROGRESS;
-use crate::fake::{Fake, Knob};
+use crate::fake::{Fake, Knob, worker};
 
 const OK: ncclResult_t = ncclResult_t::ncclSuccess;
 const REFUSED: ncclResult_t = ncclResult_t::ncclInvalidArgument;
@@ -35,6 +35,7 @@ struct World<'a> {
 
 impl<'a> World<'a> {
     fn new(fake: &'a Fake, blocking: bool) -> Self {
+        fake.set(Knob::Worker, worker::OFF);
         let nccl = fake.library().raw();
         let stream = fake.stream(0);
         let mut world = Self { fake, nccl, stream, comm: null_mut(), memory: null_mut() };

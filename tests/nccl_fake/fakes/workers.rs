@@ -66,6 +66,11 @@ fn operations_are_launched_late() {
     let (queue, launch) = (format!("queue {LINE}"), format!("launch {LINE}"));
     world.logs(&[&queue, &queue, &launch, &launch]);
 
+    // If nobody holds it.
+    assert_eq!(world.all_reduce(SUM), IN_PROGRESS);
+    assert_eq!(world.released(), OK);
+    world.logs(&[&launch]);
+
     // When somebody has asked twice.
     fake.set(Knob::Worker, worker::HELD);
     fake.set(Knob::WorkerPolls, 2);
@@ -178,9 +183,7 @@ fn an_abort_drops_the_work_or_waits_for_it() {
     // SAFETY: our own library.
     unsafe { world.nccl.ncclCommAbort(world.comm) };
     world.logs(&["comm1 waits for its worker", &format!("drop {LINE}"), "abort comm1"]);
-    fake.set(Knob::Worker, worker::RUNS);
 
-    fake.set(Knob::Worker, 0);
     let world = Across(World::new(&fake, false));
     let world = &world;
     fake.set(Knob::Worker, worker::HELD_IN_ABORTS);
