@@ -199,6 +199,12 @@ fn a_graph_uses_memory_whenever_it_is_launched_and_where() {
     world.bug("a graph races for m1 with set m1 on s2");
     read(world.memory, second.cu_stream());
     world.bug("copy from m1 on s2 races for m1 with all_reduce");
+    // On another stream than was captured.
+    world.stream.synchronize().unwrap();
+    // SAFETY: graph and stream live.
+    unsafe { result::graph::launch(graph.cu_graph_exec(), second.cu_stream()) }.unwrap();
+    set(world.memory, 8, second.cu_stream());
+    world.nothing_wrong();
     drop(graph);
     world.stream.synchronize().unwrap();
     second.synchronize().unwrap();
@@ -242,7 +248,8 @@ fn registrations_and_windows_are_kept_as_long_as_work_needs_them() {
         world.nothing_wrong();
         nccl.ncclGroupEnd();
         let log = fake.log_with_bugs();
-        assert!(log.iter().any(|line| line.contains("uses m1, whose registration or window")), "{log:#?}");
+        let bugs = log.iter().filter(|line| line.contains("uses m1, whose registration or window"));
+        assert_eq!(bugs.count(), 2, "its source and the window: {log:#?}");
         assert_eq!(nccl.ncclCommWindowDeregister(comm, window).unwrap(), REFUSED);
         world.bug("of win1, which is gone");
     }

@@ -130,6 +130,19 @@ fn a_late_launch_is_ordered_by_what_was_before_the_call() {
     other.synchronize().unwrap();
     assert_eq!(world.released(), OK);
     fake.log();
+
+    // Two that are late on two streams.
+    fake.set(Knob::Worker, worker::HELD);
+    let second = World { stream: other.clone(), ..world };
+    // SAFETY: our own library.
+    unsafe { world.nccl.ncclGroupStart() };
+    assert_eq!((world.all_reduce(SUM), second.all_reduce(SUM)), (OK, OK));
+    // SAFETY: our own library.
+    assert_eq!(unsafe { world.nccl.ncclGroupEnd() }, IN_PROGRESS);
+    world.bug(
+        "all_reduce comm1 m1->m1 count 2 type 7 op 0 s2 device 0 races for m1 with all_reduce comm1 m1->m1",
+    );
+    assert_eq!(world.released(), OK);
 }
 
 #[test]
@@ -207,9 +220,35 @@ fn a_late_launch_that_fails_is_told_afterwards() {
     let fake = Fake::new();
     let world = World::held(&fake);
     world.all_reduce(SUM);
-    world.stream.begin_capture(CAPTURE).unwrap();
-    assert!(world.stream.synchronize().is_err());
-    fake.log();
-    assert_eq!(world.released(), ncclResult_t::ncclUnhandledCudaError);
-    assert!(world.stream.end_capture(CUgraphInstantiate_flags(0)).is_err());
+    let other = World { stream: world.stream.context().new_stream().unwrap(), ..World::held(&fake) };
+    other.stream.begin_capture(CAPTURE).unwrap();
+    assert!(other.stream.synchronize().is_err());
+    world.released();
+    fake.set(Knob::Worker, worker::HELD);
+    // What follows in its group is not launched.
+    // SAFETY: our own library.
+    unsafe { other.nccl.ncclGroupStart() };
+    let second = World { stream: world.stream.clone(), ..other };
+    assert_eq!((other.all_reduce(SUM), second.all_reduce(SUM)), (OK, OK));
+    // SAFETY: our own library.
+    assert_eq!(unsafe { other.nccl.ncclGroupEnd() }, IN_PROGRESS);
+    fake.log_with_bugs();
+    assert_eq!(other.released(), ncclResult_t::ncclUnhandledCudaError);
+    assert_eq!(fake.log(), [""; 0]);
+    assert!(other.stream.end_capture(CUgraphInstantiate_flags(0)).is_err());
+}
+
+#[test]
+fn texts_are_read_late() {
+    let fake = Fake::new();
+    let world = World::held(&fake);
+    let mut text = *b"name\0";
+    let mut config = ncclConfig_t { commName: text.as_ptr().cast(), ..Default::default() };
+    let mut part = null_mut();
+    // SAFETY: our own library; the place outlives the work.
+    unsafe { world.nccl.ncclCommSplit(world.comm, 0, 0, &mut part, &mut config) };
+    text[0] = b'f';
+    world.released();
+    world.bug("the commName of comm2 is no longer 'name'");
+    assert!(!part.is_null());
 }
