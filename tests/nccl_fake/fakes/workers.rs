@@ -132,6 +132,7 @@ fn a_late_launch_is_ordered_by_what_was_before_the_call() {
     fake.log();
 
     // Two that are late on two streams.
+    world.stream.synchronize().unwrap();
     fake.set(Knob::Worker, worker::HELD);
     let second = World { stream: other.clone(), ..world };
     // SAFETY: our own library.
@@ -242,13 +243,22 @@ fn a_late_launch_that_fails_is_told_afterwards() {
 fn texts_are_read_late() {
     let fake = Fake::new();
     let world = World::held(&fake);
-    let mut text = *b"name\0";
-    let mut config = ncclConfig_t { commName: text.as_ptr().cast(), ..Default::default() };
-    let mut part = null_mut();
-    // SAFETY: our own library; the place outlives the work.
-    unsafe { world.nccl.ncclCommSplit(world.comm, 0, 0, &mut part, &mut config) };
-    text[0] = b'f';
-    world.released();
-    world.bug("the commName of comm2 is no longer 'name'");
-    assert!(!part.is_null());
+    let mut text = b"name\0".to_vec();
+    let mut config = ncclConfig_t { blocking: 0, commName: text.as_ptr().cast(), ..Default::default() };
+    let mut new = [null_mut(); 2];
+    let mut id = ncclUniqueId { internal: [0; 128] };
+    // SAFETY: our own library; the places outlive the work.
+    unsafe {
+        world.nccl.ncclGetUniqueId(&mut id);
+        world.nccl.ncclCommSplit(world.comm, 0, 0, &mut new[0], &mut config);
+        text[0] = b'f';
+        world.released();
+        world.bug("the commName of comm2 is no longer 'name'");
+        fake.set(Knob::Worker, worker::HELD);
+        world.nccl.ncclCommInitRankConfig(&mut new[1], 2, id, 1, &mut config);
+        text[0] = b'g';
+        let world = World { comm: new[1], stream: world.stream.clone(), ..world };
+        world.released();
+        world.bug("the commName of comm3 is no longer 'fame'");
+    }
 }
