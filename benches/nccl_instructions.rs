@@ -30,8 +30,8 @@ const COUNT: usize = 2;
 /// Counted calls of each case.
 const CALLS: u64 = 1000;
 /// The fakes, as `tests/fake/mod.rs` builds them.
-const CUDA: &[&str] = &["log.c", "cuda.c", "memory.c", "graphs.c"];
-const NCCL: &[&str] = &["nccl.c", "communicators.c", "objects.c", "parameters.c"];
+const CUDA: &[&str] = &["log.c", "cuda.c", "memory.c", "order.c", "graphs.c"];
+const NCCL: &[&str] = &["nccl.c", "communicators.c", "objects.c", "worker.c", "parameters.c"];
 /// The case that the others are compared with.
 const BARE: &str = "bare";
 

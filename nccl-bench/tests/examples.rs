@@ -177,8 +177,18 @@ fn more_gpus_than_a_host_has_are_explained_at_the_start() {
         &["-Wall", "-Werror"],
     );
     let fakes = here.join("../tests/fake");
-    let sources =
-        ["log.c", "cuda.c", "memory.c", "graphs.c", "nccl.c", "communicators.c", "objects.c", "parameters.c"];
+    let sources = [
+        "log.c",
+        "cuda.c",
+        "memory.c",
+        "order.c",
+        "graphs.c",
+        "nccl.c",
+        "communicators.c",
+        "objects.c",
+        "worker.c",
+        "parameters.c",
+    ];
     let sources = sources.map(|name| fakes.join(name));
     let sources: Vec<&Path> = sources.iter().map(AsRef::as_ref).collect();
     let nccl = folder.path().join("libnccl.so.2");

@@ -9,8 +9,15 @@
 enum { PROMISES = 256, NO_COLOR = -1, SHRINK_ABORT = 1 };
 
 struct id { char bytes[128]; };
-/* The first fields of NCCL's configuration, which every version has in these places. */
-struct config { size_t size; unsigned magic, version; int blocking, cluster, min_ctas, max_ctas; const char *network; };
+/* The first fields of NCCL's configuration. Every version has those up to `network` in these places. */
+struct config {
+  size_t size;
+  unsigned magic, version;
+  int blocking, cluster, min_ctas, max_ctas;
+  const char *network;
+  int split_share, traffic_class;
+  const char *name; /* NCCL 2.27 */
+};
 
 static int communicators;
 static struct promise {
@@ -59,6 +66,10 @@ int begin(struct comm *comm, const char *call, enum needs needs) {
 }
 int settle(struct comm *comm) {
   int code = comm->late ? IN_PROGRESS : comm->blocking ? SUCCESS : fake_get(FAKE_ASYNC_RESULT);
+  if (!code && has_worker(comm)) {
+    work_later(comm, NULL);
+    code = IN_PROGRESS;
+  }
   comm->late = 0;
   if (code == IN_PROGRESS) comm->busy = 1;
   else if (code) break_promises(comm);
@@ -92,13 +103,16 @@ static void end_promises(struct comm *parent, int kept) {
   for (int i = 0; i < PROMISES; i++) {
     struct promise *promise = &promises[i];
     if (promise->parent != parent) continue;
+    if (kept && promise->child) read_texts(promise->child);
     if (kept && *promise->place) fake_log("BUG: a place was reused before NCCL wrote to it");
-    else if (kept) *promise->place = promise->value;
+    else if (kept) __atomic_store_n(promise->place, promise->value, __ATOMIC_RELEASE);
     else if (promise->child) promise->child->owner.dead = 1;
+    else if (promise->value) never_made(promise->value);
     promise->parent = NULL;
   }
   fake_unlock();
 }
+void write_promises(struct comm *parent) { end_promises(parent, 1); }
 void keep_promises(struct comm *parent) {
   parent->busy = 0;
   end_promises(parent, 1);
@@ -114,6 +128,25 @@ int ncclGetUniqueId(struct id *id) {
 }
 static int is_id(const struct id *id, const char *kind) { return id && !strcmp(id->bytes, kind); }
 
+/* A communicator without a configuration of its own has the pointers of its parent's. */
+static void keep_texts(struct comm *comm, const struct config *config, const struct comm *parent) {
+  if (!config) {
+    memcpy(comm->texts, parent->texts, sizeof comm->texts);
+    return;
+  }
+  const char *const given[] = {config->network, FAKE_VERSION >= 22700 ? config->name : NULL};
+  for (int i = 0; i < 2; i++)
+    if (given[i]) comm->texts[i] = (struct text){given[i], strdup(given[i])};
+}
+void read_texts(const struct comm *comm) {
+  const char *const names[] = {"netName", "commName"};
+  for (int i = 0; i < 2; i++) {
+    const struct text *text = &comm->texts[i];
+    if (text->given && strcmp(text->given, text->copy))
+      fake_log("BUG: the %s of comm%d is no longer '%.100s'", names[i], comm->name, text->copy);
+  }
+}
+
 /* NULL without a configuration for it, neither its own nor its parent's. */
 static struct comm *new_comm(int size, int rank, const struct config *config, const struct comm *parent) {
   if (config ? config->magic != (unsigned)MAGIC : !parent) return NULL;
@@ -125,6 +158,8 @@ static struct comm *new_comm(int size, int rank, const struct config *config, co
   comm->size = size;
   comm->device = parent ? parent->device : fake_device();
   comm->blocking = config ? config->blocking != 0 : parent->blocking;
+  comm->owner.knows = objects_know;
+  keep_texts(comm, config, parent);
   return comm;
 }
 /* "comm2 rank 1/2 device 0": what is said of every new one. */
@@ -246,7 +281,11 @@ int ncclCommGrow(struct comm *comm, int size, const struct id *id, int rank, str
 int ncclCommGetAsyncError(struct comm *comm, int *code) {
   int refused = enter(comm, "ncclCommGetAsyncError", ALIVE);
   if (refused) return refused;
-  *code = fake_get(FAKE_ASYNC_RESULT);
+  fake_lock();
+  worker_polled();
+  int now = comm->failed ? comm->failed : comm->jobs ? IN_PROGRESS : SUCCESS;
+  fake_unlock();
+  *code = fake_get(FAKE_ASYNC_RESULT) ? fake_get(FAKE_ASYNC_RESULT) : now;
   if (!*code) keep_promises(comm);
   else if (*code != IN_PROGRESS) break_promises(comm);
   leave(comm);
@@ -302,6 +341,7 @@ int ncclCommFinalize(struct comm *comm) {
   if (code) return code;
   if (comm->finalized || comm->revoked) return leave(comm), refuse(INVALID_ARGUMENT, "finalized or revoked before");
   comm->finalized = 1;
+  read_texts(comm);
   fake_log("finalize comm%d", comm->name);
   return finish(comm);
 }
@@ -325,6 +365,7 @@ static int end(struct comm *comm, const char *call, enum needs needs) {
   if (!comm) return SUCCESS;
   int code = enter(comm, call, needs);
   if (code) return code;
+  stop_work(comm);
   if (comm->owner.graphs && needs < READY) {
     fake_log("%s comm%d waits for its graphs", call, comm->name);
     fake_release(&comm->owner);
@@ -332,6 +373,7 @@ static int end(struct comm *comm, const char *call, enum needs needs) {
   }
   fake_log("%s comm%d%s", call, comm->name, in_group() ? " INSIDE A GROUP" : "");
   if (comm->owner.graphs) bug(comm, call, "while a graph uses it");
+  read_texts(comm);
   end_objects(comm, needs >= READY);
   break_promises(comm);
   fake_release(&comm->owner);

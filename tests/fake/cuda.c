@@ -1,4 +1,4 @@
-/* The part of the CUDA driver API that cudarc and the safe layer use. Memory is the host's. Handles are small numbers:
+/* Streams, events and the rest of the part of the CUDA driver API that cudarc and the safe layer use. Memory is the host's. Handles are small numbers:
  * the log calls the first stream s1, the first event e1. */
 #include "cuda.h"
 
@@ -6,14 +6,15 @@
 #include <string.h>
 #include <time.h>
 
-enum { DEVICES = 4, ATTRIBUTE_MEMORY_POOLS = 115, EXTRA_CONTEXT = 100, HANG_SECONDS = 20 };
+enum { DEVICES = 4, ATTRIBUTE_MEMORY_POOLS = 115, EXTRA_CONTEXT = 100, PATIENCE_SECONDS = 20, NON_BLOCKING = 1 };
 
 static struct stream streams[STREAMS];
 static struct event events[EVENTS];
 static int stream_count, event_count;
 /* What the capture of FAKE_CAPTURED has drawn in: an event recorded on a captured stream, a stream that waits for it. */
 static intptr_t captured_event, captured_stream;
-pthread_cond_t fake_released = PTHREAD_COND_INITIALIZER;
+/* What fake_wait waits for. */
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static _Thread_local intptr_t current;
 
 void streams_reset(void) {
@@ -29,7 +30,8 @@ int fake_device(void) { return current ? (int)((current - 1) % EXTRA_CONTEXT) : 
 
 int stream_number(intptr_t stream) { return stream > 0x1000 ? (int)(stream - 0x1000) % STREAMS : 0; }
 struct stream *stream_of(intptr_t stream) { return &streams[stream_number(stream)]; }
-struct event *event_of(intptr_t event) { return &events[(event - 0x2000) % EVENTS]; }
+int event_number(intptr_t event) { return (int)(event - 0x2000) % EVENTS; }
+struct event *event_of(intptr_t event) { return &events[event_number(event)]; }
 const char *fake_stream(intptr_t stream) {
   static _Thread_local char name[24];
   snprintf(name, sizeof name, stream ? "s%d" : "default", (int)(stream - 0x1000));
@@ -50,8 +52,8 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
 /* Devices 0 to 2 are connected with each other. */
 int cuDeviceCanAccessPeer(int *can, int device, int peer) { return *can = device != peer && device < 3 && peer < 3, 0; }
 int cuDeviceGetMemPool(intptr_t *pool, int device) { return *pool = 0x3000 + device, 0; }
-struct access { int kind, device, flags; };
-int cuMemPoolSetAccess(intptr_t pool, const struct access *access, size_t count) {
+struct pool_access { int kind, device, flags; };
+int cuMemPoolSetAccess(intptr_t pool, const struct pool_access *access, size_t count) {
   for (size_t i = 0; i < count; i++)
     fake_log("pool%d opens to %d%s", (int)(pool - 0x3000), access[i].device,
              access[i].kind == 1 && access[i].flags == 3 ? "" : " BUG");
@@ -68,10 +70,10 @@ int cuCtxGetCurrent(intptr_t *context) { return *context = current, 0; }
 int cuCtxSetCurrent(intptr_t context) { return current = context, 0; }
 
 int cuStreamCreate(intptr_t *stream, unsigned flags) {
-  (void)flags;
   fake_lock();
   *stream = 0x1000 + ++stream_count;
   *stream_of(*stream) = (struct stream){.device = fake_device()};
+  order_new_stream(stream_number(*stream), !(flags & NON_BLOCKING));
   fake_unlock();
   return 0;
 }
@@ -93,28 +95,28 @@ void fake_release(const struct fake_owner *owner) {
     if (streams[i].hung == owner) streams[i].hung = NULL;
   for (int i = 0; i < EVENTS; i++)
     if (events[i].hung == owner) events[i].hung = NULL;
-  pthread_cond_broadcast(&fake_released);
+  fake_tell();
   fake_unlock();
 }
-static struct timespec patience(void) {
-  struct timespec limit;
-  clock_gettime(CLOCK_REALTIME, &limit);
-  limit.tv_sec += HANG_SECONDS;
-  return limit;
+void fake_tell(void) { pthread_cond_broadcast(&changed); }
+int fake_wait(long start) {
+  const struct timespec limit = {.tv_sec = start + PATIENCE_SECONDS};
+  return pthread_cond_timedwait(&changed, &fake_mutex, &limit) != 0;
 }
 /* Waits, under the lock, until the stream no longer hangs. */
-static void wait_for(struct stream *stream) {
-  const struct timespec limit = patience();
-  while (stream->hung && !pthread_cond_timedwait(&fake_released, &fake_mutex, &limit)) {
+static void wait_for(int number) {
+  long start = time(NULL);
+  while (streams[number].hung && !fake_wait(start)) {
   }
-  if (stream->hung) fake_log("BUG: waited %d s for an operation that nobody aborts", HANG_SECONDS);
+  if (streams[number].hung) fake_log("BUG: waited %d s for an operation that nobody aborts", PATIENCE_SECONDS);
+  order_stream_done(number);
 }
 void fake_wait_for_graphs(const struct fake_owner *owner) {
-  const struct timespec limit = patience();
+  long start = time(NULL);
   fake_lock();
-  while (owner->graphs && !pthread_cond_timedwait(&fake_released, &fake_mutex, &limit)) {
+  while (owner->graphs && !fake_wait(start)) {
   }
-  if (owner->graphs) fake_log("BUG: waited %d s for graphs that nobody drops", HANG_SECONDS);
+  if (owner->graphs) fake_log("BUG: waited %d s for graphs that nobody drops", PATIENCE_SECONDS);
   fake_unlock();
 }
 
@@ -128,6 +130,7 @@ int cuStreamQuery(intptr_t stream) {
   fake_lock();
   int code = refused(stream, "cuStreamQuery");
   if (!code && (fake_count_down(FAKE_STREAM_BUSY) || stream_of(stream)->hung)) code = NOT_READY;
+  if (!code) order_stream_done(stream_number(stream));
   fake_unlock();
   return code;
 }
@@ -136,7 +139,7 @@ int cuStreamSynchronize(intptr_t stream) {
   int code = refused(stream, "cuStreamSynchronize");
   if (!code) {
     fake_log("synchronize %s", fake_stream(stream));
-    wait_for(stream_of(stream));
+    wait_for(stream_number(stream));
   }
   fake_unlock();
   return code;
@@ -145,7 +148,7 @@ int cuCtxSynchronize(void) {
   fake_lock();
   int code = capture_refuses_context(fake_device(), "cuCtxSynchronize");
   for (int i = 0; !code && i <= stream_count; i++)
-    if (streams[i].device == fake_device()) wait_for(&streams[i]);
+    if (streams[i].device == fake_device()) wait_for(i);
   fake_unlock();
   return code;
 }
@@ -168,6 +171,7 @@ int cuEventCreate(intptr_t *event, unsigned flags) {
   fake_lock();
   *event = 0x2000 + ++event_count;
   *event_of(*event) = (struct event){0};
+  order_new_event(event_number(*event));
   fake_unlock();
   return 0;
 }
@@ -180,6 +184,7 @@ int cuEventRecord(intptr_t event, intptr_t stream) {
   int code = fails ? ILLEGAL_ADDRESS : capture_state(from->capture) == 2 ? CAPTURE_INVALIDATED : 0;
   if (!code) {
     *event_of(event) = (struct event){stream_number(stream), from->capture, from->work, from->hung};
+    if (!from->capture) order_record(event_number(event), stream_number(stream));
     if (captured(stream)) captured_event = event;
     fake_log("e%d records %s", (int)(event - 0x2000), fake_stream(stream));
   }
@@ -211,7 +216,30 @@ int cuStreamWaitEvent(intptr_t stream, intptr_t event, unsigned flags) {
   int code = depend(stream_of(stream), event_of(event));
   if (!code) {
     fake_log("%s waits e%d", fake_stream(stream), (int)(event - 0x2000));
+    if (!stream_of(stream)->capture) order_wait(stream_number(stream), event_number(event));
     if (event_of(event)->hung) fake_hang(stream, event_of(event)->hung);
+  }
+  fake_unlock();
+  return code;
+}
+/* A captured event cannot be asked. */
+int cuEventQuery(intptr_t event) {
+  fake_lock();
+  int code = event_of(event)->capture ? CAPTURED_EVENT : event_of(event)->hung ? NOT_READY : 0;
+  if (!code) order_event_done(event_number(event));
+  fake_unlock();
+  return code;
+}
+int cuEventSynchronize(intptr_t event) {
+  long start = time(NULL);
+  fake_lock();
+  int code = event_of(event)->capture ? CAPTURED_EVENT : 0;
+  if (!code) {
+    fake_log("synchronize e%d", (int)(event - 0x2000));
+    while (event_of(event)->hung && !fake_wait(start)) {
+    }
+    if (event_of(event)->hung) fake_log("BUG: waited %d s for an operation that nobody aborts", PATIENCE_SECONDS);
+    order_event_done(event_number(event));
   }
   fake_unlock();
   return code;

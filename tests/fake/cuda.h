@@ -35,14 +35,34 @@ struct event {
   const struct fake_owner *hung;
 };
 
+/* A use of memory that was launched, or (clock NEVER) will be. */
+struct access {
+  size_t from, to;
+  int writes, stream;
+  unsigned clock; /* of the stream, when it was launched */
+  const struct fake_owner *owner;
+  char what[128];
+};
+enum { ACCESSES = 32 };
+/* Memory. It keeps its address and its name when it has been freed, so that its use is seen. */
+struct block {
+  char *start;
+  size_t bytes;
+  int name, by_nccl, freed;
+  int pins, graphs; /* in registrations and the like, in nodes of graphs */
+  int count;        /* of the accesses */
+  struct access accesses[ACCESSES];
+};
+/* NULL when there is none, or no longer. */
+struct block *block_of(int name);
+
 /* By number; the default streams are number 0. */
 struct stream *stream_of(intptr_t stream);
 struct event *event_of(intptr_t event);
+int event_number(intptr_t event);
 int stream_number(intptr_t stream);
 
 extern pthread_mutex_t fake_mutex;
-/* Told when a hang or a graph ends. */
-extern pthread_cond_t fake_released;
 
 /* The capture of a stream: 0 none, 1 active, 2 invalid. */
 int capture_state(int capture);
@@ -52,11 +72,25 @@ int capture_refuses_context(int device, const char *call);
 /* A call that may wait for other work. 0 or why it is refused. */
 int capture_refuses_unsafe(const char *call);
 
+/* As fake_perform; `who` does it, in the words of mistakes. */
+void perform(const struct fake_work *work, const char *who);
+
+/* order.c: streams and events by number. */
+void order_new_stream(int stream, int blocking);
+void order_new_event(int event);
+void order_record(int event, int stream);
+void order_wait(int stream, int event);
+/* The host has seen that all of it is done. */
+void order_stream_done(int stream);
+void order_event_done(int event);
+/* The host frees a block. */
+void order_free(const struct block *block, const char *call);
+void order_reset(void);
+
 void streams_reset(void);
 /* Forgets what the capture of FAKE_CAPTURED has drawn in. */
 void captured_reset(void);
 void memory_reset(void);
 void graphs_reset(void);
-int memory_is_live(int block);
 
 #endif

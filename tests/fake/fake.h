@@ -29,9 +29,19 @@ enum fake_knob {
   FAKE_HANG,              /* so many operations from now on, also of graphs, do not end before they are aborted */
   FAKE_NO_WINDOWS,        /* windows and registrations are not supported: their handles are null */
   FAKE_SIMULATED_MICROS,  /* what ncclGroupSimulateEnd estimates */
+  FAKE_WORKER,            /* a value of fake_worker */
+  FAKE_WORKER_POLLS,      /* the ncclCommGetAsyncError of this number from now lets a held worker run */
   FAKE_KNOBS
 };
+/* How non-blocking communicators do what they are asked to. */
+enum fake_worker {
+  FAKE_WORKER_RUNS,           /* a thread does it, soon; the call answers ncclInProgress */
+  FAKE_WORKER_OFF,            /* at once, in the call */
+  FAKE_WORKER_HELD,           /* the thread waits for FAKE_WORKER_RUNS; an abort drops the communicator's jobs */
+  FAKE_WORKER_HELD_IN_ABORTS, /* as FAKE_WORKER_HELD, but an abort waits until the jobs are done */
+};
 int fake_get(int knob);
+void fake_set(int knob, int value);
 /* The value, which becomes 0. */
 int fake_take(int knob);
 /* Whether it was above 0; it becomes one less. */
@@ -46,7 +56,8 @@ const char *fake_stream(intptr_t stream);
 int fake_block(const void *address);
 /* How many bytes there are from the address to the end of its block; 0 for none. */
 size_t fake_room(const void *address);
-/* The address for the log: null, m2, m2+24. The text is one of the thread's, until the fourth call after this one. */
+/* The address for the log: null, m2, m2+24, freed m2. The text is one of the thread's, until the fourth call after this
+ * one. */
 const char *fake_address(const void *address);
 void *fake_allocate(size_t bytes, int by_nccl);
 /* Says that `call` frees the block. */
@@ -55,19 +66,57 @@ void fake_free(void *memory, int by_nccl, const char *call);
 void fake_pin(int block);
 void fake_unpin(int block);
 
-/* The part of a communicator that hangs and graphs see. */
+/* The part of a communicator that the driver sees. */
 struct fake_owner {
   int dead;
   int graphs; /* the operations in graphs that live */
+  /* Whether a registration or a window of the communicator has all of this memory. */
+  int (*knows)(const struct fake_owner *owner, const void *start, size_t bytes);
 };
 /* The stream does not get on before its operation is released. */
 void fake_hang(intptr_t stream, const struct fake_owner *owner);
 void fake_release(const struct fake_owner *owner);
+/* Under the lock: waits until something has been released, a knob set or fake_tell called, for 20 s since `start` (a
+ * time of the wall clock in seconds) at most. Whether that time is over. */
+int fake_wait(long start);
+void fake_tell(void);
 /* Returns when no graph has an operation of the owner. */
 void fake_wait_for_graphs(const struct fake_owner *owner);
 
-/* Whether the stream is captured. If so, the line, which uses these addresses, goes into the graph. -1: the capture is
- * invalid. The owner may be null. */
-int fake_capture(intptr_t stream, struct fake_owner *owner, const void *from, const void *to, const char *line);
+/* How work uses a part of a block. */
+enum fake_kind {
+  FAKE_NAMES, /* it must live */
+  FAKE_READS,
+  FAKE_WRITES,
+  FAKE_RECEIVES, /* others write it, nobody here knows when, but before the work ends */
+};
+struct fake_use {
+  int block; /* its name */
+  size_t from, to;
+  enum fake_kind kind;
+  int known; /* a registration or a window has it, which NCCL needs until the work is launched */
+};
+enum { FAKE_USES = 8 };
+/* What is queued on a stream. Zero, then filled in, its owner first. */
+struct fake_work {
+  char line[FAKE_LINE];     /* for the log */
+  struct fake_owner *owner; /* null: it is not NCCL's */
+  intptr_t stream;
+  int late; /* it was expected */
+  int count;
+  struct fake_use uses[FAKE_USES];
+};
+/* Adds a use. `who` uses it, in the words of the mistake that it is where so much memory is not there. */
+void fake_use(struct fake_work *work, const char *who, const void *start, size_t bytes, enum fake_kind kind);
+/* Whether the stream is captured. If so, the work goes into the graph. -1: the capture is invalid. */
+int fake_capture(const struct fake_work *work);
+/* The work is launched now. Says so if its memory is gone, or if it is not ordered after what uses that, too. */
+void fake_perform(const struct fake_work *work);
+/* The work will be launched, or will not. It has to be ordered already, since nobody knows when that is, and until then
+ * whatever else uses its memory is not ordered after it. */
+void fake_expect(const struct fake_work *work);
+void fake_no_longer_expect(const struct fake_work *work);
+/* A mistake if the host has not waited for what the owner has launched with memory in this range. */
+void fake_must_be_done(const struct fake_owner *owner, const void *start, size_t bytes, const char *call);
 
 #endif

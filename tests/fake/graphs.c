@@ -14,11 +14,7 @@ static struct graph {
   const void *thread;
   int exists, executables; /* the graph itself, and what was instantiated from it: the nodes live as long as any */
   int count;
-  struct node {
-    char line[FAKE_LINE];
-    struct fake_owner *owner;
-    int blocks[2];
-  } nodes[NODES];
+  struct fake_work nodes[NODES];
 } graphs[GRAPHS];
 static int captures;
 static _Thread_local char me;
@@ -59,20 +55,25 @@ int capture_refuses_unsafe(const char *call) {
   return code;
 }
 
-int fake_capture(intptr_t stream, struct fake_owner *owner, const void *from, const void *to, const char *line) {
+/* Whether its blocks may be freed. */
+static void pin(const struct fake_work *node, int pins) {
+  for (int i = 0; i < node->count; i++) {
+    struct block *block = block_of(node->uses[i].block);
+    if (block) block->graphs += pins;
+  }
+  if (node->owner) node->owner->graphs += pins;
+}
+int fake_capture(const struct fake_work *work) {
   fake_lock();
-  struct stream *captured = stream_of(stream);
+  struct stream *captured = stream_of(work->stream);
   struct graph *graph = &graphs[captured->capture];
   int answer = !captured->capture ? 0 : graph->state == 1 ? 1 : -1;
   if (answer == 1 && graph->count == NODES) fake_log("BUG: too many operations in a graph for the fake");
   else if (answer == 1) {
-    struct node *node = &graph->nodes[graph->count++];
-    *node = (struct node){.owner = owner, .blocks = {fake_block(from), fake_block(to)}};
-    if (node->blocks[0] == node->blocks[1]) node->blocks[1] = 0;
-    snprintf(node->line, sizeof node->line, "%s", line);
-    if (owner) owner->graphs++;
+    graph->nodes[graph->count++] = *work;
+    pin(work, 1);
     captured->work++;
-    fake_log("capture %s", line);
+    fake_log("capture %s", work->line);
   }
   fake_unlock();
   return answer;
@@ -80,10 +81,9 @@ int fake_capture(intptr_t stream, struct fake_owner *owner, const void *from, co
 
 static void drop_unused(struct graph *graph) {
   if (graph->exists || graph->executables) return;
-  for (int i = 0; i < graph->count; i++)
-    if (graph->nodes[i].owner) graph->nodes[i].owner->graphs--;
+  for (int i = 0; i < graph->count; i++) pin(&graph->nodes[i], -1);
   graph->count = 0;
-  pthread_cond_broadcast(&fake_released);
+  fake_tell();
 }
 
 int cuStreamBeginCapture_v2(intptr_t stream, int mode) {
@@ -149,13 +149,12 @@ int cuGraphUpload(intptr_t executable, intptr_t stream) {
   fake_unlock();
   return code;
 }
-static void repeat(const struct node *node, intptr_t stream) {
+static void repeat(const struct fake_work *node, intptr_t stream) {
   if (node->owner && node->owner->dead) fake_log("BUG: a graph uses a communicator that is gone");
-  for (int i = 0; i < 2; i++) {
-    int block = node->blocks[i];
-    if (block && !memory_is_live(block)) fake_log("BUG: a graph uses m%d after it was freed", block);
-  }
   fake_log("launch %s", node->line);
+  struct fake_work work = *node;
+  work.stream = stream;
+  perform(&work, "a graph");
   if (node->owner && fake_count_down(FAKE_HANG)) fake_hang(stream, node->owner);
 }
 int cuGraphLaunch(intptr_t executable, intptr_t stream) {

@@ -16,6 +16,9 @@ struct comm {
   int held;                   /* by the group of a thread */
   int managed;                /* by a call in that group that is no operation */
   _Atomic(const void *) user; /* the thread that is inside NCCL with it */
+  int jobs;                   /* of the worker */
+  int failed;                 /* the code of one that failed */
+  struct text { const char *given, *copy; } texts[2]; /* the configuration's: its pointers are kept, as NCCL does */
   struct fake_owner owner;
 };
 
@@ -35,6 +38,8 @@ int settle(struct comm *comm);
 void promise(struct comm *parent, void *place, void *value, struct comm *child);
 /* The parent's work is done: what was promised is written, or, where it failed, never will be. */
 void keep_promises(struct comm *parent);
+/* The same before anybody has asked. */
+void write_promises(struct comm *parent);
 void break_promises(struct comm *parent);
 
 /* Whether this thread is inside a group; then the communicator is the thread's until that ends. */
@@ -48,8 +53,23 @@ int begin_operation(struct comm *comm, const char *what);
 /* The device that work on the stream goes to. */
 int device_of(const struct comm *comm, int op, intptr_t stream);
 void append(char *line, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Queues or launches a line that uses these addresses and streams. */
-int submit(struct comm *comm, const char *line, const void *from, const void *to, intptr_t stream);
+/* Queues or launches. */
+int submit(struct comm *comm, const struct fake_work *work);
+/* Launches, or puts into the graph that captures the stream. */
+int launch(const struct fake_work *work);
+
+/* Whether the communicator's work is the worker's. */
+int has_worker(const struct comm *comm);
+/* The worker launches the work, or, without any, finishes what the communicator was asked to. */
+void work_later(struct comm *comm, const struct fake_work *work);
+/* Somebody asks whether the worker is done. */
+void worker_polled(void);
+/* Returns when the worker has no job of the communicator any more. */
+void stop_work(struct comm *comm);
+void worker_reset(void);
+
+/* A mistake if the texts of the configuration are no longer what they were: NCCL reads them whenever it likes. */
+void read_texts(const struct comm *comm);
 
 /* What was made for a communicator and has to go before it. */
 struct object {
@@ -61,7 +81,11 @@ struct object {
 };
 /* A user's operator of this number, for an operation on this type. Logs misuse. */
 void check_operator(const struct comm *comm, int number, int type);
-/* The communicator ends. If it is destroyed, its objects should have gone before. */
+/* Whether a registration or a window of the owner's communicator has all of this memory. */
+int objects_know(const struct fake_owner *owner, const void *start, size_t bytes);
+/* The object that was to be made is not. */
+void never_made(struct object *object);
+/* The communicator ends, and its objects with it. If it is destroyed, its operators should have gone before. */
 void end_objects(struct comm *comm, int destroyed);
 
 size_t type_size(int type);

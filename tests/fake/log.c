@@ -61,11 +61,11 @@ void fake_read(char *into) {
   fake_unlock();
 }
 
-/* For the tests: sets a knob. */
 void fake_set(int knob, int value) {
   fake_lock();
   knobs[knob] = value;
   if (knob == FAKE_CAPTURED) captured_reset();
+  fake_tell();
   fake_unlock();
 }
 
@@ -78,5 +78,6 @@ void fake_cuda_reset(void) {
   streams_reset();
   memory_reset();
   graphs_reset();
+  order_reset();
   fake_unlock();
 }

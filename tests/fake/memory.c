@@ -5,109 +5,187 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct block {
-  char *start;
-  size_t bytes;
-  int name, pins, by_nccl;
-} blocks[256];
+/* Freed blocks above this size are given back at once. */
+enum { BLOCKS = 512, LARGE = 1 << 20 };
+
+static struct block blocks[BLOCKS];
 static int allocations;
 
-/* What a test has left behind is forgotten. */
+/* What a test has left behind is forgotten. Only what was freed is given back: somebody may have the rest still. */
 void memory_reset(void) {
-  memset(blocks, 0, sizeof blocks);
+  for (int i = 0; i < BLOCKS; i++) {
+    if (blocks[i].freed) free(blocks[i].start);
+    blocks[i].start = NULL;
+    blocks[i].count = 0;
+  }
   allocations = 0;
 }
 
 /* Under the lock. Blocks do not touch: the allocator keeps its own data between them. So the end of one is its. */
 static struct block *find(const void *address) {
   const char *wanted = address;
-  for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) {
+  for (int i = 0; i < BLOCKS; i++) {
     struct block *block = &blocks[i];
     if (block->start && wanted >= block->start && wanted <= block->start + block->bytes) return block;
   }
   return NULL;
 }
-static struct block *named(int name) {
-  for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
-    if (blocks[i].start && blocks[i].name == name) return &blocks[i];
+static struct block *find_live(const void *address) {
+  struct block *block = find(address);
+  return block && !block->freed ? block : NULL;
+}
+struct block *block_of(int name) {
+  for (int i = 0; i < BLOCKS; i++)
+    if (blocks[i].start && !blocks[i].freed && blocks[i].name == name) return &blocks[i];
   return NULL;
 }
 
 int fake_block(const void *address) {
   fake_lock();
-  const struct block *block = find(address);
+  const struct block *block = find_live(address);
   int name = block ? block->name : 0;
   fake_unlock();
   return name;
 }
 size_t fake_room(const void *address) {
   fake_lock();
-  const struct block *block = find(address);
+  const struct block *block = find_live(address);
   size_t room = block ? (size_t)(block->start + block->bytes - (const char *)address) : 0;
   fake_unlock();
   return room;
 }
 const char *fake_address(const void *address) {
-  static _Thread_local char texts[4][32];
+  static _Thread_local char texts[4][40];
   static _Thread_local int next;
   if (!address) return "null";
   char *text = texts[next++ % 4];
   fake_lock();
   const struct block *block = find(address);
+  const char *freed = block && block->freed ? "freed " : "";
   if (!block) strcpy(text, "unknown");
-  else if (address == block->start) sprintf(text, "m%d", block->name);
-  else sprintf(text, "m%d+%zu", block->name, (size_t)((const char *)address - block->start));
+  else if (address == block->start) sprintf(text, "%sm%d", freed, block->name);
+  else sprintf(text, "%sm%d+%zu", freed, block->name, (size_t)((const char *)address - block->start));
   fake_unlock();
   return text;
 }
-int memory_is_live(int block) { return named(block) != NULL; }
 
+/* A free place: an unused one, or that of the block that was made first of those that were freed. */
+static struct block *place(void) {
+  struct block *found = NULL;
+  for (int i = 0; i < BLOCKS; i++) {
+    struct block *block = &blocks[i];
+    if (!block->start) return block;
+    if (block->freed && (!found || block->name < found->name)) found = block;
+  }
+  if (found) free(found->start);
+  return found;
+}
 void *fake_allocate(size_t bytes, int by_nccl) {
   char *memory = malloc(bytes ? bytes : 1);
   fake_lock();
-  size_t i = 0;
-  while (i < sizeof blocks / sizeof *blocks && blocks[i].start) i++;
-  if (i < sizeof blocks / sizeof *blocks) blocks[i] = (struct block){memory, bytes, ++allocations, 0, by_nccl};
-  else fake_log("BUG: too many blocks of memory for the fake");
+  struct block *block = place();
+  if (block) {
+    memset(block, 0, offsetof(struct block, accesses));
+    block->start = memory;
+    block->bytes = bytes;
+    block->name = ++allocations;
+    block->by_nccl = by_nccl;
+  } else {
+    fake_log("BUG: too many blocks of memory for the fake");
+  }
   fake_unlock();
   return memory;
 }
+/* Under the lock. */
+static void release(struct block *block) {
+  if (block->pins) fake_log("BUG: m%d freed while registered, in a window, or an operator's scalar", block->name);
+  if (block->graphs) fake_log("BUG: m%d freed while a graph can use it", block->name);
+  block->freed = 1;
+  if (block->bytes <= LARGE) return;
+  free(block->start);
+  block->start = NULL;
+  block->freed = 0;
+}
+/* The block that a call frees, or NULL when it must not. Under the lock. */
+static struct block *victim(void *memory, int by_nccl, const char *call) {
+  struct block *block = find_live(memory);
+  if (!block || block->start != memory) {
+    fake_log("BUG: %s of %s, which is no block", call, fake_address(memory));
+    return NULL;
+  }
+  if (block->by_nccl != by_nccl) fake_log("BUG: %s of m%d, which is of another kind", call, block->name);
+  return block;
+}
 void fake_free(void *memory, int by_nccl, const char *call) {
   fake_lock();
-  struct block *block = find(memory);
-  if (!block || block->start != memory) fake_log("BUG: %s of %s, which is no block", call, fake_address(memory));
-  else {
-    if (block->by_nccl != by_nccl) fake_log("BUG: %s of m%d, which is of another kind", call, block->name);
-    if (block->pins) fake_log("BUG: m%d freed while registered, in a window, or an operator's scalar", block->name);
-    block->start = NULL;
-    free(memory);
+  struct block *block = victim(memory, by_nccl, call);
+  if (block) {
+    order_free(block, call);
+    release(block);
   }
   fake_unlock();
 }
 void fake_pin(int name) {
   fake_lock();
-  struct block *block = named(name);
+  struct block *block = block_of(name);
   if (block) block->pins++;
   fake_unlock();
 }
 void fake_unpin(int name) {
   fake_lock();
-  struct block *block = named(name);
+  struct block *block = block_of(name);
   if (block) block->pins--;
   fake_unlock();
 }
 
-/* What would become a node of a graph: the graphs of the fake do not repeat it, they only say so. */
-static int captured(intptr_t stream, const char *what, const void *address) {
-  char line[64];
-  snprintf(line, sizeof line, "%s %s", what, fake_address(address));
-  return fake_capture(stream, NULL, address, NULL, line);
+/* The work's use of the same bytes, for reading or writing, if it has any. */
+static struct fake_use *same_use(struct fake_work *work, const struct fake_use *use) {
+  for (int i = 0; i < work->count; i++) {
+    struct fake_use *other = &work->uses[i];
+    int writable = other->kind <= FAKE_WRITES && use->kind <= FAKE_WRITES;
+    if (writable && other->block == use->block && other->from == use->from && other->to == use->to) return other;
+  }
+  return NULL;
 }
-#define UNLESS_CAPTURED(stream, what, address) \
-  do { \
-    int captures = captured(stream, what, (const void *)(address)); \
-    if (captures) return captures < 0 ? CAPTURE_INVALIDATED : 0; \
-  } while (0)
+void fake_use(struct fake_work *work, const char *who, const void *start, size_t bytes, enum fake_kind kind) {
+  if (!bytes) return;
+  fake_lock();
+  const struct block *block = find_live(start);
+  if (bytes > fake_room(start)) {
+    fake_log("BUG: %s uses %zu bytes at %s, which has %zu", who, bytes, fake_address(start), fake_room(start));
+    fake_unlock();
+    return;
+  }
+  const struct fake_owner *owner = work->owner;
+  const size_t from = (size_t)((const char *)start - block->start);
+  const int known = owner && owner->knows && owner->knows(owner, start, bytes);
+  const struct fake_use use = {block->name, from, from + bytes, kind, known};
+  struct fake_use *same = same_use(work, &use);
+  if (same) same->kind = kind > same->kind ? kind : same->kind;
+  else if (work->count < FAKE_USES) work->uses[work->count++] = use;
+  else fake_log("BUG: %s uses too much memory for the fake", who);
+  fake_unlock();
+}
+
+/* Work of the driver's own with one or two parts of memory. In a capture it would become a node: the graphs of the fake
+ * do not repeat it, they only say so. Whether it is to be done now, or the code that the call answers. */
+enum { NOW = -1 };
+static int work_on(intptr_t stream, const char *what, const void *to, const void *from, size_t bytes) {
+  struct fake_work work = {.stream = stream};
+  snprintf(work.line, sizeof work.line, "%s %s", what, fake_address(to ? to : from));
+  if (to && from) snprintf(work.line, sizeof work.line, "%s %s to %s", what, fake_address(from), fake_address(to));
+  char who[FAKE_LINE / 2];
+  snprintf(who, sizeof who, "%.100s on %s", work.line, fake_stream(stream));
+  if (from) fake_use(&work, who, from, bytes, FAKE_READS);
+  if (to) fake_use(&work, who, to, bytes, FAKE_WRITES);
+  int captured = fake_capture(&work);
+  if (captured) return captured < 0 ? CAPTURE_INVALIDATED : 0;
+  strcpy(work.line, who);
+  fake_perform(&work);
+  /* Memory that is not there is left alone. */
+  int there = (!to || fake_room(to) >= bytes) && (!from || fake_room(from) >= bytes);
+  return !bytes || there ? NOW : ILLEGAL_ADDRESS;
+}
 
 int cuMemAlloc_v2(uintptr_t *address, size_t bytes) {
   int code = capture_refuses_unsafe("cuMemAlloc");
@@ -125,28 +203,45 @@ int cuMemFree_v2(uintptr_t address) {
 }
 int cuMemAllocAsync(uintptr_t *address, size_t bytes, intptr_t stream) {
   *address = (uintptr_t)fake_allocate(bytes, 0);
-  UNLESS_CAPTURED(stream, "alloc", *address);
-  return 0;
+  int code = work_on(stream, "alloc", (void *)*address, NULL, bytes);
+  return code == NOW ? 0 : code;
 }
 int cuMemFreeAsync(uintptr_t address, intptr_t stream) {
-  UNLESS_CAPTURED(stream, "free", address);
-  fake_log("free %s on %s", fake_address((void *)address), fake_stream(stream));
-  fake_free((void *)address, 0, "cuMemFreeAsync");
-  return 0;
+  fake_lock();
+  void *memory = (void *)address;
+  struct block *block = find_live(memory);
+  int code = work_on(stream, "free", memory, NULL, block && block->start == memory ? block->bytes : 0);
+  if (code == NOW) {
+    fake_log("free %s on %s", fake_address(memory), fake_stream(stream));
+    block = victim(memory, 0, "cuMemFreeAsync");
+    if (block) release(block);
+  }
+  fake_unlock();
+  return code == NOW ? 0 : code;
 }
 int cuMemsetD8Async(uintptr_t address, unsigned char value, size_t bytes, intptr_t stream) {
-  UNLESS_CAPTURED(stream, "set", address);
+  int code = work_on(stream, "set", (void *)address, NULL, bytes);
+  if (code != NOW) return code;
   if (bytes == 1) fake_log("a byte is written on %s", fake_stream(stream));
   memset((void *)address, value, bytes);
   return 0;
 }
-int cuMemcpyHtoDAsync_v2(uintptr_t to, const void *from, size_t bytes, intptr_t stream) {
-  UNLESS_CAPTURED(stream, "copy to", to);
-  memcpy((void *)to, from, bytes);
+static int copy(void *to, const void *from, size_t bytes, int code) {
+  if (code != NOW) return code;
+  memcpy(to, from, bytes);
   return 0;
 }
+int cuMemcpyHtoDAsync_v2(uintptr_t to, const void *from, size_t bytes, intptr_t stream) {
+  return copy((void *)to, from, bytes, work_on(stream, "copy to", (void *)to, NULL, bytes));
+}
 int cuMemcpyDtoHAsync_v2(void *to, uintptr_t from, size_t bytes, intptr_t stream) {
-  UNLESS_CAPTURED(stream, "copy from", from);
-  memcpy(to, (void *)from, bytes);
-  return 0;
+  return copy(to, (void *)from, bytes, work_on(stream, "copy from", NULL, (void *)from, bytes));
+}
+int cuMemcpyDtoDAsync_v2(uintptr_t to, uintptr_t from, size_t bytes, intptr_t stream) {
+  return copy((void *)to, (void *)from, bytes, work_on(stream, "copy", (void *)to, (void *)from, bytes));
+}
+int cuMemcpyPeerAsync(uintptr_t to, intptr_t to_context, uintptr_t from, intptr_t from_context, size_t bytes,
+                      intptr_t stream) {
+  (void)to_context, (void)from_context;
+  return copy((void *)to, (void *)from, bytes, work_on(stream, "copy", (void *)to, (void *)from, bytes));
 }

@@ -1,5 +1,7 @@
 //! Builds the fake CUDA driver and the fake NCCL, loads them, and reads what they have recorded.
 
+mod poison;
+
 use std::ffi::{CStr, c_char, c_int};
 use std::path::Path;
 use std::process::{Child, Command};
@@ -27,6 +29,22 @@ pub(crate) enum Knob {
     Hang,
     NoWindows,
     SimulatedMicros,
+    /// How non-blocking communicators do what they are asked to: a constant of [`worker`].
+    Worker,
+    /// The ncclCommGetAsyncError of this number from now lets a held worker run.
+    WorkerPolls,
+}
+
+/// Values of [`Knob::Worker`]: `fake_worker` of fake.h.
+pub(crate) mod worker {
+    /// A thread of NCCL's does it, soon; the call answers ncclInProgress.
+    pub(crate) const RUNS: i32 = 0;
+    /// It is done at once, in the call.
+    pub(crate) const OFF: i32 = 1;
+    /// The thread waits for `RUNS`; an abort drops the communicator's jobs.
+    pub(crate) const HELD: i32 = 2;
+    /// As `HELD`, but an abort waits until the jobs are done.
+    pub(crate) const HELD_IN_ABORTS: i32 = 3;
 }
 
 struct Loaded {
@@ -40,8 +58,8 @@ struct Loaded {
     ancient: LoadError,
 }
 
-const CUDA: &[&str] = &["log.c", "cuda.c", "memory.c", "graphs.c"];
-const NCCL: &[&str] = &["nccl.c", "communicators.c", "objects.c", "parameters.c"];
+const CUDA: &[&str] = &["log.c", "cuda.c", "memory.c", "order.c", "graphs.c"];
+const NCCL: &[&str] = &["nccl.c", "communicators.c", "objects.c", "worker.c", "parameters.c"];
 
 /// Starts the compiler. Wait for it.
 fn compile(folder: &Path, sources: &[&str], output: &str, flags: &[&str]) -> Child {
@@ -105,10 +123,11 @@ impl Fake {
         let fake = Self { loaded: LOADED.get_or_init(load), _alone: alone };
         // SAFETY: functions of our own libraries, of this signature.
         unsafe {
-            fake.loaded.cuda.get::<extern "C" fn()>(b"fake_cuda_reset").unwrap()();
+            // First what the workers may still have to do.
             for nccl in &fake.loaded.nccl {
                 nccl.get::<extern "C" fn()>(b"fake_nccl_reset").unwrap()();
             }
+            fake.loaded.cuda.get::<extern "C" fn()>(b"fake_cuda_reset").unwrap()();
         }
         fake
     }
@@ -206,5 +225,14 @@ impl Fake {
         let memory = Memory::alloc(self.library(), stream, bytes).unwrap();
         self.log();
         memory
+    }
+}
+
+impl Drop for Fake {
+    /// What a test has not read must be free of mistakes, too.
+    fn drop(&mut self) {
+        if !thread::panicking() {
+            self.log();
+        }
     }
 }

@@ -23,16 +23,12 @@ struct settings {
 
 static char last_error[1024];
 static _Thread_local int depth, group_error, queued, held, late;
-static _Thread_local struct {
-  char line[FAKE_LINE];
-  struct comm *comm;
-  const void *from, *to;
-  intptr_t stream;
-} queue[QUEUE];
+static _Thread_local struct { struct comm *comm; struct fake_work work; } queue[QUEUE];
 static _Thread_local struct comm *holding[QUEUE];
 
 /* For the tests: names start again. */
 void fake_nccl_reset(void) {
+  worker_reset();
   communicators_reset();
   objects_reset();
 }
@@ -69,32 +65,36 @@ static void let_go(void) {
   held = 0;
 }
 
-/* Launches, or puts into the graph that captures the stream. */
-static int launch(struct comm *comm, const char *line, const void *from, const void *to, intptr_t stream) {
-  int captured = fake_capture(stream, &comm->owner, from, to, line);
+int launch(const struct fake_work *work) {
+  int captured = fake_capture(work);
   if (captured < 0) return refuse(UNHANDLED_CUDA_ERROR, "the capture is invalid");
   if (captured) return SUCCESS;
-  fake_log("launch %s", line);
-  if (fake_count_down(FAKE_HANG)) fake_hang(stream, &comm->owner);
+  fake_log("launch %s", work->line);
+  fake_perform(work);
+  if (fake_count_down(FAKE_HANG)) fake_hang(work->stream, work->owner);
   return SUCCESS;
 }
+/* Outside a group, or at its end. */
+static int start(struct comm *comm, const struct fake_work *work) {
+  if (!has_worker(comm)) return launch(work);
+  comm->busy = 1;
+  work_later(comm, work);
+  return IN_PROGRESS;
+}
 
-int submit(struct comm *comm, const char *line, const void *from, const void *to, intptr_t stream) {
+int submit(struct comm *comm, const struct fake_work *work) {
   int result = fake_take(FAKE_NCCL_RESULT);
   if (result && result != IN_PROGRESS) return refuse(result, "the fake was told to fail");
   if (!depth) {
     comm->busy = result == IN_PROGRESS;
-    int code = launch(comm, line, from, to, stream);
+    int code = start(comm, work);
     return code ? code : result;
   }
   if (result) late = 1;
   if (queued == QUEUE) return fake_log("BUG: too many operations in a group for the fake"), INVALID_USAGE;
   hold(comm);
   queue[queued].comm = comm;
-  queue[queued].from = from;
-  queue[queued].to = to;
-  queue[queued].stream = stream;
-  snprintf(queue[queued++].line, FAKE_LINE, "%s", line);
+  queue[queued++].work = *work;
   return SUCCESS;
 }
 
@@ -124,8 +124,10 @@ int ncclGroupEnd(void) {
   int in_progress = late;
   group_error = queued = late = 0;
   if (error) return cancel(error, operations);
-  for (int i = 0; i < operations && !error; i++)
-    error = launch(queue[i].comm, queue[i].line, queue[i].from, queue[i].to, queue[i].stream);
+  for (int i = 0; i < operations && !error; i++) {
+    error = start(queue[i].comm, &queue[i].work);
+    if (error == IN_PROGRESS) in_progress = 1, error = SUCCESS;
+  }
   if (!error && operations) error = in_progress ? IN_PROGRESS : fake_take(FAKE_NCCL_RESULT);
   return finish_group(error);
 }
@@ -174,14 +176,15 @@ struct operation {
   int with_settings;
 };
 
-static void check_extent(const struct operation *operation, const void *address, enum extent extent) {
+static void use(struct fake_work *work, const struct operation *operation, const void *address, enum extent extent,
+                enum fake_kind kind) {
   const struct comm *comm = operation->comm;
   if (extent == NEITHER || (extent >= ONE_AT_ROOT && operation->other != comm->rank)) return;
   size_t counts = extent == ALL || extent == ALL_AT_ROOT ? (size_t)comm->size : 1;
   size_t bytes = operation->count * counts * type_size(operation->type);
-  if (bytes > fake_room(address))
-    fake_log("BUG: %s comm%d uses %zu bytes at %s, which has %zu", operation->what, comm->name, bytes,
-             fake_address(address), fake_room(address));
+  char who[64];
+  snprintf(who, sizeof who, "%s comm%d", operation->what, comm->name);
+  fake_use(work, who, address, bytes, kind);
 }
 
 void append(char *line, const char *format, ...) {
@@ -242,8 +245,9 @@ static int operate(const struct operation *operation) {
   struct comm *comm = operation->comm;
   int code = begin_operation(comm, operation->what);
   if (code) return code;
-  char line[FAKE_LINE];
-  snprintf(line, sizeof line, "%s comm%d %s->%s count %zu type %d op %d", operation->what, comm->name,
+  struct fake_work work = {.owner = &comm->owner, .stream = operation->stream};
+  char *line = work.line;
+  snprintf(line, FAKE_LINE, "%s comm%d %s->%s count %zu type %d op %d", operation->what, comm->name,
            fake_address(operation->from), fake_address(operation->to), operation->count, operation->type,
            operation->op);
   if (operation->role) append(line, " %s %d", operation->role, operation->other);
@@ -254,10 +258,10 @@ static int operate(const struct operation *operation) {
   if (!type_size(operation->type)) code = INVALID_ARGUMENT;
   if (code) code = refuse(code, "an argument is wrong");
   else {
-    check_extent(operation, operation->from, operation->reads);
-    check_extent(operation, operation->to, operation->writes);
+    use(&work, operation, operation->from, operation->reads, FAKE_READS);
+    use(&work, operation, operation->to, operation->writes, FAKE_WRITES);
     if (operation->op > 4) check_operator(comm, operation->op, operation->type);
-    code = submit(comm, line, operation->from, operation->to, operation->stream);
+    code = submit(comm, &work);
   }
   leave(comm);
   return code;

@@ -47,6 +47,11 @@ static void end(struct object *object) {
   object->alive = 0;
   fake_unpin(object->block);
 }
+void never_made(struct object *object) {
+  fake_lock();
+  if (object->alive) end(object);
+  fake_unlock();
+}
 /* Whether this is an object that lives and belongs to the communicator; a mistake if not. */
 static int good(const struct object *object, enum kind kind, const struct comm *comm, const char *call) {
   if (object < objects || object >= objects + OBJECTS || object->kind != kind)
@@ -55,11 +60,24 @@ static int good(const struct object *object, enum kind kind, const struct comm *
   if (object->comm != comm) return fake_log("BUG: %s of %s with comm%d", call, name(object), comm->name), 0;
   return 1;
 }
+int objects_know(const struct fake_owner *owner, const void *start, size_t bytes) {
+  const char *from = start;
+  int known = 0;
+  fake_lock();
+  for (int i = 0; i < OBJECTS && !known; i++) {
+    const struct object *object = &objects[i];
+    known = (object->kind == REGISTRATION || object->kind == WINDOW) && object->alive &&
+            &object->comm->owner == owner && from >= object->start && from + bytes <= object->start + object->bytes;
+  }
+  fake_unlock();
+  return known;
+}
 void end_objects(struct comm *comm, int destroyed) {
   fake_lock();
   for (int i = 0; i < OBJECTS; i++) {
     if (objects[i].comm != comm || !objects[i].alive) continue;
-    if (destroyed) fake_log("BUG: comm%d destroyed while %s lives", comm->name, name(&objects[i]));
+    const char *mistake = objects[i].kind == OPERATOR ? "BUG: " : "";
+    if (destroyed) fake_log("%scomm%d destroyed while %s lives", mistake, comm->name, name(&objects[i]));
     end(&objects[i]);
   }
   fake_unlock();
@@ -72,6 +90,7 @@ static int dispose(struct comm *comm, struct object *object, enum kind kind, con
     return code;
   }
   if (good(object, kind, comm, call)) {
+    if (kind != OPERATOR) fake_must_be_done(&comm->owner, object->start, object->bytes, call);
     fake_log("%s %s comm%d", verb, name(object), comm->name);
     end(object);
   } else {
@@ -156,10 +175,14 @@ static int in_window(const struct comm *comm, const char *from, size_t bytes) {
   return found;
 }
 static int peer_exists(const struct comm *comm, int peer) { return peer >= 0 && peer < comm->size; }
-/* The common end of one-sided operations. */
-static int one_sided(struct comm *comm, char *line, const void *from, const void *to, intptr_t stream) {
-  append(line, " s%d device %d", stream ? (int)(stream - 0x1000) : 0, device_of(comm, 0, stream));
-  int code = submit(comm, line, from, to, stream);
+/* The common beginning and end of one-sided operations. */
+static struct fake_work begin_work(struct comm *comm, intptr_t stream) {
+  return (struct fake_work){.owner = &comm->owner, .stream = stream};
+}
+static int one_sided(struct comm *comm, struct fake_work *work) {
+  const intptr_t stream = work->stream;
+  append(work->line, " s%d device %d", stream ? (int)(stream - 0x1000) : 0, device_of(comm, 0, stream));
+  int code = submit(comm, work);
   leave(comm);
   return code;
 }
@@ -173,35 +196,48 @@ int ncclPutSignal(const void *from, size_t count, int type, int peer, struct obj
     return leave(comm), refuse(INVALID_ARGUMENT, "no window, or no peer, or the source is in no symmetric window");
   if (!good(window, WINDOW, comm, "put")) return leave(comm), refuse(INVALID_ARGUMENT, "no window");
   if (offset + bytes > window->bytes) fake_log("BUG: put of %zu bytes at %s+%zu", bytes, name(window), offset);
-  char line[FAKE_LINE];
-  snprintf(line, sizeof line, "put comm%d %s->%s+%zu count %zu type %d peer %d signal %d context %d flags %u",
+  struct fake_work work = begin_work(comm, stream);
+  snprintf(work.line, FAKE_LINE, "put comm%d %s->%s+%zu count %zu type %d peer %d signal %d context %d flags %u",
            comm->name, fake_address(from), name(window), offset, count, type, peer, signal, context, flags);
-  return one_sided(comm, line, from, window->start, stream);
+  fake_use(&work, "put", from, bytes, FAKE_READS);
+  fake_use(&work, "put", window->start, window->bytes, FAKE_NAMES);
+  return one_sided(comm, &work);
 }
 int ncclSignal(int peer, int signal, int context, unsigned flags, struct comm *comm, intptr_t stream) {
   int code = begin_operation(comm, "signal");
   if (code) return code;
   if (!peer_exists(comm, peer)) return leave(comm), refuse(INVALID_ARGUMENT, "no peer");
-  char line[FAKE_LINE];
-  snprintf(line, sizeof line, "signal comm%d peer %d signal %d context %d flags %u", comm->name, peer, signal, context,
+  struct fake_work work = begin_work(comm, stream);
+  snprintf(work.line, FAKE_LINE, "signal comm%d peer %d signal %d context %d flags %u", comm->name, peer, signal, context,
            flags);
-  return one_sided(comm, line, NULL, NULL, stream);
+  return one_sided(comm, &work);
+}
+/* What the peers have put into the communicator's windows is there when it has waited for their signals. */
+static void receive(struct comm *comm, struct fake_work *work) {
+  fake_lock();
+  for (int i = 0; i < OBJECTS; i++) {
+    const struct object *object = &objects[i];
+    if (object->kind == WINDOW && object->alive && object->comm == comm && (object->flags & SYMMETRIC))
+      fake_use(work, "wait_signals", object->start, object->bytes, FAKE_RECEIVES);
+  }
+  fake_unlock();
 }
 struct wait { int times, peer, signal, context; };
 int ncclWaitSignal(int count, struct wait *waits, struct comm *comm, intptr_t stream) {
   int code = begin_operation(comm, "wait_signals");
   if (code) return code;
   if (count <= 0 || !waits) code = refuse(INVALID_ARGUMENT, "nothing to wait for");
-  char line[FAKE_LINE];
-  snprintf(line, sizeof line, "wait_signals comm%d", comm->name);
+  struct fake_work work = begin_work(comm, stream);
+  snprintf(work.line, FAKE_LINE, "wait_signals comm%d", comm->name);
   for (int i = 0; !code && i < count; i++) {
     const struct wait *wait = &waits[i];
     if (wait->times <= 0 || !peer_exists(comm, wait->peer)) code = refuse(INVALID_ARGUMENT, "no signal or no peer");
-    append(line, "%s %d times peer %d signal %d context %d", i ? "," : "", wait->times, wait->peer, wait->signal,
+    append(work.line, "%s %d times peer %d signal %d context %d", i ? "," : "", wait->times, wait->peer, wait->signal,
            wait->context);
   }
   if (code) return leave(comm), code;
-  return one_sided(comm, line, NULL, NULL, stream);
+  receive(comm, &work);
+  return one_sided(comm, &work);
 }
 #endif
 

@@ -17,6 +17,7 @@ mod forgotten;
 mod graphs;
 mod groups;
 mod holes;
+mod late;
 mod membership;
 mod operators;
 mod ownership;

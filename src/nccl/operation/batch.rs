@@ -95,9 +95,9 @@ impl<'env> Batch<'env> {
         self.admit(communicator, config, &operation)?;
         cuda::refuse_captured(name, &communicator.stream)?;
         let mut homes = Foreign::new();
-        let accesses = communicator.access(name, buffers, &mut homes)?;
+        let mut accesses = communicator.access(name, buffers, &mut homes)?;
         if accesses.ordered() {
-            communicator.check_accesses(name, false)?;
+            accesses = communicator.checked(name, accesses, false)?;
             self.ordered = true;
         }
         let addresses = communicator.addresses(&operation, &accesses)?;

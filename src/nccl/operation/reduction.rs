@@ -117,9 +117,9 @@ impl Communicator {
         cuda::bind(&self.handle.context)?;
         let mut foreign = Foreign::new();
         self.admit(CREATE, "scalar", scalar.stream(), &mut foreign)?;
-        let access = scalar.read(&self.stream);
+        let mut access = scalar.read(&self.stream);
         if access.ordered() {
-            self.check_accesses(CREATE, false)?;
+            access = self.checked(CREATE, access, false)?;
         }
         let residence = ncclScalarResidence_t::ncclScalarDevice;
         let op = self.create_op::<B::Element>(access.address() as *mut c_void, residence)?;

@@ -1,5 +1,6 @@
 //! The ways of a checked operation to NCCL: at once, into a group, into a graph. Here is what they have in common, and the first.
 
+use std::mem;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -238,14 +239,26 @@ impl Communicator {
         Ok(())
     }
 
-    /// After the accesses to buffers that wait for events of cudarc's have been made, before NCCL is called.
+    /// Checks accesses to buffers that wait for events of cudarc's, before NCCL is called.
     ///
     /// # Errors
-    /// [`Error::Cuda`] when cudarc has noted an error, since it does not wait then; [`Error::Stream`] when the events have drawn
-    /// the stream into the capture of the stream that recorded them.
-    pub(crate) fn check_accesses(&self, operation: &'static str, captured: bool) -> Result<(), Error> {
-        self.stream.context().check_err().map_err(Error::cuda(NOTED))?;
-        if captured { Ok(()) } else { cuda::refuse_captured(operation, &self.stream) }
+    /// [`Error::Cuda`] when cudarc has noted an error, since it does not wait then: the accesses are forgotten, or cudarc would
+    /// record that the stream has used the buffers, whose earlier uses it has not waited for. [`Error::Stream`] when the events
+    /// have drawn the stream into the capture of the stream that recorded them.
+    pub(crate) fn checked<A>(
+        &self,
+        operation: &'static str,
+        accesses: A,
+        captured: bool,
+    ) -> Result<A, Error> {
+        if let Err(error) = self.stream.context().check_err() {
+            mem::forget(accesses);
+            return Err(Error::Cuda { operation: NOTED, error });
+        }
+        if !captured {
+            cuda::refuse_captured(operation, &self.stream)?;
+        }
+        Ok(accesses)
     }
 
     /// The rest of a call that goes to NCCL at once, from the checks of the stream on.
@@ -271,10 +284,10 @@ impl Communicator {
             cuda::refuse_captured(operation.name, &self.stream)?;
         }
         let mut foreign = Foreign::new();
-        let accesses = self.access(operation.name, buffers, &mut foreign)?;
+        let mut accesses = self.access(operation.name, buffers, &mut foreign)?;
         let ordered = accesses.ordered();
         if ordered {
-            self.check_accesses(operation.name, captured)?;
+            accesses = self.checked(operation.name, accesses, captured)?;
         }
         let addresses = self.addresses(operation, &accesses)?;
         if !captured {
