@@ -13,7 +13,7 @@ use spin::Yield;
 use spin::mutex::{SpinMutex, SpinMutexGuard};
 
 use super::config::Config;
-use crate::nccl::allocation::{Allocation, Owner};
+use crate::nccl::allocation::Allocation;
 use crate::nccl::cuda;
 use crate::nccl::error::Error;
 use crate::nccl::library::Library;
@@ -44,11 +44,11 @@ pub(crate) struct Handle {
     /// Its owner takes it around every call, and there is hardly ever anybody else: what counts is what taking it costs
     /// then, which is half with one atomic exchange instead of two. An abort, which may have to wait, waits by itself.
     state: SpinMutex<State, Yield>,
-    /// The stream of its operations.
-    stream: Mutex<Arc<CudaStream>>,
+    /// The streams that its operations and graphs run on: the last is the communicator's, the others those it had before.
+    streams: Mutex<Vec<Arc<CudaStream>>>,
     dependents: Mutex<Vec<Dependent>>,
-    /// Memory that NCCL still knows though nobody else owns it.
-    abandoned: Mutex<Vec<Owner>>,
+    /// Those of them that nobody else owns.
+    kept: Mutex<Vec<Arc<dyn Object>>>,
     /// True when operations need a [fence](Self::fence) before them.
     fenced: AtomicBool,
     /// The byte that a fence writes.
@@ -120,9 +120,9 @@ impl Handle {
             derived: AtomicU64::new(0),
             slot: AtomicPtr::default(),
             state: SpinMutex::new(State::Alive),
-            stream: Mutex::new(Arc::clone(stream)),
+            streams: Mutex::new(vec![Arc::clone(stream)]),
             dependents: Mutex::default(),
-            abandoned: Mutex::default(),
+            kept: Mutex::default(),
             fenced: AtomicBool::new(false),
             scratch: OnceLock::new(),
         })
@@ -138,13 +138,15 @@ impl Handle {
         self.derived.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The stream of its operations.
-    pub(crate) fn stream(&self) -> Arc<CudaStream> {
-        Arc::clone(&unpoisoned(&self.stream))
+    /// The streams that its operations and graphs run on.
+    pub(crate) fn streams(&self) -> Vec<Arc<CudaStream>> {
+        unpoisoned(&self.streams).clone()
     }
 
-    pub(crate) fn set_stream(&self, stream: &Arc<CudaStream>) {
-        *unpoisoned(&self.stream) = Arc::clone(stream);
+    pub(crate) fn add_stream(&self, stream: &Arc<CudaStream>) {
+        let mut streams = unpoisoned(&self.streams);
+        streams.retain(|other| other != stream);
+        streams.push(Arc::clone(stream));
     }
 
     /// Adds an object that ends before the communicator does.
@@ -178,7 +180,8 @@ impl Handle {
         self.known_at(&(address..address + 1)).iter().any(|(memory, _)| memory.symmetric)
     }
 
-    pub(crate) fn end_dependents(&self, ending: Ending) {
+    /// Ends all that must end before the communicator does.
+    fn end_dependents(&self, ending: Ending) {
         let dependents = std::mem::take(&mut *unpoisoned(&self.dependents));
         // Graphs first: they use the memory that the others know.
         let (graphs, others): (Vec<_>, Vec<_>) =
@@ -188,31 +191,45 @@ impl Handle {
         }
     }
 
-    /// Keeps memory that NCCL could not be made to forget until the communicator has ended.
-    pub(crate) fn abandon(&self, memory: Owner) {
-        unpoisoned(&self.abandoned).push(memory);
+    /// Waits for the queued work, and ends all that must end before the communicator is finalized.
+    pub(crate) fn release_dependents(&self) -> Result<(), Error> {
+        if unpoisoned(&self.dependents).iter().any(|dependent| dependent.object.strong_count() > 0) {
+            self.drain()?;
+            self.end_dependents(Ending::Destroy);
+        }
+        Ok(())
+    }
+
+    /// Keeps an object that nobody else owns, and that could not be ended, until the communicator has ended.
+    pub(crate) fn keep(&self, object: Arc<dyn Object>) {
+        unpoisoned(&self.kept).push(object);
     }
 
     /// Before an operation on the stream: orders it after a kernel before it that triggers programmatic launch early, where
     /// the loaded NCCL needs that. Events do not order the two kernels; other work between them does.
     #[inline]
-    pub(crate) fn fence(&self, stream: &CudaStream) -> Result<(), Error> {
+    pub(crate) fn fence(&self, stream: &Arc<CudaStream>) -> Result<(), Error> {
         if self.fenced.load(Ordering::Relaxed) { self.write_scratch(stream) } else { Ok(()) }
     }
 
     #[cold]
-    fn write_scratch(&self, stream: &CudaStream) -> Result<(), Error> {
+    fn write_scratch(&self, stream: &Arc<CudaStream>) -> Result<(), Error> {
         cuda::bind(&self.context)?;
         let scratch = match self.scratch.get() {
             Some(scratch) => scratch,
             None => {
-                let made = Allocation::scratch(&self.stream())?;
+                let made = Allocation::scratch(stream)?;
                 self.scratch.get_or_init(|| made)
             }
         };
-        // SAFETY: the byte lives as long as `self`, whose stream it is freed after; the stream is alive.
+        // SAFETY: the byte is alive until `self` is dropped, when the communicator's work is done; the stream is alive.
         unsafe { result::memset_d8_async(scratch.address, 0, 1, stream.cu_stream()) }
             .map_err(Error::cuda("cuMemsetD8Async"))
+    }
+
+    /// True when NCCL has ended it, or is about to.
+    pub(crate) fn is_ending(&self) -> bool {
+        !self.lock().exists()
     }
 
     /// NCCL's handle; null until it has written it.
@@ -373,8 +390,8 @@ impl Handle {
             std::mem::forget(self.config.clone());
             return Ok(());
         }
-        let abandoned = std::mem::take(&mut *unpoisoned(&self.abandoned));
-        drop(abandoned);
+        let kept = std::mem::take(&mut *unpoisoned(&self.kept));
+        drop(kept);
         self.library.check(operation, code)
     }
 
@@ -419,22 +436,27 @@ impl Handle {
         })
     }
 
-    /// Waits until the stream has no work left, as long as NCCL reports no error.
+    /// Waits until the streams have no work left, as long as NCCL reports no error.
     pub(crate) fn drain(&self) -> Result<(), Error> {
         const OPERATION: &str = "closing the communicator";
-        let (stream, mut waiting) = (self.stream(), Waiting::new(self.config.limit()));
+        let (streams, mut waiting) = (self.streams(), Waiting::new(self.config.limit()));
         cuda::bind(&self.context)?;
         loop {
-            let idle = match self.progress(OPERATION)? {
+            let mut idle = match self.progress(OPERATION)? {
                 ncclResult_t::ncclSuccess => true,
                 ncclResult_t::ncclInProgress => false,
                 code => return Err(self.library.failure(OPERATION, code)),
             };
-            // SAFETY: the stream is alive and its context current.
-            match unsafe { sys::cuStreamQuery(stream.cu_stream()) } {
-                CUresult::CUDA_SUCCESS if idle => return Ok(()),
-                CUresult::CUDA_SUCCESS | CUresult::CUDA_ERROR_NOT_READY => {}
-                code => return Err(Error::Cuda { operation: "cuStreamQuery", error: DriverError(code) }),
+            for stream in &streams {
+                // SAFETY: the stream is alive and its context current.
+                match unsafe { sys::cuStreamQuery(stream.cu_stream()) } {
+                    CUresult::CUDA_SUCCESS => {}
+                    CUresult::CUDA_ERROR_NOT_READY => idle = false,
+                    code => return Err(Error::Cuda { operation: "cuStreamQuery", error: DriverError(code) }),
+                }
+            }
+            if idle {
+                return Ok(());
             }
             waiting.pause().map_err(|limit| Error::Deadline { operation: OPERATION, limit })?;
         }

@@ -60,9 +60,8 @@ enum End {
 
 impl Communicator {
     /// One whose handle NCCL has yet to write.
-    fn unborn(handle: Arc<Handle>, rank: usize, size: usize) -> Self {
-        let stream = handle.stream();
-        Self { handle, stream, event: OnceCell::new(), rank, size, end: End::Abort }
+    fn unborn(handle: Arc<Handle>, stream: &Arc<CudaStream>, rank: usize, size: usize) -> Self {
+        Self { handle, stream: Arc::clone(stream), event: OnceCell::new(), rank, size, end: End::Abort }
     }
 
     /// All ranks have joined.
@@ -145,7 +144,7 @@ impl Communicator {
         cuda::refuse_captured(OPERATION, stream)?;
         self.lead(stream)?;
         self.stream = Arc::clone(stream);
-        self.handle.set_stream(stream);
+        self.handle.add_stream(stream);
         Ok(())
     }
 
@@ -193,9 +192,7 @@ impl Communicator {
     pub fn finalize(&self) -> Result<(), Error> {
         const OPERATION: &str = "ncclCommFinalize";
         section::forbid(OPERATION)?;
-        // NCCL waits for the graphs, and for work that uses the windows.
-        self.handle.drain()?;
-        self.handle.end_dependents(Ending::Destroy);
+        self.handle.release_dependents()?;
         self.handle.change(OPERATION, &[State::Alive], State::Finalized, |raw, handle| {
             // SAFETY: `change` holds the guard, and the handle is alive.
             Ok(unsafe { raw.ncclCommFinalize(handle) })

@@ -341,7 +341,7 @@ impl Communicator {
         let mut raw = handle.config.raw(library)?;
         let raw: *mut ncclConfig_t = if config.is_some() { &mut raw } else { ptr::null_mut() };
         let slot = handle.slot();
-        let child = Self::unborn(handle, self.rank(), self.size());
+        let child = Self::unborn(handle, stream, self.rank(), self.size());
         let state = parent.lock();
         // A revoked communicator lives on in its parts, but takes no new ranks.
         let usable = *state == State::Alive || *state == State::Revoked && operation != GROW;
