@@ -15,9 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use collectives::ReduceOp;
-use collectives::nccl::{
-    self, Collectives, Communicator, Config, DeviceBufferMut, Library, Memory, UniqueId,
-};
+use collectives::nccl::{self, Collectives, Communicator, DeviceBufferMut, Library, Memory};
 use criterion::Criterion;
 use cudarc::driver::sys::CUstream;
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DevicePtrMut, DriverError};
@@ -66,8 +64,7 @@ fn run() -> Result<(), Failure> {
     let library = Library::load()?;
     let stream = CudaContext::new(0)?.new_stream()?;
     let other = stream.context().new_stream()?;
-    let id = UniqueId::new(library)?;
-    let communicator = Communicator::init(library, &stream, 0, 1, &id, &Config::new())?;
+    let communicator = Communicator::builder(library, &stream).init()?;
     let bare = Bare::new(&communicator);
     println!("{}, NCCL {}", build::DESCRIPTION, library.version());
 

@@ -224,7 +224,7 @@ fn measure(case: &str, folder: &Path) -> Result<(), Failure> {
     let library = Library::from_raw(raw);
     let stream = CudaContext::new(0)?.new_stream()?;
     let id = UniqueId::new(library)?;
-    let communicator = Communicator::init(library, &stream, 1, 2, &id, &nccl::Config::new())?;
+    let communicator = Communicator::builder(library, &stream).rank(1, 2).id(&id).init()?;
     let (first, mut second) = (memory(library, &stream)?, memory(library, &stream)?);
     let (send, mut receive) = (first.slice::<f32>(..COUNT)?, view(&mut second)?);
     let sum = ReduceOp::Sum;

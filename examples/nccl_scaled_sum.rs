@@ -26,10 +26,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let sums = communicators.iter().map(|each| each.scaled_sum(weight(each)));
     let sums = sums.collect::<Result<Vec<_>, _>>()?;
     nccl::group(|group| {
-        for (rank, values) in values.iter_mut().enumerate() {
-            group.on(&communicators[rank]).all_reduce_in_place(values, &sums[rank])?;
-        }
-        Ok(())
+        let mut ranks = values.iter_mut().zip(&communicators).zip(&sums);
+        ranks.try_for_each(|((values, each), sum)| group.on(each).all_reduce_in_place(values, sum))
     })?;
     // 2 * (1 + 2 + ... + gpus)
     let weighted = (gpus * (gpus + 1)) as f32;
@@ -40,10 +38,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let sums = communicators.iter().zip(&scalars).map(|(each, scalar)| each.scaled_sum_on_device(scalar));
     let sums = sums.collect::<Result<Vec<_>, _>>()?;
     nccl::group(|group| {
-        for (rank, values) in values.iter_mut().enumerate() {
-            group.on(&communicators[rank]).all_reduce_in_place(values, &sums[rank])?;
-        }
-        Ok(())
+        let mut ranks = values.iter_mut().zip(&communicators).zip(&sums);
+        ranks.try_for_each(|((values, each), sum)| group.on(each).all_reduce_in_place(values, sum))
     })?;
     for (stream, values) in streams.iter().zip(&values) {
         assert_eq!(stream.clone_dtoh(values)?, [weighted * 0.5 * gpus as f32; LEN]);

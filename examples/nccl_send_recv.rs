@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             group.on(&communicators[rank]).send(outgoing, right)?;
             group.on(&communicators[rank]).recv(incoming, left)?;
         }
-        Ok(())
+        Ok::<_, nccl::Error>(())
     })?;
 
     for (rank, stream) in streams.iter().enumerate() {

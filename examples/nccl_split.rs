@@ -6,7 +6,7 @@
 //! ```
 
 use collectives::ReduceOp;
-use collectives::nccl::{self, Collectives, Communicator, Config, Library, SplitKey};
+use collectives::nccl::{self, Collectives, Communicator, Config, Library, Split};
 use cudarc::driver::CudaContext;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -16,19 +16,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let all = Communicator::init_all(library, &streams, &Config::new())?;
 
     // One thread has all ranks; where each has a thread or a process, it calls Communicator::split.
-    let key = |rank: usize| SplitKey { color: Some((rank % 2) as i32), key: (gpus - rank) as i32 };
-    let parts = Communicator::split_all(library, all.iter().map(|each| (each, key(each.rank()))), None)?;
-    // None has no color, so there is a part for each.
+    let split = |rank: usize| Split::color((rank % 2) as i32).key((gpus - rank) as i32);
+    let parts = Communicator::split_all(all.iter().map(|each| (each, Some(split(each.rank())))))?;
+    // All take part, so there is a communicator for each.
     let parts: Vec<_> = parts.into_iter().flatten().collect();
     assert_eq!(parts.len(), gpus);
 
     let values = streams.iter().enumerate().map(|(rank, stream)| stream.clone_htod(&[rank as u32]));
     let mut sums = values.collect::<Result<Vec<_>, _>>()?;
     nccl::group(|group| {
-        for (part, sum) in parts.iter().zip(&mut sums) {
-            group.on(part).all_reduce_in_place(sum, ReduceOp::Sum)?;
-        }
-        Ok(())
+        let mut ranks = parts.iter().zip(&mut sums);
+        ranks.try_for_each(|(part, sum)| group.on(part).all_reduce_in_place(sum, ReduceOp::Sum))
     })?;
 
     for (rank, part) in parts.iter().enumerate() {

@@ -6,16 +6,17 @@
 
 use std::thread;
 
-use collectives::{ReduceOp, nccl};
+use collectives::ReduceOp;
+use collectives::nccl::{self, Collectives, Communicator, Library, UniqueId};
 use cudarc::driver::CudaContext;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 fn main() -> Result<(), Failure> {
     let gpus = nccl::device_count().map_err(|error| format!("needs a GPU: {error}"))?;
-    let library = nccl::Library::load()?;
+    let library = Library::load()?;
     // One rank makes the id, and all get it: here they are threads of one process.
-    let id = nccl::UniqueId::new(library)?;
+    let id = UniqueId::new(library)?;
     println!("{gpus} GPUs, NCCL {} from {}", library.version(), library.path().display());
 
     let sums = thread::scope(|scope| {
@@ -23,8 +24,8 @@ fn main() -> Result<(), Failure> {
             .map(|rank| {
                 scope.spawn(move || -> Result<f32, Failure> {
                     let stream = CudaContext::new(rank)?.new_stream()?;
-                    let config = nccl::Config::new();
-                    let communicator = nccl::Communicator::init(library, &stream, rank, gpus, &id, &config)?;
+                    let communicator =
+                        Communicator::builder(library, &stream).rank(rank, gpus).id(&id).init()?;
                     let mut values = stream.clone_htod(&vec![(rank + 1) as f32; 1 << 20])?;
                     communicator.all_reduce_in_place(&mut values, ReduceOp::Sum)?;
                     let last = stream.clone_dtoh(&values)?[(1 << 20) - 1];

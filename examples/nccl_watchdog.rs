@@ -33,7 +33,7 @@ fn main() -> Result<(), Failure> {
     // Rank 0 of two. There is no rank 1.
     let connect = || -> Result<_, Error> {
         let id = UniqueId::new(library)?;
-        Communicator::init_pending(library, &stream, 0, 2, &id, &Config::new())
+        Communicator::builder(library, &stream).rank(0, 2).id(&id).init_pending()
     };
 
     let never = connect()?.wait(Duration::from_secs(1));

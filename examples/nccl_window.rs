@@ -9,14 +9,13 @@ use std::thread;
 
 use collectives::ReduceOp;
 use collectives::nccl::{
-    self, Collectives, Communicator, Config, Error, Library, Memory, Signal, UniqueId, WindowKind,
+    self, Collectives, Communicator, Error, Library, Memory, Signal, UniqueId, WindowKind,
 };
 use cudarc::driver::CudaContext;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 const LEN: usize = 1024;
-const BYTES: usize = LEN * size_of::<f32>();
 
 fn main() -> Result<(), Failure> {
     let gpus = nccl::device_count().map_err(|error| format!("needs a GPU: {error}"))?;
@@ -37,19 +36,20 @@ fn main() -> Result<(), Failure> {
 /// What was done.
 fn one_rank(library: Library, rank: usize, gpus: usize, id: &UniqueId) -> Result<String, Failure> {
     let stream = CudaContext::new(rank)?.new_stream()?;
-    let communicator = Communicator::init(library, &stream, rank, gpus, id, &Config::new())?;
-    let mut memory = Memory::alloc(library, &stream, 2 * BYTES)?;
+    let communicator = Communicator::builder(library, &stream).rank(rank, gpus).id(id).init()?;
+    // What is sent, and behind it what arrives.
+    let mut memory = Memory::alloc(library, &stream, 2 * LEN * size_of::<f32>())?;
     stream.memcpy_htod(&[(rank + 1) as f32; LEN], &mut memory.slice_mut::<f32>(..LEN)?)?;
 
-    let mut registered = match communicator.register(&mut memory) {
+    let registration = match communicator.register(&memory) {
         Err(error @ Error::MissingSymbol(_)) => return Ok(format!("nothing done: {error}")),
-        registered => registered?,
+        registration => registration?,
     };
-    communicator.all_reduce_in_place(&mut registered.slice_mut::<f32>(..LEN)?, ReduceOp::Max)?;
-    assert_eq!(stream.clone_dtoh(&registered.slice::<f32>(..LEN)?)?, [gpus as f32; LEN]);
-    drop(registered);
+    communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(..LEN)?, ReduceOp::Max)?;
+    assert_eq!(stream.clone_dtoh(&memory.slice::<f32>(..LEN)?)?, [gpus as f32; LEN]);
+    drop(registration);
 
-    let mut window = match communicator.window(&mut memory, WindowKind::Symmetric) {
+    let window = match communicator.window(&memory, WindowKind::Symmetric) {
         Err(error @ Error::MissingSymbol(_)) => return Ok(format!("registered memory; no window: {error}")),
         window => window?,
     };
@@ -58,14 +58,17 @@ fn one_rank(library: Library, rank: usize, gpus: usize, id: &UniqueId) -> Result
     }
     // Every rank writes its own number into the second half of its right neighbour's window.
     let (left, right) = ((rank + gpus - 1) % gpus, (rank + 1) % gpus);
-    stream.memcpy_htod(&[(rank + 1) as f32; LEN], &mut window.slice_mut::<f32>(..LEN)?)?;
-    match communicator.put(&window.slice::<f32>(..LEN)?, &window, BYTES, Signal::new(right)) {
+    stream.memcpy_htod(&[(rank + 1) as f32; LEN], &mut memory.slice_mut::<f32>(..LEN)?)?;
+    let (source, signal) = (memory.slice::<f32>(..LEN)?, Signal::new(right));
+    // SAFETY: the right neighbour runs this function, too: its window lasts until it has waited for the signal, and it reads
+    // the second half only then.
+    match unsafe { communicator.put(&source, &window, LEN, signal) } {
         Err(error @ Error::MissingSymbol(_)) => {
             return Ok(format!("registered memory and a window; no put: {error}"));
         }
         put => put?,
     }
     communicator.wait_signals(&[(Signal::new(left), 1)])?;
-    assert_eq!(stream.clone_dtoh(&window.slice::<f32>(BYTES, LEN)?)?, [(left + 1) as f32; LEN]);
+    assert_eq!(stream.clone_dtoh(&memory.slice::<f32>(LEN..)?)?, [(left + 1) as f32; LEN]);
     Ok("registered memory, a window, and in every window what the left neighbour has put there".to_owned())
 }

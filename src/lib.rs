@@ -14,7 +14,8 @@
 //! Every rank has a vector, and gets the mean of both.
 #![cfg_attr(feature = "nccl", doc = "```no_run")]
 #![cfg_attr(not(feature = "nccl"), doc = "```ignore")]
-//! use collectives::{ReduceOp, nccl};
+//! use collectives::ReduceOp;
+//! use collectives::nccl::{self, Collectives, Communicator, Library, UniqueId};
 //! use cudarc::driver::CudaContext;
 //!
 //! type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -23,11 +24,11 @@
 //!     if nccl::device_count()? < 2 {
 //!         return Err("this program needs two GPUs".into());
 //!     }
-//!     let library = nccl::Library::load()?;
-//!     let id = nccl::UniqueId::new(library)?;
+//!     let library = Library::load()?;
+//!     let id = UniqueId::new(library)?;
 //!     let one_rank = |rank: usize| -> Result<f32, Failure> {
 //!         let stream = CudaContext::new(rank)?.new_stream()?;
-//!         let communicator = nccl::Communicator::init(library, &stream, rank, 2, &id, &nccl::Config::new())?;
+//!         let communicator = Communicator::builder(library, &stream).rank(rank, 2).id(&id).init()?;
 //!         let mut gradients = stream.clone_htod(&[rank as f32; 1024])?;
 //!         communicator.all_reduce_in_place(&mut gradients, ReduceOp::Avg)?;
 //!         Ok(stream.clone_dtoh(&gradients)?[0])

@@ -14,7 +14,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use collectives::nccl::{AbortHandle, Communicator, Library, Memory, Pending};
+use collectives::nccl::{AbortHandle, Communicator, Graph, Library, Memory, Pending, Registration, Window};
 
 type Codes = BTreeSet<String>;
 
@@ -91,4 +91,7 @@ fn what_may_move_and_what_may_be_shared() {
     is_shared::<AbortHandle>();
     is_shared::<Library>();
     is_shared::<Memory>();
+    is_shared::<Registration>();
+    is_shared::<Window>();
+    is_shared::<Graph>();
 }

@@ -7,8 +7,8 @@ use std::sync::{Arc, Once};
 
 use collectives::ReduceOp;
 use collectives::nccl::{
-    Call, CallConfig, Collectives, Communicator, DeviceBuffer, DeviceBufferMut, Error, Graph, Group, Launch,
-    Library, Memory, MemoryView, MemoryViewMut, Registration, Version, Window, group, simulate,
+    CallConfig, Collectives, Communicator, DeviceBuffer, DeviceBufferMut, Error, Graph, Group, Library,
+    Memory, MemoryView, MemoryViewMut, Version, Window, group, simulate,
 };
 use cudarc::driver::{CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut};
 
@@ -233,21 +233,29 @@ pub(crate) trait Arena<T: Value> {
     fn view_mut(&mut self, range: Range<usize>) -> Self::ViewMut<'_>;
 }
 
-macro_rules! arenas {
-    ($($type:ty: $window:literal),*) => {$(impl<T: Value> Arena<T> for $type {
-        const WINDOW: bool = $window;
-        type View<'a> = MemoryView<'a, T> where Self: 'a;
-        type ViewMut<'a> = MemoryViewMut<'a, T> where Self: 'a;
-        fn view(&self, range: Range<usize>) -> MemoryView<'_, T> {
-            self.slice(range.start * size_of::<T>(), range.len()).unwrap()
-        }
-        fn view_mut(&mut self, range: Range<usize>) -> MemoryViewMut<'_, T> {
-            self.slice_mut(range.start * size_of::<T>(), range.len()).unwrap()
-        }
-    })*};
+impl<T: Value> Arena<T> for Memory {
+    type View<'a> = MemoryView<'a, T>;
+    type ViewMut<'a> = MemoryViewMut<'a, T>;
+    fn view(&self, range: Range<usize>) -> MemoryView<'_, T> {
+        self.slice(range).unwrap()
+    }
+    fn view_mut(&mut self, range: Range<usize>) -> MemoryViewMut<'_, T> {
+        self.slice_mut(range).unwrap()
+    }
 }
 
-arenas!(Memory: false, Registration<'_>: false, Window<'_>: true);
+/// Memory that is a window.
+impl<T: Value> Arena<T> for (Memory, Window) {
+    const WINDOW: bool = true;
+    type View<'a> = MemoryView<'a, T>;
+    type ViewMut<'a> = MemoryViewMut<'a, T>;
+    fn view(&self, range: Range<usize>) -> MemoryView<'_, T> {
+        self.0.slice(range).unwrap()
+    }
+    fn view_mut(&mut self, range: Range<usize>) -> MemoryViewMut<'_, T> {
+        self.0.slice_mut(range).unwrap()
+    }
+}
 
 impl<T: Value> Arena<T> for CudaSlice<T> {
     type View<'a> = CudaView<'a, T>;
@@ -292,6 +300,15 @@ impl<T: Value> Room<CudaSlice<T>> {
     }
 }
 
+/// The same memory, which graphs can keep.
+pub(crate) fn adopted<T: Value>(rooms: Vec<Room<CudaSlice<T>>>) -> Vec<Room<Memory>> {
+    let adopt = |slice| Memory::try_from(slice).unwrap();
+    rooms
+        .into_iter()
+        .map(|Room { send, receive }| Room { send: adopt(send), receive: adopt(receive) })
+        .collect()
+}
+
 /// How collectives are called.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Way<'b> {
@@ -313,55 +330,42 @@ enum Buffers<'b, S, R> {
     InPlace(&'b mut R),
 }
 
-/// Calls a case's collective: a communicator's methods and a call's have the same names.
-macro_rules! issue {
-    ($call:expr, $case:expr, $rank:expr, $buffers:expr) => {{
-        let (case, rank): (&Case, usize) = ($case, $rank);
-        let needed = |root| rank == root || case.generous();
-        let (left, right) = ((rank + case.size - 1) % case.size, (rank + 1) % case.size);
-        match $buffers {
-            Buffers::Apart(send, receive) => match case.collective {
-                AllReduce(op) => $call.all_reduce(send, receive, op),
-                Reduce(op, root) => $call.reduce(send, needed(root).then_some(receive), op, root),
-                Broadcast(root) => $call.broadcast(needed(root).then_some(send), receive, root),
-                AllGather => $call.all_gather(send, receive),
-                ReduceScatter(op) => $call.reduce_scatter(send, receive, op),
-                AllToAll => $call.all_to_all(send, receive),
-                AllToAllV => {
-                    $call.all_to_all_v(send, &case.parts(rank, true), receive, &case.parts(rank, false))
-                }
-                Gather(root) => $call.gather(send, needed(root).then_some(receive), root),
-                Scatter(root) => $call.scatter(needed(root).then_some(send), receive, root),
-                // Outside a group, somebody has to begin.
-                Ring if rank == 0 => $call.send(send, right).and_then(|()| $call.recv(receive, left)),
-                Ring => $call.recv(receive, left).and_then(|()| $call.send(send, right)),
-            },
-            Buffers::InPlace(buffer) => match case.collective {
-                AllReduce(op) => $call.all_reduce_in_place(buffer, op),
-                Reduce(op, root) => $call.reduce_in_place(buffer, op, root),
-                Broadcast(root) => $call.broadcast_in_place(buffer, root),
-                AllGather => $call.all_gather_in_place(buffer),
-                ReduceScatter(op) => $call.reduce_scatter_in_place(buffer, op),
-                Gather(root) => $call.gather_in_place(buffer, root),
-                Scatter(root) => $call.scatter_in_place(buffer, root),
-                AllToAll | AllToAllV | Ring => panic!("{case:?}: there is no such collective"),
-            },
-        }
-    }};
-}
-
-fn issue<'b, L, S, R>(
-    call: Call<'b, L>,
-    case: &Case,
-    rank: usize,
-    buffers: Buffers<'b, S, R>,
-) -> Result<(), Error>
+/// Calls a case's collective.
+fn issue<'b, C, S, R>(call: C, case: &Case, rank: usize, buffers: Buffers<'b, S, R>) -> Result<(), Error>
 where
-    L: Launch<'b>,
+    C: Collectives<'b>,
     S: DeviceBuffer,
     R: DeviceBufferMut<Element = S::Element>,
 {
-    issue!(call, case, rank, buffers)
+    let call = call.call();
+    let needed = |root| rank == root || case.generous();
+    let (left, right) = ((rank + case.size - 1) % case.size, (rank + 1) % case.size);
+    match buffers {
+        Buffers::Apart(send, receive) => match case.collective {
+            AllReduce(op) => call.all_reduce(send, receive, op),
+            Reduce(op, root) => call.reduce(send, needed(root).then_some(receive), op, root),
+            Broadcast(root) => call.broadcast(needed(root).then_some(send), receive, root),
+            AllGather => call.all_gather(send, receive),
+            ReduceScatter(op) => call.reduce_scatter(send, receive, op),
+            AllToAll => call.all_to_all(send, receive),
+            AllToAllV => call.all_to_all_v(send, &case.parts(rank, true), receive, &case.parts(rank, false)),
+            Gather(root) => call.gather(send, needed(root).then_some(receive), root),
+            Scatter(root) => call.scatter(needed(root).then_some(send), receive, root),
+            // Outside a group, somebody has to begin.
+            Ring if rank == 0 => call.send(send, right).and_then(|()| call.recv(receive, left)),
+            Ring => call.recv(receive, left).and_then(|()| call.send(send, right)),
+        },
+        Buffers::InPlace(buffer) => match case.collective {
+            AllReduce(op) => call.all_reduce_in_place(buffer, op),
+            Reduce(op, root) => call.reduce_in_place(buffer, op, root),
+            Broadcast(root) => call.broadcast_in_place(buffer, root),
+            AllGather => call.all_gather_in_place(buffer),
+            ReduceScatter(op) => call.reduce_scatter_in_place(buffer, op),
+            Gather(root) => call.gather_in_place(buffer, root),
+            Scatter(root) => call.scatter_in_place(buffer, root),
+            AllToAll | AllToAllV | Ring => panic!("{case:?}: there is no such collective"),
+        },
+    }
 }
 
 fn launch<'b, S, R>(
@@ -374,14 +378,13 @@ where
     S: DeviceBuffer,
     R: DeviceBufferMut<Element = S::Element>,
 {
-    let library = party[0].library();
     let mut each = party.iter().zip(buffers);
     let grouped = |group: &Group<'b>, each: std::iter::Zip<_, std::vec::IntoIter<Buffers<'b, S, R>>>| {
         let mut each: std::iter::Zip<std::slice::Iter<'b, Communicator>, _> = each;
         each.try_for_each(|(member, buffers)| issue(group.on(member), case, member.rank(), buffers))
     };
     match way {
-        Way::Alone => each.try_for_each(|(member, buffers)| issue!(member, case, member.rank(), buffers)),
+        Way::Alone => each.try_for_each(|(member, buffers)| issue(member, case, member.rank(), buffers)),
         Way::Configured(config) => {
             each.try_for_each(|(member, buffers)| issue(member.with(config), case, member.rank(), buffers))
         }

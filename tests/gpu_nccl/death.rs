@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use collectives::ReduceOp;
-use collectives::nccl::{Collectives, Communicator, Config, ShrinkMode, UniqueId};
+use collectives::nccl::{Collectives, ShrinkMode, UniqueId};
 
 use crate::collectives::works;
 use crate::gpus::{Gpus, missing};
@@ -72,7 +72,7 @@ fn rank_process(rank: usize, victim: usize) {
     // The same on all ranks.
     let seed = id.as_bytes().iter().fold(0, |seed: u64, &byte| seed.rotate_left(5) ^ u64::from(byte));
     let (stream, size) = (gpus.stream(rank), gpus.count);
-    let communicator = Communicator::init(gpus.library, &stream, rank, size, &id, &Config::new()).unwrap();
+    let communicator = gpus.rank(&stream, rank).id(&id).init().unwrap();
     works(&communicator, seed);
     let mut buffer = stream.clone_htod(&vec![1.0f32; LEN]).unwrap();
     communicator.all_reduce_in_place(&mut buffer, ReduceOp::Sum).unwrap();

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use collectives::ReduceOp;
-use collectives::nccl::{Collectives, Communicator, Config, Error, Graph, ShrinkMode, group};
+use collectives::nccl::{Collectives, Communicator, Config, Error, Graph, Memory, ShrinkMode, Split, group};
 use cudarc::driver::CudaSlice;
 
 use crate::collectives::works;
@@ -33,11 +33,9 @@ fn abort_alone(config: &Config, connected: bool) {
     let communicators = Communicator::init_all(gpus.library, streams, config).unwrap();
     let mut buffers: Vec<_> = communicators.iter().map(buffer).collect();
     if connected {
-        group(gpus.library, |group| {
-            for (communicator, buffer) in communicators.iter().zip(&mut buffers) {
-                group.on(communicator).all_reduce_in_place(buffer, ReduceOp::Sum)?;
-            }
-            Ok(())
+        group(|group| {
+            let mut ranks = communicators.iter().zip(&mut buffers);
+            ranks.try_for_each(|(rank, buffer)| group.on(rank).all_reduce_in_place(buffer, ReduceOp::Sum))
         })
         .unwrap();
         streams.iter().for_each(|stream| stream.synchronize().unwrap());
@@ -77,15 +75,16 @@ pub(crate) fn abort_while_nccl_connects_to_a_peer_that_never_arrives() {
     abort_alone(&Config::new().blocking(false), false);
 }
 
-/// A graph whose peers do not launch theirs hangs. The watchdog's abort ends it; the owner is told, and drops its graph,
-/// for which NCCL may wait before the abort comes to its end (it does for the last rank of a process).
+/// A graph whose peers do not launch theirs hangs. The watchdog's abort ends it, and the owner is told, which still has its
+/// graph.
 pub(crate) fn abort_of_a_graph_whose_peer_never_arrives() {
     let gpus = Gpus::all();
     let (all_launched, aborted) = (Barrier::new(gpus.count), Barrier::new(gpus.count));
     gpus.owned_ranks(&Config::new(), |communicator| {
         let stream = communicator.stream();
-        let mut buffer = buffer(&communicator);
+        let mut buffer = Memory::try_from(buffer(&communicator)).unwrap();
         let graph = Graph::capture(|capture| {
+            let mut buffer = buffer.slice_mut::<f32>(..)?;
             capture.on(&communicator).all_reduce_in_place(&mut buffer, ReduceOp::Sum)
         })
         .unwrap();
@@ -94,7 +93,6 @@ pub(crate) fn abort_of_a_graph_whose_peer_never_arrives() {
         all_launched.wait();
         if communicator.rank() > 0 {
             aborted.wait();
-            drop(graph);
             return communicator.abort_handle().abort().unwrap();
         }
         graph.launch().unwrap();
@@ -106,7 +104,6 @@ pub(crate) fn abort_of_a_graph_whose_peer_never_arrives() {
         stream.synchronize().unwrap();
         let error = graph.launch().unwrap_err();
         assert!(matches!(error, Error::Aborted { .. }), "{error}");
-        drop(graph);
         watchdog.join().unwrap().unwrap();
         let error = communicator.all_reduce_in_place(&mut buffer, ReduceOp::Sum).unwrap_err();
         assert!(matches!(error, Error::Aborted { .. }), "{error}");
@@ -158,7 +155,7 @@ pub(crate) fn revoke_then_split() {
         works(&communicator, seed);
         communicator.revoke().unwrap();
         unusable(&communicator);
-        let again = communicator.split(Some(0), 0, None).unwrap().unwrap();
+        let again = communicator.split(&Split::color(0)).unwrap();
         assert_eq!((again.rank(), again.size()), (communicator.rank(), communicator.size()));
         works(&again, seed);
         again.close().unwrap();

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use collectives::nccl::{
-    AbortHandle, Collectives, Communicator, Config, Error, Library, UniqueId, Version, device_count,
+    AbortHandle, Builder, Communicator, Config, Error, Library, UniqueId, Version, device_count,
 };
 use cudarc::driver::{CudaContext, CudaStream};
 
@@ -50,6 +50,11 @@ impl Gpus {
             .all(|device| CudaContext::new(device).unwrap().compute_capability().unwrap() >= (9, 0))
     }
 
+    /// A rank of all.
+    pub(crate) fn rank<'a>(&self, stream: &'a Arc<CudaStream>, rank: usize) -> Builder<'a> {
+        Communicator::builder(self.library, stream).rank(rank, self.count)
+    }
+
     /// One communicator on each GPU, all in this thread.
     pub(crate) fn together(&self, config: &Config) -> Vec<Communicator> {
         Communicator::init_all(self.library, &self.streams(), config).unwrap()
@@ -69,8 +74,7 @@ impl Gpus {
         let id = UniqueId::new(self.library).unwrap();
         self.threads(|rank, crew| {
             let stream = self.stream(rank);
-            let communicator =
-                Communicator::init(self.library, &stream, rank, self.count, &id, config).unwrap();
+            let communicator = self.rank(&stream, rank).id(&id).config(config).init().unwrap();
             crew.watch(&communicator);
             body(communicator);
         });

@@ -1,25 +1,23 @@
 //! Collectives in CUDA graphs.
 
+use std::mem;
 use std::slice;
 
 use collectives::ReduceOp;
-use collectives::nccl::{Communicator, Config, Error, Graph, Memory};
-use cudarc::driver::CudaSlice;
+use collectives::nccl::{Collectives, Communicator, Config, Error, Graph, Memory};
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use half::f16;
 
-use crate::case::{Room, Way, check_all};
+use crate::case::{Room, Way, adopted, check_all};
 use crate::collectives::SHORT;
 use crate::gpus::Gpus;
 use crate::reference::{Value, bits, fresh_seed, reduced};
 
-/// Over NCCL's memory and cudarc's slices, by one rank in each thread and by all in one.
+/// Over NCCL's memory and slices of cudarc that were adopted, by one rank in each thread and by all in one.
 pub(crate) fn every_collective_in_graphs() {
     fn cudarc<T: Value>(party: &[Communicator], seed: u64) {
-        let room = |member: &Communicator| -> Room<CudaSlice<T>> {
-            Room::of_cudarc(member.stream(), SHORT[1], member.size())
-        };
-        let mut rooms: Vec<_> = party.iter().map(room).collect();
+        let room = |member: &Communicator| Room::of_cudarc(member.stream(), SHORT[1], member.size());
+        let mut rooms = adopted::<T>(party.iter().map(room).collect());
         check_all::<T, _>(party, &mut rooms, Way::Graph, &SHORT, seed);
     }
     let (gpus, seed) = (Gpus::all(), fresh_seed());
@@ -56,29 +54,35 @@ fn compare(found: &[f64], seed: u64, ranks: usize, launches: u32) {
     }
 }
 
+/// What the memory holds after all that is queued on its stream.
+fn values(memory: &Memory) -> Vec<f64> {
+    memory.stream().clone_dtoh(&memory.slice::<f64>(..).unwrap()).unwrap()
+}
+
 /// A graph launched ten times without a pause in between: each launch works on the results of the one before.
 pub(crate) fn a_graph_launched_ten_times() {
     let (gpus, seed) = (Gpus::all(), fresh_seed());
     gpus.ranks(&Config::new(), |communicator| {
         let (rank, size, stream) = (communicator.rank(), communicator.size(), communicator.stream());
         let mut slice = stream.clone_htod(&inputs(seed, rank, size)).unwrap();
+        let refused: Result<_, Error> =
+            Graph::capture(|capture| capture.on(communicator).all_reduce_in_place(&mut slice, ReduceOp::Sum));
+        assert!(matches!(refused.map(drop), Err(Error::NotOwned { .. })));
+        let mut slice = Memory::try_from(slice).unwrap();
         let mut memory = Memory::alloc(communicator.library(), stream, 8 * LEN).unwrap();
-        let mut view = memory.slice_mut::<f64>(..LEN).unwrap();
-        stream.memcpy_htod(&inputs(!seed, rank, size), &mut view).unwrap();
+        stream.memcpy_htod(&inputs(!seed, rank, size), &mut memory.slice_mut::<f64>(..).unwrap()).unwrap();
         // Two collectives, one after the other, over both kinds of memory.
         let graph = Graph::capture(|capture| {
-            capture.on(communicator).all_reduce_in_place(&mut slice, ReduceOp::Sum)?;
-            capture.on(communicator).all_reduce_in_place(&mut view, ReduceOp::Sum)
+            let mut views = (slice.slice_mut::<f64>(..)?, memory.slice_mut::<f64>(..)?);
+            capture.on(communicator).all_reduce_in_place(&mut views.0, ReduceOp::Sum)?;
+            capture.on(communicator).all_reduce_in_place(&mut views.1, ReduceOp::Sum)
         })
         .unwrap();
         for _ in 0..LAUNCHES {
             graph.launch().unwrap();
         }
-        let error = communicator.finalize().unwrap_err();
-        assert!(matches!(error, Error::Unusable { .. }), "{error}");
-        drop(graph);
-        compare(&stream.clone_dtoh(&slice).unwrap(), seed, size, LAUNCHES);
-        compare(&stream.clone_dtoh(&view).unwrap(), !seed, size, LAUNCHES);
+        compare(&values(&slice), seed, size, LAUNCHES);
+        compare(&values(&memory), !seed, size, LAUNCHES);
     });
 }
 
@@ -86,37 +90,93 @@ pub(crate) fn a_graph_launched_ten_times() {
 pub(crate) fn a_graph_over_all_gpus_launched_ten_times() {
     let (gpus, seed) = (Gpus::all(), fresh_seed());
     let party = gpus.together(&Config::new());
-    let mut buffers: Vec<_> = party
-        .iter()
-        .map(|member| member.stream().clone_htod(&inputs(seed, member.rank(), gpus.count)).unwrap())
-        .collect();
-    let mut copies: Vec<_> =
-        party.iter().map(|member| member.stream().alloc_zeros::<f64>(LEN).unwrap()).collect();
-    let sources: Vec<_> = party
-        .iter()
-        .map(|member| member.stream().clone_htod(&inputs(!seed, member.rank(), gpus.count)).unwrap())
-        .collect();
-    let graph = Graph::capture(gpus.library, |capture| {
+    let filled = |seed| -> Vec<_> {
+        let values = |member: &Communicator| inputs(seed, member.rank(), gpus.count);
+        let filled = |member: &Communicator| member.stream().clone_htod(&values(member)).unwrap();
+        party.iter().map(|member| Memory::try_from(filled(member)).unwrap()).collect()
+    };
+    let (mut buffers, sources, mut copies) = (filled(seed), filled(!seed), filled(0));
+    let graph = Graph::capture(|capture| {
         capture.group(|capture| {
-            for (((member, buffer), copy), source) in
-                party.iter().zip(&mut buffers).zip(&mut copies).zip(&sources)
-            {
-                capture.on(member).all_reduce_in_place(buffer, ReduceOp::Sum)?;
-                capture.on(member).all_reduce(source, copy, ReduceOp::Sum)?;
+            let ranks = party.iter().zip(&mut buffers).zip(&mut copies).zip(&sources);
+            for (((member, buffer), copy), source) in ranks {
+                let mut buffer = buffer.slice_mut::<f64>(..)?;
+                let (source, mut copy) = (source.slice::<f64>(..)?, copy.slice_mut::<f64>(..)?);
+                capture.on(member).all_reduce_in_place(&mut buffer, ReduceOp::Sum)?;
+                capture.on(member).all_reduce(&source, &mut copy, ReduceOp::Sum)?;
             }
-            Ok(())
+            Ok::<_, Error>(())
         })
     })
     .unwrap();
+    // The graph has them, too.
+    drop(sources);
     for _ in 0..LAUNCHES {
         graph.launch().unwrap();
     }
     drop(graph);
     for (member, (buffer, copy)) in party.iter().zip(buffers.iter().zip(&copies)) {
-        compare(&member.stream().clone_dtoh(buffer).unwrap(), seed, gpus.count, LAUNCHES);
-        compare(&member.stream().clone_dtoh(copy).unwrap(), !seed, gpus.count, 1);
+        compare(&values(buffer), seed, gpus.count, LAUNCHES);
+        compare(&values(copy), !seed, gpus.count, 1);
         member.async_error().unwrap();
     }
+}
+
+/// New values before every launch, on the communicator's stream or another; the results are read there. One of the two
+/// buffers is a slice that was adopted.
+pub(crate) fn a_graph_refilled_between_launches() {
+    let (gpus, seed) = (Gpus::all(), fresh_seed());
+    gpus.ranks(&Config::new(), |communicator| {
+        let (rank, size, stream) = (communicator.rank(), communicator.size(), communicator.stream());
+        let other = stream.context().new_stream().unwrap();
+        for stream in [stream, &other] {
+            let source = Memory::alloc(communicator.library(), stream, LEN * size_of::<f64>());
+            let mut source = source.unwrap();
+            let mut sum = Memory::try_from(stream.alloc_zeros::<f64>(LEN).unwrap()).unwrap();
+            let graph = Graph::capture(|capture| {
+                let (source, mut sum) = (source.slice::<f64>(..)?, sum.slice_mut::<f64>(..)?);
+                capture.on(communicator).all_reduce(&source, &mut sum, ReduceOp::Sum)
+            })
+            .unwrap();
+            assert_eq!(values(&sum), [0.0; LEN], "nothing has run");
+            for launch in 0..u64::from(LAUNCHES) {
+                let seed = seed.wrapping_add(launch);
+                let view = &mut source.slice_mut::<f64>(..).unwrap();
+                stream.memcpy_htod(&inputs(seed, rank, size), view).unwrap();
+                graph.launch().unwrap();
+                // In the order of the stream, after the launch.
+                stream.memset_zeros(view).unwrap();
+                compare(&values(&sum), seed, size, 1);
+            }
+        }
+    });
+}
+
+/// A graph can be forgotten, or dropped after its communicator, with which it ends.
+pub(crate) fn graphs_end_with_their_communicator() {
+    let (gpus, seed) = (Gpus::all(), fresh_seed());
+    gpus.owned_ranks(&Config::new(), |communicator| {
+        let (rank, size, stream) = (communicator.rank(), communicator.size(), communicator.stream());
+        let mut memory = Memory::try_from(stream.clone_htod(&inputs(seed, rank, size)).unwrap()).unwrap();
+        let mut capture = || {
+            let mut values = memory.slice_mut::<f64>(..).unwrap();
+            Graph::capture(|capture| {
+                capture.on(&communicator).all_reduce_in_place(&mut values, ReduceOp::Sum)
+            })
+        };
+        let graph = capture().unwrap();
+        mem::forget(capture().unwrap());
+        graph.launch().unwrap();
+        communicator.finalize().unwrap();
+        let error = graph.launch().unwrap_err();
+        assert!(matches!(error, Error::Unusable { .. }), "{error}");
+        communicator.close().unwrap();
+        let error = graph.launch().unwrap_err();
+        assert!(matches!(error, Error::Aborted { .. } | Error::Unusable { .. }), "{error}");
+        compare(&values(&memory), seed, size, 1);
+        drop(graph);
+        compare(&values(&memory), seed, size, 1);
+    });
 }
 
 /// A capture of one's own, with a copy of cudarc's in it, launched several times with other inputs.
@@ -153,7 +213,9 @@ pub(crate) fn a_graph_of_a_non_blocking_communicator() {
     let (gpus, seed) = (Gpus::all(), fresh_seed());
     gpus.ranks(&Config::new().blocking(false), |communicator| {
         let stream = communicator.stream();
-        let mut buffer = stream.clone_htod(&inputs(seed, communicator.rank(), communicator.size())).unwrap();
+        let values = inputs(seed, communicator.rank(), communicator.size());
+        let mut memory = Memory::try_from(stream.clone_htod(&values).unwrap()).unwrap();
+        let mut buffer = memory.slice_mut::<f64>(..).unwrap();
         let result = Graph::capture(|capture| {
             capture.on(communicator).all_reduce_in_place(&mut buffer, ReduceOp::Sum)
         })

@@ -1,10 +1,10 @@
 //! Communicators from communicators: parts, without some ranks, with more.
 
-use std::sync::{Barrier, OnceLock};
+use std::sync::{Arc, Barrier, OnceLock};
 use std::time::Duration;
 
 use collectives::ReduceOp;
-use collectives::nccl::{Collectives, Communicator, Config, Error, Memory, ShrinkMode, SplitKey, UniqueId};
+use collectives::nccl::{Collectives, Communicator, Config, Error, Memory, ShrinkMode, Split, UniqueId};
 
 use crate::case::Way;
 use crate::collectives::{works, works_together};
@@ -23,7 +23,7 @@ pub(crate) fn split() {
         let (rank, size) = (communicator.rank(), communicator.size());
         let mine = half(rank, size);
         let members: Vec<_> = (0..size).filter(|&rank| half(rank, size) == mine).collect();
-        let part = communicator.split(Some(mine), 0, None).unwrap().unwrap();
+        let part = communicator.split(&Split::color(mine)).unwrap();
         assert_eq!((part.rank(), part.size()), (rank - members[0], members.len()));
         assert_eq!(part.device().unwrap(), rank);
         works(&part, seed);
@@ -32,18 +32,18 @@ pub(crate) fn split() {
         part.close().unwrap();
 
         let config = Config::new().max_ctas(8);
-        let reversed = communicator.split(Some(3), -(rank as i32), Some(&config)).unwrap().unwrap();
+        let reversed = Split::color(3).key(-(rank as i32)).config(&config);
+        let reversed = communicator.split(&reversed).unwrap();
         assert_eq!((reversed.rank(), reversed.size()), (size - 1 - rank, size));
         works(&reversed, seed);
         drop(reversed);
 
-        let part = communicator.split((rank > 0).then_some(7), 0, None).unwrap();
-        match part {
-            Some(part) => {
-                assert_eq!((part.rank(), part.size()), (rank - 1, size - 1));
-                works(&part, seed);
-            }
-            None => assert_eq!(rank, 0),
+        if rank == 0 {
+            communicator.split_none().unwrap();
+        } else {
+            let part = communicator.split(&Split::color(7)).unwrap();
+            assert_eq!((part.rank(), part.size()), (rank - 1, size - 1));
+            works(&part, seed);
         }
         works(communicator, seed);
     });
@@ -53,10 +53,8 @@ pub(crate) fn split() {
 pub(crate) fn split_of_all_ranks_in_one_thread() {
     let (gpus, seed) = (Gpus::all(), fresh_seed());
     let party = gpus.together(&Config::new());
-    let keys = |member: &Communicator| SplitKey { color: Some(half(member.rank(), member.size())), key: 0 };
-    let parts =
-        Communicator::split_all(gpus.library, party.iter().map(|member| (member, keys(member))), None)
-            .unwrap();
+    let halves = |member: &Communicator| Some(Split::color(half(member.rank(), member.size())));
+    let parts = Communicator::split_all(party.iter().map(|member| (member, halves(member)))).unwrap();
     let mut first: Vec<_> = parts.into_iter().map(Option::unwrap).collect();
     let second = first.split_off(gpus.count.div_ceil(2));
     for part in [&first, &second] {
@@ -66,14 +64,46 @@ pub(crate) fn split_of_all_ranks_in_one_thread() {
         works_together(part, seed, Way::Grouped);
     }
 
-    let without_first = |member: &Communicator| SplitKey { color: (member.rank() > 0).then_some(0), key: 0 };
+    let rest = Split::color(0).config(&Config::new());
+    let without_first = |member: &Communicator| (member.rank() > 0).then(|| rest.clone());
     let ranks = party.iter().map(|member| (member, without_first(member)));
-    let mut parts = Communicator::split_all(gpus.library, ranks, Some(&Config::new())).unwrap();
+    let mut parts = Communicator::split_all(ranks).unwrap();
     assert!(parts.remove(0).is_none());
     let rest: Vec<_> = parts.into_iter().map(Option::unwrap).collect();
     assert_eq!(rest[0].size(), gpus.count - 1);
     works_together(&rest, seed, Way::Grouped);
     works_together(&party, seed, Way::Grouped);
+}
+
+/// Two parts that run at the same time, each on a stream of its own: every second rank, and all in reverse order.
+pub(crate) fn split_onto_streams_of_their_own() {
+    let (gpus, seed) = (Gpus::all(), fresh_seed());
+    gpus.ranks(&Config::new(), |communicator| {
+        let (rank, size) = (communicator.rank(), communicator.size());
+        let context = communicator.stream().context();
+        let streams = [context.new_stream().unwrap(), context.new_stream().unwrap()];
+        let every_second = Split::color((rank % 2) as i32).stream(&streams[0]);
+        let every_second = communicator.split(&every_second).unwrap();
+        let reversed = Split::color(0).key(-(rank as i32)).stream(&streams[1]);
+        let reversed = communicator.split(&reversed).unwrap();
+        assert!(Arc::ptr_eq(every_second.stream(), &streams[0]));
+        assert!(Arc::ptr_eq(reversed.stream(), &streams[1]));
+        assert_eq!(every_second.rank(), rank / 2);
+        assert_eq!(reversed.rank(), size - 1 - rank);
+        works(&every_second, seed);
+        works(&reversed, seed);
+
+        // The buffers belong to a third stream, that of the communicator which was split.
+        let mut values =
+            [1.0f32, 10.0].map(|value| communicator.stream().clone_htod(&[value; 1_001]).unwrap());
+        every_second.all_reduce_in_place(&mut values[0], ReduceOp::Sum).unwrap();
+        reversed.all_reduce_in_place(&mut values[1], ReduceOp::Sum).unwrap();
+        let sums = [every_second.size() as f32, 10.0 * size as f32];
+        for (values, sum) in values.iter().zip(sums) {
+            assert_eq!(communicator.stream().clone_dtoh(values).unwrap(), [sum; 1_001]);
+        }
+        works(communicator, seed);
+    });
 }
 
 /// The last rank, which is well, is left out.
@@ -101,13 +131,8 @@ pub(crate) fn shrink() {
     let party = gpus.together(&Config::new());
     works_together(&party, seed, Way::Grouped);
     let (last, rest) = party.split_last().unwrap();
-    let rest = Communicator::shrink_all(
-        gpus.library,
-        rest,
-        &[last.rank()],
-        ShrinkMode::Default,
-        Some(&Config::new()),
-    );
+    let config = Config::new();
+    let rest = Communicator::shrink_all(rest, &[last.rank()], ShrinkMode::Default, Some(&config));
     if !has {
         return missing(rest, "ncclCommShrink");
     }
@@ -119,10 +144,7 @@ pub(crate) fn shrink() {
 /// One rank, that all others join.
 pub(crate) fn grow() {
     let (gpus, seed) = (Gpus::all(), fresh_seed());
-    let first = || {
-        let id = UniqueId::new(gpus.library).unwrap();
-        Communicator::init(gpus.library, &gpus.stream(0), 0, 1, &id, &Config::new()).unwrap()
-    };
+    let first = || Communicator::builder(gpus.library, &gpus.stream(0)).init().unwrap();
     if !gpus.has("ncclCommGrow") {
         let (first, id) = (first(), UniqueId::from_bytes([0; UniqueId::BYTES]));
         missing(first.grow_id(), "ncclCommGetUniqueId");
@@ -140,7 +162,7 @@ pub(crate) fn grow() {
         let id = id.get().unwrap();
         let grown = match &origin {
             Some(origin) => origin.grow(size, Some(id), None),
-            None => Communicator::join(gpus.library, &gpus.stream(rank), rank, size, id, &Config::new()),
+            None => gpus.rank(&gpus.stream(rank), rank).id(id).join(),
         };
         let grown = grown.unwrap();
         crew.watch(&grown);
@@ -156,8 +178,7 @@ pub(crate) fn creation_with_several_ids() {
     let has = gpus.has("ncclCommInitRankScalable");
     let ids = [(); 2].map(|()| UniqueId::new(gpus.library).unwrap());
     gpus.threads(|rank, crew| {
-        let (stream, config) = (gpus.stream(rank), Config::new());
-        let made = Communicator::init_scalable(gpus.library, &stream, rank, gpus.count, &ids, &config);
+        let made = gpus.rank(&gpus.stream(rank), rank).ids(&ids).init();
         if !has {
             return missing(made, "ncclCommInitRankScalable");
         }
@@ -176,8 +197,7 @@ pub(crate) fn pending_communicators() {
     let patience = Duration::from_secs(60);
     gpus.threads(|rank, crew| {
         let (stream, size) = (gpus.stream(rank), gpus.count);
-        let mut pending =
-            Communicator::init_pending(gpus.library, &stream, rank, size, &id, &Config::new()).unwrap();
+        let mut pending = gpus.rank(&stream, rank).id(&id).init_pending().unwrap();
         while !pending.poll().unwrap() {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -185,7 +205,7 @@ pub(crate) fn pending_communicators() {
         crew.watch(&communicator);
         works(&communicator, seed);
 
-        let mut pending = communicator.split_pending(half(rank, size), 0, None).unwrap();
+        let mut pending = communicator.split_pending(&Split::color(half(rank, size))).unwrap();
         while !pending.poll().unwrap() {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -214,17 +234,18 @@ pub(crate) fn a_communicator_whose_peers_never_come() {
     let gpus = Gpus::all();
     let stream = gpus.stream(0);
     let id = UniqueId::new(gpus.library).unwrap();
-    let pending = Communicator::init_pending(gpus.library, &stream, 0, 2, &id, &Config::new()).unwrap();
+    // The first of two ranks, whatever the machine has.
+    let first = || Communicator::builder(gpus.library, &stream).rank(0, 2);
+    let pending = first().id(&id).init_pending().unwrap();
     let error = pending.wait(Duration::from_millis(500)).unwrap_err();
     assert!(matches!(error, Error::Deadline { .. }), "{error}");
 
     let config = Config::new().blocking(false).deadline(Duration::from_millis(500));
     let id = UniqueId::new(gpus.library).unwrap();
-    let error = Communicator::init(gpus.library, &stream, 0, 2, &id, &config).unwrap_err();
+    let error = first().id(&id).config(&config).init().unwrap_err();
     assert!(matches!(error, Error::Deadline { .. }), "{error}");
 
-    let id = UniqueId::new(gpus.library).unwrap();
-    let alone = Communicator::init(gpus.library, &stream, 0, 1, &id, &Config::new()).unwrap();
+    let alone = Communicator::builder(gpus.library, &stream).init().unwrap();
     let mut memory = Memory::alloc(gpus.library, &stream, 4).unwrap();
     alone.all_reduce_in_place(&mut memory.slice_mut::<f32>(..1).unwrap(), ReduceOp::Sum).unwrap();
     alone.close().unwrap();

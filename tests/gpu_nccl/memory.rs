@@ -1,11 +1,12 @@
 //! Memory that NCCL knows beforehand: registered, and windows, which other ranks write into.
 
 use std::slice;
+use std::thread;
 use std::time::Duration;
 
 use collectives::ReduceOp;
 use collectives::nccl::{
-    Collectives, Communicator, Config, Error, Memory, RawBuffer, Signal, Window, WindowKind, windows,
+    Collectives, Communicator, Config, Error, Memory, RawBuffer, Signal, Split, Window, WindowKind, windows,
 };
 use half::bf16;
 
@@ -23,18 +24,92 @@ pub(crate) fn every_collective_over_registered_memory() {
     let (gpus, seed) = (Gpus::all(), fresh_seed());
     let has = gpus.has("ncclCommRegister");
     gpus.ranks(&Config::new(), |communicator| {
-        let (mut send, mut receive) = (memory(communicator, LONGEST), memory(communicator, LONGEST));
+        let (send, receive) = (memory(communicator, LONGEST), memory(communicator, LONGEST));
         if !has {
-            return missing(communicator.register(&mut send), "ncclCommRegister");
+            return missing(communicator.register(&send), "ncclCommRegister");
         }
-        let send = communicator.register(&mut send).unwrap();
-        let receive = communicator.register(&mut receive).unwrap();
+        let _registrations = [&send, &receive].map(|memory| communicator.register(memory).unwrap());
         let (party, mut room) = (slice::from_ref(communicator), Room { send, receive });
         let rooms = slice::from_mut(&mut room);
         check_all::<f32, _>(party, rooms, Way::Alone, &LENGTHS, seed);
         check_all::<bf16, _>(party, rooms, Way::Grouped, &SHORT, seed);
         check_all::<f32, _>(party, rooms, Way::Graph, &[1_001], seed);
     });
+}
+
+/// A part of some memory, and a slice of cudarc: each is registered by two communicators, and outlives one of the
+/// registrations.
+pub(crate) fn parts_and_adopted_slices_registered_by_two_communicators() {
+    const LEN: usize = 10_007;
+    let gpus = Gpus::all();
+    let has = gpus.has("ncclCommRegister");
+    gpus.ranks(&Config::new(), |communicator| {
+        let (stream, size) = (communicator.stream(), communicator.size() as f32);
+        let mut memory = Memory::alloc(communicator.library(), stream, 3 * LEN * size_of::<f32>()).unwrap();
+        if !has {
+            return missing(communicator.register(&memory), "ncclCommRegister");
+        }
+        let slice = stream.clone_htod(&[1.0f32; LEN]).unwrap();
+        let error = communicator.register(&slice).unwrap_err();
+        assert!(matches!(error, Error::NotOwned { .. }), "{error}");
+        let mut adopted = Memory::try_from(slice).unwrap();
+        stream.memcpy_htod(&[1.0; 3 * LEN], &mut memory.slice_mut::<f32>(..).unwrap()).unwrap();
+
+        let own_stream = stream.context().new_stream().unwrap();
+        let second = communicator.split(&Split::color(0).stream(&own_stream)).unwrap();
+        let register = |communicator: &Communicator| {
+            let part = communicator.register(&memory.slice::<f32>(LEN..2 * LEN).unwrap()).unwrap();
+            (part, communicator.register(&adopted).unwrap())
+        };
+        let (first_registrations, second_registrations) = (register(communicator), register(&second));
+        let mut sum = |communicator: &Communicator| {
+            let mut part = memory.slice_mut::<f32>(LEN..2 * LEN).unwrap();
+            communicator.all_reduce_in_place(&mut part, ReduceOp::Sum).unwrap();
+            communicator
+                .all_reduce_in_place(&mut adopted.slice_mut::<f32>(..).unwrap(), ReduceOp::Sum)
+                .unwrap();
+        };
+        sum(communicator);
+        sum(&second);
+        drop(first_registrations);
+        sum(&second);
+        let cube = size * size * size;
+        let found = stream.clone_dtoh(&memory.slice::<f32>(..).unwrap()).unwrap();
+        assert!(found[..LEN].iter().chain(&found[2 * LEN..]).all(|&value| value == 1.0), "not registered");
+        assert!(found[LEN..2 * LEN].iter().all(|&value| value == cube), "{} for {cube}", found[LEN]);
+        assert!(stream.clone_dtoh(&adopted.slice::<f32>(..).unwrap()).unwrap() == [cube; LEN]);
+        // The last owners of the memory are registrations, of which the communicator's end is the end.
+        drop((memory, adopted));
+        second.close().unwrap();
+        drop(second_registrations);
+    });
+}
+
+/// A window outlives its communicator, and is dropped by another thread; its memory is the program's all the time.
+pub(crate) fn windows_dropped_after_their_communicators() {
+    const LEN: usize = 1_001;
+    let gpus = Gpus::all();
+    let has = gpus.has("ncclCommWindowRegister");
+    for config in [Config::new(), Config::new().blocking(false)] {
+        gpus.owned_ranks(&config, |communicator| {
+            let (stream, size) = (communicator.stream().clone(), communicator.size() as i32);
+            let bytes = LEN * size_of::<i32>();
+            let mut memory = Memory::alloc(communicator.library(), &stream, bytes).unwrap();
+            let window = communicator.window(&memory, WindowKind::Symmetric);
+            if !has {
+                return missing(window, "ncclCommWindowRegister");
+            }
+            let window = window.unwrap();
+            stream.memcpy_htod(&[1; LEN], &mut memory.slice_mut::<i32>(..).unwrap()).unwrap();
+            communicator
+                .all_reduce_in_place(&mut memory.slice_mut::<i32>(..).unwrap(), ReduceOp::Sum)
+                .unwrap();
+            communicator.close().unwrap();
+            assert!(stream.clone_dtoh(&memory.slice::<i32>(..).unwrap()).unwrap() == [size; LEN]);
+            thread::spawn(move || drop(window)).join().unwrap();
+            assert!(stream.clone_dtoh(&memory.slice::<i32>(..).unwrap()).unwrap() == [size; LEN]);
+        });
+    }
 }
 
 /// Which kinds of windows the loaded NCCL has.
@@ -46,23 +121,30 @@ fn kinds(gpus: Gpus) -> Vec<WindowKind> {
     kinds
 }
 
+/// Memory as a window.
+fn window(communicator: &Communicator, len: usize, kind: WindowKind) -> (Memory, Window) {
+    let memory = memory(communicator, len);
+    let window = communicator.window(&memory, kind).unwrap();
+    (memory, window)
+}
+
 pub(crate) fn every_collective_over_windows() {
     let (gpus, seed) = (Gpus::all(), fresh_seed());
     let has = gpus.has("ncclCommWindowRegister");
     gpus.ranks(&Config::new(), |communicator| {
-        let (mut send, mut receive) = (memory(communicator, LONGEST), memory(communicator, LONGEST));
         if !has {
-            return missing(communicator.window(&mut send, WindowKind::Symmetric), "ncclCommWindowRegister");
+            let made = communicator.window(&memory(communicator, 1), WindowKind::Symmetric);
+            return missing(made, "ncclCommWindowRegister");
         }
         if !gpus.is_at_least(2, 29, 0) {
-            let error = communicator.window(&mut send, WindowKind::SymmetricOrdered).unwrap_err();
+            let made = communicator.window(&memory(communicator, 1), WindowKind::SymmetricOrdered);
+            let error = made.unwrap_err();
             assert!(matches!(error, Error::TooOld { .. }), "{error}");
         }
         for kind in kinds(gpus) {
-            let send = communicator.window(&mut send, kind).unwrap();
-            let receive = communicator.window(&mut receive, kind).unwrap();
+            let (send, receive) = (window(communicator, LONGEST, kind), window(communicator, LONGEST, kind));
             if communicator.rank() == 0 {
-                println!("  {kind:?} window: active is {}", receive.is_active());
+                println!("  {kind:?} window: active is {}", receive.1.is_active());
             }
             address(gpus, &send);
             let (party, mut room) = (slice::from_ref(communicator), Room { send, receive });
@@ -75,12 +157,12 @@ pub(crate) fn every_collective_over_windows() {
 }
 
 /// NCCL knows a window's memory by the address that this process has for it.
-fn address(gpus: Gpus, window: &Window<'_>) {
+fn address(gpus: Gpus, (memory, window): &(Memory, Window)) {
     if !gpus.is_at_least(2, 29, 0) {
         return missing(window.address(), "ncclWinGetUserPtr");
     }
     if window.is_active() {
-        let own = window.slice::<u8>(..1).unwrap().address();
+        let own = memory.slice::<u8>(..1).unwrap().address();
         assert_eq!(window.address().unwrap(), own);
     }
 }
@@ -89,19 +171,18 @@ pub(crate) fn windows_of_all_ranks_in_one_thread() {
     let (gpus, seed) = (Gpus::all(), fresh_seed());
     let has = gpus.has("ncclCommWindowRegister");
     let party = gpus.together(&Config::new());
-    let all = || -> Vec<_> { party.iter().map(|member| memory(member, LONGEST)).collect() };
-    let (mut send, mut receive) = (all(), all());
+    let all = |kind| -> Result<Vec<_>, Error> {
+        let memories: Vec<_> = party.iter().map(|member| memory(member, LONGEST)).collect();
+        let windows = windows(party.iter().zip(&memories), kind)?;
+        Ok(memories.into_iter().zip(windows).collect())
+    };
     if !has {
-        let made = windows(gpus.library, party.iter().zip(&mut send), WindowKind::Symmetric);
-        return missing(made, "ncclCommWindowRegister");
+        return missing(all(WindowKind::Symmetric), "ncclCommWindowRegister");
     }
     for kind in kinds(gpus) {
-        let send = windows(gpus.library, party.iter().zip(&mut send), kind).unwrap();
-        let receive = windows(gpus.library, party.iter().zip(&mut receive), kind).unwrap();
-        println!(
-            "  {kind:?} windows: active are {:?}",
-            receive.iter().map(Window::is_active).collect::<Vec<_>>()
-        );
+        let (send, receive) = (all(kind).unwrap(), all(kind).unwrap());
+        let active: Vec<_> = receive.iter().map(|(_, window)| window.is_active()).collect();
+        println!("  {kind:?} windows: active are {active:?}");
         let mut rooms: Vec<_> =
             send.into_iter().zip(receive).map(|(send, receive)| Room { send, receive }).collect();
         check_all::<f32, _>(&party, &mut rooms, Way::Grouped, &LENGTHS, seed);
@@ -116,18 +197,17 @@ pub(crate) fn memory_of_non_blocking_communicators() {
     let config = Config::new().blocking(false).deadline(Duration::from_secs(60));
     gpus.ranks(&config, |communicator| {
         let party = slice::from_ref(communicator);
-        let (mut send, mut receive) = (memory(communicator, SHORT[1]), memory(communicator, SHORT[1]));
         if has {
-            let send = communicator.register(&mut send).unwrap();
-            let receive = communicator.register(&mut receive).unwrap();
+            let (send, receive) = (memory(communicator, SHORT[1]), memory(communicator, SHORT[1]));
+            let _registrations = [&send, &receive].map(|memory| communicator.register(memory).unwrap());
             check_all::<f32, _>(party, &mut [Room { send, receive }], Way::Alone, &SHORT, seed);
         }
-        let window = communicator.window(&mut send, WindowKind::Symmetric);
         if !has_windows {
-            return missing(window, "ncclCommWindowRegister");
+            let made = communicator.window(&memory(communicator, 1), WindowKind::Symmetric);
+            return missing(made, "ncclCommWindowRegister");
         }
-        let (send, receive) =
-            (window.unwrap(), communicator.window(&mut receive, WindowKind::Symmetric).unwrap());
+        let window = || window(communicator, SHORT[1], WindowKind::Symmetric);
+        let (send, receive) = (window(), window());
         check_all::<f32, _>(party, &mut [Room { send, receive }], Way::Grouped, &SHORT, seed);
     });
 }
@@ -146,18 +226,21 @@ pub(crate) fn one_sided_writes_and_signals() {
             missing(communicator.signal(Signal::new(right)), "ncclSignal");
             return missing(communicator.wait_signals(&[(Signal::new(left), 1)]), "ncclWaitSignal");
         }
-        let part = LEN * size_of::<u64>();
-        let mut memory = Memory::alloc(communicator.library(), stream, 3 * part).unwrap();
-        let mut window = communicator.window(&mut memory, WindowKind::Symmetric).unwrap();
+        let mut memory = Memory::alloc(communicator.library(), stream, 3 * LEN * size_of::<u64>()).unwrap();
+        let window = communicator.window(&memory, WindowKind::Symmetric).unwrap();
         if rank == 0 {
             println!("  the window's active is {}", window.is_active());
         }
-        let too_far =
-            communicator.put(&window.slice::<u64>(..LEN).unwrap(), &window, 3 * part, Signal::new(right));
+        let put = |memory: &Memory, offset| {
+            let source = memory.slice::<u64>(..LEN).unwrap();
+            // SAFETY: all ranks keep their windows to the end, which each reaches after its last wait, and use the part that
+            // is written only between waiting for it and allowing the next write.
+            unsafe { communicator.put(&source, &window, offset, Signal::new(right)) }
+        };
+        let too_far = put(&memory, 2 * LEN + 1);
         assert!(matches!(too_far, Err(Error::View { .. })), "{too_far:?}");
         if !window.is_active() {
-            let source = window.slice::<u64>(..LEN).unwrap();
-            let error = communicator.put(&source, &window, part, Signal::new(right)).unwrap_err();
+            let error = put(&memory, LEN).unwrap_err();
             assert!(matches!(error, Error::Nccl { .. }), "{error}");
             return;
         }
@@ -168,13 +251,12 @@ pub(crate) fn one_sided_writes_and_signals() {
             (0..LEN).map(|index| crate::reference::bits(seed, rank, round * LEN + index)).collect()
         };
         for round in 0..ROUNDS {
-            stream.memcpy_htod(&values(rank, round), &mut window.slice_mut(..LEN).unwrap()).unwrap();
-            let source = window.slice::<u64>(..LEN).unwrap();
-            communicator.put(&source, &window, part, Signal::new(right)).unwrap();
+            stream.memcpy_htod(&values(rank, round), &mut memory.slice_mut(..LEN).unwrap()).unwrap();
+            put(&memory, LEN).unwrap();
             communicator.wait_signals(&[(Signal::new(left), 1)]).unwrap();
-            let found = stream.clone_dtoh(&window.slice::<u64>(part, LEN).unwrap()).unwrap();
+            let found = stream.clone_dtoh(&memory.slice::<u64>(LEN..2 * LEN).unwrap()).unwrap();
             assert!(found == values(left, round), "rank {rank}, round {round}, seed {seed}");
-            let behind = stream.clone_dtoh(&window.slice::<u64>(2 * part, LEN).unwrap()).unwrap();
+            let behind = stream.clone_dtoh(&memory.slice::<u64>(2 * LEN..).unwrap()).unwrap();
             assert!(behind == vec![0; LEN], "rank {rank}, round {round}: behind what was written");
             communicator.signal(Signal::new(left)).unwrap();
             communicator.wait_signals(&[(Signal::new(right), 1)]).unwrap();

@@ -3,7 +3,7 @@
 use std::slice;
 
 use collectives::ReduceOp;
-use collectives::nccl::{CallConfig, Collectives, Communicator, Config, Error, Memory, UniqueId, group};
+use collectives::nccl::{CallConfig, Collectives, Communicator, Config, Error, Memory, Split, group};
 
 use crate::case::{Case, Collective, Room, Way, check, check_all};
 use crate::collectives::{LONGEST, SHORT, works};
@@ -20,14 +20,13 @@ pub(crate) fn settings_of_the_loaded_version() {
         config = config.nvlink_centric_sched(true);
     } else {
         let newer = Config::new().nvlink_centric_sched(true);
-        let id = UniqueId::new(gpus.library).unwrap();
-        let made = Communicator::init(gpus.library, &gpus.stream(0), 0, 1, &id, &newer);
+        let made = Communicator::builder(gpus.library, &gpus.stream(0)).config(&newer).init();
         assert!(matches!(made, Err(Error::TooOld { .. })), "{made:?}");
     }
     let seed = fresh_seed();
     gpus.ranks(&config, |communicator| {
         works(communicator, seed);
-        let part = communicator.split(Some(0), 0, None).unwrap().unwrap();
+        let part = communicator.split(&Split::color(0)).unwrap();
         works(&part, seed);
     });
 }
@@ -63,7 +62,7 @@ pub(crate) fn settings_of_calls() {
         let config = CallConfig::new().max_ctas(2);
         let mut buffers: Vec<_> =
             party.iter().map(|member| member.stream().clone_htod(&[1.0f32; 1_001]).unwrap()).collect();
-        group(gpus.library, |group| {
+        group(|group| {
             party.iter().zip(&mut buffers).try_for_each(|(member, buffer)| {
                 group.on(member).with(&config).all_reduce_in_place(buffer, ReduceOp::Sum)
             })

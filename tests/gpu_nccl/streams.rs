@@ -7,7 +7,7 @@ use collectives::ReduceOp;
 use collectives::nccl::{Collectives, Communicator, Config, UniqueId, group};
 use cudarc::driver::{CudaSlice, CudaStream};
 
-use crate::case::{Room, Way, check_all};
+use crate::case::{Room, Way, adopted, check_all};
 use crate::collectives::{SHORT, works};
 use crate::gpus::Gpus;
 use crate::reference::fresh_seed;
@@ -33,11 +33,11 @@ pub(crate) fn buffers_of_other_streams() {
         check_all::<f32, _>(party, &mut memory, Way::Alone, &SHORT, seed);
         check_all::<f32, _>(party, &mut memory, Way::Graph, &SHORT, seed);
         check_all::<f32, _>(party, &mut rooms(party), Way::Alone, &SHORT, seed);
-        check_all::<f32, _>(party, &mut rooms(party), Way::Graph, &SHORT, seed);
+        check_all::<f32, _>(party, &mut adopted(rooms(party)), Way::Graph, &SHORT, seed);
     });
     let party = gpus.together(&Config::new());
     check_all::<f32, _>(&party, &mut rooms(&party), Way::Grouped, &SHORT, seed);
-    check_all::<f32, _>(&party, &mut rooms(&party), Way::Graph, &SHORT, seed);
+    check_all::<f32, _>(&party, &mut adopted(rooms(&party)), Way::Graph, &SHORT, seed);
 }
 
 /// A buffer that another stream is still a long time from having written, and reads afterwards.
@@ -70,16 +70,16 @@ pub(crate) fn work_of_other_streams_comes_before_and_after() {
 /// To another stream, and to the default one.
 pub(crate) fn communicators_on_other_streams() {
     let (gpus, seed) = (Gpus::all(), fresh_seed());
-    gpus.owned_ranks(&Config::new(), |communicator| {
+    gpus.owned_ranks(&Config::new(), |mut communicator| {
         let size = communicator.size() as f32;
         let mut buffer = communicator.stream().clone_htod(&[1.0f32; 1_001]).unwrap();
         communicator.all_reduce_in_place(&mut buffer, ReduceOp::Sum).unwrap();
         let (second, default) = (other(&communicator), communicator.stream().context().default_stream());
-        let communicator = communicator.on_stream(&second).unwrap();
+        communicator.set_stream(&second).unwrap();
         assert!(Arc::ptr_eq(communicator.stream(), &second));
         communicator.all_reduce_in_place(&mut buffer, ReduceOp::Sum).unwrap();
         works(&communicator, seed);
-        let communicator = communicator.on_stream(&default).unwrap();
+        communicator.set_stream(&default).unwrap();
         communicator.all_reduce_in_place(&mut buffer, ReduceOp::Sum).unwrap();
         works(&communicator, seed);
         assert_eq!(default.clone_dtoh(&buffer).unwrap(), [size * size * size; 1_001]);
@@ -88,8 +88,7 @@ pub(crate) fn communicators_on_other_streams() {
     let id = UniqueId::new(gpus.library).unwrap();
     gpus.threads(|rank, crew| {
         let stream = gpus.stream(rank).context().default_stream();
-        let communicator =
-            Communicator::init(gpus.library, &stream, rank, gpus.count, &id, &Config::new()).unwrap();
+        let communicator = gpus.rank(&stream, rank).id(&id).init().unwrap();
         crew.watch(&communicator);
         works(&communicator, seed);
         communicator.close().unwrap();

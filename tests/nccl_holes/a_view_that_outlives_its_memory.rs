@@ -1,6 +1,6 @@
 // E0505
 
-use collectives::nccl::{Collectives, Error, Memory};
+use collectives::nccl::{Error, Memory};
 
 fn main() {}
 

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use collectives::ReduceOp::{Max, Sum};
-use collectives::nccl::{Collectives, 
-    CallConfig, Communicator, Error, Graph, Library, Memory, RawBuffer, Signal, WindowKind, group, simulate,
-    windows,
+use collectives::nccl::{
+    CallConfig, Collectives, Communicator, Error, Graph, Library, Memory, RawBuffer, Registration, Signal,
+    Window, WindowKind, group, simulate, windows,
 };
 use cudarc::driver::{CudaSlice, CudaStream};
 
@@ -13,7 +13,6 @@ fn main() {}
 
 /// What the other programs get wrong, done right.
 fn test(
-    library: Library,
     communicator: Communicator,
     mut memory: Memory,
     a: CudaSlice<f32>,
@@ -28,6 +27,8 @@ fn test(
     drop(a);
     let mut view = memory.slice_mut::<u8>(..4)?;
     communicator.all_reduce_in_place(&mut view, Max)?;
+    let (first, mut second) = view.split_at_mut(2)?;
+    communicator.all_reduce(&first, &mut second, Sum)?;
     let read = memory.slice::<f32>(..4)?;
     println!("{}", read.address());
     let handle = communicator.abort_handle();
@@ -39,7 +40,6 @@ fn test(
 }
 
 fn groups(
-    library: Library,
     [first, second]: &[Communicator; 2],
     a: &CudaSlice<f32>,
     mut b: CudaSlice<f32>,
@@ -75,63 +75,75 @@ fn operators(
     communicator.close()
 }
 
-fn reachable_memory(
-    communicator: Communicator,
-    other: &Communicator,
-    mut memory: Memory,
-    more: &mut Memory,
-) -> Result<(), Error> {
-    let mut registration = communicator.register(&mut memory)?;
-    communicator.all_reduce_in_place(&mut registration.slice_mut::<f32>(..1)?, Sum)?;
-    drop(registration);
-    let window = communicator.window(&mut memory, WindowKind::Symmetric)?;
-    communicator.put(&window.slice::<f32>(..1)?, &window, 4, Signal::new(1))?;
-    communicator.wait_signals(&[(Signal::new(1), 1)])?;
-    drop(window);
-    drop(windows(
-        communicator.library(),
-        [(&communicator, &mut memory), (other, &mut *more)],
-        WindowKind::Plain,
-    )?);
-    communicator.send(&memory.slice::<f32>(..1)?, 1)?;
-    let stream = Arc::clone(communicator.stream());
-    communicator.on_stream(&stream)?.close()
+/// Registrations and windows are values: of memory that stays the program's, shared by communicators, dropped anywhere.
+struct Known {
+    registrations: [Registration; 2],
+    window: Window,
 }
 
-fn graphs(
-    library: Library,
-    communicator: Communicator,
-    a: CudaSlice<f32>,
-    mut b: CudaSlice<f32>,
-) -> Result<(), Error> {
-    let sum = communicator.scaled_sum(0.5)?;
-    let mut c = b.clone();
+fn reachable_memory(
+    mut communicator: Communicator,
+    other: &Communicator,
+    mut memory: Memory,
+) -> Result<Known, Error> {
+    let registrations = [communicator.register(&memory)?, other.register(&memory.slice::<f32>(1..)?)?];
+    let window = communicator.window(&memory, WindowKind::Symmetric)?;
+    communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(..1)?, Sum)?;
+    // SAFETY: this program never runs.
+    unsafe { communicator.put(&memory.slice::<f32>(..1)?, &window, 1, Signal::new(1)) }?;
+    communicator.wait_signals(&[(Signal::new(1), 1)])?;
+    let more = windows([(&communicator, &memory), (other, &memory)], WindowKind::Plain)?;
+    std::thread::spawn(move || drop(more));
+    let stream = Arc::clone(communicator.stream());
+    communicator.set_stream(&stream)?;
+    communicator.close()?;
+    drop(memory);
+    Ok(Known { registrations, window })
+}
+
+fn end(known: Known) -> bool {
+    let Known { registrations, window } = known;
+    std::thread::spawn(move || drop(registrations));
+    window.is_active()
+}
+
+/// A graph owns its buffers together with the program, which writes new values between launches.
+fn graphs(communicator: Communicator, a: CudaSlice<f32>, mut b: CudaSlice<f32>) -> Result<(), Error> {
+    let mut a = Memory::try_from(a)?;
     let graph = Graph::capture(|capture| {
-        capture.on(&communicator).all_reduce(&a, &mut b, &sum)?;
+        let sum = communicator.scaled_sum(0.5)?;
+        capture.on(&communicator).all_reduce_in_place(&mut a.slice_mut::<f32>(..)?, &sum)?;
         capture.group(|capture| {
-            capture.on(&communicator).send(&a, 1)?;
-            capture.on(&communicator).recv(&mut c, 1)
+            let mut view = a.slice_mut::<f32>(..)?;
+            let (sent, mut received) = view.split_at_mut(4)?;
+            capture.on(&communicator).send(&sent, 1)?;
+            capture.on(&communicator).recv(&mut received, 1)
         })
     })?;
     graph.launch()?;
-    // What a graph only reads may be read by others.
-    communicator.send(&a, 1)?;
+    communicator.broadcast_in_place(&mut a.slice_mut::<f32>(..)?, 0)?;
     graph.launch()?;
-    drop(graph);
     drop(a);
     // SAFETY: this program never runs.
     unsafe { communicator.captured() }.all_reduce_in_place(&mut b, Sum)?;
-    communicator.send(&c, 1)?;
-    drop(sum);
-    communicator.close()
+    communicator.close()?;
+    std::thread::spawn(move || graph.launch());
+    Ok(())
 }
 
 fn addresses(
+    library: Library,
     communicator: &Communicator,
     stream: Arc<CudaStream>,
     a: &mut CudaSlice<f32>,
 ) -> Result<(), Error> {
+    let owner = Arc::new(Memory::alloc(library, &stream, 4)?);
     // SAFETY: this program never runs.
-    let buffer = unsafe { RawBuffer::<f32>::new(0x7000_0000_0000, 1, stream) };
+    let (buffer, memory) = unsafe {
+        let buffer = RawBuffer::<f32>::new(0x7000_0000_0000, 1, Arc::clone(&stream)).owned_by(owner);
+        (buffer, Memory::from_raw(0x7000_0000_0000, 4, stream, ()))
+    };
+    communicator.register(&buffer)?;
+    communicator.register(&memory)?;
     communicator.all_reduce(&buffer, a, Sum)
 }

@@ -11,7 +11,7 @@ fn test(communicator: &Communicator, a: &mut CudaSlice<f32>) -> Result<(), Error
         std::thread::scope(|scope| {
             scope.spawn(|| capture.on(communicator).all_reduce_in_place(a, Sum));
         });
-        Ok(())
+        Ok::<_, Error>(())
     })?;
     graph.launch()
 }

@@ -1,12 +1,12 @@
 // E0597
 
 use collectives::ReduceOp::Sum;
-use collectives::nccl::{Collectives, Communicator, Error, Library, group};
+use collectives::nccl::{Collectives, Communicator, Error, group};
 use cudarc::driver::CudaSlice;
 
 fn main() {}
 
-fn test(library: Library, communicator: Communicator, a: &CudaSlice<f32>) -> Result<(), Error> {
+fn test(communicator: Communicator, a: &CudaSlice<f32>) -> Result<(), Error> {
     group(|group| {
         group.nested(|group| {
             let mut b = a.clone();

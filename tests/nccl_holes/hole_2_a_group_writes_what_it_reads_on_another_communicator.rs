@@ -1,13 +1,12 @@
 // E0502
 
 use collectives::ReduceOp::Sum;
-use collectives::nccl::{Collectives, Communicator, Error, Library, group};
+use collectives::nccl::{Collectives, Communicator, Error, group};
 use cudarc::driver::CudaSlice;
 
 fn main() {}
 
 fn test(
-    library: Library,
     first: &Communicator,
     second: &Communicator,
     mut a: CudaSlice<f32>,

@@ -1,11 +1,11 @@
 // E0502
 
-use collectives::nccl::{Collectives, Communicator, Error, Library, group};
+use collectives::nccl::{Collectives, Communicator, Error, group};
 use cudarc::driver::CudaSlice;
 
 fn main() {}
 
-fn test(library: Library, communicator: &Communicator, mut a: CudaSlice<f32>) -> Result<(), Error> {
+fn test(communicator: &Communicator, mut a: CudaSlice<f32>) -> Result<(), Error> {
     group(|group| {
         group.on(communicator).send(&a, 1)?;
         group.on(communicator).recv(&mut a, 1)

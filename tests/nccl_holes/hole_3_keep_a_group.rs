@@ -1,16 +1,16 @@
 // E0521
 
 use collectives::ReduceOp::Sum;
-use collectives::nccl::{Collectives, Communicator, Error, Library, group};
+use collectives::nccl::{Collectives, Communicator, Error, group};
 use cudarc::driver::CudaSlice;
 
 fn main() {}
 
-fn test(library: Library, communicator: Communicator, mut a: CudaSlice<f32>) -> Result<(), Error> {
+fn test(communicator: Communicator, mut a: CudaSlice<f32>) -> Result<(), Error> {
     let mut kept = None;
     group(|group| {
         kept = Some(group);
-        Ok(())
+        Ok::<_, Error>(())
     })?;
     kept.unwrap().on(&communicator).all_reduce_in_place(&mut a, Sum)
 }

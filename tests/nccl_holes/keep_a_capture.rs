@@ -10,7 +10,7 @@ fn test(communicator: &Communicator, a: &mut CudaSlice<f32>) -> Result<(), Error
     let mut kept = None;
     let graph = Graph::capture(|capture| {
         kept = Some(capture);
-        Ok(())
+        Ok::<_, Error>(())
     })?;
     kept.unwrap().on(communicator).all_reduce_in_place(a, Sum)?;
     graph.launch()

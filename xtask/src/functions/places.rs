@@ -8,11 +8,11 @@ pub(super) const PLACES: &[(&str, &str)] = &[
     ("ncclGetLastError", "[`Error`]"),
     ("ncclGetUniqueId", "[`UniqueId::new`]"),
     ("ncclCommInitRank", "[`Builder::init`] with a default [`Config`]"),
-    ("ncclCommInitRankConfig", "[`Builder::init`], [`Builder::init_pending`]"),
+    ("ncclCommInitRankConfig", "[`Communicator::builder`], [`Builder::init`], [`Builder::init_pending`]"),
     ("ncclCommInitAll", "[`Communicator::init_all`]: one `ncclCommInitRankConfig` per device, in a group"),
     (
         "ncclCommSplit",
-        "[`Communicator::split`], [`Communicator::split_pending`], [`Communicator::split_all`]",
+        "[`Communicator::split`], [`Communicator::split_none`], [`Communicator::split_pending`], [`Communicator::split_all`]",
     ),
     ("ncclCommFinalize", "[`Communicator::finalize`]"),
     ("ncclCommDestroy", "[`Communicator::close`]"),
@@ -73,17 +73,29 @@ pub(super) const PLACES: &[(&str, &str)] = &[
     ("ncclParamGetParameter", "[`Library::parameters`]"),
     ("ncclParamGetAllParameterKeys", "[`Library::parameters`]"),
     ("ncclParamDumpAll", "[`Library::dump_parameters`]"),
-    ("ncclAllReduceConfig", "[`Communicator::with`], [`Call::all_reduce`], [`Call::all_reduce_in_place`]"),
-    ("ncclBroadcastConfig", "[`Communicator::with`], [`Call::broadcast`], [`Call::broadcast_in_place`]"),
-    ("ncclReduceConfig", "[`Communicator::with`], [`Call::reduce`], [`Call::reduce_in_place`]"),
-    ("ncclAllGatherConfig", "[`Communicator::with`], [`Call::all_gather`], [`Call::all_gather_in_place`]"),
+    (
+        "ncclAllReduceConfig",
+        "[`Communicator::with`], [`Collectives::all_reduce`], [`Collectives::all_reduce_in_place`]",
+    ),
+    (
+        "ncclBroadcastConfig",
+        "[`Communicator::with`], [`Collectives::broadcast`], [`Collectives::broadcast_in_place`]",
+    ),
+    ("ncclReduceConfig", "[`Communicator::with`], [`Collectives::reduce`], [`Collectives::reduce_in_place`]"),
+    (
+        "ncclAllGatherConfig",
+        "[`Communicator::with`], [`Collectives::all_gather`], [`Collectives::all_gather_in_place`]",
+    ),
     (
         "ncclReduceScatterConfig",
-        "[`Communicator::with`], [`Call::reduce_scatter`], [`Call::reduce_scatter_in_place`]",
+        "[`Communicator::with`], [`Collectives::reduce_scatter`], [`Collectives::reduce_scatter_in_place`]",
     ),
-    ("ncclAlltoAllConfig", "[`Communicator::with`], [`Call::all_to_all`]"),
-    ("ncclGatherConfig", "[`Communicator::with`], [`Call::gather`], [`Call::gather_in_place`]"),
-    ("ncclScatterConfig", "[`Communicator::with`], [`Call::scatter`], [`Call::scatter_in_place`]"),
+    ("ncclAlltoAllConfig", "[`Communicator::with`], [`Collectives::all_to_all`]"),
+    ("ncclGatherConfig", "[`Communicator::with`], [`Collectives::gather`], [`Collectives::gather_in_place`]"),
+    (
+        "ncclScatterConfig",
+        "[`Communicator::with`], [`Collectives::scatter`], [`Collectives::scatter_in_place`]",
+    ),
     ("ncclSetEncryption", "[`Library::set_encryption`]"),
 ];
 
