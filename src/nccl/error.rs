@@ -248,6 +248,18 @@ pub enum Error {
         /// NCCL's function.
         operation: &'static str,
     },
+    /// Operations of one group, which run at the same time, use memory that one of them writes.
+    #[error("{operation}: another operation of the group writes what this one uses, or uses what it writes")]
+    Overlap {
+        /// NCCL's function.
+        operation: &'static str,
+    },
+    /// Memory that begins in the middle of an element.
+    #[error("memory at address {address:#x} cannot be adopted: it must begin at a multiple of 8 bytes")]
+    Unaligned {
+        /// Its address on the device.
+        address: u64,
+    },
     /// Ranks of one communicator ask for different things in one group or graph.
     #[error("{operation}: the ranks of a communicator do not ask for the same: {reason}")]
     Disagreement {

@@ -4,8 +4,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use collectives::ReduceOp::Sum;
 use collectives::nccl::{
-    Collectives, Communicator, Config, Error, Graph, Memory, MemoryView, RawBuffer, ResultCode, Split,
-    WindowKind, group,
+    Collectives, Communicator, Config, Error, Graph, Memory, MemoryView, RawBuffer, ResultCode, Signal,
+    Split, WindowKind, group,
 };
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode, CUstreamCaptureStatus};
 use cudarc::driver::{CudaStream, DriverError};
@@ -126,7 +126,7 @@ fn registrations_and_windows_last_as_long_as_graphs_of_their_memory() {
 }
 
 #[test]
-fn several_communicators_and_streams_make_one_graph_each() {
+fn several_communicators_make_one_graph_for_each_device() {
     let fake = Fake::new();
     let streams = [fake.stream(0), fake.stream(1)];
     let communicators = Communicator::init_all(fake.library(), &streams, &Config::new()).unwrap();
@@ -173,7 +173,7 @@ fn several_communicators_and_streams_make_one_graph_each() {
     let [first, other, third] = lines.each_ref().map(|line| format!("launch {line}"));
     let launched = ["launch graph1 on s1", &first, &third, "launch graph2 on s2", &other];
     assert_eq!(fake.log(), launched);
-    assert_eq!(format!("{graph:?}"), "Graph { streams: 2, .. }");
+    assert_eq!(format!("{graph:?}"), "Graph { devices: 2, .. }");
     drop(graph);
     assert_eq!(fake.log(), ["destroy graph1", "destroy graph2"]);
 }
@@ -448,4 +448,82 @@ fn a_capture_of_ones_own_takes_collectives_where_it_is_said_so() {
     let result = unsafe { communicator.captured() }.send(&theirs, 0);
     assert!(matches!(result, Err(Error::Cuda { operation: "cuStreamWaitEvent", .. })), "{result:?}");
     assert!(stream.end_capture(CUgraphInstantiate_flags(0)).is_err());
+}
+
+/// On one memory the order of the calls counts, whatever the communicators' streams are.
+#[test]
+fn collectives_of_one_device_keep_their_order() {
+    let fake = Fake::new();
+    let first = fake.communicator(&Config::new());
+    let other = first.stream().context().new_stream().unwrap();
+    let second = first.split(&Split::color(0).stream(&other)).unwrap();
+    let mut memory = fake.memory(first.stream(), 8);
+    fake.log();
+    let graph = Graph::capture(|capture| {
+        for communicator in [&first, &second, &first] {
+            capture.on(communicator).all_reduce_in_place(&mut memory.slice_mut::<f32>(..2)?, Sum)?;
+        }
+        Ok::<_, Error>(())
+    })
+    .unwrap();
+    fake.log();
+    graph.launch().unwrap();
+    let log = fake.log();
+    let launched: Vec<_> = log
+        .iter()
+        .filter_map(|line| line.strip_prefix("launch all_reduce comm"))
+        .map(|line| &line[..1])
+        .collect();
+    assert_eq!(launched, ["1", "2", "1"], "{log:#?}");
+    // The second communicator's stream comes before and after.
+    assert!(log[0].ends_with("records s2") && log[1].starts_with("s1 waits"), "{log:#?}");
+    assert!(log.last().unwrap().starts_with("s2 waits"), "{log:#?}");
+    drop((graph, memory));
+}
+
+/// What a group does it does at the same time.
+#[test]
+fn operations_of_a_group_in_a_graph_do_not_share_what_one_writes() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let mut memory = fake.memory(communicator.stream(), 16);
+    fake.log();
+    let mut exchange = |range: std::ops::Range<usize>| {
+        Graph::capture(|capture| {
+            capture.group(|capture| {
+                capture.group(|capture| capture.on(&communicator).send(&memory.slice::<f32>(..2)?, 0))?;
+                capture.on(&communicator).recv(&mut memory.slice_mut::<f32>(range)?, 0)
+            })
+        })
+    };
+    let error = exchange(1..3).map(drop).unwrap_err();
+    assert!(matches!(error, Error::Overlap { operation: "ncclRecv" }), "{error}");
+    assert_eq!(fake.log(), [""; 0]);
+    exchange(2..4).unwrap();
+    // One after the other they may.
+    Graph::capture(|capture| {
+        capture.on(&communicator).send(&memory.slice::<f32>(..2)?, 0)?;
+        capture.on(&communicator).recv(&mut memory.slice_mut::<f32>(1..3)?, 0)
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_graph_keeps_the_window_that_it_writes_into() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let (from, to) = (fake.memory(communicator.stream(), 16), fake.memory(communicator.stream(), 16));
+    let windows = [&from, &to].map(|memory| communicator.window(memory, WindowKind::Symmetric).unwrap());
+    let graph = Graph::capture(|capture| {
+        // SAFETY: the fake does nothing with it.
+        unsafe { capture.on(&communicator).put(&from.slice::<f32>(..2)?, &windows[1], 0, Signal::new(0)) }
+    })
+    .unwrap();
+    drop((windows, from, to));
+    fake.log();
+    graph.launch().unwrap();
+    drop(graph);
+    let log = fake.log();
+    assert_eq!(log.iter().filter(|line| line.starts_with("deregister")).count(), 2, "{log:#?}");
+    assert_eq!(log.iter().filter(|line| line.starts_with("ncclMemFree")).count(), 2, "{log:#?}");
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{self, CUresult};
 use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
-use nccl_sys::{MissingSymbol, Nccl, Version, ncclComm, ncclComm_t, ncclResult_t};
+use nccl_sys::{MissingSymbol, Nccl, Version, ncclComm, ncclComm_t, ncclResult_t, ncclWindow_t};
 use spin::Yield;
 use spin::mutex::{SpinMutex, SpinMutexGuard};
 
@@ -77,6 +77,13 @@ pub(crate) struct KnownMemory {
 pub(crate) trait Object: std::fmt::Debug + Send + Sync {
     /// Ends it: its communicator is about to be destroyed, or aborted. It is not used any more.
     fn end(&self, ending: Ending);
+}
+
+/// A window with NCCL's handle of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub(crate) raw: ncclWindow_t,
+    pub(crate) window: Arc<dyn Object>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -390,9 +397,15 @@ impl Handle {
             std::mem::forget(self.config.clone());
             return Ok(());
         }
+        let ended = self.library.check(operation, code);
         let kept = std::mem::take(&mut *unpoisoned(&self.kept));
-        drop(kept);
-        self.library.check(operation, code)
+        if ended.is_ok() {
+            drop(kept);
+        } else {
+            // NCCL may still know it.
+            std::mem::forget(kept);
+        }
+        ended
     }
 
     fn lock_for_abort(&self, operation: &'static str) -> Result<StateGuard<'_>, Error> {

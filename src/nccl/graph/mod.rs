@@ -7,13 +7,15 @@ use std::fmt;
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use cudarc::driver::CudaStream;
 use nccl_sys::{cudaStream_t, ncclResult_t};
 
 use super::communicator::{Communicator, Dependent, Ending, Handle, Object};
 use super::error::{Error, each};
 use super::library::Library;
 use super::memory::{DeviceBuffer, DeviceBufferMut};
-use super::operation::batch::{self, Batch, Kept, Step};
+use super::operation::agreement;
+use super::operation::batch::{self, Batch, Kept, Member, Step};
 use super::operation::submit::{Buffers, Launch, sealed};
 use super::operation::{Call, CallConfig, Operation, nested};
 use super::section;
@@ -29,7 +31,8 @@ const LAUNCH: &str = "cuGraphLaunch";
 /// launches before. Another thread that uses the memory meanwhile sees any mixture of old and new values. Slices of cudarc are
 /// adopted with `Memory::try_from`.
 ///
-/// It runs on the streams that its communicators had when it was captured, and ends with the first of them that is closed,
+/// The collectives of a device run in the order of the calls, on the stream that the first of its communicators had when it was
+/// captured, and in order with the streams of the others. It ends with the first of them that is closed,
 /// finalized or aborted: it cannot be launched any more then.
 ///
 /// For graphs that also have kernels and copies of your own, see [`Communicator::captured`].
@@ -56,7 +59,7 @@ pub struct Graph {
 struct Executable {
     /// Each communicator once.
     handles: Vec<Arc<Handle>>,
-    /// One for each stream; none when a communicator has ended. Destroyed before what is below.
+    /// One for each device; none when a communicator has ended. Destroyed before what is below.
     parts: Mutex<Vec<Part>>,
     _kept: Kept,
 }
@@ -95,11 +98,16 @@ impl Capture {
     /// # Errors
     /// The closure's.
     pub fn group<T, E>(&self, body: impl FnOnce(&Self) -> Result<T, E>) -> Result<T, E> {
+        let outermost = self.batch.borrow().grouped.is_none();
         let before = mem::take(&mut self.batch.borrow_mut().steps);
+        self.batch.borrow_mut().grouped.get_or_insert_default();
         let result = nested(&self.failed, || body(self));
-        let steps = &mut self.batch.borrow_mut().steps;
-        let grouped = mem::replace(steps, before);
-        steps.push(Step::Group(grouped));
+        let mut batch = self.batch.borrow_mut();
+        if outermost {
+            batch.grouped = None;
+        }
+        let grouped = mem::replace(&mut batch.steps, before);
+        batch.steps.push(Step::Group(grouped));
         result
     }
 }
@@ -127,7 +135,8 @@ impl Graph {
     /// capture the same collectives and launch their graphs as often as each other.
     ///
     /// # Errors
-    /// The closure's; [`Error::NotOwned`] for a buffer without an owner; [`Error::WrongLibrary`]; [`Error::Disagreement`] where
+    /// The closure's; [`Error::NotOwned`] for a buffer without an owner; [`Error::Overlap`] for operations of one group that
+    /// share what one of them writes; [`Error::WrongLibrary`]; [`Error::Disagreement`] where
     /// ranks of one communicator do not ask for the same; [`Error::InsideGroup`]; [`Error::Stream`] when a communicator is
     /// non-blocking, by its configuration or `NCCL_COMM_BLOCKING`; [`Error::Nccl`] and [`Error::Cuda`] when the capture fails.
     pub fn capture<E: From<Error>>(body: impl FnOnce(&Capture) -> Result<(), E>) -> Result<Self, E> {
@@ -141,7 +150,7 @@ impl Graph {
     }
 
     fn of(mut batch: Batch<'static>) -> Result<Self, Error> {
-        batch.refuse_disagreement()?;
+        agreement::check(&batch.members, &batch.steps)?;
         if batch.members.iter().any(|member| !member.handle.config.is_blocking()) {
             return Err(NON_BLOCKING);
         }
@@ -186,19 +195,24 @@ const NON_BLOCKING: Error = Error::Stream {
     reason: "communicators of CUDA graphs must be blocking (Config::blocking, NCCL_COMM_BLOCKING)",
 };
 
-/// Captures the operations on streams of their own, one for each of the communicators' streams.
+/// Captures the operations on streams of their own, one for each device, so that those of a device keep their order whatever the
+/// communicators' streams are. They are launched on the stream of the device's first communicator.
 fn capture(library: Library, batch: &Batch<'_>) -> Result<Vec<Part>, Error> {
-    let streams = batch.streams();
+    let mut streams: Vec<&Arc<CudaStream>> = Vec::new();
+    for Member { stream, .. } in &batch.members {
+        if !streams.iter().any(|first| first.context() == stream.context()) {
+            streams.push(stream);
+        }
+    }
+    let first = |stream: &CudaStream| {
+        streams.iter().position(|first| first.context() == stream.context()).unwrap_or_default()
+    };
     let mut captures =
         streams.iter().map(|stream| PrivateStream::new(stream.context())).collect::<Result<Vec<_>, _>>()?;
-    let index = |member: &batch::Member| {
-        streams.iter().position(|stream| ***stream == *member.stream).unwrap_or_default()
-    };
     let guards = batch.lock(CAPTURE)?;
     captures.iter_mut().try_for_each(PrivateStream::begin_capture)?;
-    let raw: Vec<cudaStream_t> =
-        batch.members.iter().map(|member| captures[index(member)].raw() as cudaStream_t).collect();
-    let captured = run(library, batch, &raw);
+    let raw = |member: &Member| captures[first(&member.stream)].raw() as cudaStream_t;
+    let captured = run(library, batch, &batch.members.iter().map(raw).collect::<Vec<_>>());
     drop(guards);
     if captured? == ncclResult_t::ncclInProgress {
         // A thread of NCCL's has to be done with what it was given.
@@ -206,18 +220,15 @@ fn capture(library: Library, batch: &Batch<'_>) -> Result<Vec<Part>, Error> {
         return Err(NON_BLOCKING);
     }
     let mut parts = Vec::new();
-    for (capture, stream) in captures.iter_mut().zip(&streams) {
-        if let Some(mut part) = capture.end_capture(stream)? {
-            let here = |foreign: &&batch::ForeignStream| {
-                *batch.members[foreign.member].stream == ***stream && *foreign.home != ***stream
-            };
-            for foreign in batch.foreign.iter().filter(here) {
-                if !part.homes.iter().any(|home| **home == *foreign.home) {
-                    part.homes.push(Arc::clone(&foreign.home));
-                }
+    for (capture, stream) in captures.iter_mut().zip(streams) {
+        let Some(mut part) = capture.end_capture(stream)? else { continue };
+        let members = batch.members.iter().map(|member| &member.stream);
+        for home in members.chain(batch.foreign.iter().map(|foreign| &foreign.home)) {
+            if home.context() == stream.context() && home != stream && !part.homes.contains(home) {
+                part.homes.push(Arc::clone(home));
             }
-            parts.push(part);
         }
+        parts.push(part);
     }
     Ok(parts)
 }
@@ -242,7 +253,7 @@ fn run(library: Library, batch: &Batch<'_>, streams: &[cudaStream_t]) -> Result<
 
 impl fmt::Debug for Graph {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let streams = self.executable.parts().len();
-        formatter.debug_struct("Graph").field("streams", &streams).finish_non_exhaustive()
+        let devices = self.executable.parts().len();
+        formatter.debug_struct("Graph").field("devices", &devices).finish_non_exhaustive()
     }
 }

@@ -23,7 +23,7 @@ pub use window::{Signal, Window, WindowKind, windows};
 
 /// Device memory of one stream, which registrations, windows and graphs can own together with this object. From NCCL's
 /// allocator ([`alloc`](Self::alloc)), which its fastest algorithms can use directly; or adopted, from a slice of cudarc
-/// (`Memory::from(slice)`) or any other allocator ([`from_raw`](Self::from_raw)).
+/// (`Memory::try_from(slice)`) or any other allocator ([`from_raw`](Self::from_raw)).
 ///
 /// Typed views of any part of it go into collectives, and into cudarc's copies. It is itself a buffer of bytes.
 ///
@@ -106,10 +106,13 @@ impl Memory {
     }
 }
 
+/// Of the largest element.
+const ALIGNMENT: u64 = 8;
+
 /// Its events are given up: from now on the memory is used in the order of the slice's stream.
 ///
 /// # Errors
-/// [`Error::Cuda`] when the stream cannot be ordered after the slice's earlier uses.
+/// [`Error::Cuda`] when the stream cannot be ordered after the slice's earlier uses; [`Error::Unaligned`].
 impl<T: Element> TryFrom<CudaSlice<T>> for Memory {
     type Error = Error;
 
@@ -119,6 +122,9 @@ impl<T: Element> TryFrom<CudaSlice<T>> for Memory {
         let bytes = DeviceSlice::num_bytes(&slice);
         let (address, used) = slice.device_ptr_mut(&stream);
         drop(used);
+        if !address.is_multiple_of(ALIGNMENT) {
+            return Err(Error::Unaligned { address });
+        }
         stream.context().check_err().map_err(Error::cuda("cuStreamWaitEvent"))?;
         Ok(Self { allocation: Arc::new(Allocation::adopt(address, bytes, stream, Box::new(slice))) })
     }

@@ -80,9 +80,6 @@ impl Registered {
     /// Makes NCCL forget it. No work uses it any more.
     fn forget(&self) -> Result<(), Error> {
         let (operation, handle) = (self.operation, &*self.communicator);
-        if self.raw().is_null() {
-            return Ok(());
-        }
         let state = handle.lock();
         let communicator = handle.existing(*state, operation)?;
         // SAFETY: the communicator is alive, the handle is one of its own, and no work of this rank uses it.
@@ -127,6 +124,7 @@ impl Object for Registered {
     fn end(&self, ending: Ending) {
         // An abort ends it with the communicator.
         if ending == Ending::Destroy
+            && !self.raw().is_null()
             && !self.ended.swap(true, Ordering::AcqRel)
             && let Err(error) = self.forget()
         {
@@ -137,7 +135,7 @@ impl Object for Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        if self.ended.load(Ordering::Acquire) {
+        if self.ended.load(Ordering::Acquire) || self.raw().is_null() {
             return;
         }
         match self.drain_and_forget() {
@@ -162,8 +160,8 @@ pub struct Registration {
 }
 
 impl Communicator {
-    /// Registers memory with this communicator; a local operation. The memory is a [`Memory`](super::Memory), a view of one, or a [`RawBuffer`](super::RawBuffer) with an owner; several
-    /// communicators may know one memory.
+    /// Registers memory with this communicator; a local operation. The memory is a [`Memory`](super::Memory), a view of one,
+    /// or a [`RawBuffer`](super::RawBuffer) with an owner; several communicators may know one memory.
     ///
     /// ```no_run
     /// # use collectives::{ReduceOp, nccl::{Collectives, Communicator, Error, Memory}};

@@ -98,32 +98,23 @@ impl<'a, T: Element> MemoryViewMut<'a, T> {
     /// # Errors
     /// [`Error::View`] when it would reach past the end.
     pub fn slice_mut(&mut self, range: impl RangeBounds<usize>) -> Result<MemoryViewMut<'_, T>, Error> {
-        let range = within(range, self.len)?;
-        Ok(self.part(range))
+        let whole = MemoryViewMut { elements: PhantomData, ..*self };
+        whole.into_slice(range)
     }
 
     /// The elements before `mid`, and the others: both can be written at the same time.
     ///
     /// # Errors
     /// [`Error::View`] when `mid` is past the end.
-    pub fn split_at_mut(
-        &mut self,
-        mid: usize,
-    ) -> Result<(MemoryViewMut<'_, T>, MemoryViewMut<'_, T>), Error> {
-        let (before, after) = (within(..mid, self.len)?, within(mid.., self.len)?);
-        Ok((self.part(before), self.part(after)))
+    pub fn split_at_mut(self, mid: usize) -> Result<(Self, Self), Error> {
+        let after = Self { elements: PhantomData, ..self };
+        Ok((self.into_slice(..mid)?, after.into_slice(mid..)?))
     }
 
     pub(crate) fn into_slice(self, range: impl RangeBounds<usize>) -> Result<Self, Error> {
         let range = within(range, self.len)?;
         let address = self.address + (range.start * size_of::<T>()) as CUdeviceptr;
         Ok(Self { address, len: range.len(), ..self })
-    }
-
-    /// The caller sees to it that parts which live at the same time do not overlap.
-    fn part(&self, range: Range<usize>) -> MemoryViewMut<'_, T> {
-        let address = self.address + (range.start * size_of::<T>()) as CUdeviceptr;
-        MemoryViewMut { allocation: self.allocation, address, len: range.len(), elements: PhantomData }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::nccl::error::Error;
 
 /// Refuses operations on which ranks of one communicator differ: lengths, types, roots, and the order of the collectives. NCCL
 /// would hang, or one rank would write behind the end of another's buffer. Ranks of other threads and processes cannot be seen.
-pub(super) fn check(members: &[Member], steps: &[Step]) -> Result<(), Error> {
+pub(crate) fn check(members: &[Member], steps: &[Step]) -> Result<(), Error> {
     let related = |(index, member): (usize, &Member)| {
         members[..index].iter().any(|other| other.handle.clique == member.handle.clique)
     };

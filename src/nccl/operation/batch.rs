@@ -7,10 +7,9 @@ use std::sync::Arc;
 use cudarc::driver::{CudaEvent, CudaStream};
 use nccl_sys::{cudaStream_t, ncclResult_t};
 
-use super::Operation;
-use super::agreement;
 use super::call_config::CallConfig;
 use super::submit::{self, Accesses, Buffers, Foreign};
+use super::{Kind, Operation};
 use crate::nccl::allocation::Owner;
 use crate::nccl::communicator::{Communicator, Handle, Object, State, StateGuard, lead};
 use crate::nccl::cuda;
@@ -33,6 +32,8 @@ pub(crate) struct Batch<'env> {
     pub(crate) foreign: Vec<ForeignStream>,
     /// Keep buffers, and what NCCL knows of them, without the accesses.
     pub(crate) kept: Kept,
+    /// In a group of a graph: the addresses that its operations use, and whether they write them.
+    pub(crate) grouped: Option<Vec<(Range<u64>, bool)>>,
 }
 
 /// A communicator of a batch.
@@ -126,6 +127,7 @@ impl<'env> Batch<'env> {
         let mut homes = Foreign::new();
         let owners = buffers.owners(communicator, name, &mut homes)?;
         let ranges = buffers.ranges();
+        self.refuse_overlap(name, &ranges)?;
         // Buffers with an owner have no events: nothing waits here.
         let accesses = buffers.accesses(&communicator.stream);
         let addresses = communicator.addresses(&operation, &accesses)?;
@@ -133,9 +135,31 @@ impl<'env> Batch<'env> {
             homes.extend(communicator.homes_of_windows());
         }
         self.kept.owners.extend(owners);
-        let known = ranges.iter().flat_map(|range: &Range<u64>| communicator.handle.known_at(range));
+        let known = ranges.iter().flat_map(|(range, _)| communicator.handle.known_at(range));
         self.kept.known.extend(known.map(|(_, object)| object));
+        if let Kind::Put { window, .. } = &operation.kind {
+            self.kept.known.push(Arc::clone(&window.window));
+        }
         self.push(communicator, config, operation, addresses, homes)
+    }
+
+    /// Operations of one group run at the same time: what one writes, no other uses. Outside of graphs the types see to that.
+    fn refuse_overlap(
+        &mut self,
+        operation: &'static str,
+        ranges: &[(Range<u64>, bool)],
+    ) -> Result<(), Error> {
+        let Some(grouped) = &mut self.grouped else { return Ok(()) };
+        for (range, writes) in ranges {
+            let overlaps = |(other, written): &&(Range<u64>, bool)| {
+                (*writes || *written) && range.start < other.end && other.start < range.end
+            };
+            if grouped.iter().any(|other| overlaps(&other)) {
+                return Err(Error::Overlap { operation });
+            }
+        }
+        grouped.extend_from_slice(ranges);
+        Ok(())
     }
 
     fn admit(
@@ -177,25 +201,14 @@ impl<'env> Batch<'env> {
         Ok(())
     }
 
-    /// Refuses operations that ranks of one communicator do not agree on, where they are in this batch.
-    pub(crate) fn refuse_disagreement(&self) -> Result<(), Error> {
-        agreement::check(&self.members, &self.steps)
-    }
-
-    /// The communicators' streams, each once.
-    pub(crate) fn streams(&self) -> Vec<&Arc<CudaStream>> {
-        let mut streams: Vec<&Arc<CudaStream>> = Vec::new();
-        for member in &self.members {
-            if !streams.iter().any(|stream| ***stream == *member.stream) {
-                streams.push(&member.stream);
-            }
-        }
-        streams
-    }
-
     /// A capture may have begun since the operations were recorded, or have drawn a stream in through a buffer's events.
     pub(crate) fn refuse_captured(&self, operation: &'static str) -> Result<(), Error> {
-        for stream in self.streams().into_iter().chain(self.foreign.iter().map(|foreign| &foreign.home)) {
+        for stream in self
+            .members
+            .iter()
+            .map(|member| &member.stream)
+            .chain(self.foreign.iter().map(|foreign| &foreign.home))
+        {
             cuda::bind(stream.context())?;
             cuda::refuse_captured(operation, stream)?;
         }

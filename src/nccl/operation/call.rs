@@ -4,8 +4,7 @@ use std::ffi::c_int;
 use std::ops::Range;
 
 use super::call_config::CallConfig;
-use super::reduction::Scalar;
-use super::submit::{Buffers, Captured, Immediate, Launch, RECEIVE};
+use super::submit::{Buffers, Captured, Immediate, Launch, RECEIVE, Scalar};
 use super::{Kind, Offsets, Operation, Ranks, require_type};
 use crate::Element;
 use crate::nccl::communicator::Communicator;

@@ -8,7 +8,7 @@ use nccl_sys::ncclWaitSignalDesc_t;
 use super::call::{Call, check_disjoint, expect};
 use super::reduction::Reduction;
 use super::submit::{IN_PLACE, Immediate, Launch, RECEIVE, SEND};
-use super::{Exchange, Handle, Kind};
+use super::{Exchange, Kind};
 use crate::nccl::communicator::Communicator;
 use crate::nccl::error::Error;
 use crate::nccl::memory::{DeviceBuffer, DeviceBufferMut, MemoryView, Signal, Window};
@@ -441,9 +441,9 @@ pub trait Collectives<'b>: Sized {
         const NAME: &str = "ncclPutSignal";
         let call = self.call();
         let peer = call.rank(signal.peer)?;
-        let (raw, offset) = window.target::<S::Element>(NAME, call.communicator, offset, source.len())?;
+        let (window, offset) = window.target::<S::Element>(NAME, call.communicator, offset, source.len())?;
         let (index, context) = (signal.index, signal.context);
-        let kind = Kind::Put { peer, window: Handle(raw), offset, index, context };
+        let kind = Kind::Put { peer, window, offset, index, context };
         let operation = call.operation::<S::Element>(NAME, kind, source.len())?;
         call.submit_read(operation, Some(source))
     }

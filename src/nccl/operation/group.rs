@@ -7,6 +7,7 @@ use std::time::Duration;
 use nccl_sys::{Nccl, ncclResult_t, ncclSimInfo_t};
 
 use super::Operation;
+use super::agreement;
 use super::batch::{Batch, Step};
 use super::call::Call;
 use super::call_config::CallConfig;
@@ -144,7 +145,7 @@ impl<'env> Group<'env> {
         }
         let mut batch = self.batch.into_inner();
         let Some(library) = batch.library() else { return Ok(()) };
-        batch.refuse_disagreement()?;
+        agreement::check(&batch.members, &batch.steps)?;
         batch.refuse_captured(name)?;
         if !self.simulated {
             batch.fence()?;

@@ -1,6 +1,6 @@
 //! One operation on addresses: a collective after all checks, and the call of NCCL's function for it.
 
-mod agreement;
+pub(crate) mod agreement;
 pub(crate) mod batch;
 mod call;
 mod call_config;
@@ -14,9 +14,10 @@ use std::ops::Range;
 
 use nccl_sys::{
     MissingSymbol, Nccl, Version, cudaStream_t, ncclCollConfig_t, ncclComm_t, ncclDataType_t, ncclRedOp_t,
-    ncclResult_t, ncclWaitSignalDesc_t, ncclWindow_t,
+    ncclResult_t, ncclWaitSignalDesc_t,
 };
 
+use super::communicator::Target;
 use super::error::Error;
 use super::library::Library;
 use crate::{DataType, Element, ReduceOp};
@@ -104,7 +105,7 @@ pub(crate) enum Kind {
     Scatter(c_int, Ranks),
     Send(c_int),
     Recv(c_int),
-    Put { peer: c_int, window: Handle, offset: usize, index: c_int, context: c_int },
+    Put { peer: c_int, window: Target, offset: usize, index: c_int, context: c_int },
     Signal { peer: c_int, index: c_int, context: c_int },
     WaitSignals(Box<[ncclWaitSignalDesc_t]>),
 }
@@ -122,10 +123,6 @@ pub(crate) struct Exchange {
     pub(crate) send: Range<usize>,
     pub(crate) receive: Range<usize>,
 }
-
-/// NCCL's handle of a window, which the operation's caller keeps alive.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Handle(pub(crate) ncclWindow_t);
 
 /// Where NCCL works: the addresses of the buffers, the communicator, and the stream.
 #[derive(Clone, Copy)]
@@ -187,7 +184,7 @@ impl Operation {
                     raw.ncclScatter(source, target, count, data_type, *root, handle, stream)
                 }
                 Kind::Put { peer, window, offset, index, context } => raw.ncclPutSignal(
-                    source, count, data_type, *peer, window.0, *offset, *index, *context, 0, handle, stream,
+                    source, count, data_type, *peer, window.raw, *offset, *index, *context, 0, handle, stream,
                 ),
                 Kind::Signal { peer, index, context } => {
                     raw.ncclSignal(*peer, *index, *context, 0, handle, stream)

@@ -3,18 +3,15 @@
 use std::ffi::c_void;
 use std::fmt;
 use std::ptr;
-use std::sync::Arc;
 
-use cudarc::driver::CudaStream;
 use nccl_sys::{ncclRedOp_t, ncclResult_t, ncclScalarResidence_t};
 
-use super::submit::{self, Foreign};
+use super::submit::{self, Foreign, Scalar};
 use super::{raw_op, raw_type, require_type};
-use crate::nccl::allocation::Owner;
 use crate::nccl::communicator::Communicator;
 use crate::nccl::cuda;
 use crate::nccl::error::{Error, Needed};
-use crate::nccl::memory::{Access, DeviceBuffer};
+use crate::nccl::memory::DeviceBuffer;
 use crate::nccl::section;
 use crate::{Element, ReduceOp};
 
@@ -43,27 +40,6 @@ impl<'b, T: Element> Reduction<'b, T> for ReduceOp {
     #[inline]
     fn resolve(self, _: &'static str, _: &Communicator) -> Result<Resolved<'b>, Error> {
         Ok(Resolved { op: raw_op(self), scalar: None })
-    }
-}
-
-/// One element in device memory that an operator reads while it runs: a [`DeviceBuffer`] of any type.
-pub(crate) trait Scalar {
-    fn home(&self) -> &Arc<CudaStream>;
-    fn read_scalar<'a>(&'a self, stream: &'a CudaStream) -> Access<'a>;
-    fn owner(&self) -> Option<Owner>;
-}
-
-impl<B: DeviceBuffer + ?Sized> Scalar for &B {
-    fn home(&self) -> &Arc<CudaStream> {
-        self.stream()
-    }
-
-    fn read_scalar<'a>(&'a self, stream: &'a CudaStream) -> Access<'a> {
-        self.read(stream)
-    }
-
-    fn owner(&self) -> Option<Owner> {
-        DeviceBuffer::owner(*self)
     }
 }
 

@@ -8,7 +8,6 @@ use cudarc::driver::CudaStream;
 use nccl_sys::{Version, cudaStream_t, ncclResult_t};
 
 use super::call_config::CallConfig;
-use super::reduction::Scalar;
 use super::{Kind, Offsets, Operation, Site};
 use crate::nccl::allocation::Owner;
 use crate::nccl::communicator::{Communicator, Handle, State};
@@ -20,6 +19,27 @@ use crate::nccl::section;
 pub(crate) const SEND: &str = "send buffer";
 pub(crate) const RECEIVE: &str = "receive buffer";
 pub(crate) const IN_PLACE: &str = "buffer";
+
+/// One element in device memory that an operator reads while it runs: a [`DeviceBuffer`] of any type.
+pub(crate) trait Scalar {
+    fn home(&self) -> &Arc<CudaStream>;
+    fn read_scalar<'a>(&'a self, stream: &'a CudaStream) -> Access<'a>;
+    fn owner(&self) -> Option<Owner>;
+}
+
+impl<B: DeviceBuffer + ?Sized> Scalar for &B {
+    fn home(&self) -> &Arc<CudaStream> {
+        self.stream()
+    }
+
+    fn read_scalar<'a>(&'a self, stream: &'a CudaStream) -> Access<'a> {
+        self.read(stream)
+    }
+
+    fn owner(&self) -> Option<Owner> {
+        DeviceBuffer::owner(*self)
+    }
+}
 
 /// The buffers of an operation. Without `send`, both of NCCL's addresses are in `receive`; without `receive`, NCCL
 /// writes nothing.
@@ -65,15 +85,15 @@ impl<'b, S: DeviceBuffer + ?Sized, R: DeviceBufferMut + ?Sized> Buffers<'b, S, R
         Ok(owners)
     }
 
-    /// The addresses of the buffers' elements.
-    pub(crate) fn ranges(&self) -> Vec<Range<u64>> {
+    /// The addresses of the buffers' elements, and whether they are written.
+    pub(crate) fn ranges(&self) -> Vec<(Range<u64>, bool)> {
         let send = self.send.map(|send| {
             let start = send.read(send.stream()).address();
-            start..start + (send.len() * size_of::<S::Element>()) as u64
+            (start..start + (send.len() * size_of::<S::Element>()) as u64, false)
         });
         let receive = self.receive.as_deref().map(|receive| {
             let start = receive.read(receive.stream()).address();
-            start..start + (receive.len() * size_of::<R::Element>()) as u64
+            (start..start + (receive.len() * size_of::<R::Element>()) as u64, true)
         });
         send.into_iter().chain(receive).collect()
     }
