@@ -61,6 +61,7 @@ struct Kernels {
 pub struct DeviceData {
     context: Arc<CudaContext>,
     multiprocessors: u32,
+    triggers_early: bool,
     kernels: HashMap<FormatTag, Kernels>,
     /// The kernel of invert.cu.
     invert: Option<CudaFunction>,
@@ -82,6 +83,7 @@ impl DeviceData {
         let multiprocessors = context
             .attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
             .map_err(failed("cuDeviceGetAttribute"))?;
+        let capability = context.compute_capability().map_err(failed("cuDeviceGetAttribute"))?;
         let stream = context.new_stream().map_err(failed("cuStreamCreate"))?;
         let memory: CudaSlice<u64> =
             stream.alloc_zeros(REPORT_BYTES / 8).map_err(failed("allocating the report of the check"))?;
@@ -89,6 +91,7 @@ impl DeviceData {
         Ok(Self {
             context: Arc::clone(context),
             multiprocessors: u32::try_from(multiprocessors).unwrap_or(1).max(1),
+            triggers_early: capability >= (EARLY_CAPABILITY.0 as i32, EARLY_CAPABILITY.1 as i32),
             kernels: HashMap::new(),
             invert: None,
             report: memory.leak(),
@@ -177,7 +180,7 @@ impl DeviceData {
         self.clear(stream)?;
         // SAFETY: by the contract above.
         unsafe { self.count(stream, problem, segments, buffer, bytes) }?;
-        let Tally { wrong, lowest: Some(index) } = self.tally(stream)? else {
+        let Some(Tally { wrong, lowest: index }) = self.tally(stream)? else {
             return Ok(Mismatches::default());
         };
         let size = problem.data_type.size();
@@ -243,18 +246,24 @@ impl DeviceData {
     }
 
     /// Waits for what is on `stream`, and returns what all of [`count`](Self::count) have found since
-    /// [`clear`](Self::clear).
+    /// [`clear`](Self::clear), if anything.
     ///
     /// # Errors
     /// If the driver fails, or what is on the stream did.
-    pub fn tally(&mut self, stream: &Arc<CudaStream>) -> Result<Tally, DataError> {
+    pub fn tally(&mut self, stream: &Arc<CudaStream>) -> Result<Option<Tally>, DataError> {
         let mut report = [0_u64; REPORT_BYTES / 8];
         // SAFETY: the report has so many bytes; `report` outlives the copy, as the stream is synchronised below.
         let copied = unsafe { result::memcpy_dtoh_async(&mut report, self.report, stream.cu_stream()) };
         let done = stream.synchronize();
         copied.and(done).map_err(failed("the check"))?;
         let [wrong, inverted_first] = report;
-        Ok(Tally { wrong, lowest: (wrong > 0).then_some(!inverted_first) })
+        Ok((wrong > 0).then_some(Tally { wrong, lowest: !inverted_first }))
+    }
+
+    /// Whether kernels of this device can trigger programmatic launch, so that there is [`invert`](Self::invert).
+    #[must_use]
+    pub fn triggers_early(&self) -> bool {
+        self.triggers_early
     }
 
     /// Loads the kernel of [`invert`](Self::invert).

@@ -234,13 +234,13 @@ pub enum DataError {
     },
 }
 
-/// What several checks found together, of which only numbers are kept.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Wrong elements of several checks together, of which only numbers are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tally {
-    /// How many elements were wrong, in all checks together.
+    /// How many, at least 1.
     pub wrong: u64,
-    /// The lowest index of a wrong element in any check.
-    pub lowest: Option<u64>,
+    /// The lowest index of one in any check.
+    pub lowest: u64,
 }
 
 /// Fills `bytes` with the input of `rank`, from the element with global index `first_index` on.

@@ -1,5 +1,7 @@
 //! CUDA memory over NCCL: a GPU, a thread and a communicator per rank.
 
+mod notes;
+mod on_stream;
 mod operate;
 mod rank;
 
@@ -98,6 +100,7 @@ pub struct GpuNode {
     /// That of the process's first rank.
     place: Place,
     provenance: Provenance,
+    notes: Vec<String>,
 }
 
 /// Which GPUs a process takes.
@@ -214,8 +217,9 @@ impl GpuNode {
             ..Provenance::default()
         };
         let capabilities = found.iter().flat_map(|(_, gpus)| &gpus.capabilities);
-        let fp8 =
-            library.version() >= FP8_NCCL && capabilities.min().is_some_and(|&least| least >= FP8_CAPABILITY);
+        let capability = capabilities.min().copied().unwrap_or_default();
+        let fp8 = library.version() >= FP8_NCCL && capability >= FP8_CAPABILITY;
+        let notes = notes::notes(settings, library.version(), capability);
         let default_stream = settings.default_stream;
         let first_type = settings.data_types.first().copied().unwrap_or(DataType::Float32);
         let settings = BufferSettings { unaligned: settings.unaligned, registration: settings.registration };
@@ -232,6 +236,7 @@ impl GpuNode {
             first: first_gpu,
             place,
             provenance,
+            notes,
         })
     }
 }
@@ -240,6 +245,8 @@ impl GpuNode {
 /// peers from 2.30 on where nothing but sendrecv is measured.
 fn config(library: Library, settings: &Settings) -> Result<nccl::Config, Stop> {
     let loaded = library.version();
+    // The layer's protection of symmetric windows (see `notes`) stays on. A switch to turn it off, to see that
+    // --check-on-stream finds what it prevents, belongs here.
     let mut config = nccl::Config::new();
     if loaded >= nccl::Version::new(2, 28, 0) {
         config = config.nvlink_centric_sched(true);
@@ -299,6 +306,10 @@ impl Node for GpuNode {
 
     fn provenance(&self) -> Provenance {
         self.provenance.clone()
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.notes.clone()
     }
 
     fn default_max_bytes(&self) -> u64 {

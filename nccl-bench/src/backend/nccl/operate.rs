@@ -3,7 +3,9 @@
 use std::ops::Range;
 
 use collectives::Element;
-use collectives::nccl::{self, Call, Capture, Communicator, Group, Launch, RawBuffer, ScaledSum};
+use collectives::nccl::{
+    self, Call, Capture, Captured, Communicator, DeviceBuffer as _, Group, Launch, RawBuffer, ScaledSum,
+};
 use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 
@@ -73,6 +75,9 @@ pub(super) enum Way<'g, 'env> {
     Now,
     Group(&'g Group<'env>),
     Capture(&'g Capture<'env>),
+    /// While the communicator's stream is being captured with other kernels: into a graph that ends before the communicator
+    /// and the memory of the buffers.
+    Among,
 }
 
 /// Queues one operation.
@@ -88,13 +93,34 @@ pub(super) fn queue<'env, 'c: 'env, T: Scalar>(
             Way::Now => nccl::group(communicator.library(), |group| pair(group.on(communicator), exchange)),
             Way::Group(group) => group.nested(|group| pair(group.on(communicator), exchange)),
             Way::Capture(capture) => capture.group(|capture| pair(capture.on(communicator), exchange)),
+            Way::Among => exchange_captured(communicator, exchange),
         });
     }
     match way {
         Way::Now => single(communicator.call(), work, common, buffers),
         Way::Group(group) => single(group.on(communicator), work, common, buffers),
         Way::Capture(capture) => single(capture.on(communicator), work, common, buffers),
+        Way::Among => single(captured(communicator), work, common, buffers),
     }
+}
+
+/// Calls among the other kernels of [`Way::Among`].
+fn captured(communicator: &Communicator) -> Call<'_, Captured> {
+    // SAFETY: the graph ends before the communicator and the buffers, by the contract of `Way::Among`; nothing else uses the
+    // buffers while it runs, because all that uses them is on this one stream. `RawBuffer` waits for no events.
+    unsafe { communicator.captured() }
+}
+
+/// A send and a receive in one call, because a group cannot be captured among other kernels.
+fn exchange_captured<T: Element>(
+    communicator: &Communicator,
+    exchange: &mut Exchange<T>,
+) -> Result<(), nccl::Error> {
+    let mut sent = vec![0..0; communicator.size()];
+    let mut received = sent.clone();
+    sent[exchange.to] = 0..exchange.send.len();
+    received[exchange.from] = 0..exchange.receive.len();
+    captured(communicator).all_to_all_v(&exchange.send, &sent, &mut exchange.receive, &received)
 }
 
 fn pair<'env, T: Element, L: Launch<'env>>(

@@ -10,9 +10,9 @@ use cudarc::driver::sys::{self, CUevent_flags, CUresult};
 use cudarc::driver::{CudaEvent, CudaStream, result};
 
 use super::operate::{self, Buffers, Common, Exchange, Scalar, Way};
-use crate::backend::{Backend, MemoryUse, Rooms, Schedule, Times, Work, shift};
+use crate::backend::{Backend, MemoryUse, Rooms, Schedule, StreamRounds, Times, Work, shift};
 use crate::collective::Collective;
-use crate::data::{DeviceData, Mismatches, Op};
+use crate::data::{DeviceData, Mismatches, Op, Tally};
 use crate::record::{self, Blocking, Placement};
 
 /// How many operations of a loop are made before the clock starts, about. Later ones begin again at the first one's
@@ -30,8 +30,8 @@ pub(super) struct BufferSettings {
 
 /// One rank. The addresses are those of memory that outlives it, and that nothing else uses meanwhile.
 pub(super) struct GpuRank<'a> {
-    communicator: &'a Communicator,
-    data: DeviceData,
+    pub(super) communicator: &'a Communicator,
+    pub(super) data: DeviceData,
     rooms: Rooms,
     send: u64,
     receive: u64,
@@ -59,7 +59,7 @@ impl<'a> GpuRank<'a> {
         Self { communicator, data, rooms, send, receive, settings, memory, free, note, events: Vec::new() }
     }
 
-    fn stream(&self) -> &'a std::sync::Arc<CudaStream> {
+    pub(super) fn stream(&self) -> &'a std::sync::Arc<CudaStream> {
         self.communicator.stream()
     }
 
@@ -67,6 +67,29 @@ impl<'a> GpuRank<'a> {
     fn buffers(&self, work: &Work) -> (u64, u64) {
         let shifted = (self.settings.unaligned * work.data_type.size()) as u64;
         (self.send + shifted, self.receive + shifted)
+    }
+
+    /// Where this rank's input is; `None` where it has none.
+    pub(super) fn input_address(&self, work: &Work, placement: Placement) -> Option<u64> {
+        let (send, receive) = self.buffers(work);
+        work.collective.has_input(work.member).then(|| match placement {
+            Placement::OutOfPlace => send,
+            Placement::InPlace => {
+                let elements = work.collective.in_place_input(&work.counts, work.member.rank);
+                receive + (elements * work.data_type.size()) as u64
+            }
+        })
+    }
+
+    /// Where the input is once more, for a rank that must find its receive buffer as it was.
+    pub(super) fn kept_address(&self, work: &Work, placement: Placement) -> Option<u64> {
+        let kept = work.collective.keeps_receive(work.member) && placement == Placement::OutOfPlace;
+        kept.then(|| self.buffers(work).1)
+    }
+
+    /// Where this rank's result is.
+    pub(super) fn result_address(&self, work: &Work, placement: Placement) -> u64 {
+        self.buffers(work).1 + (work.result_start(placement) * work.data_type.size()) as u64
     }
 
     /// A buffer of elements from this address on.
@@ -78,7 +101,7 @@ impl<'a> GpuRank<'a> {
     }
 
     /// What the operations of a loop share.
-    fn common<T: Scalar>(&self, work: &Work) -> Result<Common<'a, T>, nccl::Error> {
+    pub(super) fn common<T: Scalar>(&self, work: &Work) -> Result<Common<'a, T>, nccl::Error> {
         let member = work.member;
         let scaled = match work.op {
             Some(Op::MulSum) if work.collective.reduces() => {
@@ -99,7 +122,7 @@ impl<'a> GpuRank<'a> {
     }
 
     /// What operation `index` of a loop works on.
-    fn operation<T: Element>(&self, work: &Work, placement: Placement, index: usize) -> Buffers<T> {
+    pub(super) fn operation<T: Element>(&self, work: &Work, placement: Placement, index: usize) -> Buffers<T> {
         let (size, counts, member) = (work.data_type.size(), &work.counts, work.member);
         let (send, receive) = self.buffers(work);
         let at = |address: u64, elements: usize| address + (elements * size) as u64;
@@ -146,7 +169,7 @@ impl<'a> GpuRank<'a> {
     }
 
     /// What an operation does beside NCCL's work: a hypercube's own part goes to its place first.
-    fn prepare<T: Element>(
+    pub(super) fn prepare<T: Element>(
         &self,
         work: &Work,
         placement: Placement,
@@ -305,7 +328,7 @@ impl<'a> GpuRank<'a> {
     }
 
     /// Polls, as nccl-tests does, so that an asynchronous error ends the wait.
-    fn wait(&self) -> anyhow::Result<()> {
+    pub(super) fn wait(&self) -> anyhow::Result<()> {
         loop {
             // SAFETY: the stream is alive, and its context is current: every rank's thread has opened its own GPU.
             let state = unsafe { sys::cuStreamQuery(self.stream().cu_stream()) };
@@ -318,7 +341,7 @@ impl<'a> GpuRank<'a> {
         }
     }
 
-    fn fill_at(&mut self, work: &Work, seed: u64, address: u64) -> anyhow::Result<()> {
+    pub(super) fn fill_at(&mut self, work: &Work, seed: u64, address: u64) -> anyhow::Result<()> {
         let bytes = (work.counts.send * work.data_type.size()) as u64;
         let (stream, problem) = (self.stream(), work.problem(seed));
         // SAFETY: the address has room for a rank's input, all work on this memory is on this one stream.
@@ -339,7 +362,7 @@ impl Backend for GpuRank<'_> {
 
     fn fill(&mut self, work: &Work, placement: Placement, seed: u64) -> anyhow::Result<()> {
         let size = work.data_type.size();
-        let (send, receive) = self.buffers(work);
+        let (_, receive) = self.buffers(work);
         let cleared = match placement {
             Placement::OutOfPlace => work.counts.receive * size,
             Placement::InPlace => work.bytes(),
@@ -347,17 +370,9 @@ impl Backend for GpuRank<'_> {
         // SAFETY: the receive buffer has room for the largest size, and its stream is alive.
         unsafe { result::memset_d8_async(receive, 0, cleared, self.stream().cu_stream()) }
             .context("clearing the result")?;
-        if work.collective.has_input(work.member) {
-            let input = match placement {
-                Placement::OutOfPlace => send,
-                Placement::InPlace => {
-                    receive + (work.collective.in_place_input(&work.counts, work.member.rank) * size) as u64
-                }
-            };
-            self.fill_at(work, seed, input)?;
-        }
-        if work.collective.keeps_receive(work.member) && placement == Placement::OutOfPlace {
-            self.fill_at(work, seed, receive)?;
+        let addresses = [self.input_address(work, placement), self.kept_address(work, placement)];
+        for address in addresses.into_iter().flatten() {
+            self.fill_at(work, seed, address)?;
         }
         self.stream().synchronize()?;
         Ok(())
@@ -389,8 +404,7 @@ impl Backend for GpuRank<'_> {
         if index < work.counts.receive {
             let size = work.data_type.size();
             let flip = work.significant_bit()?.to_le_bytes();
-            let (_, receive) = self.buffers(work);
-            let address = receive + ((work.result_start(placement) + index) * size) as u64;
+            let address = self.result_address(work, placement) + (index * size) as u64;
             let mut element = [0_u8; 8];
             // SAFETY: the element is in this rank's memory, whose work is done.
             unsafe { result::memcpy_dtoh_sync(&mut element[..size], address) }?;
@@ -408,10 +422,19 @@ impl Backend for GpuRank<'_> {
             return Ok(Mismatches::default());
         }
         let size = work.data_type.size();
-        let (_, receive) = self.buffers(work);
-        let address = receive + (work.result_start(placement) * size) as u64;
+        let address = self.result_address(work, placement);
         let (stream, problem) = (self.stream(), work.problem(seed));
         // SAFETY: the result is in this rank's memory, initialised by `fill`; all work on it is on this stream.
         Ok(unsafe { self.data.check(stream, &problem, &expected, address, elements * size as u64) }?)
+    }
+
+    fn check_on_stream(
+        &mut self,
+        work: &Work,
+        placement: Placement,
+        rounds: &StreamRounds,
+        barrier: &dyn Fn() -> anyhow::Result<()>,
+    ) -> anyhow::Result<Option<Tally>> {
+        with_element!(work.data_type, T => self.rounds_on_stream::<T>(work, placement, rounds, barrier))
     }
 }
