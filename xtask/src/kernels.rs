@@ -67,10 +67,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         generated::put(&root.join(format!("{FOLDER}/ptx/{name}.ptx")), &ptx, arguments.check)?;
         files += 1;
     }
-    println!(
-        "kernels: {files} PTX files {}",
-        if arguments.check { "are up to date" } else { "written" }
-    );
+    println!("kernels: {files} PTX files {}", if arguments.check { "are up to date" } else { "written" });
     Ok(())
 }
 
@@ -124,9 +121,8 @@ impl Nvrtc {
         let options: Vec<_> = options.iter().map(|option| option.as_ptr()).collect();
         let mut program: Program = ptr::null_mut();
         // SAFETY: the strings end in zero and outlive the call; no headers, so their arrays may be null.
-        let created = unsafe {
-            create(&mut program, source.as_ptr(), name.as_ptr(), 0, ptr::null(), ptr::null())
-        };
+        let created =
+            unsafe { create(&mut program, source.as_ptr(), name.as_ptr(), 0, ptr::null(), ptr::null()) };
         ensure!(created == 0, "nvrtcCreateProgram failed: {created}");
         // SAFETY: the program was created above; the options are as many strings as said.
         let compiled = unsafe { compile(program, c_int::try_from(options.len())?, options.as_ptr()) };
@@ -139,7 +135,11 @@ impl Nvrtc {
         unsafe { destroy(&mut program) };
         let text = text?;
         if compiled != 0 {
-            bail!("NVRTC does not compile {} to {}.ptx (code {compiled}):\n{text}", kernel.source, kernel.name);
+            bail!(
+                "NVRTC does not compile {} to {}.ptx (code {compiled}):\n{text}",
+                kernel.source,
+                kernel.name
+            );
         }
         Ok(text)
     }

@@ -128,7 +128,7 @@ pub(super) struct Measure {
 
     /// Then verify N times more without the host between: fill, operation and check follow each other on the GPU's stream,
     /// and again as a CUDA graph [N: 200]
-    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "200", value_parser = at_least_one, allow_hyphen_values = true, help_heading = MEASURING)]
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "200", value_parser = at_least_one, help_heading = MEASURING)]
     pub(super) check_on_stream: Option<usize>,
 
     /// How the ranks' times become one: 0 the first rank's, 1 mean, 2 min, 3 max

@@ -256,8 +256,8 @@ extern "C" void invert(u8* buffer, u64 bytes, u64 threads) {
     let code = DeviceCode::compile(&source);
     // SAFETY: the function is that of the source above.
     let invert: Symbol<Invert> = unsafe { code.library.get("invert") }.unwrap();
-    for (lead, length, threads) in
-        (0..8).flat_map(|lead| (0..70).flat_map(move |length| [16, 33].map(|threads| (lead, length, threads))))
+    for (lead, length, threads) in (0..8)
+        .flat_map(|lead| (0..70).flat_map(move |length| [16, 33].map(|threads| (lead, length, threads))))
     {
         let mut words = [0x1234_5678_9abc_def0_u64; 12];
         let before: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();

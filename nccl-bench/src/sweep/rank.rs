@@ -291,8 +291,7 @@ impl RankSweep<'_> {
     ) -> anyhow::Result<()> {
         let world = self.world;
         let barrier = || Ok(world.barrier()?);
-        let damaged =
-            self.plan.fault.filter(|fault| fault.rank == world.rank()).map(|fault| fault.index);
+        let damaged = self.plan.fault.filter(|fault| fault.rank == world.rank()).map(|fault| fault.index);
         for make in [StreamRounds::eager, StreamRounds::graph] {
             let rounds = StreamRounds { damaged, ..make(count, *self.seed + 1) };
             *self.seed += rounds.rounds as u64;

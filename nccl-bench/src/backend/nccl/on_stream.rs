@@ -123,7 +123,7 @@ impl GpuRank<'_> {
         common: &Common<'_, T>,
         buffers: &mut Buffers<T>,
     ) -> Result<(), nccl::Error> {
-        let way = if captured { Way::Among } else { Way::Now };
+        let way = if captured { Way::Captured } else { Way::Now };
         operate::queue(&way, self.communicator, work, common, buffers)
     }
 

@@ -77,7 +77,7 @@ pub(super) enum Way<'g, 'env> {
     Capture(&'g Capture<'env>),
     /// While the communicator's stream is being captured with other kernels: into a graph that ends before the communicator
     /// and the memory of the buffers.
-    Among,
+    Captured,
 }
 
 /// Queues one operation.
@@ -93,20 +93,20 @@ pub(super) fn queue<'env, 'c: 'env, T: Scalar>(
             Way::Now => nccl::group(communicator.library(), |group| pair(group.on(communicator), exchange)),
             Way::Group(group) => group.nested(|group| pair(group.on(communicator), exchange)),
             Way::Capture(capture) => capture.group(|capture| pair(capture.on(communicator), exchange)),
-            Way::Among => exchange_captured(communicator, exchange),
+            Way::Captured => exchange_captured(communicator, exchange),
         });
     }
     match way {
         Way::Now => single(communicator.call(), work, common, buffers),
         Way::Group(group) => single(group.on(communicator), work, common, buffers),
         Way::Capture(capture) => single(capture.on(communicator), work, common, buffers),
-        Way::Among => single(captured(communicator), work, common, buffers),
+        Way::Captured => single(captured(communicator), work, common, buffers),
     }
 }
 
-/// Calls among the other kernels of [`Way::Among`].
+/// Calls among the other kernels of [`Way::Captured`].
 fn captured(communicator: &Communicator) -> Call<'_, Captured> {
-    // SAFETY: the graph ends before the communicator and the buffers, by the contract of `Way::Among`; nothing else uses the
+    // SAFETY: the graph ends before the communicator and the buffers, by the contract of `Way::Captured`; nothing else uses the
     // buffers while it runs, because all that uses them is on this one stream. `RawBuffer` waits for no events.
     unsafe { communicator.captured() }
 }

@@ -122,7 +122,12 @@ impl<'a> GpuRank<'a> {
     }
 
     /// What operation `index` of a loop works on.
-    pub(super) fn operation<T: Element>(&self, work: &Work, placement: Placement, index: usize) -> Buffers<T> {
+    pub(super) fn operation<T: Element>(
+        &self,
+        work: &Work,
+        placement: Placement,
+        index: usize,
+    ) -> Buffers<T> {
         let (size, counts, member) = (work.data_type.size(), &work.counts, work.member);
         let (send, receive) = self.buffers(work);
         let at = |address: u64, elements: usize| address + (elements * size) as u64;
