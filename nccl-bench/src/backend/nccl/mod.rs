@@ -23,6 +23,7 @@ use crate::collective::Collective;
 use crate::data::DeviceData;
 use crate::record::{self, Provenance, Rank};
 use crate::stop::Stop;
+pub use notes::SYMMETRIC_RACE;
 use rank::{BufferSettings, GpuRank};
 
 const DEFAULT_MAX_BYTES: u64 = 4 << 30;

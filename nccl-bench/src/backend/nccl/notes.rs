@@ -10,7 +10,7 @@ use crate::record::Registration;
 
 /// The versions of NCCL whose kernels for symmetric windows do not wait for a kernel before them that triggers programmatic
 /// launch early.
-const SYMMETRIC_RACE: RangeInclusive<Version> = Version::new(2, 28, 3)..=Version::new(2, 30, 6);
+pub const SYMMETRIC_RACE: RangeInclusive<Version> = Version::new(2, 28, 3)..=Version::new(2, 30, 6);
 
 /// What a reader should know of what is asked for. `capability` is the least of all GPUs.
 pub(super) fn notes(settings: &Settings, loaded: Version, capability: (u32, u32)) -> Vec<String> {
