@@ -15,7 +15,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use collectives::ReduceOp;
-use collectives::nccl::{self, Communicator, Config, DeviceBufferMut, Library, Memory, UniqueId};
+use collectives::nccl::{
+    self, Collectives, Communicator, Config, DeviceBufferMut, Library, Memory, UniqueId,
+};
 use criterion::Criterion;
 use cudarc::driver::sys::CUstream;
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr, DevicePtrMut, DriverError};
@@ -80,9 +82,9 @@ fn run() -> Result<(), Failure> {
         on(&stream)?,
         on(&stream)?,
     ];
-    let [a, b, c, d, e, f, g, i] = memories.each_mut().map(|memory| memory.slice_mut::<f32>(0, VALUES.len()));
+    let [a, b, c, d, e, f, g, i] = memories.each_mut().map(|memory| memory.slice_mut::<f32>(..VALUES.len()));
     let mut elsewhere = on(&other)?;
-    let h = elsewhere.slice_mut::<f32>(0, VALUES.len());
+    let h = elsewhere.slice_mut::<f32>(..VALUES.len());
     let with_events = || stream.clone_htod(&VALUES);
     let without_events = || without_events(&stream);
     let (all_reduce, sum) = (&communicator, ReduceOp::Sum);
@@ -100,8 +102,7 @@ fn run() -> Result<(), Failure> {
     let call = |slice: &mut CudaSlice<f32>| all_reduce.all_reduce_in_place(slice, sum);
     add(group, "slice", in_place(&stream, without_events()?, call));
     add(group, "slice_with_events", in_place(&stream, with_events()?, call));
-    let call =
-        |view: &mut _| nccl::group(library, |group| group.on(all_reduce).all_reduce_in_place(view, sum));
+    let call = |view: &mut _| nccl::group(|group| group.on(all_reduce).all_reduce_in_place(view, sum));
     add(group, "group", in_place(&stream, c?, call));
     add(group, "other_stream", in_place(&stream, h?, |view| all_reduce.all_reduce_in_place(view, sum)));
 

@@ -18,7 +18,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use collectives::ReduceOp;
-use collectives::nccl::{self, Communicator, Library, Memory, MemoryViewMut, UniqueId};
+use collectives::nccl::{self, Collectives, Communicator, Library, Memory, MemoryViewMut, UniqueId};
 use cudarc::driver::{CudaContext, CudaStream};
 use libloading::os::unix::{Library as Object, RTLD_GLOBAL, RTLD_NOW};
 use nccl_sys::{Nccl, cudaStream_t, ncclConfig_t, ncclDataType_t, ncclRedOp_t, ncclResult_t};
@@ -226,7 +226,7 @@ fn measure(case: &str, folder: &Path) -> Result<(), Failure> {
     let id = UniqueId::new(library)?;
     let communicator = Communicator::init(library, &stream, 1, 2, &id, &nccl::Config::new())?;
     let (first, mut second) = (memory(library, &stream)?, memory(library, &stream)?);
-    let (send, mut receive) = (first.slice::<f32>(0, COUNT)?, view(&mut second)?);
+    let (send, mut receive) = (first.slice::<f32>(..COUNT)?, view(&mut second)?);
     let sum = ReduceOp::Sum;
 
     match case {
@@ -261,7 +261,7 @@ fn measure(case: &str, folder: &Path) -> Result<(), Failure> {
             repeat(&repeating, || communicator.all_reduce_in_place(&mut buffer, sum))
         }
         "group" => repeat(&repeating, || {
-            nccl::group(library, |group| group.on(&communicator).all_reduce_in_place(&mut receive, sum))
+            nccl::group(|group| group.on(&communicator).all_reduce_in_place(&mut receive, sum))
         }),
         _ => Err(format!("no case {case}").into()),
     }
@@ -272,7 +272,7 @@ fn memory(library: Library, stream: &Arc<CudaStream>) -> Result<Memory, nccl::Er
 }
 
 fn view(memory: &mut Memory) -> Result<MemoryViewMut<'_, f32>, nccl::Error> {
-    memory.slice_mut(0, COUNT)
+    memory.slice_mut(..COUNT)
 }
 
 fn without_events(stream: &Arc<CudaStream>) -> Result<cudarc::driver::CudaSlice<f32>, Failure> {

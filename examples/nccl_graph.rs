@@ -5,7 +5,7 @@
 //! ```
 
 use collectives::ReduceOp;
-use collectives::nccl::{self, Communicator, Config, Graph, Library};
+use collectives::nccl::{self, Collectives, Communicator, Config, Graph, Library};
 use cudarc::driver::CudaContext;
 
 const LEN: usize = 1024;
@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut values = ones.collect::<Result<Vec<_>, _>>()?;
 
     // The group is for the one thread that has all ranks, as outside a graph.
-    let graph = Graph::capture(library, |capture| {
+    let graph = Graph::capture(|capture| {
         capture.group(|capture| {
             let mut ranks = communicators.iter().zip(&mut values);
             ranks.try_for_each(|(communicator, values)| {

@@ -6,7 +6,7 @@
 //! ```
 
 use collectives::ReduceOp;
-use collectives::nccl::{self, Communicator, Config, Error, Group, Library};
+use collectives::nccl::{self, Collectives, Communicator, Config, Error, Group, Library};
 use cudarc::driver::{CudaContext, CudaSlice};
 
 const LEN: usize = 1024;
@@ -39,7 +39,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         numbers.push(stream.clone_htod(&known)?);
     }
 
-    nccl::group(library, |group| {
+    nccl::group(|group| {
         for (communicator, sum) in communicators.iter().zip(&mut sums) {
             group.on(communicator).all_reduce_in_place(sum, ReduceOp::Sum)?;
         }
@@ -47,7 +47,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     })?;
 
     // There is no such rank: the operations before the error are not launched either.
-    let cancelled = nccl::group(library, |group| {
+    let cancelled = nccl::group(|group| {
         for (communicator, sum) in communicators.iter().zip(&mut sums) {
             group.on(communicator).all_reduce_in_place(sum, ReduceOp::Sum)?;
         }

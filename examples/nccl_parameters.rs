@@ -5,7 +5,7 @@
 //! NCCL_DEBUG_FILE=log.txt cargo run --example nccl_parameters
 //! ```
 
-use collectives::nccl::{Error, Library};
+use collectives::nccl::{Collectives, Error, Library};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let library = Library::load()?;

@@ -5,7 +5,7 @@
 //! cargo run --release --example nccl_scaled_sum
 //! ```
 
-use collectives::nccl::{self, Communicator, Config, Library};
+use collectives::nccl::{self, Collectives, Communicator, Config, Library};
 use cudarc::driver::CudaContext;
 
 const LEN: usize = 1024;
@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let weight = |communicator: &Communicator| (communicator.rank() + 1) as f32;
     let sums = communicators.iter().map(|each| each.scaled_sum(weight(each)));
     let sums = sums.collect::<Result<Vec<_>, _>>()?;
-    nccl::group(library, |group| {
+    nccl::group(|group| {
         for (rank, values) in values.iter_mut().enumerate() {
             group.on(&communicators[rank]).all_reduce_in_place(values, &sums[rank])?;
         }
@@ -39,7 +39,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let sums = communicators.iter().zip(&scalars).map(|(each, scalar)| each.scaled_sum_on_device(scalar));
     let sums = sums.collect::<Result<Vec<_>, _>>()?;
-    nccl::group(library, |group| {
+    nccl::group(|group| {
         for (rank, values) in values.iter_mut().enumerate() {
             group.on(&communicators[rank]).all_reduce_in_place(values, &sums[rank])?;
         }

@@ -4,7 +4,7 @@
 //! cargo run --release --example nccl_send_recv
 //! ```
 
-use collectives::nccl::{self, Communicator, Config, Library};
+use collectives::nccl::{self, Collectives, Communicator, Config, Library};
 use cudarc::driver::CudaContext;
 
 const LEN: usize = 1 << 20;
@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
 
     // Outside a group each send would wait for its receive, and nobody would come to receive.
-    nccl::group(library, |group| {
+    nccl::group(|group| {
         for (rank, (outgoing, incoming)) in outgoing.iter().zip(&mut incoming).enumerate() {
             let (left, right) = ((rank + gpus - 1) % gpus, (rank + 1) % gpus);
             group.on(&communicators[rank]).send(outgoing, right)?;

@@ -6,7 +6,7 @@
 //! ```
 
 use collectives::ReduceOp;
-use collectives::nccl::{self, Communicator, Config, Library, SplitKey};
+use collectives::nccl::{self, Collectives, Communicator, Config, Library, SplitKey};
 use cudarc::driver::CudaContext;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let values = streams.iter().enumerate().map(|(rank, stream)| stream.clone_htod(&[rank as u32]));
     let mut sums = values.collect::<Result<Vec<_>, _>>()?;
-    nccl::group(library, |group| {
+    nccl::group(|group| {
         for (part, sum) in parts.iter().zip(&mut sums) {
             group.on(part).all_reduce_in_place(sum, ReduceOp::Sum)?;
         }

@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use collectives::ReduceOp;
-use collectives::nccl::{self, AbortHandle, Communicator, Config, Error, Library, UniqueId};
+use collectives::nccl::{self, AbortHandle, Collectives, Communicator, Config, Error, Library, UniqueId};
 use cudarc::driver::CudaContext;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -60,7 +60,7 @@ fn main() -> Result<(), Failure> {
     let config = Config::new().blocking(false).deadline(Duration::from_secs(60));
     let communicators = Communicator::init_all(library, &streams, &config)?;
     let mut buffers = [streams[0].alloc_zeros::<f32>(1024)?, streams[1].alloc_zeros::<f32>(1024)?];
-    nccl::group(library, |group| {
+    nccl::group(|group| {
         let mut ranks = communicators.iter().zip(&mut buffers);
         ranks.try_for_each(|(rank, buffer)| group.on(rank).all_reduce_in_place(buffer, ReduceOp::Sum))
     })?;

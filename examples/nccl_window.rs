@@ -8,7 +8,9 @@
 use std::thread;
 
 use collectives::ReduceOp;
-use collectives::nccl::{self, Communicator, Config, Error, Library, Memory, Signal, UniqueId, WindowKind};
+use collectives::nccl::{
+    self, Collectives, Communicator, Config, Error, Library, Memory, Signal, UniqueId, WindowKind,
+};
 use cudarc::driver::CudaContext;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -37,14 +39,14 @@ fn one_rank(library: Library, rank: usize, gpus: usize, id: &UniqueId) -> Result
     let stream = CudaContext::new(rank)?.new_stream()?;
     let communicator = Communicator::init(library, &stream, rank, gpus, id, &Config::new())?;
     let mut memory = Memory::alloc(library, &stream, 2 * BYTES)?;
-    stream.memcpy_htod(&[(rank + 1) as f32; LEN], &mut memory.slice_mut::<f32>(0, LEN)?)?;
+    stream.memcpy_htod(&[(rank + 1) as f32; LEN], &mut memory.slice_mut::<f32>(..LEN)?)?;
 
     let mut registered = match communicator.register(&mut memory) {
         Err(error @ Error::MissingSymbol(_)) => return Ok(format!("nothing done: {error}")),
         registered => registered?,
     };
-    communicator.all_reduce_in_place(&mut registered.slice_mut::<f32>(0, LEN)?, ReduceOp::Max)?;
-    assert_eq!(stream.clone_dtoh(&registered.slice::<f32>(0, LEN)?)?, [gpus as f32; LEN]);
+    communicator.all_reduce_in_place(&mut registered.slice_mut::<f32>(..LEN)?, ReduceOp::Max)?;
+    assert_eq!(stream.clone_dtoh(&registered.slice::<f32>(..LEN)?)?, [gpus as f32; LEN]);
     drop(registered);
 
     let mut window = match communicator.window(&mut memory, WindowKind::Symmetric) {
@@ -56,8 +58,8 @@ fn one_rank(library: Library, rank: usize, gpus: usize, id: &UniqueId) -> Result
     }
     // Every rank writes its own number into the second half of its right neighbour's window.
     let (left, right) = ((rank + gpus - 1) % gpus, (rank + 1) % gpus);
-    stream.memcpy_htod(&[(rank + 1) as f32; LEN], &mut window.slice_mut::<f32>(0, LEN)?)?;
-    match communicator.put(&window.slice::<f32>(0, LEN)?, &window, BYTES, Signal::new(right)) {
+    stream.memcpy_htod(&[(rank + 1) as f32; LEN], &mut window.slice_mut::<f32>(..LEN)?)?;
+    match communicator.put(&window.slice::<f32>(..LEN)?, &window, BYTES, Signal::new(right)) {
         Err(error @ Error::MissingSymbol(_)) => {
             return Ok(format!("registered memory and a window; no put: {error}"));
         }

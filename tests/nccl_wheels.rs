@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // tests
 #![cfg(feature = "nccl")]
 
-use collectives::nccl::{Error, Library, UniqueId, group};
+use collectives::nccl::{Collectives, Error, Library, UniqueId, group};
 use nccl_sys::Nccl;
 
 mod wheels;
@@ -27,11 +27,11 @@ fn check(version: &str) {
     assert_eq!(UniqueId::from_bytes(*first.as_bytes()), first);
 
     // A cancelled group leaves the thread as it was: the next ones start and end.
-    assert_eq!(group(library, |_| Ok(1)).unwrap(), 1);
+    assert_eq!(group(|_| Ok(1)).unwrap(), 1);
     for _ in 0..2 {
-        let cancelled: Result<(), _> = group(library, |_| Err(Error::Rank { rank: 2, size: 1 }));
+        let cancelled: Result<(), _> = group(|_| Err(Error::Rank { rank: 2, size: 1 }));
         assert!(matches!(cancelled, Err(Error::Rank { rank: 2, size: 1 })));
-        assert_eq!(group(library, |_| Ok(2)).unwrap(), 2);
+        assert_eq!(group(|_| Ok(2)).unwrap(), 2);
     }
 }
 

@@ -199,8 +199,8 @@ pub enum Error {
         /// The loaded version.
         loaded: Version,
     },
-    /// A part of the group panicked, and the panic was caught inside the group.
-    #[error("{operation}: cancelled, because a group in it panicked")]
+    /// A group inside the group or capture failed or panicked, and the closure went on.
+    #[error("{operation}: cancelled, because a group in it failed or panicked")]
     Cancelled {
         /// NCCL's function.
         operation: &'static str,
@@ -229,20 +229,32 @@ pub enum Error {
         /// Elements that it has.
         found: usize,
     },
-    /// A view would reach past the end of its memory, or start in the middle of an element.
-    #[error(
-        "a view of {len} elements of {size} bytes at byte {offset} does not fit into {bytes} bytes of memory; \
-         it must start at a multiple of the element's size and end within the memory"
-    )]
+    /// A view would reach past the end of its memory.
+    #[error("a view of elements {start}..{end}: the memory has {len}")]
     View {
-        /// First byte.
-        offset: usize,
-        /// Elements.
+        /// First element.
+        start: usize,
+        /// The element after the last.
+        end: usize,
+        /// Elements of this type that the memory has room for.
         len: usize,
-        /// Bytes of an element.
-        size: usize,
-        /// Bytes of the memory.
-        bytes: usize,
+    },
+    /// A buffer that cannot be kept for a registration, a window or a graph.
+    #[error(
+        "{operation}: the buffer has no owner that keeps it allocated: use a Memory (Memory::try_from adopts a \
+         CudaSlice), or RawBuffer::owned_by"
+    )]
+    NotOwned {
+        /// NCCL's function.
+        operation: &'static str,
+    },
+    /// Ranks of one communicator ask for different things in one group or graph.
+    #[error("{operation}: the ranks of a communicator do not ask for the same: {reason}")]
+    Disagreement {
+        /// NCCL's function.
+        operation: &'static str,
+        /// The difference.
+        reason: String,
     },
     /// A buffer lies on another device than the communicator.
     #[error(
@@ -282,7 +294,7 @@ pub enum Error {
         object: &'static str,
     },
     /// Another library than the communicator's.
-    #[error("{operation}: the communicator was made with another libnccl than the group")]
+    #[error("{operation}: the communicator was made with another libnccl than the others")]
     WrongLibrary {
         /// NCCL's function.
         operation: &'static str,
@@ -364,6 +376,19 @@ impl Error {
     pub(crate) fn cuda(operation: &'static str) -> impl FnOnce(DriverError) -> Self {
         move |error| Self::Cuda { operation, error }
     }
+}
+
+/// Calls it for each of them, whatever it answers for the others; the first error.
+pub(crate) fn each<T>(
+    items: impl IntoIterator<Item = T>,
+    mut call: impl FnMut(T) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let mut result = Ok(());
+    for item in items {
+        let answer = call(item);
+        result = result.and(answer);
+    }
+    result
 }
 
 #[cfg(test)]

@@ -104,7 +104,7 @@
 //! # use std::{thread, time::{Duration, Instant}};
 //! # use collectives::{ReduceOp, nccl::{Communicator, Error, Memory}};
 //! # fn example(communicator: &Communicator, memory: &mut Memory) -> Result<(), Error> {
-//! communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(0, 1024)?, ReduceOp::Sum)?;
+//! communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(..1024)?, ReduceOp::Sum)?;
 //! let event = communicator.stream().record_event(None).map_err(|error| Error::Cuda { operation: "record", error })?;
 //! let started = Instant::now();
 //! while !event.is_complete() {
@@ -148,7 +148,7 @@
 //!     .iter()
 //!     .map(|stream| stream.clone_htod(&[1.0f32; 1024]))
 //!     .collect::<Result<Vec<_>, _>>()?;
-//! nccl::group(library, |group| {
+//! nccl::group(|group| {
 //!     for (communicator, buffer) in communicators.iter().zip(&mut buffers) {
 //!         group.on(communicator).all_reduce_in_place(buffer, ReduceOp::Sum)?;
 //!     }
@@ -158,52 +158,36 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod abort;
-mod buffer;
-mod call;
-mod call_config;
-mod collective;
+mod allocation;
 mod communicator;
-mod config;
 pub mod cuda;
 mod error;
 mod graph;
-mod group;
-mod inside;
-mod launch;
 mod library;
-mod membership;
 mod memory;
 mod operation;
 mod parameters;
-mod pending;
-mod recorded;
-mod reduction;
-mod suspend;
+mod section;
+mod text;
 mod unique_id;
-mod window;
 
-pub use abort::AbortHandle;
-pub use buffer::{Access, DeviceBuffer, DeviceBufferMut, RawBuffer};
-pub use call::Call;
-pub use call_config::CallConfig;
-pub use communicator::Communicator;
-pub use config::Config;
+pub use communicator::{
+    AbortHandle, Builder, Communicator, Config, MemoryStatistics, Pending, ShrinkMode, Split,
+};
 pub use cuda::device_count;
 pub use error::{Error, Needed, ResultCode};
 pub use graph::{Capture, Graph};
-pub use group::{Group, group, simulate};
-pub use launch::{Captured, Launch, Now};
 pub use library::Library;
-pub use membership::{ShrinkMode, SplitKey};
-pub use memory::{Memory, MemoryView, MemoryViewMut};
+pub use memory::{
+    Access, DeviceBuffer, DeviceBufferMut, Memory, MemoryView, MemoryViewMut, Owner, RawBuffer, Registration,
+    Signal, Window, WindowKind, windows,
+};
 pub use nccl_sys::{LoadError, MissingSymbol, Version};
+pub use operation::{
+    Call, CallConfig, Captured, Collectives, Group, Immediate, Launch, Reduction, ScaledSum, group, simulate,
+};
 pub use parameters::{Parameter, ParameterValue};
-pub use pending::Pending;
-pub use reduction::{Reduction, ScaledSum};
-pub use suspend::MemoryStatistics;
 pub use unique_id::UniqueId;
-pub use window::{Registration, Signal, Window, WindowKind, windows};
 
 /// Every function of NCCL's `nccl.h`, the version that brought it, and where it is in this module.
 /// [`nccl_sys::Nccl`] has all of them as raw functions.

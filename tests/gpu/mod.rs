@@ -6,7 +6,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-use collectives::nccl::{self, Error};
+use collectives::nccl::{self, Collectives, Error};
 use libtest_mimic::{Arguments, Completion, Trial};
 
 /// No test takes that long. What hangs on a GPU cannot be ended but with the process.

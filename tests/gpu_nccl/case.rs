@@ -7,8 +7,8 @@ use std::sync::{Arc, Once};
 
 use collectives::ReduceOp;
 use collectives::nccl::{
-    Call, CallConfig, Communicator, DeviceBuffer, DeviceBufferMut, Error, Graph, Group, Launch, Library,
-    Memory, MemoryView, MemoryViewMut, Registration, Version, Window, group, simulate,
+    Call, CallConfig, Collectives, Communicator, DeviceBuffer, DeviceBufferMut, Error, Graph, Group, Launch,
+    Library, Memory, MemoryView, MemoryViewMut, Registration, Version, Window, group, simulate,
 };
 use cudarc::driver::{CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut};
 
@@ -385,15 +385,15 @@ where
         Way::Configured(config) => {
             each.try_for_each(|(member, buffers)| issue(member.with(config), case, member.rank(), buffers))
         }
-        Way::Grouped => group(library, |group| grouped(group, each)),
-        Way::Nested => group(library, |group| {
+        Way::Grouped => group(|group| grouped(group, each)),
+        Way::Nested => group(|group| {
             each.try_for_each(|(member, buffers)| {
                 group.nested(|inner| issue(inner.on(member), case, member.rank(), buffers))
             })
         }),
-        Way::Simulated => simulate(library, |group| grouped(group, each)).map(drop),
+        Way::Simulated => simulate(|group| grouped(group, each)).map(drop),
         Way::Graph => {
-            let graph = Graph::capture(library, |capture| {
+            let graph = Graph::capture(|capture| {
                 capture.group(|capture| {
                     each.try_for_each(|(member, buffers)| {
                         issue(capture.on(member), case, member.rank(), buffers)

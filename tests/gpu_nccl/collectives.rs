@@ -2,7 +2,7 @@
 
 use std::slice;
 
-use collectives::nccl::{Communicator, Config, Error, Memory, group, simulate};
+use collectives::nccl::{Collectives, Communicator, Config, Error, Memory, group, simulate};
 use collectives::{DataType, ReduceOp};
 use cudarc::driver::CudaSlice;
 use float8::{F8E4M3, F8E5M2};

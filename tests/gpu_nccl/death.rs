@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use collectives::ReduceOp;
-use collectives::nccl::{Communicator, Config, ShrinkMode, UniqueId};
+use collectives::nccl::{Collectives, Communicator, Config, ShrinkMode, UniqueId};
 
 use crate::collectives::works;
 use crate::gpus::{Gpus, missing};

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use collectives::ReduceOp;
-use collectives::nccl::{Communicator, Config, Error, Graph, ShrinkMode, group};
+use collectives::nccl::{Collectives, Communicator, Config, Error, Graph, ShrinkMode, group};
 use cudarc::driver::CudaSlice;
 
 use crate::collectives::works;
@@ -85,7 +85,7 @@ pub(crate) fn abort_of_a_graph_whose_peer_never_arrives() {
     gpus.owned_ranks(&Config::new(), |communicator| {
         let stream = communicator.stream();
         let mut buffer = buffer(&communicator);
-        let graph = Graph::capture(communicator.library(), |capture| {
+        let graph = Graph::capture(|capture| {
             capture.on(&communicator).all_reduce_in_place(&mut buffer, ReduceOp::Sum)
         })
         .unwrap();

@@ -4,7 +4,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use collectives::nccl::{AbortHandle, Communicator, Config, Error, Library, UniqueId, Version, device_count};
+use collectives::nccl::{
+    AbortHandle, Collectives, Communicator, Config, Error, Library, UniqueId, Version, device_count,
+};
 use cudarc::driver::{CudaContext, CudaStream};
 
 #[derive(Clone, Copy)]

@@ -63,10 +63,10 @@ pub(crate) fn a_graph_launched_ten_times() {
         let (rank, size, stream) = (communicator.rank(), communicator.size(), communicator.stream());
         let mut slice = stream.clone_htod(&inputs(seed, rank, size)).unwrap();
         let mut memory = Memory::alloc(communicator.library(), stream, 8 * LEN).unwrap();
-        let mut view = memory.slice_mut::<f64>(0, LEN).unwrap();
+        let mut view = memory.slice_mut::<f64>(..LEN).unwrap();
         stream.memcpy_htod(&inputs(!seed, rank, size), &mut view).unwrap();
         // Two collectives, one after the other, over both kinds of memory.
-        let graph = Graph::capture(communicator.library(), |capture| {
+        let graph = Graph::capture(|capture| {
             capture.on(communicator).all_reduce_in_place(&mut slice, ReduceOp::Sum)?;
             capture.on(communicator).all_reduce_in_place(&mut view, ReduceOp::Sum)
         })
@@ -154,7 +154,7 @@ pub(crate) fn a_graph_of_a_non_blocking_communicator() {
     gpus.ranks(&Config::new().blocking(false), |communicator| {
         let stream = communicator.stream();
         let mut buffer = stream.clone_htod(&inputs(seed, communicator.rank(), communicator.size())).unwrap();
-        let result = Graph::capture(communicator.library(), |capture| {
+        let result = Graph::capture(|capture| {
             capture.on(communicator).all_reduce_in_place(&mut buffer, ReduceOp::Sum)
         })
         .map(drop);

@@ -4,7 +4,7 @@ use std::sync::{Barrier, OnceLock};
 use std::time::Duration;
 
 use collectives::ReduceOp;
-use collectives::nccl::{Communicator, Config, Error, Memory, ShrinkMode, SplitKey, UniqueId};
+use collectives::nccl::{Collectives, Communicator, Config, Error, Memory, ShrinkMode, SplitKey, UniqueId};
 
 use crate::case::Way;
 use crate::collectives::{works, works_together};
@@ -226,6 +226,6 @@ pub(crate) fn a_communicator_whose_peers_never_come() {
     let id = UniqueId::new(gpus.library).unwrap();
     let alone = Communicator::init(gpus.library, &stream, 0, 1, &id, &Config::new()).unwrap();
     let mut memory = Memory::alloc(gpus.library, &stream, 4).unwrap();
-    alone.all_reduce_in_place(&mut memory.slice_mut::<f32>(0, 1).unwrap(), ReduceOp::Sum).unwrap();
+    alone.all_reduce_in_place(&mut memory.slice_mut::<f32>(..1).unwrap(), ReduceOp::Sum).unwrap();
     alone.close().unwrap();
 }

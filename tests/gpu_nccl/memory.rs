@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use collectives::ReduceOp;
 use collectives::nccl::{
-    Communicator, Config, Error, Memory, RawBuffer, Signal, Window, WindowKind, windows,
+    Collectives, Communicator, Config, Error, Memory, RawBuffer, Signal, Window, WindowKind, windows,
 };
 use half::bf16;
 
@@ -80,7 +80,7 @@ fn address(gpus: Gpus, window: &Window<'_>) {
         return missing(window.address(), "ncclWinGetUserPtr");
     }
     if window.is_active() {
-        let own = window.slice::<u8>(0, 1).unwrap().address();
+        let own = window.slice::<u8>(..1).unwrap().address();
         assert_eq!(window.address().unwrap(), own);
     }
 }
@@ -153,10 +153,10 @@ pub(crate) fn one_sided_writes_and_signals() {
             println!("  the window's active is {}", window.is_active());
         }
         let too_far =
-            communicator.put(&window.slice::<u64>(0, LEN).unwrap(), &window, 3 * part, Signal::new(right));
+            communicator.put(&window.slice::<u64>(..LEN).unwrap(), &window, 3 * part, Signal::new(right));
         assert!(matches!(too_far, Err(Error::View { .. })), "{too_far:?}");
         if !window.is_active() {
-            let source = window.slice::<u64>(0, LEN).unwrap();
+            let source = window.slice::<u64>(..LEN).unwrap();
             let error = communicator.put(&source, &window, part, Signal::new(right)).unwrap_err();
             assert!(matches!(error, Error::Nccl { .. }), "{error}");
             return;
@@ -168,8 +168,8 @@ pub(crate) fn one_sided_writes_and_signals() {
             (0..LEN).map(|index| crate::reference::bits(seed, rank, round * LEN + index)).collect()
         };
         for round in 0..ROUNDS {
-            stream.memcpy_htod(&values(rank, round), &mut window.slice_mut(0, LEN).unwrap()).unwrap();
-            let source = window.slice::<u64>(0, LEN).unwrap();
+            stream.memcpy_htod(&values(rank, round), &mut window.slice_mut(..LEN).unwrap()).unwrap();
+            let source = window.slice::<u64>(..LEN).unwrap();
             communicator.put(&source, &window, part, Signal::new(right)).unwrap();
             communicator.wait_signals(&[(Signal::new(left), 1)]).unwrap();
             let found = stream.clone_dtoh(&window.slice::<u64>(part, LEN).unwrap()).unwrap();
@@ -190,7 +190,7 @@ pub(crate) fn raw_buffers() {
     gpus.ranks(&Config::new(), |communicator| {
         let (stream, rank) = (communicator.stream(), communicator.rank());
         let mut memory = Memory::alloc(communicator.library(), stream, LEN * 8).unwrap();
-        let mut view = memory.slice_mut::<i64>(0, LEN).unwrap();
+        let mut view = memory.slice_mut::<i64>(..LEN).unwrap();
         stream.memcpy_htod(&vec![rank as i64 + 1; LEN], &mut view).unwrap();
         // SAFETY: zeroed memory of this stream, which outlives the buffer and is used on this stream alone.
         let mut raw = unsafe { RawBuffer::<i64>::new(view.address(), LEN, stream.clone()) };

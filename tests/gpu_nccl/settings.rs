@@ -3,7 +3,7 @@
 use std::slice;
 
 use collectives::ReduceOp;
-use collectives::nccl::{CallConfig, Communicator, Config, Error, Memory, UniqueId, group};
+use collectives::nccl::{CallConfig, Collectives, Communicator, Config, Error, Memory, UniqueId, group};
 
 use crate::case::{Case, Collective, Room, Way, check, check_all};
 use crate::collectives::{LONGEST, SHORT, works};
@@ -38,7 +38,7 @@ pub(crate) fn settings_of_calls() {
     gpus.ranks(&Config::new(), |communicator| {
         let (library, stream) = (communicator.library(), communicator.stream());
         let mut memory = Memory::alloc(library, stream, 4).unwrap();
-        let mut view = memory.slice_mut::<f32>(0, 1).unwrap();
+        let mut view = memory.slice_mut::<f32>(..1).unwrap();
         let config = CallConfig::new().max_ctas(4);
         if !gpus.is_at_least(2, 31, 0) {
             let error = communicator.with(&config).all_reduce_in_place(&mut view, ReduceOp::Sum).unwrap_err();

@@ -4,7 +4,7 @@ use std::slice;
 use std::sync::{Arc, Barrier};
 
 use collectives::ReduceOp;
-use collectives::nccl::{Communicator, Config, UniqueId, group};
+use collectives::nccl::{Collectives, Communicator, Config, UniqueId, group};
 use cudarc::driver::{CudaSlice, CudaStream};
 
 use crate::case::{Room, Way, check_all};
@@ -118,10 +118,7 @@ pub(crate) fn the_host_does_not_wait() {
             }
             communicator.all_reduce_in_place(&mut buffer, ReduceOp::Sum).unwrap();
             communicator.all_reduce_in_place(&mut theirs, ReduceOp::Sum).unwrap();
-            group(communicator.library(), |group| {
-                group.on(communicator).all_reduce_in_place(&mut buffer, ReduceOp::Sum)
-            })
-            .unwrap();
+            group(|group| group.on(communicator).all_reduce_in_place(&mut buffer, ReduceOp::Sum)).unwrap();
             if communicator.rank() == 0 {
                 let (own, other) = (stream.record_event(None).unwrap(), foreign.record_event(None).unwrap());
                 assert!(!own.try_is_complete().unwrap(), "the other ranks have not entered");

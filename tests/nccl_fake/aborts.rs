@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use collectives::ReduceOp::Sum;
-use collectives::nccl::{Config, Error, Graph};
+use collectives::nccl::{Collectives, Config, Error, Graph};
 
 use crate::IN_PROGRESS;
 use crate::fake::{Fake, Knob};
@@ -17,7 +17,7 @@ fn hole_13_a_watchdog_ends_a_collective_that_hangs() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let mut memory = fake.memory(communicator.stream(), 8);
-    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
+    let mut view = memory.slice_mut::<f32>(..2).unwrap();
     let handle = communicator.abort_handle();
     fake.set(Knob::Hang, 1);
     thread::scope(|scope| {
@@ -51,7 +51,7 @@ fn hole_14_a_watchdog_ends_what_nccls_own_thread_is_doing() {
             fake.until(&launch);
             handle.abort().unwrap();
         });
-        communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(0, 2).unwrap(), Sum)
+        communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(..2).unwrap(), Sum)
     });
     assert!(matches!(result, Err(Error::Aborted { operation: "ncclAllReduce" })), "{result:?}");
     assert_eq!(fake.log(), ["abort comm1"]);
@@ -77,7 +77,7 @@ fn a_watchdog_waits_for_a_thread_inside_nccl_and_then_says_that_it_is_busy() {
             assert_eq!(fake.log(), [""; 0]);
             fake.set(Knob::CallMillis, 0);
         });
-        communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(0, 2).unwrap(), Sum).unwrap();
+        communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(..2).unwrap(), Sum).unwrap();
     });
     handle.abort().unwrap();
     assert_eq!(fake.log(), ["leaving NCCL", &format!("launch {LINE}"), "abort comm1"]);
@@ -89,11 +89,9 @@ fn a_watchdog_waits_until_the_owner_has_dropped_its_graphs() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let mut memory = fake.memory(communicator.stream(), 8);
-    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
-    let graph = Graph::capture(fake.library(), |capture| {
-        capture.on(&communicator).all_reduce_in_place(&mut view, Sum)
-    })
-    .unwrap();
+    let mut view = memory.slice_mut::<f32>(..2).unwrap();
+    let graph =
+        Graph::capture(|capture| capture.on(&communicator).all_reduce_in_place(&mut view, Sum)).unwrap();
     fake.log();
     let handle = communicator.abort_handle();
     let (says, hears) = mpsc::channel();
@@ -127,11 +125,9 @@ fn an_abort_in_the_thread_of_a_graph_is_refused() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let mut memory = fake.memory(communicator.stream(), 8);
-    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
-    let graph = Graph::capture(fake.library(), |capture| {
-        capture.on(&communicator).all_reduce_in_place(&mut view, Sum)
-    })
-    .unwrap();
+    let mut view = memory.slice_mut::<f32>(..2).unwrap();
+    let graph =
+        Graph::capture(|capture| capture.on(&communicator).all_reduce_in_place(&mut view, Sum)).unwrap();
     let error = communicator.abort_handle().abort().unwrap_err();
     assert!(matches!(error, Error::Unusable { operation: "ncclCommAbort", .. }), "{error}");
     graph.launch().unwrap();

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use collectives::ReduceOp::{Avg, Max, Min, Prod, Sum};
 use collectives::nccl::{
-    Call, CallConfig, Communicator, Config, Error, Graph, Launch, Memory, MemoryView, MemoryViewMut,
-    RawBuffer, ResultCode, group,
+    Call, CallConfig, Collectives, Communicator, Config, Error, Graph, Launch, Memory, MemoryView,
+    MemoryViewMut, RawBuffer, ResultCode, group,
 };
 use float8::{F8E4M3, F8E5M2};
 
@@ -153,11 +153,11 @@ impl Buffers {
 
     /// The send buffer's first two elements and all four, and the receive buffers.
     fn views(&mut self) -> ([View<'_>; 2], Vec<ViewMut<'_>>) {
-        let send = [2, 4].map(|len| self.send.slice(0, len).unwrap());
+        let send = [2, 4].map(|len| self.send.slice(..len).unwrap());
         let mut receive = Vec::new();
         for memory in &mut self.receive {
             let len = memory.bytes() / 4;
-            receive.push(memory.slice_mut(0, len).unwrap());
+            receive.push(memory.slice_mut(..len).unwrap());
         }
         (send, receive)
     }
@@ -236,7 +236,7 @@ fn every_collective_in_a_group() {
     let mut buffers = all_buffers(&fake, &communicator);
     let (send, mut receive) = buffers.views();
     let (first, second) = receive.split_at_mut(COLLECTIVES.len());
-    group(fake.library(), |group| {
+    group(|group| {
         call_collectives(group.on(&communicator), &send, first)?;
         call_peer_to_peer(group.on(&communicator), &send, second)?;
         assert_eq!(fake.log(), [""; 0], "nothing is launched inside the group");
@@ -253,10 +253,7 @@ fn every_collective_in_a_group_with_settings() {
     let mut buffers = Buffers::new(&fake, &communicator, lengths(COLLECTIVES));
     let (send, mut receive) = buffers.views();
     let config = CallConfig::new();
-    group(fake.library(), |group| {
-        call_collectives(group.on(&communicator).with(&config), &send, &mut receive)
-    })
-    .unwrap();
+    group(|group| call_collectives(group.on(&communicator).with(&config), &send, &mut receive)).unwrap();
     assert_eq!(fake.log(), lines("launch", COLLECTIVES, 2, " with settings"));
 }
 
@@ -267,7 +264,7 @@ fn every_collective_into_a_graph() {
     let mut buffers = all_buffers(&fake, &communicator);
     let (send, mut receive) = buffers.views();
     let (first, second) = receive.split_at_mut(COLLECTIVES.len());
-    let graph = Graph::capture(fake.library(), |capture| {
+    let graph = Graph::capture(|capture| {
         call_collectives(capture.on(&communicator), &send, first)?;
         call_peer_to_peer(capture.on(&communicator), &send, second)?;
         assert_eq!(fake.log(), [""; 0], "nothing is captured before the closure has returned");
@@ -290,7 +287,7 @@ fn every_collective_into_a_graph_with_settings() {
     let mut buffers = Buffers::new(&fake, &communicator, lengths(COLLECTIVES));
     let (send, mut receive) = buffers.views();
     let config = CallConfig::new().algorithm("tree");
-    let graph = Graph::capture(fake.library(), |capture| {
+    let graph = Graph::capture(|capture| {
         call_collectives(capture.on(&communicator).with(&config), &send, &mut receive)
     })
     .unwrap();
@@ -403,7 +400,7 @@ fn holes_6_and_7_every_mistake_is_refused_before_nccl_sees_it() {
     let mut buffers = Buffers::new(&fake, &communicator, [3; 3 * MISTAKES.len()]);
     let (_, mut receive) = buffers.views();
     let small = fake.memory(communicator.stream(), 8);
-    let send = [2, 1].map(|len| small.slice::<f32>(0, len).unwrap());
+    let send = [2, 1].map(|len| small.slice::<f32>(..len).unwrap());
     let mut thirds = receive.chunks_mut(MISTAKES.len());
     let mut own = || thirds.next().unwrap();
 
@@ -411,13 +408,13 @@ fn holes_6_and_7_every_mistake_is_refused_before_nccl_sees_it() {
     assert_eq!(fake.log(), [""; 0]);
 
     // Whoever ignores them has a group, or a graph, of nothing.
-    group(fake.library(), |group| {
+    group(|group| {
         assert_eq!(mistakes(group.on(&communicator), &config, &send, own()), MISTAKES);
         Ok(())
     })
     .unwrap();
     assert_eq!(fake.log(), [""; 0]);
-    Graph::capture(fake.library(), |capture| {
+    Graph::capture(|capture| {
         assert_eq!(mistakes(capture.on(&communicator), &config, &send, own()), MISTAKES);
         Ok(())
     })
@@ -441,13 +438,13 @@ fn what_an_old_library_lacks_is_composed_of_sends_and_receives() {
     let fake = Fake::new();
     let old = fake.rank(fake.old_library(), 1, 3, &Config::new());
     let (send, mut receive) = (fake.memory(old.stream(), 24), fake.memory(old.stream(), 24));
-    let (two, six) = (send.slice::<f32>(0, 2).unwrap(), send.slice::<f32>(0, 6).unwrap());
+    let (two, six) = (send.slice::<f32>(..2).unwrap(), send.slice::<f32>(..6).unwrap());
     let sent = |result: Result, expected: &[&str]| {
         result.unwrap();
         assert_eq!(fake.log(), messages(expected));
     };
 
-    let mut into = receive.slice_mut::<f32>(0, 6).unwrap();
+    let mut into = receive.slice_mut::<f32>(..6).unwrap();
     let all_to_all = [
         "send m1 to 0",
         "recv m2 from 0",
@@ -469,7 +466,7 @@ fn what_an_old_library_lacks_is_composed_of_sends_and_receives() {
     let to_all = ["send m2 to 0", "send m2+8 to 1", "send m2+16 to 2", "recv m2+8 from 1"];
     sent(old.scatter_in_place(&mut into, 1), &to_all);
     sent(old.scatter_in_place(&mut into, 0), &["recv m2+8 from 0"]);
-    let mut into = receive.slice_mut::<f32>(0, 2).unwrap();
+    let mut into = receive.slice_mut::<f32>(..2).unwrap();
     let to_all = ["send m1 to 0", "send m1+8 to 1", "send m1+16 to 2", "recv m2 from 1"];
     sent(old.scatter(Some(&six), &mut into, 1), &to_all);
     sent(old.scatter(None::<&View<'_>>, &mut into, 0), &["recv m2 from 0"]);
@@ -480,7 +477,7 @@ fn monarch_1_a_composition_that_fails_launches_nothing_and_names_the_collective(
     let fake = Fake::new();
     let old = fake.rank(fake.old_library(), 1, 2, &Config::new());
     let mut memory = fake.memory(old.stream(), 16);
-    let mut view = memory.slice_mut::<f32>(0, 4).unwrap();
+    let mut view = memory.slice_mut::<f32>(..4).unwrap();
     fake.set(Knob::NcclResult, 5);
     let error = old.gather_in_place(&mut view, 1).unwrap_err();
     assert!(matches!(error, Error::Nccl { operation: "ncclGather", code: ResultCode(5), .. }), "{error}");
@@ -496,7 +493,7 @@ fn a_composition_in_progress_is_waited_for() {
     let config = Config::new().blocking(false).deadline(Duration::from_millis(20));
     let old = fake.rank(fake.old_library(), 1, 2, &config);
     let mut memory = fake.memory(old.stream(), 16);
-    let mut view = memory.slice_mut::<f32>(0, 4).unwrap();
+    let mut view = memory.slice_mut::<f32>(..4).unwrap();
     fake.set(Knob::NcclResult, IN_PROGRESS);
     fake.set(Knob::AsyncResult, IN_PROGRESS);
     let result = old.scatter_in_place(&mut view, 0);
@@ -514,18 +511,18 @@ fn monarch_7_numbers_of_8_bits_are_refused_where_nccl_has_none() {
         let error = result.unwrap_err().to_string();
         assert!(error.starts_with(&format!("{wanted} needs NCCL 2.24; loaded 2.18.3 from /")), "{error}");
     };
-    too_old(old.all_reduce_in_place(&mut memory.slice_mut::<F8E4M3>(0, 2).unwrap(), Sum), "f8e4m3");
-    too_old(old.broadcast_in_place(&mut memory.slice_mut::<F8E5M2>(0, 2).unwrap(), 0), "f8e5m2");
-    too_old(old.send(&memory.slice::<F8E5M2>(0, 2).unwrap(), 0), "f8e5m2");
-    too_old(old.recv(&mut memory.slice_mut::<F8E4M3>(0, 2).unwrap(), 0), "f8e4m3");
-    let mut view = memory.slice_mut::<F8E4M3>(0, 2).unwrap();
+    too_old(old.all_reduce_in_place(&mut memory.slice_mut::<F8E4M3>(..2).unwrap(), Sum), "f8e4m3");
+    too_old(old.broadcast_in_place(&mut memory.slice_mut::<F8E5M2>(..2).unwrap(), 0), "f8e5m2");
+    too_old(old.send(&memory.slice::<F8E5M2>(..2).unwrap(), 0), "f8e5m2");
+    too_old(old.recv(&mut memory.slice_mut::<F8E4M3>(..2).unwrap(), 0), "f8e4m3");
+    let mut view = memory.slice_mut::<F8E4M3>(..2).unwrap();
     too_old(group(fake.old_library(), |group| group.on(&old).gather_in_place(&mut view, 0)), "f8e4m3");
     assert_eq!(fake.log(), [""; 0]);
 
     let new = fake.rank(fake.library_2_28(), 1, 2, &Config::new());
     let mut memory = fake.memory(new.stream(), 16);
-    new.send(&memory.slice::<F8E4M3>(0, 2).unwrap(), 0).unwrap();
-    new.all_gather_in_place(&mut memory.slice_mut::<F8E5M2>(0, 2).unwrap()).unwrap();
+    new.send(&memory.slice::<F8E4M3>(..2).unwrap(), 0).unwrap();
+    new.all_gather_in_place(&mut memory.slice_mut::<F8E5M2>(..2).unwrap()).unwrap();
     assert_eq!(
         fake.log(),
         [
@@ -540,7 +537,7 @@ fn settings_of_a_call_need_a_library_that_knows_them_and_texts_for_c() {
     let fake = Fake::new();
     let middle = fake.rank(fake.library_2_28(), 1, 2, &Config::new());
     let mut memory = fake.memory(middle.stream(), 16);
-    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
+    let mut view = memory.slice_mut::<f32>(..2).unwrap();
     let too_old = |result: Result| {
         let error = result.unwrap_err().to_string();
         assert!(error.starts_with("CallConfig needs NCCL 2.31; loaded 2.28.9 from /"), "{error}");
@@ -574,15 +571,15 @@ fn each_buffer_of_another_stream_is_waited_for_and_waits() {
     let context = communicator.stream().context();
     let others = [context.new_stream().unwrap(), context.new_stream().unwrap()];
     let (send, mut receive) = (fake.memory(&others[0], 16), fake.memory(&others[1], 16));
-    let two = send.slice::<f32>(0, 2).unwrap();
-    let mut four = receive.slice_mut::<f32>(0, 4).unwrap();
+    let two = send.slice::<f32>(..2).unwrap();
+    let mut four = receive.slice_mut::<f32>(..4).unwrap();
     let before = ["e1 records s2", "s1 waits e1", "e1 records s3", "s1 waits e1"];
     let after = ["e1 records s1", "s2 waits e1", "e1 records s1", "s3 waits e1"];
     let launch = ["launch gather comm1 m1->m2 count 2 type 7 op -1 root 1 s1 device 0"];
     let expected = [&before[..], &launch, &after].concat();
     communicator.gather(&two, Some(&mut four), 1).unwrap();
     assert_eq!(fake.log(), expected);
-    group(fake.library(), |group| {
+    group(|group| {
         group.on(&communicator).gather(&two, Some(&mut four), 1)?;
         assert_eq!(fake.log(), before, "before the launch");
         Ok(())
@@ -610,21 +607,21 @@ fn hole_12_every_buffer_is_on_the_communicators_device() {
         );
         assert_eq!(result.unwrap_err().to_string(), wanted);
     };
-    let there = other.slice::<f32>(0, 2).unwrap();
-    let mut four = own.slice_mut::<f32>(0, 4).unwrap();
+    let there = other.slice::<f32>(..2).unwrap();
+    let mut four = own.slice_mut::<f32>(..4).unwrap();
     refused(communicator.all_gather(&there, &mut four), "ncclAllGather", "send buffer");
     refused(communicator.send(&there, 0), "ncclSend", "send buffer");
-    let mut there = other.slice_mut::<f32>(0, 4).unwrap();
+    let mut there = other.slice_mut::<f32>(..4).unwrap();
     refused(communicator.all_to_all(&four, &mut there), "ncclAlltoAll", "receive buffer");
     refused(communicator.scatter_in_place(&mut there, 0), "ncclScatter", "buffer");
     refused(communicator.recv(&mut there, 0), "ncclRecv", "buffer");
     refused(
-        group(fake.library(), |group| group.on(&communicator).broadcast_in_place(&mut there, 0)),
+        group(|group| group.on(&communicator).broadcast_in_place(&mut there, 0)),
         "ncclBroadcast",
         "buffer",
     );
     refused(
-        Graph::capture(fake.library(), |capture| capture.on(&communicator).recv(&mut there, 0)).map(drop),
+        Graph::capture(|capture| capture.on(&communicator).recv(&mut there, 0)).map(drop),
         "ncclRecv",
         "buffer",
     );
@@ -637,7 +634,7 @@ fn memory_by_its_address_goes_into_collectives_like_any() {
     let communicator = fake.communicator(&Config::new());
     let other = communicator.stream().context().new_stream().unwrap();
     let memory = fake.memory(&other, 32);
-    let address = memory.slice::<f64>(0, 0).unwrap().address();
+    let address = memory.slice::<f64>(..0).unwrap().address();
     // SAFETY: the two halves of the memory, which outlives them.
     let (send, mut receive) = unsafe {
         (

@@ -2,7 +2,7 @@
 //! launched later would use buffers that nothing keeps alive.
 
 use collectives::ReduceOp;
-use collectives::nccl::{Config, Error, Memory, group};
+use collectives::nccl::{Collectives, Config, Error, Memory, group};
 use cudarc::driver::DevicePtr;
 
 use crate::fake::{Fake, Knob};
@@ -27,7 +27,7 @@ fn single_operations_are_refused_until_the_capture_ends() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let mut memory = fake.memory(communicator.stream(), 64);
-    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
+    let mut view = memory.slice_mut::<f32>(..2).unwrap();
     fake.set(Knob::Captured, 1);
     refused(communicator.all_reduce_in_place(&mut view, ReduceOp::Sum), "ncclAllReduce");
     refused(communicator.all_gather_in_place(&mut view), "ncclAllGather");
@@ -46,7 +46,7 @@ fn the_default_stream_is_refused_while_a_stream_ordered_with_it_is_captured() {
             .unwrap();
     let mut memory = fake.memory(&stream, 64);
     fake.set(Knob::Captured, DEFAULT);
-    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
+    let mut view = memory.slice_mut::<f32>(..2).unwrap();
     refused(communicator.all_reduce_in_place(&mut view, ReduceOp::Sum), "ncclAllReduce");
     assert_eq!(fake.log(), [""; 0]);
     fake.set(Knob::Captured, 0);
@@ -58,11 +58,11 @@ fn a_captured_stream_of_a_buffer_does_not_draw_the_communicators_in() {
     let communicator = fake.communicator(&Config::new());
     let other = communicator.stream().context().new_stream().unwrap();
     let mut memory = fake.memory(&other, 64);
-    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
+    let mut view = memory.slice_mut::<f32>(..2).unwrap();
     fake.set(Knob::Captured, 2);
     refused(communicator.all_reduce_in_place(&mut view, ReduceOp::Sum), "ncclAllReduce");
     refused(
-        group(fake.library(), |group| group.on(&communicator).all_reduce_in_place(&mut view, ReduceOp::Sum)),
+        group(|group| group.on(&communicator).all_reduce_in_place(&mut view, ReduceOp::Sum)),
         "ncclAllReduce",
     );
     // Neither an event nor a wait: the communicator's stream is as it was.
@@ -88,9 +88,7 @@ fn an_event_of_a_third_captured_stream_draws_the_communicators_in_and_is_noticed
     drop(buffer.device_ptr(&third));
     fake.log();
     refused(
-        group(fake.library(), |group| {
-            group.on(&communicator).all_reduce_in_place(&mut buffer, ReduceOp::Sum)
-        }),
+        group(|group| group.on(&communicator).all_reduce_in_place(&mut buffer, ReduceOp::Sum)),
         "ncclGroupEnd",
     );
     let log = fake.log();
@@ -104,15 +102,15 @@ fn grouped_operations_are_refused_whenever_the_capture_begins() {
     let communicator = fake.communicator(&Config::new());
     let mut memory = fake.memory(communicator.stream(), 64);
     fake.set(Knob::Captured, 1);
-    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
+    let mut view = memory.slice_mut::<f32>(..2).unwrap();
     refused(
-        group(fake.library(), |group| group.on(&communicator).all_reduce_in_place(&mut view, ReduceOp::Sum)),
+        group(|group| group.on(&communicator).all_reduce_in_place(&mut view, ReduceOp::Sum)),
         "ncclAllReduce",
     );
     assert_eq!(fake.log(), [""; 0]);
 
     fake.set(Knob::Captured, 0);
-    let result = group(fake.library(), |group| {
+    let result = group(|group| {
         group.on(&communicator).all_reduce_in_place(&mut view, ReduceOp::Sum)?;
         fake.set(Knob::Captured, 1);
         Ok(())
@@ -122,9 +120,8 @@ fn grouped_operations_are_refused_whenever_the_capture_begins() {
 
     // The next group is as good as new.
     fake.set(Knob::Captured, 0);
-    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
-    group(fake.library(), |group| group.on(&communicator).all_reduce_in_place(&mut view, ReduceOp::Sum))
-        .unwrap();
+    let mut view = memory.slice_mut::<f32>(..2).unwrap();
+    group(|group| group.on(&communicator).all_reduce_in_place(&mut view, ReduceOp::Sum)).unwrap();
     assert_eq!(fake.log(), ["launch all_reduce comm1 m1->m1 count 2 type 7 op 0 s1 device 0"]);
 }
 

@@ -1,6 +1,6 @@
 //! What a collective outside a group passes to NCCL, refuses, and orders before and after itself.
 
-use collectives::nccl::{Communicator, Config, Error, Memory, Needed, ResultCode, group};
+use collectives::nccl::{Collectives, Communicator, Config, Error, Memory, Needed, ResultCode, group};
 use collectives::{DataType, Element, ReduceOp};
 use cudarc::driver::{CudaContext, DeviceRepr, ValidAsZeroBits};
 use float8::{F8E4M3, F8E5M2};
@@ -15,8 +15,8 @@ fn all_reduce_of<T: Element>(
 ) -> Vec<String> {
     let [send, receive] = memory;
     for op in ReduceOp::ALL {
-        let mut view = receive.slice_mut::<T>(0, 3).unwrap();
-        communicator.all_reduce(&send.slice::<T>(0, 3).unwrap(), &mut view, op).unwrap();
+        let mut view = receive.slice_mut::<T>(..3).unwrap();
+        communicator.all_reduce(&send.slice::<T>(..3).unwrap(), &mut view, op).unwrap();
     }
     fake.log()
 }
@@ -47,10 +47,10 @@ fn all_gather_passes_its_part_and_in_place_its_own_place() {
     let communicator = fake.communicator(&Config::new());
     let send = fake.memory(communicator.stream(), 64);
     let mut receive = fake.memory(communicator.stream(), 64);
-    let part = send.slice::<f64>(0, 3).unwrap();
-    communicator.all_gather(&part, &mut receive.slice_mut::<f64>(0, 6).unwrap()).unwrap();
-    communicator.all_gather_in_place(&mut receive.slice_mut::<f64>(0, 6).unwrap()).unwrap();
-    communicator.all_reduce_in_place(&mut receive.slice_mut::<i8>(0, 5).unwrap(), ReduceOp::Max).unwrap();
+    let part = send.slice::<f64>(..3).unwrap();
+    communicator.all_gather(&part, &mut receive.slice_mut::<f64>(..6).unwrap()).unwrap();
+    communicator.all_gather_in_place(&mut receive.slice_mut::<f64>(..6).unwrap()).unwrap();
+    communicator.all_reduce_in_place(&mut receive.slice_mut::<i8>(..5).unwrap(), ReduceOp::Max).unwrap();
     assert_eq!(
         fake.log(),
         [
@@ -72,13 +72,12 @@ fn hole_6_wrong_lengths_are_refused_before_nccl_sees_them() {
         Error::Length { needed, found, .. } => (needed, found),
         other => panic!("{other}"),
     };
-    let four = send.slice::<f32>(0, 4).unwrap();
-    let mut three = receive.slice_mut::<f32>(0, 3).unwrap();
+    let four = send.slice::<f32>(..4).unwrap();
+    let mut three = receive.slice_mut::<f32>(..3).unwrap();
     assert_eq!(error(communicator.all_reduce(&four, &mut three, ReduceOp::Sum)), (Needed::Exactly(4), 3));
     assert_eq!(error(communicator.all_gather(&four, &mut three)), (Needed::Exactly(8), 3));
     assert_eq!(error(communicator.all_gather_in_place(&mut three)), (Needed::MultipleOf(2), 3));
-    let refused =
-        group(fake.library(), |group| group.on(&communicator).all_reduce(&four, &mut three, ReduceOp::Sum));
+    let refused = group(|group| group.on(&communicator).all_reduce(&four, &mut three, ReduceOp::Sum));
     assert_eq!(
         refused.unwrap_err().to_string(),
         "ncclAllReduce: the receive buffer has 3 elements and needs exactly 4"
@@ -92,7 +91,7 @@ fn views_stay_inside_their_memory_and_start_on_an_element() {
     let stream = fake.stream(0);
     let mut memory = fake.memory(&stream, 64);
     assert_eq!(
-        memory.slice::<u64>(56, 1).unwrap().address() - memory.slice::<u64>(0, 0).unwrap().address(),
+        memory.slice::<u64>(56, 1).unwrap().address() - memory.slice::<u64>(..0).unwrap().address(),
         56
     );
     assert!(memory.slice::<u64>(64, 0).is_ok());
@@ -108,7 +107,7 @@ fn hole_12_other_devices_and_contexts_are_refused() {
     let communicator = fake.communicator(&Config::new());
     let other = fake.stream(1);
     let mut memory = fake.memory(&other, 64);
-    let result = communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(0, 2).unwrap(), ReduceOp::Sum);
+    let result = communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(..2).unwrap(), ReduceOp::Sum);
     assert_eq!(
         result.unwrap_err().to_string(),
         "ncclAllReduce: the buffer is in a context of device 1, the communicator in the primary context of device 0"
@@ -116,7 +115,7 @@ fn hole_12_other_devices_and_contexts_are_refused() {
 
     let own = CudaContext::new_non_primary(0, 0).unwrap().new_stream().unwrap();
     let mut memory = Memory::alloc(fake.library(), &own, 64).unwrap();
-    let result = communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(0, 2).unwrap(), ReduceOp::Sum);
+    let result = communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(..2).unwrap(), ReduceOp::Sum);
     assert!(matches!(result, Err(Error::WrongDevice { .. })));
     assert!(!fake.log().iter().any(|line| line.starts_with("launch")));
 
@@ -135,9 +134,7 @@ fn memory_of_a_stream_that_every_thread_has_its_own_of_is_refused() {
     let mut buffer = per_thread.alloc_zeros::<f32>(2).unwrap();
     let result = communicator.all_reduce_in_place(&mut buffer, ReduceOp::Sum);
     assert!(matches!(result, Err(Error::Stream { operation: "ncclAllReduce", .. })));
-    let result = group(fake.library(), |group| {
-        group.on(&communicator).all_reduce_in_place(&mut buffer, ReduceOp::Sum)
-    });
+    let result = group(|group| group.on(&communicator).all_reduce_in_place(&mut buffer, ReduceOp::Sum));
     assert!(matches!(result, Err(Error::Stream { .. })));
     assert!(!fake.log().iter().any(|line| line.starts_with("launch")));
 }
@@ -148,8 +145,8 @@ fn hole_20_a_buffer_of_another_stream_is_ordered_before_and_after() {
     let communicator = fake.communicator(&Config::new());
     let other = communicator.stream().context().new_stream().unwrap();
     let (send, mut receive) = (fake.memory(&other, 64), fake.memory(communicator.stream(), 64));
-    let mut view = receive.slice_mut::<f32>(0, 2).unwrap();
-    communicator.all_reduce(&send.slice::<f32>(0, 2).unwrap(), &mut view, ReduceOp::Sum).unwrap();
+    let mut view = receive.slice_mut::<f32>(..2).unwrap();
+    communicator.all_reduce(&send.slice::<f32>(..2).unwrap(), &mut view, ReduceOp::Sum).unwrap();
     drop(send);
     assert_eq!(
         fake.log(),
@@ -172,7 +169,7 @@ fn hole_20_other_streams_wait_even_when_nccl_fails() {
     let other = communicator.stream().context().new_stream().unwrap();
     let mut memory = fake.memory(&other, 64);
     fake.set(Knob::NcclResult, 5);
-    let result = communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(0, 2).unwrap(), ReduceOp::Sum);
+    let result = communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(..2).unwrap(), ReduceOp::Sum);
     assert!(matches!(result, Err(Error::Nccl { .. })));
     assert_eq!(fake.log(), ["e1 records s2", "s1 waits e1", "e1 records s1", "s2 waits e1"]);
 }
@@ -183,7 +180,7 @@ fn when_streams_cannot_be_ordered_the_host_waits() {
     let communicator = fake.communicator(&Config::new());
     let other = communicator.stream().context().new_stream().unwrap();
     let mut memory = fake.memory(&other, 64);
-    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
+    let mut view = memory.slice_mut::<f32>(..2).unwrap();
     communicator.all_reduce_in_place(&mut view, ReduceOp::Sum).unwrap();
     fake.log();
     let fails = |result| assert!(matches!(result, Err(Error::Cuda { operation: "cuStreamWaitEvent", .. })));
@@ -203,7 +200,7 @@ fn a_buffer_of_the_same_stream_needs_no_events() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let mut memory = fake.memory(communicator.stream(), 64);
-    communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(0, 2).unwrap(), ReduceOp::Sum).unwrap();
+    communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(..2).unwrap(), ReduceOp::Sum).unwrap();
     assert_eq!(fake.log().len(), 1);
 }
 
@@ -232,7 +229,7 @@ fn copies_go_both_ways_through_memory() {
     fn round_trip<T: Element + DeviceRepr + ValidAsZeroBits>(fake: &Fake, values: &[T]) {
         let stream = fake.stream(0);
         let mut memory = fake.memory(&stream, 64);
-        assert_eq!(stream.clone_dtoh(&memory.slice::<T>(0, 2).unwrap()).unwrap(), vec![T::default(); 2]);
+        assert_eq!(stream.clone_dtoh(&memory.slice::<T>(..2).unwrap()).unwrap(), vec![T::default(); 2]);
         stream.memcpy_htod(values, &mut memory.slice_mut::<T>(16, values.len()).unwrap()).unwrap();
         assert_eq!(stream.clone_dtoh(&memory.slice::<T>(16, values.len()).unwrap()).unwrap(), values);
         // Another stream is waited for, before and after.
@@ -259,7 +256,7 @@ fn hole_11_unknown_result_codes_are_errors() {
     for code in [8, 9, 4711] {
         fake.set(Knob::NcclResult, code);
         let result =
-            communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(0, 2).unwrap(), ReduceOp::Sum);
+            communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(..2).unwrap(), ReduceOp::Sum);
         match result.unwrap_err() {
             Error::Nccl { code: ResultCode(seen), .. } => assert_eq!(seen, code.cast_unsigned()),
             other => panic!("{other}"),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use collectives::ReduceOp;
-use collectives::nccl::{Communicator, Config, Error, Memory, ResultCode, device_count};
+use collectives::nccl::{Collectives, Communicator, Config, Error, Memory, ResultCode, device_count};
 
 use crate::fake::{Fake, Knob};
 use crate::{IN_PROGRESS, REMOTE_ERROR};
@@ -17,7 +17,7 @@ fn hole_12_a_communicator_is_made_and_used_on_its_own_device() {
     let communicators = [make(&first, 0).unwrap(), make(&second, 1).unwrap()];
     assert_eq!(fake.log(), ["init comm1 rank 0/2 device 0", "init comm2 rank 1/2 device 1"]);
     // Device 1 is current after the second one was made.
-    communicators[0].all_reduce_in_place(&mut memory.slice_mut::<f32>(0, 2).unwrap(), ReduceOp::Sum).unwrap();
+    communicators[0].all_reduce_in_place(&mut memory.slice_mut::<f32>(..2).unwrap(), ReduceOp::Sum).unwrap();
     assert_eq!(fake.log(), ["launch all_reduce comm1 m1->m1 count 2 type 7 op 0 s1 device 0"]);
 }
 
@@ -34,7 +34,7 @@ fn hole_12_work_that_nccl_leaves_to_the_current_device_finds_its_own() {
         // Device 1 is current.
         let _other = fake.memory(&second, 64);
         fake.log();
-        communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(0, 2).unwrap(), op).unwrap();
+        communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(..2).unwrap(), op).unwrap();
         fake.log().into_iter().find(|line| line.starts_with("launch")).unwrap()
     };
     // The kernel that scales.
@@ -44,7 +44,7 @@ fn hole_12_work_that_nccl_leaves_to_the_current_device_finds_its_own() {
     let mut view = fake.memory(&first, 64);
     let _other = fake.memory(&second, 64);
     fake.log();
-    own.all_reduce_in_place(&mut view.slice_mut::<f32>(0, 2).unwrap(), &sum).unwrap();
+    own.all_reduce_in_place(&mut view.slice_mut::<f32>(..2).unwrap(), &sum).unwrap();
     assert!(fake.log()[0].ends_with("s1 device 0"));
     drop(sum);
     assert!(all_reduce(&by_default, ReduceOp::Sum).ends_with("s0 device 0"));
@@ -57,7 +57,7 @@ fn hole_12_a_thread_without_a_context_gets_the_communicators() {
     let mut memory = fake.memory(&stream, 64);
     let communicator = Communicator::init(fake.library(), &stream, 0, 2, &fake.id(), &Config::new()).unwrap();
     fake.log();
-    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
+    let mut view = memory.slice_mut::<f32>(..2).unwrap();
     let view = &mut view;
     std::thread::scope(|scope| {
         let call = move || communicator.all_reduce_in_place(view, ReduceOp::Sum).map(|()| communicator);

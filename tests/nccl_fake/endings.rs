@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use collectives::ReduceOp;
-use collectives::nccl::{Config, Error, ResultCode};
+use collectives::nccl::{Collectives, Config, Error, ResultCode};
 use cudarc::driver::DriverError;
 use cudarc::driver::sys::CUresult;
 
@@ -17,7 +17,7 @@ fn hole_13_dropping_waits_for_the_work_and_then_destroys() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let mut memory = fake.memory(communicator.stream(), 64);
-    communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(0, 2).unwrap(), ReduceOp::Sum).unwrap();
+    communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(..2).unwrap(), ReduceOp::Sum).unwrap();
     fake.log();
     fake.set(Knob::StreamBusy, 250);
     drop(communicator);
@@ -85,7 +85,7 @@ fn hole_14_an_operation_in_progress_is_waited_for_before_anything_is_ordered_aft
     let communicator = fake.communicator(&Config::new().deadline(Duration::from_millis(30)));
     let other = communicator.stream().context().new_stream().unwrap();
     let mut memory = fake.memory(&other, 64);
-    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
+    let mut view = memory.slice_mut::<f32>(..2).unwrap();
     fake.set(Knob::NcclResult, IN_PROGRESS);
     communicator.all_reduce_in_place(&mut view, ReduceOp::Sum).unwrap();
     fake.set(Knob::NcclResult, IN_PROGRESS);
@@ -123,13 +123,13 @@ fn an_abort_waits_until_no_thread_is_inside_nccl() {
             handle.abort().unwrap();
             handle.clone().abort().unwrap();
         });
-        communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(0, 2).unwrap(), ReduceOp::Sum).unwrap();
+        communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(..2).unwrap(), ReduceOp::Sum).unwrap();
     });
     assert_eq!(
         fake.log(),
         ["leaving NCCL", "launch all_reduce comm1 m1->m1 count 2 type 7 op 0 s1 device 0", "abort comm1"]
     );
-    let result = communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(0, 2).unwrap(), ReduceOp::Sum);
+    let result = communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(..2).unwrap(), ReduceOp::Sum);
     assert!(matches!(result, Err(Error::Aborted { operation: "ncclAllReduce" })));
     assert!(matches!(communicator.close(), Err(Error::Aborted { .. })));
     assert_eq!(fake.log(), [""; 0]);

@@ -4,7 +4,7 @@
 use std::mem;
 
 use collectives::ReduceOp::Sum;
-use collectives::nccl::{Config, Graph, WindowKind};
+use collectives::nccl::{Collectives, Config, Graph, WindowKind};
 
 use crate::fake::Fake;
 
@@ -14,11 +14,9 @@ fn buffers_of_a_forgotten_graph_are_freed_after_its_last_launch() {
     let communicator = fake.communicator(&Config::new());
     let other = communicator.stream().context().new_stream().unwrap();
     let mut memory = fake.memory(&other, 64);
-    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
-    let graph = Graph::capture(fake.library(), |capture| {
-        capture.on(&communicator).all_reduce_in_place(&mut view, Sum)
-    })
-    .unwrap();
+    let mut view = memory.slice_mut::<f32>(..2).unwrap();
+    let graph =
+        Graph::capture(|capture| capture.on(&communicator).all_reduce_in_place(&mut view, Sum)).unwrap();
     fake.log();
     graph.launch().unwrap();
     mem::forget(graph);

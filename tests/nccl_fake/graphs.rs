@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use collectives::ReduceOp::Sum;
-use collectives::nccl::{Communicator, Config, Error, Graph, MemoryView, ResultCode, group};
+use collectives::nccl::{Collectives, Communicator, Config, Error, Graph, MemoryView, ResultCode, group};
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode, CUstreamCaptureStatus};
 use cudarc::driver::{CudaStream, DriverError};
 
@@ -22,7 +22,7 @@ fn captures_nothing(stream: &CudaStream) {
 /// A graph of one all_reduce.
 macro_rules! graph_of {
     ($fake:expr, $communicator:expr, $view:expr) => {
-        Graph::capture($fake.library(), |capture| capture.on($communicator).all_reduce_in_place($view, Sum))
+        Graph::capture(|capture| capture.on($communicator).all_reduce_in_place($view, Sum))
     };
 }
 
@@ -32,12 +32,10 @@ fn a_graph_is_launched_often_and_destroyed_before_anything_else() {
     let communicator = fake.communicator(&Config::new());
     let other = communicator.stream().context().new_stream().unwrap();
     let (send, mut receive) = (fake.memory(&other, 16), communicator.stream().alloc_zeros::<f32>(2).unwrap());
-    let two = send.slice::<f32>(0, 2).unwrap();
+    let two = send.slice::<f32>(..2).unwrap();
     fake.log();
-    let graph = Graph::capture(fake.library(), |capture| {
-        capture.on(&communicator).all_reduce(&two, &mut receive, Sum)
-    })
-    .unwrap();
+    let graph =
+        Graph::capture(|capture| capture.on(&communicator).all_reduce(&two, &mut receive, Sum)).unwrap();
     // Streams and cudarc's events are waited for outside the capture.
     let line = "all_reduce comm1 m1->m2 count 2 type 7 op 0 s1 device 0";
     let log = fake.log();
@@ -77,9 +75,9 @@ fn several_communicators_and_streams_make_one_graph_each() {
     let second = communicators[0].split(Some(0), 0, None).unwrap().unwrap();
     let mut memory: Vec<_> =
         [&streams[0], &streams[1], &streams[0]].map(|stream| fake.memory(stream, 8)).into();
-    let mut views: Vec<_> = memory.iter_mut().map(|memory| memory.slice_mut::<f32>(0, 2).unwrap()).collect();
+    let mut views: Vec<_> = memory.iter_mut().map(|memory| memory.slice_mut::<f32>(..2).unwrap()).collect();
     fake.log();
-    let graph = Graph::capture(fake.library(), |capture| {
+    let graph = Graph::capture(|capture| {
         let [first, other, third] = views.as_mut_slice() else { panic!("three") };
         capture.group(|capture| {
             capture.on(&communicators[0]).all_reduce_in_place(first, Sum)?;
@@ -124,7 +122,7 @@ fn several_communicators_and_streams_make_one_graph_each() {
 #[test]
 fn a_graph_of_nothing_does_nothing() {
     let fake = Fake::new();
-    let graph = Graph::capture(fake.library(), |_| Ok(())).unwrap();
+    let graph = Graph::capture(|_| Ok(())).unwrap();
     graph.launch().unwrap();
     drop(graph);
     assert_eq!(fake.log(), [""; 0]);
@@ -135,15 +133,15 @@ fn an_error_or_a_panic_in_the_closure_captures_nothing() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let mut memory = fake.memory(communicator.stream(), 8);
-    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
-    let result = Graph::capture(fake.library(), |capture| {
+    let mut view = memory.slice_mut::<f32>(..2).unwrap();
+    let result = Graph::capture(|capture| {
         capture.on(&communicator).all_reduce_in_place(&mut view, Sum)?;
         Err(Error::Rank { rank: 7, size: 2 })
     })
     .map(drop);
     assert!(matches!(result, Err(Error::Rank { rank: 7, .. })));
     let panicked = catch_unwind(AssertUnwindSafe(|| {
-        Graph::capture(fake.library(), |capture| {
+        Graph::capture(|capture| {
             capture.group(|capture| {
                 capture.on(&communicator).all_reduce_in_place(&mut view, Sum)?;
                 panic!("in the middle of the capture")
@@ -162,7 +160,7 @@ fn when_nccl_fails_in_a_capture_it_ends_and_nothing_is_left_of_it() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let mut memory = [fake.memory(communicator.stream(), 8), fake.memory(communicator.stream(), 8)];
-    let [mut first, mut second] = memory.each_mut().map(|memory| memory.slice_mut::<f32>(0, 2).unwrap());
+    let [mut first, mut second] = memory.each_mut().map(|memory| memory.slice_mut::<f32>(..2).unwrap());
 
     fake.set(Knob::NcclResult, 5);
     let result = graph_of!(fake, &communicator, &mut first).map(drop);
@@ -179,7 +177,7 @@ fn when_nccl_fails_in_a_capture_it_ends_and_nothing_is_left_of_it() {
     );
 
     // In a group, after one that was accepted.
-    let result = Graph::capture(fake.library(), |capture| {
+    let result = Graph::capture(|capture| {
         capture.group(|capture| {
             capture.on(&communicator).all_reduce_in_place(&mut first, Sum)?;
             fake.set(Knob::NcclResult, 5);
@@ -203,7 +201,7 @@ fn a_capture_ends_even_when_cudarc_has_noted_a_failure_meanwhile() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let mut memory = fake.memory(communicator.stream(), 8);
-    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
+    let mut view = memory.slice_mut::<f32>(..2).unwrap();
     let context = communicator.stream().context().clone();
     fake.set(Knob::CallMillis, -1);
     let result = std::thread::scope(|scope| {
@@ -230,7 +228,7 @@ fn a_capture_of_somebody_else_is_left_alone() {
     let communicator = fake.communicator(&Config::new());
     let stream = communicator.stream();
     let mut memory = fake.memory(stream, 8);
-    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
+    let mut view = memory.slice_mut::<f32>(..2).unwrap();
     let captured = |result: Result<(), Error>| {
         assert!(matches!(result, Err(Error::Stream { .. })), "{result:?}");
         let active = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE;
@@ -242,7 +240,7 @@ fn a_capture_of_somebody_else_is_left_alone() {
 
     // Begun after the operation was recorded.
     captured(
-        Graph::capture(fake.library(), |capture| {
+        Graph::capture(|capture| {
             capture.on(&communicator).all_reduce_in_place(&mut view, Sum)?;
             stream.begin_capture(MODE).unwrap();
             Ok(())
@@ -254,9 +252,9 @@ fn a_capture_of_somebody_else_is_left_alone() {
     // Of two streams the first is not begun either.
     let second = fake.rank(fake.library(), 0, 2, &Config::new());
     let mut other = fake.memory(second.stream(), 8);
-    let mut theirs = other.slice_mut::<f32>(0, 2).unwrap();
+    let mut theirs = other.slice_mut::<f32>(..2).unwrap();
     captured(
-        Graph::capture(fake.library(), |capture| {
+        Graph::capture(|capture| {
             capture.on(&second).all_reduce_in_place(&mut theirs, Sum)?;
             capture.on(&communicator).all_reduce_in_place(&mut view, Sum)?;
             stream.begin_capture(MODE).unwrap();
@@ -273,7 +271,7 @@ fn non_blocking_communicators_are_refused_when_nccl_is_done_with_them() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new().blocking(false));
     let mut memory = fake.memory(communicator.stream(), 8);
-    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
+    let mut view = memory.slice_mut::<f32>(..2).unwrap();
     let refused = |result: Result<(), Error>| {
         let wanted = "capturing collectives into a CUDA graph: communicators of CUDA graphs must be blocking \
                       (Config::blocking, NCCL_COMM_BLOCKING)";
@@ -295,12 +293,12 @@ fn graphs_are_made_and_launched_outside_groups_and_captures() {
     let communicator = fake.communicator(&Config::new());
     let stream = communicator.stream();
     let mut memory = fake.memory(stream, 8);
-    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
+    let mut view = memory.slice_mut::<f32>(..2).unwrap();
     let graph = graph_of!(fake, &communicator, &mut view).unwrap();
     fake.log();
-    group(fake.library(), |_| {
+    group(|_| {
         assert!(matches!(graph.launch(), Err(Error::InsideGroup { operation: "cuGraphLaunch" })));
-        let made = Graph::capture(fake.library(), |_| Ok(())).map(drop);
+        let made = Graph::capture(|_| Ok(())).map(drop);
         assert!(matches!(made, Err(Error::InsideGroup { .. })));
         Ok(())
     })
@@ -320,7 +318,7 @@ fn what_ends_or_suspends_a_communicator_ends_or_suspends_its_graphs() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let mut memory = fake.memory(communicator.stream(), 8);
-    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
+    let mut view = memory.slice_mut::<f32>(..2).unwrap();
     let graph = graph_of!(fake, &communicator, &mut view).unwrap();
     communicator.suspend().unwrap();
     let refused = |wanted: &str| {
@@ -343,7 +341,7 @@ fn what_ends_or_suspends_a_communicator_ends_or_suspends_its_graphs() {
     assert_eq!(fake.log(), ["destroy comm1"]);
 
     let communicator = fake.communicator(&Config::new());
-    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
+    let mut view = memory.slice_mut::<f32>(..2).unwrap();
     drop(graph_of!(fake, &communicator, &mut view).unwrap());
     communicator.finalize().unwrap();
 }
@@ -353,7 +351,7 @@ fn a_graph_refuses_communicators_of_another_library() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let mut memory = fake.memory(communicator.stream(), 8);
-    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
+    let mut view = memory.slice_mut::<f32>(..2).unwrap();
     let result = Graph::capture(fake.old_library(), |capture| {
         capture.on(&communicator).all_reduce_in_place(&mut view, Sum)
     });
@@ -367,14 +365,14 @@ fn a_capture_of_ones_own_takes_collectives_where_it_is_said_so() {
     let communicator = fake.communicator(&Config::new());
     let stream = communicator.stream();
     let mut memory = fake.memory(stream, 8);
-    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
+    let mut view = memory.slice_mut::<f32>(..2).unwrap();
     stream.begin_capture(MODE).unwrap();
     // SAFETY: the graph is dropped before communicator and buffer.
     unsafe { communicator.captured() }.all_reduce_in_place(&mut view, Sum).unwrap();
     // SAFETY: nothing is captured.
     let wrong = unsafe { communicator.captured() }.send(&view.as_view(), 2);
     assert!(matches!(wrong, Err(Error::Rank { .. })));
-    group(fake.library(), |_| {
+    group(|_| {
         // SAFETY: nothing is captured.
         let refused = unsafe { communicator.captured() }.broadcast_in_place(&mut view, 0);
         assert!(matches!(refused, Err(Error::InsideGroup { .. })));
@@ -399,7 +397,7 @@ fn a_capture_of_ones_own_takes_collectives_where_it_is_said_so() {
     // A buffer of another stream would be waited for outside the capture.
     let other = fake.memory(&stream.context().new_stream().unwrap(), 8);
     stream.begin_capture(MODE).unwrap();
-    let theirs: MemoryView<'_, f32> = other.slice(0, 2).unwrap();
+    let theirs: MemoryView<'_, f32> = other.slice(..2).unwrap();
     // SAFETY: nothing is captured.
     let result = unsafe { communicator.captured() }.send(&theirs, 0);
     assert!(matches!(result, Err(Error::Cuda { operation: "cuStreamWaitEvent", .. })), "{result:?}");

@@ -5,7 +5,9 @@ use std::thread;
 use std::time::Duration;
 
 use collectives::ReduceOp;
-use collectives::nccl::{Communicator, Config, Error, Memory, ResultCode, WindowKind, group, simulate};
+use collectives::nccl::{
+    Collectives, Communicator, Config, Error, Memory, ResultCode, WindowKind, group, simulate,
+};
 
 use crate::IN_PROGRESS;
 use crate::fake::{Fake, Knob};
@@ -16,8 +18,8 @@ fn a_group_launches_at_its_end_over_all_communicators() {
     let streams = [fake.stream(0), fake.stream(1)];
     let communicators = Communicator::init_all(fake.library(), &streams, &Config::new()).unwrap();
     let mut memory: Vec<_> = streams.iter().map(|stream| fake.memory(stream, 64)).collect();
-    let mut views: Vec<_> = memory.iter_mut().map(|memory| memory.slice_mut::<f32>(0, 2).unwrap()).collect();
-    let answer = group(fake.library(), |group| {
+    let mut views: Vec<_> = memory.iter_mut().map(|memory| memory.slice_mut::<f32>(..2).unwrap()).collect();
+    let answer = group(|group| {
         for (communicator, view) in communicators.iter().zip(&mut views) {
             group.on(communicator).all_reduce_in_place(view, ReduceOp::Sum)?;
         }
@@ -40,9 +42,9 @@ fn hole_1_events_of_a_group_come_after_the_launch() {
     let communicator = fake.communicator(&Config::new());
     let other = communicator.stream().context().new_stream().unwrap();
     let (send, mut receive) = (fake.memory(&other, 64), fake.memory(communicator.stream(), 64));
-    let part = send.slice::<f32>(0, 2).unwrap();
-    let mut all = receive.slice_mut::<f32>(0, 4).unwrap();
-    group(fake.library(), |group| group.on(&communicator).all_gather(&part, &mut all)).unwrap();
+    let part = send.slice::<f32>(..2).unwrap();
+    let mut all = receive.slice_mut::<f32>(..4).unwrap();
+    group(|group| group.on(&communicator).all_gather(&part, &mut all)).unwrap();
     assert_eq!(
         fake.log(),
         [
@@ -61,8 +63,8 @@ fn hole_5_an_error_inside_a_group_cancels_it_and_not_the_next() {
     let communicator = fake.communicator(&Config::new());
     let mut memory = [fake.memory(communicator.stream(), 64), fake.memory(communicator.stream(), 64)];
     let [first, second] = &mut memory;
-    let mut view = first.slice_mut::<f32>(0, 2).unwrap();
-    let result: Result<(), Error> = group(fake.library(), |group| {
+    let mut view = first.slice_mut::<f32>(..2).unwrap();
+    let result: Result<(), Error> = group(|group| {
         group.on(&communicator).all_reduce_in_place(&mut view, ReduceOp::Sum)?;
         Err(Error::Rank { rank: 9, size: 3 })
     });
@@ -70,17 +72,16 @@ fn hole_5_an_error_inside_a_group_cancels_it_and_not_the_next() {
     assert_eq!(fake.log(), [""; 0]);
 
     // NCCL refuses the second operation: its error comes back, and NCCL does not launch the first either.
-    let mut other = second.slice_mut::<f32>(0, 2).unwrap();
+    let mut other = second.slice_mut::<f32>(..2).unwrap();
     fake.set(Knob::NcclResult, 5);
-    let result = group(fake.library(), |group| {
+    let result = group(|group| {
         group.on(&communicator).all_reduce_in_place(&mut view, ReduceOp::Sum)?;
         group.on(&communicator).all_reduce_in_place(&mut other, ReduceOp::Sum)
     });
     assert!(matches!(result, Err(Error::Nccl { operation: "ncclAllReduce", code: ResultCode(5), .. })));
     assert_eq!(fake.log(), ["group of 0 cancelled"]);
 
-    group(fake.library(), |group| group.on(&communicator).all_reduce_in_place(&mut view, ReduceOp::Sum))
-        .unwrap();
+    group(|group| group.on(&communicator).all_reduce_in_place(&mut view, ReduceOp::Sum)).unwrap();
     assert_eq!(fake.log().len(), 1);
     assert!(communicator.async_error().is_ok());
 }
@@ -90,9 +91,9 @@ fn hole_5_a_panic_inside_a_group_cancels_it_and_not_the_next() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let mut memory = fake.memory(communicator.stream(), 64);
-    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
+    let mut view = memory.slice_mut::<f32>(..2).unwrap();
     let panicked = catch_unwind(AssertUnwindSafe(|| {
-        group(fake.library(), |group| -> Result<(), Error> {
+        group(|group| -> Result<(), Error> {
             group.on(&communicator).all_reduce_in_place(&mut view, ReduceOp::Sum)?;
             panic!("in the middle of the group");
         })
@@ -110,16 +111,16 @@ fn holes_2_and_4_nothing_else_happens_inside_a_group() {
     let communicator = fake.communicator(&Config::new());
     let (spare, closing) = (fake.communicator(&Config::new()), fake.communicator(&Config::new()));
     let mut memory = fake.memory(communicator.stream(), 64);
-    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
+    let mut view = memory.slice_mut::<f32>(..2).unwrap();
     let stream = communicator.stream();
     let (library, id, config) = (fake.library(), fake.id(), Config::new());
     let refused =
         |result: Result<(), Error>| assert!(matches!(result, Err(Error::InsideGroup { .. })), "{result:?}");
-    group(library, |_| {
+    group(|_| {
         refused(communicator.all_reduce_in_place(&mut view, ReduceOp::Sum));
         refused(communicator.async_error());
         refused(communicator.abort_handle().abort());
-        refused(group(library, |_| Ok(())));
+        refused(group(|_| Ok(())));
         refused(Communicator::init(library, stream, 0, 1, &id, &config).map(drop));
         refused(Communicator::init_pending(library, stream, 0, 1, &id, &config).map(drop));
         refused(Communicator::init_all(library, &[], &config).map(drop));
@@ -137,7 +138,7 @@ fn a_group_refuses_communicators_of_another_library() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let mut memory = fake.memory(communicator.stream(), 64);
-    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
+    let mut view = memory.slice_mut::<f32>(..2).unwrap();
     let result = group(fake.old_library(), |group| {
         group.on(&communicator).all_reduce_in_place(&mut view, ReduceOp::Sum)
     });
@@ -150,8 +151,8 @@ fn a_group_in_progress_is_waited_for() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new().deadline(Duration::from_millis(30)));
     let mut memory = fake.memory(communicator.stream(), 64);
-    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
-    let result = group(fake.library(), |group| {
+    let mut view = memory.slice_mut::<f32>(..2).unwrap();
+    let result = group(|group| {
         fake.set(Knob::NcclResult, IN_PROGRESS);
         fake.set(Knob::AsyncResult, IN_PROGRESS);
         group.on(&communicator).all_reduce_in_place(&mut view, ReduceOp::Sum)
@@ -165,9 +166,9 @@ fn an_abort_does_not_wait_for_the_closure_and_the_group_fails() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let mut memory = fake.memory(communicator.stream(), 64);
-    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
+    let mut view = memory.slice_mut::<f32>(..2).unwrap();
     let handle = communicator.abort_handle();
-    let result = group(fake.library(), |group| {
+    let result = group(|group| {
         group.on(&communicator).all_reduce_in_place(&mut view, ReduceOp::Sum)?;
         thread::scope(|scope| scope.spawn(|| handle.abort().unwrap()).join().unwrap());
         Ok(())
@@ -193,8 +194,8 @@ fn line(comm: usize, memory: usize) -> String {
 fn hole_4_a_group_in_a_group_is_launched_with_it() {
     let fake = Fake::new();
     let ([first, second], mut memory) = pair(&fake);
-    let [mut mine, mut theirs] = memory.each_mut().map(|memory| memory.slice_mut::<f32>(0, 2).unwrap());
-    let answer = group(fake.library(), |group| {
+    let [mut mine, mut theirs] = memory.each_mut().map(|memory| memory.slice_mut::<f32>(..2).unwrap());
+    let answer = group(|group| {
         group.on(&first).all_reduce_in_place(&mut mine, ReduceOp::Sum)?;
         let answer = group.nested(|group| {
             group.nested(|group| group.on(&second).all_reduce_in_place(&mut theirs, ReduceOp::Sum))?;
@@ -211,8 +212,8 @@ fn hole_4_a_group_in_a_group_is_launched_with_it() {
 fn hole_5_a_group_in_a_group_that_fails_cancels_all_even_when_nobody_looks() {
     let fake = Fake::new();
     let ([first, second], mut memory) = pair(&fake);
-    let [mut mine, mut theirs] = memory.each_mut().map(|memory| memory.slice_mut::<f32>(0, 2).unwrap());
-    let result = group(fake.library(), |group| {
+    let [mut mine, mut theirs] = memory.each_mut().map(|memory| memory.slice_mut::<f32>(..2).unwrap());
+    let result = group(|group| {
         group.on(&first).all_reduce_in_place(&mut mine, ReduceOp::Sum)?;
         for rank in [7, 8] {
             let ignored: Result<(), _> = group.nested(|_| Err(Error::Rank { rank, size: 2 }));
@@ -225,9 +226,8 @@ fn hole_5_a_group_in_a_group_that_fails_cancels_all_even_when_nobody_looks() {
 
     // NCCL refuses an operation of the inner group.
     fake.set(Knob::NcclResult, 4);
-    let result = group(fake.library(), |group| {
-        group.nested(|group| group.on(&first).all_reduce_in_place(&mut mine, ReduceOp::Sum))
-    });
+    let result =
+        group(|group| group.nested(|group| group.on(&first).all_reduce_in_place(&mut mine, ReduceOp::Sum)));
     assert!(matches!(result, Err(Error::Nccl { operation: "ncclAllReduce", code: ResultCode(4), .. })));
     assert_eq!(fake.log(), ["group of 0 cancelled"]);
     first.all_reduce_in_place(&mut mine, ReduceOp::Sum).unwrap();
@@ -238,9 +238,9 @@ fn hole_5_a_group_in_a_group_that_fails_cancels_all_even_when_nobody_looks() {
 fn hole_5_a_panic_in_a_group_in_a_group_cancels_all() {
     let fake = Fake::new();
     let ([first, _second], mut memory) = pair(&fake);
-    let mut mine = memory[0].slice_mut::<f32>(0, 2).unwrap();
+    let mut mine = memory[0].slice_mut::<f32>(..2).unwrap();
     let panicked = catch_unwind(AssertUnwindSafe(|| {
-        group(fake.library(), |group| {
+        group(|group| {
             group.nested(|group| -> Result<(), Error> {
                 group.on(&first).all_reduce_in_place(&mut mine, ReduceOp::Sum)?;
                 panic!("in the middle of the inner group")
@@ -260,14 +260,14 @@ fn what_is_dropped_in_a_group_ends_after_it_in_the_same_order() {
     for fails in [false, true] {
         let ([communicator, spare], [mut registered, mut shared]) = pair(&fake);
         let mut memory = [fake.memory(communicator.stream(), 8), fake.memory(communicator.stream(), 8)];
-        let [mut first, mut second] = memory.each_mut().map(|memory| memory.slice_mut::<f32>(0, 2).unwrap());
+        let [mut first, mut second] = memory.each_mut().map(|memory| memory.slice_mut::<f32>(..2).unwrap());
         let (op, kept) = (communicator.scaled_sum(1u8).unwrap(), communicator.scaled_sum(1.0f32).unwrap());
         let registration = communicator.register(&mut registered).unwrap();
         let window = communicator.window(&mut shared, WindowKind::Symmetric).unwrap();
         let lone = fake.memory(communicator.stream(), 8);
         let names: Vec<_> = fake.log();
         assert_eq!(names, [""; 0], "logged with the memory");
-        let result = group(fake.library(), |group| {
+        let result = group(|group| {
             group.on(&communicator).all_reduce_in_place(&mut first, &kept)?;
             drop(op);
             drop(window);
@@ -294,9 +294,9 @@ fn what_is_dropped_in_a_group_ends_after_it_in_the_same_order() {
 fn a_communicator_that_is_dropped_in_a_group_that_panics_is_aborted_after_it() {
     let fake = Fake::new();
     let ([communicator, spare], mut memory) = pair(&fake);
-    let mut view = memory[0].slice_mut::<f32>(0, 2).unwrap();
+    let mut view = memory[0].slice_mut::<f32>(..2).unwrap();
     let panicked = catch_unwind(AssertUnwindSafe(|| {
-        group(fake.library(), |group| -> Result<(), Error> {
+        group(|group| -> Result<(), Error> {
             let _owned = spare;
             group.on(&communicator).all_reduce_in_place(&mut view, ReduceOp::Sum)?;
             panic!("in the middle of the group");
@@ -312,10 +312,10 @@ fn a_simulated_group_is_estimated_and_not_launched() {
     let ([first, second], mut memory) = pair(&fake);
     let other = first.stream().context().new_stream().unwrap();
     let mut foreign = fake.memory(&other, 8);
-    let [mut mine, _] = memory.each_mut().map(|memory| memory.slice_mut::<f32>(0, 2).unwrap());
-    let mut theirs = foreign.slice_mut::<f32>(0, 2).unwrap();
+    let [mut mine, _] = memory.each_mut().map(|memory| memory.slice_mut::<f32>(..2).unwrap());
+    let mut theirs = foreign.slice_mut::<f32>(..2).unwrap();
     fake.set(Knob::SimulatedMicros, 42);
-    let estimate = simulate(fake.library(), |group| {
+    let estimate = simulate(|group| {
         group.on(&first).all_reduce_in_place(&mut mine, ReduceOp::Sum)?;
         group.nested(|group| group.on(&second).all_reduce_in_place(&mut theirs, ReduceOp::Sum))
     });
@@ -325,7 +325,7 @@ fn a_simulated_group_is_estimated_and_not_launched() {
     assert_eq!(log[2], "simulate 2 operations");
     // What NCCL knows nothing of.
     fake.set(Knob::SimulatedMicros, -1);
-    assert_eq!(simulate(fake.library(), |_| Ok(())).unwrap(), None);
+    assert_eq!(simulate(|_| Ok(())).unwrap(), None);
     assert_eq!(fake.log(), ["simulate 0 operations"]);
 }
 
@@ -333,8 +333,8 @@ fn a_simulated_group_is_estimated_and_not_launched() {
 fn a_simulated_group_that_fails_estimates_nothing() {
     let fake = Fake::new();
     let ([first, second], mut memory) = pair(&fake);
-    let [mut mine, mut theirs] = memory.each_mut().map(|memory| memory.slice_mut::<f32>(0, 2).unwrap());
-    let result = simulate(fake.library(), |group| {
+    let [mut mine, mut theirs] = memory.each_mut().map(|memory| memory.slice_mut::<f32>(..2).unwrap());
+    let result = simulate(|group| {
         group.on(&first).all_reduce_in_place(&mut mine, ReduceOp::Sum)?;
         drop(second);
         Err(Error::Rank { rank: 7, size: 2 })
@@ -342,33 +342,32 @@ fn a_simulated_group_that_fails_estimates_nothing() {
     assert!(matches!(result, Err(Error::Rank { rank: 7, .. })));
     assert_eq!(fake.log(), ["destroy comm2"]);
 
-    let result = simulate(fake.library(), |group| {
+    let result = simulate(|group| {
         group.on(&first).all_reduce_in_place(&mut mine, ReduceOp::Sum)?;
         let _ignored: Result<(), _> = group.nested(|_| Err(Error::Rank { rank: 8, size: 2 }));
         Ok(())
     });
     assert!(matches!(result, Err(Error::Rank { rank: 8, .. })));
     fake.set(Knob::NcclResult, 5);
-    let result =
-        simulate(fake.library(), |group| group.on(&first).all_reduce_in_place(&mut theirs, ReduceOp::Sum));
+    let result = simulate(|group| group.on(&first).all_reduce_in_place(&mut theirs, ReduceOp::Sum));
     assert!(matches!(result, Err(Error::Nccl { operation: "ncclAllReduce", code: ResultCode(5), .. })));
     assert_eq!(fake.log(), ["group of 0 cancelled"]);
 
     // NCCL would take the ranks for connected.
     let view = theirs.as_view();
-    let result = simulate(fake.library(), |group| group.on(&first).send(&view, 0));
+    let result = simulate(|group| group.on(&first).send(&view, 0));
     assert_eq!(
         result.unwrap_err().to_string(),
         "ncclSend cannot be simulated: NCCL would take ranks for connected that are not"
     );
-    let result = simulate(fake.library(), |group| group.on(&first).scatter_in_place(&mut mine, 0));
+    let result = simulate(|group| group.on(&first).scatter_in_place(&mut mine, 0));
     assert!(matches!(result, Err(Error::NotSimulated { operation: "ncclScatter" })));
     assert_eq!(fake.log(), [""; 0]);
 
     let result = simulate(fake.old_library(), |_| panic!("it has not begun"));
     assert!(matches!(result, Err(Error::MissingSymbol(_))), "{result:?}");
-    group(fake.library(), |_| {
-        assert!(matches!(simulate(fake.library(), |_| Ok(())), Err(Error::InsideGroup { .. })));
+    group(|_| {
+        assert!(matches!(simulate(|_| Ok(())), Err(Error::InsideGroup { .. })));
         Ok(())
     })
     .unwrap();
@@ -382,9 +381,9 @@ fn a_panic_that_is_caught_inside_the_group_cancels_it() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let mut memory = fake.memory(communicator.stream(), 64);
-    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
+    let mut view = memory.slice_mut::<f32>(..2).unwrap();
     let (communicator, view) = (&communicator, &mut view);
-    let result = group(fake.library(), |group| {
+    let result = group(|group| {
         let panicked = catch_unwind(AssertUnwindSafe(move || {
             group.nested(move |group| -> Result<(), Error> {
                 group.on(communicator).all_reduce_in_place(view, ReduceOp::Sum)?;

@@ -30,7 +30,8 @@
 
 use collectives::ReduceOp::Sum;
 use collectives::nccl::{
-    Communicator, Config, Error, Memory, MemoryView, MemoryViewMut, ResultCode, ShrinkMode, group,
+    Collectives, Communicator, Config, Error, Memory, MemoryView, MemoryViewMut, ResultCode, ShrinkMode,
+    group,
 };
 use collectives::{DataType, Element};
 use float8::{F8E4M3, F8E5M2};
@@ -47,7 +48,7 @@ fn hole_7_a_root_has_its_buffer() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let mut memory = fake.memory(communicator.stream(), 16);
-    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
+    let mut view = memory.slice_mut::<f32>(..2).unwrap();
     let root = communicator.rank();
     let refused = |result: Result<(), Error>| {
         assert!(matches!(result, Err(Error::MissingBuffer { rank: 1, .. })), "{result:?}");
@@ -67,7 +68,7 @@ fn hole_10_numbers_of_nccl_that_this_build_does_not_know() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let mut memory = fake.memory(communicator.stream(), 16);
-    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
+    let mut view = memory.slice_mut::<f32>(..2).unwrap();
     let ops = [1.0f32, 2.0, 3.0].map(|scalar| communicator.scaled_sum(scalar).unwrap());
     communicator.all_reduce_in_place(&mut view, &ops[2]).unwrap();
     assert_eq!(fake.log()[3], "launch all_reduce comm1 m1->m1 count 2 type 7 op 7 s1 device 0");
@@ -83,8 +84,8 @@ fn hole_16_every_type_has_its_number_also_those_of_8_bits() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let memory = fake.memory(communicator.stream(), 16);
-    communicator.send(&memory.slice::<F8E4M3>(0, 3).unwrap(), 0).unwrap();
-    communicator.send(&memory.slice::<F8E5M2>(0, 3).unwrap(), 0).unwrap();
+    communicator.send(&memory.slice::<F8E4M3>(..3).unwrap(), 0).unwrap();
+    communicator.send(&memory.slice::<F8E5M2>(..3).unwrap(), 0).unwrap();
     let line = |number| format!("launch send comm1 m1->null count 3 type {number} op -1 peer 0 s1 device 0");
     assert_eq!(fake.log(), [line(10), line(11)]);
     assert_eq!([F8E4M3::DATA_TYPE, F8E5M2::DATA_TYPE].map(DataType::size), [1, 1]);
@@ -96,7 +97,7 @@ fn hole_17_an_error_says_what_failed_why_and_what_to_do() {
     let communicator = fake.communicator(&Config::new());
     let mut memory = fake.memory(communicator.stream(), 16);
     fake.set(Knob::NcclResult, 4);
-    let error = communicator.broadcast_in_place(&mut memory.slice_mut::<f32>(0, 2).unwrap(), 0).unwrap_err();
+    let error = communicator.broadcast_in_place(&mut memory.slice_mut::<f32>(..2).unwrap(), 0).unwrap_err();
     let text = "ncclBroadcast failed with ncclInvalidArgument (4): invalid argument (NCCL's last warning: the fake was \
                 told to fail); the call is not allowed like this";
     assert_eq!(error.to_string(), text);
@@ -119,10 +120,10 @@ fn monarch_1_an_error_between_the_ends_of_a_group_leaves_the_thread_clean() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let mut memory = fake.memory(communicator.stream(), 16);
-    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
+    let mut view = memory.slice_mut::<f32>(..2).unwrap();
     let launched = "launch all_reduce comm1 m1->m1 count 2 type 7 op 0 s1 device 0";
     let mut other = fake.memory(communicator.stream(), 16);
-    let mut theirs = other.slice_mut::<f32>(0, 2).unwrap();
+    let mut theirs = other.slice_mut::<f32>(..2).unwrap();
     let library = fake.library();
     let mut clean_after = |result: Result<(), Error>| {
         assert!(result.is_err());
@@ -131,16 +132,16 @@ fn monarch_1_an_error_between_the_ends_of_a_group_leaves_the_thread_clean() {
         assert_eq!(fake.log(), [launched]);
     };
     // In the closure.
-    clean_after(group(library, |_| Err(Error::Rank { rank: 7, size: 2 })));
-    clean_after(group(library, |group| group.on(&communicator).broadcast_in_place(&mut theirs, 7)));
+    clean_after(group(|_| Err(Error::Rank { rank: 7, size: 2 })));
+    clean_after(group(|group| group.on(&communicator).broadcast_in_place(&mut theirs, 7)));
     // At NCCL.
     fake.set(Knob::NcclResult, 3);
-    clean_after(group(library, |group| group.on(&communicator).broadcast_in_place(&mut theirs, 0)));
+    clean_after(group(|group| group.on(&communicator).broadcast_in_place(&mut theirs, 0)));
     // In a composition of sends and receives.
     let send = fake.memory(communicator.stream(), 16);
     let parts = [0..1, 1..2];
     fake.set(Knob::NcclResult, 3);
-    clean_after(communicator.all_to_all_v(&send.slice(0, 2).unwrap(), &parts, &mut theirs, &parts));
+    clean_after(communicator.all_to_all_v(&send.slice(..2).unwrap(), &parts, &mut theirs, &parts));
     // While communicators are made.
     fake.set(Knob::InitResult, 2);
     let streams = [communicator.stream().clone()];
@@ -174,7 +175,7 @@ fn monarch_3_a_temporary_buffer_is_freed_after_the_work_on_it() {
     }
     {
         let mut memory = Memory::alloc(fake.library(), &other, 4).unwrap();
-        communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(0, 1).unwrap(), Sum).unwrap();
+        communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(..1).unwrap(), Sum).unwrap();
     }
     let log = fake.log();
     let at = |wanted: &str| {
@@ -194,13 +195,12 @@ fn monarch_4_lengths_that_do_not_fit_all_ranks_are_refused() {
     let communicator = fake.rank(fake.library(), 1, 3, &Config::new());
     let (send, mut receive) =
         (fake.memory(communicator.stream(), 64), fake.memory(communicator.stream(), 64));
-    let of = |len| send.slice::<f32>(0, len).unwrap();
-    let mut check = |len,
-                     result: fn(&Communicator, &View<'_>, &mut ViewMut<'_>) -> Result<(), Error>,
-                     sent| {
-        let error = result(&communicator, &of(sent), &mut receive.slice_mut(0, len).unwrap()).unwrap_err();
-        assert!(matches!(error, Error::Length { .. } | Error::Parts { .. }), "{error}");
-    };
+    let of = |len| send.slice::<f32>(..len).unwrap();
+    let mut check =
+        |len, result: fn(&Communicator, &View<'_>, &mut ViewMut<'_>) -> Result<(), Error>, sent| {
+            let error = result(&communicator, &of(sent), &mut receive.slice_mut(..len).unwrap()).unwrap_err();
+            assert!(matches!(error, Error::Length { .. } | Error::Parts { .. }), "{error}");
+        };
     check(9, |on, send, receive| on.all_to_all(send, receive), 6);
     check(7, |on, send, receive| on.all_to_all(send, receive), 7);
     check(0, |on, send, receive| on.all_gather(send, receive), 1);
@@ -216,7 +216,7 @@ fn monarch_6_a_code_of_a_newer_nccl_is_an_error_with_nccls_last_words() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let mut memory = fake.memory(communicator.stream(), 16);
-    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
+    let mut view = memory.slice_mut::<f32>(..2).unwrap();
     for (code, name) in [(8, "ncclTimeout (8)"), (99, "code 99, unknown to this build")] {
         fake.set(Knob::NcclResult, code);
         let text = communicator.broadcast_in_place(&mut view, 0).unwrap_err().to_string();

@@ -4,7 +4,9 @@ use std::thread;
 use std::time::Duration;
 
 use collectives::ReduceOp::Sum;
-use collectives::nccl::{Communicator, Config, Error, ResultCode, ShrinkMode, SplitKey, UniqueId, group};
+use collectives::nccl::{
+    Collectives, Communicator, Config, Error, ResultCode, ShrinkMode, SplitKey, UniqueId, group,
+};
 
 use crate::fake::{Fake, Knob};
 use crate::{IN_PROGRESS, REMOTE_ERROR};
@@ -40,7 +42,7 @@ fn a_part_has_the_rank_and_the_size_that_nccl_says_and_the_same_stream() {
     // A part outlives the whole.
     parent.close().unwrap();
     let mut memory = fake.memory(child.stream(), 8);
-    child.all_reduce_in_place(&mut memory.slice_mut::<f32>(0, 2).unwrap(), Sum).unwrap();
+    child.all_reduce_in_place(&mut memory.slice_mut::<f32>(..2).unwrap(), Sum).unwrap();
     drop(own);
     drop(child);
     assert_eq!(
@@ -121,7 +123,7 @@ fn hole_13_shrinking_after_a_death_ends_what_hangs() {
     let parent = fake.communicator(&Config::new());
     let mut memory = fake.memory(parent.stream(), 8);
     fake.set(Knob::Hang, 1);
-    parent.all_reduce_in_place(&mut memory.slice_mut::<f32>(0, 2).unwrap(), Sum).unwrap();
+    parent.all_reduce_in_place(&mut memory.slice_mut::<f32>(..2).unwrap(), Sum).unwrap();
     let rest = parent.shrink(&[0], ShrinkMode::Abort, None).unwrap();
     // Does not wait for ever.
     parent.stream().synchronize().unwrap();
@@ -237,7 +239,7 @@ fn old_libraries_and_groups_make_none() {
 
     let parent = fake.communicator(&Config::new());
     let library = fake.library();
-    group(library, |_| {
+    group(|_| {
         inside_group(parent.split(Some(0), 0, None));
         inside_group(parent.split_pending(0, 0, None));
         inside_group(Communicator::split_all(library, [(&parent, key(0))], None));
@@ -322,7 +324,7 @@ fn hole_14_a_pending_part_is_polled_and_waited_for() {
         fake.set(Knob::ManagementResult, answer);
         let mut pending = parent.split_pending(0, 0, None).unwrap();
         assert!(!pending.poll().unwrap());
-        group(fake.library(), |_| {
+        group(|_| {
             inside_group(pending.poll());
             Ok(())
         })
@@ -362,7 +364,7 @@ fn hole_14_a_pending_part_that_is_dropped_ends_what_nccl_is_working_on() {
     let parent = busy(&fake, &Config::new());
     let pending = parent.split_pending(0, 0, None).unwrap();
     fake.log();
-    group(fake.library(), |_| {
+    group(|_| {
         inside_group(pending.wait(Duration::ZERO));
         assert_eq!(fake.log(), [""; 0]);
         Ok(())
@@ -442,7 +444,7 @@ fn what_comes_of_a_communicator_outlives_its_abort() {
     parent.abort_handle().abort().unwrap();
     assert!(matches!(parent.split(Some(0), 0, None), Err(Error::Aborted { operation: "ncclCommSplit" })));
     let mut memory = fake.memory(child.stream(), 8);
-    child.all_reduce_in_place(&mut memory.slice_mut::<f32>(0, 2).unwrap(), Sum).unwrap();
+    child.all_reduce_in_place(&mut memory.slice_mut::<f32>(..2).unwrap(), Sum).unwrap();
     child.close().unwrap();
     assert_eq!(fake.log().last().unwrap(), "destroy comm2");
 }

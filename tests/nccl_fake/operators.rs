@@ -1,6 +1,6 @@
 //! Sums that scale every rank's input first: operators of the user's, which NCCL keeps for one communicator.
 
-use collectives::nccl::{Config, Error, Graph, Needed, group};
+use collectives::nccl::{Collectives, Config, Error, Graph, Needed, group};
 use float8::F8E4M3;
 
 use crate::fake::{Fake, Knob};
@@ -13,11 +13,11 @@ fn a_scalar_of_the_host_is_copied_and_the_operator_destroyed_when_dropped() {
     let half = communicator.scaled_sum(0.5f32).unwrap();
     let byte = communicator.scaled_sum(-3i8).unwrap();
     let wide = communicator.scaled_sum(half::bf16::from_f32(2.0)).unwrap();
-    let mut view = memory.slice_mut::<f32>(0, 4).unwrap();
+    let mut view = memory.slice_mut::<f32>(..4).unwrap();
     communicator.all_reduce_in_place(&mut view, &half).unwrap();
     communicator.reduce_in_place(&mut view, &half, 0).unwrap();
     communicator.reduce_scatter_in_place(&mut view, &half).unwrap();
-    communicator.all_reduce_in_place(&mut memory.slice_mut::<i8>(0, 2).unwrap(), &byte).unwrap();
+    communicator.all_reduce_in_place(&mut memory.slice_mut::<i8>(..2).unwrap(), &byte).unwrap();
     drop((half, byte, wide));
     assert_eq!(
         fake.log(),
@@ -44,18 +44,18 @@ fn a_scalar_of_the_device_is_one_element_and_is_read_where_it_lies() {
     let (mut memory, scalars) =
         (fake.memory(communicator.stream(), 16), fake.memory(communicator.stream(), 16));
     for len in [0, 2] {
-        let result = communicator.scaled_sum_on_device(&scalars.slice::<f64>(0, len).unwrap()).map(drop);
+        let result = communicator.scaled_sum_on_device(&scalars.slice::<f64>(..len).unwrap()).map(drop);
         let exactly_one = |error: &Error| matches!(error, Error::Length { buffer: "scalar", needed: Needed::Exactly(1), found, .. } if *found == len);
         assert!(result.as_ref().is_err_and(exactly_one), "{result:?}");
     }
     let elsewhere = fake.memory(&fake.stream(1), 8);
-    let result = communicator.scaled_sum_on_device(&elsewhere.slice::<f64>(0, 1).unwrap()).map(drop);
+    let result = communicator.scaled_sum_on_device(&elsewhere.slice::<f64>(..1).unwrap()).map(drop);
     assert!(matches!(result, Err(Error::WrongDevice { buffer: "scalar", expected: 0, found: 1, .. })));
     assert_eq!(fake.log(), [""; 0]);
 
     let scalar = scalars.slice::<f64>(8, 1).unwrap();
     let op = communicator.scaled_sum_on_device(&scalar).unwrap();
-    communicator.all_reduce_in_place(&mut memory.slice_mut::<f64>(0, 2).unwrap(), &op).unwrap();
+    communicator.all_reduce_in_place(&mut memory.slice_mut::<f64>(..2).unwrap(), &op).unwrap();
     drop(op);
     assert_eq!(
         fake.log(),
@@ -74,16 +74,16 @@ fn a_scalar_of_another_stream_is_ordered_before_and_after_every_use() {
     let communicator = fake.communicator(&Config::new());
     let other = communicator.stream().context().new_stream().unwrap();
     let (mut memory, scalars) = (fake.memory(communicator.stream(), 16), fake.memory(&other, 4));
-    let scalar = scalars.slice::<f32>(0, 1).unwrap();
+    let scalar = scalars.slice::<f32>(..1).unwrap();
     let (before, after) = (["e1 records s2", "s1 waits e1"], ["e1 records s1", "s2 waits e1"]);
     let op = communicator.scaled_sum_on_device(&scalar).unwrap();
     assert_eq!(fake.log(), [&before[..], &["scaled_sum comm1 type 7 scalar m2 as op5"], &after].concat());
 
-    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
+    let mut view = memory.slice_mut::<f32>(..2).unwrap();
     let launch = ["launch all_reduce comm1 m1->m1 count 2 type 7 op 5 s1 device 0"];
     communicator.all_reduce_in_place(&mut view, &op).unwrap();
     assert_eq!(fake.log(), [&before[..], &launch, &after].concat());
-    group(fake.library(), |group| {
+    group(|group| {
         group.on(&communicator).all_reduce_in_place(&mut view, &op)?;
         assert_eq!(fake.log(), before);
         Ok(())
@@ -91,7 +91,7 @@ fn a_scalar_of_another_stream_is_ordered_before_and_after_every_use() {
     .unwrap();
     assert_eq!(fake.log(), [&launch[..], &after].concat());
     // Of a graph, after each launch.
-    let graph = Graph::capture(fake.library(), |capture| {
+    let graph = Graph::capture(|capture| {
         capture.on(&communicator).all_reduce_in_place(&mut view, &op)?;
         assert_eq!(fake.log(), before);
         Ok(())
@@ -113,7 +113,7 @@ fn an_operator_is_of_one_communicator() {
     let fake = Fake::new();
     let (first, second) = (fake.communicator(&Config::new()), fake.communicator(&Config::new()));
     let mut memory = fake.memory(second.stream(), 16);
-    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
+    let mut view = memory.slice_mut::<f32>(..2).unwrap();
     let op = first.scaled_sum(1.0f32).unwrap();
     fake.log();
     let refused = |result: Result<(), Error>, operation: &str| {
@@ -123,10 +123,7 @@ fn an_operator_is_of_one_communicator() {
     refused(second.all_reduce_in_place(&mut view, &op), "ncclAllReduce");
     refused(second.reduce_in_place(&mut view, &op, 1), "ncclReduce");
     refused(second.reduce_scatter_in_place(&mut view, &op), "ncclReduceScatter");
-    refused(
-        group(fake.library(), |group| group.on(&second).all_reduce_in_place(&mut view, &op)),
-        "ncclAllReduce",
-    );
+    refused(group(|group| group.on(&second).all_reduce_in_place(&mut view, &op)), "ncclAllReduce");
     assert_eq!(fake.log(), [""; 0]);
 }
 
@@ -135,13 +132,13 @@ fn an_operator_that_is_dropped_in_a_group_is_destroyed_after_it() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let mut memory = fake.memory(communicator.stream(), 16);
-    let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
+    let mut view = memory.slice_mut::<f32>(..2).unwrap();
     let scalars = fake.memory(communicator.stream(), 4);
-    let scalar = scalars.slice::<f32>(0, 1).unwrap();
+    let scalar = scalars.slice::<f32>(..1).unwrap();
     let (used, dropped) =
         (communicator.scaled_sum(1.0f32).unwrap(), communicator.scaled_sum(2.0f32).unwrap());
     fake.log();
-    group(fake.library(), |group| {
+    group(|group| {
         group.on(&communicator).all_reduce_in_place(&mut view, &used)?;
         drop(dropped);
         let refused = communicator.scaled_sum(3.0f32).map(drop);
@@ -166,7 +163,7 @@ fn after_an_abort_no_operator_is_made_used_or_destroyed() {
     let op = communicator.scaled_sum(1.0f32).unwrap();
     communicator.abort_handle().abort().unwrap();
     fake.log();
-    let result = communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(0, 2).unwrap(), &op);
+    let result = communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(..2).unwrap(), &op);
     assert!(matches!(result, Err(Error::Aborted { .. })));
     assert!(matches!(communicator.scaled_sum(1.0f32), Err(Error::Aborted { .. })));
     drop(op);
@@ -193,6 +190,6 @@ fn an_operator_that_nccl_refuses_is_an_error() {
     let other = communicator.stream().context().new_stream().unwrap();
     let scalars = fake.memory(&other, 4);
     fake.set(Knob::ManagementResult, 3);
-    assert!(communicator.scaled_sum_on_device(&scalars.slice::<f32>(0, 1).unwrap()).is_err());
+    assert!(communicator.scaled_sum_on_device(&scalars.slice::<f32>(..1).unwrap()).is_err());
     assert_eq!(fake.log(), ["e1 records s2", "s1 waits e1"]);
 }

@@ -2,7 +2,8 @@
 
 use collectives::ReduceOp::Sum;
 use collectives::nccl::{
-    Communicator, Config, Error, Memory, MemoryStatistics, ResultCode, ShrinkMode, WindowKind, group,
+    Collectives, Communicator, Config, Error, Memory, MemoryStatistics, ResultCode, ShrinkMode, WindowKind,
+    group,
 };
 
 use crate::fake::{Fake, Knob};
@@ -24,11 +25,11 @@ fn refused<T>(result: Result<T>, operation: &str, reason: &str) {
 fn works_no_more(fake: &Fake, communicator: &Communicator, memory: &mut Memory, reason: &str) {
     fake.log();
     {
-        let mut view = memory.slice_mut::<f32>(0, 2).unwrap();
+        let mut view = memory.slice_mut::<f32>(..2).unwrap();
         refused(communicator.all_reduce_in_place(&mut view, Sum), "ncclAllReduce", reason);
         refused(communicator.send(&view.as_view(), 0), "ncclSend", reason);
         refused(
-            group(fake.library(), |group| group.on(communicator).broadcast_in_place(&mut view, 0)),
+            group(|group| group.on(communicator).broadcast_in_place(&mut view, 0)),
             "ncclBroadcast",
             reason,
         );
@@ -54,7 +55,7 @@ fn a_revoked_communicator_can_be_split_and_shrunk_and_nothing_else() {
     let communicator = fake.communicator(&Config::new());
     let mut memory = fake.memory(communicator.stream(), 8);
     fake.set(Knob::Hang, 1);
-    communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(0, 2).unwrap(), Sum).unwrap();
+    communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(..2).unwrap(), Sum).unwrap();
     communicator.revoke().unwrap();
     // What hung no longer does.
     communicator.stream().synchronize().unwrap();
@@ -63,7 +64,7 @@ fn a_revoked_communicator_can_be_split_and_shrunk_and_nothing_else() {
     let rest = communicator.shrink(&[0], ShrinkMode::Default, None).unwrap();
     let part = communicator.split(Some(0), 0, None).unwrap().unwrap();
     fake.log();
-    rest.broadcast_in_place(&mut memory.slice_mut::<f32>(0, 2).unwrap(), 0).unwrap();
+    rest.broadcast_in_place(&mut memory.slice_mut::<f32>(..2).unwrap(), 0).unwrap();
     communicator.close().unwrap();
     drop((rest, part));
     assert_eq!(fake.log()[1..], ["destroy comm1", "destroy comm2", "destroy comm3"]);
@@ -114,7 +115,7 @@ fn a_suspended_communicator_works_again_when_it_is_resumed() {
     communicator.resume().unwrap();
     // A second time nothing happens.
     communicator.resume().unwrap();
-    communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(0, 2).unwrap(), Sum).unwrap();
+    communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(..2).unwrap(), Sum).unwrap();
     assert_eq!(
         fake.log(),
         ["resume comm1", "launch all_reduce comm1 m1->m1 count 2 type 7 op 0 s1 device 0"]
@@ -181,7 +182,7 @@ fn a_change_of_state_is_waited_for_fails_or_is_missing() {
 
         // Inside a group.
         let communicator = fake.communicator(&Config::new());
-        group(fake.library(), |_| {
+        group(|_| {
             assert!(matches!(change(&communicator), Err(Error::InsideGroup { operation: seen }) if seen == operation));
             Ok(())
         })
@@ -224,7 +225,7 @@ fn a_communicator_moves_to_another_stream_of_its_device() {
     let other = communicator.stream().context().new_stream().unwrap();
     let mut memory = fake.memory(&other, 8);
     let moved = communicator.on_stream(&other).unwrap();
-    moved.all_reduce_in_place(&mut memory.slice_mut::<f32>(0, 2).unwrap(), Sum).unwrap();
+    moved.all_reduce_in_place(&mut memory.slice_mut::<f32>(..2).unwrap(), Sum).unwrap();
     assert_eq!(
         fake.log(),
         ["e1 records s1", "s2 waits e1", "launch all_reduce comm1 m1->m1 count 2 type 7 op 0 s2 device 0"]
@@ -238,7 +239,7 @@ fn a_communicator_moves_to_another_stream_of_its_device() {
     assert!(matches!(communicator.on_stream(&per_thread), Err(Error::Stream { .. })));
     let communicator = fake.communicator(&Config::new());
     fake.log();
-    group(fake.library(), |_| {
+    group(|_| {
         assert!(matches!(communicator.on_stream(&other), Err(Error::InsideGroup { .. })));
         assert_eq!(fake.log(), [""; 0]);
         Ok(())

@@ -2,7 +2,8 @@
 
 use collectives::ReduceOp::Sum;
 use collectives::nccl::{
-    Communicator, Config, Error, Graph, Memory, ResultCode, Signal, Window, WindowKind, group, windows,
+    Collectives, Communicator, Config, Error, Graph, Memory, ResultCode, Signal, Window, WindowKind, group,
+    windows,
 };
 
 use crate::fake::{Fake, Knob};
@@ -47,7 +48,7 @@ fn windows_of_every_kind_are_registered_and_taken_back() {
         let mut window = communicator.window(&mut memory, kind).unwrap();
         assert!(window.is_active());
         assert_eq!(window.bytes(), 64);
-        assert_eq!(window.address().unwrap(), window.slice::<u8>(0, 0).unwrap().address());
+        assert_eq!(window.address().unwrap(), window.slice::<u8>(..0).unwrap().address());
         communicator.broadcast_in_place(&mut window.slice_mut::<f32>(4, 1).unwrap(), 0).unwrap();
     }
     let launch = "launch broadcast comm1 m1+4->m1+4 count 1 type 7 op -1 root 0 s1 device 0";
@@ -81,7 +82,7 @@ fn what_the_library_is_too_old_for_is_refused() {
     assert_eq!(fake.log(), [""; 0]);
     let window = middle.window(&mut memory, WindowKind::Symmetric).unwrap();
     missing(window.address().unwrap_err(), "ncclWinGetUserPtr needs NCCL 2.29");
-    let part = window.slice::<f32>(0, 1).unwrap();
+    let part = window.slice::<f32>(..1).unwrap();
     missing(middle.put(&part, &window, 0, Signal::new(0)).unwrap_err(), "ncclPutSignal needs NCCL 2.29");
     missing(middle.signal(Signal::new(0)).unwrap_err(), "ncclSignal needs NCCL 2.29");
     missing(middle.wait_signals(&[(Signal::new(0), 1)]).unwrap_err(), "ncclWaitSignal needs NCCL 2.29");
@@ -108,7 +109,7 @@ fn memory_of_another_device_is_refused_and_so_are_groups() {
     wrong(communicator.window(&mut elsewhere, WindowKind::Plain).unwrap_err());
     let mut memory = fake.memory(communicator.stream(), 64);
     let library = fake.library();
-    group(library, |_| {
+    group(|_| {
         assert!(matches!(communicator.register(&mut memory), Err(Error::InsideGroup { .. })));
         let refused = communicator.window(&mut memory, WindowKind::Plain).map(drop);
         assert!(matches!(refused, Err(Error::InsideGroup { .. })));
@@ -176,10 +177,9 @@ fn where_nccl_makes_no_windows_collectives_work_as_ever() {
     let registration = communicator.register(second).unwrap();
     assert!(!window.is_active());
     assert_eq!(window.address().unwrap(), 0);
-    communicator.all_reduce_in_place(&mut window.slice_mut::<f32>(0, 2).unwrap(), Sum).unwrap();
+    communicator.all_reduce_in_place(&mut window.slice_mut::<f32>(..2).unwrap(), Sum).unwrap();
     fake.log();
-    let error =
-        communicator.put(&window.slice::<f32>(0, 1).unwrap(), &window, 0, Signal::new(0)).unwrap_err();
+    let error = communicator.put(&window.slice::<f32>(..1).unwrap(), &window, 0, Signal::new(0)).unwrap_err();
     assert!(matches!(error, Error::Nccl { operation: "ncclPutSignal", code: ResultCode(4), .. }), "{error}");
     drop((window, registration));
     drop(memory);
@@ -234,10 +234,8 @@ fn when_the_work_fails_while_a_graph_lives_nothing_is_aborted_and_the_memory_is_
     let communicator = fake.communicator(&Config::new());
     let mut memory = [fake.memory(communicator.stream(), 64), fake.memory(communicator.stream(), 64)];
     let [shared, other] = &mut memory;
-    let mut view = other.slice_mut::<f32>(0, 2).unwrap();
-    let graph =
-        Graph::capture(fake.library(), |capture| capture.on(&communicator).broadcast_in_place(&mut view, 0))
-            .unwrap();
+    let mut view = other.slice_mut::<f32>(..2).unwrap();
+    let graph = Graph::capture(|capture| capture.on(&communicator).broadcast_in_place(&mut view, 0)).unwrap();
     let window = communicator.window(shared, WindowKind::Symmetric).unwrap();
     fake.log();
     fake.set(Knob::AsyncResult, REMOTE_ERROR);
@@ -270,7 +268,7 @@ fn one_sided_operations_reach_nccl_at_once_and_in_groups() {
     communicator.signal(signal).unwrap();
     communicator.wait_signals(&waits).unwrap();
     assert_eq!(fake.log(), lines);
-    group(fake.library(), |group| {
+    group(|group| {
         let on = group.on(&communicator);
         on.put(&part, &window, 56, signal)?;
         on.signal(signal)?;
@@ -288,7 +286,7 @@ fn hole_6_one_sided_operations_stay_inside_their_window() {
     let (communicator, other) = (fake.communicator(&Config::new()), fake.communicator(&Config::new()));
     let mut memory = fake.memory(communicator.stream(), 64);
     let window = communicator.window(&mut memory, WindowKind::Symmetric).unwrap();
-    let part = window.slice::<f32>(0, 2).unwrap();
+    let part = window.slice::<f32>(..2).unwrap();
     fake.log();
     // Past the end, in the middle of an element, past everything.
     for offset in [60, 64, 2, usize::MAX - 3] {
@@ -339,20 +337,20 @@ fn places_that_nccl_is_known_to_misread_are_refused() {
         let first = fake.rank(communicator.library(), 0, 2, &Config::new());
         let mut room = memory(&first);
         let mut of_rank_0 = first.window(&mut room, WindowKind::Symmetric)?;
-        let answer = first.all_gather_in_place(&mut of_rank_0.slice_mut::<u8>(0, 6)?);
+        let answer = first.all_gather_in_place(&mut of_rank_0.slice_mut::<u8>(..6)?);
         assert!(matches!(answer, Err(Error::Misaligned { .. })), "{answer:?}");
-        communicator.all_gather_in_place(&mut receive.slice_mut::<u8>(0, 6)?)
+        communicator.all_gather_in_place(&mut receive.slice_mut::<u8>(..6)?)
     };
     let grouped = |communicator: &Communicator, send: &Window<'_>, receive: &mut Window<'_>| {
-        let (send, mut receive) = (send.slice::<u8>(2, 3)?, receive.slice_mut::<u8>(0, 6)?);
-        group(communicator.library(), |group| group.on(communicator).all_gather(&send, &mut receive))
+        let (send, mut receive) = (send.slice::<u8>(2, 3)?, receive.slice_mut::<u8>(..6)?);
+        group(|group| group.on(communicator).all_gather(&send, &mut receive))
     };
     let reduced = |communicator: &Communicator, send: &Window<'_>, receive: &mut Window<'_>| {
-        communicator.all_reduce(&send.slice::<u8>(2, 3)?, &mut receive.slice_mut::<u8>(0, 3)?, Sum)
+        communicator.all_reduce(&send.slice::<u8>(2, 3)?, &mut receive.slice_mut::<u8>(..3)?, Sum)
     };
     // The parts of two bytes begin at bytes 4 and 6.
     let scattered = |communicator: &Communicator, send: &Window<'_>, receive: &mut Window<'_>| {
-        communicator.reduce_scatter(&send.slice::<u8>(4, 4)?, &mut receive.slice_mut::<u8>(0, 2)?, Sum)
+        communicator.reduce_scatter(&send.slice::<u8>(4, 4)?, &mut receive.slice_mut::<u8>(..2)?, Sum)
     };
     let aligned = |communicator: &Communicator, _: &Window<'_>, receive: &mut Window<'_>| {
         communicator.reduce_scatter_in_place(&mut receive.slice_mut::<u8>(4, 8)?, Sum)?;

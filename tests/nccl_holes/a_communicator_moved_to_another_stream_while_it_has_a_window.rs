@@ -1,6 +1,6 @@
 // E0505
 
-use collectives::nccl::{Communicator, Error, Memory, WindowKind};
+use collectives::nccl::{Collectives, Communicator, Error, Memory, WindowKind};
 
 fn main() {}
 
@@ -8,5 +8,5 @@ fn test(communicator: Communicator, mut memory: Memory) -> Result<(), Error> {
     let window = communicator.window(&mut memory, WindowKind::Symmetric)?;
     let stream = communicator.stream().clone();
     let moved = communicator.on_stream(&stream)?;
-    moved.send(&window.slice::<f32>(0, 1)?, 1)
+    moved.send(&window.slice::<f32>(..1)?, 1)
 }

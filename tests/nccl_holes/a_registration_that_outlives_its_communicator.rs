@@ -1,11 +1,11 @@
 // E0505
 
-use collectives::nccl::{Communicator, Error, Memory};
+use collectives::nccl::{Collectives, Communicator, Error, Memory};
 
 fn main() {}
 
 fn test(communicator: Communicator, mut memory: Memory) -> Result<(), Error> {
     let registration = communicator.register(&mut memory)?;
     communicator.close()?;
-    registration.slice::<f32>(0, 1).map(drop)
+    registration.slice::<f32>(..1).map(drop)
 }

@@ -1,6 +1,6 @@
 // E0505
 
-use collectives::nccl::{Communicator, Error};
+use collectives::nccl::{Collectives, Communicator, Error};
 use cudarc::driver::CudaSlice;
 
 fn main() {}

@@ -1,11 +1,11 @@
 // E0505
 
-use collectives::nccl::{Error, Memory};
+use collectives::nccl::{Collectives, Error, Memory};
 
 fn main() {}
 
 fn test(memory: Memory) -> Result<(), Error> {
-    let view = memory.slice::<f32>(0, 4)?;
+    let view = memory.slice::<f32>(..4)?;
     drop(memory);
     println!("{}", view.address());
     Ok(())

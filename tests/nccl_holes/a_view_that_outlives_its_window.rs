@@ -1,12 +1,12 @@
 // E0505
 
-use collectives::nccl::{Communicator, Error, Memory, WindowKind};
+use collectives::nccl::{Collectives, Communicator, Error, Memory, WindowKind};
 
 fn main() {}
 
 fn test(communicator: &Communicator, mut memory: Memory) -> Result<(), Error> {
     let window = communicator.window(&mut memory, WindowKind::Symmetric)?;
-    let view = window.slice::<f32>(0, 1)?;
+    let view = window.slice::<f32>(..1)?;
     drop(window);
     communicator.send(&view, 1)
 }

@@ -1,11 +1,11 @@
 // E0505
 
-use collectives::nccl::{Communicator, Error, Memory, WindowKind};
+use collectives::nccl::{Collectives, Communicator, Error, Memory, WindowKind};
 
 fn main() {}
 
 fn test(communicator: Communicator, mut memory: Memory) -> Result<(), Error> {
     let window = communicator.window(&mut memory, WindowKind::Symmetric)?;
     communicator.close()?;
-    window.slice::<f32>(0, 1).map(drop)
+    window.slice::<f32>(..1).map(drop)
 }

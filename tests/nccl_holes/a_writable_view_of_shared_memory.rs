@@ -1,9 +1,9 @@
 // E0596
 
-use collectives::nccl::{Error, Memory};
+use collectives::nccl::{Collectives, Error, Memory};
 
 fn main() {}
 
 fn test(memory: &Memory) -> Result<u64, Error> {
-    Ok(memory.slice_mut::<f32>(0, 4)?.address())
+    Ok(memory.slice_mut::<f32>(..4)?.address())
 }

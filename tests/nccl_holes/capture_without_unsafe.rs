@@ -1,7 +1,7 @@
 // E0133
 
 use collectives::ReduceOp::Sum;
-use collectives::nccl::{Communicator, Error};
+use collectives::nccl::{Collectives, Communicator, Error};
 use cudarc::driver::CudaSlice;
 
 fn main() {}

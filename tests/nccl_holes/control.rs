@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use collectives::ReduceOp::{Max, Sum};
-use collectives::nccl::{
+use collectives::nccl::{Collectives, 
     CallConfig, Communicator, Error, Graph, Library, Memory, RawBuffer, Signal, WindowKind, group, simulate,
     windows,
 };
@@ -20,15 +20,15 @@ fn test(
     mut b: CudaSlice<f32>,
 ) -> Result<(), Error> {
     let (part, mut other) = (a.slice(0..1), b.clone());
-    group(library, |group| {
+    group(|group| {
         group.on(&communicator).all_reduce(&a, &mut b, Sum)?;
         group.on(&communicator).all_gather(&part, &mut other)
     })?;
     communicator.all_reduce(&a, &mut b, Sum)?;
     drop(a);
-    let mut view = memory.slice_mut::<u8>(0, 4)?;
+    let mut view = memory.slice_mut::<u8>(..4)?;
     communicator.all_reduce_in_place(&mut view, Max)?;
-    let read = memory.slice::<f32>(0, 4)?;
+    let read = memory.slice::<f32>(..4)?;
     println!("{}", read.address());
     let handle = communicator.abort_handle();
     std::thread::scope(|scope| {
@@ -47,12 +47,12 @@ fn groups(
 ) -> Result<(), Error> {
     let config = CallConfig::new().max_ctas(8);
     let sum = first.scaled_sum(0.5)?;
-    group(library, |group| {
+    group(|group| {
         group.on(first).with(&config).all_reduce(a, &mut b, &sum)?;
         group.nested(|group| group.on(second).all_reduce(a, &mut c, Sum))
     })?;
-    simulate(library, |group| group.on(first).all_reduce_in_place(&mut b, Sum))?;
-    group(library, |group| {
+    simulate(|group| group.on(first).all_reduce_in_place(&mut b, Sum))?;
+    group(|group| {
         group.on(first).send(&b, 1)?;
         group.on(first).recv(&mut c, 1)
     })?;
@@ -82,10 +82,10 @@ fn reachable_memory(
     more: &mut Memory,
 ) -> Result<(), Error> {
     let mut registration = communicator.register(&mut memory)?;
-    communicator.all_reduce_in_place(&mut registration.slice_mut::<f32>(0, 1)?, Sum)?;
+    communicator.all_reduce_in_place(&mut registration.slice_mut::<f32>(..1)?, Sum)?;
     drop(registration);
     let window = communicator.window(&mut memory, WindowKind::Symmetric)?;
-    communicator.put(&window.slice::<f32>(0, 1)?, &window, 4, Signal::new(1))?;
+    communicator.put(&window.slice::<f32>(..1)?, &window, 4, Signal::new(1))?;
     communicator.wait_signals(&[(Signal::new(1), 1)])?;
     drop(window);
     drop(windows(
@@ -93,7 +93,7 @@ fn reachable_memory(
         [(&communicator, &mut memory), (other, &mut *more)],
         WindowKind::Plain,
     )?);
-    communicator.send(&memory.slice::<f32>(0, 1)?, 1)?;
+    communicator.send(&memory.slice::<f32>(..1)?, 1)?;
     let stream = Arc::clone(communicator.stream());
     communicator.on_stream(&stream)?.close()
 }
@@ -106,7 +106,7 @@ fn graphs(
 ) -> Result<(), Error> {
     let sum = communicator.scaled_sum(0.5)?;
     let mut c = b.clone();
-    let graph = Graph::capture(library, |capture| {
+    let graph = Graph::capture(|capture| {
         capture.on(&communicator).all_reduce(&a, &mut b, &sum)?;
         capture.group(|capture| {
             capture.on(&communicator).send(&a, 1)?;

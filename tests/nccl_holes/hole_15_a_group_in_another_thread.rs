@@ -1,13 +1,13 @@
 // E0277
 
 use collectives::ReduceOp::Sum;
-use collectives::nccl::{Communicator, Error, Library, group};
+use collectives::nccl::{Collectives, Communicator, Error, Library, group};
 use cudarc::driver::CudaSlice;
 
 fn main() {}
 
 fn test(library: Library, communicator: Communicator, mut a: CudaSlice<f32>) -> Result<(), Error> {
-    group(library, |group| {
+    group(|group| {
         std::thread::scope(|scope| {
             scope.spawn(|| group.on(&communicator).all_reduce_in_place(&mut a, Sum));
         });

@@ -1,13 +1,13 @@
 // E0597
 
 use collectives::ReduceOp::Sum;
-use collectives::nccl::{Communicator, Error, Library, group};
+use collectives::nccl::{Collectives, Communicator, Error, Library, group};
 use cudarc::driver::CudaSlice;
 
 fn main() {}
 
 fn test(library: Library, communicator: Communicator, a: &CudaSlice<f32>) -> Result<(), Error> {
-    group(library, |group| {
+    group(|group| {
         let mut b = a.clone();
         group.on(&communicator).all_reduce(a, &mut b, Sum)
     })

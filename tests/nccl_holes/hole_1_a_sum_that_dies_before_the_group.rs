@@ -1,6 +1,6 @@
 // E0597
 
-use collectives::nccl::{Communicator, Error, Library, group};
+use collectives::nccl::{Collectives, Communicator, Error, Library, group};
 use cudarc::driver::CudaSlice;
 
 fn main() {}
@@ -11,7 +11,7 @@ fn test(
     communicator: &Communicator,
     a: &mut CudaSlice<f32>,
 ) -> Result<(), Error> {
-    group(library, |group| {
+    group(|group| {
         let sum = communicator.scaled_sum(sums[0])?;
         group.on(communicator).all_reduce_in_place(a, &sum)
     })

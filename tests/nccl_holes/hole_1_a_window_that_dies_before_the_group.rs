@@ -1,6 +1,6 @@
 // E0505 E0597
 
-use collectives::nccl::{Communicator, Error, Library, Signal, Window, group};
+use collectives::nccl::{Collectives, Communicator, Error, Library, Signal, Window, group};
 use cudarc::driver::CudaSlice;
 
 fn main() {}
@@ -11,7 +11,7 @@ fn test(
     window: Window<'_>,
     a: &CudaSlice<f32>,
 ) -> Result<(), Error> {
-    group(library, |group| {
+    group(|group| {
         group.on(communicator).put(a, &window, 0, Signal::new(1))?;
         drop(window);
         Ok(())

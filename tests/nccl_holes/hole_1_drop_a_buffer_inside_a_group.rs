@@ -1,7 +1,7 @@
 // E0597 E0505
 
 use collectives::ReduceOp::Sum;
-use collectives::nccl::{Communicator, Error, Library, group};
+use collectives::nccl::{Collectives, Communicator, Error, Library, group};
 use cudarc::driver::CudaSlice;
 
 fn main() {}
@@ -12,7 +12,7 @@ fn test(
     a: CudaSlice<f32>,
     mut b: CudaSlice<f32>,
 ) -> Result<(), Error> {
-    group(library, |group| {
+    group(|group| {
         group.on(&communicator).all_reduce(&a, &mut b, Sum)?;
         drop(a);
         Ok(())

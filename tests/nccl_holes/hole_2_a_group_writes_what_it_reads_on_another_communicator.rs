@@ -1,7 +1,7 @@
 // E0502
 
 use collectives::ReduceOp::Sum;
-use collectives::nccl::{Communicator, Error, Library, group};
+use collectives::nccl::{Collectives, Communicator, Error, Library, group};
 use cudarc::driver::CudaSlice;
 
 fn main() {}
@@ -13,7 +13,7 @@ fn test(
     mut a: CudaSlice<f32>,
     mut b: CudaSlice<f32>,
 ) -> Result<(), Error> {
-    group(library, |group| {
+    group(|group| {
         group.on(first).all_reduce(&a, &mut b, Sum)?;
         group.on(second).all_reduce_in_place(&mut a, Sum)
     })

@@ -1,12 +1,12 @@
 // E0502
 
-use collectives::nccl::{Communicator, Error, Library, group};
+use collectives::nccl::{Collectives, Communicator, Error, Library, group};
 use cudarc::driver::CudaSlice;
 
 fn main() {}
 
 fn test(library: Library, communicator: &Communicator, mut a: CudaSlice<f32>) -> Result<(), Error> {
-    group(library, |group| {
+    group(|group| {
         group.on(communicator).send(&a, 1)?;
         group.on(communicator).recv(&mut a, 1)
     })

@@ -1,14 +1,14 @@
 // E0521
 
 use collectives::ReduceOp::Sum;
-use collectives::nccl::{Communicator, Error, Library, group};
+use collectives::nccl::{Collectives, Communicator, Error, Library, group};
 use cudarc::driver::CudaSlice;
 
 fn main() {}
 
 fn test(library: Library, communicator: &Communicator, a: &mut CudaSlice<f32>) -> Result<(), Error> {
     let mut kept = None;
-    group(library, |group| {
+    group(|group| {
         kept = Some(group.on(communicator));
         Ok(())
     })?;

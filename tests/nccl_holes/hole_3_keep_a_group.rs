@@ -1,14 +1,14 @@
 // E0521
 
 use collectives::ReduceOp::Sum;
-use collectives::nccl::{Communicator, Error, Library, group};
+use collectives::nccl::{Collectives, Communicator, Error, Library, group};
 use cudarc::driver::CudaSlice;
 
 fn main() {}
 
 fn test(library: Library, communicator: Communicator, mut a: CudaSlice<f32>) -> Result<(), Error> {
     let mut kept = None;
-    group(library, |group| {
+    group(|group| {
         kept = Some(group);
         Ok(())
     })?;

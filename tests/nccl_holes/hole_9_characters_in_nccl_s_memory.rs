@@ -1,9 +1,9 @@
 // E0277
 
-use collectives::nccl::{Error, Memory};
+use collectives::nccl::{Collectives, Error, Memory};
 
 fn main() {}
 
 fn test(memory: &Memory) -> Result<(), Error> {
-    memory.slice::<char>(0, 1).map(drop)
+    memory.slice::<char>(..1).map(drop)
 }

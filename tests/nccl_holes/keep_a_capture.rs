@@ -1,14 +1,14 @@
 // E0521
 
 use collectives::ReduceOp::Sum;
-use collectives::nccl::{Communicator, Error, Graph};
+use collectives::nccl::{Collectives, Communicator, Error, Graph};
 use cudarc::driver::CudaSlice;
 
 fn main() {}
 
 fn test(communicator: &Communicator, a: &mut CudaSlice<f32>) -> Result<(), Error> {
     let mut kept = None;
-    let graph = Graph::capture(communicator.library(), |capture| {
+    let graph = Graph::capture(|capture| {
         kept = Some(capture);
         Ok(())
     })?;

@@ -1,6 +1,6 @@
 // E0499
 
-use collectives::nccl::{Communicator, Error, Memory};
+use collectives::nccl::{Collectives, Communicator, Error, Memory};
 
 fn main() {}
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use collectives::nccl::{Access, DeviceBuffer};
+use collectives::nccl::{Collectives, Access, DeviceBuffer};
 use cudarc::driver::CudaStream;
 
 struct Strided(Arc<CudaStream>);

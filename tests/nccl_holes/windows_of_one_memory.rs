@@ -1,6 +1,6 @@
 // E0499
 
-use collectives::nccl::{Communicator, Error, Memory, WindowKind, windows};
+use collectives::nccl::{Collectives, Communicator, Error, Memory, WindowKind, windows};
 
 fn main() {}
 

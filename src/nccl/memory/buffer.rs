@@ -1,5 +1,6 @@
 //! What collectives read and write: device memory with a length, a type, and a stream that it belongs to.
 
+use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -7,6 +8,7 @@ use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut, SyncOnDrop};
 
 use crate::Element;
+use crate::nccl::allocation::Owner;
 
 /// The address of a buffer for work on one stream, valid as long as this object lives.
 #[derive(Debug)]
@@ -37,8 +39,8 @@ impl<'a> Access<'a> {
     }
 }
 
-/// Device memory that a collective can read: cudarc's slices and views, [`MemoryView`](super::MemoryView), and what
-/// other libraries implement it for.
+/// Device memory that a collective can read: cudarc's slices and views, [`Memory`](super::Memory) and its views, and
+/// what other libraries implement it for.
 ///
 /// # Safety
 /// - [`read`](Self::read) answers with the address of [`len`](Self::len) initialised elements in device memory of the
@@ -48,6 +50,7 @@ impl<'a> Access<'a> {
 /// - NCCL older than 2.23: ranks on other GPUs of this process can reach the memory, where the hardware allows it. Memory
 ///   of `cuMemAlloc` and of the device's pool is; memory of `cuMemCreate` only with `cuMemSetAccess`.
 /// - `len`, `stream` and the address do not change while `self` is borrowed.
+/// - The memory stays allocated as long as an [`owner`](Self::owner) lives, where there is one.
 pub unsafe trait DeviceBuffer {
     /// The type of the elements.
     type Element: Element;
@@ -67,6 +70,11 @@ pub unsafe trait DeviceBuffer {
     /// [`stream`](Self::stream), by the caller, and after anything else that this buffer knows of, by this method,
     /// whose answer then has a `queued`: the caller has to look whether waiting has drawn `stream` into a graph.
     fn read<'a>(&'a self, stream: &'a CudaStream) -> Access<'a>;
+
+    /// Keeps the memory allocated without this object: registrations, windows and graphs need one.
+    fn owner(&self) -> Option<Owner> {
+        None
+    }
 }
 
 /// Device memory that a collective can write.
@@ -135,11 +143,11 @@ cudarc_buffer_mut!(CudaSlice<T>, CudaViewMut<'_, T>);
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug)]
 pub struct RawBuffer<T> {
     address: CUdeviceptr,
     len: usize,
     stream: Arc<CudaStream>,
+    owner: Option<Owner>,
     elements: PhantomData<T>,
 }
 
@@ -152,7 +160,23 @@ impl<T: Element> RawBuffer<T> {
     /// nothing else writes them, or reads them while a collective writes them.
     #[must_use]
     pub unsafe fn new(address: CUdeviceptr, len: usize, stream: Arc<CudaStream>) -> Self {
-        Self { address, len, stream, elements: PhantomData }
+        Self { address, len, stream, owner: None, elements: PhantomData }
+    }
+
+    /// The same buffer with an owner, for registrations, windows and graphs.
+    ///
+    /// # Safety
+    /// The memory stays allocated as long as `owner` lives.
+    #[must_use]
+    pub unsafe fn owned_by(self, owner: Owner) -> Self {
+        Self { owner: Some(owner), ..self }
+    }
+}
+
+impl<T> fmt::Debug for RawBuffer<T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { address, len, .. } = self;
+        write!(formatter, "RawBuffer({len} elements at {address:#x})")
     }
 }
 
@@ -173,6 +197,10 @@ unsafe impl<T: Element> DeviceBuffer for RawBuffer<T> {
     #[inline]
     fn read<'a>(&'a self, _: &'a CudaStream) -> Access<'a> {
         Access::new(self.address, None)
+    }
+
+    fn owner(&self) -> Option<Owner> {
+        self.owner.clone()
     }
 }
 

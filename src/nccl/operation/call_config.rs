@@ -2,22 +2,22 @@
 
 use nccl_sys::{Version, ncclCollConfig_t};
 
-use super::config::Text;
-use super::error::Error;
-use super::library::Library;
+use crate::nccl::error::Error;
+use crate::nccl::library::Library;
+use crate::nccl::text::Text;
 
 /// The first NCCL with functions that take it.
 const SINCE: Version = Version::new(2, 31, 0);
 
-/// Settings of one collective call (`ncclCollConfig_t`, NCCL 2.31): for [`Communicator::with`](super::Communicator::with)
+/// Settings of one collective call (`ncclCollConfig_t`, NCCL 2.31): for [`Communicator::with`](crate::nccl::Communicator::with)
 /// and [`Call::with`](super::Call::with). All ranks pass the same. What is left out, NCCL chooses. Calls with it are
 /// refused when the loaded library is too old.
 ///
 /// ```no_run
-/// # use collectives::{ReduceOp, nccl::{CallConfig, Communicator, Error, Memory}};
+/// # use collectives::{ReduceOp, nccl::{CallConfig, Collectives, Communicator, Error, Memory}};
 /// # fn example(communicator: &Communicator, memory: &mut Memory) -> Result<(), Error> {
 /// let config = CallConfig::new().algorithm("ring").max_ctas(8);
-/// communicator.with(&config).all_reduce_in_place(&mut memory.slice_mut::<f32>(0, 1024)?, ReduceOp::Sum)?;
+/// communicator.with(&config).all_reduce_in_place(&mut memory.slice_mut::<f32>(..1024)?, ReduceOp::Sum)?;
 /// # Ok(())
 /// # }
 /// ```
@@ -113,9 +113,8 @@ impl CallConfig {
                 *field = value;
             }
         }
-        if let Some(Text(text)) = &self.algorithm {
-            let what = "CallConfig::algorithm";
-            raw.algSelection = text.as_ref().map_err(|()| Error::Text { what })?.as_ptr();
+        if let Some(text) = &self.algorithm {
+            raw.algSelection = text.as_ptr("CallConfig::algorithm")?;
         }
         raw.forceAlgSelection = i32::from(!self.optional);
         if let Some(tag) = self.profiler_tag {

@@ -8,13 +8,14 @@ use std::sync::Arc;
 use cudarc::driver::CudaStream;
 use nccl_sys::{ncclRedOp_t, ncclResult_t, ncclScalarResidence_t};
 
-use super::buffer::{Access, DeviceBuffer};
-use super::communicator::Communicator;
-use super::cuda;
-use super::error::{Error, Needed};
-use super::inside;
-use super::launch::Foreign;
-use super::operation::{raw_op, raw_type, require_type};
+use super::submit::{self, Foreign};
+use super::{raw_op, raw_type, require_type};
+use crate::nccl::allocation::Owner;
+use crate::nccl::communicator::Communicator;
+use crate::nccl::cuda;
+use crate::nccl::error::{Error, Needed};
+use crate::nccl::memory::{Access, DeviceBuffer};
+use crate::nccl::section;
 use crate::{Element, ReduceOp};
 
 const CREATE: &str = "ncclRedOpCreatePreMulSum";
@@ -49,6 +50,7 @@ impl<'b, T: Element> Reduction<'b, T> for ReduceOp {
 pub(crate) trait Scalar {
     fn home(&self) -> &Arc<CudaStream>;
     fn read_scalar<'a>(&'a self, stream: &'a CudaStream) -> Access<'a>;
+    fn owner(&self) -> Option<Owner>;
 }
 
 impl<B: DeviceBuffer + ?Sized> Scalar for &B {
@@ -59,6 +61,10 @@ impl<B: DeviceBuffer + ?Sized> Scalar for &B {
     fn read_scalar<'a>(&'a self, stream: &'a CudaStream) -> Access<'a> {
         self.read(stream)
     }
+
+    fn owner(&self) -> Option<Owner> {
+        DeviceBuffer::owner(*self)
+    }
 }
 
 /// The sum of all ranks' inputs, each multiplied by its rank's scalar first: an average with weights, or gradients
@@ -66,10 +72,10 @@ impl<B: DeviceBuffer + ?Sized> Scalar for &B {
 /// communicator and one element type. All ranks use one; their scalars may differ. NCCL 2.18 or older.
 ///
 /// ```no_run
-/// # use collectives::nccl::{Communicator, Error, Memory};
+/// # use collectives::nccl::{Collectives, Communicator, Error, Memory};
 /// # fn example(communicator: &Communicator, memory: &mut Memory) -> Result<(), Error> {
 /// let mean = communicator.scaled_sum(1.0 / communicator.size() as f32)?;
-/// communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(0, 1024)?, &mean)?;
+/// communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(..1024)?, &mean)?;
 /// # Ok(())
 /// # }
 /// ```
@@ -107,14 +113,18 @@ impl Communicator {
             let (needed, found) = (Needed::Exactly(1), scalar.len());
             return Err(Error::Length { operation: CREATE, buffer: "scalar", needed, found });
         }
-        inside::forbid(CREATE)?;
-        cuda::bind(&self.shared.context)?;
+        section::forbid(CREATE)?;
+        cuda::bind(&self.handle.context)?;
         let mut foreign = Foreign::new();
         self.admit(CREATE, "scalar", scalar.stream(), &mut foreign)?;
         let access = scalar.read(&self.stream);
+        if access.ordered() {
+            self.check_accesses(CREATE, false)?;
+        }
         let residence = ncclScalarResidence_t::ncclScalarDevice;
         let op = self.create_op::<B::Element>(access.address() as *mut c_void, residence)?;
         drop(access);
+        submit::released(&self.stream)?;
         foreign.iter().try_for_each(|home| self.lead(home))?;
         let scalar = Some(Box::new(scalar) as Box<dyn Scalar + 'c>);
         Ok(ScaledSum { communicator: self, op, scalar, element: std::marker::PhantomData })
@@ -125,12 +135,12 @@ impl Communicator {
         scalar: *mut c_void,
         residence: ncclScalarResidence_t,
     ) -> Result<ncclRedOp_t, Error> {
-        inside::forbid(CREATE)?;
+        section::forbid(CREATE)?;
         require_type::<T>(self.library())?;
-        cuda::bind(&self.shared.context)?;
+        cuda::bind(&self.handle.context)?;
         let mut op = ncclRedOp_t::ncclSum;
         let data_type = const { raw_type(T::DATA_TYPE) };
-        self.shared.call(CREATE, |raw, handle| {
+        self.handle.call(CREATE, |raw, handle| {
             // SAFETY: `call` holds the guard, and the handle is alive; the scalar is one element of this type, on the
             // host for the length of the call or in device memory that the operator borrows; writes one number.
             Ok(unsafe { raw.ncclRedOpCreatePreMulSum(&mut op, scalar, data_type, residence, handle) })
@@ -159,15 +169,13 @@ impl<T> fmt::Debug for ScaledSum<'_, T> {
 impl<T> Drop for ScaledSum<'_, T> {
     /// `ncclRedOpDestroy`: NCCL has copied the operator into every operation that uses it.
     fn drop(&mut self) {
-        let (shared, op) = (Arc::clone(&self.communicator.shared), self.op);
-        inside::after(move || {
-            let state = shared.lock();
-            let Ok(handle) = shared.existing(*state, "ncclRedOpDestroy") else { return };
-            // SAFETY: the operator belongs to this communicator, which is alive; nobody uses it afterwards.
-            let code = unsafe { shared.raw().ncclRedOpDestroy(op, handle) };
-            if code != ncclResult_t::ncclSuccess {
-                tracing::warn!("{}", shared.library.failure("ncclRedOpDestroy", code));
-            }
-        });
+        let handle = &*self.communicator.handle;
+        let state = handle.lock();
+        let Ok(communicator) = handle.existing(*state, "ncclRedOpDestroy") else { return };
+        // SAFETY: the operator belongs to this communicator, which is alive; nobody uses it afterwards.
+        let code = unsafe { handle.raw().ncclRedOpDestroy(self.op, communicator) };
+        if code != ncclResult_t::ncclSuccess {
+            tracing::warn!("{}", handle.library.failure("ncclRedOpDestroy", code));
+        }
     }
 }

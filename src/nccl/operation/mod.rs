@@ -1,9 +1,17 @@
 //! One operation on addresses: a collective after all checks, and the call of NCCL's function for it.
 
+mod agreement;
+pub(crate) mod batch;
+mod call;
+mod call_config;
+mod collectives;
+mod group;
+mod reduction;
+pub(crate) mod submit;
+
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
 
-use cudarc::driver::CudaStream;
 use nccl_sys::{
     MissingSymbol, Nccl, Version, cudaStream_t, ncclCollConfig_t, ncclComm_t, ncclDataType_t, ncclRedOp_t,
     ncclResult_t, ncclWaitSignalDesc_t, ncclWindow_t,
@@ -12,6 +20,14 @@ use nccl_sys::{
 use super::error::Error;
 use super::library::Library;
 use crate::{DataType, Element, ReduceOp};
+
+pub use call::Call;
+pub use call_config::CallConfig;
+pub use collectives::Collectives;
+pub(crate) use group::nested;
+pub use group::{Group, group, simulate};
+pub use reduction::{Reduction, ScaledSum};
+pub use submit::{Captured, Immediate, Launch};
 
 /// NCCL's number of a type.
 pub(crate) const fn raw_type(data_type: DataType) -> ncclDataType_t {
@@ -113,11 +129,11 @@ pub(crate) struct Handle(pub(crate) ncclWindow_t);
 
 /// Where NCCL works: the addresses of the buffers, the communicator, and the stream.
 #[derive(Clone, Copy)]
-pub(crate) struct Site<'a> {
+pub(crate) struct Site {
     pub(crate) source: *const c_void,
     pub(crate) target: *mut c_void,
     pub(crate) handle: ncclComm_t,
-    pub(crate) stream: &'a CudaStream,
+    pub(crate) stream: cudaStream_t,
 }
 
 impl Operation {
@@ -126,10 +142,9 @@ impl Operation {
     /// # Safety
     /// The addresses are those of the checked buffers, the handle is alive, and no other thread uses it.
     #[inline(always)]
-    pub(crate) unsafe fn call(&self, raw: &Nccl, site: Site<'_>) -> Result<ncclResult_t, MissingSymbol> {
+    pub(crate) unsafe fn call(&self, raw: &Nccl, site: Site) -> Result<ncclResult_t, MissingSymbol> {
         let Site { source, target, handle, stream } = site;
         let (count, data_type) = (self.count, raw_type(self.data_type));
-        let stream = stream.cu_stream() as cudaStream_t;
         // SAFETY: by the contract above.
         Ok(unsafe {
             match self.kind {
@@ -156,10 +171,9 @@ impl Operation {
     /// # Safety
     /// As [`call`](Self::call).
     #[cold]
-    unsafe fn call_uncommon(&self, raw: &Nccl, site: Site<'_>) -> Result<ncclResult_t, MissingSymbol> {
+    unsafe fn call_uncommon(&self, raw: &Nccl, site: Site) -> Result<ncclResult_t, MissingSymbol> {
         let Site { source, target, handle, stream } = site;
         let (count, data_type) = (self.count, raw_type(self.data_type));
-        let stream = stream.cu_stream() as cudaStream_t;
         // SAFETY: by the contract above.
         unsafe {
             match &self.kind {
@@ -193,7 +207,7 @@ impl Operation {
     ///
     /// # Safety
     /// As [`call`](Self::call).
-    unsafe fn compose(&self, raw: &Nccl, site: Site<'_>) -> ncclResult_t {
+    unsafe fn compose(&self, raw: &Nccl, site: Site) -> ncclResult_t {
         let bytes = self.data_type.size();
         let part = |rank: c_int| rank as usize * self.count..(rank as usize + 1) * self.count;
         let whole = 0..self.count;
@@ -240,12 +254,11 @@ impl Operation {
     pub(crate) unsafe fn call_configured(
         &self,
         raw: &Nccl,
-        site: Site<'_>,
+        site: Site,
         config: &ncclCollConfig_t,
     ) -> Result<ncclResult_t, MissingSymbol> {
         let Site { source, target, handle, stream } = site;
         let (count, data_type) = (self.count, raw_type(self.data_type));
-        let stream = stream.cu_stream() as cudaStream_t;
         // SAFETY: by the contract above.
         unsafe {
             match self.kind {
@@ -299,6 +312,12 @@ impl Operation {
         }
     }
 
+    /// True for an operation after which the windows' memory has what other ranks wrote.
+    #[inline]
+    pub(crate) fn waits(&self) -> bool {
+        matches!(self.kind, Kind::WaitSignals(_))
+    }
+
     /// Whether NCCL makes sends and receives of it.
     pub(crate) fn is_point_to_point(&self) -> bool {
         !matches!(
@@ -329,7 +348,7 @@ impl Operation {
 #[derive(Clone, Copy)]
 struct Composed<'a> {
     raw: &'a Nccl,
-    site: Site<'a>,
+    site: Site,
     bytes: usize,
     data_type: ncclDataType_t,
 }
@@ -340,7 +359,6 @@ impl Composed<'_> {
     unsafe fn send(&self, peer: c_int, elements: Range<usize>) -> Result<(), ncclResult_t> {
         let Site { source, handle, stream, .. } = self.site;
         let from = source.wrapping_byte_add(elements.start * self.bytes);
-        let stream = stream.cu_stream() as cudaStream_t;
         // SAFETY: by the contract above.
         accepted(unsafe { self.raw.ncclSend(from, elements.len(), self.data_type, peer, handle, stream) })
     }
@@ -350,7 +368,6 @@ impl Composed<'_> {
     unsafe fn receive(&self, peer: c_int, elements: Range<usize>) -> Result<(), ncclResult_t> {
         let Site { target, handle, stream, .. } = self.site;
         let to = target.wrapping_byte_add(elements.start * self.bytes);
-        let stream = stream.cu_stream() as cudaStream_t;
         // SAFETY: by the contract above.
         accepted(unsafe { self.raw.ncclRecv(to, elements.len(), self.data_type, peer, handle, stream) })
     }

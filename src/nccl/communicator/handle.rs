@@ -1,45 +1,89 @@
-//! A communicator's handle, shared between its owner and those who may abort it.
+//! NCCL's object of a communicator, shared by all that need it, and what ends before it does.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, ThreadId};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use cudarc::driver::CudaContext;
-use nccl_sys::{MissingSymbol, Nccl, ncclComm, ncclComm_t, ncclResult_t};
+use cudarc::driver::sys::{self, CUresult};
+use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
+use nccl_sys::{MissingSymbol, Nccl, Version, ncclComm, ncclComm_t, ncclResult_t};
 use spin::Yield;
 use spin::mutex::{SpinMutex, SpinMutexGuard};
 
 use super::config::Config;
-use super::cuda;
-use super::error::Error;
-use super::inside;
-use super::library::Library;
+use crate::nccl::allocation::{Allocation, Owner};
+use crate::nccl::cuda;
+use crate::nccl::error::Error;
+use crate::nccl::library::Library;
+use crate::nccl::section;
 
 /// How long an abort waits for a thread that is inside NCCL with the communicator.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The versions of NCCL whose symmetric kernels do not wait for a preceding kernel that triggers programmatic launch early.
+const RACY: Range<Version> = Version::new(2, 28, 3)..Version::new(2, 30, 7);
 
 /// As long as it is held, no other thread is inside NCCL with the communicator.
 pub(crate) type StateGuard<'a> = SpinMutexGuard<'a, State, Yield>;
 
-/// What owner and abort handles share. NCCL wants one thread at a time inside it with a communicator, abort included:
-/// the mutex is held around every call.
+/// NCCL's object, owned by the communicator, and by the windows, registrations, graphs and abort handles of it. NCCL wants one
+/// thread at a time inside it with a communicator, abort included: the mutex is held around every call.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct Handle {
     pub(crate) library: Library,
     pub(crate) context: Arc<CudaContext>,
     /// NCCL keeps pointers to the texts in it.
     pub(crate) config: Config,
+    /// The same number for all ranks of the communicator in this process, and for no other communicator.
+    pub(crate) clique: u64,
+    /// Communicators that were made of this one.
+    derived: AtomicU64,
     /// Where NCCL writes its handle. Some versions write it from a thread of their own, after the call has returned.
     slot: AtomicPtr<ncclComm>,
     /// Its owner takes it around every call, and there is hardly ever anybody else: what counts is what taking it costs
     /// then, which is half with one atomic exchange instead of two. An abort, which may have to wait, waits by itself.
     state: SpinMutex<State, Yield>,
-    /// The addresses of its symmetric windows.
-    windows: Mutex<Vec<Range<u64>>>,
-    /// The thread of each graph of its operations. NCCL waits for the graphs before it ends a communicator.
-    graphs: Mutex<Vec<ThreadId>>,
+    /// The stream of its operations.
+    stream: Mutex<Arc<CudaStream>>,
+    dependents: Mutex<Vec<Dependent>>,
+    /// Memory that NCCL still knows though nobody else owns it.
+    abandoned: Mutex<Vec<Owner>>,
+    /// True when operations need a [fence](Self::fence) before them.
+    fenced: AtomicBool,
+    /// The byte that a fence writes.
+    scratch: OnceLock<Allocation>,
+}
+
+/// An object of the communicator that ends before it does.
+#[derive(Debug)]
+pub(crate) struct Dependent {
+    /// What NCCL knows by it.
+    pub(crate) memory: Option<KnownMemory>,
+    pub(crate) object: Weak<dyn Object>,
+}
+
+/// Memory that is registered or a window.
+#[derive(Clone, Debug)]
+pub(crate) struct KnownMemory {
+    pub(crate) addresses: Range<u64>,
+    /// True for a symmetric window.
+    pub(crate) symmetric: bool,
+    /// The memory's stream.
+    pub(crate) home: Arc<CudaStream>,
+}
+
+/// A registration, a window or a graph.
+pub(crate) trait Object: std::fmt::Debug + Send + Sync {
+    /// Ends it: its communicator is about to be destroyed, or aborted. It is not used any more.
+    fn end(&self, ending: Ending);
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    Destroy,
+    /// NCCL ends everything of the communicator, but waits for its graphs.
+    Abort,
 }
 
 /// What has become of NCCL's object.
@@ -66,17 +110,21 @@ impl State {
     }
 }
 
-impl Shared {
-    pub(crate) fn new(library: Library, context: Arc<CudaContext>, config: Config) -> Arc<Self> {
-        let (slot, state) = (AtomicPtr::default(), SpinMutex::new(State::Alive));
+impl Handle {
+    pub(crate) fn new(library: Library, stream: &Arc<CudaStream>, config: Config, clique: u64) -> Arc<Self> {
         Arc::new(Self {
             library,
-            context,
+            context: Arc::clone(stream.context()),
             config,
-            slot,
-            state,
-            windows: Mutex::default(),
-            graphs: Mutex::default(),
+            clique,
+            derived: AtomicU64::new(0),
+            slot: AtomicPtr::default(),
+            state: SpinMutex::new(State::Alive),
+            stream: Mutex::new(Arc::clone(stream)),
+            dependents: Mutex::default(),
+            abandoned: Mutex::default(),
+            fenced: AtomicBool::new(false),
+            scratch: OnceLock::new(),
         })
     }
 
@@ -85,49 +133,86 @@ impl Shared {
         self.slot.as_ptr()
     }
 
-    /// There is one more symmetric window of it.
-    pub(crate) fn add_window(&self, addresses: Range<u64>) {
-        self.windows().push(addresses);
+    /// How many communicators were made of this one before: the same on all ranks, which make them together.
+    pub(crate) fn count_derived(&self) -> u64 {
+        self.derived.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// There is one less.
-    pub(crate) fn remove_window(&self, addresses: &Range<u64>) {
-        let mut windows = self.windows();
-        if let Some(index) = windows.iter().position(|window| window == addresses) {
-            windows.swap_remove(index);
+    /// The stream of its operations.
+    pub(crate) fn stream(&self) -> Arc<CudaStream> {
+        Arc::clone(&unpoisoned(&self.stream))
+    }
+
+    pub(crate) fn set_stream(&self, stream: &Arc<CudaStream>) {
+        *unpoisoned(&self.stream) = Arc::clone(stream);
+    }
+
+    /// Adds an object that ends before the communicator does.
+    pub(crate) fn add(&self, dependent: Dependent) {
+        let symmetric = dependent.memory.as_ref().is_some_and(|memory| memory.symmetric);
+        if symmetric && RACY.contains(&self.library.version()) && self.config.is_fenced() {
+            self.fenced.store(true, Ordering::Relaxed);
+        }
+        let mut dependents = unpoisoned(&self.dependents);
+        dependents.retain(|dependent| dependent.object.strong_count() > 0);
+        dependents.push(dependent);
+    }
+
+    /// The registrations and windows that have any of these addresses.
+    pub(crate) fn known_at(&self, addresses: &Range<u64>) -> Vec<(KnownMemory, Arc<dyn Object>)> {
+        let mut known = self.known();
+        known.retain(|(memory, _)| {
+            memory.addresses.start < addresses.end && addresses.start < memory.addresses.end
+        });
+        known
+    }
+
+    /// All registrations and windows.
+    pub(crate) fn known(&self) -> Vec<(KnownMemory, Arc<dyn Object>)> {
+        let dependents = unpoisoned(&self.dependents);
+        let known = |dependent: &Dependent| Some((dependent.memory.clone()?, dependent.object.upgrade()?));
+        dependents.iter().filter_map(known).collect()
+    }
+
+    pub(crate) fn in_a_symmetric_window(&self, address: u64) -> bool {
+        self.known_at(&(address..address + 1)).iter().any(|(memory, _)| memory.symmetric)
+    }
+
+    pub(crate) fn end_dependents(&self, ending: Ending) {
+        let dependents = std::mem::take(&mut *unpoisoned(&self.dependents));
+        // Graphs first: they use the memory that the others know.
+        let (graphs, others): (Vec<_>, Vec<_>) =
+            dependents.iter().partition(|dependent| dependent.memory.is_none());
+        for object in graphs.into_iter().chain(others).filter_map(|dependent| dependent.object.upgrade()) {
+            object.end(ending);
         }
     }
 
-    pub(crate) fn in_a_window(&self, address: u64) -> bool {
-        self.windows().iter().any(|window| window.contains(&address))
+    /// Keeps memory that NCCL could not be made to forget until the communicator has ended.
+    pub(crate) fn abandon(&self, memory: Owner) {
+        unpoisoned(&self.abandoned).push(memory);
     }
 
-    fn windows(&self) -> MutexGuard<'_, Vec<Range<u64>>> {
-        self.windows.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Before an operation on the stream: orders it after a kernel before it that triggers programmatic launch early, where
+    /// the loaded NCCL needs that. Events do not order the two kernels; other work between them does.
+    #[inline]
+    pub(crate) fn fence(&self, stream: &CudaStream) -> Result<(), Error> {
+        if self.fenced.load(Ordering::Relaxed) { self.write_scratch(stream) } else { Ok(()) }
     }
 
-    /// There is one more graph of it, in this thread.
-    pub(crate) fn add_graph(&self) {
-        self.graphs().push(thread::current().id());
-    }
-
-    /// There is one less.
-    pub(crate) fn remove_graph(&self) {
-        self.graphs().pop();
-    }
-
-    /// Whether there are graphs of it.
-    pub(crate) fn has_graphs(&self) -> bool {
-        !self.graphs().is_empty()
-    }
-
-    fn graphs(&self) -> MutexGuard<'_, Vec<ThreadId>> {
-        self.graphs.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether NCCL has ended it.
-    pub(crate) fn is_aborted(&self) -> bool {
-        matches!(*self.lock(), State::Aborted)
+    #[cold]
+    fn write_scratch(&self, stream: &CudaStream) -> Result<(), Error> {
+        cuda::bind(&self.context)?;
+        let scratch = match self.scratch.get() {
+            Some(scratch) => scratch,
+            None => {
+                let made = Allocation::scratch(&self.stream())?;
+                self.scratch.get_or_init(|| made)
+            }
+        };
+        // SAFETY: the byte lives as long as `self`, whose stream it is freed after; the stream is alive.
+        unsafe { result::memset_d8_async(scratch.address, 0, 1, stream.cu_stream()) }
+            .map_err(Error::cuda("cuMemsetD8Async"))
     }
 
     /// NCCL's handle; null until it has written it.
@@ -202,7 +287,7 @@ impl Shared {
         to: State,
         call: impl FnOnce(&'static Nccl, ncclComm_t) -> Result<ncclResult_t, Error>,
     ) -> Result<(), Error> {
-        inside::forbid(operation)?;
+        section::forbid(operation)?;
         cuda::bind(&self.context)?;
         let mut state = self.lock();
         if !from.contains(&*state) {
@@ -232,11 +317,7 @@ impl Shared {
                 Ok(ncclResult_t::ncclInProgress) => {}
                 Ok(code) => return Err(self.library.failure(operation, code)),
                 Err(error) => {
-                    // A communicator with graphs is blocking, so that NCCL has no thread of its own at work; and its abort
-                    // waits for the graphs.
-                    if !self.has_graphs() {
-                        self.wait_for_abort();
-                    }
+                    self.wait_for_abort();
                     return Err(error);
                 }
             }
@@ -250,7 +331,7 @@ impl Shared {
     }
 
     /// Until another thread's abort is done, NCCL's own thread may touch the buffers of what it is working on.
-    fn wait_for_abort(&self) {
+    pub(crate) fn wait_for_abort(&self) {
         let mut waiting = Waiting::new(None);
         while *self.lock() == State::Aborting {
             let _no_limit = waiting.pause();
@@ -259,25 +340,21 @@ impl Shared {
 
     /// Aborts (`ncclCommAbort`), unless there is nothing left to abort.
     pub(crate) fn abort(&self, operation: &'static str) -> Result<(), Error> {
-        inside::forbid(operation)?;
         cuda::bind(&self.context)?;
         let state = self.lock_for_abort(operation)?;
-        if state.exists() && self.graphs().contains(&thread::current().id()) {
-            let reason =
-                "there are CUDA graphs of it in this thread: drop them first, for NCCL waits for them";
-            return Err(Error::Unusable { operation, reason });
-        }
         self.end(state)
     }
 
-    /// The guard is not held while NCCL aborts: that may wait until the owner has dropped its graphs, and the owner
-    /// must be told meanwhile that the communicator is of no use any more.
+    /// The guard is not held while NCCL aborts, so that the owner is told meanwhile that the communicator is of no use any
+    /// more.
     fn end(&self, mut state: StateGuard<'_>) -> Result<(), Error> {
         if !state.exists() {
             return Ok(());
         }
         *state = State::Aborting;
         drop(state);
+        // NCCL waits for the graphs.
+        self.end_dependents(Ending::Abort);
         let handle = self.slot.load(Ordering::Acquire);
         let code = if handle.is_null() {
             ncclResult_t::ncclSuccess
@@ -286,7 +363,19 @@ impl Shared {
             unsafe { self.raw().ncclCommAbort(handle) }
         };
         *self.lock() = State::Aborted;
-        if code == ncclResult_t::ncclInProgress { Ok(()) } else { self.library.check("ncclCommAbort", code) }
+        self.ended("ncclCommAbort", code)
+    }
+
+    /// After NCCL has ended the communicator.
+    fn ended(&self, operation: &'static str, code: ncclResult_t) -> Result<(), Error> {
+        if code == ncclResult_t::ncclInProgress {
+            // NCCL may still look at the texts.
+            std::mem::forget(self.config.clone());
+            return Ok(());
+        }
+        let abandoned = std::mem::take(&mut *unpoisoned(&self.abandoned));
+        drop(abandoned);
+        self.library.check(operation, code)
     }
 
     fn lock_for_abort(&self, operation: &'static str) -> Result<StateGuard<'_>, Error> {
@@ -302,7 +391,7 @@ impl Shared {
     }
 
     /// Destroys (`ncclCommDestroy`), unless it has been aborted.
-    pub(crate) fn destroy(&self) -> Result<(), Error> {
+    fn destroy(&self) -> Result<(), Error> {
         const OPERATION: &str = "ncclCommDestroy";
         cuda::bind(&self.context)?;
         let mut state = self.lock();
@@ -310,7 +399,45 @@ impl Shared {
         *state = State::Closed;
         // SAFETY: the handle is alive, the guard keeps other threads out, and nobody uses it afterwards.
         let code = unsafe { self.raw().ncclCommDestroy(handle) };
-        if code == ncclResult_t::ncclInProgress { Ok(()) } else { self.library.check(OPERATION, code) }
+        drop(state);
+        self.ended(OPERATION, code)
+    }
+
+    /// Waits for the queued work, ends what belongs to the communicator, and destroys it. One that fails is aborted.
+    pub(crate) fn close(&self) -> Result<(), Error> {
+        self.drain_or_abort()?;
+        self.end_dependents(Ending::Destroy);
+        self.destroy()
+    }
+
+    /// As [`drain`](Self::drain), but a communicator that fails is aborted.
+    pub(crate) fn drain_or_abort(&self) -> Result<(), Error> {
+        self.drain().inspect_err(|_| {
+            if let Err(second) = self.abort("ncclCommAbort") {
+                tracing::warn!("aborting a failed communicator: {second}");
+            }
+        })
+    }
+
+    /// Waits until the stream has no work left, as long as NCCL reports no error.
+    pub(crate) fn drain(&self) -> Result<(), Error> {
+        const OPERATION: &str = "closing the communicator";
+        let (stream, mut waiting) = (self.stream(), Waiting::new(self.config.limit()));
+        cuda::bind(&self.context)?;
+        loop {
+            let idle = match self.progress(OPERATION)? {
+                ncclResult_t::ncclSuccess => true,
+                ncclResult_t::ncclInProgress => false,
+                code => return Err(self.library.failure(OPERATION, code)),
+            };
+            // SAFETY: the stream is alive and its context current.
+            match unsafe { sys::cuStreamQuery(stream.cu_stream()) } {
+                CUresult::CUDA_SUCCESS if idle => return Ok(()),
+                CUresult::CUDA_SUCCESS | CUresult::CUDA_ERROR_NOT_READY => {}
+                code => return Err(Error::Cuda { operation: "cuStreamQuery", error: DriverError(code) }),
+            }
+            waiting.pause().map_err(|limit| Error::Deadline { operation: OPERATION, limit })?;
+        }
     }
 }
 
@@ -354,26 +481,27 @@ impl Waiting {
     }
 }
 
+fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Ends a communicator from any thread: for watchdogs. Obtained from
 /// [`Communicator::abort_handle`](super::Communicator::abort_handle); it does not keep the communicator alive.
 #[derive(Clone, Debug)]
-pub struct AbortHandle(Arc<Shared>);
+pub struct AbortHandle(Arc<Handle>);
 
 impl AbortHandle {
-    pub(crate) fn new(shared: &Arc<Shared>) -> Self {
-        Self(Arc::clone(shared))
+    pub(crate) fn new(handle: &Arc<Handle>) -> Self {
+        Self(Arc::clone(handle))
     }
 
     /// Ends all work of the communicator, queued, running or hanging, and frees it (`ncclCommAbort`). Its buffers then
-    /// hold anything, and the owner's next call answers [`Error::Aborted`]. Where there are [`Graph`](super::Graph)s of
-    /// the communicator, it returns only when their owner has dropped them, too. Nothing happens when the communicator
-    /// is already closed or aborted.
+    /// hold anything, its [`Graph`](crate::nccl::Graph)s cannot be launched any more, and the owner's next call answers
+    /// [`Error::Aborted`]. Nothing happens when the communicator is already closed or aborted.
     ///
     /// # Errors
     /// - [`Error::Busy`] when a thread stays for 5 s inside a blocking NCCL call with the communicator: NCCL cannot
     ///   abort then. Non-blocking communicators ([`Config::blocking`]) can be aborted at any time.
-    /// - [`Error::Unusable`] when this is the owner's thread and there are graphs of the communicator: drop them first.
-    /// - [`Error::InsideGroup`] when this thread is inside a [`group`](super::group()).
     /// - [`Error::Nccl`] when NCCL reports that something failed while it aborted.
     pub fn abort(&self) -> Result<(), Error> {
         self.0.abort("ncclCommAbort")

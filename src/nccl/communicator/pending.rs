@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use nccl_sys::ncclResult_t;
 
-use super::abort::{AbortHandle, Shared};
-use super::communicator::Communicator;
-use super::error::Error;
-use super::inside;
+use super::Communicator;
+use super::handle::{AbortHandle, Handle};
+use crate::nccl::error::Error;
+use crate::nccl::section;
 
 /// A communicator that NCCL is still working on, on a thread of its own. Dropping it aborts the work, and with it the
 /// communicator that it is made from, where there is one: NCCL cannot abort one without the other.
 ///
 /// ```no_run
 /// # use std::{sync::Arc, time::Duration};
-/// # use collectives::nccl::{Communicator, Config, Error, Library, UniqueId};
+/// # use collectives::nccl::{Communicator, Error, Library, UniqueId};
 /// # fn example(library: Library, stream: &Arc<cudarc::driver::CudaStream>, id: UniqueId) -> Result<(), Error> {
-/// let mut pending = Communicator::init_pending(library, stream, 0, 2, &id, &Config::new())?;
+/// let mut pending = Communicator::builder(library, stream).rank(0, 2).id(&id).init_pending()?;
 /// while !pending.poll()? {
 ///     // Load data meanwhile ...
 /// }
@@ -42,23 +42,21 @@ pub struct Pending {
 #[derive(Debug)]
 struct Origin {
     operation: &'static str,
-    parent: Arc<Shared>,
-    child: Arc<Shared>,
+    parent: Arc<Handle>,
+    child: Arc<Handle>,
 }
 
 impl Drop for Origin {
     fn drop(&mut self) {
         let Self { operation, parent, child } = self;
-        let (operation, parent, child) = (*operation, Arc::clone(parent), Arc::clone(child));
-        inside::after(move || {
-            if matches!(finished(&parent, operation), Ok(true)) {
-                return;
-            }
-            if let Err(error) = parent.abort("ncclCommAbort") {
-                tracing::warn!("aborting {operation}: {error}");
-                mem::forget(child);
-            }
-        });
+        if matches!(finished(parent, operation), Ok(true)) {
+            return;
+        }
+        if let Err(error) = parent.abort("ncclCommAbort") {
+            tracing::warn!("aborting {operation}: {error}");
+            // NCCL may still write the new handle into it.
+            mem::forget(Arc::clone(child));
+        }
     }
 }
 
@@ -69,26 +67,26 @@ impl Pending {
     }
 
     /// One that is.
-    pub(crate) fn derived(operation: &'static str, communicator: Communicator, parent: &Arc<Shared>) -> Self {
-        let (parent, child) = (Arc::clone(parent), Arc::clone(&communicator.shared));
+    pub(crate) fn derived(operation: &'static str, communicator: Communicator, parent: &Arc<Handle>) -> Self {
+        let (parent, child) = (Arc::clone(parent), Arc::clone(&communicator.handle));
         let origin = Some(Origin { operation, parent, child });
         Self { operation, origin, derived: true, communicator }
     }
 
-    /// Whether NCCL has finished. Returns at once.
+    /// True when NCCL has finished. Returns at once.
     ///
     /// # Errors
     /// When the work has failed: [`Error::Nccl`], or [`Error::Aborted`]. [`Error::InsideGroup`].
     pub fn poll(&mut self) -> Result<bool, Error> {
-        inside::forbid(self.operation)?;
+        section::forbid(self.operation)?;
         if let Some(origin) = &self.origin {
             if !finished(&origin.parent, self.operation)? {
                 return Ok(false);
             }
             self.origin = None;
         }
-        let shared = &self.communicator.shared;
-        if self.derived && shared.made().is_null() { Ok(true) } else { finished(shared, self.operation) }
+        let handle = &self.communicator.handle;
+        if self.derived && handle.made().is_null() { Ok(true) } else { finished(handle, self.operation) }
     }
 
     /// Waits until NCCL has finished, but no longer than `limit`.
@@ -108,20 +106,20 @@ impl Pending {
 
     /// As [`join`](Self::join); nothing where NCCL has made no communicator for this rank.
     pub(crate) fn join_part(self) -> Result<Option<Communicator>, Error> {
-        let limit = self.communicator.shared.config.limit();
+        let limit = self.communicator.handle.config.limit();
         self.finish(limit)
     }
 
     fn finish(mut self, limit: Option<Duration>) -> Result<Option<Communicator>, Error> {
-        inside::forbid(self.operation)?;
+        section::forbid(self.operation)?;
         if let Some(origin) = self.origin.take() {
             origin.parent.settle(self.operation, limit)?;
         }
-        let shared = &self.communicator.shared;
-        if self.derived && shared.made().is_null() {
+        let handle = &self.communicator.handle;
+        if self.derived && handle.made().is_null() {
             return Ok(None);
         }
-        shared.settle(self.operation, limit)?;
+        handle.settle(self.operation, limit)?;
         if self.derived {
             self.communicator.ready_as_nccl_says().map(Some)
         } else {
@@ -132,14 +130,14 @@ impl Pending {
     /// A handle that ends the work from any thread, and with it the communicator that the new one is made from.
     #[must_use]
     pub fn abort_handle(&self) -> AbortHandle {
-        AbortHandle::new(self.origin.as_ref().map_or(&self.communicator.shared, |origin| &origin.parent))
+        AbortHandle::new(self.origin.as_ref().map_or(&self.communicator.handle, |origin| &origin.parent))
     }
 }
 
-fn finished(shared: &Shared, operation: &'static str) -> Result<bool, Error> {
-    match shared.progress(operation)? {
+fn finished(handle: &Handle, operation: &'static str) -> Result<bool, Error> {
+    match handle.progress(operation)? {
         ncclResult_t::ncclSuccess => Ok(true),
         ncclResult_t::ncclInProgress => Ok(false),
-        code => Err(shared.library.failure(operation, code)),
+        code => Err(handle.library.failure(operation, code)),
     }
 }

@@ -1,6 +1,7 @@
 //! Communicators from communicators: parts of one, one without some ranks, one with more.
 
 use std::ffi::c_int;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ptr;
 use std::sync::Arc;
 
@@ -10,16 +11,16 @@ use nccl_sys::{
     ncclConfig_t, ncclResult_t, ncclUniqueId,
 };
 
-use super::abort::{Shared, State, unusable};
-use super::communicator::{Communicator, Init, Place};
+use super::builder::pending;
 use super::config::Config;
-use super::cuda;
-use super::error::Error;
-use super::group;
-use super::inside;
-use super::library::Library;
+use super::handle::{Handle, State, unusable};
 use super::pending::Pending;
-use super::unique_id::UniqueId;
+use super::{Communicator, check_stream};
+use crate::nccl::cuda;
+use crate::nccl::error::Error;
+use crate::nccl::library::Library;
+use crate::nccl::section;
+use crate::nccl::unique_id::UniqueId;
 
 const SPLIT: &str = "ncclCommSplit";
 const SHRINK: &str = "ncclCommShrink";
@@ -35,64 +36,100 @@ pub enum ShrinkMode {
     Abort,
 }
 
-/// A rank's place in [`Communicator::split`]: the ranks of one color form a communicator, ordered by key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SplitKey {
-    /// 0 to 2147483647; none for a rank that does not take part.
-    pub color: Option<i32>,
-    /// Lower keys have lower ranks; equal ones keep their order.
-    pub key: i32,
+/// A rank's part in [`Communicator::split`]: the ranks of one color form a communicator, ordered by key.
+#[derive(Clone, Debug)]
+#[must_use = "it is a description for `Communicator::split`"]
+pub struct Split {
+    color: i32,
+    key: i32,
+    stream: Option<Arc<CudaStream>>,
+    config: Option<Config>,
 }
 
-// The configuration of all of these: none inherits the communicator's.
+impl Split {
+    /// The part of this color, from 0 to 2147483647.
+    pub const fn color(color: i32) -> Self {
+        Self { color, key: 0, stream: None, config: None }
+    }
+
+    /// Ranks with lower keys have lower numbers; equal ones keep their order. 0 without it.
+    pub const fn key(mut self, key: i32) -> Self {
+        self.key = key;
+        self
+    }
+
+    /// The stream of the new communicator, on the same device. Without it, it has the one that is split.
+    pub fn stream(mut self, stream: &Arc<CudaStream>) -> Self {
+        self.stream = Some(Arc::clone(stream));
+        self
+    }
+
+    /// The settings of the new communicator. Without them it has those of the one that is split.
+    pub fn config(mut self, config: &Config) -> Self {
+        self.config = Some(config.clone());
+        self
+    }
+}
+
+// Without a configuration, all of these inherit the communicator's.
 impl Communicator {
-    /// A communicator of the ranks with the same color, on this one's stream; none for ranks without a color
-    /// (`ncclCommSplit`, NCCL 2.18). All ranks call it. Without a configuration it has this communicator's. See
-    /// [`split_all`](Self::split_all) for several ranks in one thread.
+    /// A communicator of the ranks with the same color (`ncclCommSplit`, NCCL 2.18). All ranks call it, or
+    /// [`split_none`](Self::split_none); see [`split_all`](Self::split_all) for several ranks in one thread.
     ///
     /// ```no_run
-    /// # use collectives::nccl::{Communicator, Error};
+    /// # use collectives::nccl::{Communicator, Error, Split};
     /// # fn example(communicator: &Communicator) -> Result<(), Error> {
     /// let half = (communicator.rank() * 2 / communicator.size()) as i32;
-    /// let half = communicator.split(Some(half), 0, None)?;
+    /// let half = communicator.split(&Split::color(half))?;
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
-    /// [`Error::Color`] for a negative color; [`Error::TooOld`] for the configuration; [`Error::Nccl`];
-    /// [`Error::Deadline`]; [`Error::InsideGroup`]; [`Error::Aborted`] and [`Error::Unusable`].
-    pub fn split(
-        &self,
-        color: Option<i32>,
-        key: i32,
-        config: Option<&Config>,
-    ) -> Result<Option<Self>, Error> {
-        inside::forbid(SPLIT)?;
-        self.start_split(SplitKey { color, key }, config)?.join_part()
+    /// [`Error::Color`] for a negative color; [`Error::Stream`] and [`Error::WrongDevice`] for the stream; [`Error::TooOld`]
+    /// for the configuration; [`Error::Nccl`]; [`Error::Deadline`]; [`Error::InsideGroup`]; [`Error::Aborted`] and
+    /// [`Error::Unusable`].
+    pub fn split(&self, split: &Split) -> Result<Self, Error> {
+        self.split_pending(split)?.join()
     }
 
-    /// As [`split`](Self::split) for a rank that takes part, but returns at once where this communicator is non-blocking.
-    /// Until it has finished, this communicator takes no operations.
-    ///
-    /// # Errors
-    /// As [`split`](Self::split), where the failure is seen at once.
-    pub fn split_pending(&self, color: i32, key: i32, config: Option<&Config>) -> Result<Pending, Error> {
-        inside::forbid(SPLIT)?;
-        self.start_split(SplitKey { color: Some(color), key }, config)
-    }
-
-    /// [`split`](Self::split) for several ranks in one thread: each communicator with its color and key, in order.
+    /// Takes no part in a [`split`](Self::split) of the other ranks.
     ///
     /// # Errors
     /// As [`split`](Self::split).
+    pub fn split_none(&self) -> Result<(), Error> {
+        section::forbid(SPLIT)?;
+        pending(|started| self.start_split(None, started))?.join_part().map(drop)
+    }
+
+    /// Like [`split`](Self::split), but returns at once where this communicator is non-blocking. Until it has finished, this
+    /// communicator takes no operations.
+    ///
+    /// # Errors
+    /// As [`split`](Self::split), where the failure is seen at once.
+    pub fn split_pending(&self, split: &Split) -> Result<Pending, Error> {
+        section::forbid(SPLIT)?;
+        pending(|started| self.start_split(Some(split), started))
+    }
+
+    /// [`split`](Self::split) for several ranks in one thread: each communicator with its part, in order; none for one that
+    /// takes no part.
+    ///
+    /// # Errors
+    /// As [`split`](Self::split); [`Error::WrongLibrary`] for communicators of different libraries.
     pub fn split_all<'a>(
-        library: Library,
-        ranks: impl IntoIterator<Item = (&'a Self, SplitKey)>,
-        config: Option<&Config>,
+        ranks: impl IntoIterator<Item = (&'a Self, Option<Split>)>,
     ) -> Result<Vec<Option<Self>>, Error> {
-        let start = |(communicator, key): (&Self, SplitKey)| communicator.start_split(key, config);
-        let (_, started): (_, Vec<_>) = group::raw(library, || ranks.into_iter().map(start).collect())?;
+        section::forbid(SPLIT)?;
+        let ranks: Vec<_> = ranks.into_iter().collect();
+        let Some(library) = Self::common_library(SPLIT, ranks.iter().map(|(rank, _)| *rank))? else {
+            return Ok(Vec::new());
+        };
+        // Those of a group that fails are dropped when it has been cancelled.
+        let mut started = Vec::new();
+        section::grouped(library, || {
+            ranks.iter().try_for_each(|(rank, split)| rank.start_split(split.as_ref(), &mut started))
+        })?;
         started.into_iter().map(Pending::join_part).collect()
     }
 
@@ -119,8 +156,7 @@ impl Communicator {
         mode: ShrinkMode,
         config: Option<&Config>,
     ) -> Result<Self, Error> {
-        inside::forbid(SHRINK)?;
-        self.start_shrink(exclude, mode, config)?.join()
+        self.shrink_pending(exclude, mode, config)?.join()
     }
 
     /// As [`shrink`](Self::shrink), but returns at once where this communicator is non-blocking.
@@ -133,8 +169,8 @@ impl Communicator {
         mode: ShrinkMode,
         config: Option<&Config>,
     ) -> Result<Pending, Error> {
-        inside::forbid(SHRINK)?;
-        self.start_shrink(exclude, mode, config)
+        section::forbid(SHRINK)?;
+        pending(|started| self.start_shrink(exclude, mode, config, started))
     }
 
     /// [`shrink`](Self::shrink) for several remaining ranks in one thread.
@@ -142,14 +178,20 @@ impl Communicator {
     /// # Errors
     /// As [`shrink`](Self::shrink).
     pub fn shrink_all<'a>(
-        library: Library,
         ranks: impl IntoIterator<Item = &'a Self>,
         exclude: &[usize],
         mode: ShrinkMode,
         config: Option<&Config>,
     ) -> Result<Vec<Self>, Error> {
-        let start = |communicator: &Self| communicator.start_shrink(exclude, mode, config);
-        let (_, started): (_, Vec<_>) = group::raw(library, || ranks.into_iter().map(start).collect())?;
+        section::forbid(SHRINK)?;
+        let ranks: Vec<_> = ranks.into_iter().collect();
+        let Some(library) = Self::common_library(SHRINK, ranks.iter().copied())? else {
+            return Ok(Vec::new());
+        };
+        let mut started = Vec::new();
+        section::grouped(library, || {
+            ranks.iter().try_for_each(|rank| rank.start_shrink(exclude, mode, config, &mut started))
+        })?;
         started.into_iter().map(Pending::join).collect()
     }
 
@@ -161,10 +203,10 @@ impl Communicator {
     /// [`Error::Unusable`].
     pub fn grow_id(&self) -> Result<UniqueId, Error> {
         const OPERATION: &str = "ncclCommGetUniqueId";
-        inside::forbid(OPERATION)?;
-        cuda::bind(&self.shared.context)?;
+        section::forbid(OPERATION)?;
+        cuda::bind(&self.handle.context)?;
         let mut id = UniqueId::from_bytes([0; UniqueId::BYTES]).raw();
-        self.shared.call(OPERATION, |raw, handle| {
+        self.handle.call(OPERATION, |raw, handle| {
             // SAFETY: `call` holds the guard, and the handle is alive; writes one id.
             unsafe { raw.ncclCommGetUniqueId(handle, &mut id) }
         })?;
@@ -173,7 +215,7 @@ impl Communicator {
 
     /// A communicator with more ranks, `size` in all, on this one's stream (`ncclCommGrow`, NCCL 2.29). All ranks of this
     /// one call it and keep their numbers, the one that made the id with that id; the new ones call
-    /// [`join`](Self::join) at the same time.
+    /// [`Builder::join`](super::Builder::join) at the same time.
     ///
     /// ```no_run
     /// # use collectives::nccl::{Communicator, Error, UniqueId};
@@ -181,7 +223,7 @@ impl Communicator {
     /// let size = communicator.size();
     /// let id = if communicator.rank() == 0 { Some(communicator.grow_id()?) } else { None };
     /// id.iter().for_each(send_to_the_new_rank);
-    /// // There: Communicator::join(library, &stream, size, size + 1, &id, &config)
+    /// // There: Communicator::builder(library, &stream).rank(size, size + 1).id(&id).join()?
     /// let larger = communicator.grow(size + 1, id.as_ref(), None)?;
     /// # Ok(())
     /// # }
@@ -190,8 +232,7 @@ impl Communicator {
     /// # Errors
     /// [`Error::Rank`] when `size` is not more than this communicator's; otherwise as [`split`](Self::split).
     pub fn grow(&self, size: usize, id: Option<&UniqueId>, config: Option<&Config>) -> Result<Self, Error> {
-        inside::forbid(GROW)?;
-        self.start_grow(size, id, config)?.join()
+        self.grow_pending(size, id, config)?.join()
     }
 
     /// As [`grow`](Self::grow), but returns at once where this communicator is non-blocking.
@@ -204,39 +245,21 @@ impl Communicator {
         id: Option<&UniqueId>,
         config: Option<&Config>,
     ) -> Result<Pending, Error> {
-        inside::forbid(GROW)?;
-        self.start_grow(size, id, config)
+        section::forbid(GROW)?;
+        pending(|started| self.start_grow(size, id, config, started))
     }
 
-    /// Joins a communicator that grows, as the new rank `rank` of `size` (`ncclCommGrow`, NCCL 2.29), with the id of
-    /// [`grow_id`](Self::grow_id).
-    ///
-    /// # Errors
-    /// As [`init`](Self::init).
-    pub fn join(
-        library: Library,
-        stream: &Arc<CudaStream>,
-        rank: usize,
-        size: usize,
-        id: &UniqueId,
-        config: &Config,
-    ) -> Result<Self, Error> {
-        inside::forbid(GROW)?;
-        let id = id.raw();
-        let call = |raw: &Nccl, Place { slot, rank, size }: Place, config: &mut ncclConfig_t| {
-            // SAFETY: see `Communicator::start`; a rank that joins has no communicator yet.
-            unsafe { raw.ncclCommGrow(ptr::null_mut(), size, &id, rank, slot, config) }
-        };
-        Self::start(library, stream, rank, size, config, Init { name: GROW, call })?.join()
-    }
-
-    fn start_split(&self, key: SplitKey, config: Option<&Config>) -> Result<Pending, Error> {
-        let SplitKey { color, key } = key;
-        if let Some(color) = color.filter(|&color| color < 0) {
+    fn start_split(&self, split: Option<&Split>, started: &mut Vec<Pending>) -> Result<(), Error> {
+        let none = Split::color(NCCL_SPLIT_NOCOLOR);
+        let &Split { color, key, ref stream, ref config } = split.unwrap_or(&none);
+        if split.is_some() && color < 0 {
             return Err(Error::Color { color });
         }
-        let color = color.unwrap_or(NCCL_SPLIT_NOCOLOR);
-        self.derive(SPLIT, config, |raw, parent, slot, config| {
+        let stream = stream.as_ref().unwrap_or(&self.stream);
+        check_stream(SPLIT, stream)?;
+        self.expect_device(SPLIT, "stream", stream)?;
+        let part = (SPLIT, i64::from(color));
+        self.derive(part, stream, config.as_ref(), started, |raw, parent, slot, config| {
             // SAFETY: see `derive`.
             Ok(unsafe { raw.ncclCommSplit(parent, color, key, slot, config) })
         })
@@ -247,7 +270,8 @@ impl Communicator {
         exclude: &[usize],
         mode: ShrinkMode,
         config: Option<&Config>,
-    ) -> Result<Pending, Error> {
+        started: &mut Vec<Pending>,
+    ) -> Result<(), Error> {
         let size = self.size();
         let wrong = |reason| Err(Error::Exclude { ranks: exclude.to_vec(), size, reason });
         if exclude.is_empty() {
@@ -267,7 +291,7 @@ impl Communicator {
             ShrinkMode::Abort => NCCL_SHRINK_ABORT,
         };
         let count = exclude.len() as c_int;
-        self.derive(SHRINK, config, |raw, parent, slot, config| {
+        self.derive((SHRINK, 0), &self.stream, config, started, |raw, parent, slot, config| {
             // SAFETY: see `derive`; there are so many excluded ranks, which NCCL copies.
             unsafe { raw.ncclCommShrink(parent, exclude.as_mut_ptr(), count, slot, config, flags as c_int) }
         })
@@ -278,55 +302,70 @@ impl Communicator {
         size: usize,
         id: Option<&UniqueId>,
         config: Option<&Config>,
-    ) -> Result<Pending, Error> {
+        started: &mut Vec<Pending>,
+    ) -> Result<(), Error> {
         let Some(raw_size) = c_int::try_from(size).ok().filter(|_| size > self.size()) else {
             return Err(Error::Rank { rank: self.size(), size });
         };
         let id = id.map(UniqueId::raw);
         let id: *const ncclUniqueId = id.as_ref().map_or(ptr::null(), ptr::from_ref);
-        self.derive(GROW, config, |raw, parent, slot, config| {
+        self.derive((GROW, 0), &self.stream, config, started, |raw, parent, slot, config| {
             // SAFETY: see `derive`; the id is null or lives on this stack.
             unsafe { raw.ncclCommGrow(parent, raw_size, id, -1, slot, config) }
         })
     }
 
     /// Calls a function that makes a communicator from this one: with NCCL's handle of this one, the place for the new
-    /// handle, which stays until NCCL has finished, and the configuration, or null.
+    /// handle, which stays until NCCL has finished, and the configuration, or null. The communicator comes into `started`
+    /// whatever NCCL answers. The number tells communicators apart that are made together.
     fn derive(
         &self,
-        operation: &'static str,
+        (operation, number): (&'static str, i64),
+        stream: &Arc<CudaStream>,
         config: Option<&Config>,
+        started: &mut Vec<Pending>,
         call: impl FnOnce(
             &'static Nccl,
             ncclComm_t,
             *mut ncclComm_t,
             *mut ncclConfig_t,
         ) -> Result<ncclResult_t, MissingSymbol>,
-    ) -> Result<Pending, Error> {
-        let library = self.library();
-        let inherited = || match self.shared.config.limit() {
-            Some(limit) => Config::new().deadline(limit),
-            None => Config::new(),
-        };
-        let settings = config.cloned().unwrap_or_else(inherited);
-        cuda::bind(&self.shared.context)?;
-        let shared = Shared::new(library, Arc::clone(&self.shared.context), settings);
-        let mut raw = shared.config.raw(library)?;
+    ) -> Result<(), Error> {
+        let (library, parent) = (self.library(), &self.handle);
+        cuda::bind(&parent.context)?;
+        // NCCL copies the parent's pointers to texts where there is no configuration: the clone owns them, too.
+        let settings = config.unwrap_or(&parent.config).clone();
+        let mut hasher = DefaultHasher::new();
+        (parent.clique, parent.count_derived(), operation, number).hash(&mut hasher);
+        let handle = Handle::new(library, stream, settings, hasher.finish());
+        let mut raw = handle.config.raw(library)?;
         let raw: *mut ncclConfig_t = if config.is_some() { &mut raw } else { ptr::null_mut() };
-        let slot = shared.slot();
-        let child = Self::unborn(shared, self.stream(), self.rank(), self.size());
-        let state = self.shared.lock();
+        let slot = handle.slot();
+        let child = Self::unborn(handle, self.rank(), self.size());
+        let state = parent.lock();
         // A revoked communicator lives on in its parts, but takes no new ranks.
         let usable = *state == State::Alive || *state == State::Revoked && operation != GROW;
         if !usable {
             return Err(unusable(*state, operation));
         }
-        let parent = self.shared.existing(*state, operation)?;
-        let code = call(library.raw(), parent, slot, raw)?;
+        let code = call(library.raw(), parent.existing(*state, operation)?, slot, raw)?;
         drop(state);
-        if code != ncclResult_t::ncclInProgress {
-            library.check(operation, code)?;
+        started.push(Pending::derived(operation, child, parent));
+        if code == ncclResult_t::ncclInProgress { Ok(()) } else { library.check(operation, code) }
+    }
+}
+
+impl Communicator {
+    /// The library of all of these; none where there are none.
+    pub(crate) fn common_library<'a>(
+        operation: &'static str,
+        mut communicators: impl Iterator<Item = &'a Self>,
+    ) -> Result<Option<Library>, Error> {
+        let Some(first) = communicators.next() else { return Ok(None) };
+        let other = |communicator: &Self| !ptr::eq(communicator.library().raw(), first.library().raw());
+        if communicators.any(other) {
+            return Err(Error::WrongLibrary { operation });
         }
-        Ok(Pending::derived(operation, child, &self.shared))
+        Ok(Some(first.library()))
     }
 }

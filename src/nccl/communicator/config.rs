@@ -1,12 +1,13 @@
 //! How a communicator behaves.
 
-use std::ffi::CString;
+use std::env;
 use std::time::Duration;
 
 use nccl_sys::{Version, ncclConfig_t};
 
-use super::error::Error;
-use super::library::Library;
+use crate::nccl::error::Error;
+use crate::nccl::library::Library;
+use crate::nccl::text::Text;
 
 /// Settings of a communicator (`ncclConfig_t`). A setting that is left out has NCCL's own default; one that the loaded
 /// library is too old for is refused when the communicator is made.
@@ -22,16 +23,7 @@ pub struct Config {
     network: Option<Text>,
     name: Option<Text>,
     limit: Option<Duration>,
-}
-
-/// A text for C, or that it cannot be one.
-#[derive(Clone, Debug)]
-pub(crate) struct Text(pub(crate) Result<CString, ()>);
-
-impl Text {
-    pub(crate) fn new(text: &str) -> Self {
-        Self(CString::new(text).map_err(|_| ()))
-    }
+    unfenced: bool,
 }
 
 /// The fields that are integers in C: one builder method for each, its type, its field, and its first version.
@@ -140,21 +132,45 @@ impl Config {
         self
     }
 
+    /// True (default) to order operations in symmetric windows after a kernel before them that triggers programmatic launch
+    /// early, which the kernels of NCCL 2.28.3 to 2.30.6 do not do themselves: see `docs/limits.md`. It costs about a
+    /// microsecond for each operation of such a communicator, and nothing with other versions. Without it their results are
+    /// wrong after such kernels, without an error.
+    #[must_use]
+    pub fn symmetric_fence(mut self, fence: bool) -> Self {
+        self.unfenced = !fence;
+        self
+    }
+
     pub(crate) fn limit(&self) -> Option<Duration> {
         self.limit
     }
 
-    /// The C struct. Its pointers point into `self`, which has to outlive every use.
+    pub(crate) fn is_fenced(&self) -> bool {
+        !self.unfenced
+    }
+
+    /// False where NCCL works on threads of its own. The variable, or the line of NCCL's configuration file that NCCL makes a
+    /// variable of, overrides the setting.
+    pub(crate) fn is_blocking(&self) -> bool {
+        match env::var("NCCL_COMM_BLOCKING").ok().as_deref().map(str::trim) {
+            Some("0") => false,
+            Some("1") => true,
+            _ => self.settings.blocking != Some(0),
+        }
+    }
+
+    /// The C struct. Its pointers are valid as long as `self` or a clone of it lives.
     pub(crate) fn raw(&self, library: Library) -> Result<ncclConfig_t, Error> {
         let mut raw = ncclConfig_t::default();
         self.settings.apply(&mut raw, library)?;
-        if let Some(Text(text)) = &self.network {
+        if let Some(text) = &self.network {
             library.require("Config::network", Version::new(2, 17, 0))?;
-            raw.netName = text.as_ref().map_err(|()| Error::Text { what: "Config::network" })?.as_ptr();
+            raw.netName = text.as_ptr("Config::network")?;
         }
-        if let Some(Text(text)) = &self.name {
+        if let Some(text) = &self.name {
             library.require("Config::name", Version::new(2, 27, 0))?;
-            raw.commName = text.as_ref().map_err(|()| Error::Text { what: "Config::name" })?.as_ptr();
+            raw.commName = text.as_ptr("Config::name")?;
         }
         Ok(raw)
     }

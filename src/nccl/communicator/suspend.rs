@@ -4,10 +4,10 @@ use std::ffi::c_int;
 
 use nccl_sys::{NCCL_SUSPEND_MEM, ncclCommMemStat_t};
 
-use super::abort::State;
-use super::communicator::{Communicator, drain};
-use super::error::Error;
-use super::inside;
+use super::Communicator;
+use super::handle::State;
+use crate::nccl::error::Error;
+use crate::nccl::section;
 
 /// Device memory that NCCL has allocated for a communicator, in bytes (`ncclCommMemStats`, NCCL 2.29.7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,10 +42,10 @@ impl Communicator {
     /// [`Error::InsideGroup`]; [`Error::Deadline`]; [`Error::Aborted`] and [`Error::Unusable`].
     pub fn suspend(&self) -> Result<(), Error> {
         const OPERATION: &str = "ncclCommSuspend";
-        inside::forbid(OPERATION)?;
+        section::forbid(OPERATION)?;
         self.library().raw().require(OPERATION)?;
-        drain(&self.shared, &self.stream)?;
-        self.shared.change(OPERATION, &[State::Alive], State::Suspended, |raw, handle| {
+        self.handle.drain()?;
+        self.handle.change(OPERATION, &[State::Alive], State::Suspended, |raw, handle| {
             // SAFETY: `change` holds the guard, and the handle is alive.
             Ok(unsafe { raw.ncclCommSuspend(handle, NCCL_SUSPEND_MEM as c_int) }?)
         })
@@ -57,12 +57,12 @@ impl Communicator {
     /// As [`suspend`](Self::suspend); nothing happens when the communicator is not suspended.
     pub fn resume(&self) -> Result<(), Error> {
         const OPERATION: &str = "ncclCommResume";
-        inside::forbid(OPERATION)?;
+        section::forbid(OPERATION)?;
         self.library().raw().require(OPERATION)?;
-        if *self.shared.lock() == State::Alive {
+        if *self.handle.lock() == State::Alive {
             return Ok(());
         }
-        self.shared.change(OPERATION, &[State::Suspended], State::Alive, |raw, handle| {
+        self.handle.change(OPERATION, &[State::Suspended], State::Alive, |raw, handle| {
             // SAFETY: `change` holds the guard, and the handle is alive.
             Ok(unsafe { raw.ncclCommResume(handle) }?)
         })
@@ -73,7 +73,7 @@ impl Communicator {
     /// # Errors
     /// [`Error::MissingSymbol`] before NCCL 2.29.7; [`Error::Nccl`]; [`Error::InsideGroup`]; [`Error::Aborted`].
     pub fn memory_statistics(&self) -> Result<MemoryStatistics, Error> {
-        inside::forbid("ncclCommMemStats")?;
+        section::forbid("ncclCommMemStats")?;
         Ok(MemoryStatistics {
             suspendable: self.statistic(ncclCommMemStat_t::ncclStatGpuMemSuspend)?,
             persistent: self.statistic(ncclCommMemStat_t::ncclStatGpuMemPersist)?,
@@ -85,7 +85,7 @@ impl Communicator {
     fn statistic(&self, which: ncclCommMemStat_t) -> Result<u64, Error> {
         const OPERATION: &str = "ncclCommMemStats";
         let mut value = 0;
-        self.shared.ask(OPERATION, |raw, handle| {
+        self.handle.ask(OPERATION, |raw, handle| {
             // SAFETY: `ask` holds the guard, and the handle is alive; writes one number.
             unsafe { raw.ncclCommMemStats(handle, which, &mut value) }
         })?;

@@ -1,0 +1,211 @@
+//! How a communicator is made.
+
+use std::ffi::c_int;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ptr;
+use std::sync::Arc;
+
+use cudarc::driver::CudaStream;
+use nccl_sys::{MissingSymbol, Nccl, Version, ncclComm_t, ncclConfig_t, ncclResult_t};
+
+use super::config::Config;
+use super::handle::Handle;
+use super::pending::Pending;
+use super::{Communicator, check_stream};
+use crate::nccl::cuda;
+use crate::nccl::error::Error;
+use crate::nccl::library::Library;
+use crate::nccl::section;
+use crate::nccl::unique_id::UniqueId;
+
+/// From here on NCCL accesses other ranks' buffers directly only when they are registered.
+const DIRECT_ONLY_WHEN_REGISTERED: Version = Version::new(2, 23, 0);
+
+const INIT: &str = "ncclCommInitRankConfig";
+const INIT_SCALABLE: &str = "ncclCommInitRankScalable";
+const GROW: &str = "ncclCommGrow";
+
+/// A communicator in the making: from [`Communicator::builder`].
+#[derive(Clone, Debug)]
+#[must_use = "nothing is made before `init`, `init_pending` or `join`"]
+pub struct Builder<'a> {
+    library: Library,
+    stream: &'a Arc<CudaStream>,
+    rank: usize,
+    size: usize,
+    ids: Vec<UniqueId>,
+    config: Config,
+}
+
+impl Communicator {
+    /// A communicator on the device of the stream. Without anything else it is one of a single rank.
+    ///
+    /// ```no_run
+    /// # use std::sync::Arc;
+    /// # use collectives::nccl::{Communicator, Config, Error, Library, UniqueId};
+    /// # use cudarc::driver::CudaStream;
+    /// # fn example(library: Library, stream: &Arc<CudaStream>, rank: usize, size: usize, id: &UniqueId) -> Result<(), Error> {
+    /// let communicator = Communicator::builder(library, stream).rank(rank, size).id(id).init()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn builder(library: Library, stream: &Arc<CudaStream>) -> Builder<'_> {
+        Builder { library, stream, rank: 0, size: 1, ids: Vec::new(), config: Config::new() }
+    }
+
+    /// One communicator over all these streams, each of another device, in one thread: rank `i` is on `streams[i]`.
+    ///
+    /// # Errors
+    /// As [`Builder::init`].
+    pub fn init_all(
+        library: Library,
+        streams: &[Arc<CudaStream>],
+        config: &Config,
+    ) -> Result<Vec<Self>, Error> {
+        section::forbid(INIT)?;
+        let id = UniqueId::new(library)?;
+        let size = streams.len();
+        let rank = |(rank, stream)| Self::builder(library, stream).rank(rank, size).id(&id).config(config);
+        let ranks: Vec<_> = streams.iter().enumerate().map(rank).collect();
+        // Those of a group that fails are dropped when it has been cancelled.
+        let mut started = Vec::new();
+        section::grouped(library, || ranks.into_iter().try_for_each(|rank| rank.start(&mut started)))?;
+        // Non-blocking ones may still be connecting, which is seen only now.
+        started.into_iter().map(Pending::join).collect()
+    }
+}
+
+impl Builder<'_> {
+    /// This rank's number, and how many there are.
+    pub fn rank(mut self, rank: usize, size: usize) -> Self {
+        (self.rank, self.size) = (rank, size);
+        self
+    }
+
+    /// The id by which the ranks find each other. A communicator of a single rank needs none. Several, each made by another
+    /// rank, let thousands of ranks find each other faster (`ncclCommInitRankScalable`, NCCL 2.23): all ranks pass the same ids
+    /// in the same order.
+    pub fn id(mut self, id: &UniqueId) -> Self {
+        self.ids.push(*id);
+        self
+    }
+
+    /// Several [ids](Self::id).
+    pub fn ids(mut self, ids: &[UniqueId]) -> Self {
+        self.ids.extend(ids);
+        self
+    }
+
+    /// The settings.
+    pub fn config(mut self, config: &Config) -> Self {
+        self.config = config.clone();
+        self
+    }
+
+    /// Joins the communicator (`ncclCommInitRankConfig`). Returns when all ranks have joined; with [`Config::deadline`] and
+    /// `Config::blocking(false)` at the latest then.
+    ///
+    /// # Errors
+    /// - [`Error::Rank`], [`Error::Ids`], [`Error::TooOld`], [`Error::Stream`] (a per-thread default stream, or a context that is
+    ///   not the device's primary one: NCCL uses that) before anything is started; [`Error::MissingSymbol`] for several ids
+    ///   before NCCL 2.23.
+    /// - [`Error::Nccl`], [`Error::Deadline`] when connecting fails.
+    /// - [`Error::InsideGroup`] inside a [`group`](crate::nccl::group()): use [`Communicator::init_all`] for the ranks of
+    ///   one thread.
+    pub fn init(self) -> Result<Communicator, Error> {
+        section::forbid(INIT)?;
+        pending(|started| self.start(started))?.join()
+    }
+
+    /// Like [`init`](Self::init), but returns at once: NCCL connects on a thread of its own. The communicator is
+    /// non-blocking (`Config::blocking(false)`).
+    ///
+    /// # Errors
+    /// As [`init`](Self::init), where the failure is seen at once.
+    pub fn init_pending(mut self) -> Result<Pending, Error> {
+        section::forbid(INIT)?;
+        self.config = self.config.blocking(false);
+        pending(|started| self.start(started))
+    }
+
+    /// Joins a communicator that [grows](Communicator::grow), as a new rank, with the id of [`Communicator::grow_id`]
+    /// (`ncclCommGrow`, NCCL 2.29).
+    ///
+    /// # Errors
+    /// As [`init`](Self::init).
+    pub fn join(self) -> Result<Communicator, Error> {
+        section::forbid(GROW)?;
+        let [id] = self.ids[..] else { return Err(Error::Ids { count: self.ids.len(), size: self.size }) };
+        let id = id.raw();
+        let call = |raw: &Nccl, place: Place, config: &mut ncclConfig_t| {
+            let Place { slot, rank, size } = place;
+            // SAFETY: see `start_with`; a rank that joins has no communicator yet.
+            unsafe { raw.ncclCommGrow(ptr::null_mut(), size, &id, rank, slot, config) }
+        };
+        pending(|started| self.start_with(GROW, started, call))?.join()
+    }
+
+    /// Calls NCCL. The communicator comes into `started` whatever NCCL answers.
+    fn start(mut self, started: &mut Vec<Pending>) -> Result<(), Error> {
+        if self.ids.is_empty() && self.size == 1 {
+            self.ids.push(UniqueId::new(self.library)?);
+        }
+        let mut raw_ids: Vec<_> = self.ids.iter().map(UniqueId::raw).collect();
+        let count = c_int::try_from(raw_ids.len()).ok().filter(|_| (1..=self.size).contains(&raw_ids.len()));
+        let count = count.ok_or(Error::Ids { count: raw_ids.len(), size: self.size })?;
+        if let [id] = raw_ids[..] {
+            return self.start_with(INIT, started, |raw, Place { slot, rank, size }, config| {
+                // SAFETY: see `start_with`.
+                Ok(unsafe { raw.ncclCommInitRankConfig(slot, size, id, rank, config) })
+            });
+        }
+        self.start_with(INIT_SCALABLE, started, |raw, Place { slot, rank, size }, config| {
+            // SAFETY: see `start_with`; there are so many ids, which NCCL copies.
+            unsafe { raw.ncclCommInitRankScalable(slot, size, rank, count, raw_ids.as_mut_ptr(), config) }
+        })
+    }
+
+    /// A communicator that does not come to life aborts what there is of it when dropped.
+    fn start_with(
+        self,
+        name: &'static str,
+        started: &mut Vec<Pending>,
+        call: impl FnOnce(&'static Nccl, Place, &mut ncclConfig_t) -> Result<ncclResult_t, MissingSymbol>,
+    ) -> Result<(), Error> {
+        let Self { library, stream, rank, size, .. } = self;
+        let (Ok(raw_rank), Ok(raw_size), true) = (c_int::try_from(rank), c_int::try_from(size), rank < size)
+        else {
+            return Err(Error::Rank { rank, size });
+        };
+        check_stream(name, stream)?;
+        let mut hasher = DefaultHasher::new();
+        self.ids.hash(&mut hasher);
+        let handle = Handle::new(library, stream, self.config, hasher.finish());
+        let mut raw = handle.config.raw(library)?;
+        cuda::bind(&handle.context)?;
+        if library.version() < DIRECT_ONLY_WHEN_REGISTERED {
+            cuda::share_pool(&handle.context)?;
+        }
+        let communicator = Communicator::unborn(handle, rank, size);
+        // The slot and the texts of the configuration live in the handle, which outlives NCCL's object: whoever drops it has
+        // aborted or destroyed that first. The right device is current.
+        let place = Place { slot: communicator.handle.slot(), rank: raw_rank, size: raw_size };
+        let code = call(library.raw(), place, &mut raw)?;
+        started.push(Pending::new(name, communicator));
+        if code == ncclResult_t::ncclInProgress { Ok(()) } else { library.check(name, code) }
+    }
+}
+
+/// The one communicator that `start` starts.
+pub(super) fn pending(start: impl FnOnce(&mut Vec<Pending>) -> Result<(), Error>) -> Result<Pending, Error> {
+    let mut started = Vec::with_capacity(1);
+    start(&mut started)?;
+    started.pop().ok_or(Error::Aborted { operation: INIT })
+}
+
+/// Where NCCL shall write the new handle, and which rank it is for.
+struct Place {
+    slot: *mut ncclComm_t,
+    rank: c_int,
+    size: c_int,
+}

@@ -1,0 +1,289 @@
+//! Communicators: one rank's end of a group of GPUs.
+
+mod builder;
+mod config;
+mod handle;
+mod pending;
+mod split;
+mod suspend;
+
+use std::cell::OnceCell;
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use cudarc::driver::{CudaEvent, CudaStream, DriverError};
+use nccl_sys::{NCCL_REVOKE_DEFAULT, Nccl, ncclComm_t, ncclResult_t};
+
+use super::cuda;
+use super::error::Error;
+use super::library::Library;
+use super::section;
+
+pub use builder::Builder;
+pub use config::Config;
+pub use handle::AbortHandle;
+pub(crate) use handle::{Dependent, Ending, Handle, KnownMemory, Object, State, StateGuard};
+pub use pending::Pending;
+pub use split::{ShrinkMode, Split};
+pub use suspend::MemoryStatistics;
+
+/// One rank of a group of GPUs. It may move between threads, but only one uses it at a time; an [`AbortHandle`] may be
+/// used by any.
+///
+/// All [collectives](super::Collectives) run in the order of the calls on the communicator's stream. The host does not wait for
+/// them: synchronise the stream, or use the buffers through cudarc, which orders its work after them.
+///
+/// Dropping it waits for its queued work and destroys it, after its graphs, windows and registrations; when NCCL has reported an
+/// error, the deadline of [`Config::deadline`] passes, or the thread is panicking, it is aborted instead.
+/// [`Communicator::close`] does the same and returns the error. Ranks of one process may close one after the other, in one
+/// thread.
+#[derive(Debug)]
+pub struct Communicator {
+    pub(crate) handle: Arc<Handle>,
+    pub(crate) stream: Arc<CudaStream>,
+    /// Orders work of other streams before and after NCCL's. Made when first needed.
+    event: OnceCell<Arc<CudaEvent>>,
+    rank: usize,
+    size: usize,
+    /// How it ends when it is dropped.
+    end: End,
+}
+
+/// What is left to do for a communicator that is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// It never came to life.
+    Abort,
+    Close,
+    Nothing,
+}
+
+impl Communicator {
+    /// One whose handle NCCL has yet to write.
+    fn unborn(handle: Arc<Handle>, rank: usize, size: usize) -> Self {
+        let stream = handle.stream();
+        Self { handle, stream, event: OnceCell::new(), rank, size, end: End::Abort }
+    }
+
+    /// All ranks have joined.
+    fn ready(mut self) -> Self {
+        self.end = End::Close;
+        self
+    }
+
+    /// All ranks have joined: NCCL says which of them this is.
+    fn ready_as_nccl_says(mut self) -> Result<Self, Error> {
+        self.rank = self.ask("ncclCommUserRank", Nccl::ncclCommUserRank)?;
+        self.size = self.ask("ncclCommCount", Nccl::ncclCommCount)?;
+        Ok(self.ready())
+    }
+
+    fn ask(
+        &self,
+        operation: &'static str,
+        function: unsafe fn(&Nccl, ncclComm_t, *mut c_int) -> ncclResult_t,
+    ) -> Result<usize, Error> {
+        let mut value = 0;
+        // SAFETY: `ask` holds the guard, and the handle is alive; the three functions that are passed write one int.
+        self.handle.ask(operation, |raw, handle| Ok(unsafe { function(raw, handle, &mut value) }))?;
+        Ok(usize::try_from(value).unwrap_or(0))
+    }
+
+    /// This rank's number, `0..size`.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// How many ranks there are.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// The stream on which the collectives run.
+    #[must_use]
+    pub fn stream(&self) -> &Arc<CudaStream> {
+        &self.stream
+    }
+
+    /// NCCL's own handle, for functions that this crate does not have (`ncclComm_t`). It must not be destroyed, nor used
+    /// at the same time by two threads, or after the communicator has ended; null while NCCL is still connecting.
+    #[must_use]
+    pub fn as_raw(&self) -> ncclComm_t {
+        self.handle.made()
+    }
+
+    /// The library that the communicator belongs to.
+    #[must_use]
+    pub fn library(&self) -> Library {
+        self.handle.library
+    }
+
+    /// The number of the CUDA device, as NCCL knows it (`ncclCommCuDevice`).
+    ///
+    /// # Errors
+    /// [`Error::InsideGroup`]; [`Error::Aborted`]; [`Error::Nccl`].
+    pub fn device(&self) -> Result<usize, Error> {
+        const OPERATION: &str = "ncclCommCuDevice";
+        section::forbid(OPERATION)?;
+        self.ask(OPERATION, Nccl::ncclCommCuDevice)
+    }
+
+    /// Moves it to another stream of the same device. Work that is queued on the old one comes first. Graphs that were captured
+    /// before still run on the old one.
+    ///
+    /// # Errors
+    /// [`Error::Stream`], [`Error::WrongDevice`], [`Error::Cuda`]: it stays on its stream then. [`Error::InsideGroup`].
+    pub fn set_stream(&mut self, stream: &Arc<CudaStream>) -> Result<(), Error> {
+        const OPERATION: &str = "moving a communicator to another stream";
+        section::forbid(OPERATION)?;
+        check_stream(OPERATION, stream)?;
+        self.expect_device(OPERATION, "stream", stream)?;
+        cuda::bind(&self.handle.context)?;
+        cuda::refuse_captured(OPERATION, &self.stream)?;
+        cuda::refuse_captured(OPERATION, stream)?;
+        self.lead(stream)?;
+        self.stream = Arc::clone(stream);
+        self.handle.set_stream(stream);
+        Ok(())
+    }
+
+    /// The failure that NCCL has seen since, if any (`ncclCommGetAsyncError`): another rank that died, or the network. Cheap: for
+    /// polling loops while waiting for the stream.
+    ///
+    /// # Errors
+    /// [`Error::Nccl`] with the failure: the communicator can only be dropped or aborted then. [`Error::Aborted`];
+    /// [`Error::InsideGroup`].
+    pub fn async_error(&self) -> Result<(), Error> {
+        const OPERATION: &str = "an operation in the background";
+        section::forbid("ncclCommGetAsyncError")?;
+        match self.handle.progress("ncclCommGetAsyncError")? {
+            ncclResult_t::ncclSuccess | ncclResult_t::ncclInProgress => Ok(()),
+            code => Err(self.handle.library.failure(OPERATION, code)),
+        }
+    }
+
+    /// A handle that ends the communicator from any thread.
+    #[must_use]
+    pub fn abort_handle(&self) -> AbortHandle {
+        AbortHandle::new(&self.handle)
+    }
+
+    /// Stops all operations of this rank, queued, running or hanging, but keeps the communicator, so that it can be split
+    /// or shrunk (`ncclCommRevoke`, NCCL 2.28.7). Buffers of stopped operations hold anything. All ranks that go on call
+    /// it.
+    ///
+    /// # Errors
+    /// [`Error::MissingSymbol`] before NCCL 2.28.7; [`Error::InsideGroup`]; [`Error::Nccl`]; [`Error::Deadline`];
+    /// [`Error::Aborted`] and [`Error::Unusable`].
+    pub fn revoke(&self) -> Result<(), Error> {
+        self.handle.change("ncclCommRevoke", &[State::Alive], State::Revoked, |raw, handle| {
+            // SAFETY: `change` holds the guard, and the handle is alive.
+            Ok(unsafe { raw.ncclCommRevoke(handle, NCCL_REVOKE_DEFAULT as c_int) }?)
+        })
+    }
+
+    /// Waits until all ranks' queued work is done and frees what is only needed for operations (`ncclCommFinalize`): all
+    /// ranks call it, and the communicator can only be closed afterwards. Its graphs end with it. [`close`](Self::close) alone
+    /// does both; this is for those who want to know that all is well before they close.
+    ///
+    /// # Errors
+    /// [`Error::InsideGroup`]; [`Error::Nccl`]; [`Error::Deadline`]; [`Error::Aborted`] and [`Error::Unusable`].
+    pub fn finalize(&self) -> Result<(), Error> {
+        const OPERATION: &str = "ncclCommFinalize";
+        section::forbid(OPERATION)?;
+        // NCCL waits for the graphs, and for work that uses the windows.
+        self.handle.drain()?;
+        self.handle.end_dependents(Ending::Destroy);
+        self.handle.change(OPERATION, &[State::Alive], State::Finalized, |raw, handle| {
+            // SAFETY: `change` holds the guard, and the handle is alive.
+            Ok(unsafe { raw.ncclCommFinalize(handle) })
+        })
+    }
+
+    /// Waits for the queued work and destroys the communicator (`ncclCommDestroy`), after its graphs, windows and
+    /// registrations.
+    ///
+    /// # Errors
+    /// [`Error::Nccl`] or [`Error::Cuda`] when the queued work failed, [`Error::Deadline`] when it did not finish within
+    /// [`Config::deadline`]: it is aborted then. [`Error::Aborted`] when it was before.
+    pub fn close(mut self) -> Result<(), Error> {
+        self.end = End::Nothing;
+        self.handle.close()
+    }
+
+    /// Refuses what is on another device, or in another of its contexts.
+    pub(crate) fn expect_device(
+        &self,
+        operation: &'static str,
+        buffer: &'static str,
+        stream: &CudaStream,
+    ) -> Result<(), Error> {
+        let (own, other) = (self.stream.context(), stream.context());
+        if own == other {
+            return Ok(());
+        }
+        let (expected, found) = (own.ordinal(), other.ordinal());
+        Err(Error::WrongDevice { operation, buffer, expected, found })
+    }
+
+    /// Makes NCCL's stream wait for what is queued on `other`.
+    #[cold]
+    pub(crate) fn follow(&self, other: &CudaStream) -> Result<(), Error> {
+        order(&*self.event()?, other, &self.stream).map_err(Error::cuda("cuStreamWaitEvent"))
+    }
+
+    /// Makes `other` wait for what is queued on NCCL's stream.
+    #[cold]
+    pub(crate) fn lead(&self, other: &CudaStream) -> Result<(), Error> {
+        lead(&*self.event()?, &self.stream, other)
+    }
+
+    /// The event that orders streams. A wait refers to the latest record before it, so one serves any number of pairs.
+    pub(crate) fn event(&self) -> Result<Arc<CudaEvent>, Error> {
+        if let Some(event) = self.event.get() {
+            return Ok(Arc::clone(event));
+        }
+        let event = self.stream.context().new_event(None).map_err(Error::cuda("cuEventCreate"))?;
+        Ok(Arc::clone(self.event.get_or_init(|| Arc::new(event))))
+    }
+}
+
+/// Makes `second` wait for what is queued on `first`, the stream of NCCL's work.
+pub(crate) fn lead(event: &CudaEvent, first: &CudaStream, second: &CudaStream) -> Result<(), Error> {
+    order(event, first, second).map_err(|error| {
+        // Memory of `second` may be freed in its order from now on: NCCL has to be done with it.
+        let _already_failing = cuda::wait(first);
+        Error::Cuda { operation: "cuStreamWaitEvent", error }
+    })
+}
+
+/// Makes `second` wait for what is queued on `first`.
+pub(crate) fn order(event: &CudaEvent, first: &CudaStream, second: &CudaStream) -> Result<(), DriverError> {
+    event.record(first)?;
+    second.wait(event)
+}
+
+fn check_stream(operation: &'static str, stream: &CudaStream) -> Result<(), Error> {
+    if !stream.context().is_primary() {
+        let reason = "the stream's context is not its device's primary context, which NCCL uses; make it with \
+                      CudaContext::new";
+        return Err(Error::Stream { operation, reason });
+    }
+    cuda::refuse_per_thread(operation, stream)
+}
+
+impl Drop for Communicator {
+    fn drop(&mut self) {
+        let result = match self.end {
+            End::Nothing => return,
+            End::Close if !std::thread::panicking() => self.handle.close(),
+            End::Close | End::Abort => self.handle.abort("ncclCommAbort"),
+        };
+        match result {
+            Ok(()) | Err(Error::Aborted { .. }) => {}
+            Err(error) => tracing::warn!("dropping a communicator: {error}"),
+        }
+    }
+}

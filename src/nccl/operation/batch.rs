@@ -1,0 +1,282 @@
+//! Operations that are checked first, and go to NCCL together later: those of a group and of a graph.
+
+use std::ops::Range;
+use std::ptr;
+use std::sync::Arc;
+
+use cudarc::driver::{CudaEvent, CudaStream};
+use nccl_sys::{cudaStream_t, ncclResult_t};
+
+use super::Operation;
+use super::agreement;
+use super::call_config::CallConfig;
+use super::submit::{self, Accesses, Buffers, Foreign};
+use crate::nccl::allocation::Owner;
+use crate::nccl::communicator::{Communicator, Handle, Object, State, StateGuard, lead};
+use crate::nccl::cuda;
+use crate::nccl::error::{Error, each};
+use crate::nccl::library::Library;
+use crate::nccl::memory::{DeviceBuffer, DeviceBufferMut};
+
+/// Operations with all that they need until they are done.
+#[derive(Debug, Default)]
+pub(crate) struct Batch<'env> {
+    library: Option<Library>,
+    pub(crate) steps: Vec<Step>,
+    /// Each communicator once.
+    pub(crate) members: Vec<Member>,
+    /// Keep the buffers' addresses valid, and hold back what cudarc does when the work is queued.
+    accesses: Vec<Accesses<'env>>,
+    /// True when cudarc's events order an access.
+    ordered: bool,
+    /// The streams of buffers that are not their communicator's.
+    pub(crate) foreign: Vec<ForeignStream>,
+    /// Keep buffers, and what NCCL knows of them, without the accesses.
+    pub(crate) kept: Kept,
+}
+
+/// A communicator of a batch.
+#[derive(Debug)]
+pub(crate) struct Member {
+    pub(crate) handle: Arc<Handle>,
+    pub(crate) stream: Arc<CudaStream>,
+    pub(crate) rank: usize,
+}
+
+/// A stream that work of a batch is ordered with.
+#[derive(Debug)]
+pub(crate) struct ForeignStream {
+    /// Index of the communicator.
+    pub(crate) member: usize,
+    pub(crate) home: Arc<CudaStream>,
+    event: Arc<CudaEvent>,
+}
+
+/// What operations of a graph use whenever it is launched.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    pub(crate) owners: Vec<Owner>,
+    /// Registrations and windows.
+    pub(crate) known: Vec<Arc<dyn Object>>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Step {
+    Call {
+        /// Index of the communicator.
+        member: usize,
+        config: Option<CallConfig>,
+        operation: Operation,
+        addresses: (u64, u64),
+    },
+    Group(Vec<Step>),
+}
+
+impl<'env> Batch<'env> {
+    /// The library of all communicators; none where there is no operation.
+    pub(crate) fn library(&self) -> Option<Library> {
+        self.library
+    }
+
+    /// Checks an operation as far as that can be done without NCCL, and makes the communicator's stream wait for the
+    /// buffers'.
+    pub(crate) fn record<S, R>(
+        &mut self,
+        communicator: &'env Communicator,
+        config: Option<&CallConfig>,
+        operation: Operation,
+        buffers: Buffers<'env, S, R>,
+    ) -> Result<(), Error>
+    where
+        S: DeviceBuffer + ?Sized,
+        R: DeviceBufferMut + ?Sized,
+    {
+        let name = operation.name;
+        self.admit(communicator, config, &operation)?;
+        cuda::refuse_captured(name, &communicator.stream)?;
+        let mut homes = Foreign::new();
+        let accesses = communicator.access(name, buffers, &mut homes)?;
+        if accesses.ordered() {
+            communicator.check_accesses(name, false)?;
+            self.ordered = true;
+        }
+        let addresses = communicator.addresses(&operation, &accesses)?;
+        if operation.waits() {
+            homes.extend(communicator.homes_of_windows());
+        }
+        self.accesses.push(accesses);
+        self.push(communicator, config, operation, addresses, homes)
+    }
+
+    /// Like [`record`](Self::record), for an operation that is launched whenever its graph is: it keeps its buffers by their
+    /// owners, and no stream waits for another yet.
+    pub(crate) fn record_owned<S, R>(
+        &mut self,
+        communicator: &Communicator,
+        config: Option<&CallConfig>,
+        operation: Operation,
+        buffers: Buffers<'_, S, R>,
+    ) -> Result<(), Error>
+    where
+        S: DeviceBuffer + ?Sized,
+        R: DeviceBufferMut + ?Sized,
+    {
+        let name = operation.name;
+        self.admit(communicator, config, &operation)?;
+        let mut homes = Foreign::new();
+        let owners = buffers.owners(communicator, name, &mut homes)?;
+        let ranges = buffers.ranges();
+        // Buffers with an owner have no events: nothing waits here.
+        let accesses = buffers.accesses(&communicator.stream);
+        let addresses = communicator.addresses(&operation, &accesses)?;
+        if operation.waits() {
+            homes.extend(communicator.homes_of_windows());
+        }
+        self.kept.owners.extend(owners);
+        let known = ranges.iter().flat_map(|range: &Range<u64>| communicator.handle.known_at(range));
+        self.kept.known.extend(known.map(|(_, object)| object));
+        self.push(communicator, config, operation, addresses, homes)
+    }
+
+    fn admit(
+        &mut self,
+        communicator: &Communicator,
+        config: Option<&CallConfig>,
+        operation: &Operation,
+    ) -> Result<(), Error> {
+        let library = *self.library.get_or_insert(communicator.library());
+        if !ptr::eq(communicator.library().raw(), library.raw()) {
+            return Err(Error::WrongLibrary { operation: operation.name });
+        }
+        operation.require(library)?;
+        if let Some(config) = config {
+            config.raw(library)?;
+        }
+        communicator.handle.handle(*communicator.handle.lock(), operation.name)?;
+        cuda::bind(&communicator.handle.context)
+    }
+
+    fn push(
+        &mut self,
+        communicator: &Communicator,
+        config: Option<&CallConfig>,
+        operation: Operation,
+        addresses: (u64, u64),
+        homes: Foreign,
+    ) -> Result<(), Error> {
+        let known = self.members.iter().position(|member| Arc::ptr_eq(&member.handle, &communicator.handle));
+        let member = known.unwrap_or_else(|| {
+            let (handle, stream) = (Arc::clone(&communicator.handle), Arc::clone(&communicator.stream));
+            self.members.push(Member { handle, stream, rank: communicator.rank() });
+            self.members.len() - 1
+        });
+        for home in homes {
+            self.foreign.push(ForeignStream { member, home, event: communicator.event()? });
+        }
+        self.steps.push(Step::Call { member, config: config.cloned(), operation, addresses });
+        Ok(())
+    }
+
+    /// Refuses operations that ranks of one communicator do not agree on, where they are in this batch.
+    pub(crate) fn refuse_disagreement(&self) -> Result<(), Error> {
+        agreement::check(&self.members, &self.steps)
+    }
+
+    /// The communicators' streams, each once.
+    pub(crate) fn streams(&self) -> Vec<&Arc<CudaStream>> {
+        let mut streams: Vec<&Arc<CudaStream>> = Vec::new();
+        for member in &self.members {
+            if !streams.iter().any(|stream| ***stream == *member.stream) {
+                streams.push(&member.stream);
+            }
+        }
+        streams
+    }
+
+    /// A capture may have begun since the operations were recorded, or have drawn a stream in through a buffer's events.
+    pub(crate) fn refuse_captured(&self, operation: &'static str) -> Result<(), Error> {
+        for stream in self.streams().into_iter().chain(self.foreign.iter().map(|foreign| &foreign.home)) {
+            cuda::bind(stream.context())?;
+            cuda::refuse_captured(operation, stream)?;
+        }
+        Ok(())
+    }
+
+    /// Before the operations: see [`Handle::fence`].
+    pub(crate) fn fence(&self) -> Result<(), Error> {
+        self.members.iter().try_for_each(|member| member.handle.fence(&member.stream))
+    }
+
+    /// Keeps other threads from using or ending the communicators, all of which can be used.
+    pub(crate) fn lock(&self, operation: &'static str) -> Result<Vec<StateGuard<'_>>, Error> {
+        lock(self.members.iter().map(|member| &*member.handle), operation)
+    }
+
+    /// Waits until NCCL's own threads are done with what they were given.
+    pub(crate) fn settle(&self, operation: &'static str) -> Result<(), Error> {
+        // Each, whatever the others say: afterwards the buffers may be used again.
+        each(&self.members, |member| submit::finish(&member.handle, operation, ncclResult_t::ncclInProgress))
+    }
+
+    /// Gives the buffers back to cudarc, and makes their streams wait for the communicators'.
+    pub(crate) fn release(&mut self) -> Result<(), Error> {
+        self.accesses.clear();
+        // Each, whatever the others say: their memory may be freed in the order of their streams from now on.
+        let led = each(&self.foreign, |ForeignStream { member, home, event }| {
+            let stream = &self.members[*member].stream;
+            cuda::bind(stream.context()).and_then(|()| lead(event, stream, home))
+        });
+        if !self.ordered {
+            return led;
+        }
+        led.and(each(&self.members, |member| submit::released(&member.stream)))
+    }
+}
+
+/// Keeps other threads from using or ending the communicators, all of which can be used.
+pub(crate) fn lock<'a>(
+    handles: impl Iterator<Item = &'a Handle>,
+    operation: &'static str,
+) -> Result<Vec<StateGuard<'a>>, Error> {
+    let lock = |handle: &'a Handle| {
+        let state = handle.lock();
+        handle.handle(*state, operation)?;
+        Ok(state)
+    };
+    // In one order, whoever locks several: a graph may be launched by another thread.
+    let mut handles: Vec<_> = handles.collect();
+    handles.sort_by_key(|handle| ptr::from_ref(*handle).addr());
+    handles.into_iter().map(lock).collect()
+}
+
+impl Step {
+    /// Calls NCCL with the stream that each communicator has in `streams`; ncclSuccess or ncclInProgress.
+    ///
+    /// # Safety
+    /// The caller holds the guards of [`Batch::lock`], and the batch of the step lives until NCCL is done with it.
+    pub(crate) unsafe fn call(
+        &self,
+        members: &[Member],
+        streams: &[cudaStream_t],
+    ) -> Result<ncclResult_t, Error> {
+        match self {
+            Step::Group(steps) => steps.iter().try_fold(ncclResult_t::ncclSuccess, |answer, step| {
+                // SAFETY: as this function. A group in a group adds nothing.
+                let code = unsafe { step.call(members, streams) }?;
+                Ok(if code == ncclResult_t::ncclInProgress { code } else { answer })
+            }),
+            Step::Call { member, config, operation, addresses } => {
+                let (handle, stream) = (&members[*member].handle, streams[*member]);
+                cuda::bind(&handle.context)?;
+                // SAFETY: checked buffers, which the batch keeps; the guard is held, and the state was found to be this one.
+                let code = unsafe {
+                    submit::call_nccl(handle, stream, State::Alive, config.as_ref(), operation, *addresses)
+                }?;
+                if code != ncclResult_t::ncclInProgress {
+                    handle.library.check(operation.name, code)?;
+                }
+                Ok(code)
+            }
+        }
+    }
+}

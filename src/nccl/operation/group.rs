@@ -1,0 +1,191 @@
+//! Groups: several operations, on any number of communicators, that NCCL launches as one.
+
+use std::cell::{Cell, RefCell};
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use nccl_sys::{Nccl, ncclResult_t, ncclSimInfo_t};
+
+use super::Operation;
+use super::batch::{Batch, Step};
+use super::call::Call;
+use super::call_config::CallConfig;
+use super::submit::{Buffers, Launch, raw_stream, sealed};
+use crate::nccl::communicator::Communicator;
+use crate::nccl::error::Error;
+use crate::nccl::memory::{DeviceBuffer, DeviceBufferMut};
+use crate::nccl::section::{END, Inside, START, Section};
+
+const SIMULATE: &str = "ncclGroupSimulateEnd";
+
+/// Queues operations and launches them as one (`ncclGroupStart`, `ncclGroupEnd`): the way to use several communicators
+/// in one thread, to send and receive at the same time, and to make NCCL overlap operations.
+///
+/// Nothing goes to NCCL before the closure has returned. When it returns an error or panics, nothing does at all.
+/// Communicators and buffers stay borrowed until the group has ended. Where several ranks of one communicator are in the group,
+/// they are compared first.
+///
+/// ```no_run
+/// # use collectives::nccl::{self, Collectives, Communicator, Error, Memory};
+/// # fn example(communicator: &Communicator, mine: &Memory, theirs: &mut Memory) -> Result<(), Error> {
+/// // Every rank sends to its right neighbour and receives from its left one.
+/// let (rank, size) = (communicator.rank(), communicator.size());
+/// let (outgoing, mut incoming) = (mine.slice::<f32>(..1024)?, theirs.slice_mut::<f32>(..1024)?);
+/// nccl::group(|group| {
+///     group.on(communicator).send(&outgoing, (rank + 1) % size)?;
+///     group.on(communicator).recv(&mut incoming, (rank + size - 1) % size)
+/// })?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// The closure's; [`Error::InsideGroup`] inside another group: see [`Group::nested`]; [`Error::WrongLibrary`] for communicators
+/// of different libraries; [`Error::Disagreement`] where ranks of one communicator do not ask for the same; [`Error::Nccl`],
+/// [`Error::Deadline`] or [`Error::Aborted`] when the launch fails.
+pub fn group<'env, T, E: From<Error>>(body: impl FnOnce(&Group<'env>) -> Result<T, E>) -> Result<T, E> {
+    let inside = Inside::enter(START)?;
+    let group = Group::new(false);
+    let value = body(&group)?;
+    drop(inside);
+    // SAFETY: no arguments; closes NCCL's group of this thread.
+    group.run(END, |raw| unsafe { raw.ncclGroupEnd() })?;
+    Ok(value)
+}
+
+/// Like [`group()`], but launches nothing: NCCL only estimates how long the operations would take together
+/// (`ncclGroupSimulateEnd`, NCCL 2.22). No estimate where NCCL has none, on a communicator of one rank for example. All
+/// ranks simulate the same, since NCCL may connect them for it. Only collectives with an algorithm: all_reduce, reduce,
+/// broadcast, all_gather, reduce_scatter; and only on blocking communicators.
+///
+/// ```no_run
+/// # use collectives::{ReduceOp, nccl::{self, Collectives, Communicator, Error, Memory}};
+/// # fn example(communicator: &Communicator, memory: &mut Memory) -> Result<(), Error> {
+/// let mut gradients = memory.slice_mut::<f32>(..1024)?;
+/// let estimate: Result<_, Error> =
+///     nccl::simulate(|group| group.on(communicator).all_reduce_in_place(&mut gradients, ReduceOp::Sum));
+/// println!("{:?}", estimate?);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// As [`group()`]; [`Error::MissingSymbol`] before NCCL 2.22; [`Error::NotSimulated`] for sends, receives, and what NCCL
+/// makes of them: after a simulation of those, NCCL (up to 2.30 at least) takes ranks for connected that are not.
+pub fn simulate<'env, E: From<Error>>(
+    body: impl FnOnce(&Group<'env>) -> Result<(), E>,
+) -> Result<Option<Duration>, E> {
+    let inside = Inside::enter(START)?;
+    let group = Group::new(true);
+    body(&group)?;
+    drop(inside);
+    let mut info = ncclSimInfo_t::default();
+    group.run(SIMULATE, |raw| {
+        // SAFETY: closes NCCL's group of this thread; writes into one struct of ours.
+        unsafe { raw.ncclGroupSimulateEnd(&mut info) }.unwrap_or(ncclResult_t::ncclInvalidUsage)
+    })?;
+    // In microseconds; negative where NCCL knows nothing.
+    Ok(Duration::try_from_secs_f64(f64::from(info.estimatedTime) * 1e-6).ok())
+}
+
+/// A group in a group or capture, which fails as a whole when this fails or panics.
+pub(crate) fn nested<T, E>(failed: &Cell<bool>, body: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+    let before = failed.replace(false);
+    // A panic leaves it at that.
+    let guard = FailedUnlessDefused(failed);
+    let result = body();
+    std::mem::forget(guard);
+    failed.set(before || failed.get() || result.is_err());
+    result
+}
+
+/// Marks a group as failed when a closure in it panics.
+struct FailedUnlessDefused<'a>(&'a Cell<bool>);
+
+impl Drop for FailedUnlessDefused<'_> {
+    fn drop(&mut self) {
+        self.0.set(true);
+    }
+}
+
+/// Takes operations until the closure of [`group()`] returns.
+pub struct Group<'env> {
+    simulated: bool,
+    batch: RefCell<Batch<'env>>,
+    /// True when a nested group has failed or panicked.
+    failed: Cell<bool>,
+    /// Operations borrow for exactly `'env`, neither longer nor shorter.
+    environment: PhantomData<&'env mut &'env ()>,
+}
+
+impl<'env> Group<'env> {
+    fn new(simulated: bool) -> Self {
+        Self { simulated, batch: RefCell::default(), failed: Cell::new(false), environment: PhantomData }
+    }
+
+    /// The collectives of a communicator, as part of the group.
+    pub fn on<'g>(&'g self, communicator: &'env Communicator) -> Call<'env, &'g Self> {
+        Call::new(communicator, self)
+    }
+
+    /// A group inside this one, which is launched with it: for functions that group operations and may be called inside
+    /// a group or not. When it fails, this whole group is cancelled, even if the error is not passed on.
+    ///
+    /// # Errors
+    /// The closure's.
+    pub fn nested<T, E>(&self, body: impl FnOnce(&Self) -> Result<T, E>) -> Result<T, E> {
+        nested(&self.failed, || body(self))
+    }
+
+    /// Hands all operations to NCCL, and orders other streams after them, whatever NCCL answers.
+    fn run(self, name: &'static str, end: impl FnOnce(&Nccl) -> ncclResult_t) -> Result<(), Error> {
+        if self.failed.get() {
+            return Err(Error::Cancelled { operation: START });
+        }
+        let mut batch = self.batch.into_inner();
+        let Some(library) = batch.library() else { return Ok(()) };
+        batch.refuse_disagreement()?;
+        batch.refuse_captured(name)?;
+        if !self.simulated {
+            batch.fence()?;
+        }
+        let streams: Vec<_> = batch.members.iter().map(|member| raw_stream(&member.stream)).collect();
+        let guards = batch.lock(name)?;
+        let section = Section::start(library)?;
+        // SAFETY: the guards are held, and what is recorded lives to the end of this function, by when NCCL has queued
+        // the operations.
+        let call = |step: &Step| unsafe { step.call(&batch.members, &streams) }.map(drop);
+        let ended = batch.steps.iter().try_for_each(call).and_then(|()| section.end(name, end));
+        drop(guards);
+        let settled = match ended {
+            // NCCL's own thread is still launching: what is ordered below has to come after that.
+            Ok(ncclResult_t::ncclInProgress) => batch.settle(name),
+            ended => ended.map(drop),
+        };
+        settled.and(batch.release())
+    }
+}
+
+impl<'env> Launch<'env> for &Group<'env> {}
+
+impl<'env> sealed::Launch<'env> for &Group<'env> {
+    fn launch<S, R>(
+        self,
+        communicator: &'env Communicator,
+        config: Option<&CallConfig>,
+        operation: Operation,
+        buffers: Buffers<'env, S, R>,
+    ) -> Result<(), Error>
+    where
+        S: DeviceBuffer + ?Sized,
+        R: DeviceBufferMut + ?Sized,
+    {
+        if self.simulated {
+            communicator.library().raw().require(SIMULATE)?;
+            if operation.is_point_to_point() {
+                return Err(Error::NotSimulated { operation: operation.name });
+            }
+        }
+        self.batch.borrow_mut().record(communicator, config, operation, buffers)
+    }
+}
