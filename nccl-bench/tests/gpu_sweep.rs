@@ -34,6 +34,7 @@ fn main() -> ExitCode {
             more_gpus_than_there_are_are_refused,
             a_size_that_does_not_fit_is_reduced_or_refused,
         ],
+        2 => [the_race_of_symmetric_windows_is_found_without_the_fence],
     })
 }
 
@@ -240,6 +241,19 @@ fn every_collective_is_right_on_the_stream() {
         assert!(out.contains("# Check on the stream: 40 rounds"), "{out}");
         let expected = way.contains("-R 2") && SYMMETRIC_RACE.contains(&version);
         assert_eq!(out.contains("triggers programmatic launch early"), expected, "{way}: {out}");
+    }
+}
+
+/// The check on the stream finds what the layer's fence prevents, on the versions of NCCL that have the fault.
+fn the_race_of_symmetric_windows_is_found_without_the_fence() {
+    let line = "allreduce --backend nccl -b 8 -e 4M -f 32 -n 2 -R 2 --check-on-stream";
+    let (code, out, err) = nccl_bench(line, &[("NCCL_BENCH_SYMMETRIC_FENCE", "0")]);
+    let racing = SYMMETRIC_RACE.contains(&nccl::Library::load().unwrap().version());
+    assert_eq!(out.contains("NCCL_BENCH_SYMMETRIC_FENCE=0"), racing, "{out}");
+    let expected = if racing && !out.contains("makes no symmetric windows") { 7 } else { 0 };
+    assert_eq!(code, Some(expected), "{out}{err}");
+    for way in ["on the stream, eager", "on the stream, as a graph"] {
+        assert_eq!(out.contains(way), expected == 7, "no '{way}', or wrongly so: {out}");
     }
 }
 

@@ -10,7 +10,7 @@ use super::conflict;
 use super::values::{BackendChoice, Fault, Roots, Tuning, Versus};
 use crate::collective::Collective;
 use crate::data::Op;
-use crate::environment::Variables;
+use crate::environment::{SYMMETRIC_FENCE, Variables};
 use crate::files::Output;
 use crate::record::{Average, Blocking, Registration};
 use crate::size::{Size, Step};
@@ -131,7 +131,7 @@ pub struct Settings {
     pub ranks: Option<usize>,
     /// One element to damage.
     pub fault: Option<Fault>,
-    /// nccl-tests' variables.
+    /// nccl-tests' variables, and ours.
     pub variables: Variables,
     /// What was changed in what was asked for, and why.
     pub notes: Vec<String>,
@@ -150,7 +150,7 @@ impl Settings {
             versus, until_stable, budget, cpu_time, time_stamps, per_iteration, per_iteration_skip, memory_report, stats,
             show_algorithm, nccl_tests_json, outputs, gpus, asks_for_gpus: _, threads, parallel_init, timeout: _,
             default_stream, cta_policy, backend, provider, tuning, world: _, dry_run: _, ranks: _, fault, variables:
-            Variables { split, device: _, min_bandwidth, pattern, traffic_summary }, notes: _
+            Variables { split, device: _, min_bandwidth, pattern, traffic_summary, without_symmetric_fence }, notes: _
         } = self;
         let pattern_name = match pattern {
             Pattern::Spread(_) => "NCCL_TESTS_ALLTOALLV_SPREAD",
@@ -202,6 +202,7 @@ impl Settings {
             ("NCCL_TESTS_MIN_BW", value(min_bandwidth)),
             (pattern_name, value(pattern)),
             ("NCCL_TESTS_ALLTOALLV_PRINT_SUMMARY", value(traffic_summary)),
+            (SYMMETRIC_FENCE, value(without_symmetric_fence)),
         ]
     }
 }

@@ -6,6 +6,7 @@ use collectives::nccl::Version;
 
 use crate::cli::Settings;
 use crate::data::EARLY_CAPABILITY;
+use crate::environment::SYMMETRIC_FENCE;
 use crate::record::Registration;
 
 /// The versions of NCCL whose kernels for symmetric windows do not wait for a kernel before them that triggers programmatic
@@ -16,9 +17,14 @@ pub const SYMMETRIC_RACE: RangeInclusive<Version> = Version::new(2, 28, 3)..=Ver
 pub(super) fn notes(settings: &Settings, loaded: Version, capability: (u32, u32)) -> Vec<String> {
     let mut notes = Vec::new();
     if settings.registration == Registration::Symmetric && SYMMETRIC_RACE.contains(&loaded) {
+        let protection = if settings.variables.without_symmetric_fence {
+            format!("The library does not order them ({SYMMETRIC_FENCE}=0), so that results can be wrong")
+        } else {
+            "The library orders them, which costs about 1 us per operation".to_owned()
+        };
         notes.push(format!(
             "-R 2: symmetric windows of NCCL {} to {} ({loaded} is loaded) race with a kernel before the collective that \
-             triggers programmatic launch early. The library orders them, which costs about 1 us per operation",
+             triggers programmatic launch early. {protection}",
             SYMMETRIC_RACE.start(),
             SYMMETRIC_RACE.end(),
         ));
@@ -44,6 +50,20 @@ mod tests {
             unreachable!("a measurement")
         };
         notes(&settings, loaded, capability)
+    }
+
+    #[test]
+    fn windows_without_protection_are_noted() {
+        let line = "nccl-bench allreduce -R 2";
+        let Command::Measure(mut settings) = cli::parse(line.split_whitespace()).unwrap() else {
+            unreachable!("a measurement")
+        };
+        for (off, words) in [(false, "The library orders them"), (true, "(NCCL_BENCH_SYMMETRIC_FENCE=0)")] {
+            settings.variables.without_symmetric_fence = off;
+            let found = notes(&settings, Version::new(2, 28, 9), (9, 0));
+            assert!(found.len() == 1 && found[0].contains(words), "{found:?}");
+            assert_eq!(notes(&settings, Version::new(2, 30, 7), (9, 0)), [""; 0]);
+        }
     }
 
     #[test]

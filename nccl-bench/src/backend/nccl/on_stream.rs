@@ -7,12 +7,11 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
-use collectives::nccl;
 use cudarc::driver::CudaGraph;
 use cudarc::driver::result;
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 
-use super::operate::{self, Buffers, Common, Scalar, Way};
+use super::operate::{Common, Scalar, Way};
 use super::rank::GpuRank;
 use crate::backend::{StreamRounds, Work};
 use crate::data::{Tally, expected_bits};
@@ -40,10 +39,9 @@ impl GpuRank<'_> {
             self.data.load_invert()?;
         }
         let common = self.common::<T>(work)?;
-        let mut buffers = self.operation::<T>(work, placement, 0);
         self.data.clear(self.stream())?;
         if rounds.graph_launches > 0 {
-            let graph = self.capture_rounds(work, placement, rounds, &common, &mut buffers)?;
+            let graph = self.capture_rounds(work, placement, rounds, &common)?;
             barrier()?;
             for _ in 0..rounds.graph_launches {
                 graph.launch().context("launching the graph of the check on the stream")?;
@@ -53,7 +51,7 @@ impl GpuRank<'_> {
         } else {
             barrier()?;
             for round in 0..rounds.rounds {
-                self.round(work, placement, rounds, round, &common, &mut buffers)?;
+                self.round(work, placement, rounds, round, &common)?;
                 if (round + 1).is_multiple_of(SERIES) {
                     self.wait()?;
                 }
@@ -70,15 +68,14 @@ impl GpuRank<'_> {
         placement: Placement,
         rounds: &StreamRounds,
         common: &Common<'_, T>,
-        buffers: &mut Buffers<T>,
     ) -> anyhow::Result<CudaGraph> {
         let stream = self.stream();
         // As the safe layer does for collectives alone: NCCL may allocate memory meanwhile.
         stream
             .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED)
             .context("beginning the capture of the check on the stream")?;
-        let queued = (0..rounds.rounds)
-            .try_for_each(|round| self.round(work, placement, rounds, round, common, buffers));
+        let queued =
+            (0..rounds.rounds).try_for_each(|round| self.round(work, placement, rounds, round, common));
         // Also where a round failed.
         let graph = stream.end_capture(CUgraphInstantiate_flags(0));
         queued?;
@@ -96,35 +93,24 @@ impl GpuRank<'_> {
         rounds: &StreamRounds,
         round: usize,
         common: &Common<'_, T>,
-        buffers: &mut Buffers<T>,
     ) -> anyhow::Result<()> {
         let seed = rounds.seed.wrapping_add(round as u64);
         self.write_input(work, placement, seed, DELAYS[round % DELAYS.len()])?;
-        self.prepare(work, placement, buffers)?;
-        self.operate(work, rounds.graph_launches > 0, common, buffers)?;
+        let parts = self.memory.parts(work, placement, 0);
+        self.copy_own_part(work, &parts)?;
+        let way = if rounds.graph_launches > 0 { Way::Captured } else { Way::Immediate };
+        self.queue(way, work, common, placement, &parts)?;
         if let Some(index) = rounds.damaged {
             self.damage_on_stream(work, placement, seed, index)?;
         }
         let expected = work.result();
         let elements: u64 = expected.iter().map(|segment| segment.count).sum();
-        let address = self.result_address(work, placement);
+        let address = self.memory.result_address(work, placement);
         let (stream, problem) = (self.stream(), work.problem(seed));
         let bytes = elements * work.data_type.size() as u64;
         // SAFETY: the result is in this rank's memory, which is initialised; all work on it is on this stream.
         unsafe { self.data.count(stream, &problem, &expected, address, bytes) }?;
         Ok(())
-    }
-
-    /// The call of NCCL: the one place that depends on how the safe layer captures operations among other kernels.
-    fn operate<T: Scalar>(
-        &self,
-        work: &Work,
-        captured: bool,
-        common: &Common<'_, T>,
-        buffers: &mut Buffers<T>,
-    ) -> Result<(), nccl::Error> {
-        let way = if captured { Way::Captured } else { Way::Now };
-        operate::queue(&way, self.communicator, work, common, buffers)
     }
 
     /// Queues the kernels that write the input. The last one triggers programmatic launch before it writes, where the GPU can.
@@ -138,7 +124,7 @@ impl GpuRank<'_> {
         if let Some(kept) = self.kept_address(work, placement) {
             self.fill_at(work, seed, kept)?;
         }
-        let Some(input) = self.input_address(work, placement) else { return Ok(()) };
+        let Some(input) = self.memory.input_address(work, placement) else { return Ok(()) };
         self.fill_at(work, seed, input)?;
         if self.data.triggers_early() {
             let bytes = (work.counts.send * work.data_type.size()) as u64;
@@ -164,7 +150,7 @@ impl GpuRank<'_> {
         };
         let size = work.data_type.size();
         let wrong = (bits ^ work.significant_bit()?).to_le_bytes();
-        let address = self.result_address(work, placement) + (index * size) as u64;
+        let address = self.memory.result_address(work, placement) + (index * size) as u64;
         // Byte by byte, since a graph keeps the value of a memset, and only the address of what a copy reads.
         for (place, &byte) in (address..).zip(&wrong[..size]) {
             // SAFETY: the element is in this rank's memory, and its stream is alive.
