@@ -1,16 +1,27 @@
 //! Communicators and collectives over CUDA buffers, on NCCL.
 //!
-//! [`Library`] is libnccl, found and loaded at run time. Of its functions, [`functions`] says which is where. The
-//! smallest complete program is on the [crate's page](crate).
+//! # What this layer cannot check
+//! Safe code cannot make NCCL or a GPU use memory, texts or handles that are gone, with three exceptions that no library on one
+//! rank can close:
+//! - *All* ranks of a communicator call the same operations in the same order with the same type, root and lengths. Ranks that
+//!   are in one [`group`](group()) or [`Graph`] are compared ([`Error::Disagreement`]). Those of other threads and processes
+//!   cannot be seen: where they differ, NCCL may hang or deliver wrong numbers, and where GPUs write into each other's memory
+//!   directly (NCCL before 2.23 within a process, registered buffers, windows), a rank with a longer buffer may write behind the
+//!   end of another rank's. One-sided writes ([`put`](Collectives::put)) are `unsafe` for the same reason.
+//! - A capture into a CUDA graph that *another thread* begins on a communicator's stream while a call on it is under way takes
+//!   the call's work into that graph, which keeps no buffers. A capture that began before the call is refused; CUDA offers no way
+//!   to keep one from beginning. Graphs of this layer are captured on streams of their own.
+//! - cudarc's own copies between devices, and errors that cudarc notes and another thread takes: see `docs/limits.md`.
 //!
-//! # Communicators: how ranks come together
-//! A [`Communicator`] is one rank's end of a group of GPUs: a number, [`rank`](Communicator::rank), of
+//! # Communicators
+//! [`Library`] is libnccl, found and loaded at run time. Of its functions, [`functions`] says which is where. A
+//! [`Communicator`] is one rank's end of a group of GPUs: a number, [`rank`](Communicator::rank), of
 //! [`size`](Communicator::size), bound to one CUDA stream, and so to one device. There are three ways to have one for
 //! each GPU; a job may mix the first two.
 //!
 //! | ranks are | how they come together | examples |
 //! |---|---|---|
-//! | threads | one makes a [`UniqueId`], all call [`Communicator::init`] with it | `nccl_threads` |
+//! | threads | one makes a [`UniqueId`], all pass it to [`Communicator::builder`] | `nccl_threads` |
 //! | processes | the same; the id's bytes travel by [`world`](crate::world) or any other way | below |
 //! | all in one thread | [`Communicator::init_all`]; their operations go into a [`group`](group()) | `nccl_group` |
 //!
@@ -27,66 +38,48 @@
 //! let id = nccl::UniqueId::from_bytes(id.try_into().map_err(|_| "rank 0 has sent no id")?);
 //! nccl::cuda::available()?; // cudarc panics without a driver
 //! let stream = CudaContext::new(world.local_rank())?.new_stream()?;
-//! let config = nccl::Config::new();
-//! let communicator = nccl::Communicator::init(library, &stream, world.rank(), world.size(), &id, &config)?;
+//! let communicator = nccl::Communicator::builder(library, &stream).rank(world.rank(), world.size()).id(&id).init()?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
-//! [`Communicator::init_scalable`] takes several ids, for thousands of ranks. [`Config`] has NCCL's settings.
-//!
-//! More communicators come from one that there is: [`split`](Communicator::split) it into parts,
-//! [`shrink`](Communicator::shrink) it to those ranks that still live, [`grow`](Communicator::grow) it by new ones,
-//! which [`join`](Communicator::join). The first two have a variant for several ranks in one thread
-//! ([`split_all`](Communicator::split_all), [`shrink_all`](Communicator::shrink_all)); ranks that grow need a thread
-//! each. All have one that does not wait ([`split_pending`](Communicator::split_pending), ...).
-//! [`suspend`](Communicator::suspend) gives a communicator's device memory back for a while.
+//! [`Config`] has NCCL's settings. More communicators come from one that there is: [`split`](Communicator::split) it into
+//! parts, [`shrink`](Communicator::shrink) it to those ranks that still live, [`grow`](Communicator::grow) it by new ones.
+//! [`suspend`](Communicator::suspend) gives a communicator's device memory back for a while. What all ranks do together has a
+//! variant for several ranks in one thread ([`split_all`](Communicator::split_all), ...), and one that does not wait
+//! ([`split_pending`](Communicator::split_pending), ...).
 //!
 //! # Collectives
-//! They are [methods of the communicator](Communicator#collectives): all-reduce, reduce, broadcast, all-gather,
-//! reduce-scatter, all-to-all (also with parts of different lengths), gather, scatter, send and receive. Most have a
-//! variant in place. Lengths are in elements, and the type is the buffers': whatever is an [`Element`](crate::Element),
-//! so 8-bit to 64-bit integers and 8-bit to 64-bit floating-point numbers. With [`Communicator::with`] one call has
-//! settings of its own ([`CallConfig`]): an algorithm, a number of thread blocks.
+//! They are the methods of the trait [`Collectives`]: all-reduce, reduce, broadcast, all-gather, reduce-scatter, all-to-all
+//! (also with parts of different lengths), gather, scatter, send and receive. Most have a variant in place. Lengths are in
+//! elements, and the type is the buffers': whatever is an [`Element`](crate::Element), so 8-bit to 64-bit integers and 8-bit
+//! to 64-bit floating-point numbers. The operator is a [`ReduceOp`](crate::ReduceOp), or a [`ScaledSum`]: each rank's input
+//! times a number of its own. With [`Communicator::with`] one call has settings of its own ([`CallConfig`]).
 //!
-//! # Operators
-//! A [`ReduceOp`](crate::ReduceOp), or a [`ScaledSum`]: each rank's input times a number of its own, which was given
-//! when the operator was [made](Communicator::scaled_sum) or lies [in device
-//! memory](Communicator::scaled_sum_on_device).
-//!
-//! # Groups
 //! [`group()`] launches several operations as one, of one communicator or of many. It is needed where one thread has
 //! several ranks, and where a rank sends and receives at the same time. [`Group::nested`] is for functions that are
 //! called inside a group or not; [`simulate()`] asks NCCL for an estimate of the time instead of launching. When the
 //! closure fails, nothing is launched.
 //!
-//! # Memory
+//! # Memory, registrations and windows
 //! Collectives take any [`DeviceBuffer`], and write to any [`DeviceBufferMut`]: cudarc's `CudaSlice`, `CudaView` and
-//! `CudaViewMut`; views of [`Memory`], which comes from NCCL's own allocator; and [`RawBuffer`] (unsafe), an address of
-//! memory that another library has allocated. [`Communicator::register`] makes NCCL know a [`Memory`] beforehand, so
-//! that collectives need no copies of their own.
+//! `CudaViewMut`; [`Memory`], from NCCL's own allocator or adopted, and its views; and [`RawBuffer`] (unsafe), an address.
 //!
-//! # Windows and one-sided operations
-//! A [`Window`] is memory that all ranks of a communicator can reach ([`Communicator::window`]; [`windows`] for several
-//! ranks in one thread). Collectives on it can use NCCL's fastest kernels. With [`put`](Communicator::put) a rank
-//! writes into another one's window and raises a [`Signal`] there, which the other [waits
-//! for](Communicator::wait_signals); nobody receives.
+//! A [`Memory`] has shared ownership: a [`Registration`] ([`Communicator::register`], so that collectives need no copies of
+//! their own), a [`Window`] that all ranks can reach ([`Communicator::window`]) and a [`Graph`] own it together with the
+//! program, and NCCL's handles with it. They are values without lifetimes: a struct may hold a communicator, its memory and its
+//! windows, which may be dropped in any order, on any thread. One that is forgotten leaks its memory, and nothing else.
 //!
 //! # CUDA graphs
-//! [`Graph::capture`] makes a CUDA graph of collectives, which [`Graph::launch`] then launches any number of times. It
-//! is safe: the graph borrows communicators and buffers as long as it lives. Graphs that also have kernels and copies
-//! are captured through cudarc, with [`Communicator::captured`], which is unsafe since nothing keeps their buffers. All
-//! other operations on a stream that is being captured are refused, since a graph can be launched when its buffers are
-//! long gone.
-//!
-//! A capture that another thread begins on the communicator's stream in the very moment of a call cannot be seen: begin
-//! none while another thread uses the communicator. What cudarc's own copies and kernels leave in a graph is cudarc's
-//! matter, with views of [`Memory`] as with its slices.
+//! [`Graph::capture`] makes a CUDA graph of collectives, which [`Graph::launch`] then launches any number of times, with new
+//! values in its memory between. Graphs that also have kernels and copies are captured through cudarc, with
+//! [`Communicator::captured`], which is unsafe since nothing keeps their buffers. All other operations on a stream that is being
+//! captured are refused.
 //!
 //! # Streams and order
 //! A communicator's operations run on its stream in the order of the calls, and the host does not wait for them:
 //! synchronise the stream, or copy the result through cudarc. Where a buffer belongs to another stream of the device,
 //! the operation comes after what is queued there, and what is queued there later comes after the operation; where it
 //! is the communicator's own, nothing has to be done. So buffers may be used and dropped right after the call.
-//! Per-thread default streams are refused. [`Communicator::on_stream`] moves a communicator to another stream.
+//! Per-thread default streams are refused. [`Communicator::set_stream`] moves a communicator to another stream.
 //!
 //! # Failures, deadlines and watchdogs
 //! Every [`Error`] names the operation, what NCCL said, and what to do. What can be checked is checked before anything
@@ -95,14 +88,14 @@
 //!
 //! - A rank that never comes makes the others wait for ever. With `Config::blocking(false)` NCCL works on a thread of
 //!   its own, and calls wait no longer than [`Config::deadline`]; at the deadline the communicator is aborted.
-//! - [`Communicator::init_pending`] returns at once: a [`Pending`] can be polled, waited for with a limit, and aborted.
-//! - An [`AbortHandle`] ends a communicator from any thread, with all that it has queued: for watchdogs.
+//! - [`Builder::init_pending`] returns at once: a [`Pending`] can be polled, waited for with a limit, and aborted.
+//! - An [`AbortHandle`] ends a communicator from any thread, with all that it has queued, and its graphs: for watchdogs.
 //! - [`Communicator::revoke`] stops what is queued or hangs but keeps the communicator, so that it can be shrunk.
 //! - [`Communicator::close`] waits for queued work and returns its error. Dropping does the same and logs it.
 //!
 //! ```no_run
 //! # use std::{thread, time::{Duration, Instant}};
-//! # use collectives::{ReduceOp, nccl::{Communicator, Error, Memory}};
+//! # use collectives::{ReduceOp, nccl::{Collectives, Communicator, Error, Memory}};
 //! # fn example(communicator: &Communicator, memory: &mut Memory) -> Result<(), Error> {
 //! communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(..1024)?, ReduceOp::Sum)?;
 //! let event = communicator.stream().record_event(None).map_err(|error| Error::Cuda { operation: "record", error })?;
@@ -126,17 +119,9 @@
 //! caller. A result code that this build does not know keeps its number. [`Library::parameters`] asks for the settings
 //! that NCCL took from the environment.
 //!
-//! # What is checked, and what all ranks must agree on
-//! What one rank's call can check is checked, by types where possible: that its buffers have the right lengths, types
-//! and device, and that they live until NCCL is done with them. What no rank can check alone is that *all* ranks, of
-//! this process or another, call the same operations in the same order with the same type, operator and length. That is
-//! for the program to see to: where they do not, NCCL may hang or deliver wrong numbers, and where GPUs write into each
-//! other's memory directly (NCCL before 2.23 within a process, registered buffers, windows), a rank with a longer
-//! buffer may write behind the end of another rank's.
-//!
 //! # One thread, every GPU
 //! ```no_run
-//! use collectives::{ReduceOp, nccl};
+//! use collectives::{ReduceOp, nccl::{self, Collectives}};
 //! use cudarc::driver::CudaContext;
 //!
 //! let library = nccl::Library::load()?;
@@ -152,7 +137,7 @@
 //!     for (communicator, buffer) in communicators.iter().zip(&mut buffers) {
 //!         group.on(communicator).all_reduce_in_place(buffer, ReduceOp::Sum)?;
 //!     }
-//!     Ok(())
+//!     Ok::<_, nccl::Error>(())
 //! })?;
 //! println!("{}", streams[0].clone_dtoh(&buffers[0])?[0]); // the number of GPUs
 //! # Ok::<(), Box<dyn std::error::Error>>(())

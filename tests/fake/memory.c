@@ -136,6 +136,7 @@ int cuMemFreeAsync(uintptr_t address, intptr_t stream) {
 }
 int cuMemsetD8Async(uintptr_t address, unsigned char value, size_t bytes, intptr_t stream) {
   UNLESS_CAPTURED(stream, "set", address);
+  if (bytes == 1) fake_log("a byte is written on %s", fake_stream(stream));
   memset((void *)address, value, bytes);
   return 0;
 }

@@ -192,8 +192,12 @@ impl Fake {
 
     /// A rank of so many, of a library, on a new stream of device 0. The log is empty afterwards.
     pub(crate) fn rank(&self, library: Library, rank: usize, size: usize, config: &Config) -> Communicator {
-        let communicator =
-            Communicator::init(library, &self.stream(0), rank, size, &self.id(), config).unwrap();
+        let communicator = Communicator::builder(library, &self.stream(0))
+            .rank(rank, size)
+            .id(&self.id())
+            .config(config)
+            .init()
+            .unwrap();
         self.log();
         communicator
     }

@@ -91,13 +91,13 @@ fn views_stay_inside_their_memory_and_start_on_an_element() {
     let stream = fake.stream(0);
     let mut memory = fake.memory(&stream, 64);
     assert_eq!(
-        memory.slice::<u64>(56, 1).unwrap().address() - memory.slice::<u64>(..0).unwrap().address(),
+        memory.slice::<u64>(7..8).unwrap().address() - memory.slice::<u64>(..0).unwrap().address(),
         56
     );
-    assert!(memory.slice::<u64>(64, 0).is_ok());
-    for (offset, len) in [(56, 2), (4, 1), (0, 9), (72, 0), (8, usize::MAX), (usize::MAX - 7, 1)] {
-        assert!(matches!(memory.slice::<u64>(offset, len), Err(Error::View { .. })), "{offset} {len}");
-        assert!(matches!(memory.slice_mut::<u64>(offset, len), Err(Error::View { .. })), "{offset} {len}");
+    assert!(memory.slice::<u64>(8..8).is_ok());
+    for (offset, end) in [(7, 9), (0, 9), (9, 9), (1, usize::MAX), (usize::MAX, usize::MAX), (3, 2)] {
+        assert!(matches!(memory.slice::<u64>(offset..end), Err(Error::View { .. })), "{offset} {end}");
+        assert!(matches!(memory.slice_mut::<u64>(offset..end), Err(Error::View { .. })), "{offset} {end}");
     }
 }
 
@@ -119,7 +119,7 @@ fn hole_12_other_devices_and_contexts_are_refused() {
     assert!(matches!(result, Err(Error::WrongDevice { .. })));
     assert!(!fake.log().iter().any(|line| line.starts_with("launch")));
 
-    let init = |stream| Communicator::init(fake.library(), stream, 0, 1, &fake.id(), &Config::new());
+    let init = |stream| Communicator::builder(fake.library(), stream).rank(0, 1).id(&fake.id()).init();
     assert!(matches!(init(&own), Err(Error::Stream { .. })));
     let per_thread = CudaContext::new(0).unwrap().per_thread_stream();
     assert!(matches!(init(&per_thread), Err(Error::Stream { .. })));
@@ -228,14 +228,14 @@ fn cudarc_buffers_are_freed_after_nccl_has_used_them() {
 fn copies_go_both_ways_through_memory() {
     fn round_trip<T: Element + DeviceRepr + ValidAsZeroBits>(fake: &Fake, values: &[T]) {
         let stream = fake.stream(0);
-        let mut memory = fake.memory(&stream, 64);
+        let (mut memory, at) = (fake.memory(&stream, 64), 16 / size_of::<T>());
         assert_eq!(stream.clone_dtoh(&memory.slice::<T>(..2).unwrap()).unwrap(), vec![T::default(); 2]);
-        stream.memcpy_htod(values, &mut memory.slice_mut::<T>(16, values.len()).unwrap()).unwrap();
-        assert_eq!(stream.clone_dtoh(&memory.slice::<T>(16, values.len()).unwrap()).unwrap(), values);
+        stream.memcpy_htod(values, &mut memory.slice_mut::<T>(at..at + values.len()).unwrap()).unwrap();
+        assert_eq!(stream.clone_dtoh(&memory.slice::<T>(at..at + values.len()).unwrap()).unwrap(), values);
         // Another stream is waited for, before and after.
         let other = stream.context().new_stream().unwrap();
         fake.log();
-        assert_eq!(other.clone_dtoh(&memory.slice::<T>(16, 1).unwrap()).unwrap(), values[..1]);
+        assert_eq!(other.clone_dtoh(&memory.slice::<T>(at..at + 1).unwrap()).unwrap(), values[..1]);
         let log = fake.log();
         assert_eq!(log.len(), 3, "{log:#?}");
         assert!(

@@ -13,7 +13,8 @@ fn hole_12_a_communicator_is_made_and_used_on_its_own_device() {
     let fake = Fake::new();
     let (first, second) = (fake.stream(0), fake.stream(1));
     let mut memory = fake.memory(&first, 64);
-    let make = |stream, rank| Communicator::init(fake.library(), stream, rank, 2, &fake.id(), &Config::new());
+    let make =
+        |stream, rank| Communicator::builder(fake.library(), stream).rank(rank, 2).id(&fake.id()).init();
     let communicators = [make(&first, 0).unwrap(), make(&second, 1).unwrap()];
     assert_eq!(fake.log(), ["init comm1 rank 0/2 device 0", "init comm2 rank 1/2 device 1"]);
     // Device 1 is current after the second one was made.
@@ -28,7 +29,7 @@ fn hole_12_work_that_nccl_leaves_to_the_current_device_finds_its_own() {
     let default = first.context().default_stream();
     let mut memory = fake.memory(&first, 64);
     let alone =
-        |stream| Communicator::init(fake.library(), stream, 0, 1, &fake.id(), &Config::new()).unwrap();
+        |stream| Communicator::builder(fake.library(), stream).rank(0, 1).id(&fake.id()).init().unwrap();
     let (own, by_default) = (alone(&first), alone(&default));
     let mut all_reduce = |communicator: &Communicator, op| {
         // Device 1 is current.
@@ -55,7 +56,8 @@ fn hole_12_a_thread_without_a_context_gets_the_communicators() {
     let fake = Fake::new();
     let stream = fake.stream(1);
     let mut memory = fake.memory(&stream, 64);
-    let communicator = Communicator::init(fake.library(), &stream, 0, 2, &fake.id(), &Config::new()).unwrap();
+    let communicator =
+        Communicator::builder(fake.library(), &stream).rank(0, 2).id(&fake.id()).init().unwrap();
     fake.log();
     let mut view = memory.slice_mut::<f32>(..2).unwrap();
     let view = &mut view;
@@ -72,7 +74,7 @@ fn hole_14_an_initialisation_that_never_completes_meets_its_deadline() {
     let stream = fake.stream(0);
     fake.set(Knob::AsyncResult, IN_PROGRESS);
     let start =
-        || Communicator::init_pending(fake.library(), &stream, 0, 2, &fake.id(), &Config::new()).unwrap();
+        || Communicator::builder(fake.library(), &stream).rank(0, 2).id(&fake.id()).init_pending().unwrap();
     let mut pending = start();
     assert_eq!(fake.log(), ["init comm1 rank 0/2 device 0 non-blocking"]);
     assert!(!pending.poll().unwrap());
@@ -84,7 +86,8 @@ fn hole_14_an_initialisation_that_never_completes_meets_its_deadline() {
     assert_eq!(fake.log(), ["init comm2 rank 0/2 device 0 non-blocking", "abort comm2"]);
 
     let config = Config::new().blocking(false).deadline(Duration::from_millis(30));
-    let result = Communicator::init(fake.library(), &stream, 0, 2, &fake.id(), &config);
+    let result =
+        Communicator::builder(fake.library(), &stream).rank(0, 2).id(&fake.id()).config(&config).init();
     assert!(matches!(result, Err(Error::Deadline { .. })));
     assert_eq!(fake.log(), ["init comm3 rank 0/2 device 0 non-blocking", "abort comm3"]);
 }
@@ -95,7 +98,7 @@ fn hole_14_a_pending_communicator_comes_to_life_fails_or_is_aborted() {
     let stream = fake.stream(0);
     let start = || {
         fake.set(Knob::AsyncResult, IN_PROGRESS);
-        Communicator::init_pending(fake.library(), &stream, 0, 2, &fake.id(), &Config::new()).unwrap()
+        Communicator::builder(fake.library(), &stream).rank(0, 2).id(&fake.id()).init_pending().unwrap()
     };
     let mut pending = start();
     fake.set(Knob::AsyncResult, 0);
@@ -121,7 +124,7 @@ fn a_failed_initialisation_leaves_nothing_behind() {
     let fake = Fake::new();
     let streams = [fake.stream(0), fake.stream(1)];
     fake.set(Knob::InitResult, 2);
-    let result = Communicator::init(fake.library(), &streams[0], 0, 2, &fake.id(), &Config::new());
+    let result = Communicator::builder(fake.library(), &streams[0]).rank(0, 2).id(&fake.id()).init();
     assert_eq!(
         result.unwrap_err().to_string(),
         "ncclCommInitRankConfig failed with ncclSystemError (2): fake words (NCCL's last warning: the fake was told to \
@@ -140,7 +143,7 @@ fn ranks_outside_the_size_are_refused() {
     let fake = Fake::new();
     let stream = fake.stream(0);
     for (rank, size) in [(2, 2), (0, 0), (0, 1 << 31), (1 << 32, 1 << 33)] {
-        let result = Communicator::init(fake.library(), &stream, rank, size, &fake.id(), &Config::new());
+        let result = Communicator::builder(fake.library(), &stream).rank(rank, size).id(&fake.id()).init();
         assert!(matches!(result, Err(Error::Rank { .. })), "{rank} {size}");
     }
     assert_eq!(fake.log(), [""; 0]);
@@ -150,7 +153,9 @@ fn ranks_outside_the_size_are_refused() {
 fn settings_reach_nccl_and_those_of_newer_versions_are_refused() {
     let fake = Fake::new();
     let stream = fake.stream(0);
-    let init = |library, config: &Config| Communicator::init(library, &stream, 0, 1, &fake.id(), config);
+    let init = |library, config: &Config| {
+        Communicator::builder(library, &stream).rank(0, 1).id(&fake.id()).config(config).init()
+    };
     let config = Config::new().network("Socket").nvlink_centric_sched(true).name("ours");
     drop(init(fake.library(), &config).unwrap());
     assert_eq!(fake.log()[0], "init comm1 rank 0/1 device 0 over Socket");
@@ -173,7 +178,10 @@ fn hole_19_a_library_without_a_function_answers_instead_of_failing() {
     drop(Memory::alloc(fake.old_library(), &stream, 64).unwrap());
     assert_eq!(fake.log(), ["cuMemAlloc m1", "synchronize s1", "cuMemFree m1"]);
     drop(Memory::alloc(fake.library(), &stream, 0).unwrap());
-    assert_eq!(fake.log(), ["ncclMemAlloc m2", "synchronize s1", "ncclMemFree m2"]);
+    assert_eq!(
+        fake.log(),
+        ["ncclMemAlloc m2", "a byte is written on s1", "synchronize s1", "ncclMemFree m2"]
+    );
 
     let broken = fake.broken().to_string();
     assert!(broken.contains("ncclCommSplit"), "{broken}");
@@ -188,7 +196,7 @@ fn memory_of_the_pool_is_opened_to_other_gpus_for_old_libraries() {
     let fake = Fake::new();
     let stream = fake.stream(1);
     fake.log();
-    let init = |library| Communicator::init(library, &stream, 0, 1, &fake.id(), &Config::new()).unwrap();
+    let init = |library| Communicator::builder(library, &stream).rank(0, 1).id(&fake.id()).init().unwrap();
     let _old = init(fake.old_library());
     assert_eq!(fake.log(), ["pool1 opens to 0", "pool1 opens to 2", "init comm1 rank 0/1 device 1"]);
     let _new = init(fake.library());

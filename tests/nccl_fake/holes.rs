@@ -31,7 +31,7 @@
 use collectives::ReduceOp::Sum;
 use collectives::nccl::{
     Collectives, Communicator, Config, Error, Memory, MemoryView, MemoryViewMut, ResultCode, ShrinkMode,
-    group,
+    Split, group,
 };
 use collectives::{DataType, Element};
 use float8::{F8E4M3, F8E5M2};
@@ -153,7 +153,7 @@ fn monarch_2_every_communicator_ends_once() {
     let fake = Fake::new();
     let streams = [fake.stream(0), fake.stream(1)];
     let mut all = Communicator::init_all(fake.library(), &streams, &Config::new()).unwrap();
-    all.push(all[0].split(Some(0), 0, None).unwrap().unwrap());
+    all.push(all[0].split(&Split::color(0)).unwrap());
     all.push(all[1].shrink(&[0], ShrinkMode::Default, None).unwrap());
     all.push(all[0].grow(3, None, None).unwrap());
     let log = fake.log();

@@ -19,6 +19,7 @@ mod groups;
 mod holes;
 mod membership;
 mod operators;
+mod ownership;
 mod parameters;
 mod states;
 mod windows;

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use collectives::ReduceOp::Sum;
 use collectives::nccl::{
-    Collectives, Communicator, Config, Error, ResultCode, ShrinkMode, SplitKey, UniqueId, group,
+    Collectives, Communicator, Config, Error, ResultCode, ShrinkMode, Split, UniqueId, group,
 };
 
 use crate::fake::{Fake, Knob};
 use crate::{IN_PROGRESS, REMOTE_ERROR};
 
-fn key(color: i32) -> SplitKey {
-    SplitKey { color: Some(color), key: 0 }
+fn key(color: i32) -> Option<Split> {
+    Some(Split::color(color))
 }
 
 #[track_caller]
@@ -25,17 +25,21 @@ fn a_part_has_the_rank_and_the_size_that_nccl_says_and_the_same_stream() {
     let fake = Fake::new();
     let parent = fake.communicator(&Config::new());
     fake.set(Knob::SplitSize, 1);
-    let child = parent.split(Some(3), 4, None).unwrap().unwrap();
+    let child = parent.split(&Split::color(3).key(4)).unwrap();
     assert_eq!((child.rank(), child.size()), (0, 1));
     assert_eq!(child.stream(), parent.stream());
-    assert!(parent.split(None, 9, None).unwrap().is_none());
+    parent.split_none().unwrap();
     let config = Config::new().blocking(false).network("Socket");
-    let own = parent.split(Some(i32::MAX), -1, Some(&config)).unwrap().unwrap();
+    let other = parent.stream().context().new_stream().unwrap();
+    let own = parent.split(&Split::color(i32::MAX).key(-1).config(&config).stream(&other)).unwrap();
+    assert_eq!(own.stream(), &other);
+    let elsewhere = Split::color(0).stream(&fake.stream(1));
+    assert!(matches!(parent.split(&elsewhere), Err(Error::WrongDevice { .. })));
     assert_eq!(
         fake.log(),
         [
             "split comm1 color 3 key 4 into comm2 rank 0/1 device 0 inheriting",
-            "split comm1 color -1 key 9 into nothing",
+            "split comm1 color -1 key 0 into nothing",
             "split comm1 color 2147483647 key -1 into comm3 rank 0/1 device 0 non-blocking over Socket",
         ]
     );
@@ -58,8 +62,8 @@ fn monarch_7_colors_are_the_users_and_not_negative() {
     for color in [-1, i32::MIN] {
         let wanted =
             format!("color {color}: colors are 0 to 2147483647; ranks that do not take part have none");
-        assert_eq!(parent.split(Some(color), 0, None).unwrap_err().to_string(), wanted);
-        assert_eq!(parent.split_pending(color, 0, None).unwrap_err().to_string(), wanted);
+        assert_eq!(parent.split(&Split::color(color)).unwrap_err().to_string(), wanted);
+        assert_eq!(parent.split_pending(&Split::color(color)).unwrap_err().to_string(), wanted);
     }
     assert_eq!(fake.log(), [""; 0]);
 }
@@ -70,8 +74,8 @@ fn several_ranks_of_a_thread_are_split_together() {
     let streams = [fake.stream(0), fake.stream(1)];
     let parents = Communicator::init_all(fake.library(), &streams, &Config::new()).unwrap();
     fake.log();
-    let keys = [key(0), SplitKey { color: None, key: 0 }];
-    let parts = Communicator::split_all(fake.library(), parents.iter().zip(keys), None).unwrap();
+    let keys = [key(0), None];
+    let parts = Communicator::split_all(parents.iter().zip(keys)).unwrap();
     assert_eq!(parts.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false]);
     assert_eq!(
         fake.log(),
@@ -83,7 +87,7 @@ fn several_ranks_of_a_thread_are_split_together() {
     drop(parts);
     fake.log();
     // The second is wrong: neither is split.
-    let result = Communicator::split_all(fake.library(), parents.iter().zip([key(0), key(-5)]), None);
+    let result = Communicator::split_all(parents.iter().zip([key(0), key(-5)]));
     assert!(matches!(result, Err(Error::Color { color: -5 })));
     assert_eq!(fake.log()[1..], ["group of 0 cancelled"]);
     parents.into_iter().for_each(|parent| parent.close().unwrap());
@@ -141,8 +145,7 @@ fn several_ranks_of_a_thread_shrink_together() {
     let parents = Communicator::init_all(fake.library(), &streams, &Config::new()).unwrap();
     fake.log();
     let rest = [&parents[0], &parents[2]];
-    let shrink =
-        |ranks: &[usize]| Communicator::shrink_all(fake.library(), rest, ranks, ShrinkMode::Default, None);
+    let shrink = |ranks: &[usize]| Communicator::shrink_all(rest, ranks, ShrinkMode::Default, None);
     let children = shrink(&[1]).unwrap();
     assert_eq!(
         children.iter().map(|child| (child.rank(), child.size())).collect::<Vec<_>>(),
@@ -174,7 +177,7 @@ fn a_communicator_grows_and_new_ranks_join_it() {
     let other = parent.grow(3, None, Some(&Config::new())).unwrap();
     assert_eq!((other.rank(), other.size()), (1, 3));
     let join = |rank, id: &UniqueId| {
-        Communicator::join(fake.library(), &fake.stream(2), rank, 4, id, &Config::new())
+        Communicator::builder(fake.library(), &fake.stream(2)).rank(rank, 4).id(id).join()
     };
     let joined = join(3, &id).unwrap();
     assert_eq!((joined.rank(), joined.size()), (3, 4));
@@ -202,7 +205,7 @@ fn a_communicator_is_made_from_several_ids() {
     let stream = fake.stream(0);
     let make = |library, ids: usize| {
         let ids: Vec<_> = (0..ids).map(|_| fake.id()).collect();
-        Communicator::init_scalable(library, &stream, 1, 2, &ids, &Config::new())
+        Communicator::builder(library, &stream).rank(1, 2).ids(&ids).init()
     };
     for count in [0, 3] {
         let wanted = format!(
@@ -230,9 +233,9 @@ fn old_libraries_and_groups_make_none() {
     needs(old.shrink(&[0], ShrinkMode::Default, None).unwrap_err(), "ncclCommShrink needs NCCL 2.27");
     needs(old.grow_id().unwrap_err(), "ncclCommGetUniqueId needs NCCL 2.29");
     needs(old.grow(3, None, None).unwrap_err(), "ncclCommGrow needs NCCL 2.29");
-    let joined = Communicator::join(fake.old_library(), stream, 2, 3, &id, &Config::new());
+    let joined = Communicator::builder(fake.old_library(), stream).rank(2, 3).id(&id).join();
     needs(joined.unwrap_err(), "ncclCommGrow needs NCCL 2.29");
-    let error = old.split(Some(0), 0, Some(&Config::new().name("part"))).unwrap_err();
+    let error = old.split(&Split::color(0).config(&Config::new().name("part"))).unwrap_err();
     assert!(matches!(error, Error::TooOld { what: "Config::name", .. }), "{error}");
     assert_eq!(fake.log(), ["pool0 opens to 1", "pool0 opens to 2"]);
     old.close().unwrap();
@@ -240,18 +243,18 @@ fn old_libraries_and_groups_make_none() {
     let parent = fake.communicator(&Config::new());
     let library = fake.library();
     group(|_| {
-        inside_group(parent.split(Some(0), 0, None));
-        inside_group(parent.split_pending(0, 0, None));
-        inside_group(Communicator::split_all(library, [(&parent, key(0))], None));
+        inside_group(parent.split(&Split::color(0)));
+        inside_group(parent.split_pending(&Split::color(0)));
+        inside_group(Communicator::split_all([(&parent, key(0))]));
         inside_group(parent.shrink(&[0], ShrinkMode::Default, None));
         inside_group(parent.shrink_pending(&[0], ShrinkMode::Default, None));
-        inside_group(Communicator::shrink_all(library, [&parent], &[0], ShrinkMode::Default, None));
+        inside_group(Communicator::shrink_all([&parent], &[0], ShrinkMode::Default, None));
         inside_group(parent.grow(3, None, None));
         inside_group(parent.grow_pending(3, None, None));
         inside_group(parent.grow_id());
-        inside_group(Communicator::join(library, parent.stream(), 2, 3, &id, &Config::new()));
-        inside_group(Communicator::init_scalable(library, parent.stream(), 0, 1, &[], &Config::new()));
-        Ok(())
+        inside_group(Communicator::builder(library, parent.stream()).rank(2, 3).id(&id).join());
+        inside_group(Communicator::builder(library, parent.stream()).ids(&[]).init());
+        Ok::<_, Error>(())
     })
     .unwrap();
     assert_eq!(fake.log(), [""; 0]);
@@ -262,13 +265,13 @@ fn a_part_that_nccl_refuses_leaves_the_whole_as_it_was() {
     let fake = Fake::new();
     let parent = fake.communicator(&Config::new());
     fake.set(Knob::ManagementResult, 3);
-    let error = parent.split(Some(0), 0, None).unwrap_err();
+    let error = parent.split(&Split::color(0)).unwrap_err();
     assert!(matches!(error, Error::Nccl { operation: "ncclCommSplit", code: ResultCode(3), .. }), "{error}");
     fake.set(Knob::ManagementResult, 3);
-    let result = Communicator::split_all(fake.library(), [(&parent, key(0))], None);
+    let result = Communicator::split_all([(&parent, key(0))]);
     assert!(matches!(result, Err(Error::Nccl { operation: "ncclCommSplit", code: ResultCode(3), .. })));
     assert_eq!(fake.log(), ["group of 0 cancelled"]);
-    assert!(parent.split(Some(0), 0, None).unwrap().is_some());
+    parent.split(&Split::color(0)).unwrap();
 }
 
 /// A non-blocking parent, which NCCL is busy with.
@@ -293,7 +296,7 @@ fn hole_14_a_part_is_waited_for_until_the_parent_is_done() {
                 assert_eq!(fake.until(SPLIT), [SPLIT]);
                 fake.set(Knob::AsyncResult, 0);
             });
-            parent.split(Some(0), 0, None).unwrap().unwrap()
+            parent.split(&Split::color(0)).unwrap()
         });
         assert_eq!((child.rank(), child.size()), (1, 2));
         drop((child, parent));
@@ -307,10 +310,10 @@ fn hole_14_a_part_that_never_comes_meets_the_deadline_of_its_parent() {
         let fake = Fake::new();
         let parent = busy(&fake, &Config::new().deadline(Duration::from_millis(20)));
         fake.set(Knob::ManagementResult, answer);
-        let error = parent.split(Some(0), 0, None).unwrap_err();
+        let error = parent.split(&Split::color(0)).unwrap_err();
         assert!(matches!(error, Error::Deadline { operation: "ncclCommSplit", .. }), "{error}");
         // NCCL cannot abort one without the other.
-        assert!(matches!(parent.split(Some(0), 0, None), Err(Error::Aborted { .. })));
+        assert!(matches!(parent.split(&Split::color(0)), Err(Error::Aborted { .. })));
         drop(parent);
         assert_eq!(fake.log(), [SPLIT, "abort comm1"]);
     }
@@ -322,11 +325,11 @@ fn hole_14_a_pending_part_is_polled_and_waited_for() {
         let fake = Fake::new();
         let parent = busy(&fake, &Config::new());
         fake.set(Knob::ManagementResult, answer);
-        let mut pending = parent.split_pending(0, 0, None).unwrap();
+        let mut pending = parent.split_pending(&Split::color(0)).unwrap();
         assert!(!pending.poll().unwrap());
         group(|_| {
             inside_group(pending.poll());
-            Ok(())
+            Ok::<_, Error>(())
         })
         .unwrap();
         fake.set(Knob::AsyncResult, 0);
@@ -342,7 +345,7 @@ fn hole_14_a_pending_part_is_polled_and_waited_for() {
 fn hole_14_a_pending_part_that_is_dropped_ends_what_nccl_is_working_on() {
     let fake = Fake::new();
     let parent = busy(&fake, &Config::new());
-    drop(parent.split_pending(0, 0, None).unwrap());
+    drop(parent.split_pending(&Split::color(0)).unwrap());
     assert_eq!(fake.log(), [SPLIT, "abort comm1"]);
     assert!(matches!(parent.async_error(), Err(Error::Aborted { .. })));
     drop(parent);
@@ -355,29 +358,28 @@ fn hole_14_a_pending_part_that_is_dropped_ends_what_nccl_is_working_on() {
 
     // What is done goes alone.
     let parent = busy(&fake, &Config::new());
-    let pending = parent.split_pending(0, 0, None).unwrap();
+    let pending = parent.split_pending(&Split::color(0)).unwrap();
     fake.set(Knob::AsyncResult, 0);
     drop(pending);
     parent.close().unwrap();
     assert_eq!(fake.log()[1..], ["abort comm6", "destroy comm5"]);
-    // Inside a group: after it.
+    // Inside a group.
     let parent = busy(&fake, &Config::new());
-    let pending = parent.split_pending(0, 0, None).unwrap();
+    let pending = parent.split_pending(&Split::color(0)).unwrap();
     fake.log();
     group(|_| {
         inside_group(pending.wait(Duration::ZERO));
-        assert_eq!(fake.log(), [""; 0]);
-        Ok(())
+        assert_eq!(fake.log(), ["abort comm7"]);
+        Ok::<_, Error>(())
     })
     .unwrap();
-    assert_eq!(fake.log(), ["abort comm7"]);
 }
 
 #[test]
 fn hole_14_the_abort_handle_of_a_pending_part_ends_its_parent() {
     let fake = Fake::new();
     let parent = busy(&fake, &Config::new());
-    let pending = parent.split_pending(0, 0, None).unwrap();
+    let pending = parent.split_pending(&Split::color(0)).unwrap();
     pending.abort_handle().abort().unwrap();
     assert!(matches!(pending.wait(Duration::from_secs(60)), Err(Error::Aborted { .. })));
     assert!(matches!(parent.device(), Err(Error::Aborted { .. })));
@@ -386,7 +388,7 @@ fn hole_14_the_abort_handle_of_a_pending_part_ends_its_parent() {
 
     // Of one that is not made from another: that one.
     let parent = busy(&fake, &Config::new());
-    let mut pending = parent.split_pending(0, 0, None).unwrap();
+    let mut pending = parent.split_pending(&Split::color(0)).unwrap();
     fake.set(Knob::AsyncResult, 0);
     assert!(pending.poll().unwrap());
     fake.log();
@@ -400,7 +402,7 @@ fn hole_14_the_abort_handle_of_a_pending_part_ends_its_parent() {
 fn hole_14_a_pending_part_fails_with_its_parent() {
     let fake = Fake::new();
     let parent = busy(&fake, &Config::new());
-    let mut pending = parent.split_pending(0, 0, None).unwrap();
+    let mut pending = parent.split_pending(&Split::color(0)).unwrap();
     fake.set(Knob::AsyncResult, REMOTE_ERROR);
     let failed =
         |error: &Error| matches!(error, Error::Nccl { operation: "ncclCommSplit", code: ResultCode(6), .. });
@@ -419,7 +421,7 @@ fn hole_14_several_parts_are_waited_for_after_their_group() {
     let parents = Communicator::init_all(fake.library(), &streams, &config).unwrap();
     fake.log();
     fake.set(Knob::AsyncResult, IN_PROGRESS);
-    let result = Communicator::split_all(fake.library(), parents.iter().zip([key(0), key(0)]), None);
+    let result = Communicator::split_all(parents.iter().zip([key(0), key(0)]));
     assert!(matches!(result, Err(Error::Deadline { operation: "ncclCommSplit", .. })));
     assert_eq!(fake.log()[2..], ["abort comm1", "abort comm2"]);
 }
@@ -440,9 +442,9 @@ fn hole_14_what_grows_is_waited_for_itself() {
 fn what_comes_of_a_communicator_outlives_its_abort() {
     let fake = Fake::new();
     let parent = fake.communicator(&Config::new());
-    let child = parent.split(Some(0), 0, None).unwrap().unwrap();
+    let child = parent.split(&Split::color(0)).unwrap();
     parent.abort_handle().abort().unwrap();
-    assert!(matches!(parent.split(Some(0), 0, None), Err(Error::Aborted { operation: "ncclCommSplit" })));
+    assert!(matches!(parent.split(&Split::color(0)), Err(Error::Aborted { operation: "ncclCommSplit" })));
     let mut memory = fake.memory(child.stream(), 8);
     child.all_reduce_in_place(&mut memory.slice_mut::<f32>(..2).unwrap(), Sum).unwrap();
     child.close().unwrap();

@@ -2,8 +2,8 @@
 
 use collectives::ReduceOp::Sum;
 use collectives::nccl::{
-    Collectives, Communicator, Config, Error, Memory, MemoryStatistics, ResultCode, ShrinkMode, WindowKind,
-    group,
+    Collectives, Communicator, Config, Error, Memory, MemoryStatistics, ResultCode, ShrinkMode, Split,
+    WindowKind, group,
 };
 
 use crate::fake::{Fake, Knob};
@@ -62,7 +62,7 @@ fn a_revoked_communicator_can_be_split_and_shrunk_and_nothing_else() {
     works_no_more(&fake, &communicator, &mut memory, REVOKED);
     refused(communicator.resume(), "ncclCommResume", REVOKED);
     let rest = communicator.shrink(&[0], ShrinkMode::Default, None).unwrap();
-    let part = communicator.split(Some(0), 0, None).unwrap().unwrap();
+    let part = communicator.split(&Split::color(0)).unwrap();
     fake.log();
     rest.broadcast_in_place(&mut memory.slice_mut::<f32>(..2).unwrap(), 0).unwrap();
     communicator.close().unwrap();
@@ -79,7 +79,7 @@ fn a_finalized_communicator_can_only_be_closed() {
         communicator.finalize().unwrap();
         works_no_more(&fake, &communicator, &mut memory, FINALIZED);
         refused(communicator.resume(), "ncclCommResume", FINALIZED);
-        refused(communicator.split(Some(0), 0, None), "ncclCommSplit", FINALIZED);
+        refused(communicator.split(&Split::color(0)), "ncclCommSplit", FINALIZED);
         refused(communicator.shrink(&[0], ShrinkMode::Abort, None), "ncclCommShrink", FINALIZED);
         refused(communicator.grow(3, None, None), "ncclCommGrow", FINALIZED);
         fake.log();
@@ -110,7 +110,7 @@ fn a_suspended_communicator_works_again_when_it_is_resumed() {
     });
     assert_eq!(fake.log(), ["suspend comm1 flags 1"]);
     works_no_more(&fake, &communicator, &mut memory, SUSPENDED);
-    refused(communicator.split(Some(0), 0, None), "ncclCommSplit", SUSPENDED);
+    refused(communicator.split(&Split::color(0)), "ncclCommSplit", SUSPENDED);
     refused(communicator.shrink(&[0], ShrinkMode::Default, None), "ncclCommShrink", SUSPENDED);
     communicator.resume().unwrap();
     // A second time nothing happens.
@@ -184,7 +184,7 @@ fn a_change_of_state_is_waited_for_fails_or_is_missing() {
         let communicator = fake.communicator(&Config::new());
         group(|_| {
             assert!(matches!(change(&communicator), Err(Error::InsideGroup { operation: seen }) if seen == operation));
-            Ok(())
+            Ok::<_, Error>(())
         })
         .unwrap();
     }
@@ -221,29 +221,30 @@ fn a_change_of_state_that_never_comes_meets_its_deadline() {
 #[test]
 fn a_communicator_moves_to_another_stream_of_its_device() {
     let fake = Fake::new();
-    let communicator = fake.communicator(&Config::new());
+    let mut communicator = fake.communicator(&Config::new());
     let other = communicator.stream().context().new_stream().unwrap();
     let mut memory = fake.memory(&other, 8);
-    let moved = communicator.on_stream(&other).unwrap();
-    moved.all_reduce_in_place(&mut memory.slice_mut::<f32>(..2).unwrap(), Sum).unwrap();
-    assert_eq!(
-        fake.log(),
-        ["e1 records s1", "s2 waits e1", "launch all_reduce comm1 m1->m1 count 2 type 7 op 0 s2 device 0"]
-    );
-    // One that cannot move is closed.
-    let error = moved.on_stream(&fake.stream(1)).unwrap_err();
+    communicator.set_stream(&other).unwrap();
+    communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(..2).unwrap(), Sum).unwrap();
+    let launch = "launch all_reduce comm1 m1->m1 count 2 type 7 op 0 s2 device 0";
+    assert_eq!(fake.log(), ["e1 records s1", "s2 waits e1", launch]);
+    // One that cannot move stays.
+    let error = communicator.set_stream(&fake.stream(1)).unwrap_err();
     assert!(matches!(error, Error::WrongDevice { buffer: "stream", expected: 0, found: 1, .. }), "{error}");
-    assert_eq!(fake.log(), ["destroy comm1"]);
-    let communicator = fake.communicator(&Config::new());
     let per_thread = communicator.stream().context().per_thread_stream();
-    assert!(matches!(communicator.on_stream(&per_thread), Err(Error::Stream { .. })));
-    let communicator = fake.communicator(&Config::new());
-    fake.log();
+    assert!(matches!(communicator.set_stream(&per_thread), Err(Error::Stream { .. })));
     group(|_| {
-        assert!(matches!(communicator.on_stream(&other), Err(Error::InsideGroup { .. })));
-        assert_eq!(fake.log(), [""; 0]);
-        Ok(())
+        assert!(matches!(communicator.set_stream(&other), Err(Error::InsideGroup { .. })));
+        Ok::<_, Error>(())
     })
     .unwrap();
-    assert_eq!(fake.log(), ["destroy comm3"]);
+    fake.log();
+    communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(..2).unwrap(), Sum).unwrap();
+    assert_eq!(fake.log(), [launch]);
+    // What ends it waits for the new stream.
+    let registration = communicator.register(&memory).unwrap();
+    fake.set(Knob::StreamBusy, 3);
+    drop(registration);
+    drop(communicator);
+    assert_eq!(fake.log()[1..], ["deregister reg1 comm1", "destroy comm1"]);
 }

@@ -2,8 +2,7 @@
 
 use collectives::ReduceOp::Sum;
 use collectives::nccl::{
-    Collectives, Communicator, Config, Error, Graph, Memory, ResultCode, Signal, Window, WindowKind, group,
-    windows,
+    Collectives, Communicator, Config, Error, Graph, Memory, ResultCode, Signal, WindowKind, group, windows,
 };
 
 use crate::fake::{Fake, Knob};
@@ -16,12 +15,9 @@ fn registered_memory_is_used_and_taken_back_after_the_work() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let mut memory = fake.memory(communicator.stream(), 64);
-    let mut registered = communicator.register(&mut memory).unwrap();
-    assert_eq!(registered.bytes(), 64);
-    assert!(matches!(registered.slice::<f32>(60, 2), Err(Error::View { bytes: 64, .. })));
-    assert!(matches!(registered.slice_mut::<f32>(2, 1), Err(Error::View { .. })));
-    communicator.all_reduce_in_place(&mut registered.slice_mut::<f32>(8, 2).unwrap(), Sum).unwrap();
-    communicator.send(&registered.slice::<u8>(3, 2).unwrap(), 0).unwrap();
+    let registered = communicator.register(&memory).unwrap();
+    communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(2..4).unwrap(), Sum).unwrap();
+    communicator.send(&memory.slice::<u8>(3..5).unwrap(), 0).unwrap();
     fake.set(Knob::StreamBusy, 3);
     drop(registered);
     assert_eq!(
@@ -34,7 +30,7 @@ fn registered_memory_is_used_and_taken_back_after_the_work() {
         ]
     );
     // The memory is as before, and can be registered again.
-    drop(communicator.register(&mut memory).unwrap());
+    drop(communicator.register(&memory).unwrap());
     drop(memory);
     assert_eq!(fake.log()[1..], ["deregister reg2 comm1", "synchronize s1", "ncclMemFree m1"]);
 }
@@ -45,11 +41,11 @@ fn windows_of_every_kind_are_registered_and_taken_back() {
     let communicator = fake.communicator(&Config::new());
     let mut memory = fake.memory(communicator.stream(), 64);
     for kind in [WindowKind::Plain, WindowKind::Symmetric, WindowKind::SymmetricOrdered] {
-        let mut window = communicator.window(&mut memory, kind).unwrap();
+        let window = communicator.window(&memory, kind).unwrap();
         assert!(window.is_active());
         assert_eq!(window.bytes(), 64);
-        assert_eq!(window.address().unwrap(), window.slice::<u8>(..0).unwrap().address());
-        communicator.broadcast_in_place(&mut window.slice_mut::<f32>(4, 1).unwrap(), 0).unwrap();
+        assert_eq!(window.address().unwrap(), memory.slice::<u8>(..0).unwrap().address());
+        communicator.broadcast_in_place(&mut memory.slice_mut::<f32>(1..2).unwrap(), 0).unwrap();
     }
     let launch = "launch broadcast comm1 m1+4->m1+4 count 1 type 7 op -1 root 0 s1 device 0";
     let expected = [(1, 0), (2, 1), (3, 3)].map(|(number, flags)| {
@@ -70,24 +66,23 @@ fn what_the_library_is_too_old_for_is_refused() {
         assert!(error.to_string().starts_with(wanted), "{error}");
     };
     let mut memory = fake.memory(old.stream(), 64);
-    missing(old.register(&mut memory).unwrap_err(), "ncclCommRegister needs NCCL 2.19");
-    missing(
-        old.window(&mut memory, WindowKind::Plain).unwrap_err(),
-        "ncclCommWindowRegister needs NCCL 2.27",
-    );
+    missing(old.register(&memory).unwrap_err(), "ncclCommRegister needs NCCL 2.19");
+    missing(old.window(&memory, WindowKind::Plain).unwrap_err(), "ncclCommWindowRegister needs NCCL 2.27");
     let middle = fake.rank(fake.library_2_28(), 1, 2, &Config::new());
     let mut memory = fake.memory(middle.stream(), 64);
-    let error = middle.window(&mut memory, WindowKind::SymmetricOrdered).unwrap_err();
+    let error = middle.window(&memory, WindowKind::SymmetricOrdered).unwrap_err();
     assert!(matches!(error, Error::TooOld { what: "WindowKind::SymmetricOrdered", .. }), "{error}");
     assert_eq!(fake.log(), [""; 0]);
-    let window = middle.window(&mut memory, WindowKind::Symmetric).unwrap();
+    let window = middle.window(&memory, WindowKind::Symmetric).unwrap();
     missing(window.address().unwrap_err(), "ncclWinGetUserPtr needs NCCL 2.29");
-    let part = window.slice::<f32>(..1).unwrap();
-    missing(middle.put(&part, &window, 0, Signal::new(0)).unwrap_err(), "ncclPutSignal needs NCCL 2.29");
+    let part = memory.slice::<f32>(..1).unwrap();
+    // SAFETY: it is refused.
+    let put = unsafe { middle.put(&part, &window, 0, Signal::new(0)) };
+    missing(put.unwrap_err(), "ncclPutSignal needs NCCL 2.29");
     missing(middle.signal(Signal::new(0)).unwrap_err(), "ncclSignal needs NCCL 2.29");
     missing(middle.wait_signals(&[(Signal::new(0), 1)]).unwrap_err(), "ncclWaitSignal needs NCCL 2.29");
     fake.log();
-    let grouped = group(fake.library_2_28(), |group| group.on(&middle).signal(Signal::new(0)));
+    let grouped = group(|group| group.on(&middle).signal(Signal::new(0)));
     missing(grouped.unwrap_err(), "ncclSignal needs NCCL 2.29");
     assert_eq!(fake.log(), [""; 0]);
     drop(window);
@@ -105,32 +100,29 @@ fn memory_of_another_device_is_refused_and_so_are_groups() {
             "{error}"
         );
     };
-    wrong(communicator.register(&mut elsewhere).unwrap_err());
-    wrong(communicator.window(&mut elsewhere, WindowKind::Plain).unwrap_err());
+    wrong(communicator.register(&elsewhere).unwrap_err());
+    wrong(communicator.window(&elsewhere, WindowKind::Plain).unwrap_err());
     let mut memory = fake.memory(communicator.stream(), 64);
     let library = fake.library();
     group(|_| {
-        assert!(matches!(communicator.register(&mut memory), Err(Error::InsideGroup { .. })));
-        let refused = communicator.window(&mut memory, WindowKind::Plain).map(drop);
+        assert!(matches!(communicator.register(&memory), Err(Error::InsideGroup { .. })));
+        let refused = communicator.window(&memory, WindowKind::Plain).map(drop);
         assert!(matches!(refused, Err(Error::InsideGroup { .. })));
-        let refused = windows(library, [(&communicator, &mut memory)], WindowKind::Plain).map(drop);
+        let refused = windows([(&communicator, &memory)], WindowKind::Plain).map(drop);
         assert!(matches!(refused, Err(Error::InsideGroup { .. })));
-        Ok(())
+        Ok::<_, Error>(())
     })
     .unwrap();
     for _ in 0..2 {
         fake.set(Knob::ManagementResult, 3);
-        let error = communicator.window(&mut memory, WindowKind::Plain).unwrap_err();
+        let error = communicator.window(&memory, WindowKind::Plain).unwrap_err();
         assert!(matches!(
             error,
             Error::Nccl { operation: "ncclCommWindowRegister", code: ResultCode(3), .. }
         ));
     }
     fake.set(Knob::ManagementResult, 3);
-    assert!(matches!(
-        communicator.register(&mut memory),
-        Err(Error::Nccl { operation: "ncclCommRegister", .. })
-    ));
+    assert!(matches!(communicator.register(&memory), Err(Error::Nccl { operation: "ncclCommRegister", .. })));
     fake.log();
     // What was refused is not known to NCCL, and freed.
     drop(memory);
@@ -142,28 +134,32 @@ fn windows_of_several_ranks_are_made_together_or_not_at_all() {
     let fake = Fake::new();
     let streams = [fake.stream(0), fake.stream(1)];
     let ranks = Communicator::init_all(fake.library(), &streams, &Config::new()).unwrap();
-    let mut memory = streams.each_ref().map(|stream| fake.memory(stream, 32));
-    let [first, second] = &mut memory;
-    let made =
-        windows(fake.library(), ranks.iter().zip([&mut *first, second]), WindowKind::Symmetric).unwrap();
+    let memory = streams.each_ref().map(|stream| fake.memory(stream, 32));
+    let [first, second] = &memory;
+    let made = windows(ranks.iter().zip([first, second]), WindowKind::Symmetric).unwrap();
     assert!(made.iter().all(|window| window.is_active()));
     drop(made);
     assert_eq!(
         fake.log(),
         [
             "synchronize s1",
-            "window comm1 m1 bytes 32 flags 1 as win1",
             "synchronize s2",
+            "window comm1 m1 bytes 32 flags 1 as win1",
             "window comm2 m2 bytes 32 flags 1 as win2",
             "deregister win1 comm1",
             "deregister win2 comm2",
         ]
     );
-    let mut wrong = fake.memory(&streams[0], 32);
-    let result =
-        windows(fake.library(), ranks.iter().zip([first, &mut wrong]), WindowKind::Symmetric).map(drop);
+    let wrong = fake.memory(&streams[0], 32);
+    let result = windows(ranks.iter().zip([first, &wrong]), WindowKind::Symmetric).map(drop);
     assert!(matches!(result, Err(Error::WrongDevice { .. })));
+    assert!(!fake.log().iter().any(|line| line.starts_with("window")));
+    // NCCL refuses the second.
+    fake.set(Knob::ManagementResult, 3);
+    let result = windows(ranks.iter().zip([first, second]), WindowKind::Symmetric).map(drop);
+    assert!(matches!(result, Err(Error::Nccl { operation: "ncclCommWindowRegister", .. })));
     assert_eq!(fake.log().last().unwrap(), "group of 0 cancelled");
+    assert!(windows::<Memory>([], WindowKind::Plain).unwrap().is_empty());
 }
 
 #[test]
@@ -173,13 +169,15 @@ fn where_nccl_makes_no_windows_collectives_work_as_ever() {
     let mut memory = [fake.memory(communicator.stream(), 64), fake.memory(communicator.stream(), 64)];
     let [first, second] = &mut memory;
     fake.set(Knob::NoWindows, 1);
-    let mut window = communicator.window(first, WindowKind::Symmetric).unwrap();
+    let window = communicator.window(first, WindowKind::Symmetric).unwrap();
     let registration = communicator.register(second).unwrap();
     assert!(!window.is_active());
     assert_eq!(window.address().unwrap(), 0);
-    communicator.all_reduce_in_place(&mut window.slice_mut::<f32>(..2).unwrap(), Sum).unwrap();
+    communicator.all_reduce_in_place(&mut first.slice_mut::<f32>(..2).unwrap(), Sum).unwrap();
     fake.log();
-    let error = communicator.put(&window.slice::<f32>(..1).unwrap(), &window, 0, Signal::new(0)).unwrap_err();
+    // SAFETY: NCCL refuses it.
+    let put = unsafe { communicator.put(&first.slice::<f32>(..1).unwrap(), &window, 0, Signal::new(0)) };
+    let error = put.unwrap_err();
     assert!(matches!(error, Error::Nccl { operation: "ncclPutSignal", code: ResultCode(4), .. }), "{error}");
     drop((window, registration));
     drop(memory);
@@ -197,12 +195,12 @@ fn hole_14_a_window_is_waited_for() {
         let mut memory = fake.memory(communicator.stream(), 64);
         let made = "window comm1 m1 bytes 64 flags 1 as win1";
         fake.set(Knob::ManagementResult, answer);
-        drop(communicator.window(&mut memory, WindowKind::Symmetric).unwrap());
+        drop(communicator.window(&memory, WindowKind::Symmetric).unwrap());
         assert_eq!(fake.log(), ["synchronize s1", made, "deregister win1 comm1"]);
 
         fake.set(Knob::ManagementResult, answer);
         fake.set(Knob::AsyncResult, IN_PROGRESS);
-        let error = communicator.window(&mut memory, WindowKind::Symmetric).map(drop).unwrap_err();
+        let error = communicator.window(&memory, WindowKind::Symmetric).map(drop).unwrap_err();
         assert!(matches!(error, Error::Deadline { operation: "ncclCommWindowRegister", .. }), "{error}");
         assert_eq!(fake.log()[2..], ["abort comm1"]);
         fake.set(Knob::AsyncResult, 0);
@@ -227,9 +225,9 @@ fn when_the_work_fails_the_communicator_is_aborted_with_all_that_it_knows() {
     assert_eq!(fake.log().len(), 4, "freed");
 }
 
-/// NCCL's abort would wait for the graph, which this thread has.
+/// NCCL's abort waits for the graphs, which end before it.
 #[test]
-fn when_the_work_fails_while_a_graph_lives_nothing_is_aborted_and_the_memory_is_kept() {
+fn when_the_work_fails_the_communicator_is_aborted_after_its_graphs() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let mut memory = [fake.memory(communicator.stream(), 64), fake.memory(communicator.stream(), 64)];
@@ -240,21 +238,23 @@ fn when_the_work_fails_while_a_graph_lives_nothing_is_aborted_and_the_memory_is_
     fake.log();
     fake.set(Knob::AsyncResult, REMOTE_ERROR);
     drop(window);
-    assert_eq!(fake.log(), [""; 0]);
+    assert_eq!(fake.log(), ["destroy graph1", "abort comm1"]);
+    assert!(matches!(graph.launch(), Err(Error::Aborted { operation: "cuGraphLaunch" })));
     drop(graph);
     drop(memory);
-    assert_eq!(fake.log(), ["destroy graph1", "synchronize s1", "ncclMemFree m2"], "m1 is in the window");
+    let freed = ["synchronize s1", "ncclMemFree m1", "synchronize s1", "ncclMemFree m2"];
+    assert_eq!(fake.log(), freed);
     drop(communicator);
-    assert_eq!(fake.log(), ["abort comm1"]);
+    assert_eq!(fake.log(), [""; 0]);
 }
 
 #[test]
 fn one_sided_operations_reach_nccl_at_once_and_in_groups() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
-    let mut memory = fake.memory(communicator.stream(), 64);
-    let window = communicator.window(&mut memory, WindowKind::Symmetric).unwrap();
-    let part = window.slice::<f32>(8, 2).unwrap();
+    let memory = fake.memory(communicator.stream(), 64);
+    let window = communicator.window(&memory, WindowKind::Symmetric).unwrap();
+    let part = memory.slice::<f32>(2..4).unwrap();
     let signal = Signal::new(0).index(1).context(2);
     assert_eq!(format!("{signal:?}"), "Signal(rank 0, index 1, context 2)");
     let lines = [
@@ -264,17 +264,19 @@ fn one_sided_operations_reach_nccl_at_once_and_in_groups() {
     ];
     let waits = [(signal, 3), (Signal::new(1), 1)];
     fake.log();
-    communicator.put(&part, &window, 56, signal).unwrap();
+    // SAFETY: the fake does nothing with it.
+    unsafe { communicator.put(&part, &window, 14, signal) }.unwrap();
     communicator.signal(signal).unwrap();
     communicator.wait_signals(&waits).unwrap();
     assert_eq!(fake.log(), lines);
     group(|group| {
         let on = group.on(&communicator);
-        on.put(&part, &window, 56, signal)?;
+        // SAFETY: the fake does nothing with it.
+        unsafe { on.put(&part, &window, 14, signal) }?;
         on.signal(signal)?;
         on.wait_signals(&waits)?;
         assert_eq!(fake.log(), [""; 0]);
-        Ok(())
+        Ok::<_, Error>(())
     })
     .unwrap();
     assert_eq!(fake.log(), lines);
@@ -284,22 +286,21 @@ fn one_sided_operations_reach_nccl_at_once_and_in_groups() {
 fn hole_6_one_sided_operations_stay_inside_their_window() {
     let fake = Fake::new();
     let (communicator, other) = (fake.communicator(&Config::new()), fake.communicator(&Config::new()));
-    let mut memory = fake.memory(communicator.stream(), 64);
-    let window = communicator.window(&mut memory, WindowKind::Symmetric).unwrap();
-    let part = window.slice::<f32>(..2).unwrap();
+    let memory = fake.memory(communicator.stream(), 64);
+    let window = communicator.window(&memory, WindowKind::Symmetric).unwrap();
+    let part = memory.slice::<f32>(..2).unwrap();
     fake.log();
-    // Past the end, in the middle of an element, past everything.
-    for offset in [60, 64, 2, usize::MAX - 3] {
-        let result = communicator.put(&part, &window, offset, Signal::new(0));
-        assert!(matches!(result, Err(Error::View { bytes: 64, .. })), "{offset}: {result:?}");
+    // SAFETY: all of them are refused.
+    let put = |by: &Communicator, offset, peer| unsafe { by.put(&part, &window, offset, Signal::new(peer)) };
+    // Past the end, past everything.
+    for offset in [15, 16, usize::MAX - 3, usize::MAX] {
+        let result = put(&communicator, offset, 0);
+        assert!(matches!(result, Err(Error::View { len: 16, .. })), "{offset}: {result:?}");
     }
     let wrong = |result: Result, wanted: &str| assert_eq!(result.unwrap_err().to_string(), wanted);
-    wrong(
-        other.put(&part, &window, 0, Signal::new(0)),
-        "ncclPutSignal: the window was made with another communicator",
-    );
+    wrong(put(&other, 0, 0), "ncclPutSignal: the window was made with another communicator");
     let no_rank = "rank 2 of 2: a rank is at least 0 and below the size, which is between 1 and 2147483647";
-    wrong(communicator.put(&part, &window, 0, Signal::new(2)), no_rank);
+    wrong(put(&communicator, 0, 2), no_rank);
     wrong(communicator.signal(Signal::new(2)), no_rank);
     assert!(matches!(communicator.wait_signals(&[]), Err(Error::SignalCount { count: 0 })));
     wrong(communicator.wait_signals(&[(Signal::new(0), 1), (Signal::new(2), 1)]), no_rank);
@@ -319,46 +320,45 @@ fn hole_6_one_sided_operations_stay_inside_their_window() {
 #[test]
 fn places_that_nccl_is_known_to_misread_are_refused() {
     let fake = Fake::new();
-    let misread =
-        |library, kind, operation: &dyn Fn(&Communicator, &Window<'_>, &mut Window<'_>) -> Result| {
-            let communicator = fake.rank(library, 1, 2, &Config::new());
-            let (mut first, mut second) = (memory(&communicator), memory(&communicator));
-            let send = communicator.window(&mut first, kind).unwrap();
-            let mut receive = communicator.window(&mut second, kind).unwrap();
-            matches!(operation(&communicator, &send, &mut receive), Err(Error::Misaligned { .. }))
-        };
+    let misread = |library, kind, operation: &dyn Fn(&Communicator, &Memory, &mut Memory) -> Result| {
+        let communicator = fake.rank(library, 1, 2, &Config::new());
+        let (send, mut receive) = (memory(&communicator), memory(&communicator));
+        let _windows = [&send, &receive].map(|memory| communicator.window(memory, kind).unwrap());
+        matches!(operation(&communicator, &send, &mut receive), Err(Error::Misaligned { .. }))
+    };
     let apart = |offset| {
-        move |communicator: &Communicator, send: &Window<'_>, receive: &mut Window<'_>| {
-            communicator.all_gather(&send.slice::<u8>(offset, 3)?, &mut receive.slice_mut::<u8>(1, 6)?)
+        move |communicator: &Communicator, send: &Memory, receive: &mut Memory| {
+            communicator
+                .all_gather(&send.slice::<u8>(offset..offset + 3)?, &mut receive.slice_mut::<u8>(1..7)?)
         }
     };
     // Rank 1's part begins at byte 3, and both ranks have to know it.
-    let in_place = |communicator: &Communicator, _: &Window<'_>, receive: &mut Window<'_>| {
+    let in_place = |communicator: &Communicator, _: &Memory, receive: &mut Memory| {
         let first = fake.rank(communicator.library(), 0, 2, &Config::new());
         let mut room = memory(&first);
-        let mut of_rank_0 = first.window(&mut room, WindowKind::Symmetric)?;
-        let answer = first.all_gather_in_place(&mut of_rank_0.slice_mut::<u8>(..6)?);
+        let _of_rank_0 = first.window(&room, WindowKind::Symmetric)?;
+        let answer = first.all_gather_in_place(&mut room.slice_mut::<u8>(..6)?);
         assert!(matches!(answer, Err(Error::Misaligned { .. })), "{answer:?}");
         communicator.all_gather_in_place(&mut receive.slice_mut::<u8>(..6)?)
     };
-    let grouped = |communicator: &Communicator, send: &Window<'_>, receive: &mut Window<'_>| {
-        let (send, mut receive) = (send.slice::<u8>(2, 3)?, receive.slice_mut::<u8>(..6)?);
+    let grouped = |communicator: &Communicator, send: &Memory, receive: &mut Memory| {
+        let (send, mut receive) = (send.slice::<u8>(2..5)?, receive.slice_mut::<u8>(..6)?);
         group(|group| group.on(communicator).all_gather(&send, &mut receive))
     };
-    let reduced = |communicator: &Communicator, send: &Window<'_>, receive: &mut Window<'_>| {
-        communicator.all_reduce(&send.slice::<u8>(2, 3)?, &mut receive.slice_mut::<u8>(..3)?, Sum)
+    let reduced = |communicator: &Communicator, send: &Memory, receive: &mut Memory| {
+        communicator.all_reduce(&send.slice::<u8>(2..5)?, &mut receive.slice_mut::<u8>(..3)?, Sum)
     };
     // The parts of two bytes begin at bytes 4 and 6.
-    let scattered = |communicator: &Communicator, send: &Window<'_>, receive: &mut Window<'_>| {
-        communicator.reduce_scatter(&send.slice::<u8>(4, 4)?, &mut receive.slice_mut::<u8>(..2)?, Sum)
+    let scattered = |communicator: &Communicator, send: &Memory, receive: &mut Memory| {
+        communicator.reduce_scatter(&send.slice::<u8>(4..8)?, &mut receive.slice_mut::<u8>(..2)?, Sum)
     };
-    let aligned = |communicator: &Communicator, _: &Window<'_>, receive: &mut Window<'_>| {
-        communicator.reduce_scatter_in_place(&mut receive.slice_mut::<u8>(4, 8)?, Sum)?;
-        communicator.all_gather_in_place(&mut receive.slice_mut::<u8>(4, 8)?)?;
-        communicator.all_reduce_in_place(&mut receive.slice_mut::<u8>(4, 3)?, Sum)
+    let aligned = |communicator: &Communicator, _: &Memory, receive: &mut Memory| {
+        communicator.reduce_scatter_in_place(&mut receive.slice_mut::<u8>(4..12)?, Sum)?;
+        communicator.all_gather_in_place(&mut receive.slice_mut::<u8>(4..12)?)?;
+        communicator.all_reduce_in_place(&mut receive.slice_mut::<u8>(4..7)?, Sum)
     };
-    let broadcast = |communicator: &Communicator, _: &Window<'_>, receive: &mut Window<'_>| {
-        communicator.broadcast_in_place(&mut receive.slice_mut::<u8>(1, 6)?, 0)
+    let broadcast = |communicator: &Communicator, _: &Memory, receive: &mut Memory| {
+        communicator.broadcast_in_place(&mut receive.slice_mut::<u8>(1..7)?, 0)
     };
     let old = fake.library_2_28();
     assert!(misread(old, WindowKind::Symmetric, &apart(2)));

@@ -147,6 +147,7 @@ impl Builder<'_> {
 
     /// Calls NCCL. The communicator comes into `started` whatever NCCL answers.
     fn start(mut self, started: &mut Vec<Pending>) -> Result<(), Error> {
+        self.raw_rank()?;
         if self.ids.is_empty() && self.size == 1 {
             self.ids.push(UniqueId::new(self.library)?);
         }
@@ -165,6 +166,14 @@ impl Builder<'_> {
         })
     }
 
+    fn raw_rank(&self) -> Result<(c_int, c_int), Error> {
+        let &Self { rank, size, .. } = self;
+        match (c_int::try_from(rank), c_int::try_from(size)) {
+            (Ok(raw_rank), Ok(raw_size)) if rank < size => Ok((raw_rank, raw_size)),
+            _ => Err(Error::Rank { rank, size }),
+        }
+    }
+
     /// A communicator that does not come to life aborts what there is of it when dropped.
     fn start_with(
         self,
@@ -172,11 +181,8 @@ impl Builder<'_> {
         started: &mut Vec<Pending>,
         call: impl FnOnce(&'static Nccl, Place, &mut ncclConfig_t) -> Result<ncclResult_t, MissingSymbol>,
     ) -> Result<(), Error> {
+        let (raw_rank, raw_size) = self.raw_rank()?;
         let Self { library, stream, rank, size, .. } = self;
-        let (Ok(raw_rank), Ok(raw_size), true) = (c_int::try_from(rank), c_int::try_from(size), rank < size)
-        else {
-            return Err(Error::Rank { rank, size });
-        };
         check_stream(name, stream)?;
         let mut hasher = DefaultHasher::new();
         self.ids.hash(&mut hasher);

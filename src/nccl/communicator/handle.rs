@@ -13,7 +13,7 @@ use spin::Yield;
 use spin::mutex::{SpinMutex, SpinMutexGuard};
 
 use super::config::Config;
-use crate::nccl::allocation::{Allocation, Owner};
+use crate::nccl::allocation::Allocation;
 use crate::nccl::cuda;
 use crate::nccl::error::Error;
 use crate::nccl::library::Library;
@@ -47,8 +47,8 @@ pub(crate) struct Handle {
     /// The stream of its operations.
     stream: Mutex<Arc<CudaStream>>,
     dependents: Mutex<Vec<Dependent>>,
-    /// Memory that NCCL still knows though nobody else owns it.
-    abandoned: Mutex<Vec<Owner>>,
+    /// Those of them that nobody else owns.
+    kept: Mutex<Vec<Arc<dyn Object>>>,
     /// True when operations need a [fence](Self::fence) before them.
     fenced: AtomicBool,
     /// The byte that a fence writes.
@@ -122,7 +122,7 @@ impl Handle {
             state: SpinMutex::new(State::Alive),
             stream: Mutex::new(Arc::clone(stream)),
             dependents: Mutex::default(),
-            abandoned: Mutex::default(),
+            kept: Mutex::default(),
             fenced: AtomicBool::new(false),
             scratch: OnceLock::new(),
         })
@@ -178,7 +178,8 @@ impl Handle {
         self.known_at(&(address..address + 1)).iter().any(|(memory, _)| memory.symmetric)
     }
 
-    pub(crate) fn end_dependents(&self, ending: Ending) {
+    /// Ends all that must end before the communicator does.
+    fn end_dependents(&self, ending: Ending) {
         let dependents = std::mem::take(&mut *unpoisoned(&self.dependents));
         // Graphs first: they use the memory that the others know.
         let (graphs, others): (Vec<_>, Vec<_>) =
@@ -188,9 +189,18 @@ impl Handle {
         }
     }
 
-    /// Keeps memory that NCCL could not be made to forget until the communicator has ended.
-    pub(crate) fn abandon(&self, memory: Owner) {
-        unpoisoned(&self.abandoned).push(memory);
+    /// Waits for the queued work, and ends all that must end before the communicator is finalized.
+    pub(crate) fn release_dependents(&self) -> Result<(), Error> {
+        if unpoisoned(&self.dependents).iter().any(|dependent| dependent.object.strong_count() > 0) {
+            self.drain()?;
+            self.end_dependents(Ending::Destroy);
+        }
+        Ok(())
+    }
+
+    /// Keeps an object that nobody else owns, and that could not be ended, until the communicator has ended.
+    pub(crate) fn keep(&self, object: Arc<dyn Object>) {
+        unpoisoned(&self.kept).push(object);
     }
 
     /// Before an operation on the stream: orders it after a kernel before it that triggers programmatic launch early, where
@@ -213,6 +223,11 @@ impl Handle {
         // SAFETY: the byte lives as long as `self`, whose stream it is freed after; the stream is alive.
         unsafe { result::memset_d8_async(scratch.address, 0, 1, stream.cu_stream()) }
             .map_err(Error::cuda("cuMemsetD8Async"))
+    }
+
+    /// True when NCCL has ended it, or is about to.
+    pub(crate) fn is_ending(&self) -> bool {
+        !self.lock().exists()
     }
 
     /// NCCL's handle; null until it has written it.
@@ -373,8 +388,8 @@ impl Handle {
             std::mem::forget(self.config.clone());
             return Ok(());
         }
-        let abandoned = std::mem::take(&mut *unpoisoned(&self.abandoned));
-        drop(abandoned);
+        let kept = std::mem::take(&mut *unpoisoned(&self.kept));
+        drop(kept);
         self.library.check(operation, code)
     }
 

@@ -193,9 +193,7 @@ impl Communicator {
     pub fn finalize(&self) -> Result<(), Error> {
         const OPERATION: &str = "ncclCommFinalize";
         section::forbid(OPERATION)?;
-        // NCCL waits for the graphs, and for work that uses the windows.
-        self.handle.drain()?;
-        self.handle.end_dependents(Ending::Destroy);
+        self.handle.release_dependents()?;
         self.handle.change(OPERATION, &[State::Alive], State::Finalized, |raw, handle| {
             // SAFETY: `change` holds the guard, and the handle is alive.
             Ok(unsafe { raw.ncclCommFinalize(handle) })

@@ -46,6 +46,8 @@ impl PrivateStream {
 
     /// Ends the capture; nothing where it is empty. The graph is launched on `stream`.
     pub(super) fn end_capture(&mut self, stream: &Arc<CudaStream>) -> Result<Option<Part>, Error> {
+        // Before the capture ends: it answers with a failure that cudarc has noted, if there is one.
+        let event = stream.context().new_event(None).map_err(Error::cuda("cuEventCreate"))?;
         cuda::bind(&self.context)?;
         self.capturing = false;
         // SAFETY: the stream is alive and its context current.
@@ -54,7 +56,6 @@ impl PrivateStream {
         if graph.is_null() {
             return Ok(None);
         }
-        let event = stream.context().new_event(None).map_err(Error::cuda("cuEventCreate"))?;
         let mut part =
             Part { graph, exec: ptr::null_mut(), stream: Arc::clone(stream), homes: Vec::new(), event };
         // SAFETY: the graph is alive, and so is this stream; the context is current.
@@ -103,8 +104,10 @@ pub(super) struct Part {
 unsafe impl Send for Part {}
 
 impl Part {
-    /// Refuses to launch while a stream of it is being captured.
-    pub(super) fn refuse_captured(&self, operation: &'static str) -> Result<(), Error> {
+    /// Refuses to launch while a stream of it is being captured, and after an error that cudarc has noted, since the buffers'
+    /// streams may not be ordered with each other then.
+    pub(super) fn check(&self, operation: &'static str) -> Result<(), Error> {
+        self.stream.context().check_err().map_err(Error::cuda(operation))?;
         cuda::bind(self.stream.context())?;
         let streams = self.homes.iter().chain([&self.stream]);
         streams.into_iter().try_for_each(|stream| cuda::refuse_captured(operation, stream))

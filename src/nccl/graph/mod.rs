@@ -85,7 +85,7 @@ pub struct Capture {
 impl Capture {
     /// The collectives of a communicator, for the graph. Their buffers have owners: [`Memory`](super::Memory), its views, and
     /// [`RawBuffer`](super::RawBuffer)s with an owner.
-    pub fn on<'c>(&'c self, communicator: &'c Communicator) -> Call<'c, &'c Self> {
+    pub fn on<'b>(&self, communicator: &'b Communicator) -> Call<'b, &Self> {
         Call::new(communicator, self)
     }
 
@@ -104,9 +104,9 @@ impl Capture {
     }
 }
 
-impl<'b> Launch<'b> for &'b Capture {}
+impl Launch<'_> for &Capture {}
 
-impl<'b> sealed::Launch<'b> for &'b Capture {
+impl<'b> sealed::Launch<'b> for &Capture {
     fn launch<S, R>(
         self,
         communicator: &'b Communicator,
@@ -170,7 +170,7 @@ impl Graph {
         let parts = self.executable.parts();
         // As long as the guards are held, nobody ends a communicator that the graph needs.
         let _guards = batch::lock(self.executable.handles.iter().map(|handle| &**handle), LAUNCH)?;
-        parts.iter().try_for_each(|part| part.refuse_captured(LAUNCH))?;
+        parts.iter().try_for_each(|part| part.check(LAUNCH))?;
         // Each, whatever the others say: those that are launched give their buffers back.
         each(&*parts, |part| part.launch(LAUNCH))
     }

@@ -134,7 +134,7 @@ cudarc_buffer_mut!(CudaSlice<T>, CudaViewMut<'_, T>);
 ///
 /// ```no_run
 /// # use std::sync::Arc;
-/// # use collectives::{ReduceOp, nccl::{Communicator, Error, RawBuffer}};
+/// # use collectives::{ReduceOp, nccl::{Collectives, Communicator, Error, RawBuffer}};
 /// # fn example(communicator: &Communicator, tensor: u64, len: usize) -> Result<(), Error> {
 /// // SAFETY: the tensor of another library has so many elements, is used in the order of this stream only, and is freed
 /// // after the work that is queued there.

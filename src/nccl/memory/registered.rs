@@ -94,10 +94,20 @@ impl Registered {
         }
     }
 
-    /// Leaves the memory to the communicator, since NCCL still knows it.
-    fn abandon(&self, error: &Error) {
+    /// Leaves it to the communicator, which tries again when it is closed.
+    fn leave_to_communicator(&self, error: &Error) {
         tracing::warn!("{}: {error}", self.operation);
-        self.communicator.abandon(Arc::clone(&self.owner));
+        let left = Arc::new(Self {
+            communicator: Arc::clone(&self.communicator),
+            memory: self.memory.clone(),
+            owner: Arc::clone(&self.owner),
+            slot: AtomicPtr::new(self.raw()),
+            operation: self.operation,
+            forget: self.forget,
+            ended: AtomicBool::new(self.ended.load(Ordering::Acquire)),
+        });
+        left.add_to_communicator();
+        self.communicator.keep(left);
     }
 
     /// Waits for the communicator's work, and makes NCCL forget it. A communicator whose work fails is aborted, which ends all
@@ -120,7 +130,7 @@ impl Object for Registered {
             && !self.ended.swap(true, Ordering::AcqRel)
             && let Err(error) = self.forget()
         {
-            self.abandon(&error);
+            self.leave_to_communicator(&error);
         }
     }
 }
@@ -132,9 +142,9 @@ impl Drop for Registered {
         }
         match self.drain_and_forget() {
             Ok(()) => {}
-            // NCCL has ended the communicator, or is about to.
-            Err(Error::Aborted { .. }) => self.communicator.wait_for_abort(),
-            Err(error) => self.abandon(&error),
+            // NCCL has ended the communicator with all that belongs to it, or is about to.
+            Err(_) if self.communicator.is_ending() => self.communicator.wait_for_abort(),
+            Err(error) => self.leave_to_communicator(&error),
         }
     }
 }

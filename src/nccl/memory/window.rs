@@ -124,6 +124,9 @@ impl Window {
     ) -> Result<Self, Error> {
         let symmetric = kind != WindowKind::Plain;
         let registered = Registered::new(communicator, buffer, symmetric, NAMES, forget)?;
+        let library = communicator.library();
+        library.raw().require(WINDOW)?;
+        kind.flags(library)?;
         // The memory's zeroes, and all that was written into it, come before what other ranks write.
         cuda::refuse_captured(WINDOW, buffer.stream())?;
         cuda::wait(buffer.stream())?;

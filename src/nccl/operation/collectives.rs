@@ -82,7 +82,7 @@ pub trait Collectives<'b>: Sized {
     /// The other ranks need no `receive`, and theirs is left alone.
     ///
     /// ```no_run
-    /// # use collectives::{ReduceOp, nccl::{Communicator, Error}};
+    /// # use collectives::{ReduceOp, nccl::{Collectives, Communicator, Error}};
     /// # use cudarc::driver::CudaSlice;
     /// # fn example(communicator: &Communicator, send: &CudaSlice<f32>, sum: &mut CudaSlice<f32>) -> Result<(), Error> {
     /// let root = 0;
@@ -261,7 +261,7 @@ pub trait Collectives<'b>: Sized {
     /// same length. Where a part is empty, nothing is sent or received.
     ///
     /// ```no_run
-    /// # use collectives::nccl::{Communicator, Error};
+    /// # use collectives::nccl::{Collectives, Communicator, Error};
     /// # use cudarc::driver::CudaSlice;
     /// # fn example(communicator: &Communicator, send: &CudaSlice<f32>, receive: &mut CudaSlice<f32>) -> Result<(), Error> {
     /// // Of two ranks, rank 0 keeps 10 elements and sends 30; rank 1 sends 5 and keeps 50.

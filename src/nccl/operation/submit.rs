@@ -49,7 +49,8 @@ impl<'b, S: DeviceBuffer + ?Sized, R: DeviceBufferMut + ?Sized> Buffers<'b, S, R
         homes: &mut Foreign,
     ) -> Result<Vec<Owner>, Error> {
         let send = self.send.map(|send| (SEND, send.stream(), send.owner()));
-        let receive = self.receive.as_deref().map(|receive| (RECEIVE, receive.stream(), receive.owner()));
+        let name = if send.is_some() { RECEIVE } else { IN_PLACE };
+        let receive = self.receive.as_deref().map(|receive| (name, receive.stream(), receive.owner()));
         let scalar = self.scalar.map(|scalar| ("scalar", scalar.home(), scalar.owner()));
         let mut owners = Vec::new();
         for (name, home, owner) in [send, receive, scalar].into_iter().flatten() {
