@@ -9,6 +9,7 @@ use collectives::world;
 use serde::{Deserialize, Serialize};
 
 use crate::cli::Settings;
+use crate::environment::SYMMETRIC_FENCE;
 use crate::stop::Stop;
 
 /// Most distinct command lines that a refusal shows.
@@ -28,7 +29,7 @@ const MOST_COMPARED: usize = 256;
 #[derive(Debug, Serialize, Deserialize)]
 struct Asked {
     host: String,
-    /// The command line, preceded by the `NCCL_TESTS_` variables that are set.
+    /// The command line, preceded by the variables that are set: those of nccl-tests, and [`SYMMETRIC_FENCE`].
     command: String,
     /// Options and variables that must be equal, by name, each with its value in a form made for comparing.
     options: Vec<(String, String)>,
@@ -84,11 +85,11 @@ fn hash(text: &str) -> u64 {
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// The command line, preceded by the variables of nccl-tests that are set.
+/// The command line, preceded by the variables that are set: those of nccl-tests, and [`SYMMETRIC_FENCE`].
 fn command(settings: &Settings) -> String {
     let mut variables: Vec<String> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
-        .filter(|(name, _)| name.starts_with("NCCL_TESTS_"))
+        .filter(|(name, _)| name.starts_with("NCCL_TESTS_") || name == SYMMETRIC_FENCE)
         .map(|(name, value)| format!("{name}={}", value.to_string_lossy()))
         .collect();
     variables.sort();

@@ -34,13 +34,14 @@ fn plan(settings: &Settings, ranks: usize) -> String {
     let max_bytes = settings.max_bytes.unwrap_or(MAX_BYTES.max(settings.min_bytes));
     let sweep = Sweep { min: settings.min_bytes, max: max_bytes, step: settings.step };
     let mut text = format!(
-        "{ranks} rank{}; sizes from {} to {}; per size and placement: {} operations timed, {} verifications{}\n\
+        "{ranks} rank{}; sizes from {} to {}; per size and placement: {} operations timed, {} verifications{}{}\n\
          Buffers of each rank: send {}, receive {}{}\n",
         if ranks == 1 { "" } else { "s" },
         Size(sweep.min),
         Size(sweep.max),
         settings.iterations * settings.aggregated * settings.graph_launches.max(1) * settings.rounds,
         settings.checks,
+        settings.stream_checks.map(|rounds| format!(", {rounds} more on the stream")).unwrap_or_default(),
         if settings.versus.is_some() { "; of both sides" } else { "" },
         Size(max_bytes),
         Size(max_bytes),
@@ -106,7 +107,8 @@ mod tests {
 
     #[test]
     fn a_dry_run_shows_what_each_rank_moves() {
-        let line = "nccl-bench allgather,hypercube -b 64 -e 256 --dry-run --ranks 6 -d double";
+        let line =
+            "nccl-bench allgather,hypercube -b 64 -e 256 --dry-run --ranks 6 -d double --check-on-stream 9";
         let Command::Measure(settings) = cli::parse(line.split(' ')).unwrap() else {
             unreachable!("a measurement")
         };
@@ -115,5 +117,6 @@ mod tests {
         assert!(rows.contains(&vec!["192", "4", "32", "192", "double"]), "{text}");
         assert!(rows.contains(&vec!["0", "0", "0", "0", "double"]), "{text}");
         assert!(text.contains("hypercube: left out"), "{text}");
+        assert!(text.contains("1 verifications, 9 more on the stream\n"), "{text}");
     }
 }

@@ -1,8 +1,11 @@
-//! The variables of nccl-tests that change what is measured.
+//! The variables that change what is measured: those of nccl-tests, and one of our own.
 
 use std::path::PathBuf;
 
 use crate::traffic::{Matrix, Pattern};
+
+/// Turns off what protects operations in symmetric windows.
+pub const SYMMETRIC_FENCE: &str = "NCCL_BENCH_SYMMETRIC_FENCE";
 
 /// What the variables say. Made by [`Variables::read`].
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -17,6 +20,9 @@ pub struct Variables {
     pub pattern: Pattern,
     /// `NCCL_TESTS_ALLTOALLV_PRINT_SUMMARY`.
     pub traffic_summary: bool,
+    /// `NCCL_BENCH_SYMMETRIC_FENCE=0`: operations in symmetric windows are not ordered after kernels that trigger programmatic
+    /// launch early, where the loaded NCCL needs that.
+    pub without_symmetric_fence: bool,
 }
 
 /// How processes are divided into groups that measure side by side.
@@ -127,6 +133,14 @@ impl Variables {
                     .map_err(|_| wrong("NCCL_TESTS_DEVICE", &text, "the number of a GPU, from 0 on"))?,
             ),
         };
+        let without_symmetric_fence = match set(SYMMETRIC_FENCE) {
+            None => false,
+            Some(text) => match text.trim() {
+                "0" => true,
+                "1" => false,
+                _ => return Err(wrong(SYMMETRIC_FENCE, &text, "0 (off) or 1 (on, as without it)")),
+            },
+        };
         Ok(Self {
             split,
             device,
@@ -134,6 +148,7 @@ impl Variables {
             pattern,
             traffic_summary: set("NCCL_TESTS_ALLTOALLV_PRINT_SUMMARY")
                 .is_some_and(|value| value.trim() != "0"),
+            without_symmetric_fence,
         })
     }
 }
@@ -163,6 +178,12 @@ mod tests {
     }
 
     #[test]
+    fn only_0_turns_the_fence_off() {
+        let off = |value| read(&[("NCCL_BENCH_SYMMETRIC_FENCE", value)]).unwrap().without_symmetric_fence;
+        assert_eq!([" 0 ", "1", ""].map(off), [true, false, false]);
+    }
+
+    #[test]
     fn what_cannot_be_understood_is_refused() {
         for (name, value, words) in [
             ("NCCL_TESTS_SPLIT", "MOD 0", "AND, OR, MOD or DIV"),
@@ -171,6 +192,7 @@ mod tests {
             ("NCCL_TESTS_DEVICE", "-1", "number of a GPU"),
             ("NCCL_TESTS_MIN_BW", "fast", "GB/s"),
             ("NCCL_TESTS_ALLTOALLV_SPREAD", "2", "from 0 (even) to 1"),
+            ("NCCL_BENCH_SYMMETRIC_FENCE", "off", "0 (off) or 1"),
             ("NCCL_TESTS_ALLTOALLV_MATRIX_FILE", "/nowhere/matrix", "cannot be read"),
         ] {
             let error = read(&[(name, value)]).unwrap_err();

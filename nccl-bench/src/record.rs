@@ -127,6 +127,10 @@ pub struct Settings {
     pub cycles: usize,
     /// Verifications per size and placement (`-c`).
     pub checks: usize,
+    /// Rounds of the check on the stream per size and placement, eager, and as many or a few more in a CUDA graph
+    /// (`--check-on-stream`); absent without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream_checks: Option<usize>,
     /// How the ranks' times become one (`-a`).
     pub average: Average,
     /// When the host waits (`-z`).

@@ -472,6 +472,11 @@ fn start_of_record(
             fault.index, fault.rank
         ));
     }
+    if let Some(rounds) = settings.stream_checks {
+        notes.push(format!(
+            "Check on the stream: {rounds} rounds per size and placement without the host between, eager and as a graph"
+        ));
+    }
     let (step_factor, step_bytes) = match settings.step {
         Step::Factor(factor) => (Some(factor), None),
         Step::Bytes(bytes) => (None, Some(bytes)),
@@ -501,6 +506,7 @@ fn start_of_record(
             warm_up: settings.warm_up,
             cycles: settings.cycles,
             checks: settings.checks,
+            stream_checks: settings.stream_checks,
             average: settings.average,
             blocking: settings.blocking,
             graph_launches: settings.graph_launches,

@@ -7,13 +7,14 @@ mod gpu;
 
 use std::ops::{Add, Mul};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use collectives::DataType;
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr as _};
 use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
-use nccl_bench::data::{self, DataError, DeviceData, Mismatches, Op, Problem, Segment};
+use nccl_bench::data::{self, DataError, DeviceData, Mismatches, Op, Problem, Segment, Tally};
 
 fn main() {
     let mut tests = gpu::tests! {
@@ -22,6 +23,8 @@ fn main() {
             device_accepts_what_the_host_reduced_and_finds_each_corrupted_element,
             device_checks_averages_as_the_host_does,
             device_counts_many_wrong_elements_and_gives_the_first,
+            several_checks_add_up_until_they_are_cleared,
+            a_kernel_that_triggers_early_inverts_every_byte,
             bad_buffers_are_errors,
         ],
     };
@@ -302,6 +305,60 @@ fn device_counts_many_wrong_elements_and_gives_the_first() {
     }
 }
 
+fn several_checks_add_up_until_they_are_cleared() {
+    let context = CudaContext::new(0).unwrap();
+    let mut data = DeviceData::new(&context).unwrap();
+    let problem = Problem { seed: 5, ranks: 2, op: None, data_type: DataType::Uint64 };
+    let mut buffer = Buffer::new(&context, 0, 1000 * 8);
+    buffer.fill(&mut data, &problem, 0, 0);
+    let segments = [Segment::copied(0, 0, 1000)];
+    let tally = |data: &mut DeviceData, buffer: &Buffer, checks: usize| {
+        for _ in 0..checks {
+            // SAFETY: the memory of this buffer, initialised, used on its stream only.
+            unsafe { data.count(&buffer.stream, &problem, &segments, buffer.address(), 8000) }.unwrap();
+        }
+        data.tally(&buffer.stream).unwrap()
+    };
+    data.clear(&buffer.stream).unwrap();
+    assert_eq!(tally(&mut data, &buffer, 3), None);
+    let right = buffer.read();
+    let spoil = |buffer: &mut Buffer, index: usize| buffer.write(index * 8, &[right[index * 8] ^ 1]);
+    spoil(&mut buffer, 900);
+    assert_eq!(tally(&mut data, &buffer, 2), Some(Tally { wrong: 2, lowest: 900 }));
+    spoil(&mut buffer, 17);
+    assert_eq!(tally(&mut data, &buffer, 1), Some(Tally { wrong: 4, lowest: 17 }));
+    data.clear(&buffer.stream).unwrap();
+    assert_eq!(tally(&mut data, &buffer, 0), None);
+    assert_eq!(tally(&mut data, &buffer, 1), Some(Tally { wrong: 2, lowest: 17 }));
+}
+
+fn a_kernel_that_triggers_early_inverts_every_byte() {
+    let context = CudaContext::new(0).unwrap();
+    let mut data = DeviceData::new(&context).unwrap();
+    if !data.triggers_early() {
+        assert!(data.load_invert().is_err(), "the driver loads a kernel that the GPU cannot run");
+        return;
+    }
+    data.load_invert().unwrap();
+    let delay = Duration::from_millis(2);
+    for (offset, length) in [(0, 8), (3, 1), (1, 6), (5, 11), (8, 4096), (7, 3_000_001), (2, 70_000_000)] {
+        let mut buffer = Buffer::new(&context, offset, length);
+        let before: Vec<u8> = (0..length).map(|index| (index * 7 % 251) as u8).collect();
+        buffer.write(0, &before);
+        let inverted: Vec<u8> = before.iter().map(|byte| !byte).collect();
+        for (early, expected) in
+            [(None, &inverted), (Some(Duration::ZERO), &before), (Some(delay), &inverted)]
+        {
+            let start = Instant::now();
+            // SAFETY: the memory of this buffer, used on its stream only.
+            unsafe { data.invert(&buffer.stream, buffer.address(), length as u64, early) }.unwrap();
+            buffer.stream.synchronize().unwrap();
+            assert!(start.elapsed() >= early.unwrap_or_default() / 2, "{:?}", start.elapsed());
+            assert!(buffer.read() == *expected, "{length} bytes at {offset}, {early:?}");
+        }
+    }
+}
+
 fn bad_buffers_are_errors() {
     let context = CudaContext::new(0).unwrap();
     let mut data = DeviceData::new(&context).unwrap();
@@ -327,11 +384,11 @@ fn throughput() {
                 if op.is_some() { Segment::reduced(0, count) } else { Segment::copied(0, 0, count) };
             let mut seconds = [f64::INFINITY; 2];
             for _ in 0..3 {
-                let start = std::time::Instant::now();
+                let start = Instant::now();
                 buffer.fill(&mut data, &problem, 0, 0);
                 buffer.stream.synchronize().unwrap();
                 seconds[0] = seconds[0].min(start.elapsed().as_secs_f64());
-                let start = std::time::Instant::now();
+                let start = Instant::now();
                 buffer.check(&mut data, &problem, &[segment]).unwrap();
                 seconds[1] = seconds[1].min(start.elapsed().as_secs_f64());
             }

@@ -11,6 +11,7 @@ mod gpu;
 use std::process::{Command, ExitCode};
 
 use collectives::{nccl, world};
+use nccl_bench::backend::nccl::SYMMETRIC_RACE;
 use nccl_bench::collective::Collective;
 use nccl_bench::record::{Outcome, Run};
 use nccl_bench::{files, program};
@@ -28,9 +29,12 @@ fn main() -> ExitCode {
             the_choice_of_nccl_is_reported,
             the_choice_of_nccl_is_known_without_its_log,
             a_damaged_element_is_reported_with_rank_index_and_values,
+            every_collective_is_right_on_the_stream,
+            a_damaged_element_is_found_on_the_stream,
             more_gpus_than_there_are_are_refused,
             a_size_that_does_not_fit_is_reduced_or_refused,
         ],
+        2 => [the_race_of_symmetric_windows_is_found_without_the_fence],
     })
 }
 
@@ -220,6 +224,76 @@ fn a_damaged_element_is_reported_with_rank_index_and_values() {
         }
         let checks = if collective == "alltoall" { 1 } else { 2 };
         assert!(out.contains(&format!("# Out of bounds values : {checks} FAILED")), "{out}");
+    }
+}
+
+/// No round of the check on the stream finds anything wrong, queued one by one and as a graph. With `-R 2` on a version of NCCL
+/// whose symmetric windows race, that is so because the layer orders them, and a note says so.
+fn every_collective_is_right_on_the_stream() {
+    let version = nccl::Library::load().unwrap().version();
+    let (run, _) = measure("all -b 16000 -e 1M -f 60 -n 1 -d all -o all -r all --check-on-stream 6", &[]);
+    assert_right(&run);
+    assert_eq!(run.settings.stream_checks, Some(6));
+    for way in ["", "-R 1", "-R 2", "-R 2 -G 1", "-m 3", "-u 1", "-z 1"] {
+        let line = format!("all -b 8 -e 4M -f 32 -n 2 -d float,half --check-on-stream 40 {way}");
+        let (run, out) = measure(&line, &[]);
+        assert_right(&run);
+        assert!(out.contains("# Check on the stream: 40 rounds"), "{out}");
+        let expected = way.contains("-R 2") && SYMMETRIC_RACE.contains(&version);
+        assert_eq!(out.contains("triggers programmatic launch early"), expected, "{way}: {out}");
+    }
+}
+
+/// The check on the stream finds what the layer's fence prevents, on the versions of NCCL that have the fault.
+fn the_race_of_symmetric_windows_is_found_without_the_fence() {
+    let line = "allreduce --backend nccl -b 8 -e 4M -f 32 -n 2 -R 2 --check-on-stream";
+    let (code, out, err) = nccl_bench(line, &[("NCCL_BENCH_SYMMETRIC_FENCE", "0")]);
+    let racing = SYMMETRIC_RACE.contains(&nccl::Library::load().unwrap().version());
+    assert_eq!(out.contains("NCCL_BENCH_SYMMETRIC_FENCE=0"), racing, "{out}");
+    let expected = if racing && !out.contains("makes no symmetric windows") { 7 } else { 0 };
+    assert_eq!(code, Some(expected), "{out}{err}");
+    for way in ["on the stream, eager", "on the stream, as a graph"] {
+        assert_eq!(out.contains(way), expected == 7, "no '{way}', or wrongly so: {out}");
+    }
+}
+
+/// Each round finds the element, of every collective, and nothing else.
+fn a_damaged_element_is_found_on_the_stream() {
+    let last = nccl::device_count().unwrap() - 1;
+    // One of the verification, 8 queued one by one, and 4 launches of a graph of 2.
+    let (rounds, wrong) = (8, 1 + 8 + 8);
+    let names: Vec<&str> = Collective::ALL.iter().map(|collective| collective.name()).collect();
+    for name in names {
+        let collective: Collective = name.parse().unwrap();
+        if !collective.runs_over(last + 1) {
+            continue;
+        }
+        for types in ["float -o sum", "int8 -o prod", "double -o avg", "bfloat16 -o mulsum"] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("run.json");
+            // The last rank is the root, so that it has a result in every collective.
+            let line = format!(
+                "{name} --backend nccl -b 64K -e 64K -n 1 -r {last} -d {types} --inject-fault {last}:77 \
+                 --check-on-stream {rounds} --output {}",
+                path.display()
+            );
+            let (code, out, err) = nccl_bench(&line, &[]);
+            assert_eq!(code, Some(7), "{line}: {out}{err}");
+            let run = files::read(&path).unwrap();
+            for measurement in run.measurements.iter().filter(|each| each.wrong.is_some()) {
+                assert_eq!(measurement.wrong, Some(wrong), "{line}: {measurement:?}");
+                let [mismatch] = &measurement.mismatches[..] else { panic!("{line}: {measurement:?}") };
+                assert_eq!(mismatch.rank, last, "{line}");
+                for part in [
+                    "element 77: expected ",
+                    "element 77 (on the stream, eager: 8 wrong in 8 rounds",
+                    "element 77 (on the stream, as a graph: 8 wrong in 8 rounds",
+                ] {
+                    assert!(mismatch.first.contains(part), "no '{part}' in {mismatch:?}");
+                }
+                assert!(out.contains(&mismatch.first), "{out}");
+            }
+        }
     }
 }
 

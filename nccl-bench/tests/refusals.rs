@@ -57,6 +57,15 @@ fn who_names_gpus_does_not_get_host_memory() {
 }
 
 #[test]
+fn host_memory_has_no_stream_to_check_on() {
+    assert_refused(&run(&format!("{SHORT} --check-on-stream")), &["--check-on-stream: only NCCL over GPUs"]);
+    if !std::path::Path::new("/proc/driver/nvidia").exists() {
+        // Host memory because there is no GPU.
+        assert_refused(&run("allreduce -e 1K -n 1 --check-on-stream 5"), &["--check-on-stream: only NCCL"]);
+    }
+}
+
+#[test]
 fn half_a_set_of_rank_variables_is_refused() {
     for (set, value, missing) in [
         ("NCCL_BENCH_RANK", "1", "NCCL_BENCH_SIZE"),
@@ -128,6 +137,7 @@ fn processes_with_different_options_are_told_who_was_asked_for_what() {
     for (options, differ) in [
         (["-n 20", "-n 21"], "they differ in -n:"),
         (["-c 1", "-c 0"], "they differ in -c:"),
+        (["", "--check-on-stream"], "they differ in --check-on-stream:"),
         (["--stats", ""], "they differ in --stats:"),
         (["", "--until-stable 1%"], "they differ in --until-stable:"),
         ([output.as_str(), ""], "they differ in --output:"),

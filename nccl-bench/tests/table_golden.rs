@@ -241,6 +241,7 @@ fn settings(text: &str) -> Settings {
         warm_up: after(text, "warmup iters:"),
         cycles: 1,
         checks: after(text, "validation:"),
+        stream_checks: None,
         average: Average::Mean,
         blocking,
         graph_launches: after(text, "graph:"),

@@ -11,11 +11,33 @@ use libloading::{Library, Symbol};
 use crate::wheels::NVRTC;
 use crate::{cache, generated};
 
-const SOURCE: &str = "nccl-bench/src/data/kernels.cu";
-const OUTPUT: &str = "nccl-bench/src/data/ptx";
+const FOLDER: &str = "nccl-bench/src/data";
 const FORMATS: [&str; 9] =
     ["Int8", "Int32", "Int64", "Float16", "Bfloat16", "Float32", "Float64", "Float8E4M3", "Float8E5M2"];
-const HEADER: &str = "// Made from kernels.cu by `cargo xtask kernels`. Do not edit.\n";
+
+/// One PTX file to make.
+struct Kernel {
+    /// The file of the source, in [`FOLDER`].
+    source: &'static str,
+    /// The name of the PTX file without its suffix.
+    name: &'static str,
+    /// A macro, by NAME=VALUE.
+    define: Option<String>,
+    /// The least compute capability: 70 is 7.0.
+    capability: u32,
+}
+
+/// The kernels of each storage format, and the one of all formats that needs a newer GPU.
+fn kernels() -> impl Iterator<Item = Kernel> {
+    let of_formats = FORMATS.map(|name| Kernel {
+        source: "kernels.cu",
+        name,
+        define: Some(format!("NB_FORMAT={name}")),
+        capability: 70,
+    });
+    let invert = Kernel { source: "invert.cu", name: "Invert", define: None, capability: 90 };
+    of_formats.into_iter().chain([invert])
+}
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -30,21 +52,22 @@ pub(crate) struct Arguments {
 /// If the compiler cannot be had, the source does not compile, or (with `--check`) a file differs.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let root = cache::repository()?;
-    let source = fs::read_to_string(root.join(SOURCE)).with_context(|| format!("reading {SOURCE}"))?;
     let compiler = Nvrtc::load(&NVRTC.unpacked()?)?;
-    for format in FORMATS {
-        let ptx = format!("{HEADER}{}", compiler.compile(&source, format)?);
+    let mut files = 0;
+    for kernel in kernels() {
+        let Kernel { source, name, capability, .. } = kernel;
+        let path = root.join(FOLDER).join(source);
+        let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        let header = format!("// Made from {source} by `cargo xtask kernels`. Do not edit.\n");
+        let ptx = format!("{header}{}", compiler.compile(&text, &kernel)?);
         ensure!(
-            ptx.contains("\n.version 8.0\n") && ptx.contains("\n.target sm_70\n"),
-            "NVRTC made another PTX version or target than 8.0 for sm_70"
+            ptx.contains("\n.version 8.0\n") && ptx.contains(&format!("\n.target sm_{capability}\n")),
+            "NVRTC made another PTX version or target of {name} than 8.0 for sm_{capability}"
         );
-        generated::put(&root.join(format!("{OUTPUT}/{format}.ptx")), &ptx, arguments.check)?;
+        generated::put(&root.join(format!("{FOLDER}/ptx/{name}.ptx")), &ptx, arguments.check)?;
+        files += 1;
     }
-    println!(
-        "kernels: {} PTX files {}",
-        FORMATS.len(),
-        if arguments.check { "are up to date" } else { "written" }
-    );
+    println!("kernels: {files} PTX files {}", if arguments.check { "are up to date" } else { "written" });
     Ok(())
 }
 
@@ -70,8 +93,8 @@ impl Nvrtc {
         unsafe { self.library.get(name) }.with_context(|| format!("NVRTC has no function {name}"))
     }
 
-    /// Compiles the kernels of one format to PTX.
-    fn compile(&self, source: &str, format: &str) -> Result<String> {
+    /// Compiles a source to PTX.
+    fn compile(&self, source: &str, kernel: &Kernel) -> Result<String> {
         type Create = unsafe extern "C" fn(
             *mut Program,
             *const c_char,
@@ -87,17 +110,19 @@ impl Nvrtc {
         let compile: Symbol<Compile> = self.symbol("nvrtcCompileProgram")?;
         let destroy: Symbol<Destroy> = self.symbol("nvrtcDestroyProgram")?;
         let source = CString::new(source)?;
-        let options = [
-            c"--gpu-architecture=compute_70".to_owned(),
+        let name = CString::new(kernel.source)?;
+        let mut options = vec![
+            CString::new(format!("--gpu-architecture=compute_{}", kernel.capability))?,
             c"--std=c++17".to_owned(),
-            CString::new(format!("--define-macro=NB_FORMAT={format}"))?,
         ];
+        if let Some(define) = &kernel.define {
+            options.push(CString::new(format!("--define-macro={define}"))?);
+        }
         let options: Vec<_> = options.iter().map(|option| option.as_ptr()).collect();
         let mut program: Program = ptr::null_mut();
         // SAFETY: the strings end in zero and outlive the call; no headers, so their arrays may be null.
-        let created = unsafe {
-            create(&mut program, source.as_ptr(), c"kernels.cu".as_ptr(), 0, ptr::null(), ptr::null())
-        };
+        let created =
+            unsafe { create(&mut program, source.as_ptr(), name.as_ptr(), 0, ptr::null(), ptr::null()) };
         ensure!(created == 0, "nvrtcCreateProgram failed: {created}");
         // SAFETY: the program was created above; the options are as many strings as said.
         let compiled = unsafe { compile(program, c_int::try_from(options.len())?, options.as_ptr()) };
@@ -110,7 +135,11 @@ impl Nvrtc {
         unsafe { destroy(&mut program) };
         let text = text?;
         if compiled != 0 {
-            bail!("NVRTC does not compile {SOURCE} for {format} (code {compiled}):\n{text}");
+            bail!(
+                "NVRTC does not compile {} to {}.ptx (code {compiled}):\n{text}",
+                kernel.source,
+                kernel.name
+            );
         }
         Ok(text)
     }

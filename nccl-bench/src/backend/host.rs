@@ -126,6 +126,7 @@ fn misfit(settings: &Settings) -> Option<String> {
             Some("-g counts GPUs; for ranks over host memory use -t".to_owned())
         }
         Settings { graph_launches: 1.., .. } => host("-G (CUDA graphs)"),
+        Settings { stream_checks: Some(_), .. } => host("--check-on-stream"),
         Settings { default_stream: true, .. } => host("-y (CUDA's default stream)"),
         Settings { cta_policy: Some(_), .. } => host("-x (thread blocks)"),
         Settings { aggregated: 2.., .. } => host("-m (operations in a group)"),

@@ -7,7 +7,7 @@ use collectives::{DataType, world};
 use serde::{Deserialize, Serialize};
 
 use crate::collective::{Collective, Counts, Member};
-use crate::data::{DataError, Mismatches, Op, Problem, Segment};
+use crate::data::{DataError, Mismatches, Op, Problem, Segment, Tally};
 use crate::record::{Algorithm, Blocking, Placement, Provenance, Rank};
 use crate::traffic::Traffic;
 
@@ -127,6 +127,42 @@ impl Schedule {
     }
 }
 
+/// Rounds of fill, operation and check that follow each other on a stream. Each has data of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamRounds {
+    /// How many are queued, or captured in a graph.
+    pub rounds: usize,
+    /// Launches of a graph of all rounds; 0: no graph.
+    pub graph_launches: usize,
+    /// The seed of the first round's data; the others have those that follow.
+    pub seed: u64,
+    /// One element of the result to damage before each check, where there is such an element.
+    pub damaged: Option<usize>,
+}
+
+impl StreamRounds {
+    /// `count` rounds, queued one by one.
+    #[must_use]
+    pub const fn eager(count: usize, seed: u64) -> Self {
+        Self { rounds: count, graph_launches: 0, seed, damaged: None }
+    }
+
+    /// At least `count` rounds, as a graph that is launched several times. It has two rounds or more, unless `count` is 1:
+    /// a round must not find its own right data from the launch before.
+    #[must_use]
+    pub fn graph(count: usize, seed: u64) -> Self {
+        // More launches than these only for graphs that would become large.
+        let launches = (count / 2).clamp(1, 4).max(count.div_ceil(64));
+        Self { rounds: count.div_ceil(launches), graph_launches: launches, seed, damaged: None }
+    }
+
+    /// How many rounds run in all.
+    #[must_use]
+    pub fn total(&self) -> usize {
+        self.rounds * self.graph_launches.max(1)
+    }
+}
+
 /// What a schedule took on one rank.
 #[derive(Clone, Debug, Default)]
 pub struct Times {
@@ -229,6 +265,22 @@ pub trait Backend {
     /// # Errors
     /// See [`Backend::fill`].
     fn check(&mut self, work: &Work, placement: Placement, seed: u64) -> anyhow::Result<Mismatches>;
+
+    /// Fills, operates and checks on the stream, round by round, without the host between, and returns what all rounds
+    /// found together, if anything. Only where [`Settings::stream_checks`](crate::cli::Settings::stream_checks) is accepted. `barrier`
+    /// waits for all ranks; it is called before the first round.
+    ///
+    /// # Errors
+    /// See [`Backend::fill`], and `barrier`'s; always where there is no stream.
+    fn check_on_stream(
+        &mut self,
+        _work: &Work,
+        _placement: Placement,
+        _rounds: &StreamRounds,
+        _barrier: &dyn Fn() -> anyhow::Result<()>,
+    ) -> anyhow::Result<Option<Tally>> {
+        anyhow::bail!("--check-on-stream: this backend has no stream")
+    }
 }
 
 /// Bytes of a rank's two buffers.

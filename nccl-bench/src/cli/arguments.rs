@@ -126,6 +126,11 @@ pub(super) struct Measure {
     #[arg(short = 'c', long = "check", value_name = "N", default_value = "1", value_parser = count, allow_hyphen_values = true, help_heading = MEASURING)]
     pub(super) checks: usize,
 
+    /// Then verify N times more without the host between: fill, operation and check follow each other on the GPU's stream,
+    /// and again as a CUDA graph [N: 200]
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "200", value_parser = at_least_one, help_heading = MEASURING)]
+    pub(super) check_on_stream: Option<usize>,
+
     /// How the ranks' times become one: 0 the first rank's, 1 mean, 2 min, 3 max
     #[arg(short = 'a', long = "average", value_name = "0-3", default_value = "1", value_parser = average, allow_hyphen_values = true, help_heading = MEASURING)]
     pub(super) average: Average,

@@ -221,6 +221,24 @@ mod tests {
     }
 
     #[test]
+    fn the_check_on_the_stream_has_a_number_of_rounds() {
+        assert_eq!(settings("nccl-bench allreduce").stream_checks, None);
+        assert_eq!(settings("nccl-bench allreduce --check-on-stream").stream_checks, Some(200));
+        assert_eq!(settings("nccl-bench allreduce --check-on-stream -R 2").stream_checks, Some(200));
+        assert_eq!(settings("nccl-bench allreduce --check-on-stream 7 -G 1").stream_checks, Some(7));
+        assert_eq!(settings("nccl-bench allreduce --check 3").checks, 3, "no abbreviation of the other");
+        for (arguments, expected) in [
+            (&["-c", "0"][..], "-c 0 does not"),
+            (&["-y", "1"], "capture the default stream"),
+            (&["--vs", "fabric"], "leave --vs out"),
+        ] {
+            let message = refusal(&[&["allreduce", "--check-on-stream"], arguments].concat());
+            assert!(message.contains(expected), "{arguments:?} gave: {message}");
+        }
+        assert!(refusal(&["allreduce", "--check-on-stream", "0"]).contains("whole number from 1"));
+    }
+
+    #[test]
     fn what_does_not_go_together_is_refused_or_left_out_with_a_note() {
         let found = settings("nccl-bench allreduce -G 1 -z 3 -I 1 -K 2");
         assert_eq!((found.blocking, found.per_iteration, found.per_iteration_skip), (Blocking::No, false, 0));

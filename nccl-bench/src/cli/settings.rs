@@ -10,7 +10,7 @@ use super::conflict;
 use super::values::{BackendChoice, Fault, Roots, Tuning, Versus};
 use crate::collective::Collective;
 use crate::data::Op;
-use crate::environment::Variables;
+use crate::environment::{SYMMETRIC_FENCE, Variables};
 use crate::files::Output;
 use crate::record::{Average, Blocking, Registration};
 use crate::size::{Size, Step};
@@ -65,6 +65,8 @@ pub struct Settings {
     pub cycles: usize,
     /// Verifications per size and placement.
     pub checks: usize,
+    /// Rounds of the check on the stream, at least 1; `None`: there is none.
+    pub stream_checks: Option<usize>,
     /// How the ranks' times become one.
     pub average: Average,
     /// When the host waits.
@@ -129,7 +131,7 @@ pub struct Settings {
     pub ranks: Option<usize>,
     /// One element to damage.
     pub fault: Option<Fault>,
-    /// nccl-tests' variables.
+    /// nccl-tests' variables, and ours.
     pub variables: Variables,
     /// What was changed in what was asked for, and why.
     pub notes: Vec<String>,
@@ -144,11 +146,11 @@ impl Settings {
         #[rustfmt::skip]
         let Self {
             collectives, command: _, min_bytes, max_bytes, step, data_types, all: _, ops, roots, iterations, aggregated,
-            warm_up, cycles, checks, average, blocking, graph_launches, registration, unaligned, rounds, versus,
-            until_stable, budget, cpu_time, time_stamps, per_iteration, per_iteration_skip, memory_report, stats,
+            warm_up, cycles, checks, stream_checks, average, blocking, graph_launches, registration, unaligned, rounds,
+            versus, until_stable, budget, cpu_time, time_stamps, per_iteration, per_iteration_skip, memory_report, stats,
             show_algorithm, nccl_tests_json, outputs, gpus, asks_for_gpus: _, threads, parallel_init, timeout: _,
             default_stream, cta_policy, backend, provider, tuning, world: _, dry_run: _, ranks: _, fault, variables:
-            Variables { split, device: _, min_bandwidth, pattern, traffic_summary }, notes: _
+            Variables { split, device: _, min_bandwidth, pattern, traffic_summary, without_symmetric_fence }, notes: _
         } = self;
         let pattern_name = match pattern {
             Pattern::Spread(_) => "NCCL_TESTS_ALLTOALLV_SPREAD",
@@ -168,6 +170,7 @@ impl Settings {
             ("-w", value(warm_up)),
             ("-N", value(cycles)),
             ("-c", value(checks)),
+            ("--check-on-stream", value(stream_checks)),
             ("-a", value(average)),
             ("-z", value(blocking)),
             ("-G", value(graph_launches)),
@@ -199,6 +202,7 @@ impl Settings {
             ("NCCL_TESTS_MIN_BW", value(min_bandwidth)),
             (pattern_name, value(pattern)),
             ("NCCL_TESTS_ALLTOALLV_PRINT_SUMMARY", value(traffic_summary)),
+            (SYMMETRIC_FENCE, value(without_symmetric_fence)),
         ]
     }
 }
@@ -241,6 +245,9 @@ pub(super) fn settle(
         return Err(conflict(
             "--inject-fault damages what is verified, and -c 0 verifies nothing: leave one out",
         ));
+    }
+    if measure.check_on_stream.is_some() {
+        check_stream(&measure)?;
     }
     let mut blocking = measure.blocking;
     let mut per_iteration = measure.per_iteration;
@@ -324,6 +331,7 @@ pub(super) fn settle(
         warm_up: measure.warm_up,
         cycles: measure.cycles,
         checks: measure.checks,
+        stream_checks: measure.check_on_stream,
         average: measure.average,
         blocking,
         graph_launches: measure.graph_launches,
@@ -359,6 +367,22 @@ pub(super) fn settle(
         variables,
         notes,
     })
+}
+
+/// Refuses what `--check-on-stream` cannot be combined with.
+fn check_stream(measure: &Measure) -> Result<(), clap::Error> {
+    if measure.checks == 0 {
+        return Err(conflict("--check-on-stream verifies, and -c 0 does not: leave one out"));
+    }
+    if measure.default_stream {
+        return Err(conflict(
+            "-y: CUDA cannot capture the default stream into a graph, which --check-on-stream does",
+        ));
+    }
+    if measure.vs.is_some() {
+        return Err(conflict("--check-on-stream is for NCCL alone: leave --vs out"));
+    }
+    Ok(())
 }
 
 /// The variable that chooses GPUs, or NCCL, for this process, with its value. `-1` and Slurm's `NoDevFiles` choose none.

@@ -14,12 +14,13 @@ use crate::record::{Outcome, Run};
 const ROUNDING: f64 = 1e-9;
 
 /// Settings that change which rows there are, or what is reported beside them, and not what a row's value means.
-const HARMLESS: [&str; 8] = [
+const HARMLESS: [&str; 9] = [
     "min_bytes",
     "step_factor",
     "step_bytes",
     "cycles",
     "checks",
+    "stream_checks",
     "cpu_time",
     "time_stamps",
     "per_iteration_skip",

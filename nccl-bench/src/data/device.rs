@@ -1,7 +1,8 @@
-//! Test data in device memory: launches the kernels of kernels.cu.
+//! Test data in device memory: launches the kernels of kernels.cu and invert.cu.
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use collectives::DataType;
 use cudarc::driver::sys::{CUdevice_attribute, CUdeviceptr};
@@ -13,7 +14,9 @@ use cudarc::nvrtc::Ptx;
 
 use super::format::FormatTag;
 use super::recipe::Recipe;
-use super::{DataError, Mismatch, Mismatches, Problem, Segment, Source, bits_at, require_length};
+use super::{
+    DataError, Mismatch, Mismatches, Problem, Segment, Source, Tally, expected_bits, require_length,
+};
 
 // SAFETY: `#[repr(C)]`, only integers, and the layout of `Recipe` in kernels.cu.
 unsafe impl DeviceRepr for Recipe {}
@@ -22,6 +25,9 @@ const THREADS: u32 = 256;
 
 /// Enough blocks to fill a multiprocessor with threads, whatever its generation (2048 threads at most).
 const BLOCKS_PER_MULTIPROCESSOR: u32 = 8;
+
+/// The least compute capability of GPUs whose kernels can trigger programmatic launch, which [`DeviceData::invert`] does.
+pub const EARLY_CAPABILITY: (u32, u32) = (9, 0);
 
 impl FormatTag {
     /// The kernels for the format, compiled from kernels.cu by `cargo xtask kernels`.
@@ -54,11 +60,19 @@ struct Kernels {
 #[derive(Debug)]
 pub struct DeviceData {
     context: Arc<CudaContext>,
-    blocks: u32,
+    multiprocessors: u32,
+    triggers_early: bool,
     kernels: HashMap<FormatTag, Kernels>,
-    /// `Report` of kernels.cu: number of wrong elements, inverted index of the first.
-    report: CudaSlice<u64>,
+    /// The kernel of invert.cu.
+    invert: Option<CudaFunction>,
+    /// `Report` of kernels.cu: number of wrong elements, inverted index of the first. An address, because a launch with a
+    /// slice of cudarc may wait for events, which is an error while a graph is captured. It is never freed, since kernels
+    /// of a stream that failed may still write it.
+    report: CUdeviceptr,
 }
+
+/// Bytes of a report.
+const REPORT_BYTES: usize = 16;
 
 impl DeviceData {
     /// Prepares the checks of one device.
@@ -69,14 +83,18 @@ impl DeviceData {
         let multiprocessors = context
             .attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
             .map_err(failed("cuDeviceGetAttribute"))?;
+        let capability = context.compute_capability().map_err(failed("cuDeviceGetAttribute"))?;
         let stream = context.new_stream().map_err(failed("cuStreamCreate"))?;
-        let report = stream.alloc_zeros(2).map_err(failed("allocating the report of the check"))?;
+        let memory: CudaSlice<u64> =
+            stream.alloc_zeros(REPORT_BYTES / 8).map_err(failed("allocating the report of the check"))?;
         stream.synchronize().map_err(failed("cuStreamSynchronize"))?;
         Ok(Self {
             context: Arc::clone(context),
-            blocks: u32::try_from(multiprocessors).unwrap_or(1).max(1) * BLOCKS_PER_MULTIPROCESSOR,
+            multiprocessors: u32::try_from(multiprocessors).unwrap_or(1).max(1),
+            triggers_early: capability >= (EARLY_CAPABILITY.0 as i32, EARLY_CAPABILITY.1 as i32),
             kernels: HashMap::new(),
-            report,
+            invert: None,
+            report: memory.leak(),
         })
     }
 
@@ -159,45 +177,14 @@ impl DeviceData {
         buffer: CUdeviceptr,
         bytes: u64,
     ) -> Result<Mismatches, DataError> {
-        let size = problem.data_type.size();
-        require_length(segments, size, bytes)?;
-        require_alignment(buffer, size)?;
-        let recipes = segments
-            .iter()
-            .map(|segment| Recipe::new(problem, segment.source))
-            .collect::<Result<Vec<_>, _>>()?;
-        stream.memset_zeros(&mut self.report).map_err(failed("clearing the report of the check"))?;
-        let mut base = 0_u64;
-        for (segment, (recipe, format)) in segments.iter().zip(&recipes) {
-            let Segment { count, first_index, .. } = *segment;
-            if count != 0 {
-                let kernels = self.kernels(*format)?;
-                let shape = self.shape(count * size as u64);
-                let part = buffer + base * size as u64;
-                let mut launch = stream.launch_builder(&kernels.check);
-                launch.arg(&part).arg(&count).arg(&first_index).arg(&base).arg(recipe).arg(&mut self.report);
-                // SAFETY: the arguments are those of `check` in kernels.cu; it reads the `count` elements at `part`,
-                // which lie in the buffer that the caller vouches for, and writes the two words of the report.
-                unsafe { launch.launch(shape) }.map_err(failed("launching the kernel 'check'"))?;
-            }
-            base += count;
-        }
-        let report = stream.clone_dtoh(&self.report).map_err(failed("the check"))?;
-        stream.synchronize().map_err(failed("the check"))?;
-        let [wrong, inverted_first] = report[..] else { return Ok(Mismatches::default()) };
-        if wrong == 0 {
+        self.clear(stream)?;
+        // SAFETY: by the contract above.
+        unsafe { self.count(stream, problem, segments, buffer, bytes) }?;
+        let Some(Tally { wrong, lowest: index }) = self.tally(stream)? else {
             return Ok(Mismatches::default());
-        }
-        let index = !inverted_first;
-        let mut base = 0;
-        let mut expected_bits = 0;
-        for (segment, (recipe, format)) in segments.iter().zip(&recipes) {
-            if index - base < segment.count {
-                expected_bits = bits_at(recipe, *format, segment.first_index.wrapping_add(index - base));
-                break;
-            }
-            base += segment.count;
-        }
+        };
+        let size = problem.data_type.size();
+        let expected_bits = expected_bits(problem, segments, index)?.unwrap_or_default();
         let mut element = [0_u8; 8];
         let address = buffer + index * size as u64;
         // SAFETY: the kernel found this element inside the buffer; `element` outlives the copy, as the stream is
@@ -210,10 +197,131 @@ impl DeviceData {
         Ok(Mismatches { wrong, first: Some(first) })
     }
 
+    /// Enqueues on `stream`: forget what [`count`](Self::count) has found.
+    ///
+    /// # Errors
+    /// If the driver fails.
+    pub fn clear(&mut self, stream: &Arc<CudaStream>) -> Result<(), DataError> {
+        stream.context().bind_to_thread().map_err(failed("cuCtxSetCurrent"))?;
+        // SAFETY: the report has so many bytes; every stream that uses it is of its context.
+        unsafe { result::memset_d8_async(self.report, 0, REPORT_BYTES, stream.cu_stream()) }
+            .map_err(failed("clearing the report of the check"))
+    }
+
+    /// Enqueues on `stream`: compare as [`check`](Self::check) does, and add what is found to what was found before. May be
+    /// captured into a graph once the type is [loaded](Self::load).
+    ///
+    /// # Errors
+    /// As for [`check`](Self::check).
+    ///
+    /// # Safety
+    /// As for [`check`](Self::check), until the work is done.
+    pub unsafe fn count(
+        &mut self,
+        stream: &Arc<CudaStream>,
+        problem: &Problem,
+        segments: &[Segment],
+        buffer: CUdeviceptr,
+        bytes: u64,
+    ) -> Result<(), DataError> {
+        let size = problem.data_type.size();
+        require_length(segments, size, bytes)?;
+        require_alignment(buffer, size)?;
+        let mut base = 0_u64;
+        for &Segment { source, count, first_index } in segments {
+            let (recipe, format) = Recipe::new(problem, source)?;
+            if count != 0 {
+                let kernels = self.kernels(format)?;
+                let shape = self.shape(count * size as u64);
+                let part = buffer + base * size as u64;
+                let mut launch = stream.launch_builder(&kernels.check);
+                launch.arg(&part).arg(&count).arg(&first_index).arg(&base).arg(&recipe).arg(&self.report);
+                // SAFETY: the arguments are those of `check` in kernels.cu; it reads the `count` elements at `part`,
+                // which lie in the buffer that the caller vouches for, and writes the two words of the report.
+                unsafe { launch.launch(shape) }.map_err(failed("launching the kernel 'check'"))?;
+            }
+            base += count;
+        }
+        Ok(())
+    }
+
+    /// Waits for what is on `stream`, and returns what all of [`count`](Self::count) have found since
+    /// [`clear`](Self::clear), if anything.
+    ///
+    /// # Errors
+    /// If the driver fails, or what is on the stream did.
+    pub fn tally(&mut self, stream: &Arc<CudaStream>) -> Result<Option<Tally>, DataError> {
+        let mut report = [0_u64; REPORT_BYTES / 8];
+        // SAFETY: the report has so many bytes; `report` outlives the copy, as the stream is synchronised below.
+        let copied = unsafe { result::memcpy_dtoh_async(&mut report, self.report, stream.cu_stream()) };
+        let done = stream.synchronize();
+        copied.and(done).map_err(failed("the check"))?;
+        let [wrong, inverted_first] = report;
+        Ok((wrong > 0).then_some(Tally { wrong, lowest: !inverted_first }))
+    }
+
+    /// Whether kernels of this device can trigger programmatic launch, so that there is [`invert`](Self::invert).
+    #[must_use]
+    pub fn triggers_early(&self) -> bool {
+        self.triggers_early
+    }
+
+    /// Loads the kernel of [`invert`](Self::invert).
+    ///
+    /// # Errors
+    /// If the driver fails, as it does below [`EARLY_CAPABILITY`].
+    pub fn load_invert(&mut self) -> Result<(), DataError> {
+        self.inverter().map(drop)
+    }
+
+    fn inverter(&mut self) -> Result<CudaFunction, DataError> {
+        if let Some(function) = &self.invert {
+            return Ok(function.clone());
+        }
+        let module = self
+            .context
+            .load_module(Ptx::from_src(include_str!("ptx/Invert.ptx")))
+            .map_err(failed("loading the kernel 'invert' (cuModuleLoadData)"))?;
+        let function = module.load_function("invert").map_err(failed("cuModuleGetFunction"))?;
+        Ok(self.invert.insert(function).clone())
+    }
+
+    /// Enqueues on `stream`: invert all bits of the `bytes` bytes at `buffer`. With `early` the kernel first triggers
+    /// programmatic launch, so that a kernel which allows that may start, then waits for this long, and writes after that.
+    /// May be captured into a graph once it is [loaded](Self::load_invert).
+    ///
+    /// # Errors
+    /// If the driver fails, as it does below [`EARLY_CAPABILITY`].
+    ///
+    /// # Safety
+    /// As for [`fill`](Self::fill).
+    pub unsafe fn invert(
+        &mut self,
+        stream: &Arc<CudaStream>,
+        buffer: CUdeviceptr,
+        bytes: u64,
+        early: Option<Duration>,
+    ) -> Result<(), DataError> {
+        let function = self.inverter()?;
+        let delay = u64::try_from(early.unwrap_or_default().as_nanos()).unwrap_or(u64::MAX);
+        let triggers = u32::from(early.is_some());
+        let shape = self.shape(bytes);
+        // Half of the multiprocessors stay free for the kernel that starts early.
+        let most = (self.multiprocessors / 2).max(1);
+        let shape = LaunchConfig { grid_dim: (shape.grid_dim.0.min(most), 1, 1), ..shape };
+        let mut launch = stream.launch_builder(&function);
+        launch.arg(&buffer).arg(&bytes).arg(&delay).arg(&triggers);
+        // SAFETY: the arguments are those of `invert` in invert.cu; it writes only the `bytes` bytes at `buffer`, which
+        // the caller vouches for.
+        unsafe { launch.launch(shape) }.map_err(failed("launching the kernel 'invert'"))?;
+        Ok(())
+    }
+
     /// Blocks and threads for a buffer of `bytes` bytes: one 8-byte word per thread, or more where there are many.
     fn shape(&self, bytes: u64) -> LaunchConfig {
         let blocks = (bytes / 8 + 2).div_ceil(u64::from(THREADS));
-        let blocks = u32::try_from(blocks).unwrap_or(u32::MAX).min(self.blocks);
+        let most = self.multiprocessors * BLOCKS_PER_MULTIPROCESSOR;
+        let blocks = u32::try_from(blocks).unwrap_or(u32::MAX).min(most);
         LaunchConfig { grid_dim: (blocks, 1, 1), block_dim: (THREADS, 1, 1), shared_mem_bytes: 0 }
     }
 }

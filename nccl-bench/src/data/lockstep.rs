@@ -1,4 +1,5 @@
-//! Holds kernels.cu and value.rs together on machines without a GPU: compiles the device code as C++ and compares.
+//! Holds kernels.cu and value.rs together on machines without a GPU: compiles the device code as C++ and compares. And tests
+//! the arithmetic of invert.cu.
 
 use std::ffi::c_void;
 use std::fs;
@@ -38,15 +39,14 @@ struct Findings {
     inverted_first: u64,
 }
 
-/// kernels.cu, compiled as C++, with all of a grid's threads run one after the other.
+/// Kernels, compiled as C++, with all of a grid's threads run one after the other.
 struct DeviceCode {
     library: Library,
     _folder: TempDir,
 }
 
 impl DeviceCode {
-    fn compile() -> Self {
-        let folder = tempfile::tempdir().unwrap();
+    fn compile_formats() -> Self {
         let kernels = concat!(env!("CARGO_MANIFEST_DIR"), "/src/data/kernels.cu");
         let mut source = format!("#include \"{kernels}\"\n");
         source += "static_assert(sizeof(Recipe) == 64, \"layout\");\n";
@@ -70,6 +70,11 @@ extern "C" Findings check_{name}(const void* buffer, u64 count, u64 first_index,
 "#
             );
         }
+        Self::compile(&source)
+    }
+
+    fn compile(source: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
         let input = folder.path().join("kernels.cpp");
         let output = folder.path().join("kernels.so");
         fs::write(&input, source).unwrap();
@@ -86,7 +91,7 @@ extern "C" Findings check_{name}(const void* buffer, u64 count, u64 first_index,
         command.args(["-std=c++17", "-shared", "-fPIC", "-fno-strict-aliasing", "-fsanitize=undefined"]);
         command.args(["-fsanitize-undefined-trap-on-error", "-Wall", "-Wextra", "-Werror", "-o"]);
         let status = command.arg(&output).arg(&input).status().unwrap();
-        assert!(status.success(), "kernels.cu does not compile as C++: {status}");
+        assert!(status.success(), "the kernels do not compile as C++: {status}");
         // SAFETY: the library has no initialisers.
         let library = unsafe { Library::new(&output) }.unwrap();
         Self { library, _folder: folder }
@@ -213,7 +218,7 @@ fn compare(code: &DeviceCode, case: &Case, data_type: DataType) -> Result<(), Te
 
 #[test]
 fn device_code_and_host_code_have_the_same_values_and_findings() {
-    let code = DeviceCode::compile();
+    let code = DeviceCode::compile_formats();
     for data_type in supported_types() {
         let mut runner =
             TestRunner::new(Config { cases: 600, failure_persistence: None, ..Config::default() });
@@ -224,7 +229,7 @@ fn device_code_and_host_code_have_the_same_values_and_findings() {
 /// The tolerance is the recipe's, in both directions.
 #[test]
 fn device_code_tolerates_what_the_recipe_says() {
-    let code = DeviceCode::compile();
+    let code = DeviceCode::compile_formats();
     let problem = Problem { seed: 3, ranks: 3, op: Some(Op::Avg), data_type: DataType::Float32 };
     let (recipe, format) = Recipe::new(&problem, Source::Reduced).unwrap();
     let mut bytes = vec![0; 400];
@@ -236,5 +241,33 @@ fn device_code_tolerates_what_the_recipe_says() {
         let found = code.check(format, &recipe, 0, 0, &bytes, 1);
         let inverted_first = if wrong == 0 { 0 } else { !30 };
         assert_eq!(found, Findings { wrong, inverted_first }, "after {change} at {position}");
+    }
+}
+
+#[test]
+fn every_byte_of_a_buffer_is_inverted_and_no_other() {
+    type Invert = unsafe extern "C" fn(*mut u8, u64, u64);
+    let source = concat!("#include \"", env!("CARGO_MANIFEST_DIR"), "/src/data/invert.cu\"\n").to_owned()
+        + r#"
+extern "C" void invert(u8* buffer, u64 bytes, u64 threads) {
+    for (u64 thread = 0; thread < threads; ++thread) invert_bytes(buffer, bytes, thread, threads);
+}
+"#;
+    let code = DeviceCode::compile(&source);
+    // SAFETY: the function is that of the source above.
+    let invert: Symbol<Invert> = unsafe { code.library.get("invert") }.unwrap();
+    for (lead, length, threads) in (0..8)
+        .flat_map(|lead| (0..70).flat_map(move |length| [16, 33].map(|threads| (lead, length, threads))))
+    {
+        let mut words = [0x1234_5678_9abc_def0_u64; 12];
+        let before: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let range = 8 + lead..8 + lead + length;
+        // SAFETY: the range lies within the words, all of whose bits may change.
+        unsafe { invert(words.as_mut_ptr().cast::<u8>().add(range.start), length as u64, threads) };
+        let after = words.iter().flat_map(|word| word.to_ne_bytes());
+        for (place, (before, after)) in before.into_iter().zip(after).enumerate() {
+            let expected = if range.contains(&place) { !before } else { before };
+            assert_eq!(after, expected, "byte {place} of {range:?}, {threads} threads");
+        }
     }
 }

@@ -45,7 +45,7 @@ use collectives::DataType;
 use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 
-pub use device::DeviceData;
+pub use device::{DeviceData, EARLY_CAPABILITY};
 use format::{Format, FormatTag};
 pub use op::{Op, UnknownOp};
 use recipe::Recipe;
@@ -234,6 +234,15 @@ pub enum DataError {
     },
 }
 
+/// Wrong elements of several checks together, of which only numbers are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tally {
+    /// How many, at least 1.
+    pub wrong: u64,
+    /// The lowest index of one in any check.
+    pub lowest: u64,
+}
+
 /// Fills `bytes` with the input of `rank`, from the element with global index `first_index` on.
 ///
 /// # Errors
@@ -327,6 +336,22 @@ impl Work for Check<'_> {
         }
         (wrong, first)
     }
+}
+
+/// The bits that element `index` of a buffer must have; `None` behind its last.
+///
+/// # Errors
+/// As for [`check`].
+pub fn expected_bits(problem: &Problem, segments: &[Segment], index: u64) -> Result<Option<u64>, DataError> {
+    let mut offset = index;
+    for segment in segments {
+        if offset < segment.count {
+            let (recipe, format) = Recipe::new(problem, segment.source)?;
+            return Ok(Some(bits_at(&recipe, format, segment.first_index.wrapping_add(offset))));
+        }
+        offset -= segment.count;
+    }
+    Ok(None)
 }
 
 /// The bits of one element.

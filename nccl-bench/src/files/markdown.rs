@@ -107,6 +107,9 @@ fn provenance(run: &Run) -> Vec<(&'static str, String)> {
         counted(settings.warm_up, "warm-up operation"),
         counted(settings.checks, "verification"),
     ];
+    counts.extend(
+        settings.stream_checks.map(|rounds| format!("{} on the stream", counted(rounds, "verification"))),
+    );
     counts.extend(settings.rounds.map(|rounds| counted(rounds, "round")));
     list.push(("Settings", counts.join(", ")));
     let environment: Vec<String> =

@@ -282,6 +282,7 @@ fn settings(config: &Config, command: &CommandLine<'_>, cycles: usize) -> Settin
         warm_up: config.warmup_iters,
         cycles,
         checks: config.validation,
+        stream_checks: None,
         average: match command.number("-a", "--average") {
             Some(0) => Average::Rank0,
             Some(2) => Average::Min,

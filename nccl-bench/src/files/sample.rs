@@ -44,6 +44,7 @@ pub(crate) fn full() -> Run {
             warm_up: 5,
             cycles: 2,
             checks: 1,
+            stream_checks: Some(200),
             average: Average::Mean,
             blocking: Blocking::No,
             graph_launches: 0,

@@ -5,8 +5,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::Plan;
-use crate::backend::{Side, Times, Work};
+use crate::backend::{Side, StreamRounds, Times, Work};
 use crate::collective::Bandwidth;
+use crate::data::Tally;
 use crate::files::provenance::now_utc;
 use crate::record::{Average, Measurement, Mismatch, PerIteration, Placement, RankTimes, Versus};
 use crate::statistics::Statistics;
@@ -98,6 +99,21 @@ pub(super) struct Found {
     pub(super) seconds: Vec<f64>,
     pub(super) wrong: u64,
     pub(super) first: String,
+}
+
+impl Found {
+    /// Adds what a check on the stream found, with words that say so.
+    pub(super) fn add(&mut self, rounds: &StreamRounds, Tally { wrong, lowest }: Tally) {
+        self.wrong = self.wrong.saturating_add(wrong);
+        let way = if rounds.graph_launches == 0 { "eager" } else { "as a graph" };
+        if !self.first.is_empty() {
+            self.first.push_str("; ");
+        }
+        self.first.push_str(&format!(
+            "element {lowest} (on the stream, {way}: {wrong} wrong in {} rounds, this one with the lowest number)",
+            rounds.total()
+        ));
+    }
 }
 
 /// The measurement that all ranks' findings make.

@@ -53,6 +53,8 @@ pub struct Plan {
     pub cpu_time: bool,
     /// Verifications per size and placement.
     pub checks: usize,
+    /// Rounds of the check on the stream per size and placement; `None`: there is none.
+    pub stream_checks: Option<usize>,
     /// Runs of all sizes; 0: without end.
     pub cycles: usize,
     /// Rounds of the timed operations, at least 1, of which the median counts.
@@ -95,6 +97,7 @@ impl Plan {
             average: settings.average,
             cpu_time: settings.cpu_time,
             checks: settings.checks,
+            stream_checks: settings.stream_checks,
             cycles: settings.cycles,
             rounds: settings.rounds,
             versus: None,

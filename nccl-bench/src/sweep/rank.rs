@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::finding::{self, Finding, Found, Round, Rounds, median, reduce};
 use super::repeat::{fitting, is_stable};
 use super::{Case, End, Event, Observer, Plan, decode};
-use crate::backend::{Backend, Place, Schedule, Side, Times, Work};
+use crate::backend::{Backend, Place, Schedule, Side, StreamRounds, Times, Work};
 use crate::collective::{Collective, Member};
 use crate::data::Mismatches;
 use crate::interrupt::Signal;
@@ -143,6 +143,10 @@ impl RankSweep<'_> {
                 first: wrong.first.map(|first| first.to_string()).unwrap_or_default(),
             });
         }
+        if verified && let Some(count) = plan.stream_checks {
+            self.observer.phase(&|| format!("the check on the stream of {}", name()));
+            self.verify_on_stream(work, placement, count, &mut found[0])?;
+        }
 
         let finding = Finding {
             process: std::process::id(),
@@ -275,6 +279,27 @@ impl RankSweep<'_> {
             }
         }
         Ok(wrong)
+    }
+
+    /// The check on the stream, eager and as a graph. What it finds is added to what the verification has found.
+    fn verify_on_stream(
+        &mut self,
+        work: &Work,
+        placement: Placement,
+        count: usize,
+        found: &mut Found,
+    ) -> anyhow::Result<()> {
+        let world = self.world;
+        let barrier = || Ok(world.barrier()?);
+        let damaged = self.plan.fault.filter(|fault| fault.rank == world.rank()).map(|fault| fault.index);
+        for make in [StreamRounds::eager, StreamRounds::graph] {
+            let rounds = StreamRounds { damaged, ..make(count, *self.seed + 1) };
+            *self.seed += rounds.rounds as u64;
+            if let Some(tally) = self.backend.check_on_stream(work, placement, &rounds, &barrier)? {
+                found.add(&rounds, tally);
+            }
+        }
+        Ok(())
     }
 
     fn exchange<T: Serialize + for<'de> Deserialize<'de>>(&self, own: &T) -> anyhow::Result<Vec<T>> {

@@ -6,9 +6,9 @@ use collectives::world;
 use super::finding::{Finding, Found, Taken, longest, processes, reduce};
 use super::repeat::{LEAST_ROUNDS, fitting, is_stable};
 use super::*;
-use crate::backend::{Side, Times};
+use crate::backend::{Side, StreamRounds, Times};
 use crate::cli;
-use crate::data::Mismatches;
+use crate::data::{Mismatches, Tally};
 use crate::record::Mismatch;
 
 #[test]
@@ -102,10 +102,29 @@ impl Backend for Told {
     fn check(&mut self, _: &Work, _: Placement, _: u64) -> anyhow::Result<Mismatches> {
         Ok(Mismatches::default())
     }
+
+    fn check_on_stream(
+        &mut self,
+        _: &Work,
+        _: Placement,
+        rounds: &StreamRounds,
+        barrier: &dyn Fn() -> anyhow::Result<()>,
+    ) -> anyhow::Result<Option<Tally>> {
+        barrier()?;
+        self.add(match (rounds.rounds, rounds.graph_launches) {
+            (10, 0) => "on the stream",
+            (3, 4) => "a graph on the stream",
+            _ => "something else on the stream",
+        });
+        Ok(rounds.damaged.map(|index| Tally { wrong: rounds.total() as u64, lowest: index as u64 }))
+    }
 }
 
 impl Observer for Told {
-    fn event(&mut self, _: Event<'_>) -> anyhow::Result<()> {
+    fn event(&mut self, event: Event<'_>) -> anyhow::Result<()> {
+        if let Event::Measured(Measurement { wrong: Some(22), .. }, _) = event {
+            self.add("22 wrong");
+        }
         Ok(())
     }
 
@@ -153,6 +172,49 @@ fn nccl_is_listened_to_while_something_like_the_timed_operations_is_not_timed() 
     assert_eq!(first("-m 3"), [untimed, group].concat());
     let graph = ["listen", "one graph", off, "start in a graph", "complete"];
     assert_eq!(first("-G 2"), [untimed, graph].concat());
+}
+
+#[test]
+fn the_check_on_the_stream_follows_the_verification_eager_and_as_a_graph() {
+    let placement = ["listen", "start", "complete", "stop listening", "time", "start", "complete"];
+    let on_stream = ["on the stream", "a graph on the stream", "algorithm"];
+    let measured = [&placement[..], &on_stream].concat();
+    assert_eq!(all(&plan("--check-on-stream 10")), [&["complete"], &measured[..], &measured].concat());
+    // 10 rounds, and 4 launches of a graph of 3.
+    let wrong = [&measured[..], &["22 wrong"]].concat();
+    let found = all(&plan("--check-on-stream 10 --inject-fault 0:1"));
+    assert_eq!(found, [&["complete"], &wrong[..], &wrong].concat());
+    assert_eq!(
+        all(&plan("--check-on-stream 10 --inject-fault 1:1")),
+        [&["complete"], &measured[..], &measured].concat(),
+        "the fault of another rank"
+    );
+}
+
+#[test]
+fn a_graph_has_two_rounds_or_more_and_is_launched_again() {
+    for (count, rounds, launches) in
+        [(1, 1, 1), (2, 2, 1), (3, 3, 1), (4, 2, 2), (10, 3, 4), (200, 50, 4), (1000, 63, 16)]
+    {
+        let found = StreamRounds::graph(count, 7);
+        assert_eq!((found.rounds, found.graph_launches), (rounds, launches), "{count}");
+        assert!(found.total() >= count && found.seed == 7);
+    }
+}
+
+#[test]
+fn what_was_wrong_on_the_stream_is_added_and_named() {
+    let mut found = Found { seconds: Vec::new(), wrong: 2, first: "element 0: wrong".to_owned() };
+    found.add(&StreamRounds::eager(200, 1), Tally { wrong: 30, lowest: 5 });
+    found.add(&StreamRounds::graph(200, 1), Tally { wrong: 400, lowest: 6 });
+    assert_eq!(found.wrong, 432);
+    let parts: Vec<&str> = found.first.split("; ").collect();
+    assert_eq!(parts[0], "element 0: wrong");
+    assert!(parts[1].starts_with("element 5 (on the stream, eager: 30 wrong in 200 rounds"), "{parts:?}");
+    assert!(
+        parts[2].starts_with("element 6 (on the stream, as a graph: 400 wrong in 200 rounds"),
+        "{parts:?}"
+    );
 }
 
 #[test]

@@ -46,6 +46,7 @@ pub(crate) fn run() -> Run {
             warm_up: 1,
             cycles: 1,
             checks: 1,
+            stream_checks: None,
             average: Average::Mean,
             blocking: Blocking::No,
             graph_launches: 0,

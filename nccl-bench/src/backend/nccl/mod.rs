@@ -1,5 +1,8 @@
 //! CUDA memory over NCCL: a GPU, a thread and a communicator per rank.
 
+mod memory;
+mod notes;
+mod on_stream;
 mod operate;
 mod rank;
 
@@ -8,7 +11,7 @@ use std::thread;
 
 use anyhow::Context as _;
 use collectives::DataType;
-use collectives::nccl::{self, Communicator, Library, Memory, Registration, UniqueId, Window, WindowKind};
+use collectives::nccl::{self, Communicator, Library, UniqueId};
 use collectives::world::{self, World};
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use cudarc::driver::{CudaContext, CudaStream, result};
@@ -21,7 +24,9 @@ use crate::collective::Collective;
 use crate::data::DeviceData;
 use crate::record::{self, Provenance, Rank};
 use crate::stop::Stop;
-use rank::{BufferSettings, GpuRank};
+use memory::RankMemory;
+pub use notes::SYMMETRIC_RACE;
+use rank::GpuRank;
 
 const DEFAULT_MAX_BYTES: u64 = 4 << 30;
 /// Left free on each GPU for NCCL's own buffers and kernels.
@@ -82,6 +87,15 @@ fn attribute(ordinal: usize, attribute: Attribute) -> Result<u32, result::Driver
     unsafe { result::device::get_attribute(device, attribute) }.map(|value| value as u32)
 }
 
+/// How the buffers are made.
+#[derive(Clone, Copy, Debug)]
+struct BufferSettings {
+    /// Elements by which they are shifted.
+    unaligned: usize,
+    /// How NCCL knows them.
+    registration: record::Registration,
+}
+
 /// The GPUs of this process that take part, and what its ranks need to meet.
 pub struct GpuNode {
     library: Library,
@@ -98,6 +112,7 @@ pub struct GpuNode {
     /// That of the process's first rank.
     place: Place,
     provenance: Provenance,
+    notes: Vec<String>,
 }
 
 /// Which GPUs a process takes.
@@ -214,8 +229,9 @@ impl GpuNode {
             ..Provenance::default()
         };
         let capabilities = found.iter().flat_map(|(_, gpus)| &gpus.capabilities);
-        let fp8 =
-            library.version() >= FP8_NCCL && capabilities.min().is_some_and(|&least| least >= FP8_CAPABILITY);
+        let capability = capabilities.min().copied().unwrap_or_default();
+        let fp8 = library.version() >= FP8_NCCL && capability >= FP8_CAPABILITY;
+        let notes = notes::notes(settings, library.version(), capability);
         let default_stream = settings.default_stream;
         let first_type = settings.data_types.first().copied().unwrap_or(DataType::Float32);
         let settings = BufferSettings { unaligned: settings.unaligned, registration: settings.registration };
@@ -232,6 +248,7 @@ impl GpuNode {
             first: first_gpu,
             place,
             provenance,
+            notes,
         })
     }
 }
@@ -240,7 +257,8 @@ impl GpuNode {
 /// peers from 2.30 on where nothing but sendrecv is measured.
 fn config(library: Library, settings: &Settings) -> Result<nccl::Config, Stop> {
     let loaded = library.version();
-    let mut config = nccl::Config::new();
+    // Off, --check-on-stream finds what the fence prevents: see `notes`.
+    let mut config = nccl::Config::new().symmetric_fence(!settings.variables.without_symmetric_fence);
     if loaded >= nccl::Version::new(2, 28, 0) {
         config = config.nvlink_centric_sched(true);
     }
@@ -299,6 +317,10 @@ impl Node for GpuNode {
 
     fn provenance(&self) -> Provenance {
         self.provenance.clone()
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.notes.clone()
     }
 
     fn default_max_bytes(&self) -> u64 {
@@ -378,78 +400,25 @@ impl Device for Gpu {
                     tracing::debug!(rank, "kernels of the test data loaded");
                     anyhow::Ok(data)
                 })?;
-            let communicator =
-                Communicator::init(self.library, &self.stream, rank, ranks, &self.id, &self.config)?;
+            let communicator = Communicator::builder(self.library, &self.stream)
+                .rank(rank, ranks)
+                .id(&self.id)
+                .config(&self.config)
+                .init()?;
             tracing::debug!(rank, "communicator initialised");
             let data = loading.join().map_err(|_| anyhow::anyhow!("loading kernels panicked"))??;
             anyhow::Ok((communicator, data))
         })?;
         let connected = free()?;
-        let extra = self.settings.unaligned * LARGEST_ELEMENT;
-        let mut send = Memory::alloc(self.library, &self.stream, rooms.send + extra)?;
-        let mut receive = Memory::alloc(self.library, &self.stream, rooms.receive + extra)?;
-        let allocated = free()?;
-        let addresses = [send.slice::<u8>(0, 0)?.address(), receive.slice::<u8>(0, 0)?.address()];
-        let memory = MemoryUse {
+        let mut memory = RankMemory::alloc(&communicator, rooms, self.settings.unaligned)?;
+        let used = MemoryUse {
             initialization: self.free.saturating_sub(connected),
-            buffers: connected.saturating_sub(allocated),
+            buffers: connected.saturating_sub(free()?),
             operations: 0,
         };
-        let known = Known::new(&communicator, self.settings.registration, &mut send, &mut receive)?;
-        let mut rank =
-            GpuRank::new(&communicator, data, rooms, addresses, self.settings, memory, known.note());
+        memory.register(&communicator, self.settings.registration)?;
+        let mut rank = GpuRank::new(&communicator, data, memory, used);
         body(&mut rank)
-    }
-}
-
-/// Bytes of the largest element.
-const LARGEST_ELEMENT: usize = 8;
-
-/// The buffers as NCCL knows them, until this is dropped.
-enum Known<'a> {
-    Not,
-    Registered { _guards: [Registration<'a>; 2], note: Option<String> },
-    Windows { _guards: [Window<'a>; 2], active: bool },
-}
-
-impl<'a> Known<'a> {
-    fn new(
-        communicator: &'a Communicator,
-        how: record::Registration,
-        send: &'a mut Memory,
-        receive: &'a mut Memory,
-    ) -> Result<Self, nccl::Error> {
-        let loaded = communicator.library().version();
-        let windows = loaded >= nccl::Version::new(2, 27, 0);
-        match how {
-            record::Registration::None => Ok(Self::Not),
-            record::Registration::Symmetric if windows => {
-                let send = communicator.window(send, WindowKind::Symmetric)?;
-                let receive = communicator.window(receive, WindowKind::Symmetric)?;
-                let active = send.is_active() && receive.is_active();
-                Ok(Self::Windows { _guards: [send, receive], active })
-            }
-            asked => {
-                let note = format!(
-                    "-R 2 needs NCCL 2.27, and {loaded} is loaded: the buffers are registered as with -R 1"
-                );
-                let note = (asked == record::Registration::Symmetric).then_some(note);
-                Ok(Self::Registered {
-                    _guards: [communicator.register(send)?, communicator.register(receive)?],
-                    note,
-                })
-            }
-        }
-    }
-
-    fn note(&self) -> Option<String> {
-        match self {
-            Self::Registered { note, .. } => note.clone(),
-            Self::Windows { active: false, .. } => {
-                Some("NCCL makes no symmetric windows here: -R 2 has no effect".to_owned())
-            }
-            Self::Not | Self::Windows { .. } => None,
-        }
     }
 }
 

@@ -1,84 +1,68 @@
 //! One rank's buffers and communicator on its GPU.
 
+use std::ops::Range;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use collectives::Element;
-use collectives::nccl::{self, Communicator, Graph, RawBuffer};
+use collectives::nccl::{self, Capture, Communicator, Graph, RawBuffer};
 use cudarc::driver::sys::{self, CUevent_flags, CUresult};
 use cudarc::driver::{CudaEvent, CudaStream, result};
 
-use super::operate::{self, Buffers, Common, Exchange, Scalar, Way};
-use crate::backend::{Backend, MemoryUse, Rooms, Schedule, Times, Work, shift};
-use crate::collective::Collective;
-use crate::data::{DeviceData, Mismatches, Op};
-use crate::record::{self, Blocking, Placement};
+use super::memory::{Parts, RankMemory, overlaps};
+use super::operate::{self, Buffers, Common, Scalar, Way};
+use crate::backend::{Backend, MemoryUse, Schedule, StreamRounds, Times, Work};
+use crate::data::{DeviceData, Mismatches, Op, Tally};
+use crate::record::{Blocking, Placement};
 
 /// How many operations of a loop are made before the clock starts, about. Later ones begin again at the first one's
 /// place.
 const PREPARED: usize = 4096;
 
-/// How the buffers are made.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct BufferSettings {
-    /// Elements by which they are shifted.
-    pub(super) unaligned: usize,
-    /// How NCCL knows them.
-    pub(super) registration: record::Registration,
-}
-
-/// One rank. The addresses are those of memory that outlives it, and that nothing else uses meanwhile.
+/// One rank.
 pub(super) struct GpuRank<'a> {
-    communicator: &'a Communicator,
-    data: DeviceData,
-    rooms: Rooms,
-    send: u64,
-    receive: u64,
-    settings: BufferSettings,
-    memory: MemoryUse,
+    pub(super) communicator: &'a Communicator,
+    pub(super) data: DeviceData,
+    pub(super) memory: RankMemory,
+    used: MemoryUse,
     /// Bytes that were free on the GPU when all of it was made.
     free: u64,
-    note: Option<String>,
     /// Made when first needed.
     events: Vec<CudaEvent>,
 }
 
+/// Operations of a loop, made before the clock starts.
+struct Prepared<T> {
+    parts: Vec<Parts>,
+    /// The same by their addresses, where several are queued together or their buffers overlap: views of the same memory cannot
+    /// exist at the same time.
+    raw: Option<Vec<Buffers<RawBuffer<T>, RawBuffer<T>>>>,
+}
+
 impl<'a> GpuRank<'a> {
-    /// `addresses` are those of the send and the receive buffer.
     pub(super) fn new(
         communicator: &'a Communicator,
         data: DeviceData,
-        rooms: Rooms,
-        [send, receive]: [u64; 2],
-        settings: BufferSettings,
-        memory: MemoryUse,
-        note: Option<String>,
+        memory: RankMemory,
+        used: MemoryUse,
     ) -> Self {
         let free = communicator.stream().context().mem_get_info().map_or(0, |(free, _)| free as u64);
-        Self { communicator, data, rooms, send, receive, settings, memory, free, note, events: Vec::new() }
+        Self { communicator, data, memory, used, free, events: Vec::new() }
     }
 
-    fn stream(&self) -> &'a std::sync::Arc<CudaStream> {
+    pub(super) fn stream(&self) -> &'a std::sync::Arc<CudaStream> {
         self.communicator.stream()
     }
 
-    /// The two buffers, shifted as asked.
-    fn buffers(&self, work: &Work) -> (u64, u64) {
-        let shifted = (self.settings.unaligned * work.data_type.size()) as u64;
-        (self.send + shifted, self.receive + shifted)
-    }
-
-    /// A buffer of elements from this address on.
-    fn raw<T: Element>(&self, address: u64, len: usize) -> RawBuffer<T> {
-        // SAFETY: the address and the length are within this rank's memory, which is zeroed when it is made and used on this
-        // one stream; every bit pattern is an element. Where operations overlap, in place, in a group or in a graph, what
-        // they leave is not defined, and nobody looks at it before it is filled again.
-        unsafe { RawBuffer::new(address, len, self.stream().clone()) }
+    /// Where the input is once more, for a rank that must find its receive buffer as it was.
+    pub(super) fn kept_address(&self, work: &Work, placement: Placement) -> Option<u64> {
+        let kept = work.collective.keeps_receive(work.member) && placement == Placement::OutOfPlace;
+        kept.then(|| self.memory.receive_address(work))
     }
 
     /// What the operations of a loop share.
-    fn common<T: Scalar>(&self, work: &Work) -> Result<Common<'a, T>, nccl::Error> {
+    pub(super) fn common<T: Scalar>(&self, work: &Work) -> Result<Common<'a, T>, nccl::Error> {
         let member = work.member;
         let scaled = match work.op {
             Some(Op::MulSum) if work.collective.reduces() => {
@@ -98,113 +82,90 @@ impl<'a> GpuRank<'a> {
         Ok(Common { scaled, sent, received })
     }
 
-    /// What operation `index` of a loop works on.
-    fn operation<T: Element>(&self, work: &Work, placement: Placement, index: usize) -> Buffers<T> {
-        let (size, counts, member) = (work.data_type.size(), &work.counts, work.member);
-        let (send, receive) = self.buffers(work);
-        let at = |address: u64, elements: usize| address + (elements * size) as u64;
-        let forward = |room: usize, step: usize| shift(index, step, room) as u64;
-        let receive = receive + forward(self.rooms.receive, work.bytes());
-        let source = match placement {
-            Placement::InPlace => at(receive, work.collective.in_place_input(counts, member.rank)),
-            // A send buffer that has no room for the largest size is gone through by what is sent.
-            Placement::OutOfPlace if self.rooms.send >= self.rooms.size => {
-                send + forward(self.rooms.send, work.bytes())
-            }
-            Placement::OutOfPlace => send + forward(self.rooms.send, counts.send * size),
-        };
-        let target = at(receive, work.result_start(placement));
-        let exchanges = match work.collective {
-            Collective::SendRecv => vec![Exchange {
-                send: self.raw(source, counts.send),
-                to: (member.rank + 1) % member.ranks,
-                receive: self.raw(target, counts.receive),
-                from: (member.rank + member.ranks - 1) % member.ranks,
-            }],
-            Collective::Hypercube => {
-                let steps = (0..member.ranks.ilog2()).map(|step| {
-                    let block = 1_usize << step;
-                    let peer = member.rank ^ block;
-                    let first = |rank: usize| (rank & !(block - 1)) * counts.send;
-                    Exchange {
-                        send: self.raw(at(receive, first(member.rank)), block * counts.send),
-                        to: peer,
-                        receive: self.raw(at(receive, first(peer)), block * counts.send),
-                        from: peer,
-                    }
-                });
-                steps.collect()
-            }
-            _ => Vec::new(),
-        };
-        Buffers { send: self.raw(source, counts.send), receive: self.raw(target, counts.receive), exchanges }
-    }
-
-    /// The first operations of a loop.
-    fn operations<T: Element>(&self, work: &Work, placement: Placement, count: usize) -> Vec<Buffers<T>> {
-        (0..count).map(|index| self.operation(work, placement, index)).collect()
-    }
-
-    /// What an operation does beside NCCL's work: a hypercube's own part goes to its place first.
+    /// The first `count` operations of a loop, of which `aggregated` at a time are queued together.
     fn prepare<T: Element>(
         &self,
         work: &Work,
         placement: Placement,
-        buffers: &Buffers<T>,
-    ) -> anyhow::Result<()> {
-        use collectives::nccl::DeviceBuffer as _;
-        if work.collective != Collective::Hypercube || placement == Placement::InPlace {
-            return Ok(());
-        }
-        let stream = self.stream();
-        let source = buffers.send.read(stream).address();
-        let own = work.member.rank * work.counts.send * work.data_type.size();
-        let target = buffers.receive.read(stream).address() + own as u64;
+        count: usize,
+        aggregated: usize,
+    ) -> Result<Prepared<T>, nccl::Error> {
+        let parts: Vec<Parts> = (0..count).map(|index| self.memory.parts(work, placement, index)).collect();
+        let together = aggregated > 1 || overlaps(work, placement);
+        let raw = together.then(|| parts.iter().map(|parts| self.memory.raw(work, parts)).collect());
+        Ok(Prepared { raw: raw.transpose()?, parts })
+    }
+
+    /// What an operation does beside NCCL's work: a hypercube's own part goes to its place first.
+    pub(super) fn copy_own_part(&self, work: &Work, parts: &Parts) -> anyhow::Result<()> {
+        let Some((source, target)) = self.memory.own_part(work, parts) else { return Ok(()) };
         let bytes = work.counts.send * work.data_type.size();
         // SAFETY: both are within this rank's memory, and its stream is alive.
-        unsafe { result::memcpy_dtod_async(target, source, bytes, stream.cu_stream()) }
+        unsafe { result::memcpy_dtod_async(target, source, bytes, self.stream().cu_stream()) }
             .context("copying the own part")
     }
 
+    /// Queues one operation with buffers that are made for it.
+    pub(super) fn queue<T: Scalar>(
+        &mut self,
+        way: Way<'_>,
+        work: &Work,
+        common: &Common<'_, T>,
+        placement: Placement,
+        parts: &Parts,
+    ) -> anyhow::Result<()> {
+        if overlaps(work, placement) {
+            let mut buffers = self.memory.raw::<T>(work, parts)?;
+            operate::queue(way, self.communicator, work, common, &mut buffers)
+        } else {
+            let mut buffers = self.memory.views::<T>(parts)?;
+            operate::queue(way, self.communicator, work, common, &mut buffers)
+        }
+    }
+
     fn start_typed<T: Scalar>(
-        &self,
+        &mut self,
         work: &Work,
         placement: Placement,
         index: usize,
         graph: bool,
     ) -> anyhow::Result<()> {
         let common = self.common::<T>(work)?;
-        let mut buffers = self.operation(work, placement, index);
-        self.prepare(work, placement, &buffers)?;
+        let parts = self.memory.parts(work, placement, index);
+        self.copy_own_part(work, &parts)?;
         if !graph {
-            return Ok(operate::queue(&Way::Now, self.communicator, work, &common, &mut buffers)?);
+            return self.queue(Way::Immediate, work, &common, placement, &parts);
         }
-        let graph = Graph::capture(self.communicator.library(), |capture| {
-            operate::queue(&Way::Capture(capture), self.communicator, work, &common, &mut buffers)
-        })?;
+        let graph =
+            Graph::capture(|capture| self.queue(Way::Capture(capture), work, &common, placement, &parts))?;
         graph.launch()?;
         // Before the graph ends.
         self.wait()
     }
 
     /// One iteration: one operation, or several in a group.
+    #[inline]
     fn iterate<T: Scalar>(
-        &self,
+        &mut self,
         work: &Work,
-        placement: Placement,
         common: &Common<'_, T>,
-        operations: &mut [Buffers<T>],
+        prepared: &mut Prepared<T>,
+        operations: Range<usize>,
     ) -> anyhow::Result<()> {
-        operations.iter().try_for_each(|buffers| self.prepare(work, placement, buffers))?;
-        if let [one] = operations {
-            return Ok(operate::queue(&Way::Now, self.communicator, work, common, one)?);
+        let Some(raw) = &mut prepared.raw else {
+            let mut buffers = self.memory.views::<T>(&prepared.parts[operations.start])?;
+            return operate::queue(Way::Immediate, self.communicator, work, common, &mut buffers);
+        };
+        let parts = &prepared.parts[operations.clone()];
+        parts.iter().try_for_each(|parts| self.copy_own_part(work, parts))?;
+        let communicator = self.communicator;
+        match &mut raw[operations] {
+            [one] => operate::queue(Way::Immediate, communicator, work, common, one),
+            several => nccl::group(|group| {
+                let mut buffers = several.iter_mut();
+                buffers.try_for_each(|buffers| operate::add(group, communicator, work, common, buffers))
+            }),
         }
-        nccl::group(self.communicator.library(), |group| {
-            operations.iter_mut().try_for_each(|buffers| {
-                operate::queue(&Way::Group(group), self.communicator, work, common, buffers)
-            })
-        })?;
-        Ok(())
     }
 
     fn time_typed<T: Scalar>(
@@ -220,19 +181,18 @@ impl<'a> GpuRank<'a> {
         }
         let prepared = iterations.min(PREPARED.div_ceil(aggregated));
         let common = self.common::<T>(work)?;
-        let mut operations = self.operations(work, placement, prepared * aggregated);
+        let mut operations = self.prepare(work, placement, prepared * aggregated, aggregated)?;
         barrier()?;
-        let event = |index: usize| self.events[index].record(self.stream());
         let mut counted = Duration::ZERO;
         let mut start = Instant::now();
         for iteration in 0..iterations {
             if schedule.each {
-                event(2 * iteration)?;
+                self.events[2 * iteration].record(self.stream())?;
             }
             let first = iteration % prepared * aggregated;
-            self.iterate(work, placement, &common, &mut operations[first..first + aggregated])?;
+            self.iterate(work, &common, &mut operations, first..first + aggregated)?;
             if schedule.each {
-                event(2 * iteration + 1)?;
+                self.events[2 * iteration + 1].record(self.stream())?;
             }
             match blocking {
                 Blocking::No => {}
@@ -257,7 +217,7 @@ impl<'a> GpuRank<'a> {
     }
 
     fn time_graph<T: Scalar>(
-        &self,
+        &mut self,
         work: &Work,
         placement: Placement,
         schedule: &Schedule,
@@ -265,16 +225,17 @@ impl<'a> GpuRank<'a> {
     ) -> anyhow::Result<Times> {
         let Schedule { iterations, aggregated, graph_launches, .. } = *schedule;
         let common = self.common::<T>(work)?;
-        let mut all = self.operations(work, placement, iterations * aggregated);
-        let graph = Graph::capture(self.communicator.library(), |capture| {
-            all.chunks_mut(aggregated).try_for_each(|iteration| match iteration {
-                [one] => operate::queue(&Way::Capture(capture), self.communicator, work, &common, one),
-                several => capture.group(|capture| {
-                    let way = Way::Capture(capture);
-                    several
-                        .iter_mut()
-                        .try_for_each(|each| operate::queue(&way, self.communicator, work, &common, each))
-                }),
+        let mut queue = |capture: &Capture, index: usize| {
+            let parts = self.memory.parts(work, placement, index);
+            self.queue(Way::Capture(capture), work, &common, placement, &parts)
+        };
+        let graph = Graph::capture(|capture| {
+            (0..iterations).map(|iteration| iteration * aggregated).try_for_each(|first| {
+                if aggregated == 1 {
+                    return queue(capture, first);
+                }
+                capture
+                    .group(|capture| (first..first + aggregated).try_for_each(|index| queue(capture, index)))
             })
         })?;
         barrier()?;
@@ -305,7 +266,7 @@ impl<'a> GpuRank<'a> {
     }
 
     /// Polls, as nccl-tests does, so that an asynchronous error ends the wait.
-    fn wait(&self) -> anyhow::Result<()> {
+    pub(super) fn wait(&self) -> anyhow::Result<()> {
         loop {
             // SAFETY: the stream is alive, and its context is current: every rank's thread has opened its own GPU.
             let state = unsafe { sys::cuStreamQuery(self.stream().cu_stream()) };
@@ -318,7 +279,7 @@ impl<'a> GpuRank<'a> {
         }
     }
 
-    fn fill_at(&mut self, work: &Work, seed: u64, address: u64) -> anyhow::Result<()> {
+    pub(super) fn fill_at(&mut self, work: &Work, seed: u64, address: u64) -> anyhow::Result<()> {
         let bytes = (work.counts.send * work.data_type.size()) as u64;
         let (stream, problem) = (self.stream(), work.problem(seed));
         // SAFETY: the address has room for a rank's input, all work on this memory is on this one stream.
@@ -329,17 +290,17 @@ impl<'a> GpuRank<'a> {
 
 impl Backend for GpuRank<'_> {
     fn notes(&self) -> Vec<String> {
-        self.note.clone().into_iter().collect()
+        self.memory.note().into_iter().collect()
     }
 
     fn memory_use(&self) -> Option<MemoryUse> {
         let (free, _) = self.stream().context().mem_get_info().ok()?;
-        Some(MemoryUse { operations: self.free.saturating_sub(free as u64), ..self.memory })
+        Some(MemoryUse { operations: self.free.saturating_sub(free as u64), ..self.used })
     }
 
     fn fill(&mut self, work: &Work, placement: Placement, seed: u64) -> anyhow::Result<()> {
         let size = work.data_type.size();
-        let (send, receive) = self.buffers(work);
+        let receive = self.memory.receive_address(work);
         let cleared = match placement {
             Placement::OutOfPlace => work.counts.receive * size,
             Placement::InPlace => work.bytes(),
@@ -347,17 +308,9 @@ impl Backend for GpuRank<'_> {
         // SAFETY: the receive buffer has room for the largest size, and its stream is alive.
         unsafe { result::memset_d8_async(receive, 0, cleared, self.stream().cu_stream()) }
             .context("clearing the result")?;
-        if work.collective.has_input(work.member) {
-            let input = match placement {
-                Placement::OutOfPlace => send,
-                Placement::InPlace => {
-                    receive + (work.collective.in_place_input(&work.counts, work.member.rank) * size) as u64
-                }
-            };
-            self.fill_at(work, seed, input)?;
-        }
-        if work.collective.keeps_receive(work.member) && placement == Placement::OutOfPlace {
-            self.fill_at(work, seed, receive)?;
+        let addresses = [self.memory.input_address(work, placement), self.kept_address(work, placement)];
+        for address in addresses.into_iter().flatten() {
+            self.fill_at(work, seed, address)?;
         }
         self.stream().synchronize()?;
         Ok(())
@@ -389,8 +342,7 @@ impl Backend for GpuRank<'_> {
         if index < work.counts.receive {
             let size = work.data_type.size();
             let flip = work.significant_bit()?.to_le_bytes();
-            let (_, receive) = self.buffers(work);
-            let address = receive + ((work.result_start(placement) + index) * size) as u64;
+            let address = self.memory.result_address(work, placement) + (index * size) as u64;
             let mut element = [0_u8; 8];
             // SAFETY: the element is in this rank's memory, whose work is done.
             unsafe { result::memcpy_dtoh_sync(&mut element[..size], address) }?;
@@ -408,10 +360,19 @@ impl Backend for GpuRank<'_> {
             return Ok(Mismatches::default());
         }
         let size = work.data_type.size();
-        let (_, receive) = self.buffers(work);
-        let address = receive + (work.result_start(placement) * size) as u64;
+        let address = self.memory.result_address(work, placement);
         let (stream, problem) = (self.stream(), work.problem(seed));
         // SAFETY: the result is in this rank's memory, initialised by `fill`; all work on it is on this stream.
         Ok(unsafe { self.data.check(stream, &problem, &expected, address, elements * size as u64) }?)
+    }
+
+    fn check_on_stream(
+        &mut self,
+        work: &Work,
+        placement: Placement,
+        rounds: &StreamRounds,
+        barrier: &dyn Fn() -> anyhow::Result<()>,
+    ) -> anyhow::Result<Option<Tally>> {
+        with_element!(work.data_type, T => self.rounds_on_stream::<T>(work, placement, rounds, barrier))
     }
 }

@@ -1,0 +1,95 @@
+//! Notes for the reader of a run over NCCL.
+
+use std::ops::RangeInclusive;
+
+use collectives::nccl::Version;
+
+use crate::cli::Settings;
+use crate::data::EARLY_CAPABILITY;
+use crate::environment::SYMMETRIC_FENCE;
+use crate::record::Registration;
+
+/// The versions of NCCL whose kernels for symmetric windows do not wait for a kernel before them that triggers programmatic
+/// launch early.
+pub const SYMMETRIC_RACE: RangeInclusive<Version> = Version::new(2, 28, 3)..=Version::new(2, 30, 6);
+
+/// What a reader should know of what is asked for. `capability` is the least of all GPUs.
+pub(super) fn notes(settings: &Settings, loaded: Version, capability: (u32, u32)) -> Vec<String> {
+    let mut notes = Vec::new();
+    if settings.registration == Registration::Symmetric && SYMMETRIC_RACE.contains(&loaded) {
+        let protection = if settings.variables.without_symmetric_fence {
+            format!("The library does not order them ({SYMMETRIC_FENCE}=0), so that results can be wrong")
+        } else {
+            "The library orders them, which costs about 1 us per operation".to_owned()
+        };
+        notes.push(format!(
+            "-R 2: symmetric windows of NCCL {} to {} ({loaded} is loaded) race with a kernel before the collective that \
+             triggers programmatic launch early. {protection}",
+            SYMMETRIC_RACE.start(),
+            SYMMETRIC_RACE.end(),
+        ));
+    }
+    if settings.stream_checks.is_some() && capability < EARLY_CAPABILITY {
+        notes.push(format!(
+            "--check-on-stream: a GPU of compute capability {}.{} cannot trigger programmatic launch early, which needs \
+             {}.{}: its inputs are written by a plain kernel, so that an operation which starts too early is not found",
+            capability.0, capability.1, EARLY_CAPABILITY.0, EARLY_CAPABILITY.1,
+        ));
+    }
+    notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{self, Command};
+
+    fn noted(line: &str, loaded: Version, capability: (u32, u32)) -> Vec<String> {
+        let line = format!("nccl-bench allreduce {line}");
+        let Command::Measure(settings) = cli::parse(line.split_whitespace()).unwrap() else {
+            unreachable!("a measurement")
+        };
+        notes(&settings, loaded, capability)
+    }
+
+    #[test]
+    fn windows_without_protection_are_noted() {
+        let line = "nccl-bench allreduce -R 2";
+        let Command::Measure(mut settings) = cli::parse(line.split_whitespace()).unwrap() else {
+            unreachable!("a measurement")
+        };
+        for (off, words) in [(false, "The library orders them"), (true, "(NCCL_BENCH_SYMMETRIC_FENCE=0)")] {
+            settings.variables.without_symmetric_fence = off;
+            let found = notes(&settings, Version::new(2, 28, 9), (9, 0));
+            assert!(found.len() == 1 && found[0].contains(words), "{found:?}");
+            assert_eq!(notes(&settings, Version::new(2, 30, 7), (9, 0)), [""; 0]);
+        }
+    }
+
+    #[test]
+    fn symmetric_windows_are_noted_on_the_versions_that_race() {
+        for (version, racing) in [
+            (Version::new(2, 28, 2), false),
+            (Version::new(2, 28, 3), true),
+            (Version::new(2, 28, 9), true),
+            (Version::new(2, 29, 0), true),
+            (Version::new(2, 30, 6), true),
+            (Version::new(2, 30, 7), false),
+        ] {
+            let found = noted("-R 2", version, (9, 0));
+            assert_eq!(found.len(), usize::from(racing), "{version}: {found:?}");
+            assert!(found.iter().all(|note| note.contains("NCCL 2.28.3 to 2.30.6")), "{found:?}");
+        }
+        assert_eq!(noted("-R 1", Version::new(2, 28, 9), (9, 0)), [""; 0]);
+    }
+
+    #[test]
+    fn a_check_on_the_stream_that_cannot_trigger_early_says_so() {
+        let version = Version::new(2, 27, 0);
+        assert_eq!(noted("--check-on-stream", version, (9, 0)), [""; 0]);
+        assert_eq!(noted("--check-on-stream", version, (10, 0)), [""; 0]);
+        let found = noted("--check-on-stream", version, (8, 9));
+        assert!(found.len() == 1 && found[0].contains("capability 8.9"), "{found:?}");
+        assert_eq!(noted("", version, (8, 9)), [""; 0]);
+    }
+}
