@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use collectives::nccl::{Collectives, Communicator, Config, Library, LoadError, Memory, UniqueId};
+use collectives::nccl::{Communicator, Config, Library, LoadError, Memory, UniqueId};
 use cudarc::driver::{CudaContext, CudaStream};
 use libloading::os::unix::{Library as Object, RTLD_GLOBAL, RTLD_NOW};
 use nccl_sys::Nccl;

@@ -1,7 +1,6 @@
 //! Watchdogs: aborts from another thread while the owner waits, is inside NCCL, or holds graphs.
 
 use std::thread;
-use std::time::Duration;
 
 use collectives::ReduceOp::Sum;
 use collectives::nccl::{Collectives, Config, Error, Graph};

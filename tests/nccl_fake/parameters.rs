@@ -1,6 +1,6 @@
 //! NCCL's parameters and encryption.
 
-use collectives::nccl::{Collectives, Error, ParameterValue, ResultCode};
+use collectives::nccl::{Error, ParameterValue, ResultCode};
 
 use crate::fake::{Fake, Knob};
 

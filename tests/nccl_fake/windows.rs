@@ -65,11 +65,11 @@ fn what_the_library_is_too_old_for_is_refused() {
         assert!(matches!(error, Error::MissingSymbol(_)), "{error}");
         assert!(error.to_string().starts_with(wanted), "{error}");
     };
-    let mut memory = fake.memory(old.stream(), 64);
+    let memory = fake.memory(old.stream(), 64);
     missing(old.register(&memory).unwrap_err(), "ncclCommRegister needs NCCL 2.19");
     missing(old.window(&memory, WindowKind::Plain).unwrap_err(), "ncclCommWindowRegister needs NCCL 2.27");
     let middle = fake.rank(fake.library_2_28(), 1, 2, &Config::new());
-    let mut memory = fake.memory(middle.stream(), 64);
+    let memory = fake.memory(middle.stream(), 64);
     let error = middle.window(&memory, WindowKind::SymmetricOrdered).unwrap_err();
     assert!(matches!(error, Error::TooOld { what: "WindowKind::SymmetricOrdered", .. }), "{error}");
     assert_eq!(fake.log(), [""; 0]);
@@ -93,7 +93,7 @@ fn what_the_library_is_too_old_for_is_refused() {
 fn memory_of_another_device_is_refused_and_so_are_groups() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
-    let mut elsewhere = fake.memory(&fake.stream(1), 64);
+    let elsewhere = fake.memory(&fake.stream(1), 64);
     let wrong = |error: Error| {
         assert!(
             matches!(error, Error::WrongDevice { buffer: "memory", expected: 0, found: 1, .. }),
@@ -102,8 +102,8 @@ fn memory_of_another_device_is_refused_and_so_are_groups() {
     };
     wrong(communicator.register(&elsewhere).unwrap_err());
     wrong(communicator.window(&elsewhere, WindowKind::Plain).unwrap_err());
-    let mut memory = fake.memory(communicator.stream(), 64);
-    let library = fake.library();
+    let memory = fake.memory(communicator.stream(), 64);
+    let _library = fake.library();
     group(|_| {
         assert!(matches!(communicator.register(&memory), Err(Error::InsideGroup { .. })));
         let refused = communicator.window(&memory, WindowKind::Plain).map(drop);
@@ -192,7 +192,7 @@ fn hole_14_a_window_is_waited_for() {
         let fake = Fake::new();
         let deadline = std::time::Duration::from_millis(20);
         let communicator = fake.communicator(&Config::new().blocking(false).deadline(deadline));
-        let mut memory = fake.memory(communicator.stream(), 64);
+        let memory = fake.memory(communicator.stream(), 64);
         let made = "window comm1 m1 bytes 64 flags 1 as win1";
         fake.set(Knob::ManagementResult, answer);
         drop(communicator.window(&memory, WindowKind::Symmetric).unwrap());
