@@ -18,7 +18,7 @@ HOST_TESTS := host_communicator host_environment host_faults host_leaks host_rdm
 export BENCH_BUILD := revision $(shell git describe --always --dirty --abbrev=12 --match= 2>/dev/null || echo unknown), \
 	$(shell rustc --version 2>/dev/null || echo unknown compiler)
 
-.PHONY: help run build test test-aarch64 loom newest fuzz check beside minimal bindings bench cost dist dist-aarch64 packages-run packages-test packages-aarch64 packages-bench packages-cost wheels clean
+.PHONY: help run build test valgrind test-aarch64 loom newest fuzz check beside minimal bindings bench cost dist dist-aarch64 packages-run packages-test packages-aarch64 packages-bench packages-cost wheels clean
 
 help: ## this list
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -33,8 +33,15 @@ test: packages-test wheels check ## all tests that need no GPU
 	$(MPIRUN_ENV) $(CARGO) test --workspace --features mpi
 	FABRIC_LIBRARY="$$($(CARGO) xtask wheels libfabric)/libfabric.so.1" $(MPIRUN_ENV) \
 		$(CARGO) test --workspace --features mpi $(HOST_TESTS:%=--test %)
+	$(MAKE) valgrind
 	$(CARGO) bench --bench nccl_instructions -- --save-baseline main
 	@echo "all tests passed"
+
+# Without the test that reads freed memory on purpose.
+valgrind: packages-test ## the NCCL layer's tests on fake libraries under valgrind
+	$(CARGO) test --workspace --features mpi --test nccl_fake \
+		--config 'target."cfg(all())".runner = ["valgrind", "--quiet", "--error-exitcode=9"]' \
+		-- --skip a_text_that_is_freed_is_seen
 
 test-aarch64: packages-test packages-aarch64 ## all tests that need no GPU, for aarch64 under qemu (docs/platforms.md)
 	tests/aarch64/test

@@ -79,6 +79,8 @@ fn main() {
 const LONG_SWEEP: &str = "allreduce --backend fabric -b 8 -e 8M -i 8 -n 1";
 /// A measurement that does not: hours of operations.
 const LONG_MEASUREMENT: &str = "allreduce --backend fabric -b 8 -e 8 -n 4000000000";
+/// A limit for each phase, in seconds, which three ranks keep on two busy cores: emulated, they are slow.
+const WATCHDOG_S: u32 = if cfg!(target_arch = "x86_64") { 10 } else { 60 };
 /// What rank 0 prints when the ranks are connected, just before it measures.
 const CONNECTED: &str = "#        (B)";
 
@@ -470,7 +472,8 @@ fn assert_watchdog_named_rank_1(stderr: &str) {
 
 fn a_stopped_rank_is_named_by_the_watchdog() {
     // As if nobody noticed its silence.
-    let mut job = start_job(3, || bench(&format!("{LONG_SWEEP} -T 10")), &[("NCCL_BENCH_DEAD_AFTER", "0")]);
+    let mut job =
+        start_job(3, || bench(&format!("{LONG_SWEEP} -T {WATCHDOG_S}")), &[("NCCL_BENCH_DEAD_AFTER", "0")]);
     job[0].read_to(CONNECTED);
     job[0].read_to("  ");
     thread::sleep(Duration::from_millis(1500));
@@ -767,7 +770,7 @@ fn a_stopped_rank_of_mpirun_is_named() {
 
 #[cfg(feature = "mpi")]
 fn a_stopped_rank_of_mpirun_is_named_by_the_watchdog() {
-    let mut job = mpirun(3, &format!("{LONG_SWEEP} -T 10"), &[("NCCL_BENCH_DEAD_AFTER", "0")]);
+    let mut job = mpirun(3, &format!("{LONG_SWEEP} -T {WATCHDOG_S}"), &[("NCCL_BENCH_DEAD_AFTER", "0")]);
     thread::sleep(Duration::from_millis(1500));
     send(job.ranks[1], libc::SIGSTOP);
     let ended = job.launcher.ended();

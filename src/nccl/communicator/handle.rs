@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{self, CUresult};
 use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
-use nccl_sys::{MissingSymbol, Nccl, Version, ncclComm, ncclComm_t, ncclResult_t, ncclWindow_t};
+use nccl_sys::{MissingSymbol, Nccl, Version, ncclComm, ncclComm_t, ncclResult_t};
 use spin::Yield;
 use spin::mutex::{SpinMutex, SpinMutexGuard};
 
@@ -67,6 +67,8 @@ pub(crate) struct Dependent {
 #[derive(Clone, Debug)]
 pub(crate) struct KnownMemory {
     pub(crate) addresses: Range<u64>,
+    /// NCCL's handle of it, as a number.
+    pub(crate) raw: usize,
     /// True for a symmetric window.
     pub(crate) symmetric: bool,
     /// The memory's stream.
@@ -77,13 +79,6 @@ pub(crate) struct KnownMemory {
 pub(crate) trait Object: std::fmt::Debug + Send + Sync {
     /// Ends it: its communicator is about to be destroyed, or aborted. It is not used any more.
     fn end(&self, ending: Ending);
-}
-
-/// A window with NCCL's handle of it.
-#[derive(Clone, Debug)]
-pub(crate) struct Target {
-    pub(crate) raw: ncclWindow_t,
-    pub(crate) window: Arc<dyn Object>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

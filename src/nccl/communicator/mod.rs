@@ -22,7 +22,7 @@ use super::section;
 pub use builder::Builder;
 pub use config::Config;
 pub use handle::AbortHandle;
-pub(crate) use handle::{Dependent, Ending, Handle, KnownMemory, Object, State, StateGuard, Target};
+pub(crate) use handle::{Dependent, Ending, Handle, KnownMemory, Object, State, StateGuard};
 pub use pending::Pending;
 pub use split::{ShrinkMode, Split};
 pub use suspend::MemoryStatistics;

@@ -48,7 +48,7 @@ impl Registered {
         let owner = buffer.owner().ok_or(Error::NotOwned { operation: know })?;
         let start = buffer.read(buffer.stream()).address();
         let addresses = start..start + (buffer.len() * size_of::<B::Element>()) as u64;
-        let memory = KnownMemory { addresses, symmetric, home: Arc::clone(buffer.stream()) };
+        let memory = KnownMemory { addresses, raw: 0, symmetric, home: Arc::clone(buffer.stream()) };
         Ok(Arc::new(Self {
             communicator: Arc::clone(handle),
             memory,
@@ -63,7 +63,10 @@ impl Registered {
     /// The communicator ends it before itself.
     pub(crate) fn add_to_communicator(self: &Arc<Self>) {
         let object: Weak<dyn Object> = Arc::downgrade(&(Arc::clone(self) as Arc<dyn Object>));
-        self.communicator.add(Dependent { memory: Some(self.memory.clone()), object });
+        self.communicator.add(Dependent {
+            memory: Some(KnownMemory { raw: self.raw().addr(), ..self.memory.clone() }),
+            object,
+        });
     }
 
     /// NCCL's handle.

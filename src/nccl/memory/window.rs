@@ -14,7 +14,7 @@ use super::buffer::DeviceBuffer;
 use super::registered::Registered;
 use super::view::within;
 use crate::Element;
-use crate::nccl::communicator::{Communicator, Object, Target};
+use crate::nccl::communicator::Communicator;
 use crate::nccl::cuda;
 use crate::nccl::error::{Error, each};
 use crate::nccl::library::Library;
@@ -185,7 +185,7 @@ impl Window {
         Ok(address as CUdeviceptr)
     }
 
-    /// The window for a write of `len` elements from element `offset` on of another rank's part, which has this one's size; and
+    /// NCCL's handle for a write of `len` elements from element `offset` on of another rank's part, which has this one's size; and
     /// the offset in bytes.
     pub(crate) fn target<T: Element>(
         &self,
@@ -193,14 +193,13 @@ impl Window {
         communicator: &Communicator,
         offset: usize,
         len: usize,
-    ) -> Result<(Target, usize), Error> {
+    ) -> Result<(ncclWindow_t, usize), Error> {
         if !Arc::ptr_eq(&self.registered.communicator, &communicator.handle) {
             return Err(Error::WrongCommunicator { operation, object: "window" });
         }
         let end = offset.saturating_add(len);
         let range = within(offset..end, self.bytes() / size_of::<T>())?;
-        let window = Arc::clone(&self.registered) as Arc<dyn Object>;
-        Ok((Target { raw: self.raw(), window }, range.start * size_of::<T>()))
+        Ok((self.raw(), range.start * size_of::<T>()))
     }
 }
 

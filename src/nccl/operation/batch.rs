@@ -1,5 +1,6 @@
 //! Operations that are checked first, and go to NCCL together later: those of a group and of a graph.
 
+use std::mem;
 use std::ops::Range;
 use std::ptr;
 use std::sync::Arc;
@@ -96,9 +97,12 @@ impl<'env> Batch<'env> {
         self.admit(communicator, config, &operation)?;
         cuda::refuse_captured(name, &communicator.stream)?;
         let mut homes = Foreign::new();
-        let mut accesses = communicator.access(name, buffers, &mut homes)?;
+        let accesses = communicator.access(name, buffers, &mut homes)?;
         if accesses.ordered() {
-            accesses = communicator.checked(name, accesses, false)?;
+            if let Err(error) = communicator.check_accesses(name, false) {
+                mem::forget(accesses);
+                return Err(error);
+            }
             self.ordered = true;
         }
         let addresses = communicator.addresses(&operation, &accesses)?;
@@ -137,8 +141,10 @@ impl<'env> Batch<'env> {
         self.kept.owners.extend(owners);
         let known = ranges.iter().flat_map(|(range, _)| communicator.handle.known_at(range));
         self.kept.known.extend(known.map(|(_, object)| object));
-        if let Kind::Put { window, .. } = &operation.kind {
-            self.kept.known.push(Arc::clone(&window.window));
+        if let Kind::Put { window, .. } = operation.kind {
+            let target =
+                communicator.handle.known().into_iter().find(|(memory, _)| memory.raw == window.addr());
+            self.kept.known.extend(target.map(|(_, object)| object));
         }
         self.push(communicator, config, operation, addresses, homes)
     }

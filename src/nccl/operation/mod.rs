@@ -14,10 +14,9 @@ use std::ops::Range;
 
 use nccl_sys::{
     MissingSymbol, Nccl, Version, cudaStream_t, ncclCollConfig_t, ncclComm_t, ncclDataType_t, ncclRedOp_t,
-    ncclResult_t, ncclWaitSignalDesc_t,
+    ncclResult_t, ncclWaitSignalDesc_t, ncclWindow_t,
 };
 
-use super::communicator::Target;
 use super::error::Error;
 use super::library::Library;
 use crate::{DataType, Element, ReduceOp};
@@ -105,7 +104,7 @@ pub(crate) enum Kind {
     Scatter(c_int, Ranks),
     Send(c_int),
     Recv(c_int),
-    Put { peer: c_int, window: Target, offset: usize, index: c_int, context: c_int },
+    Put { peer: c_int, window: ncclWindow_t, offset: usize, index: c_int, context: c_int },
     Signal { peer: c_int, index: c_int, context: c_int },
     WaitSignals(Box<[ncclWaitSignalDesc_t]>),
 }
@@ -184,7 +183,7 @@ impl Operation {
                     raw.ncclScatter(source, target, count, data_type, *root, handle, stream)
                 }
                 Kind::Put { peer, window, offset, index, context } => raw.ncclPutSignal(
-                    source, count, data_type, *peer, window.raw, *offset, *index, *context, 0, handle, stream,
+                    source, count, data_type, *peer, *window, *offset, *index, *context, 0, handle, stream,
                 ),
                 Kind::Signal { peer, index, context } => {
                     raw.ncclSignal(*peer, *index, *context, 0, handle, stream)

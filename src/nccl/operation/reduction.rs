@@ -93,9 +93,12 @@ impl Communicator {
         cuda::bind(&self.handle.context)?;
         let mut foreign = Foreign::new();
         self.admit(CREATE, "scalar", scalar.stream(), &mut foreign)?;
-        let mut access = scalar.read(&self.stream);
-        if access.ordered() {
-            access = self.checked(CREATE, access, false)?;
+        let access = scalar.read(&self.stream);
+        if access.ordered()
+            && let Err(error) = self.check_accesses(CREATE, false)
+        {
+            std::mem::forget(access);
+            return Err(error);
         }
         let residence = ncclScalarResidence_t::ncclScalarDevice;
         let op = self.create_op::<B::Element>(access.address() as *mut c_void, residence)?;

@@ -262,23 +262,13 @@ impl Communicator {
     /// Checks accesses to buffers that wait for events of cudarc's, before NCCL is called.
     ///
     /// # Errors
-    /// [`Error::Cuda`] when cudarc has noted an error, since it does not wait then: the accesses are forgotten, or cudarc would
-    /// record that the stream has used the buffers, whose earlier uses it has not waited for. [`Error::Stream`] when the events
-    /// have drawn the stream into the capture of the stream that recorded them.
-    pub(crate) fn checked<A>(
-        &self,
-        operation: &'static str,
-        accesses: A,
-        captured: bool,
-    ) -> Result<A, Error> {
-        if let Err(error) = self.stream.context().check_err() {
-            mem::forget(accesses);
-            return Err(Error::Cuda { operation: NOTED, error });
-        }
-        if !captured {
-            cuda::refuse_captured(operation, &self.stream)?;
-        }
-        Ok(accesses)
+    /// [`Error::Cuda`] when cudarc has noted an error, since it does not wait then. The accesses are to be forgotten: cudarc
+    /// would record that the stream has used the buffers, whose earlier uses it has not waited for. [`Error::Stream`] when the
+    /// events have drawn the stream into the capture of the stream that recorded them.
+    #[cold]
+    pub(crate) fn check_accesses(&self, operation: &'static str, captured: bool) -> Result<(), Error> {
+        self.stream.context().check_err().map_err(Error::cuda(NOTED))?;
+        if captured { Ok(()) } else { cuda::refuse_captured(operation, &self.stream) }
     }
 
     /// The rest of a call that goes to NCCL at once, from the checks of the stream on.
@@ -304,10 +294,11 @@ impl Communicator {
             cuda::refuse_captured(operation.name, &self.stream)?;
         }
         let mut foreign = Foreign::new();
-        let mut accesses = self.access(operation.name, buffers, &mut foreign)?;
+        let accesses = self.access(operation.name, buffers, &mut foreign)?;
         let ordered = accesses.ordered();
-        if ordered {
-            accesses = self.checked(operation.name, accesses, captured)?;
+        if ordered && let Err(error) = self.check_accesses(operation.name, captured) {
+            mem::forget(accesses);
+            return Err(error);
         }
         let addresses = self.addresses(operation, &accesses)?;
         if !captured {
