@@ -1,4 +1,4 @@
-// E0499
+// E0382
 
 use collectives::nccl::{Error, Memory};
 
