@@ -139,7 +139,10 @@ pub enum Error {
         size: usize,
     },
     /// The number of ids does not do.
-    #[error("{count} unique ids for {size} ranks: there must be at least one, and at most one for each rank")]
+    #[error(
+        "{count} unique ids for {size} ranks: there must be at least one, at most one for each rank, and one alone for \
+         a communicator that grows"
+    )]
     Ids {
         /// Ids that were given.
         count: usize,

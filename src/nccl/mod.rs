@@ -1,8 +1,7 @@
 //! Communicators and collectives over CUDA buffers, on NCCL.
 //!
 //! # What this layer cannot check
-//! Safe code cannot make NCCL or a GPU use memory, texts or handles that are gone, with three exceptions that no library on one
-//! rank can close:
+//! Safe code cannot make NCCL or a GPU use memory, texts or handles that are gone, with these exceptions:
 //! - *All* ranks of a communicator call the same operations in the same order with the same type, root and lengths. Ranks that
 //!   are in one [`group`](group()) or [`Graph`] are compared ([`Error::Disagreement`]). Those of other threads and processes
 //!   cannot be seen: where they differ, NCCL may hang or deliver wrong numbers, and where GPUs write into each other's memory
@@ -43,9 +42,9 @@
 //! ```
 //! [`Config`] has NCCL's settings. More communicators come from one that there is: [`split`](Communicator::split) it into
 //! parts, [`shrink`](Communicator::shrink) it to those ranks that still live, [`grow`](Communicator::grow) it by new ones.
-//! [`suspend`](Communicator::suspend) gives a communicator's device memory back for a while. What all ranks do together has a
-//! variant for several ranks in one thread ([`split_all`](Communicator::split_all), ...), and one that does not wait
-//! ([`split_pending`](Communicator::split_pending), ...).
+//! [`suspend`](Communicator::suspend) gives a communicator's device memory back for a while. Split and shrink
+//! have variants for several ranks in one thread ([`split_all`](Communicator::split_all), ...); split, shrink and grow have one
+//! that does not wait ([`split_pending`](Communicator::split_pending), ...).
 //!
 //! # Collectives
 //! They are the methods of the trait [`Collectives`]: all-reduce, reduce, broadcast, all-gather, reduce-scatter, all-to-all

@@ -189,3 +189,36 @@ fn an_operator_that_nccl_refuses_is_an_error() {
     assert!(communicator.scaled_sum_on_device(&scalars.slice::<f32>(..1).unwrap()).is_err());
     assert_eq!(fake.log(), ["e1 records s2", "s1 waits e1"]);
 }
+
+/// NCCL copies an operator into an operation when it takes it, which is after the closure.
+#[test]
+fn an_operator_that_is_dropped_in_a_capture_lasts_until_nccl_has_copied_it() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let mut memory = fake.memory(communicator.stream(), 16);
+    let scalars = fake.memory(communicator.stream(), 8);
+    fake.log();
+    let graph = Graph::capture(|capture| {
+        let sum = communicator.scaled_sum(2.0f32)?;
+        capture.on(&communicator).all_reduce_in_place(&mut memory.slice_mut::<f32>(..2)?, &sum)?;
+        let scalar = scalars.slice::<f32>(..1)?;
+        let sum = communicator.scaled_sum_on_device(&scalar)?;
+        capture.on(&communicator).all_reduce_in_place(&mut memory.slice_mut::<f32>(2..4)?, &sum)
+    })
+    .unwrap();
+    let log = fake.log();
+    let at = |start: &str| {
+        log.iter().position(|line| line.starts_with(start)).unwrap_or_else(|| panic!("{start}: {log:#?}"))
+    };
+    assert!(at("capture all_reduce") < at("destroy op"), "{log:#?}");
+    assert_eq!(log.iter().filter(|line| line.starts_with("destroy op")).count(), 2);
+    // The scalar in device memory is read whenever the graph runs.
+    drop(scalars);
+    graph.launch().unwrap();
+    let slice = communicator.stream().alloc_zeros::<f32>(1).unwrap();
+    let unowned = communicator.scaled_sum_on_device(&slice).unwrap();
+    let refused = Graph::capture(|capture| {
+        capture.on(&communicator).all_reduce_in_place(&mut memory.slice_mut::<f32>(..2)?, &unowned)
+    });
+    assert!(matches!(refused, Err(Error::NotOwned { .. })));
+}

@@ -213,11 +213,14 @@ fn a_change_of_state_that_never_comes_meets_its_deadline() {
     fake.set(Knob::AsyncResult, 0);
     let communicator = fake.communicator(&config);
     fake.set(Knob::StreamBusy, i32::MAX);
-    assert!(matches!(communicator.suspend(), Err(Error::Deadline { .. })));
+    assert!(matches!(communicator.suspend(), Err(Error::Deadline { operation: "ncclCommSuspend", .. })));
+    assert_eq!(fake.log(), ["abort comm3"], "not suspended");
+    assert!(matches!(communicator.suspend(), Err(Error::Aborted { .. })));
     fake.set(Knob::StreamBusy, 0);
+    let communicator = fake.communicator(&config);
     fake.set(Knob::AsyncResult, REMOTE_ERROR);
     assert!(matches!(communicator.suspend(), Err(Error::Nccl { code: ResultCode(6), .. })));
-    assert_eq!(fake.log(), [""; 0], "not suspended");
+    assert_eq!(fake.log(), ["abort comm4"], "not suspended");
 }
 
 #[test]

@@ -134,8 +134,9 @@ impl Config {
 
     /// True (default) to order operations in symmetric windows after a kernel before them that triggers programmatic launch
     /// early, which the kernels of NCCL 2.28.3 to 2.30.6 do not do themselves: see `docs/limits.md`. It costs about a
-    /// microsecond for each operation of such a communicator, and nothing with other versions. Without it their results are
-    /// wrong after such kernels, without an error.
+    /// microsecond for each operation of such a communicator, and nothing with other versions. Without it their results can
+    /// be wrong after such kernels, without an error. Graphs, and [`captured`](super::Communicator::captured) collectives, are
+    /// not fenced: in graphs no wrong results were seen.
     #[must_use]
     pub fn symmetric_fence(mut self, fence: bool) -> Self {
         self.unfenced = !fence;

@@ -1,7 +1,7 @@
 //! NCCL's object of a communicator, shared by all that need it, and what ends before it does.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -49,9 +49,7 @@ pub(crate) struct Handle {
     dependents: Mutex<Vec<Dependent>>,
     /// Those of them that nobody else owns.
     kept: Mutex<Vec<Arc<dyn Object>>>,
-    /// True when operations need a [fence](Self::fence) before them.
-    fenced: AtomicBool,
-    /// The byte that a fence writes.
+    /// The byte that a [fence](Self::fence) writes, where operations need one.
     scratch: OnceLock<Allocation>,
 }
 
@@ -125,7 +123,6 @@ impl Handle {
             streams: Mutex::new(vec![Arc::clone(stream)]),
             dependents: Mutex::default(),
             kept: Mutex::default(),
-            fenced: AtomicBool::new(false),
             scratch: OnceLock::new(),
         })
     }
@@ -153,10 +150,6 @@ impl Handle {
 
     /// Adds an object that ends before the communicator does.
     pub(crate) fn add(&self, dependent: Dependent) {
-        let symmetric = dependent.memory.as_ref().is_some_and(|memory| memory.symmetric);
-        if symmetric && RACY.contains(&self.library.version()) && self.config.is_fenced() {
-            self.fenced.store(true, Ordering::Relaxed);
-        }
         let mut dependents = unpoisoned(&self.dependents);
         dependents.retain(|dependent| dependent.object.strong_count() > 0);
         dependents.push(dependent);
@@ -165,9 +158,7 @@ impl Handle {
     /// The registrations and windows that have any of these addresses.
     pub(crate) fn known_at(&self, addresses: &Range<u64>) -> Vec<(KnownMemory, Arc<dyn Object>)> {
         let mut known = self.known();
-        known.retain(|(memory, _)| {
-            memory.addresses.start < addresses.end && addresses.start < memory.addresses.end
-        });
+        known.retain(|(memory, _)| overlap(&memory.addresses, addresses));
         known
     }
 
@@ -194,9 +185,9 @@ impl Handle {
     }
 
     /// Waits for the queued work, and ends all that must end before the communicator is finalized.
-    pub(crate) fn release_dependents(&self) -> Result<(), Error> {
+    pub(crate) fn release_dependents(&self, operation: &'static str) -> Result<(), Error> {
         if unpoisoned(&self.dependents).iter().any(|dependent| dependent.object.strong_count() > 0) {
-            self.drain()?;
+            self.drain_or_abort(operation)?;
             self.end_dependents(Ending::Destroy);
         }
         Ok(())
@@ -210,20 +201,23 @@ impl Handle {
     /// Before an operation on the stream: orders it after a kernel before it that triggers programmatic launch early, where
     /// the loaded NCCL needs that. Events do not order the two kernels; other work between them does.
     #[inline]
-    pub(crate) fn fence(&self, stream: &Arc<CudaStream>) -> Result<(), Error> {
-        if self.fenced.load(Ordering::Relaxed) { self.write_scratch(stream) } else { Ok(()) }
+    pub(crate) fn fence(&self, stream: &CudaStream) -> Result<(), Error> {
+        self.scratch.get().map_or(Ok(()), |scratch| self.write(scratch, stream))
+    }
+
+    /// Before a symmetric window is made: operations need a fence from now on, where the loaded NCCL does.
+    pub(crate) fn prepare_fence(&self, stream: &Arc<CudaStream>) -> Result<(), Error> {
+        let needed = RACY.contains(&self.library.version()) && self.config.is_fenced();
+        if needed && self.scratch.get().is_none() {
+            let scratch = Allocation::scratch(stream)?;
+            self.scratch.get_or_init(|| scratch);
+        }
+        Ok(())
     }
 
     #[cold]
-    fn write_scratch(&self, stream: &Arc<CudaStream>) -> Result<(), Error> {
+    fn write(&self, scratch: &Allocation, stream: &CudaStream) -> Result<(), Error> {
         cuda::bind(&self.context)?;
-        let scratch = match self.scratch.get() {
-            Some(scratch) => scratch,
-            None => {
-                let made = Allocation::scratch(stream)?;
-                self.scratch.get_or_init(|| made)
-            }
-        };
         // SAFETY: the byte is alive until `self` is dropped, when the communicator's work is done; the stream is alive.
         unsafe { result::memset_d8_async(scratch.address, 0, 1, stream.cu_stream()) }
             .map_err(Error::cuda("cuMemsetD8Async"))
@@ -430,14 +424,14 @@ impl Handle {
 
     /// Waits for the queued work, ends what belongs to the communicator, and destroys it. One that fails is aborted.
     pub(crate) fn close(&self) -> Result<(), Error> {
-        self.drain_or_abort()?;
+        self.drain_or_abort("closing the communicator")?;
         self.end_dependents(Ending::Destroy);
         self.destroy()
     }
 
     /// As [`drain`](Self::drain), but a communicator that fails is aborted.
-    pub(crate) fn drain_or_abort(&self) -> Result<(), Error> {
-        self.drain().inspect_err(|_| {
+    pub(crate) fn drain_or_abort(&self, operation: &'static str) -> Result<(), Error> {
+        self.drain(operation).inspect_err(|_| {
             if let Err(second) = self.abort("ncclCommAbort") {
                 tracing::warn!("aborting a failed communicator: {second}");
             }
@@ -445,15 +439,14 @@ impl Handle {
     }
 
     /// Waits until the streams have no work left, as long as NCCL reports no error.
-    pub(crate) fn drain(&self) -> Result<(), Error> {
-        const OPERATION: &str = "closing the communicator";
+    fn drain(&self, operation: &'static str) -> Result<(), Error> {
         let (streams, mut waiting) = (self.streams(), Waiting::new(self.config.limit()));
         cuda::bind(&self.context)?;
         loop {
-            let mut idle = match self.progress(OPERATION)? {
+            let mut idle = match self.progress(operation)? {
                 ncclResult_t::ncclSuccess => true,
                 ncclResult_t::ncclInProgress => false,
-                code => return Err(self.library.failure(OPERATION, code)),
+                code => return Err(self.library.failure(operation, code)),
             };
             for stream in &streams {
                 // SAFETY: the stream is alive and its context current.
@@ -466,7 +459,7 @@ impl Handle {
             if idle {
                 return Ok(());
             }
-            waiting.pause().map_err(|limit| Error::Deadline { operation: OPERATION, limit })?;
+            waiting.pause().map_err(|limit| Error::Deadline { operation, limit })?;
         }
     }
 }
@@ -509,6 +502,11 @@ impl Waiting {
         }
         Ok(())
     }
+}
+
+/// True when both ranges have an address.
+pub(crate) fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
+    one.start.max(other.start) < one.end.min(other.end)
 }
 
 fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -22,6 +22,7 @@ use super::section;
 pub use builder::Builder;
 pub use config::Config;
 pub use handle::AbortHandle;
+pub(crate) use handle::overlap;
 pub(crate) use handle::{Dependent, Ending, Handle, KnownMemory, Object, State, StateGuard};
 pub use pending::Pending;
 pub use split::{ShrinkMode, Split};
@@ -192,7 +193,7 @@ impl Communicator {
     pub fn finalize(&self) -> Result<(), Error> {
         const OPERATION: &str = "ncclCommFinalize";
         section::forbid(OPERATION)?;
-        self.handle.release_dependents()?;
+        self.handle.release_dependents(OPERATION)?;
         self.handle.change(OPERATION, &[State::Alive], State::Finalized, |raw, handle| {
             // SAFETY: `change` holds the guard, and the handle is alive.
             Ok(unsafe { raw.ncclCommFinalize(handle) })

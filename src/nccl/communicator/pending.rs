@@ -44,12 +44,14 @@ struct Origin {
     operation: &'static str,
     parent: Arc<Handle>,
     child: Arc<Handle>,
+    /// True when there is nothing left to end.
+    done: bool,
 }
 
 impl Drop for Origin {
     fn drop(&mut self) {
-        let Self { operation, parent, child } = self;
-        if matches!(finished(parent, operation), Ok(true)) {
+        let Self { operation, parent, child, done } = self;
+        if *done || matches!(finished(parent, operation), Ok(true)) {
             return;
         }
         if let Err(error) = parent.abort("ncclCommAbort") {
@@ -69,7 +71,7 @@ impl Pending {
     /// One that is.
     pub(crate) fn derived(operation: &'static str, communicator: Communicator, parent: &Arc<Handle>) -> Self {
         let (parent, child) = (Arc::clone(parent), Arc::clone(&communicator.handle));
-        let origin = Some(Origin { operation, parent, child });
+        let origin = Some(Origin { operation, parent, child, done: false });
         Self { operation, origin, derived: true, communicator }
     }
 
@@ -83,7 +85,7 @@ impl Pending {
             if !finished(&origin.parent, self.operation)? {
                 return Ok(false);
             }
-            self.origin = None;
+            self.defuse();
         }
         let handle = &self.communicator.handle;
         if self.derived && handle.made().is_null() { Ok(true) } else { finished(handle, self.operation) }
@@ -112,8 +114,9 @@ impl Pending {
 
     fn finish(mut self, limit: Option<Duration>) -> Result<Option<Communicator>, Error> {
         section::forbid(self.operation)?;
-        if let Some(origin) = self.origin.take() {
+        if let Some(origin) = &self.origin {
             origin.parent.settle(self.operation, limit)?;
+            self.defuse();
         }
         let handle = &self.communicator.handle;
         if self.derived && handle.made().is_null() {
@@ -125,6 +128,14 @@ impl Pending {
         } else {
             Ok(Some(self.communicator.ready()))
         }
+    }
+
+    /// NCCL is done with the parent, which may have begun something else since.
+    fn defuse(&mut self) {
+        if let Some(origin) = &mut self.origin {
+            origin.done = true;
+        }
+        self.origin = None;
     }
 
     /// A handle that ends the work from any thread, and with it the communicator that the new one is made from.

@@ -335,19 +335,20 @@ impl Communicator {
         cuda::bind(&parent.context)?;
         // NCCL copies the parent's pointers to texts where there is no configuration: the clone owns them, too.
         let settings = config.unwrap_or(&parent.config).clone();
-        let mut hasher = DefaultHasher::new();
-        (parent.clique, parent.count_derived(), operation, number).hash(&mut hasher);
-        let handle = Handle::new(library, stream, settings, hasher.finish());
-        let mut raw = handle.config.raw(library)?;
+        let mut raw = settings.raw(library)?;
         let raw: *mut ncclConfig_t = if config.is_some() { &mut raw } else { ptr::null_mut() };
-        let slot = handle.slot();
-        let child = Self::unborn(handle, stream, self.rank(), self.size());
         let state = parent.lock();
         // A revoked communicator lives on in its parts, but takes no new ranks.
         let usable = *state == State::Alive || *state == State::Revoked && operation != GROW;
         if !usable {
             return Err(unusable(*state, operation));
         }
+        // Counted where all ranks come to it: what only this rank refuses is no communicator of the others.
+        let mut hasher = DefaultHasher::new();
+        (parent.clique, parent.count_derived(), operation, number).hash(&mut hasher);
+        let handle = Handle::new(library, stream, settings, hasher.finish());
+        let slot = handle.slot();
+        let child = Self::unborn(handle, stream, self.rank(), self.size());
         let code = call(library.raw(), parent.existing(*state, operation)?, slot, raw)?;
         drop(state);
         started.push(Pending::derived(operation, child, parent));

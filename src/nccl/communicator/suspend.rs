@@ -44,7 +44,7 @@ impl Communicator {
         const OPERATION: &str = "ncclCommSuspend";
         section::forbid(OPERATION)?;
         self.library().raw().require(OPERATION)?;
-        self.handle.drain()?;
+        self.handle.drain_or_abort(OPERATION)?;
         self.handle.change(OPERATION, &[State::Alive], State::Suspended, |raw, handle| {
             // SAFETY: `change` holds the guard, and the handle is alive.
             Ok(unsafe { raw.ncclCommSuspend(handle, NCCL_SUSPEND_MEM as c_int) }?)

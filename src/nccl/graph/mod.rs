@@ -173,8 +173,7 @@ impl Graph {
         Ok(Self { executable })
     }
 
-    /// Launches all collectives of the graph, each on its communicator's stream, after what is queued on the buffers' own
-    /// streams. Returns when they are queued. Work that is queued on those streams later comes after them.
+    /// Launches all collectives of the graph, after what is queued on the communicators' and the buffers' streams. Returns when they are queued. Work that is queued on those streams later comes after them.
     ///
     /// # Errors
     /// [`Error::Cuda`]; [`Error::Aborted`] and [`Error::Unusable`]; [`Error::InsideGroup`]; [`Error::Stream`] when a

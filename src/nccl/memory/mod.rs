@@ -27,8 +27,8 @@ pub use window::{Signal, Window, WindowKind, windows};
 ///
 /// Typed views of any part of it go into collectives, and into cudarc's copies. It is itself a buffer of bytes.
 ///
-/// It is freed when this object and all registrations, windows and graphs of it are gone: the last one waits for the stream,
-/// and frees it. Memory is never freed, with a warning, that is dropped last while its stream is being captured into a CUDA
+/// It is freed when this object and all registrations, windows and graphs of it are gone, in the order of its stream; for memory
+/// of [`alloc`](Self::alloc) the last one waits for that. Memory is never freed, with a warning, that is dropped last while its stream is being captured into a CUDA
 /// graph, since nobody can wait for it then.
 ///
 /// ```no_run

@@ -118,7 +118,7 @@ impl Registered {
         // Waiting would spoil a capture.
         let streams = handle.streams();
         streams.iter().try_for_each(|stream| cuda::refuse_captured(self.operation, stream))?;
-        handle.drain_or_abort()?;
+        handle.drain_or_abort(self.operation)?;
         self.forget()
     }
 }

@@ -130,6 +130,9 @@ impl Window {
         // The memory's zeroes, and all that was written into it, come before what other ranks write.
         cuda::refuse_captured(WINDOW, buffer.stream())?;
         cuda::wait(buffer.stream())?;
+        if symmetric {
+            communicator.handle.prepare_fence(&communicator.stream)?;
+        }
         Ok(Self { registered })
     }
 
@@ -196,6 +199,10 @@ impl Window {
     ) -> Result<(ncclWindow_t, usize), Error> {
         if !Arc::ptr_eq(&self.registered.communicator, &communicator.handle) {
             return Err(Error::WrongCommunicator { operation, object: "window" });
+        }
+        if !self.is_active() {
+            let reason = "NCCL made no window of the memory here (Window::is_active)";
+            return Err(Error::Stream { operation, reason });
         }
         let end = offset.saturating_add(len);
         let range = within(offset..end, self.bytes() / size_of::<T>())?;

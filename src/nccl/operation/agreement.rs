@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use nccl_sys::ncclRedOp_t;
+
 use super::batch::{Member, Step};
 use super::{Kind, Operation};
 use crate::nccl::error::Error;
@@ -122,19 +124,26 @@ impl<'a> Comparison<'a> {
     }
 }
 
-/// All of an operation that must be the same on all ranks. Operators of their own have another number on each rank.
-fn described(operation: &Operation) -> (&'static str, usize, &'static str, Option<i32>) {
+/// All of an operation that must be the same on all ranks: name, elements, type, root and operator. Operators of the program's
+/// have another number on each rank.
+fn described(operation: &Operation) -> (&'static str, usize, &'static str, Option<i32>, Option<u32>) {
     let root = match operation.kind {
         Kind::Reduce(_, root) | Kind::Broadcast(root) | Kind::Gather(root, _) | Kind::Scatter(root, _) => {
             Some(root)
         }
         _ => None,
     };
-    (operation.name, operation.count, operation.data_type.name(), root)
+    let op = match operation.kind {
+        Kind::AllReduce(op) | Kind::Reduce(op, _) | Kind::ReduceScatter(op) => Some(op.0),
+        _ => None,
+    };
+    let op = op.filter(|&op| op <= ncclRedOp_t::ncclAvg.0);
+    (operation.name, operation.count, operation.data_type.name(), root, op)
 }
 
 fn text(operation: &Operation) -> String {
-    let (name, count, data_type, root) = described(operation);
+    let (name, count, data_type, root, op) = described(operation);
     let root = root.map(|root| format!(" with root {root}")).unwrap_or_default();
-    format!("{name} of {count} {data_type}{root}")
+    let op = op.map(|op| format!(" with operator {op}")).unwrap_or_default();
+    format!("{name} of {count} {data_type}{root}{op}")
 }

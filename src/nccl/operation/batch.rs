@@ -12,7 +12,7 @@ use super::call_config::CallConfig;
 use super::submit::{self, Accesses, Buffers, Foreign};
 use super::{Kind, Operation};
 use crate::nccl::allocation::Owner;
-use crate::nccl::communicator::{Communicator, Handle, Object, State, StateGuard, lead};
+use crate::nccl::communicator::{Communicator, Handle, Object, State, StateGuard, lead, overlap};
 use crate::nccl::cuda;
 use crate::nccl::error::{Error, each};
 use crate::nccl::library::Library;
@@ -33,6 +33,8 @@ pub(crate) struct Batch<'env> {
     pub(crate) foreign: Vec<ForeignStream>,
     /// Keep buffers, and what NCCL knows of them, without the accesses.
     pub(crate) kept: Kept,
+    /// Operators, until NCCL has copied them.
+    operators: Vec<Owner>,
     /// In a group of a graph: the addresses that its operations use, and whether they write them.
     pub(crate) grouped: Option<Vec<(Range<u64>, bool)>>,
 }
@@ -131,6 +133,7 @@ impl<'env> Batch<'env> {
         let mut homes = Foreign::new();
         let owners = buffers.owners(communicator, name, &mut homes)?;
         let ranges = buffers.ranges();
+        let operator = buffers.scalar.and_then(|scalar| scalar.operator());
         self.refuse_overlap(name, &ranges)?;
         // Buffers with an owner have no events: nothing waits here.
         let accesses = buffers.accesses(&communicator.stream);
@@ -139,6 +142,7 @@ impl<'env> Batch<'env> {
             homes.extend(communicator.homes_of_windows());
         }
         self.kept.owners.extend(owners);
+        self.operators.extend(operator);
         let known = ranges.iter().flat_map(|(range, _)| communicator.handle.known_at(range));
         self.kept.known.extend(known.map(|(_, object)| object));
         if let Kind::Put { window, .. } = operation.kind {
@@ -157,9 +161,8 @@ impl<'env> Batch<'env> {
     ) -> Result<(), Error> {
         let Some(grouped) = &mut self.grouped else { return Ok(()) };
         for (range, writes) in ranges {
-            let overlaps = |(other, written): &&(Range<u64>, bool)| {
-                (*writes || *written) && range.start < other.end && other.start < range.end
-            };
+            let overlaps =
+                |(other, written): &&(Range<u64>, bool)| (*writes || *written) && overlap(range, other);
             if grouped.iter().any(|other| overlaps(&other)) {
                 return Err(Error::Overlap { operation });
             }

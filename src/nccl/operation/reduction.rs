@@ -3,15 +3,18 @@
 use std::ffi::c_void;
 use std::fmt;
 use std::ptr;
+use std::sync::Arc;
 
+use cudarc::driver::CudaStream;
 use nccl_sys::{ncclRedOp_t, ncclResult_t, ncclScalarResidence_t};
 
 use super::submit::{self, Foreign, Scalar};
 use super::{raw_op, raw_type, require_type};
-use crate::nccl::communicator::Communicator;
+use crate::nccl::allocation::Owner;
+use crate::nccl::communicator::{Communicator, Handle};
 use crate::nccl::cuda;
 use crate::nccl::error::{Error, Needed};
-use crate::nccl::memory::DeviceBuffer;
+use crate::nccl::memory::{Access, DeviceBuffer};
 use crate::nccl::section;
 use crate::{Element, ReduceOp};
 
@@ -57,7 +60,7 @@ impl<'b, T: Element> Reduction<'b, T> for ReduceOp {
 /// ```
 pub struct ScaledSum<'c, T> {
     communicator: &'c Communicator,
-    op: ncclRedOp_t,
+    operator: Arc<Operator>,
     scalar: Option<Box<dyn Scalar + 'c>>,
     element: std::marker::PhantomData<T>,
 }
@@ -71,8 +74,8 @@ impl Communicator {
     pub fn scaled_sum<T: Element>(&self, scalar: T) -> Result<ScaledSum<'_, T>, Error> {
         let mut scalar = scalar;
         let residence = ncclScalarResidence_t::ncclScalarHostImmediate;
-        let op = self.create_op::<T>(ptr::from_mut(&mut scalar).cast(), residence)?;
-        Ok(ScaledSum { communicator: self, op, scalar: None, element: std::marker::PhantomData })
+        let operator = self.create_op::<T>(ptr::from_mut(&mut scalar).cast(), residence)?;
+        Ok(ScaledSum { communicator: self, operator, scalar: None, element: std::marker::PhantomData })
     }
 
     /// As [`scaled_sum`](Self::scaled_sum), with a scalar in device memory that is read whenever a collective with the
@@ -101,19 +104,19 @@ impl Communicator {
             return Err(error);
         }
         let residence = ncclScalarResidence_t::ncclScalarDevice;
-        let op = self.create_op::<B::Element>(access.address() as *mut c_void, residence)?;
+        let operator = self.create_op::<B::Element>(access.address() as *mut c_void, residence)?;
         drop(access);
         submit::released(&self.stream)?;
         foreign.iter().try_for_each(|home| self.lead(home))?;
         let scalar = Some(Box::new(scalar) as Box<dyn Scalar + 'c>);
-        Ok(ScaledSum { communicator: self, op, scalar, element: std::marker::PhantomData })
+        Ok(ScaledSum { communicator: self, operator, scalar, element: std::marker::PhantomData })
     }
 
     fn create_op<T: Element>(
         &self,
         scalar: *mut c_void,
         residence: ncclScalarResidence_t,
-    ) -> Result<ncclRedOp_t, Error> {
+    ) -> Result<Arc<Operator>, Error> {
         section::forbid(CREATE)?;
         require_type::<T>(self.library())?;
         cuda::bind(&self.handle.context)?;
@@ -124,7 +127,7 @@ impl Communicator {
             // host for the length of the call or in device memory that the operator borrows; writes one number.
             Ok(unsafe { raw.ncclRedOpCreatePreMulSum(&mut op, scalar, data_type, residence, handle) })
         })?;
-        Ok(op)
+        Ok(Arc::new(Operator { communicator: Arc::clone(&self.handle), op }))
     }
 }
 
@@ -135,20 +138,45 @@ impl<'b, T: Element> Reduction<'b, T> for &'b ScaledSum<'_, T> {
         if !ptr::eq(self.communicator, communicator) {
             return Err(Error::WrongCommunicator { operation, object: "scaled sum" });
         }
-        Ok(Resolved { op: self.op, scalar: self.scalar.as_deref().map(|scalar| scalar as &dyn Scalar) })
+        Ok(Resolved { op: self.operator.op, scalar: Some(self) })
     }
 }
 
 impl<T> fmt::Debug for ScaledSum<'_, T> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("ScaledSum").field("op", &self.op.0).finish_non_exhaustive()
+        formatter.debug_struct("ScaledSum").field("op", &self.operator.op.0).finish_non_exhaustive()
     }
 }
 
-impl<T> Drop for ScaledSum<'_, T> {
-    /// `ncclRedOpDestroy`: NCCL has copied the operator into every operation that uses it.
+impl<T> Scalar for ScaledSum<'_, T> {
+    fn home(&self) -> &Arc<CudaStream> {
+        self.scalar.as_ref().map_or(&self.communicator.stream, |scalar| scalar.home())
+    }
+
+    fn read_scalar<'a>(&'a self, stream: &'a CudaStream) -> Access<'a> {
+        // NCCL has a scalar of the host.
+        self.scalar.as_ref().map_or(Access::new(0, None), |scalar| scalar.read_scalar(stream))
+    }
+
+    fn owner(&self) -> Option<Owner> {
+        self.scalar.as_ref().map_or_else(|| Some(Arc::new(()) as Owner), |scalar| scalar.owner())
+    }
+
+    fn operator(&self) -> Option<Owner> {
+        Some(Arc::clone(&self.operator) as Owner)
+    }
+}
+
+/// An operator of NCCL's, which copies it into every operation that uses it.
+#[derive(Debug)]
+struct Operator {
+    communicator: Arc<Handle>,
+    op: ncclRedOp_t,
+}
+
+impl Drop for Operator {
     fn drop(&mut self) {
-        let handle = &*self.communicator.handle;
+        let handle = &*self.communicator;
         let state = handle.lock();
         let Ok(communicator) = handle.existing(*state, "ncclRedOpDestroy") else { return };
         // SAFETY: the operator belongs to this communicator, which is alive; nobody uses it afterwards.

@@ -16,6 +16,8 @@ use crate::nccl::error::{Error, each};
 use crate::nccl::memory::{Access, DeviceBuffer, DeviceBufferMut};
 use crate::nccl::section;
 
+/// Of the smallest element.
+const SCALAR_BYTES: u64 = 1;
 pub(crate) const SEND: &str = "send buffer";
 pub(crate) const RECEIVE: &str = "receive buffer";
 pub(crate) const IN_PLACE: &str = "buffer";
@@ -25,6 +27,11 @@ pub(crate) trait Scalar {
     fn home(&self) -> &Arc<CudaStream>;
     fn read_scalar<'a>(&'a self, stream: &'a CudaStream) -> Access<'a>;
     fn owner(&self) -> Option<Owner>;
+
+    /// Keeps the operator until NCCL has taken the operation.
+    fn operator(&self) -> Option<Owner> {
+        None
+    }
 }
 
 impl<B: DeviceBuffer + ?Sized> Scalar for &B {
@@ -95,7 +102,11 @@ impl<'b, S: DeviceBuffer + ?Sized, R: DeviceBufferMut + ?Sized> Buffers<'b, S, R
             let start = receive.read(receive.stream()).address();
             (start..start + (receive.len() * size_of::<R::Element>()) as u64, true)
         });
-        send.into_iter().chain(receive).collect()
+        let scalar = self.scalar.map(|scalar| {
+            let start = scalar.read_scalar(scalar.home()).address();
+            (start..start + SCALAR_BYTES, false)
+        });
+        send.into_iter().chain(receive).chain(scalar).filter(|(range, _)| !range.is_empty()).collect()
     }
 }
 
