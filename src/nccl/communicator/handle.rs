@@ -91,6 +91,8 @@ pub(crate) enum Ending {
 pub(crate) enum State {
     /// The handle in the slot may be used.
     Alive,
+    /// A communicator is being made from it, by NCCL's own thread: nothing but ending and asking.
+    Busy,
     /// Its memory is released: nothing but resuming, ending and asking.
     Suspended,
     /// Its operations have been stopped: nothing but splitting, shrinking, ending and asking.
@@ -173,24 +175,31 @@ impl Handle {
         self.known_at(&(address..address + 1)).iter().any(|(memory, _)| memory.symmetric)
     }
 
-    /// Ends all that must end before the communicator does.
-    fn end_dependents(&self, ending: Ending) {
-        let dependents = std::mem::take(&mut *unpoisoned(&self.dependents));
-        // Graphs first: they use the memory that the others know.
-        let (graphs, others): (Vec<_>, Vec<_>) =
-            dependents.iter().partition(|dependent| dependent.memory.is_none());
-        for object in graphs.into_iter().chain(others).filter_map(|dependent| dependent.object.upgrade()) {
-            object.end(ending);
-        }
+    /// Ends graphs, or all that NCCL knows memory by. The caller drops them when no one waits for the communicator any more.
+    #[must_use = "the last owner of an object waits for the communicator"]
+    fn end_objects(&self, graphs: bool, ending: Ending) -> Vec<Arc<dyn Object>> {
+        let mut objects = Vec::new();
+        unpoisoned(&self.dependents).retain(|dependent| {
+            let ends = dependent.memory.is_none() == graphs;
+            objects.extend(dependent.object.upgrade().filter(|_| ends));
+            !ends
+        });
+        objects.iter().for_each(|object| object.end(ending));
+        objects
     }
 
-    /// Waits for the queued work, and ends all that must end before the communicator is finalized.
-    pub(crate) fn release_dependents(&self, operation: &'static str) -> Result<(), Error> {
-        if unpoisoned(&self.dependents).iter().any(|dependent| dependent.object.strong_count() > 0) {
-            self.drain_or_abort(operation)?;
-            self.end_dependents(Ending::Destroy);
-        }
-        Ok(())
+    /// Ends all that must end before the communicator is finalized or destroyed, after the queued work: graphs first, so that
+    /// nothing is launched any more.
+    pub(crate) fn release(&self, operation: &'static str) -> Result<Vec<Arc<dyn Object>>, Error> {
+        let mut ended = self.end_objects(true, Ending::Destroy);
+        self.drain_or_abort(operation)?;
+        ended.extend(self.end_objects(false, Ending::Destroy));
+        Ok(ended)
+    }
+
+    /// True when there is something to [release](Self::release).
+    pub(crate) fn has_dependents(&self) -> bool {
+        unpoisoned(&self.dependents).iter().any(|dependent| dependent.object.strong_count() > 0)
     }
 
     /// Keeps an object that nobody else owns, and that could not be ended, until the communicator has ended.
@@ -226,6 +235,27 @@ impl Handle {
     /// True when NCCL has ended it, or is about to.
     pub(crate) fn is_ending(&self) -> bool {
         !self.lock().exists()
+    }
+
+    /// True when it was closed, and not aborted.
+    pub(crate) fn is_closed(&self) -> bool {
+        *self.lock() == State::Closed
+    }
+
+    /// Nothing is being made from it any more.
+    pub(crate) fn end_busy(&self, before: State) {
+        let mut state = self.lock();
+        if *state == State::Busy {
+            *state = before;
+        }
+    }
+
+    /// Waits for NCCL's own thread, and does not abort it at the deadline.
+    pub(crate) fn wait_for_thread(&self, operation: &'static str) {
+        let mut waiting = Waiting::new(self.config.limit());
+        while matches!(self.progress(operation), Ok(ncclResult_t::ncclInProgress)) && waiting.pause().is_ok()
+        {
+        }
     }
 
     /// NCCL's handle; null until it has written it.
@@ -367,7 +397,7 @@ impl Handle {
         *state = State::Aborting;
         drop(state);
         // NCCL waits for the graphs.
-        self.end_dependents(Ending::Abort);
+        let ended = self.end_objects(true, Ending::Abort);
         let handle = self.slot.load(Ordering::Acquire);
         let code = if handle.is_null() {
             ncclResult_t::ncclSuccess
@@ -376,6 +406,8 @@ impl Handle {
             unsafe { self.raw().ncclCommAbort(handle) }
         };
         *self.lock() = State::Aborted;
+        // Not before: the last owner of memory or of a registration waits for the abort.
+        drop(ended);
         self.ended("ncclCommAbort", code)
     }
 
@@ -424,8 +456,7 @@ impl Handle {
 
     /// Waits for the queued work, ends what belongs to the communicator, and destroys it. One that fails is aborted.
     pub(crate) fn close(&self) -> Result<(), Error> {
-        self.drain_or_abort("closing the communicator")?;
-        self.end_dependents(Ending::Destroy);
+        let _ended = self.release("closing the communicator")?;
         self.destroy()
     }
 
@@ -467,6 +498,7 @@ impl Handle {
 #[cold]
 pub(crate) fn unusable(state: State, operation: &'static str) -> Error {
     let reason = match state {
+        State::Busy => "a communicator is being made from it: wait for that first",
         State::Suspended => "it is suspended: resume it first",
         State::Revoked => "it has been revoked: split or shrink it, or make a new one",
         State::Finalized => "it has been finalized: make a new one",

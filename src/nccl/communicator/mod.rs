@@ -185,7 +185,8 @@ impl Communicator {
     }
 
     /// Waits until all ranks' queued work is done and frees what is only needed for operations (`ncclCommFinalize`): all
-    /// ranks call it, and the communicator can only be closed afterwards. Its graphs end with it. [`close`](Self::close) alone
+    /// ranks call it, and the communicator can only be closed afterwards. Its graphs, windows and
+    /// registrations end first, whatever NCCL answers. [`close`](Self::close) alone
     /// does both; this is for those who want to know that all is well before they close.
     ///
     /// # Errors
@@ -193,7 +194,8 @@ impl Communicator {
     pub fn finalize(&self) -> Result<(), Error> {
         const OPERATION: &str = "ncclCommFinalize";
         section::forbid(OPERATION)?;
-        self.handle.release_dependents(OPERATION)?;
+        self.handle.handle(*self.handle.lock(), OPERATION)?;
+        let _ended = if self.handle.has_dependents() { self.handle.release(OPERATION)? } else { Vec::new() };
         self.handle.change(OPERATION, &[State::Alive], State::Finalized, |raw, handle| {
             // SAFETY: `change` holds the guard, and the handle is alive.
             Ok(unsafe { raw.ncclCommFinalize(handle) })

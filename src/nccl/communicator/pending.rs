@@ -7,7 +7,7 @@ use std::time::Duration;
 use nccl_sys::ncclResult_t;
 
 use super::Communicator;
-use super::handle::{AbortHandle, Handle};
+use super::handle::{AbortHandle, Handle, State};
 use crate::nccl::error::Error;
 use crate::nccl::section;
 
@@ -44,21 +44,43 @@ struct Origin {
     operation: &'static str,
     parent: Arc<Handle>,
     child: Arc<Handle>,
+    /// The parent's state before.
+    before: State,
     /// True when there is nothing left to end.
     done: bool,
 }
 
+impl Origin {
+    /// True when NCCL has finished; a parent that was closed meanwhile had, too.
+    fn is_finished(&self) -> Result<bool, Error> {
+        match finished(&self.parent, self.operation) {
+            Err(Error::Aborted { .. }) if self.parent.is_closed() => Ok(true),
+            answer => answer,
+        }
+    }
+
+    /// Waits until NCCL has finished.
+    fn settle(&self, limit: Option<Duration>) -> Result<(), Error> {
+        match self.parent.settle(self.operation, limit) {
+            Err(Error::Aborted { .. }) if self.parent.is_closed() => Ok(()),
+            answer => answer,
+        }
+    }
+}
+
 impl Drop for Origin {
     fn drop(&mut self) {
-        let Self { operation, parent, child, done } = self;
-        if *done || matches!(finished(parent, operation), Ok(true)) {
-            return;
+        if !self.done && !matches!(self.is_finished(), Ok(true)) {
+            let aborted = self.parent.abort("ncclCommAbort");
+            // Another thread may be aborting it.
+            self.parent.wait_for_abort();
+            if let Err(error) = aborted {
+                tracing::warn!("aborting {}: {error}", self.operation);
+                // NCCL may still write the new handle into it.
+                mem::forget(Arc::clone(&self.child));
+            }
         }
-        if let Err(error) = parent.abort("ncclCommAbort") {
-            tracing::warn!("aborting {operation}: {error}");
-            // NCCL may still write the new handle into it.
-            mem::forget(Arc::clone(child));
-        }
+        self.parent.end_busy(self.before);
     }
 }
 
@@ -69,9 +91,14 @@ impl Pending {
     }
 
     /// One that is.
-    pub(crate) fn derived(operation: &'static str, communicator: Communicator, parent: &Arc<Handle>) -> Self {
+    pub(crate) fn derived(
+        operation: &'static str,
+        communicator: Communicator,
+        parent: &Arc<Handle>,
+        before: State,
+    ) -> Self {
         let (parent, child) = (Arc::clone(parent), Arc::clone(&communicator.handle));
-        let origin = Some(Origin { operation, parent, child, done: false });
+        let origin = Some(Origin { operation, parent, child, before, done: false });
         Self { operation, origin, derived: true, communicator }
     }
 
@@ -82,7 +109,7 @@ impl Pending {
     pub fn poll(&mut self) -> Result<bool, Error> {
         section::forbid(self.operation)?;
         if let Some(origin) = &self.origin {
-            if !finished(&origin.parent, self.operation)? {
+            if !origin.is_finished()? {
                 return Ok(false);
             }
             self.defuse();
@@ -115,7 +142,7 @@ impl Pending {
     fn finish(mut self, limit: Option<Duration>) -> Result<Option<Communicator>, Error> {
         section::forbid(self.operation)?;
         if let Some(origin) = &self.origin {
-            origin.parent.settle(self.operation, limit)?;
+            origin.settle(limit)?;
             self.defuse();
         }
         let handle = &self.communicator.handle;

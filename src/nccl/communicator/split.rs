@@ -337,7 +337,7 @@ impl Communicator {
         let settings = config.unwrap_or(&parent.config).clone();
         let mut raw = settings.raw(library)?;
         let raw: *mut ncclConfig_t = if config.is_some() { &mut raw } else { ptr::null_mut() };
-        let state = parent.lock();
+        let mut state = parent.lock();
         // A revoked communicator lives on in its parts, but takes no new ranks.
         let usable = *state == State::Alive || *state == State::Revoked && operation != GROW;
         if !usable {
@@ -350,8 +350,12 @@ impl Communicator {
         let slot = handle.slot();
         let child = Self::unborn(handle, stream, self.rank(), self.size());
         let code = call(library.raw(), parent.existing(*state, operation)?, slot, raw)?;
+        let before = *state;
+        if code == ncclResult_t::ncclInProgress || !parent.config.is_blocking() {
+            *state = State::Busy;
+        }
         drop(state);
-        started.push(Pending::derived(operation, child, parent));
+        started.push(Pending::derived(operation, child, parent, before));
         if code == ncclResult_t::ncclInProgress { Ok(()) } else { library.check(operation, code) }
     }
 }

@@ -8,7 +8,7 @@ use cudarc::driver::sys::{
 };
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, result};
 
-use crate::nccl::communicator::{lead, order};
+use crate::nccl::communicator::order;
 use crate::nccl::cuda;
 use crate::nccl::error::{Error, each};
 
@@ -113,15 +113,24 @@ impl Part {
         streams.into_iter().try_for_each(|stream| cuda::refuse_captured(operation, stream))
     }
 
-    /// Launches it after what is queued on the streams of its buffers, and before what is queued there later.
-    pub(super) fn launch(&self, operation: &'static str) -> Result<(), Error> {
+    /// Launches it after what is queued on the streams of its buffers, and before what is queued there later. Where that cannot
+    /// be ordered, its stream comes into `unordered`.
+    pub(super) fn launch(
+        &self,
+        operation: &'static str,
+        unordered: &mut Vec<Arc<CudaStream>>,
+    ) -> Result<(), Error> {
         cuda::bind(self.stream.context())?;
-        for home in &self.homes {
-            order(&self.event, home, &self.stream).map_err(Error::cuda("cuStreamWaitEvent"))?;
-        }
+        let ordered = Error::cuda("cuStreamWaitEvent");
+        self.homes.iter().try_for_each(|home| order(&self.event, home, &self.stream)).map_err(ordered)?;
         // SAFETY: graph and stream are alive, and the context is current.
         let launched = unsafe { result::graph::launch(self.exec, self.stream.cu_stream()) };
-        let led = each(&self.homes, |home| lead(&self.event, &self.stream, home));
+        let led = each(&self.homes, |home| {
+            order(&self.event, &self.stream, home).map_err(Error::cuda("cuStreamWaitEvent"))
+        });
+        if led.is_err() {
+            unordered.push(Arc::clone(&self.stream));
+        }
         launched.map_err(Error::cuda(operation)).and(led)
     }
 }

@@ -11,6 +11,7 @@ use cudarc::driver::CudaStream;
 use nccl_sys::{cudaStream_t, ncclResult_t};
 
 use super::communicator::{Communicator, Dependent, Ending, Handle, Object};
+use super::cuda;
 use super::error::{Error, each};
 use super::library::Library;
 use super::memory::{DeviceBuffer, DeviceBufferMut};
@@ -59,13 +60,13 @@ pub struct Graph {
 struct Executable {
     /// Each communicator once.
     handles: Vec<Arc<Handle>>,
-    /// One for each device; none when a communicator has ended. Destroyed before what is below.
-    parts: Mutex<Vec<Part>>,
+    /// One for each device; nothing when a communicator has ended. Destroyed before what is below.
+    parts: Mutex<Option<Vec<Part>>>,
     _kept: Kept,
 }
 
 impl Executable {
-    fn parts(&self) -> MutexGuard<'_, Vec<Part>> {
+    fn parts(&self) -> MutexGuard<'_, Option<Vec<Part>>> {
         self.parts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -73,7 +74,7 @@ impl Executable {
 impl Object for Executable {
     /// NCCL waits for the graphs of a communicator before it ends it.
     fn end(&self, _: Ending) {
-        self.parts().clear();
+        *self.parts() = None;
     }
 }
 
@@ -159,7 +160,8 @@ impl Graph {
             None => Vec::new(),
         };
         let handles = batch.members.into_iter().map(|member| member.handle).collect();
-        let executable = Executable { handles, parts: Mutex::new(parts), _kept: mem::take(&mut batch.kept) };
+        let executable =
+            Executable { handles, parts: Mutex::new(Some(parts)), _kept: mem::take(&mut batch.kept) };
         let executable = Arc::new(executable);
         for handle in &executable.handles {
             let object: Weak<dyn Object> = Arc::downgrade(&(Arc::clone(&executable) as Arc<dyn Object>));
@@ -167,13 +169,14 @@ impl Graph {
         }
         // One that was aborted meanwhile did not see the graph, and NCCL waits for it.
         if executable.handles.iter().any(|handle| handle.is_ending()) {
-            executable.parts().clear();
+            *executable.parts() = None;
             return Err(Error::Aborted { operation: CAPTURE });
         }
         Ok(Self { executable })
     }
 
-    /// Launches all collectives of the graph, after what is queued on the communicators' and the buffers' streams. Returns when they are queued. Work that is queued on those streams later comes after them.
+    /// Launches all collectives of the graph, after what is queued on the communicators' and the buffers' streams. Returns when
+    /// they are queued. Work that is queued on those streams later comes after them.
     ///
     /// # Errors
     /// [`Error::Cuda`]; [`Error::Aborted`] and [`Error::Unusable`]; [`Error::InsideGroup`]; [`Error::Stream`] when a
@@ -182,12 +185,22 @@ impl Graph {
         section::forbid(LAUNCH)?;
         let parts = self.executable.parts();
         // As long as the guards are held, nobody ends a communicator that the graph needs.
-        let _guards = batch::lock(self.executable.handles.iter().map(|handle| &**handle), LAUNCH)?;
-        parts.iter().try_for_each(|part| part.check(LAUNCH))?;
+        let guards = batch::lock(self.executable.handles.iter().map(|handle| &**handle), LAUNCH)?;
+        let Some(launched) = &*parts else {
+            return Err(Error::Unusable { operation: LAUNCH, reason: ENDED });
+        };
+        launched.iter().try_for_each(|part| part.check(LAUNCH))?;
         // Each, whatever the others say: those that are launched give their buffers back.
-        each(&*parts, |part| part.launch(LAUNCH))
+        let mut unordered = Vec::new();
+        let result = each(launched, |part| part.launch(LAUNCH, &mut unordered));
+        drop(guards);
+        drop(parts);
+        // Memory may be freed in the order of streams that do not come after the launch: it has to be done.
+        each(unordered, |stream| cuda::bind(stream.context()).and_then(|()| cuda::wait(&stream))).and(result)
     }
 }
+
+const ENDED: &str = "a communicator of the graph has been finalized, closed or aborted: capture a new one";
 
 const NON_BLOCKING: Error = Error::Stream {
     operation: CAPTURE,
@@ -214,7 +227,9 @@ fn capture(library: Library, batch: &Batch<'_>) -> Result<Vec<Part>, Error> {
     let captured = run(library, batch, &batch.members.iter().map(raw).collect::<Vec<_>>());
     drop(guards);
     if captured? == ncclResult_t::ncclInProgress {
-        // A thread of NCCL's has to be done with what it was given.
+        // A thread of NCCL's has to be done with what it was given; an abort would wait for the captures.
+        batch.members.iter().for_each(|member| member.handle.wait_for_thread(CAPTURE));
+        drop(captures);
         batch.settle(CAPTURE)?;
         return Err(NON_BLOCKING);
     }
@@ -252,7 +267,7 @@ fn run(library: Library, batch: &Batch<'_>, streams: &[cudaStream_t]) -> Result<
 
 impl fmt::Debug for Graph {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let devices = self.executable.parts().len();
+        let devices = self.executable.parts().as_ref().map_or(0, Vec::len);
         formatter.debug_struct("Graph").field("devices", &devices).finish_non_exhaustive()
     }
 }

@@ -69,6 +69,11 @@ impl Registered {
         });
     }
 
+    /// True when NCCL has a handle of it, and has not forgotten it.
+    pub(crate) fn is_active(&self) -> bool {
+        !self.raw().is_null() && !self.ended.load(Ordering::Acquire)
+    }
+
     /// NCCL's handle.
     pub(crate) fn raw(&self) -> *mut c_void {
         self.slot.load(Ordering::Acquire)
@@ -114,6 +119,10 @@ impl Registered {
     /// that belongs to it.
     fn drain_and_forget(&self) -> Result<(), Error> {
         let handle = &*self.communicator;
+        if std::thread::panicking() {
+            // As when the communicator is dropped.
+            return handle.abort("ncclCommAbort").and(Err(Error::Aborted { operation: self.operation }));
+        }
         cuda::bind(&handle.context)?;
         // Waiting would spoil a capture.
         let streams = handle.streams();

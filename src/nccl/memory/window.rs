@@ -161,11 +161,11 @@ impl Window {
         self.registered.raw().cast()
     }
 
-    /// True when NCCL made a window of it. Where the GPUs cannot reach each other's memory it does not, without an error:
+    /// True when NCCL made a window of it, and the communicator is not finalized or closed. Where the GPUs cannot reach each other's memory it does not, without an error:
     /// collectives work as ever, [`put`](crate::nccl::Collectives::put) does not.
     #[must_use]
     pub fn is_active(&self) -> bool {
-        !self.raw().is_null()
+        self.registered.is_active()
     }
 
     /// The window's size in bytes.
@@ -174,12 +174,16 @@ impl Window {
         self.registered.place().1
     }
 
-    /// The address that NCCL knows the window's memory by on this rank (`ncclWinGetUserPtr`, NCCL 2.29).
+    /// The address that NCCL knows the window's memory by on this rank (`ncclWinGetUserPtr`, NCCL 2.29); 0 for a window that is
+    /// not active.
     ///
     /// # Errors
     /// [`Error::MissingSymbol`] before NCCL 2.29; [`Error::Nccl`]; [`Error::Aborted`].
     pub fn address(&self) -> Result<CUdeviceptr, Error> {
         const OPERATION: &str = "ncclWinGetUserPtr";
+        if !self.is_active() {
+            return Ok(0);
+        }
         let mut address = std::ptr::null_mut();
         self.registered.communicator.ask(OPERATION, |raw, handle| {
             // SAFETY: `ask` holds the guard, and the handle is alive; writes one pointer.

@@ -140,6 +140,7 @@ impl<'env> Batch<'env> {
         let addresses = communicator.addresses(&operation, &accesses)?;
         if operation.waits() {
             homes.extend(communicator.homes_of_windows());
+            self.kept.known.extend(communicator.handle.known().into_iter().map(|(_, object)| object));
         }
         self.kept.owners.extend(owners);
         self.operators.extend(operator);

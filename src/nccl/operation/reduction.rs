@@ -74,7 +74,7 @@ impl Communicator {
     pub fn scaled_sum<T: Element>(&self, scalar: T) -> Result<ScaledSum<'_, T>, Error> {
         let mut scalar = scalar;
         let residence = ncclScalarResidence_t::ncclScalarHostImmediate;
-        let operator = self.create_op::<T>(ptr::from_mut(&mut scalar).cast(), residence)?;
+        let operator = self.create_op::<T>(ptr::from_mut(&mut scalar).cast(), residence, None)?;
         Ok(ScaledSum { communicator: self, operator, scalar: None, element: std::marker::PhantomData })
     }
 
@@ -104,7 +104,8 @@ impl Communicator {
             return Err(error);
         }
         let residence = ncclScalarResidence_t::ncclScalarDevice;
-        let operator = self.create_op::<B::Element>(access.address() as *mut c_void, residence)?;
+        let operator =
+            self.create_op::<B::Element>(access.address() as *mut c_void, residence, scalar.owner())?;
         drop(access);
         submit::released(&self.stream)?;
         foreign.iter().try_for_each(|home| self.lead(home))?;
@@ -116,6 +117,7 @@ impl Communicator {
         &self,
         scalar: *mut c_void,
         residence: ncclScalarResidence_t,
+        owner: Option<Owner>,
     ) -> Result<Arc<Operator>, Error> {
         section::forbid(CREATE)?;
         require_type::<T>(self.library())?;
@@ -127,7 +129,7 @@ impl Communicator {
             // host for the length of the call or in device memory that the operator borrows; writes one number.
             Ok(unsafe { raw.ncclRedOpCreatePreMulSum(&mut op, scalar, data_type, residence, handle) })
         })?;
-        Ok(Arc::new(Operator { communicator: Arc::clone(&self.handle), op }))
+        Ok(Arc::new(Operator { communicator: Arc::clone(&self.handle), op, _scalar: owner }))
     }
 }
 
@@ -172,6 +174,8 @@ impl<T> Scalar for ScaledSum<'_, T> {
 struct Operator {
     communicator: Arc<Handle>,
     op: ncclRedOp_t,
+    /// Of the scalar in device memory, if it has one.
+    _scalar: Option<Owner>,
 }
 
 impl Drop for Operator {

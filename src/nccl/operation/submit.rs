@@ -84,10 +84,9 @@ impl<'b, S: DeviceBuffer + ?Sized, R: DeviceBufferMut + ?Sized> Buffers<'b, S, R
         for (name, home, owner) in [send, receive, scalar].into_iter().flatten() {
             communicator.expect_device(operation, name, home)?;
             owners.push(owner.ok_or(Error::NotOwned { operation })?);
-            if **home != *communicator.stream {
-                cuda::refuse_per_thread(operation, home)?;
-                homes.push(Arc::clone(home));
-            }
+            cuda::refuse_per_thread(operation, home)?;
+            // Also the communicator's own: it may move to another stream before the graph is captured.
+            homes.push(Arc::clone(home));
         }
         Ok(owners)
     }
