@@ -10,6 +10,7 @@ mod capture;
 mod collective;
 mod creation;
 mod endings;
+mod endings_at_once;
 #[path = "../fake/mod.rs"]
 mod fake;
 mod fakes;

@@ -121,7 +121,8 @@ impl Pending {
     /// Waits until NCCL has finished, but no longer than `limit`.
     ///
     /// # Errors
-    /// [`Error::Deadline`] when it has not: the work is aborted then. [`Error::Nccl`] when it has failed.
+    /// [`Error::Deadline`] when it has not: the work is aborted then. [`Error::Nccl`] when it has failed. [`Error::InsideGroup`],
+    /// which aborts it, too.
     pub fn wait(self, limit: Duration) -> Result<Communicator, Error> {
         let operation = self.operation;
         self.finish(Some(limit))?.ok_or(Error::Aborted { operation })
