@@ -370,9 +370,10 @@ fn a_reader_that_has_gone_is_no_failure_to_report() {
 #[test]
 fn ranks_of_a_launcher_on_several_hosts_learn_how_to_meet() {
     // As Open MPI's mpirun tells one of two ranks on two hosts; the sibling, which would meet through MPI, is not there.
-    let folder = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let alone = folder.path().join("nccl-bench");
-    std::fs::copy(env!("CARGO_BIN_EXE_nccl-bench"), &alone).unwrap();
+    // Not a copy: a file that was open for writing while another thread forked cannot be executed.
+    std::fs::hard_link(env!("CARGO_BIN_EXE_nccl-bench"), &alone).unwrap();
     let variables = [
         ("OMPI_COMM_WORLD_RANK", "0"),
         ("OMPI_COMM_WORLD_SIZE", "2"),
