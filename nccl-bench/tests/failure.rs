@@ -80,7 +80,7 @@ const LONG_SWEEP: &str = "allreduce --backend fabric -b 8 -e 8M -i 8 -n 1";
 /// A measurement that does not: hours of operations.
 const LONG_MEASUREMENT: &str = "allreduce --backend fabric -b 8 -e 8 -n 4000000000";
 /// A limit for each phase, in seconds, which three ranks keep on two busy cores: emulated, they are slow.
-const WATCHDOG_S: u32 = if cfg!(target_arch = "x86_64") { 10 } else { 60 };
+const WATCHDOG_S: u32 = if cfg!(target_arch = "x86_64") { 10 } else { 30 };
 /// What rank 0 prints when the ranks are connected, just before it measures.
 const CONNECTED: &str = "#        (B)";
 
