@@ -467,7 +467,8 @@ fn assert_watchdog_named_rank_1(stderr: &str) {
     let named = stderr.contains(&format!("rank 1 on {} (host memory)", host()));
     // All can stand in the same operation, which no rank can finish without the others.
     let late = stderr.contains(" did not finish ") || stderr.contains("no rank has finished ");
-    assert!(named && late && stderr.contains(" within 10 s"), "{stderr}");
+    let limit = format!(" within {WATCHDOG_S} s");
+    assert!(named && late && stderr.contains(&limit), "{stderr}");
 }
 
 fn a_stopped_rank_is_named_by_the_watchdog() {
