@@ -161,7 +161,7 @@ pub use communicator::{
 pub use cuda::device_count;
 pub use error::{Error, Needed, ResultCode};
 pub use graph::{Capture, Graph};
-pub use library::Library;
+pub use library::{Library, SYMMETRIC_RACE};
 pub use memory::{
     Access, DeviceBuffer, DeviceBufferMut, Memory, MemoryView, MemoryViewMut, Owner, RawBuffer, Registration,
     Signal, Window, WindowKind, windows,

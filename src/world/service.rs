@@ -17,9 +17,9 @@ use std::time::{Duration, Instant};
 
 /// How long a process has to end by itself after a failure, before it is ended ([`OnFailure::Exit`]).
 const GRACE: Duration = Duration::from_secs(1);
-/// How long a world that is dropped waits for others that do not take what was sent to them, or do not take leave.
+/// Limit for a world that is dropped: others may not take what was sent to them, or not take leave.
 const FAREWELL: Duration = Duration::from_secs(3);
-/// How long rank 0 that leaves a job without a failure waits for those that stay: it passes on what they say of failures,
+/// Limit for rank 0 that leaves a job without a failure, while other ranks stay: it passes on what they say of failures,
 /// and without it a rank would wait for ever for one that has failed.
 const STAY: Duration = Duration::from_secs(60);
 /// How long a process that ends with another rank may take for [`super::World::before_exit`].

@@ -189,9 +189,10 @@ fn a_part_owns_the_texts_that_it_inherits() {
     assert_eq!(fake.log().last().unwrap(), "destroy comm3");
 }
 
-/// cudarc frees in the order of the memory's own stream alone: the copy, of another device, is waited for by the host.
+/// Memory is freed in the order of its own stream alone: the host waits for a copy on another device's. (A copy between devices
+/// is cudarc's matter: docs/limits.md.)
 #[test]
-fn a_copy_to_another_device_is_waited_for() {
+fn a_copy_on_a_stream_of_another_device_is_waited_for() {
     let fake = Fake::new();
     let memory = fake.memory(&fake.stream(0), 16);
     let other = fake.stream(1);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{self, CUresult};
 use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
-use nccl_sys::{MissingSymbol, Nccl, Version, ncclComm, ncclComm_t, ncclResult_t};
+use nccl_sys::{MissingSymbol, Nccl, ncclComm, ncclComm_t, ncclResult_t};
 use spin::Yield;
 use spin::mutex::{SpinMutex, SpinMutexGuard};
 
@@ -16,15 +16,13 @@ use super::config::Config;
 use crate::nccl::allocation::Allocation;
 use crate::nccl::cuda;
 use crate::nccl::error::Error;
-use crate::nccl::library::Library;
+use crate::nccl::library::{Library, SYMMETRIC_RACE};
 use crate::nccl::section;
 
-/// How long an abort waits for a thread that is inside NCCL with the communicator.
+/// Limit for an abort that waits for a thread inside NCCL.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The versions of NCCL whose symmetric kernels do not wait for a preceding kernel that triggers programmatic launch early.
-const RACY: Range<Version> = Version::new(2, 28, 3)..Version::new(2, 30, 7);
 
-/// As long as it is held, no other thread is inside NCCL with the communicator.
+/// While it lives, no other thread is inside NCCL with the communicator.
 pub(crate) type StateGuard<'a> = SpinMutexGuard<'a, State, Yield>;
 
 /// NCCL's object, owned by the communicator, and by the windows, registrations, graphs and abort handles of it. NCCL wants one
@@ -56,7 +54,7 @@ pub(crate) struct Handle {
 /// An object of the communicator that ends before it does.
 #[derive(Debug)]
 pub(crate) struct Dependent {
-    /// What NCCL knows by it.
+    /// The registered memory; none for a graph.
     pub(crate) memory: Option<KnownMemory>,
     pub(crate) object: Weak<dyn Object>,
 }
@@ -86,7 +84,7 @@ pub(crate) enum Ending {
     Abort,
 }
 
-/// What has become of NCCL's object.
+/// State of NCCL's object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// The handle in the slot may be used.
@@ -106,7 +104,7 @@ pub(crate) enum State {
 }
 
 impl State {
-    /// Whether NCCL's object may be used.
+    /// True while NCCL's object may be used.
     fn exists(self) -> bool {
         !matches!(self, Self::Aborting | Self::Aborted | Self::Closed)
     }
@@ -216,7 +214,7 @@ impl Handle {
 
     /// Before a symmetric window is made: operations need a fence from now on, where the loaded NCCL does.
     pub(crate) fn prepare_fence(&self, stream: &Arc<CudaStream>) -> Result<(), Error> {
-        let needed = RACY.contains(&self.library.version()) && self.config.is_fenced();
+        let needed = SYMMETRIC_RACE.contains(&self.library.version()) && self.config.is_fenced();
         if needed && self.scratch.get().is_none() {
             let scratch = Allocation::scratch(stream)?;
             self.scratch.get_or_init(|| scratch);
@@ -313,7 +311,7 @@ impl Handle {
         self.library.check(operation, call(self.raw(), handle)?)
     }
 
-    /// What NCCL says about work that goes on outside calls: ncclInProgress, ncclSuccess or an error.
+    /// State of NCCL's background work: ncclInProgress, ncclSuccess or an error.
     pub(crate) fn progress(&self, operation: &'static str) -> Result<ncclResult_t, Error> {
         let mut code = ncclResult_t::ncclSuccess;
         // SAFETY: `ask` holds the guard, and the handle is alive; writes one code.
@@ -460,7 +458,7 @@ impl Handle {
         self.destroy()
     }
 
-    /// As [`drain`](Self::drain), but a communicator that fails is aborted.
+    /// Waits for the queued work; aborts the communicator when that fails.
     pub(crate) fn drain_or_abort(&self, operation: &'static str) -> Result<(), Error> {
         self.drain(operation).inspect_err(|_| {
             if let Err(second) = self.abort("ncclCommAbort") {

@@ -25,7 +25,6 @@ use crate::data::DeviceData;
 use crate::record::{self, Provenance, Rank};
 use crate::stop::Stop;
 use memory::RankMemory;
-pub use notes::SYMMETRIC_RACE;
 use rank::GpuRank;
 
 const DEFAULT_MAX_BYTES: u64 = 4 << 30;

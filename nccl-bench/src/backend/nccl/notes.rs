@@ -1,19 +1,13 @@
 //! Notes for the reader of a run over NCCL.
 
-use std::ops::RangeInclusive;
-
-use collectives::nccl::Version;
+use collectives::nccl::{SYMMETRIC_RACE, Version};
 
 use crate::cli::Settings;
 use crate::data::EARLY_CAPABILITY;
 use crate::environment::SYMMETRIC_FENCE;
 use crate::record::Registration;
 
-/// The versions of NCCL whose kernels for symmetric windows do not wait for a kernel before them that triggers programmatic
-/// launch early.
-pub const SYMMETRIC_RACE: RangeInclusive<Version> = Version::new(2, 28, 3)..=Version::new(2, 30, 6);
-
-/// What a reader should know of what is asked for. `capability` is the least of all GPUs.
+/// Notes on the requested settings. `capability` is the least of all GPUs.
 pub(super) fn notes(settings: &Settings, loaded: Version, capability: (u32, u32)) -> Vec<String> {
     let mut notes = Vec::new();
     if settings.registration == Registration::Symmetric && SYMMETRIC_RACE.contains(&loaded) {
