@@ -52,18 +52,13 @@ fn nccl_2_32() {
     check("2.32.3");
 }
 
-/// The parameters that documentation and examples name are there, of these types.
+/// The parameters that documentation and examples name are there.
 #[test]
 fn parameters_of_nccl_2_32() {
     let library = library("2.32.3");
     let listed = library.parameters().unwrap();
     let file = library.parameter("NCCL_DEBUG_FILE").unwrap();
-    assert!(listed.contains(&("NCCL_DEBUG_FILE".to_owned(), file.text().unwrap())), "{listed:?}");
-    assert!(matches!(file.get::<u64>(), Err(Error::Nccl { .. })));
-    let subsystems = library.parameter("NCCL_DEBUG_SUBSYS").unwrap();
-    let mask: u64 = subsystems.get().unwrap();
-    assert_ne!(mask, 0);
-    assert_eq!(subsystems.bytes().unwrap(), mask.to_ne_bytes());
-    assert!(matches!(subsystems.text(), Err(Error::Nccl { .. })));
+    assert!(listed.contains(&("NCCL_DEBUG_FILE".to_owned(), file)), "{listed:?}");
+    assert_ne!(library.parameter("NCCL_DEBUG_SUBSYS").unwrap(), "");
     assert!(matches!(library.parameter("NCCL_NO_SUCH_PARAMETER"), Err(Error::Nccl { .. })));
 }

@@ -2,21 +2,22 @@
 
 use std::any::Any;
 use std::ffi::c_void;
-use std::ptr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
+use std::{mem, ptr, thread};
 
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaStream, result};
 
-use super::cuda;
-use super::error::Error;
-use super::library::Library;
+use super::{cuda, error::Error, library::Library};
 
 /// Keeps memory allocated as long as it lives.
 pub type Owner = Arc<dyn Any + Send + Sync>;
 
-/// Device memory of one stream. Owned by a [`Memory`](super::Memory), and by registrations, windows and graphs that NCCL uses
-/// it for; the last of them frees it.
+const ALLOC: &str = "ncclMemAlloc";
+const FREE: &str = "ncclMemFree";
+
+/// Device memory of one stream. Owned by a [`Memory`](super::Memory), and by the registrations, windows and
+/// graphs of it; the last of them frees it.
 #[derive(Debug)]
 pub(crate) struct Allocation {
     pub(crate) address: CUdeviceptr,
@@ -31,29 +32,30 @@ enum Source {
     Nccl(Library),
     /// `cuMemAlloc`.
     Cuda,
-    /// Frees it when dropped.
-    Other(Mutex<Option<Box<dyn Any + Send>>>),
+    /// Another allocator: dropping the owner frees it. Nobody locks the mutex, which is there for `Sync`.
+    Owned(Mutex<Box<dyn Any + Send>>),
+    /// Nothing to free.
+    Borrowed,
 }
 
 impl Allocation {
-    /// Zeroed memory from `ncclMemAlloc`, or `cuMemAlloc` where the library is older. The zeroes are written in the order of the
-    /// stream.
+    /// Zeroed memory from `ncclMemAlloc`, or `cuMemAlloc` where the library is older. The zeroes are written
+    /// in the order of the stream.
     pub(crate) fn new(library: Library, stream: &Arc<CudaStream>, bytes: usize) -> Result<Self, Error> {
-        cuda::refuse_per_thread("ncclMemAlloc", stream)?;
+        cuda::refuse_per_thread(ALLOC, stream)?;
         cuda::bind(stream.context())?;
         // A graph would write the zeroes again whenever it is launched.
-        cuda::refuse_captured("ncclMemAlloc", stream)?;
+        cuda::refuse_captured(ALLOC, stream)?;
         // NCCL's allocator wants at least one byte.
         let room = bytes.max(1);
-        let (address, source) = if library.raw().has("ncclMemAlloc") {
+        let (address, source) = if library.raw().has(ALLOC) {
             let mut address: *mut c_void = ptr::null_mut();
             // SAFETY: writes one pointer; the right device is current.
-            let code = unsafe { library.raw().ncclMemAlloc(&mut address, room) }?;
-            library.check("ncclMemAlloc", code)?;
+            let code = cuda::relaxed(|| Ok(unsafe { library.raw().ncclMemAlloc(&mut address, room) }?))?;
+            library.check(ALLOC, code)?;
             (address as CUdeviceptr, Source::Nccl(library))
         } else {
-            // SAFETY: the right context is current; the memory is zeroed before anything reads it.
-            (unsafe { result::malloc_sync(room) }.map_err(Error::cuda("cuMemAlloc"))?, Source::Cuda)
+            (cuda_memory(room)?, Source::Cuda)
         };
         let allocation = Self { address, bytes, stream: Arc::clone(stream), source };
         // SAFETY: the memory was just allocated with at least so many bytes, in the stream's context.
@@ -62,53 +64,74 @@ impl Allocation {
         Ok(allocation)
     }
 
-    /// One byte that is not initialised.
+    /// One byte that is not initialised. The stream's context is current.
     pub(crate) fn scratch(stream: &Arc<CudaStream>) -> Result<Self, Error> {
-        // SAFETY: nobody reads it; the caller has made the right context current.
-        let address = unsafe { result::malloc_sync(1) }.map_err(Error::cuda("cuMemAlloc"))?;
-        Ok(Self { address, bytes: 1, stream: Arc::clone(stream), source: Source::Cuda })
+        Ok(Self { address: cuda_memory(1)?, bytes: 1, stream: Arc::clone(stream), source: Source::Cuda })
     }
 
     /// Memory that is allocated until `owner` is dropped, which happens in the order of `stream`.
-    pub(crate) fn adopt(
+    pub(crate) fn adopt<O: Send + 'static>(
         address: CUdeviceptr,
         bytes: usize,
         stream: Arc<CudaStream>,
-        owner: Box<dyn Any + Send>,
+        owner: O,
     ) -> Self {
-        Self { address, bytes, stream, source: Source::Other(Mutex::new(Some(owner))) }
+        let owned = mem::needs_drop::<O>();
+        let source = if owned { Source::Owned(Mutex::new(Box::new(owner))) } else { Source::Borrowed };
+        Self { address, bytes, stream, source }
     }
 
-    fn free(&mut self) -> Result<(), Error> {
+    /// Frees the memory, or finds that its owner may now be dropped.
+    fn free(&self, source: &Source) -> Result<(), Error> {
+        if matches!(source, Source::Borrowed) {
+            return Ok(());
+        }
         cuda::bind(self.stream.context())?;
-        // The stream cannot be waited for while it is captured, and work from before may still use the memory.
-        cuda::refuse_captured("ncclMemFree", &self.stream)?;
-        match &mut self.source {
-            Source::Other(owner) => drop(owner.get_mut().unwrap_or_else(PoisonError::into_inner).take()),
+        // The stream cannot be waited for while it is captured, and work from before may still use the
+        // memory.
+        cuda::refuse_captured(FREE, &self.stream)?;
+        match source {
+            Source::Owned(_) | Source::Borrowed => Ok(()),
             Source::Nccl(library) => {
-                cuda::wait(&self.stream)?;
+                self.wait()?;
                 // SAFETY: allocated by ncclMemAlloc, freed once, and no work of its stream uses it any more.
-                let code = unsafe { library.raw().ncclMemFree(self.address as *mut c_void) }?;
-                library.check("ncclMemFree", code)?;
+                let code =
+                    cuda::relaxed(|| Ok(unsafe { library.raw().ncclMemFree(self.address as *mut c_void) }?))?;
+                library.check(FREE, code)
             }
             Source::Cuda => {
-                cuda::wait(&self.stream)?;
+                self.wait()?;
                 // SAFETY: allocated by cuMemAlloc, freed once, and no work of its stream uses it any more.
-                unsafe { result::free_sync(self.address) }.map_err(Error::cuda("cuMemFree"))?;
+                cuda::relaxed(|| unsafe { result::free_sync(self.address) }.map_err(Error::cuda("cuMemFree")))
             }
         }
-        Ok(())
     }
+
+    /// Waits for the stream. A thread that panics does not: the work may be a collective that never ends.
+    fn wait(&self) -> Result<(), Error> {
+        if !thread::panicking() {
+            return cuda::wait(&self.stream);
+        }
+        let reason = "the thread panics, and does not wait for the work of the memory's stream";
+        if cuda::is_idle(&self.stream)? { Ok(()) } else { Err(Error::Stream { operation: FREE, reason }) }
+    }
+}
+
+/// Memory of the current context.
+fn cuda_memory(bytes: usize) -> Result<CUdeviceptr, Error> {
+    // SAFETY: the callers let nobody read it before it is written.
+    cuda::relaxed(|| unsafe { result::malloc_sync(bytes) }.map_err(Error::cuda("cuMemAlloc")))
 }
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        if let Err(error) = self.free() {
+        let source = mem::replace(&mut self.source, Source::Borrowed);
+        if let Err(error) = self.free(&source) {
             tracing::warn!("device memory is not freed: {error}");
-            if let Source::Other(owner) = &mut self.source {
-                // Its drop would free the memory.
-                std::mem::forget(owner.get_mut().unwrap_or_else(PoisonError::into_inner).take());
-            }
+            // Dropping the owner would free it.
+            mem::forget(source);
+        } else if let Source::Owned(owner) = source {
+            drop(owner);
         }
     }
 }

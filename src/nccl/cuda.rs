@@ -1,4 +1,4 @@
-//! The CUDA driver under NCCL: whether there is one, and what is current.
+//! The CUDA driver under NCCL: finding it, and the current context.
 //!
 //! cudarc panics when libcuda is missing. Ask [`available`] first; everything in [`nccl`](super) does.
 
@@ -8,7 +8,8 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use cudarc::driver::sys::{
-    self, CUmemAccess_flags, CUmemAccessDesc, CUmemLocationType, CUresult, CUstreamCaptureStatus,
+    self, CUmemAccess_flags, CUmemAccessDesc, CUmemLocationType, CUresult, CUstreamCaptureMode,
+    CUstreamCaptureStatus,
 };
 use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
 use libloading::Library;
@@ -18,7 +19,7 @@ use super::error::Error;
 /// The oldest driver API that this project supports, as cuDriverGetVersion says it: CUDA 12.0.
 const OLDEST: i32 = 12_000;
 
-/// Whether CUDA's driver library is there, new enough, and initialised (`cuInit`). The first answer stays.
+/// Checks that CUDA's driver library is there, new enough, and initialised (`cuInit`). The first answer stays.
 ///
 /// # Errors
 /// [`Error::NoDriver`] with the reason; [`Error::NoDevice`] when the driver shows this process no GPU.
@@ -28,11 +29,17 @@ pub fn available() -> Result<(), Error> {
 }
 
 fn probe() -> Result<(), Error> {
-    version_accepted().map_err(|reason| Error::NoDriver { reason })?;
+    loadable()?;
+    let version = version()?;
+    if version < OLDEST {
+        let (major, minor) = (version / 1000, version % 1000 / 10);
+        let reason = format!("the driver supports CUDA {major}.{minor}; 12.0 or newer is needed");
+        return Err(Error::NoDriver { reason });
+    }
     result::init().map_err(|error| refused(error.0))
 }
 
-/// Why `cuInit` failed. It says "no device" also where CUDA_VISIBLE_DEVICES hides them all.
+/// The reason why `cuInit` failed. It says "no device" also where CUDA_VISIBLE_DEVICES hides them all.
 fn refused(code: CUresult) -> Error {
     match code {
         CUresult::CUDA_ERROR_NO_DEVICE => {
@@ -42,48 +49,34 @@ fn refused(code: CUresult) -> Error {
     }
 }
 
-fn version_accepted() -> Result<(), String> {
-    loadable()?;
-    let version = version().map_err(|code| format!("cuDriverGetVersion says {code:?}"))?;
-    if version < OLDEST {
-        let (major, minor) = (version / 1000, version % 1000 / 10);
-        return Err(format!("the driver supports CUDA {major}.{minor}; 12.0 or newer is needed"));
-    }
-    Ok(())
-}
-
 /// Loads libcuda by the names that cudarc tries on Linux. cudarc's own function for this, `is_culib_present`,
 /// is missing when another crate of the program has cudarc link libcuda (`dynamic-linking`).
-fn loadable() -> Result<(), String> {
+fn loadable() -> Result<(), Error> {
     // SAFETY: loading libcuda has no preconditions.
     let open = |name| unsafe { Library::new(name) };
     match open("libcuda.so.1").or_else(|error| open("libcuda.so").map_err(|_| error)) {
         Ok(_closed_again) => Ok(()),
-        Err(error) => Err(format!("libcuda.so.1 cannot be loaded: {error}")),
+        Err(error) => Err(Error::NoDriver { reason: format!("libcuda.so.1 cannot be loaded: {error}") }),
     }
 }
 
 /// The newest CUDA version that libcuda supports. The library is there.
-fn version() -> Result<i32, CUresult> {
+fn version() -> Result<i32, Error> {
     let mut version = 0;
     // SAFETY: writes one int; allowed before cuInit; every libcuda has it.
-    let code = unsafe { sys::cuDriverGetVersion(&mut version) };
-    if code == CUresult::CUDA_SUCCESS { Ok(version) } else { Err(code) }
+    match unsafe { sys::cuDriverGetVersion(&mut version) } {
+        CUresult::CUDA_SUCCESS => Ok(version),
+        code => Err(Error::NoDriver { reason: format!("cuDriverGetVersion says {code:?}") }),
+    }
 }
 
-/// The newest CUDA version that the driver supports (`cuDriverGetVersion`): 13000 for 13.0.
-///
-/// # Errors
-/// As [`available`].
+/// The newest CUDA version that the driver supports (`cuDriverGetVersion`): 13000 for 13.0. It fails like [`available`].
 pub fn driver_version() -> Result<i32, Error> {
     available()?;
-    version().map_err(|code| Error::NoDriver { reason: format!("cuDriverGetVersion says {code:?}") })
+    version()
 }
 
-/// How many CUDA devices this process can use (`cuDeviceGetCount`).
-///
-/// # Errors
-/// As [`available`].
+/// The number of CUDA devices that this process can use (`cuDeviceGetCount`). It fails like [`available`].
 pub fn device_count() -> Result<usize, Error> {
     available()?;
     let count = CudaContext::device_count().map_err(Error::cuda("cuDeviceGetCount"))?;
@@ -95,7 +88,7 @@ const LEGACY_STREAM: usize = 1;
 /// The handle of the calling thread's own default stream.
 const PER_THREAD_STREAM: usize = 2;
 
-/// Whether it is the legacy default stream: that of the context that is current.
+/// True for the legacy default stream: that of the context that is current.
 #[inline]
 pub(crate) fn is_default(stream: &CudaStream) -> bool {
     stream.cu_stream() as usize <= LEGACY_STREAM
@@ -136,7 +129,7 @@ fn not_known_to_be_free(operation: &'static str, error: DriverError) -> Error {
 }
 
 thread_local! {
-    /// Whether [`bind`] has been called on this thread.
+    /// True when [`bind`] has been called on this thread.
     static BOUND: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -163,7 +156,30 @@ pub(crate) fn bind(context: &CudaContext) -> Result<(), Error> {
 /// if there is one, and does not wait then.) Its context is current.
 pub(crate) fn wait(stream: &CudaStream) -> Result<(), Error> {
     // SAFETY: the stream is alive: cudarc's object holds it.
-    unsafe { result::stream::synchronize(stream.cu_stream()) }.map_err(Error::cuda("cuStreamSynchronize"))
+    let wait = || unsafe { result::stream::synchronize(stream.cu_stream()) };
+    relaxed(|| wait().map_err(Error::cuda("cuStreamSynchronize")))
+}
+
+/// True when the stream has no work left. Its context is current.
+pub(crate) fn is_idle(stream: &CudaStream) -> Result<bool, Error> {
+    // SAFETY: the stream is alive: cudarc's object holds it.
+    relaxed(|| match unsafe { sys::cuStreamQuery(stream.cu_stream()) } {
+        CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+        code => code.result().map(|()| true).map_err(Error::cuda("cuStreamQuery")),
+    })
+}
+
+/// Calls functions of the driver that concern no captured stream. Without this, CUDA refuses to wait for work, to ask
+/// for it and to free memory while this thread captures any stream, or another thread does in global mode, and spoils
+/// the capture.
+pub(crate) fn relaxed<T>(calls: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+    // SAFETY: exchanges this thread's mode with the one behind the pointer, now and to restore it below.
+    let mut exchange = || unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) }.result();
+    let operation = "cuThreadExchangeStreamCaptureMode";
+    exchange().map_err(Error::cuda(operation))?;
+    let result = calls();
+    exchange().map_err(Error::cuda(operation)).and(result)
 }
 
 /// `CUmemAccessDesc` for a device, as every version of CUDA reads it. (cudarc's struct depends on its features.)
@@ -210,21 +226,11 @@ pub(crate) fn share_pool(context: &CudaContext) -> Result<(), Error> {
 mod tests {
     use super::*;
 
+    /// The fake driver always has devices.
     #[test]
     fn a_driver_without_a_visible_gpu_is_not_a_missing_driver() {
         assert!(matches!(refused(CUresult::CUDA_ERROR_NO_DEVICE), Error::NoDevice { .. }));
-        assert_eq!(
-            refused(CUresult::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH).to_string(),
-            "no CUDA driver: cuInit says CUDA_ERROR_SYSTEM_DRIVER_MISMATCH; install the NVIDIA driver, or inside a \
-             container pass the GPUs in"
-        );
-        let text =
-            |visible: Option<&str>| Error::NoDevice { visible: visible.map(PathBuf::from) }.to_string();
-        assert_eq!(
-            text(Some("")),
-            "no CUDA device: the driver is there, but shows this process no GPU; CUDA_VISIBLE_DEVICES is \"\": it \
-             must name GPUs that there are, and a container must have been given them"
-        );
-        assert!(text(None).contains("CUDA_VISIBLE_DEVICES is not set"));
+        let mismatch = refused(CUresult::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH).to_string();
+        assert!(mismatch.contains("cuInit says CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"), "{mismatch}");
     }
 }

@@ -56,7 +56,7 @@ impl Library {
         if loaded >= since {
             return Ok(());
         }
-        Err(Error::TooOld { what, since, loaded, path: self.path().to_owned() })
+        Err(Error::TooOld { what, since, loaded, path: self.path() })
     }
 
     /// `Ok` for ncclSuccess, else the error with NCCL's last message.
@@ -64,56 +64,51 @@ impl Library {
         if code == ncclResult_t::ncclSuccess { Ok(()) } else { Err(self.failure(operation, code)) }
     }
 
+    /// The code where NCCL has done what it was asked to, or goes on with it on a thread of its own.
+    pub(crate) fn accept(self, operation: &'static str, code: ncclResult_t) -> Result<ncclResult_t, Error> {
+        match code {
+            ncclResult_t::ncclSuccess | ncclResult_t::ncclInProgress => Ok(code),
+            code => Err(self.failure(operation, code)),
+        }
+    }
+
     #[cold]
     pub(crate) fn failure(self, operation: &'static str, code: ncclResult_t) -> Error {
         // SAFETY: takes any number and returns a string that lives as long as the library.
-        let meaning = unsafe { text(self.0.ncclGetErrorString(code)) };
+        let meaning = unsafe { text(self.0.ncclGetErrorString(code), MESSAGE) };
         // SAFETY: NCCL ignores the communicator here and returns its buffer of the last message.
-        let detail = unsafe { text(self.0.ncclGetLastError(ptr::null_mut())) };
-        Error::Nccl { operation, code: ResultCode(code.0), meaning, detail: detail.trim().to_owned() }
+        let detail = unsafe { text(self.0.ncclGetLastError(ptr::null_mut()), MESSAGE) };
+        Error::Nccl {
+            operation,
+            code: ResultCode(code.0),
+            meaning: meaning.into(),
+            detail: detail.trim().into(),
+        }
     }
 }
 
-/// Copies one of NCCL's strings.
+/// The size of NCCL's buffer of the last message.
+const MESSAGE: usize = 1024;
+
+/// Copies one of NCCL's strings, at most `limit` bytes of it.
 ///
 /// # Safety
-/// `string` is null or NUL-terminated. Another thread may be writing to NCCL's buffer of the last message meanwhile:
-/// each byte is read once, and never past the size of that buffer.
-unsafe fn text(string: *const c_char) -> String {
-    /// The size of NCCL's buffer of the last message.
-    const LIMIT: usize = 1024;
+/// `string` is null, or has a NUL or `limit` bytes. Another thread may be writing to it meanwhile: each byte is read once.
+pub(super) unsafe fn text(string: *const c_char, limit: usize) -> String {
     if string.is_null() {
         return String::new();
     }
-    let mut bytes = Vec::new();
-    while bytes.len() < LIMIT {
-        // SAFETY: no NUL before this byte, so it is within the string.
-        let byte = unsafe { ptr::read_volatile(string.add(bytes.len())) };
-        if byte == 0 {
-            break;
-        }
-        bytes.extend(byte.to_ne_bytes());
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
+    // SAFETY: no NUL before this byte, so it is within the string.
+    let bytes = (0..limit).map(|index| unsafe { ptr::read_volatile(string.add(index)) }.to_ne_bytes()[0]);
+    String::from_utf8_lossy(&bytes.take_while(|&byte| byte != 0).collect::<Vec<_>>()).into_owned()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::ffi::CStr;
-
-    use super::text;
-
-    fn of(string: &CStr) -> String {
-        // SAFETY: a C string ends with NUL.
-        unsafe { text(string.as_ptr()) }
-    }
-
+    /// The fake's messages are shorter.
     #[test]
-    fn text_stops_at_the_end_at_null_and_at_the_limit() {
-        assert_eq!(of(c"unhandled cuda error"), "unhandled cuda error");
-        // SAFETY: null is allowed.
-        assert_eq!(unsafe { text(std::ptr::null()) }, "");
-        let long = std::ffi::CString::new(vec![b'x'; 3000]).unwrap();
-        assert_eq!(of(&long).len(), 1024);
+    fn text_stops_at_the_limit() {
+        // SAFETY: so many bytes.
+        assert_eq!(unsafe { super::text([b'x' as _; 8].as_ptr(), 8) }, "xxxxxxxx");
     }
 }

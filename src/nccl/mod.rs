@@ -3,43 +3,30 @@
 //! # What this layer cannot check
 //! Safe code cannot make NCCL or a GPU use memory, texts or handles that are gone, with these exceptions:
 //! - *All* ranks of a communicator call the same operations in the same order with the same type, root and lengths. Ranks that
-//!   are in one [`group`](group()) or [`Graph`] are compared ([`Error::Disagreement`]). Those of other threads and processes
-//!   cannot be seen: where they differ, NCCL may hang or deliver wrong numbers, and where GPUs write into each other's memory
-//!   directly (NCCL before 2.23 within a process, registered buffers, windows), a rank with a longer buffer may write behind the
-//!   end of another rank's. One-sided writes ([`put`](Collectives::put)) are `unsafe` for the same reason.
+//!   are in one [`group`](group()) or [`Graph`] are compared ([`Error::Disagreement`]), if the calls that made their communicator
+//!   and those before it have succeeded on all of them, and none has [joined](Builder::join) it. Those of other threads and
+//!   processes cannot be seen: where they differ, NCCL may hang or deliver wrong numbers, and where GPUs write into each other's
+//!   memory directly (NCCL before 2.23 within a process, registered buffers, windows), a rank with a longer buffer may write
+//!   behind the end of another rank's. One-sided writes ([`put`](Collectives::put)) are `unsafe` for the same reason.
 //! - A capture into a CUDA graph that *another thread* begins on a communicator's stream while a call on it is under way takes
 //!   the call's work into that graph, which keeps no buffers. A capture that began before the call is refused; CUDA offers no way
 //!   to keep one from beginning. Graphs of this layer are captured on streams of their own.
 //! - cudarc's own copies between devices, and errors that cudarc notes and another thread takes: see `docs/limits.md`.
 //!
 //! # Communicators
-//! [`Library`] is libnccl, found and loaded at run time. Of its functions, [`functions`] says which is where. A
+//! [`Library`] is libnccl, found and loaded at run time. [`functions`] lists where each function of NCCL is. A
 //! [`Communicator`] is one rank's end of a group of GPUs: a number, [`rank`](Communicator::rank), of
 //! [`size`](Communicator::size), bound to one CUDA stream, and so to one device. There are three ways to have one for
 //! each GPU; a job may mix the first two.
 //!
-//! | ranks are | how they come together | examples |
+//! | ranks are | they come together by | `examples/` |
 //! |---|---|---|
 //! | threads | one makes a [`UniqueId`], all pass it to [`Communicator::builder`] | `nccl_threads` |
-//! | processes | the same; the id's bytes travel by [`world`](crate::world) or any other way | below |
+//! | processes | the same; the id's bytes travel by [`world`](crate::world) or any other way | `nccl_processes` |
 //! | all in one thread | [`Communicator::init_all`]; their operations go into a [`group`](group()) | `nccl_group` |
 //!
 //! One thread that drives all GPUs takes several times as long for small operations as a thread or process for each.
-//! Processes that a launcher has started (torchrun, Slurm, mpirun):
-//! ```no_run
-//! use collectives::{nccl, world};
-//! use cudarc::driver::CudaContext;
 //!
-//! let world = world::from_environment(&world::Options::default())?;
-//! let library = nccl::Library::load()?;
-//! let mine = if world.rank() == 0 { nccl::UniqueId::new(library)?.as_bytes().to_vec() } else { Vec::new() };
-//! let id = world.all_gather(&mine)?.swap_remove(0);
-//! let id = nccl::UniqueId::from_bytes(id.try_into().map_err(|_| "rank 0 has sent no id")?);
-//! nccl::cuda::available()?; // cudarc panics without a driver
-//! let stream = CudaContext::new(world.local_rank())?.new_stream()?;
-//! let communicator = nccl::Communicator::builder(library, &stream).rank(world.rank(), world.size()).id(&id).init()?;
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
 //! [`Config`] has NCCL's settings. More communicators come from one that there is: [`split`](Communicator::split) it into
 //! parts, [`shrink`](Communicator::shrink) it to those ranks that still live, [`grow`](Communicator::grow) it by new ones.
 //! [`suspend`](Communicator::suspend) gives a communicator's device memory back for a while. Split and shrink
@@ -60,7 +47,8 @@
 //!
 //! # Memory, registrations and windows
 //! Collectives take any [`DeviceBuffer`], and write to any [`DeviceBufferMut`]: cudarc's `CudaSlice`, `CudaView` and
-//! `CudaViewMut`; [`Memory`], from NCCL's own allocator or adopted, and its views; and [`RawBuffer`] (unsafe), an address.
+//! `CudaViewMut`; and [`Memory`], from NCCL's own allocator or adopted, also by its address ([`Memory::from_raw`],
+//! unsafe), and its views.
 //!
 //! A [`Memory`] has shared ownership: a [`Registration`] ([`Communicator::register`], so that collectives need no copies of
 //! their own), a [`Window`] that all ranks can reach ([`Communicator::window`]) and a [`Graph`] own it together with the
@@ -82,8 +70,8 @@
 //!
 //! # Failures, deadlines and watchdogs
 //! Every [`Error`] names the operation, what NCCL said, and what to do. What can be checked is checked before anything
-//! is queued. What fails later, on another rank or in the network, [`Communicator::async_error`] tells: ask while
-//! waiting for the stream.
+//! is queued. What fails later, on another rank or in the network, [`Communicator::async_error`] tells: record an event on the
+//! stream, ask until it is complete, and abort when that takes too long.
 //!
 //! - A rank that never comes makes the others wait for ever. With `Config::blocking(false)` NCCL works on a thread of
 //!   its own, and calls wait no longer than [`Config::deadline`]; at the deadline the communicator is aborted.
@@ -92,23 +80,7 @@
 //! - [`Communicator::revoke`] stops what is queued or hangs but keeps the communicator, so that it can be shrunk.
 //! - [`Communicator::close`] waits for queued work and returns its error. Dropping does the same and logs it.
 //!
-//! ```no_run
-//! # use std::{thread, time::{Duration, Instant}};
-//! # use collectives::{ReduceOp, nccl::{Collectives, Communicator, Error, Memory}};
-//! # fn example(communicator: &Communicator, memory: &mut Memory) -> Result<(), Error> {
-//! communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(..1024)?, ReduceOp::Sum)?;
-//! let event = communicator.stream().record_event(None).map_err(|error| Error::Cuda { operation: "record", error })?;
-//! let started = Instant::now();
-//! while !event.is_complete() {
-//!     communicator.async_error()?; // another rank has died
-//!     if started.elapsed() > Duration::from_secs(60) {
-//!         communicator.abort_handle().abort()?;
-//!     }
-//!     thread::sleep(Duration::from_millis(1));
-//! }
-//! # Ok(())
-//! # }
-//! ```
+//! `examples/nccl_watchdog.rs` has a deadline, polling, and aborts.
 //!
 //! # Older and newer versions of NCCL
 //! The library is chosen at run time, from 2.18 on, and this module offers what it has. A function that it lacks
@@ -117,30 +89,6 @@
 //! scatter are sends and receives in a group, before 2.19 [`Memory`] comes from CUDA: neither makes a difference to the
 //! caller. A result code that this build does not know keeps its number. [`Library::parameters`] asks for the settings
 //! that NCCL took from the environment.
-//!
-//! # One thread, every GPU
-//! ```no_run
-//! use collectives::{ReduceOp, nccl::{self, Collectives}};
-//! use cudarc::driver::CudaContext;
-//!
-//! let library = nccl::Library::load()?;
-//! let streams = (0..nccl::device_count()?)
-//!     .map(|device| Ok(CudaContext::new(device)?.new_stream()?))
-//!     .collect::<Result<Vec<_>, cudarc::driver::DriverError>>()?;
-//! let communicators = nccl::Communicator::init_all(library, &streams, &nccl::Config::new())?;
-//! let mut buffers = streams
-//!     .iter()
-//!     .map(|stream| stream.clone_htod(&[1.0f32; 1024]))
-//!     .collect::<Result<Vec<_>, _>>()?;
-//! nccl::group(|group| {
-//!     for (communicator, buffer) in communicators.iter().zip(&mut buffers) {
-//!         group.on(communicator).all_reduce_in_place(buffer, ReduceOp::Sum)?;
-//!     }
-//!     Ok::<_, nccl::Error>(())
-//! })?;
-//! println!("{}", streams[0].clone_dtoh(&buffers[0])?[0]); // the number of GPUs
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
 
 mod allocation;
 mod communicator;
@@ -152,25 +100,24 @@ mod memory;
 mod operation;
 mod parameters;
 mod section;
-mod text;
+mod settings;
 mod unique_id;
 
 pub use communicator::{
-    AbortHandle, Builder, Communicator, Config, MemoryStatistics, Pending, ShrinkMode, Split,
+    AbortHandle, Builder, Communicator, Config, Grow, MemoryStatistics, Pending, Shrink, Split,
 };
 pub use cuda::device_count;
 pub use error::{Error, Needed, ResultCode};
 pub use graph::{Capture, Graph};
 pub use library::{Library, SYMMETRIC_RACE};
 pub use memory::{
-    Access, DeviceBuffer, DeviceBufferMut, Memory, MemoryView, MemoryViewMut, Owner, RawBuffer, Registration,
-    Signal, Window, WindowKind, windows,
+    Access, DeviceBuffer, DeviceBufferMut, Memory, MemoryView, MemoryViewMut, Owner, Registration, Signal,
+    Window, WindowKind, windows,
 };
 pub use nccl_sys::{LoadError, MissingSymbol, Version};
 pub use operation::{
     Call, CallConfig, Captured, Collectives, Group, Immediate, Launch, Reduction, ScaledSum, group, simulate,
 };
-pub use parameters::{Parameter, ParameterValue};
 pub use unique_id::UniqueId;
 
 /// Every function of NCCL's `nccl.h`, the version that brought it, and where it is in this module.

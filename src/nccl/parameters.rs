@@ -1,27 +1,13 @@
 //! NCCL's parameters, what they are set to in this process, and encryption.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
-use std::fmt;
+use std::ffi::{CStr, CString, c_int};
 use std::ptr;
 
-use nccl_sys::{
-    MissingSymbol, Nccl, ncclEncryptionConfig_t, ncclEncryptionMode_t, ncclParamHandle_t, ncclResult_t,
-};
+use nccl_sys::{ncclEncryptionConfig_t, ncclEncryptionMode_t};
 
-use super::error::Error;
-use super::library::Library;
+use super::{error::Error, library::Library};
 
-/// A parameter of NCCL: an `NCCL_*` variable with the value that it has in this process (NCCL 2.30.4).
-#[derive(Clone, Copy)]
-pub struct Parameter {
-    library: Library,
-    handle: ncclParamHandle_t,
-}
-
-// SAFETY: NCCL owns the handle for the life of the process, and its parameters may be read from any thread.
-unsafe impl Send for Parameter {}
-// SAFETY: as above.
-unsafe impl Sync for Parameter {}
+const PARAMETER: &str = "ncclParamGetParameter";
 
 impl Library {
     /// The parameters that NCCL lists, by name, with their values as text (`ncclParamGetAllParameterKeys`,
@@ -51,33 +37,26 @@ impl Library {
         names.into_iter().map(value).collect()
     }
 
+    /// The value of one parameter as text, by the name of its variable (`ncclParamGetParameter`, NCCL 2.30.4), also of those
+    /// that [`parameters`](Self::parameters) leaves out.
+    ///
+    /// # Errors
+    /// [`Error::MissingSymbol`] before NCCL 2.30.4; [`Error::Nccl`] when there is no such parameter; [`Error::Argument`] for a
+    /// name with a NUL byte.
+    pub fn parameter(self, name: &str) -> Result<String, Error> {
+        self.value_of(&CString::new(name).map_err(|_| Error::nul(PARAMETER))?)
+    }
+
     fn value_of(self, name: &CStr) -> Result<String, Error> {
         let (mut value, mut length) = (ptr::null(), 0);
         // SAFETY: the name ends with NUL; writes one pointer and one int.
         let code = unsafe { self.raw().ncclParamGetParameter(name.as_ptr(), &mut value, &mut length) }?;
-        self.check("ncclParamGetParameter", code)?;
-        // SAFETY: NCCL's string stays until this thread asks for the next one.
-        Ok(unsafe { text(value) })
-    }
-
-    /// One parameter, by the name of its variable (`ncclParamBind`, NCCL 2.30.4), also of those that
-    /// [`parameters`](Self::parameters) leaves out.
-    ///
-    /// ```no_run
-    /// # use collectives::nccl::{Error, Library};
-    /// let subsystems: u64 = Library::load()?.parameter("NCCL_DEBUG_SUBSYS")?.get()?;
-    /// # Ok::<(), Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::MissingSymbol`] before NCCL 2.30.4; [`Error::Nccl`] when there is no such parameter; [`Error::Text`].
-    pub fn parameter(self, name: &str) -> Result<Parameter, Error> {
-        let name = CString::new(name).map_err(|_| Error::Text { what: "the name of a parameter" })?;
-        let mut handle = ptr::null_mut();
-        // SAFETY: the name ends with NUL; writes one pointer.
-        let code = unsafe { self.raw().ncclParamBind(&mut handle, name.as_ptr()) }?;
-        self.check("ncclParamBind", code)?;
-        Ok(Parameter { library: self, handle })
+        self.check(PARAMETER, code)?;
+        if value.is_null() {
+            return Ok(String::new());
+        }
+        // SAFETY: NCCL's string ends with NUL, and stays until this thread asks for the next one.
+        Ok(lossy(unsafe { CStr::from_ptr(value) }))
     }
 
     /// Writes all parameters into NCCL's log (`ncclParamDumpAll`, NCCL 2.30.4).
@@ -93,10 +72,10 @@ impl Library {
     /// (`ncclSetEncryption`, NCCL 2.32). Before the first communicator.
     ///
     /// # Errors
-    /// [`Error::MissingSymbol`] before NCCL 2.32; [`Error::Nccl`]; [`Error::Text`].
+    /// [`Error::MissingSymbol`] before NCCL 2.32; [`Error::Nccl`]; [`Error::Argument`] for a key with a NUL byte.
     pub fn set_encryption(self, pre_shared_key: Option<&str>) -> Result<(), Error> {
         let key = pre_shared_key.map(CString::new).transpose();
-        let key = key.map_err(|_| Error::Text { what: "the pre-shared key" })?;
+        let key = key.map_err(|_| Error::nul("ncclSetEncryption"))?;
         let mode = match key {
             Some(_) => ncclEncryptionMode_t::NCCL_ENCRYPTION_MODE_PSK,
             None => ncclEncryptionMode_t::NCCL_ENCRYPTION_MODE_NONE,
@@ -110,115 +89,6 @@ impl Library {
     }
 }
 
-mod sealed {
-    use super::{MissingSymbol, Nccl, ncclParamHandle_t, ncclResult_t};
-
-    pub trait Sealed: Default {
-        /// # Safety
-        /// The handle is one of NCCL's.
-        unsafe fn read(
-            raw: &Nccl,
-            handle: ncclParamHandle_t,
-            value: &mut Self,
-        ) -> Result<ncclResult_t, MissingSymbol>;
-    }
-}
-
-/// An integer type that parameters can be read as. Sealed.
-pub trait ParameterValue: sealed::Sealed {
-    /// NCCL's function.
-    const FUNCTION: &'static str;
-}
-
-macro_rules! values {
-    ($($type:ty => $function:ident),*) => {$(
-        impl sealed::Sealed for $type {
-            unsafe fn read(
-                raw: &Nccl,
-                handle: ncclParamHandle_t,
-                value: &mut Self,
-            ) -> Result<ncclResult_t, MissingSymbol> {
-                // SAFETY: by the contract; writes one number of this type.
-                unsafe { raw.$function(handle, value) }
-            }
-        }
-
-        impl ParameterValue for $type {
-            const FUNCTION: &'static str = stringify!($function);
-        }
-    )*};
-}
-
-values! {
-    i8 => ncclParamGetI8,
-    i16 => ncclParamGetI16,
-    i32 => ncclParamGetI32,
-    i64 => ncclParamGetI64,
-    u8 => ncclParamGetU8,
-    u16 => ncclParamGetU16,
-    u32 => ncclParamGetU32,
-    u64 => ncclParamGetU64
-}
-
-impl Parameter {
-    /// The value as an integer (`ncclParamGetI8` to `ncclParamGetU64`), of exactly the type that the parameter has.
-    ///
-    /// # Errors
-    /// [`Error::Nccl`] when it is of another type, also of another integer type.
-    pub fn get<T: ParameterValue>(&self) -> Result<T, Error> {
-        let mut value = T::default();
-        // SAFETY: the handle came from NCCL, which keeps it.
-        let code = unsafe { T::read(self.library.raw(), self.handle, &mut value) }?;
-        self.library.check(T::FUNCTION, code)?;
-        Ok(value)
-    }
-
-    /// The value of a parameter that is a text (`ncclParamGetStr`).
-    ///
-    /// # Errors
-    /// [`Error::Nccl`] when it is of another type. [`Library::parameters`] has any as text.
-    pub fn text(&self) -> Result<String, Error> {
-        let mut value = ptr::null();
-        // SAFETY: the handle came from NCCL, which keeps it; writes one pointer.
-        let code = unsafe { self.library.raw().ncclParamGetStr(self.handle, &mut value) }?;
-        self.library.check("ncclParamGetStr", code)?;
-        // SAFETY: NCCL's string stays until this thread asks for the next one.
-        Ok(unsafe { text(value) })
-    }
-
-    /// The value as NCCL keeps it (`ncclParamGet`), of any type: a number's bytes, one byte of 0 or 1, a text with its
-    /// NUL. At most 4096 bytes of it.
-    ///
-    /// # Errors
-    /// [`Error::Nccl`].
-    pub fn bytes(&self) -> Result<Vec<u8>, Error> {
-        let mut value = vec![0u8; 4096];
-        let (room, mut length): (c_int, c_int) = (4096, 0);
-        let into: *mut c_void = value.as_mut_ptr().cast();
-        // SAFETY: the handle came from NCCL, which keeps it; there is so much room.
-        let code = unsafe { self.library.raw().ncclParamGet(self.handle, into, room, &mut length) }?;
-        self.library.check("ncclParamGet", code)?;
-        value.truncate(usize::try_from(length).unwrap_or(0));
-        Ok(value)
-    }
-}
-
-impl fmt::Debug for Parameter {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_tuple("Parameter").field(&self.text()).finish()
-    }
-}
-
 fn lossy(text: &CStr) -> String {
     text.to_string_lossy().into_owned()
-}
-
-/// # Safety
-/// Null, or a string that ends with NUL.
-unsafe fn text(value: *const c_char) -> String {
-    if value.is_null() {
-        return String::new();
-    }
-    // SAFETY: by the contract.
-    lossy(unsafe { CStr::from_ptr(value) })
 }

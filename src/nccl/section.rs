@@ -1,8 +1,8 @@
-//! NCCL's group of a thread, and what is refused while a program describes one.
+//! NCCL's group of a thread, and the operations that are refused while a program describes one.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
-use std::ptr;
+use std::{mem, ptr};
 
 use nccl_sys::{Nccl, ncclDataType_t, ncclRedOp_t, ncclResult_t};
 
@@ -22,7 +22,7 @@ pub(crate) fn forbid(operation: &'static str) -> Result<(), Error> {
     if INSIDE.get() { Err(Error::InsideGroup { operation }) } else { Ok(()) }
 }
 
-/// As long as it lives, this thread describes a group.
+/// While it lives, this thread describes a group.
 pub(crate) struct Inside(PhantomData<*const ()>);
 
 impl Inside {
@@ -47,60 +47,42 @@ pub(crate) fn grouped<T>(
     library: Library,
     calls: impl FnOnce() -> Result<T, Error>,
 ) -> Result<(ncclResult_t, T), Error> {
-    let section = Section::start(library)?;
-    let value = calls()?;
     // SAFETY: no arguments; closes NCCL's group of this thread.
-    let code = section.end(END, |raw| unsafe { raw.ncclGroupEnd() })?;
-    Ok((code, value))
+    grouped_until(library, calls, END, |raw| unsafe { raw.ncclGroupEnd() })
 }
 
-/// The time between ncclGroupStart and ncclGroupEnd. Dropping it cancels what is queued.
-pub(crate) struct Section {
+/// Like [`grouped`], with another end of the group than `ncclGroupEnd`.
+pub(crate) fn grouped_until<T>(
     library: Library,
-    open: bool,
-    /// NCCL's groups belong to a thread.
-    thread: PhantomData<*const ()>,
+    calls: impl FnOnce() -> Result<T, Error>,
+    operation: &'static str,
+    end: impl FnOnce(&Nccl) -> ncclResult_t,
+) -> Result<(ncclResult_t, T), Error> {
+    // SAFETY: no arguments.
+    library.check(START, unsafe { library.raw().ncclGroupStart() })?;
+    let cancel = CancelOnDrop(library);
+    let value = calls()?;
+    mem::forget(cancel);
+    Ok((library.accept(operation, end(library.raw()))?, value))
 }
 
-impl Section {
-    pub(crate) fn start(library: Library) -> Result<Self, Error> {
-        // SAFETY: no arguments.
-        let code = unsafe { library.raw().ncclGroupStart() };
-        library.check(START, code)?;
-        Ok(Self { library, open: true, thread: PhantomData })
-    }
+/// Cancels NCCL's group of this thread.
+struct CancelOnDrop(Library);
 
-    /// Ends NCCL's group; ncclSuccess or ncclInProgress.
-    pub(crate) fn end(
-        mut self,
-        operation: &'static str,
-        end: impl FnOnce(&Nccl) -> ncclResult_t,
-    ) -> Result<ncclResult_t, Error> {
-        self.open = false;
-        match end(self.library.raw()) {
-            code @ (ncclResult_t::ncclSuccess | ncclResult_t::ncclInProgress) => Ok(code),
-            code => Err(self.library.failure(operation, code)),
-        }
-    }
-}
-
-impl Drop for Section {
+impl Drop for CancelOnDrop {
     /// NCCL has no call to cancel a group, but launches nothing when an operation in it was wrong: so one is made wrong.
     fn drop(&mut self) {
-        if !self.open {
-            return;
-        }
-        let raw = self.library.raw();
+        let raw = self.0.raw();
         let (data_type, op) = (ncclDataType_t::ncclInt8, ncclRedOp_t::ncclSum);
         let (comm, stream) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: every NCCL refuses a null communicator before it looks at anything else. Closes the group that `start`
-        // opened on this thread.
+        // SAFETY: every NCCL refuses a null communicator before it looks at anything else. Closes the group
+        // that was opened on this thread.
         let code = unsafe {
             let _refused = raw.ncclAllReduce(ptr::null(), ptr::null_mut(), 0, data_type, op, comm, stream);
             raw.ncclGroupEnd()
         };
         if code == ncclResult_t::ncclSuccess {
-            tracing::error!("NCCL {} launched a cancelled group", self.library.version());
+            tracing::error!("NCCL {} launched a cancelled group", self.0.version());
         }
     }
 }

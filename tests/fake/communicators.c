@@ -44,7 +44,7 @@ int enter(struct comm *comm, const char *call, enum needs needs) {
     return bug(comm, call, "while another thread is inside NCCL with it");
   int code = SUCCESS;
   if (comm->owner.dead) code = bug(comm, call, "which is dead");
-  else if (needs >= READY && comm->busy) code = bug(comm, call, "before the call before has completed");
+  else if (needs >= READY && comm->owner.busy) code = bug(comm, call, "before the call before has completed");
   else if (needs >= ACTIVE && comm->suspended) code = bug(comm, call, "which is suspended");
   if (code) leave(comm);
   return code;
@@ -58,6 +58,7 @@ void leave(struct comm *comm) {
 int begin(struct comm *comm, const char *call, enum needs needs) {
   int code = enter(comm, call, needs);
   if (code) return code;
+  fake_stay("NCCL");
   int told = fake_take(FAKE_MANAGEMENT_RESULT);
   comm->late = told == IN_PROGRESS;
   if (!told || comm->late) return SUCCESS;
@@ -71,7 +72,7 @@ int settle(struct comm *comm) {
     code = IN_PROGRESS;
   }
   comm->late = 0;
-  if (code == IN_PROGRESS) comm->busy = 1;
+  if (code == IN_PROGRESS) comm->owner.busy = 1;
   else if (code) break_promises(comm);
   else keep_promises(comm);
   return code;
@@ -114,7 +115,7 @@ static void end_promises(struct comm *parent, int kept) {
 }
 void write_promises(struct comm *parent) { end_promises(parent, 1); }
 void keep_promises(struct comm *parent) {
-  parent->busy = 0;
+  parent->owner.busy = 0;
   end_promises(parent, 1);
 }
 void break_promises(struct comm *parent) { end_promises(parent, 0); }
@@ -319,7 +320,7 @@ int ncclCommMemStats(struct comm *comm, int which, uint64_t *out) {
 int ncclCommSuspend(struct comm *comm, int flags) {
   int code = begin(comm, "ncclCommSuspend", ACTIVE);
   if (code) return code;
-  comm->suspended = 1;
+  comm->suspended = comm->owner.stopped = 1;
   fake_log("suspend comm%d flags %d", comm->name, flags);
   return finish(comm);
 }
@@ -327,7 +328,7 @@ int ncclCommResume(struct comm *comm) {
   int code = begin(comm, "ncclCommResume", READY);
   if (code) return code;
   if (!comm->suspended) bug(comm, "ncclCommResume", "which is not suspended");
-  comm->suspended = 0;
+  comm->suspended = comm->owner.stopped = 0;
   fake_log("resume comm%d", comm->name);
   return finish(comm);
 }
@@ -353,7 +354,7 @@ int ncclCommRevoke(struct comm *comm, int flags) {
   if (code) return code;
   if (flags || comm->finalized || comm->revoked)
     return leave(comm), refuse(INVALID_ARGUMENT, "finalized or revoked before, or unknown flags");
-  comm->revoked = 1;
+  comm->revoked = comm->owner.stopped = 1;
   fake_release(&comm->owner);
   fake_log("revoke comm%d", comm->name);
   return finish(comm);

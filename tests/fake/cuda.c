@@ -39,7 +39,10 @@ const char *fake_stream(intptr_t stream) {
 }
 
 int cuInit(unsigned flags) { return flags ? INVALID_VALUE : 0; }
-int cuDriverGetVersion(int *version) { return *version = 12000, 0; }
+int cuDriverGetVersion(int *version) {
+  int told = fake_get(FAKE_DRIVER_VERSION);
+  return *version = told ? told : 12000, 0;
+}
 int cuDeviceGetCount(int *count) { return *count = DEVICES, 0; }
 int cuDeviceGet(int *device, int ordinal) {
   *device = ordinal;
@@ -120,11 +123,12 @@ void fake_wait_for_graphs(const struct fake_owner *owner) {
   fake_unlock();
 }
 
-/* Querying and waiting for a captured stream is not allowed, and invalidates the capture. */
+/* Querying and waiting for a captured stream is not allowed, and invalidates the capture; that of other streams may wait
+ * for other work. */
 static int refused(intptr_t stream, const char *call) {
   int capture = stream_of(stream)->capture;
   if (capture) capture_invalidate(capture, call);
-  return capture ? CAPTURE_UNSUPPORTED : 0;
+  return capture ? CAPTURE_UNSUPPORTED : capture_refuses_unsafe(call);
 }
 int cuStreamQuery(intptr_t stream) {
   fake_lock();
@@ -178,8 +182,8 @@ int cuEventCreate(intptr_t *event, unsigned flags) {
 int cuEventDestroy_v2(intptr_t event) { return event == 0; }
 int cuEventRecord(intptr_t event, intptr_t stream) {
   fake_lock();
-  int fails = fake_get(FAKE_EVENT_FAILS) == 1;
-  fake_count_down(FAKE_EVENT_FAILS);
+  int failures = fake_take(FAKE_EVENTS_FAIL), fails = failures & 1;
+  if (failures) fake_set(FAKE_EVENTS_FAIL, failures >> 1);
   const struct stream *from = stream_of(stream);
   int code = fails ? ILLEGAL_ADDRESS : capture_state(from->capture) == 2 ? CAPTURE_INVALIDATED : 0;
   if (!code) {

@@ -18,19 +18,22 @@ void fake_unlock(void);
 /* How the fakes behave from now on: one knob of fake_set. 0, the state after fake_reset, is the normal behaviour. */
 enum fake_knob {
   FAKE_STREAM_BUSY,       /* so many cuStreamQuery answer "not ready" */
-  FAKE_EVENT_FAILS,       /* the cuEventRecord of this number from now fails */
+  FAKE_EVENTS_FAIL,       /* a bit for each cuEventRecord from now on: it fails */
   FAKE_NCCL_RESULT,       /* the next operation answers this code instead of queueing; ncclInProgress: and goes on */
   FAKE_INIT_RESULT,       /* the next initialisation leaves a communicator behind and answers this code */
   FAKE_ASYNC_RESULT,      /* ncclCommGetAsyncError reports this code */
-  FAKE_CALL_MILLIS,       /* every operation stays inside NCCL for so long; -1: until this is something else */
+  FAKE_CALL_MILLIS,       /* every call with a communicator, but to abort it or to ask how it is, stays inside NCCL for so
+                           * long, and a launch of a graph inside CUDA; -1: until this is something else */
   FAKE_CAPTURED,          /* the stream of this number is captured; -1: one that the default stream is ordered with */
   FAKE_MANAGEMENT_RESULT, /* the next call that is no operation answers this code; ncclInProgress: and goes on */
+  FAKE_DISPOSAL_RESULT,   /* the next call that takes back what was made for a communicator answers this code */
   FAKE_SPLIT_SIZE,        /* communicators that are split off have so many ranks; 0: all */
   FAKE_HANG,              /* so many operations from now on, also of graphs, do not end before they are aborted */
   FAKE_NO_WINDOWS,        /* windows and registrations are not supported: their handles are null */
   FAKE_SIMULATED_MICROS,  /* what ncclGroupSimulateEnd estimates */
   FAKE_WORKER,            /* a value of fake_worker */
   FAKE_WORKER_POLLS,      /* the ncclCommGetAsyncError of this number from now lets a held worker run */
+  FAKE_DRIVER_VERSION,    /* what cuDriverGetVersion says; 0: 12000 */
   FAKE_KNOBS
 };
 /* How non-blocking communicators do what they are asked to. */
@@ -46,6 +49,9 @@ void fake_set(int knob, int value);
 int fake_take(int knob);
 /* Whether it was above 0; it becomes one less. */
 int fake_count_down(int knob);
+
+/* Stays as long as FAKE_CALL_MILLIS says, in the words of the log: inside NCCL, say. */
+void fake_stay(const char *where);
 
 /* The device whose context is current, -1 without one. */
 int fake_device(void);
@@ -69,6 +75,8 @@ void fake_unpin(int block);
 /* The part of a communicator that the driver sees. */
 struct fake_owner {
   int dead;
+  int busy;   /* NCCL has answered "in progress", and nobody has seen that it is done */
+  int stopped; /* it is suspended or revoked: no graph may use it */
   int graphs; /* the operations in graphs that live */
   /* Whether a registration or a window of the communicator has all of this memory. */
   int (*knows)(const struct fake_owner *owner, const void *start, size_t bytes);

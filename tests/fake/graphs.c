@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { GRAPHS = 64, NODES = 64, GLOBAL = 0, RELAXED = 2 };
+enum { GRAPHS = 64, NODES = 64, GLOBAL = 0, THREAD_LOCAL, RELAXED };
 
 static struct graph {
   int state;  /* as capture_state has it */
@@ -18,6 +18,8 @@ static struct graph {
 } graphs[GRAPHS];
 static int captures;
 static _Thread_local char me;
+/* What calls that may wait for other work heed on this thread: all captures (GLOBAL), its own, or none. */
+static _Thread_local int heeded;
 
 void graphs_reset(void) {
   memset(graphs, 0, sizeof graphs);
@@ -46,7 +48,9 @@ int capture_refuses_unsafe(const char *call) {
   fake_lock();
   for (int i = 1; i <= captures; i++) {
     const struct graph *graph = &graphs[i];
-    if (graph->state && (graph->mode == GLOBAL || (graph->mode != RELAXED && graph->thread == &me))) {
+    int other = graph->thread != &me;
+    if (!graph->state || graph->mode == RELAXED || heeded == RELAXED) continue;
+    if (!other || (graph->mode == GLOBAL && heeded == GLOBAL)) {
       capture_invalidate(i, call);
       code = CAPTURE_UNSUPPORTED;
     }
@@ -86,6 +90,12 @@ static void drop_unused(struct graph *graph) {
   fake_tell();
 }
 
+int cuThreadExchangeStreamCaptureMode(int *mode) {
+  int before = heeded;
+  if (*mode < GLOBAL || *mode > RELAXED) return INVALID_VALUE;
+  heeded = *mode;
+  return *mode = before, 0;
+}
 int cuStreamBeginCapture_v2(intptr_t stream, int mode) {
   fake_lock();
   struct stream *origin = stream_of(stream);
@@ -113,6 +123,9 @@ int cuStreamEndCapture(intptr_t stream, intptr_t *out) {
     return code;
   }
   if (graph->state == 2) code = CAPTURE_INVALIDATED;
+  for (int i = 0; i < graph->count; i++)
+    if (graph->nodes[i].owner && graph->nodes[i].owner->busy)
+      fake_log("BUG: the capture of %s ends while NCCL is busy with it", fake_stream(stream));
   for (int i = 0; i < STREAMS; i++) {
     struct stream *part = stream_of(0x1000 + i);
     if (part->capture != capture) continue;
@@ -151,6 +164,7 @@ int cuGraphUpload(intptr_t executable, intptr_t stream) {
 }
 static void repeat(const struct fake_work *node, intptr_t stream) {
   if (node->owner && node->owner->dead) fake_log("BUG: a graph uses a communicator that is gone");
+  if (node->owner && node->owner->stopped) fake_log("BUG: a graph uses a communicator that is suspended or revoked");
   fake_log("launch %s", node->line);
   struct fake_work work = *node;
   work.stream = stream;
@@ -158,6 +172,7 @@ static void repeat(const struct fake_work *node, intptr_t stream) {
   if (node->owner && fake_count_down(FAKE_HANG)) fake_hang(stream, node->owner);
 }
 int cuGraphLaunch(intptr_t executable, intptr_t stream) {
+  fake_stay("cuGraphLaunch");
   fake_lock();
   int code = usable(executable, "cuGraphLaunch") ? 0 : INVALID_VALUE;
   if (stream_of(stream)->capture) fake_log("BUG: the fake knows no graphs inside graphs");

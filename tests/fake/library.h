@@ -10,7 +10,6 @@ enum { UNDEFINED = -2147483647 - 1, MAGIC = (int)0xcafebeef };
 /* Communicators are never freed, so that use after the end is seen here and not by chance. */
 struct comm {
   int name, rank, size, device, blocking;
-  int busy;                   /* NCCL has answered "in progress", and nobody has seen that it is done */
   int late;                   /* the call that is running shall answer so */
   int finalized, revoked, suspended, growing;
   int held;                   /* by the group of a thread */

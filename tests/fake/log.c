@@ -4,6 +4,9 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
+
+enum { PATIENCE = 20000 };
 
 pthread_mutex_t fake_mutex = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 static char text[1 << 16];
@@ -49,6 +52,17 @@ int fake_count_down(int knob) {
   knobs[knob] -= positive;
   fake_unlock();
   return positive;
+}
+
+void fake_stay(const char *where) {
+  int millis = fake_get(FAKE_CALL_MILLIS), rounds = 0;
+  if (!millis) return;
+  if (millis < 0) fake_log("inside %s", where);
+  const struct timespec time = {0, (millis < 0 ? 1 : millis) * 1000000L};
+  do nanosleep(&time, NULL);
+  while (fake_get(FAKE_CALL_MILLIS) < 0 && ++rounds < PATIENCE);
+  if (rounds < PATIENCE) fake_log("leaving %s", where);
+  else fake_log("BUG: nobody ends the stay inside %s", where);
 }
 
 /* For the tests: the log since the last call, into a buffer of 64 KiB. */

@@ -2,8 +2,9 @@
 
 mod poison;
 
+use std::env;
 use std::ffi::{CStr, c_char, c_int};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
@@ -13,18 +14,22 @@ use collectives::nccl::{Communicator, Config, Library, LoadError, Memory, Unique
 use cudarc::driver::{CudaContext, CudaStream};
 use libloading::os::unix::{Library as Object, RTLD_GLOBAL, RTLD_NOW};
 use nccl_sys::Nccl;
+use tempfile::TempDir;
 
 /// The knobs of fake.h.
 #[derive(Clone, Copy)]
 pub(crate) enum Knob {
     StreamBusy,
-    EventFails,
+    /// A bit for each cuEventRecord from now on.
+    EventsFail,
     NcclResult,
     InitResult,
     AsyncResult,
     CallMillis,
     Captured,
     ManagementResult,
+    /// The answer of the next call that takes a registration, a window or an operator back.
+    DisposalResult,
     SplitSize,
     Hang,
     NoWindows,
@@ -33,6 +38,8 @@ pub(crate) enum Knob {
     Worker,
     /// The ncclCommGetAsyncError of this number from now lets a held worker run.
     WorkerPolls,
+    /// The answer of cuDriverGetVersion.
+    DriverVersion,
 }
 
 /// Values of [`Knob::Worker`]: `fake_worker` of fake.h.
@@ -76,7 +83,11 @@ fn compile(folder: &Path, sources: &[&str], output: &str, flags: &[&str]) -> Chi
         .expect("a C compiler, for this test")
 }
 
-fn load() -> Loaded {
+/// The folder of fakes that another process has built for this one.
+pub(crate) const BUILT: &str = "COLLECTIVES_TEST_FAKES";
+
+/// Builds the fakes.
+pub(crate) fn build() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let nccl = |output, flags: &[&str]| compile(folder.path(), NCCL, output, flags);
     let compilers = [
@@ -91,10 +102,22 @@ fn load() -> Loaded {
     for mut compiler in compilers {
         assert!(compiler.wait().unwrap().success(), "a fake does not compile");
     }
+    folder
+}
+
+fn load() -> Loaded {
+    let own;
+    let folder = match env::var_os(BUILT) {
+        Some(folder) => PathBuf::from(folder),
+        None => {
+            own = build();
+            own.path().to_owned()
+        }
+    };
     // SAFETY: our own libraries.
     unsafe {
-        let open = |name: &str| Object::open(Some(folder.path().join(name)), RTLD_NOW | RTLD_GLOBAL).unwrap();
-        let nccl = |name: &str| Nccl::from_path(folder.path().join(name));
+        let open = |name: &str| Object::open(Some(folder.join(name)), RTLD_NOW | RTLD_GLOBAL).unwrap();
+        let nccl = |name: &str| Nccl::from_path(folder.join(name));
         let cuda = open("cuda.so");
         let leak = |nccl: Nccl| -> &'static Nccl { Box::leak(Box::new(nccl)) };
         Loaded {

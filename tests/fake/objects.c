@@ -89,6 +89,9 @@ static int dispose(struct comm *comm, struct object *object, enum kind kind, con
     if (!code) leave(comm);
     return code;
   }
+  fake_stay("NCCL");
+  int told = fake_take(FAKE_DISPOSAL_RESULT);
+  if (told) return leave(comm), refuse(told, "the fake was told to fail");
   if (good(object, kind, comm, call)) {
     if (kind != OPERATOR) fake_must_be_done(&comm->owner, object->start, object->bytes, call);
     fake_log("%s %s comm%d", verb, name(object), comm->name);

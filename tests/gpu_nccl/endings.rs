@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use collectives::ReduceOp;
-use collectives::nccl::{Collectives, Communicator, Config, Error, Graph, Memory, ShrinkMode, Split, group};
+use collectives::nccl::{Collectives, Communicator, Config, Error, Graph, Memory, Shrink, Split, group};
 use cudarc::driver::CudaSlice;
 
 use crate::collectives::works;
@@ -135,7 +135,7 @@ pub(crate) fn revoke_then_shrink() {
         communicator.revoke().unwrap();
         communicator.stream().synchronize().unwrap();
         unusable(&communicator);
-        let rest = communicator.shrink(&[last], ShrinkMode::Default, None).unwrap();
+        let rest = communicator.shrink(&Shrink::without(&[last])).unwrap();
         assert_eq!((rest.rank(), rest.size()), (communicator.rank(), last));
         works(&rest, seed);
         recovered.wait();

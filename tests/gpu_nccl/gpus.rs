@@ -1,4 +1,4 @@
-//! The machine's GPUs, with a rank on each: one thread each, or all in one.
+//! The machine's GPUs, with a rank on each, or several where they share: one thread each, or all in one.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,15 +12,29 @@ use cudarc::driver::{CudaContext, CudaStream};
 #[derive(Clone, Copy)]
 pub(crate) struct Gpus {
     pub(crate) library: Library,
+    /// Ranks.
     pub(crate) count: usize,
+    devices: usize,
 }
 
 impl Gpus {
     /// Says which NCCL it is, and how many GPUs there are.
     pub(crate) fn all() -> Self {
-        let (library, count) = (Library::load().unwrap(), device_count().unwrap());
-        println!("  NCCL {} on {count} GPUs", library.version());
-        Self { library, count }
+        let library = Library::load().unwrap();
+        let (count, devices) = (crate::gpu::ranks().unwrap(), device_count().unwrap());
+        let shared = if count > devices { format!(", shared by {count} ranks") } else { String::new() };
+        println!("  NCCL {} on {devices} GPUs{shared}", library.version());
+        Self { library, count, devices }
+    }
+
+    /// True when ranks share a GPU.
+    pub(crate) fn are_shared(&self) -> bool {
+        self.count > self.devices
+    }
+
+    /// The GPU of a rank: they are dealt in turn.
+    pub(crate) fn device(&self, rank: usize) -> usize {
+        rank % self.devices
     }
 
     /// Whether NCCL has functions of this version, so that the test goes one way or the other, and says which.
@@ -36,17 +50,18 @@ impl Gpus {
         self.library.version() >= Version::new(major, minor, patch)
     }
 
-    pub(crate) fn stream(&self, device: usize) -> Arc<CudaStream> {
-        CudaContext::new(device).unwrap().new_stream().unwrap()
+    /// On the GPU of a rank.
+    pub(crate) fn stream(&self, rank: usize) -> Arc<CudaStream> {
+        CudaContext::new(self.device(rank)).unwrap().new_stream().unwrap()
     }
 
     pub(crate) fn streams(&self) -> Vec<Arc<CudaStream>> {
-        (0..self.count).map(|device| self.stream(device)).collect()
+        (0..self.count).map(|rank| self.stream(rank)).collect()
     }
 
     /// Whether NCCL reduces 8-bit floating-point numbers on these GPUs: Hopper or newer, since 2.24.
     pub(crate) fn reduce_fp8(&self) -> bool {
-        (0..self.count)
+        (0..self.devices)
             .all(|device| CudaContext::new(device).unwrap().compute_capability().unwrap() >= (9, 0))
     }
 
@@ -55,12 +70,12 @@ impl Gpus {
         Communicator::builder(self.library, stream).rank(rank, self.count)
     }
 
-    /// One communicator on each GPU, all in this thread.
+    /// All ranks in this thread.
     pub(crate) fn together(&self, config: &Config) -> Vec<Communicator> {
         Communicator::init_all(self.library, &self.streams(), config).unwrap()
     }
 
-    /// Runs a rank on each GPU, each in its own thread.
+    /// Runs each rank in its own thread.
     pub(crate) fn ranks(&self, config: &Config, body: impl Fn(&Communicator) + Sync) {
         self.owned_ranks(config, |communicator| {
             body(&communicator);
@@ -80,7 +95,7 @@ impl Gpus {
         });
     }
 
-    /// Runs a thread for each GPU. When one panics, the communicators of all are aborted, so that nobody waits for it.
+    /// Runs a thread for each rank. When one panics, the communicators of all are aborted, so that nobody waits for it.
     pub(crate) fn threads(&self, body: impl Fn(usize, &Crew) + Sync) {
         let crew = Crew::default();
         thread::scope(|scope| {

@@ -4,6 +4,7 @@
 
 mod case;
 mod collectives;
+mod copies;
 mod death;
 mod endings;
 #[path = "../gpu/mod.rs"]
@@ -18,7 +19,7 @@ mod streams;
 
 fn main() {
     death::run_if_rank();
-    gpu::run(gpu::tests! {
+    let mut tests = gpu::tests! {
         1 => [
             collectives::every_collective_with_every_type_and_operator,
             collectives::collectives_of_several_megabytes,
@@ -36,7 +37,7 @@ fn main() {
             memory::windows_of_all_ranks_in_one_thread,
             memory::memory_of_non_blocking_communicators,
             memory::windows_dropped_after_their_communicators,
-            memory::raw_buffers,
+            memory::raw_memory,
             graphs::every_collective_in_graphs,
             graphs::a_graph_launched_ten_times,
             graphs::a_graph_over_all_gpus_launched_ten_times,
@@ -46,7 +47,6 @@ fn main() {
             graphs::a_graph_of_a_non_blocking_communicator,
             streams::buffers_of_other_streams,
             streams::work_of_other_streams_comes_before_and_after,
-            streams::communicators_on_other_streams,
             settings::settings_of_the_loaded_version,
             settings::settings_of_calls,
             settings::parameters,
@@ -73,5 +73,11 @@ fn main() {
             death::shrink_after_the_death_of_the_last_rank,
             death::shrink_after_the_death_of_rank_0,
         ],
-    });
+    };
+    tests.push(gpu::unshared_test(
+        "streams::communicators_on_other_streams",
+        "the ranks of a GPU have one default stream, on which each would wait for the other",
+        streams::communicators_on_other_streams,
+    ));
+    gpu::run(tests);
 }

@@ -4,10 +4,11 @@ use std::sync::{Arc, Barrier, OnceLock};
 use std::time::Duration;
 
 use collectives::ReduceOp;
-use collectives::nccl::{Collectives, Communicator, Config, Error, Memory, ShrinkMode, Split, UniqueId};
+use collectives::nccl::{Collectives, Communicator, Config, Error, Grow, Memory, Shrink, Split, UniqueId};
 
 use crate::case::Way;
 use crate::collectives::{works, works_together};
+use crate::copies::Copies as _;
 use crate::gpus::{Gpus, missing};
 use crate::reference::fresh_seed;
 
@@ -19,13 +20,14 @@ fn half(rank: usize, size: usize) -> i32 {
 /// Halves by color, then all in reverse order by key, then all but rank 0, which has no color.
 pub(crate) fn split() {
     let (gpus, seed) = (Gpus::all(), fresh_seed());
+    let ended = Barrier::new(gpus.count);
     gpus.ranks(&Config::new(), |communicator| {
         let (rank, size) = (communicator.rank(), communicator.size());
         let mine = half(rank, size);
         let members: Vec<_> = (0..size).filter(|&rank| half(rank, size) == mine).collect();
         let part = communicator.split(&Split::color(mine)).unwrap();
         assert_eq!((part.rank(), part.size()), (rank - members[0], members.len()));
-        assert_eq!(part.device().unwrap(), rank);
+        assert_eq!(part.device().unwrap(), gpus.device(rank));
         works(&part, seed);
         // Both work beside each other.
         works(communicator, seed);
@@ -45,6 +47,8 @@ pub(crate) fn split() {
             assert_eq!((part.rank(), part.size()), (rank - 1, size - 1));
             works(&part, seed);
         }
+        // The end of a communicator waits for all work of its GPU, also for that of ranks that share it.
+        ended.wait();
         works(communicator, seed);
     });
 }
@@ -100,7 +104,7 @@ pub(crate) fn split_onto_streams_of_their_own() {
         reversed.all_reduce_in_place(&mut values[1], ReduceOp::Sum).unwrap();
         let sums = [every_second.size() as f32, 10.0 * size as f32];
         for (values, sum) in values.iter().zip(sums) {
-            assert_eq!(communicator.stream().clone_dtoh(values).unwrap(), [sum; 1_001]);
+            assert_eq!(communicator.stream().read(values), [sum; 1_001]);
         }
         works(communicator, seed);
     });
@@ -118,7 +122,7 @@ pub(crate) fn shrink() {
         if rank == last {
             return;
         }
-        let rest = communicator.shrink(&[last], ShrinkMode::Default, None);
+        let rest = communicator.shrink(&Shrink::without(&[last]));
         if !has {
             return missing(rest, "ncclCommShrink");
         }
@@ -132,7 +136,7 @@ pub(crate) fn shrink() {
     works_together(&party, seed, Way::Grouped);
     let (last, rest) = party.split_last().unwrap();
     let config = Config::new();
-    let rest = Communicator::shrink_all(rest, &[last.rank()], ShrinkMode::Default, Some(&config));
+    let rest = Communicator::shrink_all(rest, &Shrink::without(&[last.rank()]).config(&config));
     if !has {
         return missing(rest, "ncclCommShrink");
     }
@@ -148,7 +152,7 @@ pub(crate) fn grow() {
     if !gpus.has("ncclCommGrow") {
         let (first, id) = (first(), UniqueId::from_bytes([0; UniqueId::BYTES]));
         missing(first.grow_id(), "ncclCommGetUniqueId");
-        return missing(first.grow(2, Some(&id), None), "ncclCommGrow");
+        return missing(first.grow(&Grow::to(2).id(&id)), "ncclCommGrow");
     }
     let (made, id) = (Barrier::new(gpus.count), OnceLock::new());
     gpus.threads(|rank, crew| {
@@ -161,7 +165,7 @@ pub(crate) fn grow() {
         made.wait();
         let id = id.get().unwrap();
         let grown = match &origin {
-            Some(origin) => origin.grow(size, Some(id), None),
+            Some(origin) => origin.grow(&Grow::to(size).id(id)),
             None => gpus.rank(&gpus.stream(rank), rank).id(id).join(),
         };
         let grown = grown.unwrap();
@@ -194,7 +198,7 @@ pub(crate) fn pending_communicators() {
     let (gpus, seed) = (Gpus::all(), fresh_seed());
     let has_shrink = gpus.has("ncclCommShrink");
     let id = UniqueId::new(gpus.library).unwrap();
-    let patience = Duration::from_secs(60);
+    let (patience, ended) = (Duration::from_secs(60), Barrier::new(gpus.count));
     gpus.threads(|rank, crew| {
         let (stream, size) = (gpus.stream(rank), gpus.count);
         let mut pending = gpus.rank(&stream, rank).id(&id).init_pending().unwrap();
@@ -212,11 +216,13 @@ pub(crate) fn pending_communicators() {
         let part = pending.wait(Duration::ZERO).unwrap();
         works(&part, seed);
         part.close().unwrap();
+        // As in `split`.
+        ended.wait();
         works(&communicator, seed);
 
         stream.synchronize().unwrap();
         if rank < size - 1 {
-            let pending = communicator.shrink_pending(&[size - 1], ShrinkMode::Default, None);
+            let pending = communicator.shrink_pending(&Shrink::without(&[size - 1]));
             if has_shrink {
                 let rest = pending.unwrap().wait(patience).unwrap();
                 assert_eq!((rest.rank(), rest.size()), (rank, size - 1));

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use collectives::ReduceOp;
 use collectives::nccl::{
-    Collectives, Communicator, Config, Error, Memory, RawBuffer, Signal, Split, Window, WindowKind, windows,
+    Collectives, Communicator, Config, Error, Memory, Signal, Split, Window, WindowKind, windows,
 };
 use half::bf16;
 
 use crate::case::{Room, Way, bytes, check_all};
 use crate::collectives::{LENGTHS, LONGEST, SHORT};
+use crate::copies::Copies as _;
 use crate::gpus::{Gpus, missing};
 use crate::reference::fresh_seed;
 
@@ -38,11 +39,12 @@ pub(crate) fn every_collective_over_registered_memory() {
 }
 
 /// A part of some memory, and a slice of cudarc: each is registered by two communicators, and outlives one of the
-/// registrations.
+/// registrations. Slices of cudarc are from the driver's pool, which NCCL refuses since 2.30.3, unless it has no cuMem.
 pub(crate) fn parts_and_adopted_slices_registered_by_two_communicators() {
     const LEN: usize = 10_007;
     let gpus = Gpus::all();
     let has = gpus.has("ncclCommRegister");
+    let refuses_pools = gpus.is_at_least(2, 30, 3);
     gpus.ranks(&Config::new(), |communicator| {
         let (stream, size) = (communicator.stream(), communicator.size() as f32);
         let mut memory = Memory::alloc(communicator.library(), stream, 3 * LEN * size_of::<f32>()).unwrap();
@@ -53,13 +55,20 @@ pub(crate) fn parts_and_adopted_slices_registered_by_two_communicators() {
         let error = communicator.register(&slice).unwrap_err();
         assert!(matches!(error, Error::NotOwned { .. }), "{error}");
         let mut adopted = Memory::try_from(slice).unwrap();
-        stream.memcpy_htod(&[1.0; 3 * LEN], &mut memory.slice_mut::<f32>(..).unwrap()).unwrap();
+        stream.write(&[1.0; 3 * LEN], &mut memory.slice_mut::<f32>(..).unwrap());
 
         let own_stream = stream.context().new_stream().unwrap();
         let second = communicator.split(&Split::color(0).stream(&own_stream)).unwrap();
         let register = |communicator: &Communicator| {
             let part = communicator.register(&memory.slice::<f32>(LEN..2 * LEN).unwrap()).unwrap();
-            (part, communicator.register(&adopted).unwrap())
+            let adopted = match communicator.register(&adopted) {
+                Err(error @ Error::Nccl { operation: "ncclCommRegister", .. }) if refuses_pools => {
+                    println!("  rank {}: {error}", communicator.rank());
+                    None
+                }
+                adopted => Some(adopted.unwrap()),
+            };
+            (part, adopted)
         };
         let (first_registrations, second_registrations) = (register(communicator), register(&second));
         let mut sum = |communicator: &Communicator| {
@@ -74,10 +83,10 @@ pub(crate) fn parts_and_adopted_slices_registered_by_two_communicators() {
         drop(first_registrations);
         sum(&second);
         let cube = size * size * size;
-        let found = stream.clone_dtoh(&memory.slice::<f32>(..).unwrap()).unwrap();
+        let found = stream.read(&memory.slice::<f32>(..).unwrap());
         assert!(found[..LEN].iter().chain(&found[2 * LEN..]).all(|&value| value == 1.0), "not registered");
         assert!(found[LEN..2 * LEN].iter().all(|&value| value == cube), "{} for {cube}", found[LEN]);
-        assert!(stream.clone_dtoh(&adopted.slice::<f32>(..).unwrap()).unwrap() == [cube; LEN]);
+        assert!(stream.read(&adopted.slice::<f32>(..).unwrap()) == [cube; LEN]);
         // The last owners of the memory are registrations, of which the communicator's end is the end.
         drop((memory, adopted));
         second.close().unwrap();
@@ -100,14 +109,14 @@ pub(crate) fn windows_dropped_after_their_communicators() {
                 return missing(window, "ncclCommWindowRegister");
             }
             let window = window.unwrap();
-            stream.memcpy_htod(&[1; LEN], &mut memory.slice_mut::<i32>(..).unwrap()).unwrap();
+            stream.write(&[1; LEN], &mut memory.slice_mut::<i32>(..).unwrap());
             communicator
                 .all_reduce_in_place(&mut memory.slice_mut::<i32>(..).unwrap(), ReduceOp::Sum)
                 .unwrap();
             communicator.close().unwrap();
-            assert!(stream.clone_dtoh(&memory.slice::<i32>(..).unwrap()).unwrap() == [size; LEN]);
+            assert!(stream.read(&memory.slice::<i32>(..).unwrap()) == [size; LEN]);
             thread::spawn(move || drop(window)).join().unwrap();
-            assert!(stream.clone_dtoh(&memory.slice::<i32>(..).unwrap()).unwrap() == [size; LEN]);
+            assert!(stream.read(&memory.slice::<i32>(..).unwrap()) == [size; LEN]);
         });
     }
 }
@@ -251,12 +260,12 @@ pub(crate) fn one_sided_writes_and_signals() {
             (0..LEN).map(|index| crate::reference::bits(seed, rank, round * LEN + index)).collect()
         };
         for round in 0..ROUNDS {
-            stream.memcpy_htod(&values(rank, round), &mut memory.slice_mut(..LEN).unwrap()).unwrap();
+            stream.write(&values(rank, round), &mut memory.slice_mut(..LEN).unwrap());
             put(&memory, LEN).unwrap();
             communicator.wait_signals(&[(Signal::new(left), 1)]).unwrap();
-            let found = stream.clone_dtoh(&memory.slice::<u64>(LEN..2 * LEN).unwrap()).unwrap();
+            let found = stream.read(&memory.slice::<u64>(LEN..2 * LEN).unwrap());
             assert!(found == values(left, round), "rank {rank}, round {round}, seed {seed}");
-            let behind = stream.clone_dtoh(&memory.slice::<u64>(2 * LEN..).unwrap()).unwrap();
+            let behind = stream.read(&memory.slice::<u64>(2 * LEN..).unwrap());
             assert!(behind == vec![0; LEN], "rank {rank}, round {round}: behind what was written");
             communicator.signal(Signal::new(left)).unwrap();
             communicator.wait_signals(&[(Signal::new(right), 1)]).unwrap();
@@ -266,18 +275,18 @@ pub(crate) fn one_sided_writes_and_signals() {
 }
 
 /// Memory that only its address is known of.
-pub(crate) fn raw_buffers() {
+pub(crate) fn raw_memory() {
     const LEN: usize = 1_001;
     let gpus = Gpus::all();
     gpus.ranks(&Config::new(), |communicator| {
         let (stream, rank) = (communicator.stream(), communicator.rank());
         let mut memory = Memory::alloc(communicator.library(), stream, LEN * 8).unwrap();
         let mut view = memory.slice_mut::<i64>(..LEN).unwrap();
-        stream.memcpy_htod(&vec![rank as i64 + 1; LEN], &mut view).unwrap();
-        // SAFETY: zeroed memory of this stream, which outlives the buffer and is used on this stream alone.
-        let mut raw = unsafe { RawBuffer::<i64>::new(view.address(), LEN, stream.clone()) };
-        communicator.all_reduce_in_place(&mut raw, ReduceOp::Sum).unwrap();
+        stream.write(&vec![rank as i64 + 1; LEN], &mut view);
+        // SAFETY: zeroed memory of this stream, which outlives this object and is used on this stream alone.
+        let mut raw = unsafe { Memory::from_raw(view.address(), LEN * 8, stream.clone(), ()) };
+        communicator.all_reduce_in_place(&mut raw.slice_mut::<i64>(..).unwrap(), ReduceOp::Sum).unwrap();
         let sum = (1..=communicator.size() as i64).sum::<i64>();
-        assert_eq!(stream.clone_dtoh(&view).unwrap(), [sum; LEN]);
+        assert_eq!(stream.read(&view), [sum; LEN]);
     });
 }

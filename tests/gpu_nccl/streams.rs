@@ -9,6 +9,7 @@ use cudarc::driver::{CudaSlice, CudaStream};
 
 use crate::case::{Room, Way, adopted, check_all};
 use crate::collectives::{SHORT, works};
+use crate::copies::Copies as _;
 use crate::gpus::Gpus;
 use crate::reference::fresh_seed;
 
@@ -37,6 +38,9 @@ pub(crate) fn buffers_of_other_streams() {
     });
     let party = gpus.together(&Config::new());
     check_all::<f32, _>(&party, &mut rooms(&party), Way::Grouped, &SHORT, seed);
+    if gpus.are_shared() {
+        return println!("  left out: ranks that share a GPU in one graph, which is refused");
+    }
     check_all::<f32, _>(&party, &mut adopted(rooms(&party)), Way::Graph, &SHORT, seed);
 }
 
@@ -62,8 +66,8 @@ pub(crate) fn work_of_other_streams_comes_before_and_after() {
         stream.memcpy_dtod(&buffer, &mut copy).unwrap();
         stream.memset_zeros(&mut buffer).unwrap();
         let sum = (1..=communicator.size() as u32).sum::<u32>();
-        assert!(stream.clone_dtoh(&copy).unwrap() == vec![sum; LEN]);
-        assert!(stream.clone_dtoh(&buffer).unwrap() == vec![0; LEN]);
+        assert!(stream.read(&copy) == vec![sum; LEN]);
+        assert!(stream.read(&buffer) == vec![0; LEN]);
     });
 }
 
@@ -82,7 +86,7 @@ pub(crate) fn communicators_on_other_streams() {
         communicator.set_stream(&default).unwrap();
         communicator.all_reduce_in_place(&mut buffer, ReduceOp::Sum).unwrap();
         works(&communicator, seed);
-        assert_eq!(default.clone_dtoh(&buffer).unwrap(), [size * size * size; 1_001]);
+        assert_eq!(default.read(&buffer), [size * size * size; 1_001]);
         communicator.close().unwrap();
     });
     let id = UniqueId::new(gpus.library).unwrap();
@@ -125,8 +129,8 @@ pub(crate) fn the_host_does_not_wait() {
                 returned.wait();
             }
             let size = communicator.size() as f32;
-            assert!(stream.clone_dtoh(&buffer).unwrap() == vec![size * size * size; LEN]);
-            assert!(foreign.clone_dtoh(&theirs).unwrap() == vec![size; LEN]);
+            assert!(stream.read(&buffer) == vec![size * size * size; LEN]);
+            assert!(foreign.read(&theirs) == vec![size; LEN]);
         });
     }
 }

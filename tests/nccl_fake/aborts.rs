@@ -1,12 +1,13 @@
 //! Watchdogs: aborts from another thread while the owner waits, is inside NCCL, or holds graphs.
 
 use std::thread;
+use std::time::Duration;
 
 use collectives::ReduceOp::Sum;
-use collectives::nccl::{Collectives, Config, Error, Graph};
+use collectives::nccl::{Collectives, Config, Error, Graph, Split};
 
 use crate::IN_PROGRESS;
-use crate::fake::{Fake, Knob};
+use crate::fake::{Fake, Knob, worker};
 
 const LINE: &str = "all_reduce comm1 m1->m1 count 2 type 7 op 0 s1 device 0";
 
@@ -79,6 +80,42 @@ fn a_watchdog_waits_for_a_thread_inside_nccl_and_then_says_that_it_is_busy() {
     });
     handle.abort().unwrap();
     assert_eq!(fake.log(), ["leaving NCCL", &format!("launch {LINE}"), "abort comm1"]);
+}
+
+/// NCCL knows the memory until the abort is done.
+#[test]
+fn registered_memory_is_freed_after_the_abort_of_another_thread() {
+    for dropped_first in [false, true] {
+        let fake = Fake::new();
+        let communicator = fake.communicator(&Config::new().blocking(false));
+        let memory = fake.memory(communicator.stream(), 8);
+        let registration = communicator.register(&memory).unwrap();
+        fake.set(Knob::Worker, worker::HELD_IN_ABORTS);
+        let pending = communicator.split_pending(&Split::color(0)).unwrap();
+        let handle = communicator.abort_handle();
+        fake.log();
+        thread::scope(|scope| {
+            let drops = move || drop((registration, memory));
+            let abort = || {
+                scope.spawn(|| handle.abort().unwrap());
+                fake.until("comm1 waits for its worker");
+            };
+            // Time to wait for the worker, and then to free the memory, if nobody waits for the abort.
+            let wait = || thread::sleep(Duration::from_millis(30));
+            if dropped_first {
+                scope.spawn(drops);
+                wait();
+                abort();
+            } else {
+                abort();
+                scope.spawn(drops);
+            }
+            wait();
+            fake.set(Knob::Worker, worker::RUNS);
+        });
+        assert_eq!(fake.log(), ["abort comm1", "synchronize s1", "ncclMemFree m1"]);
+        drop(pending);
+    }
 }
 
 /// NCCL's abort waits until the graphs are gone, which end before it, whoever has them.

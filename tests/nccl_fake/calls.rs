@@ -7,12 +7,12 @@ use std::time::Duration;
 use collectives::ReduceOp::{Avg, Max, Min, Prod, Sum};
 use collectives::nccl::{
     Call, CallConfig, Collectives, Communicator, Config, Error, Graph, Launch, Memory, MemoryView,
-    MemoryViewMut, RawBuffer, ResultCode, group,
+    MemoryViewMut, ResultCode, group,
 };
 use float8::{F8E4M3, F8E5M2};
 
-use crate::IN_PROGRESS;
 use crate::fake::{Fake, Knob};
+use crate::{IN_PROGRESS, not_allowed};
 
 type View<'a> = MemoryView<'a, f32>;
 type ViewMut<'a> = MemoryViewMut<'a, f32>;
@@ -39,7 +39,7 @@ const COLLECTIVES: &Table = &[
     (4, "reduce_scatter comm1 @->@+8 count 2 type 7 op 0"),
     (4, "all_to_all comm1 m1->@ count 2 type 7 op -1"),
     (4, "gather comm1 m1->@ count 2 type 7 op -1 root 1"),
-    (9, "gather comm1 m1->null count 2 type 7 op -1 root 0"),
+    (4, "gather comm1 m1->@ count 2 type 7 op -1 root 0"),
     (2, "gather comm1 m1->null count 2 type 7 op -1 root 0"),
     (4, "gather comm1 @+8->@ count 2 type 7 op -1 root 1"),
     (4, "gather comm1 @+8->@ count 2 type 7 op -1 root 0"),
@@ -344,9 +344,9 @@ const MISTAKES: &[&str] = &[
     "all_to_all_v (ncclSend, ncclRecv): the parts of the receive buffer: rank 0's is 2..1 of a buffer with 3 elements",
     "all_to_all_v (ncclSend, ncclRecv): the parts of the receive buffer: rank 1's 0..2 and rank 0's 1..2 overlap",
     "all_to_all_v (ncclSend, ncclRecv): the parts of the receive buffer: rank 1 sends itself 1 elements and receives 2",
-    "ncclSend takes no CallConfig: only collectives that are one function of NCCL do",
-    "ncclRecv takes no CallConfig: only collectives that are one function of NCCL do",
-    "all_to_all_v (ncclSend, ncclRecv) takes no CallConfig: only collectives that are one function of NCCL do",
+    "ncclSend: it takes no CallConfig: only collectives that are one function of NCCL do",
+    "ncclRecv: it takes no CallConfig: only collectives that are one function of NCCL do",
+    "all_to_all_v (ncclSend, ncclRecv): it takes no CallConfig: only collectives that are one function of NCCL do",
 ];
 
 const NO_RANK_2: &str =
@@ -467,18 +467,18 @@ fn what_an_old_library_lacks_is_composed_of_sends_and_receives() {
     sent(old.all_to_all(&six, &mut into), &all_to_all);
     sent(group(|group| group.on(&old).all_to_all(&six, &mut into)), &all_to_all);
 
-    let from_all = ["recv m2 from 0", "recv m2+8 from 1", "recv m2+16 from 2"];
-    sent(old.gather(&two, Some(&mut into), 1), &[&["send m1 to 1"], &from_all[..]].concat());
+    let gathered = |own| ["recv m2 from 0", own, "recv m2+8 from 1", "recv m2+16 from 2"];
+    sent(old.gather(&two, Some(&mut into), 1), &gathered("send m1 to 1"));
     sent(old.gather(&two, None::<&mut ViewMut<'_>>, 0), &["send m1 to 0"]);
     // In place, rank 1 has its part, which begins at byte 8.
-    sent(old.gather_in_place(&mut into, 1), &[&["send m2+8 to 1"], &from_all[..]].concat());
+    sent(old.gather_in_place(&mut into, 1), &gathered("send m2+8 to 1"));
     sent(old.gather_in_place(&mut into, 0), &["send m2+8 to 0"]);
 
-    let to_all = ["send m2 to 0", "send m2+8 to 1", "send m2+16 to 2", "recv m2+8 from 1"];
+    let to_all = ["send m2 to 0", "send m2+8 to 1", "recv m2+8 from 1", "send m2+16 to 2"];
     sent(old.scatter_in_place(&mut into, 1), &to_all);
     sent(old.scatter_in_place(&mut into, 0), &["recv m2+8 from 0"]);
     let mut into = receive.slice_mut::<f32>(..2).unwrap();
-    let to_all = ["send m1 to 0", "send m1+8 to 1", "send m1+16 to 2", "recv m2 from 1"];
+    let to_all = ["send m1 to 0", "send m1+8 to 1", "recv m2 from 1", "send m1+16 to 2"];
     sent(old.scatter(Some(&six), &mut into, 1), &to_all);
     sent(old.scatter(None::<&View<'_>>, &mut into, 0), &["recv m2 from 0"]);
 }
@@ -567,7 +567,7 @@ fn settings_of_a_call_need_a_library_that_knows_them_and_texts_for_c() {
     let newest = fake.communicator(&Config::new());
     let bad = CallConfig::new().algorithm("ring\0");
     let result = newest.with(&bad).all_gather_in_place(&mut view);
-    assert!(matches!(result, Err(Error::Text { what: "CallConfig::algorithm" })), "{result:?}");
+    not_allowed(result, "CallConfig::algorithm: the text must not contain a NUL byte");
     assert!(!fake.log().iter().any(|line| line.starts_with("launch")));
 }
 
@@ -595,8 +595,8 @@ fn each_buffer_of_another_stream_is_waited_for_and_waits() {
     assert_eq!(fake.log(), expected[4..]);
 
     // What is not used is not waited for.
-    communicator.gather(&two, Some(&mut four), 0).unwrap();
-    let launch = "launch gather comm1 m1->null count 2 type 7 op -1 root 0 s1 device 0";
+    communicator.reduce(&two, Some(&mut four), Sum, 0).unwrap();
+    let launch = "launch reduce comm1 m1->null count 2 type 7 op 0 root 0 s1 device 0";
     assert_eq!(fake.log(), [&before[..2], &[launch], &after[..2]].concat());
     communicator.recv(&mut four, 0).unwrap();
     assert_eq!(fake.log().len(), 5);
@@ -642,15 +642,29 @@ fn memory_by_its_address_goes_into_collectives_like_any() {
     let other = communicator.stream().context().new_stream().unwrap();
     let memory = fake.memory(&other, 32);
     let address = memory.slice::<f64>(..0).unwrap().address();
-    // SAFETY: the two halves of the memory, which outlives them.
+    // SAFETY: two parts of the memory, which outlives them.
     let (send, mut receive) = unsafe {
-        (
-            RawBuffer::<f64>::new(address, 1, other.clone()),
-            RawBuffer::<f64>::new(address + 8, 2, other.clone()),
-        )
+        (Memory::from_raw(address, 8, other.clone(), ()), Memory::from_raw(address + 8, 16, other, ()))
     };
-    communicator.all_gather(&send, &mut receive).unwrap();
+    let mut received = receive.slice_mut::<f64>(..).unwrap();
+    communicator.all_gather(&send.slice::<f64>(..).unwrap(), &mut received).unwrap();
+    drop((send, receive));
     let log = fake.log();
     assert_eq!(log[4], "launch all_gather comm1 m1->m1+8 count 1 type 8 op -1 s1 device 0");
     assert_eq!(log.len(), 9, "its stream is ordered like any: {log:#?}");
+}
+
+/// The buffer of another length is not used: only one like the root's says where the root's window is.
+#[test]
+fn a_gather_passes_the_receive_buffer_of_other_ranks_on_where_it_is_like_the_roots() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let (send, mut receive) = (fake.memory(communicator.stream(), 8), fake.memory(communicator.stream(), 64));
+    let part = send.slice::<f32>(..2).unwrap();
+    for (len, address) in [(3, "null"), (4, "m2")] {
+        let mut other = receive.slice_mut::<f32>(..len).unwrap();
+        communicator.gather(&part, Some(&mut other), 0).unwrap();
+        let launch = format!("launch gather comm1 m1->{address} count 2 type 7 op -1 root 0 s1 device 0");
+        assert_eq!(fake.log(), [launch]);
+    }
 }

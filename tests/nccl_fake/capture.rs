@@ -120,6 +120,18 @@ fn grouped_operations_are_refused_whenever_the_capture_begins() {
     refused(result, "ncclGroupEnd");
     assert_eq!(fake.log(), [""; 0]);
 
+    // The stream of a buffer, which the communicator's waits for already.
+    fake.set(Knob::Captured, 0);
+    let mut foreign = fake.memory(&communicator.stream().context().new_stream().unwrap(), 8);
+    let mut theirs = foreign.slice_mut::<f32>(..2).unwrap();
+    let result = group(|group| {
+        group.on(&communicator).all_reduce_in_place(&mut theirs, ReduceOp::Sum)?;
+        fake.set(Knob::Captured, 2);
+        Ok::<_, Error>(())
+    });
+    refused(result, "ncclGroupEnd");
+    assert_eq!(fake.log(), ["e1 records s2", "s1 waits e1"]);
+
     // The next group is as good as new.
     fake.set(Knob::Captured, 0);
     let mut view = memory.slice_mut::<f32>(..2).unwrap();

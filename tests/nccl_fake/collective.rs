@@ -1,6 +1,8 @@
 //! What a collective outside a group passes to NCCL, refuses, and orders before and after itself.
 
-use collectives::nccl::{Collectives, Communicator, Config, Error, Memory, Needed, ResultCode, group};
+use collectives::nccl::{
+    Collectives, Communicator, Config, DeviceBuffer, Error, Memory, Needed, ResultCode, group,
+};
 use collectives::{DataType, Element, ReduceOp};
 use cudarc::driver::{CudaContext, DeviceRepr, ValidAsZeroBits};
 use float8::{F8E4M3, F8E5M2};
@@ -94,7 +96,8 @@ fn views_stay_inside_their_memory_and_start_on_an_element() {
         memory.slice::<u64>(7..8).unwrap().address() - memory.slice::<u64>(..0).unwrap().address(),
         56
     );
-    assert!(memory.slice::<u64>(8..8).is_ok());
+    assert!(DeviceBuffer::is_empty(&memory.slice::<u64>(8..8).unwrap()));
+    assert!(!DeviceBuffer::is_empty(&memory.slice::<u64>(7..8).unwrap()));
     for (offset, end) in [(7, 9), (0, 9), (9, 9), (1, usize::MAX), (usize::MAX, usize::MAX), (3, 2)] {
         assert!(matches!(memory.slice::<u64>(offset..end), Err(Error::View { .. })), "{offset} {end}");
         assert!(matches!(memory.slice_mut::<u64>(offset..end), Err(Error::View { .. })), "{offset} {end}");
@@ -136,7 +139,13 @@ fn memory_of_a_stream_that_every_thread_has_its_own_of_is_refused() {
     assert!(matches!(result, Err(Error::Stream { operation: "ncclAllReduce", .. })));
     let result = group(|group| group.on(&communicator).all_reduce_in_place(&mut buffer, ReduceOp::Sum));
     assert!(matches!(result, Err(Error::Stream { .. })));
-    assert!(!fake.log().iter().any(|line| line.starts_with("launch")));
+    // SAFETY: no one uses the memory.
+    let memory = unsafe { Memory::from_raw(0x7000_0000_0000, 8, per_thread, ()) };
+    assert!(matches!(
+        communicator.register(&memory),
+        Err(Error::Stream { operation: "ncclCommRegister", .. })
+    ));
+    assert!(!fake.log().iter().any(|line| line.starts_with("launch") || line.starts_with("register")));
 }
 
 #[test]
@@ -185,11 +194,11 @@ fn when_streams_cannot_be_ordered_the_host_waits() {
     fake.log();
     let fails = |result| assert!(matches!(result, Err(Error::Cuda { operation: "cuStreamWaitEvent", .. })));
     // Before the operation: nothing is launched.
-    fake.set(Knob::EventFails, 1);
+    fake.set(Knob::EventsFail, 0b1);
     fails(communicator.all_reduce_in_place(&mut view, ReduceOp::Sum));
     assert_eq!(fake.log(), [""; 0]);
     // After it.
-    fake.set(Knob::EventFails, 2);
+    fake.set(Knob::EventsFail, 0b10);
     fails(communicator.all_reduce_in_place(&mut view, ReduceOp::Sum));
     let launch = "launch all_reduce comm1 m1->m1 count 2 type 7 op 0 s1 device 0";
     assert_eq!(fake.log(), ["e1 records s2", "s1 waits e1", launch, "synchronize s1"]);

@@ -6,7 +6,7 @@ use collectives::ReduceOp;
 use collectives::nccl::{Collectives, Communicator, Config, Error, Memory, ResultCode, device_count};
 
 use crate::fake::{Fake, Knob};
-use crate::{IN_PROGRESS, REMOTE_ERROR};
+use crate::{IN_PROGRESS, REMOTE_ERROR, not_allowed};
 
 #[test]
 fn hole_12_a_communicator_is_made_and_used_on_its_own_device() {
@@ -39,8 +39,6 @@ fn hole_12_work_that_nccl_leaves_to_the_current_device_finds_its_own() {
         fake.log().into_iter().find(|line| line.starts_with("launch")).unwrap()
     };
     // The kernel that scales.
-    let line = "launch all_reduce comm1 m1->m1 count 2 type 7 op 4 s1 device 0";
-    assert_eq!(all_reduce(&own, ReduceOp::Avg), line);
     let sum = own.scaled_sum(0.5f32).unwrap();
     let mut view = fake.memory(&first, 64);
     let _other = fake.memory(&second, 64);
@@ -49,6 +47,19 @@ fn hole_12_work_that_nccl_leaves_to_the_current_device_finds_its_own() {
     assert!(fake.log()[0].ends_with("s1 device 0"));
     drop(sum);
     assert!(all_reduce(&by_default, ReduceOp::Sum).ends_with("s0 device 0"));
+}
+
+/// The default stream is that of the context that is current.
+#[test]
+fn hole_12_the_default_stream_is_that_of_the_communicators_device() {
+    let fake = Fake::new();
+    let default = fake.stream(0).context().default_stream();
+    let communicator =
+        Communicator::builder(fake.library(), &default).rank(0, 2).id(&fake.id()).init().unwrap();
+    let mut memory = fake.memory(&default, 8);
+    let _makes_device_1_current = fake.memory(&fake.stream(1), 8);
+    communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(..).unwrap(), ReduceOp::Sum).unwrap();
+    assert_eq!(fake.log(), ["launch all_reduce comm1 m1->m1 count 2 type 7 op 0 s0 device 0"]);
 }
 
 #[test]
@@ -166,7 +177,14 @@ fn settings_reach_nccl_and_those_of_newer_versions_are_refused() {
     );
     let error = init(fake.old_library(), &Config::new().name("ours")).unwrap_err();
     assert!(matches!(error, Error::TooOld { what: "Config::name", .. }));
-    assert!(matches!(init(fake.library(), &Config::new().network("a\0b")), Err(Error::Text { .. })));
+    let wrong = |config: &Config, setting: &str| {
+        not_allowed(
+            init(fake.library(), config),
+            &format!("{setting}: the text must not contain a NUL byte"),
+        );
+    };
+    wrong(&Config::new().network("a\0b"), "Config::network");
+    wrong(&Config::new().name("\0"), "Config::name");
     drop(init(fake.old_library(), &Config::new().network("Socket").split_share(true)).unwrap());
 }
 
@@ -207,4 +225,18 @@ fn memory_of_the_pool_is_opened_to_other_gpus_for_old_libraries() {
 fn devices_are_counted() {
     let _fake = Fake::new();
     assert_eq!(device_count().unwrap(), 4);
+}
+
+#[test]
+fn functions_that_this_crate_does_not_have_take_nccls_own_handle() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let (mut rank, mut size) = (0, 0);
+    let nccl = fake.library().raw();
+    // SAFETY: the communicator is alive, and used by this thread alone.
+    unsafe {
+        nccl.ncclCommUserRank(communicator.as_raw(), &mut rank);
+        nccl.ncclCommCount(communicator.as_raw(), &mut size);
+    }
+    assert_eq!((rank, size), (1, 2));
 }

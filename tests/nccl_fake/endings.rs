@@ -5,9 +5,9 @@ use std::thread;
 use std::time::Duration;
 
 use collectives::ReduceOp;
-use collectives::nccl::{Collectives, Config, Error, ResultCode};
+use collectives::nccl::{Collectives, Communicator, Config, Error, Graph, ResultCode};
 use cudarc::driver::DriverError;
-use cudarc::driver::sys::CUresult;
+use cudarc::driver::sys::{CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode};
 
 use crate::fake::{Fake, Knob};
 use crate::{IN_PROGRESS, REMOTE_ERROR};
@@ -143,4 +143,60 @@ fn an_abort_handle_outlives_its_communicator() {
     communicator.close().unwrap();
     handle.abort().unwrap();
     assert_eq!(fake.log(), ["destroy comm1"]);
+}
+
+const MODE: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+
+/// Asking a stream that is being captured for its work would end the capture.
+#[test]
+fn a_communicator_that_ends_leaves_a_capture_of_its_stream_alone() {
+    let close = |communicator: Communicator| {
+        let error = communicator.close().unwrap_err();
+        assert!(matches!(error, Error::Stream { .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.starts_with("closing the communicator: the stream is being captured"), "{text}");
+    };
+    for end in [close, drop as fn(Communicator)] {
+        let fake = Fake::new();
+        let communicator = fake.communicator(&Config::new());
+        let stream = communicator.stream().clone();
+        stream.begin_capture(MODE).unwrap();
+        fake.log();
+        end(communicator);
+        assert_eq!(fake.log(), ["abort comm1"]);
+        stream.end_capture(CUgraphInstantiate_flags(0)).unwrap();
+    }
+}
+
+/// So does a capture of a stream that it had before.
+#[test]
+fn nothing_changes_while_a_stream_that_must_be_waited_for_is_captured() {
+    let fake = Fake::new();
+    let mut communicator = fake.communicator(&Config::new());
+    let before = communicator.stream().clone();
+    let mut memory = fake.memory(&before, 8);
+    let graph = Graph::capture(|capture| {
+        capture.on(&communicator).all_reduce_in_place(&mut memory.slice_mut::<f32>(..2)?, ReduceOp::Sum)
+    })
+    .unwrap();
+    communicator.set_stream(&before.context().new_stream().unwrap()).unwrap();
+    before.begin_capture(MODE).unwrap();
+    fake.log();
+    let refused = |result: Result<(), Error>, name: &str| {
+        assert!(matches!(result, Err(Error::Stream { operation, .. }) if operation == name), "{result:?}");
+    };
+    refused(communicator.finalize(), "ncclCommFinalize");
+    refused(communicator.suspend(), "ncclCommSuspend");
+    assert_eq!(fake.log(), [""; 0]);
+    before.end_capture(CUgraphInstantiate_flags(0)).unwrap();
+    graph.launch().unwrap();
+    communicator.suspend().unwrap();
+    communicator.resume().unwrap();
+    communicator.finalize().unwrap();
+    communicator.close().unwrap();
+    let ends = fake.log().into_iter().filter(|line| line.ends_with("comm1") || line.ends_with("flags 1"));
+    assert_eq!(
+        ends.collect::<Vec<_>>(),
+        ["suspend comm1 flags 1", "resume comm1", "finalize comm1", "destroy comm1"]
+    );
 }

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use collectives::ReduceOp::Sum;
-use collectives::nccl::{Collectives, Communicator, Config, Error, Graph, Signal, Split, WindowKind};
+use collectives::nccl::{Collectives, Communicator, Config, Error, Graph, Grow, Signal, Split, WindowKind};
 
 use crate::fake::{Fake, Knob, worker};
 
@@ -61,7 +61,7 @@ fn a_launch_that_cannot_be_ordered_can_be_aborted() {
     .unwrap();
     fake.log();
     fake.set(Knob::Hang, 1);
-    fake.set(Knob::EventFails, 2);
+    fake.set(Knob::EventsFail, 0b10);
     let handle = communicator.abort_handle();
     thread::scope(|scope| {
         let watchdog = scope.spawn(|| {
@@ -155,6 +155,58 @@ fn a_part_that_is_made_outlives_its_parent() {
     assert_eq!((part.rank(), part.size()), (1, 2));
 }
 
+/// A parent that is closed had finished the part; what an abort has left of it, nobody knows.
+#[test]
+fn a_part_outlives_its_parents_close_and_not_its_abort() {
+    let fake = Fake::new();
+    let parent = fake.communicator(&Config::new());
+    let mut pending = parent.split_pending(&Split::color(0)).unwrap();
+    drop(parent);
+    assert!(pending.poll().unwrap());
+    assert_eq!(pending.wait(Duration::ZERO).unwrap().size(), 2);
+
+    let parent = fake.communicator(&Config::new());
+    let mut pending = parent.split_pending(&Split::color(0)).unwrap();
+    parent.abort_handle().abort().unwrap();
+    assert!(matches!(pending.poll(), Err(Error::Aborted { operation: "ncclCommSplit" })));
+    let result = pending.wait(Duration::from_secs(20));
+    assert!(matches!(result, Err(Error::Aborted { operation: "ncclCommSplit" })), "{result:?}");
+    fake.log();
+    drop(parent);
+    assert_eq!(fake.log(), [""; 0]);
+}
+
+/// NCCL has done with the parent, but not with the new communicator.
+#[test]
+fn what_grows_is_not_there_before_it_is_done_itself() {
+    let fake = Fake::new();
+    let parent = fake.communicator(&Config::new().blocking(false));
+    fake.set(Knob::Worker, worker::HELD);
+    let mut pending = parent.grow_pending(&Grow::to(3)).unwrap();
+    assert!(!pending.poll().unwrap());
+    assert!(!pending.poll().unwrap(), "the parent has nothing to do with it any more");
+    fake.set(Knob::Worker, worker::RUNS);
+    assert_eq!(pending.wait(Duration::from_secs(20)).unwrap().size(), 3);
+}
+
+/// The answer of a blocking communicator says whether it is done with the part.
+#[test]
+fn a_blocking_communicator_takes_operations_unless_nccl_goes_on_with_its_part() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let mut memory = fake.memory(communicator.stream(), 8);
+    let mut view = memory.slice_mut::<f32>(..).unwrap();
+    let done = communicator.split_pending(&Split::color(0)).unwrap();
+    communicator.all_reduce_in_place(&mut view, Sum).unwrap();
+    fake.set(Knob::ManagementResult, crate::IN_PROGRESS);
+    let under_way = communicator.split_pending(&Split::color(0)).unwrap();
+    let result = communicator.all_reduce_in_place(&mut view, Sum);
+    assert!(matches!(result, Err(Error::Unusable { operation: "ncclAllReduce", .. })), "{result:?}");
+    under_way.wait(Duration::from_secs(20)).unwrap();
+    communicator.all_reduce_in_place(&mut view, Sum).unwrap();
+    drop(done);
+}
+
 /// A launch after that would do nothing.
 #[test]
 fn a_graph_whose_communicator_could_not_be_finalized_is_not_launched() {
@@ -173,7 +225,7 @@ fn a_graph_whose_communicator_could_not_be_finalized_is_not_launched() {
     fake.set(Knob::ManagementResult, 3);
     assert!(matches!(communicator.finalize(), Err(Error::Nccl { .. })));
     let error = graph.launch().unwrap_err().to_string();
-    assert!(error.contains("a communicator of the graph has been finalized, closed or aborted"), "{error}");
+    assert!(error.ends_with("it has been finalized: make a new one"), "{error}");
     assert!(!window.is_active());
     assert_eq!(window.address().unwrap(), 0);
 }

@@ -242,6 +242,9 @@ fn registrations_and_windows_hold_memory_and_end_before_their_communicator() {
         ]);
         nccl.ncclPutSignal(put, 2, FLOAT, 0, window, 60, 1, 2, 3, comm, stream).unwrap();
         world.bug("put of 8 bytes at win1+60");
+        fake.set(Knob::DisposalResult, 3);
+        assert_eq!(nccl.ncclCommDeregister(comm, handle).unwrap().0, 3);
+        world.logs(&[]);
         nccl.ncclCommDeregister(comm, handle).unwrap();
         world.logs(&["deregister reg1 comm1"]);
         nccl.ncclCommDeregister(comm, handle).unwrap();

@@ -4,14 +4,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use collectives::ReduceOp::Sum;
 use collectives::nccl::{
-    Collectives, Communicator, Config, Error, Graph, Memory, MemoryView, RawBuffer, ResultCode, Signal,
-    Split, WindowKind, group,
+    Collectives, Communicator, Config, Error, Graph, Memory, MemoryView, ResultCode, Signal, Split,
+    WindowKind, group,
 };
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode, CUstreamCaptureStatus};
 use cudarc::driver::{CudaStream, DriverError};
 
-use crate::IN_PROGRESS;
 use crate::fake::{Fake, Knob};
+use crate::{IN_PROGRESS, not_allowed};
 
 const MODE: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
 const LINE: &str = "all_reduce comm1 m1->m1 count 2 type 7 op 0 s1 device 0";
@@ -86,17 +86,14 @@ fn a_buffer_without_an_owner_is_refused() {
     let memory = fake.memory(stream, 8);
     fake.log();
     let wanted = "ncclAllReduce: the buffer has no owner that keeps it allocated: use a Memory (Memory::try_from \
-                  adopts a CudaSlice), or RawBuffer::owned_by";
+                  adopts a CudaSlice, Memory::from_raw any memory)";
     let error = graph_of!(fake, &communicator, &mut slice).map(drop).unwrap_err();
     assert_eq!(error.to_string(), wanted);
-    let address = memory.slice::<f32>(..).unwrap().address();
-    // SAFETY: the memory lives longer.
-    let mut raw = unsafe { RawBuffer::<f32>::new(address, 2, stream.clone()) };
-    assert!(matches!(graph_of!(fake, &communicator, &mut raw), Err(Error::NotOwned { .. })));
     assert_eq!(fake.log(), [""; 0]);
+    let address = memory.slice::<f32>(..).unwrap().address();
     // SAFETY: the owner keeps the memory.
-    let mut raw = unsafe { raw.owned_by(std::sync::Arc::new(memory)) };
-    let graph = graph_of!(fake, &communicator, &mut raw).unwrap();
+    let mut raw = unsafe { Memory::from_raw(address, 8, stream.clone(), memory) };
+    let graph = graph_of!(fake, &communicator, &mut raw.slice_mut::<f32>(..).unwrap()).unwrap();
     drop(raw);
     fake.log();
     drop(graph);
@@ -179,6 +176,25 @@ fn several_communicators_make_one_graph_for_each_device() {
 }
 
 #[test]
+fn ranks_of_one_communicator_that_share_a_device_are_refused() {
+    let fake = Fake::new();
+    let streams = [fake.stream(0), fake.stream(0)];
+    let communicators = Communicator::init_all(fake.library(), &streams, &Config::new()).unwrap();
+    let mut memories = streams.each_ref().map(|stream| fake.memory(stream, 8));
+    fake.log();
+    let graph = Graph::capture(|capture| {
+        capture.group(|capture| {
+            communicators.iter().zip(&mut memories).try_for_each(|(communicator, memory)| {
+                capture.on(communicator).all_reduce_in_place(&mut memory.slice_mut::<f32>(..)?, Sum)
+            })
+        })
+    });
+    let error = graph.map(drop).unwrap_err();
+    assert!(matches!(error, Error::Argument { .. }) && error.to_string().contains("share a GPU"), "{error}");
+    assert_eq!(fake.log(), [""; 0]);
+}
+
+#[test]
 fn a_graph_of_nothing_does_nothing() {
     let fake = Fake::new();
     let graph = Graph::capture(|_| Ok::<_, Error>(())).unwrap();
@@ -213,6 +229,22 @@ fn an_error_or_a_panic_in_the_closure_captures_nothing() {
     assert_eq!(fake.log(), [""; 0]);
     communicator.all_reduce_in_place(&mut view, Sum).unwrap();
     assert_eq!(fake.log(), [format!("launch {LINE}")]);
+}
+
+#[test]
+fn a_group_that_fails_cancels_the_capture_even_when_nobody_looks() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let mut memory = fake.memory(communicator.stream(), 8);
+    let mut view = memory.slice_mut::<f32>(..2).unwrap();
+    let result = Graph::capture(|capture| {
+        let ignored: Result<(), _> = capture.group(|_| Err(Error::Rank { rank: 7, size: 2 }));
+        assert!(ignored.is_err());
+        capture.on(&communicator).all_reduce_in_place(&mut view, Sum)
+    });
+    let text = "cancelled, because a group in it failed or panicked";
+    not_allowed(result, &format!("capturing collectives into a CUDA graph: {text}"));
+    assert_eq!(fake.log(), [""; 0]);
 }
 
 #[test]
@@ -304,14 +336,15 @@ fn non_blocking_communicators_are_refused_before_anything_is_captured() {
     fake.log();
     for communicator in [&parent, &part, &pending] {
         let error = graph_of!(fake, communicator, &mut view).map(drop).unwrap_err();
-        let wanted = "capturing collectives into a CUDA graph: communicators of CUDA graphs must be blocking \
-                      (Config::blocking, NCCL_COMM_BLOCKING)";
-        assert_eq!(error.to_string(), wanted);
+        assert_eq!(error.to_string(), NON_BLOCKING);
     }
     assert_eq!(fake.log(), [""; 0]);
     let blocking = parent.split(&Split::color(0).config(&Config::new())).unwrap();
     graph_of!(fake, &blocking, &mut view).unwrap();
 }
+
+const NON_BLOCKING: &str = "capturing collectives into a CUDA graph: communicators must be blocking \
+                            (Config::blocking, NCCL_COMM_BLOCKING)";
 
 /// Where NCCL's own settings make it non-blocking in a way that cannot be seen.
 #[test]
@@ -323,7 +356,7 @@ fn a_capture_that_nccl_goes_on_with_is_waited_for_and_refused() {
     fake.log();
     fake.set(Knob::NcclResult, IN_PROGRESS);
     let error = graph_of!(fake, &communicator, &mut view).map(drop).unwrap_err();
-    assert!(matches!(error, Error::Stream { .. }), "{error}");
+    assert_eq!(error.to_string(), NON_BLOCKING);
     let log = fake.log();
     assert!(!log.iter().any(|line| line.starts_with("instantiate")), "{log:#?}");
     communicator.all_reduce_in_place(&mut view, Sum).unwrap();
@@ -479,33 +512,6 @@ fn collectives_of_one_device_keep_their_order() {
     assert!(log[0].ends_with("records s2") && log[1].starts_with("s1 waits"), "{log:#?}");
     assert!(log.last().unwrap().starts_with("s2 waits"), "{log:#?}");
     drop((graph, memory));
-}
-
-/// What a group does it does at the same time.
-#[test]
-fn operations_of_a_group_in_a_graph_do_not_share_what_one_writes() {
-    let fake = Fake::new();
-    let communicator = fake.communicator(&Config::new());
-    let mut memory = fake.memory(communicator.stream(), 16);
-    fake.log();
-    let mut exchange = |range: std::ops::Range<usize>| {
-        Graph::capture(|capture| {
-            capture.group(|capture| {
-                capture.group(|capture| capture.on(&communicator).send(&memory.slice::<f32>(..2)?, 0))?;
-                capture.on(&communicator).recv(&mut memory.slice_mut::<f32>(range)?, 0)
-            })
-        })
-    };
-    let error = exchange(1..3).map(drop).unwrap_err();
-    assert!(matches!(error, Error::Overlap { operation: "ncclRecv" }), "{error}");
-    assert_eq!(fake.log(), [""; 0]);
-    exchange(2..4).unwrap();
-    // One after the other they may.
-    Graph::capture(|capture| {
-        capture.on(&communicator).send(&memory.slice::<f32>(..2)?, 0)?;
-        capture.on(&communicator).recv(&mut memory.slice_mut::<f32>(1..3)?, 0)
-    })
-    .unwrap();
 }
 
 #[test]

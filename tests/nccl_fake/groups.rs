@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use collectives::ReduceOp;
 use collectives::nccl::{
-    Collectives, Communicator, Config, Error, Graph, Memory, ResultCode, ShrinkMode, Split, WindowKind,
-    group, simulate, windows,
+    Collectives, Communicator, Config, Error, Graph, Memory, ResultCode, Shrink, Split, WindowKind, group,
+    simulate, windows,
 };
 
-use crate::IN_PROGRESS;
 use crate::fake::{Fake, Knob};
+use crate::{IN_PROGRESS, not_allowed};
+
+const CANCELLED: &str = "ncclGroupStart: cancelled, because a group in it failed or panicked";
 
 #[test]
 fn a_group_launches_at_its_end_over_all_communicators() {
@@ -149,7 +151,7 @@ fn a_group_refuses_communicators_of_another_library() {
     });
     wrong(none.unwrap_err());
     wrong(Communicator::split_all([&communicator, &other].map(|each| (each, None))).unwrap_err());
-    let shrunk = Communicator::shrink_all([&communicator, &other], &[0], ShrinkMode::Default, None);
+    let shrunk = Communicator::shrink_all([&communicator, &other], &Shrink::without(&[0]));
     wrong(shrunk.unwrap_err());
     let pairs = [(&communicator, &memory), (&other, &memory)];
     wrong(windows(pairs, WindowKind::Plain).unwrap_err());
@@ -216,6 +218,32 @@ fn ranks_of_one_communicator_in_a_group_are_compared() {
     })
     .unwrap();
     assert_eq!(fake.log().len(), 3);
+}
+
+/// The first rank has fewer collectives than the two that differ.
+#[test]
+fn every_pair_of_ranks_in_a_group_is_compared() {
+    let fake = Fake::new();
+    let streams = [0, 1, 2].map(|device| fake.stream(device));
+    let ranks = Communicator::init_all(fake.library(), &streams, &Config::new()).unwrap();
+    let mut memory = streams.each_ref().map(|stream| fake.memory(stream, 16));
+    let [one, two, three] = memory.each_mut().map(|each| each.slice_mut::<f32>(..).unwrap());
+    let (mut one, _) = one.split_at_mut(2).unwrap();
+    let (mut two, mut more) = two.split_at_mut(2).unwrap();
+    let (mut three, mut much) = three.split_at_mut(2).unwrap();
+    fake.log();
+    let result = group(|group| {
+        group.on(&ranks[0]).all_reduce_in_place(&mut one, ReduceOp::Sum)?;
+        group.on(&ranks[1]).all_reduce_in_place(&mut two, ReduceOp::Sum)?;
+        group.on(&ranks[2]).all_reduce_in_place(&mut three, ReduceOp::Sum)?;
+        group.on(&ranks[1]).broadcast_in_place(&mut more, 1)?;
+        group.on(&ranks[2]).broadcast_in_place(&mut much, 2)
+    });
+    let reason =
+        "rank 1 calls ncclBroadcast of 2 float with root 1, rank 2 ncclBroadcast of 2 float with root 2";
+    let error = result.unwrap_err().to_string();
+    assert!(error.ends_with(reason), "{error}");
+    assert_eq!(fake.log(), [""; 0]);
 }
 
 #[test]
@@ -293,7 +321,7 @@ fn hole_5_a_group_in_a_group_that_fails_cancels_all_even_when_nobody_looks() {
         }
         group.nested(|group| group.on(&second).all_reduce_in_place(&mut theirs, ReduceOp::Sum))
     });
-    assert!(matches!(result, Err(Error::Cancelled { operation: "ncclGroupStart" })), "{result:?}");
+    not_allowed(result, CANCELLED);
     assert_eq!(fake.log(), [""; 0]);
 
     // NCCL refuses an operation of the inner group.
@@ -409,6 +437,43 @@ fn a_simulated_group_is_estimated_and_not_launched() {
     assert_eq!(fake.log(), [""; 0]);
 }
 
+/// NCCL would launch the operations.
+#[test]
+fn a_simulation_on_a_non_blocking_communicator_is_refused() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new().blocking(false));
+    let mut memory = fake.memory(communicator.stream(), 8);
+    let mut view = memory.slice_mut::<f32>(..2).unwrap();
+    fake.log();
+    let result = simulate(|group| group.on(&communicator).all_reduce_in_place(&mut view, ReduceOp::Sum));
+    let wanted =
+        "ncclAllReduce: not possible in a simulation on a non-blocking communicator: NCCL would launch it";
+    assert_eq!(result.unwrap_err().to_string(), wanted);
+    assert_eq!(fake.log(), [""; 0]);
+}
+
+/// NCCL copies a single rank's data at once, whatever the group is for.
+#[test]
+fn a_simulated_group_leaves_out_single_ranks() {
+    let fake = Fake::new();
+    let stream = fake.stream(0);
+    let alone = Communicator::builder(fake.library(), &stream).init().unwrap();
+    let ([first, _], [mut memory, _]) = pair(&fake);
+    let mut own = fake.memory(&stream, 8);
+    let [mut mine, mut theirs] = [&mut own, &mut memory].map(|memory| memory.slice_mut::<f32>(..2).unwrap());
+    fake.set(Knob::SimulatedMicros, -1);
+    fake.log();
+    let result = simulate(|group| group.on(&alone).all_reduce_in_place(&mut mine, ReduceOp::Sum));
+    assert_eq!(result.unwrap(), None);
+    assert_eq!(fake.log(), ["simulate 0 operations"]);
+    let result = simulate(|group| {
+        group.on(&alone).all_reduce_in_place(&mut mine, ReduceOp::Sum)?;
+        group.on(&first).all_reduce_in_place(&mut theirs, ReduceOp::Sum)
+    });
+    assert_eq!(result.unwrap(), None);
+    assert_eq!(fake.log(), ["simulate 1 operations"]);
+}
+
 #[test]
 fn a_simulated_group_that_fails_estimates_nothing() {
     let fake = Fake::new();
@@ -427,7 +492,7 @@ fn a_simulated_group_that_fails_estimates_nothing() {
         let _ignored: Result<(), _> = group.nested(|_| Err(Error::Rank { rank: 8, size: 2 }));
         Ok::<_, Error>(())
     });
-    assert!(matches!(result, Err(Error::Cancelled { .. })), "{result:?}");
+    not_allowed(result, CANCELLED);
     fake.set(Knob::NcclResult, 5);
     let result = simulate(|group| group.on(&first).all_reduce_in_place(&mut theirs, ReduceOp::Sum));
     assert!(matches!(result, Err(Error::Nccl { operation: "ncclAllReduce", code: ResultCode(5), .. })));
@@ -438,10 +503,11 @@ fn a_simulated_group_that_fails_estimates_nothing() {
     let result = simulate(|group| group.on(&first).send(&view, 0));
     assert_eq!(
         result.unwrap_err().to_string(),
-        "ncclSend cannot be simulated: NCCL would take ranks for connected that are not"
+        "ncclSend: not possible in a simulation: NCCL would take ranks for connected that are not"
     );
     let result = simulate(|group| group.on(&first).scatter_in_place(&mut mine, 0));
-    assert!(matches!(result, Err(Error::NotSimulated { operation: "ncclScatter" })));
+    let text = "ncclScatter: not possible in a simulation: NCCL would take ranks for connected that are not";
+    not_allowed(result, text);
     assert_eq!(fake.log(), [""; 0]);
 
     let old = fake.rank(fake.old_library(), 1, 2, &Config::new());
@@ -474,6 +540,24 @@ fn a_panic_that_is_caught_inside_the_group_cancels_it() {
         assert!(panicked.is_err());
         Ok::<_, Error>(())
     });
-    assert!(matches!(result, Err(Error::Cancelled { operation: "ncclGroupStart" })), "{result:?}");
+    not_allowed(result, CANCELLED);
     assert_eq!(fake.log(), [""; 0]);
+}
+
+/// A buffer that another library refused is not in the group.
+#[test]
+fn a_group_is_of_the_library_whose_operations_it_has() {
+    let fake = Fake::new();
+    let newest = fake.rank(fake.library(), 1, 2, &Config::new());
+    let middle = fake.rank(fake.library_2_28(), 1, 2, &Config::new());
+    let mut memory = fake.memory(newest.stream(), 64);
+    let mut view = memory.slice_mut::<f32>(..).unwrap();
+    let part = fake.memory(middle.stream(), 64);
+    group(|group| {
+        // 2.28 has no one-sided operations.
+        assert!(group.on(&middle).signal(collectives::nccl::Signal::new(0)).is_err());
+        assert_eq!(part.bytes(), 64);
+        group.on(&newest).all_reduce_in_place(&mut view, ReduceOp::Sum)
+    })
+    .unwrap();
 }

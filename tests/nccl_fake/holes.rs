@@ -30,7 +30,7 @@
 
 use collectives::ReduceOp::Sum;
 use collectives::nccl::{
-    Collectives, Communicator, Config, Error, Memory, MemoryView, MemoryViewMut, ResultCode, ShrinkMode,
+    Collectives, Communicator, Config, Error, Grow, Memory, MemoryView, MemoryViewMut, ResultCode, Shrink,
     Split, group,
 };
 use collectives::{DataType, Element};
@@ -38,6 +38,7 @@ use float8::{F8E4M3, F8E5M2};
 use nccl_sys::Nccl;
 
 use crate::fake::{Fake, Knob};
+use crate::not_allowed;
 
 type View<'a> = MemoryView<'a, f32>;
 type ViewMut<'a> = MemoryViewMut<'a, f32>;
@@ -50,13 +51,13 @@ fn hole_7_a_root_has_its_buffer() {
     let mut memory = fake.memory(communicator.stream(), 16);
     let mut view = memory.slice_mut::<f32>(..2).unwrap();
     let root = communicator.rank();
-    let refused = |result: Result<(), Error>| {
-        assert!(matches!(result, Err(Error::MissingBuffer { rank: 1, .. })), "{result:?}");
+    let refused = |result: Result<(), Error>, operation: &str, buffer: &str| {
+        not_allowed(result, &format!("{operation}: rank 1 is the root and needs a {buffer} buffer"));
     };
-    refused(communicator.reduce(&view, None::<&mut ViewMut<'_>>, Sum, root));
-    refused(communicator.gather(&view, None::<&mut ViewMut<'_>>, root));
-    refused(communicator.broadcast(None::<&View<'_>>, &mut view, root));
-    refused(communicator.scatter(None::<&View<'_>>, &mut view, root));
+    refused(communicator.reduce(&view, None::<&mut ViewMut<'_>>, Sum, root), "ncclReduce", "receive");
+    refused(communicator.gather(&view, None::<&mut ViewMut<'_>>, root), "ncclGather", "receive");
+    refused(communicator.broadcast(None::<&View<'_>>, &mut view, root), "ncclBroadcast", "send");
+    refused(communicator.scatter(None::<&View<'_>>, &mut view, root), "ncclScatter", "send");
     let beyond = communicator.broadcast_in_place(&mut view, usize::MAX);
     assert!(matches!(beyond, Err(Error::Rank { rank: usize::MAX, .. })));
     assert_eq!(fake.log(), [""; 0]);
@@ -154,8 +155,8 @@ fn monarch_2_every_communicator_ends_once() {
     let streams = [fake.stream(0), fake.stream(1)];
     let mut all = Communicator::init_all(fake.library(), &streams, &Config::new()).unwrap();
     all.push(all[0].split(&Split::color(0)).unwrap());
-    all.push(all[1].shrink(&[0], ShrinkMode::Default, None).unwrap());
-    all.push(all[0].grow(3, None, None).unwrap());
+    all.push(all[1].shrink(&Shrink::without(&[0])).unwrap());
+    all.push(all[0].grow(&Grow::to(3)).unwrap());
     let log = fake.log();
     assert_eq!(log.iter().filter(|line| line.contains(" rank ")).count(), 5, "{log:#?}");
     drop(all);
@@ -199,7 +200,7 @@ fn monarch_4_lengths_that_do_not_fit_all_ranks_are_refused() {
     let mut check =
         |len, result: fn(&Communicator, &View<'_>, &mut ViewMut<'_>) -> Result<(), Error>, sent| {
             let error = result(&communicator, &of(sent), &mut receive.slice_mut(..len).unwrap()).unwrap_err();
-            assert!(matches!(error, Error::Length { .. } | Error::Parts { .. }), "{error}");
+            assert!(matches!(error, Error::Length { .. } | Error::Argument { .. }), "{error}");
         };
     check(9, |on, send, receive| on.all_to_all(send, receive), 6);
     check(7, |on, send, receive| on.all_to_all(send, receive), 7);

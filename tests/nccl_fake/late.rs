@@ -41,6 +41,8 @@ fn events_of_a_late_launch_come_after_it() {
 #[test]
 fn a_deadline_drops_what_was_to_be_launched() {
     let fake = Fake::new();
+    // The deadline is not for the making.
+    fake.set(Knob::Worker, worker::OFF);
     let communicator = fake.communicator(&non_blocking().deadline(Duration::from_millis(20)));
     let mut memory = fake.memory(communicator.stream(), 8);
     fake.set(Knob::Worker, worker::HELD);

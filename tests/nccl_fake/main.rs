@@ -4,13 +4,18 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // tests
 #![cfg(feature = "nccl")]
 
+use collectives::nccl::Error;
+
 mod aborts;
+mod agreement;
 mod calls;
 mod capture;
 mod collective;
 mod creation;
 mod endings;
 mod endings_at_once;
+mod errors;
+mod failures;
 #[path = "../fake/mod.rs"]
 mod fake;
 mod fakes;
@@ -18,13 +23,25 @@ mod forgotten;
 mod graphs;
 mod groups;
 mod holes;
+mod inside;
 mod late;
 mod membership;
+mod memory;
 mod operators;
+mod overlaps;
 mod ownership;
 mod parameters;
+mod processes;
 mod states;
 mod windows;
+
+/// The error of a call that is not allowed like this, with this text.
+#[track_caller]
+fn not_allowed<T>(result: Result<T, Error>, text: &str) {
+    let error = result.err().unwrap();
+    assert!(matches!(error, Error::Argument { .. }), "{error}");
+    assert_eq!(error.to_string(), text);
+}
 
 /// Results of NCCL that the fake is told to answer.
 const IN_PROGRESS: i32 = 7;

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use collectives::ReduceOp::Sum;
 use collectives::nccl::{
-    Collectives, Communicator, Config, Error, ResultCode, ShrinkMode, Split, UniqueId, group,
+    Collectives, Communicator, Config, Error, Grow, ResultCode, Shrink, Split, UniqueId, group,
 };
 
 use crate::fake::{Fake, Knob};
-use crate::{IN_PROGRESS, REMOTE_ERROR};
+use crate::{IN_PROGRESS, REMOTE_ERROR, not_allowed};
 
 fn key(color: i32) -> Option<Split> {
     Some(Split::color(color))
@@ -60,8 +60,9 @@ fn monarch_7_colors_are_the_users_and_not_negative() {
     let fake = Fake::new();
     let parent = fake.communicator(&Config::new());
     for color in [-1, i32::MIN] {
-        let wanted =
-            format!("color {color}: colors are 0 to 2147483647; ranks that do not take part have none");
+        let wanted = format!(
+            "ncclCommSplit: color {color}: colors are 0 to 2147483647; ranks that do not take part have none"
+        );
         assert_eq!(parent.split(&Split::color(color)).unwrap_err().to_string(), wanted);
         assert_eq!(parent.split_pending(&Split::color(color)).unwrap_err().to_string(), wanted);
     }
@@ -88,7 +89,8 @@ fn several_ranks_of_a_thread_are_split_together() {
     fake.log();
     // The second is wrong: neither is split.
     let result = Communicator::split_all(parents.iter().zip([key(0), key(-5)]));
-    assert!(matches!(result, Err(Error::Color { color: -5 })));
+    let text = "ncclCommSplit: color -5: colors are 0 to 2147483647; ranks that do not take part have none";
+    not_allowed(result, text);
     assert_eq!(fake.log()[1..], ["group of 0 cancelled"]);
     parents.into_iter().for_each(|parent| parent.close().unwrap());
 }
@@ -98,19 +100,19 @@ fn a_communicator_shrinks_without_the_ranks_that_are_named_once_each() {
     let fake = Fake::new();
     let parent = fake.rank(fake.library(), 1, 4, &Config::new());
     let wrong = |ranks: &[usize], reason: &str| {
-        let error = parent.shrink(ranks, ShrinkMode::Default, None).unwrap_err().to_string();
-        assert_eq!(error, format!("cannot exclude {ranks:?} of 4: {reason}"));
-        assert!(parent.shrink_pending(ranks, ShrinkMode::Abort, None).is_err());
+        let error = parent.shrink(&Shrink::without(ranks)).unwrap_err().to_string();
+        assert_eq!(error, format!("ncclCommShrink: cannot exclude {ranks:?} of 4: {reason}"));
+        assert!(parent.shrink_pending(&Shrink::without(ranks).abort()).is_err());
     };
     wrong(&[], "there must be at least one");
     wrong(&[0, 1], "a rank cannot exclude itself: only the ranks that remain shrink a communicator");
     wrong(&[4], "there is no such rank");
     wrong(&[usize::MAX], "there is no such rank");
     assert_eq!(fake.log(), [""; 0]);
-    let child = parent.shrink(&[3, 0, 3], ShrinkMode::Default, None).unwrap();
+    let child = parent.shrink(&Shrink::without(&[3, 0, 3])).unwrap();
     assert_eq!((child.rank(), child.size()), (0, 2));
     let config = Config::new().blocking(false);
-    let other = parent.shrink(&[2], ShrinkMode::Abort, Some(&config)).unwrap();
+    let other = parent.shrink(&Shrink::without(&[2]).abort().config(&config)).unwrap();
     assert_eq!((other.rank(), other.size()), (1, 3));
     assert_eq!(
         fake.log(),
@@ -128,7 +130,7 @@ fn hole_13_shrinking_after_a_death_ends_what_hangs() {
     let mut memory = fake.memory(parent.stream(), 8);
     fake.set(Knob::Hang, 1);
     parent.all_reduce_in_place(&mut memory.slice_mut::<f32>(..2).unwrap(), Sum).unwrap();
-    let rest = parent.shrink(&[0], ShrinkMode::Abort, None).unwrap();
+    let rest = parent.shrink(&Shrink::without(&[0]).abort()).unwrap();
     // Does not wait for ever.
     parent.stream().synchronize().unwrap();
     parent.abort_handle().abort().unwrap();
@@ -145,14 +147,15 @@ fn several_ranks_of_a_thread_shrink_together() {
     let parents = Communicator::init_all(fake.library(), &streams, &Config::new()).unwrap();
     fake.log();
     let rest = [&parents[0], &parents[2]];
-    let shrink = |ranks: &[usize]| Communicator::shrink_all(rest, ranks, ShrinkMode::Default, None);
+    let shrink = |ranks: &[usize]| Communicator::shrink_all(rest, &Shrink::without(ranks));
     let children = shrink(&[1]).unwrap();
     assert_eq!(
         children.iter().map(|child| (child.rank(), child.size())).collect::<Vec<_>>(),
         [(0, 2), (1, 2)]
     );
     fake.log();
-    assert!(matches!(shrink(&[2]), Err(Error::Exclude { .. })));
+    let itself = "a rank cannot exclude itself: only the ranks that remain shrink a communicator";
+    not_allowed(shrink(&[2]), &format!("ncclCommShrink: cannot exclude [2] of 3: {itself}"));
     assert_eq!(
         fake.log(),
         ["shrink comm1 without 2 flags 0 into comm6 rank 0/2 device 0 inheriting", "group of 0 cancelled",]
@@ -164,17 +167,17 @@ fn a_communicator_grows_and_new_ranks_join_it() {
     let fake = Fake::new();
     let parent = fake.communicator(&Config::new());
     for size in [0, 2, 1 << 31] {
-        let error = parent.grow(size, None, None).unwrap_err();
+        let error = parent.grow(&Grow::to(size)).unwrap_err();
         assert!(matches!(error, Error::Rank { rank: 2, size: seen } if seen == size), "{error}");
-        assert!(parent.grow_pending(size, None, None).is_err());
+        assert!(parent.grow_pending(&Grow::to(size)).is_err());
     }
     assert_eq!(fake.log(), [""; 0]);
     let id = parent.grow_id().unwrap();
     let unused = parent.grow_id().unwrap_err();
     assert!(matches!(unused, Error::Nccl { operation: "ncclCommGetUniqueId", code: ResultCode(5), .. }));
-    let grown = parent.grow(4, Some(&id), None).unwrap();
+    let grown = parent.grow(&Grow::to(4).id(&id)).unwrap();
     assert_eq!((grown.rank(), grown.size()), (1, 4));
-    let other = parent.grow(3, None, Some(&Config::new())).unwrap();
+    let other = parent.grow(&Grow::to(3).config(&Config::new())).unwrap();
     assert_eq!((other.rank(), other.size()), (1, 3));
     let join = |rank, id: &UniqueId| {
         Communicator::builder(fake.library(), &fake.stream(2)).rank(rank, 4).id(id).join()
@@ -209,7 +212,7 @@ fn a_communicator_is_made_from_several_ids() {
     };
     for count in [0, 3] {
         let wanted = format!(
-            "{count} unique ids for 2 ranks: there must be at least one, at most one for each rank, and one alone for a \
+            "ncclCommInitRankConfig: {count} unique ids for 2 ranks: there must be at least one, at most one for each rank, and one alone for a \
              communicator that grows"
         );
         assert_eq!(make(fake.library(), count).unwrap_err().to_string(), wanted);
@@ -231,9 +234,9 @@ fn old_libraries_and_groups_make_none() {
         assert!(error.to_string().starts_with(wanted), "{error}");
     };
     let (stream, id) = (old.stream(), fake.id());
-    needs(old.shrink(&[0], ShrinkMode::Default, None).unwrap_err(), "ncclCommShrink needs NCCL 2.27");
+    needs(old.shrink(&Shrink::without(&[0])).unwrap_err(), "ncclCommShrink needs NCCL 2.27");
     needs(old.grow_id().unwrap_err(), "ncclCommGetUniqueId needs NCCL 2.29");
-    needs(old.grow(3, None, None).unwrap_err(), "ncclCommGrow needs NCCL 2.29");
+    needs(old.grow(&Grow::to(3)).unwrap_err(), "ncclCommGrow needs NCCL 2.29");
     let joined = Communicator::builder(fake.old_library(), stream).rank(2, 3).id(&id).join();
     needs(joined.unwrap_err(), "ncclCommGrow needs NCCL 2.29");
     let error = old.split(&Split::color(0).config(&Config::new().name("part"))).unwrap_err();
@@ -247,11 +250,11 @@ fn old_libraries_and_groups_make_none() {
         inside_group(parent.split(&Split::color(0)));
         inside_group(parent.split_pending(&Split::color(0)));
         inside_group(Communicator::split_all([(&parent, key(0))]));
-        inside_group(parent.shrink(&[0], ShrinkMode::Default, None));
-        inside_group(parent.shrink_pending(&[0], ShrinkMode::Default, None));
-        inside_group(Communicator::shrink_all([&parent], &[0], ShrinkMode::Default, None));
-        inside_group(parent.grow(3, None, None));
-        inside_group(parent.grow_pending(3, None, None));
+        inside_group(parent.shrink(&Shrink::without(&[0])));
+        inside_group(parent.shrink_pending(&Shrink::without(&[0])));
+        inside_group(Communicator::shrink_all([&parent], &Shrink::without(&[0])));
+        inside_group(parent.grow(&Grow::to(3)));
+        inside_group(parent.grow_pending(&Grow::to(3)));
         inside_group(parent.grow_id());
         inside_group(Communicator::builder(library, parent.stream()).rank(2, 3).id(&id).join());
         inside_group(Communicator::builder(library, parent.stream()).ids(&[]).init());
@@ -352,8 +355,7 @@ fn hole_14_a_pending_part_that_is_dropped_ends_what_nccl_is_working_on() {
     drop(parent);
 
     let parent = busy(&fake, &Config::new());
-    let error =
-        parent.shrink_pending(&[0], ShrinkMode::Default, None).unwrap().wait(Duration::ZERO).unwrap_err();
+    let error = parent.shrink_pending(&Shrink::without(&[0])).unwrap().wait(Duration::ZERO).unwrap_err();
     assert!(matches!(error, Error::Deadline { operation: "ncclCommShrink", .. }), "{error}");
     assert_eq!(fake.log()[1..], ["abort comm3"]);
 
@@ -431,7 +433,7 @@ fn hole_14_several_parts_are_waited_for_after_their_group() {
 fn hole_14_what_grows_is_waited_for_itself() {
     let fake = Fake::new();
     let parent = busy(&fake, &Config::new());
-    let mut pending = parent.grow_pending(3, None, None).unwrap();
+    let mut pending = parent.grow_pending(&Grow::to(3)).unwrap();
     assert!(!pending.poll().unwrap());
     fake.set(Knob::AsyncResult, 0);
     let grown = pending.wait(Duration::ZERO).unwrap();

@@ -1,7 +1,9 @@
 //! Sums that scale every rank's input first: operators of the user's, which NCCL keeps for one communicator.
 
-use collectives::nccl::{Collectives, Config, Error, Graph, Needed, group};
-use float8::F8E4M3;
+use collectives::nccl::{Collectives, Communicator, Config, Error, Graph, Memory, Needed, group};
+use collectives::{Element, ReduceOp};
+use float8::{F8E4M3, F8E5M2};
+use half::f16;
 
 use crate::fake::{Fake, Knob};
 
@@ -18,6 +20,7 @@ fn a_scalar_of_the_host_is_copied_and_the_operator_destroyed_when_dropped() {
     communicator.reduce_in_place(&mut view, &half, 0).unwrap();
     communicator.reduce_scatter_in_place(&mut view, &half).unwrap();
     communicator.all_reduce_in_place(&mut memory.slice_mut::<i8>(..2).unwrap(), &byte).unwrap();
+    assert_eq!(format!("{byte:?}"), "ScaledSum { op: 6, .. }");
     drop((half, byte, wide));
     assert_eq!(
         fake.log(),
@@ -77,7 +80,7 @@ fn a_scalar_of_another_stream_is_ordered_before_and_after_every_use() {
     let scalar = scalars.slice::<f32>(..1).unwrap();
     let (before, after) = (["e1 records s2", "s1 waits e1"], ["e1 records s1", "s2 waits e1"]);
     let op = communicator.scaled_sum_on_device(&scalar).unwrap();
-    assert_eq!(fake.log(), [&before[..], &["scaled_sum comm1 type 7 scalar m2 as op5"], &after].concat());
+    assert_eq!(fake.log(), ["scaled_sum comm1 type 7 scalar m2 as op5"]);
 
     let mut view = memory.slice_mut::<f32>(..2).unwrap();
     let launch = ["launch all_reduce comm1 m1->m1 count 2 type 7 op 5 s1 device 0"];
@@ -182,12 +185,10 @@ fn an_operator_that_nccl_refuses_is_an_error() {
     fake.set(Knob::ManagementResult, 3);
     let error = communicator.scaled_sum(1.0f32).unwrap_err().to_string();
     assert!(error.starts_with("ncclRedOpCreatePreMulSum failed with ncclInternalError (3)"), "{error}");
-    // Nothing is queued, so there is nothing that another stream would have to wait for.
-    let other = communicator.stream().context().new_stream().unwrap();
-    let scalars = fake.memory(&other, 4);
+    let scalars = fake.memory(communicator.stream(), 4);
     fake.set(Knob::ManagementResult, 3);
     assert!(communicator.scaled_sum_on_device(&scalars.slice::<f32>(..1).unwrap()).is_err());
-    assert_eq!(fake.log(), ["e1 records s2", "s1 waits e1"]);
+    assert_eq!(fake.log(), [""; 0]);
 }
 
 /// NCCL copies an operator into an operation when it takes it, which is after the closure.
@@ -216,9 +217,119 @@ fn an_operator_that_is_dropped_in_a_capture_lasts_until_nccl_has_copied_it() {
     drop(scalars);
     graph.launch().unwrap();
     let slice = communicator.stream().alloc_zeros::<f32>(1).unwrap();
-    let unowned = communicator.scaled_sum_on_device(&slice).unwrap();
-    let refused = Graph::capture(|capture| {
-        capture.on(&communicator).all_reduce_in_place(&mut memory.slice_mut::<f32>(..2)?, &unowned)
-    });
-    assert!(matches!(refused, Err(Error::NotOwned { .. })));
+    let refused = communicator.scaled_sum_on_device(&slice).map(drop);
+    assert!(matches!(refused, Err(Error::NotOwned { operation: "ncclRedOpCreatePreMulSum" })));
+}
+
+/// NCCL would scale it, with a kernel that does not know all types, and leaves out elements of some lengths.
+#[test]
+fn the_average_of_a_single_rank_is_a_copy() {
+    let fake = Fake::new();
+    let stream = fake.stream(0);
+    let mut memory = fake.memory(&stream, 16);
+    for (size, op) in [(1, 0), (2, 4)] {
+        let communicator =
+            Communicator::builder(fake.library(), &stream).rank(0, size).id(&fake.id()).init().unwrap();
+        fake.log();
+        let mut view = memory.slice_mut::<F8E4M3>(..4).unwrap();
+        communicator.all_reduce_in_place(&mut view, ReduceOp::Avg).unwrap();
+        communicator.reduce_in_place(&mut view, ReduceOp::Avg, 0).unwrap();
+        group(|group| group.on(&communicator).reduce_scatter_in_place(&mut view, ReduceOp::Avg)).unwrap();
+        let log = fake.log();
+        let averages = log.iter().filter(|line| line.contains(&format!("type 10 op {op} "))).count();
+        assert_eq!(averages, 3, "{log:#?}");
+    }
+}
+
+#[test]
+fn what_does_not_scale_is_the_same_for_a_single_rank() {
+    let fake = Fake::new();
+    let alone = Communicator::builder(fake.library(), &fake.stream(0)).init().unwrap();
+    let mut memory = fake.memory(alone.stream(), 8);
+    let mut view = memory.slice_mut::<f32>(..).unwrap();
+    fake.log();
+    alone.all_reduce_in_place(&mut view, ReduceOp::Max).unwrap();
+    alone.broadcast_in_place(&mut view, 0).unwrap();
+    let lines =
+        ["all_reduce comm1 m1->m1 count 2 type 7 op 2", "broadcast comm1 m1->m1 count 2 type 7 op -1 root 0"];
+    assert_eq!(fake.log(), lines.map(|line| format!("launch {line} s1 device 0")));
+}
+
+/// The fake sees elements that NCCL's kernel for a single rank leaves out.
+#[test]
+fn a_single_rank_scales_every_element_or_none() {
+    const BYTES: usize = 600_000;
+    fn scale<T: Element>(fake: &Fake, communicator: &Communicator, memory: &mut Memory, scalar: T) {
+        let sum = communicator.scaled_sum(scalar).unwrap();
+        let (mut calls, mut split) = (0, 0);
+        for count in (0..2_000).chain((2_000..BYTES / size_of::<T>()).step_by(37)) {
+            let mut view = memory.slice_mut::<T>(..count).unwrap();
+            fake.log();
+            communicator.all_reduce_in_place(&mut view, &sum).unwrap();
+            let log = fake.log();
+            let counts = log.iter().map(|line| {
+                let words: Vec<_> = line.split(' ').collect();
+                assert_eq!(words[..3], ["launch", "all_reduce", "comm1"], "{log:#?}");
+                words[5].parse::<usize>().unwrap()
+            });
+            assert_eq!(counts.sum::<usize>(), count, "{log:#?}");
+            assert!(log.len() <= 2, "{log:#?}");
+            calls += 1;
+            split += log.len() - 1;
+        }
+        assert!(0 < split && split < calls / 4, "{split} of {calls} were split");
+    }
+    let fake = Fake::new();
+    let stream = fake.stream(0);
+    let alone = Communicator::builder(fake.library_2_28(), &stream).init().unwrap();
+    let mut memory = fake.memory(&stream, BYTES);
+    scale(&fake, &alone, &mut memory, 2i8);
+    scale(&fake, &alone, &mut memory, f16::ONE);
+    scale(&fake, &alone, &mut memory, 2.0f32);
+    scale(&fake, &alone, &mut memory, 2.0f64);
+
+    // 4096 elements are four packs for each of two blocks; the last one is left over.
+    let sum = alone.scaled_sum(2.0f32).unwrap();
+    let [send, mut receive] = [&stream; 2].map(|stream| fake.memory(stream, 20_000));
+    let (send, mut receive) =
+        (send.slice::<f32>(..4_097).unwrap(), receive.slice_mut::<f32>(..4_097).unwrap());
+    fake.log();
+    group(|group| group.on(&alone).reduce(&send, Some(&mut receive), &sum, 0)).unwrap();
+    assert_eq!(
+        fake.log(),
+        [
+            "launch all_reduce comm1 m2->m3 count 4096 type 7 op 9 s1 device 0",
+            "launch all_reduce comm1 m2+16384->m3+16384 count 1 type 7 op 9 s1 device 0",
+        ]
+    );
+}
+
+#[test]
+fn a_newer_library_scales_every_element_of_a_single_rank_itself() {
+    let fake = Fake::new();
+    let stream = fake.stream(0);
+    let alone = Communicator::builder(fake.library(), &stream).init().unwrap();
+    let sum = alone.scaled_sum(2.0f32).unwrap();
+    let mut memory = fake.memory(&stream, 4 * 4_097);
+    fake.log();
+    alone.all_reduce_in_place(&mut memory.slice_mut::<f32>(..).unwrap(), &sum).unwrap();
+    assert_eq!(fake.log(), ["launch all_reduce comm1 m1->m1 count 4097 type 7 op 5 s1 device 0"]);
+}
+
+#[test]
+fn scaled_sums_that_nccl_has_not_for_a_single_rank_are_refused() {
+    let fake = Fake::new();
+    let stream = fake.stream(0);
+    let alone = Communicator::builder(fake.library(), &stream).init().unwrap();
+    fake.log();
+    assert_eq!(
+        alone.scaled_sum(F8E4M3::from_f32(1.0)).unwrap_err().to_string(),
+        "ncclRedOpCreatePreMulSum: NCCL does not scale f8e4m3 over a single rank: scale in a kernel of your own"
+    );
+    let scalar = fake.memory(&stream, 1);
+    let refused = alone.scaled_sum_on_device(&scalar.slice::<F8E5M2>(..).unwrap()).map(drop);
+    assert!(matches!(refused, Err(Error::Argument { .. })), "{refused:?}");
+    assert_eq!(fake.log(), [""; 0]);
+    let pair = fake.communicator(&Config::new());
+    drop(pair.scaled_sum(F8E4M3::from_f32(1.0)).unwrap());
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use collectives::ReduceOp::Sum;
 use collectives::nccl::{
-    Collectives, Config, Error, Graph, Memory, ShrinkMode, Signal, Split, WindowKind, group,
+    Collectives, Config, Error, Graph, Memory, Shrink, Signal, Split, WindowKind, group,
 };
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode};
 use cudarc::driver::{CudaContext, DevicePtrMut, DriverError};
@@ -40,16 +40,29 @@ fn an_error_that_cudarc_has_noted_ends_a_call_before_anything_is_queued() {
     is_noted(communicator.all_reduce_in_place(&mut data, Sum));
     note(&context);
     is_noted(group(|group| group.on(&communicator).all_reduce_in_place(&mut data, Sum)));
-    note(&context);
-    is_noted(communicator.scaled_sum_on_device(&data.slice(..1)).map(drop));
     let log = fake.log();
-    assert!(!log.iter().any(|line| line.contains("all_reduce") || line.contains("scaled_sum")), "{log:#?}");
+    assert!(!log.iter().any(|line| line.contains("all_reduce")), "{log:#?}");
     // Told once: the next call waits for the copy, and records.
     communicator.all_reduce_in_place(&mut data, Sum).unwrap();
     let log = fake.log();
     let launched = log.iter().position(|line| line == LAUNCH).unwrap();
     assert!(log[..launched].iter().any(|line| line.starts_with("s1 waits")), "{log:#?}");
     assert!(log[launched..].iter().any(|line| line.ends_with("records s1")), "{log:#?}");
+}
+
+/// A memory has no events, so that none was left out: who looks for the error finds it.
+#[test]
+fn an_error_that_cudarc_has_noted_is_no_matter_of_buffers_without_events() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let context = communicator.stream().context();
+    let mut memory = fake.memory(communicator.stream(), 16);
+    let mut view = memory.slice_mut::<f32>(..).unwrap();
+    note(context);
+    communicator.all_reduce_in_place(&mut view, Sum).unwrap();
+    group(|group| group.on(&communicator).all_reduce_in_place(&mut view, Sum)).unwrap();
+    assert_eq!(fake.log(), [LAUNCH; 2]);
+    assert_eq!(context.check_err(), Err(NOTED));
 }
 
 /// The events after the work are not recorded then: whoever uses the buffer next has to find the work done.
@@ -121,7 +134,7 @@ fn a_deadline_and_a_watchdog_do_not_meet_graphs() {
     let mut memory = fake.memory(communicator.stream(), 16);
     let mut view = memory.slice_mut::<f32>(..4).unwrap();
     let captured = Graph::capture(|capture| capture.on(&communicator).all_reduce_in_place(&mut view, Sum));
-    assert!(matches!(captured, Err(Error::Stream { .. })));
+    assert!(captured.unwrap_err().to_string().contains("must be blocking"));
     fake.log();
     fake.set(Knob::NcclResult, IN_PROGRESS);
     fake.set(Knob::AsyncResult, IN_PROGRESS);
@@ -136,7 +149,7 @@ fn waiting_for_signals_orders_the_streams_of_all_windows() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let other = communicator.stream().context().new_stream().unwrap();
-    let (memory, own) = (fake.memory(&other, 64), fake.memory(communicator.stream(), 64));
+    let (memory, mut own) = (fake.memory(&other, 64), fake.memory(communicator.stream(), 64));
     let _windows = [&memory, &own].map(|memory| communicator.window(memory, WindowKind::Symmetric).unwrap());
     fake.log();
     let wait = "launch wait_signals comm1 1 times peer 0 signal 0 context 0 s1 device 0";
@@ -149,6 +162,42 @@ fn waiting_for_signals_orders_the_streams_of_all_windows() {
     fake.log();
     graph.launch().unwrap();
     assert!(fake.log().last().unwrap().starts_with("s2 waits"));
+    // Other operations have nothing to do with the windows of other streams.
+    communicator.broadcast_in_place(&mut own.slice_mut::<f32>(..2).unwrap(), 0).unwrap();
+    assert_eq!(fake.log(), ["launch broadcast comm1 m2->m2 count 2 type 7 op -1 root 0 s1 device 0"]);
+}
+
+/// Other ranks write into them all the same.
+#[test]
+fn a_graph_that_waits_for_signals_orders_the_streams_of_windows_that_are_made_later() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let other = communicator.stream().context().new_stream().unwrap();
+    let (memory, own) = (fake.memory(&other, 64), fake.memory(communicator.stream(), 64));
+    let mut buffer = fake.memory(communicator.stream(), 8);
+    let waits = [(Signal::new(0), 1)];
+    let alone = Graph::capture(|capture| capture.on(&communicator).wait_signals(&waits)).unwrap();
+    let grouped = Graph::capture(|capture| {
+        capture.group(|capture| capture.on(&communicator).wait_signals(&waits))?;
+        capture.on(&communicator).all_reduce_in_place(&mut buffer.slice_mut::<f32>(..)?, Sum)
+    });
+    let grouped: Result<_, Error> = grouped;
+    let without = Graph::capture(|capture| {
+        capture.on(&communicator).all_reduce_in_place(&mut buffer.slice_mut::<f32>(..)?, Sum)
+    });
+    let without: Result<_, Error> = without;
+    let _windows = [&memory, &own].map(|memory| communicator.window(memory, WindowKind::Symmetric).unwrap());
+    for (graph, launched, ordered) in
+        [(alone, 1, true), (grouped.unwrap(), 2, true), (without.unwrap(), 1, false)]
+    {
+        fake.log();
+        graph.launch().unwrap();
+        let log = fake.log();
+        let after = &log[1 + launched..];
+        let is_ordered = matches!(after, [records, waits]
+            if records.ends_with("records s1") && waits.starts_with("s2 waits"));
+        assert!(if ordered { is_ordered } else { after.is_empty() }, "{log:#?}");
+    }
 }
 
 /// Waiting for the work would spoil the capture, and the communicator with it.
@@ -179,7 +228,7 @@ fn a_part_owns_the_texts_that_it_inherits() {
     let name = "a name that is longer than what an allocator keeps for itself";
     let parent = fake.communicator(&Config::new().name(name).network("Socket"));
     let part = parent.split(&Split::color(0)).unwrap();
-    let smaller = part.shrink(&[0], ShrinkMode::Default, None).unwrap();
+    let smaller = part.shrink(&Shrink::without(&[0])).unwrap();
     drop(part);
     drop(parent);
     let others: Vec<_> = (0..64).map(|_| vec![b'x'; name.len() + 1]).collect();

@@ -1,11 +1,12 @@
 //! Communicators that are revoked, finalized, suspended, moved or aborted: what they still do, and how they end.
 
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use collectives::ReduceOp::Sum;
 use collectives::nccl::{
-    Collectives, Communicator, Config, Error, Graph, Memory, MemoryStatistics, ResultCode, ShrinkMode, Split,
-    WindowKind, group,
+    Collectives, Communicator, Config, Error, Graph, Grow, Memory, MemoryStatistics, ResultCode, Shrink,
+    Signal, Split, WindowKind, group,
 };
 
 use crate::fake::{Fake, Knob};
@@ -63,7 +64,7 @@ fn a_revoked_communicator_can_be_split_and_shrunk_and_nothing_else() {
     communicator.stream().synchronize().unwrap();
     works_no_more(&fake, &communicator, &mut memory, REVOKED);
     refused(communicator.resume(), "ncclCommResume", REVOKED);
-    let rest = communicator.shrink(&[0], ShrinkMode::Default, None).unwrap();
+    let rest = communicator.shrink(&Shrink::without(&[0])).unwrap();
     let part = communicator.split(&Split::color(0)).unwrap();
     fake.log();
     rest.broadcast_in_place(&mut memory.slice_mut::<f32>(..2).unwrap(), 0).unwrap();
@@ -82,8 +83,8 @@ fn a_finalized_communicator_can_only_be_closed() {
         works_no_more(&fake, &communicator, &mut memory, FINALIZED);
         refused(communicator.resume(), "ncclCommResume", FINALIZED);
         refused(communicator.split(&Split::color(0)), "ncclCommSplit", FINALIZED);
-        refused(communicator.shrink(&[0], ShrinkMode::Abort, None), "ncclCommShrink", FINALIZED);
-        refused(communicator.grow(3, None, None), "ncclCommGrow", FINALIZED);
+        refused(communicator.shrink(&Shrink::without(&[0]).abort()), "ncclCommShrink", FINALIZED);
+        refused(communicator.grow(&Grow::to(3)), "ncclCommGrow", FINALIZED);
         fake.log();
         if closed {
             communicator.close().unwrap();
@@ -91,6 +92,24 @@ fn a_finalized_communicator_can_only_be_closed() {
             drop(communicator);
         }
         assert!(fake.log()[0].starts_with("destroy comm"));
+    }
+}
+
+/// NCCL waits for the work itself. Only what has to be taken back before needs the work done.
+#[test]
+fn finalizing_waits_for_the_work_where_there_is_something_to_take_back() {
+    let fake = Fake::new();
+    let config = Config::new().deadline(std::time::Duration::from_millis(20));
+    for registered in [false, true] {
+        let communicator = fake.communicator(&config);
+        let memory = fake.memory(communicator.stream(), 8);
+        let registration = communicator.register(&memory).unwrap();
+        let _kept = registered.then_some(registration);
+        fake.set(Knob::StreamBusy, i32::MAX);
+        let result = communicator.finalize();
+        fake.set(Knob::StreamBusy, 0);
+        assert_eq!(matches!(result, Err(Error::Deadline { .. })), registered, "{result:?}");
+        assert_eq!(result.is_ok(), !registered);
     }
 }
 
@@ -113,7 +132,7 @@ fn a_suspended_communicator_works_again_when_it_is_resumed() {
     assert_eq!(fake.log(), ["suspend comm1 flags 1"]);
     works_no_more(&fake, &communicator, &mut memory, SUSPENDED);
     refused(communicator.split(&Split::color(0)), "ncclCommSplit", SUSPENDED);
-    refused(communicator.shrink(&[0], ShrinkMode::Default, None), "ncclCommShrink", SUSPENDED);
+    refused(communicator.shrink(&Shrink::without(&[0])), "ncclCommShrink", SUSPENDED);
     communicator.resume().unwrap();
     // A second time nothing happens.
     communicator.resume().unwrap();
@@ -172,14 +191,18 @@ fn a_change_of_state_is_waited_for_fails_or_is_missing() {
         drop(communicator);
         fake.log();
 
-        // Refused: nothing has changed.
+        // Refused: nothing has changed, but where NCCL has begun to end it.
         let communicator = fake.communicator(&Config::new());
         fake.set(Knob::ManagementResult, 5);
         let error = change(&communicator).unwrap_err();
         assert!(
             matches!(error, Error::Nccl { operation: seen, code: ResultCode(5), .. } if seen == operation)
         );
-        change(&communicator).unwrap();
+        if operation == "ncclCommFinalize" {
+            refused(change(&communicator), operation, FINALIZED);
+        } else {
+            change(&communicator).unwrap();
+        }
         drop(communicator);
 
         // Inside a group.
@@ -272,4 +295,86 @@ fn the_stream_that_a_communicator_had_before_is_waited_for_too() {
     assert_eq!(fake.log()[0], "launch graph1 on s1");
     assert!(matches!(communicator.close(), Err(Error::Deadline { .. })));
     assert_eq!(fake.log(), ["destroy graph1", "abort comm1"]);
+}
+
+/// Nothing of another thread comes between the end of the queued work and NCCL's answer.
+#[test]
+fn a_graph_is_not_launched_once_a_suspension_has_begun() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let mut memory = fake.memory(communicator.stream(), 8);
+    let graph = Graph::capture(|capture| {
+        capture.on(&communicator).all_reduce_in_place(&mut memory.slice_mut::<f32>(..2)?, Sum)
+    })
+    .unwrap();
+    // The work does not end before a launch has been refused.
+    fake.set(Knob::StreamBusy, i32::MAX);
+    let communicator = thread::scope(|scope| {
+        let suspended = scope.spawn(move || communicator.suspend().map(|()| communicator));
+        let started = Instant::now();
+        let refusal = loop {
+            match graph.launch() {
+                Ok(()) if started.elapsed() < Duration::from_secs(20) => thread::yield_now(),
+                result => break result,
+            }
+        };
+        fake.set(Knob::StreamBusy, 0);
+        refused(refusal, "cuGraphLaunch", SUSPENDED);
+        suspended.join().unwrap().unwrap()
+    });
+    assert_eq!(fake.log().last().unwrap(), "suspend comm1 flags 1");
+    refused(graph.launch(), "cuGraphLaunch", SUSPENDED);
+    communicator.resume().unwrap();
+    graph.launch().unwrap();
+}
+
+/// Its graphs, windows and registrations have ended, and NCCL may have freed what operations need.
+#[test]
+fn a_communicator_that_could_not_be_finalized_can_only_be_ended() {
+    let ends: [fn(Communicator); 3] = [
+        |communicator| communicator.close().unwrap(),
+        drop,
+        |communicator| communicator.abort_handle().abort().unwrap(),
+    ];
+    for (end, expected) in ends.into_iter().zip(["destroy comm1", "destroy comm1", "abort comm1"]) {
+        let fake = Fake::new();
+        let communicator = fake.communicator(&Config::new());
+        let mut memory = fake.memory(communicator.stream(), 16);
+        let registration = communicator.register(&memory).unwrap();
+        let window = communicator.window(&memory, WindowKind::Symmetric).unwrap();
+        fake.log();
+        fake.set(Knob::ManagementResult, 3);
+        let error = communicator.finalize().unwrap_err();
+        assert!(matches!(error, Error::Nccl { operation: "ncclCommFinalize", code: ResultCode(3), .. }));
+        let mut log = fake.log();
+        log.sort();
+        assert_eq!(log, ["deregister reg1 comm1", "deregister win1 comm1"]);
+        assert!(!window.is_active());
+        {
+            let part = memory.slice::<f32>(..2).unwrap();
+            // SAFETY: nothing is written.
+            let put = unsafe { communicator.put(&part, &window, 2, Signal::new(0)) };
+            let error = put.unwrap_err().to_string();
+            assert!(error.contains("NCCL made no window of the memory here"), "{error}");
+        }
+        drop((window, registration));
+        works_no_more(&fake, &communicator, &mut memory, FINALIZED);
+        end(communicator);
+        assert_eq!(fake.log(), [expected]);
+    }
+}
+
+/// The same where NCCL's own thread fails.
+#[test]
+fn a_communicator_whose_finalization_fails_in_the_background_is_aborted() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new().blocking(false));
+    let mut memory = fake.memory(communicator.stream(), 8);
+    fake.set(Knob::ManagementResult, IN_PROGRESS);
+    fake.set(Knob::AsyncResult, REMOTE_ERROR);
+    assert!(matches!(communicator.finalize(), Err(Error::Nccl { code: ResultCode(6), .. })));
+    let result = communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(..2).unwrap(), Sum);
+    refused(result, "ncclAllReduce", FINALIZED);
+    drop(communicator);
+    assert_eq!(fake.log(), ["finalize comm1", "abort comm1"]);
 }

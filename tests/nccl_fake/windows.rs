@@ -4,9 +4,10 @@ use collectives::ReduceOp::Sum;
 use collectives::nccl::{
     Collectives, Communicator, Config, Error, Graph, Memory, ResultCode, Signal, WindowKind, group, windows,
 };
+use half::f16;
 
 use crate::fake::{Fake, Knob};
-use crate::{IN_PROGRESS, REMOTE_ERROR};
+use crate::{IN_PROGRESS, REMOTE_ERROR, not_allowed};
 
 type Result<T = ()> = std::result::Result<T, Error>;
 
@@ -255,8 +256,7 @@ fn one_sided_operations_reach_nccl_at_once_and_in_groups() {
     let memory = fake.memory(communicator.stream(), 64);
     let window = communicator.window(&memory, WindowKind::Symmetric).unwrap();
     let part = memory.slice::<f32>(2..4).unwrap();
-    let signal = Signal::new(0).index(1).context(2);
-    assert_eq!(format!("{signal:?}"), "Signal(rank 0, index 1, context 2)");
+    let signal = Signal { index: 1, context: 2, ..Signal::new(0) };
     let lines = [
         "launch put comm1 m1+8->win1+56 count 2 type 7 peer 0 signal 1 context 2 flags 0 s1 device 0",
         "launch signal comm1 peer 0 signal 1 context 2 flags 0 s1 device 0",
@@ -302,7 +302,8 @@ fn hole_6_one_sided_operations_stay_inside_their_window() {
     let no_rank = "rank 2 of 2: a rank is at least 0 and below the size, which is between 1 and 2147483647";
     wrong(put(&communicator, 0, 2), no_rank);
     wrong(communicator.signal(Signal::new(2)), no_rank);
-    assert!(matches!(communicator.wait_signals(&[]), Err(Error::SignalCount { count: 0 })));
+    let none = "ncclWaitSignal: 0 signals to wait for; between 1 and 2147483647 are possible";
+    not_allowed(communicator.wait_signals(&[]), none);
     wrong(communicator.wait_signals(&[(Signal::new(0), 1), (Signal::new(2), 1)]), no_rank);
     let many = 1 << 31;
     wrong(
@@ -352,6 +353,18 @@ fn places_that_nccl_is_known_to_misread_are_refused() {
     let scattered = |communicator: &Communicator, send: &Memory, receive: &mut Memory| {
         communicator.reduce_scatter(&send.slice::<u8>(4..8)?, &mut receive.slice_mut::<u8>(..2)?, Sum)
     };
+    // Parts of one element of two bytes, which begin at bytes 4 and 6.
+    let halves = |communicator: &Communicator, _: &Memory, receive: &mut Memory| {
+        communicator.all_gather_in_place(&mut receive.slice_mut::<f16>(2..4)?)
+    };
+    // Place and parts are odd, their sum is not.
+    let both = |communicator: &Communicator, _: &Memory, receive: &mut Memory| {
+        communicator.reduce_scatter_in_place(&mut receive.slice_mut::<u8>(2..6)?, Sum)
+    };
+    // What counts is where the buffer begins, which ends with the window.
+    let last = |communicator: &Communicator, _: &Memory, receive: &mut Memory| {
+        communicator.reduce_scatter_in_place(&mut receive.slice_mut::<u8>(58..64)?, Sum)
+    };
     let aligned = |communicator: &Communicator, _: &Memory, receive: &mut Memory| {
         communicator.reduce_scatter_in_place(&mut receive.slice_mut::<u8>(4..12)?, Sum)?;
         communicator.all_gather_in_place(&mut receive.slice_mut::<u8>(4..12)?)?;
@@ -366,6 +379,9 @@ fn places_that_nccl_is_known_to_misread_are_refused() {
     assert!(misread(old, WindowKind::Symmetric, &grouped));
     assert!(misread(old, WindowKind::Symmetric, &reduced));
     assert!(misread(old, WindowKind::Symmetric, &scattered));
+    assert!(misread(old, WindowKind::Symmetric, &halves));
+    assert!(misread(old, WindowKind::Symmetric, &both));
+    assert!(misread(old, WindowKind::Symmetric, &last));
     assert!(!misread(old, WindowKind::Symmetric, &aligned));
     assert!(!misread(old, WindowKind::Symmetric, &apart(4)));
     assert!(!misread(old, WindowKind::Symmetric, &broadcast));
@@ -375,4 +391,42 @@ fn places_that_nccl_is_known_to_misread_are_refused() {
 
 fn memory(communicator: &Communicator) -> Memory {
     Memory::alloc(communicator.library(), communicator.stream(), 64).unwrap()
+}
+
+/// Each operation writes the byte on the stream that the communicator has then.
+#[test]
+fn the_byte_of_the_fence_is_freed_after_the_last_stream_that_wrote_it() {
+    let fake = Fake::new();
+    let mut communicator = fake.rank(fake.library_2_28(), 1, 2, &Config::new());
+    let (first, second) =
+        (communicator.stream().clone(), communicator.stream().context().new_stream().unwrap());
+    let mut memory = fake.memory(&first, 64);
+    let window = communicator.window(&memory, WindowKind::Symmetric).unwrap();
+    communicator.set_stream(&second).unwrap();
+    communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(..).unwrap(), Sum).unwrap();
+    assert!(fake.log().contains(&"a byte is written on s2".to_owned()));
+    // An abort waits for no stream.
+    communicator.abort_handle().abort().unwrap();
+    drop((window, communicator));
+    assert_eq!(fake.log(), ["abort comm1", "synchronize s2", "cuMemFree m2"]);
+}
+
+/// The call says then that it did nothing, or that its work is done.
+#[test]
+fn what_is_received_is_there_also_when_cudarc_has_noted_an_error_before_the_wait() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let other = communicator.stream().context().new_stream().unwrap();
+    let memory = fake.memory(&other, 64);
+    let window = communicator.window(&memory, WindowKind::Symmetric).unwrap();
+    fake.log();
+    let error = cudarc::driver::DriverError(cudarc::driver::sys::CUresult::CUDA_ERROR_INVALID_VALUE);
+    communicator.stream().context().record_err(Err::<(), _>(error));
+    let result = communicator.wait_signals(&[(Signal::new(0), 1)]);
+    assert!(matches!(result, Err(Error::Cuda { .. })), "{result:?}");
+    let mut host = [0f32; 16];
+    // Refused, or done: either way what follows on the memory's stream has nothing to wait for.
+    other.memcpy_dtoh(&memory.slice::<f32>(..).unwrap(), &mut host).unwrap();
+    fake.log();
+    drop(window);
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use collectives::ReduceOp::{Max, Sum};
 use collectives::nccl::{
-    CallConfig, Collectives, Communicator, Error, Graph, Library, Memory, RawBuffer, Registration, Signal,
+    CallConfig, Collectives, Communicator, Error, Graph, Library, Memory, Registration, Signal,
     Window, WindowKind, group, simulate, windows,
 };
 use cudarc::driver::{CudaSlice, CudaStream};
@@ -137,13 +137,9 @@ fn addresses(
     stream: Arc<CudaStream>,
     a: &mut CudaSlice<f32>,
 ) -> Result<(), Error> {
-    let owner = Arc::new(Memory::alloc(library, &stream, 4)?);
+    let owner = Memory::alloc(library, &stream, 4)?;
     // SAFETY: this program never runs.
-    let (buffer, memory) = unsafe {
-        let buffer = RawBuffer::<f32>::new(0x7000_0000_0000, 1, Arc::clone(&stream)).owned_by(owner);
-        (buffer, Memory::from_raw(0x7000_0000_0000, 4, stream, ()))
-    };
-    communicator.register(&buffer)?;
+    let memory = unsafe { Memory::from_raw(0x7000_0000_0000, 4, stream, owner) };
     communicator.register(&memory)?;
-    communicator.all_reduce(&buffer, a, Sum)
+    communicator.all_reduce(&memory.slice::<f32>(..)?, a, Sum)
 }

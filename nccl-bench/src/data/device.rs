@@ -251,6 +251,8 @@ impl DeviceData {
     /// # Errors
     /// If the driver fails, or what is on the stream did.
     pub fn tally(&mut self, stream: &Arc<CudaStream>) -> Result<Option<Tally>, DataError> {
+        // The copy would wait with the context locked, in which another rank may have to launch what is waited for.
+        stream.synchronize().map_err(failed("the check"))?;
         let mut report = [0_u64; REPORT_BYTES / 8];
         // SAFETY: the report has so many bytes; `report` outlives the copy, as the stream is synchronised below.
         let copied = unsafe { result::memcpy_dtoh_async(&mut report, self.report, stream.cu_stream()) };

@@ -1,4 +1,4 @@
-//! How a communicator is made.
+//! Making a communicator.
 
 use std::ffi::c_int;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -8,15 +8,8 @@ use std::sync::Arc;
 use cudarc::driver::CudaStream;
 use nccl_sys::{MissingSymbol, Nccl, Version, ncclComm_t, ncclConfig_t, ncclResult_t};
 
-use super::config::Config;
-use super::handle::Handle;
-use super::pending::Pending;
-use super::{Communicator, check_stream};
-use crate::nccl::cuda;
-use crate::nccl::error::Error;
-use crate::nccl::library::Library;
-use crate::nccl::section;
-use crate::nccl::unique_id::UniqueId;
+use super::{Communicator, Config, Pending, check_stream, handle::Handle, pending::Started};
+use crate::nccl::{cuda, error::Error, library::Library, section, unique_id::UniqueId};
 
 /// From here on NCCL accesses other ranks' buffers directly only when they are registered.
 const DIRECT_ONLY_WHEN_REGISTERED: Version = Version::new(2, 23, 0);
@@ -54,9 +47,7 @@ impl Communicator {
     }
 
     /// One communicator over all these streams, each of another device, in one thread: rank `i` is on `streams[i]`.
-    ///
-    /// # Errors
-    /// As [`Builder::init`].
+    /// It fails like [`Builder::init`].
     pub fn init_all(
         library: Library,
         streams: &[Arc<CudaStream>],
@@ -67,16 +58,16 @@ impl Communicator {
         let size = streams.len();
         let rank = |(rank, stream)| Self::builder(library, stream).rank(rank, size).id(&id).config(config);
         let ranks: Vec<_> = streams.iter().enumerate().map(rank).collect();
-        // Those of a group that fails are dropped when it has been cancelled.
-        let mut started = Vec::new();
-        section::grouped(library, || ranks.into_iter().try_for_each(|rank| rank.start(&mut started)))?;
-        // Non-blocking ones may still be connecting, which is seen only now.
-        started.into_iter().map(Pending::join).collect()
+        // Non-blocking ones may still be connecting when the group has ended.
+        Pending::start_group(library, [], ranks, |rank, _| rank.start())?
+            .into_iter()
+            .map(Pending::join)
+            .collect()
     }
 }
 
 impl Builder<'_> {
-    /// This rank's number, and how many there are.
+    /// This rank's number, and the number of ranks.
     pub fn rank(mut self, rank: usize, size: usize) -> Self {
         (self.rank, self.size) = (rank, size);
         self
@@ -106,64 +97,63 @@ impl Builder<'_> {
     /// `Config::blocking(false)` at the latest then.
     ///
     /// # Errors
-    /// - [`Error::Rank`], [`Error::Ids`], [`Error::TooOld`], [`Error::Stream`] (a per-thread default stream, or a context that is
+    /// - [`Error::Rank`], [`Error::Argument`] for the number of ids, [`Error::TooOld`], [`Error::Stream`] (a per-thread default stream, or a context that is
     ///   not the device's primary one: NCCL uses that) before anything is started; [`Error::MissingSymbol`] for several ids
     ///   before NCCL 2.23.
     /// - [`Error::Nccl`], [`Error::Deadline`] when connecting fails.
     /// - [`Error::InsideGroup`] inside a [`group`](crate::nccl::group()): use [`Communicator::init_all`] for the ranks of
     ///   one thread.
     pub fn init(self) -> Result<Communicator, Error> {
-        section::forbid(INIT)?;
-        pending(|started| self.start(started))?.join()
+        Pending::start(INIT, || self.start())?.join()
     }
 
-    /// Like [`init`](Self::init), but returns at once: NCCL connects on a thread of its own. The communicator is
-    /// non-blocking (`Config::blocking(false)`).
-    ///
-    /// # Errors
-    /// As [`init`](Self::init), where the failure is seen at once.
+    /// Like [`init`](Self::init), but returns at once, with the errors that are seen at once: NCCL connects on a thread of its
+    /// own. The communicator is non-blocking (`Config::blocking(false)`).
     pub fn init_pending(mut self) -> Result<Pending, Error> {
-        section::forbid(INIT)?;
         self.config = self.config.blocking(false);
-        pending(|started| self.start(started))
+        Pending::start(INIT, || self.start())
     }
 
     /// Joins a communicator that [grows](Communicator::grow), as a new rank, with the id of [`Communicator::grow_id`]
-    /// (`ncclCommGrow`, NCCL 2.29).
-    ///
-    /// # Errors
-    /// As [`init`](Self::init).
+    /// (`ncclCommGrow`, NCCL 2.29). It fails like [`init`](Self::init).
     pub fn join(self) -> Result<Communicator, Error> {
         section::forbid(GROW)?;
-        let [id] = self.ids[..] else { return Err(Error::Ids { count: self.ids.len(), size: self.size }) };
-        let id = id.raw();
-        let call = |raw: &Nccl, place: Place, config: &mut ncclConfig_t| {
-            let Place { slot, rank, size } = place;
+        let [id] = self.ids[..] else { return Err(self.wrong_ids(GROW)) };
+        let ((rank, size), id) = (self.raw_rank()?, id.raw());
+        let call = |raw: &Nccl, slot, config: &mut ncclConfig_t| {
             // SAFETY: see `start_with`; a rank that joins has no communicator yet.
             unsafe { raw.ncclCommGrow(ptr::null_mut(), size, &id, rank, slot, config) }
         };
-        pending(|started| self.start_with(GROW, started, call))?.join()
+        Pending::start(GROW, || self.start_with(GROW, call))?.join()
     }
 
-    /// Calls NCCL. The communicator comes into `started` whatever NCCL answers.
-    fn start(mut self, started: &mut Vec<Pending>) -> Result<(), Error> {
-        self.raw_rank()?;
+    /// Calls NCCL.
+    fn start(mut self) -> Result<Started, Error> {
+        let (rank, size) = self.raw_rank()?;
         if self.ids.is_empty() && self.size == 1 {
             self.ids.push(UniqueId::new(self.library)?);
         }
+        if self.ids.is_empty() || self.ids.len() > self.size {
+            return Err(self.wrong_ids(INIT));
+        }
         let mut raw_ids: Vec<_> = self.ids.iter().map(UniqueId::raw).collect();
-        let count = c_int::try_from(raw_ids.len()).ok().filter(|_| (1..=self.size).contains(&raw_ids.len()));
-        let count = count.ok_or(Error::Ids { count: raw_ids.len(), size: self.size })?;
         if let [id] = raw_ids[..] {
-            return self.start_with(INIT, started, |raw, Place { slot, rank, size }, config| {
+            return self.start_with(INIT, |raw, slot, config| {
                 // SAFETY: see `start_with`.
                 Ok(unsafe { raw.ncclCommInitRankConfig(slot, size, id, rank, config) })
             });
         }
-        self.start_with(INIT_SCALABLE, started, |raw, Place { slot, rank, size }, config| {
-            // SAFETY: see `start_with`; there are so many ids, which NCCL copies.
-            unsafe { raw.ncclCommInitRankScalable(slot, size, rank, count, raw_ids.as_mut_ptr(), config) }
+        self.start_with(INIT_SCALABLE, |raw, slot, config| {
+            let (ids, count) = (raw_ids.as_mut_ptr(), raw_ids.len() as c_int);
+            // SAFETY: see `start_with`; there are so many ids, no more than ranks, which NCCL copies.
+            unsafe { raw.ncclCommInitRankScalable(slot, size, rank, count, ids, config) }
         })
+    }
+
+    fn wrong_ids(&self, operation: &'static str) -> Error {
+        let (count, size) = (self.ids.len(), self.size);
+        let rule = "there must be at least one, at most one for each rank, and one alone for a communicator that grows";
+        Error::argument(operation, format!("{count} unique ids for {size} ranks: {rule}"))
     }
 
     fn raw_rank(&self) -> Result<(c_int, c_int), Error> {
@@ -178,11 +168,13 @@ impl Builder<'_> {
     fn start_with(
         self,
         name: &'static str,
-        started: &mut Vec<Pending>,
-        call: impl FnOnce(&'static Nccl, Place, &mut ncclConfig_t) -> Result<ncclResult_t, MissingSymbol>,
-    ) -> Result<(), Error> {
-        let (raw_rank, raw_size) = self.raw_rank()?;
-        let Self { library, stream, rank, size, .. } = self;
+        call: impl FnOnce(
+            &'static Nccl,
+            *mut ncclComm_t,
+            &mut ncclConfig_t,
+        ) -> Result<ncclResult_t, MissingSymbol>,
+    ) -> Result<Started, Error> {
+        let Self { library, stream, .. } = self;
         check_stream(name, stream)?;
         let mut hasher = DefaultHasher::new();
         self.ids.hash(&mut hasher);
@@ -192,26 +184,10 @@ impl Builder<'_> {
         if library.version() < DIRECT_ONLY_WHEN_REGISTERED {
             cuda::share_pool(&handle.context)?;
         }
-        let communicator = Communicator::unborn(handle, stream, rank, size);
+        let communicator = Communicator::connecting(handle, stream);
         // The slot and the texts of the configuration live in the handle, which outlives NCCL's object: whoever drops it has
         // aborted or destroyed that first. The right device is current.
-        let place = Place { slot: communicator.handle.slot(), rank: raw_rank, size: raw_size };
-        let code = call(library.raw(), place, &mut raw)?;
-        started.push(Pending::new(name, communicator));
-        if code == ncclResult_t::ncclInProgress { Ok(()) } else { library.check(name, code) }
+        let code = call(library.raw(), communicator.handle.slot(), &mut raw)?;
+        Ok(Pending::new(name, communicator, code, None))
     }
-}
-
-/// The one communicator that `start` starts.
-pub(super) fn pending(start: impl FnOnce(&mut Vec<Pending>) -> Result<(), Error>) -> Result<Pending, Error> {
-    let mut started = Vec::with_capacity(1);
-    start(&mut started)?;
-    started.pop().ok_or(Error::Aborted { operation: INIT })
-}
-
-/// Where NCCL shall write the new handle, and which rank it is for.
-struct Place {
-    slot: *mut ncclComm_t,
-    rank: c_int,
-    size: c_int,
 }

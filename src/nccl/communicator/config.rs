@@ -1,13 +1,15 @@
-//! How a communicator behaves.
+//! Settings of a communicator.
 
 use std::env;
 use std::time::Duration;
 
 use nccl_sys::{Version, ncclConfig_t};
 
-use crate::nccl::error::Error;
-use crate::nccl::library::Library;
-use crate::nccl::text::Text;
+use crate::nccl::{
+    error::Error,
+    library::Library,
+    settings::{Text, settings},
+};
 
 /// Settings of a communicator (`ncclConfig_t`). A setting that is left out has NCCL's own default; one that the loaded
 /// library is too old for is refused when the communicator is made.
@@ -26,37 +28,8 @@ pub struct Config {
     unfenced: bool,
 }
 
-/// The fields that are integers in C: one builder method for each, its type, its field, and its first version.
-macro_rules! settings {
-    ($($(#[$doc:meta])* $method:ident($type:ty) => $field:ident since $since:expr;)*) => {
-        #[derive(Clone, Debug, Default)]
-        struct Settings { $($method: Option<i32>,)* }
-
-        impl Config {
-            $(
-                $(#[$doc])*
-                #[must_use]
-                pub fn $method(mut self, value: $type) -> Self {
-                    self.settings.$method = Some(i32::from(value));
-                    self
-                }
-            )*
-        }
-
-        impl Settings {
-            fn apply(&self, raw: &mut ncclConfig_t, library: Library) -> Result<(), Error> {
-                $(if let Some(value) = self.$method {
-                    library.require(concat!("Config::", stringify!($method)), $since)?;
-                    raw.$field = value;
-                })*
-                Ok(())
-            }
-        }
-    };
-}
-
-settings! {
-    /// Whether calls wait until NCCL is done with connecting and launching (default). With `false` NCCL works on a
+settings! { Config for ncclConfig_t {
+    /// True (default) to have calls wait until NCCL is done with connecting and launching. With `false` NCCL works on a
     /// thread of its own, and calls of this crate wait for it no longer than [`Config::deadline`]; only such a
     /// communicator can be aborted while it connects. NCCL 2.14, field `blocking`.
     blocking(bool) => blocking since Version::new(2, 14, 0);
@@ -66,21 +39,21 @@ settings! {
     min_ctas(i32) => minCTAs since Version::new(2, 17, 0);
     /// Most thread blocks of NCCL's kernels. NCCL 2.17, field `maxCTAs`.
     max_ctas(i32) => maxCTAs since Version::new(2, 17, 0);
-    /// Whether communicators split off this one share its resources. NCCL 2.18, field `splitShare`.
+    /// True to have communicators that are split off this one share its resources. NCCL 2.18, field `splitShare`.
     split_share(bool) => splitShare since Version::new(2, 18, 0);
     /// Traffic class of the network. NCCL 2.26, field `trafficClass`.
     traffic_class(i32) => trafficClass since Version::new(2, 26, 0);
-    /// Whether collectives may run inside the network (SHARP). NCCL 2.27, field `collnetEnable`.
+    /// True to let collectives run inside the network (SHARP). NCCL 2.27, field `collnetEnable`.
     collnet(bool) => collnetEnable since Version::new(2, 27, 0);
-    /// How thread blocks are used: a mask of `NCCL_CTA_POLICY_*`. NCCL 2.27, field `CTAPolicy`.
+    /// Use of thread blocks: a mask of `NCCL_CTA_POLICY_*`. NCCL 2.27, field `CTAPolicy`.
     cta_policy(i32) => CTAPolicy since Version::new(2, 27, 0);
-    /// Whether communicators shrunk from this one share its resources. NCCL 2.27, field `shrinkShare`.
+    /// True to have communicators that are shrunk from this one share its resources. NCCL 2.27, field `shrinkShare`.
     shrink_share(bool) => shrinkShare since Version::new(2, 27, 0);
     /// Thread blocks of kernels that use NVLink SHARP. NCCL 2.27, field `nvlsCTAs`.
     nvls_ctas(i32) => nvlsCTAs since Version::new(2, 27, 0);
     /// Channels for each peer over the network in send and receive. NCCL 2.28, field `nChannelsPerNetPeer`.
     channels_per_net_peer(i32) => nChannelsPerNetPeer since Version::new(2, 28, 0);
-    /// Whether work is scheduled for NVLink. NCCL 2.28, field `nvlinkCentricSched`.
+    /// True to schedule work for NVLink. NCCL 2.28, field `nvlinkCentricSched`.
     nvlink_centric_sched(bool) => nvlinkCentricSched since Version::new(2, 28, 0);
     /// Use with CUDA graphs: 0 none, 1 one graph, 2 several graphs, or graphs and other work. NCCL 2.29, field `graphUsageMode`.
     graph_usage_mode(i32) => graphUsageMode since Version::new(2, 29, 0);
@@ -88,19 +61,19 @@ settings! {
     rma_contexts(i32) => numRmaCtx since Version::new(2, 29, 0);
     /// Most peers of send and receive. NCCL 2.30, field `maxP2pPeers`.
     max_p2p_peers(i32) => maxP2pPeers since Version::new(2, 30, 0);
-    /// Whether launches inside a captured graph are ordered by stream. NCCL 2.30.7, field `graphStreamOrdering`.
+    /// True to order launches inside a captured graph by stream. NCCL 2.30.7, field `graphStreamOrdering`.
     graph_stream_ordering(bool) => graphStreamOrdering since Version::new(2, 30, 7);
-    /// Whether launches of several communicators keep the order of the host. NCCL 2.31, field `launchOrderImplicit`.
+    /// True to have launches of several communicators keep the order of the host. NCCL 2.31, field `launchOrderImplicit`.
     launch_order_implicit(bool) => launchOrderImplicit since Version::new(2, 31, 0);
     /// Signals for one-sided operations. NCCL 2.31, field `numRmaSig`.
     rma_signals(i32) => numRmaSig since Version::new(2, 31, 0);
-    /// Whether one-sided operations are set up at once. NCCL 2.31, field `rmaEagerInit`.
+    /// True to set one-sided operations up at once. NCCL 2.31, field `rmaEagerInit`.
     rma_eager_init(bool) => rmaEagerInit since Version::new(2, 31, 0);
     /// A value of `ncclHostCftMode_t`. NCCL 2.31, field `hostCftMode`.
     host_cft_mode(i32) => hostCftMode since Version::new(2, 31, 0);
-    /// Which parts of NVLink SHARP are used: a value of `ncclNvlsHostMode_t`. NCCL 2.31, field `nvlsHostMode`.
+    /// Parts of NVLink SHARP that are used: a value of `ncclNvlsHostMode_t`. NCCL 2.31, field `nvlsHostMode`.
     nvls_host_mode(i32) => nvlsHostMode since Version::new(2, 31, 0);
-}
+}}
 
 impl Config {
     /// NCCL's defaults.
@@ -123,7 +96,7 @@ impl Config {
         self
     }
 
-    /// How long a call may wait for NCCL's own threads, and how long closing may wait for queued work; then the
+    /// Limit for calls that wait for NCCL's own threads, and for closing, which waits for queued work; then the
     /// communicator is aborted and the call fails. Without it they wait for ever. A communicator whose calls block
     /// inside NCCL ([`Config::blocking`]) keeps no deadline there.
     #[must_use]
@@ -157,7 +130,7 @@ impl Config {
         match env::var("NCCL_COMM_BLOCKING").ok().as_deref().map(str::trim) {
             Some("0") => false,
             Some("1") => true,
-            _ => self.settings.blocking != Some(0),
+            _ => self.settings.blocking != Some(false),
         }
     }
 

@@ -1,31 +1,28 @@
 //! Communicators: one rank's end of a group of GPUs.
 
+mod abort_handle;
 mod builder;
 mod config;
+mod ending;
 mod handle;
 mod pending;
+mod poll;
 mod split;
 mod suspend;
 
-use std::cell::OnceCell;
-use std::ffi::c_int;
-use std::sync::Arc;
+use std::{cell::OnceCell, ffi::c_int, sync::Arc, thread};
 
 use cudarc::driver::{CudaEvent, CudaStream, DriverError};
 use nccl_sys::{NCCL_REVOKE_DEFAULT, Nccl, ncclComm_t, ncclResult_t};
 
-use super::cuda;
-use super::error::Error;
-use super::library::Library;
-use super::section;
+use super::{cuda, error::Error, library::Library, section};
 
+pub use abort_handle::AbortHandle;
 pub use builder::Builder;
 pub use config::Config;
-pub use handle::AbortHandle;
-pub(crate) use handle::overlap;
-pub(crate) use handle::{Dependent, Ending, Handle, KnownMemory, Object, State, StateGuard};
+pub(crate) use handle::{Ending, Guards, Handle, KnownMemory, Object, State, overlap};
 pub use pending::Pending;
-pub use split::{ShrinkMode, Split};
+pub use split::{Grow, Shrink, Split};
 pub use suspend::MemoryStatistics;
 
 /// One rank of a group of GPUs. It may move between threads, but only one uses it at a time; an [`AbortHandle`] may be
@@ -34,8 +31,9 @@ pub use suspend::MemoryStatistics;
 /// All [collectives](super::Collectives) run in the order of the calls on the communicator's stream. The host does not wait for
 /// them: synchronise the stream, or use the buffers through cudarc, which orders its work after them.
 ///
-/// Dropping it waits for its queued work and destroys it, after its graphs, windows and registrations; when NCCL has reported an
-/// error, the deadline of [`Config::deadline`] passes, or the thread is panicking, it is aborted instead.
+/// Dropping it waits for its queued work and destroys it, after its graphs, windows and registrations. It is aborted instead,
+/// with a warning in the log, when NCCL has reported an error, when the deadline of [`Config::deadline`] passes, and while its
+/// stream is being captured into a CUDA graph, which waiting would break; and without one when the thread is panicking.
 /// [`Communicator::close`] does the same and returns the error. Ranks of one process may close one after the other, in one
 /// thread.
 #[derive(Debug)]
@@ -46,36 +44,22 @@ pub struct Communicator {
     event: OnceCell<Arc<CudaEvent>>,
     rank: usize,
     size: usize,
-    /// How it ends when it is dropped.
-    end: End,
-}
-
-/// What is left to do for a communicator that is dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
-    /// It never came to life.
-    Abort,
-    Close,
-    Nothing,
+    is_connected: bool,
 }
 
 impl Communicator {
     /// One whose handle NCCL has yet to write.
-    fn unborn(handle: Arc<Handle>, stream: &Arc<CudaStream>, rank: usize, size: usize) -> Self {
-        Self { handle, stream: Arc::clone(stream), event: OnceCell::new(), rank, size, end: End::Abort }
+    fn connecting(handle: Arc<Handle>, stream: &Arc<CudaStream>) -> Self {
+        let stream = Arc::clone(stream);
+        Self { handle, stream, event: OnceCell::new(), rank: 0, size: 0, is_connected: false }
     }
 
     /// All ranks have joined.
-    fn ready(mut self) -> Self {
-        self.end = End::Close;
-        self
-    }
-
-    /// All ranks have joined: NCCL says which of them this is.
-    fn ready_as_nccl_says(mut self) -> Result<Self, Error> {
+    fn connected(mut self) -> Result<Self, Error> {
         self.rank = self.ask("ncclCommUserRank", Nccl::ncclCommUserRank)?;
         self.size = self.ask("ncclCommCount", Nccl::ncclCommCount)?;
-        Ok(self.ready())
+        self.is_connected = true;
+        Ok(self)
     }
 
     fn ask(
@@ -84,8 +68,10 @@ impl Communicator {
         function: unsafe fn(&Nccl, ncclComm_t, *mut c_int) -> ncclResult_t,
     ) -> Result<usize, Error> {
         let mut value = 0;
-        // SAFETY: `ask` holds the guard, and the handle is alive; the three functions that are passed write one int.
-        self.handle.ask(operation, |raw, handle| Ok(unsafe { function(raw, handle, &mut value) }))?;
+        self.handle.call(operation, State::exists, |raw, comm| {
+            // SAFETY: `call` holds the guard, and the handle is alive; the three functions that are passed write one int.
+            Ok(unsafe { function(raw, comm, &mut value) })
+        })?;
         Ok(usize::try_from(value).unwrap_or(0))
     }
 
@@ -95,7 +81,7 @@ impl Communicator {
         self.rank
     }
 
-    /// How many ranks there are.
+    /// The number of ranks.
     #[must_use]
     pub fn size(&self) -> usize {
         self.size
@@ -111,7 +97,7 @@ impl Communicator {
     /// at the same time by two threads, or after the communicator has ended; null while NCCL is still connecting.
     #[must_use]
     pub fn as_raw(&self) -> ncclComm_t {
-        self.handle.made()
+        self.handle.written()
     }
 
     /// The library that the communicator belongs to.
@@ -143,7 +129,7 @@ impl Communicator {
         cuda::bind(&self.handle.context)?;
         cuda::refuse_captured(OPERATION, &self.stream)?;
         cuda::refuse_captured(OPERATION, stream)?;
-        self.lead(stream)?;
+        self.make_wait(stream)?;
         self.stream = Arc::clone(stream);
         self.handle.add_stream(stream);
         Ok(())
@@ -156,18 +142,14 @@ impl Communicator {
     /// [`Error::Nccl`] with the failure: the communicator can only be dropped or aborted then. [`Error::Aborted`];
     /// [`Error::InsideGroup`].
     pub fn async_error(&self) -> Result<(), Error> {
-        const OPERATION: &str = "an operation in the background";
         section::forbid("ncclCommGetAsyncError")?;
-        match self.handle.progress("ncclCommGetAsyncError")? {
-            ncclResult_t::ncclSuccess | ncclResult_t::ncclInProgress => Ok(()),
-            code => Err(self.handle.library.failure(OPERATION, code)),
-        }
+        self.handle.finished("an operation in the background").unwrap_or(Ok(()))
     }
 
     /// A handle that ends the communicator from any thread.
     #[must_use]
     pub fn abort_handle(&self) -> AbortHandle {
-        AbortHandle::new(&self.handle)
+        AbortHandle(Arc::clone(&self.handle))
     }
 
     /// Stops all operations of this rank, queued, running or hanging, but keeps the communicator, so that it can be split
@@ -178,27 +160,33 @@ impl Communicator {
     /// [`Error::MissingSymbol`] before NCCL 2.28.7; [`Error::InsideGroup`]; [`Error::Nccl`]; [`Error::Deadline`];
     /// [`Error::Aborted`] and [`Error::Unusable`].
     pub fn revoke(&self) -> Result<(), Error> {
-        self.handle.change("ncclCommRevoke", &[State::Alive], State::Revoked, |raw, handle| {
+        self.handle.change("ncclCommRevoke", State::Alive, State::Revoked, |raw, comm| {
             // SAFETY: `change` holds the guard, and the handle is alive.
-            Ok(unsafe { raw.ncclCommRevoke(handle, NCCL_REVOKE_DEFAULT as c_int) }?)
+            unsafe { raw.ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT as c_int) }
         })
     }
 
     /// Waits until all ranks' queued work is done and frees what is only needed for operations (`ncclCommFinalize`): all
-    /// ranks call it, and the communicator can only be closed afterwards. Its graphs, windows and
-    /// registrations end first, whatever NCCL answers. [`close`](Self::close) alone
-    /// does both; this is for those who want to know that all is well before they close.
+    /// ranks call it, and the communicator can only be closed or aborted afterwards, whatever NCCL answers. Its graphs, windows
+    /// and registrations end first. [`close`](Self::close) alone does both; this is for those who want to know that all is well
+    /// before they close.
     ///
     /// # Errors
     /// [`Error::InsideGroup`]; [`Error::Nccl`]; [`Error::Deadline`]; [`Error::Aborted`] and [`Error::Unusable`].
+    /// [`Error::Stream`] while a stream of it is being captured, and graphs, windows or registrations have to end first: nothing
+    /// has changed then.
     pub fn finalize(&self) -> Result<(), Error> {
         const OPERATION: &str = "ncclCommFinalize";
         section::forbid(OPERATION)?;
-        self.handle.handle(*self.handle.lock(), OPERATION)?;
-        let _ended = if self.handle.has_dependents() { self.handle.release(OPERATION)? } else { Vec::new() };
-        self.handle.change(OPERATION, &[State::Alive], State::Finalized, |raw, handle| {
+        let _ended =
+            self.handle.quiesce(OPERATION, State::Finalized, || match self.handle.has_objects() {
+                true => self.handle.release(OPERATION),
+                // NCCL waits for the queued work.
+                false => Ok(Vec::new()),
+            })?;
+        self.handle.change(OPERATION, State::Finalized, State::Finalized, |raw, comm| {
             // SAFETY: `change` holds the guard, and the handle is alive.
-            Ok(unsafe { raw.ncclCommFinalize(handle) })
+            Ok(unsafe { raw.ncclCommFinalize(comm) })
         })
     }
 
@@ -207,9 +195,9 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::Nccl`] or [`Error::Cuda`] when the queued work failed, [`Error::Deadline`] when it did not finish within
-    /// [`Config::deadline`]: it is aborted then. [`Error::Aborted`] when it was before.
-    pub fn close(mut self) -> Result<(), Error> {
-        self.end = End::Nothing;
+    /// [`Config::deadline`], [`Error::Stream`] when a stream of it is being captured into a CUDA graph, which waiting would
+    /// break: it is aborted then. [`Error::Aborted`] when it was before.
+    pub fn close(self) -> Result<(), Error> {
         self.handle.close()
     }
 
@@ -230,14 +218,14 @@ impl Communicator {
 
     /// Makes NCCL's stream wait for what is queued on `other`.
     #[cold]
-    pub(crate) fn follow(&self, other: &CudaStream) -> Result<(), Error> {
+    pub(crate) fn wait_for(&self, other: &CudaStream) -> Result<(), Error> {
         order(&*self.event()?, other, &self.stream).map_err(Error::cuda("cuStreamWaitEvent"))
     }
 
     /// Makes `other` wait for what is queued on NCCL's stream.
     #[cold]
-    pub(crate) fn lead(&self, other: &CudaStream) -> Result<(), Error> {
-        lead(&*self.event()?, &self.stream, other)
+    pub(crate) fn make_wait(&self, other: &CudaStream) -> Result<(), Error> {
+        make_wait(&*self.event()?, &self.stream, other)
     }
 
     /// The event that orders streams. A wait refers to the latest record before it, so one serves any number of pairs.
@@ -251,7 +239,7 @@ impl Communicator {
 }
 
 /// Makes `second` wait for what is queued on `first`, the stream of NCCL's work.
-pub(crate) fn lead(event: &CudaEvent, first: &CudaStream, second: &CudaStream) -> Result<(), Error> {
+pub(crate) fn make_wait(event: &CudaEvent, first: &CudaStream, second: &CudaStream) -> Result<(), Error> {
     order(event, first, second).map_err(|error| {
         // Memory of `second` may be freed in its order from now on: NCCL has to be done with it.
         let _already_failing = cuda::wait(first);
@@ -276,12 +264,11 @@ fn check_stream(operation: &'static str, stream: &CudaStream) -> Result<(), Erro
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        let result = match self.end {
-            End::Nothing => return,
-            End::Close if !std::thread::panicking() => self.handle.close(),
-            End::Close | End::Abort => self.handle.abort("ncclCommAbort"),
-        };
-        match result {
+        if self.handle.is_ending() {
+            return;
+        }
+        let closes = self.is_connected && !thread::panicking();
+        match if closes { self.handle.close() } else { self.handle.abort("ncclCommAbort") } {
             Ok(()) | Err(Error::Aborted { .. }) => {}
             Err(error) => tracing::warn!("dropping a communicator: {error}"),
         }

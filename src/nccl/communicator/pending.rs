@@ -1,15 +1,12 @@
 //! A communicator that is still connecting.
 
-use std::mem;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{mem, sync::Arc, time::Duration};
 
 use nccl_sys::ncclResult_t;
 
-use super::Communicator;
-use super::handle::{AbortHandle, Handle, State};
-use crate::nccl::error::Error;
-use crate::nccl::section;
+use super::handle::{Guards, Handle, State};
+use super::{AbortHandle, Communicator};
+use crate::nccl::{error::Error, library::Library, section};
 
 /// A communicator that NCCL is still working on, on a thread of its own. Dropping it aborts the work, and with it the
 /// communicator that it is made from, where there is one: NCCL cannot abort one without the other.
@@ -32,10 +29,12 @@ pub struct Pending {
     operation: &'static str,
     /// Until the new communicator exists.
     origin: Option<Origin>,
-    /// Whether it is made from another, so that only NCCL knows its rank and size, and whether there is one.
-    derived: bool,
     communicator: Communicator,
 }
+
+/// A new communicator with NCCL's answer. Whatever that is, the communicator is kept until the group that it is made in has
+/// ended.
+pub(super) type Started = (Pending, Result<(), Error>);
 
 /// The communicator that the new one is made from: its progress is the new one's. Dropping it aborts work that is going
 /// on, since NCCL would write the new handle to a place that is gone.
@@ -46,31 +45,33 @@ struct Origin {
     child: Arc<Handle>,
     /// The parent's state before.
     before: State,
-    /// True when there is nothing left to end.
+    /// True when NCCL is done with the parent, which may have begun something else since.
     done: bool,
 }
 
 impl Origin {
-    /// True when NCCL has finished; a parent that was closed meanwhile had, too.
-    fn is_finished(&self) -> Result<bool, Error> {
-        match finished(&self.parent, self.operation) {
-            Err(Error::Aborted { .. }) if self.parent.is_closed() => Ok(true),
-            answer => answer,
-        }
+    /// The result of NCCL's work; none while it goes on.
+    fn finished(&self) -> Option<Result<(), Error>> {
+        self.parent.finished(self.operation).map(|result| self.or_closed(result))
     }
 
     /// Waits until NCCL has finished.
     fn settle(&self, limit: Option<Duration>) -> Result<(), Error> {
-        match self.parent.settle(self.operation, limit) {
+        self.or_closed(self.parent.settle(self.operation, limit))
+    }
+
+    /// A parent that was closed meanwhile had finished, too.
+    fn or_closed(&self, result: Result<(), Error>) -> Result<(), Error> {
+        match result {
             Err(Error::Aborted { .. }) if self.parent.is_closed() => Ok(()),
-            answer => answer,
+            result => result,
         }
     }
 }
 
 impl Drop for Origin {
     fn drop(&mut self) {
-        if !self.done && !matches!(self.is_finished(), Ok(true)) {
+        if !self.done && !matches!(self.finished(), Some(Ok(()))) {
             let aborted = self.parent.abort("ncclCommAbort");
             // Another thread may be aborting it.
             self.parent.wait_for_abort();
@@ -80,26 +81,55 @@ impl Drop for Origin {
                 mem::forget(Arc::clone(&self.child));
             }
         }
-        self.parent.end_busy(self.before);
+        self.parent.replace(State::Busy, self.before);
     }
 }
 
 impl Pending {
-    /// A communicator that is not made from another.
-    pub(crate) fn new(operation: &'static str, communicator: Communicator) -> Self {
-        Self { operation, origin: None, derived: false, communicator }
+    /// Starts one communicator.
+    pub(super) fn start(
+        operation: &'static str,
+        start: impl FnOnce() -> Result<Started, Error>,
+    ) -> Result<Self, Error> {
+        section::forbid(operation)?;
+        let (pending, answer) = start()?;
+        answer.map(|()| pending)
     }
 
-    /// One that is.
-    pub(crate) fn derived(
+    /// Starts several, in one group of NCCL's, which uses the communicators that they are made from until it has ended.
+    pub(super) fn start_group<'a, T>(
+        library: Library,
+        parents: impl IntoIterator<Item = &'a Handle>,
+        ranks: impl IntoIterator<Item = T>,
+        mut start: impl FnMut(T, &mut Guards<'a>) -> Result<Started, Error>,
+    ) -> Result<Vec<Self>, Error> {
+        // Those of a group that fails are dropped when it has been cancelled, and the guards have been given back.
+        let mut group = Vec::new();
+        let mut guards = Guards::lock(parents);
+        section::grouped(library, || {
+            ranks.into_iter().try_for_each(|rank| {
+                let (pending, answer) = start(rank, &mut guards)?;
+                group.push(pending);
+                answer
+            })
+        })?;
+        drop(guards);
+        Ok(group)
+    }
+
+    /// A communicator with NCCL's answer, and the one that it is made from with the state that this had before.
+    pub(super) fn new(
         operation: &'static str,
         communicator: Communicator,
-        parent: &Arc<Handle>,
-        before: State,
-    ) -> Self {
-        let (parent, child) = (Arc::clone(parent), Arc::clone(&communicator.handle));
-        let origin = Some(Origin { operation, parent, child, before, done: false });
-        Self { operation, origin, derived: true, communicator }
+        answer: ncclResult_t,
+        parent: Option<(&Arc<Handle>, State)>,
+    ) -> Started {
+        let origin = parent.map(|(parent, before)| {
+            let (parent, child) = (Arc::clone(parent), Arc::clone(&communicator.handle));
+            Origin { operation, parent, child, before, done: false }
+        });
+        let answer = communicator.handle.library.accept(operation, answer).map(drop);
+        (Self { operation, origin, communicator }, answer)
     }
 
     /// True when NCCL has finished. Returns at once.
@@ -108,14 +138,18 @@ impl Pending {
     /// When the work has failed: [`Error::Nccl`], or [`Error::Aborted`]. [`Error::InsideGroup`].
     pub fn poll(&mut self) -> Result<bool, Error> {
         section::forbid(self.operation)?;
-        if let Some(origin) = &self.origin {
-            if !origin.is_finished()? {
-                return Ok(false);
-            }
-            self.defuse();
+        if let Some(origin) = &mut self.origin {
+            let Some(result) = origin.finished() else { return Ok(false) };
+            result?;
+            origin.done = true;
+            self.origin = None;
         }
-        let handle = &self.communicator.handle;
-        if self.derived && handle.made().is_null() { Ok(true) } else { finished(handle, self.operation) }
+        // NCCL has made no communicator for this rank.
+        if self.communicator.handle.written().is_null() {
+            return Ok(true);
+        }
+        let finished = self.communicator.handle.finished(self.operation).transpose()?;
+        Ok(finished.is_some())
     }
 
     /// Waits until NCCL has finished, but no longer than `limit`.
@@ -129,54 +163,34 @@ impl Pending {
     }
 
     /// Waits as long as the configuration allows.
-    pub(crate) fn join(self) -> Result<Communicator, Error> {
+    pub(super) fn join(self) -> Result<Communicator, Error> {
         let operation = self.operation;
         self.join_part()?.ok_or(Error::Aborted { operation })
     }
 
-    /// As [`join`](Self::join); nothing where NCCL has made no communicator for this rank.
-    pub(crate) fn join_part(self) -> Result<Option<Communicator>, Error> {
+    /// Like [`join`](Self::join); nothing where NCCL has made no communicator for this rank.
+    pub(super) fn join_part(self) -> Result<Option<Communicator>, Error> {
         let limit = self.communicator.handle.config.limit();
         self.finish(limit)
     }
 
     fn finish(mut self, limit: Option<Duration>) -> Result<Option<Communicator>, Error> {
         section::forbid(self.operation)?;
-        if let Some(origin) = &self.origin {
+        if let Some(mut origin) = self.origin.take() {
             origin.settle(limit)?;
-            self.defuse();
-        }
-        let handle = &self.communicator.handle;
-        if self.derived && handle.made().is_null() {
-            return Ok(None);
-        }
-        handle.settle(self.operation, limit)?;
-        if self.derived {
-            self.communicator.ready_as_nccl_says().map(Some)
-        } else {
-            Ok(Some(self.communicator.ready()))
-        }
-    }
-
-    /// NCCL is done with the parent, which may have begun something else since.
-    fn defuse(&mut self) {
-        if let Some(origin) = &mut self.origin {
             origin.done = true;
         }
-        self.origin = None;
+        if self.communicator.handle.written().is_null() {
+            return Ok(None);
+        }
+        self.communicator.handle.settle(self.operation, limit)?;
+        self.communicator.connected().map(Some)
     }
 
     /// A handle that ends the work from any thread, and with it the communicator that the new one is made from.
     #[must_use]
     pub fn abort_handle(&self) -> AbortHandle {
-        AbortHandle::new(self.origin.as_ref().map_or(&self.communicator.handle, |origin| &origin.parent))
-    }
-}
-
-fn finished(handle: &Handle, operation: &'static str) -> Result<bool, Error> {
-    match handle.progress(operation)? {
-        ncclResult_t::ncclSuccess => Ok(true),
-        ncclResult_t::ncclInProgress => Ok(false),
-        code => Err(handle.library.failure(operation, code)),
+        let handle = self.origin.as_ref().map_or(&self.communicator.handle, |origin| &origin.parent);
+        AbortHandle(Arc::clone(handle))
     }
 }

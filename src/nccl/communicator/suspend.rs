@@ -4,22 +4,20 @@ use std::ffi::c_int;
 
 use nccl_sys::{NCCL_SUSPEND_MEM, ncclCommMemStat_t};
 
-use super::Communicator;
-use super::handle::State;
-use crate::nccl::error::Error;
-use crate::nccl::section;
+use super::{Communicator, handle::State};
+use crate::nccl::{error::Error, section};
 
 /// Device memory that NCCL has allocated for a communicator, in bytes (`ncclCommMemStats`, NCCL 2.29.7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryStatistics {
-    /// What [`Communicator::suspend`] gives back.
+    /// Given back by [`Communicator::suspend`].
     pub suspendable: u64,
-    /// What stays allocated.
+    /// Stays allocated.
     pub persistent: u64,
     /// All that NCCL tracks.
     pub total: u64,
-    /// Whether the communicator is suspended.
+    /// True for a suspended communicator.
     pub suspended: bool,
 }
 
@@ -39,22 +37,25 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::MissingSymbol`] before NCCL 2.29.7; [`Error::Nccl`], among others for communicators that share resources;
-    /// [`Error::InsideGroup`]; [`Error::Deadline`]; [`Error::Aborted`] and [`Error::Unusable`].
+    /// [`Error::InsideGroup`]; [`Error::Deadline`]; [`Error::Aborted`] and [`Error::Unusable`]. [`Error::Stream`] while a stream
+    /// of it is being captured: nothing has changed then.
     pub fn suspend(&self) -> Result<(), Error> {
         const OPERATION: &str = "ncclCommSuspend";
         section::forbid(OPERATION)?;
         self.library().raw().require(OPERATION)?;
-        self.handle.drain_or_abort(OPERATION)?;
-        self.handle.change(OPERATION, &[State::Alive], State::Suspended, |raw, handle| {
-            // SAFETY: `change` holds the guard, and the handle is alive.
-            Ok(unsafe { raw.ncclCommSuspend(handle, NCCL_SUSPEND_MEM as c_int) }?)
+        self.handle.quiesce(OPERATION, State::Suspending, || {
+            self.handle.drain_or_abort(OPERATION)?;
+            self.handle.change(OPERATION, State::Suspending, State::Suspended, |raw, comm| {
+                // SAFETY: `change` holds the guard, and the handle is alive.
+                unsafe { raw.ncclCommSuspend(comm, NCCL_SUSPEND_MEM as c_int) }
+            })
         })
     }
 
     /// Allocates again what [`suspend`](Self::suspend) gave back (`ncclCommResume`, NCCL 2.29.7). All ranks call it.
     ///
     /// # Errors
-    /// As [`suspend`](Self::suspend); nothing happens when the communicator is not suspended.
+    /// Those of [`suspend`](Self::suspend); nothing happens when the communicator is not suspended.
     pub fn resume(&self) -> Result<(), Error> {
         const OPERATION: &str = "ncclCommResume";
         section::forbid(OPERATION)?;
@@ -62,13 +63,13 @@ impl Communicator {
         if *self.handle.lock() == State::Alive {
             return Ok(());
         }
-        self.handle.change(OPERATION, &[State::Suspended], State::Alive, |raw, handle| {
+        self.handle.change(OPERATION, State::Suspended, State::Alive, |raw, comm| {
             // SAFETY: `change` holds the guard, and the handle is alive.
-            Ok(unsafe { raw.ncclCommResume(handle) }?)
+            unsafe { raw.ncclCommResume(comm) }
         })
     }
 
-    /// How much device memory NCCL has allocated for the communicator.
+    /// The device memory that NCCL has allocated for the communicator.
     ///
     /// # Errors
     /// [`Error::MissingSymbol`] before NCCL 2.29.7; [`Error::Nccl`]; [`Error::InsideGroup`]; [`Error::Aborted`].
@@ -85,9 +86,9 @@ impl Communicator {
     fn statistic(&self, which: ncclCommMemStat_t) -> Result<u64, Error> {
         const OPERATION: &str = "ncclCommMemStats";
         let mut value = 0;
-        self.handle.ask(OPERATION, |raw, handle| {
-            // SAFETY: `ask` holds the guard, and the handle is alive; writes one number.
-            unsafe { raw.ncclCommMemStats(handle, which, &mut value) }
+        self.handle.call(OPERATION, State::exists, |raw, comm| {
+            // SAFETY: `call` holds the guard, and the handle is alive; writes one number.
+            unsafe { raw.ncclCommMemStats(comm, which, &mut value) }
         })?;
         Ok(value)
     }

@@ -1,14 +1,13 @@
-//! What collectives read and write: device memory with a length, a type, and a stream that it belongs to.
+//! The buffers that collectives read and write: device memory with a length, a type, and a stream that it belongs to.
 
-use std::fmt;
-use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::Arc;
 
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut, SyncOnDrop};
 
 use crate::Element;
-use crate::nccl::allocation::Owner;
+use crate::nccl::{allocation::Owner, communicator::Communicator, cuda, error::Error};
 
 /// The address of a buffer for work on one stream, valid as long as this object lives.
 #[derive(Debug)]
@@ -19,16 +18,17 @@ pub struct Access<'a> {
 }
 
 impl<'a> Access<'a> {
-    /// `queued` is dropped once the work is queued; buffers that need no notice and wait for no events pass `None`.
+    /// `queued` is dropped once the work is queued; buffers that need no notice and wait for no events pass
+    /// `None`.
     #[must_use]
     pub fn new(address: CUdeviceptr, queued: Option<SyncOnDrop<'a>>) -> Self {
         Self { address, queued }
     }
 
-    /// Whether the stream may have been made to wait for events of the buffer. A buffer of cudarc without events has
-    /// nothing to wait for.
+    /// True when the stream may have been made to wait for events of the buffer. A buffer of cudarc without
+    /// events has nothing to wait for.
     #[inline]
-    pub(crate) fn ordered(&self) -> bool {
+    pub(crate) fn has_events(&self) -> bool {
         !matches!(self.queued, None | Some(SyncOnDrop::Record(None)))
     }
 
@@ -39,16 +39,17 @@ impl<'a> Access<'a> {
     }
 }
 
-/// Device memory that a collective can read: cudarc's slices and views, [`Memory`](super::Memory) and its views, and
-/// what other libraries implement it for.
+/// Device memory that a collective can read: cudarc's slices and views, [`Memory`](super::Memory) and its
+/// views, and what other libraries implement it for.
 ///
 /// # Safety
-/// - [`read`](Self::read) answers with the address of [`len`](Self::len) initialised elements in device memory of the
-///   context of [`stream`](Self::stream).
-/// - They stay allocated at least until `self` is dropped, and after that until all work is done that was queued on
-///   [`stream`](Self::stream) before: memory is freed in the order of that stream.
-/// - NCCL older than 2.23: ranks on other GPUs of this process can reach the memory, where the hardware allows it. Memory
-///   of `cuMemAlloc` and of the device's pool is; memory of `cuMemCreate` only with `cuMemSetAccess`.
+/// - [`read`](Self::read) answers with the address of [`len`](Self::len) initialised elements in device
+///   memory of the context of [`stream`](Self::stream).
+/// - They stay allocated at least until `self` is dropped, and after that until all work is done that was
+///   queued on [`stream`](Self::stream) before: memory is freed in the order of that stream.
+/// - NCCL older than 2.23: ranks on other GPUs of this process can reach the memory, where the hardware
+///   allows it. Memory of `cuMemAlloc` and of the device's pool is; memory of `cuMemCreate` only with
+///   `cuMemSetAccess`.
 /// - `len`, `stream` and the address do not change while `self` is borrowed.
 /// - The memory stays allocated as long as an [`owner`](Self::owner) lives, where there is one.
 pub unsafe trait DeviceBuffer {
@@ -58,7 +59,7 @@ pub unsafe trait DeviceBuffer {
     /// Elements.
     fn len(&self) -> usize;
 
-    /// Whether there are no elements.
+    /// True when there are no elements.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -67,8 +68,9 @@ pub unsafe trait DeviceBuffer {
     fn stream(&self) -> &Arc<CudaStream>;
 
     /// The address, for work on `stream` that reads. That work is ordered after what is queued on
-    /// [`stream`](Self::stream), by the caller, and after anything else that this buffer knows of, by this method,
-    /// whose answer then has a `queued`: the caller has to look whether waiting has drawn `stream` into a graph.
+    /// [`stream`](Self::stream), by the caller, and after anything else that this buffer knows of, by this
+    /// method, whose answer then has a `queued`: the caller has to look whether waiting has drawn `stream`
+    /// into a graph.
     fn read<'a>(&'a self, stream: &'a CudaStream) -> Access<'a>;
 
     /// Keeps the memory allocated without this object: registrations, windows and graphs need one.
@@ -80,8 +82,8 @@ pub unsafe trait DeviceBuffer {
 /// Device memory that a collective can write.
 ///
 /// # Safety
-/// As [`DeviceBuffer`]; in addition nothing else can reach the elements while `self` is mutably borrowed, and
-/// [`write`](Self::write) has the address of [`read`](DeviceBuffer::read).
+/// In addition to the contract of [`DeviceBuffer`], nothing else can reach the elements while `self` is
+/// mutably borrowed, and [`write`](Self::write) has the address of [`read`](DeviceBuffer::read).
 pub unsafe trait DeviceBufferMut: DeviceBuffer {
     /// The address, for work on `stream` that reads and writes. Otherwise as [`read`](DeviceBuffer::read).
     fn write<'a>(&'a mut self, stream: &'a CudaStream) -> Access<'a>;
@@ -89,8 +91,9 @@ pub unsafe trait DeviceBufferMut: DeviceBuffer {
 
 macro_rules! cudarc_buffer {
     ($($type:ty),*) => {$(
-        // SAFETY: cudarc's buffers hold `len` elements in the context of their stream, on which they are freed; their
-        // views borrow them. That a buffer from CudaStream::alloc is initialised was vouched for there.
+        // SAFETY: cudarc's buffers hold `len` elements in the context of their stream, on which they are
+        // freed; their views borrow them. That a buffer from CudaStream::alloc is initialised was vouched for
+        // there.
         unsafe impl<T: Element> DeviceBuffer for $type {
             type Element = T;
 
@@ -129,85 +132,29 @@ macro_rules! cudarc_buffer_mut {
 cudarc_buffer!(CudaSlice<T>, CudaView<'_, T>, CudaViewMut<'_, T>);
 cudarc_buffer_mut!(CudaSlice<T>, CudaViewMut<'_, T>);
 
-/// Device memory by its address, for memory that this crate and cudarc know nothing of. It takes part in collectives like
-/// any buffer; whoever makes it answers for the memory.
-///
-/// ```no_run
-/// # use std::sync::Arc;
-/// # use collectives::{ReduceOp, nccl::{Collectives, Communicator, Error, RawBuffer}};
-/// # fn example(communicator: &Communicator, tensor: u64, len: usize) -> Result<(), Error> {
-/// // SAFETY: the tensor of another library has so many elements, is used in the order of this stream only, and is freed
-/// // after the work that is queued there.
-/// let mut tensor = unsafe { RawBuffer::<f32>::new(tensor, len, Arc::clone(communicator.stream())) };
-/// communicator.all_reduce_in_place(&mut tensor, ReduceOp::Sum)?;
-/// # Ok(())
-/// # }
-/// ```
-pub struct RawBuffer<T> {
-    address: CUdeviceptr,
-    len: usize,
-    stream: Arc<CudaStream>,
-    owner: Option<Owner>,
-    elements: PhantomData<T>,
+/// A buffer that is used longer than it is borrowed. It has an owner, and so no events that work would have to wait for.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnedBuffer {
+    pub(crate) stream: Arc<CudaStream>,
+    pub(crate) owner: Owner,
+    pub(crate) addresses: Range<u64>,
+    pub(crate) is_written: bool,
 }
 
-impl<T: Element> RawBuffer<T> {
-    /// `len` elements at `address`, used in the order of `stream`.
-    ///
-    /// # Safety
-    /// As [`DeviceBuffer`] and [`DeviceBufferMut`] demand: the elements are initialised memory of the stream's context,
-    /// stay allocated as long as this object lives and until the work that is queued on `stream` then is done, and
-    /// nothing else writes them, or reads them while a collective writes them.
-    #[must_use]
-    pub unsafe fn new(address: CUdeviceptr, len: usize, stream: Arc<CudaStream>) -> Self {
-        Self { address, len, stream, owner: None, elements: PhantomData }
-    }
-
-    /// The same buffer with an owner, for registrations, windows and graphs.
-    ///
-    /// # Safety
-    /// The memory stays allocated as long as `owner` lives.
-    #[must_use]
-    pub unsafe fn owned_by(self, owner: Owner) -> Self {
-        Self { owner: Some(owner), ..self }
-    }
-}
-
-impl<T> fmt::Debug for RawBuffer<T> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { address, len, .. } = self;
-        write!(formatter, "RawBuffer({len} elements at {address:#x})")
-    }
-}
-
-// SAFETY: whoever made it vouched for this.
-unsafe impl<T: Element> DeviceBuffer for RawBuffer<T> {
-    type Element = T;
-
-    #[inline]
-    fn len(&self) -> usize {
-        self.len
-    }
-
-    #[inline]
-    fn stream(&self) -> &Arc<CudaStream> {
-        &self.stream
-    }
-
-    #[inline]
-    fn read<'a>(&'a self, _: &'a CudaStream) -> Access<'a> {
-        Access::new(self.address, None)
-    }
-
-    fn owner(&self) -> Option<Owner> {
-        self.owner.clone()
-    }
-}
-
-// SAFETY: as above.
-unsafe impl<T: Element> DeviceBufferMut for RawBuffer<T> {
-    #[inline]
-    fn write<'a>(&'a mut self, _: &'a CudaStream) -> Access<'a> {
-        Access::new(self.address, None)
+impl OwnedBuffer {
+    /// A buffer that is read. `name` is for errors.
+    pub(crate) fn new<B: DeviceBuffer + ?Sized>(
+        communicator: &Communicator,
+        operation: &'static str,
+        name: &'static str,
+        buffer: &B,
+    ) -> Result<Self, Error> {
+        let stream = Arc::clone(buffer.stream());
+        communicator.expect_device(operation, name, &stream)?;
+        cuda::refuse_per_thread(operation, &stream)?;
+        let owner = buffer.owner().ok_or(Error::NotOwned { operation })?;
+        let start = buffer.read(&stream).address();
+        let addresses = start..start + (buffer.len() * size_of::<B::Element>()) as u64;
+        Ok(Self { stream, owner, addresses, is_written: false })
     }
 }

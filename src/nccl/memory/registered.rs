@@ -1,97 +1,114 @@
 //! Memory that NCCL knows beforehand: what registrations and windows have in common, and registrations.
 
 use std::ffi::c_void;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, Weak};
 
 use nccl_sys::{MissingSymbol, Nccl, ncclComm_t, ncclResult_t};
 
-use super::buffer::DeviceBuffer;
-use crate::nccl::allocation::Owner;
-use crate::nccl::communicator::{Communicator, Dependent, Ending, Handle, KnownMemory, Object};
-use crate::nccl::cuda;
-use crate::nccl::error::Error;
-use crate::nccl::section;
+use super::{DeviceBuffer, OwnedBuffer, Owner};
+use crate::nccl::communicator::{Communicator, Ending, Handle, KnownMemory, Object, State};
+use crate::nccl::{cuda, error::Error, section};
 
-/// A function of NCCL's that makes it forget memory.
-type Forget = unsafe fn(&Nccl, ncclComm_t, *mut c_void) -> Result<ncclResult_t, MissingSymbol>;
-
-/// Memory that NCCL knows by a handle. It owns the memory, and the communicator's handle, so that neither can end before NCCL has
-/// forgotten the memory.
+/// NCCL's functions for a kind of memory that it knows.
 #[derive(Debug)]
-pub(crate) struct Registered {
-    pub(crate) communicator: Arc<Handle>,
-    pub(crate) memory: KnownMemory,
-    owner: Owner,
-    /// NCCL's handle; null when it has none. Where the communicator is non-blocking NCCL writes it from a thread of its own.
-    pub(crate) slot: AtomicPtr<c_void>,
-    operation: &'static str,
-    forget: Forget,
+pub(super) struct Functions {
+    /// The name of the one that makes NCCL know the memory.
+    pub(super) make: &'static str,
+    pub(super) end_name: &'static str,
+    /// Makes NCCL forget the memory.
+    pub(super) end: unsafe fn(&Nccl, ncclComm_t, *mut c_void) -> Result<ncclResult_t, MissingSymbol>,
+}
+
+/// Memory that NCCL knows, until this is dropped: NCCL forgets it then.
+#[derive(Debug)]
+pub(super) struct Registered(Arc<Entry>);
+
+/// Memory with NCCL's handle of it. It owns the memory, and the communicator's handle, so that neither can
+/// end before NCCL has forgotten the memory.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) communicator: Arc<Handle>,
+    memory: KnownMemory,
+    _owner: Owner,
+    /// NCCL's handle; null when it has none. Where the communicator is non-blocking NCCL writes it from a
+    /// thread of its own.
+    pub(super) slot: AtomicPtr<c_void>,
+    functions: &'static Functions,
     /// True when NCCL has forgotten it.
     ended: AtomicBool,
 }
 
 impl Registered {
     /// A buffer that NCCL is about to know.
-    pub(crate) fn new<B: DeviceBuffer + ?Sized>(
+    pub(super) fn new<B: DeviceBuffer + ?Sized>(
         communicator: &Communicator,
         buffer: &B,
         symmetric: bool,
-        (know, operation): (&'static str, &'static str),
-        forget: Forget,
+        functions: &'static Functions,
     ) -> Result<Arc<Self>, Error> {
-        section::forbid(know)?;
-        let handle = &communicator.handle;
-        cuda::bind(&handle.context)?;
-        communicator.expect_device(know, "memory", buffer.stream())?;
-        let owner = buffer.owner().ok_or(Error::NotOwned { operation: know })?;
-        let start = buffer.read(buffer.stream()).address();
-        let addresses = start..start + (buffer.len() * size_of::<B::Element>()) as u64;
-        let memory = KnownMemory { addresses, raw: 0, symmetric, home: Arc::clone(buffer.stream()) };
-        Ok(Arc::new(Self {
-            communicator: Arc::clone(handle),
-            memory,
-            owner,
+        let operation = functions.make;
+        section::forbid(operation)?;
+        cuda::bind(&communicator.handle.context)?;
+        let OwnedBuffer { stream, owner, addresses, .. } =
+            OwnedBuffer::new(communicator, operation, "memory", buffer)?;
+        Ok(Arc::new(Self(Arc::new(Entry {
+            communicator: Arc::clone(&communicator.handle),
+            memory: KnownMemory { addresses, raw: 0, symmetric, stream },
+            _owner: owner,
             slot: AtomicPtr::default(),
-            operation,
-            forget,
+            functions,
             ended: AtomicBool::new(false),
-        }))
+        }))))
     }
 
     /// The communicator ends it before itself.
-    pub(crate) fn add_to_communicator(self: &Arc<Self>) {
-        let object: Weak<dyn Object> = Arc::downgrade(&(Arc::clone(self) as Arc<dyn Object>));
-        self.communicator.add(Dependent {
-            memory: Some(KnownMemory { raw: self.raw().addr(), ..self.memory.clone() }),
-            object,
-        });
+    pub(super) fn add_to_communicator(self: &Arc<Self>) {
+        self.communicator.add(Arc::downgrade(self) as Weak<dyn Object>);
     }
 
+    /// Leaves it to the communicator, which tries again when it is closed.
+    fn leave_to_communicator(&self, error: &Error) {
+        tracing::warn!("{}: {error}", self.functions.end_name);
+        let left = Arc::new(Self(Arc::clone(&self.0)));
+        left.add_to_communicator();
+        self.communicator.keep(left);
+    }
+}
+
+impl Deref for Registered {
+    type Target = Entry;
+
+    fn deref(&self) -> &Entry {
+        &self.0
+    }
+}
+
+impl Entry {
     /// True when NCCL has a handle of it, and has not forgotten it.
-    pub(crate) fn is_active(&self) -> bool {
+    pub(super) fn is_active(&self) -> bool {
         !self.raw().is_null() && !self.ended.load(Ordering::Acquire)
     }
 
     /// NCCL's handle.
-    pub(crate) fn raw(&self) -> *mut c_void {
+    pub(super) fn raw(&self) -> *mut c_void {
         self.slot.load(Ordering::Acquire)
     }
 
     /// Address and size, for NCCL.
-    pub(crate) fn place(&self) -> (*mut c_void, usize) {
+    pub(super) fn place(&self) -> (*mut c_void, usize) {
         let Range { start, end } = self.memory.addresses;
         (start as *mut c_void, (end - start) as usize)
     }
 
     /// Makes NCCL forget it. No work uses it any more.
     fn forget(&self) -> Result<(), Error> {
-        let (operation, handle) = (self.operation, &*self.communicator);
+        let (operation, handle) = (self.functions.end_name, &*self.communicator);
         let state = handle.lock();
-        let communicator = handle.existing(*state, operation)?;
+        let communicator = handle.comm(*state, State::exists, operation)?;
         // SAFETY: the communicator is alive, the handle is one of its own, and no work of this rank uses it.
-        let code = unsafe { (self.forget)(handle.raw(), communicator, self.raw()) }?;
+        let code = unsafe { (self.functions.end)(handle.raw(), communicator, self.raw()) }?;
         drop(state);
         match code {
             ncclResult_t::ncclInProgress => handle.settle(operation, handle.config.limit()),
@@ -99,81 +116,75 @@ impl Registered {
         }
     }
 
-    /// Leaves it to the communicator, which tries again when it is closed.
-    fn leave_to_communicator(&self, error: &Error) {
-        tracing::warn!("{}: {error}", self.operation);
-        let left = Arc::new(Self {
-            communicator: Arc::clone(&self.communicator),
-            memory: self.memory.clone(),
-            owner: Arc::clone(&self.owner),
-            slot: AtomicPtr::new(self.raw()),
-            operation: self.operation,
-            forget: self.forget,
-            ended: AtomicBool::new(self.ended.load(Ordering::Acquire)),
-        });
-        left.add_to_communicator();
-        self.communicator.keep(left);
-    }
-
-    /// Waits for the communicator's work, and makes NCCL forget it. A communicator whose work fails is aborted, which ends all
-    /// that belongs to it.
+    /// Waits for the communicator's work, and makes NCCL forget it. A communicator whose work fails is
+    /// aborted, which ends all that belongs to it.
     fn drain_and_forget(&self) -> Result<(), Error> {
-        let handle = &*self.communicator;
+        let (operation, handle) = (self.functions.end_name, &*self.communicator);
         if std::thread::panicking() {
-            // As when the communicator is dropped.
-            return handle.abort("ncclCommAbort").and(Err(Error::Aborted { operation: self.operation }));
+            // Dropping the communicator does the same.
+            return handle.abort("ncclCommAbort").and(Err(Error::Aborted { operation }));
         }
         cuda::bind(&handle.context)?;
         // Waiting would spoil a capture.
-        let streams = handle.streams();
-        streams.iter().try_for_each(|stream| cuda::refuse_captured(self.operation, stream))?;
-        handle.drain_or_abort(self.operation)?;
+        handle.streams().iter().try_for_each(|stream| cuda::refuse_captured(operation, stream))?;
+        handle.drain_or_abort(operation)?;
         self.forget()
     }
 }
 
 impl Object for Registered {
+    /// An abort ends it with the communicator.
     fn end(&self, ending: Ending) {
-        // An abort ends it with the communicator.
-        if ending == Ending::Destroy
-            && !self.raw().is_null()
-            && !self.ended.swap(true, Ordering::AcqRel)
-            && let Err(error) = self.forget()
-        {
-            self.leave_to_communicator(&error);
+        if ending == Ending::Destroy && self.is_active() {
+            self.ended.store(true, Ordering::Release);
+            if let Err(error) = self.forget() {
+                self.leave_to_communicator(&error);
+            }
         }
+    }
+
+    fn memory(&self) -> Option<KnownMemory> {
+        Some(KnownMemory { raw: self.raw().addr(), ..self.memory.clone() })
     }
 }
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        if self.ended.load(Ordering::Acquire) || self.raw().is_null() {
-            return;
-        }
-        match self.drain_and_forget() {
-            Ok(()) => {}
-            // NCCL has ended the communicator with all that belongs to it, or is about to.
-            Err(_) if self.communicator.is_ending() => self.communicator.wait_for_abort(),
-            Err(error) => self.leave_to_communicator(&error),
+        if self.is_active()
+            && let Err(error) = self.drain_and_forget()
+        {
+            if self.communicator.is_ending() {
+                // NCCL has ended the communicator with all that belongs to it, or is about to.
+                self.communicator.wait_for_abort();
+            } else {
+                self.leave_to_communicator(&error);
+            }
         }
     }
 }
 
-/// Memory that is registered with a communicator (`ncclCommRegister`, NCCL 2.19): its collectives can read and write it
-/// without copies of their own. From [`Communicator::register`].
+/// Memory that is registered with a communicator (`ncclCommRegister`, NCCL 2.19): its collectives can read
+/// and write it without copies of their own. From [`Communicator::register`].
 ///
-/// It owns the memory together with the [`Memory`](super::Memory). Dropping it waits for the communicator's work and takes the
-/// registration back (`ncclCommDeregister`); the communicator does so, too, when it is closed before. Where that is not
-/// possible, as while the communicator's stream is being captured into a CUDA graph, the memory stays registered, and
-/// allocated, until the communicator ends.
+/// It owns the memory together with the [`Memory`](super::Memory). Dropping it waits for the communicator's
+/// work and takes the registration back (`ncclCommDeregister`); the communicator does so, too, when it is
+/// closed before. Where that is not possible, for example while the communicator's stream is being captured
+/// into a CUDA graph, the memory stays registered, and allocated, until the communicator ends.
 #[derive(Debug)]
 pub struct Registration {
     _registered: Arc<Registered>,
 }
 
+static REGISTRATION: Functions =
+    Functions { make: "ncclCommRegister", end_name: "ncclCommDeregister", end: Nccl::ncclCommDeregister };
+
 impl Communicator {
-    /// Registers memory with this communicator; a local operation. The memory is a [`Memory`](super::Memory), a view of one,
-    /// or a [`RawBuffer`](super::RawBuffer) with an owner; several communicators may know one memory.
+    /// Registers memory with this communicator; a local operation. The memory is a [`Memory`](super::Memory)
+    /// or a view of one; several communicators may know one memory.
+    ///
+    /// Memory of [`Memory::alloc`](super::Memory::alloc) can always be registered. NCCL since 2.30.3 refuses
+    /// memory of the driver's pools (`cuMemAllocAsync`) with [`Error::Nccl`], and so most slices of cudarc that
+    /// `Memory::try_from` has adopted; collectives use it unregistered.
     ///
     /// ```no_run
     /// # use collectives::{ReduceOp, nccl::{Collectives, Communicator, Error, Memory}};
@@ -186,15 +197,15 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::MissingSymbol`] before NCCL 2.19; [`Error::WrongDevice`]; [`Error::NotOwned`] for a slice of cudarc, which
-    /// `Memory::try_from` adopts; [`Error::InsideGroup`]; [`Error::Nccl`]; [`Error::Aborted`] and
-    /// [`Error::Unusable`].
+    /// [`Error::MissingSymbol`] before NCCL 2.19; [`Error::WrongDevice`]; [`Error::NotOwned`] for a slice of
+    /// cudarc, which `Memory::try_from` adopts; [`Error::InsideGroup`]; [`Error::Nccl`]; [`Error::Aborted`]
+    /// and [`Error::Unusable`].
     pub fn register<B: DeviceBuffer + ?Sized>(&self, buffer: &B) -> Result<Registration, Error> {
-        const NAMES: (&str, &str) = ("ncclCommRegister", "ncclCommDeregister");
-        let registered = Registered::new(self, buffer, false, NAMES, Nccl::ncclCommDeregister)?;
+        let registered = Registered::new(self, buffer, false, &REGISTRATION)?;
         let ((address, bytes), slot) = (registered.place(), registered.slot.as_ptr());
-        self.handle.call(NAMES.0, |raw, communicator| {
-            // SAFETY: `call` holds the guard, and the handle is alive; the memory has so many bytes; writes one pointer.
+        self.handle.call(REGISTRATION.make, State::is_alive, |raw, communicator| {
+            // SAFETY: `call` holds the guard, and the handle is alive; the memory has so many bytes; writes
+            // one pointer.
             unsafe { raw.ncclCommRegister(communicator, address, bytes, slot) }
         })?;
         registered.add_to_communicator();

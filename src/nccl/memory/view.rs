@@ -1,4 +1,4 @@
-//! Typed parts of a [`Memory`](super::Memory).
+//! Typed parts of a [`Memory`].
 
 use std::marker::PhantomData;
 use std::ops::{Bound, Range, RangeBounds};
@@ -7,13 +7,12 @@ use std::sync::Arc;
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, DeviceSlice, SyncOnDrop};
 
-use super::Memory;
 use super::buffer::{Access, DeviceBuffer, DeviceBufferMut};
+use super::{Allocation, Memory, Owner};
 use crate::Element;
-use crate::nccl::allocation::{Allocation, Owner};
 use crate::nccl::error::Error;
 
-/// A part of a [`Memory`], to read.
+/// A part of a [`Memory`], to read. Its methods refuse to reach past its end ([`Error::View`]).
 #[derive(Debug)]
 pub struct MemoryView<'a, T> {
     allocation: &'a Arc<Allocation>,
@@ -22,14 +21,10 @@ pub struct MemoryView<'a, T> {
     elements: PhantomData<&'a [T]>,
 }
 
-/// A part of a [`Memory`], to read and write.
+/// A part of a [`Memory`], to read and write. Its methods refuse to reach past its end ([`Error::View`]).
+// The view inside must not be given away for longer than `self` is borrowed: it can be copied.
 #[derive(Debug)]
-pub struct MemoryViewMut<'a, T> {
-    allocation: &'a Arc<Allocation>,
-    address: CUdeviceptr,
-    len: usize,
-    elements: PhantomData<&'a mut [T]>,
-}
+pub struct MemoryViewMut<'a, T>(MemoryView<'a, T>);
 
 impl<T> Clone for MemoryView<'_, T> {
     fn clone(&self) -> Self {
@@ -40,179 +35,150 @@ impl<T> Clone for MemoryView<'_, T> {
 impl<T> Copy for MemoryView<'_, T> {}
 
 impl<'a, T: Element> MemoryView<'a, T> {
-    pub(crate) fn whole(allocation: &'a Arc<Allocation>) -> Self {
+    pub(super) fn new(
+        allocation: &'a Arc<Allocation>,
+        range: impl RangeBounds<usize>,
+    ) -> Result<Self, Error> {
         let (address, len) = (allocation.address, allocation.bytes / size_of::<T>());
-        Self { allocation, address, len, elements: PhantomData }
+        Self { allocation, address, len, elements: PhantomData }.slice(range)
     }
 
     /// A part of it.
-    ///
-    /// # Errors
-    /// [`Error::View`] when it would reach past the end.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Self, Error> {
         let range = within(range, self.len)?;
-        Ok(self.part(range))
+        let address = self.address + (range.start * size_of::<T>()) as CUdeviceptr;
+        Ok(Self { address, len: range.len(), ..*self })
     }
 
     /// The elements before `mid`, and the others.
-    ///
-    /// # Errors
-    /// [`Error::View`] when `mid` is past the end.
     pub fn split_at(&self, mid: usize) -> Result<(Self, Self), Error> {
         Ok((self.slice(..mid)?, self.slice(mid..)?))
-    }
-
-    fn part(&self, range: Range<usize>) -> Self {
-        let address = self.address + (range.start * size_of::<T>()) as CUdeviceptr;
-        Self { address, len: range.len(), ..*self }
     }
 }
 
 impl<'a, T: Element> MemoryViewMut<'a, T> {
-    pub(crate) fn whole(allocation: &'a mut Arc<Allocation>) -> Self {
-        let (address, len) = (allocation.address, allocation.bytes / size_of::<T>());
-        Self { allocation, address, len, elements: PhantomData }
+    pub(super) fn new(
+        allocation: &'a mut Arc<Allocation>,
+        range: impl RangeBounds<usize>,
+    ) -> Result<Self, Error> {
+        MemoryView::new(allocation, range).map(Self)
     }
 
     /// The same part, to read.
     #[must_use]
     pub fn as_view(&self) -> MemoryView<'_, T> {
-        MemoryView {
-            allocation: self.allocation,
-            address: self.address,
-            len: self.len,
-            elements: PhantomData,
-        }
+        self.0
     }
 
     /// A part of it, to read.
-    ///
-    /// # Errors
-    /// [`Error::View`] when it would reach past the end.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<MemoryView<'_, T>, Error> {
-        self.as_view().slice(range)
+        self.0.slice(range)
     }
 
     /// A part of it, to read and write.
-    ///
-    /// # Errors
-    /// [`Error::View`] when it would reach past the end.
     pub fn slice_mut(&mut self, range: impl RangeBounds<usize>) -> Result<MemoryViewMut<'_, T>, Error> {
-        let whole = MemoryViewMut { elements: PhantomData, ..*self };
-        whole.into_slice(range)
+        self.0.slice(range).map(MemoryViewMut)
     }
 
     /// The elements before `mid`, and the others: both can be written at the same time.
-    ///
-    /// # Errors
-    /// [`Error::View`] when `mid` is past the end.
     pub fn split_at_mut(self, mid: usize) -> Result<(Self, Self), Error> {
-        let after = Self { elements: PhantomData, ..self };
-        Ok((self.into_slice(..mid)?, after.into_slice(mid..)?))
-    }
-
-    pub(crate) fn into_slice(self, range: impl RangeBounds<usize>) -> Result<Self, Error> {
-        let range = within(range, self.len)?;
-        let address = self.address + (range.start * size_of::<T>()) as CUdeviceptr;
-        Ok(Self { address, len: range.len(), ..self })
+        let (before, after) = self.0.split_at(mid)?;
+        Ok((Self(before), Self(after)))
     }
 }
 
 /// The range of elements, if there are so many.
-pub(crate) fn within(range: impl RangeBounds<usize>, len: usize) -> Result<Range<usize>, Error> {
+pub(super) fn within(range: impl RangeBounds<usize>, len: usize) -> Result<Range<usize>, Error> {
     let start = match range.start_bound() {
-        Bound::Included(&start) => Some(start),
-        Bound::Excluded(&before) => before.checked_add(1),
-        Bound::Unbounded => Some(0),
+        Bound::Included(&start) => start,
+        Bound::Excluded(&before) => before.saturating_add(1),
+        Bound::Unbounded => 0,
     };
     let end = match range.end_bound() {
-        Bound::Included(&last) => last.checked_add(1),
-        Bound::Excluded(&end) => Some(end),
-        Bound::Unbounded => Some(len),
+        Bound::Included(&last) => last.saturating_add(1),
+        Bound::Excluded(&end) => end,
+        Bound::Unbounded => len,
     };
-    match (start, end) {
-        (Some(start), Some(end)) if start <= end && end <= len => Ok(start..end),
-        (start, end) => {
-            Err(Error::View { start: start.unwrap_or(usize::MAX), end: end.unwrap_or(usize::MAX), len })
-        }
-    }
+    if start <= end && end <= len { Ok(start..end) } else { Err(Error::View { start, end, len }) }
 }
 
-/// Orders a copy of cudarc's on another stream: it waits for the memory's stream first, and the host for it afterwards.
-fn borrowed<'a>(home: &CudaStream, stream: &'a CudaStream) -> SyncOnDrop<'a> {
-    if home == stream {
+/// Orders a copy of cudarc's on another stream: it waits for the memory's stream first, and the host for it
+/// afterwards.
+fn borrowed<'a>(own: &CudaStream, stream: &'a CudaStream) -> SyncOnDrop<'a> {
+    if own == stream {
         return SyncOnDrop::Sync(None);
     }
-    home.context().record_err(stream.join(home));
+    own.context().record_err(stream.join(own));
     SyncOnDrop::sync_stream(stream)
 }
 
 macro_rules! memory_view {
-    ($($type:ident),*) => {$(
+    ($($type:ident $(. $view:tt)?),*) => {$(
         impl<T: Element> $type<'_, T> {
             /// The address of the first element on the device: to pass to kernels.
             #[must_use]
             pub fn address(&self) -> CUdeviceptr {
-                self.address
+                self$(.$view)?.address
             }
         }
 
-        // SAFETY: made by Memory with checked bounds and alignment; the borrow keeps the memory allocated, as does its owner,
-        // and it is freed in the order of its stream. All bytes are initialised, and every bit pattern is an Element.
+        // SAFETY: made by Memory with checked bounds and alignment; the borrow keeps the memory allocated, as
+        // does its owner, and it is freed in the order of its stream. All bytes are initialised, and every
+        // bit pattern is an Element.
         unsafe impl<T: Element> DeviceBuffer for $type<'_, T> {
             type Element = T;
 
             #[inline]
             fn len(&self) -> usize {
-                self.len
+                self$(.$view)?.len
             }
 
             #[inline]
             fn stream(&self) -> &Arc<CudaStream> {
-                &self.allocation.stream
+                &self$(.$view)?.allocation.stream
             }
 
             #[inline]
             fn read<'a>(&'a self, _: &'a CudaStream) -> Access<'a> {
-                Access::new(self.address, None)
+                Access::new(self.address(), None)
             }
 
             fn owner(&self) -> Option<Owner> {
-                Some(Arc::clone(self.allocation) as Owner)
+                Some(Arc::clone(self$(.$view)?.allocation) as Owner)
             }
         }
 
         impl<T: Element> DeviceSlice<T> for $type<'_, T> {
             fn len(&self) -> usize {
-                self.len
+                DeviceBuffer::len(self)
             }
 
             fn stream(&self) -> &Arc<CudaStream> {
-                &self.allocation.stream
+                DeviceBuffer::stream(self)
             }
         }
 
         impl<T: Element> DevicePtr<T> for $type<'_, T> {
             fn device_ptr<'a>(&'a self, stream: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
-                (self.address, borrowed(&self.allocation.stream, stream))
+                (self.address(), borrowed(DeviceBuffer::stream(self), stream))
             }
         }
     )*};
 }
 
-memory_view!(MemoryView, MemoryViewMut);
+memory_view!(MemoryView, MemoryViewMut.0);
 
 // SAFETY: as above; the view borrows the memory mutably.
 unsafe impl<T: Element> DeviceBufferMut for MemoryViewMut<'_, T> {
     #[inline]
-    fn write<'a>(&'a mut self, _: &'a CudaStream) -> Access<'a> {
-        Access::new(self.address, None)
+    fn write<'a>(&'a mut self, stream: &'a CudaStream) -> Access<'a> {
+        self.read(stream)
     }
 }
 
 impl<T: Element> DevicePtrMut<T> for MemoryViewMut<'_, T> {
     fn device_ptr_mut<'a>(&'a mut self, stream: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
-        (self.address, borrowed(&self.allocation.stream, stream))
+        self.device_ptr(stream)
     }
 }
 
@@ -239,23 +205,7 @@ unsafe impl DeviceBuffer for Memory {
 
 // SAFETY: the memory is borrowed mutably.
 unsafe impl DeviceBufferMut for Memory {
-    fn write<'a>(&'a mut self, _: &'a CudaStream) -> Access<'a> {
-        Access::new(self.allocation.address, None)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::within;
-
-    #[test]
-    fn ranges_end_within_the_elements() {
-        assert_eq!(within(.., 4).unwrap(), 0..4);
-        assert_eq!(within(1..=3, 4).unwrap(), 1..4);
-        assert_eq!(within(4..4, 4).unwrap(), 4..4);
-        assert!(within(..5, 4).is_err() && within(..=4, 4).is_err() && within(5.., 4).is_err());
-        let backwards = within(std::ops::Range { start: 3, end: 2 }, 4).unwrap_err();
-        assert_eq!(backwards.to_string(), "a view of elements 3..2: the memory has 4");
-        assert!(within(..=usize::MAX, 4).is_err());
+    fn write<'a>(&'a mut self, stream: &'a CudaStream) -> Access<'a> {
+        self.read(stream)
     }
 }

@@ -1,36 +1,36 @@
 //! Windows: memory that all ranks of a communicator can reach.
 
-use std::ffi::{c_int, c_void};
-use std::fmt;
+use std::ffi::c_int;
 use std::sync::Arc;
 
 use cudarc::driver::sys::CUdeviceptr;
-use nccl_sys::{
-    MissingSymbol, NCCL_WIN_COLL_SYMMETRIC, NCCL_WIN_DEFAULT, NCCL_WIN_STRICT_ORDERING, Nccl, Version,
-    ncclComm_t, ncclResult_t, ncclWindow_t,
-};
+use nccl_sys::{NCCL_WIN_COLL_SYMMETRIC, NCCL_WIN_DEFAULT, NCCL_WIN_STRICT_ORDERING, Version, ncclWindow_t};
 
-use super::buffer::DeviceBuffer;
-use super::registered::Registered;
+use super::DeviceBuffer;
+use super::registered::{Functions, Registered};
 use super::view::within;
 use crate::Element;
-use crate::nccl::communicator::Communicator;
-use crate::nccl::cuda;
+use crate::nccl::communicator::{Communicator, Guards, State};
 use crate::nccl::error::{Error, each};
-use crate::nccl::library::Library;
-use crate::nccl::section;
+use crate::nccl::{cuda, library::Library, section};
 
 const WINDOW: &str = "ncclCommWindowRegister";
-const NAMES: (&str, &str) = (WINDOW, "ncclCommWindowDeregister");
 
-/// What a window is for. NCCL 2.27.
+static FUNCTIONS: Functions = Functions {
+    make: WINDOW,
+    end_name: "ncclCommWindowDeregister",
+    // SAFETY: by the contract of the field, which is that of this function.
+    end: |raw, communicator, window| unsafe { raw.ncclCommWindowDeregister(communicator, window.cast()) },
+};
+
+/// The purpose of a window. NCCL 2.27.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WindowKind {
     /// `NCCL_WIN_DEFAULT`.
     Plain,
-    /// `NCCL_WIN_COLL_SYMMETRIC`: every rank uses the same offsets in it, which NCCL's fastest kernels and one-sided
-    /// operations need.
+    /// `NCCL_WIN_COLL_SYMMETRIC`: every rank uses the same offsets in it, which NCCL's fastest kernels and
+    /// one-sided operations need.
     #[default]
     Symmetric,
     /// `NCCL_WIN_STRICT_ORDERING` in addition: one-sided operations arrive in order. NCCL 2.29.
@@ -51,13 +51,14 @@ impl WindowKind {
     }
 }
 
-/// Memory that all ranks of a communicator can reach, from [`Communicator::window`]. Collectives on the memory use NCCL's
-/// fastest kernels; with [`put`](crate::nccl::Collectives::put) other ranks write into it.
+/// Memory that all ranks of a communicator can reach, from [`Communicator::window`]. Collectives on the
+/// memory use NCCL's fastest kernels; with [`put`](crate::nccl::Collectives::put) other ranks write into it.
 ///
-/// It owns the memory together with the [`Memory`](super::Memory), whose views go into collectives. Dropping it waits for the
-/// communicator's work and takes the window back (`ncclCommWindowDeregister`); the communicator does so, too, when it is closed
-/// before. Where that is not possible, as while the communicator's stream is being captured into a CUDA graph, it stays a
-/// window, and allocated, until the communicator ends.
+/// It owns the memory together with the [`Memory`](super::Memory), whose views go into collectives. Dropping
+/// it waits for the communicator's work and takes the window back (`ncclCommWindowDeregister`); the
+/// communicator does so, too, when it is closed before. Where that is not possible, for example while the
+/// communicator's stream is being captured into a CUDA graph, it stays a window, and allocated, until the
+/// communicator ends.
 ///
 /// ```no_run
 /// # use collectives::nccl::{Collectives, Communicator, Error, Memory, Signal, WindowKind};
@@ -75,42 +76,48 @@ impl WindowKind {
 #[derive(Debug)]
 pub struct Window {
     registered: Arc<Registered>,
+    flags: c_int,
 }
 
 impl Communicator {
-    /// Makes memory a window that all ranks of the communicator can reach (`ncclCommWindowRegister`, NCCL 2.27), when the work
-    /// that is queued on the memory's stream is done. All ranks call it together, each with memory of the same size: a
-    /// [`Memory`](super::Memory), a view of one, or a [`RawBuffer`](super::RawBuffer) with an owner; see [`windows`] for several
-    /// ranks in one thread.
+    /// Makes memory a window that all ranks of the communicator can reach (`ncclCommWindowRegister`, NCCL
+    /// 2.27), when the work that is queued on the memory's stream is done. All ranks call it together, each
+    /// with memory of the same size: a [`Memory`](super::Memory) or a view of one; see [`windows`] for
+    /// several ranks in one thread.
     ///
     /// # Errors
-    /// [`Error::MissingSymbol`] before NCCL 2.27; otherwise as [`register`](Self::register), [`Error::Stream`] while the
-    /// memory's stream is being captured, and [`Error::Deadline`].
+    /// [`Error::MissingSymbol`] before NCCL 2.27; [`Error::Stream`] while the memory's stream is being
+    /// captured; [`Error::Deadline`]; otherwise those of [`register`](Self::register).
     pub fn window<B: DeviceBuffer + ?Sized>(&self, buffer: &B, kind: WindowKind) -> Result<Window, Error> {
         let window = Window::new(self, buffer, kind)?;
-        window.start(kind)?;
-        // On a non-blocking communicator NCCL answers ncclSuccess before it is done, too.
+        window.start(&mut Guards::lock([&*self.handle]))?;
         window.finish()?;
         Ok(window)
     }
 }
 
-/// Windows of several communicators of one thread, made together: each communicator's with its memory, in order.
+/// Windows of several communicators of one thread, made together: each communicator's with its memory, in
+/// order.
 ///
 /// # Errors
-/// As [`Communicator::window`]; [`Error::WrongLibrary`] for communicators of different libraries.
+/// Those of [`Communicator::window`]; [`Error::WrongLibrary`] for communicators of different libraries.
 pub fn windows<'a, B: DeviceBuffer + ?Sized + 'a>(
     memories: impl IntoIterator<Item = (&'a Communicator, &'a B)>,
     kind: WindowKind,
 ) -> Result<Vec<Window>, Error> {
     section::forbid(WINDOW)?;
-    let memories: Vec<_> = memories.into_iter().collect();
-    let library =
-        Communicator::common_library(WINDOW, memories.iter().map(|(communicator, _)| *communicator))?;
+    let (communicators, buffers): (Vec<_>, Vec<_>) = memories.into_iter().unzip();
+    let library = Communicator::common_library(WINDOW, communicators.iter().copied())?;
     let Some(library) = library else { return Ok(Vec::new()) };
-    let window = |&(communicator, buffer): &(&Communicator, &B)| Window::new(communicator, buffer, kind);
-    let windows = memories.iter().map(window).collect::<Result<Vec<_>, _>>()?;
-    section::grouped(library, || windows.iter().try_for_each(|window| window.start(kind)))?;
+    let pairs = communicators.into_iter().zip(buffers);
+    let windows = pairs.map(|(communicator, buffer)| Window::new(communicator, buffer, kind));
+    let windows = windows.collect::<Result<Vec<_>, _>>()?;
+    // NCCL uses the communicators until the group has ended.
+    let mut guards = Guards::lock(windows.iter().map(|window| &*window.registered.communicator));
+    let grouped =
+        section::grouped(library, || windows.iter().try_for_each(|window| window.start(&mut guards)));
+    drop(guards);
+    grouped?;
     // Each, whatever the others say: NCCL writes into every window until it is done with that one.
     each(&windows, Window::finish)?;
     Ok(windows)
@@ -123,31 +130,29 @@ impl Window {
         kind: WindowKind,
     ) -> Result<Self, Error> {
         let symmetric = kind != WindowKind::Plain;
-        let registered = Registered::new(communicator, buffer, symmetric, NAMES, forget)?;
+        let registered = Registered::new(communicator, buffer, symmetric, &FUNCTIONS)?;
         let library = communicator.library();
         library.raw().require(WINDOW)?;
-        kind.flags(library)?;
+        let flags = kind.flags(library)?;
         // The memory's zeroes, and all that was written into it, come before what other ranks write.
         cuda::refuse_captured(WINDOW, buffer.stream())?;
         cuda::wait(buffer.stream())?;
         if symmetric {
             communicator.handle.prepare_fence(&communicator.stream)?;
         }
-        Ok(Self { registered })
+        Ok(Self { registered, flags })
     }
 
-    /// Calls NCCL, which writes the handle into the slot before the communicator reports success.
-    fn start(&self, kind: WindowKind) -> Result<(), Error> {
+    /// Calls NCCL, which writes its handle before the communicator reports success: [finish](Self::finish)
+    /// waits for that.
+    fn start(&self, guards: &mut Guards<'_>) -> Result<(), Error> {
+        let ((address, bytes), slot) = (self.registered.place(), self.registered.slot.as_ptr().cast());
         let handle = &*self.registered.communicator;
-        let flags = kind.flags(handle.library)?;
-        let (address, bytes) = self.registered.place();
-        let state = handle.lock();
-        let raw = handle.handle(*state, WINDOW)?;
-        let slot = self.registered.slot.as_ptr().cast();
-        // SAFETY: the handle is alive and the guard keeps other threads out; the memory has so many bytes; the slot lives until
-        // the callers have waited for NCCL.
-        let code = unsafe { handle.raw().ncclCommWindowRegister(raw, address, bytes, slot, flags) }?;
-        if code == ncclResult_t::ncclInProgress { Ok(()) } else { handle.library.check(WINDOW, code) }
+        let (comm, _) = guards.comm(handle, State::is_alive, WINDOW)?;
+        // SAFETY: the guard is held, and the handle is alive; the memory has so many bytes; the slot lives until the callers
+        // have waited for NCCL.
+        let code = unsafe { handle.raw().ncclCommWindowRegister(comm, address, bytes, slot, self.flags) }?;
+        handle.library.accept(WINDOW, code).map(drop)
     }
 
     fn finish(&self) -> Result<(), Error> {
@@ -161,8 +166,9 @@ impl Window {
         self.registered.raw().cast()
     }
 
-    /// True when NCCL made a window of it, and the communicator is not finalized or closed. Where the GPUs cannot reach each other's memory it does not, without an error:
-    /// collectives work as ever, [`put`](crate::nccl::Collectives::put) does not.
+    /// True when NCCL made a window of it, and the communicator is not finalized or closed. Where the GPUs
+    /// cannot reach each other's memory it does not, without an error: collectives work as ever,
+    /// [`put`](crate::nccl::Collectives::put) does not.
     #[must_use]
     pub fn is_active(&self) -> bool {
         self.registered.is_active()
@@ -174,8 +180,8 @@ impl Window {
         self.registered.place().1
     }
 
-    /// The address that NCCL knows the window's memory by on this rank (`ncclWinGetUserPtr`, NCCL 2.29); 0 for a window that is
-    /// not active.
+    /// The address that NCCL knows the window's memory by on this rank (`ncclWinGetUserPtr`, NCCL 2.29); 0
+    /// for a window that is not active.
     ///
     /// # Errors
     /// [`Error::MissingSymbol`] before NCCL 2.29; [`Error::Nccl`]; [`Error::Aborted`].
@@ -185,15 +191,15 @@ impl Window {
             return Ok(0);
         }
         let mut address = std::ptr::null_mut();
-        self.registered.communicator.ask(OPERATION, |raw, handle| {
-            // SAFETY: `ask` holds the guard, and the handle is alive; writes one pointer.
+        self.registered.communicator.call(OPERATION, State::exists, |raw, handle| {
+            // SAFETY: `call` holds the guard, and the handle is alive; writes one pointer.
             unsafe { raw.ncclWinGetUserPtr(handle, self.raw(), &mut address) }
         })?;
         Ok(address as CUdeviceptr)
     }
 
-    /// NCCL's handle for a write of `len` elements from element `offset` on of another rank's part, which has this one's size; and
-    /// the offset in bytes.
+    /// NCCL's handle for a write of `len` elements from element `offset` on of another rank's part, which has
+    /// this one's size; and the offset in bytes.
     pub(crate) fn target<T: Element>(
         &self,
         operation: &'static str,
@@ -206,31 +212,22 @@ impl Window {
         }
         if !self.is_active() {
             let reason = "NCCL made no window of the memory here (Window::is_active)";
-            return Err(Error::Stream { operation, reason });
+            return Err(Error::argument(operation, reason));
         }
-        let end = offset.saturating_add(len);
-        let range = within(offset..end, self.bytes() / size_of::<T>())?;
-        Ok((self.raw(), range.start * size_of::<T>()))
+        within(offset..offset.saturating_add(len), self.bytes() / size_of::<T>())?;
+        Ok((self.raw(), offset * size_of::<T>()))
     }
 }
 
-/// # Safety
-/// As `ncclCommWindowDeregister`.
-unsafe fn forget(
-    raw: &Nccl,
-    communicator: ncclComm_t,
-    window: *mut c_void,
-) -> Result<ncclResult_t, MissingSymbol> {
-    // SAFETY: by the contract above.
-    unsafe { raw.ncclCommWindowDeregister(communicator, window.cast()) }
-}
-
 /// A signal to or from another rank: what one-sided operations use to say that they are done.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signal {
-    pub(crate) peer: usize,
-    pub(crate) index: c_int,
-    pub(crate) context: c_int,
+    /// The other rank.
+    pub peer: usize,
+    /// The number of the signal (`sigIdx`): see [`Config::rma_signals`](crate::nccl::Config::rma_signals).
+    pub index: i32,
+    /// The number of the context (`ctx`): see [`Config::rma_contexts`](crate::nccl::Config::rma_contexts).
+    pub context: i32,
 }
 
 impl Signal {
@@ -238,26 +235,5 @@ impl Signal {
     #[must_use]
     pub const fn new(peer: usize) -> Self {
         Self { peer, index: 0, context: 0 }
-    }
-
-    /// Another signal than the first (`sigIdx`): see [`Config::rma_signals`](crate::nccl::Config::rma_signals).
-    #[must_use]
-    pub const fn index(mut self, index: i32) -> Self {
-        self.index = index;
-        self
-    }
-
-    /// Another context than the first (`ctx`): see [`Config::rma_contexts`](crate::nccl::Config::rma_contexts).
-    #[must_use]
-    pub const fn context(mut self, context: i32) -> Self {
-        self.context = context;
-        self
-    }
-}
-
-impl fmt::Debug for Signal {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { peer, index, context } = self;
-        write!(formatter, "Signal(rank {peer}, index {index}, context {context})")
     }
 }

@@ -1,42 +1,42 @@
 //! Operations that are checked first, and go to NCCL together later: those of a group and of a graph.
 
-use std::mem;
-use std::ops::Range;
-use std::ptr;
-use std::sync::Arc;
+use std::{mem, ptr, sync::Arc};
 
 use cudarc::driver::{CudaEvent, CudaStream};
 use nccl_sys::{cudaStream_t, ncclResult_t};
 
+use super::call::Submission;
 use super::call_config::CallConfig;
-use super::submit::{self, Accesses, Buffers, Foreign};
+use super::reduction::Operator;
+use super::submit::{self, Accesses, Buffers, OtherStreams};
 use super::{Kind, Operation};
 use crate::nccl::allocation::Owner;
-use crate::nccl::communicator::{Communicator, Handle, Object, State, StateGuard, lead, overlap};
+use crate::nccl::communicator::{Guards, Handle, Object, State, make_wait, overlap};
 use crate::nccl::cuda;
 use crate::nccl::error::{Error, each};
 use crate::nccl::library::Library;
-use crate::nccl::memory::{DeviceBuffer, DeviceBufferMut};
+use crate::nccl::memory::{DeviceBuffer, DeviceBufferMut, OwnedBuffer};
 
 /// Operations with all that they need until they are done.
 #[derive(Debug, Default)]
 pub(crate) struct Batch<'env> {
-    library: Option<Library>,
+    /// The library of all communicators; none where there is no operation.
+    pub(crate) library: Option<Library>,
     pub(crate) steps: Vec<Step>,
     /// Each communicator once.
     pub(crate) members: Vec<Member>,
     /// Keep the buffers' addresses valid, and hold back what cudarc does when the work is queued.
     accesses: Vec<Accesses<'env>>,
     /// True when cudarc's events order an access.
-    ordered: bool,
+    has_events: bool,
     /// The streams of buffers that are not their communicator's.
-    pub(crate) foreign: Vec<ForeignStream>,
+    pub(crate) others: Vec<OtherStream>,
     /// Keep buffers, and what NCCL knows of them, without the accesses.
     pub(crate) kept: Kept,
     /// Operators, until NCCL has copied them.
-    operators: Vec<Owner>,
-    /// In a group of a graph: the addresses that its operations use, and whether they write them.
-    pub(crate) grouped: Option<Vec<(Range<u64>, bool)>>,
+    operators: Vec<Arc<Operator>>,
+    /// In a group of a graph: the buffers that its operations use.
+    pub(crate) grouped: Option<Vec<OwnedBuffer>>,
 }
 
 /// A communicator of a batch.
@@ -49,14 +49,14 @@ pub(crate) struct Member {
 
 /// A stream that work of a batch is ordered with.
 #[derive(Debug)]
-pub(crate) struct ForeignStream {
+pub(crate) struct OtherStream {
     /// Index of the communicator.
     pub(crate) member: usize,
-    pub(crate) home: Arc<CudaStream>,
+    pub(crate) stream: Arc<CudaStream>,
     event: Arc<CudaEvent>,
 }
 
-/// What operations of a graph use whenever it is launched.
+/// Objects that the operations of a graph use whenever it is launched.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
     pub(crate) owners: Vec<Owner>,
@@ -77,126 +77,103 @@ pub(crate) enum Step {
 }
 
 impl<'env> Batch<'env> {
-    /// The library of all communicators; none where there is no operation.
-    pub(crate) fn library(&self) -> Option<Library> {
-        self.library
-    }
-
     /// Checks an operation as far as that can be done without NCCL, and makes the communicator's stream wait for the
     /// buffers'.
-    pub(crate) fn record<S, R>(
+    pub(crate) fn record(
         &mut self,
-        communicator: &'env Communicator,
-        config: Option<&CallConfig>,
-        operation: Operation,
-        buffers: Buffers<'env, S, R>,
-    ) -> Result<(), Error>
-    where
-        S: DeviceBuffer + ?Sized,
-        R: DeviceBufferMut + ?Sized,
-    {
+        submission: Submission<'env>,
+        buffers: Buffers<'env, impl DeviceBuffer + ?Sized, impl DeviceBufferMut + ?Sized>,
+    ) -> Result<(), Error> {
+        self.admit(&submission)?;
+        let Submission { communicator, operation, .. } = &submission;
         let name = operation.name;
-        self.admit(communicator, config, &operation)?;
         cuda::refuse_captured(name, &communicator.stream)?;
-        let mut homes = Foreign::new();
-        let accesses = communicator.access(name, buffers, &mut homes)?;
-        if accesses.ordered() {
+        let (mut others, offsets) = (OtherStreams::new(), buffers.offsets);
+        let accesses = communicator.access(name, buffers, &mut others)?;
+        if accesses.have_events() {
             if let Err(error) = communicator.check_accesses(name, false) {
                 mem::forget(accesses);
                 return Err(error);
             }
-            self.ordered = true;
+            self.has_events = true;
         }
-        let addresses = communicator.addresses(&operation, &accesses)?;
+        let addresses = communicator.addresses(operation, offsets, &accesses)?;
         if operation.waits() {
-            homes.extend(communicator.homes_of_windows());
+            others.extend(communicator.streams_of_windows());
         }
         self.accesses.push(accesses);
-        self.push(communicator, config, operation, addresses, homes)
+        self.push(submission, addresses, others)
     }
 
     /// Like [`record`](Self::record), for an operation that is launched whenever its graph is: it keeps its buffers by their
     /// owners, and no stream waits for another yet.
-    pub(crate) fn record_owned<S, R>(
+    pub(crate) fn record_owned<'b>(
         &mut self,
-        communicator: &Communicator,
-        config: Option<&CallConfig>,
-        operation: Operation,
-        buffers: Buffers<'_, S, R>,
-    ) -> Result<(), Error>
-    where
-        S: DeviceBuffer + ?Sized,
-        R: DeviceBufferMut + ?Sized,
-    {
+        submission: Submission<'b>,
+        buffers: Buffers<'b, impl DeviceBuffer + ?Sized, impl DeviceBufferMut + ?Sized>,
+    ) -> Result<(), Error> {
+        self.admit(&submission)?;
+        let Submission { communicator, operation, .. } = &submission;
         let name = operation.name;
-        self.admit(communicator, config, &operation)?;
-        let mut homes = Foreign::new();
-        let owners = buffers.owners(communicator, name, &mut homes)?;
-        let ranges = buffers.ranges();
-        let operator = buffers.scalar.and_then(|scalar| scalar.operator());
-        self.refuse_overlap(name, &ranges)?;
+        let (mut others, offsets) = (OtherStreams::new(), buffers.offsets);
+        for buffer in buffers.uses(communicator, name)? {
+            self.refuse_overlap(name, &buffer)?;
+            let known = communicator.handle.known_at(&buffer.addresses);
+            self.kept.known.extend(known.into_iter().map(|(_, object)| object));
+            self.kept.owners.push(buffer.owner);
+            // Also the communicator's own: it may move to another stream before the graph is captured.
+            others.push(buffer.stream);
+        }
+        self.operators.extend(buffers.operator.cloned());
         // Buffers with an owner have no events: nothing waits here.
-        let accesses = buffers.accesses(&communicator.stream);
-        let addresses = communicator.addresses(&operation, &accesses)?;
+        let addresses =
+            communicator.addresses(operation, offsets, &buffers.accesses(&communicator.stream))?;
+        for (memory, object) in communicator.handle.known() {
+            let is_target = matches!(operation.kind, Kind::Put { window, .. } if window.addr() == memory.raw);
+            if is_target || operation.waits() {
+                self.kept.known.push(object);
+            }
+        }
         if operation.waits() {
-            homes.extend(communicator.homes_of_windows());
-            self.kept.known.extend(communicator.handle.known().into_iter().map(|(_, object)| object));
+            others.extend(communicator.streams_of_windows());
         }
-        self.kept.owners.extend(owners);
-        self.operators.extend(operator);
-        let known = ranges.iter().flat_map(|(range, _)| communicator.handle.known_at(range));
-        self.kept.known.extend(known.map(|(_, object)| object));
-        if let Kind::Put { window, .. } = operation.kind {
-            let target =
-                communicator.handle.known().into_iter().find(|(memory, _)| memory.raw == window.addr());
-            self.kept.known.extend(target.map(|(_, object)| object));
-        }
-        self.push(communicator, config, operation, addresses, homes)
+        self.push(submission, addresses, others)
     }
 
     /// Operations of one group run at the same time: what one writes, no other uses. Outside of graphs the types see to that.
-    fn refuse_overlap(
-        &mut self,
-        operation: &'static str,
-        ranges: &[(Range<u64>, bool)],
-    ) -> Result<(), Error> {
+    /// Only memory of one owner is compared: for memory by its address, its maker has vouched.
+    fn refuse_overlap(&mut self, operation: &'static str, buffer: &OwnedBuffer) -> Result<(), Error> {
         let Some(grouped) = &mut self.grouped else { return Ok(()) };
-        for (range, writes) in ranges {
-            let overlaps =
-                |(other, written): &&(Range<u64>, bool)| (*writes || *written) && overlap(range, other);
-            if grouped.iter().any(|other| overlaps(&other)) {
-                return Err(Error::Overlap { operation });
-            }
+        let overlaps = |other: &OwnedBuffer| {
+            (buffer.is_written || other.is_written)
+                && Arc::ptr_eq(&buffer.owner, &other.owner)
+                && overlap(&buffer.addresses, &other.addresses)
+        };
+        if grouped.iter().any(overlaps) {
+            let reason = "another operation of the group writes what this one uses, or uses what it writes";
+            return Err(Error::argument(operation, reason));
         }
-        grouped.extend_from_slice(ranges);
+        grouped.push(buffer.clone());
         Ok(())
     }
 
-    fn admit(
-        &mut self,
-        communicator: &Communicator,
-        config: Option<&CallConfig>,
-        operation: &Operation,
-    ) -> Result<(), Error> {
-        let library = *self.library.get_or_insert(communicator.library());
+    fn admit(&mut self, submission: &Submission<'_>) -> Result<(), Error> {
+        let Submission { communicator, config, operation } = submission;
+        let library = self.library.unwrap_or(communicator.library());
         if !ptr::eq(communicator.library().raw(), library.raw()) {
             return Err(Error::WrongLibrary { operation: operation.name });
         }
         operation.require(library)?;
-        if let Some(config) = config {
-            config.raw(library)?;
-        }
-        communicator.handle.handle(*communicator.handle.lock(), operation.name)?;
+        config.map(|config| config.raw(library)).transpose()?;
+        communicator.handle.comm(*communicator.handle.lock(), State::is_alive, operation.name)?;
         cuda::bind(&communicator.handle.context)
     }
 
     fn push(
         &mut self,
-        communicator: &Communicator,
-        config: Option<&CallConfig>,
-        operation: Operation,
+        Submission { communicator, config, operation }: Submission<'_>,
         addresses: (u64, u64),
-        homes: Foreign,
+        others: OtherStreams,
     ) -> Result<(), Error> {
         let known = self.members.iter().position(|member| Arc::ptr_eq(&member.handle, &communicator.handle));
         let member = known.unwrap_or_else(|| {
@@ -204,8 +181,9 @@ impl<'env> Batch<'env> {
             self.members.push(Member { handle, stream, rank: communicator.rank() });
             self.members.len() - 1
         });
-        for home in homes {
-            self.foreign.push(ForeignStream { member, home, event: communicator.event()? });
+        self.library = Some(communicator.library());
+        for stream in others {
+            self.others.push(OtherStream { member, stream, event: communicator.event()? });
         }
         self.steps.push(Step::Call { member, config: config.cloned(), operation, addresses });
         Ok(())
@@ -213,12 +191,8 @@ impl<'env> Batch<'env> {
 
     /// A capture may have begun since the operations were recorded, or have drawn a stream in through a buffer's events.
     pub(crate) fn refuse_captured(&self, operation: &'static str) -> Result<(), Error> {
-        for stream in self
-            .members
-            .iter()
-            .map(|member| &member.stream)
-            .chain(self.foreign.iter().map(|foreign| &foreign.home))
-        {
+        let members = self.members.iter().map(|member| &member.stream);
+        for stream in members.chain(self.others.iter().map(|other| &other.stream)) {
             cuda::bind(stream.context())?;
             cuda::refuse_captured(operation, stream)?;
         }
@@ -231,8 +205,8 @@ impl<'env> Batch<'env> {
     }
 
     /// Keeps other threads from using or ending the communicators, all of which can be used.
-    pub(crate) fn lock(&self, operation: &'static str) -> Result<Vec<StateGuard<'_>>, Error> {
-        lock(self.members.iter().map(|member| &*member.handle), operation)
+    pub(crate) fn lock(&self, operation: &'static str) -> Result<Guards<'_>, Error> {
+        Guards::lock(self.members.iter().map(|member| &*member.handle)).all_alive(operation)
     }
 
     /// Waits until NCCL's own threads are done with what they were given.
@@ -245,31 +219,15 @@ impl<'env> Batch<'env> {
     pub(crate) fn release(&mut self) -> Result<(), Error> {
         self.accesses.clear();
         // Each, whatever the others say: their memory may be freed in the order of their streams from now on.
-        let led = each(&self.foreign, |ForeignStream { member, home, event }| {
+        let led = each(&self.others, |OtherStream { member, stream: other, event }| {
             let stream = &self.members[*member].stream;
-            cuda::bind(stream.context()).and_then(|()| lead(event, stream, home))
+            cuda::bind(stream.context()).and_then(|()| make_wait(event, stream, other))
         });
-        if !self.ordered {
+        if !self.has_events {
             return led;
         }
         led.and(each(&self.members, |member| submit::released(&member.stream)))
     }
-}
-
-/// Keeps other threads from using or ending the communicators, all of which can be used.
-pub(crate) fn lock<'a>(
-    handles: impl Iterator<Item = &'a Handle>,
-    operation: &'static str,
-) -> Result<Vec<StateGuard<'a>>, Error> {
-    let lock = |handle: &'a Handle| {
-        let state = handle.lock();
-        handle.handle(*state, operation)?;
-        Ok(state)
-    };
-    // In one order, whoever locks several: a graph may be launched by another thread.
-    let mut handles: Vec<_> = handles.collect();
-    handles.sort_by_key(|handle| ptr::from_ref(*handle).addr());
-    handles.into_iter().map(lock).collect()
 }
 
 impl Step {

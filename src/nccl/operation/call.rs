@@ -1,15 +1,17 @@
-//! Calls of collectives and their checks.
+//! Calls of collectives: checks of what is passed, and the ways to NCCL.
 
 use std::ffi::c_int;
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::call_config::CallConfig;
-use super::submit::{Buffers, Captured, Immediate, Launch, RECEIVE, Scalar};
-use super::{Kind, Offsets, Operation, Ranks, require_type};
+use super::reduction::Operator;
+use super::submit::{Buffers, IN_PLACE, RECEIVE, SEND};
+use super::{ALL_TO_ALL_V, Exchange, Kind, Operation, Ranks, require_type};
 use crate::Element;
 use crate::nccl::communicator::Communicator;
 use crate::nccl::error::{Error, Needed};
-use crate::nccl::memory::{DeviceBuffer, DeviceBufferMut, MemoryViewMut};
+use crate::nccl::memory::{DeviceBuffer, DeviceBufferMut};
 
 /// A collective call in the making: on which communicator, with which settings, and where it goes. Its methods are the
 /// [collectives](super::Collectives).
@@ -23,6 +25,38 @@ pub struct Call<'b, L = Immediate> {
     config: Option<&'b CallConfig>,
     launch: L,
 }
+
+/// The destination of a collective: NCCL, at once, or a group or graph. Sealed.
+pub trait Launch<'b>: sealed::Launch<'b> {}
+
+pub(crate) mod sealed {
+    use super::{Buffers, DeviceBuffer, DeviceBufferMut, Error, Submission};
+
+    pub trait Launch<'b>: Copy {
+        /// Takes a checked operation.
+        fn launch(
+            self,
+            submission: Submission<'b>,
+            buffers: Buffers<'b, impl DeviceBuffer + ?Sized, impl DeviceBufferMut + ?Sized>,
+        ) -> Result<(), Error>;
+    }
+}
+
+/// An operation whose arguments have been checked.
+#[doc(hidden)]
+pub struct Submission<'b> {
+    pub(crate) communicator: &'b Communicator,
+    pub(crate) config: Option<&'b CallConfig>,
+    pub(crate) operation: Operation,
+}
+
+/// Calls NCCL immediately.
+#[derive(Clone, Copy, Debug)]
+pub struct Immediate;
+
+/// Calls NCCL immediately, while the communicator's stream is being captured into a graph.
+#[derive(Clone, Copy, Debug)]
+pub struct Captured;
 
 impl Communicator {
     /// Collectives with settings of their own for one call. All ranks use the same.
@@ -75,45 +109,114 @@ impl<'b, L> Call<'b, L> {
 }
 
 impl<'b, L: Launch<'b>> Call<'b, L> {
-    #[inline]
-    pub(super) fn operation<T: Element>(
-        &self,
-        name: &'static str,
-        kind: Kind,
-        count: usize,
-    ) -> Result<Operation, Error> {
-        require_type::<T>(self.communicator.library())?;
-        Ok(Operation { name, kind, count, data_type: T::DATA_TYPE, offsets: Offsets::default() })
-    }
-
-    #[inline]
-    pub(super) fn submit<S, R>(
+    /// A collective from one buffer to another. Where only the root needs one of them, it may be missing on others.
+    #[inline(always)]
+    pub(super) fn out_of_place<S, R>(
         self,
-        operation: Operation,
-        send: Option<&'b S>,
-        receive: Option<&'b mut R>,
-        scalar: Option<&'b dyn Scalar>,
+        kind: Kind,
+        mut send: Option<&'b S>,
+        mut receive: Option<&'b mut R>,
+        operator: Option<&'b Arc<Operator>>,
     ) -> Result<(), Error>
     where
         S: DeviceBuffer + ?Sized,
-        R: DeviceBufferMut + ?Sized,
+        R: DeviceBufferMut<Element = S::Element> + ?Sized,
     {
-        if self.config.is_some() && !operation.takes_config() {
-            return Err(Error::NoCallConfig { operation: operation.name });
+        let (name, parts) = (kind.name(), kind.parts());
+        if let Some(root) = kind.root().map(|root| root as usize) {
+            let (buffer, missing) =
+                if kind.root_sends() { (SEND, send.is_none()) } else { (RECEIVE, receive.is_none()) };
+            if self.communicator.rank() != root {
+                match kind {
+                    // NCCL's copy engines find the root's window by this one.
+                    Kind::Gather(_) if receive.as_deref().map(R::len) == self.times_size(send) => {}
+                    Kind::Gather(_) | Kind::Reduce(..) => receive = None,
+                    _ => send = None,
+                }
+            } else if missing {
+                return Err(Error::argument(name, format!("rank {root} is the root and needs a {buffer}")));
+            }
         }
-        self.launch.launch(self.communicator, self.config, operation, Buffers { send, receive, scalar })
+        let (sent, received) = (send.map(S::len), receive.as_deref().map(R::len));
+        let whole = if parts.send { None } else { sent };
+        let count = match whole.or(received.filter(|_| !parts.receive)) {
+            Some(count) => count,
+            None => self.part(name, SEND, sent.unwrap_or_default())?,
+        };
+        self.expect(name, SEND, count, parts.send, sent)?;
+        self.expect(name, RECEIVE, count, parts.receive, received)?;
+        self.submit(kind, count, Buffers::new(send, receive, operator))
     }
 
-    pub(super) fn submit_read<S>(self, operation: Operation, send: Option<&'b S>) -> Result<(), Error>
-    where
-        S: DeviceBuffer + ?Sized,
-    {
-        self.submit(operation, send, None::<&mut MemoryViewMut<'b, u8>>, None)
+    /// A collective whose result takes the place of its input.
+    #[inline(always)]
+    pub(super) fn in_place<B: DeviceBufferMut + ?Sized>(
+        self,
+        kind: Kind,
+        buffer: &'b mut B,
+        operator: Option<&'b Arc<Operator>>,
+    ) -> Result<(), Error> {
+        let parts = kind.parts();
+        let len = buffer.len();
+        let count = if parts.send || parts.receive { self.part(kind.name(), IN_PLACE, len)? } else { len };
+        let own = (self.communicator.rank() * count * size_of::<B::Element>()) as u64;
+        let mut buffers = Buffers::written(buffer, operator);
+        buffers.offsets.source = if parts.receive { own } else { 0 };
+        buffers.offsets.target = if parts.send { own } else { 0 };
+        self.submit(kind, count, buffers)
     }
 
-    pub(super) fn ranks(&self) -> Ranks {
+    /// Hands an operation on, with `count` in the meaning of NCCL's function.
+    #[inline(always)]
+    pub(super) fn submit<S: DeviceBuffer + ?Sized>(
+        self,
+        kind: Kind,
+        count: usize,
+        buffers: Buffers<'b, S, impl DeviceBufferMut + ?Sized>,
+    ) -> Result<(), Error> {
+        if self.communicator.size() == 1 && kind.scales() {
+            return self.submit_alone(kind, count, buffers);
+        }
+        self.hand_on(kind.name(), kind, count, buffers)
+    }
+
+    /// A reduction of a single rank that is no copy.
+    #[cold]
+    fn submit_alone<S: DeviceBuffer + ?Sized>(
+        self,
+        kind: Kind,
+        count: usize,
+        buffers: Buffers<'b, S, impl DeviceBufferMut + ?Sized>,
+    ) -> Result<(), Error> {
+        self.hand_on(kind.name(), kind.of_one_rank(), count, buffers)
+    }
+
+    #[inline(always)]
+    fn hand_on<S: DeviceBuffer + ?Sized>(
+        self,
+        name: &'static str,
+        kind: Kind,
+        count: usize,
+        buffers: Buffers<'b, S, impl DeviceBufferMut + ?Sized>,
+    ) -> Result<(), Error> {
+        let Self { communicator, config, launch } = self;
+        require_type::<S::Element>(communicator.library())?;
         // Both came from NCCL's ints.
-        Ranks { own: self.communicator.rank() as c_int, size: self.communicator.size() as c_int }
+        let ranks = Ranks { own: communicator.rank() as c_int, size: communicator.size() as c_int };
+        let operation = Operation { name, kind, count, data_type: S::Element::DATA_TYPE, ranks };
+        if config.is_some() && !operation.is_collective() {
+            let reason = "it takes no CallConfig: only collectives that are one function of NCCL do";
+            return Err(Error::argument(name, reason));
+        }
+        if buffers.operator.is_some_and(|operator| !Arc::ptr_eq(&operator.communicator, &communicator.handle))
+        {
+            return Err(Error::WrongCommunicator { operation: name, object: "scaled sum" });
+        }
+        launch.launch(Submission { communicator, config, operation }, buffers)
+    }
+
+    fn times_size(&self, send: Option<&(impl DeviceBuffer + ?Sized)>) -> Option<usize> {
+        send.and_then(|send| send.len().checked_mul(self.communicator.size()))
     }
 
     /// Another rank's number as NCCL takes it.
@@ -122,90 +225,78 @@ impl<'b, L: Launch<'b>> Call<'b, L> {
         if rank < size { Ok(rank as c_int) } else { Err(Error::Rank { rank, size }) }
     }
 
-    /// A buffer that only the root needs, and has to have.
-    pub(super) fn at_root<B>(
-        &self,
-        operation: &'static str,
-        buffer: &'static str,
-        root: usize,
-        given: Option<B>,
-    ) -> Result<Option<B>, Error> {
-        if self.communicator.rank() != root {
-            return Ok(None);
-        }
-        match given {
-            Some(given) => Ok(Some(given)),
-            None => Err(Error::MissingBuffer { operation, buffer, rank: root }),
-        }
-    }
-
-    pub(super) fn times_size(&self, len: usize) -> Option<usize> {
-        len.checked_mul(self.communicator.size())
-    }
-
     /// The number of elements of each rank's part in a buffer that holds one part for each rank.
-    pub(super) fn part(
-        &self,
-        operation: &'static str,
-        buffer: &'static str,
-        len: usize,
-    ) -> Result<usize, Error> {
+    fn part(&self, operation: &'static str, buffer: &'static str, found: usize) -> Result<usize, Error> {
         let size = self.communicator.size();
-        if len.is_multiple_of(size) {
-            return Ok(len / size);
+        if found.is_multiple_of(size) {
+            return Ok(found / size);
         }
-        Err(Error::Length { operation, buffer, needed: Needed::MultipleOf(size), found: len })
+        Err(Error::Length { operation, buffer, needed: Needed::MultipleOf(size), found })
     }
 
-    /// The byte offset of this rank's part.
-    pub(super) fn own_part<T>(&self, part: usize) -> u64 {
-        (self.communicator.rank() * part * size_of::<T>()) as u64
-    }
-
-    pub(super) fn check_parts(
+    /// Refuses a buffer with another length than `count`, or, of parts, `count` for each rank.
+    #[inline(always)]
+    fn expect(
         &self,
         operation: &'static str,
         buffer: &'static str,
-        parts: &[Range<usize>],
-        len: usize,
+        count: usize,
+        parts: bool,
+        found: Option<usize>,
     ) -> Result<(), Error> {
-        let size = self.communicator.size();
-        let wrong = |reason: String| Err(Error::Parts { operation, buffer, reason });
-        if parts.len() != size {
-            return wrong(format!("there are {} for {size} ranks", parts.len()));
+        let needed = if parts { count.checked_mul(self.communicator.size()) } else { Some(count) };
+        match found {
+            Some(found) if needed != Some(found) => {
+                // A product that overflows is more than any buffer has.
+                let needed = Needed::Exactly(needed.unwrap_or(usize::MAX));
+                Err(Error::Length { operation, buffer, needed, found })
+            }
+            _ => Ok(()),
         }
-        match (0..).zip(parts).find(|(_, part)| part.start > part.end || part.end > len) {
-            Some((rank, part)) => wrong(format!("rank {rank}'s is {part:?} of a buffer with {len} elements")),
-            None => Ok(()),
+    }
+
+    /// The parts of a send and a receive buffer, of these lengths, for each rank.
+    pub(super) fn exchanges(
+        &self,
+        (send, sent): (&[Range<usize>], usize),
+        (receive, received): (&[Range<usize>], usize),
+    ) -> Result<Box<[Exchange]>, Error> {
+        let (own, size) = (self.communicator.rank(), self.communicator.size());
+        check_parts(SEND, send, sent, size)?;
+        check_parts(RECEIVE, receive, received, size)?;
+        // Two ranks' data in one place would be a mixture of both.
+        let mut order: Vec<_> = (0..).zip(receive).filter(|(_, part)| !part.is_empty()).collect();
+        order.sort_by_key(|(_, part)| part.start);
+        if let Some(pair) = order.windows(2).find(|pair| pair[1].1.start < pair[0].1.end) {
+            let ((first, one), (second, other)) = (pair[0], pair[1]);
+            return wrong_parts(
+                RECEIVE,
+                &format!("rank {first}'s {one:?} and rank {second}'s {other:?} overlap"),
+            );
         }
+        let (sent, received) = (send[own].len(), receive[own].len());
+        if sent != received {
+            let reason = format!("rank {own} sends itself {sent} elements and receives {received}");
+            return wrong_parts(RECEIVE, &reason);
+        }
+        let pairs = send.iter().cloned().zip(receive.iter().cloned());
+        Ok(pairs.map(|(send, receive)| Exchange { send, receive }).collect())
     }
 }
 
-/// Two ranks' data in one place would be a mixture of both.
-pub(super) fn check_disjoint(operation: &'static str, parts: &[Range<usize>]) -> Result<(), Error> {
-    let mut order: Vec<_> = (0..).zip(parts).filter(|(_, part)| !part.is_empty()).collect();
-    order.sort_by_key(|(_, part)| part.start);
-    match order.windows(2).find(|pair| pair[1].1.start < pair[0].1.end) {
-        Some(pair) => {
-            let ((first, one), (second, other)) = (pair[0], pair[1]);
-            let reason = format!("rank {first}'s {one:?} and rank {second}'s {other:?} overlap");
-            Err(Error::Parts { operation, buffer: RECEIVE, reason })
+fn wrong_parts<T>(buffer: &'static str, reason: &str) -> Result<T, Error> {
+    Err(Error::argument(ALL_TO_ALL_V, format!("the parts of the {buffer}: {reason}")))
+}
+
+/// Refuses parts that are not one for each rank, or not within a buffer of `len` elements.
+fn check_parts(buffer: &'static str, parts: &[Range<usize>], len: usize, size: usize) -> Result<(), Error> {
+    if parts.len() != size {
+        return wrong_parts(buffer, &format!("there are {} for {size} ranks", parts.len()));
+    }
+    match (0..).zip(parts).find(|(_, part)| part.start > part.end || part.end > len) {
+        Some((rank, part)) => {
+            wrong_parts(buffer, &format!("rank {rank}'s is {part:?} of a buffer with {len} elements"))
         }
         None => Ok(()),
     }
-}
-
-#[inline]
-pub(super) fn expect(
-    operation: &'static str,
-    buffer: &'static str,
-    needed: Option<usize>,
-    found: usize,
-) -> Result<(), Error> {
-    if needed == Some(found) {
-        return Ok(());
-    }
-    // A product that overflows is more than any buffer has.
-    let needed = Needed::Exactly(needed.unwrap_or(usize::MAX));
-    Err(Error::Length { operation, buffer, needed, found })
 }

@@ -6,16 +6,14 @@ use std::time::Duration;
 
 use nccl_sys::{Nccl, ncclResult_t, ncclSimInfo_t};
 
-use super::Operation;
 use super::agreement;
 use super::batch::{Batch, Step};
-use super::call::Call;
-use super::call_config::CallConfig;
-use super::submit::{Buffers, Launch, raw_stream, sealed};
+use super::call::{Call, Launch, Submission, sealed};
+use super::submit::{Buffers, raw_stream};
 use crate::nccl::communicator::Communicator;
 use crate::nccl::error::Error;
 use crate::nccl::memory::{DeviceBuffer, DeviceBufferMut};
-use crate::nccl::section::{END, Inside, START, Section};
+use crate::nccl::section::{self, END, Inside, START};
 
 const SIMULATE: &str = "ncclGroupSimulateEnd";
 
@@ -55,7 +53,7 @@ pub fn group<'env, T, E: From<Error>>(body: impl FnOnce(&Group<'env>) -> Result<
 }
 
 /// Like [`group()`], but launches nothing: NCCL only estimates how long the operations would take together
-/// (`ncclGroupSimulateEnd`, NCCL 2.22). No estimate where NCCL has none, on a communicator of one rank for example. All
+/// (`ncclGroupSimulateEnd`, NCCL 2.22). No estimate where NCCL has none. What is on a communicator of one rank is left out. All
 /// ranks simulate the same, since NCCL may connect them for it. Only collectives with an algorithm: all_reduce, reduce,
 /// broadcast, all_gather, reduce_scatter; and only on blocking communicators.
 ///
@@ -71,7 +69,7 @@ pub fn group<'env, T, E: From<Error>>(body: impl FnOnce(&Group<'env>) -> Result<
 /// ```
 ///
 /// # Errors
-/// As [`group()`]; [`Error::MissingSymbol`] before NCCL 2.22; [`Error::NotSimulated`] for sends, receives, and what NCCL
+/// Those of [`group()`]; [`Error::MissingSymbol`] before NCCL 2.22; [`Error::Argument`] for sends, receives, and what NCCL
 /// makes of them: after a simulation of those, NCCL (up to 2.30 at least) takes ranks for connected that are not.
 pub fn simulate<'env, E: From<Error>>(
     body: impl FnOnce(&Group<'env>) -> Result<(), E>,
@@ -89,39 +87,33 @@ pub fn simulate<'env, E: From<Error>>(
     Ok(Duration::try_from_secs_f64(f64::from(info.estimatedTime) * 1e-6).ok())
 }
 
-/// A group in a group or capture, which fails as a whole when this fails or panics.
-pub(crate) fn nested<T, E>(failed: &Cell<bool>, body: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
-    let before = failed.replace(false);
-    // A panic leaves it at that.
-    let guard = FailedUnlessDefused(failed);
-    let result = body();
-    std::mem::forget(guard);
-    failed.set(before || failed.get() || result.is_err());
-    result
+/// A group in a group or capture, which fails as a whole when this fails or panics: it counts as unfinished then.
+pub(crate) fn nested<T, E>(unfinished: &Cell<usize>, body: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+    unfinished.set(unfinished.get() + 1);
+    let value = body()?;
+    unfinished.set(unfinished.get() - 1);
+    Ok(value)
 }
 
-/// Marks a group as failed when a closure in it panics.
-struct FailedUnlessDefused<'a>(&'a Cell<bool>);
-
-impl Drop for FailedUnlessDefused<'_> {
-    fn drop(&mut self) {
-        self.0.set(true);
-    }
+/// The error of a group in which a [nested](Group::nested) one failed.
+pub(crate) fn cancelled(operation: &'static str) -> Error {
+    Error::argument(operation, "cancelled, because a group in it failed or panicked")
 }
 
 /// Takes operations until the closure of [`group()`] returns.
 pub struct Group<'env> {
     simulated: bool,
     batch: RefCell<Batch<'env>>,
-    /// True when a nested group has failed or panicked.
-    failed: Cell<bool>,
+    /// Nested groups that have not ended, have failed or have panicked.
+    unfinished: Cell<usize>,
     /// Operations borrow for exactly `'env`, neither longer nor shorter.
     environment: PhantomData<&'env mut &'env ()>,
 }
 
 impl<'env> Group<'env> {
     fn new(simulated: bool) -> Self {
-        Self { simulated, batch: RefCell::default(), failed: Cell::new(false), environment: PhantomData }
+        let (batch, unfinished) = (RefCell::default(), Cell::new(0));
+        Self { simulated, batch, unfinished, environment: PhantomData }
     }
 
     /// The collectives of a communicator, as part of the group.
@@ -135,16 +127,16 @@ impl<'env> Group<'env> {
     /// # Errors
     /// The closure's.
     pub fn nested<T, E>(&self, body: impl FnOnce(&Self) -> Result<T, E>) -> Result<T, E> {
-        nested(&self.failed, || body(self))
+        nested(&self.unfinished, || body(self))
     }
 
     /// Hands all operations to NCCL, and orders other streams after them, whatever NCCL answers.
     fn run(self, name: &'static str, end: impl FnOnce(&Nccl) -> ncclResult_t) -> Result<(), Error> {
-        if self.failed.get() {
-            return Err(Error::Cancelled { operation: START });
+        if self.unfinished.get() > 0 {
+            return Err(cancelled(START));
         }
         let mut batch = self.batch.into_inner();
-        let Some(library) = batch.library() else { return Ok(()) };
+        let Some(library) = batch.library else { return Ok(()) };
         agreement::check(&batch.members, &batch.steps)?;
         batch.refuse_captured(name)?;
         if !self.simulated {
@@ -152,15 +144,14 @@ impl<'env> Group<'env> {
         }
         let streams: Vec<_> = batch.members.iter().map(|member| raw_stream(&member.stream)).collect();
         let guards = batch.lock(name)?;
-        let section = Section::start(library)?;
         // SAFETY: the guards are held, and what is recorded lives to the end of this function, by when NCCL has queued
         // the operations.
         let call = |step: &Step| unsafe { step.call(&batch.members, &streams) }.map(drop);
-        let ended = batch.steps.iter().try_for_each(call).and_then(|()| section.end(name, end));
+        let ended = section::grouped_until(library, || batch.steps.iter().try_for_each(call), name, end);
         drop(guards);
         let settled = match ended {
             // NCCL's own thread is still launching: what is ordered below has to come after that.
-            Ok(ncclResult_t::ncclInProgress) => batch.settle(name),
+            Ok((ncclResult_t::ncclInProgress, ())) => batch.settle(name),
             ended => ended.map(drop),
         };
         settled.and(batch.release())
@@ -170,23 +161,31 @@ impl<'env> Group<'env> {
 impl<'env> Launch<'env> for &Group<'env> {}
 
 impl<'env> sealed::Launch<'env> for &Group<'env> {
-    fn launch<S, R>(
+    fn launch(
         self,
-        communicator: &'env Communicator,
-        config: Option<&CallConfig>,
-        operation: Operation,
-        buffers: Buffers<'env, S, R>,
-    ) -> Result<(), Error>
-    where
-        S: DeviceBuffer + ?Sized,
-        R: DeviceBufferMut + ?Sized,
-    {
+        submission: Submission<'env>,
+        buffers: Buffers<'env, impl DeviceBuffer + ?Sized, impl DeviceBufferMut + ?Sized>,
+    ) -> Result<(), Error> {
+        let Submission { communicator, operation, .. } = &submission;
         if self.simulated {
             communicator.library().raw().require(SIMULATE)?;
-            if operation.is_point_to_point() {
-                return Err(Error::NotSimulated { operation: operation.name });
+            if !operation.has_algorithm() {
+                let reason = "not possible in a simulation: NCCL would take ranks for connected that are not";
+                return Err(Error::argument(operation.name, reason));
+            }
+            if !communicator.handle.config.is_blocking() {
+                let reason =
+                    "not possible in a simulation on a non-blocking communicator: NCCL would launch it";
+                return Err(Error::argument(operation.name, reason));
             }
         }
-        self.batch.borrow_mut().record(communicator, config, operation, buffers)
+        // NCCL copies the data of a single rank at once, also in a group that it only simulates.
+        let left_out = self.simulated && operation.ranks.size == 1;
+        let mut batch = self.batch.borrow_mut();
+        batch.record(submission, buffers)?;
+        if left_out {
+            batch.steps.pop();
+        }
+        Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 pub(crate) mod agreement;
 pub(crate) mod batch;
-mod call;
+pub(crate) mod call;
 mod call_config;
 mod collectives;
 mod group;
@@ -21,13 +21,12 @@ use super::error::Error;
 use super::library::Library;
 use crate::{DataType, Element, ReduceOp};
 
-pub use call::Call;
+pub use call::{Call, Captured, Immediate, Launch};
 pub use call_config::CallConfig;
 pub use collectives::Collectives;
-pub(crate) use group::nested;
 pub use group::{Group, group, simulate};
+pub(crate) use group::{cancelled, nested};
 pub use reduction::{Reduction, ScaledSum};
-pub use submit::{Captured, Immediate, Launch};
 
 /// NCCL's number of a type.
 pub(crate) const fn raw_type(data_type: DataType) -> ncclDataType_t {
@@ -67,28 +66,19 @@ pub(crate) fn require_type<T: Element>(library: Library) -> Result<(), Error> {
     if const { is_fp8(T::DATA_TYPE) } { library.require(T::DATA_TYPE.name(), FP8) } else { Ok(()) }
 }
 
-const fn is_fp8(data_type: DataType) -> bool {
+pub(crate) const fn is_fp8(data_type: DataType) -> bool {
     data_type.size() == 1 && data_type.is_float()
 }
 
 /// A checked operation: everything of it but the buffers.
 #[derive(Clone, Debug)]
-#[doc(hidden)]
-pub struct Operation {
+pub(crate) struct Operation {
     pub(crate) name: &'static str,
     pub(crate) kind: Kind,
     /// Elements, in the meaning of NCCL's function.
     pub(crate) count: usize,
     pub(crate) data_type: DataType,
-    /// Byte offsets of NCCL's two addresses in the buffers.
-    pub(crate) offsets: Offsets,
-}
-
-/// Where in its buffers an operation reads and writes.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Offsets {
-    pub(crate) source: u64,
-    pub(crate) target: u64,
+    pub(crate) ranks: Ranks,
 }
 
 #[derive(Clone, Debug)]
@@ -98,25 +88,119 @@ pub(crate) enum Kind {
     Broadcast(c_int),
     AllGather,
     ReduceScatter(ncclRedOp_t),
-    AllToAll(Ranks),
+    /// A reduction with a scaled sum over a single rank.
+    Scale(ncclRedOp_t),
+    AllToAll,
     AllToAllV(Box<[Exchange]>),
-    Gather(c_int, Ranks),
-    Scatter(c_int, Ranks),
+    Gather(c_int),
+    Scatter(c_int),
     Send(c_int),
     Recv(c_int),
-    Put { peer: c_int, window: ncclWindow_t, offset: usize, index: c_int, context: c_int },
-    Signal { peer: c_int, index: c_int, context: c_int },
+    Put {
+        peer: c_int,
+        window: ncclWindow_t,
+        offset: usize,
+        index: c_int,
+        context: c_int,
+    },
+    Signal {
+        peer: c_int,
+        index: c_int,
+        context: c_int,
+    },
     WaitSignals(Box<[ncclWaitSignalDesc_t]>),
 }
 
-/// This rank and how many there are, for operations that are composed of sends and receives.
+pub(crate) const PUT: &str = "ncclPutSignal";
+pub(crate) const WAIT_SIGNAL: &str = "ncclWaitSignal";
+pub(crate) const ALL_TO_ALL_V: &str = "all_to_all_v (ncclSend, ncclRecv)";
+
+/// Buffers that hold one part for each rank.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Parts {
+    pub(crate) send: bool,
+    pub(crate) receive: bool,
+}
+
+impl Kind {
+    /// NCCL's function.
+    #[inline]
+    pub(crate) const fn name(&self) -> &'static str {
+        match self {
+            Self::AllReduce(_) | Self::Scale(_) => "ncclAllReduce",
+            Self::Reduce(..) => "ncclReduce",
+            Self::Broadcast(_) => "ncclBroadcast",
+            Self::AllGather => "ncclAllGather",
+            Self::ReduceScatter(_) => "ncclReduceScatter",
+            Self::AllToAll => "ncclAlltoAll",
+            Self::AllToAllV(_) => ALL_TO_ALL_V,
+            Self::Gather(_) => "ncclGather",
+            Self::Scatter(_) => "ncclScatter",
+            Self::Send(_) => "ncclSend",
+            Self::Recv(_) => "ncclRecv",
+            Self::Put { .. } => PUT,
+            Self::Signal { .. } => "ncclSignal",
+            Self::WaitSignals(_) => WAIT_SIGNAL,
+        }
+    }
+
+    #[inline]
+    pub(crate) const fn parts(&self) -> Parts {
+        Parts {
+            send: matches!(self, Self::ReduceScatter(_) | Self::AllToAll | Self::Scatter(_)),
+            receive: matches!(self, Self::AllGather | Self::AllToAll | Self::Gather(_)),
+        }
+    }
+
+    #[inline]
+    pub(crate) const fn root(&self) -> Option<c_int> {
+        match *self {
+            Self::Reduce(_, root) | Self::Broadcast(root) | Self::Gather(root) | Self::Scatter(root) => {
+                Some(root)
+            }
+            _ => None,
+        }
+    }
+
+    /// True where only the root needs a send buffer. Where it is false and there is a root, only that needs a receive buffer.
+    #[inline]
+    pub(crate) const fn root_sends(&self) -> bool {
+        matches!(self, Self::Broadcast(_) | Self::Scatter(_))
+    }
+
+    #[inline]
+    pub(crate) const fn op(&self) -> Option<ncclRedOp_t> {
+        match *self {
+            Self::AllReduce(op) | Self::Reduce(op, _) | Self::ReduceScatter(op) | Self::Scale(op) => Some(op),
+            _ => None,
+        }
+    }
+
+    /// True for a reduction that scales its input or its result.
+    #[inline]
+    pub(crate) fn scales(&self) -> bool {
+        self.op().is_some_and(|op| op.0 >= ncclRedOp_t::ncclAvg.0)
+    }
+
+    /// The same over a single rank, for a kind that [scales](Self::scales). An average is the input. NCCL would run a kernel for
+    /// it as for scaled sums, but has none for 8-bit floating-point numbers, and that for others leaves out elements: see
+    /// [`Operation::scale`].
+    pub(crate) fn of_one_rank(&self) -> Self {
+        match self.op() {
+            Some(op) if op != ncclRedOp_t::ncclAvg => Self::Scale(op),
+            _ => Self::AllReduce(ncclRedOp_t::ncclSum),
+        }
+    }
+}
+
+/// The number of this rank, and of all ranks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ranks {
     pub(crate) own: c_int,
     pub(crate) size: c_int,
 }
 
-/// What goes to one rank and comes from it: elements of the send buffer, and of the receive buffer.
+/// The elements of the send buffer that go to a rank, and those of the receive buffer that come from it.
 #[derive(Clone, Debug)]
 pub(crate) struct Exchange {
     pub(crate) send: Range<usize>,
@@ -126,162 +210,163 @@ pub(crate) struct Exchange {
 /// Where NCCL works: the addresses of the buffers, the communicator, and the stream.
 #[derive(Clone, Copy)]
 pub(crate) struct Site {
-    pub(crate) source: *const c_void,
-    pub(crate) target: *mut c_void,
-    pub(crate) handle: ncclComm_t,
+    pub(crate) from: *const c_void,
+    pub(crate) to: *mut c_void,
+    pub(crate) comm: ncclComm_t,
     pub(crate) stream: cudaStream_t,
 }
 
 impl Operation {
-    /// The functions below that need a newer NCCL than the oldest have another way where there is one.
+    /// Calls NCCL's function, or others with the same result where the library has none.
     ///
     /// # Safety
     /// The addresses are those of the checked buffers, the handle is alive, and no other thread uses it.
     #[inline(always)]
     pub(crate) unsafe fn call(&self, raw: &Nccl, site: Site) -> Result<ncclResult_t, MissingSymbol> {
-        let Site { source, target, handle, stream } = site;
-        let (count, data_type) = (self.count, raw_type(self.data_type));
+        let Site { from, to, comm, stream } = site;
+        let (n, t) = (self.count, raw_type(self.data_type));
         // SAFETY: by the contract above.
-        Ok(unsafe {
+        let code = unsafe {
             match self.kind {
-                Kind::AllReduce(op) => {
-                    raw.ncclAllReduce(source, target, count, data_type, op, handle, stream)
-                }
-                Kind::Reduce(op, root) => {
-                    raw.ncclReduce(source, target, count, data_type, op, root, handle, stream)
-                }
-                Kind::Broadcast(root) => {
-                    raw.ncclBroadcast(source, target, count, data_type, root, handle, stream)
-                }
-                Kind::AllGather => raw.ncclAllGather(source, target, count, data_type, handle, stream),
-                Kind::ReduceScatter(op) => {
-                    raw.ncclReduceScatter(source, target, count, data_type, op, handle, stream)
-                }
-                Kind::Send(peer) => raw.ncclSend(source, count, data_type, peer, handle, stream),
-                Kind::Recv(peer) => raw.ncclRecv(target, count, data_type, peer, handle, stream),
+                Kind::AllReduce(op) => raw.ncclAllReduce(from, to, n, t, op, comm, stream),
+                Kind::Reduce(op, root) => raw.ncclReduce(from, to, n, t, op, root, comm, stream),
+                Kind::Broadcast(root) => raw.ncclBroadcast(from, to, n, t, root, comm, stream),
+                Kind::AllGather => raw.ncclAllGather(from, to, n, t, comm, stream),
+                Kind::ReduceScatter(op) => raw.ncclReduceScatter(from, to, n, t, op, comm, stream),
+                Kind::Send(peer) => raw.ncclSend(from, n, t, peer, comm, stream),
+                Kind::Recv(peer) => raw.ncclRecv(to, n, t, peer, comm, stream),
                 _ => return self.call_uncommon(raw, site),
             }
-        })
+        };
+        Ok(code)
     }
 
     /// # Safety
-    /// As [`call`](Self::call).
+    /// See [`call`](Self::call).
     #[cold]
     unsafe fn call_uncommon(&self, raw: &Nccl, site: Site) -> Result<ncclResult_t, MissingSymbol> {
-        let Site { source, target, handle, stream } = site;
-        let (count, data_type) = (self.count, raw_type(self.data_type));
-        // SAFETY: by the contract above.
+        let Site { from, to, comm, stream } = site;
+        let (n, t) = (self.count, raw_type(self.data_type));
+        // SAFETY: by the contract of `call`.
         unsafe {
-            match &self.kind {
-                Kind::AllToAll(_) if raw.has("ncclAlltoAll") => {
-                    raw.ncclAlltoAll(source, target, count, data_type, handle, stream)
+            match self.kind {
+                Kind::Scale(op) => Ok(self.scale(raw, site, op)),
+                Kind::AllToAll if raw.has(self.name) => raw.ncclAlltoAll(from, to, n, t, comm, stream),
+                Kind::Gather(root) if raw.has(self.name) => {
+                    raw.ncclGather(from, to, n, t, root, comm, stream)
                 }
-                Kind::Gather(root, _) if raw.has("ncclGather") => {
-                    raw.ncclGather(source, target, count, data_type, *root, handle, stream)
+                Kind::Scatter(root) if raw.has(self.name) => {
+                    raw.ncclScatter(from, to, n, t, root, comm, stream)
                 }
-                Kind::Scatter(root, _) if raw.has("ncclScatter") => {
-                    raw.ncclScatter(source, target, count, data_type, *root, handle, stream)
+                Kind::Put { peer, window, offset, index, context } => {
+                    raw.ncclPutSignal(from, n, t, peer, window, offset, index, context, 0, comm, stream)
                 }
-                Kind::Put { peer, window, offset, index, context } => raw.ncclPutSignal(
-                    source, count, data_type, *peer, *window, *offset, *index, *context, 0, handle, stream,
-                ),
                 Kind::Signal { peer, index, context } => {
-                    raw.ncclSignal(*peer, *index, *context, 0, handle, stream)
+                    raw.ncclSignal(peer, index, context, 0, comm, stream)
                 }
-                Kind::WaitSignals(descriptions) => {
+                Kind::WaitSignals(ref descriptions) => {
                     // NCCL takes a pointer to mutable but only reads.
                     let mut descriptions = descriptions.clone();
                     let count = descriptions.len() as c_int;
-                    raw.ncclWaitSignal(count, descriptions.as_mut_ptr(), handle, stream)
+                    raw.ncclWaitSignal(count, descriptions.as_mut_ptr(), comm, stream)
                 }
-                _ => Ok(self.compose(raw, site)),
+                _ => Ok(self.exchange_all(raw, site)),
             }
         }
     }
 
-    /// The same result by sends and receives in a group: for what NCCL has no function, or a newer one.
+    /// A scaled sum over a single rank. The kernel that NCCL has for it leaves out the last elements of some lengths, from 2.19
+    /// to 2.29.3: those follow in a call of their own.
     ///
     /// # Safety
-    /// As [`call`](Self::call).
-    unsafe fn compose(&self, raw: &Nccl, site: Site) -> ncclResult_t {
-        let bytes = self.data_type.size();
-        let part = |rank: c_int| rank as usize * self.count..(rank as usize + 1) * self.count;
-        let whole = 0..self.count;
-        let composed = Composed { raw, site, bytes, data_type: raw_type(self.data_type) };
-        let body = || {
-            // SAFETY: by the contract above: the parts lie within the checked buffers.
-            unsafe {
-                match &self.kind {
-                    Kind::AllToAll(ranks) => {
-                        (0..ranks.size).try_for_each(|peer| composed.exchange(peer, part(peer), part(peer)))
-                    }
-                    Kind::AllToAllV(exchanges) => (0..).zip(exchanges).try_for_each(|(peer, exchange)| {
-                        composed.exchange(peer, exchange.send.clone(), exchange.receive.clone())
-                    }),
-                    Kind::Gather(root, ranks) => {
-                        composed.send(*root, whole)?;
-                        let from = if ranks.own == *root { 0..ranks.size } else { 0..0 };
-                        from.into_iter().try_for_each(|peer| composed.receive(peer, part(peer)))
-                    }
-                    Kind::Scatter(root, ranks) => {
-                        let to = if ranks.own == *root { 0..ranks.size } else { 0..0 };
-                        to.into_iter().try_for_each(|peer| composed.send(peer, part(peer)))?;
-                        composed.receive(*root, whole)
-                    }
-                    _ => Ok(()),
-                }
-            }
+    /// See [`call`](Self::call).
+    unsafe fn scale(&self, raw: &Nccl, site: Site, op: ncclRedOp_t) -> ncclResult_t {
+        let Site { from, to, comm, stream } = site;
+        let (bytes, t) = (self.data_type.size(), raw_type(self.data_type));
+        let scale = |elements: Range<usize>| {
+            let offset = elements.start * bytes;
+            let (from, to) = (from.wrapping_byte_add(offset), to.wrapping_byte_add(offset));
+            // SAFETY: by the contract of `call`: the elements lie within the checked buffers.
+            accepted(unsafe { raw.ncclAllReduce(from, to, elements.len(), t, op, comm, stream) })
         };
-        // SAFETY: no arguments; the group is ended below on this thread.
-        let started = unsafe { raw.ncclGroupStart() };
-        if started != ncclResult_t::ncclSuccess {
-            return started;
-        }
-        let queued = body();
-        // SAFETY: no arguments. Where an operation failed, NCCL launches nothing.
-        let ended = unsafe { raw.ncclGroupEnd() };
-        queued.err().unwrap_or(ended)
+        let is_whole = |&count: &usize| raw.version() >= SCALES_ALL || is_scaled_whole(count, bytes);
+        let whole = (0..=self.count).rev().find(is_whole).unwrap_or(self.count);
+        grouped(raw, || {
+            scale(0..whole)?;
+            if whole < self.count { scale(whole..self.count) } else { Ok(()) }
+        })
     }
 
-    /// The same by the variant of NCCL's function that takes a configuration.
+    /// Composes the operation of sends and receives in a group: for what NCCL has no function, or a newer one.
     ///
     /// # Safety
-    /// As [`call`](Self::call); the pointers in the configuration are valid.
+    /// See [`call`](Self::call).
+    unsafe fn exchange_all(&self, raw: &Nccl, site: Site) -> ncclResult_t {
+        let Site { from, to, comm, stream } = site;
+        let (bytes, t) = (self.data_type.size(), raw_type(self.data_type));
+        let exchange = |peer: c_int| {
+            let Exchange { send, receive } = self.exchange(peer);
+            // NCCL gives empty sends and receives a share of its channels, too.
+            if !send.is_empty() {
+                let from = from.wrapping_byte_add(send.start * bytes);
+                // SAFETY: by the contract of `call`: the part lies within the checked buffer.
+                accepted(unsafe { raw.ncclSend(from, send.len(), t, peer, comm, stream) })?;
+            }
+            if !receive.is_empty() {
+                let to = to.wrapping_byte_add(receive.start * bytes);
+                // SAFETY: as above.
+                accepted(unsafe { raw.ncclRecv(to, receive.len(), t, peer, comm, stream) })?;
+            }
+            Ok(())
+        };
+        grouped(raw, || (0..self.ranks.size).try_for_each(exchange))
+    }
+
+    /// The elements that go to a rank and come from it.
+    fn exchange(&self, peer: c_int) -> Exchange {
+        let part = peer as usize * self.count..(peer as usize + 1) * self.count;
+        let whole = 0..self.count;
+        let only = |condition: bool, range: Range<usize>| if condition { range } else { 0..0 };
+        let (send, receive) = match self.kind {
+            Kind::AllToAll => (part.clone(), part),
+            Kind::AllToAllV(ref exchanges) => return exchanges[peer as usize].clone(),
+            Kind::Gather(root) => (only(peer == root, whole), only(self.ranks.own == root, part)),
+            Kind::Scatter(root) => (only(self.ranks.own == root, part), only(peer == root, whole)),
+            _ => (0..0, 0..0),
+        };
+        Exchange { send, receive }
+    }
+
+    /// Calls the variant of NCCL's function that takes a configuration.
+    ///
+    /// # Safety
+    /// See [`call`](Self::call); the pointers in the configuration are valid.
     pub(crate) unsafe fn call_configured(
         &self,
         raw: &Nccl,
         site: Site,
         config: &ncclCollConfig_t,
     ) -> Result<ncclResult_t, MissingSymbol> {
-        let Site { source, target, handle, stream } = site;
-        let (count, data_type) = (self.count, raw_type(self.data_type));
+        let Site { from, to, comm, stream } = site;
+        let (n, t) = (self.count, raw_type(self.data_type));
         // SAFETY: by the contract above.
         unsafe {
             match self.kind {
-                Kind::AllReduce(op) => {
-                    raw.ncclAllReduceConfig(source, target, count, data_type, op, handle, stream, config)
+                // The versions that take a configuration scale all elements.
+                Kind::AllReduce(op) | Kind::Scale(op) => {
+                    raw.ncclAllReduceConfig(from, to, n, t, op, comm, stream, config)
                 }
                 Kind::Reduce(op, root) => {
-                    raw.ncclReduceConfig(source, target, count, data_type, op, root, handle, stream, config)
+                    raw.ncclReduceConfig(from, to, n, t, op, root, comm, stream, config)
                 }
-                Kind::Broadcast(root) => {
-                    raw.ncclBroadcastConfig(source, target, count, data_type, root, handle, stream, config)
-                }
-                Kind::AllGather => {
-                    raw.ncclAllGatherConfig(source, target, count, data_type, handle, stream, config)
-                }
+                Kind::Broadcast(root) => raw.ncclBroadcastConfig(from, to, n, t, root, comm, stream, config),
+                Kind::AllGather => raw.ncclAllGatherConfig(from, to, n, t, comm, stream, config),
                 Kind::ReduceScatter(op) => {
-                    raw.ncclReduceScatterConfig(source, target, count, data_type, op, handle, stream, config)
+                    raw.ncclReduceScatterConfig(from, to, n, t, op, comm, stream, config)
                 }
-                Kind::AllToAll(_) => {
-                    raw.ncclAlltoAllConfig(source, target, count, data_type, handle, stream, config)
-                }
-                Kind::Gather(root, _) => {
-                    raw.ncclGatherConfig(source, target, count, data_type, root, handle, stream, config)
-                }
-                Kind::Scatter(root, _) => {
-                    raw.ncclScatterConfig(source, target, count, data_type, root, handle, stream, config)
-                }
+                Kind::AllToAll => raw.ncclAlltoAllConfig(from, to, n, t, comm, stream, config),
+                Kind::Gather(root) => raw.ncclGatherConfig(from, to, n, t, root, comm, stream, config),
+                Kind::Scatter(root) => raw.ncclScatterConfig(from, to, n, t, root, comm, stream, config),
                 // The caller has refused these.
                 _ => Ok(ncclResult_t::ncclInvalidUsage),
             }
@@ -296,16 +381,10 @@ impl Operation {
         }
     }
 
-    /// Whether NCCL runs a kernel for it over a single rank, where it does not make its device current first. What
-    /// scales its input does.
+    /// True for what NCCL has a kernel for over a single rank, where it does not make its device current first.
     #[inline]
     pub(crate) fn needs_kernel(&self) -> bool {
-        match self.kind {
-            Kind::AllReduce(op) | Kind::Reduce(op, _) | Kind::ReduceScatter(op) => {
-                op.0 >= ncclRedOp_t::ncclAvg.0
-            }
-            _ => false,
-        }
+        matches!(self.kind, Kind::Scale(_))
     }
 
     /// True for an operation after which the windows' memory has what other ranks wrote.
@@ -314,79 +393,47 @@ impl Operation {
         matches!(self.kind, Kind::WaitSignals(_))
     }
 
-    /// Whether NCCL makes sends and receives of it.
-    pub(crate) fn is_point_to_point(&self) -> bool {
-        !matches!(
+    /// True where NCCL has an algorithm for it, and does not make sends and receives of it.
+    pub(crate) fn has_algorithm(&self) -> bool {
+        matches!(
             self.kind,
             Kind::AllReduce(_)
                 | Kind::Reduce(..)
                 | Kind::Broadcast(_)
                 | Kind::AllGather
                 | Kind::ReduceScatter(_)
+                | Kind::Scale(_)
         )
     }
 
-    /// Whether NCCL has a variant of its function that takes a configuration.
-    pub(crate) fn takes_config(&self) -> bool {
-        !matches!(
-            self.kind,
-            Kind::AllToAllV(_)
-                | Kind::Send(_)
-                | Kind::Recv(_)
-                | Kind::Put { .. }
-                | Kind::Signal { .. }
-                | Kind::WaitSignals(_)
-        )
+    /// True for a collective that is one function of NCCL: these have variants that take a configuration.
+    #[inline]
+    pub(crate) fn is_collective(&self) -> bool {
+        self.has_algorithm() || matches!(self.kind, Kind::AllToAll | Kind::Gather(_) | Kind::Scatter(_))
     }
 }
 
-/// Sends and receives of elements of an operation's buffers.
-#[derive(Clone, Copy)]
-struct Composed<'a> {
-    raw: &'a Nccl,
-    site: Site,
-    bytes: usize,
-    data_type: ncclDataType_t,
+/// The first NCCL whose kernel for a single rank scales all elements again.
+const SCALES_ALL: Version = Version::new(2, 29, 7);
+
+/// True when older kernels scale all of so many elements. It gives each block of threads the same number
+/// of elements: their share rounded down, and then up to 16 bytes.
+fn is_scaled_whole(count: usize, bytes: usize) -> bool {
+    let blocks = (count * bytes).div_ceil(16 << 10).clamp(1, 32);
+    (count / blocks).next_multiple_of(16 / bytes) * blocks >= count
 }
 
-impl Composed<'_> {
-    /// # Safety
-    /// The elements lie in the send buffer; else as [`Operation::call`].
-    unsafe fn send(&self, peer: c_int, elements: Range<usize>) -> Result<(), ncclResult_t> {
-        let Site { source, handle, stream, .. } = self.site;
-        let from = source.wrapping_byte_add(elements.start * self.bytes);
-        // SAFETY: by the contract above.
-        accepted(unsafe { self.raw.ncclSend(from, elements.len(), self.data_type, peer, handle, stream) })
+/// Makes several calls in a group of NCCL's, which launches nothing where one of them fails.
+fn grouped(raw: &Nccl, calls: impl FnOnce() -> Result<(), ncclResult_t>) -> ncclResult_t {
+    // SAFETY: no arguments; the group is ended below on this thread.
+    let started = unsafe { raw.ncclGroupStart() };
+    if started != ncclResult_t::ncclSuccess {
+        return started;
     }
-
-    /// # Safety
-    /// The elements lie in the receive buffer; else as [`Operation::call`].
-    unsafe fn receive(&self, peer: c_int, elements: Range<usize>) -> Result<(), ncclResult_t> {
-        let Site { target, handle, stream, .. } = self.site;
-        let to = target.wrapping_byte_add(elements.start * self.bytes);
-        // SAFETY: by the contract above.
-        accepted(unsafe { self.raw.ncclRecv(to, elements.len(), self.data_type, peer, handle, stream) })
-    }
-
-    /// # Safety
-    /// As [`send`](Self::send) and [`receive`](Self::receive).
-    unsafe fn exchange(
-        &self,
-        peer: c_int,
-        send: Range<usize>,
-        receive: Range<usize>,
-    ) -> Result<(), ncclResult_t> {
-        // NCCL gives empty sends and receives a share of its channels, too.
-        if !send.is_empty() {
-            // SAFETY: by the contract above.
-            unsafe { self.send(peer, send) }?;
-        }
-        if !receive.is_empty() {
-            // SAFETY: by the contract above.
-            unsafe { self.receive(peer, receive) }?;
-        }
-        Ok(())
-    }
+    let queued = calls();
+    // SAFETY: no arguments.
+    let ended = unsafe { raw.ncclGroupEnd() };
+    queued.err().unwrap_or(ended)
 }
 
 fn accepted(code: ncclResult_t) -> Result<(), ncclResult_t> {

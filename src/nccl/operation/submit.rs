@@ -1,235 +1,167 @@
-//! The ways of a checked operation to NCCL: at once, into a group, into a graph. Here is what they have in common, and the first.
+//! Buffers of an operation in the order of streams, and the way to NCCL at once.
 
-use std::mem;
-use std::ops::Range;
-use std::sync::Arc;
+use std::{mem, sync::Arc};
 
 use cudarc::driver::CudaStream;
 use nccl_sys::{Version, cudaStream_t, ncclResult_t};
 
+use super::call::{Captured, Immediate, Launch, Submission, sealed};
 use super::call_config::CallConfig;
-use super::{Kind, Offsets, Operation, Site};
-use crate::nccl::allocation::Owner;
+use super::reduction::Operator;
+use super::{Kind, Operation, Site};
 use crate::nccl::communicator::{Communicator, Handle, State};
-use crate::nccl::cuda;
 use crate::nccl::error::{Error, each};
-use crate::nccl::memory::{Access, DeviceBuffer, DeviceBufferMut};
-use crate::nccl::section;
+use crate::nccl::memory::{Access, DeviceBuffer, DeviceBufferMut, MemoryViewMut, OwnedBuffer};
+use crate::nccl::{cuda, section};
 
-/// Of the smallest element.
-const SCALAR_BYTES: u64 = 1;
 pub(crate) const SEND: &str = "send buffer";
 pub(crate) const RECEIVE: &str = "receive buffer";
 pub(crate) const IN_PLACE: &str = "buffer";
-
-/// One element in device memory that an operator reads while it runs: a [`DeviceBuffer`] of any type.
-pub(crate) trait Scalar {
-    fn home(&self) -> &Arc<CudaStream>;
-    fn read_scalar<'a>(&'a self, stream: &'a CudaStream) -> Access<'a>;
-    fn owner(&self) -> Option<Owner>;
-
-    /// Keeps the operator until NCCL has taken the operation.
-    fn operator(&self) -> Option<Owner> {
-        None
-    }
-}
-
-impl<B: DeviceBuffer + ?Sized> Scalar for &B {
-    fn home(&self) -> &Arc<CudaStream> {
-        self.stream()
-    }
-
-    fn read_scalar<'a>(&'a self, stream: &'a CudaStream) -> Access<'a> {
-        self.read(stream)
-    }
-
-    fn owner(&self) -> Option<Owner> {
-        DeviceBuffer::owner(*self)
-    }
-}
+pub(crate) const SCALAR: &str = "scalar";
 
 /// The buffers of an operation. Without `send`, both of NCCL's addresses are in `receive`; without `receive`, NCCL
 /// writes nothing.
 #[doc(hidden)]
 pub struct Buffers<'b, S: ?Sized, R: ?Sized> {
-    pub(crate) send: Option<&'b S>,
-    pub(crate) receive: Option<&'b mut R>,
-    /// What the operator reads.
-    pub(crate) scalar: Option<&'b dyn Scalar>,
+    send: Option<&'b S>,
+    receive: Option<&'b mut R>,
+    pub(crate) operator: Option<&'b Arc<Operator>>,
+    pub(crate) offsets: Offsets,
+}
+
+/// Where NCCL's two addresses are in the buffers, in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Offsets {
+    pub(crate) source: u64,
+    pub(crate) target: u64,
+}
+
+impl<'b, B: DeviceBufferMut + ?Sized> Buffers<'b, B, B> {
+    /// One buffer that is written, and read where the operation reads.
+    #[inline]
+    pub(super) fn written(buffer: &'b mut B, operator: Option<&'b Arc<Operator>>) -> Self {
+        Self::new(None, Some(buffer), operator)
+    }
+}
+
+impl<'b, S: DeviceBuffer + ?Sized> Buffers<'b, S, MemoryViewMut<'b, u8>> {
+    pub(super) fn read(send: Option<&'b S>) -> Self {
+        Self::new(send, None, None)
+    }
 }
 
 impl<'b, S: DeviceBuffer + ?Sized, R: DeviceBufferMut + ?Sized> Buffers<'b, S, R> {
+    #[inline]
+    pub(super) fn new(
+        send: Option<&'b S>,
+        receive: Option<&'b mut R>,
+        operator: Option<&'b Arc<Operator>>,
+    ) -> Self {
+        Self { send, receive, operator, offsets: Offsets::default() }
+    }
+
     /// Orders the accesses after what the buffers know of.
     #[inline(always)]
     pub(crate) fn accesses(self, stream: &'b CudaStream) -> Accesses<'b> {
         Accesses {
             send: self.send.map(|send| send.read(stream)),
             receive: self.receive.map(|receive| receive.write(stream)),
-            scalar: self.scalar.map(|scalar| scalar.read_scalar(stream)),
         }
     }
 
-    /// Checks that the buffers are on the communicator's device and can be kept, and adds their streams to `homes`.
-    pub(crate) fn owners(
+    /// The buffers, and the scalar that the operator reads.
+    pub(crate) fn uses(
         &self,
         communicator: &Communicator,
         operation: &'static str,
-        homes: &mut Foreign,
-    ) -> Result<Vec<Owner>, Error> {
-        let send = self.send.map(|send| (SEND, send.stream(), send.owner()));
+    ) -> Result<Vec<OwnedBuffer>, Error> {
+        let send = self.send.map(|send| OwnedBuffer::new(communicator, operation, SEND, send));
         let name = if send.is_some() { RECEIVE } else { IN_PLACE };
-        let receive = self.receive.as_deref().map(|receive| (name, receive.stream(), receive.owner()));
-        let scalar = self.scalar.map(|scalar| ("scalar", scalar.home(), scalar.owner()));
-        let mut owners = Vec::new();
-        for (name, home, owner) in [send, receive, scalar].into_iter().flatten() {
-            communicator.expect_device(operation, name, home)?;
-            owners.push(owner.ok_or(Error::NotOwned { operation })?);
-            cuda::refuse_per_thread(operation, home)?;
-            // Also the communicator's own: it may move to another stream before the graph is captured.
-            homes.push(Arc::clone(home));
-        }
-        Ok(owners)
-    }
-
-    /// The addresses of the buffers' elements, and whether they are written.
-    pub(crate) fn ranges(&self) -> Vec<(Range<u64>, bool)> {
-        let send = self.send.map(|send| {
-            let start = send.read(send.stream()).address();
-            (start..start + (send.len() * size_of::<S::Element>()) as u64, false)
-        });
         let receive = self.receive.as_deref().map(|receive| {
-            let start = receive.read(receive.stream()).address();
-            (start..start + (receive.len() * size_of::<R::Element>()) as u64, true)
+            Ok(OwnedBuffer { is_written: true, ..OwnedBuffer::new(communicator, operation, name, receive)? })
         });
-        let scalar = self.scalar.map(|scalar| {
-            let start = scalar.read_scalar(scalar.home()).address();
-            (start..start + SCALAR_BYTES, false)
-        });
-        send.into_iter().chain(receive).chain(scalar).filter(|(range, _)| !range.is_empty()).collect()
+        let scalar = self.operator.and_then(|operator| operator.scalar.clone()).map(Ok);
+        send.into_iter().chain(receive).chain(scalar).collect()
     }
 }
-
-/// The way of a collective to NCCL. Sealed.
-pub trait Launch<'b>: sealed::Launch<'b> {}
-
-pub(crate) mod sealed {
-    use super::{Buffers, CallConfig, Communicator, DeviceBuffer, DeviceBufferMut, Error, Operation};
-
-    pub trait Launch<'b>: Copy {
-        /// Takes a checked operation.
-        fn launch<S, R>(
-            self,
-            communicator: &'b Communicator,
-            config: Option<&CallConfig>,
-            operation: Operation,
-            buffers: Buffers<'b, S, R>,
-        ) -> Result<(), Error>
-        where
-            S: DeviceBuffer + ?Sized,
-            R: DeviceBufferMut + ?Sized;
-    }
-}
-
-/// Calls NCCL immediately.
-#[derive(Clone, Copy, Debug)]
-pub struct Immediate;
-
-/// Calls NCCL immediately, while the communicator's stream is being captured into a graph.
-#[derive(Clone, Copy, Debug)]
-pub struct Captured;
 
 /// The accesses to an operation's buffers, valid as long as the buffers are borrowed.
 #[derive(Debug)]
 pub(crate) struct Accesses<'b> {
     send: Option<Access<'b>>,
     receive: Option<Access<'b>>,
-    scalar: Option<Access<'b>>,
 }
 
 impl Accesses<'_> {
-    /// NCCL's two addresses.
-    #[inline]
-    pub(crate) fn addresses(&self, offsets: Offsets) -> (u64, u64) {
-        let target = self.receive.as_ref().map_or(0, Access::address);
-        let source = self.send.as_ref().map_or(target, Access::address);
-        (source + offsets.source, target + offsets.target)
-    }
-
     /// True when the stream may have been made to wait for events of a buffer.
     #[inline]
-    pub(crate) fn ordered(&self) -> bool {
+    pub(crate) fn have_events(&self) -> bool {
         // Not a loop: the compiler does not see through one.
-        self.send.as_ref().is_some_and(Access::ordered)
-            || self.receive.as_ref().is_some_and(Access::ordered)
-            || self.scalar.as_ref().is_some_and(Access::ordered)
+        self.send.as_ref().is_some_and(Access::has_events)
+            || self.receive.as_ref().is_some_and(Access::has_events)
     }
 }
 
 /// The streams of an operation's buffers that are not the communicator's: hardly ever any.
-pub(crate) type Foreign = Vec<Arc<CudaStream>>;
+pub(crate) type OtherStreams = Vec<Arc<CudaStream>>;
 
 impl Communicator {
     /// Checks where the buffers are, orders NCCL's stream after theirs, which it notes when they are others, and takes
     /// their addresses.
     #[inline(always)]
-    pub(crate) fn access<'b, S, R>(
+    pub(crate) fn access<'b>(
         &'b self,
         operation: &'static str,
-        buffers: Buffers<'b, S, R>,
-        foreign: &mut Foreign,
-    ) -> Result<Accesses<'b>, Error>
-    where
-        S: DeviceBuffer + ?Sized,
-        R: DeviceBufferMut + ?Sized,
-    {
-        let Buffers { send, receive, scalar } = &buffers;
-        if let Some(send) = send {
-            self.admit(operation, SEND, send.stream(), foreign)?;
+        buffers: Buffers<'b, impl DeviceBuffer + ?Sized, impl DeviceBufferMut + ?Sized>,
+        others: &mut OtherStreams,
+    ) -> Result<Accesses<'b>, Error> {
+        if let Some(send) = buffers.send {
+            self.wait_for_buffer(operation, SEND, send.stream(), others)?;
         }
-        if let Some(receive) = receive {
-            let name = if send.is_some() { RECEIVE } else { IN_PLACE };
-            self.admit(operation, name, receive.stream(), foreign)?;
+        if let Some(receive) = &buffers.receive {
+            let name = if buffers.send.is_some() { RECEIVE } else { IN_PLACE };
+            self.wait_for_buffer(operation, name, receive.stream(), others)?;
         }
-        if let Some(scalar) = scalar {
-            self.admit(operation, "scalar", scalar.home(), foreign)?;
+        if let Some(scalar) = buffers.operator.and_then(|operator| operator.scalar.as_ref()) {
+            self.wait_for_buffer(operation, SCALAR, &scalar.stream, others)?;
         }
         Ok(buffers.accesses(&self.stream))
     }
 
     /// Checks that a buffer is on this communicator's device, and makes NCCL's stream wait for the buffer's, which is then
-    /// added to `foreign`.
+    /// added to `others`.
     #[inline]
-    pub(crate) fn admit(
+    fn wait_for_buffer(
         &self,
         operation: &'static str,
         name: &'static str,
-        home: &Arc<CudaStream>,
-        foreign: &mut Foreign,
+        stream: &Arc<CudaStream>,
+        others: &mut OtherStreams,
     ) -> Result<(), Error> {
-        if Arc::ptr_eq(home, &self.stream) {
+        if Arc::ptr_eq(stream, &self.stream) {
             Ok(())
         } else {
-            self.admit_other(operation, name, home, foreign)
+            self.wait_for_other(operation, name, stream, others)
         }
     }
 
     #[cold]
-    fn admit_other(
+    fn wait_for_other(
         &self,
         operation: &'static str,
         name: &'static str,
-        home: &Arc<CudaStream>,
-        foreign: &mut Foreign,
+        stream: &Arc<CudaStream>,
+        others: &mut OtherStreams,
     ) -> Result<(), Error> {
-        self.expect_device(operation, name, home)?;
-        if **home == *self.stream {
+        self.expect_device(operation, name, stream)?;
+        if **stream == *self.stream {
             return Ok(());
         }
-        cuda::refuse_per_thread(operation, home)?;
+        cuda::refuse_per_thread(operation, stream)?;
         // Waiting for a captured stream would draw the communicator's own into the capture.
-        cuda::refuse_captured(operation, home)?;
-        self.follow(home)?;
-        foreign.push(Arc::clone(home));
+        cuda::refuse_captured(operation, stream)?;
+        self.wait_for(stream)?;
+        others.push(Arc::clone(stream));
         Ok(())
     }
 
@@ -241,16 +173,18 @@ impl Communicator {
     pub(crate) fn addresses(
         &self,
         operation: &Operation,
-        accesses: &Accesses<'_>,
+        offsets: Offsets,
+        Accesses { send, receive }: &Accesses<'_>,
     ) -> Result<(u64, u64), Error> {
-        let (source, target) = accesses.addresses(operation.offsets);
+        let target = receive.as_ref().map_or(0, Access::address);
         // All ranks must come to the same answer, so that what counts is not where this rank's own part lies: in place,
         // rank 0's part begins with the buffer, and the others' follow it.
-        let first = if accesses.send.is_some() { source } else { target - operation.offsets.target };
+        let first = send.as_ref().map_or(target, Access::address);
+        let (source, target) = (first + offsets.source, target + offsets.target);
         let part = (operation.count * operation.data_type.size()) as u64;
         let places = match operation.kind {
             Kind::AllReduce(_) => first,
-            Kind::AllGather if accesses.send.is_some() => first,
+            Kind::AllGather if send.is_some() => first,
             Kind::AllGather | Kind::ReduceScatter(_) => first | part,
             _ => 0,
         };
@@ -283,17 +217,13 @@ impl Communicator {
 
     /// The rest of a call that goes to NCCL at once, from the checks of the stream on.
     #[inline(always)]
-    fn launch_now<'b, S, R>(
+    fn launch_now<'b>(
         &'b self,
         config: Option<&CallConfig>,
         operation: &Operation,
-        buffers: Buffers<'b, S, R>,
+        buffers: Buffers<'b, impl DeviceBuffer + ?Sized, impl DeviceBufferMut + ?Sized>,
         captured: bool,
-    ) -> Result<(), Error>
-    where
-        S: DeviceBuffer + ?Sized,
-        R: DeviceBufferMut + ?Sized,
-    {
+    ) -> Result<(), Error> {
         section::forbid(operation.name)?;
         if cuda::is_default(&self.stream) || self.size() == 1 && operation.needs_kernel() {
             cuda::bind(&self.handle.context)?;
@@ -303,14 +233,18 @@ impl Communicator {
         if !captured {
             cuda::refuse_captured(operation.name, &self.stream)?;
         }
-        let mut foreign = Foreign::new();
-        let accesses = self.access(operation.name, buffers, &mut foreign)?;
-        let ordered = accesses.ordered();
-        if ordered && let Err(error) = self.check_accesses(operation.name, captured) {
+        let (mut others, offsets) = (OtherStreams::new(), buffers.offsets);
+        let accesses = self.access(operation.name, buffers, &mut others)?;
+        let events = accesses.have_events();
+        if events && let Err(error) = self.check_accesses(operation.name, captured) {
             mem::forget(accesses);
             return Err(error);
         }
-        let addresses = self.addresses(operation, &accesses)?;
+        let addresses = self.addresses(operation, offsets, &accesses)?;
+        if operation.waits() {
+            // It cannot be made after an error that cudarc has noted.
+            self.event()?;
+        }
         if !captured {
             self.handle.fence(&self.stream)?;
         }
@@ -322,7 +256,7 @@ impl Communicator {
         drop(state);
         let result = match code {
             // The way of nearly all calls.
-            Ok(ncclResult_t::ncclSuccess) if foreign.is_empty() && !ordered && !operation.waits() => {
+            Ok(ncclResult_t::ncclSuccess) if others.is_empty() && !events && !operation.waits() => {
                 return Ok(());
             }
             Ok(code) => finish(&self.handle, operation.name, code),
@@ -330,17 +264,17 @@ impl Communicator {
         };
         drop(accesses);
         if operation.waits() {
-            foreign.extend(self.homes_of_windows());
+            others.extend(self.streams_of_windows());
         }
         // Whatever NCCL answered: something may have been queued.
-        let result = result.and(each(&foreign, |home| self.lead(home)));
-        if ordered { result.and(released(&self.stream)) } else { result }
+        let result = result.and(each(&others, |stream| self.make_wait(stream)));
+        if events { result.and(released(&self.stream)) } else { result }
     }
 
     /// The streams of the communicator's windows, into which signals tell that other ranks have written.
-    pub(crate) fn homes_of_windows(&self) -> Foreign {
-        let homes = self.handle.known().into_iter().map(|(memory, _)| memory.home);
-        homes.filter(|home| **home != *self.stream).collect()
+    pub(crate) fn streams_of_windows(&self) -> OtherStreams {
+        let streams = self.handle.known().into_iter().map(|(memory, _)| memory.stream);
+        streams.filter(|stream| **stream != *self.stream).collect()
     }
 }
 
@@ -378,9 +312,8 @@ pub(crate) unsafe fn call_nccl(
     operation: &Operation,
     (source, target): (u64, u64),
 ) -> Result<ncclResult_t, Error> {
-    let communicator = handle.handle(state, operation.name)?;
-    let (source, target) = (source as *const _, target as *mut _);
-    let site = Site { source, target, handle: communicator, stream };
+    let comm = handle.comm(state, State::is_alive, operation.name)?;
+    let site = Site { from: source as *const _, to: target as *mut _, comm, stream };
     match config {
         // SAFETY: by the contract above; the handle is alive.
         None => Ok(unsafe { operation.call(handle.raw(), site) }?),
@@ -404,34 +337,23 @@ pub(crate) fn finish(handle: &Handle, operation: &'static str, code: ncclResult_
 impl Launch<'_> for Immediate {}
 impl<'b> sealed::Launch<'b> for Immediate {
     #[inline]
-    fn launch<S, R>(
+    fn launch(
         self,
-        communicator: &'b Communicator,
-        config: Option<&CallConfig>,
-        operation: Operation,
-        buffers: Buffers<'b, S, R>,
-    ) -> Result<(), Error>
-    where
-        S: DeviceBuffer + ?Sized,
-        R: DeviceBufferMut + ?Sized,
-    {
+        Submission { communicator, config, operation }: Submission<'b>,
+        buffers: Buffers<'b, impl DeviceBuffer + ?Sized, impl DeviceBufferMut + ?Sized>,
+    ) -> Result<(), Error> {
         communicator.launch_now(config, &operation, buffers, false)
     }
 }
 
 impl Launch<'_> for Captured {}
 impl<'b> sealed::Launch<'b> for Captured {
-    fn launch<S, R>(
+    #[inline]
+    fn launch(
         self,
-        communicator: &'b Communicator,
-        config: Option<&CallConfig>,
-        operation: Operation,
-        buffers: Buffers<'b, S, R>,
-    ) -> Result<(), Error>
-    where
-        S: DeviceBuffer + ?Sized,
-        R: DeviceBufferMut + ?Sized,
-    {
+        Submission { communicator, config, operation }: Submission<'b>,
+        buffers: Buffers<'b, impl DeviceBuffer + ?Sized, impl DeviceBufferMut + ?Sized>,
+    ) -> Result<(), Error> {
         communicator.launch_now(config, &operation, buffers, true)
     }
 }

@@ -8,6 +8,7 @@ use cudarc::driver::{DriverError, result};
 use nccl_sys::*;
 
 use super::{Across, CAPTURE, LINE, SUM, World};
+use crate::IN_PROGRESS;
 use crate::fake::{Fake, Knob};
 
 #[test]
@@ -41,6 +42,17 @@ fn an_operation_hangs_until_it_is_aborted() {
 
 fn code<T>(result: Result<T, DriverError>) -> CUresult {
     result.err().unwrap().0
+}
+
+#[test]
+fn a_capture_that_ends_before_nccl_is_done_is_seen() {
+    let fake = Fake::new();
+    let world = World::new(&fake, true);
+    fake.set(Knob::NcclResult, IN_PROGRESS);
+    world.stream.begin_capture(CAPTURE).unwrap();
+    assert_eq!(world.all_reduce(SUM), ncclResult_t::ncclInProgress);
+    world.stream.end_capture(CUgraphInstantiate_flags(0)).unwrap();
+    world.bug("the capture of s1 ends while NCCL is busy with it");
 }
 
 #[test]

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use collectives::Element;
 use collectives::nccl::{
-    self, Communicator, DeviceBuffer as _, Memory, MemoryView, MemoryViewMut, RawBuffer, Registration,
-    Window, WindowKind,
+    self, Communicator, DeviceBuffer as _, Memory, MemoryView, MemoryViewMut, Registration, Window,
+    WindowKind,
 };
 
 use super::operate::{Buffers, Exchange};
@@ -161,37 +161,29 @@ impl RankMemory {
         })
     }
 
-    /// The parts by their addresses: for operations that are queued together, or whose buffers overlap.
-    pub(super) fn raw<T: Element>(
-        &self,
-        work: &Work,
-        parts: &Parts,
-    ) -> Result<Buffers<RawBuffer<T>, RawBuffer<T>>, nccl::Error> {
+    /// The parts, each as memory of its own: for operations that are queued together, or whose buffers overlap.
+    pub(super) fn apart(&self, work: &Work, parts: &Parts) -> Result<Buffers<Memory, Memory>, nccl::Error> {
         let (input, result) = (parts.input.clone(), parts.result.clone());
         let from = if parts.placement == Placement::InPlace { &self.receive } else { &self.send };
         Ok(match (work.collective, parts.placement) {
             (Collective::Hypercube, _) => Buffers::Steps(self.steps(work, result.start)?),
             (_, Placement::InPlace) if !overlaps(work, parts.placement) => {
-                Buffers::InPlace(raw_part(&self.receive, parts.whole())?)
+                Buffers::InPlace(part(&self.receive, work, parts.whole())?)
             }
-            _ => Buffers::Two(raw_part(from, input)?, raw_part(&self.receive, result)?),
+            _ => Buffers::Two(part(from, work, input)?, part(&self.receive, work, result)?),
         })
     }
 
     /// A hypercube's exchanges, in the receive buffer from element `start` on: of the parts that a rank has with a neighbour,
     /// which is twice as far away in each step.
-    fn steps<T: Element>(
-        &self,
-        work: &Work,
-        start: usize,
-    ) -> Result<Vec<Exchange<RawBuffer<T>>>, nccl::Error> {
-        let (rank, part) = (work.member.rank, work.counts.send);
+    fn steps(&self, work: &Work, start: usize) -> Result<Vec<Exchange<Memory>>, nccl::Error> {
+        let (rank, count) = (work.member.rank, work.counts.send);
         let step = |step: u32| {
             let block = 1_usize << step;
             let peer = rank ^ block;
             let of = |rank: usize| {
-                let first = start + (rank & !(block - 1)) * part;
-                raw_part(&self.receive, first..first + block * part)
+                let first = start + (rank & !(block - 1)) * count;
+                part(&self.receive, work, first..first + block * count)
             };
             Ok(Exchange { send: of(rank)?, receive: of(peer)?, peer })
         };
@@ -231,19 +223,15 @@ fn element(memory: &Memory, work: &Work, index: usize) -> u64 {
     memory.read(memory.stream()).address() + (index * work.data_type.size()) as u64
 }
 
-/// A part by its address, for operations whose parts may overlap.
-fn raw_part<T: Element>(memory: &Memory, part: Range<usize>) -> Result<RawBuffer<T>, nccl::Error> {
-    let view = memory.slice::<T>(part)?;
-    // SAFETY: the part lies within initialised memory, which is used on its one stream and outlives this rank's operations. Where
-    // parts that are written at the same time overlap, which the contract excludes, their elements become a mixture of what the
-    // operations write, and nobody looks at them before they are filled again: such operations are timed only, as in nccl-tests.
-    // No reference to the elements exists, and whatever the GPU leaves there is an element.
-    let buffer = unsafe { RawBuffer::new(view.address(), view.len(), Arc::clone(memory.stream())) };
-    match memory.owner() {
-        // SAFETY: it keeps the whole memory allocated.
-        Some(owner) => Ok(unsafe { buffer.owned_by(owner) }),
-        None => Ok(buffer),
-    }
+/// Elements of a memory as memory of its own, for operations whose parts may overlap.
+fn part(memory: &Memory, work: &Work, elements: Range<usize>) -> Result<Memory, nccl::Error> {
+    let size = work.data_type.size();
+    let view = memory.slice::<u8>(elements.start * size..elements.end * size)?;
+    // SAFETY: the part lies within initialised memory, which is used on its one stream and outlives this rank's operations and
+    // graphs. Where parts that are written at the same time overlap, which the contract excludes, their elements become a mixture
+    // of what the operations write, and nobody looks at them before they are filled again: such operations are timed only, as in
+    // nccl-tests. No reference to the elements exists, and whatever the GPU leaves there is an element.
+    Ok(unsafe { Memory::from_raw(view.address(), view.len(), Arc::clone(memory.stream()), ()) })
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ mod notes;
 mod on_stream;
 mod operate;
 mod rank;
+mod share;
 
 use std::sync::Arc;
 use std::thread;
@@ -21,11 +22,12 @@ use super::choice::Found;
 use super::{Abilities, Body, Device, MemoryUse, Node, Place, Rooms};
 use crate::cli::Settings;
 use crate::collective::Collective;
-use crate::data::DeviceData;
+use crate::data::{DeviceData, Op};
 use crate::record::{self, Provenance, Rank};
 use crate::stop::Stop;
 use memory::RankMemory;
 use rank::GpuRank;
+use share::{Address, MULTI_RANK, Share, Sharer, ranks_on_gpus, share};
 
 const DEFAULT_MAX_BYTES: u64 = 4 << 30;
 /// Left free on each GPU for NCCL's own buffers and kernels.
@@ -38,9 +40,11 @@ pub(super) struct Gpus {
     nccl_path: String,
     driver: i32,
     /// PCI addresses in the order of CUDA ordinals: they tell whether processes see the same GPUs.
-    addresses: Vec<(u32, u32, u32)>,
+    addresses: Vec<Address>,
     /// Compute capabilities of the same: (9, 0).
     capabilities: Vec<(u32, u32)>,
+    /// `NCCL_MULTI_RANK_GPU_ENABLE`.
+    multi_rank: bool,
 }
 
 /// The first GPUs that calculate with 8-bit floating-point numbers, and the first NCCL.
@@ -61,11 +65,12 @@ impl Gpus {
             driver: nccl::cuda::driver_version().map_err(|error| error.to_string())?,
             addresses: addresses.map_err(undescribed)?,
             capabilities: capabilities.map_err(undescribed)?,
+            multi_rank: std::env::var(MULTI_RANK).is_ok_and(|value| value.trim() == "1"),
         })
     }
 }
 
-fn pci_address(ordinal: usize) -> Result<(u32, u32, u32), result::DriverError> {
+fn pci_address(ordinal: usize) -> Result<Address, result::DriverError> {
     Ok((
         attribute(ordinal, Attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?,
         attribute(ordinal, Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)?,
@@ -106,71 +111,13 @@ pub struct GpuNode {
     first_type: DataType,
     fp8: bool,
     threads: usize,
-    gpus: usize,
-    first: usize,
+    share: Share,
+    /// The number of ranks on each rank's GPU.
+    ranks_on_gpus: Vec<usize>,
     /// That of the process's first rank.
     place: Place,
     provenance: Provenance,
     notes: Vec<String>,
-}
-
-/// Which GPUs a process takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Share {
-    first: usize,
-    gpus: usize,
-}
-
-/// Divides a host's GPUs among its processes: `hosts` (name and identity) and `addresses` have an entry per process of
-/// the job.
-fn share(
-    hosts: &[(&str, &str)],
-    addresses: &[&[(u32, u32, u32)]],
-    process: usize,
-    threads: usize,
-    gpus: Option<usize>,
-    base: Option<usize>,
-) -> Result<Share, String> {
-    let (host, identity) = hosts[process];
-    let mates: Vec<usize> = (0..hosts.len()).filter(|&other| hosts[other].1 == identity).collect();
-    let place = mates.iter().position(|&mate| mate == process).unwrap_or(0);
-    let mine = addresses[process];
-    let same = mates.iter().all(|&mate| addresses[mate] == mine);
-    let disjoint = mates
-        .iter()
-        .all(|&mate| mate == process || addresses[mate].iter().all(|address| !mine.contains(address)));
-    if !same && !disjoint {
-        return Err(format!(
-            "the processes of {host} see different GPUs that overlap: give each its own with CUDA_VISIBLE_DEVICES, \
-             or let all see all"
-        ));
-    }
-    // With NCCL_TESTS_DEVICE every process begins with the same GPU.
-    let sharers = if disjoint || base.is_some() { 1 } else { mates.len() };
-    let skipped = base.unwrap_or(0);
-    let wanted = match gpus {
-        Some(gpus) => gpus,
-        None => (mine.len().saturating_sub(skipped) / sharers / threads).max(1),
-    };
-    let needed = sharers.saturating_mul(threads).saturating_mul(wanted).saturating_add(skipped);
-    if needed > mine.len() {
-        let asked = match (sharers, threads) {
-            (1, 1) => format!("{wanted} GPUs (-g {wanted})"),
-            (1, _) => format!("{needed} GPUs (-t {threads} times -g {wanted})"),
-            _ => format!("{needed} GPUs ({sharers} processes, each with -t {threads} times -g {wanted})"),
-        };
-        let asked = match base {
-            Some(base) => format!("{asked} from GPU {base} on (NCCL_TESTS_DEVICE)"),
-            None => asked,
-        };
-        return Err(format!(
-            "{asked} are asked for on {host}, but it has {}. With mpirun, -np counts processes and -g the GPUs of \
-             each: a process per GPU is -g 1",
-            mine.len()
-        ));
-    }
-    let first = if disjoint || base.is_some() { skipped } else { place * threads * wanted };
-    Ok(Share { first, gpus: wanted })
 }
 
 impl GpuNode {
@@ -179,8 +126,6 @@ impl GpuNode {
         process: &dyn World,
         processes: &[Found<Gpus>],
     ) -> Result<Self, Stop> {
-        let hosts: Vec<(&str, &str)> =
-            processes.iter().map(|each| (each.host.as_str(), each.host_id.as_str())).collect();
         let found: Vec<(&str, &Gpus)> = processes
             .iter()
             .filter_map(|each| Some((each.host.as_str(), each.found.as_ref().ok()?)))
@@ -196,28 +141,49 @@ impl GpuNode {
             )));
         }
         let threads = settings.threads.unwrap_or(1);
-        let addresses: Vec<&[_]> = found.iter().map(|(_, gpus)| &gpus.addresses[..]).collect();
+        let library = Library::load().map_err(|error| Stop::Refused(error.to_string()))?;
         // The one option that may differ between processes: with a process per GPU it chooses each one's.
         let bases = process.all_gather(&serde_json::to_vec(&settings.variables.device)?)?;
         let bases: Vec<Option<usize>> =
             bases.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>()?;
-        let shares: Vec<Share> = (0..found.len())
-            .map(|index| share(&hosts, &addresses, index, threads, settings.gpus, bases[index]))
+        let sharers: Vec<Sharer<'_>> = processes
+            .iter()
+            .zip(&found)
+            .zip(bases)
+            .map(|((each, (host, gpus)), base)| Sharer {
+                host,
+                identity: &each.host_id,
+                addresses: &gpus.addresses,
+                base,
+                multi_rank: gpus.multi_rank,
+            })
+            .collect();
+        let mut shares: Vec<Share> = (0..sharers.len())
+            .map(|index| share(&sharers, index, threads, settings.gpus, library.version()))
             .collect::<Result<_, _>>()
             .map_err(Stop::Refused)?;
         if let Some(index) = shares.iter().position(|share| share.gpus != shares[0].gpus) {
             return Err(Stop::Refused(format!(
                 "process 0 on {} would use {} GPUs, but process {index} on {} {}: say with -g how many each shall use",
-                hosts[0].0, shares[0].gpus, hosts[index].0, shares[index].gpus
+                sharers[0].host, shares[0].gpus, sharers[index].host, shares[index].gpus
             )));
         }
-        let Share { first: first_gpu, gpus } = shares[process.rank()];
-        let library = Library::load().map_err(|error| Stop::Refused(error.to_string()))?;
+        let mut ranks_on_gpus: Vec<Vec<usize>> =
+            (0..shares.len()).map(|index| ranks_on_gpus(&sharers, &shares, index)).collect();
+        let most_on_a_gpu = ranks_on_gpus.iter().flatten().copied().max().unwrap_or(1);
+        if settings.default_stream && shares.iter().any(Share::has_a_gpu_twice) {
+            return Err(Stop::Refused(
+                "-y: ranks of one process that share a GPU have one default stream, on which each would wait for the \
+                 other. Leave it out, or start a process per rank (-g 1)"
+                    .to_owned(),
+            ));
+        }
         let config = config(library, settings)?;
         let colors: Vec<u64> = (0..process.size())
             .map(|each| settings.variables.split.map_or(0, |split| split.color(each)))
             .collect();
-        let place = place(&colors, process.rank(), threads * gpus);
+        let share = shares.swap_remove(process.rank());
+        let place = place(&colors, process.rank(), share.ordinals.len());
         let id = exchange_id(library, process, &colors)?;
         let driver = format!("{}.{}", first.driver / 1000, first.driver % 1000 / 10);
         let provenance = Provenance {
@@ -229,8 +195,18 @@ impl GpuNode {
         };
         let capabilities = found.iter().flat_map(|(_, gpus)| &gpus.capabilities);
         let capability = capabilities.min().copied().unwrap_or_default();
-        let fp8 = library.version() >= FP8_NCCL && capability >= FP8_CAPABILITY;
-        let notes = notes::notes(settings, library.version(), capability);
+        let mut fp8 = library.version() >= FP8_NCCL && capability >= FP8_CAPABILITY;
+        if place.ranks == 1 && settings.ops.contains(&Op::MulSum) {
+            if !settings.all.data_types && settings.data_types.iter().any(is_fp8) {
+                return Err(Stop::Refused(
+                    "-o mulsum: NCCL does not scale 8-bit floating-point numbers for a single rank"
+                        .to_owned(),
+                ));
+            }
+            fp8 = false;
+        }
+        let mut notes = notes::notes(settings, library.version(), capability);
+        notes.extend(notes::shared_gpus(most_on_a_gpu));
         let default_stream = settings.default_stream;
         let first_type = settings.data_types.first().copied().unwrap_or(DataType::Float32);
         let settings = BufferSettings { unaligned: settings.unaligned, registration: settings.registration };
@@ -243,8 +219,8 @@ impl GpuNode {
             first_type,
             fp8,
             threads,
-            gpus,
-            first: first_gpu,
+            share,
+            ranks_on_gpus: ranks_on_gpus.swap_remove(process.rank()),
             place,
             provenance,
             notes,
@@ -274,6 +250,10 @@ fn config(library: Library, settings: &Settings) -> Result<nccl::Config, Stop> {
     Ok(config)
 }
 
+fn is_fp8(data_type: &DataType) -> bool {
+    data_type.is_float() && data_type.size() == 1
+}
+
 /// Where the first rank of a process is in its group: the processes of one color, each with so many ranks.
 fn place(colors: &[u64], process: usize, ranks_per_process: usize) -> Place {
     let color = colors[process];
@@ -300,7 +280,7 @@ impl Node for GpuNode {
     }
 
     fn gpus(&self) -> usize {
-        self.gpus
+        self.share.gpus
     }
 
     fn place(&self, index: usize) -> Place {
@@ -309,7 +289,6 @@ impl Node for GpuNode {
 
     fn abilities(&self) -> Abilities {
         let mut abilities = Abilities::default();
-        let is_fp8 = |data_type: &collectives::DataType| data_type.is_float() && data_type.size() == 1;
         abilities.data_types.retain(|data_type| self.fp8 || !is_fp8(data_type));
         abilities
     }
@@ -327,7 +306,7 @@ impl Node for GpuNode {
     }
 
     fn open(&self, index: usize) -> anyhow::Result<Box<dyn Device>> {
-        let ordinal = self.first + index;
+        let ordinal = self.share.ordinals[index];
         let context = CudaContext::new(ordinal).with_context(|| format!("opening GPU {ordinal}"))?;
         let stream = if self.default_stream { Ok(context.default_stream()) } else { context.new_stream() };
         let stream = stream.with_context(|| format!("creating a stream on GPU {ordinal}"))?;
@@ -341,6 +320,7 @@ impl Node for GpuNode {
             context,
             stream,
             free: free as u64,
+            ranks_on_gpu: self.ranks_on_gpus[index] as u64,
             settings: self.settings,
             first_type: self.first_type,
         }))
@@ -356,6 +336,7 @@ struct Gpu {
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
     free: u64,
+    ranks_on_gpu: u64,
     settings: BufferSettings,
     first_type: DataType,
 }
@@ -375,7 +356,7 @@ impl Device for Gpu {
     }
 
     fn capacity(&self) -> u64 {
-        self.free.saturating_sub(RESERVE)
+        (self.free / self.ranks_on_gpu).saturating_sub(RESERVE)
     }
 
     fn memory(&self) -> String {
@@ -425,55 +406,10 @@ impl Device for Gpu {
 mod tests {
     use super::*;
 
-    /// What each of `hosts`' processes gets of eight GPUs that all see.
-    fn shares(hosts: &[(&str, &str)], threads: usize, gpus: Option<usize>) -> Vec<Result<Share, String>> {
-        let all: Vec<(u32, u32, u32)> = (0..8).map(|bus| (0, bus, 0)).collect();
-        let addresses = vec![&all[..]; hosts.len()];
-        (0..hosts.len()).map(|process| share(hosts, &addresses, process, threads, gpus, None)).collect()
-    }
-
-    #[test]
-    fn processes_of_one_host_share_its_gpus_and_hosts_of_one_name_do_not() {
-        let share = |first, gpus| Ok(Share { first, gpus });
-        let twins = [("localhost", "boot 1"), ("localhost", "boot 1")];
-        assert_eq!(shares(&twins, 1, None), [share(0, 4), share(4, 4)]);
-        assert_eq!(shares(&twins, 2, Some(1)), [share(0, 1), share(2, 1)]);
-        let namesakes = [("localhost", "boot 1"), ("localhost", "boot 2")];
-        assert_eq!(shares(&namesakes, 1, None), [share(0, 8), share(0, 8)]);
-    }
-
-    #[test]
-    fn more_gpus_than_there_are_is_refused_whatever_the_number() {
-        for gpus in [9, u32::MAX as usize, usize::MAX] {
-            let refusal = shares(&[("node1", "boot 1"); 2], 4096, Some(gpus)).remove(0).unwrap_err();
-            assert!(refusal.contains("on node1, but it has 8"), "{refusal}");
-        }
-    }
-
-    #[test]
-    fn every_process_begins_with_the_gpu_of_nccl_tests_variable() {
-        let all: Vec<(u32, u32, u32)> = (0..8).map(|bus| (0, bus, 0)).collect();
-        let hosts = [("node1", "boot 1"); 2];
-        let from = |base, gpus| share(&hosts, &[&all, &all], 1, 1, gpus, Some(base));
-        assert_eq!(from(3, Some(2)), Ok(Share { first: 3, gpus: 2 }));
-        assert_eq!(from(6, None), Ok(Share { first: 6, gpus: 2 }));
-        assert!(from(7, Some(2)).unwrap_err().contains("from GPU 7 on (NCCL_TESTS_DEVICE)"));
-    }
-
     #[test]
     fn processes_of_one_color_are_a_group() {
         let colors = [0, 1, 0, 1, 1];
         assert_eq!(place(&colors, 2, 4), Place { rank: 4, ranks: 8, color: 0 });
         assert_eq!(place(&colors, 4, 2), Place { rank: 4, ranks: 6, color: 1 });
-    }
-
-    #[test]
-    fn gpus_that_each_process_sees_alone_are_its_own() {
-        let (one, two) = ([(0, 1, 0)], [(0, 2, 0)]);
-        let hosts = [("node1", "boot 1"); 2];
-        let own = share(&hosts, &[&one, &two], 1, 1, None, None);
-        assert_eq!(own, Ok(Share { first: 0, gpus: 1 }));
-        let overlap = share(&hosts, &[&one, &[(0, 1, 0), (0, 2, 0)]], 0, 1, None, None);
-        assert!(overlap.unwrap_err().contains("different GPUs that overlap"));
     }
 }

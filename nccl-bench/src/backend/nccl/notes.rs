@@ -2,6 +2,7 @@
 
 use collectives::nccl::{SYMMETRIC_RACE, Version};
 
+use super::share::MULTI_RANK;
 use crate::cli::Settings;
 use crate::data::EARLY_CAPABILITY;
 use crate::environment::SYMMETRIC_FENCE;
@@ -33,6 +34,16 @@ pub(super) fn notes(settings: &Settings, loaded: Version, capability: (u32, u32)
     notes
 }
 
+/// The note on GPUs of several ranks, where there are any.
+pub(super) fn shared_gpus(ranks: usize) -> Option<String> {
+    (ranks > 1).then(|| {
+        format!(
+            "up to {ranks} ranks share a GPU ({MULTI_RANK}): times and bandwidths are those of one GPU with itself, and \
+             say nothing of NVLink or a network"
+        )
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -44,6 +55,13 @@ mod tests {
             unreachable!("a measurement")
         };
         notes(&settings, loaded, capability)
+    }
+
+    #[test]
+    fn gpus_of_several_ranks_are_noted() {
+        assert_eq!(shared_gpus(1), None);
+        let note = shared_gpus(2).unwrap();
+        assert!(note.starts_with("up to 2 ranks share a GPU (NCCL_MULTI_RANK_GPU_ENABLE)"), "{note}");
     }
 
     #[test]

@@ -99,7 +99,7 @@ impl GpuRank<'_> {
         let parts = self.memory.parts(work, placement, 0);
         self.copy_own_part(work, &parts)?;
         let way = if rounds.graph_launches > 0 { Way::Captured } else { Way::Immediate };
-        self.queue(way, work, common, placement, &parts)?;
+        self.queue(way, work, common, placement, &parts, false)?;
         if let Some(index) = rounds.damaged {
             self.damage_on_stream(work, placement, seed, index)?;
         }

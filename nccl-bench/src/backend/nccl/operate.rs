@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use collectives::nccl::{
     self, Call, Capture, Captured, Collectives as _, Communicator, DeviceBuffer, DeviceBufferMut, Group,
-    Launch, Reduction, ScaledSum,
+    Launch, Memory, MemoryView, MemoryViewMut, Reduction, ScaledSum,
 };
 use collectives::{Element, ReduceOp};
 use float8::{F8E4M3, F8E5M2};
@@ -45,7 +45,7 @@ scalar! {
     F8E5M2: F8E5M2::from_f64;
 }
 
-/// What one operation works on: views of the rank's memory, or buffers by their addresses.
+/// The buffers of one operation: views, or memory.
 pub(super) enum Buffers<S, R> {
     /// A send and a receive buffer.
     Two(S, R),
@@ -53,6 +53,22 @@ pub(super) enum Buffers<S, R> {
     InPlace(R),
     /// A hypercube's exchanges, one after the other.
     Steps(Vec<Exchange<R>>),
+}
+
+/// Views of memory.
+pub(super) type Views<'m, T> = Buffers<MemoryView<'m, T>, MemoryViewMut<'m, T>>;
+
+impl Buffers<Memory, Memory> {
+    /// Views of all of it.
+    pub(super) fn views<T: Element>(&mut self) -> Result<Views<'_, T>, nccl::Error> {
+        Ok(match self {
+            Self::Two(send, receive) => Buffers::Two(send.slice(..)?, receive.slice_mut(..)?),
+            Self::InPlace(buffer) => Buffers::InPlace(buffer.slice_mut(..)?),
+            Self::Steps(steps) => {
+                Buffers::Steps(steps.iter_mut().map(Exchange::views).collect::<Result<_, _>>()?)
+            }
+        })
+    }
 }
 
 /// A send and a receive at the same time, of a pair of ranks.
@@ -144,7 +160,7 @@ where
 /// Calls among the other kernels of [`Way::Captured`].
 fn captured(communicator: &Communicator) -> Call<'_, Captured> {
     // SAFETY: the graph ends before the communicator and the buffers, by the contract of `Way::Captured`; nothing else uses the
-    // buffers while it runs, because all that uses them is on this one stream. Views and raw buffers wait for no events.
+    // buffers while it runs, because all that uses them is on this one stream. Views wait for no events.
     unsafe { communicator.captured() }
 }
 
@@ -152,6 +168,13 @@ fn captured(communicator: &Communicator) -> Call<'_, Captured> {
 fn neighbours<'b, S, R>(work: &Work, send: &'b S, receive: &'b mut R) -> Pair<'b, S, R> {
     let (rank, ranks) = (work.member.rank, work.member.ranks);
     Pair { send, to: (rank + 1) % ranks, receive, from: (rank + ranks - 1) % ranks }
+}
+
+impl Exchange<Memory> {
+    fn views<T: Element>(&mut self) -> Result<Exchange<MemoryViewMut<'_, T>>, nccl::Error> {
+        let Self { send, receive, peer } = self;
+        Ok(Exchange { send: send.slice_mut(..)?, receive: receive.slice_mut(..)?, peer: *peer })
+    }
 }
 
 impl<R> Exchange<R> {

@@ -5,13 +5,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use collectives::Element;
-use collectives::nccl::{self, Capture, Communicator, Graph, RawBuffer};
+use collectives::nccl::{self, Capture, Communicator, Graph, Memory};
 use cudarc::driver::sys::{self, CUevent_flags, CUresult};
 use cudarc::driver::{CudaEvent, CudaStream, result};
 
 use super::memory::{Parts, RankMemory, overlaps};
-use super::operate::{self, Buffers, Common, Scalar, Way};
+use super::operate::{self, Buffers, Common, Scalar, Views, Way};
 use crate::backend::{Backend, MemoryUse, Schedule, StreamRounds, Times, Work};
 use crate::data::{DeviceData, Mismatches, Op, Tally};
 use crate::record::{Blocking, Placement};
@@ -33,11 +32,11 @@ pub(super) struct GpuRank<'a> {
 }
 
 /// Operations of a loop, made before the clock starts.
-struct Prepared<T> {
+struct Prepared<'m, T> {
     parts: Vec<Parts>,
-    /// The same by their addresses, where several are queued together or their buffers overlap: views of the same memory cannot
-    /// exist at the same time.
-    raw: Option<Vec<Buffers<RawBuffer<T>, RawBuffer<T>>>>,
+    /// The same, each of memory of its own, where several are queued together or their buffers overlap: views of the same memory
+    /// cannot exist at the same time.
+    apart: Option<Vec<Views<'m, T>>>,
 }
 
 impl<'a> GpuRank<'a> {
@@ -82,18 +81,16 @@ impl<'a> GpuRank<'a> {
         Ok(Common { scaled, sent, received })
     }
 
-    /// The first `count` operations of a loop, of which `aggregated` at a time are queued together.
-    fn prepare<T: Element>(
+    /// Memory for each operation, where that is needed, `aggregated` at a time being queued together.
+    fn apart(
         &self,
         work: &Work,
         placement: Placement,
-        count: usize,
+        parts: &[Parts],
         aggregated: usize,
-    ) -> Result<Prepared<T>, nccl::Error> {
-        let parts: Vec<Parts> = (0..count).map(|index| self.memory.parts(work, placement, index)).collect();
-        let together = aggregated > 1 || overlaps(work, placement);
-        let raw = together.then(|| parts.iter().map(|parts| self.memory.raw(work, parts)).collect());
-        Ok(Prepared { raw: raw.transpose()?, parts })
+    ) -> Result<Option<Vec<Buffers<Memory, Memory>>>, nccl::Error> {
+        let needed = aggregated > 1 || overlaps(work, placement);
+        needed.then(|| parts.iter().map(|parts| self.memory.apart(work, parts)).collect()).transpose()
     }
 
     /// What an operation does beside NCCL's work: a hypercube's own part goes to its place first.
@@ -105,7 +102,8 @@ impl<'a> GpuRank<'a> {
             .context("copying the own part")
     }
 
-    /// Queues one operation with buffers that are made for it.
+    /// Queues one operation with buffers that are made for it: memory of their own where parts overlap, also with those of
+    /// operations that run at the same time.
     pub(super) fn queue<T: Scalar>(
         &mut self,
         way: Way<'_>,
@@ -113,10 +111,11 @@ impl<'a> GpuRank<'a> {
         common: &Common<'_, T>,
         placement: Placement,
         parts: &Parts,
+        at_once: bool,
     ) -> anyhow::Result<()> {
-        if overlaps(work, placement) {
-            let mut buffers = self.memory.raw::<T>(work, parts)?;
-            operate::queue(way, self.communicator, work, common, &mut buffers)
+        if at_once || overlaps(work, placement) {
+            let mut apart = self.memory.apart(work, parts)?;
+            operate::queue(way, self.communicator, work, common, &mut apart.views::<T>()?)
         } else {
             let mut buffers = self.memory.views::<T>(parts)?;
             operate::queue(way, self.communicator, work, common, &mut buffers)
@@ -134,10 +133,11 @@ impl<'a> GpuRank<'a> {
         let parts = self.memory.parts(work, placement, index);
         self.copy_own_part(work, &parts)?;
         if !graph {
-            return self.queue(Way::Immediate, work, &common, placement, &parts);
+            return self.queue(Way::Immediate, work, &common, placement, &parts, false);
         }
-        let graph =
-            Graph::capture(|capture| self.queue(Way::Capture(capture), work, &common, placement, &parts))?;
+        let graph = Graph::capture(|capture| {
+            self.queue(Way::Capture(capture), work, &common, placement, &parts, false)
+        })?;
         graph.launch()?;
         // Before the graph ends.
         self.wait()
@@ -149,17 +149,17 @@ impl<'a> GpuRank<'a> {
         &mut self,
         work: &Work,
         common: &Common<'_, T>,
-        prepared: &mut Prepared<T>,
+        prepared: &mut Prepared<'_, T>,
         operations: Range<usize>,
     ) -> anyhow::Result<()> {
-        let Some(raw) = &mut prepared.raw else {
+        let Some(apart) = &mut prepared.apart else {
             let mut buffers = self.memory.views::<T>(&prepared.parts[operations.start])?;
             return operate::queue(Way::Immediate, self.communicator, work, common, &mut buffers);
         };
         let parts = &prepared.parts[operations.clone()];
         parts.iter().try_for_each(|parts| self.copy_own_part(work, parts))?;
         let communicator = self.communicator;
-        match &mut raw[operations] {
+        match &mut apart[operations] {
             [one] => operate::queue(Way::Immediate, communicator, work, common, one),
             several => nccl::group(|group| {
                 let mut buffers = several.iter_mut();
@@ -181,7 +181,11 @@ impl<'a> GpuRank<'a> {
         }
         let prepared = iterations.min(PREPARED.div_ceil(aggregated));
         let common = self.common::<T>(work)?;
-        let mut operations = self.prepare(work, placement, prepared * aggregated, aggregated)?;
+        let parts = (0..prepared * aggregated).map(|index| self.memory.parts(work, placement, index));
+        let parts: Vec<_> = parts.collect();
+        let mut apart = self.apart(work, placement, &parts, aggregated)?;
+        let views = apart.as_mut().map(|apart| apart.iter_mut().map(Buffers::views).collect());
+        let mut operations = Prepared { parts, apart: views.transpose()? };
         barrier()?;
         let mut counted = Duration::ZERO;
         let mut start = Instant::now();
@@ -227,7 +231,7 @@ impl<'a> GpuRank<'a> {
         let common = self.common::<T>(work)?;
         let mut queue = |capture: &Capture, index: usize| {
             let parts = self.memory.parts(work, placement, index);
-            self.queue(Way::Capture(capture), work, &common, placement, &parts)
+            self.queue(Way::Capture(capture), work, &common, placement, &parts, aggregated > 1)
         };
         let graph = Graph::capture(|capture| {
             (0..iterations).map(|iteration| iteration * aggregated).try_for_each(|first| {
@@ -344,11 +348,15 @@ impl Backend for GpuRank<'_> {
             let flip = work.significant_bit()?.to_le_bytes();
             let address = self.memory.result_address(work, placement) + (index * size) as u64;
             let mut element = [0_u8; 8];
-            // SAFETY: the element is in this rank's memory, whose work is done.
-            unsafe { result::memcpy_dtoh_sync(&mut element[..size], address) }?;
+            let stream = self.stream().cu_stream();
+            // On the stream of the check: what the driver's other copies write may not have arrived when they return.
+            // SAFETY: the element is in this rank's memory, and lives until its copy is done.
+            unsafe { result::memcpy_dtoh_async(&mut element[..size], address, stream) }?;
+            self.wait()?;
             element.iter_mut().zip(flip).for_each(|(byte, flip)| *byte ^= flip);
             // SAFETY: as above.
-            unsafe { result::memcpy_htod_sync(address, &element[..size]) }?;
+            unsafe { result::memcpy_htod_async(address, &element[..size], stream) }?;
+            self.wait()?;
         }
         Ok(())
     }

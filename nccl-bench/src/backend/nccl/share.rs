@@ -1,0 +1,218 @@
+//! Division of a host's GPUs among its processes.
+
+use collectives::nccl::Version;
+
+/// Lets several ranks share a GPU, in NCCL from this version on.
+pub(super) const MULTI_RANK: &str = "NCCL_MULTI_RANK_GPU_ENABLE";
+const MULTI_RANK_NCCL: Version = Version::new(2, 30, 0);
+/// Ranks of a GPU, whose kernels have to run at the same time.
+const MOST_PER_GPU: usize = 16;
+
+/// A GPU's place on the PCI bus of its host.
+pub(super) type Address = (u32, u32, u32);
+
+/// A process of the job: where it is, and what it was told.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sharer<'a> {
+    pub(super) host: &'a str,
+    /// Tells hosts of one name apart.
+    pub(super) identity: &'a str,
+    /// The places of the GPUs that it sees.
+    pub(super) addresses: &'a [Address],
+    /// `NCCL_TESTS_DEVICE`.
+    pub(super) base: Option<usize>,
+    /// `NCCL_MULTI_RANK_GPU_ENABLE`.
+    pub(super) multi_rank: bool,
+}
+
+/// The GPUs of a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Share {
+    /// For each thread.
+    pub(super) gpus: usize,
+    /// For each rank.
+    pub(super) ordinals: Vec<usize>,
+}
+
+impl Share {
+    /// True when two ranks of the process are on one GPU.
+    pub(super) fn has_a_gpu_twice(&self) -> bool {
+        (1..self.ordinals.len()).any(|index| self.ordinals[..index].contains(&self.ordinals[index]))
+    }
+}
+
+/// Divides a host's GPUs among its processes, each of which has so many threads with so many GPUs each (`-t`, `-g`).
+pub(super) fn share(
+    processes: &[Sharer<'_>],
+    process: usize,
+    threads: usize,
+    gpus: Option<usize>,
+    loaded: Version,
+) -> Result<Share, String> {
+    let Sharer { host, identity, addresses: mine, base, multi_rank } = processes[process];
+    let mates: Vec<usize> =
+        (0..processes.len()).filter(|&other| processes[other].identity == identity).collect();
+    let place = mates.iter().position(|&mate| mate == process).unwrap_or(0);
+    let same = mates.iter().all(|&mate| processes[mate].addresses == mine);
+    let disjoint = mates.iter().all(|&mate| {
+        mate == process || processes[mate].addresses.iter().all(|address| !mine.contains(address))
+    });
+    if !same && !disjoint {
+        return Err(format!(
+            "the processes of {host} see different GPUs that overlap: give each its own with CUDA_VISIBLE_DEVICES, \
+             or let all see all"
+        ));
+    }
+    // With NCCL_TESTS_DEVICE every process begins with the same GPU.
+    let sharers = if disjoint || base.is_some() { 1 } else { mates.len() };
+    let skipped = base.unwrap_or(0);
+    let usable = mine.len().saturating_sub(skipped);
+    let wanted = gpus.unwrap_or_else(|| (usable / sharers / threads).max(1));
+    let needed = sharers.saturating_mul(threads).saturating_mul(wanted);
+    let possible = if multi_rank && loaded >= MULTI_RANK_NCCL { usable * MOST_PER_GPU } else { usable };
+    if needed > possible {
+        let asked = match (sharers, threads) {
+            (1, 1) => format!("{wanted} GPUs (-g {wanted})"),
+            (1, _) => format!("{needed} GPUs (-t {threads} times -g {wanted})"),
+            _ => format!("{needed} GPUs ({sharers} processes, each with -t {threads} times -g {wanted})"),
+        };
+        let asked = match base {
+            Some(base) => format!("{asked} from GPU {base} on (NCCL_TESTS_DEVICE)"),
+            None => asked,
+        };
+        let hint = match (multi_rank, loaded >= MULTI_RANK_NCCL) {
+            (true, true) => format!("At most {MOST_PER_GPU} ranks can share a GPU ({MULTI_RANK})"),
+            (true, false) => format!("{MULTI_RANK} needs NCCL {MULTI_RANK_NCCL}, and {loaded} is loaded"),
+            (false, _) => {
+                "With mpirun, -np counts processes and -g the GPUs of each: a process per GPU is -g 1"
+                    .to_owned()
+            }
+        };
+        return Err(format!("{asked} are asked for on {host}, but it has {}. {hint}", mine.len()));
+    }
+    let first = if disjoint || base.is_some() { 0 } else { place * threads * wanted };
+    let ordinals = (first..first + threads * wanted).map(|rank| skipped + rank % usable).collect();
+    Ok(Share { gpus: wanted, ordinals })
+}
+
+/// The number of ranks of the job on each GPU of a process's share, for each of its ranks.
+pub(super) fn ranks_on_gpus(processes: &[Sharer<'_>], shares: &[Share], process: usize) -> Vec<usize> {
+    let all: Vec<(&str, Address)> = processes
+        .iter()
+        .zip(shares)
+        .flat_map(|(each, share)| {
+            share.ordinals.iter().map(|&ordinal| (each.identity, each.addresses[ordinal]))
+        })
+        .collect();
+    let Sharer { identity, addresses, multi_rank, .. } = processes[process];
+    let count = |&ordinal: &usize| {
+        // Parts of one GPU (MIG) have its address, too.
+        if multi_rank { all.iter().filter(|gpu| **gpu == (identity, addresses[ordinal])).count() } else { 1 }
+    };
+    shares[process].ordinals.iter().map(count).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BEFORE: Version = Version::new(2, 29, 9);
+    const SINCE: Version = Version::new(2, 30, 0);
+    const EIGHT: [Address; 8] =
+        [(0, 0, 0), (0, 1, 0), (0, 2, 0), (0, 3, 0), (0, 4, 0), (0, 5, 0), (0, 6, 0), (0, 7, 0)];
+
+    fn process<'a>(identity: &'a str, addresses: &'a [Address]) -> Sharer<'a> {
+        Sharer { host: "node1", identity, addresses, base: None, multi_rank: false }
+    }
+
+    fn sharing<'a>(addresses: &'a [Address]) -> Sharer<'a> {
+        Sharer { multi_rank: true, ..process("boot 1", addresses) }
+    }
+
+    fn all(processes: &[Sharer<'_>], threads: usize, gpus: Option<usize>) -> Vec<Share> {
+        let share = |process| share(processes, process, threads, gpus, SINCE).unwrap();
+        (0..processes.len()).map(share).collect()
+    }
+
+    fn given(gpus: usize, ordinals: impl IntoIterator<Item = usize>) -> Share {
+        Share { gpus, ordinals: ordinals.into_iter().collect() }
+    }
+
+    #[test]
+    fn processes_of_one_host_share_its_gpus_and_hosts_of_one_name_do_not() {
+        let twins = [process("boot 1", &EIGHT); 2];
+        assert_eq!(all(&twins, 1, None), [given(4, 0..4), given(4, 4..8)]);
+        assert_eq!(all(&twins, 2, Some(1)), [given(1, 0..2), given(1, 2..4)]);
+        let namesakes = [process("boot 1", &EIGHT), process("boot 2", &EIGHT)];
+        assert_eq!(all(&namesakes, 1, None), [given(8, 0..8), given(8, 0..8)]);
+    }
+
+    #[test]
+    fn more_gpus_than_there_are_is_refused_whatever_the_number() {
+        for each in [process("boot 1", &EIGHT), sharing(&EIGHT)] {
+            for gpus in [9, u32::MAX as usize, usize::MAX] {
+                let refusal = share(&[each; 2], 0, 4096, Some(gpus), SINCE).unwrap_err();
+                assert!(refusal.contains("on node1, but it has 8"), "{refusal}");
+            }
+        }
+    }
+
+    #[test]
+    fn ranks_share_gpus_in_turn_where_nccl_can() {
+        let (one, two) = ([(0, 1, 0)], [(0, 1, 0), (0, 2, 0)]);
+        assert_eq!(all(&[sharing(&one)], 1, Some(2)), [given(2, [0, 0])]);
+        assert_eq!(all(&[sharing(&one)], 2, None), [given(1, [0, 0])]);
+        assert_eq!(all(&[sharing(&two)], 1, None), [given(2, 0..2)], "not without being asked");
+        assert_eq!(all(&[sharing(&two)], 3, Some(1)), [given(1, [0, 1, 0])]);
+        assert_eq!(all(&[sharing(&two); 3], 1, None), [given(1, [0]), given(1, [1]), given(1, [0])]);
+        let from_1 = Sharer { base: Some(1), ..sharing(&two) };
+        assert_eq!(all(&[from_1], 1, Some(2)), [given(2, [1, 1])]);
+        let refused = |process, gpus, loaded| share(&[process], 0, 1, Some(gpus), loaded).unwrap_err();
+        let past = Sharer { base: Some(2), ..sharing(&two) };
+        assert!(refused(past, 1, SINCE).contains("from GPU 2 on (NCCL_TESTS_DEVICE)"));
+        assert!(refused(sharing(&one), 17, SINCE).contains("At most 16 ranks can share a GPU"));
+        assert_eq!(
+            refused(sharing(&one), 2, BEFORE),
+            "2 GPUs (-g 2) are asked for on node1, but it has 1. NCCL_MULTI_RANK_GPU_ENABLE needs NCCL 2.30, and 2.29.9 \
+             is loaded"
+        );
+        assert!(refused(process("boot 1", &one), 2, SINCE).contains("a process per GPU is -g 1"));
+    }
+
+    #[test]
+    fn ranks_on_a_gpu_are_counted_over_the_processes_of_its_host() {
+        let elsewhere = Sharer { identity: "boot 2", ..sharing(&EIGHT) };
+        let processes = [sharing(&EIGHT), sharing(&EIGHT), elsewhere];
+        let shares = all(&processes, 1, Some(5));
+        assert_eq!(ranks_on_gpus(&processes, &shares, 0), [2, 2, 1, 1, 1]);
+        assert_eq!(ranks_on_gpus(&processes, &shares, 1), [1, 1, 1, 2, 2]);
+        assert_eq!(ranks_on_gpus(&processes, &shares, 2), [1; 5]);
+        let based = [Sharer { base: Some(3), ..process("boot 1", &EIGHT) }; 2];
+        assert_eq!(
+            ranks_on_gpus(&based, &all(&based, 1, Some(1)), 0),
+            [1],
+            "they did not say that they share"
+        );
+    }
+
+    #[test]
+    fn every_process_begins_with_the_gpu_of_nccl_tests_variable() {
+        let from = |base, gpus| {
+            let each = Sharer { base: Some(base), ..process("boot 1", &EIGHT) };
+            share(&[each; 2], 1, 1, gpus, SINCE)
+        };
+        assert_eq!(from(3, Some(2)), Ok(given(2, [3, 4])));
+        assert_eq!(from(6, None), Ok(given(2, [6, 7])));
+        assert!(from(7, Some(2)).unwrap_err().contains("from GPU 7 on (NCCL_TESTS_DEVICE)"));
+    }
+
+    #[test]
+    fn gpus_that_each_process_sees_alone_are_its_own() {
+        let (one, two, both) = ([(0, 1, 0)], [(0, 2, 0)], [(0, 1, 0), (0, 2, 0)]);
+        let own = [process("boot 1", &one), process("boot 1", &two)];
+        assert_eq!(share(&own, 1, 1, None, SINCE), Ok(given(1, [0])));
+        let overlap = [process("boot 1", &one), process("boot 1", &both)];
+        let refusal = share(&overlap, 0, 1, None, SINCE).unwrap_err();
+        assert!(refusal.contains("different GPUs that overlap"), "{refusal}");
+    }
+}

@@ -1,0 +1,169 @@
+//! CUDA graphs of NCCL's work on one device, captured on streams that nobody else has.
+
+use std::ptr;
+use std::sync::Arc;
+
+use cudarc::driver::sys::{
+    self, CUgraph, CUgraphExec, CUgraphInstantiate_flags, CUstream, CUstreamCaptureMode,
+};
+use cudarc::driver::{CudaContext, CudaEvent, CudaStream, result};
+use nccl_sys::cudaStream_t;
+
+use crate::nccl::communicator::order;
+use crate::nccl::cuda;
+use crate::nccl::error::{Error, each};
+
+/// A stream that is captured. (Not cudarc's: with a second stream cudarc begins to track events of buffers.)
+#[derive(Debug)]
+pub(super) struct PrivateStream {
+    raw: CUstream,
+    /// The graph is launched on this one.
+    stream: Arc<CudaStream>,
+    capturing: bool,
+}
+
+impl PrivateStream {
+    pub(super) fn begin_capture(stream: &Arc<CudaStream>) -> Result<Self, Error> {
+        cuda::bind(stream.context())?;
+        let raw = result::stream::create(result::stream::StreamKind::NonBlocking)
+            .map_err(Error::cuda("cuStreamCreate"))?;
+        let mut private = Self { raw, stream: Arc::clone(stream), capturing: false };
+        // Only NCCL's calls come until the end; what it allocates meanwhile is its own matter.
+        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: the stream is alive and its context current.
+        unsafe { result::stream::begin_capture(raw, mode) }.map_err(Error::cuda("cuStreamBeginCapture"))?;
+        private.capturing = true;
+        Ok(private)
+    }
+
+    pub(super) fn raw(&self) -> cudaStream_t {
+        self.raw as cudaStream_t
+    }
+
+    pub(super) fn context(&self) -> &Arc<CudaContext> {
+        self.stream.context()
+    }
+
+    /// Ends the capture. Of `streams`, those of the device are ordered with the graph.
+    pub(super) fn end_capture<'a>(
+        &mut self,
+        streams: impl Iterator<Item = &'a Arc<CudaStream>>,
+    ) -> Result<DeviceGraph, Error> {
+        // Before the capture ends: it answers with a failure that cudarc has noted, if there is one.
+        let event = self.context().new_event(None).map_err(Error::cuda("cuEventCreate"))?;
+        cuda::bind(self.context())?;
+        self.capturing = false;
+        // SAFETY: the stream is alive and its context current.
+        let graph = unsafe { result::stream::end_capture(self.raw) };
+        let graph = graph.map_err(Error::cuda("cuStreamEndCapture"))?;
+        let (exec, stream, buffer_streams) = (ptr::null_mut(), Arc::clone(&self.stream), Vec::new());
+        let mut captured = DeviceGraph { exec, graph, stream, buffer_streams, event };
+        for stream in streams {
+            if captured.is_other(stream) {
+                captured.buffer_streams.push(Arc::clone(stream));
+            }
+        }
+        // SAFETY: the graph is alive, and so is this stream; the context is current.
+        cuda::relaxed(|| unsafe {
+            captured.exec = result::graph::instantiate(graph, CUgraphInstantiate_flags(0))
+                .map_err(Error::cuda("cuGraphInstantiate"))?;
+            result::graph::upload(captured.exec, self.raw).map_err(Error::cuda("cuGraphUpload"))?;
+            result::stream::synchronize(self.raw).map_err(Error::cuda("cuStreamSynchronize"))
+        })?;
+        Ok(captured)
+    }
+}
+
+impl Drop for PrivateStream {
+    fn drop(&mut self) {
+        let destroy = || {
+            cuda::bind(self.context())?;
+            // SAFETY: the stream is alive, its context is current, and nobody else has it or the graph.
+            unsafe {
+                if self.capturing {
+                    let _already_failing =
+                        result::stream::end_capture(self.raw).and_then(|graph| result::graph::destroy(graph));
+                }
+                result::stream::destroy(self.raw).map_err(Error::cuda("cuStreamDestroy"))
+            }
+        };
+        if let Err(error) = destroy() {
+            tracing::warn!("destroying the stream of a capture: {error}");
+        }
+    }
+}
+
+/// A graph of one device, launched on one stream.
+#[derive(Debug)]
+pub(super) struct DeviceGraph {
+    exec: CUgraphExec,
+    graph: CUgraph,
+    stream: Arc<CudaStream>,
+    /// Other streams that its buffers belong to, and those of its other communicators.
+    buffer_streams: Vec<Arc<CudaStream>>,
+    event: CudaEvent,
+}
+
+// SAFETY: handles of the driver, which may be used by any thread; they are only used one at a time.
+unsafe impl Send for DeviceGraph {}
+
+impl DeviceGraph {
+    fn streams(&self) -> impl Iterator<Item = &Arc<CudaStream>> {
+        self.buffer_streams.iter().chain([&self.stream])
+    }
+
+    /// True for another stream of the device.
+    fn is_other(&self, stream: &Arc<CudaStream>) -> bool {
+        stream.context() == self.stream.context() && !self.streams().any(|own| own == stream)
+    }
+
+    /// Refuses to launch while a stream of it is being captured, and after an error that cudarc has noted,
+    /// since the buffers' streams may not be ordered with each other then.
+    pub(super) fn check(&self, operation: &'static str) -> Result<(), Error> {
+        self.stream.context().check_err().map_err(Error::cuda(operation))?;
+        cuda::bind(self.stream.context())?;
+        self.streams().try_for_each(|stream| cuda::refuse_captured(operation, stream))
+    }
+
+    /// Launches it after what is queued on the streams of its buffers. What is queued later on these, and on
+    /// those of `written` that are on the device, comes after it; where that cannot be ordered, the graph's
+    /// stream is added to `unordered`.
+    pub(super) fn launch<'a>(
+        &'a self,
+        operation: &'static str,
+        written: impl Iterator<Item = &'a Arc<CudaStream>>,
+        unordered: &mut Vec<Arc<CudaStream>>,
+    ) -> Result<(), Error> {
+        let order =
+            |first, second| order(&self.event, first, second).map_err(Error::cuda("cuStreamWaitEvent"));
+        cuda::bind(self.stream.context())?;
+        self.buffer_streams.iter().try_for_each(|other| order(other, &self.stream))?;
+        // SAFETY: graph and stream are alive, and the context is current.
+        let launched = unsafe { result::graph::launch(self.exec, self.stream.cu_stream()) };
+        let later = self.buffer_streams.iter().chain(written.filter(|stream| self.is_other(stream)));
+        let ordered = each(later, |other| order(&self.stream, other));
+        if ordered.is_err() {
+            unordered.push(Arc::clone(&self.stream));
+        }
+        launched.map_err(Error::cuda(operation)).and(ordered)
+    }
+}
+
+impl Drop for DeviceGraph {
+    /// A launch that is under way ends first: the driver sees to that.
+    fn drop(&mut self) {
+        let destroy = || {
+            cuda::bind(self.stream.context())?;
+            // SAFETY: both are destroyed once, and their context is current.
+            unsafe {
+                if !self.exec.is_null() {
+                    sys::cuGraphExecDestroy(self.exec).result().map_err(Error::cuda("cuGraphExecDestroy"))?;
+                }
+                result::graph::destroy(self.graph).map_err(Error::cuda("cuGraphDestroy"))
+            }
+        };
+        if let Err(error) = destroy() {
+            tracing::warn!("destroying a CUDA graph: {error}");
+        }
+    }
+}
