@@ -174,13 +174,13 @@ impl<'b, L: Launch<'b>> Call<'b, L> {
         count: usize,
         buffers: Buffers<'b, S, impl DeviceBufferMut + ?Sized>,
     ) -> Result<(), Error> {
-        if self.communicator.size() == 1 && kind.scales() {
+        if self.communicator.size() == 1 {
             return self.submit_alone(kind, count, buffers);
         }
         self.hand_on(kind.name(), kind, count, buffers)
     }
 
-    /// A reduction of a single rank that is no copy.
+    /// An operation of a single rank, whose reductions are not always copies.
     #[cold]
     fn submit_alone<S: DeviceBuffer + ?Sized>(
         self,
@@ -188,7 +188,8 @@ impl<'b, L: Launch<'b>> Call<'b, L> {
         count: usize,
         buffers: Buffers<'b, S, impl DeviceBufferMut + ?Sized>,
     ) -> Result<(), Error> {
-        self.hand_on(kind.name(), kind.of_one_rank(), count, buffers)
+        let name = kind.name();
+        self.hand_on(name, if kind.scales() { kind.of_one_rank() } else { kind }, count, buffers)
     }
 
     #[inline(always)]

@@ -1,6 +1,7 @@
 //! Buffers of an operation in the order of streams, and the way to NCCL at once.
 
-use std::{mem, sync::Arc};
+use std::mem::{self, ManuallyDrop};
+use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 use nccl_sys::{Version, cudaStream_t, ncclResult_t};
@@ -234,11 +235,11 @@ impl Communicator {
             cuda::refuse_captured(operation.name, &self.stream)?;
         }
         let (mut others, offsets) = (OtherStreams::new(), buffers.offsets);
-        let accesses = self.access(operation.name, buffers, &mut others)?;
+        // Dropped once something is queued: before that, and without events, it has nothing to do.
+        let accesses = ManuallyDrop::new(self.access(operation.name, buffers, &mut others)?);
         let events = accesses.have_events();
-        if events && let Err(error) = self.check_accesses(operation.name, captured) {
-            mem::forget(accesses);
-            return Err(error);
+        if events {
+            self.check_accesses(operation.name, captured)?;
         }
         let addresses = self.addresses(operation, offsets, &accesses)?;
         if operation.waits() {
@@ -257,12 +258,14 @@ impl Communicator {
         let result = match code {
             // The way of nearly all calls.
             Ok(ncclResult_t::ncclSuccess) if others.is_empty() && !events && !operation.waits() => {
+                // An empty list has nothing to free, which the compiler does not see.
+                mem::forget(others);
                 return Ok(());
             }
             Ok(code) => finish(&self.handle, operation.name, code),
             Err(error) => Err(error),
         };
-        drop(accesses);
+        drop(ManuallyDrop::into_inner(accesses));
         if operation.waits() {
             others.extend(self.streams_of_windows());
         }
@@ -336,7 +339,7 @@ pub(crate) fn finish(handle: &Handle, operation: &'static str, code: ncclResult_
 
 impl Launch<'_> for Immediate {}
 impl<'b> sealed::Launch<'b> for Immediate {
-    #[inline]
+    #[inline(always)]
     fn launch(
         self,
         Submission { communicator, config, operation }: Submission<'b>,
