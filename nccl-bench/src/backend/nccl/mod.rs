@@ -130,16 +130,7 @@ impl GpuNode {
             .iter()
             .filter_map(|each| Some((each.host.as_str(), each.found.as_ref().ok()?)))
             .collect();
-        let first = found[0].1;
-        if let Some((index, (host, other))) =
-            found.iter().enumerate().find(|(_, (_, other))| other.nccl_version != first.nccl_version)
-        {
-            return Err(Stop::Refused(format!(
-                "processes have different NCCL versions, which cannot talk: process 0 on {} has {} ({}), process \
-                 {index} on {host} has {} ({}). Point NCCL_LIBRARY to the same version everywhere",
-                found[0].0, first.nccl_version, first.nccl_path, other.nccl_version, other.nccl_path
-            )));
-        }
+        let first = one_version(&found)?;
         let threads = settings.threads.unwrap_or(1);
         let library = Library::load().map_err(|error| Stop::Refused(error.to_string()))?;
         // The one option that may differ between processes: with a process per GPU it chooses each one's.
@@ -158,26 +149,8 @@ impl GpuNode {
                 multi_rank: gpus.multi_rank,
             })
             .collect();
-        let mut shares: Vec<Share> = (0..sharers.len())
-            .map(|index| share(&sharers, index, threads, settings.gpus, library.version()))
-            .collect::<Result<_, _>>()
-            .map_err(Stop::Refused)?;
-        if let Some(index) = shares.iter().position(|share| share.gpus != shares[0].gpus) {
-            return Err(Stop::Refused(format!(
-                "process 0 on {} would use {} GPUs, but process {index} on {} {}: say with -g how many each shall use",
-                sharers[0].host, shares[0].gpus, sharers[index].host, shares[index].gpus
-            )));
-        }
-        let mut ranks_on_gpus: Vec<Vec<usize>> =
-            (0..shares.len()).map(|index| ranks_on_gpus(&sharers, &shares, index)).collect();
+        let (mut shares, mut ranks_on_gpus) = divide(&sharers, settings, library.version())?;
         let most_on_a_gpu = ranks_on_gpus.iter().flatten().copied().max().unwrap_or(1);
-        if settings.default_stream && shares.iter().any(Share::has_a_gpu_twice) {
-            return Err(Stop::Refused(
-                "-y: ranks of one process that share a GPU have one default stream, on which each would wait for the \
-                 other. Leave it out, or start a process per rank (-g 1)"
-                    .to_owned(),
-            ));
-        }
         let config = config(library, settings)?;
         let colors: Vec<u64> = (0..process.size())
             .map(|each| settings.variables.split.map_or(0, |split| split.color(each)))
@@ -195,16 +168,7 @@ impl GpuNode {
         };
         let capabilities = found.iter().flat_map(|(_, gpus)| &gpus.capabilities);
         let capability = capabilities.min().copied().unwrap_or_default();
-        let mut fp8 = library.version() >= FP8_NCCL && capability >= FP8_CAPABILITY;
-        if place.ranks == 1 && settings.ops.contains(&Op::MulSum) {
-            if !settings.all.data_types && settings.data_types.iter().any(is_fp8) {
-                return Err(Stop::Refused(
-                    "-o mulsum: NCCL does not scale 8-bit floating-point numbers for a single rank"
-                        .to_owned(),
-                ));
-            }
-            fp8 = false;
-        }
+        let fp8 = can_fp8(settings, library.version(), capability, place.ranks)?;
         let mut notes = notes::notes(settings, library.version(), capability);
         notes.extend(notes::shared_gpus(most_on_a_gpu));
         let default_stream = settings.default_stream;
@@ -226,6 +190,66 @@ impl GpuNode {
             notes,
         })
     }
+}
+
+/// The first process's GPUs, where all processes have the same NCCL.
+fn one_version<'a>(found: &[(&str, &'a Gpus)]) -> Result<&'a Gpus, Stop> {
+    let (host, first) = found[0];
+    let differs = |(_, (_, other)): &(usize, &(&str, &Gpus))| other.nccl_version != first.nccl_version;
+    let Some((index, (other_host, other))) = found.iter().enumerate().find(differs) else {
+        return Ok(first);
+    };
+    Err(Stop::Refused(format!(
+        "processes have different NCCL versions, which cannot talk: process 0 on {host} has {} ({}), process {index} on \
+         {other_host} has {} ({}). Point NCCL_LIBRARY to the same version everywhere",
+        first.nccl_version, first.nccl_path, other.nccl_version, other.nccl_path
+    )))
+}
+
+/// Each process's share of the GPUs, and the number of ranks on the GPU of each of its ranks.
+fn divide(
+    sharers: &[Sharer<'_>],
+    settings: &Settings,
+    loaded: nccl::Version,
+) -> Result<(Vec<Share>, Vec<Vec<usize>>), Stop> {
+    let threads = settings.threads.unwrap_or(1);
+    let shares: Vec<Share> = (0..sharers.len())
+        .map(|index| share(sharers, index, threads, settings.gpus, loaded))
+        .collect::<Result<_, _>>()
+        .map_err(Stop::Refused)?;
+    if let Some(index) = shares.iter().position(|share| share.gpus != shares[0].gpus) {
+        return Err(Stop::Refused(format!(
+            "process 0 on {} would use {} GPUs, but process {index} on {} {}: say with -g how many each shall use",
+            sharers[0].host, shares[0].gpus, sharers[index].host, shares[index].gpus
+        )));
+    }
+    if settings.default_stream && shares.iter().any(Share::has_a_gpu_twice) {
+        return Err(Stop::Refused(
+            "-y: ranks of one process that share a GPU have one default stream, on which each would wait for the other. \
+             Leave it out, or start a process per rank (-g 1)"
+                .to_owned(),
+        ));
+    }
+    let ranks = (0..shares.len()).map(|index| ranks_on_gpus(sharers, &shares, index)).collect();
+    Ok((shares, ranks))
+}
+
+/// True where 8-bit floating-point numbers can be measured.
+fn can_fp8(
+    settings: &Settings,
+    loaded: nccl::Version,
+    capability: (u32, u32),
+    ranks: usize,
+) -> Result<bool, Stop> {
+    if ranks > 1 || !settings.ops.contains(&Op::MulSum) {
+        return Ok(loaded >= FP8_NCCL && capability >= FP8_CAPABILITY);
+    }
+    if !settings.all.data_types && settings.data_types.iter().any(is_fp8) {
+        return Err(Stop::Refused(
+            "-o mulsum: NCCL does not scale 8-bit floating-point numbers for a single rank".to_owned(),
+        ));
+    }
+    Ok(false)
 }
 
 /// What was asked for, and what nccl-tests sets, so that numbers compare: scheduling for NVLink from NCCL 2.28 on, and two
