@@ -40,6 +40,8 @@ pub(crate) enum Knob {
     WorkerPolls,
     /// The answer of cuDriverGetVersion.
     DriverVersion,
+    /// The answer of cuDeviceGetCount.
+    DeviceCount,
 }
 
 /// Values of [`Knob::Worker`]: `fake_worker` of fake.h.
