@@ -43,7 +43,10 @@ int cuDriverGetVersion(int *version) {
   int told = fake_get(FAKE_DRIVER_VERSION);
   return *version = told ? told : 12000, 0;
 }
-int cuDeviceGetCount(int *count) { return *count = DEVICES, 0; }
+int cuDeviceGetCount(int *count) {
+  int told = fake_get(FAKE_DEVICE_COUNT);
+  return *count = told ? told : DEVICES, 0;
+}
 int cuDeviceGet(int *device, int ordinal) {
   *device = ordinal;
   return ordinal < 0 || ordinal >= DEVICES ? 101 : 0;

@@ -1,4 +1,5 @@
-/* A CUDA driver and an NCCL for tests of the safe layer: they record what is asked of them, in order, and do nothing.
+/* A CUDA driver and an NCCL for tests of the safe layer: they record what is asked of them, in order, and move no data but
+ * that of a copy, or of an operation of a single rank.
  * Both write into one log, so that the order across the two libraries can be asserted. Misuse is a line with "BUG". */
 #ifndef FAKE_H
 #define FAKE_H
@@ -34,6 +35,7 @@ enum fake_knob {
   FAKE_WORKER,            /* a value of fake_worker */
   FAKE_WORKER_POLLS,      /* the ncclCommGetAsyncError of this number from now lets a held worker run */
   FAKE_DRIVER_VERSION,    /* what cuDriverGetVersion says; 0: 12000 */
+  FAKE_DEVICE_COUNT,      /* what cuDeviceGetCount says; 0: all */
   FAKE_KNOBS
 };
 /* How non-blocking communicators do what they are asked to. */
@@ -111,6 +113,9 @@ struct fake_work {
   struct fake_owner *owner; /* null: it is not NCCL's */
   intptr_t stream;
   int late; /* it was expected */
+  const void *from; /* so many bytes are copied from here to there */
+  void *to;
+  size_t copied;
   int count;
   struct fake_use uses[FAKE_USES];
 };

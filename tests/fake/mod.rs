@@ -40,6 +40,8 @@ pub(crate) enum Knob {
     WorkerPolls,
     /// The answer of cuDriverGetVersion.
     DriverVersion,
+    /// The answer of cuDeviceGetCount.
+    DeviceCount,
 }
 
 /// Values of [`Knob::Worker`]: `fake_worker` of fake.h.
@@ -225,6 +227,20 @@ impl Fake {
             log.extend(self.log());
         }
         log
+    }
+
+    /// Waits until somebody has asked NCCL whether it is done, or after half a minute fails.
+    #[track_caller]
+    pub(crate) fn until_polled(&self) {
+        const POLLS: i32 = i32::MAX;
+        self.set(Knob::WorkerPolls, POLLS);
+        // SAFETY: a function of our own library, of this signature.
+        let get = unsafe { self.loaded.cuda.get::<extern "C" fn(c_int) -> c_int>(b"fake_get") }.unwrap();
+        let start = Instant::now();
+        while get(Knob::WorkerPolls as c_int) == POLLS {
+            assert!(start.elapsed() < Duration::from_secs(30), "nobody asks NCCL");
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Rank 1 of 2 on a new stream of device 0. The log is empty afterwards.

@@ -263,6 +263,10 @@ static int operate(const struct operation *operation) {
     use(&work, operation, operation->from, operation->reads, FAKE_READS);
     use(&work, operation, operation->to, operation->writes, FAKE_WRITES);
     if (operation->op > 4) check_operator(comm, operation->op, operation->type);
+    if (comm->size == 1 && operation->from && operation->to) {
+      work.from = operation->from, work.to = operation->to;
+      work.copied = operation->count * type_size(operation->type);
+    }
     code = submit(comm, &work);
   }
   leave(comm);

@@ -100,17 +100,16 @@ fn registered_memory_is_freed_after_the_abort_of_another_thread() {
                 scope.spawn(|| handle.abort().unwrap());
                 fake.until("comm1 waits for its worker");
             };
-            // Time to wait for the worker, and then to free the memory, if nobody waits for the abort.
-            let wait = || thread::sleep(Duration::from_millis(30));
             if dropped_first {
                 scope.spawn(drops);
-                wait();
+                fake.until_polled();
                 abort();
             } else {
                 abort();
                 scope.spawn(drops);
             }
-            wait();
+            // Time to free the memory, if nobody waits for the abort.
+            thread::sleep(Duration::from_millis(30));
             fake.set(Knob::Worker, worker::RUNS);
         });
         assert_eq!(fake.log(), ["abort comm1", "synchronize s1", "ncclMemFree m1"]);

@@ -41,6 +41,7 @@ fn a_launch_and_the_close_of_its_communicator_exclude_each_other() {
         // Either order is right: a launch before the close is waited for, one after it is refused.
         scope.spawn(move || graph.launch());
         scope.spawn(move || first.close().unwrap());
+        // Time for both to come to the guard of the second: no condition tells that a thread waits for one.
         thread::sleep(Duration::from_millis(50));
         fake.set(Knob::CallMillis, 0);
     });
@@ -120,6 +121,7 @@ fn a_pending_part_that_is_dropped_waits_for_an_abort() {
         scope.spawn(|| handle.abort().unwrap());
         fake.until("comm1 waits for its worker");
         let dropped = scope.spawn(|| drop(pending));
+        // Time for it to return, if it does not wait.
         thread::sleep(Duration::from_millis(30));
         assert!(!dropped.is_finished());
         fake.set(Knob::Worker, worker::RUNS);

@@ -9,7 +9,6 @@ use std::ffi::{CStr, c_char, c_void};
 use std::ptr::{self, null_mut};
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
 
 use cudarc::driver::CudaStream;
 use cudarc::driver::sys::CUstreamCaptureMode;
@@ -411,17 +410,17 @@ fn two_threads_inside_nccl_are_seen() {
     let fake = Fake::new();
     let world = Across(World::new(&fake, true));
     let world = &world;
-    fake.set(Knob::CallMillis, 300);
+    fake.set(Knob::CallMillis, -1);
     thread::scope(|scope| {
         scope.spawn(|| world.0.all_reduce(SUM));
-        thread::sleep(Duration::from_millis(100));
+        fake.until("inside NCCL");
         // SAFETY: our own library.
         unsafe { world.0.nccl.ncclCommAbort(world.0.comm) };
+        fake.set(Knob::CallMillis, 0);
     });
     world.0.bug("while another thread is inside NCCL");
 
     // From its first operation on a communicator belongs to the thread's group.
-    fake.set(Knob::CallMillis, 0);
     // SAFETY: our own library.
     unsafe { world.0.nccl.ncclGroupStart() };
     world.0.all_reduce(SUM);

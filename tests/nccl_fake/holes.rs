@@ -197,18 +197,20 @@ fn monarch_4_lengths_that_do_not_fit_all_ranks_are_refused() {
     let (send, mut receive) =
         (fake.memory(communicator.stream(), 64), fake.memory(communicator.stream(), 64));
     let of = |len| send.slice::<f32>(..len).unwrap();
-    let mut check =
-        |len, result: fn(&Communicator, &View<'_>, &mut ViewMut<'_>) -> Result<(), Error>, sent| {
-            let error = result(&communicator, &of(sent), &mut receive.slice_mut(..len).unwrap()).unwrap_err();
-            assert!(matches!(error, Error::Length { .. } | Error::Argument { .. }), "{error}");
-        };
-    check(9, |on, send, receive| on.all_to_all(send, receive), 6);
-    check(7, |on, send, receive| on.all_to_all(send, receive), 7);
-    check(0, |on, send, receive| on.all_gather(send, receive), 1);
-    check(5, |on, send, receive| on.all_gather(send, receive), 2);
+    type Call = fn(&Communicator, &View<'_>, &mut ViewMut<'_>) -> Result<(), Error>;
+    let mut check = |len, call: Call, sent, wanted| {
+        let error = call(&communicator, &of(sent), &mut receive.slice_mut(..len).unwrap()).unwrap_err();
+        assert!(error.to_string().contains(wanted), "{error}");
+    };
+    check(9, |on, send, receive| on.all_to_all(send, receive), 6, "has 9 elements and needs exactly 6");
+    check(7, |on, send, receive| on.all_to_all(send, receive), 7, "has 7 elements and needs a multiple of 3");
+    check(0, |on, send, receive| on.all_gather(send, receive), 1, "has 0 elements and needs exactly 3");
+    check(5, |on, send, receive| on.all_gather(send, receive), 2, "has 5 elements and needs exactly 6");
     // Parts whose sum is right, but not each of them.
-    check(6, |on, send, receive| on.all_to_all_v(send, &[0..2, 2..4, 4..6], receive, &[0..1, 1..4, 4..6]), 6);
-    check(6, |on, send, receive| on.all_to_all_v(send, &[], receive, &[]), 6);
+    let parts: Call =
+        |on, send, receive| on.all_to_all_v(send, &[0..2, 2..4, 4..6], receive, &[0..1, 1..4, 4..6]);
+    check(6, parts, 6, "rank 1 sends itself 2 elements and receives 3");
+    check(6, |on, send, receive| on.all_to_all_v(send, &[], receive, &[]), 6, "there are 0 for 3 ranks");
     assert_eq!(fake.log(), [""; 0]);
 }
 

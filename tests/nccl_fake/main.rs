@@ -32,6 +32,7 @@ mod overlaps;
 mod ownership;
 mod parameters;
 mod processes;
+mod programs;
 mod states;
 mod windows;
 

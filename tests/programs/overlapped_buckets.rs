@@ -6,7 +6,7 @@ use cudarc::driver::CudaContext;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-fn main() -> Result<(), Failure> {
+pub(crate) fn main() -> Result<(), Failure> {
     let (library, size) = (Library::load()?, device_count()?);
     let id = UniqueId::new(library)?;
     let one = |rank: usize| -> Result<(), Failure> {

@@ -4,7 +4,7 @@ use collectives::ReduceOp;
 use collectives::nccl::{Collectives, Communicator, Config, Library, device_count, group};
 use cudarc::driver::CudaContext;
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     let streams = (0..device_count()?).map(|gpu| CudaContext::new(gpu)?.new_stream());
     let streams = streams.collect::<Result<Vec<_>, _>>()?;
     let communicators = Communicator::init_all(Library::load()?, &streams, &Config::new())?;

@@ -18,7 +18,7 @@ fn ring(communicator: &Communicator, [block, next]: &mut [CudaSlice<f32>; 2]) ->
     Ok(())
 }
 
-fn main() -> Result<(), Failure> {
+pub(crate) fn main() -> Result<(), Failure> {
     let (library, size) = (Library::load()?, device_count()?);
     let id = UniqueId::new(library)?;
     let one = |rank: usize| -> Result<(), Failure> {

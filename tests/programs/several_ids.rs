@@ -5,7 +5,7 @@ use collectives::nccl::{self, Collectives, Communicator, Library, UniqueId};
 use collectives::world;
 use cudarc::driver::CudaContext;
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     let world = world::from_environment(&world::Options::default())?;
     let (library, rank) = (Library::load()?, world.rank());
     let mine = if rank % 256 == 0 { UniqueId::new(library)?.as_bytes().to_vec() } else { Vec::new() };

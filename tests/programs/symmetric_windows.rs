@@ -30,7 +30,7 @@ impl Exchange {
     }
 }
 
-fn main() -> Result<(), Failure> {
+pub(crate) fn main() -> Result<(), Failure> {
     let (library, size) = (Library::load()?, device_count()?);
     let id = UniqueId::new(library)?;
     let one = |rank: usize| -> Result<(), Failure> {
