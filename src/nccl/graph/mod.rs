@@ -13,9 +13,9 @@ use nccl_sys::{cudaStream_t, ncclResult_t};
 use super::communicator::{Communicator, Ending, Guards, Handle, Object};
 use super::error::{Error, each};
 use super::memory::{DeviceBuffer, DeviceBufferMut};
-use super::operation::batch::{Batch, Kept, Member, Step};
+use super::operation::batch::{Batch, Kept, Member, OpenGroup, Step};
+use super::operation::buffers::Buffers;
 use super::operation::call::{Submission, sealed};
-use super::operation::submit::Buffers;
 use super::operation::{Call, Launch, agreement, cancelled, nested};
 use super::{cuda, library::Library, section};
 use device::{DeviceGraph, PrivateStream};
@@ -99,16 +99,15 @@ impl Capture {
     /// # Errors
     /// The closure's.
     pub fn group<T, E>(&self, body: impl FnOnce(&Self) -> Result<T, E>) -> Result<T, E> {
-        let outermost = self.batch.borrow().grouped.is_none();
-        let before = mem::take(&mut self.batch.borrow_mut().steps);
-        self.batch.borrow_mut().grouped.get_or_insert_default();
-        let result = nested(&self.unfinished, || body(self));
-        let mut batch = self.batch.borrow_mut();
+        let outermost = self.batch.borrow().group.is_none();
         if outermost {
-            batch.grouped = None;
+            let mut batch = self.batch.borrow_mut();
+            batch.group = Some(OpenGroup { first: batch.steps.len(), buffers: Vec::new() });
         }
-        let grouped = mem::replace(&mut batch.steps, before);
-        batch.steps.push(Step::Group(grouped));
+        let result = nested(&self.unfinished, || body(self));
+        if outermost {
+            self.batch.borrow_mut().group = None;
+        }
         result
     }
 }
@@ -121,7 +120,7 @@ impl<'b> sealed::Launch<'b> for &Capture {
         submission: Submission<'b>,
         buffers: Buffers<'b, impl DeviceBuffer + ?Sized, impl DeviceBufferMut + ?Sized>,
     ) -> Result<(), Error> {
-        self.batch.borrow_mut().record_owned(submission, buffers)
+        self.batch.borrow_mut().record_for_graph(submission, buffers)
     }
 }
 
@@ -156,7 +155,7 @@ impl Graph {
             None => Vec::new(),
         };
         let state = Arc::new(GraphState {
-            waits: batch.steps.iter().any(waits),
+            waits: batch.steps.iter().any(|step| step.operation.waits()),
             graphs: Mutex::new(Some(graphs)),
             _kept: mem::take(&mut batch.kept),
             handles: batch.members.into_iter().map(|member| member.handle).collect(),
@@ -224,13 +223,6 @@ fn refuse_ranks_of_one_device(members: &[Member]) -> Result<(), Error> {
     Err(Error::argument(CAPTURE, reason))
 }
 
-fn waits(step: &Step) -> bool {
-    match step {
-        Step::Call { operation, .. } => operation.waits(),
-        Step::Group(steps) => steps.iter().any(waits),
-    }
-}
-
 /// Captures the operations on streams of their own, one for each device, so that those of a device keep their
 /// order whatever the communicators' streams are. They are launched on the stream of the device's first
 /// communicator.
@@ -262,13 +254,13 @@ fn capture(library: Library, batch: &Batch<'_>) -> Result<Vec<DeviceGraph>, Erro
 /// Calls NCCL for every step. The guards of the communicators are held. ncclInProgress where a communicator
 /// is non-blocking after all.
 fn run(library: Library, batch: &Batch<'_>, streams: &[cudaStream_t]) -> Result<ncclResult_t, Error> {
+    // SAFETY: the guards are held, and the batch lives until NCCL is done; the graph keeps its buffers.
+    let call = |step: &Step| unsafe { step.call(&batch.members, streams) };
     let mut answer = ncclResult_t::ncclSuccess;
-    for step in &batch.steps {
-        // SAFETY: the guards are held, and the batch lives until NCCL is done; the graph keeps its buffers.
-        let call = || unsafe { step.call(&batch.members, streams) };
-        let code = match step {
-            Step::Group(_) => section::grouped(library, call)?.0,
-            Step::Call { .. } => call()?,
+    for steps in batch.steps.chunk_by(|one, other| one.group.is_some() && one.group == other.group) {
+        let code = match steps {
+            [step] if step.group.is_none() => call(step)?,
+            _ => section::grouped(library, || steps.iter().try_for_each(|step| call(step).map(drop)))?.0,
         };
         if code == ncclResult_t::ncclInProgress {
             answer = code;

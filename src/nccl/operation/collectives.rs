@@ -5,13 +5,13 @@ use std::ops::Range;
 
 use nccl_sys::ncclWaitSignalDesc_t;
 
+use super::buffers::Buffers;
 use super::call::{Call, Immediate, Launch};
+use super::kind::{Kind, PUT, WAIT_SIGNAL};
 use super::reduction::Reduction;
-use super::submit::Buffers;
-use super::{Kind, PUT, WAIT_SIGNAL};
 use crate::nccl::communicator::Communicator;
 use crate::nccl::error::Error;
-use crate::nccl::memory::{DeviceBuffer, DeviceBufferMut, MemoryView, Signal, Window};
+use crate::nccl::memory::{DeviceBuffer, DeviceBufferMut, Signal, Window};
 
 /// The collectives: of a [`Communicator`], and of a [`Call`] that goes into a [`group`](super::group()) or a
 /// [`Graph`](crate::nccl::Graph), or has a [`CallConfig`](super::CallConfig). Bring it into scope to call them.
@@ -52,8 +52,9 @@ pub trait Collectives<'b>: Sized {
         R: DeviceBufferMut<Element = S::Element> + ?Sized,
         O: Reduction<'b, S::Element>,
     {
-        let (op, operator) = op.resolve();
-        self.call().out_of_place(Kind::AllReduce(op), Some(send), Some(receive), operator)
+        let call = self.call();
+        let (op, operator) = op.resolve(call.communicator);
+        call.out_of_place(Kind::AllReduce(op), Some(send), Some(receive), operator)
     }
 
     /// [`all_reduce`](Self::all_reduce) with the result in the place of the input.
@@ -63,8 +64,9 @@ pub trait Collectives<'b>: Sized {
         B: DeviceBufferMut + ?Sized,
         O: Reduction<'b, B::Element>,
     {
-        let (op, operator) = op.resolve();
-        self.call().in_place(Kind::AllReduce(op), buffer, operator)
+        let call = self.call();
+        let (op, operator) = op.resolve(call.communicator);
+        call.in_place(Kind::AllReduce(op), buffer, operator)
     }
 
     /// Element `i` of the root's `receive` becomes the reduction of element `i` of all ranks' `send` (`ncclReduce`).
@@ -86,8 +88,8 @@ pub trait Collectives<'b>: Sized {
         R: DeviceBufferMut<Element = S::Element> + ?Sized,
         O: Reduction<'b, S::Element>,
     {
-        let (call, (op, operator)) = (self.call(), op.resolve());
-        let root = call.rank(root)?;
+        let call = self.call();
+        let (op, operator) = op.resolve(call.communicator);
         call.out_of_place(Kind::Reduce(op, root), Some(send), receive, operator)
     }
 
@@ -97,8 +99,8 @@ pub trait Collectives<'b>: Sized {
         B: DeviceBufferMut + ?Sized,
         O: Reduction<'b, B::Element>,
     {
-        let (call, (op, operator)) = (self.call(), op.resolve());
-        let root = call.rank(root)?;
+        let call = self.call();
+        let (op, operator) = op.resolve(call.communicator);
         call.in_place(Kind::Reduce(op, root), buffer, operator)
     }
 
@@ -109,9 +111,7 @@ pub trait Collectives<'b>: Sized {
         S: DeviceBuffer + ?Sized,
         R: DeviceBufferMut<Element = S::Element> + ?Sized,
     {
-        let call = self.call();
-        let root = call.rank(root)?;
-        call.out_of_place(Kind::Broadcast(root), send, Some(receive), None)
+        self.call().out_of_place(Kind::Broadcast(root), send, Some(receive), None)
     }
 
     /// All ranks' buffers become the root's (`ncclBroadcast`).
@@ -120,9 +120,7 @@ pub trait Collectives<'b>: Sized {
         buffer: &'b mut B,
         root: usize,
     ) -> Result<(), Error> {
-        let call = self.call();
-        let root = call.rank(root)?;
-        call.in_place(Kind::Broadcast(root), buffer, None)
+        self.call().in_place(Kind::Broadcast(root), buffer, None)
     }
 
     /// `receive` becomes all ranks' `send`, in rank order (`ncclAllGather`): rank `r`'s part begins at element
@@ -149,8 +147,9 @@ pub trait Collectives<'b>: Sized {
         R: DeviceBufferMut<Element = S::Element> + ?Sized,
         O: Reduction<'b, S::Element>,
     {
-        let (op, operator) = op.resolve();
-        self.call().out_of_place(Kind::ReduceScatter(op), Some(send), Some(receive), operator)
+        let call = self.call();
+        let (op, operator) = op.resolve(call.communicator);
+        call.out_of_place(Kind::ReduceScatter(op), Some(send), Some(receive), operator)
     }
 
     /// [`reduce_scatter`](Self::reduce_scatter) with the result at this rank's own place in the input, whose length is a
@@ -160,8 +159,9 @@ pub trait Collectives<'b>: Sized {
         B: DeviceBufferMut + ?Sized,
         O: Reduction<'b, B::Element>,
     {
-        let (op, operator) = op.resolve();
-        self.call().in_place(Kind::ReduceScatter(op), buffer, operator)
+        let call = self.call();
+        let (op, operator) = op.resolve(call.communicator);
+        call.in_place(Kind::ReduceScatter(op), buffer, operator)
     }
 
     /// Part `r` of `send` goes to rank `r`, and part `r` of `receive` comes from it (`ncclAlltoAll`, or sends and receives
@@ -217,9 +217,7 @@ pub trait Collectives<'b>: Sized {
         S: DeviceBuffer + ?Sized,
         R: DeviceBufferMut<Element = S::Element> + ?Sized,
     {
-        let call = self.call();
-        let root = call.rank(root)?;
-        call.out_of_place(Kind::Gather(root), Some(send), receive, None)
+        self.call().out_of_place(Kind::Gather(root), Some(send), receive, None)
     }
 
     /// [`gather`](Self::gather) with every rank's input at its own place in a buffer of the root's length, a multiple of
@@ -229,9 +227,7 @@ pub trait Collectives<'b>: Sized {
         buffer: &'b mut B,
         root: usize,
     ) -> Result<(), Error> {
-        let call = self.call();
-        let root = call.rank(root)?;
-        call.in_place(Kind::Gather(root), buffer, None)
+        self.call().in_place(Kind::Gather(root), buffer, None)
     }
 
     /// The root's `send` is cut into one part for each rank, of `receive.len()` elements, and `receive` becomes this
@@ -242,9 +238,7 @@ pub trait Collectives<'b>: Sized {
         S: DeviceBuffer + ?Sized,
         R: DeviceBufferMut<Element = S::Element> + ?Sized,
     {
-        let call = self.call();
-        let root = call.rank(root)?;
-        call.out_of_place(Kind::Scatter(root), send, Some(receive), None)
+        self.call().out_of_place(Kind::Scatter(root), send, Some(receive), None)
     }
 
     /// [`scatter`](Self::scatter) with every rank's result at its own place in a buffer of the root's length, a multiple of
@@ -254,25 +248,19 @@ pub trait Collectives<'b>: Sized {
         buffer: &'b mut B,
         root: usize,
     ) -> Result<(), Error> {
-        let call = self.call();
-        let root = call.rank(root)?;
-        call.in_place(Kind::Scatter(root), buffer, None)
+        self.call().in_place(Kind::Scatter(root), buffer, None)
     }
 
     /// Sends the buffer to another rank, which receives it with [`recv`](Self::recv) of the same type and length
     /// (`ncclSend`). The stream waits for the other side: to send and receive at the same time, use a
     /// [`group`](super::group()).
     fn send<S: DeviceBuffer + ?Sized>(self, buffer: &'b S, peer: usize) -> Result<(), Error> {
-        let call = self.call();
-        let kind = Kind::Send(call.rank(peer)?);
-        call.submit(kind, buffer.len(), Buffers::read(Some(buffer)))
+        self.call().submit(Kind::Send(peer), buffer.len(), Buffers::send_only(buffer))
     }
 
     /// Receives what another rank sends with [`send`](Self::send) (`ncclRecv`).
     fn recv<R: DeviceBufferMut + ?Sized>(self, buffer: &'b mut R, peer: usize) -> Result<(), Error> {
-        let call = self.call();
-        let kind = Kind::Recv(call.rank(peer)?);
-        call.submit(kind, buffer.len(), Buffers::written(buffer, None))
+        self.call().submit(Kind::Recv(peer), buffer.len(), Buffers::in_place(buffer, None))
     }
 
     /// Writes `source`, which lies in a window itself, into the window of the signal's peer, from element `offset` on, and
@@ -297,11 +285,8 @@ pub trait Collectives<'b>: Sized {
         S: DeviceBuffer + ?Sized,
     {
         let call = self.call();
-        let Signal { peer, index, context } = signal;
-        let peer = call.rank(peer)?;
         let (window, offset) = window.target::<S::Element>(PUT, call.communicator, offset, source.len())?;
-        let kind = Kind::Put { peer, window, offset, index, context };
-        call.submit(kind, source.len(), Buffers::read(Some(source)))
+        call.submit(Kind::Put(signal, window, offset), source.len(), Buffers::send_only(source))
     }
 
     /// Raises a signal at another rank, without data (`ncclSignal`, NCCL 2.29).
@@ -309,10 +294,7 @@ pub trait Collectives<'b>: Sized {
     /// # Errors
     /// [`Error::MissingSymbol`] before NCCL 2.29.
     fn signal(self, signal: Signal) -> Result<(), Error> {
-        let call = self.call();
-        let Signal { peer, index, context } = signal;
-        let kind = Kind::Signal { peer: call.rank(peer)?, index, context };
-        call.submit(kind, 0, Buffers::read(None::<&MemoryView<'b, u8>>))
+        self.call().submit(Kind::Signal(signal), 0, Buffers::none())
     }
 
     /// Makes the stream wait until each of these signals has been raised so many times (`ncclWaitSignal`, NCCL 2.29).
@@ -331,10 +313,11 @@ pub trait Collectives<'b>: Sized {
         let describe = |&(Signal { peer, index, context }, count): &(Signal, usize)| {
             let times = c_int::try_from(count).ok().filter(|&times| times > 0);
             let times = times.ok_or_else(|| wrong(count))?;
-            Ok(ncclWaitSignalDesc_t { opCnt: times, peer: call.rank(peer)?, sigIdx: index, ctx: context })
+            call.check_rank(peer)?;
+            Ok(ncclWaitSignalDesc_t { opCnt: times, peer: peer as c_int, sigIdx: index, ctx: context })
         };
         let descriptions = signals.iter().map(describe).collect::<Result<_, Error>>()?;
-        call.submit(Kind::WaitSignals(descriptions), 0, Buffers::read(None::<&MemoryView<'b, u8>>))
+        call.submit(Kind::WaitSignals(descriptions), 0, Buffers::none())
     }
 }
 
@@ -343,7 +326,7 @@ impl<'b> Collectives<'b> for &'b Communicator {
 
     #[inline]
     fn call(self) -> Call<'b> {
-        Call::new(self, Immediate)
+        Call::new(self, Immediate { captured: false })
     }
 }
 

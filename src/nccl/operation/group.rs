@@ -8,8 +8,9 @@ use nccl_sys::{Nccl, ncclResult_t, ncclSimInfo_t};
 
 use super::agreement;
 use super::batch::{Batch, Step};
+use super::buffers::Buffers;
 use super::call::{Call, Launch, Submission, sealed};
-use super::submit::{Buffers, raw_stream};
+use super::submit::raw_stream;
 use crate::nccl::communicator::Communicator;
 use crate::nccl::error::Error;
 use crate::nccl::memory::{DeviceBuffer, DeviceBufferMut};
@@ -171,16 +172,16 @@ impl<'env> sealed::Launch<'env> for &Group<'env> {
             communicator.library().raw().require(SIMULATE)?;
             if !operation.has_algorithm() {
                 let reason = "not possible in a simulation: NCCL would take ranks for connected that are not";
-                return Err(Error::argument(operation.name, reason));
+                return Err(Error::argument(operation.name(), reason));
             }
             if !communicator.handle.config.is_blocking() {
                 let reason =
                     "not possible in a simulation on a non-blocking communicator: NCCL would launch it";
-                return Err(Error::argument(operation.name, reason));
+                return Err(Error::argument(operation.name(), reason));
             }
         }
         // NCCL copies the data of a single rank at once, also in a group that it only simulates.
-        let left_out = self.simulated && operation.ranks.size == 1;
+        let left_out = self.simulated && operation.size == 1;
         let mut batch = self.batch.borrow_mut();
         batch.record(submission, buffers)?;
         if left_out {

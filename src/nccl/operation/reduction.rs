@@ -4,8 +4,7 @@ use std::{ffi::c_void, fmt, marker::PhantomData, ptr, sync::Arc};
 
 use nccl_sys::{ncclRedOp_t, ncclResult_t, ncclScalarResidence_t};
 
-use super::submit::SCALAR;
-use super::{is_fp8, raw_op, raw_type, require_type};
+use super::kind::{is_fp8, raw_op, raw_type, require_type};
 use crate::nccl::communicator::{Communicator, Handle, State};
 use crate::nccl::error::{Error, Needed};
 use crate::nccl::memory::{DeviceBuffer, OwnedBuffer};
@@ -13,6 +12,7 @@ use crate::nccl::{cuda, section};
 use crate::{Element, ReduceOp};
 
 const CREATE: &str = "ncclRedOpCreatePreMulSum";
+pub(super) const SCALAR: &str = "scalar";
 
 mod sealed {
     pub trait Sealed {}
@@ -20,16 +20,19 @@ mod sealed {
 
 /// An operator for elements of type `T`: a [`ReduceOp`], or a [`ScaledSum`] by reference. Sealed.
 pub trait Reduction<'b, T: Element>: sealed::Sealed {
-    /// NCCL's number of the operator, and the object where the program has made it.
+    /// NCCL's number of the operator for a communicator, and the object where the program has made it.
     #[doc(hidden)]
-    fn resolve(self) -> (ncclRedOp_t, Option<&'b Arc<Operator>>);
+    fn resolve(self, communicator: &Communicator) -> (ncclRedOp_t, Option<&'b Arc<Operator>>);
 }
 
 impl sealed::Sealed for ReduceOp {}
 impl<'b, T: Element> Reduction<'b, T> for ReduceOp {
     #[inline]
-    fn resolve(self) -> (ncclRedOp_t, Option<&'b Arc<Operator>>) {
-        (raw_op(self), None)
+    fn resolve(self, communicator: &Communicator) -> (ncclRedOp_t, Option<&'b Arc<Operator>>) {
+        // The average over a single rank is a copy. NCCL would run a kernel that scales, which it does not have for 8-bit
+        // floating-point numbers, and which leaves out elements of some lengths.
+        let copies = self == Self::Avg && communicator.size() == 1;
+        (raw_op(if copies { Self::Sum } else { self }), None)
     }
 }
 
@@ -112,7 +115,7 @@ impl Communicator {
 impl<T> sealed::Sealed for &ScaledSum<'_, T> {}
 impl<'b, T: Element> Reduction<'b, T> for &'b ScaledSum<'_, T> {
     #[inline]
-    fn resolve(self) -> (ncclRedOp_t, Option<&'b Arc<Operator>>) {
+    fn resolve(self, _: &Communicator) -> (ncclRedOp_t, Option<&'b Arc<Operator>>) {
         (self.operator.op, Some(&self.operator))
     }
 }
