@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream};
 
-use super::{allocation::Allocation, error::Error, library::Library};
+use super::allocation::Allocation;
+use super::{error::Error, library::Library};
 use crate::Element;
 
 pub use super::allocation::Owner;
@@ -118,7 +119,35 @@ impl Memory {
         &mut self,
         range: impl RangeBounds<usize>,
     ) -> Result<MemoryViewMut<'_, T>, Error> {
-        MemoryViewMut::new(&mut self.allocation, range)
+        self.slice(range).map(MemoryViewMut)
+    }
+}
+
+// SAFETY: all of its bytes are initialised, and stay allocated as long as an owner, in the order of its stream.
+unsafe impl DeviceBuffer for Memory {
+    type Element = u8;
+
+    fn len(&self) -> usize {
+        self.bytes()
+    }
+
+    fn stream(&self) -> &Arc<CudaStream> {
+        self.stream()
+    }
+
+    fn read<'a>(&'a self, _: &'a CudaStream) -> Access<'a> {
+        Access::new(self.allocation.address, None)
+    }
+
+    fn owner(&self) -> Option<Owner> {
+        Some(Arc::clone(&self.allocation) as Owner)
+    }
+}
+
+// SAFETY: the memory is borrowed mutably.
+unsafe impl DeviceBufferMut for Memory {
+    fn write<'a>(&'a mut self, stream: &'a CudaStream) -> Access<'a> {
+        self.read(stream)
     }
 }
 

@@ -7,7 +7,8 @@ use std::sync::{Arc, Weak};
 
 use nccl_sys::{MissingSymbol, Nccl, ncclComm_t, ncclResult_t};
 
-use super::{DeviceBuffer, OwnedBuffer, Owner};
+use super::buffer::{DeviceBuffer, OwnedBuffer};
+use crate::nccl::allocation::Owner;
 use crate::nccl::communicator::{Communicator, Ending, Handle, KnownMemory, Object, State};
 use crate::nccl::{cuda, error::Error, section};
 

@@ -1,4 +1,4 @@
-//! Typed parts of a [`Memory`].
+//! Typed parts of memory.
 
 use std::marker::PhantomData;
 use std::ops::{Bound, Range, RangeBounds};
@@ -8,12 +8,12 @@ use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, DeviceSlice, SyncOnDrop};
 
 use super::buffer::{Access, DeviceBuffer, DeviceBufferMut};
-use super::{Allocation, Memory, Owner};
 use crate::Element;
+use crate::nccl::allocation::{Allocation, Owner};
 use crate::nccl::error::Error;
 
-/// A part of a [`Memory`], to read. Its methods refuse to reach past its end ([`Error::View`]).
-#[derive(Debug)]
+/// A part of a [`Memory`](super::Memory), to read. Its methods refuse to reach past its end ([`Error::View`]).
+#[derive(Clone, Copy, Debug)]
 pub struct MemoryView<'a, T> {
     allocation: &'a Arc<Allocation>,
     address: CUdeviceptr,
@@ -21,18 +21,10 @@ pub struct MemoryView<'a, T> {
     elements: PhantomData<&'a [T]>,
 }
 
-/// A part of a [`Memory`], to read and write. Its methods refuse to reach past its end ([`Error::View`]).
-// The view inside must not be given away for longer than `self` is borrowed: it can be copied.
+/// A part of a [`Memory`](super::Memory), to read and write. Its methods refuse to reach past its end ([`Error::View`]).
+// The view inside, of memory that is borrowed mutably, must not be given away for longer than `self` is borrowed: it can be copied.
 #[derive(Debug)]
-pub struct MemoryViewMut<'a, T>(MemoryView<'a, T>);
-
-impl<T> Clone for MemoryView<'_, T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for MemoryView<'_, T> {}
+pub struct MemoryViewMut<'a, T>(pub(super) MemoryView<'a, T>);
 
 impl<'a, T: Element> MemoryView<'a, T> {
     pub(super) fn new(
@@ -56,14 +48,7 @@ impl<'a, T: Element> MemoryView<'a, T> {
     }
 }
 
-impl<'a, T: Element> MemoryViewMut<'a, T> {
-    pub(super) fn new(
-        allocation: &'a mut Arc<Allocation>,
-        range: impl RangeBounds<usize>,
-    ) -> Result<Self, Error> {
-        MemoryView::new(allocation, range).map(Self)
-    }
-
+impl<T: Element> MemoryViewMut<'_, T> {
     /// The same part, to read.
     #[must_use]
     pub fn as_view(&self) -> MemoryView<'_, T> {
@@ -179,33 +164,5 @@ unsafe impl<T: Element> DeviceBufferMut for MemoryViewMut<'_, T> {
 impl<T: Element> DevicePtrMut<T> for MemoryViewMut<'_, T> {
     fn device_ptr_mut<'a>(&'a mut self, stream: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
         self.device_ptr(stream)
-    }
-}
-
-// SAFETY: a view of all of its bytes.
-unsafe impl DeviceBuffer for Memory {
-    type Element = u8;
-
-    fn len(&self) -> usize {
-        self.bytes()
-    }
-
-    fn stream(&self) -> &Arc<CudaStream> {
-        self.stream()
-    }
-
-    fn read<'a>(&'a self, _: &'a CudaStream) -> Access<'a> {
-        Access::new(self.allocation.address, None)
-    }
-
-    fn owner(&self) -> Option<Owner> {
-        Some(Arc::clone(&self.allocation) as Owner)
-    }
-}
-
-// SAFETY: the memory is borrowed mutably.
-unsafe impl DeviceBufferMut for Memory {
-    fn write<'a>(&'a mut self, stream: &'a CudaStream) -> Access<'a> {
-        self.read(stream)
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cudarc::driver::sys::CUdeviceptr;
 use nccl_sys::{NCCL_WIN_COLL_SYMMETRIC, NCCL_WIN_DEFAULT, NCCL_WIN_STRICT_ORDERING, Version, ncclWindow_t};
 
-use super::DeviceBuffer;
+use super::buffer::DeviceBuffer;
 use super::registered::{Functions, Registered};
 use super::view::within;
 use crate::Element;
