@@ -143,6 +143,8 @@ impl Drop for Operator {
         let Ok(communicator) = handle.comm(*state, State::exists, "ncclRedOpDestroy") else { return };
         // SAFETY: the operator belongs to this communicator, which is alive; nobody uses it afterwards.
         let code = unsafe { handle.raw().ncclRedOpDestroy(self.op, communicator) };
+        // A log may have code of the program's, which may use the communicator.
+        drop(state);
         if code != ncclResult_t::ncclSuccess {
             tracing::warn!("{}", handle.library.failure("ncclRedOpDestroy", code));
         }
