@@ -2,7 +2,7 @@
 
 mod device;
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::fmt;
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -10,13 +10,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use cudarc::driver::CudaStream;
 use nccl_sys::{cudaStream_t, ncclResult_t};
 
+use super::allocation::Owner;
 use super::communicator::{Communicator, Ending, Guards, Handle, Object};
 use super::error::{Error, each};
 use super::memory::{DeviceBuffer, DeviceBufferMut};
-use super::operation::batch::{Batch, Kept, Member, OpenGroup, Step};
+use super::operation::batch::{Batch, Member, Step, nested};
 use super::operation::buffers::Buffers;
 use super::operation::call::{Submission, sealed};
-use super::operation::{Call, Launch, agreement, cancelled, nested};
+use super::operation::{Call, agreement};
 use super::{cuda, library::Library, section};
 use device::{DeviceGraph, PrivateStream};
 
@@ -62,7 +63,7 @@ struct GraphState {
     waits: bool,
     /// One for each device; nothing when a communicator has ended. Destroyed before what is below.
     graphs: Mutex<Option<Vec<DeviceGraph>>>,
-    _kept: Kept,
+    _kept: Vec<Owner>,
 }
 
 impl GraphState {
@@ -82,8 +83,6 @@ impl Object for GraphState {
 #[derive(Debug)]
 pub struct Capture {
     batch: RefCell<Batch<'static>>,
-    /// Groups in it that have not ended, have failed or have panicked.
-    unfinished: Cell<usize>,
 }
 
 impl Capture {
@@ -99,20 +98,9 @@ impl Capture {
     /// # Errors
     /// The closure's.
     pub fn group<T, E>(&self, body: impl FnOnce(&Self) -> Result<T, E>) -> Result<T, E> {
-        let outermost = self.batch.borrow().group.is_none();
-        if outermost {
-            let mut batch = self.batch.borrow_mut();
-            batch.group = Some(OpenGroup { first: batch.steps.len(), buffers: Vec::new() });
-        }
-        let result = nested(&self.unfinished, || body(self));
-        if outermost {
-            self.batch.borrow_mut().group = None;
-        }
-        result
+        nested(&self.batch, || body(self))
     }
 }
-
-impl Launch<'_> for &Capture {}
 
 impl<'b> sealed::Launch<'b> for &Capture {
     fn launch(
@@ -130,21 +118,19 @@ impl Graph {
     ///
     /// # Errors
     /// The closure's; [`Error::NotOwned`] for a buffer without an owner; [`Error::Argument`] for operations of
-    /// one group that share what one of them writes, and for ranks of one communicator that share a GPU;
+    /// one group that share what one of them writes, for ranks of one communicator that share a GPU, and for a communicator
+    /// that is non-blocking, by its configuration or `NCCL_COMM_BLOCKING`;
     /// [`Error::WrongLibrary`]; [`Error::Disagreement`] where ranks of one communicator do not ask for the same;
-    /// [`Error::InsideGroup`]; [`Error::Stream`] when a communicator is non-blocking, by its configuration or
-    /// `NCCL_COMM_BLOCKING`; [`Error::Nccl`] and [`Error::Cuda`] when the capture fails.
+    /// [`Error::InsideGroup`]; [`Error::Nccl`] and [`Error::Cuda`] when the capture fails.
     pub fn capture<E: From<Error>>(body: impl FnOnce(&Capture) -> Result<(), E>) -> Result<Self, E> {
         section::forbid(CAPTURE)?;
-        let capture = Capture { batch: RefCell::default(), unfinished: Cell::new(0) };
+        let capture = Capture { batch: RefCell::default() };
         body(&capture)?;
-        if capture.unfinished.get() > 0 {
-            return Err(cancelled(CAPTURE).into());
-        }
         Ok(Self::of(capture.batch.into_inner())?)
     }
 
     fn of(mut batch: Batch<'static>) -> Result<Self, Error> {
+        batch.refuse_unfinished(CAPTURE)?;
         agreement::check(&batch.members, &batch.steps)?;
         if batch.members.iter().any(|member| !member.handle.config.is_blocking()) {
             return Err(non_blocking());

@@ -1,6 +1,6 @@
 //! Operations that are checked first, and go to NCCL together later: those of a group and of a graph.
 
-use std::{ptr, sync::Arc};
+use std::{cell::RefCell, ptr, sync::Arc};
 
 use cudarc::driver::{CudaEvent, CudaStream};
 use nccl_sys::{cudaStream_t, ncclResult_t};
@@ -12,7 +12,7 @@ use super::kind::{Kind, Operation};
 use super::reduction::Operator;
 use super::submit;
 use crate::nccl::allocation::Owner;
-use crate::nccl::communicator::{Guards, Handle, Object, State, make_wait, overlap};
+use crate::nccl::communicator::{Guards, Handle, State, make_wait, overlap};
 use crate::nccl::cuda;
 use crate::nccl::error::{Error, each};
 use crate::nccl::library::Library;
@@ -30,12 +30,15 @@ pub(crate) struct Batch<'env> {
     accesses: Vec<Accesses<'env>>,
     /// The streams of buffers that are not their communicator's.
     pub(crate) others: Vec<OtherStream>,
-    /// Keep buffers, and what NCCL knows of them, without the accesses.
-    pub(crate) kept: Kept,
+    /// What a graph's operations use whenever it is launched: owners of buffers, registrations and windows.
+    pub(crate) kept: Vec<Owner>,
     /// Operators, until NCCL has copied them.
     operators: Vec<Arc<Operator>>,
-    /// The group of a graph that the operations belong to.
-    pub(crate) group: Option<OpenGroup>,
+    /// [Nested](nested) groups that have not ended, have failed or have panicked.
+    unfinished: usize,
+    /// Of the outermost of these: the index of its first step, and in a graph the buffers that it uses.
+    group: usize,
+    group_buffers: Vec<OwnedBuffer>,
 }
 
 /// A communicator of a batch.
@@ -55,23 +58,6 @@ pub(crate) struct OtherStream {
     event: Arc<CudaEvent>,
 }
 
-/// Objects that the operations of a graph use whenever it is launched.
-#[derive(Debug, Default)]
-pub(crate) struct Kept {
-    pub(crate) owners: Vec<Owner>,
-    /// Registrations and windows.
-    pub(crate) known: Vec<Arc<dyn Object>>,
-}
-
-/// A group of a graph.
-#[derive(Debug)]
-pub(crate) struct OpenGroup {
-    /// Index of its first step.
-    pub(crate) first: usize,
-    /// The buffers that its operations use.
-    pub(crate) buffers: Vec<OwnedBuffer>,
-}
-
 #[derive(Debug)]
 pub(crate) struct Step {
     /// Index of the communicator.
@@ -79,7 +65,7 @@ pub(crate) struct Step {
     config: Option<CallConfig>,
     pub(crate) operation: Operation,
     addresses: (u64, u64),
-    /// In a group of a graph: the index of the group's first step.
+    /// In a [nested] group: the index of its first step.
     pub(crate) group: Option<usize>,
 }
 
@@ -114,8 +100,8 @@ impl<'env> Batch<'env> {
         for buffer in buffers.owned(communicator, operation.name())? {
             self.refuse_overlap(operation.name(), &buffer)?;
             let known = communicator.handle.known_at(&buffer.addresses);
-            self.kept.known.extend(known.into_iter().map(|(_, object)| object));
-            self.kept.owners.push(buffer.owner);
+            self.kept.extend(known.into_iter().map(|(_, object)| Arc::new(object) as Owner));
+            self.kept.push(buffer.owner);
             // Also the communicator's own: it may move to another stream before the graph is captured.
             others.push(buffer.stream);
         }
@@ -126,7 +112,7 @@ impl<'env> Batch<'env> {
         for (memory, object) in communicator.handle.known() {
             let is_target = matches!(operation.kind, Kind::Put(_, window, _) if window.addr() == memory.raw);
             if is_target || operation.waits() {
-                self.kept.known.push(object);
+                self.kept.push(Arc::new(object));
             }
         }
         if operation.waits() {
@@ -138,17 +124,19 @@ impl<'env> Batch<'env> {
     /// Operations of one group run at the same time: what one writes, no other uses. Outside of graphs the types see to that.
     /// Only memory of one owner is compared: for memory by its address, its maker has vouched.
     fn refuse_overlap(&mut self, operation: &'static str, buffer: &OwnedBuffer) -> Result<(), Error> {
-        let Some(group) = &mut self.group else { return Ok(()) };
+        if self.unfinished == 0 {
+            return Ok(());
+        }
         let overlaps = |other: &OwnedBuffer| {
             (buffer.is_written || other.is_written)
                 && Arc::ptr_eq(&buffer.owner, &other.owner)
                 && overlap(&buffer.addresses, &other.addresses)
         };
-        if group.buffers.iter().any(overlaps) {
+        if self.group_buffers.iter().any(overlaps) {
             let reason = "another operation of the group writes what this one uses, or uses what it writes";
             return Err(Error::argument(operation, reason));
         }
-        group.buffers.push(buffer.clone());
+        self.group_buffers.push(buffer.clone());
         Ok(())
     }
 
@@ -181,9 +169,15 @@ impl<'env> Batch<'env> {
         for stream in others {
             self.others.push(OtherStream { member, stream, event: communicator.event()? });
         }
-        let group = self.group.as_ref().map(|group| group.first);
+        let group = (self.unfinished > 0).then_some(self.group);
         self.steps.push(Step { member, config: config.cloned(), operation, addresses, group });
         Ok(())
+    }
+
+    /// Refuses to go on where a [nested] group failed.
+    pub(crate) fn refuse_unfinished(&self, operation: &'static str) -> Result<(), Error> {
+        let reason = "cancelled, because a group in it failed or panicked";
+        if self.unfinished == 0 { Ok(()) } else { Err(Error::argument(operation, reason)) }
     }
 
     /// A capture may have begun since the operations were recorded, or have drawn a stream in through a buffer's events.
@@ -226,6 +220,20 @@ impl<'env> Batch<'env> {
         }
         led.and(each(&self.members, |member| released(&member.stream)))
     }
+}
+
+/// A group in the batch, all of which fails when this fails or panics: it counts as unfinished then.
+pub(crate) fn nested<T, E>(batch: &RefCell<Batch<'_>>, body: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+    let mut outer = batch.borrow_mut();
+    if outer.unfinished == 0 {
+        outer.group = outer.steps.len();
+        outer.group_buffers.clear();
+    }
+    outer.unfinished += 1;
+    drop(outer);
+    let value = body()?;
+    batch.borrow_mut().unfinished -= 1;
+    Ok(value)
 }
 
 impl Step {

@@ -28,6 +28,8 @@ pub struct Call<'b, L = Immediate> {
 /// The destination of a collective: NCCL, at once, or a group or graph. Sealed.
 pub trait Launch<'b>: sealed::Launch<'b> {}
 
+impl<'b, L: sealed::Launch<'b>> Launch<'b> for L {}
+
 pub(crate) mod sealed {
     use super::{Buffers, DeviceBuffer, DeviceBufferMut, Error, Submission};
 

@@ -115,11 +115,10 @@ pub trait Collectives<'b>: Sized {
     }
 
     /// All ranks' buffers become the root's (`ncclBroadcast`).
-    fn broadcast_in_place<B: DeviceBufferMut + ?Sized>(
-        self,
-        buffer: &'b mut B,
-        root: usize,
-    ) -> Result<(), Error> {
+    fn broadcast_in_place<B>(self, buffer: &'b mut B, root: usize) -> Result<(), Error>
+    where
+        B: DeviceBufferMut + ?Sized,
+    {
         self.call().in_place(Kind::Broadcast(root), buffer, None)
     }
 
@@ -222,11 +221,10 @@ pub trait Collectives<'b>: Sized {
 
     /// [`gather`](Self::gather) with every rank's input at its own place in a buffer of the root's length, a multiple of
     /// `size`: from element `rank * (buffer.len() / size)` on. Only the root's buffer is written.
-    fn gather_in_place<B: DeviceBufferMut + ?Sized>(
-        self,
-        buffer: &'b mut B,
-        root: usize,
-    ) -> Result<(), Error> {
+    fn gather_in_place<B>(self, buffer: &'b mut B, root: usize) -> Result<(), Error>
+    where
+        B: DeviceBufferMut + ?Sized,
+    {
         self.call().in_place(Kind::Gather(root), buffer, None)
     }
 
@@ -243,11 +241,10 @@ pub trait Collectives<'b>: Sized {
 
     /// [`scatter`](Self::scatter) with every rank's result at its own place in a buffer of the root's length, a multiple of
     /// `size`: from element `rank * (buffer.len() / size)` on. Nothing else is written.
-    fn scatter_in_place<B: DeviceBufferMut + ?Sized>(
-        self,
-        buffer: &'b mut B,
-        root: usize,
-    ) -> Result<(), Error> {
+    fn scatter_in_place<B>(self, buffer: &'b mut B, root: usize) -> Result<(), Error>
+    where
+        B: DeviceBufferMut + ?Sized,
+    {
         self.call().in_place(Kind::Scatter(root), buffer, None)
     }
 
@@ -274,16 +271,13 @@ pub trait Collectives<'b>: Sized {
     /// # Errors
     /// [`Error::MissingSymbol`] before NCCL 2.29; [`Error::View`] when it would reach past the end of a window of this
     /// one's size; [`Error::WrongCommunicator`] for another communicator's window.
-    unsafe fn put<S>(
+    unsafe fn put<S: DeviceBuffer + ?Sized>(
         self,
         source: &'b S,
         window: &'b Window,
         offset: usize,
         signal: Signal,
-    ) -> Result<(), Error>
-    where
-        S: DeviceBuffer + ?Sized,
-    {
+    ) -> Result<(), Error> {
         let call = self.call();
         let (window, offset) = window.target::<S::Element>(PUT, call.communicator, offset, source.len())?;
         call.submit(Kind::Put(signal, window, offset), source.len(), Buffers::send_only(source))

@@ -1,15 +1,15 @@
 //! Groups: several operations, on any number of communicators, that NCCL launches as one.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::time::Duration;
 
 use nccl_sys::{Nccl, ncclResult_t, ncclSimInfo_t};
 
 use super::agreement;
-use super::batch::{Batch, Step};
+use super::batch::{Batch, Step, nested};
 use super::buffers::Buffers;
-use super::call::{Call, Launch, Submission, sealed};
+use super::call::{Call, Submission, sealed};
 use super::submit::raw_stream;
 use crate::nccl::communicator::Communicator;
 use crate::nccl::error::Error;
@@ -88,33 +88,17 @@ pub fn simulate<'env, E: From<Error>>(
     Ok(Duration::try_from_secs_f64(f64::from(info.estimatedTime) * 1e-6).ok())
 }
 
-/// A group in a group or capture, which fails as a whole when this fails or panics: it counts as unfinished then.
-pub(crate) fn nested<T, E>(unfinished: &Cell<usize>, body: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
-    unfinished.set(unfinished.get() + 1);
-    let value = body()?;
-    unfinished.set(unfinished.get() - 1);
-    Ok(value)
-}
-
-/// The error of a group in which a [nested](Group::nested) one failed.
-pub(crate) fn cancelled(operation: &'static str) -> Error {
-    Error::argument(operation, "cancelled, because a group in it failed or panicked")
-}
-
 /// Takes operations until the closure of [`group()`] returns.
 pub struct Group<'env> {
     simulated: bool,
     batch: RefCell<Batch<'env>>,
-    /// Nested groups that have not ended, have failed or have panicked.
-    unfinished: Cell<usize>,
     /// Operations borrow for exactly `'env`, neither longer nor shorter.
     environment: PhantomData<&'env mut &'env ()>,
 }
 
 impl<'env> Group<'env> {
     fn new(simulated: bool) -> Self {
-        let (batch, unfinished) = (RefCell::default(), Cell::new(0));
-        Self { simulated, batch, unfinished, environment: PhantomData }
+        Self { simulated, batch: RefCell::default(), environment: PhantomData }
     }
 
     /// The collectives of a communicator, as part of the group.
@@ -128,17 +112,15 @@ impl<'env> Group<'env> {
     /// # Errors
     /// The closure's.
     pub fn nested<T, E>(&self, body: impl FnOnce(&Self) -> Result<T, E>) -> Result<T, E> {
-        nested(&self.unfinished, || body(self))
+        nested(&self.batch, || body(self))
     }
 
     /// Hands all operations to NCCL, and orders other streams after them, whatever NCCL answers.
     fn run(self, name: &'static str, end: impl FnOnce(&Nccl) -> ncclResult_t) -> Result<(), Error> {
-        if self.unfinished.get() > 0 {
-            return Err(cancelled(START));
-        }
         let mut batch = self.batch.into_inner();
-        let Some(library) = batch.library else { return Ok(()) };
+        batch.refuse_unfinished(START)?;
         agreement::check(&batch.members, &batch.steps)?;
+        let Some(library) = batch.library else { return Ok(()) };
         batch.refuse_captured(name)?;
         if !self.simulated {
             batch.fence()?;
@@ -158,8 +140,6 @@ impl<'env> Group<'env> {
         settled.and(batch.release())
     }
 }
-
-impl<'env> Launch<'env> for &Group<'env> {}
 
 impl<'env> sealed::Launch<'env> for &Group<'env> {
     fn launch(

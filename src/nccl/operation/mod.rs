@@ -16,5 +16,4 @@ pub use call::{Call, Immediate, Launch};
 pub use call_config::CallConfig;
 pub use collectives::Collectives;
 pub use group::{Group, group, simulate};
-pub(crate) use group::{cancelled, nested};
 pub use reduction::{Reduction, ScaledSum};

@@ -6,7 +6,7 @@ use cudarc::driver::CudaStream;
 use nccl_sys::{cudaStream_t, ncclResult_t};
 
 use super::buffers::{Buffers, OtherStreams, released};
-use super::call::{Immediate, Launch, Submission, sealed};
+use super::call::{Immediate, Submission, sealed};
 use super::call_config::CallConfig;
 use super::functions::Arguments;
 use super::kind::Operation;
@@ -15,7 +15,6 @@ use crate::nccl::error::{Error, each};
 use crate::nccl::memory::{DeviceBuffer, DeviceBufferMut};
 use crate::nccl::{cuda, section};
 
-impl Launch<'_> for Immediate {}
 impl<'b> sealed::Launch<'b> for Immediate {
     #[inline(always)]
     fn launch(
