@@ -196,17 +196,17 @@ fn non_blocking() -> Error {
 
 /// The collectives of a device follow each other: ranks of one communicator there would wait for each other.
 fn refuse_ranks_of_one_device(members: &[Member]) -> Result<(), Error> {
-    let together = |one: &Member, other: &Member| {
-        one.handle.communicator_key == other.handle.communicator_key
-            && one.stream.context() == other.stream.context()
-    };
-    let before = |index: usize| members[..index].iter().any(|other| together(&members[index], other));
-    if !(1..members.len()).any(before) {
-        return Ok(());
+    for (index, one) in members.iter().enumerate() {
+        let mut same = members[..index].iter().filter(|other| {
+            one.handle.communicator_key == other.handle.communicator_key
+                && one.stream.context() == other.stream.context()
+        });
+        if same.next().is_some() {
+            let reason = "ranks of one communicator that share a GPU need a graph each, captured in a thread of its own";
+            return Err(Error::argument(CAPTURE, reason));
+        }
     }
-    let reason =
-        "ranks of one communicator that share a GPU need a graph each, captured in a thread of its own";
-    Err(Error::argument(CAPTURE, reason))
+    Ok(())
 }
 
 /// Captures the operations on streams of their own, one for each device, so that those of a device keep their

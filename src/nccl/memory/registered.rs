@@ -97,8 +97,7 @@ impl Entry {
         self.slot.load(Ordering::Acquire)
     }
 
-    /// Address and size, for NCCL.
-    pub(super) fn place(&self) -> (*mut c_void, usize) {
+    pub(super) fn address_and_bytes(&self) -> (*mut c_void, usize) {
         let Range { start, end } = self.memory.addresses;
         (start as *mut c_void, (end - start) as usize)
     }
@@ -203,7 +202,7 @@ impl Communicator {
     /// and [`Error::Unusable`].
     pub fn register<B: DeviceBuffer + ?Sized>(&self, buffer: &B) -> Result<Registration, Error> {
         let registered = Registered::new(self, buffer, false, &REGISTRATION)?;
-        let ((address, bytes), slot) = (registered.place(), registered.slot.as_ptr());
+        let ((address, bytes), slot) = (registered.address_and_bytes(), registered.slot.as_ptr());
         self.handle.call(REGISTRATION.make, State::is_alive, |raw, communicator| {
             // SAFETY: `call` holds the guard, and the handle is alive; the memory has so many bytes; writes
             // one pointer.

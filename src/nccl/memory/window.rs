@@ -54,11 +54,8 @@ impl WindowKind {
 /// Memory that all ranks of a communicator can reach, from [`Communicator::window`]. Collectives on the
 /// memory use NCCL's fastest kernels; with [`put`](crate::nccl::Collectives::put) other ranks write into it.
 ///
-/// It owns the memory together with the [`Memory`](super::Memory), whose views go into collectives. Dropping
-/// it waits for the communicator's work and takes the window back (`ncclCommWindowDeregister`); the
-/// communicator does so, too, when it is closed before. Where that is not possible, for example while the
-/// communicator's stream is being captured into a CUDA graph, it stays a window, and allocated, until the
-/// communicator ends.
+/// It owns the memory together with the [`Memory`](super::Memory), whose views go into collectives, and is taken back
+/// (`ncclCommWindowDeregister`) when and as a [`Registration`](super::Registration) is.
 ///
 /// ```no_run
 /// # use collectives::nccl::{Collectives, Communicator, Error, Memory, Signal, WindowKind};
@@ -146,7 +143,8 @@ impl Window {
     /// Calls NCCL, which writes its handle before the communicator reports success: [finish](Self::finish)
     /// waits for that.
     fn start(&self, guards: &mut Guards<'_>) -> Result<(), Error> {
-        let ((address, bytes), slot) = (self.registered.place(), self.registered.slot.as_ptr().cast());
+        let ((address, bytes), slot) =
+            (self.registered.address_and_bytes(), self.registered.slot.as_ptr().cast());
         let handle = &*self.registered.communicator;
         let (comm, _) = guards.comm(handle, State::is_alive, WINDOW)?;
         // SAFETY: the guard is held, and the handle is alive; the memory has so many bytes; the slot lives until the callers
@@ -177,7 +175,7 @@ impl Window {
     /// The window's size in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.registered.place().1
+        self.registered.address_and_bytes().1
     }
 
     /// The address that NCCL knows the window's memory by on this rank (`ncclWinGetUserPtr`, NCCL 2.29); 0

@@ -10,7 +10,7 @@ use super::reduction::{Operator, SCALAR};
 use crate::nccl::communicator::Communicator;
 use crate::nccl::cuda;
 use crate::nccl::error::Error;
-use crate::nccl::memory::{Access, DeviceBuffer, DeviceBufferMut, MemoryView, MemoryViewMut, OwnedBuffer};
+use crate::nccl::memory::{Access, DeviceBuffer, DeviceBufferMut, MemoryViewMut, OwnedBuffer};
 
 pub(super) const SEND: &str = "send buffer";
 pub(super) const RECEIVE: &str = "receive buffer";
@@ -27,18 +27,10 @@ pub struct Buffers<'b, S: ?Sized, R: ?Sized> {
     pub(super) offsets: (u64, u64),
 }
 
-/// For an operation without a receive buffer.
-type NoReceive<'b> = MemoryViewMut<'b, u8>;
-
-impl<'b> Buffers<'b, MemoryView<'b, u8>, NoReceive<'b>> {
-    pub(super) fn none() -> Self {
-        Self::new(None, None, None)
-    }
-}
-
-impl<'b, S: DeviceBuffer + ?Sized> Buffers<'b, S, NoReceive<'b>> {
-    pub(super) fn send_only(send: &'b S) -> Self {
-        Self::new(Some(send), None, None)
+impl<'b, S: DeviceBuffer + ?Sized> Buffers<'b, S, MemoryViewMut<'b, u8>> {
+    /// At most one buffer, which is read.
+    pub(super) fn send_only(send: Option<&'b S>) -> Self {
+        Self::new(send, None, None)
     }
 }
 

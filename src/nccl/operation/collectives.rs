@@ -11,7 +11,7 @@ use super::kind::{Kind, PUT, WAIT_SIGNAL};
 use super::reduction::Reduction;
 use crate::nccl::communicator::Communicator;
 use crate::nccl::error::Error;
-use crate::nccl::memory::{DeviceBuffer, DeviceBufferMut, Signal, Window};
+use crate::nccl::memory::{DeviceBuffer, DeviceBufferMut, Memory, Signal, Window};
 
 /// The collectives: of a [`Communicator`], and of a [`Call`] that goes into a [`group`](super::group()) or a
 /// [`Graph`](crate::nccl::Graph), or has a [`CallConfig`](super::CallConfig). Bring it into scope to call them.
@@ -252,7 +252,7 @@ pub trait Collectives<'b>: Sized {
     /// (`ncclSend`). The stream waits for the other side: to send and receive at the same time, use a
     /// [`group`](super::group()).
     fn send<S: DeviceBuffer + ?Sized>(self, buffer: &'b S, peer: usize) -> Result<(), Error> {
-        self.call().submit(Kind::Send(peer), buffer.len(), Buffers::send_only(buffer))
+        self.call().submit(Kind::Send(peer), buffer.len(), Buffers::send_only(Some(buffer)))
     }
 
     /// Receives what another rank sends with [`send`](Self::send) (`ncclRecv`).
@@ -280,7 +280,7 @@ pub trait Collectives<'b>: Sized {
     ) -> Result<(), Error> {
         let call = self.call();
         let (window, offset) = window.target::<S::Element>(PUT, call.communicator, offset, source.len())?;
-        call.submit(Kind::Put(signal, window, offset), source.len(), Buffers::send_only(source))
+        call.submit(Kind::Put(signal, window, offset), source.len(), Buffers::send_only(Some(source)))
     }
 
     /// Raises a signal at another rank, without data (`ncclSignal`, NCCL 2.29).
@@ -288,7 +288,7 @@ pub trait Collectives<'b>: Sized {
     /// # Errors
     /// [`Error::MissingSymbol`] before NCCL 2.29.
     fn signal(self, signal: Signal) -> Result<(), Error> {
-        self.call().submit(Kind::Signal(signal), 0, Buffers::none())
+        self.call().submit(Kind::Signal(signal), 0, Buffers::send_only(None::<&Memory>))
     }
 
     /// Makes the stream wait until each of these signals has been raised so many times (`ncclWaitSignal`, NCCL 2.29).
@@ -311,7 +311,7 @@ pub trait Collectives<'b>: Sized {
             Ok(ncclWaitSignalDesc_t { opCnt: times, peer: peer as c_int, sigIdx: index, ctx: context })
         };
         let descriptions = signals.iter().map(describe).collect::<Result<_, Error>>()?;
-        call.submit(Kind::WaitSignals(descriptions), 0, Buffers::none())
+        call.submit(Kind::WaitSignals(descriptions), 0, Buffers::send_only(None::<&Memory>))
     }
 }
 

@@ -60,8 +60,7 @@ impl Communicator {
     /// # Errors
     /// [`Error::InsideGroup`]; for 8-bit floating-point numbers, [`Error::TooOld`] before NCCL 2.24 and
     /// [`Error::Argument`] on a communicator of one rank; [`Error::Nccl`]; [`Error::Aborted`] and [`Error::Unusable`].
-    pub fn scaled_sum<T: Element>(&self, scalar: T) -> Result<ScaledSum<'_, T>, Error> {
-        let mut scalar = scalar;
+    pub fn scaled_sum<T: Element>(&self, mut scalar: T) -> Result<ScaledSum<'_, T>, Error> {
         let residence = ncclScalarResidence_t::ncclScalarHostImmediate;
         self.create_op::<T>(ptr::from_mut(&mut scalar).cast(), residence, None)
     }
