@@ -4,7 +4,7 @@ use std::{mem, sync::Arc, time::Duration};
 
 use nccl_sys::ncclResult_t;
 
-use super::handle::{Ending, Handle, Object, State, StateGuard, unpoisoned};
+use super::handle::{Handle, Object, State, StateGuard, unpoisoned};
 use super::poll::poll;
 use crate::nccl::{cuda, error::Error};
 
@@ -15,10 +15,10 @@ impl Handle {
     /// Ends graphs, or all that NCCL knows memory by. The caller drops the objects when no one waits for the communicator any
     /// more.
     #[must_use = "the last owner of an object waits for the communicator"]
-    fn end_objects(&self, graphs: bool, ending: Ending) -> Vec<Arc<dyn Object>> {
+    fn end_objects(&self, graphs: bool) -> Vec<Arc<dyn Object>> {
         let objects = self.objects();
         let ended = objects.iter().filter(|object| object.memory().is_none() == graphs);
-        ended.for_each(|object| object.end(ending));
+        ended.for_each(|object| object.end());
         objects
     }
 
@@ -29,9 +29,9 @@ impl Handle {
     /// See [`drain_or_abort`](Self::drain_or_abort).
     pub(crate) fn release(&self, operation: &'static str) -> Result<Vec<Arc<dyn Object>>, Error> {
         self.refuse_captured(operation)?;
-        let mut ended = self.end_objects(true, Ending::Destroy);
+        let mut ended = self.end_objects(true);
         self.drain_or_abort(operation)?;
-        ended.extend(self.end_objects(false, Ending::Destroy));
+        ended.extend(self.end_objects(false));
         Ok(ended)
     }
 
@@ -72,8 +72,8 @@ impl Handle {
         }
         *state = State::Aborting;
         drop(state);
-        // NCCL waits for the graphs.
-        let ended = self.end_objects(true, Ending::Abort);
+        // NCCL waits for the graphs, and ends the rest itself.
+        let ended = self.end_objects(true);
         let comm = self.written();
         let code = if comm.is_null() {
             ncclResult_t::ncclSuccess

@@ -98,21 +98,13 @@ pub(crate) struct KnownMemory {
 
 /// A registration, a window or a graph.
 pub(crate) trait Object: fmt::Debug + Send + Sync {
-    /// Ends it: its communicator is about to be destroyed, or aborted. It is not used any more.
-    fn end(&self, ending: Ending);
+    /// Ends it: its communicator is about to end. It is not used any more.
+    fn end(&self);
 
     /// The memory of a registration or window; none for a graph.
     fn memory(&self) -> Option<KnownMemory> {
         None
     }
-}
-
-/// The way in which NCCL is about to end a communicator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
-    Destroy,
-    /// NCCL ends everything of the communicator, but waits for its graphs.
-    Abort,
 }
 
 /// State of NCCL's object.

@@ -20,7 +20,7 @@ use super::{cuda, error::Error, library::Library, section};
 pub use abort_handle::AbortHandle;
 pub use builder::Builder;
 pub use config::Config;
-pub(crate) use handle::{Ending, Guards, Handle, KnownMemory, Object, State, overlap};
+pub(crate) use handle::{Guards, Handle, KnownMemory, Object, State, overlap};
 pub use pending::Pending;
 pub use split::{Grow, Shrink, Split};
 pub use suspend::MemoryStatistics;

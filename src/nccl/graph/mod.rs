@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use cudarc::driver::CudaStream;
 use nccl_sys::{cudaStream_t, ncclResult_t};
 
-use super::communicator::{Communicator, Ending, Guards, Handle, Object};
+use super::communicator::{Communicator, Guards, Handle, Object};
 use super::error::{Error, each};
 use super::memory::{DeviceBuffer, DeviceBufferMut};
 use super::operation::batch::{Batch, Kept, Member, Step};
@@ -73,7 +73,7 @@ impl GraphState {
 
 impl Object for GraphState {
     /// NCCL waits for the graphs of a communicator before it ends it.
-    fn end(&self, _: Ending) {
+    fn end(&self) {
         *self.graphs() = None;
     }
 }

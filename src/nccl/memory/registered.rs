@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use nccl_sys::{MissingSymbol, Nccl, ncclComm_t, ncclResult_t};
 
 use super::{DeviceBuffer, OwnedBuffer, Owner};
-use crate::nccl::communicator::{Communicator, Ending, Handle, KnownMemory, Object, State};
+use crate::nccl::communicator::{Communicator, Handle, KnownMemory, Object, State};
 use crate::nccl::{cuda, error::Error, section};
 
 /// NCCL's functions for a kind of memory that it knows.
@@ -133,9 +133,8 @@ impl Entry {
 }
 
 impl Object for Registered {
-    /// An abort ends it with the communicator.
-    fn end(&self, ending: Ending) {
-        if ending == Ending::Destroy && self.is_active() {
+    fn end(&self) {
+        if self.is_active() {
             self.ended.store(true, Ordering::Release);
             if let Err(error) = self.forget() {
                 self.leave_to_communicator(&error);
