@@ -5,20 +5,18 @@ use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::Duration;
 
 use cudarc::driver::{CudaContext, CudaStream, result};
 use nccl_sys::{MissingSymbol, Nccl, ncclComm, ncclComm_t, ncclResult_t};
 use spin::Yield;
 use spin::mutex::{SpinMutex, SpinMutexGuard};
 
-use super::{config::Config, poll::poll};
+use super::config::Config;
 use crate::nccl::{
     allocation::Allocation,
     cuda,
     error::Error,
     library::{Library, SYMMETRIC_RACE},
-    section,
 };
 
 /// While it lives, no other thread is inside NCCL with the communicator.
@@ -339,60 +337,14 @@ impl Handle {
         self.library.check(operation, call(self.raw(), comm)?)
     }
 
-    /// Calls a function that changes the communicator, and waits until NCCL is done with it: it may go on in a thread
-    /// of its own.
-    pub(crate) fn change(
-        &self,
-        operation: &'static str,
-        from: State,
-        to: State,
-        call: impl FnOnce(&'static Nccl, ncclComm_t) -> Result<ncclResult_t, MissingSymbol>,
-    ) -> Result<(), Error> {
-        section::forbid(operation)?;
-        cuda::bind(&self.context)?;
-        let mut state = self.lock();
-        let comm = self.comm(*state, |state| state == from, operation)?;
-        let code = self.library.accept(operation, call(self.raw(), comm)?)?;
-        *state = to;
-        drop(state);
-        if code == ncclResult_t::ncclInProgress {
-            self.settle(operation, self.config.limit())
-        } else {
-            Ok(())
-        }
-    }
-
-    /// The result of NCCL's background work; none while it goes on.
-    pub(super) fn finished(&self, operation: &'static str) -> Option<Result<(), Error>> {
+    /// False while NCCL's background work goes on. When it has failed, the error.
+    pub(super) fn is_finished(&self, operation: &'static str) -> Result<bool, Error> {
         let mut code = ncclResult_t::ncclSuccess;
-        let asked = self.call(operation, State::exists, |raw, comm| {
+        self.call(operation, State::exists, |raw, comm| {
             // SAFETY: `call` holds the guard, and the handle is alive; writes one code.
             Ok(unsafe { raw.ncclCommGetAsyncError(comm, &mut code) })
-        });
-        match code {
-            ncclResult_t::ncclInProgress if asked.is_ok() => None,
-            code => Some(asked.and_then(|()| self.library.check(operation, code))),
-        }
-    }
-
-    /// Waits for NCCL's own thread, and does not abort it at the deadline.
-    pub(crate) fn wait_for_thread(&self, operation: &'static str) {
-        let _any = poll(self.config.limit(), || self.finished(operation));
-    }
-
-    /// Waits until NCCL's own thread has finished what `operation` started. At the deadline the communicator is
-    /// aborted, so that NCCL no longer touches the operation's buffers when the call returns.
-    #[cold]
-    pub(crate) fn settle(&self, operation: &'static str, limit: Option<Duration>) -> Result<(), Error> {
-        let settled = poll(limit, || self.finished(operation)).unwrap_or_else(|limit| {
-            cuda::bind(&self.context)?;
-            self.end(self.lock())?;
-            Err(Error::Deadline { operation, limit })
-        });
-        if settled.is_err() {
-            self.wait_for_abort();
-        }
-        settled
+        })?;
+        Ok(self.library.accept(operation, code)? == ncclResult_t::ncclSuccess)
     }
 }
 

@@ -1,12 +1,10 @@
 //! Communicators: one rank's end of a group of GPUs.
 
-mod abort_handle;
 mod builder;
 mod config;
-mod ending;
 mod handle;
+mod lifecycle;
 mod pending;
-mod poll;
 mod split;
 mod suspend;
 
@@ -17,10 +15,10 @@ use nccl_sys::{NCCL_REVOKE_DEFAULT, Nccl, ncclComm_t, ncclResult_t};
 
 use super::{cuda, error::Error, library::Library, section};
 
-pub use abort_handle::AbortHandle;
 pub use builder::Builder;
 pub use config::Config;
 pub(crate) use handle::{Guards, Handle, KnownMemory, Object, State, overlap};
+pub use lifecycle::AbortHandle;
 pub use pending::Pending;
 pub use split::{Grow, Shrink, Split};
 pub use suspend::MemoryStatistics;
@@ -143,7 +141,7 @@ impl Communicator {
     /// [`Error::InsideGroup`].
     pub fn async_error(&self) -> Result<(), Error> {
         section::forbid("ncclCommGetAsyncError")?;
-        self.handle.finished("an operation in the background").unwrap_or(Ok(()))
+        self.handle.is_finished("an operation in the background").map(drop)
     }
 
     /// A handle that ends the communicator from any thread.
@@ -268,7 +266,7 @@ impl Drop for Communicator {
             return;
         }
         let closes = self.is_connected && !thread::panicking();
-        match if closes { self.handle.close() } else { self.handle.abort("ncclCommAbort") } {
+        match if closes { self.handle.close() } else { self.handle.abort() } {
             Ok(()) | Err(Error::Aborted { .. }) => {}
             Err(error) => tracing::warn!("dropping a communicator: {error}"),
         }

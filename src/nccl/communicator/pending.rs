@@ -50,29 +50,30 @@ struct Origin {
 }
 
 impl Origin {
-    /// The result of NCCL's work; none while it goes on.
-    fn finished(&self) -> Option<Result<(), Error>> {
-        self.parent.finished(self.operation).map(|result| self.or_closed(result))
+    /// False while NCCL's work goes on.
+    fn is_finished(&mut self) -> Result<bool, Error> {
+        self.finish(self.parent.is_finished(self.operation))
     }
 
     /// Waits until NCCL has finished.
-    fn settle(&self, limit: Option<Duration>) -> Result<(), Error> {
-        self.or_closed(self.parent.settle(self.operation, limit))
+    fn settle(&mut self, limit: Option<Duration>) -> Result<bool, Error> {
+        self.finish(self.parent.settle(self.operation, limit).map(|()| true))
     }
 
     /// A parent that was closed meanwhile had finished, too.
-    fn or_closed(&self, result: Result<(), Error>) -> Result<(), Error> {
-        match result {
-            Err(Error::Aborted { .. }) if self.parent.is_closed() => Ok(()),
-            result => result,
-        }
+    fn finish(&mut self, answer: Result<bool, Error>) -> Result<bool, Error> {
+        self.done = match answer {
+            Err(Error::Aborted { .. }) if self.parent.is_closed() => true,
+            answer => answer?,
+        };
+        Ok(self.done)
     }
 }
 
 impl Drop for Origin {
     fn drop(&mut self) {
-        if !self.done && !matches!(self.finished(), Some(Ok(()))) {
-            let aborted = self.parent.abort("ncclCommAbort");
+        if !self.done && !matches!(self.is_finished(), Ok(true)) {
+            let aborted = self.parent.abort();
             // Another thread may be aborting it.
             self.parent.wait_for_abort();
             if let Err(error) = aborted {
@@ -138,18 +139,15 @@ impl Pending {
     /// When the work has failed: [`Error::Nccl`], or [`Error::Aborted`]. [`Error::InsideGroup`].
     pub fn poll(&mut self) -> Result<bool, Error> {
         section::forbid(self.operation)?;
-        if let Some(origin) = &mut self.origin {
-            let Some(result) = origin.finished() else { return Ok(false) };
-            result?;
-            origin.done = true;
-            self.origin = None;
+        if let Some(origin) = &mut self.origin
+            && !origin.is_finished()?
+        {
+            return Ok(false);
         }
-        // NCCL has made no communicator for this rank.
-        if self.communicator.handle.written().is_null() {
-            return Ok(true);
-        }
-        let finished = self.communicator.handle.finished(self.operation).transpose()?;
-        Ok(finished.is_some())
+        self.origin = None;
+        // Without a handle NCCL has made no communicator for this rank.
+        let handle = &self.communicator.handle;
+        Ok(handle.written().is_null() || handle.is_finished(self.operation)?)
     }
 
     /// Waits until NCCL has finished, but no longer than `limit`.
@@ -178,7 +176,6 @@ impl Pending {
         section::forbid(self.operation)?;
         if let Some(mut origin) = self.origin.take() {
             origin.settle(limit)?;
-            origin.done = true;
         }
         if self.communicator.handle.written().is_null() {
             return Ok(None);

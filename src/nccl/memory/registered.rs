@@ -122,7 +122,7 @@ impl Entry {
         let (operation, handle) = (self.functions.end_name, &*self.communicator);
         if std::thread::panicking() {
             // Dropping the communicator does the same.
-            return handle.abort("ncclCommAbort").and(Err(Error::Aborted { operation }));
+            return handle.abort().and(Err(Error::Aborted { operation }));
         }
         cuda::bind(&handle.context)?;
         // Waiting would spoil a capture.
