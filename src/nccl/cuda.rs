@@ -11,7 +11,7 @@ use cudarc::driver::sys::{
     self, CUmemAccess_flags, CUmemAccessDesc, CUmemLocationType, CUresult, CUstreamCaptureMode,
     CUstreamCaptureStatus,
 };
-use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
+use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, result};
 use libloading::Library;
 
 use super::error::Error;
@@ -94,6 +94,16 @@ pub(crate) fn is_default(stream: &CudaStream) -> bool {
     stream.cu_stream() as usize <= LEGACY_STREAM
 }
 
+/// Refuses a stream on which NCCL cannot work.
+pub(crate) fn check_stream(operation: &'static str, stream: &CudaStream) -> Result<(), Error> {
+    if stream.context().is_primary() {
+        return refuse_per_thread(operation, stream);
+    }
+    let reason = "the stream's context is not its device's primary context, which NCCL uses; make it with \
+                  CudaContext::new";
+    Err(Error::Stream { operation, reason })
+}
+
 /// Refuses a stream that is another one on every thread: what one thread waits for on it says nothing of the others.
 pub(crate) fn refuse_per_thread(operation: &'static str, stream: &CudaStream) -> Result<(), Error> {
     if stream.cu_stream() as usize != PER_THREAD_STREAM {
@@ -158,6 +168,17 @@ pub(crate) fn wait(stream: &CudaStream) -> Result<(), Error> {
     // SAFETY: the stream is alive: cudarc's object holds it.
     let wait = || unsafe { result::stream::synchronize(stream.cu_stream()) };
     relaxed(|| wait().map_err(Error::cuda("cuStreamSynchronize")))
+}
+
+/// Makes `second` wait for what is queued on `first`.
+pub(crate) fn order(event: &CudaEvent, first: &CudaStream, second: &CudaStream) -> Result<(), Error> {
+    event.record(first).and_then(|()| second.wait(event)).map_err(Error::cuda("cuStreamWaitEvent"))
+}
+
+/// Makes `second` wait for what is queued on `first`, the stream of NCCL's work. Where that fails, the host waits for `first`,
+/// since memory of `second` may be freed in the order of `second` from then on.
+pub(crate) fn make_wait(event: &CudaEvent, first: &CudaStream, second: &CudaStream) -> Result<(), Error> {
+    order(event, first, second).inspect_err(|_| _ = wait(first))
 }
 
 /// True when the stream has no work left. Its context is current.

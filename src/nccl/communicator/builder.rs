@@ -8,7 +8,7 @@ use std::sync::Arc;
 use cudarc::driver::CudaStream;
 use nccl_sys::{MissingSymbol, Nccl, Version, ncclComm_t, ncclConfig_t, ncclResult_t};
 
-use super::{Communicator, Config, Pending, check_stream, handle::Handle, pending::Started};
+use super::{Communicator, Config, Pending, handle::Handle, pending::Started};
 use crate::nccl::{cuda, error::Error, library::Library, section, unique_id::UniqueId};
 
 /// From here on NCCL accesses other ranks' buffers directly only when they are registered.
@@ -175,7 +175,7 @@ impl Builder<'_> {
         ) -> Result<ncclResult_t, MissingSymbol>,
     ) -> Result<Started, Error> {
         let Self { library, stream, .. } = self;
-        check_stream(name, stream)?;
+        cuda::check_stream(name, stream)?;
         let mut hasher = DefaultHasher::new();
         self.ids.hash(&mut hasher);
         let handle = Handle::new(library, stream, self.config, hasher.finish());

@@ -10,7 +10,7 @@ mod suspend;
 
 use std::{cell::OnceCell, ffi::c_int, sync::Arc, thread};
 
-use cudarc::driver::{CudaEvent, CudaStream, DriverError};
+use cudarc::driver::{CudaEvent, CudaStream};
 use nccl_sys::{NCCL_REVOKE_DEFAULT, Nccl, ncclComm_t, ncclResult_t};
 
 use super::{cuda, error::Error, library::Library, section};
@@ -122,7 +122,7 @@ impl Communicator {
     pub fn set_stream(&mut self, stream: &Arc<CudaStream>) -> Result<(), Error> {
         const OPERATION: &str = "moving a communicator to another stream";
         section::forbid(OPERATION)?;
-        check_stream(OPERATION, stream)?;
+        cuda::check_stream(OPERATION, stream)?;
         self.expect_device(OPERATION, "stream", stream)?;
         cuda::bind(&self.handle.context)?;
         cuda::refuse_captured(OPERATION, &self.stream)?;
@@ -217,13 +217,13 @@ impl Communicator {
     /// Makes NCCL's stream wait for what is queued on `other`.
     #[cold]
     pub(crate) fn wait_for(&self, other: &CudaStream) -> Result<(), Error> {
-        order(&*self.event()?, other, &self.stream).map_err(Error::cuda("cuStreamWaitEvent"))
+        cuda::order(&*self.event()?, other, &self.stream)
     }
 
     /// Makes `other` wait for what is queued on NCCL's stream.
     #[cold]
     pub(crate) fn make_wait(&self, other: &CudaStream) -> Result<(), Error> {
-        make_wait(&*self.event()?, &self.stream, other)
+        cuda::make_wait(&*self.event()?, &self.stream, other)
     }
 
     /// The event that orders streams. A wait refers to the latest record before it, so one serves any number of pairs.
@@ -234,30 +234,6 @@ impl Communicator {
         let event = self.stream.context().new_event(None).map_err(Error::cuda("cuEventCreate"))?;
         Ok(Arc::clone(self.event.get_or_init(|| Arc::new(event))))
     }
-}
-
-/// Makes `second` wait for what is queued on `first`, the stream of NCCL's work.
-pub(crate) fn make_wait(event: &CudaEvent, first: &CudaStream, second: &CudaStream) -> Result<(), Error> {
-    order(event, first, second).map_err(|error| {
-        // Memory of `second` may be freed in its order from now on: NCCL has to be done with it.
-        let _already_failing = cuda::wait(first);
-        Error::Cuda { operation: "cuStreamWaitEvent", error }
-    })
-}
-
-/// Makes `second` wait for what is queued on `first`.
-pub(crate) fn order(event: &CudaEvent, first: &CudaStream, second: &CudaStream) -> Result<(), DriverError> {
-    event.record(first)?;
-    second.wait(event)
-}
-
-fn check_stream(operation: &'static str, stream: &CudaStream) -> Result<(), Error> {
-    if !stream.context().is_primary() {
-        let reason = "the stream's context is not its device's primary context, which NCCL uses; make it with \
-                      CudaContext::new";
-        return Err(Error::Stream { operation, reason });
-    }
-    cuda::refuse_per_thread(operation, stream)
 }
 
 impl Drop for Communicator {

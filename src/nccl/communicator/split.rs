@@ -11,7 +11,7 @@ use nccl_sys::{
 };
 
 use super::handle::{Guards, Handle, State};
-use super::{Communicator, Config, Pending, check_stream, pending::Started};
+use super::{Communicator, Config, Pending, pending::Started};
 use crate::nccl::{cuda, error::Error, library::Library, section, unique_id::UniqueId};
 
 const SPLIT: &str = "ncclCommSplit";
@@ -251,7 +251,7 @@ impl Communicator {
             return Err(Error::argument(SPLIT, reason));
         }
         let stream = stream.as_ref().unwrap_or(&self.stream);
-        check_stream(SPLIT, stream)?;
+        cuda::check_stream(SPLIT, stream)?;
         self.expect_device(SPLIT, "stream", stream)?;
         let part = (SPLIT, i64::from(color));
         self.derive(part, stream, config.as_ref(), guards, |raw, parent, slot, config| {

@@ -11,7 +11,7 @@ use super::reduction::Operator;
 use super::submit::{self, Accesses, Buffers, OtherStreams};
 use super::{Kind, Operation};
 use crate::nccl::allocation::Owner;
-use crate::nccl::communicator::{Guards, Handle, Object, State, make_wait, overlap};
+use crate::nccl::communicator::{Guards, Handle, Object, State, overlap};
 use crate::nccl::cuda;
 use crate::nccl::error::{Error, each};
 use crate::nccl::library::Library;
@@ -221,7 +221,7 @@ impl<'env> Batch<'env> {
         // Each, whatever the others say: their memory may be freed in the order of their streams from now on.
         let led = each(&self.others, |OtherStream { member, stream: other, event }| {
             let stream = &self.members[*member].stream;
-            cuda::bind(stream.context()).and_then(|()| make_wait(event, stream, other))
+            cuda::bind(stream.context()).and_then(|()| cuda::make_wait(event, stream, other))
         });
         if !self.has_events {
             return led;
