@@ -1,14 +1,13 @@
 //! Making a communicator.
 
 use std::ffi::c_int;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ptr;
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 use nccl_sys::{MissingSymbol, Nccl, Version, ncclComm_t, ncclConfig_t, ncclResult_t};
 
-use super::{Communicator, Config, Pending, handle::Handle, pending::Started};
+use super::{Communicator, Config, Pending, pending::Started};
 use crate::nccl::{cuda, error::Error, library::Library, section, unique_id::UniqueId};
 
 /// From here on NCCL accesses other ranks' buffers directly only when they are registered.
@@ -59,7 +58,7 @@ impl Communicator {
         let rank = |(rank, stream)| Self::builder(library, stream).rank(rank, size).id(&id).config(config);
         let ranks: Vec<_> = streams.iter().enumerate().map(rank).collect();
         // Non-blocking ones may still be connecting when the group has ended.
-        Pending::start_group(library, [], ranks, |rank, _| rank.start())?
+        Pending::start_group(Some(library), [], ranks, |rank, _| rank.start())?
             .into_iter()
             .map(Pending::join)
             .collect()
@@ -176,15 +175,12 @@ impl Builder<'_> {
     ) -> Result<Started, Error> {
         let Self { library, stream, .. } = self;
         cuda::check_stream(name, stream)?;
-        let mut hasher = DefaultHasher::new();
-        self.ids.hash(&mut hasher);
-        let handle = Handle::new(library, stream, self.config, hasher.finish());
-        let mut raw = handle.config.raw(library)?;
-        cuda::bind(&handle.context)?;
+        let mut raw = self.config.raw(library)?;
+        cuda::bind(stream.context())?;
         if library.version() < DIRECT_ONLY_WHEN_REGISTERED {
-            cuda::share_pool(&handle.context)?;
+            cuda::share_pool(stream.context())?;
         }
-        let communicator = Communicator::connecting(handle, stream);
+        let communicator = Communicator::connecting(library, stream, self.config, self.ids);
         // The slot and the texts of the configuration live in the handle, which outlives NCCL's object: whoever drops it has
         // aborted or destroyed that first. The right device is current.
         let code = call(library.raw(), communicator.handle.slot(), &mut raw)?;

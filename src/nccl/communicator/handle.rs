@@ -1,6 +1,7 @@
 //! NCCL's object of a communicator, shared by all that need it: its state, and the calls that go to it.
 
 use std::fmt;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
 use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -154,17 +155,18 @@ impl State {
 }
 
 impl Handle {
-    pub(crate) fn new(
+    /// `key` is the same for all ranks of the communicator, and for no other communicator.
+    pub(super) fn new(
         library: Library,
         stream: &Arc<CudaStream>,
         config: Config,
-        communicator_key: u64,
+        key: impl Hash,
     ) -> Arc<Self> {
         Arc::new(Self {
             library,
             context: Arc::clone(stream.context()),
             config,
-            communicator_key,
+            communicator_key: BuildHasherDefault::<DefaultHasher>::new().hash_one(key),
             derived: AtomicU64::new(0),
             slot: AtomicPtr::default(),
             state: SpinMutex::new(State::Alive),

@@ -8,7 +8,7 @@ mod pending;
 mod split;
 mod suspend;
 
-use std::{cell::OnceCell, ffi::c_int, sync::Arc, thread};
+use std::{cell::OnceCell, ffi::c_int, hash::Hash, sync::Arc, thread};
 
 use cudarc::driver::{CudaEvent, CudaStream};
 use nccl_sys::{NCCL_REVOKE_DEFAULT, Nccl, ncclComm_t, ncclResult_t};
@@ -41,22 +41,21 @@ pub struct Communicator {
     /// Orders work of other streams before and after NCCL's. Made when first needed.
     event: OnceCell<Arc<CudaEvent>>,
     rank: usize,
+    /// 0 until all ranks have joined.
     size: usize,
-    is_connected: bool,
 }
 
 impl Communicator {
-    /// One whose handle NCCL has yet to write.
-    fn connecting(handle: Arc<Handle>, stream: &Arc<CudaStream>) -> Self {
-        let stream = Arc::clone(stream);
-        Self { handle, stream, event: OnceCell::new(), rank: 0, size: 0, is_connected: false }
+    /// One whose handle NCCL has yet to write. `key` is the same for all its ranks, and for no other communicator.
+    fn connecting(library: Library, stream: &Arc<CudaStream>, config: Config, key: impl Hash) -> Self {
+        let (handle, stream) = (Handle::new(library, stream, config, key), Arc::clone(stream));
+        Self { handle, stream, event: OnceCell::new(), rank: 0, size: 0 }
     }
 
     /// All ranks have joined.
     fn connected(mut self) -> Result<Self, Error> {
         self.rank = self.ask("ncclCommUserRank", Nccl::ncclCommUserRank)?;
         self.size = self.ask("ncclCommCount", Nccl::ncclCommCount)?;
-        self.is_connected = true;
         Ok(self)
     }
 
@@ -241,7 +240,7 @@ impl Drop for Communicator {
         if self.handle.is_ending() {
             return;
         }
-        let closes = self.is_connected && !thread::panicking();
+        let closes = self.size > 0 && !thread::panicking();
         match if closes { self.handle.close() } else { self.handle.abort() } {
             Ok(()) | Err(Error::Aborted { .. }) => {}
             Err(error) => tracing::warn!("dropping a communicator: {error}"),

@@ -97,13 +97,15 @@ impl Pending {
         answer.map(|()| pending)
     }
 
-    /// Starts several, in one group of NCCL's, which uses the communicators that they are made from until it has ended.
+    /// Starts several, in one group of NCCL's, which uses the communicators that they are made from until it has ended; none
+    /// without a library.
     pub(super) fn start_group<'a, T>(
-        library: Library,
+        library: Option<Library>,
         parents: impl IntoIterator<Item = &'a Handle>,
         ranks: impl IntoIterator<Item = T>,
         mut start: impl FnMut(T, &mut Guards<'a>) -> Result<Started, Error>,
     ) -> Result<Vec<Self>, Error> {
+        let Some(library) = library else { return Ok(Vec::new()) };
         // Those of a group that fails are dropped when it has been cancelled, and the guards have been given back.
         let mut group = Vec::new();
         let mut guards = Guards::lock(parents);

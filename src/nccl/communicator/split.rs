@@ -1,7 +1,6 @@
 //! Communicators from communicators: parts of one, one without some ranks, one with more.
 
 use std::ffi::c_int;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::{ptr, sync::Arc};
 
 use cudarc::driver::CudaStream;
@@ -10,7 +9,7 @@ use nccl_sys::{
     ncclConfig_t, ncclResult_t,
 };
 
-use super::handle::{Guards, Handle, State};
+use super::handle::{Guards, State};
 use super::{Communicator, Config, Pending, pending::Started};
 use crate::nccl::{cuda, error::Error, library::Library, section, unique_id::UniqueId};
 
@@ -246,9 +245,8 @@ impl Communicator {
         let none = Split::color(NCCL_SPLIT_NOCOLOR);
         let &Split { color, key, ref stream, ref config } = split.unwrap_or(&none);
         if split.is_some() && color < 0 {
-            let reason =
-                format!("color {color}: colors are 0 to 2147483647; ranks that do not take part have none");
-            return Err(Error::argument(SPLIT, reason));
+            let rule = "colors are 0 to 2147483647; ranks that do not take part have none";
+            return Err(Error::argument(SPLIT, format!("color {color}: {rule}")));
         }
         let stream = stream.as_ref().unwrap_or(&self.stream);
         cuda::check_stream(SPLIT, stream)?;
@@ -262,16 +260,14 @@ impl Communicator {
 
     fn start_shrink(&self, shrink: &Shrink, guards: &mut Guards<'_>) -> Result<Started, Error> {
         let (Shrink { exclude, abort, config }, size) = (shrink, self.size());
-        let wrong =
-            |reason| Err(Error::argument(SHRINK, format!("cannot exclude {exclude:?} of {size}: {reason}")));
-        if exclude.is_empty() {
-            return wrong("there must be at least one");
-        }
-        if exclude.contains(&self.rank()) {
-            return wrong("a rank cannot exclude itself: only the ranks that remain shrink a communicator");
-        }
-        if exclude.iter().any(|&rank| rank >= size) {
-            return wrong("there is no such rank");
+        let own = "a rank cannot exclude itself: only the ranks that remain shrink a communicator";
+        let rules = [
+            (exclude.is_empty(), "there must be at least one"),
+            (exclude.contains(&self.rank()), own),
+            (exclude.iter().any(|&rank| rank >= size), "there is no such rank"),
+        ];
+        if let Some((_, rule)) = rules.iter().find(|(broken, _)| *broken) {
+            return Err(Error::argument(SHRINK, format!("cannot exclude {exclude:?} of {size}: {rule}")));
         }
         let mut exclude: Vec<_> = exclude.iter().map(|&rank| rank as c_int).collect();
         exclude.sort_unstable();
@@ -323,12 +319,9 @@ impl Communicator {
         let accepted = |state: State| state.is_alive() || state == State::Revoked && operation != GROW;
         let (comm, state) = guards.comm(parent, accepted, operation)?;
         // Counted where all ranks come to it: what only this rank refuses is no communicator of the others.
-        let mut hasher = DefaultHasher::new();
-        (parent.communicator_key, parent.count_derived(), operation, number).hash(&mut hasher);
-        let handle = Handle::new(library, stream, settings, hasher.finish());
-        let slot = handle.slot();
-        let child = Self::connecting(handle, stream);
-        let code = call(library.raw(), comm, slot, raw)?;
+        let key = (parent.communicator_key, parent.count_derived(), operation, number);
+        let child = Self::connecting(library, stream, settings, key);
+        let code = call(library.raw(), comm, child.handle.slot(), raw)?;
         let before = *state;
         if code == ncclResult_t::ncclInProgress || !parent.config.is_blocking() {
             *state = State::Busy;
@@ -345,13 +338,9 @@ fn start_all<'a, T>(
 ) -> Result<Vec<Pending>, Error> {
     section::forbid(operation)?;
     let ranks: Vec<_> = ranks.into_iter().collect();
-    match Communicator::common_library(operation, ranks.iter().map(|(rank, _)| *rank))? {
-        Some(library) => {
-            let handles: Vec<_> = ranks.iter().map(|(rank, _)| &*rank.handle).collect();
-            Pending::start_group(library, handles, ranks, |(rank, part), guards| start(rank, part, guards))
-        }
-        None => Ok(Vec::new()),
-    }
+    let library = Communicator::common_library(operation, ranks.iter().map(|(rank, _)| *rank))?;
+    let parents: Vec<_> = ranks.iter().map(|(rank, _)| &*rank.handle).collect();
+    Pending::start_group(library, parents, ranks, |(rank, part), guards| start(rank, part, guards))
 }
 
 impl Communicator {
