@@ -24,8 +24,8 @@ pub struct Config {
     settings: Settings,
     network: Option<Text>,
     name: Option<Text>,
-    limit: Option<Duration>,
-    unfenced: bool,
+    pub(crate) deadline: Option<Duration>,
+    pub(super) unfenced: bool,
 }
 
 settings! { Config for ncclConfig_t {
@@ -101,7 +101,7 @@ impl Config {
     /// inside NCCL ([`Config::blocking`]) keeps no deadline there.
     #[must_use]
     pub fn deadline(mut self, limit: Duration) -> Self {
-        self.limit = Some(limit);
+        self.deadline = Some(limit);
         self
     }
 
@@ -114,14 +114,6 @@ impl Config {
     pub fn symmetric_fence(mut self, fence: bool) -> Self {
         self.unfenced = !fence;
         self
-    }
-
-    pub(crate) fn limit(&self) -> Option<Duration> {
-        self.limit
-    }
-
-    pub(crate) fn is_fenced(&self) -> bool {
-        !self.unfenced
     }
 
     /// False where NCCL works on threads of its own. The variable, or the line of NCCL's configuration file that NCCL makes a

@@ -33,8 +33,8 @@ pub(crate) struct Handle {
     pub(crate) config: Config,
     /// The same number for all ranks of the communicator in this process, and for no other communicator.
     pub(crate) communicator_key: u64,
-    /// Number of communicators that were made of this one.
-    derived: AtomicU64,
+    /// Number of communicators that were made of this one: the same on all ranks, which make them together.
+    pub(super) derived: AtomicU64,
     /// Where NCCL writes its handle. Some versions write it from a thread of their own, after the call has returned.
     slot: AtomicPtr<ncclComm>,
     /// Its owner takes it around every call, and there is hardly ever anybody else: what counts is what taking it costs
@@ -193,12 +193,6 @@ impl Handle {
         self.slot.load(Ordering::Acquire)
     }
 
-    /// Counts a communicator that is made of this one. The number of those before is the same on all ranks, which make them
-    /// together.
-    pub(crate) fn count_derived(&self) -> u64 {
-        self.derived.fetch_add(1, Ordering::Relaxed)
-    }
-
     /// The streams that its operations and graphs run on.
     pub(crate) fn streams(&self) -> Vec<Arc<CudaStream>> {
         unpoisoned(&self.streams).clone()
@@ -229,11 +223,6 @@ impl Handle {
         unpoisoned(&self.objects).iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// True when there is something to [release](Self::release).
-    pub(super) fn has_objects(&self) -> bool {
-        unpoisoned(&self.objects).iter().any(|object| object.strong_count() > 0)
-    }
-
     /// All registrations and windows.
     pub(crate) fn known(&self) -> Vec<(KnownMemory, Arc<dyn Object>)> {
         self.objects().into_iter().filter_map(|object| Some((object.memory()?, object))).collect()
@@ -259,7 +248,7 @@ impl Handle {
 
     /// Before a symmetric window is made: operations need a fence from now on, where the loaded NCCL does.
     pub(crate) fn prepare_fence(&self, stream: &Arc<CudaStream>) -> Result<(), Error> {
-        let needed = SYMMETRIC_RACE.contains(&self.library.version()) && self.config.is_fenced();
+        let needed = SYMMETRIC_RACE.contains(&self.library.version()) && !self.config.unfenced;
         if needed && self.scratch.get().is_none() {
             let scratch = Allocation::scratch(stream)?;
             self.scratch.get_or_init(|| scratch);
@@ -298,11 +287,6 @@ impl Handle {
     /// True when NCCL has ended it, or is about to.
     pub(crate) fn is_ending(&self) -> bool {
         !self.lock().exists()
-    }
-
-    /// True when it was closed, and not aborted.
-    pub(crate) fn is_closed(&self) -> bool {
-        *self.lock() == State::Closed
     }
 
     /// Changes the state `from`, and no other, without NCCL. Returns the state before.

@@ -50,14 +50,14 @@ impl Handle {
         *state = to;
         drop(state);
         match code {
-            ncclResult_t::ncclInProgress => self.settle(operation, self.config.limit()),
+            ncclResult_t::ncclInProgress => self.settle(operation, self.config.deadline),
             _ => Ok(()),
         }
     }
 
     /// Waits for NCCL's own thread, and does not abort it at the deadline.
     pub(crate) fn wait_for_thread(&self, operation: &'static str) {
-        let _any = wait_until(self.config.limit(), || self.is_finished(operation));
+        let _any = wait_until(self.config.deadline, || self.is_finished(operation));
     }
 
     /// Waits until NCCL's own thread has finished what `operation` started. At the deadline the communicator is
@@ -83,7 +83,7 @@ impl Handle {
     /// [`Error::Stream`] while a stream of it is being captured, which waiting would break: it is not aborted then.
     pub(crate) fn drain_or_abort(&self, operation: &'static str) -> Result<(), Error> {
         cuda::bind(&self.context)?;
-        let drained = wait_until(self.config.limit(), || self.is_idle(operation))
+        let drained = wait_until(self.config.deadline, || self.is_idle(operation))
             .unwrap_or_else(|limit| Err(Error::Deadline { operation, limit }));
         if !matches!(drained, Ok(()) | Err(Error::Stream { .. })) {
             self.abort_after_failure();

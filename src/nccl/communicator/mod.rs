@@ -176,10 +176,10 @@ impl Communicator {
         const OPERATION: &str = "ncclCommFinalize";
         section::forbid(OPERATION)?;
         let _ended =
-            self.handle.quiesce(OPERATION, State::Finalized, || match self.handle.has_objects() {
-                true => self.handle.release(OPERATION),
+            self.handle.quiesce(OPERATION, State::Finalized, || match self.handle.objects().is_empty() {
                 // NCCL waits for the queued work.
-                false => Ok(Vec::new()),
+                true => Ok(Vec::new()),
+                false => self.handle.release(OPERATION),
             })?;
         self.handle.change(OPERATION, State::Finalized, State::Finalized, |raw, comm| {
             // SAFETY: `change` holds the guard, and the handle is alive.

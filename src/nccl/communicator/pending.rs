@@ -63,7 +63,7 @@ impl Origin {
     /// A parent that was closed meanwhile had finished, too.
     fn finish(&mut self, answer: Result<bool, Error>) -> Result<bool, Error> {
         self.done = match answer {
-            Err(Error::Aborted { .. }) if self.parent.is_closed() => true,
+            Err(Error::Aborted { .. }) if *self.parent.lock() == State::Closed => true,
             answer => answer?,
         };
         Ok(self.done)
@@ -170,7 +170,7 @@ impl Pending {
 
     /// Like [`join`](Self::join); nothing where NCCL has made no communicator for this rank.
     pub(super) fn join_part(self) -> Result<Option<Communicator>, Error> {
-        let limit = self.communicator.handle.config.limit();
+        let limit = self.communicator.handle.config.deadline;
         self.finish(limit)
     }
 

@@ -1,7 +1,8 @@
 //! Communicators from communicators: parts of one, one without some ranks, one with more.
 
 use std::ffi::c_int;
-use std::{ptr, sync::Arc};
+use std::ptr;
+use std::sync::{Arc, atomic::Ordering};
 
 use cudarc::driver::CudaStream;
 use nccl_sys::{
@@ -319,7 +320,8 @@ impl Communicator {
         let accepted = |state: State| state.is_alive() || state == State::Revoked && operation != GROW;
         let (comm, state) = guards.comm(parent, accepted, operation)?;
         // Counted where all ranks come to it: what only this rank refuses is no communicator of the others.
-        let key = (parent.communicator_key, parent.count_derived(), operation, number);
+        let key =
+            (parent.communicator_key, parent.derived.fetch_add(1, Ordering::Relaxed), operation, number);
         let child = Self::connecting(library, stream, settings, key);
         let code = call(library.raw(), comm, child.handle.slot(), raw)?;
         let before = *state;

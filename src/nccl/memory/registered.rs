@@ -111,7 +111,7 @@ impl Entry {
         let code = unsafe { (self.functions.end)(handle.raw(), communicator, self.raw()) }?;
         drop(state);
         match code {
-            ncclResult_t::ncclInProgress => handle.settle(operation, handle.config.limit()),
+            ncclResult_t::ncclInProgress => handle.settle(operation, handle.config.deadline),
             code => handle.library.check(operation, code),
         }
     }

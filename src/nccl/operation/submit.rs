@@ -329,7 +329,7 @@ pub(crate) unsafe fn call_nccl(
 #[cold]
 pub(crate) fn finish(handle: &Handle, operation: &'static str, code: ncclResult_t) -> Result<(), Error> {
     if code == ncclResult_t::ncclInProgress {
-        return handle.settle(operation, handle.config.limit());
+        return handle.settle(operation, handle.config.deadline);
     }
     handle.library.check(operation, code)
 }
