@@ -87,33 +87,25 @@ impl Allocation {
             return Ok(());
         }
         cuda::bind(self.stream.context())?;
-        // The stream cannot be waited for while it is captured, and work from before may still use the
-        // memory.
+        // The stream cannot be waited for while it is captured, and work from before may still use the memory.
         cuda::refuse_captured(FREE, &self.stream)?;
-        match source {
-            Source::Owned(_) | Source::Borrowed => Ok(()),
-            Source::Nccl(library) => {
-                self.wait()?;
-                // SAFETY: allocated by ncclMemAlloc, freed once, and no work of its stream uses it any more.
-                let code =
-                    cuda::relaxed(|| Ok(unsafe { library.raw().ncclMemFree(self.address as *mut c_void) }?))?;
-                library.check(FREE, code)
-            }
-            Source::Cuda => {
-                self.wait()?;
-                // SAFETY: allocated by cuMemAlloc, freed once, and no work of its stream uses it any more.
-                cuda::relaxed(|| unsafe { result::free_sync(self.address) }.map_err(Error::cuda("cuMemFree")))
-            }
+        if matches!(source, Source::Owned(_)) {
+            return Ok(());
         }
-    }
-
-    /// Waits for the stream. A thread that panics does not: the work may be a collective that never ends.
-    fn wait(&self) -> Result<(), Error> {
         if !thread::panicking() {
-            return cuda::wait(&self.stream);
+            cuda::wait(&self.stream)?;
+        } else if !cuda::is_idle(&self.stream)? {
+            // The work may be a collective that never ends.
+            let reason = "the thread panics, and does not wait for the work of the memory's stream";
+            return Err(Error::Stream { operation: FREE, reason });
         }
-        let reason = "the thread panics, and does not wait for the work of the memory's stream";
-        if cuda::is_idle(&self.stream)? { Ok(()) } else { Err(Error::Stream { operation: FREE, reason }) }
+        // SAFETY: allocated by the same allocator, freed once, and no work of its stream uses it any more.
+        cuda::relaxed(|| unsafe {
+            let Source::Nccl(library) = source else {
+                return result::free_sync(self.address).map_err(Error::cuda("cuMemFree"));
+            };
+            library.check(FREE, library.raw().ncclMemFree(self.address as *mut c_void)?)
+        })
     }
 }
 
