@@ -49,8 +49,8 @@ fn refused(code: CUresult) -> Error {
     }
 }
 
-/// Loads libcuda by the names that cudarc tries on Linux. cudarc's own function for this, `is_culib_present`,
-/// is missing when another crate of the program has cudarc link libcuda (`dynamic-linking`).
+/// Loads libcuda by the names that cudarc tries on Linux. cudarc's own function for this, `is_culib_present`, is missing when
+/// another crate of the program has cudarc link libcuda (`dynamic-linking`).
 fn loadable() -> Result<(), Error> {
     // SAFETY: loading libcuda has no preconditions.
     let open = |name| unsafe { Library::new(name) };
@@ -117,8 +117,8 @@ pub(crate) fn refuse_per_thread(operation: &'static str, stream: &CudaStream) ->
 const CAPTURED: &str = "the stream is being captured into a CUDA graph, which keeps no buffer alive: end the capture \
                         first, and use Graph::capture, or Communicator::captured (unsafe)";
 
-/// Refuses a stream whose work is being captured into a graph: a graph can be launched at any time, and keeps no buffer
-/// alive for it. Its context is current.
+/// Refuses a stream whose work is being captured into a graph: a graph can be launched at any time, and keeps no buffer alive for
+/// it. Its context is current.
 #[inline]
 pub(crate) fn refuse_captured(operation: &'static str, stream: &CudaStream) -> Result<(), Error> {
     // SAFETY: the stream is alive: cudarc's object holds it.
@@ -143,8 +143,8 @@ thread_local! {
     static BOUND: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Before a call of NCCL that makes its own device current and afterwards the one that was. On a thread that has no
-/// context the latter would be the first GPU, on which that makes a context.
+/// Before a call of NCCL that makes its own device current and afterwards the one that was. On a thread that has no context the
+/// latter would be the first GPU, on which that makes a context.
 #[inline]
 pub(crate) fn bind_once(context: &CudaContext) -> Result<(), Error> {
     if BOUND.get() { Ok(()) } else { bind(context) }
@@ -162,8 +162,8 @@ pub(crate) fn bind(context: &CudaContext) -> Result<(), Error> {
     unsafe { result::ctx::set_current(context.cu_ctx()) }.map_err(Error::cuda("cuCtxSetCurrent"))
 }
 
-/// Waits until all work of the stream is done. (cudarc's `synchronize` answers with a failure that it has noted before,
-/// if there is one, and does not wait then.) Its context is current.
+/// Waits until all work of the stream is done. (cudarc's `synchronize` answers with a failure that it has noted before, if there
+/// is one, and does not wait then.) Its context is current.
 pub(crate) fn wait(stream: &CudaStream) -> Result<(), Error> {
     // SAFETY: the stream is alive: cudarc's object holds it.
     let wait = || unsafe { result::stream::synchronize(stream.cu_stream()) };
@@ -190,9 +190,8 @@ pub(crate) fn is_idle(stream: &CudaStream) -> Result<bool, Error> {
     })
 }
 
-/// Calls functions of the driver that concern no captured stream. Without this, CUDA refuses to wait for work, to ask
-/// for it and to free memory while this thread captures any stream, or another thread does in global mode, and spoils
-/// the capture.
+/// Calls functions of the driver that concern no captured stream. Without this, CUDA refuses to wait for work, to ask for it and
+/// to free memory while this thread captures any stream, or another thread does in global mode, and spoils the capture.
 pub(crate) fn relaxed<T>(calls: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
     // SAFETY: exchanges this thread's mode with the one behind the pointer, now and to restore it below.
@@ -213,8 +212,8 @@ struct DeviceAccess {
 
 const _: () = assert!(size_of::<DeviceAccess>() == size_of::<CUmemAccessDesc>());
 
-/// Lets the process's other GPUs reach memory of the device's pool, from which cudarc allocates. Until 2.22 NCCL accesses
-/// the buffers of ranks of its own process directly, and counts on that they are reachable.
+/// Lets the process's other GPUs reach memory of the device's pool, from which cudarc allocates. Until 2.22 NCCL accesses the
+/// buffers of ranks of its own process directly, and counts on that they are reachable.
 pub(crate) fn share_pool(context: &CudaContext) -> Result<(), Error> {
     if !context.has_async_alloc() {
         return Ok(());

@@ -66,8 +66,8 @@ impl fmt::Debug for ResultCode {
 
 /// An error of the NCCL layer. Its text names the operation, says what happened and what to do.
 ///
-/// `operation` is the function of NCCL's or of the driver's that failed or was not called, and `buffer` which of its buffers
-/// is meant: `receive buffer`, ...
+/// `operation` is the function of NCCL's or of the driver's that failed or was not called, and `buffer` which of its buffers is
+/// meant: `receive buffer`, ...
 // The largest variants have no `String`: the compiler would mark `Ok` in its capacity then, which costs each call more to test
 // than a byte does.
 #[derive(Clone, Debug, thiserror::Error)]

@@ -11,8 +11,8 @@ const PARAMETER: &str = "ncclParamGetParameter";
 
 impl Library {
     /// The parameters that NCCL lists, by name, with their values as text (`ncclParamGetAllParameterKeys`,
-    /// `ncclParamGetParameter`, NCCL 2.30.4). These are not all `NCCL_*` variables: up to 2.32 they are a few, most of
-    /// them about NCCL's log, and with `NCCL_PARAM_DUMP_ALL=true` in the environment a few more.
+    /// `ncclParamGetParameter`, NCCL 2.30.4). These are not all `NCCL_*` variables: up to 2.32 they are a few, most of them about
+    /// NCCL's log, and with `NCCL_PARAM_DUMP_ALL=true` in the environment a few more.
     ///
     /// ```no_run
     /// for (name, value) in collectives::nccl::Library::load()?.parameters()? {
@@ -37,8 +37,8 @@ impl Library {
         names.into_iter().map(value).collect()
     }
 
-    /// The value of one parameter as text, by the name of its variable (`ncclParamGetParameter`, NCCL 2.30.4), also of those
-    /// that [`parameters`](Self::parameters) leaves out.
+    /// The value of one parameter as text, by the name of its variable (`ncclParamGetParameter`, NCCL 2.30.4), also of those that
+    /// [`parameters`](Self::parameters) leaves out.
     ///
     /// # Errors
     /// [`Error::MissingSymbol`] before NCCL 2.30.4; [`Error::Nccl`] when there is no such parameter; [`Error::Argument`] for a
@@ -68,8 +68,8 @@ impl Library {
         Ok(unsafe { self.raw().ncclParamDumpAll() }?)
     }
 
-    /// Asks for encryption of NCCL's TCP connections with a key that all ranks share, or for none
-    /// (`ncclSetEncryption`, NCCL 2.32). Before the first communicator.
+    /// Asks for encryption of NCCL's TCP connections with a key that all ranks share, or for none (`ncclSetEncryption`, NCCL
+    /// 2.32). Before the first communicator.
     ///
     /// # Errors
     /// [`Error::MissingSymbol`] before NCCL 2.32; [`Error::Nccl`]; [`Error::Argument`] for a key with a NUL byte.

@@ -45,8 +45,8 @@ impl Communicator {
         Builder { library, stream, rank: 0, size: 1, ids: Vec::new(), config: Config::new() }
     }
 
-    /// One communicator over all these streams, each of another device, in one thread: rank `i` is on `streams[i]`.
-    /// It fails like [`Builder::init`].
+    /// One communicator over all these streams, each of another device, in one thread: rank `i` is on `streams[i]`. It fails like
+    /// [`Builder::init`].
     pub fn init_all(
         library: Library,
         streams: &[Arc<CudaStream>],
@@ -72,9 +72,9 @@ impl Builder<'_> {
         self
     }
 
-    /// The id by which the ranks find each other. A communicator of a single rank needs none. Several, each made by another
-    /// rank, let thousands of ranks find each other faster (`ncclCommInitRankScalable`, NCCL 2.23): all ranks pass the same ids
-    /// in the same order.
+    /// The id by which the ranks find each other. A communicator of a single rank needs none. Several, each made by another rank,
+    /// let thousands of ranks find each other faster (`ncclCommInitRankScalable`, NCCL 2.23): all ranks pass the same ids in the
+    /// same order.
     pub fn id(mut self, id: &UniqueId) -> Self {
         self.ids.push(*id);
         self
@@ -96,12 +96,12 @@ impl Builder<'_> {
     /// `Config::blocking(false)` at the latest then.
     ///
     /// # Errors
-    /// - [`Error::Rank`], [`Error::Argument`] for the number of ids, [`Error::TooOld`], [`Error::Stream`] (a per-thread default stream, or a context that is
-    ///   not the device's primary one: NCCL uses that) before anything is started; [`Error::MissingSymbol`] for several ids
-    ///   before NCCL 2.23.
+    /// - [`Error::Rank`], [`Error::Argument`] for the number of ids, [`Error::TooOld`], [`Error::Stream`] (a per-thread default
+    ///   stream, or a context that is not the device's primary one: NCCL uses that) before anything is started;
+    ///   [`Error::MissingSymbol`] for several ids before NCCL 2.23.
     /// - [`Error::Nccl`], [`Error::Deadline`] when connecting fails.
-    /// - [`Error::InsideGroup`] inside a [`group`](crate::nccl::group()): use [`Communicator::init_all`] for the ranks of
-    ///   one thread.
+    /// - [`Error::InsideGroup`] inside a [`group`](crate::nccl::group()): use [`Communicator::init_all`] for the ranks of one
+    ///   thread.
     pub fn init(self) -> Result<Communicator, Error> {
         Pending::start(INIT, || self.start())?.join()
     }

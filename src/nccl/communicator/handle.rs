@@ -37,8 +37,8 @@ pub(crate) struct Handle {
     pub(super) derived: AtomicU64,
     /// Where NCCL writes its handle. Some versions write it from a thread of their own, after the call has returned.
     slot: AtomicPtr<ncclComm>,
-    /// Its owner takes it around every call, and there is hardly ever anybody else: what counts is what taking it costs
-    /// then, which is half with one atomic exchange instead of two. An abort, which may have to wait, waits by itself.
+    /// Its owner takes it around every call, and there is hardly ever anybody else: what counts is what taking it costs then,
+    /// which is half with one atomic exchange instead of two. An abort, which may have to wait, waits by itself.
     pub(super) state: SpinMutex<State, Yield>,
     /// The streams that its operations and graphs run on: the last is the communicator's, the others those it had before.
     streams: Mutex<Vec<Arc<CudaStream>>>,
@@ -239,8 +239,8 @@ impl Handle {
         self.known_at(&(address..address + 1)).iter().any(|(memory, _)| memory.symmetric)
     }
 
-    /// Before an operation on the stream: orders it after a kernel before it that triggers programmatic launch early, where
-    /// the loaded NCCL needs that. Events do not order the two kernels; other work between them does.
+    /// Before an operation on the stream: orders it after a kernel before it that triggers programmatic launch early, where the
+    /// loaded NCCL needs that. Events do not order the two kernels; other work between them does.
     #[inline]
     pub(crate) fn fence(&self, stream: &CudaStream) -> Result<(), Error> {
         self.scratch.get().map_or(Ok(()), |scratch| self.write(scratch, stream))

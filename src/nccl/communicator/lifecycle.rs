@@ -19,13 +19,13 @@ const ABORT_LIMIT: Duration = Duration::from_secs(5);
 pub struct AbortHandle(pub(super) Arc<Handle>);
 
 impl AbortHandle {
-    /// Ends all work of the communicator, queued, running or hanging, and frees it (`ncclCommAbort`). Its buffers then
-    /// hold anything, its [`Graph`](crate::nccl::Graph)s cannot be launched any more, and the owner's next call answers
+    /// Ends all work of the communicator, queued, running or hanging, and frees it (`ncclCommAbort`). Its buffers then hold
+    /// anything, its [`Graph`](crate::nccl::Graph)s cannot be launched any more, and the owner's next call answers
     /// [`Error::Aborted`]. Nothing happens when the communicator is already closed or aborted.
     ///
     /// # Errors
-    /// - [`Error::Busy`] when a thread stays for 5 s inside a blocking NCCL call with the communicator: NCCL cannot
-    ///   abort then. Non-blocking communicators ([`Config::blocking`](super::Config::blocking)) can be aborted at any time.
+    /// - [`Error::Busy`] when a thread stays for 5 s inside a blocking NCCL call with the communicator: NCCL cannot abort then.
+    ///   Non-blocking communicators ([`Config::blocking`](super::Config::blocking)) can be aborted at any time.
     /// - [`Error::Nccl`] when NCCL reports that something failed while it aborted.
     pub fn abort(&self) -> Result<(), Error> {
         self.0.abort()
@@ -33,8 +33,7 @@ impl AbortHandle {
 }
 
 impl Handle {
-    /// Calls a function that changes the communicator, and waits until NCCL is done with it: it may go on in a thread
-    /// of its own.
+    /// Calls a function that changes the communicator, and waits until NCCL is done with it: it may go on in a thread of its own.
     pub(super) fn change(
         &self,
         operation: &'static str,
@@ -60,8 +59,8 @@ impl Handle {
         let _any = wait_until(self.config.deadline, || self.is_finished(operation));
     }
 
-    /// Waits until NCCL's own thread has finished what `operation` started. At the deadline the communicator is
-    /// aborted, so that NCCL no longer touches the operation's buffers when the call returns.
+    /// Waits until NCCL's own thread has finished what `operation` started. At the deadline the communicator is aborted, so that
+    /// NCCL no longer touches the operation's buffers when the call returns.
     #[cold]
     pub(crate) fn settle(&self, operation: &'static str, limit: Option<Duration>) -> Result<(), Error> {
         let settled = wait_until(limit, || self.is_finished(operation)).unwrap_or_else(|limit| {
@@ -129,8 +128,8 @@ impl Handle {
         Ok(ended)
     }
 
-    /// Waits for the queued work, ends what belongs to the communicator, and destroys it (`ncclCommDestroy`). A communicator
-    /// for which that fails is aborted.
+    /// Waits for the queued work, ends what belongs to the communicator, and destroys it (`ncclCommDestroy`). A communicator for
+    /// which that fails is aborted.
     pub(super) fn close(&self) -> Result<(), Error> {
         const OPERATION: &str = "ncclCommDestroy";
         let released = self.release("closing the communicator");
@@ -159,8 +158,7 @@ impl Handle {
         }
     }
 
-    /// The guard is not held while NCCL aborts, so that the owner is told meanwhile that the communicator is of no use any
-    /// more.
+    /// The guard is not held while NCCL aborts, so that the owner is told meanwhile that the communicator is of no use any more.
     fn end(&self, mut state: StateGuard<'_>) -> Result<(), Error> {
         if !state.exists() {
             return Ok(());
@@ -207,8 +205,8 @@ fn wait_until(
     poll(limit, || is_done().map(|done| done.then_some(())).transpose())
 }
 
-/// Asks until there is an answer, or until the limit has passed, which is the error then. At first it does not sleep, since
-/// most waits are short.
+/// Asks until there is an answer, or until the limit has passed, which is the error then. At first it does not sleep, since most
+/// waits are short.
 fn poll<T>(limit: Option<Duration>, mut ask: impl FnMut() -> Option<T>) -> Result<T, Duration> {
     let started = Instant::now();
     loop {

@@ -23,8 +23,8 @@ pub use pending::Pending;
 pub use split::{Grow, Shrink, Split};
 pub use suspend::MemoryStatistics;
 
-/// One rank of a group of GPUs. It may move between threads, but only one uses it at a time; an [`AbortHandle`] may be
-/// used by any.
+/// One rank of a group of GPUs. It may move between threads, but only one uses it at a time; an [`AbortHandle`] may be used by
+/// any.
 ///
 /// All [collectives](super::Collectives) run in the order of the calls on the communicator's stream. The host does not wait for
 /// them: synchronise the stream, or use the buffers through cudarc, which orders its work after them.
@@ -90,8 +90,8 @@ impl Communicator {
         &self.stream
     }
 
-    /// NCCL's own handle, for functions that this crate does not have (`ncclComm_t`). It must not be destroyed, nor used
-    /// at the same time by two threads, or after the communicator has ended; null while NCCL is still connecting.
+    /// NCCL's own handle, for functions that this crate does not have (`ncclComm_t`). It must not be destroyed, nor used at the
+    /// same time by two threads, or after the communicator has ended; null while NCCL is still connecting.
     #[must_use]
     pub fn as_raw(&self) -> ncclComm_t {
         self.handle.written()
@@ -149,9 +149,8 @@ impl Communicator {
         AbortHandle(Arc::clone(&self.handle))
     }
 
-    /// Stops all operations of this rank, queued, running or hanging, but keeps the communicator, so that it can be split
-    /// or shrunk (`ncclCommRevoke`, NCCL 2.28.7). Buffers of stopped operations hold anything. All ranks that go on call
-    /// it.
+    /// Stops all operations of this rank, queued, running or hanging, but keeps the communicator, so that it can be split or
+    /// shrunk (`ncclCommRevoke`, NCCL 2.28.7). Buffers of stopped operations hold anything. All ranks that go on call it.
     ///
     /// # Errors
     /// [`Error::MissingSymbol`] before NCCL 2.28.7; [`Error::InsideGroup`]; [`Error::Nccl`]; [`Error::Deadline`];
@@ -163,9 +162,9 @@ impl Communicator {
         })
     }
 
-    /// Waits until all ranks' queued work is done and frees what is only needed for operations (`ncclCommFinalize`): all
-    /// ranks call it, and the communicator can only be closed or aborted afterwards, whatever NCCL answers. Its graphs, windows
-    /// and registrations end first. [`close`](Self::close) alone does both; this is for those who want to know that all is well
+    /// Waits until all ranks' queued work is done and frees what is only needed for operations (`ncclCommFinalize`): all ranks
+    /// call it, and the communicator can only be closed or aborted afterwards, whatever NCCL answers. Its graphs, windows and
+    /// registrations end first. [`close`](Self::close) alone does both; this is for those who want to know that all is well
     /// before they close.
     ///
     /// # Errors
@@ -187,8 +186,7 @@ impl Communicator {
         })
     }
 
-    /// Waits for the queued work and destroys the communicator (`ncclCommDestroy`), after its graphs, windows and
-    /// registrations.
+    /// Waits for the queued work and destroys the communicator (`ncclCommDestroy`), after its graphs, windows and registrations.
     ///
     /// # Errors
     /// [`Error::Nccl`] or [`Error::Cuda`] when the queued work failed, [`Error::Deadline`] when it did not finish within

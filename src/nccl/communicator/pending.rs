@@ -36,8 +36,8 @@ pub struct Pending {
 /// ended.
 pub(super) type Started = (Pending, Result<(), Error>);
 
-/// The communicator that the new one is made from: its progress is the new one's. Dropping it aborts work that is going
-/// on, since NCCL would write the new handle to a place that is gone.
+/// The communicator that the new one is made from: its progress is the new one's. Dropping it aborts work that is going on, since
+/// NCCL would write the new handle to a place that is gone.
 #[derive(Debug)]
 struct Origin {
     operation: &'static str,

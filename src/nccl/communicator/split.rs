@@ -68,8 +68,8 @@ impl Shrink {
         Self { exclude: ranks.to_vec(), abort: false, config: None }
     }
 
-    /// Ends operations that are in flight first: for ranks that have died (`NCCL_SHRINK_ABORT`). Buffers of ended operations
-    /// hold anything.
+    /// Ends operations that are in flight first: for ranks that have died (`NCCL_SHRINK_ABORT`). Buffers of ended operations hold
+    /// anything.
     pub const fn abort(mut self) -> Self {
         self.abort = true;
         self
@@ -136,14 +136,14 @@ impl Communicator {
         Pending::start(SPLIT, || self.start_split(None, &mut self.guard()))?.join_part().map(drop)
     }
 
-    /// Like [`split`](Self::split), but returns at once where this communicator is non-blocking, with the errors that are seen
-    /// at once. Until it has finished, this communicator takes no operations.
+    /// Like [`split`](Self::split), but returns at once where this communicator is non-blocking, with the errors that are seen at
+    /// once. Until it has finished, this communicator takes no operations.
     pub fn split_pending(&self, split: &Split) -> Result<Pending, Error> {
         Pending::start(SPLIT, || self.start_split(Some(split), &mut self.guard()))
     }
 
-    /// [`split`](Self::split) for several ranks in one thread: each communicator with its part, in order; none for one that
-    /// takes no part. All have the same library ([`Error::WrongLibrary`]).
+    /// [`split`](Self::split) for several ranks in one thread: each communicator with its part, in order; none for one that takes
+    /// no part. All have the same library ([`Error::WrongLibrary`]).
     pub fn split_all<'a>(
         ranks: impl IntoIterator<Item = (&'a Self, Option<Split>)>,
     ) -> Result<Vec<Option<Self>>, Error> {
@@ -153,8 +153,8 @@ impl Communicator {
         start_all(SPLIT, ranks, start)?.into_iter().map(Pending::join_part).collect()
     }
 
-    /// A communicator without some ranks, on this one's stream (`ncclCommShrink`, NCCL 2.27). All other ranks call it,
-    /// with the same list; the excluded ones, if they still live, do not.
+    /// A communicator without some ranks, on this one's stream (`ncclCommShrink`, NCCL 2.27). All other ranks call it, with the
+    /// same list; the excluded ones, if they still live, do not.
     ///
     /// ```no_run
     /// # use collectives::nccl::{Communicator, Error, Shrink};
@@ -167,8 +167,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Argument`] for an empty list, this rank, or one that there is not; [`Error::MissingSymbol`] before NCCL
-    /// 2.27; otherwise those of [`split`](Self::split).
+    /// [`Error::Argument`] for an empty list, this rank, or one that there is not; [`Error::MissingSymbol`] before NCCL 2.27;
+    /// otherwise those of [`split`](Self::split).
     pub fn shrink(&self, shrink: &Shrink) -> Result<Self, Error> {
         self.shrink_pending(shrink)?.join()
     }
@@ -191,8 +191,8 @@ impl Communicator {
             .collect()
     }
 
-    /// An id by which new ranks find this communicator, for one [`grow`](Self::grow) (`ncclCommGetUniqueId`, NCCL 2.29).
-    /// One rank makes it and sends it to the new ones.
+    /// An id by which new ranks find this communicator, for one [`grow`](Self::grow) (`ncclCommGetUniqueId`, NCCL 2.29). One rank
+    /// makes it and sends it to the new ones.
     ///
     /// # Errors
     /// [`Error::MissingSymbol`] before NCCL 2.29; [`Error::Nccl`]; [`Error::InsideGroup`]; [`Error::Aborted`] and
@@ -232,8 +232,8 @@ impl Communicator {
         self.grow_pending(grow)?.join()
     }
 
-    /// Like [`grow`](Self::grow), but returns at once where this communicator is non-blocking, with the errors that are seen
-    /// at once.
+    /// Like [`grow`](Self::grow), but returns at once where this communicator is non-blocking, with the errors that are seen at
+    /// once.
     pub fn grow_pending(&self, grow: &Grow) -> Result<Pending, Error> {
         Pending::start(GROW, || self.start_grow(grow, &mut self.guard()))
     }
@@ -294,9 +294,9 @@ impl Communicator {
         })
     }
 
-    /// Calls a function that makes a communicator from this one: with NCCL's handle of this one, the place for the new
-    /// handle, which stays until NCCL has finished, and the configuration, or null. The
-    /// number tells communicators apart that are made together.
+    /// Calls a function that makes a communicator from this one: with NCCL's handle of this one, the place for the new handle,
+    /// which stays until NCCL has finished, and the configuration, or null. The number tells communicators apart that are made
+    /// together.
     fn derive(
         &self,
         (operation, number): (&'static str, i64),
