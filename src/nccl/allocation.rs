@@ -16,8 +16,7 @@ pub type Owner = Arc<dyn Any + Send + Sync>;
 const ALLOC: &str = "ncclMemAlloc";
 const FREE: &str = "ncclMemFree";
 
-/// Device memory of one stream. Owned by a [`Memory`](super::Memory), and by the registrations, windows and graphs of it; the
-/// last of them frees it.
+/// Device memory of one stream. The last of the [`Memory`](super::Memory), its registrations, windows and graphs frees it.
 #[derive(Debug)]
 pub(crate) struct Allocation {
     pub(crate) address: CUdeviceptr,
@@ -39,8 +38,7 @@ enum Source {
 }
 
 impl Allocation {
-    /// Zeroed memory from `ncclMemAlloc`, or `cuMemAlloc` where the library is older. The zeroes are written in the order of the
-    /// stream.
+    /// Memory from `ncclMemAlloc`, or `cuMemAlloc` where the library is older, with zeroes written in the order of the stream.
     pub(crate) fn new(library: Library, stream: &Arc<CudaStream>, bytes: usize) -> Result<Self, Error> {
         cuda::refuse_per_thread(ALLOC, stream)?;
         cuda::bind(stream.context())?;

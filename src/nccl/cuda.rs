@@ -117,8 +117,7 @@ pub(crate) fn refuse_per_thread(operation: &'static str, stream: &CudaStream) ->
 const CAPTURED: &str = "the stream is being captured into a CUDA graph, which keeps no buffer alive: end the capture \
                         first, and use Graph::capture, or Communicator::captured (unsafe)";
 
-/// Refuses a stream whose work is being captured into a graph: a graph can be launched at any time, and keeps no buffer alive for
-/// it. Its context is current.
+/// Refuses a stream that is being captured: a graph can be launched at any time, and keeps no buffer. Its context is current.
 #[inline]
 pub(crate) fn refuse_captured(operation: &'static str, stream: &CudaStream) -> Result<(), Error> {
     // SAFETY: the stream is alive: cudarc's object holds it.

@@ -39,15 +39,13 @@
 //! floating-point numbers. The operator is a [`ReduceOp`](crate::ReduceOp), or a [`ScaledSum`]: each rank's input times a number
 //! of its own. With [`Communicator::with`] one call has settings of its own ([`CallConfig`]).
 //!
-//! [`group()`] launches several operations as one, of one communicator or of many. It is needed where one thread has several
-//! ranks, and where a rank sends and receives at the same time. [`Group::nested`] is for functions that are called inside a group
-//! or not; [`simulate()`] asks NCCL for an estimate of the time instead of launching. When the closure fails, nothing is
-//! launched.
+//! [`group()`] launches several operations as one, of one communicator or of many, or nothing when its closure fails: needed
+//! where one thread has several ranks, and where a rank sends and receives at the same time. [`Group::nested`] is for functions
+//! that are called inside a group or not; [`simulate()`] asks NCCL for an estimate of the time instead of launching.
 //!
 //! # Memory, registrations and windows
 //! Collectives take any [`DeviceBuffer`], and write to any [`DeviceBufferMut`]: cudarc's `CudaSlice`, `CudaView` and
-//! `CudaViewMut`; and [`Memory`], from NCCL's own allocator or adopted, also by its address ([`Memory::from_raw`], unsafe), and
-//! its views.
+//! `CudaViewMut`; [`Memory`] of NCCL's own allocator, or adopted ([`Memory::from_raw`] takes an address, unsafe); and its views.
 //!
 //! A [`Memory`] has shared ownership: a [`Registration`] ([`Communicator::register`], so that collectives need no copies of their
 //! own), a [`Window`] that all ranks can reach ([`Communicator::window`]) and a [`Graph`] own it together with the program, and
@@ -57,8 +55,7 @@
 //! # CUDA graphs
 //! [`Graph::capture`] makes a CUDA graph of collectives, which [`Graph::launch`] then launches any number of times, with new
 //! values in its memory between. Graphs that also have kernels and copies are captured through cudarc, with
-//! [`Communicator::captured`], which is unsafe since nothing keeps their buffers. All other operations on a stream that is being
-//! captured are refused.
+//! [`Communicator::captured`], which is unsafe since nothing keeps their buffers. All else on a captured stream is refused.
 //!
 //! # Streams and order
 //! A communicator's operations run on its stream in the order of the calls, and the host does not wait for them: synchronise the
@@ -118,8 +115,7 @@ pub use operation::{
 };
 pub use unique_id::UniqueId;
 
-/// Every function of NCCL's `nccl.h`, the version that brought it, and where it is in this module. [`nccl_sys::Nccl`] has all of
-/// them as raw functions.
+/// Every function of NCCL's `nccl.h`, the version that brought it, and where it is here. [`nccl_sys::Nccl`] has the raw ones.
 ///
 #[doc = include_str!("functions.md")]
 #[cfg(doc)]

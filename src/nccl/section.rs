@@ -41,8 +41,8 @@ impl Drop for Inside {
     }
 }
 
-/// Runs calls of NCCL's in a group of NCCL's, which is cancelled when they fail. No code of the program's runs in it. NCCL's
-/// answer with the value: ncclSuccess, or ncclInProgress.
+/// Runs calls of NCCL's, and no code of the program's, in a group of NCCL's, which is cancelled when they fail. Returns
+/// ncclSuccess or ncclInProgress, with the value.
 pub(crate) fn grouped<T>(
     library: Library,
     calls: impl FnOnce() -> Result<T, Error>,
@@ -64,13 +64,11 @@ pub(crate) fn grouped_until<T>(
     Ok((library.accept(operation, end(library.raw()))?, value))
 }
 
-/// Cancels NCCL's group of this thread. NCCL has no call for that, but launches nothing when an operation in it was wrong: so one
-/// is made wrong.
+/// Cancels NCCL's group of this thread, which launches nothing when an operation in it was wrong: so one is made wrong.
 fn cancel(library: Library) {
     let (raw, none) = (library.raw(), ptr::null_mut());
     let (data_type, op) = (ncclDataType_t::ncclInt8, ncclRedOp_t::ncclSum);
-    // SAFETY: every NCCL refuses a null communicator before it looks at anything else. Closes the group that was opened on this
-    // thread.
+    // SAFETY: every NCCL refuses a null communicator before it looks at anything else. Closes this thread's group.
     let code = unsafe {
         let _refused = raw.ncclAllReduce(none, none, 0, data_type, op, none.cast(), none.cast());
         raw.ncclGroupEnd()

@@ -45,7 +45,7 @@ impl Communicator {
         Builder { library, stream, rank: 0, size: 1, ids: Vec::new(), config: Config::new() }
     }
 
-    /// One communicator over all these streams, each of another device, in one thread: rank `i` is on `streams[i]`. It fails like
+    /// One communicator over streams of different devices, in one thread: rank `i` is on `streams[i]`. Fails like
     /// [`Builder::init`].
     pub fn init_all(
         library: Library,
@@ -72,9 +72,8 @@ impl Builder<'_> {
         self
     }
 
-    /// The id by which the ranks find each other. A communicator of a single rank needs none. Several, each made by another rank,
-    /// let thousands of ranks find each other faster (`ncclCommInitRankScalable`, NCCL 2.23): all ranks pass the same ids in the
-    /// same order.
+    /// The id by which the ranks find each other. A single rank needs none. Several, each made by another rank, let thousands of
+    /// ranks find each other faster (`ncclCommInitRankScalable`, NCCL 2.23): all pass the same ids in the same order.
     pub fn id(mut self, id: &UniqueId) -> Self {
         self.ids.push(*id);
         self
@@ -96,12 +95,10 @@ impl Builder<'_> {
     /// `Config::blocking(false)` at the latest then.
     ///
     /// # Errors
-    /// - [`Error::Rank`], [`Error::Argument`] for the number of ids, [`Error::TooOld`], [`Error::Stream`] (a per-thread default
-    ///   stream, or a context that is not the device's primary one: NCCL uses that) before anything is started;
-    ///   [`Error::MissingSymbol`] for several ids before NCCL 2.23.
+    /// - Before anything is started: [`Error::Rank`]; [`Error::Argument`] for the number of ids; [`Error::TooOld`];
+    ///   [`Error::Stream`] for a per-thread default stream, or a context that is not the device's primary one, which NCCL uses;
+    ///   [`Error::MissingSymbol`] for several ids before NCCL 2.23; [`Error::InsideGroup`]: see [`Communicator::init_all`].
     /// - [`Error::Nccl`], [`Error::Deadline`] when connecting fails.
-    /// - [`Error::InsideGroup`] inside a [`group`](crate::nccl::group()): use [`Communicator::init_all`] for the ranks of one
-    ///   thread.
     pub fn init(self) -> Result<Communicator, Error> {
         Pending::start(INIT, || self.start())?.join()
     }

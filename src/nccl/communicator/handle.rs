@@ -217,8 +217,7 @@ impl Handle {
         unpoisoned(&self.kept).push(object);
     }
 
-    /// All graphs, registrations and windows. The caller drops them without the lock, since the last owner of an object may add
-    /// another.
+    /// All graphs, registrations and windows. The caller drops them without the lock: the last owner of one may add another.
     pub(super) fn objects(&self) -> Vec<Arc<dyn Object>> {
         unpoisoned(&self.objects).iter().filter_map(Weak::upgrade).collect()
     }
@@ -299,8 +298,7 @@ impl Handle {
         before
     }
 
-    /// Waits while nothing new can be queued: graphs that other threads launch are refused from here on. The state becomes `to`,
-    /// and alive again when waiting fails.
+    /// Changes the state to `to`, so that graphs that other threads launch are refused, and waits. Alive again when that fails.
     pub(crate) fn quiesce<T>(
         &self,
         operation: &'static str,

@@ -104,8 +104,7 @@ impl Handle {
         Ok(true)
     }
 
-    /// Ends graphs, or all that NCCL knows memory by. The caller drops the objects when no one waits for the communicator any
-    /// more.
+    /// Ends graphs, or registrations and windows. The caller drops the objects when nobody waits for the communicator any more.
     #[must_use = "the last owner of an object waits for the communicator"]
     fn end_objects(&self, graphs: bool) -> Vec<Arc<dyn Object>> {
         let objects = self.objects();
@@ -114,11 +113,8 @@ impl Handle {
         objects
     }
 
-    /// Ends all that must end before the communicator is finalized or destroyed, after the queued work: graphs first, so that
-    /// nothing is launched any more. The caller drops the objects afterwards.
-    ///
-    /// # Errors
-    /// See [`drain_or_abort`](Self::drain_or_abort).
+    /// Ends all that must end before the communicator is finalized or destroyed: graphs first, so that nothing is launched any
+    /// more, the others after the queued work. The caller drops the objects afterwards. Fails like [`Self::drain_or_abort`].
     pub(super) fn release(&self, operation: &'static str) -> Result<Vec<Arc<dyn Object>>, Error> {
         cuda::bind(&self.context)?;
         self.streams().iter().try_for_each(|stream| cuda::refuse_captured(operation, stream))?;
@@ -128,8 +124,7 @@ impl Handle {
         Ok(ended)
     }
 
-    /// Waits for the queued work, ends what belongs to the communicator, and destroys it (`ncclCommDestroy`). A communicator for
-    /// which that fails is aborted.
+    /// Waits for the queued work, ends what belongs to the communicator, and destroys it (`ncclCommDestroy`), or aborts it.
     pub(super) fn close(&self) -> Result<(), Error> {
         const OPERATION: &str = "ncclCommDestroy";
         let released = self.release("closing the communicator");
@@ -205,8 +200,7 @@ fn wait_until(
     poll(limit, || is_done().map(|done| done.then_some(())).transpose())
 }
 
-/// Asks until there is an answer, or until the limit has passed, which is the error then. At first it does not sleep, since most
-/// waits are short.
+/// Asks until there is an answer, or the limit has passed, which is the error. Does not sleep at first: most waits are short.
 fn poll<T>(limit: Option<Duration>, mut ask: impl FnMut() -> Option<T>) -> Result<T, Duration> {
     let started = Instant::now();
     loop {

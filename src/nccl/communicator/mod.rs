@@ -23,17 +23,15 @@ pub use pending::Pending;
 pub use split::{Grow, Shrink, Split};
 pub use suspend::MemoryStatistics;
 
-/// One rank of a group of GPUs. It may move between threads, but only one uses it at a time; an [`AbortHandle`] may be used by
-/// any.
+/// One rank of a group of GPUs. It may move between threads, but only one uses it at a time; any may use an [`AbortHandle`].
 ///
 /// All [collectives](super::Collectives) run in the order of the calls on the communicator's stream. The host does not wait for
 /// them: synchronise the stream, or use the buffers through cudarc, which orders its work after them.
 ///
 /// Dropping it waits for its queued work and destroys it, after its graphs, windows and registrations. It is aborted instead,
-/// with a warning in the log, when NCCL has reported an error, when the deadline of [`Config::deadline`] passes, and while its
-/// stream is being captured into a CUDA graph, which waiting would break; and without one when the thread is panicking.
-/// [`Communicator::close`] does the same and returns the error. Ranks of one process may close one after the other, in one
-/// thread.
+/// with a warning in the log, when NCCL has reported an error, when [`Config::deadline`] passes, and while its stream is being
+/// captured into a CUDA graph, which waiting would break; and without one when the thread is panicking. [`Communicator::close`]
+/// does the same and returns the error. One thread may close several ranks, one after the other.
 #[derive(Debug)]
 pub struct Communicator {
     pub(crate) handle: Arc<Handle>,
@@ -113,8 +111,7 @@ impl Communicator {
         self.ask(OPERATION, Nccl::ncclCommCuDevice)
     }
 
-    /// Moves it to another stream of the same device. Work that is queued on the old one comes first. Graphs that were captured
-    /// before still run on the old one.
+    /// Moves it to another stream of its device, after what is queued on the old one, where graphs captured before stay.
     ///
     /// # Errors
     /// [`Error::Stream`], [`Error::WrongDevice`], [`Error::Cuda`]: it stays on its stream then. [`Error::InsideGroup`].
@@ -132,12 +129,11 @@ impl Communicator {
         Ok(())
     }
 
-    /// The failure that NCCL has seen since, if any (`ncclCommGetAsyncError`): another rank that died, or the network. Cheap: for
-    /// polling loops while waiting for the stream.
+    /// The failure that NCCL has seen since, if any (`ncclCommGetAsyncError`), of another rank or the network. Cheap enough to
+    /// poll.
     ///
     /// # Errors
-    /// [`Error::Nccl`] with the failure: the communicator can only be dropped or aborted then. [`Error::Aborted`];
-    /// [`Error::InsideGroup`].
+    /// [`Error::Nccl`]: the communicator can only be dropped or aborted then. [`Error::Aborted`]; [`Error::InsideGroup`].
     pub fn async_error(&self) -> Result<(), Error> {
         section::forbid("ncclCommGetAsyncError")?;
         self.handle.is_finished("an operation in the background").map(drop)
@@ -164,13 +160,11 @@ impl Communicator {
 
     /// Waits until all ranks' queued work is done and frees what is only needed for operations (`ncclCommFinalize`): all ranks
     /// call it, and the communicator can only be closed or aborted afterwards, whatever NCCL answers. Its graphs, windows and
-    /// registrations end first. [`close`](Self::close) alone does both; this is for those who want to know that all is well
-    /// before they close.
+    /// registrations end first. [`close`](Self::close) alone does both; this is for those who want to see errors before.
     ///
     /// # Errors
     /// [`Error::InsideGroup`]; [`Error::Nccl`]; [`Error::Deadline`]; [`Error::Aborted`] and [`Error::Unusable`].
-    /// [`Error::Stream`] while a stream of it is being captured, and graphs, windows or registrations have to end first: nothing
-    /// has changed then.
+    /// [`Error::Stream`], without any change, while a stream of it is being captured and anything has to end first.
     pub fn finalize(&self) -> Result<(), Error> {
         const OPERATION: &str = "ncclCommFinalize";
         section::forbid(OPERATION)?;
@@ -189,8 +183,8 @@ impl Communicator {
     /// Waits for the queued work and destroys the communicator (`ncclCommDestroy`), after its graphs, windows and registrations.
     ///
     /// # Errors
-    /// [`Error::Nccl`] or [`Error::Cuda`] when the queued work failed, [`Error::Deadline`] when it did not finish within
-    /// [`Config::deadline`], [`Error::Stream`] when a stream of it is being captured into a CUDA graph, which waiting would
+    /// [`Error::Nccl`] or [`Error::Cuda`] when the queued work failed, [`Error::Deadline`] when it took longer than
+    /// [`Config::deadline`], [`Error::Stream`] while a stream of it is being captured into a CUDA graph, which waiting would
     /// break: it is aborted then. [`Error::Aborted`] when it was before.
     pub fn close(self) -> Result<(), Error> {
         self.handle.close()

@@ -32,8 +32,7 @@ pub struct Pending {
     communicator: Communicator,
 }
 
-/// A new communicator with NCCL's answer. Whatever that is, the communicator is kept until the group that it is made in has
-/// ended.
+/// A new communicator with NCCL's answer. Whatever that is, it is kept until the group that it is made in has ended.
 pub(super) type Started = (Pending, Result<(), Error>);
 
 /// The communicator that the new one is made from: its progress is the new one's. Dropping it aborts work that is going on, since
@@ -97,8 +96,7 @@ impl Pending {
         answer.map(|()| pending)
     }
 
-    /// Starts several, in one group of NCCL's, which uses the communicators that they are made from until it has ended; none
-    /// without a library.
+    /// Starts several, none without a library, in one group of NCCL's, which uses their parents until it has ended.
     pub(super) fn start_group<'a, T>(
         library: Option<Library>,
         parents: impl IntoIterator<Item = &'a Handle>,
@@ -155,8 +153,7 @@ impl Pending {
     /// Waits until NCCL has finished, but no longer than `limit`.
     ///
     /// # Errors
-    /// [`Error::Deadline`] when it has not: the work is aborted then. [`Error::Nccl`] when it has failed. [`Error::InsideGroup`],
-    /// which aborts it, too.
+    /// [`Error::Deadline`] when it has not, and [`Error::InsideGroup`], which both abort it. [`Error::Nccl`] when it has failed.
     pub fn wait(self, limit: Duration) -> Result<Communicator, Error> {
         let operation = self.operation;
         self.finish(Some(limit))?.ok_or(Error::Aborted { operation })

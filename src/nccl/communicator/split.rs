@@ -68,8 +68,7 @@ impl Shrink {
         Self { exclude: ranks.to_vec(), abort: false, config: None }
     }
 
-    /// Ends operations that are in flight first: for ranks that have died (`NCCL_SHRINK_ABORT`). Buffers of ended operations hold
-    /// anything.
+    /// Ends operations in flight first: for ranks that have died (`NCCL_SHRINK_ABORT`). Their buffers hold anything then.
     pub const fn abort(mut self) -> Self {
         self.abort = true;
         self
@@ -124,9 +123,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Argument`] for a negative color; [`Error::Stream`] and [`Error::WrongDevice`] for the stream; [`Error::TooOld`]
-    /// for the configuration; [`Error::Nccl`]; [`Error::Deadline`]; [`Error::InsideGroup`]; [`Error::Aborted`] and
-    /// [`Error::Unusable`].
+    /// [`Error::Argument`] for a negative color; [`Error::Stream`], [`Error::WrongDevice`] for the stream; [`Error::TooOld`] for
+    /// the configuration; [`Error::Nccl`]; [`Error::Deadline`]; [`Error::InsideGroup`]; [`Error::Aborted`], [`Error::Unusable`].
     pub fn split(&self, split: &Split) -> Result<Self, Error> {
         self.split_pending(split)?.join()
     }
@@ -136,14 +134,13 @@ impl Communicator {
         Pending::start(SPLIT, || self.start_split(None, &mut self.guard()))?.join_part().map(drop)
     }
 
-    /// Like [`split`](Self::split), but returns at once where this communicator is non-blocking, with the errors that are seen at
-    /// once. Until it has finished, this communicator takes no operations.
+    /// Like [`split`](Self::split), but does not wait on a non-blocking communicator, which takes no operations until it is done.
     pub fn split_pending(&self, split: &Split) -> Result<Pending, Error> {
         Pending::start(SPLIT, || self.start_split(Some(split), &mut self.guard()))
     }
 
-    /// [`split`](Self::split) for several ranks in one thread: each communicator with its part, in order; none for one that takes
-    /// no part. All have the same library ([`Error::WrongLibrary`]).
+    /// [`split`](Self::split) for several ranks in one thread, of the same library ([`Error::WrongLibrary`]): each communicator
+    /// with its part, in order; none for one that takes no part.
     pub fn split_all<'a>(
         ranks: impl IntoIterator<Item = (&'a Self, Option<Split>)>,
     ) -> Result<Vec<Option<Self>>, Error> {
@@ -173,8 +170,7 @@ impl Communicator {
         self.shrink_pending(shrink)?.join()
     }
 
-    /// Like [`shrink`](Self::shrink), but returns at once where this communicator is non-blocking, with the errors that are seen
-    /// at once.
+    /// [`shrink`](Self::shrink) that does not wait: see [`split_pending`](Self::split_pending).
     pub fn shrink_pending(&self, shrink: &Shrink) -> Result<Pending, Error> {
         Pending::start(SHRINK, || self.start_shrink(shrink, &mut self.guard()))
     }
@@ -232,8 +228,7 @@ impl Communicator {
         self.grow_pending(grow)?.join()
     }
 
-    /// Like [`grow`](Self::grow), but returns at once where this communicator is non-blocking, with the errors that are seen at
-    /// once.
+    /// [`grow`](Self::grow) that does not wait: see [`split_pending`](Self::split_pending).
     pub fn grow_pending(&self, grow: &Grow) -> Result<Pending, Error> {
         Pending::start(GROW, || self.start_grow(grow, &mut self.guard()))
     }
@@ -294,9 +289,8 @@ impl Communicator {
         })
     }
 
-    /// Calls a function that makes a communicator from this one: with NCCL's handle of this one, the place for the new handle,
-    /// which stays until NCCL has finished, and the configuration, or null. The number tells communicators apart that are made
-    /// together.
+    /// Calls a function that makes a communicator from this one, with this one's raw handle, the place for the new one, which
+    /// stays until NCCL has finished, and the configuration or null. Communicators that are made together differ by `number`.
     fn derive(
         &self,
         (operation, number): (&'static str, i64),
