@@ -1,8 +1,6 @@
 //! Making a communicator.
 
-use std::ffi::c_int;
-use std::ptr;
-use std::sync::Arc;
+use std::{ffi::c_int, ptr, sync::Arc};
 
 use cudarc::driver::CudaStream;
 use nccl_sys::{MissingSymbol, Nccl, Version, ncclComm_t, ncclConfig_t, ncclResult_t};
@@ -14,7 +12,6 @@ use crate::nccl::{cuda, error::Error, library::Library, section, unique_id::Uniq
 const DIRECT_ONLY_WHEN_REGISTERED: Version = Version::new(2, 23, 0);
 
 const INIT: &str = "ncclCommInitRankConfig";
-const INIT_SCALABLE: &str = "ncclCommInitRankScalable";
 const GROW: &str = "ncclCommGrow";
 
 /// A communicator in the making: from [`Communicator::builder`].
@@ -132,17 +129,15 @@ impl Builder<'_> {
         if self.ids.is_empty() || self.ids.len() > self.size {
             return Err(self.wrong_ids(INIT));
         }
-        let mut raw_ids: Vec<_> = self.ids.iter().map(UniqueId::raw).collect();
-        if let [id] = raw_ids[..] {
-            return self.start_with(INIT, |raw, slot, config| {
-                // SAFETY: see `start_with`.
-                Ok(unsafe { raw.ncclCommInitRankConfig(slot, size, id, rank, config) })
-            });
-        }
-        self.start_with(INIT_SCALABLE, |raw, slot, config| {
-            let (ids, count) = (raw_ids.as_mut_ptr(), raw_ids.len() as c_int);
-            // SAFETY: see `start_with`; there are so many ids, no more than ranks, which NCCL copies.
-            unsafe { raw.ncclCommInitRankScalable(slot, size, rank, count, ids, config) }
+        let mut ids: Vec<_> = self.ids.iter().map(UniqueId::raw).collect();
+        let count = ids.len() as c_int;
+        let name = if count == 1 { INIT } else { "ncclCommInitRankScalable" };
+        // SAFETY: see `start_with`; there are so many ids, no more than ranks, which NCCL copies.
+        self.start_with(name, |raw, slot, config| unsafe {
+            match ids[..] {
+                [id] => Ok(raw.ncclCommInitRankConfig(slot, size, id, rank, config)),
+                _ => raw.ncclCommInitRankScalable(slot, size, rank, count, ids.as_mut_ptr(), config),
+            }
         })
     }
 

@@ -1,15 +1,11 @@
 //! Settings of a communicator.
 
-use std::env;
-use std::time::Duration;
+use std::{env, time::Duration};
 
 use nccl_sys::{Version, ncclConfig_t};
 
-use crate::nccl::{
-    error::Error,
-    library::Library,
-    settings::{Text, settings},
-};
+use crate::nccl::settings::{Text, settings};
+use crate::nccl::{error::Error, library::Library};
 
 /// Settings of a communicator (`ncclConfig_t`). A setting that is left out has NCCL's own default; one that the loaded library is
 /// too old for is refused when the communicator is made.

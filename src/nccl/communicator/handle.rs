@@ -13,12 +13,8 @@ use spin::Yield;
 use spin::mutex::{SpinMutex, SpinMutexGuard};
 
 use super::config::Config;
-use crate::nccl::{
-    allocation::Allocation,
-    cuda,
-    error::Error,
-    library::{Library, SYMMETRIC_RACE},
-};
+use crate::nccl::library::{Library, SYMMETRIC_RACE};
+use crate::nccl::{allocation::Allocation, cuda, error::Error};
 
 /// While it lives, no other thread is inside NCCL with the communicator.
 pub(crate) type StateGuard<'a> = SpinMutexGuard<'a, State, Yield>;
@@ -146,9 +142,7 @@ impl State {
             Self::Suspending | Self::Suspended => "it is suspended: resume it first",
             Self::Revoked => "it has been revoked: split or shrink it, or make a new one",
             Self::Finalized => "it has been finalized: make a new one",
-            Self::Alive | Self::Aborting | Self::Aborted | Self::Closed => {
-                return Error::Aborted { operation };
-            }
+            _ => return Error::Aborted { operation },
         };
         Error::Unusable { operation, reason }
     }

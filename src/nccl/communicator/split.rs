@@ -1,8 +1,7 @@
 //! Communicators from communicators: parts of one, one without some ranks, one with more.
 
-use std::ffi::c_int;
-use std::ptr;
 use std::sync::{Arc, atomic::Ordering};
+use std::{ffi::c_int, ptr};
 
 use cudarc::driver::CudaStream;
 use nccl_sys::{
@@ -324,6 +323,19 @@ impl Communicator {
         }
         Ok(Pending::new(operation, child, code, Some((parent, before))))
     }
+
+    /// The library of all of these; none where there are none.
+    pub(crate) fn common_library<'a>(
+        operation: &'static str,
+        mut communicators: impl Iterator<Item = &'a Self>,
+    ) -> Result<Option<Library>, Error> {
+        let Some(first) = communicators.next() else { return Ok(None) };
+        let other = |communicator: &Self| !ptr::eq(communicator.library().raw(), first.library().raw());
+        if communicators.any(other) {
+            return Err(Error::WrongLibrary { operation });
+        }
+        Ok(Some(first.library()))
+    }
 }
 
 /// Starts several ranks of one thread, in one group of NCCL's.
@@ -337,19 +349,4 @@ fn start_all<'a, T>(
     let library = Communicator::common_library(operation, ranks.iter().map(|(rank, _)| *rank))?;
     let parents: Vec<_> = ranks.iter().map(|(rank, _)| &*rank.handle).collect();
     Pending::start_group(library, parents, ranks, |(rank, part), guards| start(rank, part, guards))
-}
-
-impl Communicator {
-    /// The library of all of these; none where there are none.
-    pub(crate) fn common_library<'a>(
-        operation: &'static str,
-        mut communicators: impl Iterator<Item = &'a Self>,
-    ) -> Result<Option<Library>, Error> {
-        let Some(first) = communicators.next() else { return Ok(None) };
-        let other = |communicator: &Self| !ptr::eq(communicator.library().raw(), first.library().raw());
-        if communicators.any(other) {
-            return Err(Error::WrongLibrary { operation });
-        }
-        Ok(Some(first.library()))
-    }
 }
