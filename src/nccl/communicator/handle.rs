@@ -81,7 +81,7 @@ impl<'a> Guards<'a> {
 
 /// Memory that is registered or a window.
 #[derive(Clone, Debug)]
-pub(crate) struct KnownMemory {
+pub(crate) struct RegisteredMemory {
     pub(crate) addresses: Range<u64>,
     /// NCCL's handle of it, as a number.
     pub(crate) raw: usize,
@@ -97,7 +97,7 @@ pub(crate) trait Object: fmt::Debug + Send + Sync {
     fn end(&self);
 
     /// The memory of a registration or window; none for a graph.
-    fn memory(&self) -> Option<KnownMemory> {
+    fn memory(&self) -> Option<RegisteredMemory> {
         None
     }
 }
@@ -183,7 +183,7 @@ impl Handle {
 
     /// NCCL's handle, whatever the state; null until NCCL has written it.
     #[inline]
-    pub(crate) fn written(&self) -> ncclComm_t {
+    pub(crate) fn raw_handle(&self) -> ncclComm_t {
         self.slot.load(Ordering::Acquire)
     }
 
@@ -217,19 +217,19 @@ impl Handle {
     }
 
     /// All registrations and windows.
-    pub(crate) fn known(&self) -> Vec<(KnownMemory, Arc<dyn Object>)> {
+    pub(crate) fn registered(&self) -> Vec<(RegisteredMemory, Arc<dyn Object>)> {
         self.objects().into_iter().filter_map(|object| Some((object.memory()?, object))).collect()
     }
 
     /// The registrations and windows that have any of these addresses.
-    pub(crate) fn known_at(&self, addresses: &Range<u64>) -> Vec<(KnownMemory, Arc<dyn Object>)> {
-        let mut known = self.known();
-        known.retain(|(memory, _)| overlap(&memory.addresses, addresses));
-        known
+    pub(crate) fn registered_at(&self, addresses: &Range<u64>) -> Vec<(RegisteredMemory, Arc<dyn Object>)> {
+        let mut registered = self.registered();
+        registered.retain(|(memory, _)| overlap(&memory.addresses, addresses));
+        registered
     }
 
     pub(crate) fn in_a_symmetric_window(&self, address: u64) -> bool {
-        self.known_at(&(address..address + 1)).iter().any(|(memory, _)| memory.symmetric)
+        self.registered_at(&(address..address + 1)).iter().any(|(memory, _)| memory.symmetric)
     }
 
     /// Before an operation on the stream: orders it after a kernel before it that triggers programmatic launch early, where the
@@ -274,7 +274,7 @@ impl Handle {
         accepted: impl FnOnce(State) -> bool,
         operation: &'static str,
     ) -> Result<ncclComm_t, Error> {
-        if accepted(state) { Ok(self.written()) } else { Err(state.refuse(operation)) }
+        if accepted(state) { Ok(self.raw_handle()) } else { Err(state.refuse(operation)) }
     }
 
     /// True when NCCL has ended it, or is about to.

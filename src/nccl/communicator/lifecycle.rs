@@ -162,7 +162,7 @@ impl Handle {
         drop(state);
         // NCCL waits for the graphs, and ends the rest itself.
         let ended = self.end_objects(true);
-        let comm = self.written();
+        let comm = self.raw_handle();
         let code = if comm.is_null() {
             ncclResult_t::ncclSuccess
         } else {

@@ -17,7 +17,7 @@ use super::{cuda, error::Error, library::Library, section};
 
 pub use builder::Builder;
 pub use config::Config;
-pub(crate) use handle::{Guards, Handle, KnownMemory, Object, State, overlap};
+pub(crate) use handle::{Guards, Handle, Object, RegisteredMemory, State, overlap};
 pub use lifecycle::AbortHandle;
 pub use pending::Pending;
 pub use split::{Grow, Shrink, Split};
@@ -92,7 +92,7 @@ impl Communicator {
     /// same time by two threads, or after the communicator has ended; null while NCCL is still connecting.
     #[must_use]
     pub fn as_raw(&self) -> ncclComm_t {
-        self.handle.written()
+        self.handle.raw_handle()
     }
 
     /// The library that the communicator belongs to.

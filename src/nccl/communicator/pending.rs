@@ -147,7 +147,7 @@ impl Pending {
         self.origin = None;
         // Without a handle NCCL has made no communicator for this rank.
         let handle = &self.communicator.handle;
-        Ok(handle.written().is_null() || handle.is_finished(self.operation)?)
+        Ok(handle.raw_handle().is_null() || handle.is_finished(self.operation)?)
     }
 
     /// Waits until NCCL has finished, but no longer than `limit`.
@@ -176,7 +176,7 @@ impl Pending {
         if let Some(mut origin) = self.origin.take() {
             origin.settle(limit)?;
         }
-        if self.communicator.handle.written().is_null() {
+        if self.communicator.handle.raw_handle().is_null() {
             return Ok(None);
         }
         self.communicator.handle.settle(self.operation, limit)?;

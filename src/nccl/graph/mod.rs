@@ -184,7 +184,7 @@ impl Graph {
         // Also those that were made after the capture. Dropped last: the last owner of one waits for the
         // communicator.
         let receiving = state.handles.iter().filter(|_| state.waits);
-        let windows: Vec<_> = receiving.flat_map(|handle| handle.known()).collect();
+        let windows: Vec<_> = receiving.flat_map(|handle| handle.registered()).collect();
         let graphs = state.graphs();
         // As long as the guards are held, nobody ends a communicator that the graph needs.
         let guards = Guards::lock(state.handles.iter().map(|handle| &**handle)).all_alive(LAUNCH)?;

@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use nccl_sys::{MissingSymbol, Nccl, ncclComm_t, ncclResult_t};
 
 use super::{DeviceBuffer, OwnedBuffer, Owner};
-use crate::nccl::communicator::{Communicator, Handle, KnownMemory, Object, State};
+use crate::nccl::communicator::{Communicator, Handle, Object, RegisteredMemory, State};
 use crate::nccl::{cuda, error::Error, section};
 
 /// NCCL's functions for a kind of memory that it knows.
@@ -30,7 +30,7 @@ pub(super) struct Registered(Arc<Entry>);
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) communicator: Arc<Handle>,
-    memory: KnownMemory,
+    memory: RegisteredMemory,
     _owner: Owner,
     /// NCCL's handle; null when it has none. Where the communicator is non-blocking NCCL writes it from a
     /// thread of its own.
@@ -55,7 +55,7 @@ impl Registered {
             OwnedBuffer::new(communicator, operation, "memory", buffer)?;
         Ok(Arc::new(Self(Arc::new(Entry {
             communicator: Arc::clone(&communicator.handle),
-            memory: KnownMemory { addresses, raw: 0, symmetric, stream },
+            memory: RegisteredMemory { addresses, raw: 0, symmetric, stream },
             _owner: owner,
             slot: AtomicPtr::default(),
             functions,
@@ -142,8 +142,8 @@ impl Object for Registered {
         }
     }
 
-    fn memory(&self) -> Option<KnownMemory> {
-        Some(KnownMemory { raw: self.raw().addr(), ..self.memory.clone() })
+    fn memory(&self) -> Option<RegisteredMemory> {
+        Some(RegisteredMemory { raw: self.raw().addr(), ..self.memory.clone() })
     }
 }
 

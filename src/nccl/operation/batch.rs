@@ -118,7 +118,7 @@ impl<'env> Batch<'env> {
         let (mut others, offsets) = (OtherStreams::new(), buffers.offsets);
         for buffer in buffers.uses(communicator, name)? {
             self.refuse_overlap(name, &buffer)?;
-            let known = communicator.handle.known_at(&buffer.addresses);
+            let known = communicator.handle.registered_at(&buffer.addresses);
             self.kept.known.extend(known.into_iter().map(|(_, object)| object));
             self.kept.owners.push(buffer.owner);
             // Also the communicator's own: it may move to another stream before the graph is captured.
@@ -128,7 +128,7 @@ impl<'env> Batch<'env> {
         // Buffers with an owner have no events: nothing waits here.
         let addresses =
             communicator.addresses(operation, offsets, &buffers.accesses(&communicator.stream))?;
-        for (memory, object) in communicator.handle.known() {
+        for (memory, object) in communicator.handle.registered() {
             let is_target = matches!(operation.kind, Kind::Put { window, .. } if window.addr() == memory.raw);
             if is_target || operation.waits() {
                 self.kept.known.push(object);

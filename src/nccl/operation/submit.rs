@@ -273,7 +273,7 @@ impl Communicator {
 
     /// The streams of the communicator's windows, into which signals tell that other ranks have written.
     pub(crate) fn streams_of_windows(&self) -> OtherStreams {
-        let streams = self.handle.known().into_iter().map(|(memory, _)| memory.stream);
+        let streams = self.handle.registered().into_iter().map(|(memory, _)| memory.stream);
         streams.filter(|stream| **stream != *self.stream).collect()
     }
 }
