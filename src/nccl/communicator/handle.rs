@@ -93,8 +93,8 @@ pub(crate) struct RegisteredMemory {
 
 /// A registration, a window or a graph.
 pub(crate) trait Object: fmt::Debug + Send + Sync {
-    /// Ends it: its communicator is about to end. It is not used any more.
-    fn end(&self);
+    /// Ends NCCL's part of it: its communicator is about to end. It is not used any more.
+    fn release(&self);
 
     /// The memory of a registration or window; none for a graph.
     fn memory(&self) -> Option<RegisteredMemory> {
@@ -293,7 +293,7 @@ impl Handle {
     }
 
     /// Changes the state to `to`, so that graphs that other threads launch are refused, and waits. Alive again when that fails.
-    pub(crate) fn quiesce<T>(
+    pub(crate) fn wait_in_state<T>(
         &self,
         operation: &'static str,
         to: State,

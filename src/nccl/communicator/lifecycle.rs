@@ -65,7 +65,7 @@ impl Handle {
     pub(crate) fn settle(&self, operation: &'static str, limit: Option<Duration>) -> Result<(), Error> {
         let settled = wait_until(limit, || self.is_finished(operation)).unwrap_or_else(|limit| {
             cuda::bind(&self.context)?;
-            self.end(self.lock())?;
+            self.abort_locked(self.lock())?;
             Err(Error::Deadline { operation, limit })
         });
         settled.inspect_err(|_| self.wait_for_abort())
@@ -95,40 +95,37 @@ impl Handle {
         if !self.is_finished(operation)? {
             return Ok(false);
         }
-        for stream in self.streams() {
-            cuda::refuse_captured(operation, &stream)?;
-            if !cuda::is_idle(&stream)? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+        self.streams().iter().try_fold(true, |idle, stream| {
+            cuda::refuse_captured(operation, stream)?;
+            Ok(idle && cuda::is_idle(stream)?)
+        })
     }
 
-    /// Ends graphs, or registrations and windows. The caller drops the objects when nobody waits for the communicator any more.
+    /// Releases graphs, or registrations and windows. The caller drops the objects when nobody waits for the communicator.
     #[must_use = "the last owner of an object waits for the communicator"]
-    fn end_objects(&self, graphs: bool) -> Vec<Arc<dyn Object>> {
+    fn release_objects(&self, graphs: bool) -> Vec<Arc<dyn Object>> {
         let objects = self.objects();
-        let ended = objects.iter().filter(|object| object.memory().is_none() == graphs);
-        ended.for_each(|object| object.end());
+        let released = objects.iter().filter(|object| object.memory().is_none() == graphs);
+        released.for_each(|object| object.release());
         objects
     }
 
-    /// Ends all that must end before the communicator is finalized or destroyed: graphs first, so that nothing is launched any
-    /// more, the others after the queued work. The caller drops the objects afterwards. Fails like [`Self::drain_or_abort`].
-    pub(super) fn release(&self, operation: &'static str) -> Result<Vec<Arc<dyn Object>>, Error> {
+    /// Releases all that must end before the communicator is finalized or destroyed: graphs first, so that nothing is launched
+    /// any more, the others after the queued work. The caller drops the objects afterwards. Fails like [`Self::drain_or_abort`].
+    pub(super) fn drain_and_release(&self, operation: &'static str) -> Result<Vec<Arc<dyn Object>>, Error> {
         cuda::bind(&self.context)?;
         self.streams().iter().try_for_each(|stream| cuda::refuse_captured(operation, stream))?;
-        let mut ended = self.end_objects(true);
+        let mut released = self.release_objects(true);
         self.drain_or_abort(operation)?;
-        ended.extend(self.end_objects(false));
-        Ok(ended)
+        released.extend(self.release_objects(false));
+        Ok(released)
     }
 
     /// Waits for the queued work, ends what belongs to the communicator, and destroys it (`ncclCommDestroy`), or aborts it.
     pub(super) fn close(&self) -> Result<(), Error> {
         const OPERATION: &str = "ncclCommDestroy";
-        let released = self.release("closing the communicator");
-        let _ended = released.inspect_err(|_| self.abort_after_failure())?;
+        let released = self.drain_and_release("closing the communicator");
+        let _released = released.inspect_err(|_| self.abort_after_failure())?;
         cuda::bind(&self.context)?;
         let mut state = self.lock();
         let comm = self.comm(*state, State::exists, OPERATION)?;
@@ -137,14 +134,14 @@ impl Handle {
         let code = unsafe { self.raw().ncclCommDestroy(comm) };
         // Not before: a thread that is dropping a registration waits for it, and frees the memory then.
         drop(state);
-        self.ended(OPERATION, code)
+        self.after_end(OPERATION, code)
     }
 
     /// Aborts (`ncclCommAbort`), unless there is nothing left to abort.
     pub(crate) fn abort(&self) -> Result<(), Error> {
         cuda::bind(&self.context)?;
         let locked = poll(Some(ABORT_LIMIT), || self.state.try_lock());
-        self.end(locked.map_err(|waited| Error::Busy { operation: ABORT, waited })?)
+        self.abort_locked(locked.map_err(|waited| Error::Busy { operation: ABORT, waited })?)
     }
 
     fn abort_after_failure(&self) {
@@ -154,14 +151,14 @@ impl Handle {
     }
 
     /// The guard is not held while NCCL aborts, so that the owner is told meanwhile that the communicator is of no use any more.
-    fn end(&self, mut state: StateGuard<'_>) -> Result<(), Error> {
+    fn abort_locked(&self, mut state: StateGuard<'_>) -> Result<(), Error> {
         if !state.exists() {
             return Ok(());
         }
         *state = State::Aborting;
         drop(state);
         // NCCL waits for the graphs, and ends the rest itself.
-        let ended = self.end_objects(true);
+        let objects = self.release_objects(true);
         let comm = self.raw_handle();
         let code = if comm.is_null() {
             ncclResult_t::ncclSuccess
@@ -171,12 +168,12 @@ impl Handle {
         };
         *self.lock() = State::Aborted;
         // Not before: the last owner of memory or of a registration waits for the abort.
-        drop(ended);
-        self.ended(ABORT, code)
+        drop(objects);
+        self.after_end(ABORT, code)
     }
 
     /// After NCCL has ended the communicator.
-    fn ended(&self, operation: &'static str, code: ncclResult_t) -> Result<(), Error> {
+    fn after_end(&self, operation: &'static str, code: ncclResult_t) -> Result<(), Error> {
         if code == ncclResult_t::ncclInProgress {
             // NCCL may still look at the texts.
             mem::forget(self.config.clone());

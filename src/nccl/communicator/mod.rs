@@ -168,12 +168,11 @@ impl Communicator {
     pub fn finalize(&self) -> Result<(), Error> {
         const OPERATION: &str = "ncclCommFinalize";
         section::forbid(OPERATION)?;
-        let _ended =
-            self.handle.quiesce(OPERATION, State::Finalized, || match self.handle.objects().is_empty() {
-                // NCCL waits for the queued work.
-                true => Ok(Vec::new()),
-                false => self.handle.release(OPERATION),
-            })?;
+        let _released = self.handle.wait_in_state(OPERATION, State::Finalized, || {
+            let nothing = self.handle.objects().is_empty();
+            // NCCL waits for the queued work itself.
+            if nothing { Ok(Vec::new()) } else { self.handle.drain_and_release(OPERATION) }
+        })?;
         self.handle.change(OPERATION, State::Finalized, State::Finalized, |raw, comm| {
             // SAFETY: `change` holds the guard, and the handle is alive.
             Ok(unsafe { raw.ncclCommFinalize(comm) })

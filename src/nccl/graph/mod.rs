@@ -73,7 +73,7 @@ impl GraphState {
 
 impl Object for GraphState {
     /// NCCL waits for the graphs of a communicator before it ends it.
-    fn end(&self) {
+    fn release(&self) {
         *self.graphs() = None;
     }
 }

@@ -133,7 +133,7 @@ impl Entry {
 }
 
 impl Object for Registered {
-    fn end(&self) {
+    fn release(&self) {
         if self.is_active() {
             self.ended.store(true, Ordering::Release);
             if let Err(error) = self.forget() {
