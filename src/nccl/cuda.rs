@@ -11,7 +11,7 @@ use cudarc::driver::sys::{
     self, CUmemAccess_flags, CUmemAccessDesc, CUmemLocationType, CUresult, CUstreamCaptureMode,
     CUstreamCaptureStatus,
 };
-use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
+use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, result};
 use libloading::Library;
 
 use super::error::Error;
@@ -49,8 +49,8 @@ fn refused(code: CUresult) -> Error {
     }
 }
 
-/// Loads libcuda by the names that cudarc tries on Linux. cudarc's own function for this, `is_culib_present`,
-/// is missing when another crate of the program has cudarc link libcuda (`dynamic-linking`).
+/// Loads libcuda by the names that cudarc tries on Linux. cudarc's own function for this, `is_culib_present`, is missing when
+/// another crate of the program has cudarc link libcuda (`dynamic-linking`).
 fn loadable() -> Result<(), Error> {
     // SAFETY: loading libcuda has no preconditions.
     let open = |name| unsafe { Library::new(name) };
@@ -94,6 +94,16 @@ pub(crate) fn is_default(stream: &CudaStream) -> bool {
     stream.cu_stream() as usize <= LEGACY_STREAM
 }
 
+/// Refuses a stream on which NCCL cannot work.
+pub(crate) fn check_stream(operation: &'static str, stream: &CudaStream) -> Result<(), Error> {
+    if stream.context().is_primary() {
+        return refuse_per_thread(operation, stream);
+    }
+    let reason = "the stream's context is not its device's primary context, which NCCL uses; make it with \
+                  CudaContext::new";
+    Err(Error::Stream { operation, reason })
+}
+
 /// Refuses a stream that is another one on every thread: what one thread waits for on it says nothing of the others.
 pub(crate) fn refuse_per_thread(operation: &'static str, stream: &CudaStream) -> Result<(), Error> {
     if stream.cu_stream() as usize != PER_THREAD_STREAM {
@@ -107,8 +117,7 @@ pub(crate) fn refuse_per_thread(operation: &'static str, stream: &CudaStream) ->
 const CAPTURED: &str = "the stream is being captured into a CUDA graph, which keeps no buffer alive: end the capture \
                         first, and use Graph::capture, or Communicator::captured (unsafe)";
 
-/// Refuses a stream whose work is being captured into a graph: a graph can be launched at any time, and keeps no buffer
-/// alive for it. Its context is current.
+/// Refuses a stream that is being captured: a graph can be launched at any time, and keeps no buffer. Its context is current.
 #[inline]
 pub(crate) fn refuse_captured(operation: &'static str, stream: &CudaStream) -> Result<(), Error> {
     // SAFETY: the stream is alive: cudarc's object holds it.
@@ -133,8 +142,8 @@ thread_local! {
     static BOUND: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Before a call of NCCL that makes its own device current and afterwards the one that was. On a thread that has no
-/// context the latter would be the first GPU, on which that makes a context.
+/// Before a call of NCCL that makes its own device current and afterwards the one that was. On a thread that has no context the
+/// latter would be the first GPU, on which that makes a context.
 #[inline]
 pub(crate) fn bind_once(context: &CudaContext) -> Result<(), Error> {
     if BOUND.get() { Ok(()) } else { bind(context) }
@@ -152,12 +161,23 @@ pub(crate) fn bind(context: &CudaContext) -> Result<(), Error> {
     unsafe { result::ctx::set_current(context.cu_ctx()) }.map_err(Error::cuda("cuCtxSetCurrent"))
 }
 
-/// Waits until all work of the stream is done. (cudarc's `synchronize` answers with a failure that it has noted before,
-/// if there is one, and does not wait then.) Its context is current.
+/// Waits until all work of the stream is done. (cudarc's `synchronize` answers with a failure that it has noted before, if there
+/// is one, and does not wait then.) Its context is current.
 pub(crate) fn wait(stream: &CudaStream) -> Result<(), Error> {
     // SAFETY: the stream is alive: cudarc's object holds it.
     let wait = || unsafe { result::stream::synchronize(stream.cu_stream()) };
     relaxed(|| wait().map_err(Error::cuda("cuStreamSynchronize")))
+}
+
+/// Makes `second` wait for what is queued on `first`.
+pub(crate) fn order(event: &CudaEvent, first: &CudaStream, second: &CudaStream) -> Result<(), Error> {
+    event.record(first).and_then(|()| second.wait(event)).map_err(Error::cuda("cuStreamWaitEvent"))
+}
+
+/// Makes `second` wait for what is queued on `first`, the stream of NCCL's work. Where that fails, the host waits for `first`,
+/// since memory of `second` may be freed in the order of `second` from then on.
+pub(crate) fn make_wait(event: &CudaEvent, first: &CudaStream, second: &CudaStream) -> Result<(), Error> {
+    order(event, first, second).inspect_err(|_| _ = wait(first))
 }
 
 /// True when the stream has no work left. Its context is current.
@@ -169,9 +189,8 @@ pub(crate) fn is_idle(stream: &CudaStream) -> Result<bool, Error> {
     })
 }
 
-/// Calls functions of the driver that concern no captured stream. Without this, CUDA refuses to wait for work, to ask
-/// for it and to free memory while this thread captures any stream, or another thread does in global mode, and spoils
-/// the capture.
+/// Calls functions of the driver that concern no captured stream. Without this, CUDA refuses to wait for work, to ask for it and
+/// to free memory while this thread captures any stream, or another thread does in global mode, and spoils the capture.
 pub(crate) fn relaxed<T>(calls: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
     // SAFETY: exchanges this thread's mode with the one behind the pointer, now and to restore it below.
@@ -192,8 +211,8 @@ struct DeviceAccess {
 
 const _: () = assert!(size_of::<DeviceAccess>() == size_of::<CUmemAccessDesc>());
 
-/// Lets the process's other GPUs reach memory of the device's pool, from which cudarc allocates. Until 2.22 NCCL accesses
-/// the buffers of ranks of its own process directly, and counts on that they are reachable.
+/// Lets the process's other GPUs reach memory of the device's pool, from which cudarc allocates. Until 2.22 NCCL accesses the
+/// buffers of ranks of its own process directly, and counts on that they are reachable.
 pub(crate) fn share_pool(context: &CudaContext) -> Result<(), Error> {
     if !context.has_async_alloc() {
         return Ok(());

@@ -9,8 +9,7 @@ use nccl_sys::{Nccl, Version, ncclResult_t};
 
 use super::error::{Error, ResultCode};
 
-/// The versions whose symmetric kernels do not wait for a kernel before them that triggers programmatic launch early: see
-/// `docs/limits.md`.
+/// The versions whose symmetric kernels do not wait for a kernel that triggers programmatic launch early: see `docs/limits.md`.
 pub const SYMMETRIC_RACE: RangeInclusive<Version> = Version::new(2, 28, 3)..=Version::new(2, 30, 6);
 
 /// libnccl, loaded for the life of the process. A handle: cheap to copy and to pass on.

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::marker::PhantomData;
-use std::{mem, ptr};
+use std::ptr;
 
 use nccl_sys::{Nccl, ncclDataType_t, ncclRedOp_t, ncclResult_t};
 
@@ -41,8 +41,8 @@ impl Drop for Inside {
     }
 }
 
-/// Runs calls of NCCL's in a group of NCCL's, which is cancelled when they fail. No code of the program's runs in it. NCCL's
-/// answer with the value: ncclSuccess, or ncclInProgress.
+/// Runs calls of NCCL's, and no code of the program's, in a group of NCCL's, which is cancelled when they fail. Returns
+/// ncclSuccess or ncclInProgress, with the value.
 pub(crate) fn grouped<T>(
     library: Library,
     calls: impl FnOnce() -> Result<T, Error>,
@@ -60,29 +60,20 @@ pub(crate) fn grouped_until<T>(
 ) -> Result<(ncclResult_t, T), Error> {
     // SAFETY: no arguments.
     library.check(START, unsafe { library.raw().ncclGroupStart() })?;
-    let cancel = CancelOnDrop(library);
-    let value = calls()?;
-    mem::forget(cancel);
+    let value = calls().inspect_err(|_| cancel(library))?;
     Ok((library.accept(operation, end(library.raw()))?, value))
 }
 
-/// Cancels NCCL's group of this thread.
-struct CancelOnDrop(Library);
-
-impl Drop for CancelOnDrop {
-    /// NCCL has no call to cancel a group, but launches nothing when an operation in it was wrong: so one is made wrong.
-    fn drop(&mut self) {
-        let raw = self.0.raw();
-        let (data_type, op) = (ncclDataType_t::ncclInt8, ncclRedOp_t::ncclSum);
-        let (comm, stream) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: every NCCL refuses a null communicator before it looks at anything else. Closes the group
-        // that was opened on this thread.
-        let code = unsafe {
-            let _refused = raw.ncclAllReduce(ptr::null(), ptr::null_mut(), 0, data_type, op, comm, stream);
-            raw.ncclGroupEnd()
-        };
-        if code == ncclResult_t::ncclSuccess {
-            tracing::error!("NCCL {} launched a cancelled group", self.0.version());
-        }
+/// Cancels NCCL's group of this thread, which launches nothing when an operation in it was wrong: so one is made wrong.
+fn cancel(library: Library) {
+    let (raw, none) = (library.raw(), ptr::null_mut());
+    let (data_type, op) = (ncclDataType_t::ncclInt8, ncclRedOp_t::ncclSum);
+    // SAFETY: every NCCL refuses a null communicator before it looks at anything else. Closes this thread's group.
+    let code = unsafe {
+        let _refused = raw.ncclAllReduce(none, none, 0, data_type, op, none.cast(), none.cast());
+        raw.ncclGroupEnd()
+    };
+    if code == ncclResult_t::ncclSuccess {
+        tracing::error!("NCCL {} launched a cancelled group", library.version());
     }
 }

@@ -43,7 +43,7 @@ impl Communicator {
         const OPERATION: &str = "ncclCommSuspend";
         section::forbid(OPERATION)?;
         self.library().raw().require(OPERATION)?;
-        self.handle.quiesce(OPERATION, State::Suspending, || {
+        self.handle.wait_in_state(OPERATION, State::Suspending, || {
             self.handle.drain_or_abort(OPERATION)?;
             self.handle.change(OPERATION, State::Suspending, State::Suspended, |raw, comm| {
                 // SAFETY: `change` holds the guard, and the handle is alive.

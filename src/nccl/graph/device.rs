@@ -9,7 +9,6 @@ use cudarc::driver::sys::{
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, result};
 use nccl_sys::cudaStream_t;
 
-use crate::nccl::communicator::order;
 use crate::nccl::cuda;
 use crate::nccl::error::{Error, each};
 
@@ -134,8 +133,7 @@ impl DeviceGraph {
         written: impl Iterator<Item = &'a Arc<CudaStream>>,
         unordered: &mut Vec<Arc<CudaStream>>,
     ) -> Result<(), Error> {
-        let order =
-            |first, second| order(&self.event, first, second).map_err(Error::cuda("cuStreamWaitEvent"));
+        let order = |first, second| cuda::order(&self.event, first, second);
         cuda::bind(self.stream.context())?;
         self.buffer_streams.iter().try_for_each(|other| order(other, &self.stream))?;
         // SAFETY: graph and stream are alive, and the context is current.

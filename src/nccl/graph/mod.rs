@@ -11,7 +11,7 @@ use cudarc::driver::CudaStream;
 use nccl_sys::{cudaStream_t, ncclResult_t};
 
 use super::allocation::Owner;
-use super::communicator::{Communicator, Ending, Guards, Handle, Object};
+use super::communicator::{Communicator, Guards, Handle, Object};
 use super::error::{Error, each};
 use super::memory::{DeviceBuffer, DeviceBufferMut};
 use super::operation::batch::{Batch, Member, Step, nested};
@@ -74,7 +74,7 @@ impl GraphState {
 
 impl Object for GraphState {
     /// NCCL waits for the graphs of a communicator before it ends it.
-    fn end(&self, _: Ending) {
+    fn release(&self) {
         *self.graphs() = None;
     }
 }
@@ -169,7 +169,7 @@ impl Graph {
         // Also those that were made after the capture. Dropped last: the last owner of one waits for the
         // communicator.
         let receiving = state.handles.iter().filter(|_| state.waits);
-        let windows: Vec<_> = receiving.flat_map(|handle| handle.known()).collect();
+        let windows: Vec<_> = receiving.flat_map(|handle| handle.registered()).collect();
         let graphs = state.graphs();
         // As long as the guards are held, nobody ends a communicator that the graph needs.
         let guards = Guards::lock(state.handles.iter().map(|handle| &**handle)).all_alive(LAUNCH)?;

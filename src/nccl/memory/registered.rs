@@ -9,7 +9,7 @@ use nccl_sys::{MissingSymbol, Nccl, ncclComm_t, ncclResult_t};
 
 use super::buffer::{DeviceBuffer, OwnedBuffer};
 use crate::nccl::allocation::Owner;
-use crate::nccl::communicator::{Communicator, Ending, Handle, KnownMemory, Object, State};
+use crate::nccl::communicator::{Communicator, Handle, Object, RegisteredMemory, State};
 use crate::nccl::{cuda, error::Error, section};
 
 /// NCCL's functions for a kind of memory that it knows.
@@ -31,7 +31,7 @@ pub(super) struct Registered(Arc<Entry>);
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) communicator: Arc<Handle>,
-    memory: KnownMemory,
+    memory: RegisteredMemory,
     _owner: Owner,
     /// NCCL's handle; null when it has none. Where the communicator is non-blocking NCCL writes it from a
     /// thread of its own.
@@ -56,7 +56,7 @@ impl Registered {
             OwnedBuffer::new(communicator, operation, "memory", buffer)?;
         Ok(Arc::new(Self(Arc::new(Entry {
             communicator: Arc::clone(&communicator.handle),
-            memory: KnownMemory { addresses, raw: 0, symmetric, stream },
+            memory: RegisteredMemory { addresses, raw: 0, symmetric, stream },
             _owner: owner,
             slot: AtomicPtr::default(),
             functions,
@@ -111,7 +111,7 @@ impl Entry {
         let code = unsafe { (self.functions.end)(handle.raw(), communicator, self.raw()) }?;
         drop(state);
         match code {
-            ncclResult_t::ncclInProgress => handle.settle(operation, handle.config.limit()),
+            ncclResult_t::ncclInProgress => handle.settle(operation, handle.config.deadline),
             code => handle.library.check(operation, code),
         }
     }
@@ -122,7 +122,7 @@ impl Entry {
         let (operation, handle) = (self.functions.end_name, &*self.communicator);
         if std::thread::panicking() {
             // Dropping the communicator does the same.
-            return handle.abort("ncclCommAbort").and(Err(Error::Aborted { operation }));
+            return handle.abort().and(Err(Error::Aborted { operation }));
         }
         cuda::bind(&handle.context)?;
         // Waiting would spoil a capture.
@@ -133,9 +133,8 @@ impl Entry {
 }
 
 impl Object for Registered {
-    /// An abort ends it with the communicator.
-    fn end(&self, ending: Ending) {
-        if ending == Ending::Destroy && self.is_active() {
+    fn release(&self) {
+        if self.is_active() {
             self.ended.store(true, Ordering::Release);
             if let Err(error) = self.forget() {
                 self.leave_to_communicator(&error);
@@ -143,8 +142,8 @@ impl Object for Registered {
         }
     }
 
-    fn memory(&self) -> Option<KnownMemory> {
-        Some(KnownMemory { raw: self.raw().addr(), ..self.memory.clone() })
+    fn memory(&self) -> Option<RegisteredMemory> {
+        Some(RegisteredMemory { raw: self.raw().addr(), ..self.memory.clone() })
     }
 }
 

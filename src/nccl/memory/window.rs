@@ -155,7 +155,7 @@ impl Window {
 
     fn finish(&self) -> Result<(), Error> {
         let handle = &*self.registered.communicator;
-        handle.settle(WINDOW, handle.config.limit())?;
+        handle.settle(WINDOW, handle.config.deadline)?;
         self.registered.add_to_communicator();
         Ok(())
     }

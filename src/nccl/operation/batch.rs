@@ -12,7 +12,7 @@ use super::kind::{Kind, Operation};
 use super::reduction::Operator;
 use super::submit;
 use crate::nccl::allocation::Owner;
-use crate::nccl::communicator::{Guards, Handle, State, make_wait, overlap};
+use crate::nccl::communicator::{Guards, Handle, State, overlap};
 use crate::nccl::cuda;
 use crate::nccl::error::{Error, each};
 use crate::nccl::library::Library;
@@ -99,8 +99,8 @@ impl<'env> Batch<'env> {
         let (mut others, offsets) = (OtherStreams::new(), buffers.offsets);
         for buffer in buffers.owned(communicator, operation.name())? {
             self.refuse_overlap(operation.name(), &buffer)?;
-            let known = communicator.handle.known_at(&buffer.addresses);
-            self.kept.extend(known.into_iter().map(|(_, object)| Arc::new(object) as Owner));
+            let registered = communicator.handle.registered_at(&buffer.addresses);
+            self.kept.extend(registered.into_iter().map(|(_, object)| Arc::new(object) as Owner));
             self.kept.push(buffer.owner);
             // Also the communicator's own: it may move to another stream before the graph is captured.
             others.push(buffer.stream);
@@ -109,7 +109,7 @@ impl<'env> Batch<'env> {
         // Buffers with an owner have no events: nothing waits here.
         let addresses =
             communicator.addresses(operation, offsets, &buffers.accesses(&communicator.stream))?;
-        for (memory, object) in communicator.handle.known() {
+        for (memory, object) in communicator.handle.registered() {
             let is_target = matches!(operation.kind, Kind::Put(_, window, _) if window.addr() == memory.raw);
             if is_target || operation.waits() {
                 self.kept.push(Arc::new(object));
@@ -159,8 +159,8 @@ impl<'env> Batch<'env> {
         addresses: (u64, u64),
         others: OtherStreams,
     ) -> Result<(), Error> {
-        let known = self.members.iter().position(|member| Arc::ptr_eq(&member.handle, &communicator.handle));
-        let member = known.unwrap_or_else(|| {
+        let found = self.members.iter().position(|member| Arc::ptr_eq(&member.handle, &communicator.handle));
+        let member = found.unwrap_or_else(|| {
             let (handle, stream) = (Arc::clone(&communicator.handle), Arc::clone(&communicator.stream));
             self.members.push(Member { handle, stream, rank: communicator.rank() });
             self.members.len() - 1
@@ -213,7 +213,7 @@ impl<'env> Batch<'env> {
         // Each, whatever the others say: their memory may be freed in the order of their streams from now on.
         let led = each(&self.others, |OtherStream { member, stream: other, event }| {
             let stream = &self.members[*member].stream;
-            cuda::bind(stream.context()).and_then(|()| make_wait(event, stream, other))
+            cuda::bind(stream.context()).and_then(|()| cuda::make_wait(event, stream, other))
         });
         if !events {
             return led;

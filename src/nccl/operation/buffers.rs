@@ -215,7 +215,7 @@ impl Communicator {
     /// Adds the streams of the communicator's windows, into which signals tell that other ranks have written.
     #[cold]
     pub(super) fn add_streams_of_windows(&self, others: &mut OtherStreams) -> Result<(), Error> {
-        let streams = self.handle.known().into_iter().map(|(memory, _)| memory.stream);
+        let streams = self.handle.registered().into_iter().map(|(memory, _)| memory.stream);
         others.extend(streams.filter(|stream| **stream != *self.stream));
         // It cannot be made after an error that cudarc has noted.
         if others.is_empty() { Ok(()) } else { self.event().map(drop) }

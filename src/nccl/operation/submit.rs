@@ -97,7 +97,7 @@ pub(super) unsafe fn call_nccl(
 #[cold]
 pub(super) fn finish(handle: &Handle, operation: &'static str, code: ncclResult_t) -> Result<(), Error> {
     if code == ncclResult_t::ncclInProgress {
-        return handle.settle(operation, handle.config.limit());
+        return handle.settle(operation, handle.config.deadline);
     }
     handle.library.check(operation, code)
 }
