@@ -374,3 +374,18 @@ fn the_log_of_an_operator_that_nccl_keeps_may_end_the_communicator() {
     tracing::subscriber::with_default(log, || drop(sum));
     assert_eq!(fake.log(), ["abort comm1"]);
 }
+
+#[test]
+fn an_operator_may_outlive_its_communicator_in_a_capture() {
+    let fake = Fake::new();
+    let mut memory = fake.memory(&fake.stream(0), 8);
+    let result = Graph::capture(|capture| {
+        let communicator = fake.communicator(&Config::new());
+        let sum = communicator.scaled_sum(2.0f32)?;
+        capture.on(&communicator).all_reduce_in_place(&mut memory.slice_mut::<f32>(..)?, &sum)
+    });
+    assert!(matches!(result, Err(Error::Aborted { .. })), "{result:?}");
+    let log = fake.log();
+    let created = "scaled_sum comm1 type 7 scalar 00000040 as op5";
+    assert_eq!(log[log.len() - 3..], [created, "destroy op5 comm1", "destroy comm1"]);
+}

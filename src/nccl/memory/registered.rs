@@ -1,7 +1,7 @@
 //! Memory that NCCL knows beforehand: what registrations and windows have in common, and registrations.
 
 use std::ffi::c_void;
-use std::ops::{Deref, Range};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -22,17 +22,13 @@ pub(super) struct Functions {
     pub(super) end: unsafe fn(&Nccl, ncclComm_t, *mut c_void) -> Result<ncclResult_t, MissingSymbol>,
 }
 
-/// Memory that NCCL knows, until this is dropped: NCCL forgets it then.
+/// Memory that NCCL knows, until this is dropped: NCCL forgets it then. It owns the memory, and the communicator's handle, so
+/// that neither can end before.
 #[derive(Debug)]
-pub(super) struct Registered(Arc<Entry>);
-
-/// Memory with NCCL's handle of it. It owns the memory, and the communicator's handle, so that neither can
-/// end before NCCL has forgotten the memory.
-#[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct Registered {
     pub(super) communicator: Arc<Handle>,
     memory: RegisteredMemory,
-    _owner: Owner,
+    owner: Owner,
     /// NCCL's handle; null when it has none. Where the communicator is non-blocking NCCL writes it from a
     /// thread of its own.
     pub(super) slot: AtomicPtr<c_void>,
@@ -54,14 +50,14 @@ impl Registered {
         cuda::bind(&communicator.handle.context)?;
         let OwnedBuffer { stream, owner, addresses, .. } =
             OwnedBuffer::new(communicator, operation, "memory", buffer)?;
-        Ok(Arc::new(Self(Arc::new(Entry {
+        Ok(Arc::new(Self {
             communicator: Arc::clone(&communicator.handle),
             memory: RegisteredMemory { addresses, raw: 0, symmetric, stream },
-            _owner: owner,
+            owner,
             slot: AtomicPtr::default(),
             functions,
             ended: AtomicBool::new(false),
-        }))))
+        }))
     }
 
     /// The communicator ends it before itself.
@@ -72,21 +68,18 @@ impl Registered {
     /// Leaves it to the communicator, which tries again when it is closed.
     fn leave_to_communicator(&self, error: &Error) {
         tracing::warn!("{}: {error}", self.functions.end_name);
-        let left = Arc::new(Self(Arc::clone(&self.0)));
+        let left = Arc::new(Self {
+            communicator: Arc::clone(&self.communicator),
+            memory: self.memory.clone(),
+            owner: Arc::clone(&self.owner),
+            slot: AtomicPtr::new(self.raw()),
+            functions: self.functions,
+            ended: AtomicBool::new(self.ended.load(Ordering::Acquire)),
+        });
         left.add_to_communicator();
         self.communicator.keep(left);
     }
-}
 
-impl Deref for Registered {
-    type Target = Entry;
-
-    fn deref(&self) -> &Entry {
-        &self.0
-    }
-}
-
-impl Entry {
     /// True when NCCL has a handle of it, and has not forgotten it.
     pub(super) fn is_active(&self) -> bool {
         !self.raw().is_null() && !self.ended.load(Ordering::Acquire)

@@ -1,11 +1,15 @@
 //! Reduction operators: NCCL's own, and sums that scale every rank's input first.
 
-use std::{ffi::c_void, fmt, marker::PhantomData, ptr, sync::Arc};
+use std::ffi::c_void;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::{fmt, ptr};
 
 use nccl_sys::{ncclRedOp_t, ncclResult_t, ncclScalarResidence_t};
 
 use super::kind::{is_fp8, raw_op, raw_type, require_type};
-use crate::nccl::communicator::{Communicator, Handle, State};
+use crate::nccl::communicator::{Communicator, Handle, Object, State};
 use crate::nccl::error::{Error, Needed};
 use crate::nccl::memory::{DeviceBuffer, OwnedBuffer};
 use crate::nccl::{cuda, section};
@@ -106,7 +110,9 @@ impl Communicator {
             // host for the length of the call or in device memory that the operator owns; writes one number.
             Ok(unsafe { raw.ncclRedOpCreatePreMulSum(&mut op, address, data_type, residence, handle) })
         })?;
-        let operator = Arc::new(Operator { communicator: Arc::clone(&self.handle), op, scalar });
+        let (communicator, ended) = (Arc::clone(&self.handle), AtomicBool::new(false));
+        let operator = Arc::new(Operator { communicator, op, scalar, ended });
+        self.handle.add(Arc::downgrade(&operator) as Weak<dyn Object>);
         Ok(ScaledSum { operator, borrowed: PhantomData })
     }
 }
@@ -133,10 +139,15 @@ pub struct Operator {
     op: ncclRedOp_t,
     /// In device memory.
     pub(super) scalar: Option<OwnedBuffer>,
+    /// True when NCCL's is destroyed.
+    ended: AtomicBool,
 }
 
-impl Drop for Operator {
-    fn drop(&mut self) {
+impl Object for Operator {
+    fn release(&self) {
+        if self.ended.swap(true, Ordering::AcqRel) {
+            return;
+        }
         let handle = &*self.communicator;
         let state = handle.lock();
         let Ok(communicator) = handle.comm(*state, State::exists, "ncclRedOpDestroy") else { return };
@@ -147,5 +158,11 @@ impl Drop for Operator {
         if code != ncclResult_t::ncclSuccess {
             tracing::warn!("{}", handle.library.failure("ncclRedOpDestroy", code));
         }
+    }
+}
+
+impl Drop for Operator {
+    fn drop(&mut self) {
+        self.release();
     }
 }
