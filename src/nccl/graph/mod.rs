@@ -165,7 +165,7 @@ impl Graph {
     /// when a stream is being captured.
     pub fn launch(&self) -> Result<(), Error> {
         section::forbid(LAUNCH)?;
-        let Self { state } = self;
+        let state = &*self.state;
         // Also those that were made after the capture. Dropped last: the last owner of one waits for the
         // communicator.
         let receiving = state.handles.iter().filter(|_| state.waits);
@@ -173,9 +173,8 @@ impl Graph {
         let graphs = state.graphs();
         // As long as the guards are held, nobody ends a communicator that the graph needs.
         let guards = Guards::lock(state.handles.iter().map(|handle| &**handle)).all_alive(LAUNCH)?;
-        let Some(launched) = &*graphs else {
-            return Err(Error::Unusable { operation: LAUNCH, reason: ENDED });
-        };
+        let reason = "a communicator of the graph has been finalized, closed or aborted: capture a new one";
+        let launched = graphs.as_ref().ok_or(Error::Unusable { operation: LAUNCH, reason })?;
         launched.iter().try_for_each(|graph| graph.check(LAUNCH))?;
         // Each, whatever the others say: those that are launched give their buffers back.
         let mut unordered = Vec::new();
@@ -187,8 +186,6 @@ impl Graph {
         each(unordered, |stream| cuda::bind(stream.context()).and_then(|()| cuda::wait(&stream))).and(result)
     }
 }
-
-const ENDED: &str = "a communicator of the graph has been finalized, closed or aborted: capture a new one";
 
 fn non_blocking() -> Error {
     Error::argument(CAPTURE, "communicators must be blocking (Config::blocking, NCCL_COMM_BLOCKING)")

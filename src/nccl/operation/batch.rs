@@ -190,11 +190,6 @@ impl<'env> Batch<'env> {
         Ok(())
     }
 
-    /// Before the operations: see [`Handle::fence`].
-    pub(crate) fn fence(&self) -> Result<(), Error> {
-        self.members.iter().try_for_each(|member| member.handle.fence(&member.stream))
-    }
-
     /// Keeps other threads from using or ending the communicators, all of which can be used.
     pub(crate) fn lock(&self, operation: &'static str) -> Result<Guards<'_>, Error> {
         Guards::lock(self.members.iter().map(|member| &*member.handle)).all_alive(operation)

@@ -123,21 +123,25 @@ impl<'b, L: Launch<'b>> Call<'b, L> {
         R: DeviceBufferMut<Element = S::Element> + ?Sized,
     {
         let name = kind.name();
+        self.check_rank(kind.root())?;
         if let Some(root) = kind.root() {
-            self.check_rank(root)?;
-            let (buffer, missing) =
-                if kind.root_sends() { (SEND, send.is_none()) } else { (RECEIVE, receive.is_none()) };
-            if self.communicator.rank() != root {
+            if self.communicator.rank() == root {
+                let (buffer, missing) =
+                    if kind.root_sends() { (SEND, send.is_none()) } else { (RECEIVE, receive.is_none()) };
+                if missing {
+                    return Err(Error::argument(
+                        name,
+                        format!("rank {root} is the root and needs a {buffer}"),
+                    ));
+                }
+            } else {
+                let gathered = send.and_then(|send| self.parts(send.len()));
                 match kind {
                     // NCCL's copy engines find the root's window by this one.
-                    Kind::Gather(_)
-                        if receive.as_deref().map(R::len) == send.and_then(|send| self.parts(send.len())) => {
-                    }
+                    Kind::Gather(_) if receive.as_deref().map(R::len) == gathered => {}
                     Kind::Gather(_) | Kind::Reduce(..) => receive = None,
                     _ => send = None,
                 }
-            } else if missing {
-                return Err(Error::argument(name, format!("rank {root} is the root and needs a {buffer}")));
             }
         }
         let (sent, received) = (send.map(S::len), receive.as_deref().map(R::len));
@@ -146,8 +150,9 @@ impl<'b, L: Launch<'b>> Call<'b, L> {
             Some(count) => count,
             None => self.part(name, SEND, sent.unwrap_or_default())?,
         };
-        self.expect(name, SEND, count, kind.sends_parts(), sent)?;
-        self.expect(name, RECEIVE, count, kind.receives_parts(), received)?;
+        let needed = |parts| if parts { self.parts(count) } else { Some(count) };
+        expect(name, SEND, needed(kind.sends_parts()), sent)?;
+        expect(name, RECEIVE, needed(kind.receives_parts()), received)?;
         self.submit(kind, count, Buffers::new(send, receive, operator))
     }
 
@@ -159,9 +164,7 @@ impl<'b, L: Launch<'b>> Call<'b, L> {
         buffer: &'b mut B,
         operator: Option<&'b Arc<Operator>>,
     ) -> Result<(), Error> {
-        if let Some(root) = kind.root() {
-            self.check_rank(root)?;
-        }
+        self.check_rank(kind.root())?;
         let (sends, receives) = (kind.sends_parts(), kind.receives_parts());
         let len = buffer.len();
         let count = if sends || receives { self.part(kind.name(), IN_PLACE, len)? } else { len };
@@ -183,9 +186,7 @@ impl<'b, L: Launch<'b>> Call<'b, L> {
         let (rank, size, data_type) = (communicator.rank(), communicator.size(), S::Element::DATA_TYPE);
         let is_scale = size == 1 && buffers.operator.is_some();
         let operation = Operation { kind, count, data_type, rank, size, is_scale };
-        if let Some(peer) = operation.kind.peer() {
-            self.check_rank(peer)?;
-        }
+        self.check_rank(operation.kind.peer())?;
         require_type::<S::Element>(communicator.library())?;
         if config.is_some() && !operation.is_collective() {
             let reason = "it takes no CallConfig: only collectives that are one function of NCCL do";
@@ -199,9 +200,10 @@ impl<'b, L: Launch<'b>> Call<'b, L> {
     }
 
     /// Refuses a rank that there is not.
-    pub(super) fn check_rank(&self, rank: usize) -> Result<(), Error> {
+    #[inline]
+    pub(super) fn check_rank(&self, rank: Option<usize>) -> Result<(), Error> {
         let size = self.communicator.size();
-        if rank < size { Ok(()) } else { Err(Error::Rank { rank, size }) }
+        rank.filter(|&rank| rank >= size).map_or(Ok(()), |rank| Err(Error::Rank { rank, size }))
     }
 
     /// The number of elements of each rank's part in a buffer that holds one part for each rank.
@@ -216,27 +218,6 @@ impl<'b, L: Launch<'b>> Call<'b, L> {
     /// The number of elements of all ranks' parts.
     fn parts(&self, count: usize) -> Option<usize> {
         count.checked_mul(self.communicator.size())
-    }
-
-    /// Refuses a buffer with another length than `count`, or, of parts, `count` for each rank.
-    #[inline(always)]
-    fn expect(
-        &self,
-        operation: &'static str,
-        buffer: &'static str,
-        count: usize,
-        parts: bool,
-        found: Option<usize>,
-    ) -> Result<(), Error> {
-        let needed = if parts { self.parts(count) } else { Some(count) };
-        match found {
-            Some(found) if needed != Some(found) => {
-                // A product that overflows is more than any buffer has.
-                let needed = Needed::Exactly(needed.unwrap_or(usize::MAX));
-                Err(Error::Length { operation, buffer, needed, found })
-            }
-            _ => Ok(()),
-        }
     }
 
     /// The parts of a send and a receive buffer, of these lengths, for each rank.
@@ -265,6 +246,23 @@ impl<'b, L: Launch<'b>> Call<'b, L> {
         }
         let pairs = send.iter().cloned().zip(receive.iter().cloned());
         Ok(pairs.map(|(send, receive)| Exchange { send, receive }).collect())
+    }
+}
+
+/// Refuses a buffer that has another number of elements; no number is more than any buffer has.
+#[inline(always)]
+fn expect(
+    operation: &'static str,
+    buffer: &'static str,
+    needed: Option<usize>,
+    found: Option<usize>,
+) -> Result<(), Error> {
+    match found {
+        Some(found) if needed != Some(found) => {
+            let needed = Needed::Exactly(needed.unwrap_or(usize::MAX));
+            Err(Error::Length { operation, buffer, needed, found })
+        }
+        _ => Ok(()),
     }
 }
 

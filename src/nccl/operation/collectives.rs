@@ -305,9 +305,8 @@ pub trait Collectives<'b>: Sized {
             return Err(wrong(0));
         }
         let describe = |&(Signal { peer, index, context }, count): &(Signal, usize)| {
-            let times = c_int::try_from(count).ok().filter(|&times| times > 0);
-            let times = times.ok_or_else(|| wrong(count))?;
-            call.check_rank(peer)?;
+            let times = c_int::try_from(count).ok().filter(|&times| times > 0).ok_or_else(|| wrong(count))?;
+            call.check_rank(Some(peer))?;
             Ok(ncclWaitSignalDesc_t { opCnt: times, peer: peer as c_int, sigIdx: index, ctx: context })
         };
         let descriptions = signals.iter().map(describe).collect::<Result<_, Error>>()?;

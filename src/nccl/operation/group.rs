@@ -4,13 +4,12 @@ use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use nccl_sys::{Nccl, ncclResult_t, ncclSimInfo_t};
+use nccl_sys::{Nccl, cudaStream_t, ncclResult_t, ncclSimInfo_t};
 
 use super::agreement;
 use super::batch::{Batch, Step, nested};
 use super::buffers::Buffers;
 use super::call::{Call, Submission, sealed};
-use super::submit::raw_stream;
 use crate::nccl::communicator::Communicator;
 use crate::nccl::error::Error;
 use crate::nccl::memory::{DeviceBuffer, DeviceBufferMut};
@@ -45,7 +44,7 @@ const SIMULATE: &str = "ncclGroupSimulateEnd";
 /// [`Error::Deadline`] or [`Error::Aborted`] when the launch fails.
 pub fn group<'env, T, E: From<Error>>(body: impl FnOnce(&Group<'env>) -> Result<T, E>) -> Result<T, E> {
     let inside = Inside::enter(START)?;
-    let group = Group::new(false);
+    let group = Group { simulated: false, batch: RefCell::default(), environment: PhantomData };
     let value = body(&group)?;
     drop(inside);
     // SAFETY: no arguments; closes NCCL's group of this thread.
@@ -76,7 +75,7 @@ pub fn simulate<'env, E: From<Error>>(
     body: impl FnOnce(&Group<'env>) -> Result<(), E>,
 ) -> Result<Option<Duration>, E> {
     let inside = Inside::enter(START)?;
-    let group = Group::new(true);
+    let group = Group { simulated: true, batch: RefCell::default(), environment: PhantomData };
     body(&group)?;
     drop(inside);
     let mut info = ncclSimInfo_t::default();
@@ -97,10 +96,6 @@ pub struct Group<'env> {
 }
 
 impl<'env> Group<'env> {
-    fn new(simulated: bool) -> Self {
-        Self { simulated, batch: RefCell::default(), environment: PhantomData }
-    }
-
     /// The collectives of a communicator, as part of the group.
     pub fn on<'g>(&'g self, communicator: &'env Communicator) -> Call<'env, &'g Self> {
         Call::new(communicator, self)
@@ -123,9 +118,10 @@ impl<'env> Group<'env> {
         let Some(library) = batch.library else { return Ok(()) };
         batch.refuse_captured(name)?;
         if !self.simulated {
-            batch.fence()?;
+            batch.members.iter().try_for_each(|member| member.handle.fence(&member.stream))?;
         }
-        let streams: Vec<_> = batch.members.iter().map(|member| raw_stream(&member.stream)).collect();
+        let streams = batch.members.iter().map(|member| member.stream.cu_stream() as cudaStream_t);
+        let streams: Vec<_> = streams.collect();
         let guards = batch.lock(name)?;
         // SAFETY: the guards are held, and what is recorded lives to the end of this function, by when NCCL has queued
         // the operations.

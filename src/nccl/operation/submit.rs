@@ -2,7 +2,6 @@
 
 use std::mem;
 
-use cudarc::driver::CudaStream;
 use nccl_sys::{cudaStream_t, ncclResult_t};
 
 use super::buffers::{Buffers, OtherStreams, released};
@@ -42,7 +41,9 @@ impl<'b> sealed::Launch<'b> for Immediate {
         }
         let state = handle.lock();
         // SAFETY: checked buffers, borrowed until `accesses` is dropped; the guard is held.
-        let code = unsafe { call_nccl(handle, raw_stream(stream), *state, config, &operation, addresses) };
+        let code = unsafe {
+            call_nccl(handle, stream.cu_stream() as cudaStream_t, *state, config, &operation, addresses)
+        };
         drop(state);
         let result = match code {
             // The way of nearly all calls. Without events there is nothing to drop.
@@ -58,12 +59,6 @@ impl<'b> sealed::Launch<'b> for Immediate {
         let result = result.and(each(&others, |stream| communicator.make_wait(stream)));
         if events { result.and(released(stream)) } else { result }
     }
-}
-
-/// The stream for NCCL.
-#[inline]
-pub(super) fn raw_stream(stream: &CudaStream) -> cudaStream_t {
-    stream.cu_stream() as cudaStream_t
 }
 
 /// Calls NCCL's function for an operation.
