@@ -38,7 +38,7 @@ pub(crate) struct Handle {
     pub(super) state: SpinMutex<State, Yield>,
     /// The streams that its operations and graphs run on: the last is the communicator's, the others those it had before.
     streams: Mutex<Vec<Arc<CudaStream>>>,
-    /// Graphs, registrations and windows, which end before the communicator does.
+    /// Graphs, operators, registrations and windows, which end before the communicator does.
     objects: Mutex<Vec<Weak<dyn Object>>>,
     /// Objects that nobody else owns, and that could not be ended: they stay until the communicator has ended.
     pub(super) kept: Mutex<Vec<Arc<dyn Object>>>,
@@ -91,12 +91,12 @@ pub(crate) struct RegisteredMemory {
     pub(crate) stream: Arc<CudaStream>,
 }
 
-/// A registration, a window or a graph.
+/// A registration, a window, an operator or a graph.
 pub(crate) trait Object: fmt::Debug + Send + Sync {
     /// Ends NCCL's part of it: its communicator is about to end. It is not used any more.
     fn release(&self);
 
-    /// The memory of a registration or window; none for a graph.
+    /// The memory of a registration or window; none for the others.
     fn memory(&self) -> Option<RegisteredMemory> {
         None
     }

@@ -22,7 +22,7 @@ pub struct MemoryView<'a, T> {
 }
 
 /// A part of a [`Memory`](super::Memory), to read and write. Its methods refuse to reach past its end ([`Error::View`]).
-// The view inside, of memory that is borrowed mutably, must not be given away for longer than `self` is borrowed: it can be copied.
+// The view inside can be copied: it must not be given away for longer than `self`, whose memory is borrowed mutably, is borrowed.
 #[derive(Debug)]
 pub struct MemoryViewMut<'a, T>(pub(super) MemoryView<'a, T>);
 

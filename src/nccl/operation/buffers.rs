@@ -103,8 +103,8 @@ impl Accesses<'_> {
 pub(super) type OtherStreams = Vec<Arc<CudaStream>>;
 
 impl Communicator {
-    /// Checks where the buffers are, orders NCCL's stream after theirs, which it notes when they are others.
-    /// `captured` where the stream may be captured.
+    /// Checks where the buffers are, and orders NCCL's stream, which may be `captured`, after theirs. Those that are not NCCL's
+    /// are added to `others`.
     #[inline(always)]
     pub(super) fn access<'b>(
         &'b self,

@@ -78,7 +78,7 @@ pub(crate) enum Kind {
     Scatter(usize),
     Send(usize),
     Recv(usize),
-    /// With the offset in bytes.
+    /// With the other rank's window, and the offset in it in bytes.
     Put(Signal, ncclWindow_t, usize),
     Signal(Signal),
     WaitSignals(Box<[ncclWaitSignalDesc_t]>),
@@ -139,7 +139,7 @@ impl Kind {
         }
     }
 
-    /// The one other rank that takes part.
+    /// The other rank, of two that take part.
     #[inline]
     pub(crate) const fn peer(&self) -> Option<usize> {
         match *self {
