@@ -29,7 +29,12 @@ pub fn available() -> Result<(), Error> {
 }
 
 fn probe() -> Result<(), Error> {
-    loadable()?;
+    // By the names that cudarc tries on Linux. cudarc's own function for this, `is_culib_present`, is missing when another crate
+    // of the program has cudarc link libcuda (`dynamic-linking`).
+    // SAFETY: loading libcuda has no preconditions.
+    let open = |name| unsafe { Library::new(name) };
+    let opened = open("libcuda.so.1").or_else(|error| open("libcuda.so").map_err(|_| error));
+    opened.map_err(|error| Error::NoDriver { reason: format!("libcuda.so.1 cannot be loaded: {error}") })?;
     let version = version()?;
     if version < OLDEST {
         let (major, minor) = (version / 1000, version % 1000 / 10);
@@ -46,17 +51,6 @@ fn refused(code: CUresult) -> Error {
             Error::NoDevice { visible: env::var_os("CUDA_VISIBLE_DEVICES").map(PathBuf::from) }
         }
         _ => Error::NoDriver { reason: format!("cuInit says {code:?}") },
-    }
-}
-
-/// Loads libcuda by the names that cudarc tries on Linux. cudarc's own function for this, `is_culib_present`, is missing when
-/// another crate of the program has cudarc link libcuda (`dynamic-linking`).
-fn loadable() -> Result<(), Error> {
-    // SAFETY: loading libcuda has no preconditions.
-    let open = |name| unsafe { Library::new(name) };
-    match open("libcuda.so.1").or_else(|error| open("libcuda.so").map_err(|_| error)) {
-        Ok(_closed_again) => Ok(()),
-        Err(error) => Err(Error::NoDriver { reason: format!("libcuda.so.1 cannot be loaded: {error}") }),
     }
 }
 

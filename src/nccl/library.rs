@@ -77,12 +77,8 @@ impl Library {
         let meaning = unsafe { text(self.0.ncclGetErrorString(code), MESSAGE) };
         // SAFETY: NCCL ignores the communicator here and returns its buffer of the last message.
         let detail = unsafe { text(self.0.ncclGetLastError(ptr::null_mut()), MESSAGE) };
-        Error::Nccl {
-            operation,
-            code: ResultCode(code.0),
-            meaning: meaning.into(),
-            detail: detail.trim().into(),
-        }
+        let (code, meaning, detail) = (ResultCode(code.0), meaning.into(), detail.trim().into());
+        Error::Nccl { operation, code, meaning, detail }
     }
 }
 

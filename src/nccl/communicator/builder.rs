@@ -55,10 +55,8 @@ impl Communicator {
         let rank = |(rank, stream)| Self::builder(library, stream).rank(rank, size).id(&id).config(config);
         let ranks: Vec<_> = streams.iter().enumerate().map(rank).collect();
         // Non-blocking ones may still be connecting when the group has ended.
-        Pending::start_group(Some(library), [], ranks, |rank, _| rank.start())?
-            .into_iter()
-            .map(Pending::join)
-            .collect()
+        let pending = Pending::start_group(Some(library), [], ranks, |rank, _| rank.start())?;
+        pending.into_iter().map(Pending::join).collect()
     }
 }
 

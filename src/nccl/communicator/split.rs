@@ -143,10 +143,9 @@ impl Communicator {
     pub fn split_all<'a>(
         ranks: impl IntoIterator<Item = (&'a Self, Option<Split>)>,
     ) -> Result<Vec<Option<Self>>, Error> {
-        let start = |rank: &Self, split: Option<Split>, guards: &mut Guards<'_>| {
-            rank.start_split(split.as_ref(), guards)
-        };
-        start_all(SPLIT, ranks, start)?.into_iter().map(Pending::join_part).collect()
+        let pending =
+            start_all(SPLIT, ranks, |rank, split, guards| rank.start_split(split.as_ref(), guards))?;
+        pending.into_iter().map(Pending::join_part).collect()
     }
 
     /// A communicator without some ranks, on this one's stream (`ncclCommShrink`, NCCL 2.27). All other ranks call it, with the
@@ -180,10 +179,8 @@ impl Communicator {
         shrink: &Shrink,
     ) -> Result<Vec<Self>, Error> {
         let ranks = ranks.into_iter().map(|rank| (rank, ()));
-        start_all(SHRINK, ranks, |rank, (), guards| rank.start_shrink(shrink, guards))?
-            .into_iter()
-            .map(Pending::join)
-            .collect()
+        let pending = start_all(SHRINK, ranks, |rank, (), guards| rank.start_shrink(shrink, guards))?;
+        pending.into_iter().map(Pending::join).collect()
     }
 
     /// An id by which new ranks find this communicator, for one [`grow`](Self::grow) (`ncclCommGetUniqueId`, NCCL 2.29). One rank
