@@ -5,12 +5,15 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::ptr;
 
-use nccl_sys::{Nccl, Version, ncclResult_t};
+use nccl_sys::{MissingSymbol, Nccl, Version, ncclResult_t};
 
 use super::error::{Error, ResultCode};
 
 /// The versions whose symmetric kernels do not wait for a kernel that triggers programmatic launch early: see `docs/limits.md`.
 pub const SYMMETRIC_RACE: RangeInclusive<Version> = Version::new(2, 28, 3)..=Version::new(2, 30, 6);
+
+/// What a function of NCCL's returns that some versions lack.
+pub(crate) type Answer = Result<ncclResult_t, MissingSymbol>;
 
 /// libnccl, loaded for the life of the process. A handle: cheap to copy and to pass on.
 #[derive(Clone, Copy, Debug)]

@@ -3,10 +3,11 @@
 use std::{ffi::c_int, ptr, sync::Arc};
 
 use cudarc::driver::CudaStream;
-use nccl_sys::{MissingSymbol, Nccl, Version, ncclComm_t, ncclConfig_t, ncclResult_t};
+use nccl_sys::{Nccl, Version, ncclComm_t, ncclConfig_t};
 
 use super::{Communicator, Config, Pending, pending::Started};
-use crate::nccl::{cuda, error::Error, library::Library, section, unique_id::UniqueId};
+use crate::nccl::library::{Answer, Library};
+use crate::nccl::{cuda, error::Error, section, unique_id::UniqueId};
 
 /// From here on NCCL accesses other ranks' buffers directly only when they are registered.
 const DIRECT_ONLY_WHEN_REGISTERED: Version = Version::new(2, 23, 0);
@@ -42,8 +43,7 @@ impl Communicator {
         Builder { library, stream, rank: 0, size: 1, ids: Vec::new(), config: Config::new() }
     }
 
-    /// One communicator over streams of different devices, in one thread: rank `i` is on `streams[i]`. Fails like
-    /// [`Builder::init`].
+    /// One communicator over streams of different devices, in one thread: rank `i` is on `streams[i]`. See [`Builder::init`].
     pub fn init_all(
         library: Library,
         streams: &[Arc<CudaStream>],
@@ -98,8 +98,7 @@ impl Builder<'_> {
         Pending::start(INIT, || self.start())?.join()
     }
 
-    /// Like [`init`](Self::init), but returns at once, with the errors that are seen at once: NCCL connects on a thread of its
-    /// own. The communicator is non-blocking (`Config::blocking(false)`).
+    /// Like [`init`](Self::init), but returns at once: NCCL connects on a thread of its own (`Config::blocking(false)`).
     pub fn init_pending(mut self) -> Result<Pending, Error> {
         self.config = self.config.blocking(false);
         Pending::start(INIT, || self.start())
@@ -157,11 +156,7 @@ impl Builder<'_> {
     fn start_with(
         self,
         name: &'static str,
-        call: impl FnOnce(
-            &'static Nccl,
-            *mut ncclComm_t,
-            &mut ncclConfig_t,
-        ) -> Result<ncclResult_t, MissingSymbol>,
+        call: impl FnOnce(&'static Nccl, *mut ncclComm_t, &mut ncclConfig_t) -> Answer,
     ) -> Result<Started, Error> {
         let Self { library, stream, .. } = self;
         cuda::check_stream(name, stream)?;

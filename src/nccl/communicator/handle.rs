@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use cudarc::driver::{CudaContext, CudaStream, result};
-use nccl_sys::{MissingSymbol, Nccl, ncclComm, ncclComm_t, ncclResult_t};
+use nccl_sys::{Nccl, ncclComm, ncclComm_t, ncclResult_t};
 use spin::Yield;
 use spin::mutex::{SpinMutex, SpinMutexGuard};
 
 use super::config::Config;
-use crate::nccl::library::{Library, SYMMETRIC_RACE};
+use crate::nccl::library::{Answer, Library, SYMMETRIC_RACE};
 use crate::nccl::{allocation::Allocation, cuda, error::Error};
 
 /// While it lives, no other thread is inside NCCL with the communicator.
@@ -305,7 +305,7 @@ impl Handle {
         &self,
         operation: &'static str,
         accepted: impl FnOnce(State) -> bool,
-        call: impl FnOnce(&'static Nccl, ncclComm_t) -> Result<ncclResult_t, MissingSymbol>,
+        call: impl FnOnce(&'static Nccl, ncclComm_t) -> Answer,
     ) -> Result<(), Error> {
         let state = self.lock();
         let comm = self.comm(*state, accepted, operation)?;

@@ -5,13 +5,13 @@ use std::{ffi::c_int, ptr};
 
 use cudarc::driver::CudaStream;
 use nccl_sys::{
-    MissingSymbol, NCCL_SHRINK_ABORT, NCCL_SHRINK_DEFAULT, NCCL_SPLIT_NOCOLOR, Nccl, ncclComm_t,
-    ncclConfig_t, ncclResult_t,
+    NCCL_SHRINK_ABORT, NCCL_SHRINK_DEFAULT, NCCL_SPLIT_NOCOLOR, Nccl, ncclComm_t, ncclConfig_t, ncclResult_t,
 };
 
 use super::handle::{Guards, State};
 use super::{Communicator, Config, Pending, pending::Started};
-use crate::nccl::{cuda, error::Error, library::Library, section, unique_id::UniqueId};
+use crate::nccl::library::{Answer, Library};
+use crate::nccl::{cuda, error::Error, section, unique_id::UniqueId};
 
 const SPLIT: &str = "ncclCommSplit";
 const SHRINK: &str = "ncclCommShrink";
@@ -293,12 +293,7 @@ impl Communicator {
         stream: &Arc<CudaStream>,
         config: Option<&Config>,
         guards: &mut Guards<'_>,
-        call: impl FnOnce(
-            &'static Nccl,
-            ncclComm_t,
-            *mut ncclComm_t,
-            *mut ncclConfig_t,
-        ) -> Result<ncclResult_t, MissingSymbol>,
+        call: impl FnOnce(&'static Nccl, ncclComm_t, *mut ncclComm_t, *mut ncclConfig_t) -> Answer,
     ) -> Result<Started, Error> {
         let (library, parent) = (self.library(), &self.handle);
         cuda::bind(&parent.context)?;
@@ -310,8 +305,8 @@ impl Communicator {
         let accepted = |state: State| state.is_alive() || state == State::Revoked && operation != GROW;
         let (comm, state) = guards.comm(parent, accepted, operation)?;
         // Counted where all ranks come to it: what only this rank refuses is no communicator of the others.
-        let key =
-            (parent.communicator_key, parent.derived.fetch_add(1, Ordering::Relaxed), operation, number);
+        let derived = parent.derived.fetch_add(1, Ordering::Relaxed);
+        let key = (parent.communicator_key, derived, operation, number);
         let child = Self::connecting(library, stream, settings, key);
         let code = call(library.raw(), comm, child.handle.slot(), raw)?;
         let before = *state;
