@@ -155,8 +155,7 @@ pub(crate) fn bind(context: &CudaContext) -> Result<(), Error> {
     unsafe { result::ctx::set_current(context.cu_ctx()) }.map_err(Error::cuda("cuCtxSetCurrent"))
 }
 
-/// Waits until all work of the stream is done. (cudarc's `synchronize` answers with a failure that it has noted before, if there
-/// is one, and does not wait then.) Its context is current.
+/// Waits for all work of the stream, whose context is current. (cudarc's `synchronize` does not wait after a noted failure.)
 pub(crate) fn wait(stream: &CudaStream) -> Result<(), Error> {
     // SAFETY: the stream is alive: cudarc's object holds it.
     let wait = || unsafe { result::stream::synchronize(stream.cu_stream()) };

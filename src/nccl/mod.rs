@@ -29,8 +29,8 @@
 //! [`Config`] has NCCL's settings. More communicators come from one that there is: [`split`](Communicator::split) it into parts,
 //! [`shrink`](Communicator::shrink) it to those ranks that still live, [`grow`](Communicator::grow) it by new ones.
 //! [`suspend`](Communicator::suspend) gives a communicator's device memory back for a while. Split and shrink have variants for
-//! several ranks in one thread ([`split_all`](Communicator::split_all), ...); split, shrink and grow have one that does not wait
-//! ([`split_pending`](Communicator::split_pending), ...).
+//! several ranks in one thread ([`split_all`](Communicator::split_all)), all three one that does not wait
+//! ([`split_pending`](Communicator::split_pending)).
 //!
 //! # Collectives
 //! They are the methods of the trait [`Collectives`]: all-reduce, reduce, broadcast, all-gather, reduce-scatter, all-to-all (also
@@ -67,7 +67,7 @@
 //! # Failures, deadlines and watchdogs
 //! Every [`Error`] names the operation, what NCCL said, and what to do. What can be checked is checked before anything is queued.
 //! What fails later, on another rank or in the network, [`Communicator::async_error`] tells: record an event on the stream, ask
-//! until it is complete, and abort when that takes too long.
+//! until it is complete, and abort when that takes too long, as `examples/nccl_watchdog.rs` does.
 //!
 //! - A rank that never comes makes the others wait for ever. With `Config::blocking(false)` NCCL works on a thread of its own,
 //!   and calls wait no longer than [`Config::deadline`]; at the deadline the communicator is aborted.
@@ -75,8 +75,6 @@
 //! - An [`AbortHandle`] ends a communicator from any thread, with all that it has queued, and its graphs: for watchdogs.
 //! - [`Communicator::revoke`] stops what is queued or hangs but keeps the communicator, so that it can be shrunk.
 //! - [`Communicator::close`] waits for queued work and returns its error. Dropping does the same and logs it.
-//!
-//! `examples/nccl_watchdog.rs` has a deadline, polling, and aborts.
 //!
 //! # Older and newer versions of NCCL
 //! The library is chosen at run time, from 2.18 on, and this module offers what it has. A function that it lacks answers

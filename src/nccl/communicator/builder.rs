@@ -86,8 +86,7 @@ impl Builder<'_> {
         self
     }
 
-    /// Joins the communicator (`ncclCommInitRankConfig`). Returns when all ranks have joined; with [`Config::deadline`] and
-    /// `Config::blocking(false)` at the latest then.
+    /// Joins the communicator (`ncclCommInitRankConfig`), and waits for the other ranks: see [`Config::deadline`].
     ///
     /// # Errors
     /// - Before anything is started: [`Error::Rank`]; [`Error::Argument`] for the number of ids; [`Error::TooOld`];
@@ -166,8 +165,7 @@ impl Builder<'_> {
             cuda::share_pool(stream.context())?;
         }
         let communicator = Communicator::connecting(library, stream, self.config, self.ids);
-        // The slot and the texts of the configuration live in the handle, which outlives NCCL's object: whoever drops it has
-        // aborted or destroyed that first. The right device is current.
+        // The handle, with the slot and the texts of the configuration, outlives NCCL's object. The right device is current.
         let code = call(library.raw(), communicator.handle.slot(), &mut raw)?;
         Ok(Pending::new(name, communicator, code, None))
     }

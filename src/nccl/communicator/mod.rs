@@ -129,8 +129,7 @@ impl Communicator {
         Ok(())
     }
 
-    /// The failure that NCCL has seen since, if any (`ncclCommGetAsyncError`), of another rank or the network. Cheap enough to
-    /// poll.
+    /// The failure that NCCL has seen since, if any (`ncclCommGetAsyncError`), of a rank or the network. Cheap enough to poll.
     ///
     /// # Errors
     /// [`Error::Nccl`]: the communicator can only be dropped or aborted then. [`Error::Aborted`]; [`Error::InsideGroup`].

@@ -35,8 +35,7 @@ pub struct Pending {
 /// A new communicator with NCCL's answer. Whatever that is, it is kept until the group that it is made in has ended.
 pub(super) type Started = (Pending, Result<(), Error>);
 
-/// The communicator that the new one is made from: its progress is the new one's. Dropping it aborts work that is going on, since
-/// NCCL would write the new handle to a place that is gone.
+/// The communicator that the new one is made from. Dropping it aborts work that goes on: NCCL would write to a slot that is gone.
 #[derive(Debug)]
 struct Origin {
     operation: &'static str,

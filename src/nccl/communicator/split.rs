@@ -148,8 +148,7 @@ impl Communicator {
         pending.into_iter().map(Pending::join_part).collect()
     }
 
-    /// A communicator without some ranks, on this one's stream (`ncclCommShrink`, NCCL 2.27). All other ranks call it, with the
-    /// same list; the excluded ones, if they still live, do not.
+    /// A communicator without some ranks, on this one's stream (`ncclCommShrink`, NCCL 2.27): all others call it with one list.
     ///
     /// ```no_run
     /// # use collectives::nccl::{Communicator, Error, Shrink};
@@ -183,8 +182,7 @@ impl Communicator {
         pending.into_iter().map(Pending::join).collect()
     }
 
-    /// An id by which new ranks find this communicator, for one [`grow`](Self::grow) (`ncclCommGetUniqueId`, NCCL 2.29). One rank
-    /// makes it and sends it to the new ones.
+    /// An id that one rank makes and sends to new ones, for one [`grow`](Self::grow) (`ncclCommGetUniqueId`, NCCL 2.29).
     ///
     /// # Errors
     /// [`Error::MissingSymbol`] before NCCL 2.29; [`Error::Nccl`]; [`Error::InsideGroup`]; [`Error::Aborted`] and
