@@ -67,12 +67,12 @@
 //! # Failures, deadlines and watchdogs
 //! Every [`Error`] names the operation, what NCCL said, and what to do. What can be checked is checked before anything is queued.
 //! What fails later, on another rank or in the network, [`Communicator::async_error`] tells: record an event on the stream, ask
-//! until it is complete, and abort when that takes too long, as `examples/nccl_watchdog.rs` does.
+//! until it is complete, and abort when that takes too long.
 //!
 //! - A rank that never comes makes the others wait for ever. With `Config::blocking(false)` NCCL works on a thread of its own,
 //!   and calls wait no longer than [`Config::deadline`]; at the deadline the communicator is aborted.
 //! - [`Builder::init_pending`] returns at once: a [`Pending`] can be polled, waited for with a limit, and aborted.
-//! - An [`AbortHandle`] ends a communicator from any thread, with all that it has queued, and its graphs: for watchdogs.
+//! - An [`AbortHandle`] ends a communicator, with its queued work and graphs, from any thread: see `examples/nccl_watchdog.rs`.
 //! - [`Communicator::revoke`] stops what is queued or hangs but keeps the communicator, so that it can be shrunk.
 //! - [`Communicator::close`] waits for queued work and returns its error. Dropping does the same and logs it.
 //!

@@ -117,7 +117,7 @@ impl Builder<'_> {
     }
 
     /// Calls NCCL.
-    fn start(mut self) -> Result<Started, Error> {
+    fn start(mut self) -> Started {
         let (rank, size) = self.raw_rank()?;
         if self.ids.is_empty() && self.size == 1 {
             self.ids.push(UniqueId::new(self.library)?);
@@ -156,7 +156,7 @@ impl Builder<'_> {
         self,
         name: &'static str,
         call: impl FnOnce(&'static Nccl, *mut ncclComm_t, &mut ncclConfig_t) -> Answer,
-    ) -> Result<Started, Error> {
+    ) -> Started {
         let Self { library, stream, .. } = self;
         cuda::check_stream(name, stream)?;
         let mut raw = self.config.raw(library)?;
@@ -167,6 +167,6 @@ impl Builder<'_> {
         let communicator = Communicator::connecting(library, stream, self.config, self.ids);
         // The handle, with the slot and the texts of the configuration, outlives NCCL's object. The right device is current.
         let code = call(library.raw(), communicator.handle.slot(), &mut raw)?;
-        Ok(Pending::new(name, communicator, code, None))
+        Pending::new(name, communicator, code, None)
     }
 }

@@ -33,7 +33,7 @@ pub struct Pending {
 }
 
 /// A new communicator with NCCL's answer. Whatever that is, it is kept until the group that it is made in has ended.
-pub(super) type Started = (Pending, Result<(), Error>);
+pub(super) type Started = Result<(Pending, Result<(), Error>), Error>;
 
 /// The communicator that the new one is made from. Dropping it aborts work that goes on: NCCL would write to a slot that is gone.
 #[derive(Debug)]
@@ -86,10 +86,7 @@ impl Drop for Origin {
 
 impl Pending {
     /// Starts one communicator.
-    pub(super) fn start(
-        operation: &'static str,
-        start: impl FnOnce() -> Result<Started, Error>,
-    ) -> Result<Self, Error> {
+    pub(super) fn start(operation: &'static str, start: impl FnOnce() -> Started) -> Result<Self, Error> {
         section::forbid(operation)?;
         let (pending, answer) = start()?;
         answer.map(|()| pending)
@@ -100,7 +97,7 @@ impl Pending {
         library: Option<Library>,
         parents: impl IntoIterator<Item = &'a Handle>,
         ranks: impl IntoIterator<Item = T>,
-        mut start: impl FnMut(T, &mut Guards<'a>) -> Result<Started, Error>,
+        mut start: impl FnMut(T, &mut Guards<'a>) -> Started,
     ) -> Result<Vec<Self>, Error> {
         let Some(library) = library else { return Ok(Vec::new()) };
         // Those of a group that fails are dropped when it has been cancelled, and the guards have been given back.
@@ -129,7 +126,7 @@ impl Pending {
             Origin { operation, parent, child, before, done: false }
         });
         let answer = communicator.handle.library.accept(operation, answer).map(drop);
-        (Self { operation, origin, communicator }, answer)
+        Ok((Self { operation, origin, communicator }, answer))
     }
 
     /// True when NCCL has finished. Returns at once.

@@ -231,7 +231,7 @@ impl Communicator {
         Guards::lock([&*self.handle])
     }
 
-    fn start_split(&self, split: Option<&Split>, guards: &mut Guards<'_>) -> Result<Started, Error> {
+    fn start_split(&self, split: Option<&Split>, guards: &mut Guards<'_>) -> Started {
         let none = Split::color(NCCL_SPLIT_NOCOLOR);
         let &Split { color, key, ref stream, ref config } = split.unwrap_or(&none);
         if split.is_some() && color < 0 {
@@ -248,7 +248,7 @@ impl Communicator {
         })
     }
 
-    fn start_shrink(&self, shrink: &Shrink, guards: &mut Guards<'_>) -> Result<Started, Error> {
+    fn start_shrink(&self, shrink: &Shrink, guards: &mut Guards<'_>) -> Started {
         let (Shrink { exclude, abort, config }, size) = (shrink, self.size());
         let own = "a rank cannot exclude itself: only the ranks that remain shrink a communicator";
         let rules = [
@@ -270,7 +270,7 @@ impl Communicator {
         })
     }
 
-    fn start_grow(&self, grow: &Grow, guards: &mut Guards<'_>) -> Result<Started, Error> {
+    fn start_grow(&self, grow: &Grow, guards: &mut Guards<'_>) -> Started {
         let &Grow { size, ref id, ref config } = grow;
         let Some(raw_size) = c_int::try_from(size).ok().filter(|_| size > self.size()) else {
             return Err(Error::Rank { rank: self.size(), size });
@@ -292,7 +292,7 @@ impl Communicator {
         config: Option<&Config>,
         guards: &mut Guards<'_>,
         call: impl FnOnce(&'static Nccl, ncclComm_t, *mut ncclComm_t, *mut ncclConfig_t) -> Answer,
-    ) -> Result<Started, Error> {
+    ) -> Started {
         let (library, parent) = (self.library(), &self.handle);
         cuda::bind(&parent.context)?;
         // NCCL copies the parent's pointers to texts where there is no configuration: the clone owns them, too.
@@ -311,7 +311,7 @@ impl Communicator {
         if code == ncclResult_t::ncclInProgress || !parent.config.is_blocking() {
             *state = State::Busy;
         }
-        Ok(Pending::new(operation, child, code, Some((parent, before))))
+        Pending::new(operation, child, code, Some((parent, before)))
     }
 
     /// The library of all of these; none where there are none.
@@ -332,7 +332,7 @@ impl Communicator {
 fn start_all<'a, T>(
     operation: &'static str,
     ranks: impl IntoIterator<Item = (&'a Communicator, T)>,
-    mut start: impl FnMut(&Communicator, T, &mut Guards<'_>) -> Result<Started, Error>,
+    mut start: impl FnMut(&Communicator, T, &mut Guards<'_>) -> Started,
 ) -> Result<Vec<Pending>, Error> {
     section::forbid(operation)?;
     let ranks: Vec<_> = ranks.into_iter().collect();

@@ -7,6 +7,8 @@ use nccl_sys::{NCCL_SUSPEND_MEM, ncclCommMemStat_t};
 use super::{Communicator, handle::State};
 use crate::nccl::{error::Error, section};
 
+const STATISTICS: &str = "ncclCommMemStats";
+
 /// Device memory that NCCL has allocated for a communicator, in bytes (`ncclCommMemStats`, NCCL 2.29.7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -74,7 +76,7 @@ impl Communicator {
     /// # Errors
     /// [`Error::MissingSymbol`] before NCCL 2.29.7; [`Error::Nccl`]; [`Error::InsideGroup`]; [`Error::Aborted`].
     pub fn memory_statistics(&self) -> Result<MemoryStatistics, Error> {
-        section::forbid("ncclCommMemStats")?;
+        section::forbid(STATISTICS)?;
         Ok(MemoryStatistics {
             suspendable: self.statistic(ncclCommMemStat_t::ncclStatGpuMemSuspend)?,
             persistent: self.statistic(ncclCommMemStat_t::ncclStatGpuMemPersist)?,
@@ -84,9 +86,8 @@ impl Communicator {
     }
 
     fn statistic(&self, which: ncclCommMemStat_t) -> Result<u64, Error> {
-        const OPERATION: &str = "ncclCommMemStats";
         let mut value = 0;
-        self.handle.call(OPERATION, State::exists, |raw, comm| {
+        self.handle.call(STATISTICS, State::exists, |raw, comm| {
             // SAFETY: `call` holds the guard, and the handle is alive; writes one number.
             unsafe { raw.ncclCommMemStats(comm, which, &mut value) }
         })?;
