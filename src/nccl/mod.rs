@@ -90,9 +90,9 @@ mod error;
 mod graph;
 mod library;
 mod memory;
+mod nccl_group;
 mod operation;
 mod parameters;
-mod section;
 mod settings;
 mod unique_id;
 

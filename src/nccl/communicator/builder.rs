@@ -7,7 +7,7 @@ use nccl_sys::{Nccl, Version, ncclComm_t, ncclConfig_t};
 
 use super::{Communicator, Config, Pending, pending::Started};
 use crate::nccl::library::{Answer, Library};
-use crate::nccl::{cuda, error::Error, section, unique_id::UniqueId};
+use crate::nccl::{cuda, error::Error, nccl_group, unique_id::UniqueId};
 
 /// From here on NCCL accesses other ranks' buffers directly only when they are registered.
 const DIRECT_ONLY_WHEN_REGISTERED: Version = Version::new(2, 23, 0);
@@ -49,7 +49,7 @@ impl Communicator {
         streams: &[Arc<CudaStream>],
         config: &Config,
     ) -> Result<Vec<Self>, Error> {
-        section::forbid(INIT)?;
+        nccl_group::forbid(INIT)?;
         let id = UniqueId::new(library)?;
         let size = streams.len();
         let rank = |(rank, stream)| Self::builder(library, stream).rank(rank, size).id(&id).config(config);
@@ -106,7 +106,7 @@ impl Builder<'_> {
     /// Joins a communicator that [grows](Communicator::grow), as a new rank, with the id of [`Communicator::grow_id`]
     /// (`ncclCommGrow`, NCCL 2.29). It fails like [`init`](Self::init).
     pub fn join(self) -> Result<Communicator, Error> {
-        section::forbid(GROW)?;
+        nccl_group::forbid(GROW)?;
         let [id] = self.ids[..] else { return Err(self.wrong_ids(GROW)) };
         let ((rank, size), id) = (self.raw_rank()?, id.raw());
         let call = |raw: &Nccl, slot, config: &mut ncclConfig_t| {

@@ -6,7 +6,7 @@ use std::{mem, sync::Arc, thread};
 use nccl_sys::{Nccl, ncclComm_t, ncclResult_t};
 
 use super::handle::{Handle, Object, State, StateGuard, unpoisoned};
-use crate::nccl::{cuda, error::Error, library::Answer, section};
+use crate::nccl::{cuda, error::Error, library::Answer, nccl_group};
 
 const ABORT: &str = "ncclCommAbort";
 
@@ -41,7 +41,7 @@ impl Handle {
         to: State,
         call: impl FnOnce(&'static Nccl, ncclComm_t) -> Answer,
     ) -> Result<(), Error> {
-        section::forbid(operation)?;
+        nccl_group::forbid(operation)?;
         cuda::bind(&self.context)?;
         let mut state = self.lock();
         let comm = self.comm(*state, |state| state == from, operation)?;

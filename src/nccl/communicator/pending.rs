@@ -6,7 +6,7 @@ use nccl_sys::ncclResult_t;
 
 use super::handle::{Guards, Handle, State};
 use super::{AbortHandle, Communicator};
-use crate::nccl::{error::Error, library::Library, section};
+use crate::nccl::{error::Error, library::Library, nccl_group};
 
 /// A communicator that NCCL is still working on, on a thread of its own. Dropping it aborts the work, and with it the
 /// communicator that it is made from, where there is one: NCCL cannot abort one without the other.
@@ -87,7 +87,7 @@ impl Drop for Origin {
 impl Pending {
     /// Starts one communicator.
     pub(super) fn start(operation: &'static str, start: impl FnOnce() -> Started) -> Result<Self, Error> {
-        section::forbid(operation)?;
+        nccl_group::forbid(operation)?;
         let (pending, answer) = start()?;
         answer.map(|()| pending)
     }
@@ -103,7 +103,7 @@ impl Pending {
         // Those of a group that fails are dropped when it has been cancelled, and the guards have been given back.
         let mut group = Vec::new();
         let mut guards = Guards::lock(parents);
-        section::grouped(library, || {
+        nccl_group::run(library, || {
             ranks.into_iter().try_for_each(|rank| {
                 let (pending, answer) = start(rank, &mut guards)?;
                 group.push(pending);
@@ -134,7 +134,7 @@ impl Pending {
     /// # Errors
     /// When the work has failed: [`Error::Nccl`], or [`Error::Aborted`]. [`Error::InsideGroup`].
     pub fn poll(&mut self) -> Result<bool, Error> {
-        section::forbid(self.operation)?;
+        nccl_group::forbid(self.operation)?;
         if let Some(origin) = &mut self.origin
             && !origin.is_finished()?
         {
@@ -168,7 +168,7 @@ impl Pending {
     }
 
     fn finish(mut self, limit: Option<Duration>) -> Result<Option<Communicator>, Error> {
-        section::forbid(self.operation)?;
+        nccl_group::forbid(self.operation)?;
         if let Some(mut origin) = self.origin.take() {
             origin.settle(limit)?;
         }

@@ -11,7 +11,7 @@ use nccl_sys::{
 use super::handle::{Guards, State};
 use super::{Communicator, Config, Pending, pending::Started};
 use crate::nccl::library::{Answer, Library};
-use crate::nccl::{cuda, error::Error, section, unique_id::UniqueId};
+use crate::nccl::{cuda, error::Error, nccl_group, unique_id::UniqueId};
 
 const SPLIT: &str = "ncclCommSplit";
 const SHRINK: &str = "ncclCommShrink";
@@ -189,7 +189,7 @@ impl Communicator {
     /// [`Error::Unusable`].
     pub fn grow_id(&self) -> Result<UniqueId, Error> {
         const OPERATION: &str = "ncclCommGetUniqueId";
-        section::forbid(OPERATION)?;
+        nccl_group::forbid(OPERATION)?;
         cuda::bind(&self.handle.context)?;
         let mut id = UniqueId::from_bytes([0; UniqueId::BYTES]).raw();
         self.handle.call(OPERATION, State::is_alive, |raw, comm| {
@@ -334,7 +334,7 @@ fn start_all<'a, T>(
     ranks: impl IntoIterator<Item = (&'a Communicator, T)>,
     mut start: impl FnMut(&Communicator, T, &mut Guards<'_>) -> Started,
 ) -> Result<Vec<Pending>, Error> {
-    section::forbid(operation)?;
+    nccl_group::forbid(operation)?;
     let ranks: Vec<_> = ranks.into_iter().collect();
     let library = Communicator::common_library(operation, ranks.iter().map(|(rank, _)| *rank))?;
     let parents: Vec<_> = ranks.iter().map(|(rank, _)| &*rank.handle).collect();

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use nccl_sys::{NCCL_SUSPEND_MEM, ncclCommMemStat_t};
 
 use super::{Communicator, handle::State};
-use crate::nccl::{error::Error, section};
+use crate::nccl::{error::Error, nccl_group};
 
 const STATISTICS: &str = "ncclCommMemStats";
 
@@ -43,7 +43,7 @@ impl Communicator {
     /// of it is being captured: nothing has changed then.
     pub fn suspend(&self) -> Result<(), Error> {
         const OPERATION: &str = "ncclCommSuspend";
-        section::forbid(OPERATION)?;
+        nccl_group::forbid(OPERATION)?;
         self.library().raw().require(OPERATION)?;
         self.handle.wait_in_state(OPERATION, State::Suspending, || {
             self.handle.drain_or_abort(OPERATION)?;
@@ -60,7 +60,7 @@ impl Communicator {
     /// Those of [`suspend`](Self::suspend); nothing happens when the communicator is not suspended.
     pub fn resume(&self) -> Result<(), Error> {
         const OPERATION: &str = "ncclCommResume";
-        section::forbid(OPERATION)?;
+        nccl_group::forbid(OPERATION)?;
         self.library().raw().require(OPERATION)?;
         if *self.handle.lock() == State::Alive {
             return Ok(());
@@ -76,7 +76,7 @@ impl Communicator {
     /// # Errors
     /// [`Error::MissingSymbol`] before NCCL 2.29.7; [`Error::Nccl`]; [`Error::InsideGroup`]; [`Error::Aborted`].
     pub fn memory_statistics(&self) -> Result<MemoryStatistics, Error> {
-        section::forbid(STATISTICS)?;
+        nccl_group::forbid(STATISTICS)?;
         Ok(MemoryStatistics {
             suspendable: self.statistic(ncclCommMemStat_t::ncclStatGpuMemSuspend)?,
             persistent: self.statistic(ncclCommMemStat_t::ncclStatGpuMemPersist)?,

@@ -17,7 +17,7 @@ use super::operation::batch::{Batch, Kept, Member, Step};
 use super::operation::call::{Submission, sealed};
 use super::operation::submit::Buffers;
 use super::operation::{Call, Launch, agreement, cancelled, nested};
-use super::{cuda, library::Library, section};
+use super::{cuda, library::Library, nccl_group};
 use device::{DeviceGraph, PrivateStream};
 
 const CAPTURE: &str = "capturing collectives into a CUDA graph";
@@ -136,7 +136,7 @@ impl Graph {
     /// [`Error::InsideGroup`]; [`Error::Stream`] when a communicator is non-blocking, by its configuration or
     /// `NCCL_COMM_BLOCKING`; [`Error::Nccl`] and [`Error::Cuda`] when the capture fails.
     pub fn capture<E: From<Error>>(body: impl FnOnce(&Capture) -> Result<(), E>) -> Result<Self, E> {
-        section::forbid(CAPTURE)?;
+        nccl_group::forbid(CAPTURE)?;
         let capture = Capture { batch: RefCell::default(), unfinished: Cell::new(0) };
         body(&capture)?;
         if capture.unfinished.get() > 0 {
@@ -179,7 +179,7 @@ impl Graph {
     /// [`Error::Cuda`]; [`Error::Aborted`] and [`Error::Unusable`]; [`Error::InsideGroup`]; [`Error::Stream`]
     /// when a stream is being captured.
     pub fn launch(&self) -> Result<(), Error> {
-        section::forbid(LAUNCH)?;
+        nccl_group::forbid(LAUNCH)?;
         let Self { state } = self;
         // Also those that were made after the capture. Dropped last: the last owner of one waits for the
         // communicator.
@@ -267,7 +267,7 @@ fn run(library: Library, batch: &Batch<'_>, streams: &[cudaStream_t]) -> Result<
         // SAFETY: the guards are held, and the batch lives until NCCL is done; the graph keeps its buffers.
         let call = || unsafe { step.call(&batch.members, streams) };
         let code = match step {
-            Step::Group(_) => section::grouped(library, call)?.0,
+            Step::Group(_) => nccl_group::run(library, call)?.0,
             Step::Call { .. } => call()?,
         };
         if code == ncclResult_t::ncclInProgress {

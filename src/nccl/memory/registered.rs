@@ -9,7 +9,7 @@ use nccl_sys::{MissingSymbol, Nccl, ncclComm_t, ncclResult_t};
 
 use super::{DeviceBuffer, OwnedBuffer, Owner};
 use crate::nccl::communicator::{Communicator, Handle, Object, RegisteredMemory, State};
-use crate::nccl::{cuda, error::Error, section};
+use crate::nccl::{cuda, error::Error, nccl_group};
 
 /// NCCL's functions for a kind of memory that it knows.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl Registered {
         functions: &'static Functions,
     ) -> Result<Arc<Self>, Error> {
         let operation = functions.make;
-        section::forbid(operation)?;
+        nccl_group::forbid(operation)?;
         cuda::bind(&communicator.handle.context)?;
         let OwnedBuffer { stream, owner, addresses, .. } =
             OwnedBuffer::new(communicator, operation, "memory", buffer)?;

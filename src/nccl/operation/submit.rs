@@ -12,7 +12,7 @@ use super::{Kind, Operation, Site};
 use crate::nccl::communicator::{Communicator, Handle, State};
 use crate::nccl::error::{Error, each};
 use crate::nccl::memory::{Access, DeviceBuffer, DeviceBufferMut, MemoryViewMut, OwnedBuffer};
-use crate::nccl::{cuda, section};
+use crate::nccl::{cuda, nccl_group};
 
 pub(crate) const SEND: &str = "send buffer";
 pub(crate) const RECEIVE: &str = "receive buffer";
@@ -224,7 +224,7 @@ impl Communicator {
         buffers: Buffers<'b, impl DeviceBuffer + ?Sized, impl DeviceBufferMut + ?Sized>,
         captured: bool,
     ) -> Result<(), Error> {
-        section::forbid(operation.name)?;
+        nccl_group::forbid(operation.name)?;
         if cuda::is_default(&self.stream) || self.size() == 1 && operation.needs_kernel() {
             cuda::bind(&self.handle.context)?;
         } else {
