@@ -2,10 +2,7 @@
 //!
 //! cudarc panics when libcuda is missing. Ask [`available`] first; everything in [`nccl`](super) does.
 
-use std::cell::Cell;
-use std::env;
-use std::path::PathBuf;
-use std::sync::OnceLock;
+use std::{cell::Cell, env, path::PathBuf, sync::OnceLock};
 
 use cudarc::driver::sys::{
     self, CUmemAccess_flags, CUmemAccessDesc, CUmemLocationType, CUresult, CUstreamCaptureMode,

@@ -1,9 +1,6 @@
 //! The loaded libnccl.
 
-use std::ffi::c_char;
-use std::ops::RangeInclusive;
-use std::path::Path;
-use std::ptr;
+use std::{ffi::c_char, ops::RangeInclusive, path::Path, ptr};
 
 use nccl_sys::{MissingSymbol, Nccl, Version, ncclResult_t};
 
