@@ -2,10 +2,7 @@
 //!
 //! cudarc panics when libcuda is missing. Ask [`available`] first; everything in [`nccl`](super) does.
 
-use std::cell::Cell;
-use std::env;
-use std::path::PathBuf;
-use std::sync::OnceLock;
+use std::{cell::Cell, env, path::PathBuf, sync::OnceLock};
 
 use cudarc::driver::sys::{
     self, CUmemAccess_flags, CUmemAccessDesc, CUmemLocationType, CUresult, CUstreamCaptureMode,
@@ -29,7 +26,12 @@ pub fn available() -> Result<(), Error> {
 }
 
 fn probe() -> Result<(), Error> {
-    loadable()?;
+    // By the names that cudarc tries on Linux. cudarc's own function for this, `is_culib_present`, is missing when another crate
+    // of the program has cudarc link libcuda (`dynamic-linking`).
+    // SAFETY: loading libcuda has no preconditions.
+    let open = |name| unsafe { Library::new(name) };
+    let opened = open("libcuda.so.1").or_else(|error| open("libcuda.so").map_err(|_| error));
+    opened.map_err(|error| Error::NoDriver { reason: format!("libcuda.so.1 cannot be loaded: {error}") })?;
     let version = version()?;
     if version < OLDEST {
         let (major, minor) = (version / 1000, version % 1000 / 10);
@@ -46,17 +48,6 @@ fn refused(code: CUresult) -> Error {
             Error::NoDevice { visible: env::var_os("CUDA_VISIBLE_DEVICES").map(PathBuf::from) }
         }
         _ => Error::NoDriver { reason: format!("cuInit says {code:?}") },
-    }
-}
-
-/// Loads libcuda by the names that cudarc tries on Linux. cudarc's own function for this, `is_culib_present`, is missing when
-/// another crate of the program has cudarc link libcuda (`dynamic-linking`).
-fn loadable() -> Result<(), Error> {
-    // SAFETY: loading libcuda has no preconditions.
-    let open = |name| unsafe { Library::new(name) };
-    match open("libcuda.so.1").or_else(|error| open("libcuda.so").map_err(|_| error)) {
-        Ok(_closed_again) => Ok(()),
-        Err(error) => Err(Error::NoDriver { reason: format!("libcuda.so.1 cannot be loaded: {error}") }),
     }
 }
 
@@ -161,8 +152,7 @@ pub(crate) fn bind(context: &CudaContext) -> Result<(), Error> {
     unsafe { result::ctx::set_current(context.cu_ctx()) }.map_err(Error::cuda("cuCtxSetCurrent"))
 }
 
-/// Waits until all work of the stream is done. (cudarc's `synchronize` answers with a failure that it has noted before, if there
-/// is one, and does not wait then.) Its context is current.
+/// Waits for all work of the stream, whose context is current. (cudarc's `synchronize` does not wait after a noted failure.)
 pub(crate) fn wait(stream: &CudaStream) -> Result<(), Error> {
     // SAFETY: the stream is alive: cudarc's object holds it.
     let wait = || unsafe { result::stream::synchronize(stream.cu_stream()) };

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cudarc::driver::DriverError;
 use cudarc::driver::sys::CUresult;
-use nccl_sys::{LoadError, MissingSymbol, Version, ncclResult_t};
+use nccl_sys::{LoadError, MissingSymbol, Version, ncclResult_t as Code};
 
 /// A result code of NCCL. Newer libraries may return codes that this build does not know.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -16,34 +16,30 @@ impl ResultCode {
     /// NCCL's name for the code, if this build knows it.
     #[must_use]
     pub fn name(self) -> Option<&'static str> {
-        Some(match ncclResult_t(self.0) {
-            ncclResult_t::ncclSuccess => "ncclSuccess",
-            ncclResult_t::ncclUnhandledCudaError => "ncclUnhandledCudaError",
-            ncclResult_t::ncclSystemError => "ncclSystemError",
-            ncclResult_t::ncclInternalError => "ncclInternalError",
-            ncclResult_t::ncclInvalidArgument => "ncclInvalidArgument",
-            ncclResult_t::ncclInvalidUsage => "ncclInvalidUsage",
-            ncclResult_t::ncclRemoteError => "ncclRemoteError",
-            ncclResult_t::ncclInProgress => "ncclInProgress",
-            ncclResult_t::ncclTimeout => "ncclTimeout",
+        Some(match Code(self.0) {
+            Code::ncclSuccess => "ncclSuccess",
+            Code::ncclUnhandledCudaError => "ncclUnhandledCudaError",
+            Code::ncclSystemError => "ncclSystemError",
+            Code::ncclInternalError => "ncclInternalError",
+            Code::ncclInvalidArgument => "ncclInvalidArgument",
+            Code::ncclInvalidUsage => "ncclInvalidUsage",
+            Code::ncclRemoteError => "ncclRemoteError",
+            Code::ncclInProgress => "ncclInProgress",
+            Code::ncclTimeout => "ncclTimeout",
             _ => return None,
         })
     }
 
     /// Advice for the user.
     fn advice(self) -> &'static str {
-        match ncclResult_t(self.0) {
-            ncclResult_t::ncclUnhandledCudaError => {
+        match Code(self.0) {
+            Code::ncclUnhandledCudaError => {
                 "a CUDA call failed: check nvidia-smi and the device's free memory"
             }
-            ncclResult_t::ncclSystemError => {
-                "a system call failed: check shared memory, limits and the network"
-            }
-            ncclResult_t::ncclInvalidArgument | ncclResult_t::ncclInvalidUsage => {
-                "the call is not allowed like this"
-            }
-            ncclResult_t::ncclRemoteError => "another rank or the network failed: look at the other ranks",
-            ncclResult_t::ncclTimeout => "another rank did not answer in time: look at the other ranks",
+            Code::ncclSystemError => "a system call failed: check shared memory, limits and the network",
+            Code::ncclInvalidArgument | Code::ncclInvalidUsage => "the call is not allowed like this",
+            Code::ncclRemoteError => "another rank or the network failed: look at the other ranks",
+            Code::ncclTimeout => "another rank did not answer in time: look at the other ranks",
             _ => "set NCCL_DEBUG=WARN to see NCCL's own report",
         }
     }

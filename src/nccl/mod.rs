@@ -29,8 +29,8 @@
 //! [`Config`] has NCCL's settings. More communicators come from one that there is: [`split`](Communicator::split) it into parts,
 //! [`shrink`](Communicator::shrink) it to those ranks that still live, [`grow`](Communicator::grow) it by new ones.
 //! [`suspend`](Communicator::suspend) gives a communicator's device memory back for a while. Split and shrink have variants for
-//! several ranks in one thread ([`split_all`](Communicator::split_all), ...); split, shrink and grow have one that does not wait
-//! ([`split_pending`](Communicator::split_pending), ...).
+//! several ranks in one thread ([`split_all`](Communicator::split_all)), all three one that does not wait
+//! ([`split_pending`](Communicator::split_pending)).
 //!
 //! # Collectives
 //! They are the methods of the trait [`Collectives`]: all-reduce, reduce, broadcast, all-gather, reduce-scatter, all-to-all (also
@@ -72,11 +72,9 @@
 //! - A rank that never comes makes the others wait for ever. With `Config::blocking(false)` NCCL works on a thread of its own,
 //!   and calls wait no longer than [`Config::deadline`]; at the deadline the communicator is aborted.
 //! - [`Builder::init_pending`] returns at once: a [`Pending`] can be polled, waited for with a limit, and aborted.
-//! - An [`AbortHandle`] ends a communicator from any thread, with all that it has queued, and its graphs: for watchdogs.
+//! - An [`AbortHandle`] ends a communicator, with its queued work and graphs, from any thread: see `examples/nccl_watchdog.rs`.
 //! - [`Communicator::revoke`] stops what is queued or hangs but keeps the communicator, so that it can be shrunk.
 //! - [`Communicator::close`] waits for queued work and returns its error. Dropping does the same and logs it.
-//!
-//! `examples/nccl_watchdog.rs` has a deadline, polling, and aborts.
 //!
 //! # Older and newer versions of NCCL
 //! The library is chosen at run time, from 2.18 on, and this module offers what it has. A function that it lacks answers
@@ -92,9 +90,9 @@ mod error;
 mod graph;
 mod library;
 mod memory;
+mod nccl_group;
 mod operation;
 mod parameters;
-mod section;
 mod settings;
 mod unique_id;
 

@@ -3,10 +3,11 @@
 use std::{ffi::c_int, ptr, sync::Arc};
 
 use cudarc::driver::CudaStream;
-use nccl_sys::{MissingSymbol, Nccl, Version, ncclComm_t, ncclConfig_t, ncclResult_t};
+use nccl_sys::{Nccl, Version, ncclComm_t, ncclConfig_t};
 
 use super::{Communicator, Config, Pending, pending::Started};
-use crate::nccl::{cuda, error::Error, library::Library, section, unique_id::UniqueId};
+use crate::nccl::library::{Answer, Library};
+use crate::nccl::{cuda, error::Error, nccl_group, unique_id::UniqueId};
 
 /// From here on NCCL accesses other ranks' buffers directly only when they are registered.
 const DIRECT_ONLY_WHEN_REGISTERED: Version = Version::new(2, 23, 0);
@@ -42,23 +43,20 @@ impl Communicator {
         Builder { library, stream, rank: 0, size: 1, ids: Vec::new(), config: Config::new() }
     }
 
-    /// One communicator over streams of different devices, in one thread: rank `i` is on `streams[i]`. Fails like
-    /// [`Builder::init`].
+    /// One communicator over streams of different devices, in one thread: rank `i` is on `streams[i]`. See [`Builder::init`].
     pub fn init_all(
         library: Library,
         streams: &[Arc<CudaStream>],
         config: &Config,
     ) -> Result<Vec<Self>, Error> {
-        section::forbid(INIT)?;
+        nccl_group::forbid(INIT)?;
         let id = UniqueId::new(library)?;
         let size = streams.len();
         let rank = |(rank, stream)| Self::builder(library, stream).rank(rank, size).id(&id).config(config);
         let ranks: Vec<_> = streams.iter().enumerate().map(rank).collect();
         // Non-blocking ones may still be connecting when the group has ended.
-        Pending::start_group(Some(library), [], ranks, |rank, _| rank.start())?
-            .into_iter()
-            .map(Pending::join)
-            .collect()
+        let pending = Pending::start_group(Some(library), [], ranks, |rank, _| rank.start())?;
+        pending.into_iter().map(Pending::join).collect()
     }
 }
 
@@ -88,8 +86,7 @@ impl Builder<'_> {
         self
     }
 
-    /// Joins the communicator (`ncclCommInitRankConfig`). Returns when all ranks have joined; with [`Config::deadline`] and
-    /// `Config::blocking(false)` at the latest then.
+    /// Joins the communicator (`ncclCommInitRankConfig`), and waits for the other ranks: see [`Config::deadline`].
     ///
     /// # Errors
     /// - Before anything is started: [`Error::Rank`]; [`Error::Argument`] for the number of ids; [`Error::TooOld`];
@@ -100,8 +97,7 @@ impl Builder<'_> {
         Pending::start(INIT, || self.start())?.join()
     }
 
-    /// Like [`init`](Self::init), but returns at once, with the errors that are seen at once: NCCL connects on a thread of its
-    /// own. The communicator is non-blocking (`Config::blocking(false)`).
+    /// Like [`init`](Self::init), but returns at once: NCCL connects on a thread of its own (`Config::blocking(false)`).
     pub fn init_pending(mut self) -> Result<Pending, Error> {
         self.config = self.config.blocking(false);
         Pending::start(INIT, || self.start())
@@ -110,7 +106,7 @@ impl Builder<'_> {
     /// Joins a communicator that [grows](Communicator::grow), as a new rank, with the id of [`Communicator::grow_id`]
     /// (`ncclCommGrow`, NCCL 2.29). It fails like [`init`](Self::init).
     pub fn join(self) -> Result<Communicator, Error> {
-        section::forbid(GROW)?;
+        nccl_group::forbid(GROW)?;
         let [id] = self.ids[..] else { return Err(self.wrong_ids(GROW)) };
         let ((rank, size), id) = (self.raw_rank()?, id.raw());
         let call = |raw: &Nccl, slot, config: &mut ncclConfig_t| {
@@ -121,7 +117,7 @@ impl Builder<'_> {
     }
 
     /// Calls NCCL.
-    fn start(mut self) -> Result<Started, Error> {
+    fn start(mut self) -> Started {
         let (rank, size) = self.raw_rank()?;
         if self.ids.is_empty() && self.size == 1 {
             self.ids.push(UniqueId::new(self.library)?);
@@ -159,12 +155,8 @@ impl Builder<'_> {
     fn start_with(
         self,
         name: &'static str,
-        call: impl FnOnce(
-            &'static Nccl,
-            *mut ncclComm_t,
-            &mut ncclConfig_t,
-        ) -> Result<ncclResult_t, MissingSymbol>,
-    ) -> Result<Started, Error> {
+        call: impl FnOnce(&'static Nccl, *mut ncclComm_t, &mut ncclConfig_t) -> Answer,
+    ) -> Started {
         let Self { library, stream, .. } = self;
         cuda::check_stream(name, stream)?;
         let mut raw = self.config.raw(library)?;
@@ -173,9 +165,8 @@ impl Builder<'_> {
             cuda::share_pool(stream.context())?;
         }
         let communicator = Communicator::connecting(library, stream, self.config, self.ids);
-        // The slot and the texts of the configuration live in the handle, which outlives NCCL's object: whoever drops it has
-        // aborted or destroyed that first. The right device is current.
+        // The handle, with the slot and the texts of the configuration, outlives NCCL's object. The right device is current.
         let code = call(library.raw(), communicator.handle.slot(), &mut raw)?;
-        Ok(Pending::new(name, communicator, code, None))
+        Pending::new(name, communicator, code, None)
     }
 }

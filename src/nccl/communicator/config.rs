@@ -7,8 +7,7 @@ use nccl_sys::{Version, ncclConfig_t};
 use crate::nccl::settings::{Text, settings};
 use crate::nccl::{error::Error, library::Library};
 
-/// Settings of a communicator (`ncclConfig_t`). A setting that is left out has NCCL's own default; one that the loaded library is
-/// too old for is refused when the communicator is made.
+/// Settings of a communicator (`ncclConfig_t`). What is left out has NCCL's default; what the loaded library lacks is refused.
 ///
 /// ```
 /// # use std::time::Duration;

@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use cudarc::driver::{CudaContext, CudaStream, result};
-use nccl_sys::{MissingSymbol, Nccl, ncclComm, ncclComm_t, ncclResult_t};
+use nccl_sys::{Nccl, ncclComm, ncclComm_t, ncclResult_t};
 use spin::Yield;
 use spin::mutex::{SpinMutex, SpinMutexGuard};
 
 use super::config::Config;
-use crate::nccl::library::{Library, SYMMETRIC_RACE};
+use crate::nccl::library::{Answer, Library, SYMMETRIC_RACE};
 use crate::nccl::{allocation::Allocation, cuda, error::Error};
 
 /// While it lives, no other thread is inside NCCL with the communicator.
@@ -87,7 +87,6 @@ pub(crate) struct RegisteredMemory {
     pub(crate) raw: usize,
     /// True for a symmetric window.
     pub(crate) symmetric: bool,
-    /// The memory's stream.
     pub(crate) stream: Arc<CudaStream>,
 }
 
@@ -102,20 +101,19 @@ pub(crate) trait Object: fmt::Debug + Send + Sync {
     }
 }
 
-/// State of NCCL's object.
+/// State of NCCL's object. Those between the first and the last three allow nothing but asking and ending, and what they say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// The handle in the slot may be used.
     Alive,
-    /// A communicator is being made from it, by NCCL's own thread: nothing but ending and asking.
+    /// A communicator is being made from it, by NCCL's own thread.
     Busy,
-    /// Its memory is about to be released: nothing but ending and asking.
+    /// Its memory is about to be released.
     Suspending,
-    /// Its memory is released: nothing but resuming, ending and asking.
+    /// Its memory is released. It can be resumed.
     Suspended,
-    /// Its operations have been stopped: nothing but splitting, shrinking, ending and asking.
+    /// Its operations have been stopped. It can be split and shrunk.
     Revoked,
-    /// Its operations have been flushed, or are about to be: nothing but ending and asking.
+    /// Its operations have been flushed, or are about to be.
     Finalized,
     /// A thread is ending it: nobody else may use it, though NCCL may still do what it was asked to before.
     Aborting,
@@ -243,8 +241,7 @@ impl Handle {
     pub(crate) fn prepare_fence(&self, stream: &Arc<CudaStream>) -> Result<(), Error> {
         let needed = SYMMETRIC_RACE.contains(&self.library.version()) && !self.config.unfenced;
         if needed && self.scratch.get().is_none() {
-            let scratch = Allocation::scratch(stream)?;
-            self.scratch.get_or_init(|| scratch);
+            _ = self.scratch.set(Allocation::scratch(stream)?);
         }
         Ok(())
     }
@@ -308,7 +305,7 @@ impl Handle {
         &self,
         operation: &'static str,
         accepted: impl FnOnce(State) -> bool,
-        call: impl FnOnce(&'static Nccl, ncclComm_t) -> Result<ncclResult_t, MissingSymbol>,
+        call: impl FnOnce(&'static Nccl, ncclComm_t) -> Answer,
     ) -> Result<(), Error> {
         let state = self.lock();
         let comm = self.comm(*state, accepted, operation)?;

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 use std::{mem, sync::Arc, thread};
 
-use nccl_sys::{MissingSymbol, Nccl, ncclComm_t, ncclResult_t};
+use nccl_sys::{Nccl, ncclComm_t, ncclResult_t};
 
 use super::handle::{Handle, Object, State, StateGuard, unpoisoned};
-use crate::nccl::{cuda, error::Error, section};
+use crate::nccl::{cuda, error::Error, library::Answer, nccl_group};
 
 const ABORT: &str = "ncclCommAbort";
 
@@ -39,9 +39,9 @@ impl Handle {
         operation: &'static str,
         from: State,
         to: State,
-        call: impl FnOnce(&'static Nccl, ncclComm_t) -> Result<ncclResult_t, MissingSymbol>,
+        call: impl FnOnce(&'static Nccl, ncclComm_t) -> Answer,
     ) -> Result<(), Error> {
-        section::forbid(operation)?;
+        nccl_group::forbid(operation)?;
         cuda::bind(&self.context)?;
         let mut state = self.lock();
         let comm = self.comm(*state, |state| state == from, operation)?;

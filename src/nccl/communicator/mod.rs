@@ -13,7 +13,7 @@ use std::{cell::OnceCell, ffi::c_int, hash::Hash, sync::Arc, thread};
 use cudarc::driver::{CudaEvent, CudaStream};
 use nccl_sys::{NCCL_REVOKE_DEFAULT, Nccl, ncclComm_t, ncclResult_t};
 
-use super::{cuda, error::Error, library::Library, section};
+use super::{cuda, error::Error, library::Library, nccl_group};
 
 pub use builder::Builder;
 pub use config::Config;
@@ -107,7 +107,7 @@ impl Communicator {
     /// [`Error::InsideGroup`]; [`Error::Aborted`]; [`Error::Nccl`].
     pub fn device(&self) -> Result<usize, Error> {
         const OPERATION: &str = "ncclCommCuDevice";
-        section::forbid(OPERATION)?;
+        nccl_group::forbid(OPERATION)?;
         self.ask(OPERATION, Nccl::ncclCommCuDevice)
     }
 
@@ -117,7 +117,7 @@ impl Communicator {
     /// [`Error::Stream`], [`Error::WrongDevice`], [`Error::Cuda`]: it stays on its stream then. [`Error::InsideGroup`].
     pub fn set_stream(&mut self, stream: &Arc<CudaStream>) -> Result<(), Error> {
         const OPERATION: &str = "moving a communicator to another stream";
-        section::forbid(OPERATION)?;
+        nccl_group::forbid(OPERATION)?;
         cuda::check_stream(OPERATION, stream)?;
         self.expect_device(OPERATION, "stream", stream)?;
         cuda::bind(&self.handle.context)?;
@@ -129,13 +129,12 @@ impl Communicator {
         Ok(())
     }
 
-    /// The failure that NCCL has seen since, if any (`ncclCommGetAsyncError`), of another rank or the network. Cheap enough to
-    /// poll.
+    /// The failure that NCCL has seen since, if any (`ncclCommGetAsyncError`), of a rank or the network. Cheap enough to poll.
     ///
     /// # Errors
     /// [`Error::Nccl`]: the communicator can only be dropped or aborted then. [`Error::Aborted`]; [`Error::InsideGroup`].
     pub fn async_error(&self) -> Result<(), Error> {
-        section::forbid("ncclCommGetAsyncError")?;
+        nccl_group::forbid("ncclCommGetAsyncError")?;
         self.handle.is_finished("an operation in the background").map(drop)
     }
 
@@ -167,7 +166,7 @@ impl Communicator {
     /// [`Error::Stream`], without any change, while a stream of it is being captured and anything has to end first.
     pub fn finalize(&self) -> Result<(), Error> {
         const OPERATION: &str = "ncclCommFinalize";
-        section::forbid(OPERATION)?;
+        nccl_group::forbid(OPERATION)?;
         let _released = self.handle.wait_in_state(OPERATION, State::Finalized, || {
             let nothing = self.handle.objects().is_empty();
             // NCCL waits for the queued work itself.

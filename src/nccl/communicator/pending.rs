@@ -6,7 +6,7 @@ use nccl_sys::ncclResult_t;
 
 use super::handle::{Guards, Handle, State};
 use super::{AbortHandle, Communicator};
-use crate::nccl::{error::Error, library::Library, section};
+use crate::nccl::{error::Error, library::Library, nccl_group};
 
 /// A communicator that NCCL is still working on, on a thread of its own. Dropping it aborts the work, and with it the
 /// communicator that it is made from, where there is one: NCCL cannot abort one without the other.
@@ -33,10 +33,9 @@ pub struct Pending {
 }
 
 /// A new communicator with NCCL's answer. Whatever that is, it is kept until the group that it is made in has ended.
-pub(super) type Started = (Pending, Result<(), Error>);
+pub(super) type Started = Result<(Pending, Result<(), Error>), Error>;
 
-/// The communicator that the new one is made from: its progress is the new one's. Dropping it aborts work that is going on, since
-/// NCCL would write the new handle to a place that is gone.
+/// The communicator that the new one is made from. Dropping it aborts work that goes on: NCCL would write to a slot that is gone.
 #[derive(Debug)]
 struct Origin {
     operation: &'static str,
@@ -87,11 +86,8 @@ impl Drop for Origin {
 
 impl Pending {
     /// Starts one communicator.
-    pub(super) fn start(
-        operation: &'static str,
-        start: impl FnOnce() -> Result<Started, Error>,
-    ) -> Result<Self, Error> {
-        section::forbid(operation)?;
+    pub(super) fn start(operation: &'static str, start: impl FnOnce() -> Started) -> Result<Self, Error> {
+        nccl_group::forbid(operation)?;
         let (pending, answer) = start()?;
         answer.map(|()| pending)
     }
@@ -101,13 +97,13 @@ impl Pending {
         library: Option<Library>,
         parents: impl IntoIterator<Item = &'a Handle>,
         ranks: impl IntoIterator<Item = T>,
-        mut start: impl FnMut(T, &mut Guards<'a>) -> Result<Started, Error>,
+        mut start: impl FnMut(T, &mut Guards<'a>) -> Started,
     ) -> Result<Vec<Self>, Error> {
         let Some(library) = library else { return Ok(Vec::new()) };
         // Those of a group that fails are dropped when it has been cancelled, and the guards have been given back.
         let mut group = Vec::new();
         let mut guards = Guards::lock(parents);
-        section::grouped(library, || {
+        nccl_group::run(library, || {
             ranks.into_iter().try_for_each(|rank| {
                 let (pending, answer) = start(rank, &mut guards)?;
                 group.push(pending);
@@ -130,7 +126,7 @@ impl Pending {
             Origin { operation, parent, child, before, done: false }
         });
         let answer = communicator.handle.library.accept(operation, answer).map(drop);
-        (Self { operation, origin, communicator }, answer)
+        Ok((Self { operation, origin, communicator }, answer))
     }
 
     /// True when NCCL has finished. Returns at once.
@@ -138,7 +134,7 @@ impl Pending {
     /// # Errors
     /// When the work has failed: [`Error::Nccl`], or [`Error::Aborted`]. [`Error::InsideGroup`].
     pub fn poll(&mut self) -> Result<bool, Error> {
-        section::forbid(self.operation)?;
+        nccl_group::forbid(self.operation)?;
         if let Some(origin) = &mut self.origin
             && !origin.is_finished()?
         {
@@ -172,7 +168,7 @@ impl Pending {
     }
 
     fn finish(mut self, limit: Option<Duration>) -> Result<Option<Communicator>, Error> {
-        section::forbid(self.operation)?;
+        nccl_group::forbid(self.operation)?;
         if let Some(mut origin) = self.origin.take() {
             origin.settle(limit)?;
         }

@@ -5,13 +5,13 @@ use std::{ffi::c_int, ptr};
 
 use cudarc::driver::CudaStream;
 use nccl_sys::{
-    MissingSymbol, NCCL_SHRINK_ABORT, NCCL_SHRINK_DEFAULT, NCCL_SPLIT_NOCOLOR, Nccl, ncclComm_t,
-    ncclConfig_t, ncclResult_t,
+    NCCL_SHRINK_ABORT, NCCL_SHRINK_DEFAULT, NCCL_SPLIT_NOCOLOR, Nccl, ncclComm_t, ncclConfig_t, ncclResult_t,
 };
 
 use super::handle::{Guards, State};
 use super::{Communicator, Config, Pending, pending::Started};
-use crate::nccl::{cuda, error::Error, library::Library, section, unique_id::UniqueId};
+use crate::nccl::library::{Answer, Library};
+use crate::nccl::{cuda, error::Error, nccl_group, unique_id::UniqueId};
 
 const SPLIT: &str = "ncclCommSplit";
 const SHRINK: &str = "ncclCommShrink";
@@ -143,14 +143,12 @@ impl Communicator {
     pub fn split_all<'a>(
         ranks: impl IntoIterator<Item = (&'a Self, Option<Split>)>,
     ) -> Result<Vec<Option<Self>>, Error> {
-        let start = |rank: &Self, split: Option<Split>, guards: &mut Guards<'_>| {
-            rank.start_split(split.as_ref(), guards)
-        };
-        start_all(SPLIT, ranks, start)?.into_iter().map(Pending::join_part).collect()
+        let pending =
+            start_all(SPLIT, ranks, |rank, split, guards| rank.start_split(split.as_ref(), guards))?;
+        pending.into_iter().map(Pending::join_part).collect()
     }
 
-    /// A communicator without some ranks, on this one's stream (`ncclCommShrink`, NCCL 2.27). All other ranks call it, with the
-    /// same list; the excluded ones, if they still live, do not.
+    /// A communicator without some ranks, on this one's stream (`ncclCommShrink`, NCCL 2.27): all others call it with one list.
     ///
     /// ```no_run
     /// # use collectives::nccl::{Communicator, Error, Shrink};
@@ -180,21 +178,18 @@ impl Communicator {
         shrink: &Shrink,
     ) -> Result<Vec<Self>, Error> {
         let ranks = ranks.into_iter().map(|rank| (rank, ()));
-        start_all(SHRINK, ranks, |rank, (), guards| rank.start_shrink(shrink, guards))?
-            .into_iter()
-            .map(Pending::join)
-            .collect()
+        let pending = start_all(SHRINK, ranks, |rank, (), guards| rank.start_shrink(shrink, guards))?;
+        pending.into_iter().map(Pending::join).collect()
     }
 
-    /// An id by which new ranks find this communicator, for one [`grow`](Self::grow) (`ncclCommGetUniqueId`, NCCL 2.29). One rank
-    /// makes it and sends it to the new ones.
+    /// An id that one rank makes and sends to new ones, for one [`grow`](Self::grow) (`ncclCommGetUniqueId`, NCCL 2.29).
     ///
     /// # Errors
     /// [`Error::MissingSymbol`] before NCCL 2.29; [`Error::Nccl`]; [`Error::InsideGroup`]; [`Error::Aborted`] and
     /// [`Error::Unusable`].
     pub fn grow_id(&self) -> Result<UniqueId, Error> {
         const OPERATION: &str = "ncclCommGetUniqueId";
-        section::forbid(OPERATION)?;
+        nccl_group::forbid(OPERATION)?;
         cuda::bind(&self.handle.context)?;
         let mut id = UniqueId::from_bytes([0; UniqueId::BYTES]).raw();
         self.handle.call(OPERATION, State::is_alive, |raw, comm| {
@@ -236,7 +231,7 @@ impl Communicator {
         Guards::lock([&*self.handle])
     }
 
-    fn start_split(&self, split: Option<&Split>, guards: &mut Guards<'_>) -> Result<Started, Error> {
+    fn start_split(&self, split: Option<&Split>, guards: &mut Guards<'_>) -> Started {
         let none = Split::color(NCCL_SPLIT_NOCOLOR);
         let &Split { color, key, ref stream, ref config } = split.unwrap_or(&none);
         if split.is_some() && color < 0 {
@@ -253,7 +248,7 @@ impl Communicator {
         })
     }
 
-    fn start_shrink(&self, shrink: &Shrink, guards: &mut Guards<'_>) -> Result<Started, Error> {
+    fn start_shrink(&self, shrink: &Shrink, guards: &mut Guards<'_>) -> Started {
         let (Shrink { exclude, abort, config }, size) = (shrink, self.size());
         let own = "a rank cannot exclude itself: only the ranks that remain shrink a communicator";
         let rules = [
@@ -275,7 +270,7 @@ impl Communicator {
         })
     }
 
-    fn start_grow(&self, grow: &Grow, guards: &mut Guards<'_>) -> Result<Started, Error> {
+    fn start_grow(&self, grow: &Grow, guards: &mut Guards<'_>) -> Started {
         let &Grow { size, ref id, ref config } = grow;
         let Some(raw_size) = c_int::try_from(size).ok().filter(|_| size > self.size()) else {
             return Err(Error::Rank { rank: self.size(), size });
@@ -296,13 +291,8 @@ impl Communicator {
         stream: &Arc<CudaStream>,
         config: Option<&Config>,
         guards: &mut Guards<'_>,
-        call: impl FnOnce(
-            &'static Nccl,
-            ncclComm_t,
-            *mut ncclComm_t,
-            *mut ncclConfig_t,
-        ) -> Result<ncclResult_t, MissingSymbol>,
-    ) -> Result<Started, Error> {
+        call: impl FnOnce(&'static Nccl, ncclComm_t, *mut ncclComm_t, *mut ncclConfig_t) -> Answer,
+    ) -> Started {
         let (library, parent) = (self.library(), &self.handle);
         cuda::bind(&parent.context)?;
         // NCCL copies the parent's pointers to texts where there is no configuration: the clone owns them, too.
@@ -313,15 +303,15 @@ impl Communicator {
         let accepted = |state: State| state.is_alive() || state == State::Revoked && operation != GROW;
         let (comm, state) = guards.comm(parent, accepted, operation)?;
         // Counted where all ranks come to it: what only this rank refuses is no communicator of the others.
-        let key =
-            (parent.communicator_key, parent.derived.fetch_add(1, Ordering::Relaxed), operation, number);
+        let derived = parent.derived.fetch_add(1, Ordering::Relaxed);
+        let key = (parent.communicator_key, derived, operation, number);
         let child = Self::connecting(library, stream, settings, key);
         let code = call(library.raw(), comm, child.handle.slot(), raw)?;
         let before = *state;
         if code == ncclResult_t::ncclInProgress || !parent.config.is_blocking() {
             *state = State::Busy;
         }
-        Ok(Pending::new(operation, child, code, Some((parent, before))))
+        Pending::new(operation, child, code, Some((parent, before)))
     }
 
     /// The library of all of these; none where there are none.
@@ -342,9 +332,9 @@ impl Communicator {
 fn start_all<'a, T>(
     operation: &'static str,
     ranks: impl IntoIterator<Item = (&'a Communicator, T)>,
-    mut start: impl FnMut(&Communicator, T, &mut Guards<'_>) -> Result<Started, Error>,
+    mut start: impl FnMut(&Communicator, T, &mut Guards<'_>) -> Started,
 ) -> Result<Vec<Pending>, Error> {
-    section::forbid(operation)?;
+    nccl_group::forbid(operation)?;
     let ranks: Vec<_> = ranks.into_iter().collect();
     let library = Communicator::common_library(operation, ranks.iter().map(|(rank, _)| *rank))?;
     let parents: Vec<_> = ranks.iter().map(|(rank, _)| &*rank.handle).collect();

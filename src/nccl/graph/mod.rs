@@ -18,7 +18,7 @@ use super::operation::batch::{Batch, Member, Step, nested};
 use super::operation::buffers::Buffers;
 use super::operation::call::{Submission, sealed};
 use super::operation::{Call, agreement};
-use super::{cuda, library::Library, section};
+use super::{cuda, library::Library, nccl_group};
 use device::{DeviceGraph, PrivateStream};
 
 const CAPTURE: &str = "capturing collectives into a CUDA graph";
@@ -123,7 +123,7 @@ impl Graph {
     /// [`Error::WrongLibrary`]; [`Error::Disagreement`] where ranks of one communicator do not ask for the same;
     /// [`Error::InsideGroup`]; [`Error::Nccl`] and [`Error::Cuda`] when the capture fails.
     pub fn capture<E: From<Error>>(body: impl FnOnce(&Capture) -> Result<(), E>) -> Result<Self, E> {
-        section::forbid(CAPTURE)?;
+        nccl_group::forbid(CAPTURE)?;
         let capture = Capture { batch: RefCell::default() };
         body(&capture)?;
         Ok(Self::of(capture.batch.into_inner())?)
@@ -164,7 +164,7 @@ impl Graph {
     /// [`Error::Cuda`]; [`Error::Aborted`] and [`Error::Unusable`]; [`Error::InsideGroup`]; [`Error::Stream`]
     /// when a stream is being captured.
     pub fn launch(&self) -> Result<(), Error> {
-        section::forbid(LAUNCH)?;
+        nccl_group::forbid(LAUNCH)?;
         let state = &*self.state;
         // Also those that were made after the capture. Dropped last: the last owner of one waits for the
         // communicator.
@@ -243,7 +243,7 @@ fn run(library: Library, batch: &Batch<'_>, streams: &[cudaStream_t]) -> Result<
     for steps in batch.steps.chunk_by(|one, other| one.group.is_some() && one.group == other.group) {
         let code = match steps {
             [step] if step.group.is_none() => call(step)?,
-            _ => section::grouped(library, || steps.iter().try_for_each(|step| call(step).map(drop)))?.0,
+            _ => nccl_group::run(library, || steps.iter().try_for_each(|step| call(step).map(drop)))?.0,
         };
         if code == ncclResult_t::ncclInProgress {
             answer = code;

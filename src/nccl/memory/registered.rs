@@ -10,7 +10,7 @@ use nccl_sys::{MissingSymbol, Nccl, ncclComm_t, ncclResult_t};
 use super::buffer::{DeviceBuffer, OwnedBuffer};
 use crate::nccl::allocation::Owner;
 use crate::nccl::communicator::{Communicator, Handle, Object, RegisteredMemory, State};
-use crate::nccl::{cuda, error::Error, section};
+use crate::nccl::{cuda, error::Error, nccl_group};
 
 /// NCCL's functions for a kind of memory that it knows.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl Registered {
         functions: &'static Functions,
     ) -> Result<Arc<Self>, Error> {
         let operation = functions.make;
-        section::forbid(operation)?;
+        nccl_group::forbid(operation)?;
         cuda::bind(&communicator.handle.context)?;
         let OwnedBuffer { stream, owner, addresses, .. } =
             OwnedBuffer::new(communicator, operation, "memory", buffer)?;

@@ -12,7 +12,7 @@ use super::view::within;
 use crate::Element;
 use crate::nccl::communicator::{Communicator, Guards, State};
 use crate::nccl::error::{Error, each};
-use crate::nccl::{cuda, library::Library, section};
+use crate::nccl::{cuda, library::Library, nccl_group};
 
 const WINDOW: &str = "ncclCommWindowRegister";
 
@@ -102,7 +102,7 @@ pub fn windows<'a, B: DeviceBuffer + ?Sized + 'a>(
     memories: impl IntoIterator<Item = (&'a Communicator, &'a B)>,
     kind: WindowKind,
 ) -> Result<Vec<Window>, Error> {
-    section::forbid(WINDOW)?;
+    nccl_group::forbid(WINDOW)?;
     let (communicators, buffers): (Vec<_>, Vec<_>) = memories.into_iter().unzip();
     let library = Communicator::common_library(WINDOW, communicators.iter().copied())?;
     let Some(library) = library else { return Ok(Vec::new()) };
@@ -112,7 +112,7 @@ pub fn windows<'a, B: DeviceBuffer + ?Sized + 'a>(
     // NCCL uses the communicators until the group has ended.
     let mut guards = Guards::lock(windows.iter().map(|window| &*window.registered.communicator));
     let grouped =
-        section::grouped(library, || windows.iter().try_for_each(|window| window.start(&mut guards)));
+        nccl_group::run(library, || windows.iter().try_for_each(|window| window.start(&mut guards)));
     drop(guards);
     grouped?;
     // Each, whatever the others say: NCCL writes into every window until it is done with that one.

@@ -6,7 +6,7 @@ use std::ops::Range;
 use nccl_sys::{Version, cudaStream_t, ncclCollConfig_t, ncclComm_t, ncclRedOp_t, ncclResult_t};
 
 use super::kind::{Exchange, Kind, Operation, raw_type};
-use crate::nccl::{error::Error, library::Library, memory::Signal, section};
+use crate::nccl::{error::Error, library::Library, memory::Signal, nccl_group};
 
 /// What all of NCCL's functions take: the addresses of the buffers, the communicator, and the stream.
 #[derive(Clone, Copy)]
@@ -89,7 +89,7 @@ impl Operation {
         match (0..=self.count).rev().find(is_whole) {
             Some(whole) if whole < self.count => {
                 let both = || scale(0..whole).and_then(|_| scale(whole..self.count));
-                Ok(section::grouped(library, both)?.0)
+                Ok(nccl_group::run(library, both)?.0)
             }
             _ => scale(0..self.count),
         }
@@ -122,7 +122,7 @@ impl Operation {
             // SAFETY: as above.
             accept(unsafe { raw.ncclRecv(to, receive.len(), t, peer, comm, stream) })
         };
-        Ok(section::grouped(library, || (0..self.size).try_for_each(exchange))?.0)
+        Ok(nccl_group::run(library, || (0..self.size).try_for_each(exchange))?.0)
     }
 
     /// The elements that go to a rank and come from it.

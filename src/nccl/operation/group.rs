@@ -13,7 +13,7 @@ use super::call::{Call, Submission, sealed};
 use crate::nccl::communicator::Communicator;
 use crate::nccl::error::Error;
 use crate::nccl::memory::{DeviceBuffer, DeviceBufferMut};
-use crate::nccl::section::{self, END, Inside, START};
+use crate::nccl::nccl_group::{self, END, START, Scope};
 
 const SIMULATE: &str = "ncclGroupSimulateEnd";
 
@@ -43,10 +43,10 @@ const SIMULATE: &str = "ncclGroupSimulateEnd";
 /// of different libraries; [`Error::Disagreement`] where ranks of one communicator do not ask for the same; [`Error::Nccl`],
 /// [`Error::Deadline`] or [`Error::Aborted`] when the launch fails.
 pub fn group<'env, T, E: From<Error>>(body: impl FnOnce(&Group<'env>) -> Result<T, E>) -> Result<T, E> {
-    let inside = Inside::enter(START)?;
+    let scope = Scope::enter(START)?;
     let group = Group { simulated: false, batch: RefCell::default(), environment: PhantomData };
     let value = body(&group)?;
-    drop(inside);
+    drop(scope);
     // SAFETY: no arguments; closes NCCL's group of this thread.
     group.run(END, |raw| unsafe { raw.ncclGroupEnd() })?;
     Ok(value)
@@ -74,10 +74,10 @@ pub fn group<'env, T, E: From<Error>>(body: impl FnOnce(&Group<'env>) -> Result<
 pub fn simulate<'env, E: From<Error>>(
     body: impl FnOnce(&Group<'env>) -> Result<(), E>,
 ) -> Result<Option<Duration>, E> {
-    let inside = Inside::enter(START)?;
+    let scope = Scope::enter(START)?;
     let group = Group { simulated: true, batch: RefCell::default(), environment: PhantomData };
     body(&group)?;
-    drop(inside);
+    drop(scope);
     let mut info = ncclSimInfo_t::default();
     group.run(SIMULATE, |raw| {
         // SAFETY: closes NCCL's group of this thread; writes into one struct of ours.
@@ -126,7 +126,7 @@ impl<'env> Group<'env> {
         // SAFETY: the guards are held, and what is recorded lives to the end of this function, by when NCCL has queued
         // the operations.
         let call = |step: &Step| unsafe { step.call(&batch.members, &streams) }.map(drop);
-        let ended = section::grouped_until(library, || batch.steps.iter().try_for_each(call), name, end);
+        let ended = nccl_group::run_until(library, || batch.steps.iter().try_for_each(call), name, end);
         drop(guards);
         let settled = match ended {
             // NCCL's own thread is still launching: what is ordered below has to come after that.

@@ -12,7 +12,7 @@ use super::kind::{is_fp8, raw_op, raw_type, require_type};
 use crate::nccl::communicator::{Communicator, Handle, Object, State};
 use crate::nccl::error::{Error, Needed};
 use crate::nccl::memory::{DeviceBuffer, OwnedBuffer};
-use crate::nccl::{cuda, section};
+use crate::nccl::{cuda, nccl_group};
 use crate::{Element, ReduceOp};
 
 const CREATE: &str = "ncclRedOpCreatePreMulSum";
@@ -94,7 +94,7 @@ impl Communicator {
         residence: ncclScalarResidence_t,
         scalar: Option<OwnedBuffer>,
     ) -> Result<ScaledSum<'_, T>, Error> {
-        section::forbid(CREATE)?;
+        nccl_group::forbid(CREATE)?;
         require_type::<T>(self.library())?;
         if is_fp8(T::DATA_TYPE) && self.size() == 1 {
             let data_type = T::DATA_TYPE;

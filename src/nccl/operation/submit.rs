@@ -12,7 +12,7 @@ use super::kind::Operation;
 use crate::nccl::communicator::{Handle, State};
 use crate::nccl::error::{Error, each};
 use crate::nccl::memory::{DeviceBuffer, DeviceBufferMut};
-use crate::nccl::{cuda, section};
+use crate::nccl::{cuda, nccl_group};
 
 impl<'b> sealed::Launch<'b> for Immediate {
     #[inline(always)]
@@ -22,7 +22,7 @@ impl<'b> sealed::Launch<'b> for Immediate {
         buffers: Buffers<'b, impl DeviceBuffer + ?Sized, impl DeviceBufferMut + ?Sized>,
     ) -> Result<(), Error> {
         let (name, handle, stream) = (operation.name(), &*communicator.handle, &*communicator.stream);
-        section::forbid(name)?;
+        nccl_group::forbid(name)?;
         if cuda::is_default(stream) || operation.is_scale {
             cuda::bind(&handle.context)?;
         } else {

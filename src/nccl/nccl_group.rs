@@ -1,13 +1,10 @@
 //! NCCL's group of a thread, and the operations that are refused while a program describes one.
 
-use std::cell::Cell;
-use std::marker::PhantomData;
-use std::ptr;
+use std::{cell::Cell, marker::PhantomData, ptr};
 
 use nccl_sys::{Nccl, ncclDataType_t, ncclRedOp_t, ncclResult_t};
 
-use super::error::Error;
-use super::library::Library;
+use super::{error::Error, library::Library};
 
 pub(crate) const START: &str = "ncclGroupStart";
 pub(crate) const END: &str = "ncclGroupEnd";
@@ -23,9 +20,9 @@ pub(crate) fn forbid(operation: &'static str) -> Result<(), Error> {
 }
 
 /// While it lives, this thread describes a group.
-pub(crate) struct Inside(PhantomData<*const ()>);
+pub(crate) struct Scope(PhantomData<*const ()>);
 
-impl Inside {
+impl Scope {
     /// # Errors
     /// [`Error::InsideGroup`] in another group.
     pub(crate) fn enter(operation: &'static str) -> Result<Self, Error> {
@@ -35,7 +32,7 @@ impl Inside {
     }
 }
 
-impl Drop for Inside {
+impl Drop for Scope {
     fn drop(&mut self) {
         INSIDE.set(false);
     }
@@ -43,16 +40,16 @@ impl Drop for Inside {
 
 /// Runs calls of NCCL's, and no code of the program's, in a group of NCCL's, which is cancelled when they fail. Returns
 /// ncclSuccess or ncclInProgress, with the value.
-pub(crate) fn grouped<T>(
+pub(crate) fn run<T>(
     library: Library,
     calls: impl FnOnce() -> Result<T, Error>,
 ) -> Result<(ncclResult_t, T), Error> {
     // SAFETY: no arguments; closes NCCL's group of this thread.
-    grouped_until(library, calls, END, |raw| unsafe { raw.ncclGroupEnd() })
+    run_until(library, calls, END, |raw| unsafe { raw.ncclGroupEnd() })
 }
 
-/// Like [`grouped`], with another end of the group than `ncclGroupEnd`.
-pub(crate) fn grouped_until<T>(
+/// Like [`run`], with another end of the group than `ncclGroupEnd`.
+pub(crate) fn run_until<T>(
     library: Library,
     calls: impl FnOnce() -> Result<T, Error>,
     operation: &'static str,
