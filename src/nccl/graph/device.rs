@@ -116,17 +116,16 @@ impl DeviceGraph {
         stream.context() == self.stream.context() && !self.streams().any(|own| own == stream)
     }
 
-    /// Refuses to launch while a stream of it is being captured, and after an error that cudarc has noted,
-    /// since the buffers' streams may not be ordered with each other then.
+    /// Refuses to launch while a stream of it is being captured, and after an error that cudarc has noted, since the buffers'
+    /// streams may not be ordered with each other then.
     pub(super) fn check(&self, operation: &'static str) -> Result<(), Error> {
         self.stream.context().check_err().map_err(Error::cuda(operation))?;
         cuda::bind(self.stream.context())?;
         self.streams().try_for_each(|stream| cuda::refuse_captured(operation, stream))
     }
 
-    /// Launches it after what is queued on the streams of its buffers. What is queued later on these, and on
-    /// those of `written` that are on the device, comes after it; where that cannot be ordered, the graph's
-    /// stream is added to `unordered`.
+    /// Launches it after what is queued on the streams of its buffers. What is queued later on these, and on those of `written`
+    /// that are on the device, comes after it; where that cannot be ordered, the graph's stream is added to `unordered`.
     pub(super) fn launch<'a>(
         &'a self,
         operation: &'static str,

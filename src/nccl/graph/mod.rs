@@ -26,14 +26,14 @@ const LAUNCH: &str = "cuGraphLaunch";
 
 /// Collectives as a CUDA graph, which launches all of them at the cost of one kernel, any number of times.
 ///
-/// It owns its buffers together with their [`Memory`](super::Memory), which stays the program's between
-/// launches: new values written into it, on its own stream or through cudarc, come before the next launch,
-/// and what is queued later comes after the launches before. Another thread that uses the memory meanwhile
-/// sees any mixture of old and new values. Slices of cudarc are adopted with `Memory::try_from`.
+/// It owns its buffers together with their [`Memory`](super::Memory), which stays the program's between launches: new values
+/// written into it, on its own stream or through cudarc, come before the next launch, and what is queued later comes after the
+/// launches before. Another thread that uses the memory meanwhile sees any mixture of old and new values. Slices of cudarc are
+/// adopted with `Memory::try_from`.
 ///
-/// The collectives of a device run in the order of the calls, on the stream that the first of its
-/// communicators had when it was captured, and in order with the streams of the others. It ends with the
-/// first of them that is closed, finalized or aborted: it cannot be launched any more then.
+/// The collectives of a device run in the order of the calls, on the stream that the first of its communicators had when it was
+/// captured, and in order with the streams of the others. It ends with the first of them that is closed, finalized or aborted: it
+/// cannot be launched any more then.
 ///
 /// For graphs that also have kernels and copies of your own, see [`Communicator::captured`].
 ///
@@ -86,14 +86,13 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// The collectives of a communicator, for the graph. Their buffers have owners: [`Memory`](super::Memory)
-    /// and its views.
+    /// The collectives of a communicator, for the graph. Their buffers have owners: [`Memory`](super::Memory) and its views.
     pub fn on<'b>(&self, communicator: &'b Communicator) -> Call<'b, &Self> {
         Call::new(communicator, self)
     }
 
-    /// Collectives that NCCL launches as one, as in a [`group`](super::group()): what several communicators
-    /// of one thread need here, too.
+    /// Collectives that NCCL launches as one, as in a [`group`](super::group()): what several communicators of one thread need
+    /// here, too.
     ///
     /// # Errors
     /// The closure's.
@@ -113,15 +112,15 @@ impl<'b> sealed::Launch<'b> for &Capture {
 }
 
 impl Graph {
-    /// Makes a graph of the collectives that the closure calls. Nothing runs before [`launch`](Self::launch).
-    /// All ranks capture the same collectives and launch their graphs as often as each other.
+    /// Makes a graph of the collectives that the closure calls. Nothing runs before [`launch`](Self::launch). All ranks capture
+    /// the same collectives and launch their graphs as often as each other.
     ///
     /// # Errors
-    /// The closure's; [`Error::NotOwned`] for a buffer without an owner; [`Error::Argument`] for operations of
-    /// one group that share what one of them writes, for ranks of one communicator that share a GPU, and for a communicator
-    /// that is non-blocking, by its configuration or `NCCL_COMM_BLOCKING`;
-    /// [`Error::WrongLibrary`]; [`Error::Disagreement`] where ranks of one communicator do not ask for the same;
-    /// [`Error::InsideGroup`]; [`Error::Nccl`] and [`Error::Cuda`] when the capture fails.
+    /// The closure's; [`Error::NotOwned`] for a buffer without an owner; [`Error::Argument`] for operations of one group that
+    /// share what one of them writes, for ranks of one communicator that share a GPU, and for a communicator that is
+    /// non-blocking, by its configuration or `NCCL_COMM_BLOCKING`; [`Error::WrongLibrary`]; [`Error::Disagreement`] where ranks
+    /// of one communicator do not ask for the same; [`Error::InsideGroup`]; [`Error::Nccl`] and [`Error::Cuda`] when the capture
+    /// fails.
     pub fn capture<E: From<Error>>(body: impl FnOnce(&Capture) -> Result<(), E>) -> Result<Self, E> {
         nccl_group::forbid(CAPTURE)?;
         let capture = Capture { batch: RefCell::default() };
@@ -157,17 +156,16 @@ impl Graph {
         Ok(Self { state })
     }
 
-    /// Launches all collectives of the graph, after what is queued on the communicators' and the buffers'
-    /// streams. Returns when they are queued. Work that is queued on those streams later comes after them.
+    /// Launches all collectives of the graph, after what is queued on the communicators' and the buffers' streams. Returns when
+    /// they are queued. Work that is queued on those streams later comes after them.
     ///
     /// # Errors
-    /// [`Error::Cuda`]; [`Error::Aborted`] and [`Error::Unusable`]; [`Error::InsideGroup`]; [`Error::Stream`]
-    /// when a stream is being captured.
+    /// [`Error::Cuda`]; [`Error::Aborted`] and [`Error::Unusable`]; [`Error::InsideGroup`]; [`Error::Stream`] when a stream is
+    /// being captured.
     pub fn launch(&self) -> Result<(), Error> {
         nccl_group::forbid(LAUNCH)?;
         let state = &*self.state;
-        // Also those that were made after the capture. Dropped last: the last owner of one waits for the
-        // communicator.
+        // Also those that were made after the capture. Dropped last: the last owner of one waits for the communicator.
         let receiving = state.handles.iter().filter(|_| state.waits);
         let windows: Vec<_> = receiving.flat_map(|handle| handle.registered()).collect();
         let graphs = state.graphs();
@@ -206,9 +204,8 @@ fn refuse_ranks_of_one_device(members: &[Member]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Captures the operations on streams of their own, one for each device, so that those of a device keep their
-/// order whatever the communicators' streams are. They are launched on the stream of the device's first
-/// communicator.
+/// Captures the operations on streams of their own, one for each device, so that those of a device keep their order whatever the
+/// communicators' streams are. They are launched on the stream of the device's first communicator.
 fn capture(library: Library, batch: &Batch<'_>) -> Result<Vec<DeviceGraph>, Error> {
     let streams = || batch.members.iter().map(|member| &member.stream);
     let guards = batch.lock(CAPTURE)?;
@@ -234,8 +231,8 @@ fn capture(library: Library, batch: &Batch<'_>) -> Result<Vec<DeviceGraph>, Erro
     captures.iter_mut().map(|capture| capture.end_capture(all())).collect()
 }
 
-/// Calls NCCL for every step. The guards of the communicators are held. ncclInProgress where a communicator
-/// is non-blocking after all.
+/// Calls NCCL for every step. The guards of the communicators are held. ncclInProgress where a communicator is non-blocking after
+/// all.
 fn run(library: Library, batch: &Batch<'_>, streams: &[cudaStream_t]) -> Result<ncclResult_t, Error> {
     // SAFETY: the guards are held, and the batch lives until NCCL is done; the graph keeps its buffers.
     let call = |step: &Step| unsafe { step.call(&batch.members, streams) };

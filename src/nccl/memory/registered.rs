@@ -29,8 +29,7 @@ pub(super) struct Registered {
     pub(super) communicator: Arc<Handle>,
     memory: RegisteredMemory,
     owner: Owner,
-    /// NCCL's handle; null when it has none. Where the communicator is non-blocking NCCL writes it from a
-    /// thread of its own.
+    /// NCCL's handle; null when it has none. Where the communicator is non-blocking NCCL writes it from a thread of its own.
     pub(super) slot: AtomicPtr<c_void>,
     functions: &'static Functions,
     /// True when NCCL has forgotten it.
@@ -109,8 +108,8 @@ impl Registered {
         }
     }
 
-    /// Waits for the communicator's work, and makes NCCL forget it. A communicator whose work fails is
-    /// aborted, which ends all that belongs to it.
+    /// Waits for the communicator's work, and makes NCCL forget it. A communicator whose work fails is aborted, which ends all
+    /// that belongs to it.
     fn drain_and_forget(&self) -> Result<(), Error> {
         let (operation, handle) = (self.functions.end_name, &*self.communicator);
         if std::thread::panicking() {
@@ -155,13 +154,13 @@ impl Drop for Registered {
     }
 }
 
-/// Memory that is registered with a communicator (`ncclCommRegister`, NCCL 2.19): its collectives can read
-/// and write it without copies of their own. From [`Communicator::register`].
+/// Memory that is registered with a communicator (`ncclCommRegister`, NCCL 2.19): its collectives can read and write it without
+/// copies of their own. From [`Communicator::register`].
 ///
-/// It owns the memory together with the [`Memory`](super::Memory). Dropping it waits for the communicator's
-/// work and takes the registration back (`ncclCommDeregister`); the communicator does so, too, when it is
-/// closed before. Where that is not possible, for example while the communicator's stream is being captured
-/// into a CUDA graph, the memory stays registered, and allocated, until the communicator ends.
+/// It owns the memory together with the [`Memory`](super::Memory). Dropping it waits for the communicator's work and takes the
+/// registration back (`ncclCommDeregister`); the communicator does so, too, when it is closed before. Where that is not possible,
+/// for example while the communicator's stream is being captured into a CUDA graph, the memory stays registered, and allocated,
+/// until the communicator ends.
 #[derive(Debug)]
 pub struct Registration {
     _registered: Arc<Registered>,
@@ -171,12 +170,12 @@ static REGISTRATION: Functions =
     Functions { make: "ncclCommRegister", end_name: "ncclCommDeregister", end: Nccl::ncclCommDeregister };
 
 impl Communicator {
-    /// Registers memory with this communicator; a local operation. The memory is a [`Memory`](super::Memory)
-    /// or a view of one; several communicators may know one memory.
+    /// Registers memory with this communicator; a local operation. The memory is a [`Memory`](super::Memory) or a view of one;
+    /// several communicators may know one memory.
     ///
-    /// Memory of [`Memory::alloc`](super::Memory::alloc) can always be registered. NCCL since 2.30.3 refuses
-    /// memory of the driver's pools (`cuMemAllocAsync`) with [`Error::Nccl`], and so most slices of cudarc that
-    /// `Memory::try_from` has adopted; collectives use it unregistered.
+    /// Memory of [`Memory::alloc`](super::Memory::alloc) can always be registered. NCCL since 2.30.3 refuses memory of the
+    /// driver's pools (`cuMemAllocAsync`) with [`Error::Nccl`], and so most slices of cudarc that `Memory::try_from` has adopted;
+    /// collectives use it unregistered.
     ///
     /// ```no_run
     /// # use collectives::{ReduceOp, nccl::{Collectives, Communicator, Error, Memory}};
@@ -189,15 +188,13 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::MissingSymbol`] before NCCL 2.19; [`Error::WrongDevice`]; [`Error::NotOwned`] for a slice of
-    /// cudarc, which `Memory::try_from` adopts; [`Error::InsideGroup`]; [`Error::Nccl`]; [`Error::Aborted`]
-    /// and [`Error::Unusable`].
+    /// [`Error::MissingSymbol`] before NCCL 2.19; [`Error::WrongDevice`]; [`Error::NotOwned`] for a slice of cudarc, which
+    /// `Memory::try_from` adopts; [`Error::InsideGroup`]; [`Error::Nccl`]; [`Error::Aborted`] and [`Error::Unusable`].
     pub fn register<B: DeviceBuffer + ?Sized>(&self, buffer: &B) -> Result<Registration, Error> {
         let registered = Registered::new(self, buffer, false, &REGISTRATION)?;
         let ((address, bytes), slot) = (registered.address_and_bytes(), registered.slot.as_ptr());
         self.handle.call(REGISTRATION.make, State::is_alive, |raw, communicator| {
-            // SAFETY: `call` holds the guard, and the handle is alive; the memory has so many bytes; writes
-            // one pointer.
+            // SAFETY: `call` holds the guard, and the handle is alive; the memory has so many bytes; writes one pointer.
             unsafe { raw.ncclCommRegister(communicator, address, bytes, slot) }
         })?;
         registered.add_to_communicator();

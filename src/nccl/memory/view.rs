@@ -87,8 +87,7 @@ pub(super) fn within(range: impl RangeBounds<usize>, len: usize) -> Result<Range
     if start <= end && end <= len { Ok(start..end) } else { Err(Error::View { start, end, len }) }
 }
 
-/// Orders a copy of cudarc's on another stream: it waits for the memory's stream first, and the host for it
-/// afterwards.
+/// Orders a copy of cudarc's on another stream: it waits for the memory's stream first, and the host for it afterwards.
 fn borrowed<'a>(own: &CudaStream, stream: &'a CudaStream) -> SyncOnDrop<'a> {
     if own == stream {
         return SyncOnDrop::Sync(None);
@@ -107,9 +106,8 @@ macro_rules! memory_view {
             }
         }
 
-        // SAFETY: made by Memory with checked bounds and alignment; the borrow keeps the memory allocated, as
-        // does its owner, and it is freed in the order of its stream. All bytes are initialised, and every
-        // bit pattern is an Element.
+        // SAFETY: made by Memory with checked bounds and alignment; the borrow keeps the memory allocated, as does its owner, and
+        // it is freed in the order of its stream. All bytes are initialised, and every bit pattern is an Element.
         unsafe impl<T: Element> DeviceBuffer for $type<'_, T> {
             type Element = T;
 

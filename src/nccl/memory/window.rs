@@ -29,8 +29,8 @@ static FUNCTIONS: Functions = Functions {
 pub enum WindowKind {
     /// `NCCL_WIN_DEFAULT`.
     Plain,
-    /// `NCCL_WIN_COLL_SYMMETRIC`: every rank uses the same offsets in it, which NCCL's fastest kernels and
-    /// one-sided operations need.
+    /// `NCCL_WIN_COLL_SYMMETRIC`: every rank uses the same offsets in it, which NCCL's fastest kernels and one-sided operations
+    /// need.
     #[default]
     Symmetric,
     /// `NCCL_WIN_STRICT_ORDERING` in addition: one-sided operations arrive in order. NCCL 2.29.
@@ -51,8 +51,8 @@ impl WindowKind {
     }
 }
 
-/// Memory that all ranks of a communicator can reach, from [`Communicator::window`]. Collectives on the
-/// memory use NCCL's fastest kernels; with [`put`](crate::nccl::Collectives::put) other ranks write into it.
+/// Memory that all ranks of a communicator can reach, from [`Communicator::window`]. Collectives on the memory use NCCL's fastest
+/// kernels; with [`put`](crate::nccl::Collectives::put) other ranks write into it.
 ///
 /// It owns the memory together with the [`Memory`](super::Memory), whose views go into collectives, and is taken back
 /// (`ncclCommWindowDeregister`) when and as a [`Registration`](super::Registration) is.
@@ -77,14 +77,13 @@ pub struct Window {
 }
 
 impl Communicator {
-    /// Makes memory a window that all ranks of the communicator can reach (`ncclCommWindowRegister`, NCCL
-    /// 2.27), when the work that is queued on the memory's stream is done. All ranks call it together, each
-    /// with memory of the same size: a [`Memory`](super::Memory) or a view of one; see [`windows`] for
-    /// several ranks in one thread.
+    /// Makes memory a window that all ranks of the communicator can reach (`ncclCommWindowRegister`, NCCL 2.27), when the work
+    /// that is queued on the memory's stream is done. All ranks call it together, each with memory of the same size: a
+    /// [`Memory`](super::Memory) or a view of one; see [`windows`] for several ranks in one thread.
     ///
     /// # Errors
-    /// [`Error::MissingSymbol`] before NCCL 2.27; [`Error::Stream`] while the memory's stream is being
-    /// captured; [`Error::Deadline`]; otherwise those of [`register`](Self::register).
+    /// [`Error::MissingSymbol`] before NCCL 2.27; [`Error::Stream`] while the memory's stream is being captured;
+    /// [`Error::Deadline`]; otherwise those of [`register`](Self::register).
     pub fn window<B: DeviceBuffer + ?Sized>(&self, buffer: &B, kind: WindowKind) -> Result<Window, Error> {
         let window = Window::new(self, buffer, kind)?;
         window.start(&mut Guards::lock([&*self.handle]))?;
@@ -93,8 +92,7 @@ impl Communicator {
     }
 }
 
-/// Windows of several communicators of one thread, made together: each communicator's with its memory, in
-/// order.
+/// Windows of several communicators of one thread, made together: each communicator's with its memory, in order.
 ///
 /// # Errors
 /// Those of [`Communicator::window`]; [`Error::WrongLibrary`] for communicators of different libraries.
@@ -140,15 +138,14 @@ impl Window {
         Ok(Self { registered, flags })
     }
 
-    /// Calls NCCL, which writes its handle before the communicator reports success: [finish](Self::finish)
-    /// waits for that.
+    /// Calls NCCL, which writes its handle before the communicator reports success: [finish](Self::finish) waits for that.
     fn start(&self, guards: &mut Guards<'_>) -> Result<(), Error> {
         let ((address, bytes), slot) =
             (self.registered.address_and_bytes(), self.registered.slot.as_ptr().cast());
         let handle = &*self.registered.communicator;
         let (comm, _) = guards.comm(handle, State::is_alive, WINDOW)?;
-        // SAFETY: the guard is held, and the handle is alive; the memory has so many bytes; the slot lives until the callers
-        // have waited for NCCL.
+        // SAFETY: the guard is held, and the handle is alive; the memory has so many bytes; the slot lives until the callers have
+        // waited for NCCL.
         let code = unsafe { handle.raw().ncclCommWindowRegister(comm, address, bytes, slot, self.flags) }?;
         handle.library.accept(WINDOW, code).map(drop)
     }
@@ -164,9 +161,8 @@ impl Window {
         self.registered.raw().cast()
     }
 
-    /// True when NCCL made a window of it, and the communicator is not finalized or closed. Where the GPUs
-    /// cannot reach each other's memory it does not, without an error: collectives work as ever,
-    /// [`put`](crate::nccl::Collectives::put) does not.
+    /// True when NCCL made a window of it, and the communicator is not finalized or closed. Where the GPUs cannot reach each
+    /// other's memory it does not, without an error: collectives work as ever, [`put`](crate::nccl::Collectives::put) does not.
     #[must_use]
     pub fn is_active(&self) -> bool {
         self.registered.is_active()
@@ -178,8 +174,8 @@ impl Window {
         self.registered.address_and_bytes().1
     }
 
-    /// The address that NCCL knows the window's memory by on this rank (`ncclWinGetUserPtr`, NCCL 2.29); 0
-    /// for a window that is not active.
+    /// The address that NCCL knows the window's memory by on this rank (`ncclWinGetUserPtr`, NCCL 2.29); 0 for a window that is
+    /// not active.
     ///
     /// # Errors
     /// [`Error::MissingSymbol`] before NCCL 2.29; [`Error::Nccl`]; [`Error::Aborted`].
@@ -196,8 +192,8 @@ impl Window {
         Ok(address as CUdeviceptr)
     }
 
-    /// NCCL's handle for a write of `len` elements from element `offset` on of another rank's part, which has
-    /// this one's size; and the offset in bytes.
+    /// NCCL's handle for a write of `len` elements from element `offset` on of another rank's part, which has this one's size;
+    /// and the offset in bytes.
     pub(crate) fn target<T: Element>(
         &self,
         operation: &'static str,

@@ -70,8 +70,7 @@ pub(crate) struct Step {
 }
 
 impl<'env> Batch<'env> {
-    /// Checks an operation as far as that can be done without NCCL, and makes the communicator's stream wait for the
-    /// buffers'.
+    /// Checks an operation as far as that can be done without NCCL, and makes the communicator's stream wait for the buffers'.
     pub(crate) fn record(
         &mut self,
         submission: Submission<'env>,

@@ -16,8 +16,8 @@ pub(super) const SEND: &str = "send buffer";
 pub(super) const RECEIVE: &str = "receive buffer";
 pub(super) const IN_PLACE: &str = "buffer";
 
-/// The buffers of an operation. Without `send`, both of NCCL's addresses are in `receive`; without `receive`, NCCL
-/// writes nothing.
+/// The buffers of an operation. Without `send`, both of NCCL's addresses are in `receive`; without `receive`, NCCL writes
+/// nothing.
 #[doc(hidden)]
 pub struct Buffers<'b, S: ?Sized, R: ?Sized> {
     send: Option<&'b S>,
@@ -141,8 +141,8 @@ impl Communicator {
         Ok(accesses)
     }
 
-    /// Checks that a buffer is on this communicator's device, and makes NCCL's stream wait for the buffer's, which is then
-    /// added to `others`.
+    /// Checks that a buffer is on this communicator's device, and makes NCCL's stream wait for the buffer's, which is then added
+    /// to `others`.
     #[cold]
     fn wait_for_other(
         &self,
@@ -186,8 +186,8 @@ impl Communicator {
         Accesses { send, receive }: &Accesses<'_>,
     ) -> Result<(u64, u64), Error> {
         let target = receive.as_ref().map_or(0, Access::address);
-        // All ranks must come to the same answer, so that what counts is not where this rank's own part lies: in place,
-        // rank 0's part begins with the buffer, and the others' follow it.
+        // All ranks must come to the same answer, so that what counts is not where this rank's own part lies: in place, rank 0's
+        // part begins with the buffer, and the others' follow it.
         let first = send.as_ref().map_or(target, Access::address);
         let (source, target) = (first + offsets.0, target + offsets.1);
         let part = (operation.count * operation.data_type.size()) as u64;

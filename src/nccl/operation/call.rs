@@ -68,10 +68,9 @@ impl Communicator {
     /// [`Graph::capture`](crate::nccl::Graph::capture), which keeps all of the following itself:
     ///
     /// # Safety
-    /// Until the graph, and every graph that is made of it, is destroyed, the communicator is not dropped or aborted, the
-    /// buffers stay allocated, and nothing else accesses them while the graph runs. Buffers of cudarc whose events are
-    /// tracked make the stream wait for events outside the capture, which ends it: turn that off first
-    /// (`CudaContext::disable_event_tracking`).
+    /// Until the graph, and every graph that is made of it, is destroyed, the communicator is not dropped or aborted, the buffers
+    /// stay allocated, and nothing else accesses them while the graph runs. Buffers of cudarc whose events are tracked make the
+    /// stream wait for events outside the capture, which ends it: turn that off first (`CudaContext::disable_event_tracking`).
     ///
     /// ```no_run
     /// # use collectives::{ReduceOp, nccl::{Collectives, Communicator}};

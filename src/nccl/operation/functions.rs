@@ -175,8 +175,8 @@ impl Operation {
 /// The first NCCL whose kernel for a single rank scales all elements again.
 const SCALES_ALL: Version = Version::new(2, 29, 7);
 
-/// True when older kernels scale all of so many elements. It gives each block of threads the same number
-/// of elements: their share rounded down, and then up to 16 bytes.
+/// True when older kernels scale all of so many elements. It gives each block of threads the same number of elements: their share
+/// rounded down, and then up to 16 bytes.
 fn is_scaled_whole(count: usize, bytes: usize) -> bool {
     let blocks = (count * bytes).div_ceil(16 << 10).clamp(1, 32);
     (count / blocks).next_multiple_of(16 / bytes) * blocks >= count

@@ -17,12 +17,12 @@ use crate::nccl::nccl_group::{self, END, START, Scope};
 
 const SIMULATE: &str = "ncclGroupSimulateEnd";
 
-/// Queues operations and launches them as one (`ncclGroupStart`, `ncclGroupEnd`): the way to use several communicators
-/// in one thread, to send and receive at the same time, and to make NCCL overlap operations.
+/// Queues operations and launches them as one (`ncclGroupStart`, `ncclGroupEnd`): the way to use several communicators in one
+/// thread, to send and receive at the same time, and to make NCCL overlap operations.
 ///
-/// Nothing goes to NCCL before the closure has returned. When it returns an error or panics, nothing does at all.
-/// Communicators and buffers stay borrowed until the group has ended. Where several ranks of one communicator are in the group,
-/// they are compared first.
+/// Nothing goes to NCCL before the closure has returned. When it returns an error or panics, nothing does at all. Communicators
+/// and buffers stay borrowed until the group has ended. Where several ranks of one communicator are in the group, they are
+/// compared first.
 ///
 /// ```no_run
 /// # use collectives::nccl::{self, Collectives, Communicator, Error, Memory};
@@ -69,8 +69,8 @@ pub fn group<'env, T, E: From<Error>>(body: impl FnOnce(&Group<'env>) -> Result<
 /// ```
 ///
 /// # Errors
-/// Those of [`group()`]; [`Error::MissingSymbol`] before NCCL 2.22; [`Error::Argument`] for sends, receives, and what NCCL
-/// makes of them: after a simulation of those, NCCL (up to 2.30 at least) takes ranks for connected that are not.
+/// Those of [`group()`]; [`Error::MissingSymbol`] before NCCL 2.22; [`Error::Argument`] for sends, receives, and what NCCL makes
+/// of them: after a simulation of those, NCCL (up to 2.30 at least) takes ranks for connected that are not.
 pub fn simulate<'env, E: From<Error>>(
     body: impl FnOnce(&Group<'env>) -> Result<(), E>,
 ) -> Result<Option<Duration>, E> {
@@ -101,8 +101,8 @@ impl<'env> Group<'env> {
         Call::new(communicator, self)
     }
 
-    /// A group inside this one, which is launched with it: for functions that group operations and may be called inside
-    /// a group or not. When it fails, this whole group is cancelled, even if the error is not passed on.
+    /// A group inside this one, which is launched with it: for functions that group operations and may be called inside a group
+    /// or not. When it fails, this whole group is cancelled, even if the error is not passed on.
     ///
     /// # Errors
     /// The closure's.
@@ -123,8 +123,8 @@ impl<'env> Group<'env> {
         let streams = batch.members.iter().map(|member| member.stream.cu_stream() as cudaStream_t);
         let streams: Vec<_> = streams.collect();
         let guards = batch.lock(name)?;
-        // SAFETY: the guards are held, and what is recorded lives to the end of this function, by when NCCL has queued
-        // the operations.
+        // SAFETY: the guards are held, and what is recorded lives to the end of this function, by when NCCL has queued the
+        // operations.
         let call = |step: &Step| unsafe { step.call(&batch.members, &streams) }.map(drop);
         let ended = nccl_group::run_until(library, || batch.steps.iter().try_for_each(call), name, end);
         drop(guards);
