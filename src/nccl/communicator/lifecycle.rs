@@ -48,9 +48,15 @@ impl Handle {
         let code = self.library.accept(operation, call(self.raw(), comm)?)?;
         *state = to;
         drop(state);
+        self.finish(operation, code)
+    }
+
+    /// Waits for NCCL's own thread, where `code` says that it works on an operation.
+    #[cold]
+    pub(crate) fn finish(&self, operation: &'static str, code: ncclResult_t) -> Result<(), Error> {
         match code {
             ncclResult_t::ncclInProgress => self.settle(operation, self.config.deadline),
-            _ => Ok(()),
+            code => self.library.check(operation, code),
         }
     }
 

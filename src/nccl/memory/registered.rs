@@ -102,10 +102,7 @@ impl Registered {
         // SAFETY: the communicator is alive, the handle is one of its own, and no work of this rank uses it.
         let code = unsafe { (self.functions.end)(handle.raw(), communicator, self.raw()) }?;
         drop(state);
-        match code {
-            ncclResult_t::ncclInProgress => handle.settle(operation, handle.config.deadline),
-            code => handle.library.check(operation, code),
-        }
+        handle.finish(operation, code)
     }
 
     /// Waits for the communicator's work, and makes NCCL forget it. A communicator whose work fails is aborted, which ends all

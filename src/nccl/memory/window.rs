@@ -157,10 +157,6 @@ impl Window {
         Ok(())
     }
 
-    fn raw(&self) -> ncclWindow_t {
-        self.registered.raw().cast()
-    }
-
     /// True when NCCL made a window of it, and the communicator is not finalized or closed. Where the GPUs cannot reach each
     /// other's memory it does not, without an error: collectives work as ever, [`put`](crate::nccl::Collectives::put) does not.
     #[must_use]
@@ -187,7 +183,7 @@ impl Window {
         let mut address = std::ptr::null_mut();
         self.registered.communicator.call(OPERATION, State::exists, |raw, handle| {
             // SAFETY: `call` holds the guard, and the handle is alive; writes one pointer.
-            unsafe { raw.ncclWinGetUserPtr(handle, self.raw(), &mut address) }
+            unsafe { raw.ncclWinGetUserPtr(handle, self.registered.raw().cast(), &mut address) }
         })?;
         Ok(address as CUdeviceptr)
     }
@@ -209,7 +205,7 @@ impl Window {
             return Err(Error::argument(operation, reason));
         }
         within(offset..offset.saturating_add(len), self.bytes() / size_of::<T>())?;
-        Ok((self.raw(), offset * size_of::<T>()))
+        Ok((self.registered.raw().cast(), offset * size_of::<T>()))
     }
 }
 

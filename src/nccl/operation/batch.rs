@@ -10,7 +10,7 @@ use super::call::Submission;
 use super::call_config::CallConfig;
 use super::kind::{Kind, Operation};
 use super::reduction::Operator;
-use super::submit;
+use super::submit::call_nccl;
 use crate::nccl::allocation::Owner;
 use crate::nccl::communicator::{Guards, Handle, State, overlap};
 use crate::nccl::cuda;
@@ -197,7 +197,7 @@ impl<'env> Batch<'env> {
     /// Waits until NCCL's own threads are done with what they were given.
     pub(crate) fn settle(&self, operation: &'static str) -> Result<(), Error> {
         // Each, whatever the others say: afterwards the buffers may be used again.
-        each(&self.members, |member| submit::finish(&member.handle, operation, ncclResult_t::ncclInProgress))
+        each(&self.members, |member| member.handle.finish(operation, ncclResult_t::ncclInProgress))
     }
 
     /// Gives the buffers back to cudarc, and makes their streams wait for the communicators'.
@@ -244,9 +244,8 @@ impl Step {
         let (handle, stream) = (&members[self.member].handle, streams[self.member]);
         cuda::bind(&handle.context)?;
         // SAFETY: checked buffers, which the batch keeps; the guard is held, and the state was found to be this one.
-        let code = unsafe {
-            submit::call_nccl(handle, stream, State::Alive, self.config.as_ref(), operation, *addresses)
-        }?;
+        let code =
+            unsafe { call_nccl(handle, stream, State::Alive, self.config.as_ref(), operation, *addresses) }?;
         handle.library.accept(operation.name(), code)
     }
 }

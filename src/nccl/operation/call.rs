@@ -121,7 +121,7 @@ impl<'b, L: Launch<'b>> Call<'b, L> {
         S: DeviceBuffer + ?Sized,
         R: DeviceBufferMut<Element = S::Element> + ?Sized,
     {
-        let name = kind.name();
+        let (name, size) = (kind.name(), self.communicator.size());
         self.check_rank(kind.root())?;
         if let Some(root) = kind.root() {
             if self.communicator.rank() == root {
@@ -134,7 +134,7 @@ impl<'b, L: Launch<'b>> Call<'b, L> {
                     ));
                 }
             } else {
-                let gathered = send.and_then(|send| self.parts(send.len()));
+                let gathered = send.and_then(|send| send.len().checked_mul(size));
                 match kind {
                     // NCCL's copy engines find the root's window by this one.
                     Kind::Gather(_) if receive.as_deref().map(R::len) == gathered => {}
@@ -149,7 +149,7 @@ impl<'b, L: Launch<'b>> Call<'b, L> {
             Some(count) => count,
             None => self.part(name, SEND, sent.unwrap_or_default())?,
         };
-        let needed = |parts| if parts { self.parts(count) } else { Some(count) };
+        let needed = |parts| if parts { count.checked_mul(size) } else { Some(count) };
         expect(name, SEND, needed(kind.sends_parts()), sent)?;
         expect(name, RECEIVE, needed(kind.receives_parts()), received)?;
         self.submit(kind, count, Buffers::new(send, receive, operator))
@@ -212,11 +212,6 @@ impl<'b, L: Launch<'b>> Call<'b, L> {
             return Ok(found / size);
         }
         Err(Error::Length { operation, buffer, needed: Needed::MultipleOf(size), found })
-    }
-
-    /// The number of elements of all ranks' parts.
-    fn parts(&self, count: usize) -> Option<usize> {
-        count.checked_mul(self.communicator.size())
     }
 
     /// The parts of a send and a receive buffer, of these lengths, for each rank.

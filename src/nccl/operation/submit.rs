@@ -51,7 +51,7 @@ impl<'b> sealed::Launch<'b> for Immediate {
                 mem::forget((accesses, others));
                 return Ok(());
             }
-            Ok(code) => finish(handle, name, code),
+            Ok(code) => handle.finish(name, code),
             Err(error) => Err(error),
         };
         drop(accesses);
@@ -86,13 +86,4 @@ pub(super) unsafe fn call_nccl(
             unsafe { operation.call_configured(handle.library, arguments, &config) }
         }
     }
-}
-
-/// Waits for NCCL's own thread, where it works on an operation.
-#[cold]
-pub(super) fn finish(handle: &Handle, operation: &'static str, code: ncclResult_t) -> Result<(), Error> {
-    if code == ncclResult_t::ncclInProgress {
-        return handle.settle(operation, handle.config.deadline);
-    }
-    handle.library.check(operation, code)
 }
