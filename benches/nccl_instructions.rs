@@ -47,8 +47,8 @@ struct Case {
 
 const CASES: [Case; 8] = [
     Case { name: BARE, what: "the function pointer", instructions: 0, driver: 0 },
-    Case { name: "in_place", what: "`Memory`", instructions: 200, driver: 1 },
-    Case { name: "out_of_place", what: "`Memory`", instructions: 200, driver: 1 },
+    Case { name: "in_place", what: "`Memory`", instructions: 150, driver: 1 },
+    Case { name: "out_of_place", what: "`Memory`", instructions: 160, driver: 1 },
     Case { name: "in_place_slice", what: "`CudaSlice` without events", instructions: 200, driver: 1 },
     Case { name: "out_of_place_slice", what: "`CudaSlice` without events", instructions: 240, driver: 1 },
     Case { name: "in_place_events", what: "`CudaSlice` with cudarc's events", instructions: 620, driver: 8 },

@@ -16,8 +16,7 @@ pub type Owner = Arc<dyn Any + Send + Sync>;
 const ALLOC: &str = "ncclMemAlloc";
 const FREE: &str = "ncclMemFree";
 
-/// Device memory of one stream. Owned by a [`Memory`](super::Memory), and by the registrations, windows and
-/// graphs of it; the last of them frees it.
+/// Device memory of one stream. The last of the [`Memory`](super::Memory), its registrations, windows and graphs frees it.
 #[derive(Debug)]
 pub(crate) struct Allocation {
     pub(crate) address: CUdeviceptr,
@@ -39,8 +38,7 @@ enum Source {
 }
 
 impl Allocation {
-    /// Zeroed memory from `ncclMemAlloc`, or `cuMemAlloc` where the library is older. The zeroes are written
-    /// in the order of the stream.
+    /// Memory from `ncclMemAlloc`, or `cuMemAlloc` where the library is older, with zeroes written in the order of the stream.
     pub(crate) fn new(library: Library, stream: &Arc<CudaStream>, bytes: usize) -> Result<Self, Error> {
         cuda::refuse_per_thread(ALLOC, stream)?;
         cuda::bind(stream.context())?;
@@ -87,33 +85,25 @@ impl Allocation {
             return Ok(());
         }
         cuda::bind(self.stream.context())?;
-        // The stream cannot be waited for while it is captured, and work from before may still use the
-        // memory.
+        // The stream cannot be waited for while it is captured, and work from before may still use the memory.
         cuda::refuse_captured(FREE, &self.stream)?;
-        match source {
-            Source::Owned(_) | Source::Borrowed => Ok(()),
-            Source::Nccl(library) => {
-                self.wait()?;
-                // SAFETY: allocated by ncclMemAlloc, freed once, and no work of its stream uses it any more.
-                let code =
-                    cuda::relaxed(|| Ok(unsafe { library.raw().ncclMemFree(self.address as *mut c_void) }?))?;
-                library.check(FREE, code)
-            }
-            Source::Cuda => {
-                self.wait()?;
-                // SAFETY: allocated by cuMemAlloc, freed once, and no work of its stream uses it any more.
-                cuda::relaxed(|| unsafe { result::free_sync(self.address) }.map_err(Error::cuda("cuMemFree")))
-            }
+        if matches!(source, Source::Owned(_)) {
+            return Ok(());
         }
-    }
-
-    /// Waits for the stream. A thread that panics does not: the work may be a collective that never ends.
-    fn wait(&self) -> Result<(), Error> {
         if !thread::panicking() {
-            return cuda::wait(&self.stream);
+            cuda::wait(&self.stream)?;
+        } else if !cuda::is_idle(&self.stream)? {
+            // The work may be a collective that never ends.
+            let reason = "the thread panics, and does not wait for the work of the memory's stream";
+            return Err(Error::Stream { operation: FREE, reason });
         }
-        let reason = "the thread panics, and does not wait for the work of the memory's stream";
-        if cuda::is_idle(&self.stream)? { Ok(()) } else { Err(Error::Stream { operation: FREE, reason }) }
+        // SAFETY: allocated by the same allocator, freed once, and no work of its stream uses it any more.
+        cuda::relaxed(|| unsafe {
+            let Source::Nccl(library) = source else {
+                return result::free_sync(self.address).map_err(Error::cuda("cuMemFree"));
+            };
+            library.check(FREE, library.raw().ncclMemFree(self.address as *mut c_void)?)
+        })
     }
 }
 

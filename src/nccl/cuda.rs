@@ -2,16 +2,13 @@
 //!
 //! cudarc panics when libcuda is missing. Ask [`available`] first; everything in [`nccl`](super) does.
 
-use std::cell::Cell;
-use std::env;
-use std::path::PathBuf;
-use std::sync::OnceLock;
+use std::{cell::Cell, env, path::PathBuf, sync::OnceLock};
 
 use cudarc::driver::sys::{
     self, CUmemAccess_flags, CUmemAccessDesc, CUmemLocationType, CUresult, CUstreamCaptureMode,
     CUstreamCaptureStatus,
 };
-use cudarc::driver::{CudaContext, CudaStream, DriverError, result};
+use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, result};
 use libloading::Library;
 
 use super::error::Error;
@@ -29,7 +26,12 @@ pub fn available() -> Result<(), Error> {
 }
 
 fn probe() -> Result<(), Error> {
-    loadable()?;
+    // By the names that cudarc tries on Linux. cudarc's own function for this, `is_culib_present`, is missing when another crate
+    // of the program has cudarc link libcuda (`dynamic-linking`).
+    // SAFETY: loading libcuda has no preconditions.
+    let open = |name| unsafe { Library::new(name) };
+    let opened = open("libcuda.so.1").or_else(|error| open("libcuda.so").map_err(|_| error));
+    opened.map_err(|error| Error::NoDriver { reason: format!("libcuda.so.1 cannot be loaded: {error}") })?;
     let version = version()?;
     if version < OLDEST {
         let (major, minor) = (version / 1000, version % 1000 / 10);
@@ -46,17 +48,6 @@ fn refused(code: CUresult) -> Error {
             Error::NoDevice { visible: env::var_os("CUDA_VISIBLE_DEVICES").map(PathBuf::from) }
         }
         _ => Error::NoDriver { reason: format!("cuInit says {code:?}") },
-    }
-}
-
-/// Loads libcuda by the names that cudarc tries on Linux. cudarc's own function for this, `is_culib_present`,
-/// is missing when another crate of the program has cudarc link libcuda (`dynamic-linking`).
-fn loadable() -> Result<(), Error> {
-    // SAFETY: loading libcuda has no preconditions.
-    let open = |name| unsafe { Library::new(name) };
-    match open("libcuda.so.1").or_else(|error| open("libcuda.so").map_err(|_| error)) {
-        Ok(_closed_again) => Ok(()),
-        Err(error) => Err(Error::NoDriver { reason: format!("libcuda.so.1 cannot be loaded: {error}") }),
     }
 }
 
@@ -94,6 +85,16 @@ pub(crate) fn is_default(stream: &CudaStream) -> bool {
     stream.cu_stream() as usize <= LEGACY_STREAM
 }
 
+/// Refuses a stream on which NCCL cannot work.
+pub(crate) fn check_stream(operation: &'static str, stream: &CudaStream) -> Result<(), Error> {
+    if stream.context().is_primary() {
+        return refuse_per_thread(operation, stream);
+    }
+    let reason = "the stream's context is not its device's primary context, which NCCL uses; make it with \
+                  CudaContext::new";
+    Err(Error::Stream { operation, reason })
+}
+
 /// Refuses a stream that is another one on every thread: what one thread waits for on it says nothing of the others.
 pub(crate) fn refuse_per_thread(operation: &'static str, stream: &CudaStream) -> Result<(), Error> {
     if stream.cu_stream() as usize != PER_THREAD_STREAM {
@@ -107,8 +108,7 @@ pub(crate) fn refuse_per_thread(operation: &'static str, stream: &CudaStream) ->
 const CAPTURED: &str = "the stream is being captured into a CUDA graph, which keeps no buffer alive: end the capture \
                         first, and use Graph::capture, or Communicator::captured (unsafe)";
 
-/// Refuses a stream whose work is being captured into a graph: a graph can be launched at any time, and keeps no buffer
-/// alive for it. Its context is current.
+/// Refuses a stream that is being captured: a graph can be launched at any time, and keeps no buffer. Its context is current.
 #[inline]
 pub(crate) fn refuse_captured(operation: &'static str, stream: &CudaStream) -> Result<(), Error> {
     // SAFETY: the stream is alive: cudarc's object holds it.
@@ -133,8 +133,8 @@ thread_local! {
     static BOUND: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Before a call of NCCL that makes its own device current and afterwards the one that was. On a thread that has no
-/// context the latter would be the first GPU, on which that makes a context.
+/// Before a call of NCCL that makes its own device current and afterwards the one that was. On a thread that has no context the
+/// latter would be the first GPU, on which that makes a context.
 #[inline]
 pub(crate) fn bind_once(context: &CudaContext) -> Result<(), Error> {
     if BOUND.get() { Ok(()) } else { bind(context) }
@@ -152,12 +152,22 @@ pub(crate) fn bind(context: &CudaContext) -> Result<(), Error> {
     unsafe { result::ctx::set_current(context.cu_ctx()) }.map_err(Error::cuda("cuCtxSetCurrent"))
 }
 
-/// Waits until all work of the stream is done. (cudarc's `synchronize` answers with a failure that it has noted before,
-/// if there is one, and does not wait then.) Its context is current.
+/// Waits for all work of the stream, whose context is current. (cudarc's `synchronize` does not wait after a noted failure.)
 pub(crate) fn wait(stream: &CudaStream) -> Result<(), Error> {
     // SAFETY: the stream is alive: cudarc's object holds it.
     let wait = || unsafe { result::stream::synchronize(stream.cu_stream()) };
     relaxed(|| wait().map_err(Error::cuda("cuStreamSynchronize")))
+}
+
+/// Makes `second` wait for what is queued on `first`.
+pub(crate) fn order(event: &CudaEvent, first: &CudaStream, second: &CudaStream) -> Result<(), Error> {
+    event.record(first).and_then(|()| second.wait(event)).map_err(Error::cuda("cuStreamWaitEvent"))
+}
+
+/// Makes `second` wait for what is queued on `first`, the stream of NCCL's work. Where that fails, the host waits for `first`,
+/// since memory of `second` may be freed in the order of `second` from then on.
+pub(crate) fn make_wait(event: &CudaEvent, first: &CudaStream, second: &CudaStream) -> Result<(), Error> {
+    order(event, first, second).inspect_err(|_| _ = wait(first))
 }
 
 /// True when the stream has no work left. Its context is current.
@@ -169,9 +179,8 @@ pub(crate) fn is_idle(stream: &CudaStream) -> Result<bool, Error> {
     })
 }
 
-/// Calls functions of the driver that concern no captured stream. Without this, CUDA refuses to wait for work, to ask
-/// for it and to free memory while this thread captures any stream, or another thread does in global mode, and spoils
-/// the capture.
+/// Calls functions of the driver that concern no captured stream. Without this, CUDA refuses to wait for work, to ask for it and
+/// to free memory while this thread captures any stream, or another thread does in global mode, and spoils the capture.
 pub(crate) fn relaxed<T>(calls: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
     // SAFETY: exchanges this thread's mode with the one behind the pointer, now and to restore it below.
@@ -192,8 +201,8 @@ struct DeviceAccess {
 
 const _: () = assert!(size_of::<DeviceAccess>() == size_of::<CUmemAccessDesc>());
 
-/// Lets the process's other GPUs reach memory of the device's pool, from which cudarc allocates. Until 2.22 NCCL accesses
-/// the buffers of ranks of its own process directly, and counts on that they are reachable.
+/// Lets the process's other GPUs reach memory of the device's pool, from which cudarc allocates. Until 2.22 NCCL accesses the
+/// buffers of ranks of its own process directly, and counts on that they are reachable.
 pub(crate) fn share_pool(context: &CudaContext) -> Result<(), Error> {
     if !context.has_async_alloc() {
         return Ok(());

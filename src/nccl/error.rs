@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cudarc::driver::DriverError;
 use cudarc::driver::sys::CUresult;
-use nccl_sys::{LoadError, MissingSymbol, Version, ncclResult_t};
+use nccl_sys::{LoadError, MissingSymbol, Version, ncclResult_t as Code};
 
 /// A result code of NCCL. Newer libraries may return codes that this build does not know.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -16,34 +16,30 @@ impl ResultCode {
     /// NCCL's name for the code, if this build knows it.
     #[must_use]
     pub fn name(self) -> Option<&'static str> {
-        Some(match ncclResult_t(self.0) {
-            ncclResult_t::ncclSuccess => "ncclSuccess",
-            ncclResult_t::ncclUnhandledCudaError => "ncclUnhandledCudaError",
-            ncclResult_t::ncclSystemError => "ncclSystemError",
-            ncclResult_t::ncclInternalError => "ncclInternalError",
-            ncclResult_t::ncclInvalidArgument => "ncclInvalidArgument",
-            ncclResult_t::ncclInvalidUsage => "ncclInvalidUsage",
-            ncclResult_t::ncclRemoteError => "ncclRemoteError",
-            ncclResult_t::ncclInProgress => "ncclInProgress",
-            ncclResult_t::ncclTimeout => "ncclTimeout",
+        Some(match Code(self.0) {
+            Code::ncclSuccess => "ncclSuccess",
+            Code::ncclUnhandledCudaError => "ncclUnhandledCudaError",
+            Code::ncclSystemError => "ncclSystemError",
+            Code::ncclInternalError => "ncclInternalError",
+            Code::ncclInvalidArgument => "ncclInvalidArgument",
+            Code::ncclInvalidUsage => "ncclInvalidUsage",
+            Code::ncclRemoteError => "ncclRemoteError",
+            Code::ncclInProgress => "ncclInProgress",
+            Code::ncclTimeout => "ncclTimeout",
             _ => return None,
         })
     }
 
     /// Advice for the user.
     fn advice(self) -> &'static str {
-        match ncclResult_t(self.0) {
-            ncclResult_t::ncclUnhandledCudaError => {
+        match Code(self.0) {
+            Code::ncclUnhandledCudaError => {
                 "a CUDA call failed: check nvidia-smi and the device's free memory"
             }
-            ncclResult_t::ncclSystemError => {
-                "a system call failed: check shared memory, limits and the network"
-            }
-            ncclResult_t::ncclInvalidArgument | ncclResult_t::ncclInvalidUsage => {
-                "the call is not allowed like this"
-            }
-            ncclResult_t::ncclRemoteError => "another rank or the network failed: look at the other ranks",
-            ncclResult_t::ncclTimeout => "another rank did not answer in time: look at the other ranks",
+            Code::ncclSystemError => "a system call failed: check shared memory, limits and the network",
+            Code::ncclInvalidArgument | Code::ncclInvalidUsage => "the call is not allowed like this",
+            Code::ncclRemoteError => "another rank or the network failed: look at the other ranks",
+            Code::ncclTimeout => "another rank did not answer in time: look at the other ranks",
             _ => "set NCCL_DEBUG=WARN to see NCCL's own report",
         }
     }
@@ -66,10 +62,8 @@ impl fmt::Debug for ResultCode {
 
 /// An error of the NCCL layer. Its text names the operation, says what happened and what to do.
 ///
-/// `operation` is the function of NCCL's or of the driver's that failed or was not called, and `buffer` which of its buffers
-/// is meant: `receive buffer`, ...
-// The largest variants have no `String`: the compiler would mark `Ok` in its capacity then, which costs each call more to test
-// than a byte does.
+/// `operation` is the function of NCCL's or the driver's that failed or was not called, `buffer` one of its buffers.
+// The largest variants have no `String`: the compiler would mark `Ok` in its capacity, which is slower to test than a byte.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the names and the texts say what the fields are")]
@@ -93,12 +87,10 @@ pub enum Error {
     /// A call of the CUDA driver failed.
     #[error("{operation} failed: {error}; {}", cuda_advice(*error))]
     Cuda { operation: &'static str, error: DriverError },
-    /// A call of NCCL failed. `meaning` has NCCL's words for the code; `detail` its last warning in this process, which may be
-    /// another thread's, or nothing.
+    /// A call of NCCL failed. `meaning` is NCCL's text for the code; `detail` its last warning, if any, of any thread.
     #[error("{operation} failed with {code}: {meaning}{}; {}", detail_text(detail), code.advice())]
     Nccl { operation: &'static str, code: ResultCode, meaning: Box<str>, detail: Box<str> },
-    /// The loaded libnccl is too old for a setting or an element type: it would be ignored or misread. `what` is
-    /// `Config::traffic_class`, `f8e4m3`, ...
+    /// The loaded libnccl would ignore or misread a setting or an element type: `Config::traffic_class`, `f8e4m3`, ...
     #[error("{what} needs NCCL {since}; loaded {loaded} from {}", path.display())]
     TooOld { what: &'static str, since: Version, loaded: Version, path: &'static Path },
     /// A call that is not allowed like this, whatever the state of the communicator.

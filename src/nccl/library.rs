@@ -1,17 +1,16 @@
 //! The loaded libnccl.
 
-use std::ffi::c_char;
-use std::ops::RangeInclusive;
-use std::path::Path;
-use std::ptr;
+use std::{ffi::c_char, ops::RangeInclusive, path::Path, ptr};
 
-use nccl_sys::{Nccl, Version, ncclResult_t};
+use nccl_sys::{MissingSymbol, Nccl, Version, ncclResult_t};
 
 use super::error::{Error, ResultCode};
 
-/// The versions whose symmetric kernels do not wait for a kernel before them that triggers programmatic launch early: see
-/// `docs/limits.md`.
+/// The versions whose symmetric kernels do not wait for a kernel that triggers programmatic launch early: see `docs/limits.md`.
 pub const SYMMETRIC_RACE: RangeInclusive<Version> = Version::new(2, 28, 3)..=Version::new(2, 30, 6);
+
+/// What a function of NCCL's returns that some versions lack.
+pub(crate) type Answer = Result<ncclResult_t, MissingSymbol>;
 
 /// libnccl, loaded for the life of the process. A handle: cheap to copy and to pass on.
 #[derive(Clone, Copy, Debug)]
@@ -78,12 +77,8 @@ impl Library {
         let meaning = unsafe { text(self.0.ncclGetErrorString(code), MESSAGE) };
         // SAFETY: NCCL ignores the communicator here and returns its buffer of the last message.
         let detail = unsafe { text(self.0.ncclGetLastError(ptr::null_mut()), MESSAGE) };
-        Error::Nccl {
-            operation,
-            code: ResultCode(code.0),
-            meaning: meaning.into(),
-            detail: detail.trim().into(),
-        }
+        let (code, meaning, detail) = (ResultCode(code.0), meaning.into(), detail.trim().into());
+        Error::Nccl { operation, code, meaning, detail }
     }
 }
 

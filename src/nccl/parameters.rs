@@ -10,9 +10,8 @@ use super::{error::Error, library::Library};
 const PARAMETER: &str = "ncclParamGetParameter";
 
 impl Library {
-    /// The parameters that NCCL lists, by name, with their values as text (`ncclParamGetAllParameterKeys`,
-    /// `ncclParamGetParameter`, NCCL 2.30.4). These are not all `NCCL_*` variables: up to 2.32 they are a few, most of
-    /// them about NCCL's log, and with `NCCL_PARAM_DUMP_ALL=true` in the environment a few more.
+    /// The names and values of the parameters that NCCL lists (`ncclParamGetAllParameterKeys`, NCCL 2.30.4): up to 2.32 only a
+    /// few of the `NCCL_*` variables, most about its log, and a few more with `NCCL_PARAM_DUMP_ALL=true` in the environment.
     ///
     /// ```no_run
     /// for (name, value) in collectives::nccl::Library::load()?.parameters()? {
@@ -37,12 +36,10 @@ impl Library {
         names.into_iter().map(value).collect()
     }
 
-    /// The value of one parameter as text, by the name of its variable (`ncclParamGetParameter`, NCCL 2.30.4), also of those
-    /// that [`parameters`](Self::parameters) leaves out.
+    /// The value of any parameter, by the name of its variable (`ncclParamGetParameter`, NCCL 2.30.4).
     ///
     /// # Errors
-    /// [`Error::MissingSymbol`] before NCCL 2.30.4; [`Error::Nccl`] when there is no such parameter; [`Error::Argument`] for a
-    /// name with a NUL byte.
+    /// Those of [`parameters`](Self::parameters), also when there is no such parameter; [`Error::Argument`] for a NUL byte.
     pub fn parameter(self, name: &str) -> Result<String, Error> {
         self.value_of(&CString::new(name).map_err(|_| Error::nul(PARAMETER))?)
     }
@@ -68,8 +65,8 @@ impl Library {
         Ok(unsafe { self.raw().ncclParamDumpAll() }?)
     }
 
-    /// Asks for encryption of NCCL's TCP connections with a key that all ranks share, or for none
-    /// (`ncclSetEncryption`, NCCL 2.32). Before the first communicator.
+    /// Has NCCL encrypt its TCP connections with a key that all ranks share, or not (`ncclSetEncryption`, NCCL 2.32). To be
+    /// called before the first communicator is made.
     ///
     /// # Errors
     /// [`Error::MissingSymbol`] before NCCL 2.32; [`Error::Nccl`]; [`Error::Argument`] for a key with a NUL byte.

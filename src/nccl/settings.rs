@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::error::Error;
 
-/// A struct `Settings`, and builder methods of the type that has one as its field `settings`: for each method its type, its
-/// field of the C struct, and the version of NCCL that introduced it.
+/// A struct `Settings`, and builder methods of the type that has one as its field `settings`: for each method its type, its field
+/// of the C struct, and the version of NCCL that introduced it.
 macro_rules! settings {
     ($owner:ident for $raw:ty {
         $($(#[$doc:meta])* $method:ident($type:ty) => $field:ident since $since:expr;)*

@@ -1,12 +1,10 @@
 //! The id by which the ranks of a new communicator find each other.
 
-use std::ffi::c_char;
-use std::fmt;
+use std::{ffi::c_char, fmt};
 
 use nccl_sys::{NCCL_UNIQUE_ID_BYTES, ncclUniqueId};
 
-use super::error::Error;
-use super::library::Library;
+use super::{error::Error, library::Library};
 
 /// Made by one rank, sent to all others as bytes, and used for one communicator.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

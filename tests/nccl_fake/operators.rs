@@ -1,9 +1,13 @@
 //! Sums that scale every rank's input first: operators of the user's, which NCCL keeps for one communicator.
 
-use collectives::nccl::{Collectives, Communicator, Config, Error, Graph, Memory, Needed, group};
+use collectives::nccl::{
+    AbortHandle, Collectives, Communicator, Config, Error, Graph, Memory, Needed, group,
+};
 use collectives::{Element, ReduceOp};
 use float8::{F8E4M3, F8E5M2};
 use half::f16;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
 
 use crate::fake::{Fake, Knob};
 
@@ -333,4 +337,56 @@ fn scaled_sums_that_nccl_has_not_for_a_single_rank_are_refused() {
     assert_eq!(fake.log(), [""; 0]);
     let pair = fake.communicator(&Config::new());
     drop(pair.scaled_sum(F8E4M3::from_f32(1.0)).unwrap());
+}
+
+/// The program's log aborts the communicator.
+struct AbortingLog(AbortHandle);
+
+impl Subscriber for AbortingLog {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, _: &Event<'_>) {
+        self.0.abort().unwrap();
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+#[test]
+fn the_log_of_an_operator_that_nccl_keeps_may_end_the_communicator() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let sum = communicator.scaled_sum(1.0f32).unwrap();
+    fake.set(Knob::DisposalResult, 3);
+    fake.log();
+    let log = AbortingLog(communicator.abort_handle());
+    tracing::subscriber::with_default(log, || drop(sum));
+    assert_eq!(fake.log(), ["abort comm1"]);
+}
+
+#[test]
+fn an_operator_may_outlive_its_communicator_in_a_capture() {
+    let fake = Fake::new();
+    let mut memory = fake.memory(&fake.stream(0), 8);
+    let result = Graph::capture(|capture| {
+        let communicator = fake.communicator(&Config::new());
+        let sum = communicator.scaled_sum(2.0f32)?;
+        capture.on(&communicator).all_reduce_in_place(&mut memory.slice_mut::<f32>(..)?, &sum)
+    });
+    assert!(matches!(result, Err(Error::Aborted { .. })), "{result:?}");
+    let log = fake.log();
+    let created = "scaled_sum comm1 type 7 scalar 00000040 as op5";
+    assert_eq!(log[log.len() - 3..], [created, "destroy op5 comm1", "destroy comm1"]);
 }

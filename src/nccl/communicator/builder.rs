@@ -1,21 +1,18 @@
 //! Making a communicator.
 
-use std::ffi::c_int;
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::ptr;
-use std::sync::Arc;
+use std::{ffi::c_int, ptr, sync::Arc};
 
 use cudarc::driver::CudaStream;
-use nccl_sys::{MissingSymbol, Nccl, Version, ncclComm_t, ncclConfig_t, ncclResult_t};
+use nccl_sys::{Nccl, Version, ncclComm_t, ncclConfig_t};
 
-use super::{Communicator, Config, Pending, check_stream, handle::Handle, pending::Started};
-use crate::nccl::{cuda, error::Error, library::Library, section, unique_id::UniqueId};
+use super::{Communicator, Config, Pending, pending::Started};
+use crate::nccl::library::{Answer, Library};
+use crate::nccl::{cuda, error::Error, nccl_group, unique_id::UniqueId};
 
 /// From here on NCCL accesses other ranks' buffers directly only when they are registered.
 const DIRECT_ONLY_WHEN_REGISTERED: Version = Version::new(2, 23, 0);
 
 const INIT: &str = "ncclCommInitRankConfig";
-const INIT_SCALABLE: &str = "ncclCommInitRankScalable";
 const GROW: &str = "ncclCommGrow";
 
 /// A communicator in the making: from [`Communicator::builder`].
@@ -46,23 +43,20 @@ impl Communicator {
         Builder { library, stream, rank: 0, size: 1, ids: Vec::new(), config: Config::new() }
     }
 
-    /// One communicator over all these streams, each of another device, in one thread: rank `i` is on `streams[i]`.
-    /// It fails like [`Builder::init`].
+    /// One communicator over streams of different devices, in one thread: rank `i` is on `streams[i]`. See [`Builder::init`].
     pub fn init_all(
         library: Library,
         streams: &[Arc<CudaStream>],
         config: &Config,
     ) -> Result<Vec<Self>, Error> {
-        section::forbid(INIT)?;
+        nccl_group::forbid(INIT)?;
         let id = UniqueId::new(library)?;
         let size = streams.len();
         let rank = |(rank, stream)| Self::builder(library, stream).rank(rank, size).id(&id).config(config);
         let ranks: Vec<_> = streams.iter().enumerate().map(rank).collect();
         // Non-blocking ones may still be connecting when the group has ended.
-        Pending::start_group(library, [], ranks, |rank, _| rank.start())?
-            .into_iter()
-            .map(Pending::join)
-            .collect()
+        let pending = Pending::start_group(Some(library), [], ranks, |rank, _| rank.start())?;
+        pending.into_iter().map(Pending::join).collect()
     }
 }
 
@@ -73,9 +67,8 @@ impl Builder<'_> {
         self
     }
 
-    /// The id by which the ranks find each other. A communicator of a single rank needs none. Several, each made by another
-    /// rank, let thousands of ranks find each other faster (`ncclCommInitRankScalable`, NCCL 2.23): all ranks pass the same ids
-    /// in the same order.
+    /// The id by which the ranks find each other. A single rank needs none. Several, each made by another rank, let thousands of
+    /// ranks find each other faster (`ncclCommInitRankScalable`, NCCL 2.23): all pass the same ids in the same order.
     pub fn id(mut self, id: &UniqueId) -> Self {
         self.ids.push(*id);
         self
@@ -93,22 +86,18 @@ impl Builder<'_> {
         self
     }
 
-    /// Joins the communicator (`ncclCommInitRankConfig`). Returns when all ranks have joined; with [`Config::deadline`] and
-    /// `Config::blocking(false)` at the latest then.
+    /// Joins the communicator (`ncclCommInitRankConfig`), and waits for the other ranks: see [`Config::deadline`].
     ///
     /// # Errors
-    /// - [`Error::Rank`], [`Error::Argument`] for the number of ids, [`Error::TooOld`], [`Error::Stream`] (a per-thread default stream, or a context that is
-    ///   not the device's primary one: NCCL uses that) before anything is started; [`Error::MissingSymbol`] for several ids
-    ///   before NCCL 2.23.
+    /// - Before anything is started: [`Error::Rank`]; [`Error::Argument`] for the number of ids; [`Error::TooOld`];
+    ///   [`Error::Stream`] for a per-thread default stream, or a context that is not the device's primary one, which NCCL uses;
+    ///   [`Error::MissingSymbol`] for several ids before NCCL 2.23; [`Error::InsideGroup`]: see [`Communicator::init_all`].
     /// - [`Error::Nccl`], [`Error::Deadline`] when connecting fails.
-    /// - [`Error::InsideGroup`] inside a [`group`](crate::nccl::group()): use [`Communicator::init_all`] for the ranks of
-    ///   one thread.
     pub fn init(self) -> Result<Communicator, Error> {
         Pending::start(INIT, || self.start())?.join()
     }
 
-    /// Like [`init`](Self::init), but returns at once, with the errors that are seen at once: NCCL connects on a thread of its
-    /// own. The communicator is non-blocking (`Config::blocking(false)`).
+    /// Like [`init`](Self::init), but returns at once: NCCL connects on a thread of its own (`Config::blocking(false)`).
     pub fn init_pending(mut self) -> Result<Pending, Error> {
         self.config = self.config.blocking(false);
         Pending::start(INIT, || self.start())
@@ -117,7 +106,7 @@ impl Builder<'_> {
     /// Joins a communicator that [grows](Communicator::grow), as a new rank, with the id of [`Communicator::grow_id`]
     /// (`ncclCommGrow`, NCCL 2.29). It fails like [`init`](Self::init).
     pub fn join(self) -> Result<Communicator, Error> {
-        section::forbid(GROW)?;
+        nccl_group::forbid(GROW)?;
         let [id] = self.ids[..] else { return Err(self.wrong_ids(GROW)) };
         let ((rank, size), id) = (self.raw_rank()?, id.raw());
         let call = |raw: &Nccl, slot, config: &mut ncclConfig_t| {
@@ -128,7 +117,7 @@ impl Builder<'_> {
     }
 
     /// Calls NCCL.
-    fn start(mut self) -> Result<Started, Error> {
+    fn start(mut self) -> Started {
         let (rank, size) = self.raw_rank()?;
         if self.ids.is_empty() && self.size == 1 {
             self.ids.push(UniqueId::new(self.library)?);
@@ -136,17 +125,15 @@ impl Builder<'_> {
         if self.ids.is_empty() || self.ids.len() > self.size {
             return Err(self.wrong_ids(INIT));
         }
-        let mut raw_ids: Vec<_> = self.ids.iter().map(UniqueId::raw).collect();
-        if let [id] = raw_ids[..] {
-            return self.start_with(INIT, |raw, slot, config| {
-                // SAFETY: see `start_with`.
-                Ok(unsafe { raw.ncclCommInitRankConfig(slot, size, id, rank, config) })
-            });
-        }
-        self.start_with(INIT_SCALABLE, |raw, slot, config| {
-            let (ids, count) = (raw_ids.as_mut_ptr(), raw_ids.len() as c_int);
-            // SAFETY: see `start_with`; there are so many ids, no more than ranks, which NCCL copies.
-            unsafe { raw.ncclCommInitRankScalable(slot, size, rank, count, ids, config) }
+        let mut ids: Vec<_> = self.ids.iter().map(UniqueId::raw).collect();
+        let count = ids.len() as c_int;
+        let name = if count == 1 { INIT } else { "ncclCommInitRankScalable" };
+        // SAFETY: see `start_with`; there are so many ids, no more than ranks, which NCCL copies.
+        self.start_with(name, |raw, slot, config| unsafe {
+            match ids[..] {
+                [id] => Ok(raw.ncclCommInitRankConfig(slot, size, id, rank, config)),
+                _ => raw.ncclCommInitRankScalable(slot, size, rank, count, ids.as_mut_ptr(), config),
+            }
         })
     }
 
@@ -168,26 +155,18 @@ impl Builder<'_> {
     fn start_with(
         self,
         name: &'static str,
-        call: impl FnOnce(
-            &'static Nccl,
-            *mut ncclComm_t,
-            &mut ncclConfig_t,
-        ) -> Result<ncclResult_t, MissingSymbol>,
-    ) -> Result<Started, Error> {
+        call: impl FnOnce(&'static Nccl, *mut ncclComm_t, &mut ncclConfig_t) -> Answer,
+    ) -> Started {
         let Self { library, stream, .. } = self;
-        check_stream(name, stream)?;
-        let mut hasher = DefaultHasher::new();
-        self.ids.hash(&mut hasher);
-        let handle = Handle::new(library, stream, self.config, hasher.finish());
-        let mut raw = handle.config.raw(library)?;
-        cuda::bind(&handle.context)?;
+        cuda::check_stream(name, stream)?;
+        let mut raw = self.config.raw(library)?;
+        cuda::bind(stream.context())?;
         if library.version() < DIRECT_ONLY_WHEN_REGISTERED {
-            cuda::share_pool(&handle.context)?;
+            cuda::share_pool(stream.context())?;
         }
-        let communicator = Communicator::connecting(handle, stream);
-        // The slot and the texts of the configuration live in the handle, which outlives NCCL's object: whoever drops it has
-        // aborted or destroyed that first. The right device is current.
+        let communicator = Communicator::connecting(library, stream, self.config, self.ids);
+        // The handle, with the slot and the texts of the configuration, outlives NCCL's object. The right device is current.
         let code = call(library.raw(), communicator.handle.slot(), &mut raw)?;
-        Ok(Pending::new(name, communicator, code, None))
+        Pending::new(name, communicator, code, None)
     }
 }

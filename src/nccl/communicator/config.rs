@@ -1,18 +1,13 @@
 //! Settings of a communicator.
 
-use std::env;
-use std::time::Duration;
+use std::{env, time::Duration};
 
 use nccl_sys::{Version, ncclConfig_t};
 
-use crate::nccl::{
-    error::Error,
-    library::Library,
-    settings::{Text, settings},
-};
+use crate::nccl::settings::{Text, settings};
+use crate::nccl::{error::Error, library::Library};
 
-/// Settings of a communicator (`ncclConfig_t`). A setting that is left out has NCCL's own default; one that the loaded
-/// library is too old for is refused when the communicator is made.
+/// Settings of a communicator (`ncclConfig_t`). What is left out has NCCL's default; what the loaded library lacks is refused.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -24,14 +19,13 @@ pub struct Config {
     settings: Settings,
     network: Option<Text>,
     name: Option<Text>,
-    limit: Option<Duration>,
-    unfenced: bool,
+    pub(crate) deadline: Option<Duration>,
+    pub(super) unfenced: bool,
 }
 
 settings! { Config for ncclConfig_t {
-    /// True (default) to have calls wait until NCCL is done with connecting and launching. With `false` NCCL works on a
-    /// thread of its own, and calls of this crate wait for it no longer than [`Config::deadline`]; only such a
-    /// communicator can be aborted while it connects. NCCL 2.14, field `blocking`.
+    /// True (default) to have calls wait inside NCCL until it has connected or launched. With `false` NCCL works on a thread of
+    /// its own, calls wait for it up to [`Config::deadline`], and can be aborted meanwhile. NCCL 2.14, field `blocking`.
     blocking(bool) => blocking since Version::new(2, 14, 0);
     /// Size of the thread block clusters of NCCL's kernels, 0 to 8. NCCL 2.17, field `cgaClusterSize`.
     cluster_size(i32) => cgaClusterSize since Version::new(2, 17, 0);
@@ -96,36 +90,25 @@ impl Config {
         self
     }
 
-    /// Limit for calls that wait for NCCL's own threads, and for closing, which waits for queued work; then the
-    /// communicator is aborted and the call fails. Without it they wait for ever. A communicator whose calls block
-    /// inside NCCL ([`Config::blocking`]) keeps no deadline there.
+    /// Limit for calls that wait for NCCL's own threads, and for closing, which waits for queued work; then the communicator is
+    /// aborted and the call fails. Without it they wait for ever. Calls that block inside NCCL ([`Config::blocking`]) ignore it.
     #[must_use]
     pub fn deadline(mut self, limit: Duration) -> Self {
-        self.limit = Some(limit);
+        self.deadline = Some(limit);
         self
     }
 
     /// True (default) to order operations in symmetric windows after a kernel before them that triggers programmatic launch
-    /// early, which the kernels of NCCL 2.28.3 to 2.30.6 do not do themselves: see `docs/limits.md`. It costs about a
-    /// microsecond for each operation of such a communicator, and nothing with other versions. Without it their results can
-    /// be wrong after such kernels, without an error. Graphs, and [`captured`](super::Communicator::captured) collectives, are
-    /// not fenced: in graphs no wrong results were seen.
+    /// early, which the kernels of NCCL 2.28.3 to 2.30.6 do not do themselves: see `docs/limits.md`. It costs about a microsecond
+    /// for each operation of such a communicator, and nothing with other versions. Without it results can be wrong, without an
+    /// error. Graphs and [`captured`](super::Communicator::captured) collectives have none: no wrong results were seen in graphs.
     #[must_use]
     pub fn symmetric_fence(mut self, fence: bool) -> Self {
         self.unfenced = !fence;
         self
     }
 
-    pub(crate) fn limit(&self) -> Option<Duration> {
-        self.limit
-    }
-
-    pub(crate) fn is_fenced(&self) -> bool {
-        !self.unfenced
-    }
-
-    /// False where NCCL works on threads of its own. The variable, or the line of NCCL's configuration file that NCCL makes a
-    /// variable of, overrides the setting.
+    /// False where NCCL works on threads of its own. The variable, also from NCCL's configuration file, overrides the setting.
     pub(crate) fn is_blocking(&self) -> bool {
         match env::var("NCCL_COMM_BLOCKING").ok().as_deref().map(str::trim) {
             Some("0") => false,

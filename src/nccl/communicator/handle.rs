@@ -1,25 +1,20 @@
 //! NCCL's object of a communicator, shared by all that need it: its state, and the calls that go to it.
 
 use std::fmt;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
 use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::Duration;
 
 use cudarc::driver::{CudaContext, CudaStream, result};
-use nccl_sys::{MissingSymbol, Nccl, ncclComm, ncclComm_t, ncclResult_t};
+use nccl_sys::{Nccl, ncclComm, ncclComm_t, ncclResult_t};
 use spin::Yield;
 use spin::mutex::{SpinMutex, SpinMutexGuard};
 
-use super::{config::Config, poll::poll};
-use crate::nccl::{
-    allocation::Allocation,
-    cuda,
-    error::Error,
-    library::{Library, SYMMETRIC_RACE},
-    section,
-};
+use super::config::Config;
+use crate::nccl::library::{Answer, Library, SYMMETRIC_RACE};
+use crate::nccl::{allocation::Allocation, cuda, error::Error};
 
 /// While it lives, no other thread is inside NCCL with the communicator.
 pub(crate) type StateGuard<'a> = SpinMutexGuard<'a, State, Yield>;
@@ -34,16 +29,16 @@ pub(crate) struct Handle {
     pub(crate) config: Config,
     /// The same number for all ranks of the communicator in this process, and for no other communicator.
     pub(crate) communicator_key: u64,
-    /// Number of communicators that were made of this one.
-    derived: AtomicU64,
+    /// Number of communicators that were made of this one: the same on all ranks, which make them together.
+    pub(super) derived: AtomicU64,
     /// Where NCCL writes its handle. Some versions write it from a thread of their own, after the call has returned.
     slot: AtomicPtr<ncclComm>,
-    /// Its owner takes it around every call, and there is hardly ever anybody else: what counts is what taking it costs
-    /// then, which is half with one atomic exchange instead of two. An abort, which may have to wait, waits by itself.
+    /// Its owner takes it around every call, and there is hardly ever anybody else: what counts is what taking it costs then,
+    /// which is half with one atomic exchange instead of two. An abort, which may have to wait, waits by itself.
     pub(super) state: SpinMutex<State, Yield>,
     /// The streams that its operations and graphs run on: the last is the communicator's, the others those it had before.
     streams: Mutex<Vec<Arc<CudaStream>>>,
-    /// Graphs, registrations and windows, which end before the communicator does.
+    /// Graphs, operators, registrations and windows, which end before the communicator does.
     objects: Mutex<Vec<Weak<dyn Object>>>,
     /// Objects that nobody else owns, and that could not be ended: they stay until the communicator has ended.
     pub(super) kept: Mutex<Vec<Arc<dyn Object>>>,
@@ -86,49 +81,39 @@ impl<'a> Guards<'a> {
 
 /// Memory that is registered or a window.
 #[derive(Clone, Debug)]
-pub(crate) struct KnownMemory {
+pub(crate) struct RegisteredMemory {
     pub(crate) addresses: Range<u64>,
     /// NCCL's handle of it, as a number.
     pub(crate) raw: usize,
     /// True for a symmetric window.
     pub(crate) symmetric: bool,
-    /// The memory's stream.
     pub(crate) stream: Arc<CudaStream>,
 }
 
-/// A registration, a window or a graph.
+/// A registration, a window, an operator or a graph.
 pub(crate) trait Object: fmt::Debug + Send + Sync {
-    /// Ends it: its communicator is about to be destroyed, or aborted. It is not used any more.
-    fn end(&self, ending: Ending);
+    /// Ends NCCL's part of it: its communicator is about to end. It is not used any more.
+    fn release(&self);
 
-    /// The memory of a registration or window; none for a graph.
-    fn memory(&self) -> Option<KnownMemory> {
+    /// The memory of a registration or window; none for the others.
+    fn memory(&self) -> Option<RegisteredMemory> {
         None
     }
 }
 
-/// The way in which NCCL is about to end a communicator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
-    Destroy,
-    /// NCCL ends everything of the communicator, but waits for its graphs.
-    Abort,
-}
-
-/// State of NCCL's object.
+/// State of NCCL's object. Those between the first and the last three allow nothing but asking and ending, and what they say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// The handle in the slot may be used.
     Alive,
-    /// A communicator is being made from it, by NCCL's own thread: nothing but ending and asking.
+    /// A communicator is being made from it, by NCCL's own thread.
     Busy,
-    /// Its memory is about to be released: nothing but ending and asking.
+    /// Its memory is about to be released.
     Suspending,
-    /// Its memory is released: nothing but resuming, ending and asking.
+    /// Its memory is released. It can be resumed.
     Suspended,
-    /// Its operations have been stopped: nothing but splitting, shrinking, ending and asking.
+    /// Its operations have been stopped. It can be split and shrunk.
     Revoked,
-    /// Its operations have been flushed, or are about to be: nothing but ending and asking.
+    /// Its operations have been flushed, or are about to be.
     Finalized,
     /// A thread is ending it: nobody else may use it, though NCCL may still do what it was asked to before.
     Aborting,
@@ -155,26 +140,25 @@ impl State {
             Self::Suspending | Self::Suspended => "it is suspended: resume it first",
             Self::Revoked => "it has been revoked: split or shrink it, or make a new one",
             Self::Finalized => "it has been finalized: make a new one",
-            Self::Alive | Self::Aborting | Self::Aborted | Self::Closed => {
-                return Error::Aborted { operation };
-            }
+            _ => return Error::Aborted { operation },
         };
         Error::Unusable { operation, reason }
     }
 }
 
 impl Handle {
-    pub(crate) fn new(
+    /// `key` is the same for all ranks of the communicator, and for no other communicator.
+    pub(super) fn new(
         library: Library,
         stream: &Arc<CudaStream>,
         config: Config,
-        communicator_key: u64,
+        key: impl Hash,
     ) -> Arc<Self> {
         Arc::new(Self {
             library,
             context: Arc::clone(stream.context()),
             config,
-            communicator_key,
+            communicator_key: BuildHasherDefault::<DefaultHasher>::new().hash_one(key),
             derived: AtomicU64::new(0),
             slot: AtomicPtr::default(),
             state: SpinMutex::new(State::Alive),
@@ -197,14 +181,8 @@ impl Handle {
 
     /// NCCL's handle, whatever the state; null until NCCL has written it.
     #[inline]
-    pub(crate) fn written(&self) -> ncclComm_t {
+    pub(crate) fn raw_handle(&self) -> ncclComm_t {
         self.slot.load(Ordering::Acquire)
-    }
-
-    /// Counts a communicator that is made of this one. The number of those before is the same on all ranks, which make them
-    /// together.
-    pub(crate) fn count_derived(&self) -> u64 {
-        self.derived.fetch_add(1, Ordering::Relaxed)
     }
 
     /// The streams that its operations and graphs run on.
@@ -231,35 +209,29 @@ impl Handle {
         unpoisoned(&self.kept).push(object);
     }
 
-    /// All graphs, registrations and windows. The caller drops them without the lock, since the last owner of an object may add
-    /// another.
+    /// All graphs, registrations and windows. The caller drops them without the lock: the last owner of one may add another.
     pub(super) fn objects(&self) -> Vec<Arc<dyn Object>> {
         unpoisoned(&self.objects).iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// True when there is something to [release](Self::release).
-    pub(super) fn has_objects(&self) -> bool {
-        unpoisoned(&self.objects).iter().any(|object| object.strong_count() > 0)
-    }
-
     /// All registrations and windows.
-    pub(crate) fn known(&self) -> Vec<(KnownMemory, Arc<dyn Object>)> {
+    pub(crate) fn registered(&self) -> Vec<(RegisteredMemory, Arc<dyn Object>)> {
         self.objects().into_iter().filter_map(|object| Some((object.memory()?, object))).collect()
     }
 
     /// The registrations and windows that have any of these addresses.
-    pub(crate) fn known_at(&self, addresses: &Range<u64>) -> Vec<(KnownMemory, Arc<dyn Object>)> {
-        let mut known = self.known();
-        known.retain(|(memory, _)| overlap(&memory.addresses, addresses));
-        known
+    pub(crate) fn registered_at(&self, addresses: &Range<u64>) -> Vec<(RegisteredMemory, Arc<dyn Object>)> {
+        let mut registered = self.registered();
+        registered.retain(|(memory, _)| overlap(&memory.addresses, addresses));
+        registered
     }
 
     pub(crate) fn in_a_symmetric_window(&self, address: u64) -> bool {
-        self.known_at(&(address..address + 1)).iter().any(|(memory, _)| memory.symmetric)
+        self.registered_at(&(address..address + 1)).iter().any(|(memory, _)| memory.symmetric)
     }
 
-    /// Before an operation on the stream: orders it after a kernel before it that triggers programmatic launch early, where
-    /// the loaded NCCL needs that. Events do not order the two kernels; other work between them does.
+    /// Before an operation on the stream: orders it after a kernel before it that triggers programmatic launch early, where the
+    /// loaded NCCL needs that. Events do not order the two kernels; other work between them does.
     #[inline]
     pub(crate) fn fence(&self, stream: &CudaStream) -> Result<(), Error> {
         self.scratch.get().map_or(Ok(()), |scratch| self.write(scratch, stream))
@@ -267,10 +239,9 @@ impl Handle {
 
     /// Before a symmetric window is made: operations need a fence from now on, where the loaded NCCL does.
     pub(crate) fn prepare_fence(&self, stream: &Arc<CudaStream>) -> Result<(), Error> {
-        let needed = SYMMETRIC_RACE.contains(&self.library.version()) && self.config.is_fenced();
+        let needed = SYMMETRIC_RACE.contains(&self.library.version()) && !self.config.unfenced;
         if needed && self.scratch.get().is_none() {
-            let scratch = Allocation::scratch(stream)?;
-            self.scratch.get_or_init(|| scratch);
+            _ = self.scratch.set(Allocation::scratch(stream)?);
         }
         Ok(())
     }
@@ -300,17 +271,12 @@ impl Handle {
         accepted: impl FnOnce(State) -> bool,
         operation: &'static str,
     ) -> Result<ncclComm_t, Error> {
-        if accepted(state) { Ok(self.written()) } else { Err(state.refuse(operation)) }
+        if accepted(state) { Ok(self.raw_handle()) } else { Err(state.refuse(operation)) }
     }
 
     /// True when NCCL has ended it, or is about to.
     pub(crate) fn is_ending(&self) -> bool {
         !self.lock().exists()
-    }
-
-    /// True when it was closed, and not aborted.
-    pub(crate) fn is_closed(&self) -> bool {
-        *self.lock() == State::Closed
     }
 
     /// Changes the state `from`, and no other, without NCCL. Returns the state before.
@@ -323,9 +289,8 @@ impl Handle {
         before
     }
 
-    /// Waits while nothing new can be queued: graphs that other threads launch are refused from here on. The state becomes `to`,
-    /// and alive again when waiting fails.
-    pub(crate) fn quiesce<T>(
+    /// Changes the state to `to`, so that graphs that other threads launch are refused, and waits. Alive again when that fails.
+    pub(crate) fn wait_in_state<T>(
         &self,
         operation: &'static str,
         to: State,
@@ -340,67 +305,21 @@ impl Handle {
         &self,
         operation: &'static str,
         accepted: impl FnOnce(State) -> bool,
-        call: impl FnOnce(&'static Nccl, ncclComm_t) -> Result<ncclResult_t, MissingSymbol>,
+        call: impl FnOnce(&'static Nccl, ncclComm_t) -> Answer,
     ) -> Result<(), Error> {
         let state = self.lock();
         let comm = self.comm(*state, accepted, operation)?;
         self.library.check(operation, call(self.raw(), comm)?)
     }
 
-    /// Calls a function that changes the communicator, and waits until NCCL is done with it: it may go on in a thread
-    /// of its own.
-    pub(crate) fn change(
-        &self,
-        operation: &'static str,
-        from: State,
-        to: State,
-        call: impl FnOnce(&'static Nccl, ncclComm_t) -> Result<ncclResult_t, MissingSymbol>,
-    ) -> Result<(), Error> {
-        section::forbid(operation)?;
-        cuda::bind(&self.context)?;
-        let mut state = self.lock();
-        let comm = self.comm(*state, |state| state == from, operation)?;
-        let code = self.library.accept(operation, call(self.raw(), comm)?)?;
-        *state = to;
-        drop(state);
-        if code == ncclResult_t::ncclInProgress {
-            self.settle(operation, self.config.limit())
-        } else {
-            Ok(())
-        }
-    }
-
-    /// The result of NCCL's background work; none while it goes on.
-    pub(super) fn finished(&self, operation: &'static str) -> Option<Result<(), Error>> {
+    /// False while NCCL's background work goes on. When it has failed, the error.
+    pub(super) fn is_finished(&self, operation: &'static str) -> Result<bool, Error> {
         let mut code = ncclResult_t::ncclSuccess;
-        let asked = self.call(operation, State::exists, |raw, comm| {
+        self.call(operation, State::exists, |raw, comm| {
             // SAFETY: `call` holds the guard, and the handle is alive; writes one code.
             Ok(unsafe { raw.ncclCommGetAsyncError(comm, &mut code) })
-        });
-        match code {
-            ncclResult_t::ncclInProgress if asked.is_ok() => None,
-            code => Some(asked.and_then(|()| self.library.check(operation, code))),
-        }
-    }
-
-    /// Waits for NCCL's own thread, and does not abort it at the deadline.
-    pub(crate) fn wait_for_thread(&self, operation: &'static str) {
-        let _any = poll(self.config.limit(), || self.finished(operation));
-    }
-
-    /// Waits until NCCL's own thread has finished what `operation` started. At the deadline the communicator is
-    /// aborted, so that NCCL no longer touches the operation's buffers when the call returns.
-    #[cold]
-    pub(crate) fn settle(&self, operation: &'static str, limit: Option<Duration>) -> Result<(), Error> {
-        let settled = poll(limit, || self.finished(operation)).unwrap_or_else(|limit| {
-            cuda::bind(&self.context)?;
-            self.end(self.lock())?;
-            Err(Error::Deadline { operation, limit })
-        });
-        if settled.is_err() {
-            self.wait_for_abort();
-        }
-        settled
+        })?;
+        Ok(self.library.accept(operation, code)? == ncclResult_t::ncclSuccess)
     }
 }
 

@@ -1,41 +1,37 @@
 //! Communicators: one rank's end of a group of GPUs.
 
-mod abort_handle;
 mod builder;
 mod config;
-mod ending;
 mod handle;
+mod lifecycle;
 mod pending;
-mod poll;
 mod split;
 mod suspend;
 
-use std::{cell::OnceCell, ffi::c_int, sync::Arc, thread};
+use std::{cell::OnceCell, ffi::c_int, hash::Hash, sync::Arc, thread};
 
-use cudarc::driver::{CudaEvent, CudaStream, DriverError};
+use cudarc::driver::{CudaEvent, CudaStream};
 use nccl_sys::{NCCL_REVOKE_DEFAULT, Nccl, ncclComm_t, ncclResult_t};
 
-use super::{cuda, error::Error, library::Library, section};
+use super::{cuda, error::Error, library::Library, nccl_group};
 
-pub use abort_handle::AbortHandle;
 pub use builder::Builder;
 pub use config::Config;
-pub(crate) use handle::{Ending, Guards, Handle, KnownMemory, Object, State, overlap};
+pub(crate) use handle::{Guards, Handle, Object, RegisteredMemory, State, overlap};
+pub use lifecycle::AbortHandle;
 pub use pending::Pending;
 pub use split::{Grow, Shrink, Split};
 pub use suspend::MemoryStatistics;
 
-/// One rank of a group of GPUs. It may move between threads, but only one uses it at a time; an [`AbortHandle`] may be
-/// used by any.
+/// One rank of a group of GPUs. It may move between threads, but only one uses it at a time; any may use an [`AbortHandle`].
 ///
 /// All [collectives](super::Collectives) run in the order of the calls on the communicator's stream. The host does not wait for
 /// them: synchronise the stream, or use the buffers through cudarc, which orders its work after them.
 ///
 /// Dropping it waits for its queued work and destroys it, after its graphs, windows and registrations. It is aborted instead,
-/// with a warning in the log, when NCCL has reported an error, when the deadline of [`Config::deadline`] passes, and while its
-/// stream is being captured into a CUDA graph, which waiting would break; and without one when the thread is panicking.
-/// [`Communicator::close`] does the same and returns the error. Ranks of one process may close one after the other, in one
-/// thread.
+/// with a warning in the log, when NCCL has reported an error, when [`Config::deadline`] passes, and while its stream is being
+/// captured into a CUDA graph, which waiting would break; and without one when the thread is panicking. [`Communicator::close`]
+/// does the same and returns the error. One thread may close several ranks, one after the other.
 #[derive(Debug)]
 pub struct Communicator {
     pub(crate) handle: Arc<Handle>,
@@ -43,22 +39,21 @@ pub struct Communicator {
     /// Orders work of other streams before and after NCCL's. Made when first needed.
     event: OnceCell<Arc<CudaEvent>>,
     rank: usize,
+    /// 0 until all ranks have joined.
     size: usize,
-    is_connected: bool,
 }
 
 impl Communicator {
-    /// One whose handle NCCL has yet to write.
-    fn connecting(handle: Arc<Handle>, stream: &Arc<CudaStream>) -> Self {
-        let stream = Arc::clone(stream);
-        Self { handle, stream, event: OnceCell::new(), rank: 0, size: 0, is_connected: false }
+    /// One whose handle NCCL has yet to write. `key` is the same for all its ranks, and for no other communicator.
+    fn connecting(library: Library, stream: &Arc<CudaStream>, config: Config, key: impl Hash) -> Self {
+        let (handle, stream) = (Handle::new(library, stream, config, key), Arc::clone(stream));
+        Self { handle, stream, event: OnceCell::new(), rank: 0, size: 0 }
     }
 
     /// All ranks have joined.
     fn connected(mut self) -> Result<Self, Error> {
         self.rank = self.ask("ncclCommUserRank", Nccl::ncclCommUserRank)?;
         self.size = self.ask("ncclCommCount", Nccl::ncclCommCount)?;
-        self.is_connected = true;
         Ok(self)
     }
 
@@ -93,11 +88,11 @@ impl Communicator {
         &self.stream
     }
 
-    /// NCCL's own handle, for functions that this crate does not have (`ncclComm_t`). It must not be destroyed, nor used
-    /// at the same time by two threads, or after the communicator has ended; null while NCCL is still connecting.
+    /// NCCL's own handle, for functions that this crate does not have (`ncclComm_t`). It must not be destroyed, nor used at the
+    /// same time by two threads, or after the communicator has ended; null while NCCL is still connecting.
     #[must_use]
     pub fn as_raw(&self) -> ncclComm_t {
-        self.handle.written()
+        self.handle.raw_handle()
     }
 
     /// The library that the communicator belongs to.
@@ -112,19 +107,18 @@ impl Communicator {
     /// [`Error::InsideGroup`]; [`Error::Aborted`]; [`Error::Nccl`].
     pub fn device(&self) -> Result<usize, Error> {
         const OPERATION: &str = "ncclCommCuDevice";
-        section::forbid(OPERATION)?;
+        nccl_group::forbid(OPERATION)?;
         self.ask(OPERATION, Nccl::ncclCommCuDevice)
     }
 
-    /// Moves it to another stream of the same device. Work that is queued on the old one comes first. Graphs that were captured
-    /// before still run on the old one.
+    /// Moves it to another stream of its device, after what is queued on the old one, where graphs captured before stay.
     ///
     /// # Errors
     /// [`Error::Stream`], [`Error::WrongDevice`], [`Error::Cuda`]: it stays on its stream then. [`Error::InsideGroup`].
     pub fn set_stream(&mut self, stream: &Arc<CudaStream>) -> Result<(), Error> {
         const OPERATION: &str = "moving a communicator to another stream";
-        section::forbid(OPERATION)?;
-        check_stream(OPERATION, stream)?;
+        nccl_group::forbid(OPERATION)?;
+        cuda::check_stream(OPERATION, stream)?;
         self.expect_device(OPERATION, "stream", stream)?;
         cuda::bind(&self.handle.context)?;
         cuda::refuse_captured(OPERATION, &self.stream)?;
@@ -135,15 +129,13 @@ impl Communicator {
         Ok(())
     }
 
-    /// The failure that NCCL has seen since, if any (`ncclCommGetAsyncError`): another rank that died, or the network. Cheap: for
-    /// polling loops while waiting for the stream.
+    /// The failure that NCCL has seen since, if any (`ncclCommGetAsyncError`), of a rank or the network. Cheap enough to poll.
     ///
     /// # Errors
-    /// [`Error::Nccl`] with the failure: the communicator can only be dropped or aborted then. [`Error::Aborted`];
-    /// [`Error::InsideGroup`].
+    /// [`Error::Nccl`]: the communicator can only be dropped or aborted then. [`Error::Aborted`]; [`Error::InsideGroup`].
     pub fn async_error(&self) -> Result<(), Error> {
-        section::forbid("ncclCommGetAsyncError")?;
-        self.handle.finished("an operation in the background").unwrap_or(Ok(()))
+        nccl_group::forbid("ncclCommGetAsyncError")?;
+        self.handle.is_finished("an operation in the background").map(drop)
     }
 
     /// A handle that ends the communicator from any thread.
@@ -152,9 +144,8 @@ impl Communicator {
         AbortHandle(Arc::clone(&self.handle))
     }
 
-    /// Stops all operations of this rank, queued, running or hanging, but keeps the communicator, so that it can be split
-    /// or shrunk (`ncclCommRevoke`, NCCL 2.28.7). Buffers of stopped operations hold anything. All ranks that go on call
-    /// it.
+    /// Stops all operations of this rank, queued, running or hanging, but keeps the communicator, so that it can be split or
+    /// shrunk (`ncclCommRevoke`, NCCL 2.28.7). Buffers of stopped operations hold anything. All ranks that go on call it.
     ///
     /// # Errors
     /// [`Error::MissingSymbol`] before NCCL 2.28.7; [`Error::InsideGroup`]; [`Error::Nccl`]; [`Error::Deadline`];
@@ -166,36 +157,32 @@ impl Communicator {
         })
     }
 
-    /// Waits until all ranks' queued work is done and frees what is only needed for operations (`ncclCommFinalize`): all
-    /// ranks call it, and the communicator can only be closed or aborted afterwards, whatever NCCL answers. Its graphs, windows
-    /// and registrations end first. [`close`](Self::close) alone does both; this is for those who want to know that all is well
-    /// before they close.
+    /// Waits until all ranks' queued work is done and frees what is only needed for operations (`ncclCommFinalize`): all ranks
+    /// call it, and the communicator can only be closed or aborted afterwards, whatever NCCL answers. Its graphs, windows and
+    /// registrations end first. [`close`](Self::close) alone does both; this is for those who want to see errors before.
     ///
     /// # Errors
     /// [`Error::InsideGroup`]; [`Error::Nccl`]; [`Error::Deadline`]; [`Error::Aborted`] and [`Error::Unusable`].
-    /// [`Error::Stream`] while a stream of it is being captured, and graphs, windows or registrations have to end first: nothing
-    /// has changed then.
+    /// [`Error::Stream`], without any change, while a stream of it is being captured and anything has to end first.
     pub fn finalize(&self) -> Result<(), Error> {
         const OPERATION: &str = "ncclCommFinalize";
-        section::forbid(OPERATION)?;
-        let _ended =
-            self.handle.quiesce(OPERATION, State::Finalized, || match self.handle.has_objects() {
-                true => self.handle.release(OPERATION),
-                // NCCL waits for the queued work.
-                false => Ok(Vec::new()),
-            })?;
+        nccl_group::forbid(OPERATION)?;
+        let _released = self.handle.wait_in_state(OPERATION, State::Finalized, || {
+            let nothing = self.handle.objects().is_empty();
+            // NCCL waits for the queued work itself.
+            if nothing { Ok(Vec::new()) } else { self.handle.drain_and_release(OPERATION) }
+        })?;
         self.handle.change(OPERATION, State::Finalized, State::Finalized, |raw, comm| {
             // SAFETY: `change` holds the guard, and the handle is alive.
             Ok(unsafe { raw.ncclCommFinalize(comm) })
         })
     }
 
-    /// Waits for the queued work and destroys the communicator (`ncclCommDestroy`), after its graphs, windows and
-    /// registrations.
+    /// Waits for the queued work and destroys the communicator (`ncclCommDestroy`), after its graphs, windows and registrations.
     ///
     /// # Errors
-    /// [`Error::Nccl`] or [`Error::Cuda`] when the queued work failed, [`Error::Deadline`] when it did not finish within
-    /// [`Config::deadline`], [`Error::Stream`] when a stream of it is being captured into a CUDA graph, which waiting would
+    /// [`Error::Nccl`] or [`Error::Cuda`] when the queued work failed, [`Error::Deadline`] when it took longer than
+    /// [`Config::deadline`], [`Error::Stream`] while a stream of it is being captured into a CUDA graph, which waiting would
     /// break: it is aborted then. [`Error::Aborted`] when it was before.
     pub fn close(self) -> Result<(), Error> {
         self.handle.close()
@@ -219,13 +206,13 @@ impl Communicator {
     /// Makes NCCL's stream wait for what is queued on `other`.
     #[cold]
     pub(crate) fn wait_for(&self, other: &CudaStream) -> Result<(), Error> {
-        order(&*self.event()?, other, &self.stream).map_err(Error::cuda("cuStreamWaitEvent"))
+        cuda::order(&*self.event()?, other, &self.stream)
     }
 
     /// Makes `other` wait for what is queued on NCCL's stream.
     #[cold]
     pub(crate) fn make_wait(&self, other: &CudaStream) -> Result<(), Error> {
-        make_wait(&*self.event()?, &self.stream, other)
+        cuda::make_wait(&*self.event()?, &self.stream, other)
     }
 
     /// The event that orders streams. A wait refers to the latest record before it, so one serves any number of pairs.
@@ -238,37 +225,13 @@ impl Communicator {
     }
 }
 
-/// Makes `second` wait for what is queued on `first`, the stream of NCCL's work.
-pub(crate) fn make_wait(event: &CudaEvent, first: &CudaStream, second: &CudaStream) -> Result<(), Error> {
-    order(event, first, second).map_err(|error| {
-        // Memory of `second` may be freed in its order from now on: NCCL has to be done with it.
-        let _already_failing = cuda::wait(first);
-        Error::Cuda { operation: "cuStreamWaitEvent", error }
-    })
-}
-
-/// Makes `second` wait for what is queued on `first`.
-pub(crate) fn order(event: &CudaEvent, first: &CudaStream, second: &CudaStream) -> Result<(), DriverError> {
-    event.record(first)?;
-    second.wait(event)
-}
-
-fn check_stream(operation: &'static str, stream: &CudaStream) -> Result<(), Error> {
-    if !stream.context().is_primary() {
-        let reason = "the stream's context is not its device's primary context, which NCCL uses; make it with \
-                      CudaContext::new";
-        return Err(Error::Stream { operation, reason });
-    }
-    cuda::refuse_per_thread(operation, stream)
-}
-
 impl Drop for Communicator {
     fn drop(&mut self) {
         if self.handle.is_ending() {
             return;
         }
-        let closes = self.is_connected && !thread::panicking();
-        match if closes { self.handle.close() } else { self.handle.abort("ncclCommAbort") } {
+        let closes = self.size > 0 && !thread::panicking();
+        match if closes { self.handle.close() } else { self.handle.abort() } {
             Ok(()) | Err(Error::Aborted { .. }) => {}
             Err(error) => tracing::warn!("dropping a communicator: {error}"),
         }

@@ -6,7 +6,7 @@ use nccl_sys::ncclResult_t;
 
 use super::handle::{Guards, Handle, State};
 use super::{AbortHandle, Communicator};
-use crate::nccl::{error::Error, library::Library, section};
+use crate::nccl::{error::Error, library::Library, nccl_group};
 
 /// A communicator that NCCL is still working on, on a thread of its own. Dropping it aborts the work, and with it the
 /// communicator that it is made from, where there is one: NCCL cannot abort one without the other.
@@ -32,12 +32,10 @@ pub struct Pending {
     communicator: Communicator,
 }
 
-/// A new communicator with NCCL's answer. Whatever that is, the communicator is kept until the group that it is made in has
-/// ended.
-pub(super) type Started = (Pending, Result<(), Error>);
+/// A new communicator with NCCL's answer. Whatever that is, it is kept until the group that it is made in has ended.
+pub(super) type Started = Result<(Pending, Result<(), Error>), Error>;
 
-/// The communicator that the new one is made from: its progress is the new one's. Dropping it aborts work that is going
-/// on, since NCCL would write the new handle to a place that is gone.
+/// The communicator that the new one is made from. Dropping it aborts work that goes on: NCCL would write to a slot that is gone.
 #[derive(Debug)]
 struct Origin {
     operation: &'static str,
@@ -50,29 +48,30 @@ struct Origin {
 }
 
 impl Origin {
-    /// The result of NCCL's work; none while it goes on.
-    fn finished(&self) -> Option<Result<(), Error>> {
-        self.parent.finished(self.operation).map(|result| self.or_closed(result))
+    /// False while NCCL's work goes on.
+    fn is_finished(&mut self) -> Result<bool, Error> {
+        self.finish(self.parent.is_finished(self.operation))
     }
 
     /// Waits until NCCL has finished.
-    fn settle(&self, limit: Option<Duration>) -> Result<(), Error> {
-        self.or_closed(self.parent.settle(self.operation, limit))
+    fn settle(&mut self, limit: Option<Duration>) -> Result<bool, Error> {
+        self.finish(self.parent.settle(self.operation, limit).map(|()| true))
     }
 
     /// A parent that was closed meanwhile had finished, too.
-    fn or_closed(&self, result: Result<(), Error>) -> Result<(), Error> {
-        match result {
-            Err(Error::Aborted { .. }) if self.parent.is_closed() => Ok(()),
-            result => result,
-        }
+    fn finish(&mut self, answer: Result<bool, Error>) -> Result<bool, Error> {
+        self.done = match answer {
+            Err(Error::Aborted { .. }) if *self.parent.lock() == State::Closed => true,
+            answer => answer?,
+        };
+        Ok(self.done)
     }
 }
 
 impl Drop for Origin {
     fn drop(&mut self) {
-        if !self.done && !matches!(self.finished(), Some(Ok(()))) {
-            let aborted = self.parent.abort("ncclCommAbort");
+        if !self.done && !matches!(self.is_finished(), Ok(true)) {
+            let aborted = self.parent.abort();
             // Another thread may be aborting it.
             self.parent.wait_for_abort();
             if let Err(error) = aborted {
@@ -87,26 +86,24 @@ impl Drop for Origin {
 
 impl Pending {
     /// Starts one communicator.
-    pub(super) fn start(
-        operation: &'static str,
-        start: impl FnOnce() -> Result<Started, Error>,
-    ) -> Result<Self, Error> {
-        section::forbid(operation)?;
+    pub(super) fn start(operation: &'static str, start: impl FnOnce() -> Started) -> Result<Self, Error> {
+        nccl_group::forbid(operation)?;
         let (pending, answer) = start()?;
         answer.map(|()| pending)
     }
 
-    /// Starts several, in one group of NCCL's, which uses the communicators that they are made from until it has ended.
+    /// Starts several, none without a library, in one group of NCCL's, which uses their parents until it has ended.
     pub(super) fn start_group<'a, T>(
-        library: Library,
+        library: Option<Library>,
         parents: impl IntoIterator<Item = &'a Handle>,
         ranks: impl IntoIterator<Item = T>,
-        mut start: impl FnMut(T, &mut Guards<'a>) -> Result<Started, Error>,
+        mut start: impl FnMut(T, &mut Guards<'a>) -> Started,
     ) -> Result<Vec<Self>, Error> {
+        let Some(library) = library else { return Ok(Vec::new()) };
         // Those of a group that fails are dropped when it has been cancelled, and the guards have been given back.
         let mut group = Vec::new();
         let mut guards = Guards::lock(parents);
-        section::grouped(library, || {
+        nccl_group::run(library, || {
             ranks.into_iter().try_for_each(|rank| {
                 let (pending, answer) = start(rank, &mut guards)?;
                 group.push(pending);
@@ -129,7 +126,7 @@ impl Pending {
             Origin { operation, parent, child, before, done: false }
         });
         let answer = communicator.handle.library.accept(operation, answer).map(drop);
-        (Self { operation, origin, communicator }, answer)
+        Ok((Self { operation, origin, communicator }, answer))
     }
 
     /// True when NCCL has finished. Returns at once.
@@ -137,26 +134,22 @@ impl Pending {
     /// # Errors
     /// When the work has failed: [`Error::Nccl`], or [`Error::Aborted`]. [`Error::InsideGroup`].
     pub fn poll(&mut self) -> Result<bool, Error> {
-        section::forbid(self.operation)?;
-        if let Some(origin) = &mut self.origin {
-            let Some(result) = origin.finished() else { return Ok(false) };
-            result?;
-            origin.done = true;
-            self.origin = None;
+        nccl_group::forbid(self.operation)?;
+        if let Some(origin) = &mut self.origin
+            && !origin.is_finished()?
+        {
+            return Ok(false);
         }
-        // NCCL has made no communicator for this rank.
-        if self.communicator.handle.written().is_null() {
-            return Ok(true);
-        }
-        let finished = self.communicator.handle.finished(self.operation).transpose()?;
-        Ok(finished.is_some())
+        self.origin = None;
+        // Without a handle NCCL has made no communicator for this rank.
+        let handle = &self.communicator.handle;
+        Ok(handle.raw_handle().is_null() || handle.is_finished(self.operation)?)
     }
 
     /// Waits until NCCL has finished, but no longer than `limit`.
     ///
     /// # Errors
-    /// [`Error::Deadline`] when it has not: the work is aborted then. [`Error::Nccl`] when it has failed. [`Error::InsideGroup`],
-    /// which aborts it, too.
+    /// [`Error::Deadline`] when it has not, and [`Error::InsideGroup`], which both abort it. [`Error::Nccl`] when it has failed.
     pub fn wait(self, limit: Duration) -> Result<Communicator, Error> {
         let operation = self.operation;
         self.finish(Some(limit))?.ok_or(Error::Aborted { operation })
@@ -170,17 +163,16 @@ impl Pending {
 
     /// Like [`join`](Self::join); nothing where NCCL has made no communicator for this rank.
     pub(super) fn join_part(self) -> Result<Option<Communicator>, Error> {
-        let limit = self.communicator.handle.config.limit();
+        let limit = self.communicator.handle.config.deadline;
         self.finish(limit)
     }
 
     fn finish(mut self, limit: Option<Duration>) -> Result<Option<Communicator>, Error> {
-        section::forbid(self.operation)?;
+        nccl_group::forbid(self.operation)?;
         if let Some(mut origin) = self.origin.take() {
             origin.settle(limit)?;
-            origin.done = true;
         }
-        if self.communicator.handle.written().is_null() {
+        if self.communicator.handle.raw_handle().is_null() {
             return Ok(None);
         }
         self.communicator.handle.settle(self.operation, limit)?;

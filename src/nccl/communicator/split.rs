@@ -1,18 +1,17 @@
 //! Communicators from communicators: parts of one, one without some ranks, one with more.
 
-use std::ffi::c_int;
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::{ptr, sync::Arc};
+use std::sync::{Arc, atomic::Ordering};
+use std::{ffi::c_int, ptr};
 
 use cudarc::driver::CudaStream;
 use nccl_sys::{
-    MissingSymbol, NCCL_SHRINK_ABORT, NCCL_SHRINK_DEFAULT, NCCL_SPLIT_NOCOLOR, Nccl, ncclComm_t,
-    ncclConfig_t, ncclResult_t,
+    NCCL_SHRINK_ABORT, NCCL_SHRINK_DEFAULT, NCCL_SPLIT_NOCOLOR, Nccl, ncclComm_t, ncclConfig_t, ncclResult_t,
 };
 
-use super::handle::{Guards, Handle, State};
-use super::{Communicator, Config, Pending, check_stream, pending::Started};
-use crate::nccl::{cuda, error::Error, library::Library, section, unique_id::UniqueId};
+use super::handle::{Guards, State};
+use super::{Communicator, Config, Pending, pending::Started};
+use crate::nccl::library::{Answer, Library};
+use crate::nccl::{cuda, error::Error, nccl_group, unique_id::UniqueId};
 
 const SPLIT: &str = "ncclCommSplit";
 const SHRINK: &str = "ncclCommShrink";
@@ -68,8 +67,7 @@ impl Shrink {
         Self { exclude: ranks.to_vec(), abort: false, config: None }
     }
 
-    /// Ends operations that are in flight first: for ranks that have died (`NCCL_SHRINK_ABORT`). Buffers of ended operations
-    /// hold anything.
+    /// Ends operations in flight first: for ranks that have died (`NCCL_SHRINK_ABORT`). Their buffers hold anything then.
     pub const fn abort(mut self) -> Self {
         self.abort = true;
         self
@@ -124,9 +122,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Argument`] for a negative color; [`Error::Stream`] and [`Error::WrongDevice`] for the stream; [`Error::TooOld`]
-    /// for the configuration; [`Error::Nccl`]; [`Error::Deadline`]; [`Error::InsideGroup`]; [`Error::Aborted`] and
-    /// [`Error::Unusable`].
+    /// [`Error::Argument`] for a negative color; [`Error::Stream`], [`Error::WrongDevice`] for the stream; [`Error::TooOld`] for
+    /// the configuration; [`Error::Nccl`]; [`Error::Deadline`]; [`Error::InsideGroup`]; [`Error::Aborted`], [`Error::Unusable`].
     pub fn split(&self, split: &Split) -> Result<Self, Error> {
         self.split_pending(split)?.join()
     }
@@ -136,25 +133,22 @@ impl Communicator {
         Pending::start(SPLIT, || self.start_split(None, &mut self.guard()))?.join_part().map(drop)
     }
 
-    /// Like [`split`](Self::split), but returns at once where this communicator is non-blocking, with the errors that are seen
-    /// at once. Until it has finished, this communicator takes no operations.
+    /// Like [`split`](Self::split), but does not wait on a non-blocking communicator, which takes no operations until it is done.
     pub fn split_pending(&self, split: &Split) -> Result<Pending, Error> {
         Pending::start(SPLIT, || self.start_split(Some(split), &mut self.guard()))
     }
 
-    /// [`split`](Self::split) for several ranks in one thread: each communicator with its part, in order; none for one that
-    /// takes no part. All have the same library ([`Error::WrongLibrary`]).
+    /// [`split`](Self::split) for several ranks in one thread, of the same library ([`Error::WrongLibrary`]): each communicator
+    /// with its part, in order; none for one that takes no part.
     pub fn split_all<'a>(
         ranks: impl IntoIterator<Item = (&'a Self, Option<Split>)>,
     ) -> Result<Vec<Option<Self>>, Error> {
-        let start = |rank: &Self, split: Option<Split>, guards: &mut Guards<'_>| {
-            rank.start_split(split.as_ref(), guards)
-        };
-        start_all(SPLIT, ranks, start)?.into_iter().map(Pending::join_part).collect()
+        let pending =
+            start_all(SPLIT, ranks, |rank, split, guards| rank.start_split(split.as_ref(), guards))?;
+        pending.into_iter().map(Pending::join_part).collect()
     }
 
-    /// A communicator without some ranks, on this one's stream (`ncclCommShrink`, NCCL 2.27). All other ranks call it,
-    /// with the same list; the excluded ones, if they still live, do not.
+    /// A communicator without some ranks, on this one's stream (`ncclCommShrink`, NCCL 2.27): all others call it with one list.
     ///
     /// ```no_run
     /// # use collectives::nccl::{Communicator, Error, Shrink};
@@ -167,14 +161,13 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Argument`] for an empty list, this rank, or one that there is not; [`Error::MissingSymbol`] before NCCL
-    /// 2.27; otherwise those of [`split`](Self::split).
+    /// [`Error::Argument`] for an empty list, this rank, or one that there is not; [`Error::MissingSymbol`] before NCCL 2.27;
+    /// otherwise those of [`split`](Self::split).
     pub fn shrink(&self, shrink: &Shrink) -> Result<Self, Error> {
         self.shrink_pending(shrink)?.join()
     }
 
-    /// Like [`shrink`](Self::shrink), but returns at once where this communicator is non-blocking, with the errors that are seen
-    /// at once.
+    /// [`shrink`](Self::shrink) that does not wait: see [`split_pending`](Self::split_pending).
     pub fn shrink_pending(&self, shrink: &Shrink) -> Result<Pending, Error> {
         Pending::start(SHRINK, || self.start_shrink(shrink, &mut self.guard()))
     }
@@ -185,21 +178,18 @@ impl Communicator {
         shrink: &Shrink,
     ) -> Result<Vec<Self>, Error> {
         let ranks = ranks.into_iter().map(|rank| (rank, ()));
-        start_all(SHRINK, ranks, |rank, (), guards| rank.start_shrink(shrink, guards))?
-            .into_iter()
-            .map(Pending::join)
-            .collect()
+        let pending = start_all(SHRINK, ranks, |rank, (), guards| rank.start_shrink(shrink, guards))?;
+        pending.into_iter().map(Pending::join).collect()
     }
 
-    /// An id by which new ranks find this communicator, for one [`grow`](Self::grow) (`ncclCommGetUniqueId`, NCCL 2.29).
-    /// One rank makes it and sends it to the new ones.
+    /// An id that one rank makes and sends to new ones, for one [`grow`](Self::grow) (`ncclCommGetUniqueId`, NCCL 2.29).
     ///
     /// # Errors
     /// [`Error::MissingSymbol`] before NCCL 2.29; [`Error::Nccl`]; [`Error::InsideGroup`]; [`Error::Aborted`] and
     /// [`Error::Unusable`].
     pub fn grow_id(&self) -> Result<UniqueId, Error> {
         const OPERATION: &str = "ncclCommGetUniqueId";
-        section::forbid(OPERATION)?;
+        nccl_group::forbid(OPERATION)?;
         cuda::bind(&self.handle.context)?;
         let mut id = UniqueId::from_bytes([0; UniqueId::BYTES]).raw();
         self.handle.call(OPERATION, State::is_alive, |raw, comm| {
@@ -232,8 +222,7 @@ impl Communicator {
         self.grow_pending(grow)?.join()
     }
 
-    /// Like [`grow`](Self::grow), but returns at once where this communicator is non-blocking, with the errors that are seen
-    /// at once.
+    /// [`grow`](Self::grow) that does not wait: see [`split_pending`](Self::split_pending).
     pub fn grow_pending(&self, grow: &Grow) -> Result<Pending, Error> {
         Pending::start(GROW, || self.start_grow(grow, &mut self.guard()))
     }
@@ -242,16 +231,15 @@ impl Communicator {
         Guards::lock([&*self.handle])
     }
 
-    fn start_split(&self, split: Option<&Split>, guards: &mut Guards<'_>) -> Result<Started, Error> {
+    fn start_split(&self, split: Option<&Split>, guards: &mut Guards<'_>) -> Started {
         let none = Split::color(NCCL_SPLIT_NOCOLOR);
         let &Split { color, key, ref stream, ref config } = split.unwrap_or(&none);
         if split.is_some() && color < 0 {
-            let reason =
-                format!("color {color}: colors are 0 to 2147483647; ranks that do not take part have none");
-            return Err(Error::argument(SPLIT, reason));
+            let rule = "colors are 0 to 2147483647; ranks that do not take part have none";
+            return Err(Error::argument(SPLIT, format!("color {color}: {rule}")));
         }
         let stream = stream.as_ref().unwrap_or(&self.stream);
-        check_stream(SPLIT, stream)?;
+        cuda::check_stream(SPLIT, stream)?;
         self.expect_device(SPLIT, "stream", stream)?;
         let part = (SPLIT, i64::from(color));
         self.derive(part, stream, config.as_ref(), guards, |raw, parent, slot, config| {
@@ -260,18 +248,16 @@ impl Communicator {
         })
     }
 
-    fn start_shrink(&self, shrink: &Shrink, guards: &mut Guards<'_>) -> Result<Started, Error> {
+    fn start_shrink(&self, shrink: &Shrink, guards: &mut Guards<'_>) -> Started {
         let (Shrink { exclude, abort, config }, size) = (shrink, self.size());
-        let wrong =
-            |reason| Err(Error::argument(SHRINK, format!("cannot exclude {exclude:?} of {size}: {reason}")));
-        if exclude.is_empty() {
-            return wrong("there must be at least one");
-        }
-        if exclude.contains(&self.rank()) {
-            return wrong("a rank cannot exclude itself: only the ranks that remain shrink a communicator");
-        }
-        if exclude.iter().any(|&rank| rank >= size) {
-            return wrong("there is no such rank");
+        let own = "a rank cannot exclude itself: only the ranks that remain shrink a communicator";
+        let rules = [
+            (exclude.is_empty(), "there must be at least one"),
+            (exclude.contains(&self.rank()), own),
+            (exclude.iter().any(|&rank| rank >= size), "there is no such rank"),
+        ];
+        if let Some((_, rule)) = rules.iter().find(|(broken, _)| *broken) {
+            return Err(Error::argument(SHRINK, format!("cannot exclude {exclude:?} of {size}: {rule}")));
         }
         let mut exclude: Vec<_> = exclude.iter().map(|&rank| rank as c_int).collect();
         exclude.sort_unstable();
@@ -284,7 +270,7 @@ impl Communicator {
         })
     }
 
-    fn start_grow(&self, grow: &Grow, guards: &mut Guards<'_>) -> Result<Started, Error> {
+    fn start_grow(&self, grow: &Grow, guards: &mut Guards<'_>) -> Started {
         let &Grow { size, ref id, ref config } = grow;
         let Some(raw_size) = c_int::try_from(size).ok().filter(|_| size > self.size()) else {
             return Err(Error::Rank { rank: self.size(), size });
@@ -297,22 +283,16 @@ impl Communicator {
         })
     }
 
-    /// Calls a function that makes a communicator from this one: with NCCL's handle of this one, the place for the new
-    /// handle, which stays until NCCL has finished, and the configuration, or null. The
-    /// number tells communicators apart that are made together.
+    /// Calls a function that makes a communicator from this one, with this one's raw handle, the place for the new one, which
+    /// stays until NCCL has finished, and the configuration or null. Communicators that are made together differ by `number`.
     fn derive(
         &self,
         (operation, number): (&'static str, i64),
         stream: &Arc<CudaStream>,
         config: Option<&Config>,
         guards: &mut Guards<'_>,
-        call: impl FnOnce(
-            &'static Nccl,
-            ncclComm_t,
-            *mut ncclComm_t,
-            *mut ncclConfig_t,
-        ) -> Result<ncclResult_t, MissingSymbol>,
-    ) -> Result<Started, Error> {
+        call: impl FnOnce(&'static Nccl, ncclComm_t, *mut ncclComm_t, *mut ncclConfig_t) -> Answer,
+    ) -> Started {
         let (library, parent) = (self.library(), &self.handle);
         cuda::bind(&parent.context)?;
         // NCCL copies the parent's pointers to texts where there is no configuration: the clone owns them, too.
@@ -323,38 +303,17 @@ impl Communicator {
         let accepted = |state: State| state.is_alive() || state == State::Revoked && operation != GROW;
         let (comm, state) = guards.comm(parent, accepted, operation)?;
         // Counted where all ranks come to it: what only this rank refuses is no communicator of the others.
-        let mut hasher = DefaultHasher::new();
-        (parent.communicator_key, parent.count_derived(), operation, number).hash(&mut hasher);
-        let handle = Handle::new(library, stream, settings, hasher.finish());
-        let slot = handle.slot();
-        let child = Self::connecting(handle, stream);
-        let code = call(library.raw(), comm, slot, raw)?;
+        let derived = parent.derived.fetch_add(1, Ordering::Relaxed);
+        let key = (parent.communicator_key, derived, operation, number);
+        let child = Self::connecting(library, stream, settings, key);
+        let code = call(library.raw(), comm, child.handle.slot(), raw)?;
         let before = *state;
         if code == ncclResult_t::ncclInProgress || !parent.config.is_blocking() {
             *state = State::Busy;
         }
-        Ok(Pending::new(operation, child, code, Some((parent, before))))
+        Pending::new(operation, child, code, Some((parent, before)))
     }
-}
 
-/// Starts several ranks of one thread, in one group of NCCL's.
-fn start_all<'a, T>(
-    operation: &'static str,
-    ranks: impl IntoIterator<Item = (&'a Communicator, T)>,
-    mut start: impl FnMut(&Communicator, T, &mut Guards<'_>) -> Result<Started, Error>,
-) -> Result<Vec<Pending>, Error> {
-    section::forbid(operation)?;
-    let ranks: Vec<_> = ranks.into_iter().collect();
-    match Communicator::common_library(operation, ranks.iter().map(|(rank, _)| *rank))? {
-        Some(library) => {
-            let handles: Vec<_> = ranks.iter().map(|(rank, _)| &*rank.handle).collect();
-            Pending::start_group(library, handles, ranks, |(rank, part), guards| start(rank, part, guards))
-        }
-        None => Ok(Vec::new()),
-    }
-}
-
-impl Communicator {
     /// The library of all of these; none where there are none.
     pub(crate) fn common_library<'a>(
         operation: &'static str,
@@ -367,4 +326,17 @@ impl Communicator {
         }
         Ok(Some(first.library()))
     }
+}
+
+/// Starts several ranks of one thread, in one group of NCCL's.
+fn start_all<'a, T>(
+    operation: &'static str,
+    ranks: impl IntoIterator<Item = (&'a Communicator, T)>,
+    mut start: impl FnMut(&Communicator, T, &mut Guards<'_>) -> Started,
+) -> Result<Vec<Pending>, Error> {
+    nccl_group::forbid(operation)?;
+    let ranks: Vec<_> = ranks.into_iter().collect();
+    let library = Communicator::common_library(operation, ranks.iter().map(|(rank, _)| *rank))?;
+    let parents: Vec<_> = ranks.iter().map(|(rank, _)| &*rank.handle).collect();
+    Pending::start_group(library, parents, ranks, |(rank, part), guards| start(rank, part, guards))
 }

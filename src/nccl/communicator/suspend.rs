@@ -5,7 +5,9 @@ use std::ffi::c_int;
 use nccl_sys::{NCCL_SUSPEND_MEM, ncclCommMemStat_t};
 
 use super::{Communicator, handle::State};
-use crate::nccl::{error::Error, section};
+use crate::nccl::{error::Error, nccl_group};
+
+const STATISTICS: &str = "ncclCommMemStats";
 
 /// Device memory that NCCL has allocated for a communicator, in bytes (`ncclCommMemStats`, NCCL 2.29.7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,9 +43,9 @@ impl Communicator {
     /// of it is being captured: nothing has changed then.
     pub fn suspend(&self) -> Result<(), Error> {
         const OPERATION: &str = "ncclCommSuspend";
-        section::forbid(OPERATION)?;
+        nccl_group::forbid(OPERATION)?;
         self.library().raw().require(OPERATION)?;
-        self.handle.quiesce(OPERATION, State::Suspending, || {
+        self.handle.wait_in_state(OPERATION, State::Suspending, || {
             self.handle.drain_or_abort(OPERATION)?;
             self.handle.change(OPERATION, State::Suspending, State::Suspended, |raw, comm| {
                 // SAFETY: `change` holds the guard, and the handle is alive.
@@ -58,7 +60,7 @@ impl Communicator {
     /// Those of [`suspend`](Self::suspend); nothing happens when the communicator is not suspended.
     pub fn resume(&self) -> Result<(), Error> {
         const OPERATION: &str = "ncclCommResume";
-        section::forbid(OPERATION)?;
+        nccl_group::forbid(OPERATION)?;
         self.library().raw().require(OPERATION)?;
         if *self.handle.lock() == State::Alive {
             return Ok(());
@@ -74,7 +76,7 @@ impl Communicator {
     /// # Errors
     /// [`Error::MissingSymbol`] before NCCL 2.29.7; [`Error::Nccl`]; [`Error::InsideGroup`]; [`Error::Aborted`].
     pub fn memory_statistics(&self) -> Result<MemoryStatistics, Error> {
-        section::forbid("ncclCommMemStats")?;
+        nccl_group::forbid(STATISTICS)?;
         Ok(MemoryStatistics {
             suspendable: self.statistic(ncclCommMemStat_t::ncclStatGpuMemSuspend)?,
             persistent: self.statistic(ncclCommMemStat_t::ncclStatGpuMemPersist)?,
@@ -84,9 +86,8 @@ impl Communicator {
     }
 
     fn statistic(&self, which: ncclCommMemStat_t) -> Result<u64, Error> {
-        const OPERATION: &str = "ncclCommMemStats";
         let mut value = 0;
-        self.handle.call(OPERATION, State::exists, |raw, comm| {
+        self.handle.call(STATISTICS, State::exists, |raw, comm| {
             // SAFETY: `call` holds the guard, and the handle is alive; writes one number.
             unsafe { raw.ncclCommMemStats(comm, which, &mut value) }
         })?;

@@ -9,7 +9,6 @@ use cudarc::driver::sys::{
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, result};
 use nccl_sys::cudaStream_t;
 
-use crate::nccl::communicator::order;
 use crate::nccl::cuda;
 use crate::nccl::error::{Error, each};
 
@@ -117,25 +116,23 @@ impl DeviceGraph {
         stream.context() == self.stream.context() && !self.streams().any(|own| own == stream)
     }
 
-    /// Refuses to launch while a stream of it is being captured, and after an error that cudarc has noted,
-    /// since the buffers' streams may not be ordered with each other then.
+    /// Refuses to launch while a stream of it is being captured, and after an error that cudarc has noted, since the buffers'
+    /// streams may not be ordered with each other then.
     pub(super) fn check(&self, operation: &'static str) -> Result<(), Error> {
         self.stream.context().check_err().map_err(Error::cuda(operation))?;
         cuda::bind(self.stream.context())?;
         self.streams().try_for_each(|stream| cuda::refuse_captured(operation, stream))
     }
 
-    /// Launches it after what is queued on the streams of its buffers. What is queued later on these, and on
-    /// those of `written` that are on the device, comes after it; where that cannot be ordered, the graph's
-    /// stream is added to `unordered`.
+    /// Launches it after what is queued on the streams of its buffers. What is queued later on these, and on those of `written`
+    /// that are on the device, comes after it; where that cannot be ordered, the graph's stream is added to `unordered`.
     pub(super) fn launch<'a>(
         &'a self,
         operation: &'static str,
         written: impl Iterator<Item = &'a Arc<CudaStream>>,
         unordered: &mut Vec<Arc<CudaStream>>,
     ) -> Result<(), Error> {
-        let order =
-            |first, second| order(&self.event, first, second).map_err(Error::cuda("cuStreamWaitEvent"));
+        let order = |first, second| cuda::order(&self.event, first, second);
         cuda::bind(self.stream.context())?;
         self.buffer_streams.iter().try_for_each(|other| order(other, &self.stream))?;
         // SAFETY: graph and stream are alive, and the context is current.

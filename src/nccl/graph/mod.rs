@@ -2,7 +2,7 @@
 
 mod device;
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::fmt;
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -10,14 +10,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use cudarc::driver::CudaStream;
 use nccl_sys::{cudaStream_t, ncclResult_t};
 
-use super::communicator::{Communicator, Ending, Guards, Handle, Object};
+use super::allocation::Owner;
+use super::communicator::{Communicator, Guards, Handle, Object};
 use super::error::{Error, each};
 use super::memory::{DeviceBuffer, DeviceBufferMut};
-use super::operation::batch::{Batch, Kept, Member, Step};
+use super::operation::batch::{Batch, Member, Step, nested};
+use super::operation::buffers::Buffers;
 use super::operation::call::{Submission, sealed};
-use super::operation::submit::Buffers;
-use super::operation::{Call, Launch, agreement, cancelled, nested};
-use super::{cuda, library::Library, section};
+use super::operation::{Call, agreement};
+use super::{cuda, library::Library, nccl_group};
 use device::{DeviceGraph, PrivateStream};
 
 const CAPTURE: &str = "capturing collectives into a CUDA graph";
@@ -25,14 +26,14 @@ const LAUNCH: &str = "cuGraphLaunch";
 
 /// Collectives as a CUDA graph, which launches all of them at the cost of one kernel, any number of times.
 ///
-/// It owns its buffers together with their [`Memory`](super::Memory), which stays the program's between
-/// launches: new values written into it, on its own stream or through cudarc, come before the next launch,
-/// and what is queued later comes after the launches before. Another thread that uses the memory meanwhile
-/// sees any mixture of old and new values. Slices of cudarc are adopted with `Memory::try_from`.
+/// It owns its buffers together with their [`Memory`](super::Memory), which stays the program's between launches: new values
+/// written into it, on its own stream or through cudarc, come before the next launch, and what is queued later comes after the
+/// launches before. Another thread that uses the memory meanwhile sees any mixture of old and new values. Slices of cudarc are
+/// adopted with `Memory::try_from`.
 ///
-/// The collectives of a device run in the order of the calls, on the stream that the first of its
-/// communicators had when it was captured, and in order with the streams of the others. It ends with the
-/// first of them that is closed, finalized or aborted: it cannot be launched any more then.
+/// The collectives of a device run in the order of the calls, on the stream that the first of its communicators had when it was
+/// captured, and in order with the streams of the others. It ends with the first of them that is closed, finalized or aborted: it
+/// cannot be launched any more then.
 ///
 /// For graphs that also have kernels and copies of your own, see [`Communicator::captured`].
 ///
@@ -62,7 +63,7 @@ struct GraphState {
     waits: bool,
     /// One for each device; nothing when a communicator has ended. Destroyed before what is below.
     graphs: Mutex<Option<Vec<DeviceGraph>>>,
-    _kept: Kept,
+    _kept: Vec<Owner>,
 }
 
 impl GraphState {
@@ -73,7 +74,7 @@ impl GraphState {
 
 impl Object for GraphState {
     /// NCCL waits for the graphs of a communicator before it ends it.
-    fn end(&self, _: Ending) {
+    fn release(&self) {
         *self.graphs() = None;
     }
 }
@@ -82,38 +83,23 @@ impl Object for GraphState {
 #[derive(Debug)]
 pub struct Capture {
     batch: RefCell<Batch<'static>>,
-    /// Groups in it that have not ended, have failed or have panicked.
-    unfinished: Cell<usize>,
 }
 
 impl Capture {
-    /// The collectives of a communicator, for the graph. Their buffers have owners: [`Memory`](super::Memory)
-    /// and its views.
+    /// The collectives of a communicator, for the graph. Their buffers have owners: [`Memory`](super::Memory) and its views.
     pub fn on<'b>(&self, communicator: &'b Communicator) -> Call<'b, &Self> {
         Call::new(communicator, self)
     }
 
-    /// Collectives that NCCL launches as one, as in a [`group`](super::group()): what several communicators
-    /// of one thread need here, too.
+    /// Collectives that NCCL launches as one, as in a [`group`](super::group()): what several communicators of one thread need
+    /// here, too.
     ///
     /// # Errors
     /// The closure's.
     pub fn group<T, E>(&self, body: impl FnOnce(&Self) -> Result<T, E>) -> Result<T, E> {
-        let outermost = self.batch.borrow().grouped.is_none();
-        let before = mem::take(&mut self.batch.borrow_mut().steps);
-        self.batch.borrow_mut().grouped.get_or_insert_default();
-        let result = nested(&self.unfinished, || body(self));
-        let mut batch = self.batch.borrow_mut();
-        if outermost {
-            batch.grouped = None;
-        }
-        let grouped = mem::replace(&mut batch.steps, before);
-        batch.steps.push(Step::Group(grouped));
-        result
+        nested(&self.batch, || body(self))
     }
 }
-
-impl Launch<'_> for &Capture {}
 
 impl<'b> sealed::Launch<'b> for &Capture {
     fn launch(
@@ -121,31 +107,29 @@ impl<'b> sealed::Launch<'b> for &Capture {
         submission: Submission<'b>,
         buffers: Buffers<'b, impl DeviceBuffer + ?Sized, impl DeviceBufferMut + ?Sized>,
     ) -> Result<(), Error> {
-        self.batch.borrow_mut().record_owned(submission, buffers)
+        self.batch.borrow_mut().record_for_graph(submission, buffers)
     }
 }
 
 impl Graph {
-    /// Makes a graph of the collectives that the closure calls. Nothing runs before [`launch`](Self::launch).
-    /// All ranks capture the same collectives and launch their graphs as often as each other.
+    /// Makes a graph of the collectives that the closure calls. Nothing runs before [`launch`](Self::launch). All ranks capture
+    /// the same collectives and launch their graphs as often as each other.
     ///
     /// # Errors
-    /// The closure's; [`Error::NotOwned`] for a buffer without an owner; [`Error::Argument`] for operations of
-    /// one group that share what one of them writes, and for ranks of one communicator that share a GPU;
-    /// [`Error::WrongLibrary`]; [`Error::Disagreement`] where ranks of one communicator do not ask for the same;
-    /// [`Error::InsideGroup`]; [`Error::Stream`] when a communicator is non-blocking, by its configuration or
-    /// `NCCL_COMM_BLOCKING`; [`Error::Nccl`] and [`Error::Cuda`] when the capture fails.
+    /// The closure's; [`Error::NotOwned`] for a buffer without an owner; [`Error::Argument`] for operations of one group that
+    /// share what one of them writes, for ranks of one communicator that share a GPU, and for a communicator that is
+    /// non-blocking, by its configuration or `NCCL_COMM_BLOCKING`; [`Error::WrongLibrary`]; [`Error::Disagreement`] where ranks
+    /// of one communicator do not ask for the same; [`Error::InsideGroup`]; [`Error::Nccl`] and [`Error::Cuda`] when the capture
+    /// fails.
     pub fn capture<E: From<Error>>(body: impl FnOnce(&Capture) -> Result<(), E>) -> Result<Self, E> {
-        section::forbid(CAPTURE)?;
-        let capture = Capture { batch: RefCell::default(), unfinished: Cell::new(0) };
+        nccl_group::forbid(CAPTURE)?;
+        let capture = Capture { batch: RefCell::default() };
         body(&capture)?;
-        if capture.unfinished.get() > 0 {
-            return Err(cancelled(CAPTURE).into());
-        }
         Ok(Self::of(capture.batch.into_inner())?)
     }
 
     fn of(mut batch: Batch<'static>) -> Result<Self, Error> {
+        batch.refuse_unfinished(CAPTURE)?;
         agreement::check(&batch.members, &batch.steps)?;
         if batch.members.iter().any(|member| !member.handle.config.is_blocking()) {
             return Err(non_blocking());
@@ -156,7 +140,7 @@ impl Graph {
             None => Vec::new(),
         };
         let state = Arc::new(GraphState {
-            waits: batch.steps.iter().any(waits),
+            waits: batch.steps.iter().any(|step| step.operation.waits()),
             graphs: Mutex::new(Some(graphs)),
             _kept: mem::take(&mut batch.kept),
             handles: batch.members.into_iter().map(|member| member.handle).collect(),
@@ -172,25 +156,23 @@ impl Graph {
         Ok(Self { state })
     }
 
-    /// Launches all collectives of the graph, after what is queued on the communicators' and the buffers'
-    /// streams. Returns when they are queued. Work that is queued on those streams later comes after them.
+    /// Launches all collectives of the graph, after what is queued on the communicators' and the buffers' streams. Returns when
+    /// they are queued. Work that is queued on those streams later comes after them.
     ///
     /// # Errors
-    /// [`Error::Cuda`]; [`Error::Aborted`] and [`Error::Unusable`]; [`Error::InsideGroup`]; [`Error::Stream`]
-    /// when a stream is being captured.
+    /// [`Error::Cuda`]; [`Error::Aborted`] and [`Error::Unusable`]; [`Error::InsideGroup`]; [`Error::Stream`] when a stream is
+    /// being captured.
     pub fn launch(&self) -> Result<(), Error> {
-        section::forbid(LAUNCH)?;
-        let Self { state } = self;
-        // Also those that were made after the capture. Dropped last: the last owner of one waits for the
-        // communicator.
+        nccl_group::forbid(LAUNCH)?;
+        let state = &*self.state;
+        // Also those that were made after the capture. Dropped last: the last owner of one waits for the communicator.
         let receiving = state.handles.iter().filter(|_| state.waits);
-        let windows: Vec<_> = receiving.flat_map(|handle| handle.known()).collect();
+        let windows: Vec<_> = receiving.flat_map(|handle| handle.registered()).collect();
         let graphs = state.graphs();
         // As long as the guards are held, nobody ends a communicator that the graph needs.
         let guards = Guards::lock(state.handles.iter().map(|handle| &**handle)).all_alive(LAUNCH)?;
-        let Some(launched) = &*graphs else {
-            return Err(Error::Unusable { operation: LAUNCH, reason: ENDED });
-        };
+        let reason = "a communicator of the graph has been finalized, closed or aborted: capture a new one";
+        let launched = graphs.as_ref().ok_or(Error::Unusable { operation: LAUNCH, reason })?;
         launched.iter().try_for_each(|graph| graph.check(LAUNCH))?;
         // Each, whatever the others say: those that are launched give their buffers back.
         let mut unordered = Vec::new();
@@ -203,37 +185,27 @@ impl Graph {
     }
 }
 
-const ENDED: &str = "a communicator of the graph has been finalized, closed or aborted: capture a new one";
-
 fn non_blocking() -> Error {
     Error::argument(CAPTURE, "communicators must be blocking (Config::blocking, NCCL_COMM_BLOCKING)")
 }
 
 /// The collectives of a device follow each other: ranks of one communicator there would wait for each other.
 fn refuse_ranks_of_one_device(members: &[Member]) -> Result<(), Error> {
-    let together = |one: &Member, other: &Member| {
-        one.handle.communicator_key == other.handle.communicator_key
-            && one.stream.context() == other.stream.context()
-    };
-    let before = |index: usize| members[..index].iter().any(|other| together(&members[index], other));
-    if !(1..members.len()).any(before) {
-        return Ok(());
+    for (index, one) in members.iter().enumerate() {
+        let mut same = members[..index].iter().filter(|other| {
+            one.handle.communicator_key == other.handle.communicator_key
+                && one.stream.context() == other.stream.context()
+        });
+        if same.next().is_some() {
+            let reason = "ranks of one communicator that share a GPU need a graph each, captured in a thread of its own";
+            return Err(Error::argument(CAPTURE, reason));
+        }
     }
-    let reason =
-        "ranks of one communicator that share a GPU need a graph each, captured in a thread of its own";
-    Err(Error::argument(CAPTURE, reason))
+    Ok(())
 }
 
-fn waits(step: &Step) -> bool {
-    match step {
-        Step::Call { operation, .. } => operation.waits(),
-        Step::Group(steps) => steps.iter().any(waits),
-    }
-}
-
-/// Captures the operations on streams of their own, one for each device, so that those of a device keep their
-/// order whatever the communicators' streams are. They are launched on the stream of the device's first
-/// communicator.
+/// Captures the operations on streams of their own, one for each device, so that those of a device keep their order whatever the
+/// communicators' streams are. They are launched on the stream of the device's first communicator.
 fn capture(library: Library, batch: &Batch<'_>) -> Result<Vec<DeviceGraph>, Error> {
     let streams = || batch.members.iter().map(|member| &member.stream);
     let guards = batch.lock(CAPTURE)?;
@@ -259,16 +231,16 @@ fn capture(library: Library, batch: &Batch<'_>) -> Result<Vec<DeviceGraph>, Erro
     captures.iter_mut().map(|capture| capture.end_capture(all())).collect()
 }
 
-/// Calls NCCL for every step. The guards of the communicators are held. ncclInProgress where a communicator
-/// is non-blocking after all.
+/// Calls NCCL for every step. The guards of the communicators are held. ncclInProgress where a communicator is non-blocking after
+/// all.
 fn run(library: Library, batch: &Batch<'_>, streams: &[cudaStream_t]) -> Result<ncclResult_t, Error> {
+    // SAFETY: the guards are held, and the batch lives until NCCL is done; the graph keeps its buffers.
+    let call = |step: &Step| unsafe { step.call(&batch.members, streams) };
     let mut answer = ncclResult_t::ncclSuccess;
-    for step in &batch.steps {
-        // SAFETY: the guards are held, and the batch lives until NCCL is done; the graph keeps its buffers.
-        let call = || unsafe { step.call(&batch.members, streams) };
-        let code = match step {
-            Step::Group(_) => section::grouped(library, call)?.0,
-            Step::Call { .. } => call()?,
+    for steps in batch.steps.chunk_by(|one, other| one.group.is_some() && one.group == other.group) {
+        let code = match steps {
+            [step] if step.group.is_none() => call(step)?,
+            _ => nccl_group::run(library, || steps.iter().try_for_each(|step| call(step).map(drop)))?.0,
         };
         if code == ncclResult_t::ncclInProgress {
             answer = code;

@@ -18,15 +18,14 @@ pub struct Access<'a> {
 }
 
 impl<'a> Access<'a> {
-    /// `queued` is dropped once the work is queued; buffers that need no notice and wait for no events pass
-    /// `None`.
+    /// `queued` is dropped once the work is queued; buffers that need no notice and wait for no events pass `None`.
     #[must_use]
     pub fn new(address: CUdeviceptr, queued: Option<SyncOnDrop<'a>>) -> Self {
         Self { address, queued }
     }
 
-    /// True when the stream may have been made to wait for events of the buffer. A buffer of cudarc without
-    /// events has nothing to wait for.
+    /// True when the stream may have been made to wait for events of the buffer. A buffer of cudarc without events has nothing to
+    /// wait for.
     #[inline]
     pub(crate) fn has_events(&self) -> bool {
         !matches!(self.queued, None | Some(SyncOnDrop::Record(None)))
@@ -39,17 +38,16 @@ impl<'a> Access<'a> {
     }
 }
 
-/// Device memory that a collective can read: cudarc's slices and views, [`Memory`](super::Memory) and its
-/// views, and what other libraries implement it for.
+/// Device memory that a collective can read: cudarc's slices and views, [`Memory`](super::Memory) and its views, and what other
+/// libraries implement it for.
 ///
 /// # Safety
-/// - [`read`](Self::read) answers with the address of [`len`](Self::len) initialised elements in device
-///   memory of the context of [`stream`](Self::stream).
-/// - They stay allocated at least until `self` is dropped, and after that until all work is done that was
-///   queued on [`stream`](Self::stream) before: memory is freed in the order of that stream.
-/// - NCCL older than 2.23: ranks on other GPUs of this process can reach the memory, where the hardware
-///   allows it. Memory of `cuMemAlloc` and of the device's pool is; memory of `cuMemCreate` only with
-///   `cuMemSetAccess`.
+/// - [`read`](Self::read) answers with the address of [`len`](Self::len) initialised elements in device memory of the context of
+///   [`stream`](Self::stream).
+/// - They stay allocated at least until `self` is dropped, and after that until all work is done that was queued on
+///   [`stream`](Self::stream) before: memory is freed in the order of that stream.
+/// - NCCL older than 2.23: ranks on other GPUs of this process can reach the memory, where the hardware allows it. Memory of
+///   `cuMemAlloc` and of the device's pool is; memory of `cuMemCreate` only with `cuMemSetAccess`.
 /// - `len`, `stream` and the address do not change while `self` is borrowed.
 /// - The memory stays allocated as long as an [`owner`](Self::owner) lives, where there is one.
 pub unsafe trait DeviceBuffer {
@@ -67,10 +65,9 @@ pub unsafe trait DeviceBuffer {
     /// The stream in whose order the memory is used and freed.
     fn stream(&self) -> &Arc<CudaStream>;
 
-    /// The address, for work on `stream` that reads. That work is ordered after what is queued on
-    /// [`stream`](Self::stream), by the caller, and after anything else that this buffer knows of, by this
-    /// method, whose answer then has a `queued`: the caller has to look whether waiting has drawn `stream`
-    /// into a graph.
+    /// The address, for work on `stream` that reads. That work is ordered after what is queued on [`stream`](Self::stream), by
+    /// the caller, and after anything else that this buffer knows of, by this method, whose answer then has a `queued`: the
+    /// caller has to look whether waiting has drawn `stream` into a graph.
     fn read<'a>(&'a self, stream: &'a CudaStream) -> Access<'a>;
 
     /// Keeps the memory allocated without this object: registrations, windows and graphs need one.
@@ -82,8 +79,8 @@ pub unsafe trait DeviceBuffer {
 /// Device memory that a collective can write.
 ///
 /// # Safety
-/// In addition to the contract of [`DeviceBuffer`], nothing else can reach the elements while `self` is
-/// mutably borrowed, and [`write`](Self::write) has the address of [`read`](DeviceBuffer::read).
+/// In addition to the contract of [`DeviceBuffer`], nothing else can reach the elements while `self` is mutably borrowed, and
+/// [`write`](Self::write) has the address of [`read`](DeviceBuffer::read).
 pub unsafe trait DeviceBufferMut: DeviceBuffer {
     /// The address, for work on `stream` that reads and writes. Otherwise as [`read`](DeviceBuffer::read).
     fn write<'a>(&'a mut self, stream: &'a CudaStream) -> Access<'a>;
@@ -91,9 +88,8 @@ pub unsafe trait DeviceBufferMut: DeviceBuffer {
 
 macro_rules! cudarc_buffer {
     ($($type:ty),*) => {$(
-        // SAFETY: cudarc's buffers hold `len` elements in the context of their stream, on which they are
-        // freed; their views borrow them. That a buffer from CudaStream::alloc is initialised was vouched for
-        // there.
+        // SAFETY: cudarc's buffers hold `len` elements in the context of their stream, on which they are freed; their views
+        // borrow them. That a buffer from CudaStream::alloc is initialised was vouched for there.
         unsafe impl<T: Element> DeviceBuffer for $type {
             type Element = T;
 

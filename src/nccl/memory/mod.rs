@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream};
 
-use super::{allocation::Allocation, error::Error, library::Library};
+use super::allocation::Allocation;
+use super::{error::Error, library::Library};
 use crate::Element;
 
 pub use super::allocation::Owner;
@@ -20,17 +21,15 @@ pub use registered::Registration;
 pub use view::{MemoryView, MemoryViewMut};
 pub use window::{Signal, Window, WindowKind, windows};
 
-/// Device memory of one stream, which registrations, windows and graphs can own together with this object.
-/// From NCCL's allocator ([`alloc`](Self::alloc)), which its fastest algorithms can use directly; or adopted,
-/// from a slice of cudarc (`Memory::try_from(slice)`) or any other allocator ([`from_raw`](Self::from_raw)).
+/// Device memory of one stream, which registrations, windows and graphs can own together with this object. From NCCL's allocator
+/// ([`alloc`](Self::alloc)), which its fastest algorithms can use directly; or adopted, from a slice of cudarc
+/// (`Memory::try_from(slice)`) or any other allocator ([`from_raw`](Self::from_raw)).
 ///
-/// Typed views of any part of it go into collectives, and into cudarc's copies. It is itself a buffer of
-/// bytes.
+/// Typed views of any part of it go into collectives, and into cudarc's copies. It is itself a buffer of bytes.
 ///
-/// It is freed when this object and all registrations, windows and graphs of it are gone, in the order of its
-/// stream; the last of them waits for that, for memory of [`alloc`](Self::alloc). Where it cannot wait, the
-/// memory is never freed, with a warning: while its stream is being captured into a CUDA graph, and in a
-/// thread that panics while the stream is at work.
+/// It is freed when this object and all registrations, windows and graphs of it are gone, in the order of its stream; the last of
+/// them waits for that, for memory of [`alloc`](Self::alloc). Where it cannot wait, the memory is never freed, with a warning:
+/// while its stream is being captured into a CUDA graph, and in a thread that panics while the stream is at work.
 ///
 /// ```no_run
 /// # use collectives::{ReduceOp, nccl::{Collectives, Communicator, Error, Memory}};
@@ -48,19 +47,18 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Zeroed memory on the stream's device (`ncclMemAlloc`, NCCL 2.19; `cuMemAlloc` where the library is
-    /// older). The zeroes are written in the order of the stream.
+    /// Zeroed memory on the stream's device (`ncclMemAlloc`, NCCL 2.19; `cuMemAlloc` where the library is older). The zeroes are
+    /// written in the order of the stream.
     ///
     /// # Errors
-    /// [`Error::Nccl`] or [`Error::Cuda`], most often because the device has no room for it;
-    /// [`Error::Stream`] for a per-thread default stream, and while the stream is being captured into a CUDA
-    /// graph.
+    /// [`Error::Nccl`] or [`Error::Cuda`], most often because the device has no room for it; [`Error::Stream`] for a per-thread
+    /// default stream, and while the stream is being captured into a CUDA graph.
     pub fn alloc(library: Library, stream: &Arc<CudaStream>, bytes: usize) -> Result<Self, Error> {
         Ok(Self { allocation: Arc::new(Allocation::new(library, stream, bytes)?) })
     }
 
-    /// Memory of another allocator: `bytes` at `address`, used in the order of `stream`, and freed by
-    /// dropping `owner`, which is `()` where something else frees it.
+    /// Memory of another allocator: `bytes` at `address`, used in the order of `stream`, and freed by dropping `owner`, which is
+    /// `()` where something else frees it.
     ///
     /// ```no_run
     /// # use std::sync::Arc;
@@ -75,10 +73,10 @@ impl Memory {
     /// ```
     ///
     /// # Safety
-    /// The memory is initialised memory of the stream's context, aligned for every element that views of it
-    /// have; it stays allocated until `owner` is dropped (for `()`, as long as this object or a registration,
-    /// a window or a graph of it exists) and, after that, until the work is done that is queued on `stream`
-    /// then; and nothing else writes it, or reads it while a collective writes it.
+    /// The memory is initialised memory of the stream's context, aligned for every element that views of it have; it stays
+    /// allocated until `owner` is dropped (for `()`, as long as this object or a registration, a window or a graph of it exists)
+    /// and, after that, until the work is done that is queued on `stream` then; and nothing else writes it, or reads it while a
+    /// collective writes it.
     #[must_use]
     pub unsafe fn from_raw<O: Send + 'static>(
         address: u64,
@@ -101,8 +99,8 @@ impl Memory {
         &self.allocation.stream
     }
 
-    /// A view to read. The range counts elements of type `T` from the beginning of the memory:
-    /// `slice::<f32>(1..3)` begins at byte 4.
+    /// A view to read. The range counts elements of type `T` from the beginning of the memory: `slice::<f32>(1..3)` begins at
+    /// byte 4.
     ///
     /// # Errors
     /// [`Error::View`] when it would reach past the end.
@@ -118,7 +116,35 @@ impl Memory {
         &mut self,
         range: impl RangeBounds<usize>,
     ) -> Result<MemoryViewMut<'_, T>, Error> {
-        MemoryViewMut::new(&mut self.allocation, range)
+        self.slice(range).map(MemoryViewMut)
+    }
+}
+
+// SAFETY: all of its bytes are initialised, and stay allocated as long as an owner, in the order of its stream.
+unsafe impl DeviceBuffer for Memory {
+    type Element = u8;
+
+    fn len(&self) -> usize {
+        self.bytes()
+    }
+
+    fn stream(&self) -> &Arc<CudaStream> {
+        self.stream()
+    }
+
+    fn read<'a>(&'a self, _: &'a CudaStream) -> Access<'a> {
+        Access::new(self.allocation.address, None)
+    }
+
+    fn owner(&self) -> Option<Owner> {
+        Some(Arc::clone(&self.allocation) as Owner)
+    }
+}
+
+// SAFETY: the memory is borrowed mutably.
+unsafe impl DeviceBufferMut for Memory {
+    fn write<'a>(&'a mut self, stream: &'a CudaStream) -> Access<'a> {
+        self.read(stream)
     }
 }
 
@@ -128,7 +154,8 @@ const ALIGNMENT: u64 = 8;
 /// Its events are given up: from now on the memory is used in the order of the slice's stream.
 ///
 /// # Errors
-/// [`Error::Cuda`] when the stream cannot be ordered after the slice's earlier uses; [`Error::Argument`] for one that begins in the middle of an element.
+/// [`Error::Cuda`] when the stream cannot be ordered after the slice's earlier uses; [`Error::Argument`] for one that begins in
+/// the middle of an element.
 impl<T: Element> TryFrom<CudaSlice<T>> for Memory {
     type Error = Error;
 

@@ -1,15 +1,16 @@
 //! Memory that NCCL knows beforehand: what registrations and windows have in common, and registrations.
 
 use std::ffi::c_void;
-use std::ops::{Deref, Range};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, Weak};
 
 use nccl_sys::{MissingSymbol, Nccl, ncclComm_t, ncclResult_t};
 
-use super::{DeviceBuffer, OwnedBuffer, Owner};
-use crate::nccl::communicator::{Communicator, Ending, Handle, KnownMemory, Object, State};
-use crate::nccl::{cuda, error::Error, section};
+use super::buffer::{DeviceBuffer, OwnedBuffer};
+use crate::nccl::allocation::Owner;
+use crate::nccl::communicator::{Communicator, Handle, Object, RegisteredMemory, State};
+use crate::nccl::{cuda, error::Error, nccl_group};
 
 /// NCCL's functions for a kind of memory that it knows.
 #[derive(Debug)]
@@ -21,19 +22,14 @@ pub(super) struct Functions {
     pub(super) end: unsafe fn(&Nccl, ncclComm_t, *mut c_void) -> Result<ncclResult_t, MissingSymbol>,
 }
 
-/// Memory that NCCL knows, until this is dropped: NCCL forgets it then.
+/// Memory that NCCL knows, until this is dropped: NCCL forgets it then. It owns the memory, and the communicator's handle, so
+/// that neither can end before.
 #[derive(Debug)]
-pub(super) struct Registered(Arc<Entry>);
-
-/// Memory with NCCL's handle of it. It owns the memory, and the communicator's handle, so that neither can
-/// end before NCCL has forgotten the memory.
-#[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct Registered {
     pub(super) communicator: Arc<Handle>,
-    memory: KnownMemory,
-    _owner: Owner,
-    /// NCCL's handle; null when it has none. Where the communicator is non-blocking NCCL writes it from a
-    /// thread of its own.
+    memory: RegisteredMemory,
+    owner: Owner,
+    /// NCCL's handle; null when it has none. Where the communicator is non-blocking NCCL writes it from a thread of its own.
     pub(super) slot: AtomicPtr<c_void>,
     functions: &'static Functions,
     /// True when NCCL has forgotten it.
@@ -49,18 +45,18 @@ impl Registered {
         functions: &'static Functions,
     ) -> Result<Arc<Self>, Error> {
         let operation = functions.make;
-        section::forbid(operation)?;
+        nccl_group::forbid(operation)?;
         cuda::bind(&communicator.handle.context)?;
         let OwnedBuffer { stream, owner, addresses, .. } =
             OwnedBuffer::new(communicator, operation, "memory", buffer)?;
-        Ok(Arc::new(Self(Arc::new(Entry {
+        Ok(Arc::new(Self {
             communicator: Arc::clone(&communicator.handle),
-            memory: KnownMemory { addresses, raw: 0, symmetric, stream },
-            _owner: owner,
+            memory: RegisteredMemory { addresses, raw: 0, symmetric, stream },
+            owner,
             slot: AtomicPtr::default(),
             functions,
             ended: AtomicBool::new(false),
-        }))))
+        }))
     }
 
     /// The communicator ends it before itself.
@@ -71,21 +67,18 @@ impl Registered {
     /// Leaves it to the communicator, which tries again when it is closed.
     fn leave_to_communicator(&self, error: &Error) {
         tracing::warn!("{}: {error}", self.functions.end_name);
-        let left = Arc::new(Self(Arc::clone(&self.0)));
+        let left = Arc::new(Self {
+            communicator: Arc::clone(&self.communicator),
+            memory: self.memory.clone(),
+            owner: Arc::clone(&self.owner),
+            slot: AtomicPtr::new(self.raw()),
+            functions: self.functions,
+            ended: AtomicBool::new(self.ended.load(Ordering::Acquire)),
+        });
         left.add_to_communicator();
         self.communicator.keep(left);
     }
-}
 
-impl Deref for Registered {
-    type Target = Entry;
-
-    fn deref(&self) -> &Entry {
-        &self.0
-    }
-}
-
-impl Entry {
     /// True when NCCL has a handle of it, and has not forgotten it.
     pub(super) fn is_active(&self) -> bool {
         !self.raw().is_null() && !self.ended.load(Ordering::Acquire)
@@ -96,8 +89,7 @@ impl Entry {
         self.slot.load(Ordering::Acquire)
     }
 
-    /// Address and size, for NCCL.
-    pub(super) fn place(&self) -> (*mut c_void, usize) {
+    pub(super) fn address_and_bytes(&self) -> (*mut c_void, usize) {
         let Range { start, end } = self.memory.addresses;
         (start as *mut c_void, (end - start) as usize)
     }
@@ -110,19 +102,16 @@ impl Entry {
         // SAFETY: the communicator is alive, the handle is one of its own, and no work of this rank uses it.
         let code = unsafe { (self.functions.end)(handle.raw(), communicator, self.raw()) }?;
         drop(state);
-        match code {
-            ncclResult_t::ncclInProgress => handle.settle(operation, handle.config.limit()),
-            code => handle.library.check(operation, code),
-        }
+        handle.finish(operation, code)
     }
 
-    /// Waits for the communicator's work, and makes NCCL forget it. A communicator whose work fails is
-    /// aborted, which ends all that belongs to it.
+    /// Waits for the communicator's work, and makes NCCL forget it. A communicator whose work fails is aborted, which ends all
+    /// that belongs to it.
     fn drain_and_forget(&self) -> Result<(), Error> {
         let (operation, handle) = (self.functions.end_name, &*self.communicator);
         if std::thread::panicking() {
             // Dropping the communicator does the same.
-            return handle.abort("ncclCommAbort").and(Err(Error::Aborted { operation }));
+            return handle.abort().and(Err(Error::Aborted { operation }));
         }
         cuda::bind(&handle.context)?;
         // Waiting would spoil a capture.
@@ -133,9 +122,8 @@ impl Entry {
 }
 
 impl Object for Registered {
-    /// An abort ends it with the communicator.
-    fn end(&self, ending: Ending) {
-        if ending == Ending::Destroy && self.is_active() {
+    fn release(&self) {
+        if self.is_active() {
             self.ended.store(true, Ordering::Release);
             if let Err(error) = self.forget() {
                 self.leave_to_communicator(&error);
@@ -143,8 +131,8 @@ impl Object for Registered {
         }
     }
 
-    fn memory(&self) -> Option<KnownMemory> {
-        Some(KnownMemory { raw: self.raw().addr(), ..self.memory.clone() })
+    fn memory(&self) -> Option<RegisteredMemory> {
+        Some(RegisteredMemory { raw: self.raw().addr(), ..self.memory.clone() })
     }
 }
 
@@ -163,13 +151,13 @@ impl Drop for Registered {
     }
 }
 
-/// Memory that is registered with a communicator (`ncclCommRegister`, NCCL 2.19): its collectives can read
-/// and write it without copies of their own. From [`Communicator::register`].
+/// Memory that is registered with a communicator (`ncclCommRegister`, NCCL 2.19): its collectives can read and write it without
+/// copies of their own. From [`Communicator::register`].
 ///
-/// It owns the memory together with the [`Memory`](super::Memory). Dropping it waits for the communicator's
-/// work and takes the registration back (`ncclCommDeregister`); the communicator does so, too, when it is
-/// closed before. Where that is not possible, for example while the communicator's stream is being captured
-/// into a CUDA graph, the memory stays registered, and allocated, until the communicator ends.
+/// It owns the memory together with the [`Memory`](super::Memory). Dropping it waits for the communicator's work and takes the
+/// registration back (`ncclCommDeregister`); the communicator does so, too, when it is closed before. Where that is not possible,
+/// for example while the communicator's stream is being captured into a CUDA graph, the memory stays registered, and allocated,
+/// until the communicator ends.
 #[derive(Debug)]
 pub struct Registration {
     _registered: Arc<Registered>,
@@ -179,12 +167,12 @@ static REGISTRATION: Functions =
     Functions { make: "ncclCommRegister", end_name: "ncclCommDeregister", end: Nccl::ncclCommDeregister };
 
 impl Communicator {
-    /// Registers memory with this communicator; a local operation. The memory is a [`Memory`](super::Memory)
-    /// or a view of one; several communicators may know one memory.
+    /// Registers memory with this communicator; a local operation. The memory is a [`Memory`](super::Memory) or a view of one;
+    /// several communicators may know one memory.
     ///
-    /// Memory of [`Memory::alloc`](super::Memory::alloc) can always be registered. NCCL since 2.30.3 refuses
-    /// memory of the driver's pools (`cuMemAllocAsync`) with [`Error::Nccl`], and so most slices of cudarc that
-    /// `Memory::try_from` has adopted; collectives use it unregistered.
+    /// Memory of [`Memory::alloc`](super::Memory::alloc) can always be registered. NCCL since 2.30.3 refuses memory of the
+    /// driver's pools (`cuMemAllocAsync`) with [`Error::Nccl`], and so most slices of cudarc that `Memory::try_from` has adopted;
+    /// collectives use it unregistered.
     ///
     /// ```no_run
     /// # use collectives::{ReduceOp, nccl::{Collectives, Communicator, Error, Memory}};
@@ -197,15 +185,13 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::MissingSymbol`] before NCCL 2.19; [`Error::WrongDevice`]; [`Error::NotOwned`] for a slice of
-    /// cudarc, which `Memory::try_from` adopts; [`Error::InsideGroup`]; [`Error::Nccl`]; [`Error::Aborted`]
-    /// and [`Error::Unusable`].
+    /// [`Error::MissingSymbol`] before NCCL 2.19; [`Error::WrongDevice`]; [`Error::NotOwned`] for a slice of cudarc, which
+    /// `Memory::try_from` adopts; [`Error::InsideGroup`]; [`Error::Nccl`]; [`Error::Aborted`] and [`Error::Unusable`].
     pub fn register<B: DeviceBuffer + ?Sized>(&self, buffer: &B) -> Result<Registration, Error> {
         let registered = Registered::new(self, buffer, false, &REGISTRATION)?;
-        let ((address, bytes), slot) = (registered.place(), registered.slot.as_ptr());
+        let ((address, bytes), slot) = (registered.address_and_bytes(), registered.slot.as_ptr());
         self.handle.call(REGISTRATION.make, State::is_alive, |raw, communicator| {
-            // SAFETY: `call` holds the guard, and the handle is alive; the memory has so many bytes; writes
-            // one pointer.
+            // SAFETY: `call` holds the guard, and the handle is alive; the memory has so many bytes; writes one pointer.
             unsafe { raw.ncclCommRegister(communicator, address, bytes, slot) }
         })?;
         registered.add_to_communicator();

@@ -1,4 +1,4 @@
-//! Typed parts of a [`Memory`].
+//! Typed parts of memory.
 
 use std::marker::PhantomData;
 use std::ops::{Bound, Range, RangeBounds};
@@ -8,12 +8,12 @@ use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, DeviceSlice, SyncOnDrop};
 
 use super::buffer::{Access, DeviceBuffer, DeviceBufferMut};
-use super::{Allocation, Memory, Owner};
 use crate::Element;
+use crate::nccl::allocation::{Allocation, Owner};
 use crate::nccl::error::Error;
 
-/// A part of a [`Memory`], to read. Its methods refuse to reach past its end ([`Error::View`]).
-#[derive(Debug)]
+/// A part of a [`Memory`](super::Memory), to read. Its methods refuse to reach past its end ([`Error::View`]).
+#[derive(Clone, Copy, Debug)]
 pub struct MemoryView<'a, T> {
     allocation: &'a Arc<Allocation>,
     address: CUdeviceptr,
@@ -21,18 +21,10 @@ pub struct MemoryView<'a, T> {
     elements: PhantomData<&'a [T]>,
 }
 
-/// A part of a [`Memory`], to read and write. Its methods refuse to reach past its end ([`Error::View`]).
-// The view inside must not be given away for longer than `self` is borrowed: it can be copied.
+/// A part of a [`Memory`](super::Memory), to read and write. Its methods refuse to reach past its end ([`Error::View`]).
+// The view inside can be copied: it must not be given away for longer than `self`, whose memory is borrowed mutably, is borrowed.
 #[derive(Debug)]
-pub struct MemoryViewMut<'a, T>(MemoryView<'a, T>);
-
-impl<T> Clone for MemoryView<'_, T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for MemoryView<'_, T> {}
+pub struct MemoryViewMut<'a, T>(pub(super) MemoryView<'a, T>);
 
 impl<'a, T: Element> MemoryView<'a, T> {
     pub(super) fn new(
@@ -56,14 +48,7 @@ impl<'a, T: Element> MemoryView<'a, T> {
     }
 }
 
-impl<'a, T: Element> MemoryViewMut<'a, T> {
-    pub(super) fn new(
-        allocation: &'a mut Arc<Allocation>,
-        range: impl RangeBounds<usize>,
-    ) -> Result<Self, Error> {
-        MemoryView::new(allocation, range).map(Self)
-    }
-
+impl<T: Element> MemoryViewMut<'_, T> {
     /// The same part, to read.
     #[must_use]
     pub fn as_view(&self) -> MemoryView<'_, T> {
@@ -102,8 +87,7 @@ pub(super) fn within(range: impl RangeBounds<usize>, len: usize) -> Result<Range
     if start <= end && end <= len { Ok(start..end) } else { Err(Error::View { start, end, len }) }
 }
 
-/// Orders a copy of cudarc's on another stream: it waits for the memory's stream first, and the host for it
-/// afterwards.
+/// Orders a copy of cudarc's on another stream: it waits for the memory's stream first, and the host for it afterwards.
 fn borrowed<'a>(own: &CudaStream, stream: &'a CudaStream) -> SyncOnDrop<'a> {
     if own == stream {
         return SyncOnDrop::Sync(None);
@@ -122,9 +106,8 @@ macro_rules! memory_view {
             }
         }
 
-        // SAFETY: made by Memory with checked bounds and alignment; the borrow keeps the memory allocated, as
-        // does its owner, and it is freed in the order of its stream. All bytes are initialised, and every
-        // bit pattern is an Element.
+        // SAFETY: made by Memory with checked bounds and alignment; the borrow keeps the memory allocated, as does its owner, and
+        // it is freed in the order of its stream. All bytes are initialised, and every bit pattern is an Element.
         unsafe impl<T: Element> DeviceBuffer for $type<'_, T> {
             type Element = T;
 
@@ -179,33 +162,5 @@ unsafe impl<T: Element> DeviceBufferMut for MemoryViewMut<'_, T> {
 impl<T: Element> DevicePtrMut<T> for MemoryViewMut<'_, T> {
     fn device_ptr_mut<'a>(&'a mut self, stream: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
         self.device_ptr(stream)
-    }
-}
-
-// SAFETY: a view of all of its bytes.
-unsafe impl DeviceBuffer for Memory {
-    type Element = u8;
-
-    fn len(&self) -> usize {
-        self.bytes()
-    }
-
-    fn stream(&self) -> &Arc<CudaStream> {
-        self.stream()
-    }
-
-    fn read<'a>(&'a self, _: &'a CudaStream) -> Access<'a> {
-        Access::new(self.allocation.address, None)
-    }
-
-    fn owner(&self) -> Option<Owner> {
-        Some(Arc::clone(&self.allocation) as Owner)
-    }
-}
-
-// SAFETY: the memory is borrowed mutably.
-unsafe impl DeviceBufferMut for Memory {
-    fn write<'a>(&'a mut self, stream: &'a CudaStream) -> Access<'a> {
-        self.read(stream)
     }
 }

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use cudarc::driver::sys::CUdeviceptr;
 use nccl_sys::{NCCL_WIN_COLL_SYMMETRIC, NCCL_WIN_DEFAULT, NCCL_WIN_STRICT_ORDERING, Version, ncclWindow_t};
 
-use super::DeviceBuffer;
+use super::buffer::DeviceBuffer;
 use super::registered::{Functions, Registered};
 use super::view::within;
 use crate::Element;
 use crate::nccl::communicator::{Communicator, Guards, State};
 use crate::nccl::error::{Error, each};
-use crate::nccl::{cuda, library::Library, section};
+use crate::nccl::{cuda, library::Library, nccl_group};
 
 const WINDOW: &str = "ncclCommWindowRegister";
 
@@ -29,8 +29,8 @@ static FUNCTIONS: Functions = Functions {
 pub enum WindowKind {
     /// `NCCL_WIN_DEFAULT`.
     Plain,
-    /// `NCCL_WIN_COLL_SYMMETRIC`: every rank uses the same offsets in it, which NCCL's fastest kernels and
-    /// one-sided operations need.
+    /// `NCCL_WIN_COLL_SYMMETRIC`: every rank uses the same offsets in it, which NCCL's fastest kernels and one-sided operations
+    /// need.
     #[default]
     Symmetric,
     /// `NCCL_WIN_STRICT_ORDERING` in addition: one-sided operations arrive in order. NCCL 2.29.
@@ -51,14 +51,11 @@ impl WindowKind {
     }
 }
 
-/// Memory that all ranks of a communicator can reach, from [`Communicator::window`]. Collectives on the
-/// memory use NCCL's fastest kernels; with [`put`](crate::nccl::Collectives::put) other ranks write into it.
+/// Memory that all ranks of a communicator can reach, from [`Communicator::window`]. Collectives on the memory use NCCL's fastest
+/// kernels; with [`put`](crate::nccl::Collectives::put) other ranks write into it.
 ///
-/// It owns the memory together with the [`Memory`](super::Memory), whose views go into collectives. Dropping
-/// it waits for the communicator's work and takes the window back (`ncclCommWindowDeregister`); the
-/// communicator does so, too, when it is closed before. Where that is not possible, for example while the
-/// communicator's stream is being captured into a CUDA graph, it stays a window, and allocated, until the
-/// communicator ends.
+/// It owns the memory together with the [`Memory`](super::Memory), whose views go into collectives, and is taken back
+/// (`ncclCommWindowDeregister`) when and as a [`Registration`](super::Registration) is.
 ///
 /// ```no_run
 /// # use collectives::nccl::{Collectives, Communicator, Error, Memory, Signal, WindowKind};
@@ -80,14 +77,13 @@ pub struct Window {
 }
 
 impl Communicator {
-    /// Makes memory a window that all ranks of the communicator can reach (`ncclCommWindowRegister`, NCCL
-    /// 2.27), when the work that is queued on the memory's stream is done. All ranks call it together, each
-    /// with memory of the same size: a [`Memory`](super::Memory) or a view of one; see [`windows`] for
-    /// several ranks in one thread.
+    /// Makes memory a window that all ranks of the communicator can reach (`ncclCommWindowRegister`, NCCL 2.27), when the work
+    /// that is queued on the memory's stream is done. All ranks call it together, each with memory of the same size: a
+    /// [`Memory`](super::Memory) or a view of one; see [`windows`] for several ranks in one thread.
     ///
     /// # Errors
-    /// [`Error::MissingSymbol`] before NCCL 2.27; [`Error::Stream`] while the memory's stream is being
-    /// captured; [`Error::Deadline`]; otherwise those of [`register`](Self::register).
+    /// [`Error::MissingSymbol`] before NCCL 2.27; [`Error::Stream`] while the memory's stream is being captured;
+    /// [`Error::Deadline`]; otherwise those of [`register`](Self::register).
     pub fn window<B: DeviceBuffer + ?Sized>(&self, buffer: &B, kind: WindowKind) -> Result<Window, Error> {
         let window = Window::new(self, buffer, kind)?;
         window.start(&mut Guards::lock([&*self.handle]))?;
@@ -96,8 +92,7 @@ impl Communicator {
     }
 }
 
-/// Windows of several communicators of one thread, made together: each communicator's with its memory, in
-/// order.
+/// Windows of several communicators of one thread, made together: each communicator's with its memory, in order.
 ///
 /// # Errors
 /// Those of [`Communicator::window`]; [`Error::WrongLibrary`] for communicators of different libraries.
@@ -105,7 +100,7 @@ pub fn windows<'a, B: DeviceBuffer + ?Sized + 'a>(
     memories: impl IntoIterator<Item = (&'a Communicator, &'a B)>,
     kind: WindowKind,
 ) -> Result<Vec<Window>, Error> {
-    section::forbid(WINDOW)?;
+    nccl_group::forbid(WINDOW)?;
     let (communicators, buffers): (Vec<_>, Vec<_>) = memories.into_iter().unzip();
     let library = Communicator::common_library(WINDOW, communicators.iter().copied())?;
     let Some(library) = library else { return Ok(Vec::new()) };
@@ -115,7 +110,7 @@ pub fn windows<'a, B: DeviceBuffer + ?Sized + 'a>(
     // NCCL uses the communicators until the group has ended.
     let mut guards = Guards::lock(windows.iter().map(|window| &*window.registered.communicator));
     let grouped =
-        section::grouped(library, || windows.iter().try_for_each(|window| window.start(&mut guards)));
+        nccl_group::run(library, || windows.iter().try_for_each(|window| window.start(&mut guards)));
     drop(guards);
     grouped?;
     // Each, whatever the others say: NCCL writes into every window until it is done with that one.
@@ -143,32 +138,27 @@ impl Window {
         Ok(Self { registered, flags })
     }
 
-    /// Calls NCCL, which writes its handle before the communicator reports success: [finish](Self::finish)
-    /// waits for that.
+    /// Calls NCCL, which writes its handle before the communicator reports success: [finish](Self::finish) waits for that.
     fn start(&self, guards: &mut Guards<'_>) -> Result<(), Error> {
-        let ((address, bytes), slot) = (self.registered.place(), self.registered.slot.as_ptr().cast());
+        let ((address, bytes), slot) =
+            (self.registered.address_and_bytes(), self.registered.slot.as_ptr().cast());
         let handle = &*self.registered.communicator;
         let (comm, _) = guards.comm(handle, State::is_alive, WINDOW)?;
-        // SAFETY: the guard is held, and the handle is alive; the memory has so many bytes; the slot lives until the callers
-        // have waited for NCCL.
+        // SAFETY: the guard is held, and the handle is alive; the memory has so many bytes; the slot lives until the callers have
+        // waited for NCCL.
         let code = unsafe { handle.raw().ncclCommWindowRegister(comm, address, bytes, slot, self.flags) }?;
         handle.library.accept(WINDOW, code).map(drop)
     }
 
     fn finish(&self) -> Result<(), Error> {
         let handle = &*self.registered.communicator;
-        handle.settle(WINDOW, handle.config.limit())?;
+        handle.settle(WINDOW, handle.config.deadline)?;
         self.registered.add_to_communicator();
         Ok(())
     }
 
-    fn raw(&self) -> ncclWindow_t {
-        self.registered.raw().cast()
-    }
-
-    /// True when NCCL made a window of it, and the communicator is not finalized or closed. Where the GPUs
-    /// cannot reach each other's memory it does not, without an error: collectives work as ever,
-    /// [`put`](crate::nccl::Collectives::put) does not.
+    /// True when NCCL made a window of it, and the communicator is not finalized or closed. Where the GPUs cannot reach each
+    /// other's memory it does not, without an error: collectives work as ever, [`put`](crate::nccl::Collectives::put) does not.
     #[must_use]
     pub fn is_active(&self) -> bool {
         self.registered.is_active()
@@ -177,11 +167,11 @@ impl Window {
     /// The window's size in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.registered.place().1
+        self.registered.address_and_bytes().1
     }
 
-    /// The address that NCCL knows the window's memory by on this rank (`ncclWinGetUserPtr`, NCCL 2.29); 0
-    /// for a window that is not active.
+    /// The address that NCCL knows the window's memory by on this rank (`ncclWinGetUserPtr`, NCCL 2.29); 0 for a window that is
+    /// not active.
     ///
     /// # Errors
     /// [`Error::MissingSymbol`] before NCCL 2.29; [`Error::Nccl`]; [`Error::Aborted`].
@@ -193,13 +183,13 @@ impl Window {
         let mut address = std::ptr::null_mut();
         self.registered.communicator.call(OPERATION, State::exists, |raw, handle| {
             // SAFETY: `call` holds the guard, and the handle is alive; writes one pointer.
-            unsafe { raw.ncclWinGetUserPtr(handle, self.raw(), &mut address) }
+            unsafe { raw.ncclWinGetUserPtr(handle, self.registered.raw().cast(), &mut address) }
         })?;
         Ok(address as CUdeviceptr)
     }
 
-    /// NCCL's handle for a write of `len` elements from element `offset` on of another rank's part, which has
-    /// this one's size; and the offset in bytes.
+    /// NCCL's handle for a write of `len` elements from element `offset` on of another rank's part, which has this one's size;
+    /// and the offset in bytes.
     pub(crate) fn target<T: Element>(
         &self,
         operation: &'static str,
@@ -215,7 +205,7 @@ impl Window {
             return Err(Error::argument(operation, reason));
         }
         within(offset..offset.saturating_add(len), self.bytes() / size_of::<T>())?;
-        Ok((self.raw(), offset * size_of::<T>()))
+        Ok((self.registered.raw().cast(), offset * size_of::<T>()))
     }
 }
 

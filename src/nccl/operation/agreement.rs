@@ -3,7 +3,7 @@
 use nccl_sys::ncclRedOp_t;
 
 use super::batch::{Member, Step};
-use super::{Kind, Operation};
+use super::kind::{Kind, Operation};
 use crate::DataType;
 use crate::nccl::error::Error;
 
@@ -16,8 +16,8 @@ pub(crate) fn check(members: &[Member], steps: &[Step]) -> Result<(), Error> {
         if members.iter().filter(|other| same(member, other)).count() < 2 {
             continue;
         }
-        let mut rank = Calls { rank: member.rank, operations: Vec::new() };
-        rank.add(index, steps);
+        let own = steps.iter().filter(|step| step.member == index);
+        let rank = Calls { rank: member.rank, operations: own.map(|step| &step.operation).collect() };
         for (_, other) in calls.iter().filter(|(other, _)| same(member, other)) {
             other.compare_collectives(&rank)?;
             other.compare_messages(&rank)?;
@@ -36,16 +36,6 @@ struct Calls<'a> {
 }
 
 impl<'a> Calls<'a> {
-    fn add(&mut self, index: usize, steps: &'a [Step]) {
-        for step in steps {
-            match step {
-                Step::Group(steps) => self.add(index, steps),
-                Step::Call { member, operation, .. } if *member == index => self.operations.push(operation),
-                Step::Call { .. } => {}
-            }
-        }
-    }
-
     fn collectives(&self) -> impl Iterator<Item = &'a Operation> {
         self.operations.iter().copied().filter(|operation| operation.is_collective())
     }
@@ -57,7 +47,7 @@ impl<'a> Calls<'a> {
             return Ok(());
         };
         let reason = format!("rank {} calls {}, rank {} {}", self.rank, text(one), other.rank, text(two));
-        Err(Error::Disagreement { operation: two.name, reason })
+        Err(Error::Disagreement { operation: two.name(), reason })
     }
 
     /// Compares the messages from this rank to another.
@@ -80,8 +70,8 @@ impl<'a> Calls<'a> {
 
     fn messages(&self, peer: usize, sends: bool) -> Vec<Message> {
         let elements = |operation: &Operation| match &operation.kind {
-            Kind::Send(to) if sends && *to as usize == peer => Some(operation.count),
-            Kind::Recv(from) if !sends && *from as usize == peer => Some(operation.count),
+            Kind::Send(to) if sends && *to == peer => Some(operation.count),
+            Kind::Recv(from) if !sends && *from == peer => Some(operation.count),
             // Where a part is empty, nothing is sent or received, which the other side has to know.
             Kind::AllToAllV(exchanges) if sends => Some(exchanges[peer].send.len()),
             Kind::AllToAllV(exchanges) => Some(exchanges[peer].receive.len()),
@@ -96,10 +86,10 @@ type Message = (usize, DataType);
 
 /// All of a collective that must be the same on all ranks: name, elements, type, root and operator. Operators that the program
 /// has made have another number on each rank.
-fn described(operation: &Operation) -> (&'static str, usize, DataType, Option<i32>, Option<u32>) {
-    let Operation { name, ref kind, count, data_type, .. } = *operation;
+fn described(operation: &Operation) -> (&'static str, usize, DataType, Option<usize>, Option<u32>) {
+    let Operation { ref kind, count, data_type, .. } = *operation;
     let op = kind.op().map(|op| op.0).filter(|&op| op <= ncclRedOp_t::ncclAvg.0);
-    (name, count, data_type, kind.root(), op)
+    (kind.name(), count, data_type, kind.root(), op)
 }
 
 fn text(operation: &Operation) -> String {

@@ -12,8 +12,8 @@ use crate::nccl::{
 const SINCE: Version = Version::new(2, 31, 0);
 
 /// Settings of one collective call (`ncclCollConfig_t`, NCCL 2.31): for [`Communicator::with`](crate::nccl::Communicator::with)
-/// and [`Call::with`](super::Call::with). All ranks pass the same. What is left out, NCCL chooses. Calls with it are
-/// refused when the loaded library is too old.
+/// and [`Call::with`](super::Call::with). All ranks pass the same. What is left out, NCCL chooses. Calls with it are refused when
+/// the loaded library is too old.
 ///
 /// ```no_run
 /// # use collectives::{ReduceOp, nccl::{CallConfig, Collectives, Communicator, Error, Memory}};

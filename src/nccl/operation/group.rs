@@ -1,28 +1,28 @@
 //! Groups: several operations, on any number of communicators, that NCCL launches as one.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use nccl_sys::{Nccl, ncclResult_t, ncclSimInfo_t};
+use nccl_sys::{Nccl, cudaStream_t, ncclResult_t, ncclSimInfo_t};
 
 use super::agreement;
-use super::batch::{Batch, Step};
-use super::call::{Call, Launch, Submission, sealed};
-use super::submit::{Buffers, raw_stream};
+use super::batch::{Batch, Step, nested};
+use super::buffers::Buffers;
+use super::call::{Call, Submission, sealed};
 use crate::nccl::communicator::Communicator;
 use crate::nccl::error::Error;
 use crate::nccl::memory::{DeviceBuffer, DeviceBufferMut};
-use crate::nccl::section::{self, END, Inside, START};
+use crate::nccl::nccl_group::{self, END, START, Scope};
 
 const SIMULATE: &str = "ncclGroupSimulateEnd";
 
-/// Queues operations and launches them as one (`ncclGroupStart`, `ncclGroupEnd`): the way to use several communicators
-/// in one thread, to send and receive at the same time, and to make NCCL overlap operations.
+/// Queues operations and launches them as one (`ncclGroupStart`, `ncclGroupEnd`): the way to use several communicators in one
+/// thread, to send and receive at the same time, and to make NCCL overlap operations.
 ///
-/// Nothing goes to NCCL before the closure has returned. When it returns an error or panics, nothing does at all.
-/// Communicators and buffers stay borrowed until the group has ended. Where several ranks of one communicator are in the group,
-/// they are compared first.
+/// Nothing goes to NCCL before the closure has returned. When it returns an error or panics, nothing does at all. Communicators
+/// and buffers stay borrowed until the group has ended. Where several ranks of one communicator are in the group, they are
+/// compared first.
 ///
 /// ```no_run
 /// # use collectives::nccl::{self, Collectives, Communicator, Error, Memory};
@@ -43,10 +43,10 @@ const SIMULATE: &str = "ncclGroupSimulateEnd";
 /// of different libraries; [`Error::Disagreement`] where ranks of one communicator do not ask for the same; [`Error::Nccl`],
 /// [`Error::Deadline`] or [`Error::Aborted`] when the launch fails.
 pub fn group<'env, T, E: From<Error>>(body: impl FnOnce(&Group<'env>) -> Result<T, E>) -> Result<T, E> {
-    let inside = Inside::enter(START)?;
-    let group = Group::new(false);
+    let scope = Scope::enter(START)?;
+    let group = Group { simulated: false, batch: RefCell::default(), environment: PhantomData };
     let value = body(&group)?;
-    drop(inside);
+    drop(scope);
     // SAFETY: no arguments; closes NCCL's group of this thread.
     group.run(END, |raw| unsafe { raw.ncclGroupEnd() })?;
     Ok(value)
@@ -69,15 +69,15 @@ pub fn group<'env, T, E: From<Error>>(body: impl FnOnce(&Group<'env>) -> Result<
 /// ```
 ///
 /// # Errors
-/// Those of [`group()`]; [`Error::MissingSymbol`] before NCCL 2.22; [`Error::Argument`] for sends, receives, and what NCCL
-/// makes of them: after a simulation of those, NCCL (up to 2.30 at least) takes ranks for connected that are not.
+/// Those of [`group()`]; [`Error::MissingSymbol`] before NCCL 2.22; [`Error::Argument`] for sends, receives, and what NCCL makes
+/// of them: after a simulation of those, NCCL (up to 2.30 at least) takes ranks for connected that are not.
 pub fn simulate<'env, E: From<Error>>(
     body: impl FnOnce(&Group<'env>) -> Result<(), E>,
 ) -> Result<Option<Duration>, E> {
-    let inside = Inside::enter(START)?;
-    let group = Group::new(true);
+    let scope = Scope::enter(START)?;
+    let group = Group { simulated: true, batch: RefCell::default(), environment: PhantomData };
     body(&group)?;
-    drop(inside);
+    drop(scope);
     let mut info = ncclSimInfo_t::default();
     group.run(SIMULATE, |raw| {
         // SAFETY: closes NCCL's group of this thread; writes into one struct of ours.
@@ -87,67 +87,46 @@ pub fn simulate<'env, E: From<Error>>(
     Ok(Duration::try_from_secs_f64(f64::from(info.estimatedTime) * 1e-6).ok())
 }
 
-/// A group in a group or capture, which fails as a whole when this fails or panics: it counts as unfinished then.
-pub(crate) fn nested<T, E>(unfinished: &Cell<usize>, body: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
-    unfinished.set(unfinished.get() + 1);
-    let value = body()?;
-    unfinished.set(unfinished.get() - 1);
-    Ok(value)
-}
-
-/// The error of a group in which a [nested](Group::nested) one failed.
-pub(crate) fn cancelled(operation: &'static str) -> Error {
-    Error::argument(operation, "cancelled, because a group in it failed or panicked")
-}
-
 /// Takes operations until the closure of [`group()`] returns.
 pub struct Group<'env> {
     simulated: bool,
     batch: RefCell<Batch<'env>>,
-    /// Nested groups that have not ended, have failed or have panicked.
-    unfinished: Cell<usize>,
     /// Operations borrow for exactly `'env`, neither longer nor shorter.
     environment: PhantomData<&'env mut &'env ()>,
 }
 
 impl<'env> Group<'env> {
-    fn new(simulated: bool) -> Self {
-        let (batch, unfinished) = (RefCell::default(), Cell::new(0));
-        Self { simulated, batch, unfinished, environment: PhantomData }
-    }
-
     /// The collectives of a communicator, as part of the group.
     pub fn on<'g>(&'g self, communicator: &'env Communicator) -> Call<'env, &'g Self> {
         Call::new(communicator, self)
     }
 
-    /// A group inside this one, which is launched with it: for functions that group operations and may be called inside
-    /// a group or not. When it fails, this whole group is cancelled, even if the error is not passed on.
+    /// A group inside this one, which is launched with it: for functions that group operations and may be called inside a group
+    /// or not. When it fails, this whole group is cancelled, even if the error is not passed on.
     ///
     /// # Errors
     /// The closure's.
     pub fn nested<T, E>(&self, body: impl FnOnce(&Self) -> Result<T, E>) -> Result<T, E> {
-        nested(&self.unfinished, || body(self))
+        nested(&self.batch, || body(self))
     }
 
     /// Hands all operations to NCCL, and orders other streams after them, whatever NCCL answers.
     fn run(self, name: &'static str, end: impl FnOnce(&Nccl) -> ncclResult_t) -> Result<(), Error> {
-        if self.unfinished.get() > 0 {
-            return Err(cancelled(START));
-        }
         let mut batch = self.batch.into_inner();
-        let Some(library) = batch.library else { return Ok(()) };
+        batch.refuse_unfinished(START)?;
         agreement::check(&batch.members, &batch.steps)?;
+        let Some(library) = batch.library else { return Ok(()) };
         batch.refuse_captured(name)?;
         if !self.simulated {
-            batch.fence()?;
+            batch.members.iter().try_for_each(|member| member.handle.fence(&member.stream))?;
         }
-        let streams: Vec<_> = batch.members.iter().map(|member| raw_stream(&member.stream)).collect();
+        let streams = batch.members.iter().map(|member| member.stream.cu_stream() as cudaStream_t);
+        let streams: Vec<_> = streams.collect();
         let guards = batch.lock(name)?;
-        // SAFETY: the guards are held, and what is recorded lives to the end of this function, by when NCCL has queued
-        // the operations.
+        // SAFETY: the guards are held, and what is recorded lives to the end of this function, by when NCCL has queued the
+        // operations.
         let call = |step: &Step| unsafe { step.call(&batch.members, &streams) }.map(drop);
-        let ended = section::grouped_until(library, || batch.steps.iter().try_for_each(call), name, end);
+        let ended = nccl_group::run_until(library, || batch.steps.iter().try_for_each(call), name, end);
         drop(guards);
         let settled = match ended {
             // NCCL's own thread is still launching: what is ordered below has to come after that.
@@ -157,8 +136,6 @@ impl<'env> Group<'env> {
         settled.and(batch.release())
     }
 }
-
-impl<'env> Launch<'env> for &Group<'env> {}
 
 impl<'env> sealed::Launch<'env> for &Group<'env> {
     fn launch(
@@ -171,16 +148,16 @@ impl<'env> sealed::Launch<'env> for &Group<'env> {
             communicator.library().raw().require(SIMULATE)?;
             if !operation.has_algorithm() {
                 let reason = "not possible in a simulation: NCCL would take ranks for connected that are not";
-                return Err(Error::argument(operation.name, reason));
+                return Err(Error::argument(operation.name(), reason));
             }
             if !communicator.handle.config.is_blocking() {
                 let reason =
                     "not possible in a simulation on a non-blocking communicator: NCCL would launch it";
-                return Err(Error::argument(operation.name, reason));
+                return Err(Error::argument(operation.name(), reason));
             }
         }
         // NCCL copies the data of a single rank at once, also in a group that it only simulates.
-        let left_out = self.simulated && operation.ranks.size == 1;
+        let left_out = self.simulated && operation.size == 1;
         let mut batch = self.batch.borrow_mut();
         batch.record(submission, buffers)?;
         if left_out {

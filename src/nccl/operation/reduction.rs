@@ -1,18 +1,22 @@
 //! Reduction operators: NCCL's own, and sums that scale every rank's input first.
 
-use std::{ffi::c_void, fmt, marker::PhantomData, ptr, sync::Arc};
+use std::ffi::c_void;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::{fmt, ptr};
 
 use nccl_sys::{ncclRedOp_t, ncclResult_t, ncclScalarResidence_t};
 
-use super::submit::SCALAR;
-use super::{is_fp8, raw_op, raw_type, require_type};
-use crate::nccl::communicator::{Communicator, Handle, State};
+use super::kind::{is_fp8, raw_op, raw_type, require_type};
+use crate::nccl::communicator::{Communicator, Handle, Object, State};
 use crate::nccl::error::{Error, Needed};
 use crate::nccl::memory::{DeviceBuffer, OwnedBuffer};
-use crate::nccl::{cuda, section};
+use crate::nccl::{cuda, nccl_group};
 use crate::{Element, ReduceOp};
 
 const CREATE: &str = "ncclRedOpCreatePreMulSum";
+pub(super) const SCALAR: &str = "scalar";
 
 mod sealed {
     pub trait Sealed {}
@@ -20,22 +24,25 @@ mod sealed {
 
 /// An operator for elements of type `T`: a [`ReduceOp`], or a [`ScaledSum`] by reference. Sealed.
 pub trait Reduction<'b, T: Element>: sealed::Sealed {
-    /// NCCL's number of the operator, and the object where the program has made it.
+    /// NCCL's number of the operator for a communicator, and the object where the program has made it.
     #[doc(hidden)]
-    fn resolve(self) -> (ncclRedOp_t, Option<&'b Arc<Operator>>);
+    fn resolve(self, communicator: &Communicator) -> (ncclRedOp_t, Option<&'b Arc<Operator>>);
 }
 
 impl sealed::Sealed for ReduceOp {}
 impl<'b, T: Element> Reduction<'b, T> for ReduceOp {
     #[inline]
-    fn resolve(self) -> (ncclRedOp_t, Option<&'b Arc<Operator>>) {
-        (raw_op(self), None)
+    fn resolve(self, communicator: &Communicator) -> (ncclRedOp_t, Option<&'b Arc<Operator>>) {
+        // The average over a single rank is a copy. NCCL would run a kernel that scales, which it does not have for 8-bit
+        // floating-point numbers, and which leaves out elements of some lengths.
+        let copies = self == Self::Avg && communicator.size() == 1;
+        (raw_op(if copies { Self::Sum } else { self }), None)
     }
 }
 
-/// The sum of all ranks' inputs, each multiplied by its rank's scalar first: an average with weights, or gradients
-/// scaled on the way. Made by [`Communicator::scaled_sum`] and [`Communicator::scaled_sum_on_device`], for that
-/// communicator and one element type. All ranks use one; their scalars may differ. NCCL 2.18 or older.
+/// The sum of all ranks' inputs, each multiplied by its rank's scalar first: an average with weights, or gradients scaled on the
+/// way. Made by [`Communicator::scaled_sum`] and [`Communicator::scaled_sum_on_device`], for that communicator and one element
+/// type. All ranks use one; their scalars may differ. NCCL 2.18 or older.
 ///
 /// ```no_run
 /// # use collectives::nccl::{Collectives, Communicator, Error, Memory};
@@ -55,16 +62,15 @@ impl Communicator {
     /// A sum of inputs that are multiplied by `scalar` first (`ncclRedOpCreatePreMulSum`, `ncclScalarHostImmediate`).
     ///
     /// # Errors
-    /// [`Error::InsideGroup`]; for 8-bit floating-point numbers, [`Error::TooOld`] before NCCL 2.24 and
-    /// [`Error::Argument`] on a communicator of one rank; [`Error::Nccl`]; [`Error::Aborted`] and [`Error::Unusable`].
-    pub fn scaled_sum<T: Element>(&self, scalar: T) -> Result<ScaledSum<'_, T>, Error> {
-        let mut scalar = scalar;
+    /// [`Error::InsideGroup`]; for 8-bit floating-point numbers, [`Error::TooOld`] before NCCL 2.24 and [`Error::Argument`] on a
+    /// communicator of one rank; [`Error::Nccl`]; [`Error::Aborted`] and [`Error::Unusable`].
+    pub fn scaled_sum<T: Element>(&self, mut scalar: T) -> Result<ScaledSum<'_, T>, Error> {
         let residence = ncclScalarResidence_t::ncclScalarHostImmediate;
         self.create_op::<T>(ptr::from_mut(&mut scalar).cast(), residence, None)
     }
 
-    /// Like [`scaled_sum`](Self::scaled_sum), with a scalar in device memory that is read whenever a collective with the
-    /// operator runs (`ncclScalarDevice`): a view of a [`Memory`](crate::nccl::Memory).
+    /// Like [`scaled_sum`](Self::scaled_sum), with a scalar in device memory that is read whenever a collective with the operator
+    /// runs (`ncclScalarDevice`): a view of a [`Memory`](crate::nccl::Memory).
     ///
     /// # Errors
     /// Those of [`scaled_sum`](Self::scaled_sum); [`Error::Length`] unless the buffer has exactly one element;
@@ -88,7 +94,7 @@ impl Communicator {
         residence: ncclScalarResidence_t,
         scalar: Option<OwnedBuffer>,
     ) -> Result<ScaledSum<'_, T>, Error> {
-        section::forbid(CREATE)?;
+        nccl_group::forbid(CREATE)?;
         require_type::<T>(self.library())?;
         if is_fp8(T::DATA_TYPE) && self.size() == 1 {
             let data_type = T::DATA_TYPE;
@@ -100,11 +106,13 @@ impl Communicator {
         let mut op = ncclRedOp_t::ncclSum;
         let data_type = const { raw_type(T::DATA_TYPE) };
         self.handle.call(CREATE, State::is_alive, |raw, handle| {
-            // SAFETY: `call` holds the guard, and the handle is alive; the scalar is one element of this type, on the
-            // host for the length of the call or in device memory that the operator owns; writes one number.
+            // SAFETY: `call` holds the guard, and the handle is alive; the scalar is one element of this type, on the host for
+            // the length of the call or in device memory that the operator owns; writes one number.
             Ok(unsafe { raw.ncclRedOpCreatePreMulSum(&mut op, address, data_type, residence, handle) })
         })?;
-        let operator = Arc::new(Operator { communicator: Arc::clone(&self.handle), op, scalar });
+        let (communicator, ended) = (Arc::clone(&self.handle), AtomicBool::new(false));
+        let operator = Arc::new(Operator { communicator, op, scalar, ended });
+        self.handle.add(Arc::downgrade(&operator) as Weak<dyn Object>);
         Ok(ScaledSum { operator, borrowed: PhantomData })
     }
 }
@@ -112,7 +120,7 @@ impl Communicator {
 impl<T> sealed::Sealed for &ScaledSum<'_, T> {}
 impl<'b, T: Element> Reduction<'b, T> for &'b ScaledSum<'_, T> {
     #[inline]
-    fn resolve(self) -> (ncclRedOp_t, Option<&'b Arc<Operator>>) {
+    fn resolve(self, _: &Communicator) -> (ncclRedOp_t, Option<&'b Arc<Operator>>) {
         (self.operator.op, Some(&self.operator))
     }
 }
@@ -131,17 +139,30 @@ pub struct Operator {
     op: ncclRedOp_t,
     /// In device memory.
     pub(super) scalar: Option<OwnedBuffer>,
+    /// True when NCCL's is destroyed.
+    ended: AtomicBool,
 }
 
-impl Drop for Operator {
-    fn drop(&mut self) {
+impl Object for Operator {
+    fn release(&self) {
+        if self.ended.swap(true, Ordering::AcqRel) {
+            return;
+        }
         let handle = &*self.communicator;
         let state = handle.lock();
         let Ok(communicator) = handle.comm(*state, State::exists, "ncclRedOpDestroy") else { return };
         // SAFETY: the operator belongs to this communicator, which is alive; nobody uses it afterwards.
         let code = unsafe { handle.raw().ncclRedOpDestroy(self.op, communicator) };
+        // A log may have code of the program's, which may use the communicator.
+        drop(state);
         if code != ncclResult_t::ncclSuccess {
             tracing::warn!("{}", handle.library.failure("ncclRedOpDestroy", code));
         }
+    }
+}
+
+impl Drop for Operator {
+    fn drop(&mut self) {
+        self.release();
     }
 }

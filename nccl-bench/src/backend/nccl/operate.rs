@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use collectives::nccl::{
-    self, Call, Capture, Captured, Collectives as _, Communicator, DeviceBuffer, DeviceBufferMut, Group,
-    Launch, Memory, MemoryView, MemoryViewMut, Reduction, ScaledSum,
+    self, Call, Capture, Collectives as _, Communicator, DeviceBuffer, DeviceBufferMut, Group, Launch,
+    Memory, MemoryView, MemoryViewMut, Reduction, ScaledSum,
 };
 use collectives::{Element, ReduceOp};
 use float8::{F8E4M3, F8E5M2};
@@ -158,7 +158,7 @@ where
 }
 
 /// Calls among the other kernels of [`Way::Captured`].
-fn captured(communicator: &Communicator) -> Call<'_, Captured> {
+fn captured(communicator: &Communicator) -> Call<'_> {
     // SAFETY: the graph ends before the communicator and the buffers, by the contract of `Way::Captured`; nothing else uses the
     // buffers while it runs, because all that uses them is on this one stream. Views wait for no events.
     unsafe { communicator.captured() }

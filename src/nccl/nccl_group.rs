@@ -1,0 +1,76 @@
+//! NCCL's group of a thread, and the operations that are refused while a program describes one.
+
+use std::{cell::Cell, marker::PhantomData, ptr};
+
+use nccl_sys::{Nccl, ncclDataType_t, ncclRedOp_t, ncclResult_t};
+
+use super::{error::Error, library::Library};
+
+pub(crate) const START: &str = "ncclGroupStart";
+pub(crate) const END: &str = "ncclGroupEnd";
+
+thread_local! {
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Refuses an operation that would not be part of the group that this thread describes.
+#[inline]
+pub(crate) fn forbid(operation: &'static str) -> Result<(), Error> {
+    if INSIDE.get() { Err(Error::InsideGroup { operation }) } else { Ok(()) }
+}
+
+/// While it lives, this thread describes a group.
+pub(crate) struct Scope(PhantomData<*const ()>);
+
+impl Scope {
+    /// # Errors
+    /// [`Error::InsideGroup`] in another group.
+    pub(crate) fn enter(operation: &'static str) -> Result<Self, Error> {
+        forbid(operation)?;
+        INSIDE.set(true);
+        Ok(Self(PhantomData))
+    }
+}
+
+impl Drop for Scope {
+    fn drop(&mut self) {
+        INSIDE.set(false);
+    }
+}
+
+/// Runs calls of NCCL's, and no code of the program's, in a group of NCCL's, which is cancelled when they fail. Returns
+/// ncclSuccess or ncclInProgress, with the value.
+pub(crate) fn run<T>(
+    library: Library,
+    calls: impl FnOnce() -> Result<T, Error>,
+) -> Result<(ncclResult_t, T), Error> {
+    // SAFETY: no arguments; closes NCCL's group of this thread.
+    run_until(library, calls, END, |raw| unsafe { raw.ncclGroupEnd() })
+}
+
+/// Like [`run`], with another end of the group than `ncclGroupEnd`.
+pub(crate) fn run_until<T>(
+    library: Library,
+    calls: impl FnOnce() -> Result<T, Error>,
+    operation: &'static str,
+    end: impl FnOnce(&Nccl) -> ncclResult_t,
+) -> Result<(ncclResult_t, T), Error> {
+    // SAFETY: no arguments.
+    library.check(START, unsafe { library.raw().ncclGroupStart() })?;
+    let value = calls().inspect_err(|_| cancel(library))?;
+    Ok((library.accept(operation, end(library.raw()))?, value))
+}
+
+/// Cancels NCCL's group of this thread, which launches nothing when an operation in it was wrong: so one is made wrong.
+fn cancel(library: Library) {
+    let (raw, none) = (library.raw(), ptr::null_mut());
+    let (data_type, op) = (ncclDataType_t::ncclInt8, ncclRedOp_t::ncclSum);
+    // SAFETY: every NCCL refuses a null communicator before it looks at anything else. Closes this thread's group.
+    let code = unsafe {
+        let _refused = raw.ncclAllReduce(none, none, 0, data_type, op, none.cast(), none.cast());
+        raw.ncclGroupEnd()
+    };
+    if code == ncclResult_t::ncclSuccess {
+        tracing::error!("NCCL {} launched a cancelled group", library.version());
+    }
+}

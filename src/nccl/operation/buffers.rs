@@ -1,0 +1,239 @@
+//! Buffers of an operation, their checks, and the order of their streams.
+
+use std::{mem::ManuallyDrop, sync::Arc};
+
+use cudarc::driver::CudaStream;
+use nccl_sys::Version;
+
+use super::kind::{Kind, Operation};
+use super::reduction::{Operator, SCALAR};
+use crate::nccl::communicator::Communicator;
+use crate::nccl::cuda;
+use crate::nccl::error::Error;
+use crate::nccl::memory::{Access, DeviceBuffer, DeviceBufferMut, MemoryViewMut, OwnedBuffer};
+
+pub(super) const SEND: &str = "send buffer";
+pub(super) const RECEIVE: &str = "receive buffer";
+pub(super) const IN_PLACE: &str = "buffer";
+
+/// The buffers of an operation. Without `send`, both of NCCL's addresses are in `receive`; without `receive`, NCCL writes
+/// nothing.
+#[doc(hidden)]
+pub struct Buffers<'b, S: ?Sized, R: ?Sized> {
+    send: Option<&'b S>,
+    receive: Option<&'b mut R>,
+    pub(super) operator: Option<&'b Arc<Operator>>,
+    /// Where NCCL's two addresses are in the buffers, in bytes.
+    pub(super) offsets: (u64, u64),
+}
+
+impl<'b, S: DeviceBuffer + ?Sized> Buffers<'b, S, MemoryViewMut<'b, u8>> {
+    /// At most one buffer, which is read.
+    pub(super) fn send_only(send: Option<&'b S>) -> Self {
+        Self::new(send, None, None)
+    }
+}
+
+impl<'b, B: DeviceBufferMut + ?Sized> Buffers<'b, B, B> {
+    /// One buffer that is written, and read where the operation reads.
+    #[inline]
+    pub(super) fn in_place(buffer: &'b mut B, operator: Option<&'b Arc<Operator>>) -> Self {
+        Self::new(None, Some(buffer), operator)
+    }
+}
+
+impl<'b, S: DeviceBuffer + ?Sized, R: DeviceBufferMut + ?Sized> Buffers<'b, S, R> {
+    #[inline]
+    pub(super) fn new(
+        send: Option<&'b S>,
+        receive: Option<&'b mut R>,
+        operator: Option<&'b Arc<Operator>>,
+    ) -> Self {
+        Self { send, receive, operator, offsets: (0, 0) }
+    }
+
+    /// Orders the accesses after what the buffers know of.
+    #[inline(always)]
+    pub(super) fn accesses(self, stream: &'b CudaStream) -> Accesses<'b> {
+        Accesses {
+            send: ManuallyDrop::new(self.send.map(|send| send.read(stream))),
+            receive: ManuallyDrop::new(self.receive.map(|receive| receive.write(stream))),
+        }
+    }
+
+    /// The buffers, and the scalar that the operator reads, to be used longer than they are borrowed.
+    pub(super) fn owned(
+        &self,
+        communicator: &Communicator,
+        operation: &'static str,
+    ) -> Result<Vec<OwnedBuffer>, Error> {
+        let send = self.send.map(|send| OwnedBuffer::new(communicator, operation, SEND, send));
+        let receive = self.receive.as_deref().map(|receive| {
+            let buffer = OwnedBuffer::new(communicator, operation, self.receive_name(), receive)?;
+            Ok(OwnedBuffer { is_written: true, ..buffer })
+        });
+        let scalar = self.operator.and_then(|operator| operator.scalar.clone()).map(Ok);
+        send.into_iter().chain(receive).chain(scalar).collect()
+    }
+
+    #[inline]
+    fn receive_name(&self) -> &'static str {
+        if self.send.is_some() { RECEIVE } else { IN_PLACE }
+    }
+}
+
+/// The accesses to an operation's buffers, valid as long as the buffers are borrowed. cudarc records that the stream has used them
+/// when they are [released](Self::release), and nothing if they are dropped.
+#[derive(Debug)]
+pub(super) struct Accesses<'b> {
+    send: ManuallyDrop<Option<Access<'b>>>,
+    receive: ManuallyDrop<Option<Access<'b>>>,
+}
+
+impl Accesses<'_> {
+    /// True when the stream may have been made to wait for events of a buffer.
+    #[inline]
+    pub(super) fn have_events(&self) -> bool {
+        // Not a loop: the compiler does not see through one.
+        self.send.as_ref().is_some_and(Access::has_events)
+            || self.receive.as_ref().is_some_and(Access::has_events)
+    }
+
+    /// To be called when the work is queued. Without events there is nothing to do.
+    pub(super) fn release(self) {
+        drop((ManuallyDrop::into_inner(self.send), ManuallyDrop::into_inner(self.receive)));
+    }
+}
+
+/// The streams of an operation's buffers that are not the communicator's: hardly ever any.
+pub(super) type OtherStreams = Vec<Arc<CudaStream>>;
+
+impl Communicator {
+    /// Checks where the buffers are, and orders NCCL's stream, which may be `captured`, after theirs. Those that are not NCCL's
+    /// are added to `others`.
+    #[inline(always)]
+    pub(super) fn access<'b>(
+        &'b self,
+        operation: &Operation,
+        buffers: Buffers<'b, impl DeviceBuffer + ?Sized, impl DeviceBufferMut + ?Sized>,
+        captured: bool,
+        others: &mut OtherStreams,
+    ) -> Result<Accesses<'b>, Error> {
+        let name = operation.name();
+        let mut wait_for = |buffer, stream: &Arc<CudaStream>| {
+            let is_own = Arc::ptr_eq(stream, &self.stream);
+            if is_own { Ok(()) } else { self.wait_for_other(name, buffer, stream, others) }
+        };
+        if let Some(send) = buffers.send {
+            wait_for(SEND, send.stream())?;
+        }
+        if let Some(receive) = &buffers.receive {
+            wait_for(buffers.receive_name(), receive.stream())?;
+        }
+        if let Some(scalar) = buffers.operator.and_then(|operator| operator.scalar.as_ref()) {
+            wait_for(SCALAR, &scalar.stream)?;
+        }
+        if operation.waits() {
+            self.add_streams_of_windows(others)?;
+        }
+        let accesses = buffers.accesses(&self.stream);
+        if accesses.have_events() {
+            self.check_events(name, captured)?;
+        }
+        Ok(accesses)
+    }
+
+    /// Checks that a buffer is on this communicator's device, and makes NCCL's stream wait for the buffer's, which is then added
+    /// to `others`.
+    #[cold]
+    fn wait_for_other(
+        &self,
+        operation: &'static str,
+        name: &'static str,
+        stream: &Arc<CudaStream>,
+        others: &mut OtherStreams,
+    ) -> Result<(), Error> {
+        self.expect_device(operation, name, stream)?;
+        if **stream == *self.stream {
+            return Ok(());
+        }
+        cuda::refuse_per_thread(operation, stream)?;
+        // Waiting for a captured stream would draw the communicator's own into the capture.
+        cuda::refuse_captured(operation, stream)?;
+        self.wait_for(stream)?;
+        others.push(Arc::clone(stream));
+        Ok(())
+    }
+
+    /// Checks that the stream has waited for the events of cudarc's buffers.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`] when cudarc has noted an error, since it does not wait then. [`Error::Stream`] when the events have drawn
+    /// the stream into the capture of the stream that recorded them.
+    #[cold]
+    fn check_events(&self, operation: &'static str, captured: bool) -> Result<(), Error> {
+        self.stream.context().check_err().map_err(Error::cuda(NOTED))?;
+        if captured { Ok(()) } else { cuda::refuse_captured(operation, &self.stream) }
+    }
+
+    /// NCCL's two addresses of an operation.
+    ///
+    /// # Errors
+    /// Where the loaded NCCL is known to go wrong: seen with 2.28.9, and not any more with 2.30.7.
+    #[inline]
+    pub(super) fn addresses(
+        &self,
+        operation: &Operation,
+        offsets: (u64, u64),
+        Accesses { send, receive }: &Accesses<'_>,
+    ) -> Result<(u64, u64), Error> {
+        let target = receive.as_ref().map_or(0, Access::address);
+        // All ranks must come to the same answer, so that what counts is not where this rank's own part lies: in place, rank 0's
+        // part begins with the buffer, and the others' follow it.
+        let first = send.as_ref().map_or(target, Access::address);
+        let (source, target) = (first + offsets.0, target + offsets.1);
+        let part = (operation.count * operation.data_type.size()) as u64;
+        let places = match operation.kind {
+            Kind::AllReduce(_) => first,
+            Kind::AllGather if send.is_some() => first,
+            Kind::AllGather | Kind::ReduceScatter(_) => first | part,
+            _ => 0,
+        };
+        if !places.is_multiple_of(4) {
+            self.refuse_misaligned(operation.name(), first)?;
+        }
+        Ok((source, target))
+    }
+
+    #[cold]
+    fn refuse_misaligned(&self, operation: &'static str, address: u64) -> Result<(), Error> {
+        let loaded = self.library().version();
+        if loaded < Version::new(2, 30, 0) && self.handle.in_a_symmetric_window(address) {
+            return Err(Error::Misaligned { operation, loaded });
+        }
+        Ok(())
+    }
+
+    /// Adds the streams of the communicator's windows, into which signals tell that other ranks have written.
+    #[cold]
+    pub(super) fn add_streams_of_windows(&self, others: &mut OtherStreams) -> Result<(), Error> {
+        let streams = self.handle.registered().into_iter().map(|(memory, _)| memory.stream);
+        others.extend(streams.filter(|stream| **stream != *self.stream));
+        // It cannot be made after an error that cudarc has noted.
+        if others.is_empty() { Ok(()) } else { self.event().map(drop) }
+    }
+}
+
+/// An operation of the driver whose failure cudarc noted.
+const NOTED: &str = "an earlier operation of cudarc's";
+
+/// After the accesses to buffers with events of cudarc's have been dropped.
+///
+/// # Errors
+/// [`Error::Cuda`] when an event was not recorded. NCCL's work is done then, so that nothing has to wait for the event.
+pub(super) fn released(stream: &CudaStream) -> Result<(), Error> {
+    stream.context().check_err().map_err(|error| {
+        let _already_failing = cuda::bind(stream.context()).and_then(|()| cuda::wait(stream));
+        Error::Cuda { operation: NOTED, error }
+    })
+}

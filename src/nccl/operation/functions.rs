@@ -1,0 +1,183 @@
+//! The calls of NCCL's functions.
+
+use std::ffi::{c_int, c_void};
+use std::ops::Range;
+
+use nccl_sys::{Version, cudaStream_t, ncclCollConfig_t, ncclComm_t, ncclRedOp_t, ncclResult_t};
+
+use super::kind::{Exchange, Kind, Operation, raw_type};
+use crate::nccl::{error::Error, library::Library, memory::Signal, nccl_group};
+
+/// What all of NCCL's functions take: the addresses of the buffers, the communicator, and the stream.
+#[derive(Clone, Copy)]
+pub(super) struct Arguments {
+    pub(super) from: *const c_void,
+    pub(super) to: *mut c_void,
+    pub(super) comm: ncclComm_t,
+    pub(super) stream: cudaStream_t,
+}
+
+impl Operation {
+    /// Calls NCCL's function, or others with the same result where the library has none.
+    ///
+    /// # Safety
+    /// The addresses are those of the checked buffers, the handle is alive, and no other thread uses it.
+    #[inline(always)]
+    pub(super) unsafe fn call(&self, library: Library, arguments: Arguments) -> Result<ncclResult_t, Error> {
+        let Arguments { from, to, comm, stream } = arguments;
+        let (raw, n, t) = (library.raw(), self.count, raw_type(self.data_type));
+        // SAFETY: by the contract above.
+        let code = unsafe {
+            match self.kind {
+                _ if self.is_scale => return self.scale(library, arguments),
+                Kind::AllReduce(op) => raw.ncclAllReduce(from, to, n, t, op, comm, stream),
+                Kind::Reduce(op, root) => raw.ncclReduce(from, to, n, t, op, root as c_int, comm, stream),
+                Kind::Broadcast(root) => raw.ncclBroadcast(from, to, n, t, root as c_int, comm, stream),
+                Kind::AllGather => raw.ncclAllGather(from, to, n, t, comm, stream),
+                Kind::ReduceScatter(op) => raw.ncclReduceScatter(from, to, n, t, op, comm, stream),
+                Kind::AllToAll if raw.has(self.name()) => raw.ncclAlltoAll(from, to, n, t, comm, stream)?,
+                Kind::Gather(root) if raw.has(self.name()) => {
+                    raw.ncclGather(from, to, n, t, root as c_int, comm, stream)?
+                }
+                Kind::Scatter(root) if raw.has(self.name()) => {
+                    raw.ncclScatter(from, to, n, t, root as c_int, comm, stream)?
+                }
+                Kind::AllToAll | Kind::AllToAllV(_) | Kind::Gather(_) | Kind::Scatter(_) => {
+                    return self.exchange_all(library, arguments);
+                }
+                Kind::Send(peer) => raw.ncclSend(from, n, t, peer as c_int, comm, stream),
+                Kind::Recv(peer) => raw.ncclRecv(to, n, t, peer as c_int, comm, stream),
+                Kind::Put(Signal { peer, index, context }, window, offset) => {
+                    let peer = peer as c_int;
+                    raw.ncclPutSignal(from, n, t, peer, window, offset, index, context, 0, comm, stream)?
+                }
+                Kind::Signal(Signal { peer, index, context }) => {
+                    raw.ncclSignal(peer as c_int, index, context, 0, comm, stream)?
+                }
+                Kind::WaitSignals(ref descriptions) => {
+                    // NCCL takes a pointer to mutable but only reads.
+                    let mut descriptions = descriptions.clone();
+                    let count = descriptions.len() as c_int;
+                    raw.ncclWaitSignal(count, descriptions.as_mut_ptr(), comm, stream)?
+                }
+            }
+        };
+        Ok(code)
+    }
+
+    /// A scaled sum over a single rank. The kernel that NCCL has for it leaves out the last elements of some lengths, from 2.19
+    /// to 2.29.3: those follow in a call of their own.
+    ///
+    /// # Safety
+    /// See [`call`](Self::call).
+    #[cold]
+    unsafe fn scale(
+        &self,
+        library: Library,
+        Arguments { from, to, comm, stream }: Arguments,
+    ) -> Result<ncclResult_t, Error> {
+        let (raw, bytes, t) = (library.raw(), self.data_type.size(), raw_type(self.data_type));
+        let op = self.kind.op().unwrap_or(ncclRedOp_t::ncclSum);
+        let scale = |elements: Range<usize>| {
+            let offset = elements.start * bytes;
+            let (from, to) = (from.wrapping_byte_add(offset), to.wrapping_byte_add(offset));
+            // SAFETY: by the contract of `call`: the elements lie within the checked buffers.
+            let code = unsafe { raw.ncclAllReduce(from, to, elements.len(), t, op, comm, stream) };
+            library.accept(self.name(), code)
+        };
+        let is_whole = |&count: &usize| library.version() >= SCALES_ALL || is_scaled_whole(count, bytes);
+        match (0..=self.count).rev().find(is_whole) {
+            Some(whole) if whole < self.count => {
+                let both = || scale(0..whole).and_then(|_| scale(whole..self.count));
+                Ok(nccl_group::run(library, both)?.0)
+            }
+            _ => scale(0..self.count),
+        }
+    }
+
+    /// Composes the operation of sends and receives in a group: for what NCCL has no function, or a newer one.
+    ///
+    /// # Safety
+    /// See [`call`](Self::call).
+    #[cold]
+    unsafe fn exchange_all(
+        &self,
+        library: Library,
+        Arguments { from, to, comm, stream }: Arguments,
+    ) -> Result<ncclResult_t, Error> {
+        let (raw, bytes, t) = (library.raw(), self.data_type.size(), raw_type(self.data_type));
+        let accept = |code| library.accept(self.name(), code).map(drop);
+        let exchange = |rank: usize| {
+            let (Exchange { send, receive }, peer) = (self.exchange(rank), rank as c_int);
+            let from = from.wrapping_byte_add(send.start * bytes);
+            let to = to.wrapping_byte_add(receive.start * bytes);
+            // NCCL gives empty sends and receives a share of its channels, too.
+            if !send.is_empty() {
+                // SAFETY: by the contract of `call`: the part lies within the checked buffer.
+                accept(unsafe { raw.ncclSend(from, send.len(), t, peer, comm, stream) })?;
+            }
+            if receive.is_empty() {
+                return Ok(());
+            }
+            // SAFETY: as above.
+            accept(unsafe { raw.ncclRecv(to, receive.len(), t, peer, comm, stream) })
+        };
+        Ok(nccl_group::run(library, || (0..self.size).try_for_each(exchange))?.0)
+    }
+
+    /// The elements that go to a rank and come from it.
+    fn exchange(&self, peer: usize) -> Exchange {
+        let (part, whole) = (peer * self.count..(peer + 1) * self.count, 0..self.count);
+        let only = |condition: bool, range: Range<usize>| if condition { range } else { 0..0 };
+        let (send, receive) = match self.kind {
+            Kind::AllToAll => (part.clone(), part),
+            Kind::AllToAllV(ref exchanges) => return exchanges[peer].clone(),
+            Kind::Gather(root) => (only(peer == root, whole), only(self.rank == root, part)),
+            Kind::Scatter(root) => (only(self.rank == root, part), only(peer == root, whole)),
+            _ => (0..0, 0..0),
+        };
+        Exchange { send, receive }
+    }
+
+    /// Calls the variant of NCCL's function that takes a configuration. The versions that have them scale all elements.
+    ///
+    /// # Safety
+    /// See [`call`](Self::call); the pointers in the configuration are valid.
+    pub(super) unsafe fn call_configured(
+        &self,
+        library: Library,
+        Arguments { from, to, comm, stream }: Arguments,
+        config: &ncclCollConfig_t,
+    ) -> Result<ncclResult_t, Error> {
+        let (raw, n, t) = (library.raw(), self.count, raw_type(self.data_type));
+        let root = self.kind.root().unwrap_or_default() as c_int;
+        // SAFETY: by the contract above.
+        let code = unsafe {
+            match self.kind {
+                Kind::AllReduce(op) => raw.ncclAllReduceConfig(from, to, n, t, op, comm, stream, config),
+                Kind::Reduce(op, _) => raw.ncclReduceConfig(from, to, n, t, op, root, comm, stream, config),
+                Kind::Broadcast(_) => raw.ncclBroadcastConfig(from, to, n, t, root, comm, stream, config),
+                Kind::AllGather => raw.ncclAllGatherConfig(from, to, n, t, comm, stream, config),
+                Kind::ReduceScatter(op) => {
+                    raw.ncclReduceScatterConfig(from, to, n, t, op, comm, stream, config)
+                }
+                Kind::AllToAll => raw.ncclAlltoAllConfig(from, to, n, t, comm, stream, config),
+                Kind::Gather(_) => raw.ncclGatherConfig(from, to, n, t, root, comm, stream, config),
+                Kind::Scatter(_) => raw.ncclScatterConfig(from, to, n, t, root, comm, stream, config),
+                // The caller has refused these.
+                _ => Ok(ncclResult_t::ncclInvalidUsage),
+            }
+        };
+        Ok(code?)
+    }
+}
+
+/// The first NCCL whose kernel for a single rank scales all elements again.
+const SCALES_ALL: Version = Version::new(2, 29, 7);
+
+/// True when older kernels scale all of so many elements. It gives each block of threads the same number of elements: their share
+/// rounded down, and then up to 16 bytes.
+fn is_scaled_whole(count: usize, bytes: usize) -> bool {
+    let blocks = (count * bytes).div_ceil(16 << 10).clamp(1, 32);
+    (count / blocks).next_multiple_of(16 / bytes) * blocks >= count
+}
