@@ -9,7 +9,7 @@ use super::error::{Error, ResultCode};
 /// The versions whose symmetric kernels do not wait for a kernel that triggers programmatic launch early: see `docs/limits.md`.
 pub const SYMMETRIC_RACE: RangeInclusive<Version> = Version::new(2, 28, 3)..=Version::new(2, 30, 6);
 
-/// What a function of NCCL's returns that some versions lack.
+/// The result of a function of NCCL's that some versions lack.
 pub(crate) type Answer = Result<ncclResult_t, MissingSymbol>;
 
 /// libnccl, loaded for the life of the process. A handle: cheap to copy and to pass on.
