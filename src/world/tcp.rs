@@ -116,6 +116,8 @@ pub(super) struct Shared {
     /// The first reason for that: a failure, or that rank 0 has left.
     why_stopped: OnceLock<Error>,
     failure: OnceLock<Failure>,
+    /// Held while a failure becomes the first.
+    stopping: Mutex<()>,
     /// Whether it is on its way to those that are to hear of it from this rank.
     pub(super) told: AtomicBool,
     pub(super) closing: AtomicBool,
@@ -185,6 +187,7 @@ impl Shared {
             stopped: AtomicBool::new(false),
             why_stopped: OnceLock::new(),
             failure: OnceLock::new(),
+            stopping: Mutex::new(()),
             told: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             limit: Mutex::default(),
@@ -244,14 +247,17 @@ impl Shared {
     }
 
     fn stop(&self, failure: Failure, frame: &Frame) {
-        let (own, error) = (failure.own, failure.error.clone());
-        if self.failure.set(failure).is_err() {
+        let stopping = lock(&self.stopping);
+        if self.failure.get().is_some() {
             return;
         }
-        self.why_stopped.get_or_init(|| error);
-        if self.rank == 0 || own {
+        self.why_stopped.get_or_init(|| failure.error.clone());
+        // Before this rank can see it: it may end its process at once, and would be taken for dead.
+        if self.rank == 0 || failure.own {
             self.broadcast(frame);
         }
+        let _ = self.failure.set(failure);
+        drop(stopping);
         self.told.store(true, Ordering::SeqCst);
         self.stopped.store(true, Ordering::SeqCst);
         self.gate.notify();
@@ -709,6 +715,29 @@ mod tests {
             error.starts_with("rank 0 called nothing more, and left while rank 1 called barrier"),
             "{error}"
         );
+    }
+
+    /// A process that ends as soon as it sees a failure has told the others of it.
+    #[test]
+    fn a_failure_is_on_its_way_before_it_is_seen() {
+        use std::io::Read;
+        for _ in 0..200 {
+            let (own, mut other) = UnixStream::pair().unwrap();
+            other.set_nonblocking(true).unwrap();
+            let connection = Connection::new(std::os::fd::OwnedFd::from(own).into()).unwrap();
+            let (wake, _woken) = UnixStream::pair().unwrap();
+            let host = Host { name: "a".to_owned(), id: "a".to_owned() };
+            let members = vec![Member { host, local: None }; 2];
+            let shared = Shared::new(0, members, vec![None, Some(connection)], Options::default(), wake);
+            thread::scope(|scope| {
+                scope.spawn(|| shared.fail(shared.rank_failed(1, "called nothing more, and left"), 1));
+                while shared.failure().is_none() {
+                    std::hint::spin_loop();
+                }
+                let mut frame = [0; 1024];
+                assert!(other.read(&mut frame).is_ok_and(|length| length > 0), "the failure was seen first");
+            });
+        }
     }
 
     #[test]
