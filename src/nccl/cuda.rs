@@ -74,7 +74,7 @@ pub fn device_count() -> Result<usize, Error> {
     Ok(usize::try_from(count).unwrap_or(0))
 }
 
-/// The greatest handle of the legacy default stream, which is another stream in every context.
+/// `CU_STREAM_LEGACY`; the handle 0 is the same stream. Each context has its own.
 const LEGACY_STREAM: usize = 1;
 /// The handle of the calling thread's own default stream.
 const PER_THREAD_STREAM: usize = 2;
@@ -133,8 +133,8 @@ thread_local! {
     static BOUND: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Before a call of NCCL that makes its own device current and afterwards the one that was. On a thread that has no context the
-/// latter would be the first GPU, on which that makes a context.
+/// Sees to it that this thread has a context before a call in which NCCL changes devices and restores the one before: without a
+/// context it would restore the first GPU, and make a context there.
 #[inline]
 pub(crate) fn bind_once(context: &CudaContext) -> Result<(), Error> {
     if BOUND.get() { Ok(()) } else { bind(context) }

@@ -19,7 +19,7 @@ pub(crate) fn forbid(operation: &'static str) -> Result<(), Error> {
     if INSIDE.get() { Err(Error::InsideGroup { operation }) } else { Ok(()) }
 }
 
-/// While it lives, this thread describes a group.
+/// A guard: this thread describes a group while it lives.
 pub(crate) struct Scope(PhantomData<*const ()>);
 
 impl Scope {
@@ -61,7 +61,8 @@ pub(crate) fn run_until<T>(
     Ok((library.accept(operation, end(library.raw()))?, value))
 }
 
-/// Cancels NCCL's group of this thread, which launches nothing when an operation in it was wrong: so one is made wrong.
+/// Cancels NCCL's group of this thread. NCCL has no function for it, but launches nothing when a call in the group has failed, so
+/// an invalid one is made.
 fn cancel(library: Library) {
     let (raw, none) = (library.raw(), ptr::null_mut());
     let (data_type, op) = (ncclDataType_t::ncclInt8, ncclRedOp_t::ncclSum);

@@ -116,9 +116,9 @@ pub(super) struct Shared {
     /// The first reason for that: a failure, or that rank 0 has left.
     why_stopped: OnceLock<Error>,
     failure: OnceLock<Failure>,
-    /// Held while a failure becomes the first.
+    /// Held while the first failure is sent and recorded, so that only one is.
     stopping: Mutex<()>,
-    /// Whether it is on its way to those that are to hear of it from this rank.
+    /// True once the failure is queued for the ranks that hear of it from this one.
     pub(super) told: AtomicBool,
     pub(super) closing: AtomicBool,
     /// How long ranks may keep others waiting.
@@ -252,7 +252,7 @@ impl Shared {
             return;
         }
         self.why_stopped.get_or_init(|| failure.error.clone());
-        // Before this rank can see it: it may end its process at once, and would be taken for dead.
+        // Sent before `failure` is set: a thread that sees it may end the process, which the others would take for dead.
         if self.rank == 0 || failure.own {
             self.broadcast(frame);
         }

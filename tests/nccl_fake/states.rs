@@ -314,7 +314,7 @@ fn a_graph_is_not_launched_once_a_suspension_has_begun() {
         let started = Instant::now();
         let refusal = loop {
             match graph.launch() {
-                // The log has room for some seconds of launches.
+                // Emptied: the log is full after some seconds of launches.
                 Ok(()) if started.elapsed() < Duration::from_secs(20) => drop(fake.log()),
                 result => break result,
             }

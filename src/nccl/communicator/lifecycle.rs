@@ -77,7 +77,7 @@ impl Handle {
         settled.inspect_err(|_| self.wait_for_abort())
     }
 
-    /// Until another thread's abort is done, NCCL's own thread may touch the buffers of what it is working on.
+    /// Waits for another thread's abort to finish: until then NCCL's own thread may touch the buffers of what it is working on.
     pub(crate) fn wait_for_abort(&self) {
         let _no_limit = poll(None, || (*self.lock() != State::Aborting).then_some(()));
     }
@@ -107,23 +107,25 @@ impl Handle {
         })
     }
 
-    /// Releases graphs, or registrations and windows. The caller drops the objects when nobody waits for the communicator.
+    /// Releases the objects without memory, which are graphs and operators, or those with: registrations and windows. The caller
+    /// drops them when nobody waits for the communicator.
     #[must_use = "the last owner of an object waits for the communicator"]
-    fn release_objects(&self, graphs: bool) -> Vec<Arc<dyn Object>> {
+    fn release_objects(&self, with_memory: bool) -> Vec<Arc<dyn Object>> {
         let objects = self.objects();
-        let released = objects.iter().filter(|object| object.memory().is_none() == graphs);
+        let released = objects.iter().filter(|object| object.memory().is_some() == with_memory);
         released.for_each(|object| object.release());
         objects
     }
 
-    /// Releases all that must end before the communicator is finalized or destroyed: graphs first, so that nothing is launched
-    /// any more, the others after the queued work. The caller drops the objects afterwards. Fails like [`Self::drain_or_abort`].
+    /// Releases all that must end before the communicator is finalized or destroyed: graphs and
+    /// operators first, so that no graph is launched any more, registrations and windows after the queued work. The caller drops
+    /// the objects afterwards. Fails like [`Self::drain_or_abort`].
     pub(super) fn drain_and_release(&self, operation: &'static str) -> Result<Vec<Arc<dyn Object>>, Error> {
         cuda::bind(&self.context)?;
         self.streams().iter().try_for_each(|stream| cuda::refuse_captured(operation, stream))?;
-        let mut released = self.release_objects(true);
+        let mut released = self.release_objects(false);
         self.drain_or_abort(operation)?;
-        released.extend(self.release_objects(false));
+        released.extend(self.release_objects(true));
         Ok(released)
     }
 
@@ -138,7 +140,7 @@ impl Handle {
         *state = State::Closed;
         // SAFETY: the handle is alive, the guard keeps other threads out, and nobody uses it afterwards.
         let code = unsafe { self.raw().ncclCommDestroy(comm) };
-        // Not before: a thread that is dropping a registration waits for it, and frees the memory then.
+        // Unlocked only now: a thread that drops a registration waits for the lock, and frees the memory then.
         drop(state);
         self.after_end(OPERATION, code)
     }
@@ -164,7 +166,7 @@ impl Handle {
         *state = State::Aborting;
         drop(state);
         // NCCL waits for the graphs, and ends the rest itself.
-        let objects = self.release_objects(true);
+        let objects = self.release_objects(false);
         let comm = self.raw_handle();
         let code = if comm.is_null() {
             ncclResult_t::ncclSuccess
@@ -173,7 +175,7 @@ impl Handle {
             unsafe { self.raw().ncclCommAbort(comm) }
         };
         *self.lock() = State::Aborted;
-        // Not before: the last owner of memory or of a registration waits for the abort.
+        // Dropped only now: the last owner of memory or of a registration waits for the abort.
         drop(objects);
         self.after_end(ABORT, code)
     }
@@ -181,7 +183,7 @@ impl Handle {
     /// After NCCL has ended the communicator.
     fn after_end(&self, operation: &'static str, code: ncclResult_t) -> Result<(), Error> {
         if code == ncclResult_t::ncclInProgress {
-            // NCCL may still look at the texts.
+            // NCCL may still read the configuration's strings.
             mem::forget(self.config.clone());
             return Ok(());
         }

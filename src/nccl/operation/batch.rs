@@ -30,14 +30,15 @@ pub(crate) struct Batch<'env> {
     accesses: Vec<Accesses<'env>>,
     /// The streams of buffers that are not their communicator's.
     pub(crate) others: Vec<OtherStream>,
-    /// What a graph's operations use whenever it is launched: owners of buffers, registrations and windows.
+    /// Owners of the buffers, registrations and windows that a graph uses at every launch.
     pub(crate) kept: Vec<Owner>,
     /// Operators, until NCCL has copied them.
     operators: Vec<Arc<Operator>>,
     /// [Nested](nested) groups that have not ended, have failed or have panicked.
     unfinished: usize,
-    /// Of the outermost of these: the index of its first step, and in a graph the buffers that it uses.
+    /// The index of the first step of the outermost of these.
     group: usize,
+    /// The buffers that it uses so far; in graphs only.
     group_buffers: Vec<OwnedBuffer>,
 }
 

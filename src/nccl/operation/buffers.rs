@@ -82,8 +82,8 @@ impl<'b, S: DeviceBuffer + ?Sized, R: DeviceBufferMut + ?Sized> Buffers<'b, S, R
     }
 }
 
-/// The accesses to an operation's buffers, valid as long as the buffers are borrowed. cudarc records that the stream has used them
-/// when they are [released](Self::release), and nothing if they are dropped.
+/// The accesses to an operation's buffers, valid as long as the buffers are borrowed. cudarc records that the stream has used
+/// them when they are [released](Self::release), and nothing if they are dropped.
 #[derive(Debug)]
 pub(super) struct Accesses<'b> {
     send: ManuallyDrop<Option<Access<'b>>>,
@@ -179,7 +179,8 @@ impl Communicator {
     /// NCCL's two addresses of an operation.
     ///
     /// # Errors
-    /// Where the loaded NCCL is known to go wrong: seen with 2.28.9, and not any more with 2.30.7.
+    /// [`Error::Misaligned`] in a symmetric window, at a place that is no multiple of 4 bytes, before NCCL 2.30: results are wrong
+    /// with 2.28.9, and right with 2.30.7.
     #[inline]
     pub(super) fn addresses(
         &self,
@@ -219,7 +220,7 @@ impl Communicator {
     pub(super) fn add_streams_of_windows(&self, others: &mut OtherStreams) -> Result<(), Error> {
         let streams = self.handle.registered().into_iter().map(|(memory, _)| memory.stream);
         others.extend(streams.filter(|stream| **stream != *self.stream));
-        // It cannot be made after an error that cudarc has noted.
+        // The event cannot be created after an error that cudarc has noted.
         if others.is_empty() { Ok(()) } else { self.event().map(drop) }
     }
 }
@@ -227,7 +228,7 @@ impl Communicator {
 /// An operation of the driver whose failure cudarc noted.
 const NOTED: &str = "an earlier operation of cudarc's";
 
-/// After the accesses to buffers with events of cudarc's have been dropped.
+/// Checks that cudarc recorded its events when the accesses were released.
 ///
 /// # Errors
 /// [`Error::Cuda`] when an event was not recorded. NCCL's work is done then, so that nothing has to wait for the event.

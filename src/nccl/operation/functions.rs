@@ -8,7 +8,7 @@ use nccl_sys::{Version, cudaStream_t, ncclCollConfig_t, ncclComm_t, ncclRedOp_t,
 use super::kind::{Exchange, Kind, Operation, raw_type};
 use crate::nccl::{error::Error, library::Library, memory::Signal, nccl_group};
 
-/// What all of NCCL's functions take: the addresses of the buffers, the communicator, and the stream.
+/// Arguments of all of NCCL's functions: the addresses of the buffers, the communicator, and the stream.
 #[derive(Clone, Copy)]
 pub(super) struct Arguments {
     pub(super) from: *const c_void,

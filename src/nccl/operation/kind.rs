@@ -171,7 +171,7 @@ impl Operation {
         self.kind.name()
     }
 
-    /// Refuses what the library has no function for, and no other way.
+    /// Refuses an operation whose function the library lacks, and which cannot be composed of others.
     pub(crate) fn require(&self, library: Library) -> Result<(), MissingSymbol> {
         match self.kind {
             Kind::Put(..) | Kind::Signal(_) | Kind::WaitSignals(_) => library.raw().require(self.name()),

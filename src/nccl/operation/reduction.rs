@@ -42,7 +42,7 @@ impl<'b, T: Element> Reduction<'b, T> for ReduceOp {
 
 /// The sum of all ranks' inputs, each multiplied by its rank's scalar first: an average with weights, or gradients scaled on the
 /// way. Made by [`Communicator::scaled_sum`] and [`Communicator::scaled_sum_on_device`], for that communicator and one element
-/// type. All ranks use one; their scalars may differ. NCCL 2.18 or older.
+/// type. All ranks use one; their scalars may differ.
 ///
 /// ```no_run
 /// # use collectives::nccl::{Collectives, Communicator, Error, Memory};
@@ -137,9 +137,9 @@ impl<T> fmt::Debug for ScaledSum<'_, T> {
 pub struct Operator {
     pub(super) communicator: Arc<Handle>,
     op: ncclRedOp_t,
-    /// In device memory.
+    /// The scalar in device memory; none for one of the host.
     pub(super) scalar: Option<OwnedBuffer>,
-    /// True when NCCL's is destroyed.
+    /// True once it has been released.
     ended: AtomicBool,
 }
 
@@ -153,7 +153,7 @@ impl Object for Operator {
         let Ok(communicator) = handle.comm(*state, State::exists, "ncclRedOpDestroy") else { return };
         // SAFETY: the operator belongs to this communicator, which is alive; nobody uses it afterwards.
         let code = unsafe { handle.raw().ncclRedOpDestroy(self.op, communicator) };
-        // A log may have code of the program's, which may use the communicator.
+        // Unlocked first: a subscriber of the log is the program's code, and may use the communicator.
         drop(state);
         if code != ncclResult_t::ncclSuccess {
             tracing::warn!("{}", handle.library.failure("ncclRedOpDestroy", code));

@@ -1,4 +1,4 @@
-//! The way of an operation to NCCL at once.
+//! Immediate submission of an operation to NCCL.
 
 use std::mem;
 
@@ -46,7 +46,7 @@ impl<'b> sealed::Launch<'b> for Immediate {
         };
         drop(state);
         let result = match code {
-            // The way of nearly all calls.
+            // The fast path.
             Ok(ncclResult_t::ncclSuccess) if others.is_empty() && !events => {
                 // An empty list has nothing to free, which the compiler does not see.
                 mem::forget(others);
