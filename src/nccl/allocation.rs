@@ -1,9 +1,7 @@
 //! Device memory with shared ownership: freed when nobody can use it any more.
 
-use std::any::Any;
-use std::ffi::c_void;
 use std::sync::{Arc, Mutex};
-use std::{mem, ptr, thread};
+use std::{any::Any, ffi::c_void, mem, ptr, thread};
 
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaStream, result};

@@ -1,8 +1,7 @@
 //! Errors, and what to do about them.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use cudarc::driver::DriverError;
 use cudarc::driver::sys::CUresult;

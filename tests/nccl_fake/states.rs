@@ -1,5 +1,6 @@
 //! Communicators that are revoked, finalized, suspended, moved or aborted: what they still do, and how they end.
 
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -8,6 +9,7 @@ use collectives::nccl::{
     Collectives, Communicator, Config, Error, Graph, Grow, Memory, MemoryStatistics, ResultCode, Shrink,
     Signal, Split, WindowKind, group,
 };
+use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 
 use crate::fake::{Fake, Knob};
 use crate::{IN_PROGRESS, REMOTE_ERROR};
@@ -378,4 +380,38 @@ fn a_communicator_whose_finalization_fails_in_the_background_is_aborted() {
     refused(result, "ncclAllReduce", FINALIZED);
     drop(communicator);
     assert_eq!(fake.log(), ["finalize comm1", "abort comm1"]);
+}
+
+/// A capture that begins while a communicator is about to be finalized: it goes on with its operators.
+#[test]
+fn operators_outlive_an_end_that_a_capture_prevents() {
+    let fake = Fake::new();
+    let communicator = fake.communicator(&Config::new());
+    let mut memory = fake.memory(communicator.stream(), 8);
+    let stream = Arc::clone(communicator.stream());
+    let half = communicator.scaled_sum(0.5f32).unwrap();
+    let graph = Graph::capture(|capture| {
+        capture.on(&communicator).all_reduce_in_place(&mut memory.slice_mut::<f32>(..2)?, Sum)
+    })
+    .unwrap();
+    // The work does not end before the capture.
+    fake.set(Knob::StreamBusy, i32::MAX);
+    let result = thread::scope(|scope| {
+        scope.spawn(|| {
+            while graph.launch().is_ok() {
+                // Emptied: the log is full after some seconds of launches.
+                drop(fake.log());
+            }
+            stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED).unwrap();
+        });
+        communicator.finalize()
+    });
+    assert!(matches!(result, Err(Error::Stream { operation: "ncclCommFinalize", .. })), "{result:?}");
+    fake.set(Knob::StreamBusy, 0);
+    drop(stream.end_capture(CUgraphInstantiate_flags(0)).unwrap());
+    fake.log();
+    communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(..2).unwrap(), &half).unwrap();
+    drop(half);
+    let launch = "launch all_reduce comm1 m1->m1 count 2 type 7 op 5 s1 device 0";
+    assert_eq!(fake.log(), [launch, "destroy op5 comm1"]);
 }

@@ -1,11 +1,9 @@
 //! NCCL's object of a communicator, shared by all that need it: its state, and the calls that go to it.
 
-use std::fmt;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
-use std::ops::Range;
-use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::{fmt, ops::Range, ptr};
 
 use cudarc::driver::{CudaContext, CudaStream, result};
 use nccl_sys::{Nccl, ncclComm, ncclComm_t, ncclResult_t};
@@ -94,6 +92,11 @@ pub(crate) struct RegisteredMemory {
 pub(crate) trait Object: fmt::Debug + Send + Sync {
     /// Ends NCCL's part of it: its communicator is about to end. It is not used any more.
     fn release(&self);
+
+    /// True for what may be launched until it is released.
+    fn is_graph(&self) -> bool {
+        false
+    }
 
     /// The memory of a registration or window; none for the others.
     fn memory(&self) -> Option<RegisteredMemory> {

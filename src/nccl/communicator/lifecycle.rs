@@ -107,25 +107,24 @@ impl Handle {
         })
     }
 
-    /// Releases the objects without memory, which are graphs and operators, or those with: registrations and windows. The caller
-    /// drops them when nobody waits for the communicator.
+    /// Releases graphs, or all others. The caller drops the objects when nobody waits for the communicator.
     #[must_use = "the last owner of an object waits for the communicator"]
-    fn release_objects(&self, with_memory: bool) -> Vec<Arc<dyn Object>> {
+    fn release_objects(&self, graphs: bool) -> Vec<Arc<dyn Object>> {
         let objects = self.objects();
-        let released = objects.iter().filter(|object| object.memory().is_some() == with_memory);
+        let released = objects.iter().filter(|object| object.is_graph() == graphs);
         released.for_each(|object| object.release());
         objects
     }
 
-    /// Releases all that must end before the communicator is finalized or destroyed: graphs and
-    /// operators first, so that no graph is launched any more, registrations and windows after the queued work. The caller drops
-    /// the objects afterwards. Fails like [`Self::drain_or_abort`].
+    /// Releases all that must end before the communicator is finalized or destroyed: graphs first, so
+    /// that nothing is launched any more, the others after the queued work: they stay usable when that fails. The caller drops the
+    /// objects afterwards. Fails like [`Self::drain_or_abort`].
     pub(super) fn drain_and_release(&self, operation: &'static str) -> Result<Vec<Arc<dyn Object>>, Error> {
         cuda::bind(&self.context)?;
         self.streams().iter().try_for_each(|stream| cuda::refuse_captured(operation, stream))?;
-        let mut released = self.release_objects(false);
+        let mut released = self.release_objects(true);
         self.drain_or_abort(operation)?;
-        released.extend(self.release_objects(true));
+        released.extend(self.release_objects(false));
         Ok(released)
     }
 
@@ -166,7 +165,7 @@ impl Handle {
         *state = State::Aborting;
         drop(state);
         // NCCL waits for the graphs, and ends the rest itself.
-        let objects = self.release_objects(false);
+        let objects = self.release_objects(true);
         let comm = self.raw_handle();
         let code = if comm.is_null() {
             ncclResult_t::ncclSuccess

@@ -158,12 +158,13 @@ impl Communicator {
     }
 
     /// Waits until all ranks' queued work is done and frees what is only needed for operations (`ncclCommFinalize`): all ranks
-    /// call it, and the communicator can only be closed or aborted afterwards, whatever NCCL answers. Its graphs, windows and
-    /// registrations end first. [`close`](Self::close) alone does both; this is for those who want to see errors before.
+    /// call it, and the communicator can only be closed or aborted afterwards, whatever NCCL answers. Its graphs, windows,
+    /// registrations and scaled sums end first. [`close`](Self::close) alone does both; this is to see errors before.
     ///
     /// # Errors
     /// [`Error::InsideGroup`]; [`Error::Nccl`]; [`Error::Deadline`]; [`Error::Aborted`] and [`Error::Unusable`].
-    /// [`Error::Stream`], without any change, while a stream of it is being captured and anything has to end first.
+    /// [`Error::Stream`] while a stream of it is being captured and anything has to end first: nothing has changed then, or, where
+    /// the capture began meanwhile, only its graphs have ended.
     pub fn finalize(&self) -> Result<(), Error> {
         const OPERATION: &str = "ncclCommFinalize";
         nccl_group::forbid(OPERATION)?;

@@ -103,7 +103,7 @@ impl Pending {
         // Those of a group that fails are dropped when it has been cancelled, and the guards have been given back.
         let mut group = Vec::new();
         let mut guards = Guards::lock(parents);
-        nccl_group::run(library, || {
+        nccl_group::run(library, nccl_group::END, || {
             ranks.into_iter().try_for_each(|rank| {
                 let (pending, answer) = start(rank, &mut guards)?;
                 group.push(pending);

@@ -1,7 +1,6 @@
 //! CUDA graphs of NCCL's work on one device, captured on streams that nobody else has.
 
-use std::ptr;
-use std::sync::Arc;
+use std::{ptr, sync::Arc};
 
 use cudarc::driver::sys::{
     self, CUgraph, CUgraphExec, CUgraphInstantiate_flags, CUstream, CUstreamCaptureMode,

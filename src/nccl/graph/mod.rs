@@ -2,10 +2,8 @@
 
 mod device;
 
-use std::cell::RefCell;
-use std::fmt;
-use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::{cell::RefCell, fmt, mem};
 
 use cudarc::driver::CudaStream;
 use nccl_sys::{cudaStream_t, ncclResult_t};
@@ -76,6 +74,10 @@ impl Object for GraphState {
     /// NCCL waits for the graphs of a communicator before it ends it.
     fn release(&self) {
         *self.graphs() = None;
+    }
+
+    fn is_graph(&self) -> bool {
+        true
     }
 }
 
@@ -240,7 +242,12 @@ fn run(library: Library, batch: &Batch<'_>, streams: &[cudaStream_t]) -> Result<
     for steps in batch.steps.chunk_by(|one, other| one.group.is_some() && one.group == other.group) {
         let code = match steps {
             [step] if step.group.is_none() => call(step)?,
-            _ => nccl_group::run(library, || steps.iter().try_for_each(|step| call(step).map(drop)))?.0,
+            _ => {
+                nccl_group::run(library, nccl_group::END, || {
+                    steps.iter().try_for_each(|step| call(step).map(drop))
+                })?
+                .0
+            }
         };
         if code == ncclResult_t::ncclInProgress {
             answer = code;

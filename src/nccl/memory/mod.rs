@@ -5,8 +5,7 @@ mod registered;
 mod view;
 mod window;
 
-use std::ops::RangeBounds;
-use std::sync::Arc;
+use std::{ops::RangeBounds, sync::Arc};
 
 use cudarc::driver::{CudaSlice, CudaStream};
 

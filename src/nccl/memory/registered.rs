@@ -1,9 +1,8 @@
 //! Memory that NCCL knows beforehand: what registrations and windows have in common, and registrations.
 
-use std::ffi::c_void;
-use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, Weak};
+use std::{ffi::c_void, ops::Range};
 
 use nccl_sys::{MissingSymbol, Nccl, ncclComm_t, ncclResult_t};
 

@@ -1,7 +1,6 @@
 //! Windows: memory that all ranks of a communicator can reach.
 
-use std::ffi::c_int;
-use std::sync::Arc;
+use std::{ffi::c_int, sync::Arc};
 
 use cudarc::driver::sys::CUdeviceptr;
 use nccl_sys::{NCCL_WIN_COLL_SYMMETRIC, NCCL_WIN_DEFAULT, NCCL_WIN_STRICT_ORDERING, Version, ncclWindow_t};
@@ -109,8 +108,9 @@ pub fn windows<'a, B: DeviceBuffer + ?Sized + 'a>(
     let windows = windows.collect::<Result<Vec<_>, _>>()?;
     // NCCL uses the communicators until the group has ended.
     let mut guards = Guards::lock(windows.iter().map(|window| &*window.registered.communicator));
-    let grouped =
-        nccl_group::run(library, || windows.iter().try_for_each(|window| window.start(&mut guards)));
+    let grouped = nccl_group::run(library, nccl_group::END, || {
+        windows.iter().try_for_each(|window| window.start(&mut guards))
+    });
     drop(guards);
     grouped?;
     // Each, whatever the others say: NCCL writes into every window until it is done with that one.

@@ -5,7 +5,7 @@ use std::{cell::RefCell, ptr, sync::Arc};
 use cudarc::driver::{CudaEvent, CudaStream};
 use nccl_sys::{cudaStream_t, ncclResult_t};
 
-use super::buffers::{Accesses, Buffers, OtherStreams, released};
+use super::buffers::{Buffers, OtherStreams, Queued, released};
 use super::call::Submission;
 use super::call_config::CallConfig;
 use super::kind::{Kind, Operation};
@@ -27,7 +27,9 @@ pub(crate) struct Batch<'env> {
     /// Each communicator once.
     pub(crate) members: Vec<Member>,
     /// Keep the buffers' addresses valid, and hold back what cudarc does when the work is queued.
-    accesses: Vec<Accesses<'env>>,
+    accesses: Vec<Queued<'env>>,
+    /// True when cudarc's events order an access.
+    has_events: bool,
     /// The streams of buffers that are not their communicator's.
     pub(crate) others: Vec<OtherStream>,
     /// Owners of the buffers, registrations and windows that a graph uses at every launch.
@@ -83,7 +85,8 @@ impl<'env> Batch<'env> {
         let (mut others, offsets) = (OtherStreams::new(), buffers.offsets);
         let accesses = communicator.access(operation, buffers, false, &mut others)?;
         let addresses = communicator.addresses(operation, offsets, &accesses)?;
-        self.accesses.push(accesses);
+        self.has_events |= accesses.have_events();
+        self.accesses.push(accesses.queued());
         self.push(submission, addresses, others)
     }
 
@@ -203,14 +206,13 @@ impl<'env> Batch<'env> {
 
     /// Gives the buffers back to cudarc, and makes their streams wait for the communicators'.
     pub(crate) fn release(&mut self) -> Result<(), Error> {
-        let events = self.accesses.iter().any(Accesses::have_events);
-        self.accesses.drain(..).for_each(Accesses::release);
+        self.accesses.clear();
         // Each, whatever the others say: their memory may be freed in the order of their streams from now on.
         let led = each(&self.others, |OtherStream { member, stream: other, event }| {
             let stream = &self.members[*member].stream;
             cuda::bind(stream.context()).and_then(|()| cuda::make_wait(event, stream, other))
         });
-        if !events {
+        if !self.has_events {
             return led;
         }
         led.and(each(&self.members, |member| released(&member.stream)))

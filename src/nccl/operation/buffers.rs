@@ -82,15 +82,18 @@ impl<'b, S: DeviceBuffer + ?Sized, R: DeviceBufferMut + ?Sized> Buffers<'b, S, R
     }
 }
 
-/// The accesses to an operation's buffers, valid as long as the buffers are borrowed. cudarc records that the stream has used
-/// them when they are [released](Self::release), and nothing if they are dropped.
+/// The accesses to an operation's buffers, valid as long as the buffers are borrowed. Dropping them does nothing: cudarc records
+/// that the stream has used the buffers when [those of queued work](Self::queued) are dropped.
 #[derive(Debug)]
 pub(super) struct Accesses<'b> {
     send: ManuallyDrop<Option<Access<'b>>>,
     receive: ManuallyDrop<Option<Access<'b>>>,
 }
 
-impl Accesses<'_> {
+/// See [`Accesses::queued`].
+pub(super) type Queued<'b> = (Option<Access<'b>>, Option<Access<'b>>);
+
+impl<'b> Accesses<'b> {
     /// True when the stream may have been made to wait for events of a buffer.
     #[inline]
     pub(super) fn have_events(&self) -> bool {
@@ -99,9 +102,9 @@ impl Accesses<'_> {
             || self.receive.as_ref().is_some_and(Access::has_events)
     }
 
-    /// To be called when the work is queued. Without events there is nothing to do.
-    pub(super) fn release(self) {
-        drop((ManuallyDrop::into_inner(self.send), ManuallyDrop::into_inner(self.receive)));
+    /// The accesses of work that is being queued, to be dropped when it is. Without events that does nothing.
+    pub(super) fn queued(self) -> Queued<'b> {
+        (ManuallyDrop::into_inner(self.send), ManuallyDrop::into_inner(self.receive))
     }
 }
 
@@ -209,7 +212,8 @@ impl Communicator {
     #[cold]
     fn refuse_misaligned(&self, operation: &'static str, address: u64) -> Result<(), Error> {
         let loaded = self.library().version();
-        if loaded < Version::new(2, 30, 0) && self.handle.in_a_symmetric_window(address) {
+        // A single rank's operations are copies.
+        if loaded < Version::new(2, 30, 0) && self.size() > 1 && self.handle.in_a_symmetric_window(address) {
             return Err(Error::Misaligned { operation, loaded });
         }
         Ok(())

@@ -1,7 +1,6 @@
 //! Calls of collectives: checks of what is passed, and the ways to NCCL.
 
-use std::ops::Range;
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use super::buffers::{Buffers, IN_PLACE, RECEIVE, SEND};
 use super::call_config::CallConfig;

@@ -1,7 +1,6 @@
 //! The collectives.
 
-use std::ffi::c_int;
-use std::ops::Range;
+use std::{ffi::c_int, ops::Range};
 
 use nccl_sys::ncclWaitSignalDesc_t;
 

@@ -89,7 +89,7 @@ impl Operation {
         match (0..=self.count).rev().find(is_whole) {
             Some(whole) if whole < self.count => {
                 let both = || scale(0..whole).and_then(|_| scale(whole..self.count));
-                Ok(nccl_group::run(library, both)?.0)
+                Ok(nccl_group::run(library, self.name(), both)?.0)
             }
             _ => scale(0..self.count),
         }
@@ -122,7 +122,7 @@ impl Operation {
             // SAFETY: as above.
             accept(unsafe { raw.ncclRecv(to, receive.len(), t, peer, comm, stream) })
         };
-        Ok(nccl_group::run(library, || (0..self.size).try_for_each(exchange))?.0)
+        Ok(nccl_group::run(library, self.name(), || (0..self.size).try_for_each(exchange))?.0)
     }
 
     /// The elements that go to a rank and come from it.

@@ -1,8 +1,6 @@
 //! Groups: several operations, on any number of communicators, that NCCL launches as one.
 
-use std::cell::RefCell;
-use std::marker::PhantomData;
-use std::time::Duration;
+use std::{cell::RefCell, marker::PhantomData, time::Duration};
 
 use nccl_sys::{Nccl, cudaStream_t, ncclResult_t, ncclSimInfo_t};
 

@@ -1,10 +1,8 @@
 //! Reduction operators: NCCL's own, and sums that scale every rank's input first.
 
-use std::ffi::c_void;
-use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::{fmt, ptr};
+use std::{ffi::c_void, fmt, marker::PhantomData, ptr};
 
 use nccl_sys::{ncclRedOp_t, ncclResult_t, ncclScalarResidence_t};
 

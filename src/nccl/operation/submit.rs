@@ -40,22 +40,19 @@ impl<'b> sealed::Launch<'b> for Immediate {
             handle.fence(stream)?;
         }
         let state = handle.lock();
-        // SAFETY: checked buffers, borrowed until `accesses` is dropped; the guard is held.
+        // SAFETY: checked buffers, borrowed until this function returns; the guard is held.
         let code = unsafe {
             call_nccl(handle, stream.cu_stream() as cudaStream_t, *state, config, &operation, addresses)
         };
         drop(state);
-        let result = match code {
-            // The fast path.
-            Ok(ncclResult_t::ncclSuccess) if others.is_empty() && !events => {
-                // An empty list has nothing to free, which the compiler does not see.
-                mem::forget(others);
-                return Ok(());
-            }
-            Ok(code) => handle.finish(name, code),
-            Err(error) => Err(error),
-        };
-        accesses.release();
+        if others.is_empty() && !events && matches!(code, Ok(ncclResult_t::ncclSuccess)) {
+            // The fast path. An empty list has nothing to free, which the compiler does not see.
+            mem::forget(others);
+            return Ok(());
+        }
+        let accesses = accesses.queued();
+        let result = code.and_then(|code| handle.finish(name, code));
+        drop(accesses);
         // Whatever NCCL answered: something may have been queued.
         let result = result.and(each(&others, |stream| communicator.make_wait(stream)));
         if events { result.and(released(stream)) } else { result }
