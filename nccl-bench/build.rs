@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// All that `nccl-bench` is compiled from.
-const SOURCES: [&str; 10] = [
+const SOURCES: [&str; 16] = [
     "Cargo.lock",
     "Cargo.toml",
     "src",
@@ -18,6 +18,12 @@ const SOURCES: [&str; 10] = [
     "nccl-sys/src",
     "fabric-sys/Cargo.toml",
     "fabric-sys/src",
+    "crates/record/Cargo.toml",
+    "crates/record/src",
+    "crates/diagnosis/Cargo.toml",
+    "crates/diagnosis/src",
+    "crates/engine/Cargo.toml",
+    "crates/engine/src",
     "nccl-bench/Cargo.toml",
     "nccl-bench/build.rs",
     "nccl-bench/src",
@@ -25,7 +31,7 @@ const SOURCES: [&str; 10] = [
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    // Symbols of an executable that NCCL looks for (src/tuning/profiler.rs) are visible to the libraries that it loads only
+    // Symbols of an executable that NCCL looks for (the engine's nccl_choice/profiler.rs) are visible to the libraries that it loads only
     // when the linker is told so. Tests on GPUs are such executables, too.
     for version in 2..=6 {
         for programs in ["bins", "tests"] {

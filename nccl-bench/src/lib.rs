@@ -1,38 +1,9 @@
-//! The parts of `nccl-bench`, as a library so that tests and both binaries share them.
+//! The program `nccl-bench`, as a library so that tests and both binaries share it.
 
-pub mod agreement;
-pub mod backend;
 pub mod build;
 pub mod cli;
-pub mod collective;
-pub mod compare;
-pub mod data;
-pub mod dry_run;
-pub mod environment;
-pub mod fabric;
-pub mod files;
-pub mod guide;
-pub mod handover;
-pub mod interrupt;
-pub mod nccl_tests_json;
-mod number;
-pub mod plot;
-pub mod program;
-pub mod progress;
-pub mod ratios;
-pub mod record;
-pub mod recorder;
+pub mod command;
+pub mod exit;
+mod log;
+pub mod mpi_exec;
 pub mod report;
-pub mod rescue;
-pub mod run;
-pub mod shell;
-pub mod sides;
-pub mod size;
-pub mod sizing;
-pub mod statistics;
-pub mod stop;
-pub mod sweep;
-pub mod table;
-pub mod traffic;
-pub mod tuning;
-pub mod watch;

@@ -2,8 +2,9 @@
 
 use std::process::ExitCode;
 
-use nccl_bench::{handover, program};
+use nccl_bench::command::Program;
+use nccl_bench::{cli, mpi_exec};
 
 fn main() -> ExitCode {
-    program::main(handover::hand_over, handover::join, None)
+    cli::main(Program { hand_over: mpi_exec::hand_over, join: mpi_exec::join, mpi: None })
 }

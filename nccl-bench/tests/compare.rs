@@ -45,7 +45,8 @@ fn text(bytes: &[u8]) -> String {
 
 /// A run without its measurements, and one measurement of it with the times of many ranks and iterations.
 fn sample() -> (Value, Value) {
-    let mut run: Value = serde_json::from_str(include_str!("data/run.json")).unwrap();
+    let mut run: Value =
+        serde_json::from_str(include_str!("../../crates/record/tests/data/run.json")).unwrap();
     let measurements = run.as_object_mut().unwrap().remove("measurements").unwrap();
     let mut measurement = measurements[0].clone();
     measurement["wrong"] = 0.into();
@@ -95,7 +96,7 @@ fn long_json(path: &Path) {
 
 /// The rows of a file of nccl-tests again and again, as with `-N`.
 fn long_nccl_tests(path: &Path) {
-    let sample = include_str!("data/all_reduce.json");
+    let sample = include_str!("../../crates/record/tests/data/all_reduce.json");
     let start = sample.find("\"results\":[").unwrap() + "\"results\":[".len();
     let end = start + sample[start..].find(']').unwrap();
     let mut out = BufWriter::new(File::create(path).unwrap());
@@ -132,7 +133,7 @@ fn long_files_are_compared_in_little_memory() {
 fn what_has_no_end_is_refused_and_a_pipe_is_read() {
     let folder = tempfile::tempdir().unwrap();
     let whole = folder.path().join("whole.json");
-    fs::write(&whole, include_str!("data/all_reduce.json")).unwrap();
+    fs::write(&whole, include_str!("../../crates/record/tests/data/all_reduce.json")).unwrap();
     for device in ["/dev/zero", "/dev/null", "/dev/tty"] {
         let output = compare(&[&whole, Path::new(device)], &[]);
         let error = text(&output.stderr);

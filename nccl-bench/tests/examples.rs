@@ -7,7 +7,8 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use nccl_bench::{cli, guide};
+use nccl_bench::cli;
+use nccl_bench::command::help::guide;
 
 const EXAMPLES: &str = include_str!("data/command_lines.txt");
 
@@ -94,7 +95,7 @@ fn words(line: &str) -> Vec<String> {
 }
 
 fn parse(program: &str, arguments: &[String]) -> Result<(), clap::Error> {
-    cli::parse([program].into_iter().chain(arguments.iter().map(String::as_str))).map(|_| ())
+    cli::check([program].into_iter().chain(arguments.iter().map(String::as_str)))
 }
 
 #[test]

@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 use collectives::ReduceOp;
 use collectives::fabric::{self, Communicator};
 use collectives::world::{self, OnFailure, Options};
+use engine::supervision::Salvage;
+use engine::supervision::Watch;
 use libtest_mimic::{Arguments, Trial};
-use nccl_bench::record::Outcome;
-use nccl_bench::rescue::Rescue;
-use nccl_bench::watch::Watch;
+use record::Outcome;
 
 const TESTS: &[(&str, fn())] = &[
     ("a_signal_ends_a_stuck_run_with_its_code", a_signal_ends_a_stuck_run_with_its_code),
@@ -264,7 +264,7 @@ fn a_signal_stops_a_sweep_between_measurements() {
         assert!(!ended.stdout.contains(success), "{ended:?}");
     }
     for file in [json, lines] {
-        assert_interrupted(&nccl_bench::files::read(&file).unwrap());
+        assert_interrupted(&record::files::read(&file).unwrap());
     }
     let text = std::fs::read_to_string(compatible).unwrap();
     assert!(text.contains("SIGINT") && !text.contains("end_time"), "{text}");
@@ -275,7 +275,7 @@ fn not_whole(signal: &str) -> String {
     format!("# Test failure: FAILED: this run is not whole: interrupted by {signal}\n")
 }
 
-fn assert_interrupted(run: &nccl_bench::record::Run) {
+fn assert_interrupted(run: &record::Run) {
     assert_eq!(run.outcome, Outcome::Interrupted { signal: "SIGINT".to_owned() });
     assert!(!run.measurements.is_empty() && run.ended_at.is_some(), "{run:?}");
 }
@@ -291,7 +291,7 @@ fn what_was_measured_before_a_stuck_operation_is_kept() {
     run.signal(libc::SIGINT);
     let ended = run.ended();
     assert_eq!(ended.code, Some(130), "{ended:?}");
-    let kept = nccl_bench::files::read(&file).unwrap();
+    let kept = record::files::read(&file).unwrap();
     assert_interrupted(&kept);
     assert_eq!(kept.measurements.len(), 2, "{kept:?}");
 }
@@ -322,7 +322,7 @@ fn results_are_kept_when_nobody_reads_the_output() {
     let ended = run.ended();
     assert_eq!(ended.code, Some(143), "{ended:?}");
     for file in [json, lines] {
-        let kept = nccl_bench::files::read(&file).unwrap();
+        let kept = record::files::read(&file).unwrap();
         assert_eq!(kept.outcome, Outcome::Interrupted { signal: "SIGTERM".to_owned() });
         assert!(kept.measurements.len() > 100, "{}", kept.measurements.len());
     }
@@ -363,7 +363,7 @@ fn a_signal_that_was_ignored_stays_ignored() {
         run.signal(other);
         let ended = run.ended();
         assert_eq!((ended.code, ended.stderr.as_str()), (Some(128 + other), ""), "{ended:?}");
-        let kept = nccl_bench::files::read(&file).unwrap();
+        let kept = record::files::read(&file).unwrap();
         assert!(
             matches!(&kept.outcome, Outcome::Interrupted { .. }) && !kept.measurements.is_empty(),
             "{kept:?}"
@@ -501,7 +501,7 @@ fn rank(steps: &str) {
         steps.remove(0);
     }
     let threads: usize = threads.map_or(1, |count| count.parse().unwrap());
-    let rescue = Rescue::default();
+    let rescue = Salvage::default();
     let stuck = steps[0] == "stuck-hook";
     rescue.set(move |outcome| {
         let Outcome::Failed { message } = outcome else { panic!("{outcome:?}") };

@@ -11,13 +11,15 @@ mod gpu;
 use std::process::{Command, ExitCode};
 
 use collectives::{nccl, world};
-use nccl_bench::collective::Collective;
-use nccl_bench::record::{Outcome, Run};
-use nccl_bench::{files, program};
+use engine::collective::Collective;
+use nccl_bench::cli;
+use nccl_bench::command::Program;
+use record::files;
+use record::{Outcome, Run};
 
 fn main() -> ExitCode {
     if std::env::var_os("GPU_SWEEP_PROGRAM").is_some() {
-        return program::main(|_| Ok(()), |_| Ok(world::single()), None);
+        return cli::main(Program { hand_over: |_| Ok(()), join: |_| Ok(world::single()), mpi: None });
     }
     gpu::run(gpu::tests! {
         1 => [
@@ -76,7 +78,7 @@ fn measure(arguments: &str, variables: &[(&str, &str)]) -> (Run, String) {
 fn assert_right(run: &Run) {
     for measurement in &run.measurements {
         let collective: Collective = measurement.collective.parse().unwrap();
-        let in_place = measurement.placement == nccl_bench::record::Placement::InPlace;
+        let in_place = measurement.placement == record::Placement::InPlace;
         let verified = measurement.bytes > 0 && (collective.has_in_place() || !in_place);
         let expected = verified.then_some(0);
         assert_eq!(measurement.wrong, expected, "{measurement:?}");

@@ -17,8 +17,8 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use job::{Ended, Process, command, free_port, soon, start};
-use nccl_bench::files;
-use nccl_bench::record::{Outcome, Run};
+use record::files;
+use record::{Outcome, Run};
 
 const RANKS: usize = 4;
 /// Sizes of messages with operations per row, so that a row takes a moment.

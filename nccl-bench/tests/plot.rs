@@ -6,9 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Parser as _;
-use nccl_bench::plot::{self, Metric, NothingToDraw, Options, Placements, Scale, Spread};
-use nccl_bench::record::{Algorithm, Library, Measurement, Mismatch, Outcome, Placement, Rank, Run, Versus};
-use nccl_bench::statistics::Statistics;
+use nccl_bench::command::plot::{self, Metric, NothingToDraw, Options, Placements, Scale, Spread};
+use record::statistics::Statistics;
+use record::{Algorithm, Library, Measurement, Mismatch, Outcome, Placement, Rank, Run, Versus};
 use roxmltree::{Document, Node, ParsingOptions};
 
 const ALL_REDUCE: &str = include_str!("data/all_reduce_g8.txt");
@@ -16,7 +16,7 @@ const ALL_GATHER: &str = include_str!("data/all_gather_mpi.txt");
 
 /// The run that the tests of the files have, too.
 fn sample() -> Run {
-    serde_json::from_str(include_str!("data/run.json")).unwrap()
+    serde_json::from_str(include_str!("../../crates/record/tests/data/run.json")).unwrap()
 }
 
 /// A run without measurements, on a host whose name must be escaped.

@@ -10,14 +10,14 @@ use std::path::Path;
 use std::str::FromStr;
 
 use jiff::tz::TimeZone;
-use nccl_bench::nccl_tests_json;
-use nccl_bench::record::{
+use nccl_bench::report::table::{self, Foot, MemoryUsage};
+use nccl_bench::report::text::{Extras, TextReport};
+use record::files::nccl_tests as nccl_tests_json;
+use record::statistics::Statistics;
+use record::{
     Average, Blocking, Measurement, Outcome, PerIteration, Placement, Provenance, Rank, Registration, Run,
     SCHEMA_VERSION, Settings,
 };
-use nccl_bench::report::{Extras, TextReport};
-use nccl_bench::statistics::Statistics;
-use nccl_bench::table::{self, Foot, MemoryUsage};
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
@@ -34,7 +34,7 @@ const TEXTS: [(&str, &str); 21] = files!(
     "made_up_memory_wrong_data.txt" "made_up_per_iteration.txt" "made_up_per_iteration_time_stamps.txt"
     "made_up_sample.txt"
 );
-const JSON: &str = include_str!("data/all_reduce.json");
+const JSON: &str = include_str!("../../crates/record/tests/data/all_reduce.json");
 const JSON_TEXT: &str = include_str!("data/all_reduce_mpi.txt");
 const JSON_PER_ITERATION: &str = include_str!("data/made_up_per_iteration_time_stamps.json");
 const JSON_PER_ITERATION_TEXT: &str = include_str!("data/made_up_per_iteration_time_stamps.txt");
@@ -57,7 +57,7 @@ const PROGRAMS: [(&str, &str); 11] = [
 #[test]
 fn every_collective_has_nccl_tests_name() {
     for (program, collective) in PROGRAMS {
-        assert_eq!(table::program(collective), program);
+        assert_eq!(record::nccl_tests::program(collective), program);
     }
 }
 
@@ -72,7 +72,7 @@ fn every_text_comes_out_byte_for_byte_below_the_version() {
             collective: &found.run.measurements[0].collective,
             failed_checks: Some(found.failed_checks),
             mean_busbw_gbps: found.mean,
-            minimum_busbw_gbps: table::minimum_busbw(&found.run.provenance),
+            minimum_busbw_gbps: record::nccl_tests::minimum_busbw(&found.run.provenance),
             ratios: None,
             memory: found.memory,
             error: found.error.as_deref(),

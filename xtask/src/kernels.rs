@@ -11,7 +11,7 @@ use libloading::{Library, Symbol};
 use crate::wheels::NVRTC;
 use crate::{cache, generated};
 
-const FOLDER: &str = "nccl-bench/src/data";
+const FOLDER: &str = "crates/engine/src/data";
 const FORMATS: [&str; 9] =
     ["Int8", "Int32", "Int64", "Float16", "Bfloat16", "Float32", "Float64", "Float8E4M3", "Float8E5M2"];
 

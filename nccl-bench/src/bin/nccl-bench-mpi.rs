@@ -4,23 +4,24 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use collectives::world;
-use nccl_bench::handover::Meeting;
-use nccl_bench::watch::Limited;
-use nccl_bench::{backend, handover, program};
+use engine::backend;
+use engine::supervision::{Limited, Stop};
+use nccl_bench::command::Program;
+use nccl_bench::mpi_exec::Meeting;
+use nccl_bench::{cli, mpi_exec};
 
 /// Limit on starting MPI where `-T` gives none.
 const LONGEST_START: Duration = Duration::from_secs(300);
 
 fn main() -> ExitCode {
-    let here = |_: &_| Ok(());
-    let join = |meeting: &Meeting| {
-        let mut options = handover::options(meeting)?;
-        options.join_mpi = Some(world::mpi);
-        // MPI waits for its ranks without a limit of its own. Thousands of ranks may need minutes.
-        let limit =
-            if meeting.timeout.is_some() { options.timeout } else { options.timeout.max(LONGEST_START) };
-        let _limited = Limited::start(limit, "starting MPI")?;
-        world::from_environment(&options).map_err(handover::stop)
-    };
-    program::main(here, join, Some(backend::mpi::find))
+    cli::main(Program { hand_over: |_| Ok(()), join, mpi: Some(backend::mpi::find) })
+}
+
+fn join(meeting: &Meeting) -> Result<world::Handle, Stop> {
+    let mut options = mpi_exec::options(meeting)?;
+    options.join_mpi = Some(world::mpi);
+    // MPI waits for its ranks without a limit of its own. Thousands of ranks may need minutes.
+    let limit = if meeting.timeout.is_some() { options.timeout } else { options.timeout.max(LONGEST_START) };
+    let _limited = Limited::start(limit, "starting MPI")?;
+    world::from_environment(&options).map_err(mpi_exec::stop)
 }

@@ -1,136 +1,168 @@
-//! The command line: what may be asked for, and what it means once checked.
-//!
-//! [`parse`] finds out which command was given: `arguments` has the commands with their flags and help, `values` reads what
-//! stands behind a flag, and `settings` makes of all flags of a measurement what it shall do.
+//! The command line: the commands, their flags and help, and the choice of what runs.
 
-mod arguments;
-mod settings;
-mod values;
-
-use std::env;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::process::ExitCode;
 
-use clap::FromArgMatches as _;
+use clap::builder::styling::{AnsiColor, Styles};
 use clap::error::ErrorKind;
-use clap_complete::Shell;
+use engine::collective::Collective;
+use engine::request::Variables;
 
-pub use arguments::command;
-pub use settings::{All, Settings};
-pub(crate) use values::fabric_collective;
-pub use values::{BackendChoice, Fault, Roots, Tuning, Versus, Wish};
+use crate::command::measure::{self, ALL, EXAMPLES, Measurement, Started};
+use crate::command::{self, Context, Program};
+use crate::exit::Exit;
+use crate::log;
+use engine::supervision::ignore_file_size_signal;
 
-use crate::collective::Collective;
-use crate::compare;
-use crate::environment::Variables;
-use crate::fabric;
-use crate::plot;
-use arguments::{ALL, COMPARE, COMPLETIONS, FABRIC, FOLDER, HELP, MAN, Measure, PLOT, SHELL, TOPIC};
+const STYLES: Styles = Styles::styled()
+    .header(AnsiColor::Green.on_default().bold())
+    .usage(AnsiColor::Green.on_default().bold())
+    .literal(AnsiColor::Cyan.on_default().bold())
+    .placeholder(AnsiColor::Cyan.on_default());
 
-/// What shall be done.
-#[derive(Debug)]
-pub enum Command {
-    /// Measure.
-    Measure(Box<Settings>),
-    /// Compare result files.
-    Compare(compare::Arguments),
-    /// Draw result files.
-    Plot(plot::Arguments),
-    /// Look at libfabric.
-    Fabric(fabric::Command),
-    /// Explain this topic, or a command with those that lead to it; without one list the topics.
-    Help(Vec<String>),
-    /// Print the completions of a shell.
-    Completions(Shell),
-    /// Print the manual page, or write all pages into a folder.
-    Man(Option<PathBuf>),
+/// Runs the program with the arguments of this process.
+#[must_use]
+pub fn main(program: Program) -> ExitCode {
+    let started = log::start().and_then(|()| Ok(ignore_file_size_signal()?));
+    let exit = match started {
+        Ok(()) => {
+            tracing::debug!("started");
+            run(&program)
+        }
+        Err(stop) => stop.into(),
+    };
+    exit.report()
 }
 
-/// The collective that the program's own name asks for: `all_reduce_perf`, also with a suffix.
+fn run(program: &Program) -> Exit {
+    let root = definition();
+    let parsed = arguments(std::env::args_os())
+        .and_then(|(started, arguments)| Ok((started, root.clone().try_get_matches_from(arguments)?)));
+    let (started, matches) = match parsed {
+        Ok(parsed) => parsed,
+        Err(error) => return error.into(),
+    };
+    let Some((name, matches)) = matches.subcommand() else {
+        return conflict("a command is missing").into();
+    };
+    match command::all().into_iter().find(|command| command.definition().get_name() == name) {
+        Some(command) => command.run(matches, &Context { program, root: &root, started }),
+        None => conflict(format!("there is no command '{name}'")).into(),
+    }
+}
+
+/// The whole command line, also for completions and manual pages.
+#[must_use]
+pub fn definition() -> clap::Command {
+    clap::Command::new("nccl-bench")
+        .version(crate::build::VERSION)
+        .about("Measures and verifies collectives: NCCL over GPUs, libfabric over host memory")
+        .styles(STYLES)
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .infer_long_args(true)
+        .after_help(EXAMPLES)
+        .disable_help_subcommand(true)
+        .subcommands(command::all().iter().map(|command| command.definition()))
+}
+
+/// The collective in the program's own name: `all_reduce_perf`, also with a suffix.
 fn from_program_name(program: &Path) -> Option<Collective> {
     let name = program.file_name()?.to_str()?;
     let stem = name.split_once("_perf").map_or(name, |(stem, _)| stem);
     stem.parse().ok()
 }
 
-/// Reads the command line, and nccl-tests' variables.
-///
-/// # Errors
-/// What clap answers: also `--help` and `--version`. [`clap::Error::exit`] prints it and ends with 0 or 2.
-pub fn parse<I, T>(arguments: I) -> Result<Command, clap::Error>
+/// The arguments with the command that the program's name stands for, or the list of collectives as a flag.
+fn arguments<I, T>(arguments: I) -> Result<(Started, Vec<OsString>), clap::Error>
 where
     I: IntoIterator<Item = T>,
-    T: Into<OsString> + Clone,
-{
-    let variables = Variables::read(|name| env::var(name).ok());
-    parse_with(arguments, variables)
-}
-
-fn parse_with<I, T>(arguments: I, variables: Result<Variables, String>) -> Result<Command, clap::Error>
-where
-    I: IntoIterator<Item = T>,
-    T: Into<OsString> + Clone,
+    T: Into<OsString>,
 {
     let mut arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
-    let text: Vec<String> = arguments.iter().map(|each| each.to_string_lossy().into_owned()).collect();
-    let by_name = text.first().and_then(|program| from_program_name(Path::new(program)));
+    let command: Vec<String> = arguments.iter().map(|each| each.to_string_lossy().into_owned()).collect();
+    let by_name = command.first().and_then(|program| from_program_name(Path::new(program)));
     if let Some(collective) = by_name {
         arguments.insert(1, collective.name().into());
-    } else if let Some(list) = text.get(1).filter(|first| first.contains(',') && !first.starts_with('-')) {
+    } else if let Some(list) = command.get(1).filter(|first| first.contains(',') && !first.starts_with('-')) {
         if let Some(problem) = list.split(',').find_map(|name| name.parse::<Collective>().err()) {
             return Err(conflict(problem));
         }
         arguments.splice(1..2, [ALL.into(), "--collectives".into(), list.into()]);
     }
-    let matches = command().try_get_matches_from(arguments)?;
-    let (name, matches) = matches.subcommand().ok_or_else(|| conflict("a command is missing"))?;
-    match name {
-        COMPARE => return Ok(Command::Compare(compare::Arguments::from_arg_matches(matches)?)),
-        PLOT => return Ok(Command::Plot(plot::Arguments::from_arg_matches(matches)?)),
-        FABRIC => return Ok(Command::Fabric(fabric::Command::from_arg_matches(matches)?)),
-        HELP => return Ok(Command::Help(matches.get_many(TOPIC).into_iter().flatten().cloned().collect())),
-        COMPLETIONS => {
-            let shell = matches.get_one(SHELL).ok_or_else(|| conflict("a shell is missing"))?;
-            return Ok(Command::Completions(*shell));
-        }
-        MAN => return Ok(Command::Man(matches.get_one(FOLDER).cloned())),
-        _ => {}
-    }
-    let measure = Measure::from_arg_matches(matches)?;
-    let collectives = match name.parse::<Collective>() {
-        Ok(collective) => vec![collective],
-        Err(_) if measure.collectives.is_empty() => Collective::ALL.to_vec(),
-        Err(_) => measure.collectives.clone(),
-    };
-    let variables = variables.map_err(conflict)?;
-    settings::settle(measure, collectives, by_name.is_some(), variables, text)
-        .map(Box::new)
-        .map(Command::Measure)
+    Ok((Started { as_nccl_tests: by_name.is_some(), command }, arguments))
 }
 
+/// Reads a command line as the program would, and runs nothing.
+///
+/// # Errors
+/// The answer of the command line's parser: also `--help` and `--version`.
+pub fn check<I, T>(line: I) -> Result<(), clap::Error>
+where
+    I: IntoIterator<Item = T>,
+    T: Into<OsString>,
+{
+    let line: Vec<OsString> = line.into_iter().map(Into::into).collect();
+    let (_, arguments) = arguments(line.clone())?;
+    let matches = definition().try_get_matches_from(arguments)?;
+    match matches.subcommand_name() {
+        Some(name) if name == ALL || name.parse::<Collective>().is_ok() => measurement(line).map(|_| ()),
+        _ => Ok(()),
+    }
+}
+
+/// The measurement that a command line asks for, with nccl-tests' variables of this process.
+///
+/// # Errors
+/// The answer of the command line's parser: also `--help` and `--version`.
+pub fn measurement<I, T>(line: I) -> Result<Measurement, clap::Error>
+where
+    I: IntoIterator<Item = T>,
+    T: Into<OsString>,
+{
+    measurement_with(line, Variables::read(|name| std::env::var(name).ok()))
+}
+
+fn measurement_with<I, T>(line: I, variables: Result<Variables, String>) -> Result<Measurement, clap::Error>
+where
+    I: IntoIterator<Item = T>,
+    T: Into<OsString>,
+{
+    let (started, arguments) = arguments(line)?;
+    let matches = definition().try_get_matches_from(arguments)?;
+    let (name, matches) = matches.subcommand().ok_or_else(|| conflict("a command is missing"))?;
+    let collective = name.parse().ok();
+    let variables = variables.map_err(conflict)?;
+    measure::parse(collective, matches, &started, variables).map_err(|refusal| match refusal {
+        measure::Refusal::Parser(error) => error,
+        measure::Refusal::Conflict(message) => conflict(message),
+    })
+}
+
+/// A refusal in the form of the command line's parser.
 fn conflict(message: impl std::fmt::Display) -> clap::Error {
-    command().error(ErrorKind::ValueValidation, message)
+    definition().error(ErrorKind::ValueValidation, message)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::{self, Op};
-    use crate::record::{Average, Blocking, Registration};
-    use crate::size::Step;
+
     use collectives::DataType;
+    use engine::data::{self, Op};
+    use engine::request::Step;
+    use engine::request::{BackendChoice, Request, Roots, Versus};
+    use record::{Average, Blocking, Registration};
     use std::time::Duration;
 
-    fn settings(line: &str) -> Settings {
-        match parse_with(line.split_whitespace(), Ok(Variables::default())).unwrap() {
-            Command::Measure(settings) => *settings,
-            other => panic!("{other:?} is no measurement"),
-        }
+    fn settings(line: &str) -> Request {
+        measurement_with(line.split_whitespace(), Ok(Variables::default())).unwrap().request
     }
 
     fn refusal(arguments: &[&str]) -> String {
         let arguments = ["nccl-bench"].iter().chain(arguments);
-        let error = parse_with(arguments, Ok(Variables::default())).unwrap_err();
+        let error = measurement_with(arguments, Ok(Variables::default())).unwrap_err();
         assert_eq!(error.exit_code(), 2, "{error}");
         error.to_string()
     }
@@ -153,7 +185,6 @@ mod tests {
         assert!(found.cpu_time && found.time_stamps && found.per_iteration && found.memory_report);
         assert!(found.parallel_init && found.default_stream);
         assert_eq!((found.per_iteration_skip, found.timeout), (5, Some(Duration::from_secs(30))));
-        assert_eq!(found.nccl_tests_json, Some(PathBuf::from("out.json")));
         assert_eq!(found.notes, [""; 0]);
         let long = settings(
             "nccl-bench broadcast --minbytes 0x10 --maxbytes 1e3 --root -1 --agg_iters 010 --cudagraph 2 --run_cycles 0",
@@ -289,7 +320,7 @@ mod tests {
 
     #[test]
     fn help_is_not_an_error() {
-        let answer = parse(["nccl-bench", "allreduce", "--help"]).unwrap_err();
+        let answer = check(["nccl-bench", "allreduce", "--help"]).unwrap_err();
         assert_eq!(answer.exit_code(), 0);
         let text = answer.to_string();
         assert!(text.contains("mpirun -np 16"));

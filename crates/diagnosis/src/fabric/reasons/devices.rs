@@ -1,0 +1,278 @@
+//! What EFA and verbs need, and this machine does not have.
+
+use collectives::fabric::Version;
+use rustix::io::Errno;
+
+use super::{Reason, some};
+use crate::host::rdma::{Device, Host, Memlock, OnPci};
+
+/// What EFA needs.
+pub(super) fn efa(host: &Host, version: Version) -> Vec<Reason> {
+    let mut reasons = Vec::new();
+    let (devices, others): (Vec<&Device>, Vec<&Device>) =
+        host.devices.iter().partition(|device| device.is_efa());
+    if devices.is_empty() {
+        reasons.extend(no_efa_device(host, &others));
+        if !host.efa_is_served() && !host.modules.contains(&"efa") {
+            reasons.push(
+                Reason::new("the kernel module efa is not loaded (no /sys/module/efa)")
+                    .advice(on_the_host(host, "modprobe efa; the EFA installer installs the module")),
+            );
+        }
+    } else if !devices.iter().any(|device| device.is_up()) {
+        reasons.push(
+            Reason::new(format!("no EFA device is up: {}", described(&devices)))
+                .advice("see dmesg, and whether the network interface is attached"),
+        );
+    } else {
+        reasons.push(Reason::new(format!("this host has {}", described(&devices))));
+    }
+    reasons.extend(device_files(host, "the resource vpc.amazonaws.com/efa of the EFA device plugin"));
+    reasons.extend(memory_limit(host));
+    if version < Version::new(1, 20) {
+        reasons.push(
+            Reason::new(format!(
+                "libfabric {version} is old for EFA: registering CUDA memory through dmabuf needs 1.20, NCCL's plugin \
+                 1.18"
+            ))
+            .advice("install a newer one, as the EFA installer does, and name it: FABRIC_LIBRARY=<path>"),
+        );
+    }
+    reasons.extend(in_a_container(host));
+    reasons
+}
+
+/// Why there is no EFA device in `/sys/class/infiniband`.
+fn no_efa_device(host: &Host, others: &[&Device]) -> Vec<Reason> {
+    let mut by_driver: Vec<(Option<&str>, Vec<&str>)> = Vec::new();
+    for OnPci { place, driver } in &host.efa_on_pci {
+        let driver = driver.as_deref();
+        match by_driver.iter_mut().find(|(other, _)| *other == driver) {
+            Some((_, places)) => places.push(place),
+            None => by_driver.push((driver, vec![place])),
+        }
+    }
+    if !by_driver.is_empty() {
+        return by_driver.iter().map(|(driver, places)| on_pci(host, *driver, &some(places))).collect();
+    }
+    let none = if others.is_empty() {
+        Reason::new(
+            "this host has no RDMA device (nothing in /sys/class/infiniband) and no EFA device on its PCI bus",
+        )
+        .advice("on EC2: an instance type with EFA, and a network interface of the type efa attached to it")
+    } else {
+        Reason::new(format!("this host has no EFA device, but {}", described(others)))
+            .advice("for InfiniBand and RoCE: -p 'verbs;ofi_rxm'")
+    };
+    vec![none]
+}
+
+/// Why EFA devices on the PCI bus with this driver are not in `/sys/class/infiniband`.
+fn on_pci(host: &Host, driver: Option<&str>, places: &str) -> Reason {
+    match driver {
+        None => {
+            let advice = if host.modules.contains(&"efa") {
+                "see dmesg: the driver efa is loaded, and did not take them"
+            } else {
+                "modprobe efa, then see dmesg; the EFA installer installs the driver"
+            };
+            Reason::new(format!("the PCI bus has EFA devices ({places}), which no driver serves"))
+                .advice(on_the_host(host, advice))
+        }
+        Some("efa") if host.shared_devices == Some(true) => Reason::new(format!(
+            "the driver efa serves EFA devices on the PCI bus ({places}), but /sys/class/infiniband does not show them, \
+             although all network namespaces share RDMA devices (rdma system: netns shared)"
+        ))
+        .advice("see whether the host shows them (ls /sys/class/infiniband), and what was mounted over /sys here"),
+        Some("efa") => {
+            let certain = if host.shared_devices.is_some() { "has" } else { "probably has" };
+            Reason::new(format!(
+                "the driver efa serves EFA devices on the PCI bus ({places}), but they are not visible in this network \
+                 namespace: the host {certain} each RDMA device in one alone (rdma system: netns exclusive)"
+            ))
+            .advice(into_the_network(host))
+        }
+        Some(other) => Reason::new(format!(
+            "the PCI bus has EFA devices ({places}), which the driver {other} holds, not efa"
+        ))
+        .advice(on_the_host(host, "bind them to the driver efa (/sys/bus/pci/drivers/efa/bind)")),
+    }
+}
+
+/// How to see RDMA devices of the host's network namespace. There is no word of `rdma dev set NAME netns`: the kernel moves
+/// only devices whose drivers can take them from programs that use them, and efa cannot.
+fn into_the_network(host: &Host) -> String {
+    let join = match host.container {
+        Some("Kubernetes") => "give the pod the host's network (hostNetwork: true)",
+        Some(_) => "give the container the host's network (--network=host)",
+        None => "start this in the host's network namespace (a container: --network=host)",
+    };
+    format!(
+        "{join}; or on the host: rdma system set netns shared, which it takes only while there is no other network \
+         namespace"
+    )
+}
+
+/// What verbs needs.
+pub(super) fn verbs(host: &Host) -> Vec<Reason> {
+    let mut reasons = Vec::new();
+    let (efa, devices): (Vec<&Device>, Vec<&Device>) =
+        host.devices.iter().partition(|device| device.is_efa());
+    if devices.is_empty() {
+        let none = "this host has no RDMA device (nothing in /sys/class/infiniband)";
+        let loaded = host.modules.contains(&"mlx5_ib");
+        let reason = if efa.is_empty() && loaded && host.shared_devices == Some(false) {
+            let alone = "though the driver mlx5_ib is loaded: each RDMA device is in one network namespace alone (rdma \
+                         system: netns exclusive)";
+            Reason::new(format!("{none}, {alone}")).advice(into_the_network(host))
+        } else if efa.is_empty() && loaded {
+            Reason::new(format!("{none}, though the driver mlx5_ib is loaded"))
+                .advice(on_the_host(host, "see dmesg, and which devices the host shows (rdma link)"))
+        } else if efa.is_empty() {
+            Reason::new(none)
+                .advice(on_the_host(host, "load the driver of the device, for instance modprobe mlx5_ib"))
+        } else {
+            Reason::new(format!("this host has no InfiniBand or RoCE device, but {}", described(&efa)))
+                .advice("for EFA: -p efa")
+        };
+        reasons.push(reason);
+    } else if !devices.iter().any(|device| device.is_up()) {
+        reasons.push(
+            Reason::new(format!("no device is up: {}", described(&devices)))
+                .advice("see the cable and the switch; InfiniBand needs a subnet manager (ibstat, sminfo)"),
+        );
+    } else {
+        reasons.push(Reason::new(format!("this host has {}", described(&devices))));
+    }
+    reasons.extend(device_files(host, "a resource of the RDMA device plugin"));
+    if host.has_uverbs() && !host.device_files.iter().any(|name| name == "rdma_cm") {
+        reasons.push(
+            Reason::new("there is no /dev/infiniband/rdma_cm, through which verbs connects")
+                .advice(on_the_host(host, "modprobe rdma_ucm")),
+        );
+    }
+    reasons.extend(memory_limit(host));
+    reasons.extend(in_a_container(host));
+    reasons
+}
+
+/// Devices, those that are alike together: `2 EFA devices (driver efa, ACTIVE 100 Gb/sec): rdmap0s6, rdmap1s6`.
+pub fn described(devices: &[&Device]) -> String {
+    let mut groups: Vec<(&str, String, Vec<&str>)> = Vec::new();
+    for device in devices {
+        let (kind, description) = (if device.is_efa() { "EFA" } else { "RDMA" }, device.description());
+        let same = |(other, text, _): &&mut (&str, String, Vec<&str>)| *other == kind && *text == description;
+        match groups.iter_mut().find(same) {
+            Some((.., names)) => names.push(&device.name),
+            None => groups.push((kind, description, vec![&device.name])),
+        }
+    }
+    let group = |(kind, description, names): &(&str, String, Vec<&str>)| {
+        let plural = if names.len() == 1 { "" } else { "s" };
+        format!("{} {kind} device{plural} ({description}): {}", names.len(), some(names))
+    };
+    groups.iter().map(group).collect::<Vec<_>>().join("; ")
+}
+
+/// Whether the files of devices are missing, or cannot be opened. In Kubernetes, `resource` brings them.
+fn device_files(host: &Host, resource: &str) -> Vec<Reason> {
+    if host.has_uverbs() { refused(host, resource) } else { vec![no_device_files(host, resource)] }
+}
+
+fn no_device_files(host: &Host, resource: &str) -> Reason {
+    let none = |why: &str| {
+        let none = "there is no /dev/infiniband/uverbs*, through which programs reach RDMA devices";
+        Reason::new(format!("{none}{why}"))
+    };
+    let loaded = host.modules.contains(&"ib_uverbs");
+    let Some(container) = host.container else {
+        return if !loaded {
+            none("").advice("modprobe ib_uverbs")
+        } else if host.efa_is_served() || !host.devices.is_empty() {
+            none(": the kernel module ib_uverbs is loaded, but udev has not made them, or this is a container without them")
+                .advice("udevadm trigger, or give them to the container: --device=/dev/infiniband")
+        } else {
+            none(": the kernel module ib_uverbs is loaded, and makes one for each device")
+        };
+    };
+    let give = match container {
+        "Kubernetes" => format!("give them to the container. Kubernetes: {resource}"),
+        _ => "give them to the container: --device=/dev/infiniband".to_owned(),
+    };
+    if loaded {
+        none(": they are missing from this container, as the kernel module ib_uverbs is loaded").advice(give)
+    } else {
+        none("").advice(format!("on the host: modprobe ib_uverbs; then {give}"))
+    }
+}
+
+/// Files that are there and cannot be opened, those with the same error together.
+fn refused(host: &Host, resource: &str) -> Vec<Reason> {
+    let mut by_error: Vec<(Errno, Vec<&str>)> = Vec::new();
+    for file in &host.refused {
+        match by_error.iter_mut().find(|(error, _)| *error == file.error) {
+            Some((_, names)) => names.push(&file.name),
+            None => by_error.push((file.error, vec![&file.name])),
+        }
+    }
+    let reason = |(error, names): &(Errno, Vec<&str>)| {
+        let is = if names.len() == 1 { "is" } else { "are" };
+        let text = format!("/dev/infiniband/{} {is} there, but cannot be opened: {error}", some(names));
+        Reason::new(text).advice(opening(host, resource, *error, names[0]))
+    };
+    by_error.iter().map(reason).collect()
+}
+
+/// How a device's file could be opened that is there.
+fn opening(host: &Host, resource: &str, error: Errno, name: &str) -> String {
+    let forbidden = matches!(error, Errno::PERM | Errno::ACCESS);
+    let rights = format!("see its owner and rights: ls -l /dev/infiniband/{name}");
+    match host.container {
+        // What a namespace does not see, it cannot open.
+        _ if error == Errno::PERM && host.devices.is_empty() && host.shared_devices == Some(false) => {
+            into_the_network(host)
+        }
+        Some("Kubernetes") if forbidden => {
+            format!("give it to the container by {resource}, not as a volume; {rights}")
+        }
+        Some(_) if forbidden => {
+            format!("give it to the container with --device=/dev/infiniband/{name}, not -v; {rights}")
+        }
+        None if error == Errno::PERM => {
+            "what started this process forbids it: systemd (DeviceAllow=), Slurm (ConstrainDevices), or a container that \
+             needs --device"
+                .to_owned()
+        }
+        None if forbidden => format!("{rights}; the kernel makes it for all users (0666)"),
+        _ if matches!(error, Errno::NXIO | Errno::NODEV) => {
+            "no device is behind it (any more): see dmesg, and start the container again, if this is one".to_owned()
+        }
+        _ => format!("see what it is: ls -l /dev/infiniband/{name}; and dmesg"),
+    }
+}
+
+fn memory_limit(host: &Host) -> Option<Reason> {
+    let Some(Memlock::Bytes(bytes)) = host.memlock else { return None };
+    let reason = Reason::new(format!(
+        "this process may lock no more than {} KiB of memory (ulimit -l) unless it has CAP_IPC_LOCK; RDMA locks what it \
+         registers",
+        bytes / 1024
+    ));
+    Some(match host.container {
+        Some("Kubernetes") => {
+            reason.advice("raise the limit of the container runtime on the node (LimitMEMLOCK=infinity)")
+        }
+        Some(_) => reason.advice("start the container with --ulimit memlock=-1:-1"),
+        None => reason.advice("ulimit -l unlimited, or memlock unlimited in /etc/security/limits.conf"),
+    })
+}
+
+fn in_a_container(host: &Host) -> Option<Reason> {
+    let container = host.container?;
+    Some(Reason::new(format!("this is a container ({container}): the host may have what is missing here")))
+}
+
+/// Advice that a container cannot follow itself.
+fn on_the_host(host: &Host, advice: &str) -> String {
+    if host.container.is_some() { format!("on the host: {advice}") } else { advice.to_owned() }
+}

@@ -1,0 +1,407 @@
+//! What this machine has for RDMA: devices, drivers, device files, limits, and whether it is a container.
+//!
+//! All is read below a root folder, so that tests can make up machines.
+
+use std::ffi::OsStr;
+use std::fs::{self, OpenOptions};
+use std::path::Path;
+
+use rustix::io::Errno;
+use serde::Serialize;
+
+/// Amazon's number on the PCI bus.
+const AMAZON: &str = "0x1d0f";
+/// How the numbers of EFA devices begin.
+const EFA: &str = "0xefa";
+
+/// The variable that Kubernetes sets in every container: the address of its API.
+pub const SERVICE: &str = "KUBERNETES_SERVICE_HOST";
+
+/// The machine, or the container, as this process sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Host {
+    /// `/sys/class/infiniband`.
+    pub devices: Vec<Device>,
+    /// The modules out of [`MODULES`] that are loaded.
+    pub modules: Vec<&'static str>,
+    /// `/dev/infiniband`: the files of devices, `uverbs0`, and of the connection manager, `rdma_cm`.
+    pub device_files: Vec<String>,
+    /// Those of devices that this process cannot open.
+    pub refused: Vec<Refused>,
+    /// EFA devices on the PCI bus, with or without a driver.
+    pub efa_on_pci: Vec<OnPci>,
+    /// Whether all network namespaces see all RDMA devices (`rdma system`: netns shared), or each device is in one.
+    pub shared_devices: Option<bool>,
+    /// How much memory this process may lock.
+    pub memlock: Option<Memlock>,
+    /// What runs the container that this is.
+    pub container: Option<&'static str>,
+}
+
+/// The kernel's modules that matter.
+const MODULES: [&str; 4] = ["efa", "ib_uverbs", "rdma_cm", "mlx5_ib"];
+
+/// An RDMA device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Device {
+    /// Name: `rdmap0s6`.
+    pub name: String,
+    /// Kernel driver: `efa`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub driver: Option<String>,
+    /// Ports, by number.
+    pub ports: Vec<Port>,
+}
+
+/// A port of a device, in the kernel's words.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Port {
+    /// Number, from 1.
+    pub number: u32,
+    /// `ACTIVE`, `DOWN`.
+    pub state: String,
+    /// `100 Gb/sec (4X EDR)`.
+    pub rate: String,
+    /// `InfiniBand`, `Ethernet`, `Unspecified`.
+    pub link_layer: String,
+}
+
+/// A device file that is there, and cannot be opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// `uverbs0`.
+    pub name: String,
+    /// What the kernel said.
+    pub error: Errno,
+}
+
+/// A device on the PCI bus.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OnPci {
+    /// `0000:00:06.0`.
+    pub place: String,
+    /// The driver that serves it.
+    pub driver: Option<String>,
+}
+
+/// The limit of locked memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Memlock {
+    /// There is none.
+    Unlimited,
+    /// So many bytes.
+    Bytes(u64),
+}
+
+impl Host {
+    /// Reads what is below `root`, which is `/` but for tests. What cannot be read is not there. `service` is the value of
+    /// [`SERVICE`], if it has one.
+    pub fn look(root: &Path, service: Option<&OsStr>) -> Self {
+        let modules = MODULES.into_iter().filter(|module| root.join("sys/module").join(module).exists());
+        let folder = root.join("dev/infiniband");
+        let device_files: Vec<String> = names(&folder)
+            .into_iter()
+            .filter(|name| name.starts_with("uverbs") || name == "rdma_cm")
+            .collect();
+        let uverbs = device_files.iter().filter(|name| name.starts_with("uverbs"));
+        Self {
+            devices: devices(&root.join("sys/class/infiniband")),
+            modules: modules.collect(),
+            refused: uverbs.filter_map(|name| refused(&folder, name)).collect(),
+            device_files,
+            efa_on_pci: efa_on_pci(&root.join("sys/bus/pci/devices")),
+            shared_devices: text(&root.join("sys/module/ib_core/parameters/netns_mode")).and_then(|mode| {
+                match mode.as_str() {
+                    "Y" => Some(true),
+                    "N" => Some(false),
+                    _ => None,
+                }
+            }),
+            memlock: text(&root.join("proc/self/limits")).as_deref().and_then(memlock),
+            container: if in_pod(root, service) { Some("Kubernetes") } else { container(root) },
+        }
+    }
+
+    /// Whether there is the file of a device, which this process may not be able to open: `uverbs0`.
+    pub fn has_uverbs(&self) -> bool {
+        self.device_files.iter().any(|name| name.starts_with("uverbs"))
+    }
+
+    /// Whether the driver efa has a device, which need not be visible here.
+    pub fn efa_is_served(&self) -> bool {
+        self.efa_on_pci.iter().any(|device| device.driver.as_deref() == Some("efa"))
+    }
+}
+
+impl Device {
+    /// True for a device of the driver efa, or, without a known driver, of its name.
+    pub fn is_efa(&self) -> bool {
+        match &self.driver {
+            Some(driver) => driver == "efa",
+            None => self.name.starts_with("efa_"),
+        }
+    }
+
+    /// Whether a port can be used.
+    pub fn is_up(&self) -> bool {
+        self.ports.iter().any(|port| port.state == "ACTIVE")
+    }
+
+    /// What several devices may have in common: `driver efa, ACTIVE, 100 Gb/sec (4X EDR)`.
+    pub fn description(&self) -> String {
+        let driver =
+            self.driver.as_ref().map_or_else(|| "no driver".to_owned(), |name| format!("driver {name}"));
+        let mut parts = vec![driver];
+        parts.extend(self.ports.iter().map(|Port { state, rate, link_layer, .. }| {
+            // EFA has no link layer that the kernel knows.
+            let layer = Some(link_layer.as_str()).filter(|layer| !["", "Unspecified"].contains(layer));
+            let known: Vec<&str> =
+                layer.into_iter().chain([state.as_str(), rate]).filter(|part| !part.is_empty()).collect();
+            known.join(" ")
+        }));
+        parts.retain(|part| !part.is_empty());
+        parts.join(", ")
+    }
+}
+
+fn devices(class: &Path) -> Vec<Device> {
+    let of = |name: String| {
+        let folder = class.join(&name);
+        let driver = driver(&folder.join("device"));
+        let mut ports: Vec<Port> = names(&folder.join("ports"))
+            .into_iter()
+            .filter_map(|port| {
+                let of_port =
+                    |file: &str| text(&folder.join("ports").join(&port).join(file)).unwrap_or_default();
+                let state = of_port("state");
+                Some(Port {
+                    number: port.parse().ok()?,
+                    // `4: ACTIVE`
+                    state: state.split_once(": ").map_or(state.as_str(), |(_, word)| word).to_owned(),
+                    rate: of_port("rate"),
+                    link_layer: of_port("link_layer"),
+                })
+            })
+            .collect();
+        ports.sort_by_key(|port| port.number);
+        Device { name, driver, ports }
+    };
+    names(class).into_iter().map(of).collect()
+}
+
+/// What serves the device of this folder.
+fn driver(device: &Path) -> Option<String> {
+    let link = fs::read_link(device.join("driver")).ok()?;
+    Some(link.file_name()?.to_string_lossy().into_owned())
+}
+
+/// Opens a device's file as libraries do.
+fn refused(folder: &Path, name: &str) -> Option<Refused> {
+    let error = OpenOptions::new().read(true).write(true).open(folder.join(name)).err()?;
+    Some(Refused { name: name.to_owned(), error: Errno::from_io_error(&error).unwrap_or(Errno::IO) })
+}
+
+fn efa_on_pci(devices: &Path) -> Vec<OnPci> {
+    let is = |place: &String| {
+        let number = |file: &str| text(&devices.join(place).join(file)).unwrap_or_default();
+        number("vendor") == AMAZON && number("device").starts_with(EFA)
+    };
+    let found = names(devices).into_iter().filter(is);
+    found.map(|place| OnPci { driver: driver(&devices.join(&place)), place }).collect()
+}
+
+/// The soft limit in the text of `/proc/self/limits`.
+fn memlock(limits: &str) -> Option<Memlock> {
+    let rest = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"))?;
+    match rest.split_whitespace().next()? {
+        "unlimited" => Some(Memlock::Unlimited),
+        bytes => bytes.parse().ok().map(Memlock::Bytes),
+    }
+}
+
+/// Whether this is a container of Kubernetes. With the second version of control groups their names do not say so, and the
+/// runtimes leave their own marks in it.
+fn in_pod(root: &Path, service: Option<&OsStr>) -> bool {
+    let read = |file: &str| text(&root.join(file)).unwrap_or_default();
+    // A pod may be made without its token, which is here.
+    root.join("var/run/secrets/kubernetes.io").exists()
+        || service.is_some_and(|address| !address.is_empty())
+        || read("proc/1/cgroup").contains("kubepods")
+        || read("proc/self/mountinfo").lines().any(mounted_by_kubelet)
+}
+
+/// Whether a line of `/proc/self/mountinfo` is of a pod's control group, or of a file that the kubelet gives to a container,
+/// as `/etc/hosts`. A node has folders of its pods mounted, too, but where they are.
+fn mounted_by_kubelet(line: &str) -> bool {
+    const FILES: &str = "kubelet/pods/";
+    let mut fields = line.split(' ').skip(3);
+    let (Some(source), Some(target)) = (fields.next(), fields.next()) else { return false };
+    // Where the kubelet's files are on a disk of their own, only this one tells.
+    let log = target == "/dev/termination-log";
+    log || source.contains("kubepods") || (source.contains(FILES) && !target.contains(FILES))
+}
+
+fn container(root: &Path) -> Option<&'static str> {
+    let groups = text(&root.join("proc/1/cgroup")).unwrap_or_default();
+    let runs_in = |name: &str| groups.contains(name);
+    if root.join(".dockerenv").exists() || runs_in("docker") {
+        Some("Docker")
+    } else if root.join("run/.containerenv").exists() || runs_in("libpod") {
+        Some("Podman")
+    } else if runs_in("containerd") {
+        Some("containerd")
+    } else if runs_in("/lxc") {
+        Some("LXC")
+    } else {
+        None
+    }
+}
+
+/// The names in a folder, with numbers in them in their order: `mlx5_2` comes before `mlx5_10`.
+fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort_by_cached_key(|name| natural(name));
+    names
+}
+
+/// Sorts by numbers where there are numbers, else by text.
+fn natural(name: &str) -> Vec<(String, u64)> {
+    let mut parts = Vec::new();
+    let mut rest = name;
+    while !rest.is_empty() {
+        let word = rest.find(|letter: char| letter.is_ascii_digit()).unwrap_or(rest.len());
+        let (text, after) = rest.split_at(word);
+        let digits = after.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(after.len());
+        let (number, after) = after.split_at(digits);
+        parts.push((text.to_owned(), number.parse().unwrap_or(0)));
+        rest = after;
+    }
+    parts
+}
+
+/// The text of a file, without the blanks around it.
+fn text(path: &Path) -> Option<String> {
+    fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::sample::{Machine, efa_host, infiniband_host};
+
+    #[test]
+    fn an_efa_host_is_seen_with_its_devices() {
+        let host = efa_host().look();
+        let names: Vec<&str> = host.devices.iter().map(|device| device.name.as_str()).collect();
+        assert_eq!(names, ["rdmap0s6", "rdmap10s6"]);
+        assert!(host.devices.iter().all(Device::is_efa));
+        assert_eq!([0, 1].map(|index| host.devices[index].is_up()), [true, false]);
+        assert_eq!(host.devices[0].description(), "driver efa, ACTIVE 100 Gb/sec (4X EDR)");
+        assert_eq!(host.modules, ["efa", "ib_uverbs"]);
+        assert_eq!(host.device_files, ["uverbs0", "uverbs1"]);
+        let on_pci = OnPci { place: "0000:00:06.0".to_owned(), driver: Some("efa".to_owned()) };
+        assert_eq!(host.efa_on_pci, [on_pci]);
+        assert!(host.refused.is_empty() && host.shared_devices.is_none());
+        assert_eq!((host.memlock, host.container), (Some(Memlock::Unlimited), None));
+        assert!(host.has_uverbs());
+    }
+
+    #[test]
+    fn an_infiniband_host_is_seen_with_its_limit() {
+        let host = infiniband_host().look();
+        assert_eq!(host.devices[0].name, "mlx5_2");
+        assert_eq!(host.devices[0].description(), "driver mlx5_core, InfiniBand ACTIVE 100 Gb/sec (4X EDR)");
+        assert!(!host.devices[0].is_efa() && host.devices[0].is_up());
+        assert_eq!(host.memlock, Some(Memlock::Bytes(65536)));
+        assert_eq!(host.modules, ["mlx5_ib"]);
+    }
+
+    #[test]
+    fn containers_are_told_by_what_their_makers_leave() {
+        for (path, text, expected) in [
+            (".dockerenv", "", Some("Docker")),
+            ("run/.containerenv", "", Some("Podman")),
+            ("proc/1/cgroup", "1:name=systemd:/kubepods/besteffort/pod7", Some("Kubernetes")),
+            ("proc/1/cgroup", "0::/system.slice/docker-7.scope", Some("Docker")),
+            ("proc/1/cgroup", "0::/lxc/web", Some("LXC")),
+            ("proc/1/cgroup", "0::/init.scope", None),
+        ] {
+            assert_eq!(Machine::new().file(path, text).look().container, expected, "{path} {text}");
+        }
+    }
+
+    /// With the second version of control groups, each in a namespace of its own.
+    #[test]
+    fn a_pod_is_told_by_what_the_kubelet_gives_it_whichever_runtime_made_it() {
+        const HOSTS: &str = "/var/lib/kubelet/pods/6f1c/etc-hosts /etc/hosts";
+        const VOLUME: &str = "/var/lib/kubelet/pods/6f1c/volumes/kubernetes.io~empty-dir/cache";
+        let mounted = |mount: &str| {
+            let text = format!(
+                "1511 1510 0:279 / / rw,relatime - overlay overlay rw,lowerdir=/var/lib/containerd/snapshots/1\n\
+                 1519 1511 259:1 {mount} rw,noatime - xfs /dev/nvme0n1p1 rw\n"
+            );
+            Machine::new().file("proc/1/cgroup", "0::/\n").file("proc/self/mountinfo", &text)
+        };
+        for (machine, expected) in [
+            (mounted(HOSTS), Some("Kubernetes")),
+            (mounted(HOSTS).file("run/.containerenv", ""), Some("Kubernetes")),
+            (mounted(HOSTS).file(".dockerenv", ""), Some("Kubernetes")),
+            (mounted("/pods/6f1c/containers/main/0a1b /dev/termination-log"), Some("Kubernetes")),
+            (mounted("/kubepods.slice/pod6f1c /sys/fs/cgroup/memory"), Some("Kubernetes")),
+            // The node itself, where a volume may be a part of another.
+            (mounted(&format!("/ {VOLUME}")), None),
+            (mounted(&format!("{VOLUME} /var/lib/kubelet/pods/6f1c/volume-subpaths/cache/main/0")), None),
+            (mounted("/ /home"), None),
+            (mounted("/"), None),
+            (mounted("/ /home").file("run/.containerenv", ""), Some("Podman")),
+            (
+                Machine::new().file("var/run/secrets/kubernetes.io/serviceaccount/token", "x"),
+                Some("Kubernetes"),
+            ),
+        ] {
+            let found = machine.look().container;
+            assert_eq!(found, expected, "{:?}", text(&machine.root().join("proc/self/mountinfo")));
+        }
+        let podman = Machine::new().file("run/.containerenv", "");
+        for (address, expected) in
+            [(Some("10.100.0.1"), "Kubernetes"), (Some(""), "Podman"), (None, "Podman")]
+        {
+            let host = Host::look(podman.root(), address.map(OsStr::new));
+            assert_eq!(host.container, Some(expected), "{address:?}");
+        }
+    }
+
+    #[test]
+    fn device_files_that_cannot_be_opened_are_told_from_those_that_can() {
+        let machine = efa_host()
+            .link("dev/infiniband/uverbs2", "nowhere")
+            .file("dev/infiniband/uverbs10/as-a-folder", "")
+            .link("dev/infiniband/rdma_cm", "nowhere");
+        let refused = |name: &str, error| Refused { name: name.to_owned(), error };
+        let host = machine.look();
+        assert_eq!(host.refused, [refused("uverbs2", Errno::NOENT), refused("uverbs10", Errno::ISDIR)]);
+        assert_eq!(host.device_files, ["rdma_cm", "uverbs0", "uverbs1", "uverbs2", "uverbs10"]);
+        assert!(host.has_uverbs());
+    }
+
+    #[test]
+    fn an_empty_machine_has_nothing() {
+        assert_eq!(Machine::new().look(), Host::default());
+    }
+
+    #[test]
+    fn this_machine_s_limit_is_the_one_that_the_shell_knows() {
+        let output = std::process::Command::new("sh").args(["-c", "ulimit -l"]).output().unwrap();
+        let shell = String::from_utf8(output.stdout).unwrap();
+        let expected = match shell.trim() {
+            "unlimited" => Memlock::Unlimited,
+            kibibytes => Memlock::Bytes(kibibytes.parse::<u64>().unwrap() * 1024),
+        };
+        assert_eq!(Host::look(Path::new("/"), None).memlock, Some(expected));
+    }
+}

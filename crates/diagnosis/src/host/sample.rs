@@ -1,0 +1,105 @@
+//! Hosts for tests, as folders below a root.
+
+#![allow(clippy::unwrap_used, missing_docs, reason = "for tests")]
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use super::rdma::Host;
+
+/// A machine in a folder.
+pub struct Machine(tempfile::TempDir);
+
+impl Machine {
+    pub fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    pub fn file(self, path: &str, text: &str) -> Self {
+        let path = self.0.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+        self
+    }
+
+    /// A device with one port, as the kernel shows it.
+    pub fn device(self, name: &str, driver: &str, state: &str, layer: &str) -> Self {
+        let folder = format!("sys/class/infiniband/{name}");
+        self.file(&format!("{folder}/ports/1/state"), state)
+            .file(&format!("{folder}/ports/1/rate"), "100 Gb/sec (4X EDR)\n")
+            .file(&format!("{folder}/ports/1/link_layer"), layer)
+            .link(&format!("{folder}/device/driver"), &format!("../../../../../bus/pci/drivers/{driver}"))
+    }
+
+    /// The limit of locked memory, as `/proc` shows it.
+    pub fn memlock(self, soft: &str) -> Self {
+        let text = format!(
+            "Limit                     Soft Limit           Hard Limit           Units     \n\
+             Max file size             unlimited            unlimited            bytes     \n\
+             Max locked memory         {soft:<20} unlimited            bytes     \n"
+        );
+        self.file("proc/self/limits", &text)
+    }
+
+    /// A device on the PCI bus, and the driver that serves it.
+    pub fn on_pci(self, place: &str, device: &str, driver: Option<&str>) -> Self {
+        let folder = format!("sys/bus/pci/devices/{place}");
+        let machine =
+            self.file(&format!("{folder}/vendor"), "0x1d0f\n").file(&format!("{folder}/device"), device);
+        match driver {
+            None => machine,
+            Some(driver) => machine.link(&format!("{folder}/driver"), &format!("../../drivers/{driver}")),
+        }
+    }
+
+    pub fn link(self, path: &str, target: &str) -> Self {
+        let path = self.0.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        symlink(target, path).unwrap();
+        self
+    }
+
+    pub fn root(&self) -> &std::path::Path {
+        self.0.path()
+    }
+
+    pub fn look(&self) -> Host {
+        Host::look(self.0.path(), None)
+    }
+}
+
+/// A host with two EFA devices, of which one is down.
+pub fn efa_host() -> Machine {
+    efa_devices()
+        .file("dev/infiniband/uverbs0", "")
+        .file("dev/infiniband/uverbs1", "")
+        .file("dev/infiniband/issm0", "")
+        .memlock("unlimited")
+}
+
+/// What a container sees of it to which nothing was given.
+pub fn efa_container() -> Machine {
+    efa_devices().memlock("65536").file(".dockerenv", "")
+}
+
+/// Two EFA devices, and the modules for them.
+pub fn efa_devices() -> Machine {
+    Machine::new()
+        .device("rdmap10s6", "efa", "1: DOWN\n", "Unspecified\n")
+        .device("rdmap0s6", "efa", "4: ACTIVE\n", "Unspecified\n")
+        .file("sys/module/efa/refcnt", "0")
+        .file("sys/module/ib_uverbs/refcnt", "0")
+        .on_pci("0000:00:06.0", "0xefa1\n", Some("efa"))
+        .on_pci("0000:00:05.0", "0xec20\n", Some("ena"))
+}
+
+/// A host with InfiniBand.
+pub fn infiniband_host() -> Machine {
+    Machine::new()
+        .device("mlx5_10", "mlx5_core", "4: ACTIVE", "InfiniBand")
+        .device("mlx5_2", "mlx5_core", "4: ACTIVE", "InfiniBand")
+        .file("sys/module/mlx5_ib/refcnt", "0")
+        .file("dev/infiniband/uverbs0", "")
+        .file("dev/infiniband/rdma_cm", "")
+        .memlock("65536")
+}

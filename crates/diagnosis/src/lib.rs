@@ -1,0 +1,6 @@
+//! Facts about a host and its libraries, and what they mean for collectives.
+//!
+//! Nothing here measures: facts are read, compared with what is needed, and turned into reasons with advice.
+
+pub mod fabric;
+pub mod host;

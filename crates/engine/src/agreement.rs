@@ -1,0 +1,195 @@
+//! Comparison of the processes' settings, before anything is opened or measured.
+//!
+//! Ranks that were started with different options would wait for each other without end: one for an operation that the
+//! other never starts. Every process tells all others what it was asked for, so all of them refuse alike.
+
+use std::fmt::Write as _;
+
+use collectives::world;
+use serde::{Deserialize, Serialize};
+
+use crate::request::Request;
+use crate::request::SYMMETRIC_FENCE;
+use crate::supervision::Stop;
+
+/// Most distinct command lines that a refusal shows.
+const MOST_SHOWN: usize = 8;
+
+/// Begins what a process says first, so that those of another command or version are told apart.
+const COMMAND: &str = "nccl-bench measure 1";
+
+/// Said of a process whose first word is another.
+pub const ANOTHER_COMMAND: &str =
+    "runs another command, or another version of nccl-bench: start all with the same";
+
+/// Longest value that is sent as it is, in bytes.
+const MOST_COMPARED: usize = 256;
+
+/// One process's answer.
+#[derive(Debug, Serialize, Deserialize)]
+struct Asked {
+    host: String,
+    /// The command line, preceded by the variables that are set: those of nccl-tests, and [`SYMMETRIC_FENCE`].
+    command: String,
+    /// Options and variables that must be equal, by name, each with its value in a form made for comparing.
+    options: Vec<(String, String)>,
+    /// Reason for which this process cannot run.
+    problem: Option<String>,
+}
+
+/// Returns `own` when every process was asked for the same and none has a problem. `own` is what this process prepared.
+///
+/// # Errors
+/// [`Stop::Refused`], with the same text on every process.
+pub fn agree<T>(world: &world::Handle, settings: &Request, own: Result<T, Stop>) -> Result<T, Stop> {
+    let problem = match &own {
+        Err(Stop::Refused(problem)) => Some(problem.clone()),
+        // A failure ends the job by itself.
+        Err(Stop::Failed(_)) => return own,
+        Ok(_) => None,
+    };
+    let options: Vec<_> =
+        settings.common().into_iter().map(|(name, value)| (name.to_owned(), short(value))).collect();
+    // Usually all are alike, and a number of each process is enough to know it.
+    let digest = match &problem {
+        None => format!("{COMMAND} {:016x}", hash(&serde_json::to_string(&options)?)),
+        Some(_) => format!("{COMMAND} problem"),
+    };
+    let digests = world.all_gather(digest.as_bytes())?;
+    if let Some(index) = digests.iter().position(|other| !other.starts_with(COMMAND.as_bytes())) {
+        return Err(Stop::Refused(format!("process {index} {ANOTHER_COMMAND}")));
+    }
+    if problem.is_none() && digests.iter().all(|other| *other == digests[0]) {
+        return own;
+    }
+    let asked = Asked { host: world::host().name, command: command(settings), options, problem };
+    let all = world.all_gather(&serde_json::to_vec(&asked)?)?;
+    let all: Vec<Asked> = all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>()?;
+    match problem_of(&all).or_else(|| difference(&all)) {
+        Some(refusal) => Err(Stop::Refused(refusal)),
+        None => own,
+    }
+}
+
+/// A value, or the hash of one that is long, such as a matrix of all ranks.
+fn short(value: String) -> String {
+    if value.len() <= MOST_COMPARED {
+        return value;
+    }
+    format!("{:016x}", hash(&value))
+}
+
+/// FNV-1a: the same from any compiler.
+fn hash(text: &str) -> u64 {
+    text.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// The command line, preceded by the variables that are set: those of nccl-tests, and [`SYMMETRIC_FENCE`].
+fn command(settings: &Request) -> String {
+    let mut variables: Vec<String> = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
+        .filter(|(name, _)| name.starts_with("NCCL_TESTS_") || name == SYMMETRIC_FENCE)
+        .map(|(name, value)| format!("{name}={}", value.to_string_lossy()))
+        .collect();
+    variables.sort();
+    variables.extend(settings.command.iter().cloned());
+    variables.join(" ")
+}
+
+/// The first process's problem, with its place where there are several.
+fn problem_of(all: &[Asked]) -> Option<String> {
+    let (index, asked) = all.iter().enumerate().find(|(_, asked)| asked.problem.is_some())?;
+    let problem = asked.problem.as_deref()?;
+    // Rank 0 prints it, so its own needs no place.
+    Some(if index == 0 {
+        problem.to_owned()
+    } else {
+        format!("process {index} on {}: {problem}", asked.host)
+    })
+}
+
+/// The options in which processes differ, and who was asked for what.
+fn difference(all: &[Asked]) -> Option<String> {
+    let first = all.first()?;
+    let mut names: Vec<&str> = Vec::new();
+    let mut groups: Vec<(&Asked, Vec<usize>)> = Vec::new();
+    for (index, asked) in all.iter().enumerate() {
+        match groups.iter_mut().find(|(known, _)| known.options == asked.options) {
+            Some((_, members)) => members.push(index),
+            None => groups.push((asked, vec![index])),
+        }
+        let differing = first.options.iter().zip(&asked.options).filter(|(one, other)| one != other);
+        for ((name, _), _) in differing {
+            if !names.contains(&name.as_str()) {
+                names.push(name);
+            }
+        }
+    }
+    if groups.len() < 2 {
+        return None;
+    }
+    // Options that only one of two versions of the program has.
+    let what = if names.is_empty() { "options".to_owned() } else { names.join(", ") };
+    let mut text = format!("the processes were started with different options; they differ in {what}:");
+    for (asked, members) in groups.iter().take(MOST_SHOWN) {
+        let _ = write!(text, "\n  {} on {}: {}", numbers(members), asked.host, asked.command);
+    }
+    if groups.len() > MOST_SHOWN {
+        let _ = write!(text, "\n  and {} more command lines", groups.len() - MOST_SHOWN);
+    }
+    text.push_str("\nGive every process the same options and the same NCCL_TESTS_ variables");
+    Some(text)
+}
+
+/// `process 1`, `processes 0, 2-5`.
+fn numbers(members: &[usize]) -> String {
+    let runs = members.chunk_by(|one, other| one + 1 == *other);
+    let ranges: Vec<String> = runs
+        .map(|run| match run {
+            [only] => only.to_string(),
+            run => format!("{}-{}", run[0], run[run.len() - 1]),
+        })
+        .collect();
+    let noun = if members.len() == 1 { "process" } else { "processes" };
+    format!("{noun} {}", ranges.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(options: &[(&str, &str)], command: &str) -> Asked {
+        Asked {
+            host: "node1".to_owned(),
+            command: command.to_owned(),
+            options: options.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect(),
+            problem: None,
+        }
+    }
+
+    #[test]
+    fn processes_that_differ_are_shown_with_what_each_was_asked_for() {
+        let twenty = || asked(&[("-n", "20"), ("-c", "1")], "nccl-bench allreduce");
+        assert_eq!(difference(&[twenty(), twenty()]), None);
+        let all =
+            [twenty(), asked(&[("-n", "21"), ("-c", "1")], "nccl-bench allreduce -n 21"), twenty(), twenty()];
+        assert_eq!(
+            difference(&all).unwrap(),
+            "the processes were started with different options; they differ in -n:\n  \
+             processes 0, 2-3 on node1: nccl-bench allreduce\n  \
+             process 1 on node1: nccl-bench allreduce -n 21\n\
+             Give every process the same options and the same NCCL_TESTS_ variables"
+        );
+    }
+
+    #[test]
+    fn a_problem_of_another_process_is_told_with_its_place() {
+        let mut all = [asked(&[], "nccl-bench allreduce"), asked(&[], "nccl-bench allreduce")];
+        assert_eq!(problem_of(&all), None);
+        all[1].problem = Some("no room".to_owned());
+        assert_eq!(problem_of(&all).unwrap(), "process 1 on node1: no room");
+        all[0].problem = Some("no file".to_owned());
+        assert_eq!(problem_of(&all).unwrap(), "no file");
+    }
+}

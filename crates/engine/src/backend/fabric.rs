@@ -1,0 +1,272 @@
+//! Host memory over libfabric.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytemuck::Pod;
+use collectives::ReduceOp;
+use collectives::fabric::{self, Communicator, Options};
+use collectives::world::{self, World};
+
+use super::host::{Carrier, Library, Offer};
+use super::selection::exchange;
+use super::{Abilities, Work};
+use crate::collective::{Collective, Layout as _, Member};
+use crate::data::Op;
+use crate::request::Request;
+use crate::supervision::Stop;
+use record::Placement;
+
+/// Ranks of a process that is the only one, when their number is not given.
+pub const RANKS_ALONE: usize = 2;
+
+/// The libfabric of every process.
+///
+/// # Errors
+/// [`Stop::Refused`] when a process has none, or not the provider that is asked for.
+pub(super) fn find(settings: &Request, process: &dyn World) -> Result<Offer, Stop> {
+    let provider = (settings.provider != "auto").then_some(settings.provider.as_str());
+    let processes = exchange(process, library(provider))?;
+    for (index, each) in processes.iter().enumerate() {
+        if let Err(reason) = &each.found {
+            return Err(Stop::Refused(format!("process {index} on {}: {reason}", each.host)));
+        }
+    }
+    let first = processes.into_iter().next().and_then(|first| first.found.ok()).unwrap_or_default();
+    let mut options = Options::default();
+    options.provider = provider.map(str::to_owned);
+    for (collective, algorithm) in settings.tuning.choices(&settings.collectives).map_err(Stop::Refused)? {
+        options.choose(collective, algorithm);
+    }
+    options.between = settings.tuning.between;
+    options.segment = settings.tuning.segment;
+    options.in_flight = settings.tuning.in_flight;
+    Ok(Offer {
+        library: Arc::new(Libfabric { options }),
+        name: "fabric",
+        version: first.version,
+        path: first.path,
+        abilities: abilities(),
+        ranks_alone: RANKS_ALONE,
+        notes: Vec::new(),
+    })
+}
+
+/// What there is over host memory: all but the operator that scales on a GPU.
+fn abilities() -> Abilities {
+    let mut abilities = Abilities::default();
+    abilities.ops.retain(|op| op.built_in().is_some());
+    abilities
+}
+
+/// The libfabric that a process found.
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
+struct Loaded {
+    version: String,
+    path: String,
+}
+
+/// The version and path of libfabric, for the report; an error when it has no such provider.
+fn library(provider: Option<&str>) -> Result<Loaded, String> {
+    let library = fabric::Library::load().map_err(|error| error.to_string())?;
+    let loaded =
+        Loaded { version: library.version().to_string(), path: library.path().display().to_string() };
+    let providers = fabric::providers().map_err(|error| error.to_string())?;
+    if providers.is_empty() {
+        let cause = match std::env::var("FI_PROVIDER") {
+            Ok(filter) if !filter.is_empty() => {
+                format!(": FI_PROVIDER={filter} leaves none; unset it, or name one of `fi_info -l`")
+            }
+            _ => String::new(),
+        };
+        return Err(format!(
+            "libfabric {} from {} has no provider for tagged messages here{cause}",
+            loaded.version, loaded.path
+        ));
+    }
+    let Some(asked) = provider else { return Ok(loaded) };
+    // One provider with two names: `net` in libfabric 1.17, `tcp` from 1.18 on.
+    let tcp = ["tcp", "net"];
+    if providers.iter().any(|each| each.name == asked || tcp.contains(&&*each.name) && tcp.contains(&asked)) {
+        return Ok(loaded);
+    }
+    let names: Vec<&str> = providers.iter().map(|each| each.name.as_str()).collect();
+    let shortage = fabric::shm_shortage().filter(|_| asked == "shm");
+    Err(format!(
+        "--provider {asked}: libfabric {} from {} has no such provider for tagged messages here; it has {}{}{}",
+        loaded.version,
+        loaded.path,
+        names.join(", "),
+        shortage.map_or_else(String::new, |shortage| format!("; {shortage}")),
+        match std::env::var("FI_PROVIDER") {
+            Ok(filter) if !filter.is_empty() => format!("; FI_PROVIDER={filter} leaves out all others"),
+            _ => String::new(),
+        }
+    ))
+}
+
+struct Libfabric {
+    options: Options,
+}
+
+impl Library for Libfabric {
+    fn connect(&self, world: &world::Handle) -> anyhow::Result<Box<dyn Carrier>> {
+        Ok(Box::new(FabricRank {
+            communicator: Communicator::new(world.clone(), &self.options)?,
+            sent: Vec::new(),
+            received: Vec::new(),
+        }))
+    }
+}
+
+/// One rank.
+struct FabricRank {
+    communicator: Communicator,
+    /// The parts of an alltoallv, kept so that an operation allocates nothing.
+    sent: Vec<Range<usize>>,
+    received: Vec<Range<usize>>,
+}
+
+impl FabricRank {
+    fn parts(&mut self, work: &Work) {
+        self.sent.clear();
+        self.received.clear();
+        if let Some(traffic) = &work.traffic {
+            let own = work.member.rank;
+            let part = |start: usize, count: usize| start..start + count;
+            for peer in 0..work.member.ranks {
+                self.sent.push(part(traffic.send_start(own, peer), traffic.count(own, peer)));
+                self.received.push(part(traffic.receive_start(peer, own), traffic.count(peer, own)));
+            }
+        }
+    }
+}
+
+impl Carrier for FabricRank {
+    fn transport(&self) -> Option<String> {
+        Some(self.communicator.describe().to_owned())
+    }
+
+    fn algorithm(&self, work: &Work, placement: Placement) -> Option<record::Algorithm> {
+        let collective = work.collective.on_fabric().filter(|_| work.member.ranks > 1)?;
+        let bytes = match collective {
+            fabric::Collective::AllGather | fabric::Collective::Gather => work.bytes() / work.member.ranks,
+            fabric::Collective::AllToAllV => 0,
+            _ => work.bytes(),
+        };
+        let plan = self.communicator.plan(collective, bytes);
+        let exchanged = matches!(collective, fabric::Collective::AllToAll | fabric::Collective::AllToAllV);
+        let algorithm = match plan.algorithm {
+            // These put aside what they send.
+            put_aside @ (fabric::Algorithm::Board
+            | fabric::Algorithm::Bruck
+            | fabric::Algorithm::Hierarchical) => put_aside,
+            // What arrives belongs where something else is still to be sent from.
+            _ if exchanged && placement == Placement::InPlace => fabric::Algorithm::Direct,
+            other => other,
+        };
+        let between = plan.between.map_or_else(String::new, |between| format!("+{between}"));
+        Some(record::Algorithm { algorithm: format!("{algorithm}{between}"), protocol: None, channels: None })
+    }
+
+    fn out_of_place(&mut self, work: &Work, send: &[u8], receive: &mut [u8]) -> anyhow::Result<()> {
+        fn typed<T: collectives::Element + Pod>(
+            FabricRank { communicator, sent, received }: &mut FabricRank,
+            work: &Work,
+            send: &[u8],
+            receive: &mut [u8],
+        ) -> anyhow::Result<()> {
+            let (send, receive) = (bytemuck::cast_slice(send), bytemuck::cast_slice_mut(receive));
+            Ok(out_of_place::<T>(communicator, work, send, receive, (sent, received))?)
+        }
+        self.parts(work);
+        with_element!(work.data_type, T => typed::<T>(self, work, send, receive))
+    }
+
+    fn in_place(&mut self, work: &Work, data: &mut [u8]) -> anyhow::Result<()> {
+        fn typed<T: collectives::Element + Pod>(
+            FabricRank { communicator, sent, received }: &mut FabricRank,
+            work: &Work,
+            data: &mut [u8],
+        ) -> anyhow::Result<()> {
+            Ok(in_place::<T>(communicator, work, bytemuck::cast_slice_mut(data), (sent, received))?)
+        }
+        self.parts(work);
+        with_element!(work.data_type, T => typed::<T>(self, work, data))
+    }
+}
+
+fn out_of_place<T: collectives::Element>(
+    communicator: &mut Communicator,
+    work: &Work,
+    send: &[T],
+    receive: &mut [T],
+    (sent, received): (&[Range<usize>], &[Range<usize>]),
+) -> Result<(), fabric::Error> {
+    let Member { rank, ranks, root } = work.member;
+    let root = root.unwrap_or(0);
+    let op = work.op.and_then(Op::built_in).unwrap_or(ReduceOp::Sum);
+    match work.collective {
+        Collective::AllReduce => communicator.all_reduce(send, receive, op),
+        Collective::AllGather => communicator.all_gather(send, receive),
+        Collective::ReduceScatter => communicator.reduce_scatter(send, receive, op),
+        Collective::Broadcast => communicator.broadcast(Some(send), receive, root),
+        Collective::Reduce => communicator.reduce(send, Some(receive), op, root),
+        Collective::AllToAll => communicator.all_to_all(send, receive),
+        Collective::AllToAllV => communicator.all_to_all_v(send, sent, receive, received),
+        Collective::Gather => communicator.gather(send, Some(receive), root),
+        Collective::Scatter => communicator.scatter(Some(send), receive, root),
+        Collective::SendRecv => {
+            communicator.exchange(send, (rank + 1) % ranks, receive, (rank + ranks - 1) % ranks)
+        }
+        Collective::Hypercube => {
+            receive[rank * send.len()..][..send.len()].copy_from_slice(send);
+            hypercube(communicator, work.member, receive)
+        }
+    }
+}
+
+fn in_place<T: collectives::Element>(
+    communicator: &mut Communicator,
+    work: &Work,
+    data: &mut [T],
+    (sent, received): (&[Range<usize>], &[Range<usize>]),
+) -> Result<(), fabric::Error> {
+    let Member { rank, ranks, root } = work.member;
+    let root = root.unwrap_or(0);
+    let op = work.op.and_then(Op::built_in).unwrap_or(ReduceOp::Sum);
+    match work.collective {
+        Collective::AllReduce => communicator.all_reduce_in_place(data, op),
+        Collective::AllGather => communicator.all_gather_in_place(data),
+        Collective::ReduceScatter => communicator.reduce_scatter_in_place(data, op),
+        Collective::Broadcast => communicator.broadcast_in_place(data, root),
+        Collective::Reduce => communicator.reduce_in_place(data, op, root),
+        Collective::AllToAll => communicator.all_to_all_in_place(data),
+        Collective::AllToAllV => communicator.all_to_all_v_in_place(data, sent, received),
+        Collective::Gather => communicator.gather_in_place(data, root),
+        Collective::Scatter => communicator.scatter_in_place(data, root),
+        Collective::SendRecv => {
+            communicator.exchange_in_place(data, (rank + 1) % ranks, (rank + ranks - 1) % ranks)
+        }
+        Collective::Hypercube => hypercube(communicator, work.member, data),
+    }
+}
+
+/// Exchanges all parts that are known, from this rank's own on, with partners at doubling distance.
+fn hypercube<T: collectives::Element>(
+    communicator: &mut Communicator,
+    member: Member,
+    data: &mut [T],
+) -> Result<(), fabric::Error> {
+    let part = data.len() / member.ranks;
+    for step in 0..member.ranks.ilog2() {
+        let block = 1 << step;
+        let peer = member.rank ^ block;
+        // The partners' parts lie side by side.
+        let first = member.rank / (2 * block) * (2 * block) * part;
+        let (low, high) = data[first..first + 2 * block * part].split_at_mut(block * part);
+        let (mine, theirs) = if member.rank < peer { (low, high) } else { (high, low) };
+        communicator.exchange(mine, peer, theirs, peer)?;
+    }
+    Ok(())
+}

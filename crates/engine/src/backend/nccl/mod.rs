@@ -1,0 +1,439 @@
+//! CUDA memory over NCCL: a GPU, a thread and a communicator per rank.
+
+mod memory;
+mod notes;
+mod on_stream;
+mod operate;
+mod rank;
+mod share;
+
+use std::sync::Arc;
+use std::thread;
+
+use anyhow::Context as _;
+use collectives::DataType;
+use collectives::nccl::{self, Communicator, Library, UniqueId};
+use collectives::world::{self, World};
+use cudarc::driver::sys::CUdevice_attribute as Attribute;
+use cudarc::driver::{CudaContext, CudaStream, result};
+use serde::{Deserialize, Serialize};
+
+use super::selection::Found;
+use super::{Abilities, Body, Device, MemoryUse, Node, Place, Rooms};
+use crate::collective::Collective;
+use crate::data::{DeviceData, Op};
+use crate::request::Request;
+use crate::supervision::Stop;
+use memory::RankMemory;
+use rank::GpuRank;
+use record::{Provenance, Rank};
+use share::{Address, MULTI_RANK, Share, Sharer, ranks_on_gpus, share};
+
+const DEFAULT_MAX_BYTES: u64 = 4 << 30;
+/// Left free on each GPU for NCCL's own buffers and kernels.
+const RESERVE: u64 = 2 << 30;
+
+/// The GPUs that a process can use.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Gpus {
+    nccl_version: String,
+    nccl_path: String,
+    driver: i32,
+    /// PCI addresses in the order of CUDA ordinals: they tell whether processes see the same GPUs.
+    addresses: Vec<Address>,
+    /// Compute capabilities of the same: (9, 0).
+    capabilities: Vec<(u32, u32)>,
+    /// `NCCL_MULTI_RANK_GPU_ENABLE`.
+    multi_rank: bool,
+}
+
+/// The first GPUs that calculate with 8-bit floating-point numbers, and the first NCCL.
+const FP8_CAPABILITY: (u32, u32) = (9, 0);
+const FP8_NCCL: nccl::Version = nccl::Version::new(2, 24, 0);
+
+impl Gpus {
+    /// Looks for a CUDA driver, GPUs and libnccl; the error says what is missing.
+    pub(super) fn find() -> Result<Self, String> {
+        let count = nccl::device_count().map_err(|error| error.to_string())?;
+        let library = Library::load().map_err(|error| error.to_string())?;
+        let addresses: Result<_, _> = (0..count).map(pci_address).collect();
+        let capabilities: Result<_, _> = (0..count).map(capability).collect();
+        let undescribed = |error| format!("the CUDA driver does not describe its GPUs: {error}");
+        Ok(Self {
+            nccl_version: library.version().to_string(),
+            nccl_path: library.path().display().to_string(),
+            driver: nccl::cuda::driver_version().map_err(|error| error.to_string())?,
+            addresses: addresses.map_err(undescribed)?,
+            capabilities: capabilities.map_err(undescribed)?,
+            multi_rank: std::env::var(MULTI_RANK).is_ok_and(|value| value.trim() == "1"),
+        })
+    }
+}
+
+fn pci_address(ordinal: usize) -> Result<Address, result::DriverError> {
+    Ok((
+        attribute(ordinal, Attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?,
+        attribute(ordinal, Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)?,
+        attribute(ordinal, Attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)?,
+    ))
+}
+
+fn capability(ordinal: usize) -> Result<(u32, u32), result::DriverError> {
+    Ok((
+        attribute(ordinal, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+        attribute(ordinal, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+    ))
+}
+
+fn attribute(ordinal: usize, attribute: Attribute) -> Result<u32, result::DriverError> {
+    let device = result::device::get(ordinal as i32)?;
+    // SAFETY: the device handle was just returned by the driver.
+    unsafe { result::device::get_attribute(device, attribute) }.map(|value| value as u32)
+}
+
+/// How the buffers are made.
+#[derive(Clone, Copy, Debug)]
+struct BufferSettings {
+    /// Elements by which they are shifted.
+    unaligned: usize,
+    /// How NCCL knows them.
+    registration: record::Registration,
+}
+
+/// The GPUs of this process that take part, and what its ranks need to meet.
+pub struct GpuNode {
+    library: Library,
+    id: UniqueId,
+    config: nccl::Config,
+    settings: BufferSettings,
+    default_stream: bool,
+    /// The first that is measured.
+    first_type: DataType,
+    fp8: bool,
+    threads: usize,
+    share: Share,
+    /// The number of ranks on each rank's GPU.
+    ranks_on_gpus: Vec<usize>,
+    /// That of the process's first rank.
+    place: Place,
+    provenance: Provenance,
+    notes: Vec<String>,
+}
+
+impl GpuNode {
+    pub(super) fn prepare(
+        settings: &Request,
+        process: &dyn World,
+        processes: &[Found<Gpus>],
+    ) -> Result<Self, Stop> {
+        let found: Vec<(&str, &Gpus)> = processes
+            .iter()
+            .filter_map(|each| Some((each.host.as_str(), each.found.as_ref().ok()?)))
+            .collect();
+        let first = one_version(&found)?;
+        let threads = settings.threads.unwrap_or(1);
+        let library = Library::load().map_err(|error| Stop::Refused(error.to_string()))?;
+        // The one option that may differ between processes: with a process per GPU it chooses each one's.
+        let bases = process.all_gather(&serde_json::to_vec(&settings.variables.device)?)?;
+        let bases: Vec<Option<usize>> =
+            bases.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>()?;
+        let sharers: Vec<Sharer<'_>> = processes
+            .iter()
+            .zip(&found)
+            .zip(bases)
+            .map(|((each, (host, gpus)), base)| Sharer {
+                host,
+                identity: &each.host_id,
+                addresses: &gpus.addresses,
+                base,
+                multi_rank: gpus.multi_rank,
+            })
+            .collect();
+        let (mut shares, mut ranks_on_gpus) = divide(&sharers, settings, library.version())?;
+        let most_on_a_gpu = ranks_on_gpus.iter().flatten().copied().max().unwrap_or(1);
+        let config = config(library, settings)?;
+        let colors: Vec<u64> = (0..process.size())
+            .map(|each| settings.variables.split.map_or(0, |split| split.color(each)))
+            .collect();
+        let share = shares.swap_remove(process.rank());
+        let place = place(&colors, process.rank(), share.ordinals.len());
+        let id = exchange_id(library, process, &colors)?;
+        let driver = format!("{}.{}", first.driver / 1000, first.driver % 1000 / 10);
+        let provenance = Provenance {
+            backend: "nccl".to_owned(),
+            library_version: first.nccl_version.clone(),
+            library_path: first.nccl_path.clone(),
+            cuda_driver: Some(driver),
+            ..Provenance::default()
+        };
+        let capabilities = found.iter().flat_map(|(_, gpus)| &gpus.capabilities);
+        let capability = capabilities.min().copied().unwrap_or_default();
+        let fp8 = can_fp8(settings, library.version(), capability, place.ranks)?;
+        let mut notes = notes::notes(settings, library.version(), capability);
+        notes.extend(notes::shared_gpus(most_on_a_gpu));
+        let default_stream = settings.default_stream;
+        let first_type = settings.data_types.first().copied().unwrap_or(DataType::Float32);
+        let settings = BufferSettings { unaligned: settings.unaligned, registration: settings.registration };
+        Ok(Self {
+            library,
+            id,
+            config,
+            settings,
+            default_stream,
+            first_type,
+            fp8,
+            threads,
+            share,
+            ranks_on_gpus: ranks_on_gpus.swap_remove(process.rank()),
+            place,
+            provenance,
+            notes,
+        })
+    }
+}
+
+/// The first process's GPUs, where all processes have the same NCCL.
+fn one_version<'a>(found: &[(&str, &'a Gpus)]) -> Result<&'a Gpus, Stop> {
+    let (host, first) = found[0];
+    let differs = |(_, (_, other)): &(usize, &(&str, &Gpus))| other.nccl_version != first.nccl_version;
+    let Some((index, (other_host, other))) = found.iter().enumerate().find(differs) else {
+        return Ok(first);
+    };
+    Err(Stop::Refused(format!(
+        "processes have different NCCL versions, which cannot talk: process 0 on {host} has {} ({}), process {index} on \
+         {other_host} has {} ({}). Point NCCL_LIBRARY to the same version everywhere",
+        first.nccl_version, first.nccl_path, other.nccl_version, other.nccl_path
+    )))
+}
+
+/// Each process's share of the GPUs, and the number of ranks on the GPU of each of its ranks.
+fn divide(
+    sharers: &[Sharer<'_>],
+    settings: &Request,
+    loaded: nccl::Version,
+) -> Result<(Vec<Share>, Vec<Vec<usize>>), Stop> {
+    let threads = settings.threads.unwrap_or(1);
+    let shares: Vec<Share> = (0..sharers.len())
+        .map(|index| share(sharers, index, threads, settings.gpus, loaded))
+        .collect::<Result<_, _>>()
+        .map_err(Stop::Refused)?;
+    if let Some(index) = shares.iter().position(|share| share.gpus != shares[0].gpus) {
+        return Err(Stop::Refused(format!(
+            "process 0 on {} would use {} GPUs, but process {index} on {} {}: say with -g how many each shall use",
+            sharers[0].host, shares[0].gpus, sharers[index].host, shares[index].gpus
+        )));
+    }
+    if settings.default_stream && shares.iter().any(Share::has_a_gpu_twice) {
+        return Err(Stop::Refused(
+            "-y: ranks of one process that share a GPU have one default stream, on which each would wait for the other. \
+             Leave it out, or start a process per rank (-g 1)"
+                .to_owned(),
+        ));
+    }
+    let ranks = (0..shares.len()).map(|index| ranks_on_gpus(sharers, &shares, index)).collect();
+    Ok((shares, ranks))
+}
+
+/// True where 8-bit floating-point numbers can be measured.
+fn can_fp8(
+    settings: &Request,
+    loaded: nccl::Version,
+    capability: (u32, u32),
+    ranks: usize,
+) -> Result<bool, Stop> {
+    if ranks > 1 || !settings.ops.contains(&Op::MulSum) {
+        return Ok(loaded >= FP8_NCCL && capability >= FP8_CAPABILITY);
+    }
+    if !settings.all.data_types && settings.data_types.iter().any(is_fp8) {
+        return Err(Stop::Refused(
+            "-o mulsum: NCCL does not scale 8-bit floating-point numbers for a single rank".to_owned(),
+        ));
+    }
+    Ok(false)
+}
+
+/// What was asked for, and what nccl-tests sets, so that numbers compare: scheduling for NVLink from NCCL 2.28 on, and two
+/// peers from 2.30 on where nothing but sendrecv is measured.
+fn config(library: Library, settings: &Request) -> Result<nccl::Config, Stop> {
+    let loaded = library.version();
+    // Off, --check-on-stream finds what the fence prevents: see `notes`.
+    let mut config = nccl::Config::new().symmetric_fence(!settings.variables.without_symmetric_fence);
+    if loaded >= nccl::Version::new(2, 28, 0) {
+        config = config.nvlink_centric_sched(true);
+    }
+    if loaded >= nccl::Version::new(2, 30, 0) && settings.collectives == [Collective::SendRecv] {
+        config = config.max_p2p_peers(2);
+    }
+    if let Some(policy) = settings.cta_policy {
+        let needed = if policy == 2 { nccl::Version::new(2, 28, 0) } else { nccl::Version::new(2, 27, 0) };
+        if loaded < needed {
+            return Err(Stop::Refused(format!("-x {policy} needs NCCL {needed}, and {loaded} is loaded")));
+        }
+        config = config.cta_policy(policy as i32);
+    }
+    Ok(config)
+}
+
+fn is_fp8(data_type: &DataType) -> bool {
+    data_type.is_float() && data_type.size() == 1
+}
+
+/// Where the first rank of a process is in its group: the processes of one color, each with so many ranks.
+fn place(colors: &[u64], process: usize, ranks_per_process: usize) -> Place {
+    let color = colors[process];
+    let before = colors[..process].iter().filter(|&&other| other == color).count();
+    let all = colors.iter().filter(|&&other| other == color).count();
+    Place { rank: before * ranks_per_process, ranks: all * ranks_per_process, color }
+}
+
+/// The unique id of each group's first process, on all of its processes.
+fn exchange_id(library: Library, process: &dyn World, colors: &[u64]) -> Result<UniqueId, Stop> {
+    let color = colors[process.rank()];
+    let first = colors.iter().position(|&other| other == color).unwrap_or(0);
+    let mine = if process.rank() == first { UniqueId::new(library)?.as_bytes().to_vec() } else { Vec::new() };
+    let all = process.all_gather(&mine)?;
+    let bytes = all.get(first).map(Vec::as_slice).unwrap_or_default();
+    let sent = format!("process {first} sent no NCCL unique id");
+    let bytes: [u8; UniqueId::BYTES] = bytes.try_into().context(sent)?;
+    Ok(UniqueId::from_bytes(bytes))
+}
+
+impl Node for GpuNode {
+    fn threads(&self) -> usize {
+        self.threads
+    }
+
+    fn gpus(&self) -> usize {
+        self.share.gpus
+    }
+
+    fn place(&self, index: usize) -> Place {
+        Place { rank: self.place.rank + index, ..self.place }
+    }
+
+    fn abilities(&self) -> Abilities {
+        let mut abilities = Abilities::default();
+        abilities.data_types.retain(|data_type| self.fp8 || !is_fp8(data_type));
+        abilities
+    }
+
+    fn provenance(&self) -> Provenance {
+        self.provenance.clone()
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.notes.clone()
+    }
+
+    fn default_max_bytes(&self) -> u64 {
+        DEFAULT_MAX_BYTES
+    }
+
+    fn open(&self, index: usize) -> anyhow::Result<Box<dyn Device>> {
+        let ordinal = self.share.ordinals[index];
+        let context = CudaContext::new(ordinal).with_context(|| format!("opening GPU {ordinal}"))?;
+        let stream = if self.default_stream { Ok(context.default_stream()) } else { context.new_stream() };
+        let stream = stream.with_context(|| format!("creating a stream on GPU {ordinal}"))?;
+        let (free, _) = context.mem_get_info()?;
+        Ok(Box::new(Gpu {
+            library: self.library,
+            id: self.id,
+            place: self.place(index),
+            config: self.config.clone(),
+            ordinal,
+            context,
+            stream,
+            free: free as u64,
+            ranks_on_gpu: self.ranks_on_gpus[index] as u64,
+            settings: self.settings,
+            first_type: self.first_type,
+        }))
+    }
+}
+
+struct Gpu {
+    library: Library,
+    id: UniqueId,
+    place: Place,
+    config: nccl::Config,
+    ordinal: usize,
+    context: Arc<CudaContext>,
+    stream: Arc<CudaStream>,
+    free: u64,
+    ranks_on_gpu: u64,
+    settings: BufferSettings,
+    first_type: DataType,
+}
+
+impl Device for Gpu {
+    fn describe(&self) -> Rank {
+        let (domain, bus, device) = pci_address(self.ordinal).unwrap_or_default();
+        Rank {
+            rank: 0,
+            group: usize::try_from(self.place.color).unwrap_or(usize::MAX),
+            pid: 0,
+            host: String::new(),
+            device: Some(self.ordinal),
+            pci: Some(format!("{domain:04x}:{bus:02x}:{device:02x}")),
+            device_name: self.context.name().unwrap_or_else(|_| "unknown GPU".to_owned()),
+        }
+    }
+
+    fn capacity(&self) -> u64 {
+        (self.free / self.ranks_on_gpu).saturating_sub(RESERVE)
+    }
+
+    fn memory(&self) -> String {
+        format!("GPU {}", self.ordinal)
+    }
+
+    fn connect(
+        self: Box<Self>,
+        _world: &world::Handle,
+        rooms: Rooms,
+        body: &mut Body<'_>,
+    ) -> anyhow::Result<()> {
+        let free = || self.context.mem_get_info().map(|(free, _)| free as u64);
+        let Place { rank, ranks, .. } = self.place;
+        let (communicator, data) = thread::scope(|scope| {
+            // Beside NCCL, which waits for the other ranks meanwhile.
+            let loading =
+                thread::Builder::new().name(format!("kernels {rank}")).spawn_scoped(scope, || {
+                    let mut data = DeviceData::new(&self.context)?;
+                    data.load(self.first_type)?;
+                    tracing::debug!(rank, "kernels of the test data loaded");
+                    anyhow::Ok(data)
+                })?;
+            let communicator = Communicator::builder(self.library, &self.stream)
+                .rank(rank, ranks)
+                .id(&self.id)
+                .config(&self.config)
+                .init()?;
+            tracing::debug!(rank, "communicator initialised");
+            let data = loading.join().map_err(|_| anyhow::anyhow!("loading kernels panicked"))??;
+            anyhow::Ok((communicator, data))
+        })?;
+        let connected = free()?;
+        let mut memory = RankMemory::alloc(&communicator, rooms, self.settings.unaligned)?;
+        let used = MemoryUse {
+            initialization: self.free.saturating_sub(connected),
+            buffers: connected.saturating_sub(free()?),
+            operations: 0,
+        };
+        memory.register(&communicator, self.settings.registration)?;
+        let mut rank = GpuRank::new(&communicator, data, memory, used);
+        body(&mut rank)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_of_one_color_are_a_group() {
+        let colors = [0, 1, 0, 1, 1];
+        assert_eq!(place(&colors, 2, 4), Place { rank: 4, ranks: 8, color: 0 });
+        assert_eq!(place(&colors, 4, 2), Place { rank: 4, ranks: 6, color: 1 });
+    }
+}

@@ -1,0 +1,162 @@
+//! The check on the stream: fill, operation and check follow each other without the host between, eager or as a graph.
+//!
+//! Verification waits for the GPU between these steps, so it cannot see an operation that starts before the kernel in front
+//! of it has written the operation's input. Here that kernel lets the operation start early, and what lies in the input until
+//! it has written is wrong in every bit.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use cudarc::driver::CudaGraph;
+use cudarc::driver::result;
+use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+
+use super::operate::{Common, Scalar, Way};
+use super::rank::GpuRank;
+use crate::backend::{StreamRounds, Work};
+use crate::data::{Tally, expected_bits};
+use record::Placement;
+
+/// After so many eager rounds the host waits for the stream: operations that start too early were seen in the first rounds
+/// after that, and hardly behind them.
+const SERIES: usize = 16;
+
+/// The time from the trigger of the next kernel to the first write, by turns. The host has to queue the operation meanwhile.
+const DELAYS: [Duration; 3] = [Duration::from_micros(100), Duration::from_micros(20), Duration::ZERO];
+
+impl GpuRank<'_> {
+    /// See [`Backend::check_on_stream`](crate::backend::Backend::check_on_stream).
+    pub(super) fn rounds_on_stream<T: Scalar>(
+        &mut self,
+        work: &Work,
+        placement: Placement,
+        rounds: &StreamRounds,
+        barrier: &dyn Fn() -> anyhow::Result<()>,
+    ) -> anyhow::Result<Option<Tally>> {
+        // Loading may wait for the device, which then must not wait for another rank, and cannot be captured.
+        self.data.load(work.data_type)?;
+        if self.data.triggers_early() {
+            self.data.load_invert()?;
+        }
+        let common = self.common::<T>(work)?;
+        self.data.clear(self.stream())?;
+        if rounds.graph_launches > 0 {
+            let graph = self.capture_rounds(work, placement, rounds, &common)?;
+            barrier()?;
+            for _ in 0..rounds.graph_launches {
+                graph.launch().context("launching the graph of the check on the stream")?;
+            }
+            // Before the graph ends.
+            self.wait()?;
+        } else {
+            barrier()?;
+            for round in 0..rounds.rounds {
+                self.round(work, placement, rounds, round, &common)?;
+                if (round + 1).is_multiple_of(SERIES) {
+                    self.wait()?;
+                }
+            }
+            self.wait()?;
+        }
+        Ok(self.data.tally(self.stream())?)
+    }
+
+    /// All rounds as one graph.
+    fn capture_rounds<T: Scalar>(
+        &mut self,
+        work: &Work,
+        placement: Placement,
+        rounds: &StreamRounds,
+        common: &Common<'_, T>,
+    ) -> anyhow::Result<CudaGraph> {
+        let stream = self.stream();
+        // As the safe layer does for collectives alone: NCCL may allocate memory meanwhile.
+        stream
+            .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED)
+            .context("beginning the capture of the check on the stream")?;
+        let queued =
+            (0..rounds.rounds).try_for_each(|round| self.round(work, placement, rounds, round, common));
+        // Also where a round failed.
+        let graph = stream.end_capture(CUgraphInstantiate_flags(0));
+        queued?;
+        let graph = graph.context("capturing the check on the stream")?;
+        let graph = graph.context("the graph of the check on the stream is empty")?;
+        graph.upload().context("uploading the graph of the check on the stream")?;
+        Ok(graph)
+    }
+
+    /// Queues one round.
+    fn round<T: Scalar>(
+        &mut self,
+        work: &Work,
+        placement: Placement,
+        rounds: &StreamRounds,
+        round: usize,
+        common: &Common<'_, T>,
+    ) -> anyhow::Result<()> {
+        let seed = rounds.seed.wrapping_add(round as u64);
+        self.write_input(work, placement, seed, DELAYS[round % DELAYS.len()])?;
+        let parts = self.memory.parts(work, placement, 0);
+        self.copy_own_part(work, &parts)?;
+        let way = if rounds.graph_launches > 0 { Way::Captured } else { Way::Immediate };
+        self.queue(way, work, common, placement, &parts, false)?;
+        if let Some(index) = rounds.damaged {
+            self.damage_on_stream(work, placement, seed, index)?;
+        }
+        let expected = work.result();
+        let elements: u64 = expected.iter().map(|segment| segment.count).sum();
+        let address = self.memory.result_address(work, placement);
+        let (stream, problem) = (self.stream(), work.problem(seed));
+        let bytes = elements * work.data_type.size() as u64;
+        // SAFETY: the result is in this rank's memory, which is initialised; all work on it is on this stream.
+        unsafe { self.data.count(stream, &problem, &expected, address, bytes) }?;
+        Ok(())
+    }
+
+    /// Queues the kernels that write the input. The last one triggers programmatic launch before it writes, where the GPU can.
+    fn write_input(
+        &mut self,
+        work: &Work,
+        placement: Placement,
+        seed: u64,
+        delay: Duration,
+    ) -> anyhow::Result<()> {
+        if let Some(kept) = self.kept_address(work, placement) {
+            self.fill_at(work, seed, kept)?;
+        }
+        let Some(input) = self.memory.input_address(work, placement) else { return Ok(()) };
+        self.fill_at(work, seed, input)?;
+        if self.data.triggers_early() {
+            let bytes = (work.counts.send * work.data_type.size()) as u64;
+            for early in [None, Some(delay)] {
+                let stream = self.stream();
+                // SAFETY: as in `fill_at`.
+                unsafe { self.data.invert(stream, input, bytes, early) }?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Queues a write of a wrong value to an element of the result, where there is such an element.
+    fn damage_on_stream(
+        &self,
+        work: &Work,
+        placement: Placement,
+        seed: u64,
+        index: usize,
+    ) -> anyhow::Result<()> {
+        let Some(bits) = expected_bits(&work.problem(seed), &work.result(), index as u64)? else {
+            return Ok(());
+        };
+        let size = work.data_type.size();
+        let wrong = (bits ^ work.significant_bit()?).to_le_bytes();
+        let address = self.memory.result_address(work, placement) + (index * size) as u64;
+        // Byte by byte, since a graph keeps the value of a memset, and only the address of what a copy reads.
+        for (place, &byte) in (address..).zip(&wrong[..size]) {
+            // SAFETY: the element is in this rank's memory, and its stream is alive.
+            unsafe { result::memset_d8_async(place, byte, 1, self.stream().cu_stream()) }
+                .context("damaging the result")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,387 @@
+//! One rank's buffers and communicator on its GPU.
+
+use crate::collective::Layout as _;
+use std::ops::Range;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use collectives::nccl::{self, Capture, Communicator, Graph, Memory};
+use cudarc::driver::sys::{self, CUevent_flags, CUresult};
+use cudarc::driver::{CudaEvent, CudaStream, result};
+
+use super::memory::{Parts, RankMemory, overlaps};
+use super::operate::{self, Buffers, Common, Scalar, Views, Way};
+use crate::backend::{Backend, MemoryUse, Schedule, StreamRounds, Times, Work};
+use crate::data::{DeviceData, Mismatches, Op, Tally};
+use record::{Blocking, Placement};
+
+/// How many operations of a loop are made before the clock starts, about. Later ones begin again at the first one's
+/// place.
+const PREPARED: usize = 4096;
+
+/// One rank.
+pub(super) struct GpuRank<'a> {
+    pub(super) communicator: &'a Communicator,
+    pub(super) data: DeviceData,
+    pub(super) memory: RankMemory,
+    used: MemoryUse,
+    /// Bytes that were free on the GPU when all of it was made.
+    free: u64,
+    /// Made when first needed.
+    events: Vec<CudaEvent>,
+}
+
+/// Operations of a loop, made before the clock starts.
+struct Prepared<'m, T> {
+    parts: Vec<Parts>,
+    /// The same, each of memory of its own, where several are queued together or their buffers overlap: views of the same memory
+    /// cannot exist at the same time.
+    apart: Option<Vec<Views<'m, T>>>,
+}
+
+impl<'a> GpuRank<'a> {
+    pub(super) fn new(
+        communicator: &'a Communicator,
+        data: DeviceData,
+        memory: RankMemory,
+        used: MemoryUse,
+    ) -> Self {
+        let free = communicator.stream().context().mem_get_info().map_or(0, |(free, _)| free as u64);
+        Self { communicator, data, memory, used, free, events: Vec::new() }
+    }
+
+    pub(super) fn stream(&self) -> &'a std::sync::Arc<CudaStream> {
+        self.communicator.stream()
+    }
+
+    /// Where the input is once more, for a rank that must find its receive buffer as it was.
+    pub(super) fn kept_address(&self, work: &Work, placement: Placement) -> Option<u64> {
+        let kept = work.collective.keeps_receive(work.member) && placement == Placement::OutOfPlace;
+        kept.then(|| self.memory.receive_address(work))
+    }
+
+    /// What the operations of a loop share.
+    pub(super) fn common<T: Scalar>(&self, work: &Work) -> Result<Common<'a, T>, nccl::Error> {
+        let member = work.member;
+        let scaled = match work.op {
+            Some(Op::MulSum) if work.collective.reduces() => {
+                Some(self.communicator.scaled_sum(T::of(Op::scale_of(member.rank as u32)))?)
+            }
+            _ => None,
+        };
+        let (mut sent, mut received) = (Vec::new(), Vec::new());
+        if let Some(traffic) = &work.traffic {
+            let own = member.rank;
+            let part = |start: usize, count: usize| start..start + count;
+            for peer in 0..member.ranks {
+                sent.push(part(traffic.send_start(own, peer), traffic.count(own, peer)));
+                received.push(part(traffic.receive_start(peer, own), traffic.count(peer, own)));
+            }
+        }
+        Ok(Common { scaled, sent, received })
+    }
+
+    /// Memory for each operation, where that is needed, `aggregated` at a time being queued together.
+    fn apart(
+        &self,
+        work: &Work,
+        placement: Placement,
+        parts: &[Parts],
+        aggregated: usize,
+    ) -> Result<Option<Vec<Buffers<Memory, Memory>>>, nccl::Error> {
+        let needed = aggregated > 1 || overlaps(work, placement);
+        needed.then(|| parts.iter().map(|parts| self.memory.apart(work, parts)).collect()).transpose()
+    }
+
+    /// What an operation does beside NCCL's work: a hypercube's own part goes to its place first.
+    pub(super) fn copy_own_part(&self, work: &Work, parts: &Parts) -> anyhow::Result<()> {
+        let Some((source, target)) = self.memory.own_part(work, parts) else { return Ok(()) };
+        let bytes = work.counts.send * work.data_type.size();
+        // SAFETY: both are within this rank's memory, and its stream is alive.
+        unsafe { result::memcpy_dtod_async(target, source, bytes, self.stream().cu_stream()) }
+            .context("copying the own part")
+    }
+
+    /// Queues one operation with buffers that are made for it: memory of their own where parts overlap, also with those of
+    /// operations that run at the same time.
+    pub(super) fn queue<T: Scalar>(
+        &mut self,
+        way: Way<'_>,
+        work: &Work,
+        common: &Common<'_, T>,
+        placement: Placement,
+        parts: &Parts,
+        at_once: bool,
+    ) -> anyhow::Result<()> {
+        if at_once || overlaps(work, placement) {
+            let mut apart = self.memory.apart(work, parts)?;
+            operate::queue(way, self.communicator, work, common, &mut apart.views::<T>()?)
+        } else {
+            let mut buffers = self.memory.views::<T>(parts)?;
+            operate::queue(way, self.communicator, work, common, &mut buffers)
+        }
+    }
+
+    fn start_typed<T: Scalar>(
+        &mut self,
+        work: &Work,
+        placement: Placement,
+        index: usize,
+        graph: bool,
+    ) -> anyhow::Result<()> {
+        let common = self.common::<T>(work)?;
+        let parts = self.memory.parts(work, placement, index);
+        self.copy_own_part(work, &parts)?;
+        if !graph {
+            return self.queue(Way::Immediate, work, &common, placement, &parts, false);
+        }
+        let graph = Graph::capture(|capture| {
+            self.queue(Way::Capture(capture), work, &common, placement, &parts, false)
+        })?;
+        graph.launch()?;
+        // Before the graph ends.
+        self.wait()
+    }
+
+    /// One iteration: one operation, or several in a group.
+    #[inline]
+    fn iterate<T: Scalar>(
+        &mut self,
+        work: &Work,
+        common: &Common<'_, T>,
+        prepared: &mut Prepared<'_, T>,
+        operations: Range<usize>,
+    ) -> anyhow::Result<()> {
+        let Some(apart) = &mut prepared.apart else {
+            let mut buffers = self.memory.views::<T>(&prepared.parts[operations.start])?;
+            return operate::queue(Way::Immediate, self.communicator, work, common, &mut buffers);
+        };
+        let parts = &prepared.parts[operations.clone()];
+        parts.iter().try_for_each(|parts| self.copy_own_part(work, parts))?;
+        let communicator = self.communicator;
+        match &mut apart[operations] {
+            [one] => operate::queue(Way::Immediate, communicator, work, common, one),
+            several => nccl::group(|group| {
+                let mut buffers = several.iter_mut();
+                buffers.try_for_each(|buffers| operate::add(group, communicator, work, common, buffers))
+            }),
+        }
+    }
+
+    fn time_typed<T: Scalar>(
+        &mut self,
+        work: &Work,
+        placement: Placement,
+        schedule: &Schedule,
+        barrier: &dyn Fn() -> anyhow::Result<()>,
+    ) -> anyhow::Result<Times> {
+        let Schedule { iterations, aggregated, blocking, .. } = *schedule;
+        if schedule.each {
+            self.make_events(2 * iterations)?;
+        }
+        let prepared = iterations.min(PREPARED.div_ceil(aggregated));
+        let common = self.common::<T>(work)?;
+        let parts = (0..prepared * aggregated).map(|index| self.memory.parts(work, placement, index));
+        let parts: Vec<_> = parts.collect();
+        let mut apart = self.apart(work, placement, &parts, aggregated)?;
+        let views = apart.as_mut().map(|apart| apart.iter_mut().map(Buffers::views).collect());
+        let mut operations = Prepared { parts, apart: views.transpose()? };
+        barrier()?;
+        let mut counted = Duration::ZERO;
+        let mut start = Instant::now();
+        for iteration in 0..iterations {
+            if schedule.each {
+                self.events[2 * iteration].record(self.stream())?;
+            }
+            let first = iteration % prepared * aggregated;
+            self.iterate(work, &common, &mut operations, first..first + aggregated)?;
+            if schedule.each {
+                self.events[2 * iteration + 1].record(self.stream())?;
+            }
+            match blocking {
+                Blocking::No => {}
+                Blocking::Wait => self.wait()?,
+                Blocking::WaitAndBarrier => {
+                    self.wait()?;
+                    barrier()?;
+                }
+                Blocking::Outer => {
+                    self.wait()?;
+                    counted += start.elapsed();
+                    barrier()?;
+                    start = Instant::now();
+                }
+            }
+        }
+        let enqueue = counted + start.elapsed();
+        self.wait()?;
+        let total = counted + start.elapsed();
+        let each_us = if schedule.each { self.each_us(iterations, aggregated)? } else { Vec::new() };
+        Ok(Times { total, enqueue, each_us })
+    }
+
+    fn time_graph<T: Scalar>(
+        &mut self,
+        work: &Work,
+        placement: Placement,
+        schedule: &Schedule,
+        barrier: &dyn Fn() -> anyhow::Result<()>,
+    ) -> anyhow::Result<Times> {
+        let Schedule { iterations, aggregated, graph_launches, .. } = *schedule;
+        let common = self.common::<T>(work)?;
+        let mut queue = |capture: &Capture, index: usize| {
+            let parts = self.memory.parts(work, placement, index);
+            self.queue(Way::Capture(capture), work, &common, placement, &parts, aggregated > 1)
+        };
+        let graph = Graph::capture(|capture| {
+            (0..iterations).map(|iteration| iteration * aggregated).try_for_each(|first| {
+                if aggregated == 1 {
+                    return queue(capture, first);
+                }
+                capture
+                    .group(|capture| (first..first + aggregated).try_for_each(|index| queue(capture, index)))
+            })
+        })?;
+        barrier()?;
+        let start = Instant::now();
+        for _ in 0..graph_launches {
+            graph.launch()?;
+        }
+        let enqueue = start.elapsed();
+        self.wait()?;
+        Ok(Times { total: start.elapsed(), enqueue, each_us: Vec::new() })
+    }
+
+    fn make_events(&mut self, count: usize) -> anyhow::Result<()> {
+        while self.events.len() < count {
+            let event = self.stream().context().new_event(Some(CUevent_flags::CU_EVENT_DEFAULT))?;
+            self.events.push(event);
+        }
+        Ok(())
+    }
+
+    /// Microseconds per operation of each iteration, from its two events.
+    fn each_us(&self, iterations: usize, aggregated: usize) -> anyhow::Result<Vec<f64>> {
+        let pairs = self.events.chunks_exact(2).take(iterations);
+        let elapsed = |pair: &[CudaEvent]| -> anyhow::Result<f64> {
+            Ok(f64::from(pair[0].elapsed_ms(&pair[1])?) * 1e3 / aggregated as f64)
+        };
+        pairs.map(elapsed).collect()
+    }
+
+    /// Polls, as nccl-tests does, so that an asynchronous error ends the wait.
+    pub(super) fn wait(&self) -> anyhow::Result<()> {
+        loop {
+            // SAFETY: the stream is alive, and its context is current: every rank's thread has opened its own GPU.
+            let state = unsafe { sys::cuStreamQuery(self.stream().cu_stream()) };
+            match state {
+                CUresult::CUDA_SUCCESS => return Ok(()),
+                CUresult::CUDA_ERROR_NOT_READY => self.communicator.async_error()?,
+                _ => state.result().context("waiting for the GPU")?,
+            }
+            thread::yield_now();
+        }
+    }
+
+    pub(super) fn fill_at(&mut self, work: &Work, seed: u64, address: u64) -> anyhow::Result<()> {
+        let bytes = (work.counts.send * work.data_type.size()) as u64;
+        let (stream, problem) = (self.stream(), work.problem(seed));
+        // SAFETY: the address has room for a rank's input, all work on this memory is on this one stream.
+        unsafe { self.data.fill(stream, &problem, work.member.rank as u32, 0, address, bytes) }?;
+        Ok(())
+    }
+}
+
+impl Backend for GpuRank<'_> {
+    fn notes(&self) -> Vec<String> {
+        self.memory.note().into_iter().collect()
+    }
+
+    fn memory_use(&self) -> Option<MemoryUse> {
+        let (free, _) = self.stream().context().mem_get_info().ok()?;
+        Some(MemoryUse { operations: self.free.saturating_sub(free as u64), ..self.used })
+    }
+
+    fn fill(&mut self, work: &Work, placement: Placement, seed: u64) -> anyhow::Result<()> {
+        let size = work.data_type.size();
+        let receive = self.memory.receive_address(work);
+        let cleared = match placement {
+            Placement::OutOfPlace => work.counts.receive * size,
+            Placement::InPlace => work.bytes(),
+        };
+        // SAFETY: the receive buffer has room for the largest size, and its stream is alive.
+        unsafe { result::memset_d8_async(receive, 0, cleared, self.stream().cu_stream()) }
+            .context("clearing the result")?;
+        let addresses = [self.memory.input_address(work, placement), self.kept_address(work, placement)];
+        for address in addresses.into_iter().flatten() {
+            self.fill_at(work, seed, address)?;
+        }
+        self.stream().synchronize()?;
+        Ok(())
+    }
+
+    fn start(&mut self, work: &Work, placement: Placement, index: usize, graph: bool) -> anyhow::Result<()> {
+        with_element!(work.data_type, T => self.start_typed::<T>(work, placement, index, graph))
+    }
+
+    fn complete(&mut self) -> anyhow::Result<()> {
+        self.wait()
+    }
+
+    fn time(
+        &mut self,
+        work: &Work,
+        placement: Placement,
+        schedule: &Schedule,
+        barrier: &dyn Fn() -> anyhow::Result<()>,
+    ) -> anyhow::Result<Times> {
+        with_element!(work.data_type, T => if schedule.graph_launches > 0 {
+            self.time_graph::<T>(work, placement, schedule, barrier)
+        } else {
+            self.time_typed::<T>(work, placement, schedule, barrier)
+        })
+    }
+
+    fn damage(&mut self, work: &Work, placement: Placement, index: usize) -> anyhow::Result<()> {
+        if index < work.counts.receive {
+            let size = work.data_type.size();
+            let flip = work.significant_bit()?.to_le_bytes();
+            let address = self.memory.result_address(work, placement) + (index * size) as u64;
+            let mut element = [0_u8; 8];
+            let stream = self.stream().cu_stream();
+            // On the stream of the check: what the driver's other copies write may not have arrived when they return.
+            // SAFETY: the element is in this rank's memory, and lives until its copy is done.
+            unsafe { result::memcpy_dtoh_async(&mut element[..size], address, stream) }?;
+            self.wait()?;
+            element.iter_mut().zip(flip).for_each(|(byte, flip)| *byte ^= flip);
+            // SAFETY: as above.
+            unsafe { result::memcpy_htod_async(address, &element[..size], stream) }?;
+            self.wait()?;
+        }
+        Ok(())
+    }
+
+    fn check(&mut self, work: &Work, placement: Placement, seed: u64) -> anyhow::Result<Mismatches> {
+        let expected = work.result();
+        let elements: u64 = expected.iter().map(|segment| segment.count).sum();
+        if elements == 0 {
+            return Ok(Mismatches::default());
+        }
+        let size = work.data_type.size();
+        let address = self.memory.result_address(work, placement);
+        let (stream, problem) = (self.stream(), work.problem(seed));
+        // SAFETY: the result is in this rank's memory, initialised by `fill`; all work on it is on this stream.
+        Ok(unsafe { self.data.check(stream, &problem, &expected, address, elements * size as u64) }?)
+    }
+
+    fn check_on_stream(
+        &mut self,
+        work: &Work,
+        placement: Placement,
+        rounds: &StreamRounds,
+        barrier: &dyn Fn() -> anyhow::Result<()>,
+    ) -> anyhow::Result<Option<Tally>> {
+        with_element!(work.data_type, T => self.rounds_on_stream::<T>(work, placement, rounds, barrier))
+    }
+}

@@ -1,0 +1,151 @@
+//! Which backend a run uses, agreed by all processes before anything is started.
+
+use std::thread::{self, JoinHandle};
+
+use collectives::world::{self, World};
+use serde::{Deserialize, Serialize};
+
+use super::host::{Find, Hosts};
+use super::paired::Paired;
+use super::{Node, fabric, nccl};
+use crate::request::{BackendChoice, Request, Versus};
+use crate::supervision::Stop;
+
+/// What one process found, told to all others.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Found<T> {
+    /// The name of the process's host.
+    pub host: String,
+    /// Tells hosts of one name apart.
+    pub host_id: String,
+    /// What is there, or why it is not.
+    pub found: Result<T, String>,
+}
+
+/// The search for GPUs, which begins before the processes have met: the CUDA driver takes some tenths of a second to
+/// start, and so does MPI.
+#[derive(Debug)]
+pub struct Search(Option<JoinHandle<Result<nccl::Gpus, String>>>);
+
+impl Search {
+    /// Begins it, unless `settings` asks for another backend.
+    #[must_use]
+    pub fn start(settings: &Request) -> Self {
+        if !settings.backend.may_use_gpus() {
+            return Self(None);
+        }
+        // Without a thread to be had, it is done when its result is wanted.
+        Self(thread::Builder::new().name("search".to_owned()).spawn(nccl::Gpus::find).ok())
+    }
+
+    fn result(mut self) -> Result<nccl::Gpus, String> {
+        match self.0.take() {
+            Some(thread) => thread.join().unwrap_or_else(|_| Err("looking for GPUs panicked".to_owned())),
+            None => nccl::Gpus::find(),
+        }
+    }
+}
+
+impl Drop for Search {
+    /// The process does not end while the CUDA driver is starting.
+    fn drop(&mut self) {
+        if let Some(thread) = self.0.take() {
+            let _unused = thread.join();
+        }
+    }
+}
+
+/// Chooses the backend for all processes of `process` alike. `mpi` finds the MPI library that the program is linked to.
+///
+/// # Errors
+/// [`Stop::Refused`], with the same text on every process, when what was asked for is not there.
+pub fn choose(
+    settings: &Request,
+    search: Search,
+    process: &dyn World,
+    mpi: Option<Find>,
+) -> Result<Box<dyn Node>, Stop> {
+    let mpi = || mpi.ok_or_else(|| Stop::Refused("this program is not linked to MPI".to_owned()));
+    let versus = match settings.versus {
+        Some(Versus::Mpi) => Some(mpi()?),
+        Some(Versus::Fabric) => Some(fabric::find as Find),
+        None => None,
+    };
+    let on_hosts = |find: Find, why: &str| match Hosts::prepare(settings, process, find, versus, why) {
+        Ok(hosts) => Ok(Box::new(hosts) as Box<dyn Node>),
+        Err(stop) => Err(stop),
+    };
+    match settings.backend {
+        BackendChoice::Fabric => {
+            let flag = if versus.is_some() { "--vs" } else { "--backend fabric" };
+            return on_hosts(fabric::find, &format!("as asked for ({flag})"));
+        }
+        BackendChoice::Mpi => return on_hosts(mpi()?, "as asked for (--backend mpi)"),
+        BackendChoice::Nccl | BackendChoice::Auto => {}
+    }
+    let processes = exchange(process, search.result())?;
+    let without: Vec<String> = processes
+        .iter()
+        .enumerate()
+        .filter_map(|(index, each)| {
+            Some(format!("process {index} on {}: {}", each.host, each.found.as_ref().err()?))
+        })
+        .collect();
+    let Some(reason) = without.first() else {
+        if let Some(argument) = settings.tuning.argument().filter(|_| settings.versus != Some(Versus::Fabric))
+        {
+            return Err(Stop::Refused(format!(
+                "{argument}: that is for collectives over libfabric (--backend fabric); NCCL takes the variables \
+                 NCCL_ALGO and NCCL_PROTO"
+            )));
+        }
+        let ours = Box::new(nccl::GpuNode::prepare(settings, process, &processes)?);
+        let Some(find) = versus else { return Ok(ours) };
+        let ranks = ours.threads() * ours.gpus();
+        let on_host = Request { gpus: None, threads: Some(ranks), ..settings.clone() };
+        let why = "for what NCCL is measured in turn with (--vs)";
+        let theirs = Box::new(Hosts::prepare(&on_host, process, find, None, why)?);
+        return Ok(Box::new(Paired { ours, theirs }));
+    };
+    if settings.backend == BackendChoice::Nccl {
+        let flag =
+            if settings.versus == Some(Versus::Fabric) { "--vs fabric: NCCL" } else { "--backend nccl" };
+        return Err(Stop::Refused(format!("{flag} cannot run: {reason}")));
+    }
+    if without.len() < processes.len() {
+        return Err(Stop::Refused(format!(
+            "GPUs can be used by {} of {} processes only, but not by {reason}\nMend that, or measure host memory with \
+             --backend fabric",
+            processes.len() - without.len(),
+            processes.len(),
+        )));
+    }
+    // Each process has an environment of its own.
+    let asking = process.all_gather(settings.asks_for_gpus.as_deref().unwrap_or_default().as_bytes())?;
+    if let Some(asked) = asking.iter().find(|asked| !asked.is_empty()) {
+        return Err(Stop::Refused(format!(
+            "{} asks for GPUs, but none can be used: {reason}\nTo measure host memory, add --backend fabric; -t is the \
+             number of its ranks",
+            String::from_utf8_lossy(asked)
+        )));
+    }
+    let why = processes.iter().find_map(|each| each.found.as_ref().err()).map_or("", String::as_str);
+    let first_line = why.lines().next().unwrap_or(why);
+    match on_hosts(fabric::find, &format!("because no GPU can be used: {first_line}")) {
+        Err(Stop::Refused(fabric)) => Err(Stop::Refused(format!(
+            "there is nothing to measure with.\nNCCL over GPUs: {why}\nlibfabric over host memory: {fabric}"
+        ))),
+        prepared => prepared,
+    }
+}
+
+/// Tells all processes what this one found, and returns what each of them did, in rank order.
+pub(super) fn exchange<T>(process: &dyn World, found: Result<T, String>) -> Result<Vec<Found<T>>, Stop>
+where
+    T: Serialize + for<'de> Deserialize<'de>,
+{
+    let world::Host { name: host, id: host_id } = world::host();
+    let mine = Found { host, host_id, found };
+    let all = process.all_gather(&serde_json::to_vec(&mine)?)?;
+    Ok(all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>()?)
+}

@@ -1,0 +1,256 @@
+//! The buffers of each collective: element counts, offsets, and the expected result.
+
+use collectives::{DataType, fabric};
+
+use crate::data::Segment;
+use crate::data::traffic::Traffic;
+use record::Placement;
+
+pub use record::collective::{Bandwidth, Collective, UnknownCollective};
+
+/// The element counts of one operation on one rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counts {
+    /// Elements that a rank sends.
+    pub send: usize,
+    /// Elements that a rank receives.
+    pub receive: usize,
+    /// The count that the library's function takes, which the table prints.
+    pub parameter: usize,
+    /// The size that the table prints, in elements: the larger buffer of the rank that has most.
+    pub largest: usize,
+}
+
+/// The element counts of an operation on one rank of its group, and its root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// The rank's number in the group.
+    pub rank: usize,
+    /// How many ranks the group has.
+    pub ranks: usize,
+    /// The root, where the collective has one.
+    pub root: Option<usize>,
+}
+
+impl Member {
+    /// Whether this rank is the root.
+    fn is_root(&self) -> bool {
+        self.root == Some(self.rank)
+    }
+}
+
+/// Counts, offsets and results of a collective. The definitions are those of nccl-tests.
+pub trait Layout {
+    /// The operation of the fabric backend that it is, where that has a choice of algorithms.
+    #[must_use]
+    fn on_fabric(self) -> Option<fabric::Collective>;
+
+    /// Element counts of an operation for a requested size in bytes. A part per rank is rounded down to 16 bytes.
+    /// `traffic` is that of [`Collective::AllToAllV`].
+    #[must_use]
+    fn counts(self, bytes: u64, data_type: DataType, member: Member, traffic: Option<&Traffic>) -> Counts;
+
+    /// Where in the receive buffer a rank's input lies when the operation runs in place, in elements.
+    #[must_use]
+    fn in_place_input(self, counts: &Counts, rank: usize) -> usize;
+
+    /// Where in the receive buffer a rank's result lies, in elements.
+    #[must_use]
+    fn result_start(self, counts: &Counts, rank: usize, placement: Placement) -> usize;
+
+    /// Whether the operation reads this rank's input.
+    #[must_use]
+    fn has_input(self, member: Member) -> bool;
+
+    /// What a rank's result must hold afterwards; nothing where it has none. A rank that is not the root of a reduce must
+    /// find its receive buffer as it was, which is filled with its input beforehand ([`Collective::keeps_receive`]).
+    #[must_use]
+    fn result(self, counts: &Counts, member: Member, traffic: Option<&Traffic>) -> Vec<Segment>;
+
+    /// Whether this rank's receive buffer must stay as it was.
+    #[must_use]
+    fn keeps_receive(self, member: Member) -> bool;
+
+    /// Bytes that the algorithm bandwidth counts: the size, but in a hypercube what comes from other ranks.
+    #[must_use]
+    fn moved(self, counts: &Counts, data_type: DataType, ranks: usize) -> usize;
+}
+
+impl Layout for Collective {
+    fn on_fabric(self) -> Option<fabric::Collective> {
+        match self {
+            Self::AllReduce => Some(fabric::Collective::AllReduce),
+            Self::AllGather => Some(fabric::Collective::AllGather),
+            Self::ReduceScatter => Some(fabric::Collective::ReduceScatter),
+            Self::Broadcast => Some(fabric::Collective::Broadcast),
+            Self::Reduce => Some(fabric::Collective::Reduce),
+            Self::AllToAll => Some(fabric::Collective::AllToAll),
+            Self::AllToAllV => Some(fabric::Collective::AllToAllV),
+            Self::Gather => Some(fabric::Collective::Gather),
+            Self::Scatter => Some(fabric::Collective::Scatter),
+            Self::SendRecv | Self::Hypercube => None,
+        }
+    }
+
+    fn counts(self, bytes: u64, data_type: DataType, member: Member, traffic: Option<&Traffic>) -> Counts {
+        let count = usize::try_from(bytes).unwrap_or(usize::MAX) / data_type.size();
+        let part = (count / member.ranks) & !(16 / data_type.size() - 1);
+        let whole = part * member.ranks;
+        let counts = |send, receive, parameter| Counts { send, receive, parameter, largest: whole };
+        match self {
+            Self::AllReduce | Self::Reduce | Self::Broadcast | Self::SendRecv => {
+                Counts { send: count, receive: count, parameter: count, largest: count }
+            }
+            Self::AllGather | Self::Hypercube | Self::Gather => counts(part, whole, part),
+            Self::ReduceScatter | Self::Scatter => counts(whole, part, part),
+            Self::AllToAll => counts(whole, whole, part),
+            Self::AllToAllV => match traffic {
+                Some(traffic) => Counts {
+                    send: traffic.sent(member.rank),
+                    receive: traffic.received(member.rank),
+                    parameter: traffic.parameter(),
+                    largest: traffic.busiest(),
+                },
+                None => counts(whole, whole, part),
+            },
+        }
+    }
+
+    fn in_place_input(self, counts: &Counts, rank: usize) -> usize {
+        match self {
+            Self::AllGather | Self::Hypercube | Self::Gather => rank * counts.send,
+            _ => 0,
+        }
+    }
+
+    fn result_start(self, counts: &Counts, rank: usize, placement: Placement) -> usize {
+        match (self, placement) {
+            (Self::ReduceScatter | Self::Scatter, Placement::InPlace) => rank * counts.receive,
+            _ => 0,
+        }
+    }
+
+    fn has_input(self, member: Member) -> bool {
+        !matches!(self, Self::Broadcast | Self::Scatter) || member.is_root()
+    }
+
+    fn result(self, counts: &Counts, member: Member, traffic: Option<&Traffic>) -> Vec<Segment> {
+        let Member { rank, ranks, root } = member;
+        let copied = |from: usize, start: usize, count: usize| {
+            Segment::copied(from as u32, start as u64, count as u64)
+        };
+        let reduced = |start: usize, count: usize| Segment::reduced(start as u64, count as u64);
+        let root = root.unwrap_or(0);
+        match self {
+            Self::AllReduce => vec![reduced(0, counts.receive)],
+            Self::Reduce if rank == root => vec![reduced(0, counts.receive)],
+            Self::Reduce => vec![copied(rank, 0, counts.receive)],
+            Self::ReduceScatter => vec![reduced(rank * counts.receive, counts.receive)],
+            Self::AllGather | Self::Hypercube => {
+                (0..ranks).map(|from| copied(from, 0, counts.send)).collect()
+            }
+            Self::Gather if rank == root => (0..ranks).map(|from| copied(from, 0, counts.send)).collect(),
+            Self::Gather => Vec::new(),
+            Self::Broadcast => vec![copied(root, 0, counts.receive)],
+            Self::Scatter => vec![copied(root, rank * counts.receive, counts.receive)],
+            Self::AllToAll => {
+                (0..ranks).map(|from| copied(from, rank * counts.parameter, counts.parameter)).collect()
+            }
+            Self::AllToAllV => traffic.map_or_else(Vec::new, |traffic| {
+                (0..ranks)
+                    .map(|from| copied(from, traffic.send_start(from, rank), traffic.count(from, rank)))
+                    .collect()
+            }),
+            Self::SendRecv => vec![copied((rank + ranks - 1) % ranks, 0, counts.receive)],
+        }
+    }
+
+    fn keeps_receive(self, member: Member) -> bool {
+        self == Self::Reduce && !member.is_root()
+    }
+
+    fn moved(self, counts: &Counts, data_type: DataType, ranks: usize) -> usize {
+        let elements = match self {
+            Self::Hypercube => counts.parameter * (ranks - 1),
+            _ => counts.largest,
+        };
+        elements * data_type.size()
+    }
+}
+
+impl Counts {
+    /// The size that the table prints: bytes of the larger buffer.
+    #[must_use]
+    pub fn bytes(&self, data_type: DataType) -> usize {
+        self.largest * data_type.size()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EIGHT: Member = Member { rank: 3, ranks: 8, root: None };
+
+    #[test]
+    fn a_link_that_is_always_full_has_its_speed_as_bus_bandwidth() {
+        // Bytes over the busiest link: a ring moves each rank's n-1 parts twice in allreduce, once in the others; a root's
+        // link carries all parts but its own.
+        let (ranks, bytes, link) = (8_usize, 8_000_000_usize, 100e9);
+        let part = bytes as f64 / ranks as f64;
+        for (collective, carried) in [
+            (Collective::AllReduce, 14.0 * part),
+            (Collective::AllGather, 7.0 * part),
+            (Collective::ReduceScatter, 7.0 * part),
+            (Collective::AllToAll, 7.0 * part),
+            (Collective::AllToAllV, 7.0 * part),
+            (Collective::Gather, 7.0 * part),
+            (Collective::Scatter, 7.0 * part),
+            (Collective::Broadcast, 8.0 * part),
+            (Collective::Reduce, 8.0 * part),
+            (Collective::SendRecv, 8.0 * part),
+        ] {
+            let bandwidth = Bandwidth::new(collective, bytes, carried / link, ranks);
+            assert!((bandwidth.bus - 100.0).abs() < 1e-9, "{collective:?}: {bandwidth:?}");
+        }
+        let counts = Collective::Hypercube.counts(bytes as u64, DataType::Float32, EIGHT, None);
+        let moved = Collective::Hypercube.moved(&counts, DataType::Float32, ranks);
+        let bandwidth = Bandwidth::new(Collective::Hypercube, moved, 7.0 * part / link, ranks);
+        assert!((bandwidth.bus - 100.0).abs() < 1e-9, "{bandwidth:?}");
+    }
+
+    #[test]
+    fn parts_per_rank_are_rounded_down_to_sixteen_bytes() {
+        let counts = |collective: Collective, bytes, data_type, ranks| {
+            let member = Member { rank: 0, ranks, root: None };
+            let Counts { send, receive, parameter, largest } =
+                collective.counts(bytes, data_type, member, None);
+            (send, receive, parameter, largest)
+        };
+        use Collective::{AllGather, AllReduce, AllToAll, ReduceScatter};
+        assert_eq!(counts(AllGather, 128, DataType::Float32, 8), (4, 32, 4, 32));
+        assert_eq!(counts(AllGather, 64, DataType::Float32, 8), (0, 0, 0, 0));
+        assert_eq!(counts(AllGather, 1000, DataType::Uint8, 3), (320, 960, 320, 960));
+        assert_eq!(counts(AllGather, 1000, DataType::Float8E4M3, 3), (320, 960, 320, 960));
+        assert_eq!(counts(ReduceScatter, 1000, DataType::Float64, 3), (120, 40, 40, 120));
+        assert_eq!(counts(AllToAll, 128, DataType::Float16, 8), (64, 64, 8, 64));
+        assert_eq!(counts(AllReduce, 1000, DataType::Float64, 3), (125, 125, 125, 125));
+    }
+
+    #[test]
+    fn results_are_made_of_as_many_elements_as_are_received() {
+        for collective in Collective::ALL {
+            let root = collective.has_root().then_some(3);
+            for rank in 0..8 {
+                let member = Member { rank, ranks: 8, root };
+                let traffic = Traffic::generated(1 << 20, DataType::Float32, 8, 1.0);
+                let traffic = (collective == Collective::AllToAllV).then_some(&traffic);
+                let counts = collective.counts(1 << 20, DataType::Float32, member, traffic);
+                let result = collective.result(&counts, member, traffic);
+                let elements: u64 = result.iter().map(|segment| segment.count).sum();
+                let none = collective == Collective::Gather && rank != 3;
+                assert_eq!(elements, if none { 0 } else { counts.receive as u64 }, "{collective} {rank}");
+            }
+        }
+    }
+}

@@ -1,0 +1,375 @@
+//! Test data: what each rank puts into a collective, and whether what came out is right.
+//!
+//! Inputs are a pure function of seed, rank, global element index, number of ranks, operator and type, such that the
+//! result of a reduction does not depend on the order in which it was done. So any result can be checked, bit by bit,
+//! by calculating it again, without communication (the one tolerance is that of float averages: [`Problem::tolerance`]).
+//!
+//! [`fill_input`] and [`check`] work on host buffers; [`DeviceData`] does the same on CUDA buffers, with the same values.
+//!
+//! What a buffer must hold is a list of [`Segment`]s:
+//!
+//! ```
+//! use collectives::{DataType, ReduceOp};
+//! use engine::data::{self, Problem, Segment};
+//!
+//! // all_reduce of 100 elements by 4 ranks: every rank must receive
+//! let reduced = [Segment::reduced(0, 100)];
+//! // all_gather of 100 elements from each of 4 ranks:
+//! let gathered: Vec<_> = (0..4).map(|rank| Segment::copied(rank, 0, 100)).collect();
+//! // reduce_scatter with 100 elements received by each rank, on rank 3:
+//! let scattered = [Segment::reduced(300, 100)];
+//!
+//! let problem = Problem { seed: 7, ranks: 4, op: None, data_type: DataType::Float32 };
+//! let mut received = vec![0; 4 * 400];
+//! for (rank, part) in received.chunks_exact_mut(400).enumerate() {
+//!     data::fill_input(&problem, rank as u32, 0, part)?;
+//! }
+//! assert_eq!(data::check(&problem, &gathered, &received)?.wrong, 0);
+//! # Ok::<(), data::DataError>(())
+//! ```
+
+mod device;
+mod format;
+mod op;
+mod recipe;
+pub mod traffic;
+mod value;
+
+#[cfg(test)]
+mod exactness;
+#[cfg(test)]
+mod lockstep;
+
+use std::fmt;
+
+use collectives::DataType;
+use float8::{F8E4M3, F8E5M2};
+use half::{bf16, f16};
+
+pub use device::{DeviceData, EARLY_CAPABILITY};
+use format::{Format, FormatTag};
+pub use op::{Op, UnknownOp};
+use recipe::Recipe;
+use value::{Work, dispatch, value_bits};
+
+/// The element types that there is test data for, and that so can be measured, in NCCL's order: all.
+#[must_use]
+pub fn supported_types() -> Vec<DataType> {
+    DataType::ALL.into_iter().filter(|&data_type| FormatTag::of(data_type).is_some()).collect()
+}
+
+/// What is calculated or copied, and which of the many data sets for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Chooses the data: another seed gives other values everywhere.
+    pub seed: u64,
+    /// Ranks that take part: 1 to [`Problem::MAX_RANKS`].
+    pub ranks: u32,
+    /// The operator, or `None` where the collective only moves data.
+    pub op: Option<Op>,
+    /// The elements' type.
+    pub data_type: DataType,
+}
+
+impl Problem {
+    /// The largest number of ranks that data is defined for: 2^24.
+    pub const MAX_RANKS: u32 = 1 << 24;
+
+    /// The largest difference between the bit patterns of a right result and of the expected one: 0 (bits must be
+    /// equal), except for averages of floats over a number of ranks that is no power of two, or above 1024. NCCL
+    /// multiplies by the rounded reciprocal there, and the last bits depend on the order: 2 units in the last place.
+    /// Averages of 8-bit floats are exact up to 64 ranks, and there are few units in all beyond: 1 unit, and as many
+    /// more as a subnormal reciprocal brings (e4m3: one per 64 ranks; e5m2: one per 16384), or none where it is zero
+    /// (e4m3: from 1024 ranks on; e5m2: from 131072 on) and all averages are.
+    ///
+    /// # Errors
+    /// As for [`check`].
+    pub fn tolerance(&self) -> Result<u64, DataError> {
+        Ok(match self.op {
+            Some(_) => Recipe::new(self, Source::Reduced)?.0.tolerance,
+            None => 0,
+        })
+    }
+}
+
+/// Where the elements of a [`Segment`] come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// From the reduction over all ranks.
+    Reduced,
+    /// From the input of one rank.
+    Rank(u32),
+}
+
+/// Elements that a buffer must hold, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Where they come from.
+    pub source: Source,
+    /// The global index of the first: its place in the input of the rank (or of all ranks).
+    pub first_index: u64,
+    /// How many elements.
+    pub count: u64,
+}
+
+impl Segment {
+    /// Results of the reduction, from global index `first_index` on.
+    #[must_use]
+    pub const fn reduced(first_index: u64, count: u64) -> Self {
+        Self { source: Source::Reduced, first_index, count }
+    }
+
+    /// Elements of the input of `rank`, from global index `first_index` on.
+    #[must_use]
+    pub const fn copied(rank: u32, first_index: u64, count: u64) -> Self {
+        Self { source: Source::Rank(rank), first_index, count }
+    }
+}
+
+/// What [`check`] found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mismatches {
+    /// Number of wrong elements.
+    pub wrong: u64,
+    /// The wrong element with the lowest index.
+    pub first: Option<Mismatch>,
+}
+
+/// A wrong element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mismatch {
+    /// Its index in the buffer that was checked.
+    pub index: u64,
+    /// The bits that it should have.
+    pub expected_bits: u64,
+    /// The bits that it has.
+    pub found_bits: u64,
+    /// Its type.
+    pub data_type: DataType,
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let value = |bits| Value { bits, data_type: self.data_type };
+        let Self { index, expected_bits, found_bits, .. } = *self;
+        write!(formatter, "element {index}: expected {}, found {}", value(expected_bits), value(found_bits))
+    }
+}
+
+/// Bits with the value that they mean: `3.5 (0x4300)`.
+struct Value {
+    bits: u64,
+    data_type: DataType,
+}
+
+impl fmt::Display for Value {
+    #[allow(clippy::cast_possible_truncation)] // the low bits are the element
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { bits, data_type } = *self;
+        match data_type {
+            DataType::Int8 => write!(formatter, "{}", bits as u8 as i8),
+            DataType::Int32 => write!(formatter, "{}", bits as u32 as i32),
+            DataType::Int64 => write!(formatter, "{}", bits as i64),
+            DataType::Float16 => write!(formatter, "{:?}", f16::from_bits(bits as u16)),
+            DataType::Bfloat16 => write!(formatter, "{:?}", bf16::from_bits(bits as u16)),
+            DataType::Float32 => write!(formatter, "{:?}", f32::from_bits(bits as u32)),
+            DataType::Float64 => write!(formatter, "{:?}", f64::from_bits(bits)),
+            DataType::Float8E4M3 => write!(formatter, "{:?}", F8E4M3::from_bits(bits as u8).to_f32()),
+            DataType::Float8E5M2 => write!(formatter, "{:?}", F8E5M2::from_bits(bits as u8).to_f32()),
+            _ => write!(formatter, "{bits}"),
+        }?;
+        write!(formatter, " (0x{bits:0width$x})", width = 2 * data_type.size())
+    }
+}
+
+/// Why data could not be filled in or checked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DataError {
+    /// No data is defined for this number of ranks.
+    #[error("test data: {ranks} ranks; give 1 to {} ranks", Problem::MAX_RANKS)]
+    Ranks {
+        /// The number of ranks.
+        ranks: u32,
+    },
+    /// There is no such rank.
+    #[error("test data: there is no rank {rank} among {ranks} ranks, which count from 0")]
+    Rank {
+        /// The rank.
+        rank: u32,
+        /// The number of ranks.
+        ranks: u32,
+    },
+    /// A result was asked for without an operator.
+    #[error("test data: a reduced result needs an operator, and the problem has none")]
+    NoOperator,
+    /// No data is defined for this type.
+    #[error("test data: type '{data_type}' is not supported")]
+    DataType {
+        /// The type.
+        data_type: DataType,
+    },
+    /// A buffer does not have the length that it must have.
+    #[error("test data: the buffer has {found} bytes, but must have {expected}")]
+    Length {
+        /// Bytes that it must have.
+        expected: u64,
+        /// Bytes that it has.
+        found: u64,
+    },
+    /// A device buffer does not start at a multiple of the element's size.
+    #[error("test data: the device buffer at 0x{address:x} is not aligned to its elements of {size} bytes")]
+    Unaligned {
+        /// Its address.
+        address: u64,
+        /// Bytes of an element.
+        size: usize,
+    },
+    /// A call of the CUDA driver failed.
+    #[error("test data on the device: {call} failed: {error}")]
+    Driver {
+        /// What was being done.
+        call: &'static str,
+        /// The driver's answer.
+        error: cudarc::driver::DriverError,
+    },
+}
+
+/// Wrong elements of several checks together, of which only numbers are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tally {
+    /// How many, at least 1.
+    pub wrong: u64,
+    /// The lowest index of one in any check.
+    pub lowest: u64,
+}
+
+/// Fills `bytes` with the input of `rank`, from the element with global index `first_index` on.
+///
+/// # Errors
+/// If the problem is not defined (see [`DataError`]), or `bytes` ends within an element.
+pub fn fill_input(problem: &Problem, rank: u32, first_index: u64, bytes: &mut [u8]) -> Result<(), DataError> {
+    let (recipe, format) = Recipe::new(problem, Source::Rank(rank))?;
+    let size = problem.data_type.size();
+    if !bytes.len().is_multiple_of(size) {
+        let found = bytes.len() as u64;
+        return Err(DataError::Length { expected: found - found % size as u64, found });
+    }
+    dispatch(format, recipe.kind, Fill { recipe: &recipe, first_index, bytes });
+    Ok(())
+}
+
+/// Compares a buffer with what it must hold: the segments' elements, one segment after the other.
+///
+/// # Errors
+/// If the problem is not defined (see [`DataError`]), a segment asks for a reduced result and the problem has no
+/// operator, or the segments do not have exactly the length of `bytes`.
+pub fn check(problem: &Problem, segments: &[Segment], bytes: &[u8]) -> Result<Mismatches, DataError> {
+    let size = problem.data_type.size();
+    require_length(segments, size, bytes.len() as u64)?;
+    let mut found = Mismatches::default();
+    let mut rest = bytes;
+    let mut base = 0;
+    for segment in segments {
+        let (recipe, format) = Recipe::new(problem, segment.source)?;
+        // The sum of all segments has the length of a slice, so each of them fits usize.
+        let (part, behind) = rest.split_at(usize::try_from(segment.count).unwrap_or(0) * size);
+        let work = Check { recipe: &recipe, first_index: segment.first_index, bytes: part };
+        let (wrong, first) = dispatch(format, recipe.kind, work);
+        found.wrong += wrong;
+        if let (None, Some((offset, expected_bits, found_bits))) = (found.first, first) {
+            let (index, data_type) = (base + offset, problem.data_type);
+            found.first = Some(Mismatch { index, expected_bits, found_bits, data_type });
+        }
+        rest = behind;
+        base += segment.count;
+    }
+    Ok(found)
+}
+
+/// Checks that the segments have `bytes` bytes together.
+fn require_length(segments: &[Segment], size: usize, bytes: u64) -> Result<(), DataError> {
+    let elements = segments.iter().fold(0_u64, |sum, segment| sum.saturating_add(segment.count));
+    let expected = elements.saturating_mul(size as u64);
+    if expected == bytes { Ok(()) } else { Err(DataError::Length { expected, found: bytes }) }
+}
+
+struct Fill<'a> {
+    recipe: &'a Recipe,
+    first_index: u64,
+    bytes: &'a mut [u8],
+}
+
+impl Work for Fill<'_> {
+    type Output = ();
+
+    fn run<F: Format, const KIND: u32>(self) {
+        let mut index = self.first_index;
+        for element in self.bytes.chunks_exact_mut(F::BITS as usize / 8) {
+            F::store(value_bits::<F, KIND>(self.recipe, index), element);
+            index = index.wrapping_add(1);
+        }
+    }
+}
+
+struct Check<'a> {
+    recipe: &'a Recipe,
+    first_index: u64,
+    bytes: &'a [u8],
+}
+
+impl Work for Check<'_> {
+    /// How many are wrong; of the first one: offset, expected bits, found bits.
+    type Output = (u64, Option<(u64, u64, u64)>);
+
+    fn run<F: Format, const KIND: u32>(self) -> Self::Output {
+        let mask = u64::MAX >> (64 - F::BITS);
+        let mut wrong = 0;
+        let mut first = None;
+        for (offset, element) in (0_u64..).zip(self.bytes.chunks_exact(F::BITS as usize / 8)) {
+            let index = self.first_index.wrapping_add(offset);
+            let expected = value_bits::<F, KIND>(self.recipe, index) & mask;
+            let found = F::load(element);
+            if expected.abs_diff(found) > self.recipe.tolerance {
+                first.get_or_insert((offset, expected, found));
+                wrong += 1;
+            }
+        }
+        (wrong, first)
+    }
+}
+
+/// The bits that element `index` of a buffer must have; `None` behind its last.
+///
+/// # Errors
+/// As for [`check`].
+pub fn expected_bits(problem: &Problem, segments: &[Segment], index: u64) -> Result<Option<u64>, DataError> {
+    let mut offset = index;
+    for segment in segments {
+        if offset < segment.count {
+            let (recipe, format) = Recipe::new(problem, segment.source)?;
+            return Ok(Some(bits_at(&recipe, format, segment.first_index.wrapping_add(offset))));
+        }
+        offset -= segment.count;
+    }
+    Ok(None)
+}
+
+/// The bits of one element.
+struct Single<'a> {
+    recipe: &'a Recipe,
+    index: u64,
+}
+
+impl Work for Single<'_> {
+    type Output = u64;
+
+    fn run<F: Format, const KIND: u32>(self) -> u64 {
+        value_bits::<F, KIND>(self.recipe, self.index) & (u64::MAX >> (64 - F::BITS))
+    }
+}
+
+/// The bits of the element with global index `index`, made by a recipe.
+fn bits_at(recipe: &Recipe, format: FormatTag, index: u64) -> u64 {
+    dispatch(format, recipe.kind, Single { recipe, index })
+}

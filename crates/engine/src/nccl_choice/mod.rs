@@ -1,0 +1,253 @@
+//! Which algorithm NCCL chose.
+//!
+//! There are two sources. [`profiler`] is a plugin that NCCL finds in this program: it costs nothing while operations are
+//! timed, and is always there. [`log`] is what NCCL writes, at a cost, and so is something to ask for
+//! (`--show-algorithm`):
+//!
+//! | what ran | the profiler tells it | the log tells it |
+//! |---|---|---|
+//! | a collective by an algorithm | from 2.24 on, with its channels from 2.27 on | from 2.20 on, with its channels from 2.24 on |
+//! | a broadcast | as above, but not in 2.29 and 2.30 | as above |
+//! | sends and receives | from 2.24 on, with their channels from 2.27 on | never |
+//! | a symmetric kernel (`-R 2`) | never | from 2.27 on |
+//! | copy engines (`-R 2 -x 2`, from 2.28 on) | from 2.29 on | from 2.29 on |
+//! | a graph (`-G`) of one host | from 2.27 on | as outside of a graph |
+//! | a single rank's copy | never | never |
+//!
+//! All of this is from NCCL's source, 2.23 to 2.30.
+
+pub mod log;
+pub mod profiler;
+mod settings;
+
+use std::io;
+
+pub use log::Log;
+pub use settings::own_variables;
+
+use record::Algorithm;
+
+/// What NCCL said about operations that were alike.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The collective, by its name on the command line: `allreduce`. NCCL's log does not say it in 2.20 to 2.22, nor is it
+    /// said of sends and receives.
+    pub collective: Option<String>,
+    /// How much each operation moved.
+    pub bytes: Bytes,
+    /// How.
+    pub algorithm: Algorithm,
+}
+
+/// The bytes of a line, which not all versions of NCCL count alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bytes {
+    /// The count that the function takes, times the size of an element: for an allgather what a rank sends.
+    Count(u64),
+    /// The larger buffer of a rank; for operations that are launched together, the sum of theirs.
+    Larger(u64),
+    /// A part of the operation, a send or a receive, of whatever size.
+    Part,
+}
+
+/// Which operations a choice shall belong to.
+#[derive(Clone, Copy, Debug)]
+pub struct Operation<'a> {
+    /// The collective, by its name on the command line: `allreduce`.
+    pub collective: &'a str,
+    /// The count that NCCL's function takes, times the size of an element.
+    pub count_bytes: u64,
+    /// Ranks of the communicator.
+    pub ranks: usize,
+    /// How many operations are in one group (`-m`).
+    pub aggregated: usize,
+}
+
+impl Operation<'_> {
+    /// Whether NCCL can have said `choice` about this operation.
+    fn is_of(&self, choice: &Choice) -> bool {
+        let named = choice.collective.as_deref().is_none_or(|name| name == self.collective);
+        let sized = match choice.bytes {
+            Bytes::Count(bytes) => bytes == self.count_bytes,
+            Bytes::Larger(bytes) => {
+                let parts = match self.collective {
+                    "allgather" | "reducescatter" => self.ranks as u64,
+                    _ => 1,
+                };
+                let larger = self.count_bytes.saturating_mul(parts);
+                (1..=self.aggregated.max(1) as u64).any(|times| larger.checked_mul(times) == Some(bytes))
+            }
+            Bytes::Part => true,
+        };
+        named && sized
+    }
+}
+
+/// Copy engines use neither a protocol nor channels.
+fn copies(name: &str) -> Algorithm {
+    Algorithm { algorithm: name.to_owned(), protocol: None, channels: None }
+}
+
+/// What NCCL chose for `operation`: of several answers the one that was given most often, and of equals the last.
+#[must_use]
+pub fn chosen(choices: &[(Choice, u64)], operation: &Operation<'_>) -> Option<Algorithm> {
+    choices
+        .iter()
+        .filter(|(choice, _)| operation.is_of(choice))
+        .max_by_key(|(_, times)| *times)
+        .map(|(choice, _)| choice.algorithm.clone())
+}
+
+/// Why NCCL's choice cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum Unavailable {
+    /// The user's own log does not have it.
+    #[error(
+        "NCCL_DEBUG={level} is set, and NCCL tells its choice only with INFO: unset it, or set it to INFO"
+    )]
+    Level {
+        /// What `NCCL_DEBUG` is.
+        level: String,
+    },
+    /// The user's own log does not have it.
+    #[error(
+        "NCCL_DEBUG is set, but NCCL_DEBUG_SUBSYS is without TUNING, where NCCL tells its choice: add it, or unset \
+         NCCL_DEBUG"
+    )]
+    Subsystem,
+    /// The user's own log cannot be read.
+    #[error(
+        "NCCL_DEBUG is set, and NCCL's log goes to {place}, where it cannot be read: set NCCL_DEBUG_FILE to the \
+         path of a file, or unset NCCL_DEBUG"
+    )]
+    Place {
+        /// Where it goes.
+        place: String,
+    },
+    /// It is too late to set variables.
+    #[error("this process has {threads} threads already, so that no variables can be set any more")]
+    Threads {
+        /// How many there are.
+        threads: usize,
+    },
+    /// No place for the log.
+    #[error("making a place for NCCL's log: {0}")]
+    Memory(#[from] io::Error),
+}
+
+/// Where NCCL's choices are read.
+#[derive(Debug, Default)]
+pub struct Sources {
+    log: Option<Log>,
+}
+
+impl Sources {
+    /// Has NCCL tell its choices to this process: the profiler, and the log where that is asked for. Also says what will
+    /// not be known for want of a log.
+    ///
+    /// To be called in `main`, before NCCL is loaded and before any thread starts. Only the process of rank 0 needs it.
+    #[must_use]
+    pub fn start(with_log: bool) -> (Self, Option<String>) {
+        let profiled = profiler::start();
+        match with_log.then(Log::start).transpose() {
+            Ok(log) => (Self { log }, None),
+            Err(why) if profiled => {
+                let note = format!("NCCL's choices are known only as far as it tells a profiler: {why}");
+                (Self::default(), Some(note))
+            }
+            Err(why) => (Self::default(), Some(format!("NCCL's choices are not known: {why}"))),
+        }
+    }
+
+    /// What was chosen so far does not count: to be called before each measurement, and so before its first operation but
+    /// after the start of NCCL.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn forget(&mut self) -> io::Result<()> {
+        profiler::forget();
+        self.log.as_mut().map_or(Ok(()), Log::forget)
+    }
+
+    /// What was chosen for an operation since then.
+    ///
+    /// The profiler comes first: it knows what it was told of. Where that lacks something, the log may have it.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn chosen(&mut self, operation: &Operation<'_>) -> io::Result<Option<Algorithm>> {
+        let told = chosen(&profiler::choices(), operation);
+        if told.as_ref().is_some_and(|told| told.channels.is_some()) {
+            return Ok(told);
+        }
+        let Some(log) = &mut self.log else { return Ok(told) };
+        Ok(chosen(&log.choices()?, operation).or(told))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::log::parse_line;
+    use super::*;
+
+    #[test]
+    fn a_choice_belongs_to_the_operation_of_its_collective_and_size() {
+        let choices = |lines: &[(&str, u64)]| -> Vec<(Choice, u64)> {
+            lines
+                .iter()
+                .map(|(text, times)| (parse_line(&format!("NCCL INFO {text}")).unwrap(), *times))
+                .collect()
+        };
+        let gather = Operation { collective: "allgather", count_bytes: 1024, ranks: 8, aggregated: 1 };
+        let name = |lines: &[(&str, u64)], operation: &Operation<'_>| {
+            chosen(&choices(lines), operation).map(|it| it.algorithm)
+        };
+        // From 2.24 on what a rank sends, before the whole result.
+        let new = ("AllGather: 1024 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..3}", 1);
+        let old = ("AllGather: 8192 Bytes -> Algo 6 proto 2 time 1.0", 1);
+        assert_eq!(name(&[new], &gather).as_deref(), Some("ring"));
+        assert_eq!(name(&[old], &gather).as_deref(), Some("pat"));
+        assert_eq!(name(&[new], &Operation { count_bytes: 8192, ..gather }), None);
+        assert_eq!(name(&[new], &Operation { collective: "allreduce", ..gather }), None);
+        assert_eq!(name(&[old], &Operation { ranks: 4, ..gather }), None);
+        // Older versions log a group's sum, once.
+        let group = ("8192 Bytes -> Algo 0 proto 0 time 1.0", 1);
+        let reduce = Operation { collective: "allreduce", count_bytes: 2048, ranks: 8, aggregated: 4 };
+        assert_eq!(name(&[group], &reduce).as_deref(), Some("tree"));
+        assert_eq!(name(&[group], &Operation { aggregated: 3, ..reduce }), None);
+        // The most frequent answer counts, else the last.
+        let tree = "AllGather: 1024 Bytes -> Algo TREE proto LL channel{Lo..Hi}={0..3}";
+        assert_eq!(name(&[(new.0, 20), (tree, 1)], &gather).as_deref(), Some("ring"));
+        assert_eq!(name(&[(new.0, 1), (tree, 1)], &gather).as_deref(), Some("tree"));
+    }
+
+    #[test]
+    fn the_log_adds_what_the_profiler_is_not_told() {
+        use std::io::Write as _;
+
+        let _turn = profiler::tests::turn();
+        let (log, variables) = Log::prepare(&|_| None).unwrap();
+        let mut nccl = std::fs::OpenOptions::new().write(true).truncate(true).open(&variables[2].1).unwrap();
+        let mut sources = Sources { log: Some(log) };
+        let operation = Operation { collective: "allreduce", count_bytes: 64, ranks: 8, aggregated: 1 };
+        let mut chosen = |told: &[(&str, Option<u32>)], logged: &str| {
+            sources.forget().unwrap();
+            for (algorithm, channels) in told {
+                profiler::tests::tell("AllReduce", 16, algorithm, *channels);
+            }
+            nccl.write_all(logged.as_bytes()).unwrap();
+            sources.chosen(&operation).unwrap().map(|found| (found.algorithm, found.channels))
+        };
+        let found = |algorithm: &str, channels| Some((algorithm.to_owned(), channels));
+        let log = "NCCL INFO AllReduce: 64 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..3}\n";
+        let kernel = "NCCL INFO AllReduce [Symmetric]: 64 Bytes -> Kernel AllReduce_AGxLL_R nchannels 2 nthreads 8 nWorks 1\n";
+        assert_eq!(chosen(&[], ""), None);
+        assert_eq!(chosen(&[("TREE", Some(2))], ""), found("tree", Some(2)));
+        assert_eq!(chosen(&[("TREE", Some(2))], log), found("tree", Some(2)));
+        assert_eq!(chosen(&[("RING", None)], log), found("ring", Some(4)));
+        assert_eq!(chosen(&[("RING", None)], ""), found("ring", None));
+        assert_eq!(chosen(&[], kernel), found("AllReduce_AGxLL_R", Some(2)));
+        // What came before does not count.
+        assert_eq!(chosen(&[], ""), None);
+    }
+}

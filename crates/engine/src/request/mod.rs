@@ -1,0 +1,255 @@
+//! The request: what is to be measured, and how.
+
+mod choices;
+mod size;
+mod variables;
+
+use std::time::Duration;
+
+use collectives::{DataType, world};
+use record::{Average, Blocking, Registration};
+
+use crate::collective::Collective;
+use crate::data::Op;
+use crate::data::traffic::Pattern;
+
+pub use choices::{BackendChoice, FabricOptions, Fault, Roots, Versus, Wish, fabric_collective};
+pub use size::{Size, Step, Sweep};
+pub use variables::{SYMMETRIC_FENCE, Split, Variables};
+
+/// Which lists were given as `all`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct All {
+    /// The collectives.
+    pub collectives: bool,
+    /// The types.
+    pub data_types: bool,
+    /// The operators.
+    pub ops: bool,
+}
+
+/// A measurement to run: collectives, sizes, repetitions, verification, and the backend.
+///
+/// All processes of a job run equal requests ([`Request::common`]).
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// What to measure, in this order.
+    pub collectives: Vec<Collective>,
+    /// Name and version of the program, for the record.
+    pub program: String,
+    /// The command line, for the record.
+    pub command: Vec<String>,
+    /// Smallest size in bytes, at least 1.
+    pub min_bytes: u64,
+    /// Largest size in bytes, at least `min_bytes`; `None`: the backend's default.
+    pub max_bytes: Option<u64>,
+    /// From one size to the next.
+    pub step: Step,
+    /// Element types to loop over.
+    pub data_types: Vec<DataType>,
+    /// Which of the lists are simply all, of which a backend may lack some.
+    pub all: All,
+    /// Operators to loop over where the collective reduces.
+    pub ops: Vec<Op>,
+    /// Roots to loop over where the collective has one.
+    pub roots: Roots,
+    /// Timed iterations per size, at least 1.
+    pub iterations: usize,
+    /// Operations per iteration, at least 1.
+    pub aggregated: usize,
+    /// Warm-up operations per size.
+    pub warm_up: usize,
+    /// Runs of all sizes; 0: without end.
+    pub cycles: usize,
+    /// Verifications per size and placement.
+    pub checks: usize,
+    /// Rounds of the check on the stream, at least 1; `None`: there is none.
+    pub stream_checks: Option<usize>,
+    /// How the ranks' times become one.
+    pub average: Average,
+    /// When the host waits.
+    pub blocking: Blocking,
+    /// Launches of a graph of all iterations; 0: no graph.
+    pub graph_launches: usize,
+    /// How NCCL knows the buffers.
+    pub registration: Registration,
+    /// Elements by which the buffers are shifted.
+    pub unaligned: usize,
+    /// Rounds of the timed iterations, at least 1.
+    pub rounds: usize,
+    /// What is measured in turn with the backend, which is libfabric then.
+    pub versus: Option<Versus>,
+    /// Repeat until the median is known this well.
+    pub until_stable: Option<f64>,
+    /// What one size may take.
+    pub budget: Option<Duration>,
+    /// Report the host's time.
+    pub cpu_time: bool,
+    /// Report the time of day.
+    pub time_stamps: bool,
+    /// Time each iteration inside the timed loop.
+    pub per_iteration: bool,
+    /// Iterations that the report on them leaves out.
+    pub per_iteration_skip: usize,
+    /// Report the memory used.
+    pub memory_report: bool,
+    /// Measure statistics of single operations, in a second pass unless `per_iteration` times them.
+    pub statistics: bool,
+    /// Read NCCL's choices of algorithm from its log as well, which costs rank 0 about a microsecond per operation.
+    pub log_choices: bool,
+    /// GPUs per thread; `None`: all that no other process of the host uses.
+    pub gpus: Option<usize>,
+    /// The argument or variable that asks for GPUs, so that host memory is no answer: `-g 1`.
+    pub asks_for_gpus: Option<String>,
+    /// Threads per process; `None`: the backend's default.
+    pub threads: Option<usize>,
+    /// Whether `-p` was given.
+    pub parallel_init: bool,
+    /// What waiting may take.
+    pub timeout: Option<Duration>,
+    /// Work on the default stream.
+    pub default_stream: bool,
+    /// NCCL's `CTAPolicy`.
+    pub cta_policy: Option<u32>,
+    /// What carries the data.
+    pub backend: BackendChoice,
+    /// libfabric provider.
+    pub provider: String,
+    /// How the fabric backend shall carry out collectives.
+    pub tuning: FabricOptions,
+    /// How the processes find each other.
+    pub world: world::Kind,
+    /// One element to damage.
+    pub fault: Option<Fault>,
+    /// nccl-tests' variables, and ours.
+    pub variables: Variables,
+    /// Changes that were made to the request, with reasons, for the record.
+    pub notes: Vec<String>,
+    /// Further options of the caller that must be equal on all processes, by name.
+    pub also_equal: Vec<(&'static str, String)>,
+}
+
+impl Request {
+    /// A request for `collectives` with the defaults of the program: `float`, sum, 8 bytes to what the backend allows,
+    /// 20 iterations, one verification.
+    #[must_use]
+    pub fn new(collectives: Vec<Collective>) -> Self {
+        Self {
+            collectives,
+            program: concat!("nccl-bench-engine ", env!("CARGO_PKG_VERSION")).to_owned(),
+            command: Vec::new(),
+            min_bytes: 8,
+            max_bytes: None,
+            step: Step::Factor(2),
+            data_types: vec![DataType::Float32],
+            all: All::default(),
+            ops: vec![Op::Sum],
+            roots: Roots::One(0),
+            iterations: 20,
+            aggregated: 1,
+            warm_up: 1,
+            cycles: 1,
+            checks: 1,
+            stream_checks: None,
+            average: Average::Mean,
+            blocking: Blocking::No,
+            graph_launches: 0,
+            registration: Registration::None,
+            unaligned: 0,
+            rounds: 1,
+            versus: None,
+            until_stable: None,
+            budget: None,
+            cpu_time: false,
+            time_stamps: false,
+            per_iteration: false,
+            per_iteration_skip: 0,
+            memory_report: false,
+            statistics: false,
+            log_choices: false,
+            gpus: None,
+            asks_for_gpus: None,
+            threads: None,
+            parallel_init: false,
+            timeout: None,
+            default_stream: false,
+            cta_policy: None,
+            backend: BackendChoice::Auto,
+            provider: "auto".to_owned(),
+            tuning: FabricOptions::default(),
+            world: world::Kind::Auto,
+            fault: None,
+            variables: Variables::default(),
+            notes: Vec::new(),
+            also_equal: Vec::new(),
+        }
+    }
+
+    /// The options and variables that must be equal on all processes: by name, with the value as text that is equal
+    /// exactly when the values are.
+    #[must_use]
+    pub fn common(&self) -> Vec<(&'static str, String)> {
+        // All fields are named, so that a new one cannot be forgotten.
+        #[rustfmt::skip]
+        let Self {
+            collectives, program: _, command: _, min_bytes, max_bytes, step, data_types, all: _, ops, roots, iterations, aggregated,
+            warm_up, cycles, checks, stream_checks, average, blocking, graph_launches, registration, unaligned, rounds,
+            versus, until_stable, budget, cpu_time, time_stamps, per_iteration, per_iteration_skip, memory_report, statistics,
+            log_choices, gpus, asks_for_gpus: _, threads, parallel_init, timeout: _,
+            default_stream, cta_policy, backend, provider, tuning, world: _, fault, variables:
+            Variables { split, device: _, min_bandwidth, pattern, traffic_summary, without_symmetric_fence }, notes: _, also_equal
+        } = self;
+        let pattern_name = match pattern {
+            Pattern::Spread(_) => "NCCL_TESTS_ALLTOALLV_SPREAD",
+            Pattern::Matrix(_) => "NCCL_TESTS_ALLTOALLV_MATRIX_FILE",
+        };
+        let value = |value: &dyn std::fmt::Debug| format!("{value:?}");
+        let mut options = vec![
+            ("the collectives", value(collectives)),
+            ("-b", value(min_bytes)),
+            ("-e", value(max_bytes)),
+            ("-f or -i", value(step)),
+            ("-d", value(data_types)),
+            ("-o", value(ops)),
+            ("-r", value(roots)),
+            ("-n", value(iterations)),
+            ("-m", value(aggregated)),
+            ("-w", value(warm_up)),
+            ("-N", value(cycles)),
+            ("-c", value(checks)),
+            ("--check-on-stream", value(stream_checks)),
+            ("-a", value(average)),
+            ("-z", value(blocking)),
+            ("-G", value(graph_launches)),
+            ("-R", value(registration)),
+            ("-u", value(unaligned)),
+            ("--rounds", value(rounds)),
+            ("--vs", value(versus)),
+            ("--until-stable", value(until_stable)),
+            ("--budget", value(budget)),
+            ("-C", value(cpu_time)),
+            ("-S", value(time_stamps)),
+            ("-I", value(per_iteration)),
+            ("-K", value(per_iteration_skip)),
+            ("-M", value(memory_report)),
+            ("--stats or --output", value(statistics)),
+            ("--show-algorithm", value(log_choices)),
+            ("-g", value(gpus)),
+            ("-t", value(threads)),
+            ("-p", value(parallel_init)),
+            ("-y", value(default_stream)),
+            ("-x", value(cta_policy)),
+            ("--backend", value(backend)),
+            ("--provider", value(provider)),
+            ("--algo, --between, --segment or --in-flight", value(tuning)),
+            ("--inject-fault", value(fault)),
+            ("NCCL_TESTS_SPLIT", value(split)),
+            ("NCCL_TESTS_MIN_BW", value(min_bandwidth)),
+            (pattern_name, value(pattern)),
+            ("NCCL_TESTS_ALLTOALLV_PRINT_SUMMARY", value(traffic_summary)),
+            (SYMMETRIC_FENCE, value(without_symmetric_fence)),
+        ];
+        options.extend(also_equal.iter().cloned());
+        options
+    }
+}

@@ -1,0 +1,205 @@
+//! The variables that change what is measured: those of nccl-tests, and one of our own.
+
+use std::path::PathBuf;
+
+use crate::data::traffic::{Matrix, Pattern};
+
+/// Turns off what protects operations in symmetric windows.
+pub const SYMMETRIC_FENCE: &str = "NCCL_BENCH_SYMMETRIC_FENCE";
+
+/// What the variables say. Made by [`Variables::read`].
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Variables {
+    /// `NCCL_TESTS_SPLIT_MASK`, `NCCL_TESTS_SPLIT`: which processes measure together.
+    pub split: Option<Split>,
+    /// `NCCL_TESTS_DEVICE`: the first CUDA ordinal of every process.
+    pub device: Option<usize>,
+    /// `NCCL_TESTS_MIN_BW`: GB/s that the mean bus bandwidth must reach, but for 10 %.
+    pub min_bandwidth: Option<f64>,
+    /// `NCCL_TESTS_ALLTOALLV_SPREAD`, `_MATRIX_FILE`, `_MATRIX_SCALE`.
+    pub pattern: Pattern,
+    /// `NCCL_TESTS_ALLTOALLV_PRINT_SUMMARY`.
+    pub traffic_summary: bool,
+    /// `NCCL_BENCH_SYMMETRIC_FENCE=0`: operations in symmetric windows are not ordered after kernels that trigger programmatic
+    /// launch early, where the loaded NCCL needs that.
+    pub without_symmetric_fence: bool,
+}
+
+/// How processes are divided into groups that measure side by side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Split {
+    /// By the bits of their number that are in this mask.
+    And(u64),
+    /// By their number with these bits set.
+    Or(u64),
+    /// By the remainder of their number.
+    Modulo(u64),
+    /// By the quotient of their number.
+    Divide(u64),
+}
+
+impl Split {
+    /// The group of a process.
+    #[must_use]
+    pub fn color(self, process: usize) -> u64 {
+        let process = process as u64;
+        match self {
+            Self::And(mask) => process & mask,
+            Self::Or(bits) => process | bits,
+            Self::Modulo(number) => process % number,
+            Self::Divide(number) => process / number,
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let text = text.trim();
+        let start = text.find(|c: char| c.is_ascii_digit())?;
+        let (operator, number) = text.split_at(start);
+        let number = number_of_any_base(number.trim())?;
+        match operator.trim().to_ascii_uppercase().as_str() {
+            "AND" | "&" => Some(Self::And(number)),
+            "OR" | "|" => Some(Self::Or(number)),
+            "MOD" | "%" => (number > 0).then_some(Self::Modulo(number)),
+            "DIV" | "/" => (number > 0).then_some(Self::Divide(number)),
+            _ => None,
+        }
+    }
+}
+
+/// A whole number, also hexadecimal (0x), binary (0b) or octal (0).
+fn number_of_any_base(text: &str) -> Option<u64> {
+    let lower = text.to_ascii_lowercase();
+    let (digits, base) = if let Some(digits) = lower.strip_prefix("0x") {
+        (digits, 16)
+    } else if let Some(digits) = lower.strip_prefix("0b") {
+        (digits, 2)
+    } else if lower.len() > 1 && lower.starts_with('0') {
+        (&lower[1..], 8)
+    } else {
+        (&*lower, 10)
+    };
+    u64::from_str_radix(digits, base).ok()
+}
+
+impl Variables {
+    /// Reads them with `variable`, which answers with the value of a variable that is set.
+    ///
+    /// # Errors
+    /// Names a variable whose value cannot be understood, and says what it may be.
+    pub fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
+        let set = |name: &str| variable(name).filter(|value| !value.trim().is_empty());
+        let wrong = |name: &str, value: &str, what: &str| format!("{name}={value}: write {what}");
+        let split = match (set("NCCL_TESTS_SPLIT_MASK"), set("NCCL_TESTS_SPLIT")) {
+            (Some(mask), _) => {
+                let digits = mask.trim().trim_start_matches("0x").trim_start_matches("0X");
+                let bits = u64::from_str_radix(digits, 16)
+                    .map_err(|_| wrong("NCCL_TESTS_SPLIT_MASK", &mask, "a hexadecimal mask, as in 0x7"))?;
+                Some(Split::And(bits))
+            }
+            (None, Some(text)) => Some(Split::parse(&text).ok_or_else(|| {
+                wrong("NCCL_TESTS_SPLIT", &text, "AND, OR, MOD or DIV and a number, as in MOD 8 or AND 0x7")
+            })?),
+            (None, None) => None,
+        };
+        let number = |name: &str, good: fn(f64) -> bool, what: &str| match set(name) {
+            None => Ok(None),
+            Some(text) => match text.trim().parse::<f64>() {
+                Ok(value) if good(value) => Ok(Some(value)),
+                _ => Err(wrong(name, &text, what)),
+            },
+        };
+        let spread = number(
+            "NCCL_TESTS_ALLTOALLV_SPREAD",
+            |value| (0.0..=1.0).contains(&value),
+            "a number from 0 (even) to 1 (nothing to itself)",
+        )?;
+        let scale = number(
+            "NCCL_TESTS_ALLTOALLV_MATRIX_SCALE",
+            |value| value >= 0.0 && value.is_finite(),
+            "a number from 0 on",
+        )?;
+        let pattern = match set("NCCL_TESTS_ALLTOALLV_MATRIX_FILE") {
+            Some(path) => Pattern::Matrix(
+                Matrix::read(&PathBuf::from(path), scale.unwrap_or(1.0))
+                    .map_err(|problem| format!("NCCL_TESTS_ALLTOALLV_MATRIX_FILE: {problem}"))?,
+            ),
+            None => Pattern::Spread(spread.unwrap_or(1.0)),
+        };
+        let device = match set("NCCL_TESTS_DEVICE") {
+            None => None,
+            Some(text) => Some(
+                text.trim()
+                    .parse()
+                    .map_err(|_| wrong("NCCL_TESTS_DEVICE", &text, "the number of a GPU, from 0 on"))?,
+            ),
+        };
+        let without_symmetric_fence = match set(SYMMETRIC_FENCE) {
+            None => false,
+            Some(text) => match text.trim() {
+                "0" => true,
+                "1" => false,
+                _ => return Err(wrong(SYMMETRIC_FENCE, &text, "0 (off) or 1 (on, as without it)")),
+            },
+        };
+        Ok(Self {
+            split,
+            device,
+            min_bandwidth: number("NCCL_TESTS_MIN_BW", f64::is_finite, "GB/s, as in 350")?,
+            pattern,
+            traffic_summary: set("NCCL_TESTS_ALLTOALLV_PRINT_SUMMARY")
+                .is_some_and(|value| value.trim() != "0"),
+            without_symmetric_fence,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(variables: &[(&str, &str)]) -> Result<Variables, String> {
+        Variables::read(|name| {
+            variables.iter().find(|(other, _)| *other == name).map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn processes_are_split_as_in_nccl_tests() {
+        let colors = |name, value| {
+            let split = read(&[(name, value)]).unwrap().split.unwrap();
+            (0..6).map(|process| split.color(process)).collect::<Vec<_>>()
+        };
+        assert_eq!(colors("NCCL_TESTS_SPLIT_MASK", "0x3"), [0, 1, 2, 3, 0, 1]);
+        assert_eq!(colors("NCCL_TESTS_SPLIT_MASK", "10"), [0; 6]);
+        assert_eq!(colors("NCCL_TESTS_SPLIT", "MOD 4"), [0, 1, 2, 3, 0, 1]);
+        assert_eq!(colors("NCCL_TESTS_SPLIT", "div2"), [0, 0, 1, 1, 2, 2]);
+        assert_eq!(colors("NCCL_TESTS_SPLIT", "& 0b1"), [0, 1, 0, 1, 0, 1]);
+        assert_eq!(colors("NCCL_TESTS_SPLIT", "| 010"), [8, 9, 10, 11, 12, 13]);
+    }
+
+    #[test]
+    fn only_0_turns_the_fence_off() {
+        let off = |value| read(&[("NCCL_BENCH_SYMMETRIC_FENCE", value)]).unwrap().without_symmetric_fence;
+        assert_eq!([" 0 ", "1", ""].map(off), [true, false, false]);
+    }
+
+    #[test]
+    fn what_cannot_be_understood_is_refused() {
+        for (name, value, words) in [
+            ("NCCL_TESTS_SPLIT", "MOD 0", "AND, OR, MOD or DIV"),
+            ("NCCL_TESTS_SPLIT", "XOR 2", "AND, OR, MOD or DIV"),
+            ("NCCL_TESTS_SPLIT_MASK", "seven", "hexadecimal mask"),
+            ("NCCL_TESTS_DEVICE", "-1", "number of a GPU"),
+            ("NCCL_TESTS_MIN_BW", "fast", "GB/s"),
+            ("NCCL_TESTS_ALLTOALLV_SPREAD", "2", "from 0 (even) to 1"),
+            ("NCCL_BENCH_SYMMETRIC_FENCE", "off", "0 (off) or 1"),
+            ("NCCL_TESTS_ALLTOALLV_MATRIX_FILE", "/nowhere/matrix", "cannot be read"),
+        ] {
+            let error = read(&[(name, value)]).unwrap_err();
+            assert!(error.contains(name) && error.contains(words), "{error}");
+        }
+        let nothing = read(&[("NCCL_TESTS_SPLIT", "")]).unwrap();
+        assert_eq!(nothing, Variables::default());
+        assert_eq!(nothing.pattern, Pattern::Spread(1.0));
+    }
+}

@@ -1,0 +1,138 @@
+//! Checks of a request that need the backend's abilities, the number of ranks, or the largest size.
+
+use collectives::DataType;
+
+use crate::backend::{Abilities, Place};
+use crate::collective::{Collective, Layout as _, Member};
+use crate::data::traffic::{Pattern, Traffic};
+use crate::request::{Request, Roots, Size, Sweep};
+use crate::supervision::Stop;
+
+/// `all` is all that the backend has.
+pub(super) fn within(request: &Request, abilities: &Abilities) -> Request {
+    let mut request = request.clone();
+    let mut notes = Vec::new();
+    if request.all.collectives {
+        keep(&mut request.collectives, &abilities.collectives, &mut notes);
+    }
+    if request.all.data_types {
+        keep(&mut request.data_types, &abilities.data_types, &mut notes);
+    }
+    if request.all.ops {
+        keep(&mut request.ops, &abilities.ops, &mut notes);
+    }
+    request.notes.append(&mut notes);
+    request
+}
+
+/// Keeps what is known, and notes the rest.
+fn keep<T: PartialEq + std::fmt::Display>(asked: &mut Vec<T>, known: &[T], notes: &mut Vec<String>) {
+    asked.retain(|each| {
+        let is_known = known.contains(each);
+        if !is_known {
+            notes.push(format!("{each} is left out: there is none here"));
+        }
+        is_known
+    });
+}
+
+/// What only makes sense with the number of ranks known.
+pub(super) fn check_ranks(request: &Request, ranks: usize, group: usize) -> Result<(), Stop> {
+    if let Some(fault) = request.fault.filter(|fault| fault.rank >= ranks) {
+        return Err(Stop::Refused(format!(
+            "--inject-fault names rank {}, but there are {ranks} ranks, counted from 0",
+            fault.rank
+        )));
+    }
+    let impossible = request.collectives.iter().find(|collective| !collective.runs_over(group));
+    if let Some(collective) = impossible.filter(|_| !request.all.collectives) {
+        return Err(Stop::Refused(format!(
+            "{collective} needs a power of two of ranks, and there are {group}: change their number, or leave it out"
+        )));
+    }
+    let rooted = request.collectives.iter().any(|collective| collective.has_root());
+    if let Roots::One(root) = request.roots
+        && rooted
+        && root >= group
+    {
+        return Err(Stop::Refused(format!("-r {root}: there are {group} ranks, counted from 0")));
+    }
+    if let Pattern::Matrix(matrix) = &request.variables.pattern
+        && request.collectives.contains(&Collective::AllToAllV)
+    {
+        if matrix.ranks() < group {
+            return Err(Stop::Refused(format!(
+                "NCCL_TESTS_ALLTOALLV_MATRIX_FILE has {} rows, but there are {group} ranks",
+                matrix.ranks()
+            )));
+        }
+        let busiest = matrix.busiest(group);
+        if request.max_bytes.is_some_and(|max| max < busiest) {
+            return Err(Stop::Refused(format!(
+                "NCCL_TESTS_ALLTOALLV_MATRIX_FILE has a rank that sends or receives {busiest} bytes: give -b {busiest} \
+                 -e {busiest}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses sizes that are too small to give any rank an element, as 8 bytes of an alltoall among 8 ranks. Of what `all` asks
+/// for, one case with elements is enough.
+pub(super) fn check_elements(request: &Request, sweep: Sweep, place: Place) -> Result<(), Stop> {
+    let (ranks, largest) = (place.ranks, sweep.sizes().last().unwrap_or(0));
+    let member = Member { rank: 0, ranks, root: Some(0) };
+    let has_elements = |collective: Collective, data_type: DataType| match collective {
+        Collective::AllToAllV => {
+            Traffic::new(&request.variables.pattern, largest, data_type, ranks).busiest() > 0
+        }
+        _ => collective.counts(largest, data_type, member, None).parameter > 0,
+    };
+    let types = &request.data_types;
+    let is_measured = |collective: Collective| match request.all.data_types {
+        true => types.iter().any(|&data_type| has_elements(collective, data_type)),
+        false => types.iter().all(|&data_type| has_elements(collective, data_type)),
+    };
+    let mut empty = request.collectives.iter().filter(|&&collective| !is_measured(collective));
+    let enough = if request.all.collectives { request.collectives.len() - 1 } else { 0 };
+    match empty.clone().count() > enough {
+        true => Err(Stop::Refused(format!(
+            "{}: the largest size, {}, gives no rank an element among {ranks} ranks: give a larger one (-e)",
+            empty.next().map_or("", |collective| collective.name()),
+            Size(largest),
+        ))),
+        false => Ok(()),
+    }
+}
+
+pub(super) fn check_fault(request: &Request, max_bytes: u64, place: Place) -> Result<(), Stop> {
+    let Some(fault) = request.fault else { return Ok(()) };
+    let roots = match request.roots {
+        Roots::One(root) => root..root + 1,
+        Roots::All => 0..place.ranks,
+    };
+    let rank = fault.rank % place.ranks;
+    let verified = roots.flat_map(|root| {
+        let member = Member { rank, ranks: place.ranks, root: Some(root) };
+        request.collectives.iter().flat_map(move |&collective| {
+            request.data_types.iter().filter_map(move |&data_type| {
+                let counts = collective.counts(max_bytes, data_type, member, None);
+                // In alltoallv every rank receives; how much depends on the pattern.
+                let has_result = collective == Collective::AllToAllV
+                    || !collective.result(&counts, member, None).is_empty();
+                has_result.then_some(counts.receive)
+            })
+        })
+    });
+    match verified.max() {
+        Some(largest) if fault.index < largest => Ok(()),
+        Some(largest) => Err(Stop::Refused(format!(
+            "--inject-fault names element {}, but the largest result has {largest}, counted from 0",
+            fault.index
+        ))),
+        None => Err(Stop::Refused(format!(
+            "--inject-fault names rank {}, which has no result that is verified: name another, or another -r",
+            fault.rank
+        ))),
+    }
+}

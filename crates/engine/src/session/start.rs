@@ -1,0 +1,91 @@
+//! The record of a run before anything is measured.
+
+use std::collections::BTreeMap;
+
+use collectives::world;
+use record::{Outcome, Rank, Run, SCHEMA_VERSION, provenance};
+
+use crate::backend::Node;
+use crate::nccl_choice;
+use crate::request::{Request, Step};
+
+/// The variables that change what is measured, but those that this program has set itself.
+fn environment() -> BTreeMap<String, String> {
+    let mut variables = provenance::environment();
+    let own = nccl_choice::own_variables();
+    variables.retain(|name, _| !own.contains(&name.as_str()));
+    variables
+}
+
+/// The record before anything is measured.
+pub(super) fn start_of_record(
+    request: &Request,
+    node: &dyn Node,
+    world: &dyn world::World,
+    ranks: Vec<Rank>,
+    max_bytes: u64,
+) -> Run {
+    let mut notes = node.notes();
+    notes.extend(request.notes.iter().cloned());
+    if let Some(fault) = request.fault {
+        notes.push(format!(
+            "Fault injection: element {} of rank {}'s result is damaged before each check",
+            fault.index, fault.rank
+        ));
+    }
+    if let Some(rounds) = request.stream_checks {
+        notes.push(format!(
+            "Check on the stream: {rounds} rounds per size and placement without the host between, eager and as a graph"
+        ));
+    }
+    let (step_factor, step_bytes) = match request.step {
+        Step::Factor(factor) => (Some(factor), None),
+        Step::Bytes(bytes) => (None, Some(bytes)),
+    };
+    Run {
+        schema_version: SCHEMA_VERSION,
+        program: request.program.clone(),
+        command: request.command.clone(),
+        started_at: provenance::now_utc(),
+        ended_at: None,
+        outcome: Outcome::Running,
+        provenance: record::Provenance {
+            world: world.describe(),
+            system: provenance::system(),
+            environment: environment(),
+            ..node.provenance()
+        },
+        settings: record::Settings {
+            threads: node.threads(),
+            gpus: node.gpus(),
+            min_bytes: request.min_bytes,
+            max_bytes: request.max_bytes.unwrap_or(max_bytes),
+            step_factor,
+            step_bytes,
+            iterations: request.iterations,
+            aggregated: request.aggregated,
+            warm_up: request.warm_up,
+            cycles: request.cycles,
+            checks: request.checks,
+            stream_checks: request.stream_checks,
+            average: request.average,
+            blocking: request.blocking,
+            graph_launches: request.graph_launches,
+            registration: request.registration,
+            unaligned: request.unaligned,
+            per_iteration: request.per_iteration,
+            per_iteration_skip: request.per_iteration_skip,
+            parallel_init: request.parallel_init,
+            cpu_time: request.cpu_time,
+            time_stamps: request.time_stamps,
+            cta_policy: request.cta_policy,
+            default_stream: request.default_stream,
+            rounds: (request.rounds > 1 && request.until_stable.is_none()).then_some(request.rounds),
+            until_stable: request.until_stable,
+            budget_seconds: request.budget.map(|budget| budget.as_secs_f64()),
+        },
+        ranks,
+        measurements: Vec::new(),
+        notes,
+    }
+}

@@ -1,0 +1,250 @@
+//! Signals that end a run: SIGINT, SIGTERM and SIGHUP, and a closed standard output.
+//!
+//! All threads block these signals, and one thread waits for them. So handlers that libraries install for themselves,
+//! as libfabric's providers do, never run: theirs would end the process with a code of their own.
+//!
+//! The first signal asks the sweep to stop after the measurement that is under way, on all ranks at the same point. A
+//! process that is still there a fifth of a second later saves what it has, and after two seconds, or on a second signal, it
+//! ends, and the job with it.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread;
+use std::time::Duration;
+
+use collectives::world::{self, World};
+use nix::sys::signal::{SigHandler, SigSet, Signal as Number};
+
+use super::Salvage;
+use record::Outcome;
+
+/// When a process saves its results that has not stopped after a signal. Below the second after which mpirun kills.
+const SAVE_AFTER: Duration = Duration::from_millis(200);
+/// When it ends, counted from then.
+const END_AFTER: Duration = Duration::from_millis(1800);
+
+/// What ends a run early. Later ones go before earlier ones when ranks differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Signal {
+    /// SIGHUP: the terminal is gone.
+    HangUp,
+    /// SIGINT: Ctrl-C.
+    Interrupt,
+    /// As SIGPIPE would: nobody reads standard output any more. No signal says so, but a failed write
+    /// ([`Interrupt::request`]).
+    Pipe,
+    /// SIGTERM: a launcher or a scheduler ends the job.
+    Terminate,
+}
+
+impl Signal {
+    /// Those that are waited for.
+    const WAITED: [Self; 3] = [Self::HangUp, Self::Interrupt, Self::Terminate];
+
+    /// Its number, positive.
+    #[must_use]
+    pub fn number(self) -> i32 {
+        self.system() as i32
+    }
+
+    /// From what [`Signal::number`] gives; any other number is none.
+    #[must_use]
+    pub fn from_number(number: i32) -> Option<Self> {
+        [Self::HangUp, Self::Interrupt, Self::Pipe, Self::Terminate]
+            .into_iter()
+            .find(|each| each.number() == number)
+    }
+
+    /// Its name: `SIGINT`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        self.system().as_str()
+    }
+
+    /// The exit code of a process that ends because of it: 128 and its number.
+    #[must_use]
+    pub fn exit_code(self) -> u8 {
+        u8::try_from(128 + self.number()).unwrap_or(u8::MAX)
+    }
+
+    /// A run's outcome.
+    #[must_use]
+    pub fn outcome(self) -> Outcome {
+        Outcome::Interrupted { signal: self.name().to_owned() }
+    }
+
+    fn system(self) -> Number {
+        match self {
+            Self::HangUp => Number::SIGHUP,
+            Self::Interrupt => Number::SIGINT,
+            Self::Pipe => Number::SIGPIPE,
+            Self::Terminate => Number::SIGTERM,
+        }
+    }
+}
+
+/// Whether this run shall stop. Clones share the answer; the default is never asked to by a signal.
+#[derive(Clone, Debug, Default)]
+pub struct Interrupt(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    requested: AtomicI32,
+    /// Whether the process is ending by itself.
+    done: AtomicBool,
+    world: Mutex<Option<Weak<dyn World>>>,
+    salvage: Salvage,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{:?}", self.requested)
+    }
+}
+
+impl Interrupt {
+    /// Takes over the signals; on one of them, `salvage` saves what was measured. A signal that was ignored
+    /// when the process started stays without effect: `nohup` ignores SIGHUP, and a shell script ignores
+    /// SIGINT for the commands that it starts in the background. It is blocked all the same, since a library
+    /// that installs a handler for it would end the ignoring. Must be called first in `main`: threads that
+    /// run already would not block the signals.
+    ///
+    /// # Errors
+    /// When the system has no thread left.
+    pub fn install(salvage: Salvage) -> io::Result<Self> {
+        let interrupt = Self(Arc::new(Shared { salvage, ..Shared::default() }));
+        let ignored = Signal::WAITED.map(is_ignored);
+        let signals: SigSet = Signal::WAITED.into_iter().map(Signal::system).collect();
+        signals.thread_block()?;
+        let waiting = interrupt.clone();
+        thread::Builder::new().name("signals".to_owned()).spawn(move || {
+            let mut first = true;
+            while let Ok(number) = signals.wait() {
+                let Some(index) = Signal::WAITED.iter().position(|each| each.system() == number) else {
+                    continue;
+                };
+                if ignored[index] {
+                    continue;
+                }
+                let signal = Signal::WAITED[index];
+                waiting.arrived(signal, first);
+                first = false;
+            }
+        })?;
+        Ok(interrupt)
+    }
+
+    /// From now on a signal lets the ranks stop together, and a process that does not stop ends the job through
+    /// `process`. Before that, there is nothing to stop or to save: a signal ends the process at once.
+    pub fn joined(&self, process: &world::Handle) {
+        *self.0.world.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::downgrade(process));
+    }
+
+    /// Why the run shall stop, as far as this process knows. Cheap. Ranks tell it to each other
+    /// ([`Signal::number`]), so that all stop at the same point.
+    #[must_use]
+    pub fn requested(&self) -> Option<Signal> {
+        Signal::from_number(self.0.requested.load(Ordering::SeqCst))
+    }
+
+    /// Lets the run stop as a signal would, but in its own time. Only the first request counts.
+    pub fn request(&self, signal: Signal) {
+        let _ = self.0.requested.compare_exchange(0, signal.number(), Ordering::SeqCst, Ordering::SeqCst);
+    }
+
+    /// The run has stopped and the process ends by itself: it is not ended for its slowness any more, but still by a
+    /// second signal.
+    pub fn done(&self) {
+        self.0.done.store(true, Ordering::SeqCst);
+    }
+
+    /// A signal has come.
+    fn arrived(&self, signal: Signal, first: bool) {
+        self.request(signal);
+        let interrupt = self.clone();
+        let joined = self.0.world.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        let started = thread::Builder::new().name("interrupted".to_owned()).spawn(move || {
+            if first && joined {
+                thread::sleep(SAVE_AFTER);
+                if !interrupt.0.done.load(Ordering::SeqCst) {
+                    interrupt.0.salvage.save(interrupt.outcome(signal));
+                }
+                thread::sleep(END_AFTER);
+                if interrupt.0.done.load(Ordering::SeqCst) {
+                    return;
+                }
+            }
+            interrupt.end(signal);
+        });
+        if started.is_err() {
+            self.end(signal);
+        }
+    }
+
+    fn end(&self, signal: Signal) -> ! {
+        self.0.salvage.save(self.outcome(signal));
+        let world = self.world().unwrap_or_else(world::single);
+        world.abort(i32::from(signal.exit_code()), &format!("nccl-bench: ended by {}", signal.name()))
+    }
+
+    /// The outcome of a run that `signal` ends. When another rank has died, the launcher may have sent the
+    /// signal for that: the outcome is then the failure of that rank.
+    fn outcome(&self, signal: Signal) -> Outcome {
+        let failed = self.world().and_then(|world| world.check().err());
+        failed.map_or_else(|| signal.outcome(), |error| Outcome::Failed { message: error.to_string() })
+    }
+
+    fn world(&self) -> Option<world::Handle> {
+        self.0.world.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.upgrade()
+    }
+}
+
+/// Whether this process was started with `signal` ignored, as `nohup` does and shells do for jobs in the background.
+/// Makes a file that reaches the limit of its size (`ulimit -f`) an error of the write, not the end of the process.
+///
+/// # Errors
+/// When the system refuses.
+pub fn ignore_file_size_signal() -> io::Result<()> {
+    // SAFETY: no handler is installed.
+    unsafe { nix::sys::signal::signal(Number::SIGXFSZ, SigHandler::SigIgn) }?;
+    Ok(())
+}
+
+fn is_ignored(signal: Signal) -> bool {
+    // SAFETY: zeros are a valid value of this plain C struct.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: nothing is installed (the new action is null), and the old one is valid for writes.
+    let known = unsafe { libc::sigaction(signal.number(), std::ptr::null(), &raw mut action) } == 0;
+    known && action.sa_sigaction == libc::SIG_IGN
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exit_codes_are_those_of_a_shell() {
+        let codes = [
+            (Signal::HangUp, "SIGHUP", 129),
+            (Signal::Interrupt, "SIGINT", 130),
+            (Signal::Pipe, "SIGPIPE", 141),
+            (Signal::Terminate, "SIGTERM", 143),
+        ];
+        for (signal, name, code) in codes {
+            assert_eq!((signal.name(), signal.exit_code()), (name, code));
+            assert_eq!(Signal::from_number(signal.number()), Some(signal));
+        }
+        assert_eq!(Signal::from_number(0), None);
+        assert_eq!(Signal::from_number(9), None);
+    }
+
+    #[test]
+    fn the_first_request_counts() {
+        let interrupt = Interrupt::default();
+        assert_eq!(interrupt.requested(), None);
+        interrupt.clone().request(Signal::Pipe);
+        interrupt.request(Signal::Terminate);
+        assert_eq!(interrupt.requested(), Some(Signal::Pipe));
+    }
+}

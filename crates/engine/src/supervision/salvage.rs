@@ -1,0 +1,215 @@
+//! What is saved when a run ends early: on a signal, after a timeout, or because a rank has failed.
+
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use collectives::world::{self, Error, World};
+
+use record::Outcome;
+
+/// How long saving may take before the process ends without it.
+const LIMIT: Duration = Duration::from_secs(5);
+
+type Hook = Box<dyn FnOnce(Outcome) + Send>;
+
+/// Keeps what was measured, once, whoever ends the process: a rank's thread, the watchdog, a signal, or the world.
+///
+/// Clones share the hook.
+#[derive(Clone, Default)]
+pub struct Salvage(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+enum State {
+    #[default]
+    Nothing,
+    Ready(Hook),
+    Running,
+}
+
+impl fmt::Debug for Salvage {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Salvage")
+    }
+}
+
+impl Salvage {
+    /// What saves the results that there are. It runs at most once, on a thread of its own, perhaps while ranks are
+    /// still measuring, and is given up after five seconds; so it
+    /// waits for no lock that a rank could hold for ever.
+    pub fn set(&self, hook: impl FnOnce(Outcome) + Send + 'static) {
+        let mut state = self.lock();
+        if !matches!(*state, State::Running) {
+            *state = State::Ready(Box::new(hook));
+        }
+    }
+
+    /// The run saves its results itself. Waits for a hook that runs already, at most five seconds.
+    pub fn clear(&self) {
+        let mut state = self.lock();
+        if matches!(*state, State::Ready(_)) {
+            *state = State::Nothing;
+        }
+        drop(self.wait(state));
+    }
+
+    /// Saves, and returns when that is done or has taken five seconds; whether it is done. Does nothing where nothing
+    /// is set or has been saved already.
+    pub fn save(&self, outcome: Outcome) -> bool {
+        if let Some(hook) = self.begin() {
+            let ended = Ended(self.clone());
+            // When there is no thread left, the closure is dropped, and that ends it, too.
+            let _ = thread::Builder::new().name("salvage".to_owned()).spawn(move || {
+                // Also when the hook panics: nothing is waited for then.
+                let _ended = ended;
+                hook(outcome);
+            });
+        }
+        matches!(*self.wait(self.lock()), State::Nothing)
+    }
+
+    /// The hook, for whoever comes first.
+    fn begin(&self) -> Option<Hook> {
+        let mut state = self.lock();
+        match std::mem::take(&mut *state) {
+            State::Ready(hook) => {
+                *state = State::Running;
+                Some(hook)
+            }
+            other => {
+                *state = other;
+                None
+            }
+        }
+    }
+
+    /// Saves also when the world ends this process because another rank has failed.
+    pub fn watch(&self, process: &dyn World) {
+        let salvage = self.clone();
+        process.before_exit(Box::new(move |error| {
+            salvage.save(Outcome::Failed { message: error.to_string() });
+        }));
+    }
+
+    /// Saves the results and ends the job with `code` and `message`. When another rank failed first, the
+    /// saved outcome and the message name that rank instead.
+    pub fn end(&self, rank: &dyn World, code: i32, message: &str) -> ! {
+        let cause = match rank.check() {
+            Err(error @ Error::RankFailed { rank: failed, .. }) if failed != rank.rank() => Some(error),
+            _ => None,
+        };
+        let outcome = match (&cause, rank.size()) {
+            (Some(cause), _) => cause.to_string(),
+            (None, 1) => message.to_owned(),
+            (None, _) => format!("rank {} on host {}: {message}", rank.rank(), world::host().name),
+        };
+        self.save(Outcome::Failed { message: outcome });
+        rank.abort(code, &cause.map_or_else(|| message.to_owned(), |cause| cause.to_string()))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits while the hook runs, up to the limit.
+    fn wait<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let deadline = Instant::now() + LIMIT;
+        while matches!(*state, State::Running) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            state = self.0.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state
+    }
+}
+
+/// Says at its end that the hook has ended.
+struct Ended(Salvage);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        *self.0.lock() = State::Nothing;
+        self.0.0.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
+
+    fn failed() -> Outcome {
+        Outcome::Failed { message: "lost".to_owned() }
+    }
+
+    #[test]
+    fn what_was_measured_is_saved_once() {
+        let salvage = Salvage::default();
+        assert!(salvage.save(failed()), "there is nothing to save");
+        let saved = Arc::new(AtomicUsize::new(0));
+        for _ in 0..2 {
+            let saved = Arc::clone(&saved);
+            salvage.set(move |outcome| {
+                assert_eq!(outcome, failed());
+                saved.fetch_add(1, Ordering::SeqCst);
+            });
+        }
+        assert!(salvage.clone().save(failed()));
+        assert!(salvage.save(failed()));
+        assert_eq!(saved.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn a_run_that_saves_its_results_itself_is_not_disturbed() {
+        let salvage = Salvage::default();
+        let saved = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&saved);
+        salvage.set(move |_| counter.store(1, Ordering::SeqCst));
+        salvage.clear();
+        assert!(salvage.save(failed()));
+        assert_eq!(saved.load(Ordering::SeqCst), 0);
+    }
+
+    #[test]
+    fn whoever_comes_second_waits_for_the_first() {
+        let salvage = Salvage::default();
+        let (started, has_started) = mpsc::channel();
+        let (go, going) = mpsc::channel::<()>();
+        let saved = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&saved);
+        salvage.set(move |_| {
+            started.send(()).unwrap();
+            going.recv().unwrap();
+            counter.fetch_add(1, Ordering::SeqCst);
+        });
+        let first = thread::spawn({
+            let salvage = salvage.clone();
+            move || salvage.save(failed())
+        });
+        has_started.recv().unwrap();
+        go.send(()).unwrap();
+        assert!(salvage.save(failed()));
+        assert_eq!(saved.load(Ordering::SeqCst), 1);
+        assert!(first.join().unwrap());
+    }
+
+    #[test]
+    fn a_hook_that_panics_or_is_stuck_holds_nobody_up() {
+        let salvage = Salvage::default();
+        salvage.set(|_| std::panic::resume_unwind(Box::new("as the test wants it")));
+        assert!(salvage.save(failed()));
+        let (_go, going) = mpsc::channel::<()>();
+        salvage.set(move |_| going.recv().unwrap());
+        assert!(!salvage.save(failed()));
+    }
+}

@@ -1,0 +1,298 @@
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use collectives::world;
+
+use super::finding::{Finding, Found, Taken, longest, processes, reduce};
+use super::repeat::{LEAST_ROUNDS, fitting, is_stable};
+use super::*;
+use crate::backend::{Side, StreamRounds, Times};
+use crate::data::{Mismatches, Tally};
+use crate::request::Fault;
+use record::{Average, Mismatch};
+
+#[test]
+fn the_ranks_times_become_one_as_asked() {
+    let times = [3.0, 1.0, 2.0, 6.0];
+    let reduced = [Average::Rank0, Average::Mean, Average::Min, Average::Max]
+        .map(|average| reduce(average, times.iter().copied()));
+    assert_eq!(reduced, [3.0, 3.0, 1.0, 6.0]);
+}
+
+#[test]
+fn an_iteration_lasts_as_long_as_its_slowest_rank() {
+    let finding = |process, each_us: &[f64]| Finding {
+        process,
+        host: "here".to_owned(),
+        enqueue: 0.0,
+        each_us: each_us.to_vec(),
+        sides: Vec::new(),
+        stop: None,
+    };
+    let findings = [finding(7, &[1.0, 5.0]), finding(7, &[2.0, 4.0]), finding(8, &[3.0, 3.0])];
+    assert_eq!(longest(findings.iter().map(|finding| &finding.each_us[..])), [3.0, 5.0]);
+    assert_eq!(processes(&findings), [[2.0, 5.0], [3.0, 3.0]]);
+    assert_eq!(processes(&findings[..2]), [[0.0; 0]; 0]);
+}
+
+#[test]
+fn a_median_is_stable_when_both_ends_of_its_interval_are_near() {
+    let near: Vec<f64> = (0..20).map(|i| 100.0 + f64::from(i % 5) * 0.1).collect();
+    assert!(is_stable(&near, 0.01));
+    assert!(!is_stable(&near[..LEAST_ROUNDS - 1], 0.01));
+    let spread: Vec<f64> = (0..20).map(|i| 100.0 + f64::from(i % 2) * 10.0).collect();
+    assert!(!is_stable(&spread, 0.01));
+    assert!(is_stable(&spread, 0.2));
+    // A few outliers do not matter.
+    let mut outliers = near;
+    outliers[3] = 1000.0;
+    assert!(is_stable(&outliers, 0.01));
+}
+
+/// What happens, in order.
+#[derive(Clone, Default)]
+struct Told(Rc<RefCell<Vec<&'static str>>>);
+
+impl Told {
+    fn add(&self, what: &'static str) {
+        self.0.borrow_mut().push(what);
+    }
+}
+
+impl Backend for Told {
+    fn fill(&mut self, _: &Work, _: Placement, _: u64) -> anyhow::Result<()> {
+        Ok(())
+    }
+
+    fn turn(&mut self, side: Side) {
+        self.add(if side == Side::Ours { "ours" } else { "theirs" });
+    }
+
+    fn start(&mut self, _: &Work, _: Placement, _: usize, graph: bool) -> anyhow::Result<()> {
+        self.add(if graph { "start in a graph" } else { "start" });
+        Ok(())
+    }
+
+    fn complete(&mut self) -> anyhow::Result<()> {
+        self.add("complete");
+        Ok(())
+    }
+
+    fn time(
+        &mut self,
+        _: &Work,
+        _: Placement,
+        schedule: &Schedule,
+        _: &dyn Fn() -> anyhow::Result<()>,
+    ) -> anyhow::Result<Times> {
+        let Schedule { iterations, aggregated, graph_launches, .. } = *schedule;
+        self.add(match (iterations, aggregated, graph_launches) {
+            (5, ..) => "time",
+            (1, 3, 0) => "one group",
+            (1, 1, 1) => "one graph",
+            _ => "something else",
+        });
+        Ok(Times::default())
+    }
+
+    fn damage(&mut self, _: &Work, _: Placement, _: usize) -> anyhow::Result<()> {
+        Ok(())
+    }
+
+    fn check(&mut self, _: &Work, _: Placement, _: u64) -> anyhow::Result<Mismatches> {
+        Ok(Mismatches::default())
+    }
+
+    fn check_on_stream(
+        &mut self,
+        _: &Work,
+        _: Placement,
+        rounds: &StreamRounds,
+        barrier: &dyn Fn() -> anyhow::Result<()>,
+    ) -> anyhow::Result<Option<Tally>> {
+        barrier()?;
+        self.add(match (rounds.rounds, rounds.graph_launches) {
+            (10, 0) => "on the stream",
+            (3, 4) => "a graph on the stream",
+            _ => "something else on the stream",
+        });
+        Ok(rounds.damaged.map(|index| Tally { wrong: rounds.total() as u64, lowest: index as u64 }))
+    }
+}
+
+impl RankObserver for Told {
+    fn event(&mut self, event: Event<'_>) -> anyhow::Result<()> {
+        if let Event::Measured(Measurement { wrong: Some(22), .. }, _) = event {
+            self.add("22 wrong");
+        }
+        Ok(())
+    }
+
+    fn listen(&mut self, on: bool) {
+        self.add(if on { "listen" } else { "stop listening" });
+    }
+
+    fn algorithm(&mut self, _: &Work, _: usize) -> anyhow::Result<Option<Algorithm>> {
+        self.add("algorithm");
+        Ok(None)
+    }
+}
+
+/// The plan of an allreduce of 8 bytes, with these changes to its request.
+fn plan(change: impl FnOnce(&mut Request)) -> Plan {
+    let mut request = Request { warm_up: 0, iterations: 5, ..Request::new(vec![Collective::AllReduce]) };
+    change(&mut request);
+    Plan::new(&request, 8)
+}
+
+/// What happens in a sweep.
+fn all(plan: &Plan) -> Vec<&'static str> {
+    let told = Told::default();
+    let (mut backend, mut observer) = (told.clone(), told.clone());
+    let place = Place { rank: 0, ranks: 1, color: 0 };
+    run(plan, &*world::single(), place, &mut backend, &mut observer).unwrap();
+    told.0.take()
+}
+
+/// What happens in the first measurement of a sweep.
+fn first(change: impl FnOnce(&mut Request)) -> Vec<&'static str> {
+    let all = all(&plan(change));
+    // The warm-up comes first.
+    let end = all.iter().position(|&what| what == "algorithm").unwrap();
+    all[1..end].to_vec()
+}
+
+#[test]
+fn nccl_is_listened_to_while_something_like_the_timed_operations_is_not_timed() {
+    let off = "stop listening";
+    assert_eq!(first(|_| ()), ["listen", "start", "complete", off, "time", "start", "complete"]);
+    let untimed = [off, "start", "complete", off, "time"];
+    let group = ["listen", "one group", off, "start", "complete"];
+    assert_eq!(first(|request| request.aggregated = 3), [untimed, group].concat());
+    let graph = ["listen", "one graph", off, "start in a graph", "complete"];
+    assert_eq!(first(|request| request.graph_launches = 2), [untimed, graph].concat());
+}
+
+#[test]
+fn the_check_on_the_stream_follows_the_verification_eager_and_as_a_graph() {
+    let placement = ["listen", "start", "complete", "stop listening", "time", "start", "complete"];
+    let on_stream = ["on the stream", "a graph on the stream", "algorithm"];
+    let measured = [&placement[..], &on_stream].concat();
+    assert_eq!(
+        all(&plan(|request| request.stream_checks = Some(10))),
+        [&["complete"], &measured[..], &measured].concat()
+    );
+    // 10 rounds, and 4 launches of a graph of 3.
+    let wrong = [&measured[..], &["22 wrong"]].concat();
+    let damaged = |rank| {
+        plan(move |request| {
+            request.stream_checks = Some(10);
+            request.fault = Some(Fault { rank, index: 1 });
+        })
+    };
+    let found = all(&damaged(0));
+    assert_eq!(found, [&["complete"], &wrong[..], &wrong].concat());
+    assert_eq!(
+        all(&damaged(1)),
+        [&["complete"], &measured[..], &measured].concat(),
+        "the fault of another rank"
+    );
+}
+
+#[test]
+fn a_graph_has_two_rounds_or_more_and_is_launched_again() {
+    for (count, rounds, launches) in
+        [(1, 1, 1), (2, 2, 1), (3, 3, 1), (4, 2, 2), (10, 3, 4), (200, 50, 4), (1000, 63, 16)]
+    {
+        let found = StreamRounds::graph(count, 7);
+        assert_eq!((found.rounds, found.graph_launches), (rounds, launches), "{count}");
+        assert!(found.total() >= count && found.seed == 7);
+    }
+}
+
+#[test]
+fn what_was_wrong_on_the_stream_is_added_and_named() {
+    let mut found = Found { seconds: Vec::new(), wrong: 2, first: "element 0: wrong".to_owned() };
+    found.add(&StreamRounds::eager(200, 1), Tally { wrong: 30, lowest: 5 });
+    found.add(&StreamRounds::graph(200, 1), Tally { wrong: 400, lowest: 6 });
+    assert_eq!(found.wrong, 432);
+    let parts: Vec<&str> = found.first.split("; ").collect();
+    assert_eq!(parts[0], "element 0: wrong");
+    assert!(parts[1].starts_with("element 5 (on the stream, eager: 30 wrong in 200 rounds"), "{parts:?}");
+    assert!(
+        parts[2].starts_with("element 6 (on the stream, as a graph: 400 wrong in 200 rounds"),
+        "{parts:?}"
+    );
+}
+
+#[test]
+fn two_sides_take_turns_and_the_last_of_a_round_is_the_first_of_the_next() {
+    let mut plan = plan(|request| request.rounds = 3);
+    plan.versus = Some(Abilities::default());
+    let work = |side| [side, "start", "complete"];
+    let time = |side| [side, "time"];
+    let placement = [
+        &["listen"][..],
+        &work("ours"),
+        &work("theirs"),
+        &["stop listening"],
+        &[time("ours"), time("theirs"), time("theirs"), time("ours"), time("ours"), time("theirs")].concat(),
+        &["ours"],
+        &work("ours"),
+        &work("theirs"),
+        &["algorithm"],
+    ]
+    .concat();
+    let warm_up = ["ours", "complete", "theirs", "complete"];
+    assert_eq!(all(&plan), [&warm_up[..], &placement, &placement].concat());
+    // The other side cannot do it in place.
+    plan.versus = Some(Abilities { out_of_place_only: vec![Collective::AllReduce], ..Abilities::default() });
+    let alone = [
+        &["listen"][..],
+        &work("ours"),
+        &["stop listening"],
+        &time("ours").repeat(3),
+        &["ours"],
+        &work("ours"),
+        &["algorithm"],
+    ]
+    .concat();
+    assert_eq!(all(&plan), [&warm_up[..], &placement, &alone].concat());
+}
+
+#[test]
+fn what_fits_is_tried_with_so_many_that_a_late_start_hardly_counts() {
+    let fits = |seconds, most, start: f64, each: f64| {
+        let mut tried = Vec::new();
+        let found = fitting(seconds, most, |iterations| {
+            tried.push(iterations);
+            Ok(start + each * iterations as f64)
+        });
+        (found.unwrap(), tried)
+    };
+    // One alone seems to take 101 us.
+    let (found, tried) = fits(0.0101, 1_000_000, 100e-6, 1e-6);
+    assert!((8000..=10_000).contains(&found), "{found}");
+    assert!(tried[0] == 1 && tried.len() <= 5 && tried.last() > Some(&400), "{tried:?}");
+    assert_eq!(fits(1.0, 5, 0.0, 1e-6), (5, vec![1]));
+    assert_eq!(fits(1.0, 100, 0.0, 0.25), (4, vec![1]));
+    assert_eq!(fits(1.0, 100, 0.0, 3.0), (1, vec![1]));
+    assert_eq!(fits(1.0, 1, 0.0, 0.0), (1, vec![1]));
+}
+
+#[test]
+fn what_the_ranks_took_is_made_one_round_by_round() {
+    let found = |seconds: [f64; 3], wrong| Found { seconds: seconds.to_vec(), wrong, first: "it".to_owned() };
+    let ranks = [found([3.0, 1.0, 2.0], 0), found([5.0, 9.0, 6.0], 4)];
+    let taken = Taken::of(&[&ranks[0], &ranks[1]], Average::Mean, true);
+    // The mean of the medians; the shortest of the rounds' means.
+    assert_eq!((taken.seconds, taken.best), (4.0, 4.0));
+    assert_eq!(taken.rounds_us, [4e6, 5e6, 4e6]);
+    assert_eq!(taken.wrong, Some(4));
+    assert_eq!(taken.mismatches, [Mismatch { rank: 1, wrong: 4, first: "it".to_owned() }]);
+    let slowest = Taken::of(&[&ranks[0], &ranks[1]], Average::Max, false);
+    assert_eq!((slowest.seconds, slowest.best, slowest.wrong), (6.0, 5.0, None));
+    let once = Found { seconds: vec![2.0], wrong: 0, first: String::new() };
+    let once = Taken::of(&[&once], Average::Mean, true);
+    assert_eq!((once.seconds, once.best, once.rounds_us), (2.0, 2.0, Vec::new()));
+}

@@ -1,0 +1,209 @@
+//! The collectives that are measured, by name, and the bandwidths that a time means.
+//!
+//! The definitions are those of nccl-tests (its `doc/PERFORMANCE.md`): `algbw` is the size divided by the time; `busbw`
+//! multiplies it by the share of the data that each rank's link must carry at least, so that it can be compared with the
+//! hardware's speed whatever the number of ranks.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A collective operation that can be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Collective {
+    /// Every rank gets the reduction of all ranks' buffers.
+    AllReduce,
+    /// Every rank gets the concatenation of all ranks' buffers.
+    AllGather,
+    /// Every rank gets its part of the reduction of all ranks' buffers.
+    ReduceScatter,
+    /// Every rank gets the root's buffer.
+    Broadcast,
+    /// The root gets the reduction of all ranks' buffers.
+    Reduce,
+    /// Every rank sends each rank a part of its buffer.
+    AllToAll,
+    /// Every rank sends each rank a part of its buffer, of another length for each pair.
+    AllToAllV,
+    /// The root gets the concatenation of all ranks' buffers.
+    Gather,
+    /// Every rank gets its part of the root's buffer.
+    Scatter,
+    /// Every rank sends its buffer to the next rank and receives the previous one's.
+    SendRecv,
+    /// Every rank gets the concatenation of all ranks' buffers, by exchanges between pairs.
+    Hypercube,
+}
+
+impl Collective {
+    /// All of them, in the order in which `nccl-bench all` measures them.
+    pub const ALL: [Self; 11] = [
+        Self::AllReduce,
+        Self::AllGather,
+        Self::ReduceScatter,
+        Self::Broadcast,
+        Self::Reduce,
+        Self::AllToAll,
+        Self::AllToAllV,
+        Self::Gather,
+        Self::Scatter,
+        Self::SendRecv,
+        Self::Hypercube,
+    ];
+
+    /// Its name on the command line and in files.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::AllReduce => "allreduce",
+            Self::AllGather => "allgather",
+            Self::ReduceScatter => "reducescatter",
+            Self::Broadcast => "broadcast",
+            Self::Reduce => "reduce",
+            Self::AllToAll => "alltoall",
+            Self::AllToAllV => "alltoallv",
+            Self::Gather => "gather",
+            Self::Scatter => "scatter",
+            Self::SendRecv => "sendrecv",
+            Self::Hypercube => "hypercube",
+        }
+    }
+
+    /// The name of nccl-tests' program for it.
+    #[must_use]
+    pub const fn nccl_tests_name(self) -> &'static str {
+        match self {
+            Self::AllReduce => "all_reduce_perf",
+            Self::AllGather => "all_gather_perf",
+            Self::ReduceScatter => "reduce_scatter_perf",
+            Self::Broadcast => "broadcast_perf",
+            Self::Reduce => "reduce_perf",
+            Self::AllToAll => "alltoall_perf",
+            Self::AllToAllV => "alltoallv_perf",
+            Self::Gather => "gather_perf",
+            Self::Scatter => "scatter_perf",
+            Self::SendRecv => "sendrecv_perf",
+            Self::Hypercube => "hypercube_perf",
+        }
+    }
+
+    /// Whether the operation combines values.
+    #[must_use]
+    pub const fn reduces(self) -> bool {
+        matches!(self, Self::AllReduce | Self::Reduce | Self::ReduceScatter)
+    }
+
+    /// Whether it is measured once for each operator. So is sendrecv, as in nccl-tests, which makes no difference.
+    #[must_use]
+    pub const fn loops_over_ops(self) -> bool {
+        self.reduces() || matches!(self, Self::SendRecv)
+    }
+
+    /// Whether one rank is the root.
+    #[must_use]
+    pub const fn has_root(self) -> bool {
+        matches!(self, Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter)
+    }
+
+    /// Whether it can work in one buffer. The others are run so, too, as in nccl-tests, but what they leave there is not
+    /// defined.
+    #[must_use]
+    pub const fn has_in_place(self) -> bool {
+        !matches!(self, Self::AllToAll | Self::AllToAllV | Self::SendRecv)
+    }
+
+    /// Whether it can run over so many ranks: a hypercube needs a power of two.
+    #[must_use]
+    pub const fn runs_over(self, ranks: usize) -> bool {
+        !matches!(self, Self::Hypercube) || ranks.is_power_of_two()
+    }
+
+    /// By how much `busbw` exceeds `algbw`, for n ranks.
+    #[must_use]
+    pub fn bus_factor(self, ranks: usize) -> f64 {
+        let n = ranks as f64;
+        match self {
+            Self::AllReduce => 2.0 * (n - 1.0) / n,
+            Self::AllGather
+            | Self::ReduceScatter
+            | Self::AllToAll
+            | Self::AllToAllV
+            | Self::Gather
+            | Self::Scatter => (n - 1.0) / n,
+            Self::Broadcast | Self::Reduce | Self::SendRecv | Self::Hypercube => 1.0,
+        }
+    }
+}
+
+impl fmt::Display for Collective {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(self.name())
+    }
+}
+
+/// A text that names no collective.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is no collective; write one of {names}, several with commas, or all", names = names())]
+pub struct UnknownCollective(String);
+
+fn names() -> String {
+    Collective::ALL.map(Collective::name).join(", ")
+}
+
+impl FromStr for Collective {
+    type Err = UnknownCollective;
+
+    /// By its name here or in nccl-tests: `allreduce`, `all_reduce`, `all_reduce_perf`.
+    fn from_str(text: &str) -> Result<Self, UnknownCollective> {
+        let lower = text.to_ascii_lowercase();
+        let stem = lower.strip_suffix("_perf").unwrap_or(&lower).replace(['_', '-'], "");
+        let found = Self::ALL.into_iter().find(|collective| collective.name() == stem);
+        found.ok_or_else(|| UnknownCollective(text.to_owned()))
+    }
+}
+
+/// The two bandwidths of a time, in GB/s (1e9 bytes per second).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bandwidth {
+    /// Size divided by time.
+    pub algorithm: f64,
+    /// `algorithm` times [`Collective::bus_factor`].
+    pub bus: f64,
+}
+
+impl Bandwidth {
+    /// The bandwidths of an operation over `bytes` bytes ([`Collective::moved`]) that took `seconds`.
+    #[must_use]
+    pub fn new(collective: Collective, bytes: usize, seconds: f64, ranks: usize) -> Self {
+        let algorithm = bytes as f64 / 1e9 / seconds;
+        Self { algorithm, bus: algorithm * collective.bus_factor(ranks) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bandwidths_match_a_row_that_nccl_tests_printed_on_eight_gpus() {
+        // 1073741824 ... 5231.48 us, algbw 205.25, busbw 359.18
+        let bandwidth = Bandwidth::new(Collective::AllReduce, 1 << 30, 5231.48e-6, 8);
+        assert_eq!(format!("{:.2} {:.2}", bandwidth.algorithm, bandwidth.bus), "205.25 359.18");
+        assert_eq!(Bandwidth::new(Collective::AllReduce, 1024, 1e-6, 1).bus, 0.0);
+    }
+
+    #[test]
+    fn both_projects_names_are_understood() {
+        for (text, collective) in [
+            ("all_reduce_perf", Collective::AllReduce),
+            ("allgather", Collective::AllGather),
+            ("reduce_scatter", Collective::ReduceScatter),
+            ("reduce-scatter", Collective::ReduceScatter),
+            ("alltoallv_perf", Collective::AllToAllV),
+            ("SendRecv", Collective::SendRecv),
+        ] {
+            assert_eq!(text.parse(), Ok(collective));
+        }
+        let error = "allreduse".parse::<Collective>().unwrap_err().to_string();
+        assert!(error.contains("one of allreduce, allgather"), "{error}");
+    }
+}

@@ -1,0 +1,497 @@
+//! The JSON that nccl-tests writes (`-J`, version 3), as far as it says what a [`Run`] holds.
+//!
+//! It differs from native JSON: numbers that are not finite may be there as bare words, which is no JSON; truth values
+//! and the root are strings; `-a`, `-R`, `-z`, `-N` and others are only in the command line.
+
+use std::path::Path;
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::read::Problem;
+use crate::collective::Collective;
+use crate::number;
+use crate::provenance;
+use crate::run::{
+    Average, Blocking, Measurement, Outcome, PerIteration, Placement, Provenance, Rank, Registration, Run,
+    SCHEMA_VERSION, Settings,
+};
+use crate::statistics::Statistics;
+
+/// The version of its format that this reads.
+const VERSION: u64 = 3;
+
+#[derive(Deserialize)]
+struct File {
+    start_time: String,
+    args: Vec<String>,
+    /// `NAME=value`, all of them.
+    #[serde(default)]
+    env: Vec<String>,
+    /// Absent in ours, of host memory.
+    nccl_version: Option<u64>,
+    config: Config,
+    #[serde(default)]
+    errors: Vec<String>,
+    end_time: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Config {
+    nthreads: usize,
+    ngpus: usize,
+    minimum_bytes: u64,
+    maximum_bytes: u64,
+    step_factor: Option<u64>,
+    step_bytes: Option<u64>,
+    warmup_iters: usize,
+    iterations: usize,
+    aggregated_iterations: usize,
+    validation: usize,
+    graph: usize,
+    per_iter_timing: String,
+    per_iter_skip: usize,
+    parallel_init: String,
+    devices: Vec<Device>,
+}
+
+#[derive(Deserialize)]
+struct Device {
+    rank: usize,
+    group: usize,
+    pid: u32,
+    hostname: String,
+    /// Absent in ours, of host memory.
+    device: Option<usize>,
+    device_hex: Option<String>,
+    device_info: String,
+}
+
+/// A size: what was measured of it.
+#[derive(Deserialize)]
+pub(super) struct Row {
+    size: u64,
+    count: u64,
+    #[serde(rename = "type")]
+    data_type: String,
+    redop: String,
+    root: String,
+    /// Absent in ours, of a run that ended before it; so is `in_place`.
+    out_of_place: Option<Half>,
+    out_of_place_per_iter: Option<Times>,
+    in_place: Option<Half>,
+    in_place_per_iter: Option<Times>,
+    actual_iterations: usize,
+    /// The program of a row's collective; empty where the command tells it.
+    #[serde(default)]
+    experiment_name: String,
+}
+
+#[derive(Deserialize)]
+struct Half {
+    /// Absent with `-C`, which puts the host's time in its place.
+    #[serde(default, deserialize_with = "number::if_any")]
+    time: Option<f64>,
+    #[serde(default, deserialize_with = "number::if_any")]
+    cpu_time: Option<f64>,
+    #[serde(deserialize_with = "number::or_nan")]
+    alg_bw: f64,
+    #[serde(deserialize_with = "number::or_nan")]
+    bus_bw: f64,
+    #[serde(default, deserialize_with = "number::if_any")]
+    nwrong: Option<f64>,
+}
+
+#[derive(Deserialize)]
+struct Times {
+    skipped_iterations: usize,
+    #[serde(deserialize_with = "number::each_or_nan")]
+    times_us: Vec<f64>,
+    #[serde(default, deserialize_with = "number::lists_or_nan")]
+    per_process_max_times_us: Vec<Vec<f64>>,
+}
+
+/// Whether a text begins as nccl-tests' files do.
+pub(super) fn began(text: &[u8]) -> bool {
+    text.trim_ascii_start().starts_with(b"{\"version\":")
+}
+
+/// Whether the version is one that this reads, where the file has said it.
+pub(super) fn known_version(fields: &Map<String, Value>) -> Result<(), Problem> {
+    match fields.get("version").and_then(Value::as_u64) {
+        None | Some(VERSION) => Ok(()),
+        Some(found) => Err(Problem::Damaged(format!(
+            "it has version {found} of nccl-tests' JSON, and this program reads version {VERSION}"
+        ))),
+    }
+}
+
+/// What a row does not say of its measurements.
+pub(super) struct Head {
+    collective: String,
+    aggregated: usize,
+}
+
+/// Whether `fields` have what the rows need.
+pub(super) fn has_head(fields: &Map<String, Value>) -> bool {
+    fields.get("config").is_some_and(Value::is_object) && fields.get("args").is_some_and(Value::is_array)
+}
+
+/// What the rows need of the fields before them.
+pub(super) fn head(fields: &Map<String, Value>) -> Result<Head, serde_json::Error> {
+    let args = Vec::<String>::deserialize(&fields["args"])?;
+    let config = Config::deserialize(&fields["config"])?;
+    Ok(Head { collective: collective(&args), aggregated: config.aggregated_iterations })
+}
+
+impl Head {
+    /// The measurements of a row, whose number is the cycle for now.
+    pub(super) fn measurements(&self, number: usize, row: &Row) -> impl Iterator<Item = Measurement> {
+        let halves = [
+            (Placement::OutOfPlace, &row.out_of_place, &row.out_of_place_per_iter),
+            (Placement::InPlace, &row.in_place, &row.in_place_per_iter),
+        ];
+        let collective = match row.experiment_name.parse::<Collective>() {
+            Ok(named) => named.name(),
+            Err(_) => &self.collective,
+        };
+        halves.into_iter().filter_map(move |(placement, half, times)| {
+            Some(Measurement {
+                collective: collective.to_owned(),
+                cycle: number,
+                operations: row.actual_iterations * self.aggregated,
+                ..measurement(row, placement, half.as_ref()?, times.as_ref())
+            })
+        })
+    }
+}
+
+/// Makes cycles of the numbers of rows: the rows do not say their cycle, but each has as many. An endless run (0) writes
+/// no whole file.
+pub(super) fn number_cycles(measurements: &mut [Measurement], rows: usize, cycles: usize) {
+    let rows_per_cycle = if cycles > 0 && rows.is_multiple_of(cycles) { rows / cycles } else { rows };
+    for measurement in measurements {
+        measurement.cycle /= rows_per_cycle.max(1);
+    }
+}
+
+/// What the file says beside its rows.
+pub(super) fn run(fields: Map<String, Value>) -> Result<Run, Problem> {
+    known_version(&fields)?;
+    let file: File = serde_json::from_value(Value::Object(fields))
+        .map_err(|error| Problem::Damaged(format!("it is not as nccl-tests writes it: {error}")))?;
+    let command = CommandLine(&file.args);
+    let config = &file.config;
+    let messages: Vec<&str> =
+        file.errors.iter().map(|error| error.trim()).filter(|error| !error.is_empty()).collect();
+    let ended_at = file.end_time.as_deref().map(time);
+    let mut notes =
+        vec!["read from the JSON of nccl-tests: times of day are local, without their zone".to_owned()];
+    notes.extend(messages.iter().map(|message| format!("NCCL's last error: {message}")));
+    let per_process = config.nthreads * config.ngpus;
+    if per_process > 1 {
+        notes.push(format!(
+            "nccl-tests names only the first of {per_process} GPUs of each process: the number of ranks is not known"
+        ));
+    }
+    if command.number("-C", "--report_cputime").is_some_and(|value| value > 0) {
+        notes.push(
+            "-C: times were computed from the bandwidths, which have few digits for small sizes".to_owned(),
+        );
+    }
+    let cycles = command.number("-N", "--run_cycles").unwrap_or(1);
+    let cycles = usize::try_from(cycles).unwrap_or(0);
+    let variables = file.env.iter().filter_map(|variable| variable.split_once('='));
+    let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    Ok(Run {
+        schema_version: SCHEMA_VERSION,
+        program: "nccl-tests".to_owned(),
+        command: file.args.clone(),
+        started_at: time(&file.start_time),
+        outcome: match &ended_at {
+            Some(_) => Outcome::Complete,
+            None if messages.is_empty() => Outcome::Failed { message: "it has no end time".to_owned() },
+            None => Outcome::Failed { message: messages.join("; ") },
+        },
+        ended_at,
+        provenance: Provenance {
+            backend: if file.nccl_version.is_some() { "nccl" } else { "fabric" }.to_owned(),
+            library_version: file.nccl_version.map(library_version).unwrap_or_default(),
+            environment: provenance::chosen(variables),
+            ..Provenance::default()
+        },
+        settings: settings(config, &command, cycles),
+        ranks: config.devices.iter().map(rank).collect(),
+        measurements: Vec::new(),
+        notes,
+    })
+}
+
+/// One placement of a row, without what the row does not say.
+fn measurement(row: &Row, placement: Placement, half: &Half, times: Option<&Times>) -> Measurement {
+    let per_iteration = times.map(|times| PerIteration {
+        skipped: times.skipped_iterations,
+        times_us: times.times_us.clone(),
+        processes_us: times.per_process_max_times_us.clone(),
+    });
+    let counted = per_iteration.as_ref().and_then(|times| times.times_us.get(times.skipped..));
+    let root = row.root.trim().parse().ok();
+    Measurement {
+        collective: String::new(),
+        cycle: 0,
+        data_type: row.data_type.trim().to_owned(),
+        op: Some(row.redop.trim().to_owned()).filter(|op| !op.is_empty() && op != "none"),
+        root,
+        placement,
+        bytes: row.size,
+        count: row.count,
+        time_us: match (half.time, half.cpu_time) {
+            (Some(time), _) => time,
+            // GB/s are thousands of bytes per microsecond.
+            (None, Some(_)) => row.size as f64 / (half.alg_bw * 1e3),
+            (None, None) => f64::NAN,
+        },
+        cpu_time_us: half.cpu_time,
+        algbw_gbps: half.alg_bw,
+        busbw_gbps: half.bus_bw,
+        wrong: half.nwrong.map(|wrong| wrong as u64),
+        operations: 0,
+        statistics: counted.and_then(Statistics::of),
+        per_iteration,
+        per_rank: Vec::new(),
+        algorithm: None,
+        mismatches: Vec::new(),
+        measured_at: String::new(),
+        rounds_us: Vec::new(),
+        stable: None,
+        versus: None,
+    }
+}
+
+fn settings(config: &Config, command: &CommandLine<'_>, cycles: usize) -> Settings {
+    let flag = |short, long| command.number(short, long).is_some_and(|value| value != 0);
+    Settings {
+        threads: config.nthreads,
+        gpus: config.ngpus,
+        min_bytes: config.minimum_bytes,
+        max_bytes: config.maximum_bytes,
+        step_factor: config.step_factor,
+        step_bytes: config.step_bytes,
+        iterations: config.iterations,
+        aggregated: config.aggregated_iterations,
+        warm_up: config.warmup_iters,
+        cycles,
+        checks: config.validation,
+        stream_checks: None,
+        average: match command.number("-a", "--average") {
+            Some(0) => Average::Rank0,
+            Some(2) => Average::Min,
+            Some(3) => Average::Max,
+            _ => Average::Mean,
+        },
+        blocking: match command.number("-z", "--blocking") {
+            Some(1) => Blocking::WaitAndBarrier,
+            Some(2) => Blocking::Wait,
+            Some(3) => Blocking::Outer,
+            _ => Blocking::No,
+        },
+        graph_launches: config.graph,
+        registration: match command.number("-R", "--local_register") {
+            None | Some(0) => Registration::None,
+            Some(2) => Registration::Symmetric,
+            Some(_) => Registration::Local,
+        },
+        unaligned: command.number("-u", "--unalign").and_then(|by| usize::try_from(by).ok()).unwrap_or(0),
+        per_iteration: config.per_iter_timing == "true",
+        per_iteration_skip: config.per_iter_skip,
+        parallel_init: config.parallel_init == "true",
+        cpu_time: flag("-C", "--report_cputime"),
+        time_stamps: flag("-S", "--report_timestamps"),
+        cta_policy: command.number("-x", "--cta_policy").and_then(|policy| u32::try_from(policy).ok()),
+        default_stream: flag("-y", "--stream_null"),
+        until_stable: None,
+        budget_seconds: None,
+        rounds: None,
+    }
+}
+
+fn rank(device: &Device) -> Rank {
+    Rank {
+        rank: device.rank,
+        group: device.group,
+        pid: device.pid,
+        host: device.hostname.clone(),
+        device: device.device,
+        pci: device.device_hex.clone(),
+        device_name: device.device_info.clone(),
+    }
+}
+
+/// The arguments, which say what the rest of the file does not.
+struct CommandLine<'a>(&'a [String]);
+
+impl CommandLine<'_> {
+    /// The value of an option in any of the forms of getopt: `-R 2`, `-R2`, `--local_register 2`,
+    /// `--local_register=2`. The last one counts.
+    fn number(&self, short: &str, long: &str) -> Option<i64> {
+        let value = |index: usize| {
+            let argument = self.0[index].as_str();
+            if argument == short || argument == long {
+                return self.0.get(index + 1).map(String::as_str);
+            }
+            match argument.strip_prefix(long) {
+                Some(rest) => rest.strip_prefix('='),
+                None => argument.strip_prefix(short),
+            }
+        };
+        (0..self.0.len()).rev().find_map(value)?.trim().parse().ok()
+    }
+}
+
+/// `./build/all_reduce_perf` and `all_reduce_perf_mpi` are `allreduce` here. In nccl-bench's own file the command names it.
+pub(crate) fn collective(args: &[String]) -> String {
+    let of_command = args.get(1).and_then(|command| command.parse::<Collective>().ok());
+    if let Some(collective) = of_command {
+        return collective.name().to_owned();
+    }
+    let program = args.first().map_or("", String::as_str);
+    let name = Path::new(program).file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+    name.split("_perf").next().unwrap_or_default().replace('_', "")
+}
+
+/// `2026-11-20 14:57:55` as RFC 3339 has it, but for the zone, which is not known.
+fn time(text: &str) -> String {
+    text.trim().replacen(' ', "T", 1)
+}
+
+/// `22809` is 2.28.9; before 2.9 it had a digit less.
+fn library_version(code: u64) -> String {
+    let major = if code < 10_000 { 1000 } else { 10_000 };
+    format!("{}.{}.{}", code / major, code % major / 100, code % 100)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::read::parse;
+    use crate::sample;
+
+    const ALL_REDUCE: &str = include_str!("../../tests/data/all_reduce.json");
+
+    #[test]
+    fn a_real_file_says_the_same_as_a_run() {
+        let run = parse(ALL_REDUCE.as_bytes()).unwrap();
+        assert_eq!(run.outcome, Outcome::Complete);
+        assert_eq!(
+            (run.started_at.as_str(), run.ended_at.as_deref()),
+            ("2026-11-20T14:57:55", Some("2026-11-20T14:58:11"))
+        );
+        assert_eq!(run.provenance.library_version, "2.28.9");
+        assert_eq!((run.ranks.len(), run.ranks[7].device_name.as_str()), (8, "NVIDIA H200"));
+        assert_eq!((run.ranks[7].device, run.ranks[7].pci.as_deref()), (Some(7), Some("0000:00:0d")));
+        assert_eq!((run.settings.min_bytes, run.settings.max_bytes), (8, 8 << 30));
+        assert_eq!((run.settings.iterations, run.settings.warm_up), (20, 5));
+        assert_eq!(run.measurements.len(), 62);
+        let last = run.measurements.last().unwrap();
+        assert_eq!((last.collective.as_str(), last.data_type.as_str()), ("allreduce", "float"));
+        assert_eq!((last.op.as_deref(), last.root), (Some("sum"), None));
+        assert_eq!((last.bytes, last.count, last.placement), (8 << 30, 1 << 31, Placement::InPlace));
+        assert_eq!((last.time_us, last.busbw_gbps, last.wrong), (40_976.488_013, 366.853_927, Some(0)));
+        assert_eq!(last.operations, 20);
+        // The file's own average.
+        assert!((run.mean_busbw_gbps().unwrap() - 127.576_547).abs() < 1e-6);
+    }
+
+    #[test]
+    fn our_own_of_host_memory_that_was_interrupted_is_read() {
+        let mut run = sample::full();
+        run.provenance.backend = "fabric".to_owned();
+        run.outcome = Outcome::Interrupted { signal: "SIGINT".to_owned() };
+        run.measurements = vec![sample::measurement("allreduce", Placement::OutOfPlace, 64, 10.0)];
+        let read = parse(crate::files::nccl_tests::render(&run).as_bytes()).unwrap();
+        assert_eq!(read.provenance.backend, "fabric");
+        assert_eq!(read.provenance.library_version, "");
+        let sizes: Vec<_> = read.measurements.iter().map(|it| (it.placement, it.bytes, it.time_us)).collect();
+        assert_eq!(sizes, [(Placement::OutOfPlace, 64, 10.0)]);
+        assert!(matches!(&read.outcome, Outcome::Failed { message } if message.contains("SIGINT")));
+    }
+
+    #[test]
+    fn bare_words_for_numbers_are_read_and_words_in_strings_left_alone() {
+        let text = ALL_REDUCE
+            .replacen("\"time\":12.936469", "\"time\":inf", 1)
+            .replacen("\"bus_bw\":0.001082", "\"bus_bw\":-nan", 1)
+            .replacen("\"alg_bw\":0.0006,", "\"alg_bw\":\"nan\",", 1)
+            .replacen("\"hostname\":\"vm\"", r#""hostname":"a\"inf nan""#, 1);
+        assert!(serde_json::from_str::<Value>(&text).is_err());
+        let run = parse(text.as_bytes()).unwrap();
+        let first = &run.measurements[0];
+        assert!(first.time_us.is_nan() && first.busbw_gbps.is_nan());
+        assert_eq!(first.algbw_gbps, 0.000_618);
+        assert!(run.measurements[1].algbw_gbps.is_nan());
+        assert_eq!(run.ranks[0].host, "a\"inf nan");
+        assert_eq!(run.measurements.len(), 62);
+        assert_eq!(run.measurements[1].time_us, 13.340_813);
+    }
+
+    #[test]
+    fn what_only_the_command_line_says_is_taken_from_there() {
+        let args = r#""-R2","-N","31","--average=3","-z","1","--stream_null","1","-C","1","-J""#;
+        let text = ALL_REDUCE
+            .replacen("\"-J\"", args, 1)
+            .replacen("(omitted)", "NCCL_ALGO=a=b\",\"HOME=/root\",\"NCCL_KEY=hunter2", 1)
+            .replacen("./all_reduce_perf", "build\\/reduce_scatter_perf_mpi", 1)
+            .replacen("\"time\":40982.487938", "\"cpu_time\":7.5", 1);
+        let run = parse(text.as_bytes()).unwrap();
+        assert_eq!(run.settings.registration, Registration::Symmetric);
+        assert_eq!((run.settings.average, run.settings.blocking), (Average::Max, Blocking::WaitAndBarrier));
+        assert!(run.settings.default_stream && run.settings.cpu_time && !run.settings.time_stamps);
+        let environment = [("NCCL_ALGO", "a=b"), ("NCCL_KEY", "(left out)")];
+        let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(run.provenance.environment, environment.into());
+        assert_eq!(run.settings.cycles, 31);
+        assert_eq!((run.measurements[1].cycle, run.measurements[2].cycle), (0, 1));
+        assert_eq!(run.measurements[0].collective, "reducescatter");
+        let last = &run.measurements[60];
+        assert_eq!(last.cpu_time_us, Some(7.5));
+        assert!((last.time_us / 40_982.487_938 - 1.0).abs() < 1e-6, "{}", last.time_us);
+    }
+
+    #[test]
+    fn times_of_iterations_become_statistics() {
+        let times = r#"},"in_place_per_iter":{"skipped_iterations":1,"min_us":1,"max_us":3,"avg_us":2,"p50_us":2,
+            "p95_us":3,"p99_us":3,"stdev_us":0.8,"cv_pct":40,"times_us":[50.0,1.0,2.0,3.0],
+            "per_process_max_times_us":[[50.0,1.0,2.0,3.0],[9.0,1.0,2.0,3.0]]},"actual_iterations":4,"#;
+        let text = ALL_REDUCE.replacen("},\"actual_iterations\":20,", times, 1);
+        let run = parse(text.as_bytes()).unwrap();
+        let found = &run.measurements[1];
+        let statistics = found.statistics.unwrap();
+        assert_eq!((statistics.samples, statistics.min_us, statistics.median_us), (3, 1.0, 2.0));
+        let times = found.per_iteration.as_ref().unwrap();
+        assert_eq!((times.skipped, times.times_us[0], times.processes_us[1][0]), (1, 50.0, 9.0));
+        assert_eq!(run.measurements[0].statistics, None);
+    }
+
+    #[test]
+    fn versions_of_nccl_are_those_that_it_prints() {
+        let versions = [22_809, 2_804, 23_203].map(library_version);
+        assert_eq!(versions, ["2.28.9", "2.8.4", "2.32.3"]);
+    }
+
+    #[test]
+    fn a_run_that_did_not_end_is_a_failure() {
+        let text = ALL_REDUCE.replacen(",\"end_time\":\"2026-11-20 14:58:11\"", "", 1);
+        let text = text.replacen("\"errors\":[\"\"]", "\"errors\":[\"remote process exited\"]", 1);
+        let run = parse(text.as_bytes()).unwrap();
+        assert_eq!(run.outcome, Outcome::Failed { message: "remote process exited".to_owned() });
+    }
+
+    #[test]
+    fn another_version_and_a_cut_file_are_explained() {
+        let text = ALL_REDUCE.replacen("\"version\":3", "\"version\":9", 1);
+        let message = parse(text.as_bytes()).unwrap_err().to_string();
+        assert!(message.contains("version 9") && message.contains("version 3"), "{message}");
+        let message = parse(&ALL_REDUCE.as_bytes()[..5000]).unwrap_err().to_string();
+        assert!(message.contains("ends in the middle") && message.contains("crashes"), "{message}");
+    }
+}

@@ -1,0 +1,238 @@
+//! A file that appears whole, in the place of the one before, or not at all.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, BufWriter, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use tempfile::NamedTempFile;
+
+/// As much is written to see that there is room: a block of most file systems.
+const TRIAL: [u8; 4096] = [0; 4096];
+
+/// Looks whether `path` can be replaced: whether it is a file or nothing yet, and another file can be made and filled
+/// beside it. Returns what it is with all links followed.
+///
+/// # Errors
+/// Why it cannot.
+pub fn check(path: &Path) -> io::Result<PathBuf> {
+    let target = resolve(path)?;
+    if let Ok(found) = fs::metadata(&target) {
+        if found.is_dir() {
+            return Err(io::Error::other("it is a folder"));
+        }
+        if !found.is_file() {
+            return Err(io::Error::other("it is no regular file"));
+        }
+        if is_standard_output(&found) {
+            return Err(io::Error::other("standard output goes there, name another file"));
+        }
+        // A rename would replace it even if it is write-protected, which is not what its owner meant.
+        OpenOptions::new().write(true).open(&target)?;
+    }
+    begin_beside(&target, |out| out.write_all(&TRIAL))?;
+    Ok(target)
+}
+
+/// Replaces `path` by a file with this content.
+///
+/// # Errors
+/// When the content or the file cannot be written: the older file stays, and nothing else.
+pub fn write(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+    begin(path, content)?.sync_all()
+}
+
+/// Replaces `path` by a file that begins with this content, and goes on where it ends.
+///
+/// # Errors
+/// As [`write`].
+pub(super) fn begin(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<File> {
+    begin_beside(path, content)?.persist(path).map_err(|error| error.error)
+}
+
+/// A file with this content beside `path`, which is removed unless it is renamed.
+fn begin_beside(
+    path: &Path,
+    content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> io::Result<NamedTempFile> {
+    // The file that is replaced keeps its mode; a new one has what the umask leaves.
+    let older = fs::metadata(path).map(|found| found.permissions());
+    let mut file = tempfile::Builder::new()
+        .prefix(".nccl-bench-")
+        .suffix(".part")
+        .permissions(Permissions::from_mode(0o666))
+        .tempfile_in(folder(path))
+        .map_err(|error| without_name(error, folder(path)))?;
+    if let Ok(older) = older {
+        file.as_file().set_permissions(older)?;
+    }
+    let mut out = BufWriter::new(file.as_file_mut());
+    content(&mut out)?;
+    out.flush()?;
+    drop(out);
+    // Before the rename: after a power cut there is one of both files, whole. It is also when some file systems notice
+    // that the disk is full.
+    file.as_file().sync_all()?;
+    Ok(file)
+}
+
+/// Removes the temporary file's name, which means nothing to users, from the error of creating it.
+fn without_name(error: io::Error, folder: &Path) -> io::Error {
+    let kind = error.kind();
+    let text = error.to_string();
+    let cause = text.split(" at path ").next().unwrap_or(&text);
+    io::Error::new(kind, format!("no file can be made in {}: {cause}", folder.display()))
+}
+
+/// True for the file that standard output was redirected to: whoever replaces it loses what is printed.
+fn is_standard_output(found: &fs::Metadata) -> bool {
+    let output = io::stdout().as_fd().try_clone_to_owned().and_then(|output| File::from(output).metadata());
+    output.is_ok_and(|output| (output.dev(), output.ino()) == (found.dev(), found.ino()))
+}
+
+fn folder(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// The path with all links followed; its last part need not exist.
+pub(super) fn resolve(path: &Path) -> io::Result<PathBuf> {
+    match fs::canonicalize(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let folder = folder(path);
+            // A link to what does not exist yet; links in a circle are another kind of error.
+            if let Ok(target) = fs::read_link(path) {
+                return resolve(&folder.join(target));
+            }
+            let name = path.file_name().ok_or(error)?;
+            match fs::canonicalize(folder) {
+                Ok(folder) => Ok(folder.join(name)),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    let message = format!("the folder {} does not exist", folder.display());
+                    Err(io::Error::new(io::ErrorKind::NotFound, message))
+                }
+                Err(error) => Err(error),
+            }
+        }
+        found => found,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let entries = fs::read_dir(folder).unwrap();
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    fn full(out: &mut dyn Write) -> io::Result<()> {
+        // More than the buffer holds, so that the file itself has a part of it.
+        out.write_all(&[b'x'; 100_000])?;
+        Err(io::Error::from_raw_os_error(libc::ENOSPC))
+    }
+
+    #[test]
+    fn a_full_disk_leaves_the_older_file_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run.json");
+        assert_eq!(write(&path, full).unwrap_err().raw_os_error(), Some(libc::ENOSPC));
+        assert_eq!(names(folder.path()), [""; 0]);
+
+        write(&path, |out| out.write_all(b"older")).unwrap();
+        assert_eq!(write(&path, full).unwrap_err().raw_os_error(), Some(libc::ENOSPC));
+        assert_eq!(names(folder.path()), ["run.json"]);
+        assert_eq!(fs::read(&path).unwrap(), b"older");
+    }
+
+    #[test]
+    fn the_older_file_is_replaced_only_when_the_new_one_is_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run.json");
+        fs::write(&path, "older").unwrap();
+        write(&path, |out| {
+            out.write_all(b"newer")?;
+            out.flush()?;
+            assert_eq!(fs::read(&path)?, b"older");
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"newer");
+        assert_eq!(names(folder.path()), ["run.json"]);
+    }
+
+    #[test]
+    fn the_mode_of_the_older_file_and_links_to_it_are_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, link) = (folder.path().join("run.json"), folder.path().join("latest.json"));
+        fs::write(&path, "older").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+        std::os::unix::fs::symlink("run.json", &link).unwrap();
+        let target = check(&link).unwrap();
+        write(&target, |out| out.write_all(b"newer")).unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read(&path).unwrap(), b"newer");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
+    }
+
+    #[test]
+    fn a_link_to_a_file_that_is_not_there_yet_names_that_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let link = |target: &str, name: &str| {
+            let path = folder.path().join(name);
+            std::os::unix::fs::symlink(target, &path).unwrap();
+            path
+        };
+        let first = link("second.json", "first.json");
+        link("new.json", "second.json");
+        let target = check(&first).unwrap();
+        assert_eq!(target, fs::canonicalize(folder.path()).unwrap().join("new.json"));
+        write(&target, |out| out.write_all(b"newer")).unwrap();
+        assert_eq!(fs::read(&first).unwrap(), b"newer");
+        let circle = link("circle.json", "circle.json");
+        assert!(check(&circle).is_err());
+    }
+
+    #[test]
+    fn a_check_says_what_is_wrong_and_leaves_nothing_behind() {
+        let folder = tempfile::tempdir().unwrap();
+        let reason = |path: &Path| check(path).unwrap_err().to_string();
+        assert_eq!(reason(folder.path()), "it is a folder");
+        let missing = folder.path().join("missing");
+        assert_eq!(
+            reason(&missing.join("run.json")),
+            format!("the folder {} does not exist", missing.display())
+        );
+        let file = folder.path().join("file");
+        fs::write(&file, "content").unwrap();
+        assert!(
+            reason(&file.join("run.json")).contains("Not a directory"),
+            "{}",
+            reason(&file.join("run.json"))
+        );
+        // Not even root can make a file there.
+        let reason = reason(Path::new("/proc/self/run.json"));
+        assert!(
+            ["denied", "No such file", "not permitted"].iter().any(|part| reason.contains(part)),
+            "{reason}"
+        );
+
+        assert_eq!(check(&file).unwrap(), fs::canonicalize(&file).unwrap());
+        check(&folder.path().join("new.json")).unwrap();
+        assert_eq!(fs::read(&file).unwrap(), b"content");
+        assert_eq!(names(folder.path()), ["file"]);
+    }
+
+    #[test]
+    fn a_pipe_is_no_result_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe.json");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+        assert!(made.success());
+        assert_eq!(check(&pipe).unwrap_err().to_string(), "it is no regular file");
+    }
+}

@@ -1,0 +1,381 @@
+//! Which measurements belong together, their ratios, and what follows.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::measured::{Key, Rows, Source, TableKey};
+use super::{Error, Metric, Threshold};
+use crate::run::{Outcome, Run};
+
+/// Rounding must not make a difference of exactly the threshold one beyond it.
+const ROUNDING: f64 = 1e-9;
+
+/// Settings that change which rows there are, or what is reported beside them, and not what a row's value means.
+const HARMLESS: [&str; 9] = [
+    "min_bytes",
+    "step_factor",
+    "step_bytes",
+    "cycles",
+    "checks",
+    "stream_checks",
+    "cpu_time",
+    "time_stamps",
+    "per_iteration_skip",
+];
+
+/// Several runs, each against the first.
+#[derive(Debug, Serialize)]
+pub struct Comparison {
+    /// The value that is compared.
+    pub metric: Metric,
+    /// The share by which a row may be slower.
+    pub threshold: f64,
+    /// True with `--partial`: a file may be incomplete, and the rows that both files have decide.
+    pub partial: bool,
+    /// The runs, in the order given; the first is the reference.
+    pub files: Vec<File>,
+    /// What is not the same in all files, and may be why their values differ.
+    pub differences: Vec<Difference>,
+    /// What the first file and at least one other have.
+    pub rows: Vec<Row>,
+    /// Geometric means of the ratios, for each collective and for all rows.
+    pub means: Vec<Mean>,
+    /// One for each file but the first.
+    pub verdicts: Vec<FileVerdict>,
+}
+
+/// One run of a comparison: a file, or one side of it.
+#[derive(Debug, Serialize)]
+pub struct File {
+    /// `A`, `B`, ...
+    pub letter: String,
+    /// The file.
+    pub path: PathBuf,
+    /// Program and version that wrote it.
+    pub program: String,
+    /// Start of the run, in UTC.
+    pub started_at: String,
+    /// Backend and version of its library: `nccl 2.28.9`.
+    pub library: String,
+    /// Devices of the ranks: `8 x NVIDIA H200`.
+    pub devices: String,
+    /// How the run ended.
+    pub outcome: Outcome,
+    /// Measurements of all cycles.
+    pub measurements: usize,
+    /// Number of measurements whose data was not verified.
+    pub unverified: usize,
+    /// Rows with wrong data.
+    pub wrong: Vec<String>,
+}
+
+/// A setting or circumstance in which runs differ.
+#[derive(Debug, PartialEq, Serialize)]
+pub struct Difference {
+    /// Its name in the native format, or of the variable.
+    pub what: String,
+    /// One for each file; absent where it is not set or not known.
+    pub values: Vec<Option<String>>,
+}
+
+/// A row that the first file and at least one other have.
+#[derive(Debug, Serialize)]
+pub struct Row {
+    /// The identity of the row.
+    #[serde(flatten)]
+    pub key: Key,
+    /// Of each file the median over the cycles; absent where it was not measured, or is no number above 0.
+    pub values: Vec<Option<f64>>,
+    /// Of each file but the first: its value over that of the first.
+    pub ratios: Vec<Option<f64>>,
+}
+
+/// Of each file but the first the geometric mean of its ratios.
+#[derive(Debug, Serialize)]
+pub struct Mean {
+    /// Over which rows; absent: over all.
+    pub collective: Option<String>,
+    /// One geometric mean for each file but the first; absent without rows.
+    pub ratios: Vec<Option<f64>>,
+    /// How many rows have a ratio.
+    pub rows: Vec<usize>,
+}
+
+/// Whether a file stands up to the first.
+#[derive(Debug, Serialize)]
+pub struct FileVerdict {
+    /// Index of the file.
+    pub file: usize,
+    /// True when the file stands up to the first.
+    pub pass: bool,
+    /// Rows with a ratio.
+    pub compared: usize,
+    /// Rows beyond the threshold, by their place in `rows`; the worst first.
+    pub slower: Vec<usize>,
+    /// Rows that are faster by more than the threshold.
+    pub faster: usize,
+    /// What is in the first file only.
+    pub missing: Vec<String>,
+    /// What is in this file only.
+    pub extra: Vec<String>,
+    /// Reasons why this file or the first is incomplete. Any of them fails the comparison, except with
+    /// `--partial`.
+    pub incomplete: Vec<String>,
+    /// What else a reader must know.
+    pub notes: Vec<String>,
+}
+
+impl Comparison {
+    /// Compares each file with the first. With `partial`, an incomplete file is judged by the rows that it
+    /// has.
+    pub fn of(
+        sources: &[Source],
+        metric: Metric,
+        threshold: Threshold,
+        partial: bool,
+    ) -> Result<Self, Error> {
+        let [first, others @ ..] = sources else { return Err(Error::TooFew) };
+        if others.is_empty() {
+            return Err(Error::TooFew);
+        }
+        for other in others {
+            in_common(first, other, metric)?;
+        }
+        let rows: Vec<Row> = first
+            .rows
+            .keys()
+            .filter(|key| others.iter().any(|other| other.rows.has(key)))
+            .map(|key| Row::of(key, sources))
+            .collect();
+        let files: Vec<File> =
+            sources.iter().enumerate().map(|(index, source)| File::of(index, source)).collect();
+        let limits = Limits { metric, threshold, partial };
+        let verdicts =
+            (1..sources.len()).map(|file| FileVerdict::of(file, sources, &files, &rows, limits)).collect();
+        Ok(Self {
+            metric,
+            threshold: threshold.0,
+            partial,
+            files,
+            differences: differences(sources.iter().map(|source| &source.run)),
+            means: means(&rows, others.len()),
+            rows,
+            verdicts,
+        })
+    }
+
+    /// True when every file passes: none is slower than the first by more than the threshold, none has wrong
+    /// data, and all are complete (except with `partial`).
+    pub fn passes(&self) -> bool {
+        self.verdicts.iter().all(|verdict| verdict.pass)
+    }
+}
+
+/// Fails when two files have no row in common, or none with a value in both.
+fn in_common(first: &Source, other: &Source, metric: Metric) -> Result<(), Error> {
+    let mut common = first.rows.keys().filter(|key| other.rows.has(key)).peekable();
+    if common.peek().is_none() {
+        return Err(Error::NothingInCommon {
+            first: first.path.clone(),
+            other: other.path.clone(),
+            in_first: listed(first.rows.keys()).join(", "),
+            in_other: listed(other.rows.keys()).join(", "),
+        });
+    }
+    if !common.any(|key| first.rows.median(key).and(other.rows.median(key)).is_some()) {
+        let (first, other) = (first.path.clone(), other.path.clone());
+        return Err(Error::NoValues { first, other, metric });
+    }
+    Ok(())
+}
+
+impl Row {
+    fn of(key: &Key, sources: &[Source]) -> Self {
+        let values: Vec<Option<f64>> = sources.iter().map(|source| source.rows.median(key)).collect();
+        let ratios = values[1..].iter().map(|value| Some((*value)? / values[0]?)).collect();
+        Self { key: key.clone(), values, ratios }
+    }
+}
+
+impl File {
+    fn of(index: usize, Source { path, run, rows }: &Source) -> Self {
+        Self {
+            letter: letter(index),
+            path: path.clone(),
+            program: run.program.clone(),
+            started_at: run.started_at.clone(),
+            library: format!("{} {}", run.provenance.backend, run.provenance.library_version),
+            devices: devices(run),
+            outcome: run.outcome.clone(),
+            measurements: rows.measurements,
+            unverified: rows.unverified,
+            wrong: rows.wrong(),
+        }
+    }
+
+    /// The reason why the run is incomplete; `None` when it is complete.
+    fn unfinished(&self) -> Option<String> {
+        let letter = &self.letter;
+        match &self.outcome {
+            Outcome::Complete => None,
+            Outcome::Running => Some(format!("{letter} has not ended, or was killed")),
+            Outcome::Interrupted { signal } => Some(format!("{letter} was interrupted by {signal}")),
+            Outcome::Failed { message } => Some(format!("the run of {letter} failed: {message}")),
+        }
+    }
+}
+
+/// `A` to `Z`, then `A1` and so on.
+pub fn letter(index: usize) -> String {
+    let letter = char::from(b'A' + u8::try_from(index % 26).unwrap_or_default());
+    if index < 26 { letter.to_string() } else { format!("{letter}{}", index / 26) }
+}
+
+/// `8 x NVIDIA H200`
+fn devices(run: &Run) -> String {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for rank in &run.ranks {
+        *counts.entry(&rank.device_name).or_default() += 1;
+    }
+    counts.iter().map(|(name, count)| format!("{count} x {name}")).collect::<Vec<_>>().join(", ")
+}
+
+/// Keys by their table: `allreduce float sum (62 rows)`.
+fn listed<'a>(keys: impl Iterator<Item = &'a Key>) -> Vec<String> {
+    let mut tables: Vec<(&TableKey, usize)> = Vec::new();
+    for key in keys {
+        match tables.iter_mut().find(|(table, _)| **table == key.table) {
+            Some((_, count)) => *count += 1,
+            None => tables.push((&key.table, 1)),
+        }
+    }
+    let rows = |count| if count == 1 { "1 row".to_owned() } else { format!("{count} rows") };
+    tables.iter().map(|&(table, count)| format!("{} ({})", table.name(), rows(count))).collect()
+}
+
+/// The criteria for a verdict.
+#[derive(Clone, Copy)]
+struct Limits {
+    metric: Metric,
+    threshold: Threshold,
+    partial: bool,
+}
+
+impl FileVerdict {
+    fn of(file: usize, sources: &[Source], files: &[File], rows: &[Row], limits: Limits) -> Self {
+        let slowdown = |row: &Row| row.ratios[file - 1].map(|ratio| limits.metric.slowdown(ratio));
+        let slowdowns: Vec<(usize, f64)> =
+            rows.iter().enumerate().filter_map(|(index, row)| Some((index, slowdown(row)?))).collect();
+        let limit = 1.0 + limits.threshold.0 + ROUNDING;
+        let mut slower: Vec<(usize, f64)> =
+            slowdowns.iter().copied().filter(|&(_, slowdown)| slowdown > limit).collect();
+        slower.sort_by(|(_, one), (_, other)| other.total_cmp(one));
+        let only = |one: &Rows, other: &Rows| listed(one.keys().filter(|key| !other.has(key)));
+        let (first, own) = (&sources[0].rows, &sources[file].rows);
+        let (missing, extra) = (only(first, own), only(own, first));
+        let (incomplete, notes) = doubts(file, files, rows, own);
+        let whole = missing.is_empty() && extra.is_empty() && incomplete.is_empty();
+        let right = [0, file].iter().all(|&file| files[file].wrong.is_empty());
+        Self {
+            file,
+            pass: slower.is_empty() && right && (whole || limits.partial),
+            compared: slowdowns.len(),
+            slower: slower.into_iter().map(|(index, _)| index).collect(),
+            faster: slowdowns.iter().filter(|&&(_, slowdown)| slowdown.recip() > limit).count(),
+            missing,
+            extra,
+            incomplete,
+            notes,
+        }
+    }
+}
+
+/// Returns why the file or the first one is incomplete, and notes on both.
+fn doubts(file: usize, files: &[File], rows: &[Row], own: &Rows) -> (Vec<String>, Vec<String>) {
+    let both = || [&files[0], &files[file]].into_iter();
+    let mut incomplete: Vec<String> = both().filter_map(File::unfinished).collect();
+    let unverified = both().filter(|file| file.unverified > 0);
+    let mut notes: Vec<String> = unverified
+        .map(|File { letter, unverified, measurements, .. }| {
+            format!("{letter} did not verify the data of {unverified} of its {measurements} measurements")
+        })
+        .collect();
+    let without = rows.iter().filter(|row| own.has(&row.key) && row.ratios[file - 1].is_none());
+    let (one_sided, neither): (Vec<&Row>, Vec<&Row>) =
+        without.partition(|row| row.values[0].is_some() || row.values[file].is_some());
+    if !one_sided.is_empty() {
+        incomplete
+            .push(format!("of rows that both have, {} have a number above 0 in one only", one_sided.len()));
+    }
+    if !neither.is_empty() {
+        notes.push(format!("of rows that both have, {} are left out: no number above 0", neither.len()));
+    }
+    (incomplete, notes)
+}
+
+fn means(rows: &[Row], others: usize) -> Vec<Mean> {
+    let mut collectives: Vec<&str> = Vec::new();
+    for row in rows {
+        if !collectives.contains(&row.key.table.collective.as_str()) {
+            collectives.push(&row.key.table.collective);
+        }
+    }
+    let mean = |collective: Option<&str>| {
+        let chosen = |row: &&Row| collective.is_none_or(|name| row.key.table.collective == name);
+        let logarithms = |file: usize| -> Vec<f64> {
+            rows.iter().filter(chosen).filter_map(|row| row.ratios[file].map(f64::ln)).collect()
+        };
+        let all: Vec<Vec<f64>> = (0..others).map(logarithms).collect();
+        let geometric =
+            |logarithms: &Vec<f64>| (logarithms.iter().sum::<f64>() / logarithms.len() as f64).exp();
+        Mean {
+            collective: collective.map(str::to_owned),
+            ratios: all.iter().map(|found| (!found.is_empty()).then(|| geometric(found))).collect(),
+            rows: all.iter().map(Vec::len).collect(),
+        }
+    };
+    collectives.iter().map(|&name| Some(name)).chain([None]).map(mean).collect()
+}
+
+/// What is not the same in all runs.
+fn differences<'a>(runs: impl Iterator<Item = &'a Run>) -> Vec<Difference> {
+    let all: Vec<BTreeMap<String, String>> = runs.map(circumstances).collect();
+    let names: BTreeSet<&String> = all.iter().flat_map(BTreeMap::keys).collect();
+    names
+        .into_iter()
+        .map(|name| Difference {
+            what: name.clone(),
+            values: all.iter().map(|each| each.get(name).cloned()).collect(),
+        })
+        .filter(|difference| difference.values.iter().any(|value| *value != difference.values[0]))
+        .collect()
+}
+
+/// What may be why a run's values are what they are, by the names of the native format and of the variables.
+fn circumstances(run: &Run) -> BTreeMap<String, String> {
+    let mut found: BTreeMap<String, String> = BTreeMap::new();
+    let text = |value: &Value| match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    for (part, left_out) in [
+        (serde_json::to_value(&run.settings), &HARMLESS[..]),
+        (serde_json::to_value(&run.provenance), &["environment", "library_path"]),
+    ] {
+        if let Ok(Value::Object(fields)) = part {
+            let fields = fields.iter().filter(|(name, _)| !left_out.contains(&name.as_str()));
+            found.extend(fields.map(|(name, value)| (name.clone(), text(value))));
+        }
+    }
+    found.extend(run.provenance.environment.clone());
+    let hosts: BTreeSet<&str> = run.ranks.iter().map(|rank| rank.host.as_str()).collect();
+    found.insert("hosts".to_owned(), hosts.len().to_string());
+    found.insert("ranks".to_owned(), devices(run));
+    found.insert("program".to_owned(), run.program.clone());
+    // What another program did not say is no difference.
+    found.retain(|_, value| !value.is_empty());
+    found
+}

@@ -1,0 +1,185 @@
+//! The part of a result file that a comparison keeps: for each row, its values and its count of wrong
+//! elements.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::Metric;
+use crate::files::{Cut, ReadError, read_each};
+use crate::run::{Measurement, Placement, Provenance, Run};
+use crate::sides::{self, Side};
+use crate::statistics::Statistics;
+
+/// The identity of a row: measurements with equal keys are compared.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct Key {
+    /// The table that the row belongs to.
+    #[serde(flatten)]
+    pub table: TableKey,
+    /// Placement of the input.
+    pub placement: Placement,
+    /// Size in bytes.
+    pub bytes: u64,
+}
+
+/// The identity of a table: rows that differ in placement and size only.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct TableKey {
+    /// Name of the collective.
+    pub collective: String,
+    /// Name of the element type.
+    pub data_type: String,
+    /// Operator, where the collective reduces.
+    pub op: Option<String>,
+    /// Root rank, where the collective has one.
+    pub root: Option<usize>,
+}
+
+impl TableKey {
+    /// The key in words: `broadcast float root 1`.
+    pub fn name(&self) -> String {
+        let op = self.op.as_ref().map(|op| format!(" {op}")).unwrap_or_default();
+        let root = self.root.map(|root| format!(" root {root}")).unwrap_or_default();
+        format!("{} {}{op}{root}", self.collective, self.data_type)
+    }
+}
+
+impl Key {
+    fn of(measurement: &Measurement) -> Self {
+        let table = TableKey {
+            collective: measurement.collective.clone(),
+            data_type: measurement.data_type.clone(),
+            op: measurement.op.clone(),
+            root: measurement.root,
+        };
+        Self { table, placement: measurement.placement, bytes: measurement.bytes }
+    }
+
+    /// The key in words: `allreduce float sum, 8 bytes in-place`.
+    pub fn name(&self) -> String {
+        format!("{}, {} bytes {}", self.table.name(), self.bytes, placement(self.placement))
+    }
+}
+
+/// The placement as it is printed.
+pub const fn placement(placement: Placement) -> &'static str {
+    match placement {
+        Placement::OutOfPlace => "out-of-place",
+        Placement::InPlace => "in-place",
+    }
+}
+
+/// A result file, or one side of a file that was measured with `--vs`.
+#[derive(Debug)]
+pub struct Source {
+    /// The file.
+    pub path: PathBuf,
+    /// The run without its measurements, which are in `rows`.
+    pub run: Run,
+    /// The rows of the file.
+    pub rows: Rows,
+}
+
+/// The rows of a file, in the order in which they were first measured.
+#[derive(Debug, Default)]
+pub struct Rows {
+    /// Number of measurements, over all cycles.
+    pub measurements: usize,
+    /// Number of measurements whose data was not verified.
+    pub unverified: usize,
+    rows: Vec<Values>,
+    places: HashMap<Key, usize>,
+}
+
+#[derive(Debug)]
+struct Values {
+    key: Key,
+    /// One value per cycle; those that are not finite and above 0 are left out.
+    values: Vec<f64>,
+    wrong: u64,
+}
+
+impl Rows {
+    /// Adds a measurement. `value` is compared; `wrong` is the number of wrong elements, `None` when not
+    /// verified.
+    fn add(&mut self, key: Key, value: f64, wrong: Option<u64>) {
+        self.measurements += 1;
+        self.unverified += usize::from(wrong.is_none());
+        let place = *self.places.entry(key).or_insert_with_key(|key| {
+            self.rows.push(Values { key: key.clone(), values: Vec::new(), wrong: 0 });
+            self.rows.len() - 1
+        });
+        let row = &mut self.rows[place];
+        row.values.extend((value.is_finite() && value > 0.0).then_some(value));
+        row.wrong = row.wrong.saturating_add(wrong.unwrap_or(0));
+    }
+
+    /// Keys of all rows, in the order in which they were first measured.
+    pub fn keys(&self) -> impl Iterator<Item = &Key> {
+        self.rows.iter().map(|row| &row.key)
+    }
+
+    /// True when the file has this row.
+    pub fn has(&self, key: &Key) -> bool {
+        self.places.contains_key(key)
+    }
+
+    /// The median over the cycles; `None` when no cycle has a value above 0.
+    pub fn median(&self, key: &Key) -> Option<f64> {
+        let row = &self.rows[*self.places.get(key)?];
+        Statistics::of(&row.values).map(|statistics| statistics.median_us)
+    }
+
+    /// Describes the rows with wrong data: `allreduce float sum, 8 bytes in-place: 3 wrong elements`.
+    pub fn wrong(&self) -> Vec<String> {
+        let wrong = self.rows.iter().filter(|row| row.wrong > 0);
+        wrong.map(|row| format!("{}: {} wrong elements", row.key.name(), row.wrong)).collect()
+    }
+}
+
+/// Reads the values of `metric` from a file. Returns a source for each side that `side` selects; none when
+/// the file has no such side.
+pub fn read(path: &Path, side: Side, metric: Metric, partial: bool) -> Result<Vec<Source>, ReadError> {
+    let value = |time_us, busbw_gbps| match metric {
+        Metric::Time => time_us,
+        Metric::Busbw => busbw_gbps,
+    };
+    let (mut own, mut other) = (Rows::default(), Rows::default());
+    let cut = if partial { Cut::Read } else { Cut::Refused };
+    let run = read_each(path, cut, &mut |each| {
+        let key = Key::of(&each);
+        let mut wrong = each.wrong;
+        if let Some(versus) = &each.versus {
+            other.add(key.clone(), value(versus.time_us, versus.busbw_gbps), versus.wrong);
+            if side == Side::Own {
+                // Wrong data on either side counts against the run.
+                wrong = wrong
+                    .map(|wrong| wrong.saturating_add(versus.wrong.unwrap_or(0)))
+                    .or(versus.wrong.filter(|&wrong| wrong > 0));
+            }
+        }
+        own.add(key, value(each.time_us, each.busbw_gbps), wrong);
+    })?;
+    Ok(sources(path, run, side, own, other))
+}
+
+fn sources(path: &Path, run: Run, wanted: Side, own: Rows, other: Rows) -> Vec<Source> {
+    let whole = |path: PathBuf, run: Run, rows: Rows| Source { path, run, rows };
+    let theirs = sides::other_provenance(&run.provenance).filter(|_| other.measurements > 0);
+    match (wanted, theirs) {
+        (Side::Own, _) | (Side::Both, None) => vec![whole(path.to_owned(), run, own)],
+        (Side::Other, None) => Vec::new(),
+        (_, Some(theirs)) => {
+            let side = |provenance: Provenance, rows| {
+                let path = PathBuf::from(format!("{} ({})", path.display(), provenance.backend));
+                whole(path, Run { provenance, ..run.clone() }, rows)
+            };
+            let ours = Provenance { versus: None, ..run.provenance.clone() };
+            let sides = [(ours, own, Side::Both), (theirs, other, wanted)];
+            let meant = sides.into_iter().filter(|(.., meant)| *meant == wanted);
+            meant.map(|(provenance, rows, _)| side(provenance, rows)).collect()
+        }
+    }
+}

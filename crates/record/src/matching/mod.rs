@@ -1,0 +1,130 @@
+//! Matching of the measurements of several runs, each against the first, and their ratios.
+//!
+//! Measurements of the same collective, type, operator, root, placement and size are one row; of several cycles the median
+//! counts. Files are read one measurement at a time, and only the compared value is kept (`measured`), so that files of any
+//! length fit into memory.
+
+mod comparison;
+mod measured;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use serde::Serialize;
+
+use crate::files::ReadError;
+
+pub use comparison::{Comparison, Difference, File, FileVerdict, Mean, Row, letter};
+pub use measured::{Key, Rows, Source, TableKey, placement, read};
+
+/// A share of a value: `5%` is 0.05.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct Threshold(pub f64);
+
+/// A text that is no threshold.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is no share in percent; write it as in 5% or 0.5%")]
+pub struct InvalidThreshold(String);
+
+impl FromStr for Threshold {
+    type Err = InvalidThreshold;
+
+    fn from_str(text: &str) -> Result<Self, InvalidThreshold> {
+        let trimmed = text.trim();
+        let number = trimmed.strip_suffix('%').unwrap_or(trimmed).trim_end();
+        let percent = number.parse::<f64>().ok().filter(|percent| percent.is_finite() && *percent >= 0.0);
+        percent.map(|percent| Self(percent / 100.0)).ok_or_else(|| InvalidThreshold(text.to_owned()))
+    }
+}
+
+impl fmt::Display for Threshold {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // 0.07 * 100 is 7.000000000000001.
+        write!(formatter, "{}%", (self.0 * 1e8).round() / 1e6)
+    }
+}
+
+/// What is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+#[serde(rename_all = "snake_case")]
+pub enum Metric {
+    /// Microseconds per operation; more is slower
+    Time,
+    /// Bus bandwidth in GB/s; less is slower
+    Busbw,
+}
+
+impl Metric {
+    /// By how much longer the operation took, as a factor, when its value is `ratio` times that of the first file.
+    pub(crate) fn slowdown(self, ratio: f64) -> f64 {
+        match self {
+            Self::Time => ratio,
+            Self::Busbw => ratio.recip(),
+        }
+    }
+
+    /// Unit of the values: `us` or `GB/s`.
+    #[must_use]
+    pub const fn unit(self) -> &'static str {
+        match self {
+            Self::Time => "us",
+            Self::Busbw => "GB/s",
+        }
+    }
+}
+
+/// Reason for which runs cannot be compared.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Files that are no results.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    Unreadable(Vec<ReadError>),
+    /// Less than two files.
+    #[error("a comparison needs two files or more, or with --side both one that was measured with --vs")]
+    TooFew,
+    /// There is no other side in a file.
+    #[error("{} has no other side: it was not measured with --vs", .0.display())]
+    OneSide(PathBuf),
+    /// Nothing of a file is in the first one, too.
+    #[error(
+        "{} and {} have no measurement in common (same collective, type, operator, root, placement and size): \
+         the first has {in_first}, the second {in_other}",
+        first.display(), other.display()
+    )]
+    NothingInCommon {
+        /// The first file.
+        first: PathBuf,
+        /// The other one.
+        other: PathBuf,
+        /// What is in the first.
+        in_first: String,
+        /// What is in the other.
+        in_other: String,
+    },
+    /// What they have in common has no values above 0.
+    #[error("{} and {} have no {} above 0 in common{}", first.display(), other.display(), metric_name(*.metric), hint(*.metric))]
+    NoValues {
+        /// The first file.
+        first: PathBuf,
+        /// The other one.
+        other: PathBuf,
+        /// What was to be compared.
+        metric: Metric,
+    },
+}
+
+const fn metric_name(metric: Metric) -> &'static str {
+    match metric {
+        Metric::Time => "time",
+        Metric::Busbw => "bus bandwidth",
+    }
+}
+
+const fn hint(metric: Metric) -> &'static str {
+    match metric {
+        Metric::Time => "",
+        Metric::Busbw => "; for a single rank it is 0: use --metric time",
+    }
+}

@@ -1,0 +1,116 @@
+//! Where and when a run was: what the files say of rank 0's process.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+/// Beginnings of the names of variables that change what is measured: of NCCL (and so of nccl-tests), CUDA, libfabric
+/// and UCX, of the InfiniBand and RoCE libraries, and of the transports of Open MPI. All else of Open MPI's is about
+/// its processes, different in each start, and one is a session's key.
+pub const PREFIXES: [&str; 13] = [
+    "NCCL_",
+    "CUDA_",
+    "FI_",
+    "FABRIC_",
+    "UCX_",
+    "IBV_",
+    "MLX5_",
+    "RDMAV_",
+    "OMPI_MCA_btl",
+    "OMPI_MCA_mtl",
+    "OMPI_MCA_pml",
+    "OMPI_MCA_coll",
+    "MPIR_CVAR_",
+];
+
+/// Other such variables: which libraries are loaded, and what a container may see.
+pub(crate) const NAMES: [&str; 3] = ["LD_LIBRARY_PATH", "LD_PRELOAD", "NVIDIA_VISIBLE_DEVICES"];
+
+/// Parts of the names of variables whose values nobody else should see.
+pub(crate) const SECRET: [&str; 6] = ["KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL"];
+
+/// What stands in the place of such a value.
+pub const LEFT_OUT: &str = "(left out)";
+
+/// The environment variables of this process that change what is measured. Values that could be secret, by the
+/// variable's name, are [`LEFT_OUT`]; bytes that are no UTF-8 are replaced.
+#[must_use]
+pub fn environment() -> BTreeMap<String, String> {
+    let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
+    chosen(std::env::vars_os().map(|(name, value)| (text(name), text(value))))
+}
+
+/// Those of these variables that [`environment`] has, and so.
+pub(crate) fn chosen(variables: impl Iterator<Item = (String, String)>) -> BTreeMap<String, String> {
+    let matters =
+        |name: &str| PREFIXES.iter().any(|prefix| name.starts_with(prefix)) || NAMES.contains(&name);
+    let shown = |(name, value): (String, String)| {
+        let upper = name.to_ascii_uppercase();
+        let secret = SECRET.iter().any(|part| upper.contains(part));
+        (name, if secret { LEFT_OUT.to_owned() } else { value })
+    };
+    variables.filter(|(name, _)| matters(name)).map(shown).collect()
+}
+
+/// The system: `Linux 6.8.0 x86_64` (uname).
+#[must_use]
+pub fn system() -> String {
+    let found = rustix::system::uname();
+    [found.sysname(), found.release(), found.machine()].map(|part| part.to_string_lossy()).join(" ")
+}
+
+/// The time in UTC with milliseconds, as in RFC 3339: `2026-11-22T08:30:00.123Z`.
+#[must_use]
+pub fn now_utc() -> String {
+    format!("{:.3}", Timestamp::now())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_that_matter_are_kept_and_secrets_are_not() {
+        let variables = [
+            ("NCCL_ALGO", "ring"),
+            ("NCCL_TESTS_SPLIT", "MOD 2"),
+            ("FI_PROVIDER", "efa"),
+            ("NCCL_BENCH_KEY", "hunter2"),
+            ("NCCL_NET_Token", "hunter2"),
+            ("OMPI_MCA_pml", "ob1"),
+            ("OMPI_MCA_orte_precondition_transports", "62dd587d1c6ed6da-a946d291d602f01f"),
+            ("AWS_SECRET_ACCESS_KEY", "hunter2"),
+            ("HOME", "/root"),
+            ("LD_PRELOAD", "libnccl.so"),
+            ("XNCCL_ALGO", "tree"),
+        ];
+        let found = chosen(variables.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())));
+        let expected = [
+            ("FI_PROVIDER", "efa"),
+            ("LD_PRELOAD", "libnccl.so"),
+            ("NCCL_ALGO", "ring"),
+            ("NCCL_BENCH_KEY", "(left out)"),
+            ("NCCL_NET_Token", "(left out)"),
+            ("NCCL_TESTS_SPLIT", "MOD 2"),
+            ("OMPI_MCA_pml", "ob1"),
+        ];
+        assert_eq!(
+            found,
+            expected.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+        );
+    }
+
+    #[test]
+    fn the_system_is_the_one_that_uname_names() {
+        let uname = std::process::Command::new("uname").arg("-srm").output().unwrap();
+        assert_eq!(system(), String::from_utf8(uname.stdout).unwrap().trim());
+    }
+
+    #[test]
+    fn the_time_is_rfc_3339_in_utc_with_milliseconds() {
+        let text = now_utc();
+        assert_eq!((text.len(), &text[23..]), (24, "Z"), "{text}");
+        let age = Timestamp::now().duration_since(text.parse().unwrap());
+        assert!((0..3600).contains(&age.as_secs()), "{text}");
+    }
+}

@@ -1,0 +1,101 @@
+//! What the ratios of two sides' times say together (`--vs`).
+
+use crate::run::{Measurement, Placement};
+
+/// Ratios of our times to the other side's, as they come.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Ratios {
+    count: usize,
+    /// Sums of logarithms: of the medians, of the bests.
+    medians: f64,
+    bests: f64,
+    worst: Option<Worst>,
+}
+
+/// The measurement with the highest ratio of medians.
+#[derive(Clone, Debug, PartialEq)]
+struct Worst {
+    ratio: f64,
+    what: String,
+}
+
+impl Ratios {
+    /// Takes a measurement. One without another side does not count, nor one that moved nothing or took no time.
+    pub fn add(&mut self, measurement: &Measurement) {
+        let Some(versus) = &measurement.versus else { return };
+        let is_ratio = |ratio: f64| ratio.is_finite() && ratio > 0.0;
+        if measurement.bytes == 0 || !is_ratio(versus.ratio) || !is_ratio(versus.best_ratio) {
+            return;
+        }
+        self.count += 1;
+        self.medians += versus.ratio.ln();
+        self.bests += versus.best_ratio.ln();
+        if self.worst.as_ref().is_none_or(|worst| worst.ratio < versus.ratio) {
+            self.worst = Some(Worst { ratio: versus.ratio, what: describe(measurement) });
+        }
+    }
+
+    /// Describes the ratios: `medians 0.874, bests 0.851 in geometric mean of 28; worst 1.121 at 4096 bytes
+    /// of float sum, in place`. `None` when there is no ratio.
+    #[must_use]
+    pub fn summary(&self) -> Option<String> {
+        let worst = self.worst.as_ref()?;
+        let mean = |logarithms: f64| (logarithms / self.count as f64).exp();
+        Some(format!(
+            "medians {:.3}, bests {:.3} in geometric mean of {}; worst {:.3} at {}",
+            mean(self.medians),
+            mean(self.bests),
+            self.count,
+            worst.ratio,
+            worst.what
+        ))
+    }
+}
+
+fn describe(measurement: &Measurement) -> String {
+    let Measurement { bytes, data_type, op, root, placement, .. } = measurement;
+    let op = op.as_ref().map(|op| format!(" {op}")).unwrap_or_default();
+    let root = root.map(|root| format!(", root {root}")).unwrap_or_default();
+    let placement = match placement {
+        // Not "out-of-place": parsers take the last line with that word for the head of the table.
+        Placement::OutOfPlace => "out of place",
+        Placement::InPlace => "in place",
+    };
+    format!("{bytes} bytes of {data_type}{op}{root}, {placement}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::Versus;
+    use crate::sample;
+
+    fn measurement(bytes: u64, ratio: f64, best_ratio: f64) -> Measurement {
+        let full = sample::measurement("allreduce", Placement::InPlace, bytes, 10.0);
+        let versus = full.versus.clone().map(|versus| Versus { ratio, best_ratio, ..versus });
+        Measurement { versus, ..full }
+    }
+
+    #[test]
+    fn the_mean_of_ratios_is_geometric_and_the_worst_is_named() {
+        let mut ratios = Ratios::default();
+        assert_eq!(ratios.summary(), None);
+        for (bytes, ratio, best) in [(8, 0.5, 0.25), (16, 2.0, 1.0), (32, 1.0, 0.5)] {
+            ratios.add(&measurement(bytes, ratio, best));
+        }
+        let expected = "medians 1.000, bests 0.500 in geometric mean of 3; worst 2.000 at 16 bytes of float sum, in place";
+        assert_eq!(ratios.summary().as_deref(), Some(expected));
+        // What says nothing changes nothing.
+        let before = ratios.clone();
+        for nothing in [
+            measurement(0, 9.0, 9.0),
+            measurement(8, f64::NAN, 1.0),
+            measurement(8, f64::INFINITY, 1.0),
+            measurement(8, 0.0, 1.0),
+            Measurement { versus: None, ..measurement(8, 9.0, 9.0) },
+        ] {
+            ratios.add(&nothing);
+        }
+        assert_eq!(ratios, before);
+    }
+}

@@ -1,0 +1,150 @@
+//! `nccl-bench compare`: several runs side by side, each against the first, and whether one is slower.
+//!
+//! A ratio above 1 means a longer time, or a higher bandwidth, than in the first file. The sides of a run with `--vs` can be
+//! compared as if each was in a file of its own. [`record::matching`] reads and matches; here the result is printed.
+
+mod report;
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use clap::{ArgMatches, Args, FromArgMatches as _, ValueEnum};
+use record::matching::{self, Comparison, Metric, Threshold};
+use record::sides::Side;
+
+use super::{Command, Context};
+use crate::exit::Exit;
+
+/// The command.
+#[derive(Clone, Copy, Debug)]
+pub struct Compare;
+
+impl Command for Compare {
+    fn definition(&self) -> clap::Command {
+        Arguments::augment_args(clap::Command::new("compare"))
+            .about("Compare result files, ours or nccl-tests', and fail where one is slower")
+    }
+
+    fn run(&self, matches: &ArgMatches, _context: &Context<'_>) -> Exit {
+        let arguments = match Arguments::from_arg_matches(matches) {
+            Ok(arguments) => arguments,
+            Err(error) => return error.into(),
+        };
+        match run(&arguments, &mut io::stdout().lock()) {
+            Ok(verdict) => Exit::Code(verdict.code()),
+            Err(error) => error.into(),
+        }
+    }
+}
+
+/// What to compare, and how.
+#[derive(Args, Clone, Debug)]
+pub struct Arguments {
+    /// Result files of nccl-bench (.json, .jsonl) or nccl-tests (-J); the first is what the others are compared with
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+
+    /// Of results of --vs, which side; both: each as a file of its own
+    #[arg(long, value_enum, default_value_t = Side::Own)]
+    pub side: Side,
+
+    /// A row may be slower by so much before the comparison fails
+    #[arg(long, value_name = "PERCENT", default_value = "5%", allow_hyphen_values = true)]
+    pub threshold: Threshold,
+
+    /// What to compare: the time per operation, or the bus bandwidth
+    #[arg(long, value_enum, default_value_t = Metric::Time)]
+    pub metric: Metric,
+
+    /// Compare what there is of runs that have not ended, or lack measurements; without it, such a comparison fails
+    #[arg(long)]
+    pub partial: bool,
+
+    /// How to print it
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+}
+
+/// How a comparison is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// Columns for a terminal
+    Text,
+    /// Tables of Markdown
+    Markdown,
+    /// A line per row and file, with a head
+    Csv,
+    /// All of it
+    Json,
+}
+
+/// What a comparison found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// No run is slower than the first by more than the threshold, none had wrong data, and all are complete
+    /// (except with [`--partial`](Arguments::partial)).
+    Pass,
+    /// A run is slower, had wrong data, has not ended well, or lacks measurements.
+    Fail,
+}
+
+impl Verdict {
+    /// The exit code of the program: 0 or 1.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Pass => 0,
+            Self::Fail => 1,
+        }
+    }
+}
+
+/// Reason for which nothing was compared, or printed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The files cannot be compared.
+    #[error(transparent)]
+    Matching(#[from] matching::Error),
+    /// The output is closed or full.
+    #[error("the comparison cannot be written: {0}")]
+    Output(#[from] io::Error),
+}
+
+impl From<Error> for Exit {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Output(error) => Self::Output(error),
+            Error::Matching(error) => Self::refused(error.to_string()),
+        }
+    }
+}
+
+/// Compares each file with the first one, and prints it to `out`.
+///
+/// # Errors
+/// When a file is no result, has nothing in common with the first, or `out` is closed or full.
+pub fn run(arguments: &Arguments, out: &mut impl Write) -> Result<Verdict, Error> {
+    let (mut sources, mut unreadable) = (Vec::new(), Vec::new());
+    for path in &arguments.files {
+        match matching::read(path, arguments.side, arguments.metric, arguments.partial) {
+            Ok(sides) if sides.is_empty() => return Err(matching::Error::OneSide(path.clone()).into()),
+            Ok(sides) => sources.extend(sides),
+            Err(error) => unreadable.push(error),
+        }
+    }
+    if !unreadable.is_empty() {
+        return Err(matching::Error::Unreadable(unreadable).into());
+    }
+    let comparison = Comparison::of(&sources, arguments.metric, arguments.threshold, arguments.partial)?;
+    match arguments.format {
+        Format::Text => report::text(&comparison, out)?,
+        Format::Markdown => report::markdown(&comparison, out)?,
+        Format::Csv => report::csv(&comparison, out)?,
+        Format::Json => report::json(&comparison, out)?,
+    }
+    out.flush()?;
+    Ok(if comparison.passes() { Verdict::Pass } else { Verdict::Fail })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,312 @@
+//! A comparison as text, Markdown, CSV and JSON.
+
+use std::io::{self, Write};
+
+use record::Outcome;
+use record::matching::{Comparison, FileVerdict, Metric, Row, Threshold, letter, placement};
+
+/// How many of the worst rows a verdict names.
+const NAMED_ROWS: usize = 10;
+
+/// Cells in columns; numbers to the right.
+struct Table {
+    head: Vec<String>,
+    /// Which columns are text.
+    left: Vec<bool>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    fn widths(&self) -> Vec<usize> {
+        let width = |column: usize| {
+            let cells = self.rows.iter().filter_map(|row| row.get(column));
+            cells.chain([&self.head[column]]).map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        (0..self.head.len()).map(width).collect()
+    }
+
+    fn padded(&self, cells: &[String]) -> Vec<String> {
+        let cell = |((cell, width), left): ((&String, usize), &bool)| {
+            if *left { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+        };
+        cells.iter().zip(self.widths()).zip(&self.left).map(cell).collect()
+    }
+
+    fn text(&self, out: &mut impl Write) -> io::Result<()> {
+        for cells in [&self.head].into_iter().chain(&self.rows) {
+            writeln!(out, "{}", format!("  {}", self.padded(cells).join("  ")).trim_end())?;
+        }
+        Ok(())
+    }
+
+    fn markdown(&self, out: &mut impl Write) -> io::Result<()> {
+        let rule: Vec<String> = self
+            .widths()
+            .into_iter()
+            .zip(&self.left)
+            .map(|(width, left)| {
+                let dashes = "-".repeat(width.max(3) - usize::from(!left));
+                if *left { dashes } else { format!("{dashes}:") }
+            })
+            .collect();
+        writeln!(out, "| {} |", self.padded(&self.head).join(" | "))?;
+        writeln!(out, "| {} |", rule.join(" | "))?;
+        for cells in &self.rows {
+            writeln!(out, "| {} |", self.padded(cells).join(" | "))?;
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn text(comparison: &Comparison, out: &mut impl Write) -> io::Result<()> {
+    files(comparison).text(out)?;
+    if let Some(differences) = differences(comparison) {
+        writeln!(out, "\nNot the same in all, so that more than one thing may be compared:")?;
+        differences.text(out)?;
+    }
+    for (name, table) in tables(comparison) {
+        writeln!(out, "\n{name}")?;
+        table.text(out)?;
+    }
+    writeln!(out, "\nGeometric means of the ratios")?;
+    means(comparison).text(out)?;
+    writeln!(out)?;
+    verdicts(comparison).iter().try_for_each(|line| writeln!(out, "{line}"))
+}
+
+pub(super) fn markdown(comparison: &Comparison, out: &mut impl Write) -> io::Result<()> {
+    writeln!(out, "# Comparison of {}\n", metric(comparison.metric))?;
+    files(comparison).markdown(out)?;
+    if let Some(differences) = differences(comparison) {
+        writeln!(out, "\n## Not the same in all\n\nMore than one thing may be compared.\n")?;
+        differences.markdown(out)?;
+    }
+    for (name, table) in tables(comparison) {
+        writeln!(out, "\n## {name}\n")?;
+        table.markdown(out)?;
+    }
+    writeln!(out, "\n## Geometric means of the ratios\n")?;
+    means(comparison).markdown(out)?;
+    writeln!(out, "\n## Verdict\n\n```text")?;
+    verdicts(comparison).iter().try_for_each(|line| writeln!(out, "{line}"))?;
+    writeln!(out, "```")
+}
+
+/// A row for each pair of a row and a file but the first.
+pub(super) fn csv(comparison: &Comparison, out: &mut impl Write) -> io::Result<()> {
+    let unit = match comparison.metric {
+        Metric::Time => "time_us",
+        Metric::Busbw => "busbw_gbps",
+    };
+    let mut writer = csv::Writer::from_writer(out);
+    let head = ["collective", "data_type", "op", "root", "placement", "bytes", "first", "other"];
+    let values = [format!("first_{unit}"), format!("other_{unit}"), "ratio".to_owned(), "slower".to_owned()];
+    writer.write_record(head.into_iter().chain(values.iter().map(String::as_str)))?;
+    let number = |value: Option<f64>| value.map(|value| value.to_string()).unwrap_or_default();
+    for (index, row) in comparison.rows.iter().enumerate() {
+        let table = &row.key.table;
+        for verdict in &comparison.verdicts {
+            let file = verdict.file;
+            writer.write_record([
+                table.collective.clone(),
+                table.data_type.clone(),
+                table.op.clone().unwrap_or_default(),
+                table.root.map(|root| root.to_string()).unwrap_or_default(),
+                placement(row.key.placement).replace('-', "_"),
+                row.key.bytes.to_string(),
+                comparison.files[0].path.display().to_string(),
+                comparison.files[file].path.display().to_string(),
+                number(row.values[0]),
+                number(row.values[file]),
+                number(row.ratios[file - 1]),
+                verdict.slower.contains(&index).to_string(),
+            ])?;
+        }
+    }
+    writer.flush()
+}
+
+pub(super) fn json(comparison: &Comparison, out: &mut impl Write) -> io::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, comparison)?;
+    writeln!(out)
+}
+
+fn files(comparison: &Comparison) -> Table {
+    let row = |file: &record::matching::File| {
+        vec![
+            file.letter.clone(),
+            cell(&file.path.display().to_string()),
+            cell(&file.program),
+            cell(&file.started_at),
+            cell(&file.library),
+            cell(&file.devices),
+            match &file.outcome {
+                Outcome::Running => "running or killed",
+                Outcome::Complete => "complete",
+                Outcome::Interrupted { .. } => "interrupted",
+                Outcome::Failed { .. } => "failed",
+            }
+            .to_owned(),
+        ]
+    };
+    Table {
+        head: ["", "file", "program", "started", "library", "ranks", "outcome"].map(str::to_owned).to_vec(),
+        left: vec![true; 7],
+        rows: comparison.files.iter().map(row).collect(),
+    }
+}
+
+/// Text on one line that ends no cell of a table of Markdown.
+fn cell(text: &str) -> String {
+    text.chars().map(|letter| if letter.is_control() || letter == '|' { ' ' } else { letter }).collect()
+}
+
+fn differences(comparison: &Comparison) -> Option<Table> {
+    let letters = comparison.files.iter().map(|file| file.letter.clone());
+    let row = |difference: &record::matching::Difference| {
+        let values =
+            difference.values.iter().map(|value| value.as_deref().map_or_else(|| "-".to_owned(), cell));
+        [cell(&difference.what)].into_iter().chain(values).collect()
+    };
+    (!comparison.differences.is_empty()).then(|| Table {
+        head: [String::new()].into_iter().chain(letters).collect(),
+        left: vec![true; comparison.files.len() + 1],
+        rows: comparison.differences.iter().map(row).collect(),
+    })
+}
+
+/// A table for each collective, type, operator and root.
+fn tables(comparison: &Comparison) -> Vec<(String, Table)> {
+    let mut tables: Vec<(String, Table)> = Vec::new();
+    let mut head = vec!["bytes".to_owned(), "placement".to_owned(), letter(0)];
+    for file in 1..comparison.files.len() {
+        head.extend([letter(file), format!("{}/{}", letter(file), letter(0))]);
+    }
+    head.push(String::new());
+    let left: Vec<bool> = (0..head.len()).map(|column| column == 1 || column == head.len() - 1).collect();
+    for (index, row) in comparison.rows.iter().enumerate() {
+        let name = format!("{}: {}", cell(&row.key.table.name()), metric(comparison.metric));
+        if !tables.iter().any(|(known, _)| *known == name) {
+            tables.push((name.clone(), Table { head: head.clone(), left: left.clone(), rows: Vec::new() }));
+        }
+        if let Some((_, table)) = tables.iter_mut().find(|(known, _)| *known == name) {
+            table.rows.push(cells(comparison, index, row));
+        }
+    }
+    tables
+}
+
+fn cells(comparison: &Comparison, index: usize, row: &Row) -> Vec<String> {
+    let mut cells =
+        vec![row.key.bytes.to_string(), placement(row.key.placement).to_owned(), number(row.values[0])];
+    for (value, ratio) in row.values[1..].iter().zip(&row.ratios) {
+        cells.extend([number(*value), ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}"))]);
+    }
+    let slower = comparison.verdicts.iter().filter(|verdict| verdict.slower.contains(&index));
+    let slower: Vec<&str> = slower.map(|verdict| comparison.files[verdict.file].letter.as_str()).collect();
+    cells.push(if slower.is_empty() { String::new() } else { format!("{} slower", slower.join(", ")) });
+    cells
+}
+
+fn means(comparison: &Comparison) -> Table {
+    let mut head = vec!["collective".to_owned()];
+    for file in 1..comparison.files.len() {
+        head.extend([format!("{}/{}", letter(file), letter(0)), "rows".to_owned()]);
+    }
+    let row = |mean: &record::matching::Mean| {
+        let mut cells = vec![mean.collective.as_deref().map_or_else(|| "all".to_owned(), cell)];
+        for (ratio, rows) in mean.ratios.iter().zip(&mean.rows) {
+            let ratio = ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.4}"));
+            cells.extend([ratio, rows.to_string()]);
+        }
+        cells
+    };
+    Table {
+        left: (0..head.len()).map(|column| column == 0).collect(),
+        head,
+        rows: comparison.means.iter().map(row).collect(),
+    }
+}
+
+fn verdicts(comparison: &Comparison) -> Vec<String> {
+    let wrong = comparison.files.iter().filter(|file| !file.wrong.is_empty());
+    let wrong = wrong.flat_map(|file| {
+        let mut lines = vec![format!("FAIL: {} has wrong data:", file.letter)];
+        named(&mut lines, &file.wrong, Clone::clone);
+        lines
+    });
+    wrong.chain(comparison.verdicts.iter().flat_map(|verdict| lines(comparison, verdict))).collect()
+}
+
+fn lines(comparison: &Comparison, verdict: &FileVerdict) -> Vec<String> {
+    let (a, b) = (letter(0), letter(verdict.file));
+    let threshold = Threshold(comparison.threshold);
+    let mut lines: Vec<String> = verdict.notes.iter().map(|note| format!("Note: {note}")).collect();
+    let mut incomplete = verdict.incomplete.clone();
+    for (only, other, rows) in [(&a, &b, &verdict.missing), (&b, &a, &verdict.extra)] {
+        if !rows.is_empty() {
+            incomplete.push(format!("only in {only}, not in {other}: {}", rows.join(", ")));
+        }
+    }
+    let before = if comparison.partial { "Not whole" } else { "FAIL" };
+    lines.extend(incomplete.iter().map(|why| format!("{before}: {why}")));
+    if !comparison.partial && !incomplete.is_empty() {
+        lines.push(format!("  --partial compares what both {a} and {b} have"));
+    }
+    let compared = verdict.compared;
+    if !verdict.slower.is_empty() {
+        let slower = verdict.slower.len();
+        lines.push(format!(
+            "FAIL: {b} is slower than {a} by more than {threshold} in {slower} of {compared} rows; the worst:"
+        ));
+        named(&mut lines, &verdict.slower, |&index| {
+            let row = &comparison.rows[index];
+            let ratio = row.ratios[verdict.file - 1].unwrap_or(f64::NAN);
+            format!(
+                "{b}/{a} {ratio:.3}  {}: {} -> {} {}",
+                row.key.name(),
+                number(row.values[0]),
+                number(row.values[verdict.file]),
+                comparison.metric.unit()
+            )
+        });
+    }
+    if verdict.pass {
+        let pass = if incomplete.is_empty() { "PASS" } else { "PASS for what was compared" };
+        lines.push(format!(
+            "{pass}: {b} is nowhere slower than {a} by more than {threshold} ({compared} rows)"
+        ));
+    }
+    if verdict.faster > 0 {
+        lines.push(format!(
+            "{b} is faster than {a} by more than {threshold} in {} of {compared} rows",
+            verdict.faster
+        ));
+    }
+    lines
+}
+
+/// The first few of them, a line each.
+fn named<T>(lines: &mut Vec<String>, all: &[T], name: impl Fn(&T) -> String) {
+    lines.extend(all.iter().take(NAMED_ROWS).map(|each| format!("  {}", name(each))));
+    if all.len() > NAMED_ROWS {
+        lines.push(format!("  and {} more", all.len() - NAMED_ROWS));
+    }
+}
+
+const fn metric(metric: Metric) -> &'static str {
+    match metric {
+        Metric::Time => "time per operation in microseconds",
+        Metric::Busbw => "bus bandwidth in GB/s",
+    }
+}
+
+/// As many digits as it is worth.
+fn number(value: Option<f64>) -> String {
+    match value {
+        None => "-".to_owned(),
+        Some(value) if value < 1.0 => format!("{value:.4}"),
+        Some(value) if value < 1000.0 => format!("{value:.2}"),
+        Some(value) => format!("{value:.0}"),
+    }
+}

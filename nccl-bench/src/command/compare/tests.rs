@@ -1,0 +1,493 @@
+use std::fs;
+use std::path::Path;
+
+use clap::Parser;
+use serde_json::Value;
+
+use super::*;
+use record::{Measurement, Outcome, Placement, Run};
+use record::{files, sample};
+
+#[derive(Parser)]
+struct CommandLine {
+    #[command(flatten)]
+    arguments: Arguments,
+}
+
+const ALL_REDUCE: &str = include_str!("../../../../crates/record/tests/data/all_reduce.json");
+
+/// A run of allreduce in both placements with these times, from 8 bytes on.
+fn run_of(times: &[f64]) -> Run {
+    let measurement = |(index, &time_us): (usize, &f64)| {
+        [Placement::OutOfPlace, Placement::InPlace]
+            .map(|placement| sample::measurement("allreduce", placement, 8 << index, time_us))
+    };
+    Run { measurements: times.iter().enumerate().flat_map(measurement).collect(), ..sample::full() }
+}
+
+/// The exit code of the program.
+fn code(error: Error) -> u8 {
+    match Exit::from(error) {
+        Exit::Stopped(stop) => stop.code(),
+        other => panic!("{other:?} is no refusal"),
+    }
+}
+
+fn compared(runs: &[Run], more: &[&str]) -> (Result<Verdict, Error>, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let paths: Vec<String> = runs
+        .iter()
+        .enumerate()
+        .map(|(index, run)| {
+            let path = folder.path().join(format!("{index}.json"));
+            fs::write(&path, serde_json::to_string(run).unwrap()).unwrap();
+            path.to_str().unwrap().to_owned()
+        })
+        .collect();
+    files_compared(&paths.iter().map(String::as_str).collect::<Vec<_>>(), more)
+}
+
+fn files_compared(paths: &[&str], more: &[&str]) -> (Result<Verdict, Error>, String) {
+    let line = ["compare"].iter().chain(paths).chain(more);
+    let arguments = CommandLine::try_parse_from(line).unwrap().arguments;
+    let mut out = Vec::new();
+    let verdict = run(&arguments, &mut out);
+    (verdict, String::from_utf8(out).unwrap())
+}
+
+#[track_caller]
+fn verdict(runs: &[Run], more: &[&str], expected: Verdict) -> String {
+    let (found, text) = compared(runs, more);
+    assert_eq!(found.unwrap(), expected, "{text}");
+    text
+}
+
+#[test]
+fn a_run_against_itself_passes() {
+    let text =
+        verdict(&[run_of(&[10.0, 20.0]), run_of(&[10.0, 20.0])], &["--threshold", "0%"], Verdict::Pass);
+    assert!(text.contains("PASS: B is nowhere slower than A by more than 0% (4 rows)"), "{text}");
+    assert!(!text.contains("Not the same") && !text.contains("Only in") && !text.contains("Note"), "{text}");
+    assert_eq!((Verdict::Pass.code(), Verdict::Fail.code()), (0, 1));
+}
+
+#[test]
+fn only_what_is_beyond_the_threshold_fails_and_the_worst_comes_first() {
+    let first = run_of(&[10.0, 20.0, 40.0]);
+    // Exactly 5 % slower, 25 % faster.
+    verdict(&[first.clone(), run_of(&[10.5, 15.0, 40.0])], &[], Verdict::Pass);
+    let text = verdict(&[first.clone(), run_of(&[10.51, 15.0, 44.0])], &[], Verdict::Fail);
+    let lines: Vec<&str> = text.lines().skip_while(|line| !line.starts_with("FAIL")).collect();
+    assert_eq!(
+        lines,
+        [
+            "FAIL: B is slower than A by more than 5% in 4 of 6 rows; the worst:",
+            "  B/A 1.100  allreduce float sum, 32 bytes out-of-place: 40.00 -> 44.00 us",
+            "  B/A 1.100  allreduce float sum, 32 bytes in-place: 40.00 -> 44.00 us",
+            "  B/A 1.051  allreduce float sum, 8 bytes out-of-place: 10.00 -> 10.51 us",
+            "  B/A 1.051  allreduce float sum, 8 bytes in-place: 10.00 -> 10.51 us",
+            "B is faster than A by more than 5% in 2 of 6 rows",
+        ]
+    );
+    verdict(&[first.clone(), run_of(&[10.51, 15.0, 44.0])], &["--threshold", "10%"], Verdict::Pass);
+
+    let text = verdict(&[first, run_of(&[10.51, 15.0, 44.0])], &["--metric", "busbw"], Verdict::Fail);
+    // Two bytes per nanosecond and so on: 32 B / 40 us is 0.0008 GB/s.
+    assert!(
+        text.contains("B/A 0.909  allreduce float sum, 32 bytes out-of-place: 0.0008 -> 0.0007 GB/s"),
+        "{text}"
+    );
+    assert!(text.contains("in 4 of 6 rows"), "{text}");
+}
+
+#[test]
+fn the_table_shows_both_sides() {
+    let text = verdict(&[run_of(&[10.0, 2000.0]), run_of(&[12.0, 2000.4])], &[], Verdict::Fail);
+    let table: Vec<&str> = text.lines().skip_while(|line| !line.starts_with("allreduce")).take(6).collect();
+    assert_eq!(
+        table,
+        [
+            "allreduce float sum: time per operation in microseconds",
+            "  bytes  placement         A      B    B/A",
+            "      8  out-of-place  10.00  12.00  1.200  B slower",
+            "      8  in-place      10.00  12.00  1.200  B slower",
+            "     16  out-of-place   2000   2000  1.000",
+            "     16  in-place       2000   2000  1.000",
+        ]
+    );
+}
+
+#[test]
+fn of_several_cycles_the_median_counts() {
+    let mut second = run_of(&[10.0]);
+    for (cycle, time) in [(1, 500.0), (2, 10.2)] {
+        let again = run_of(&[time]).measurements.into_iter();
+        second.measurements.extend(again.map(|each| Measurement { cycle, ..each }));
+    }
+    let text = verdict(&[run_of(&[10.0]), second], &[], Verdict::Pass);
+    assert!(text.contains("10.00  10.20  1.020"), "{text}");
+}
+
+#[test]
+fn geometric_means_are_those_of_the_ratios() {
+    let (mut first, mut second) = (run_of(&[10.0, 10.0]), run_of(&[20.0, 5.0]));
+    let gather = |time| sample::measurement("allgather", Placement::OutOfPlace, 8, time);
+    first.measurements.push(gather(10.0));
+    second.measurements.push(gather(10.0 * 32.0));
+    let text = verdict(&[first, second], &["--format", "json"], Verdict::Fail);
+    let found: Value = serde_json::from_str(&text).unwrap();
+    let means: Vec<(Option<&str>, f64, u64)> = found["means"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|mean| {
+            let ratio = mean["ratios"][0].as_f64().unwrap();
+            (mean["collective"].as_str(), (ratio * 1e9).round() / 1e9, mean["rows"][0].as_u64().unwrap())
+        })
+        .collect();
+    assert_eq!(means, [(Some("allreduce"), 1.0, 4), (Some("allgather"), 32.0, 1), (None, 2.0, 5)]);
+    assert_eq!(found["verdicts"][0]["pass"], false);
+    assert_eq!(found["rows"][4]["values"], serde_json::json!([10.0, 320.0]));
+    assert_eq!(found["rows"][4]["collective"], "allgather");
+}
+
+#[test]
+fn wrong_data_is_a_failure_in_either_run_however_fast() {
+    let right = run_of(&[10.0]);
+    let mut wrong = run_of(&[5.0]);
+    wrong.measurements[1].wrong = Some(3);
+    for more in [&["--threshold", "1000"][..], &["--threshold", "1000", "--partial"]] {
+        let text = verdict(&[right.clone(), wrong.clone()], more, Verdict::Fail);
+        let named = "FAIL: B has wrong data:\n  allreduce float sum, 8 bytes in-place: 3 wrong elements\n";
+        assert!(text.contains(named) && !text.contains("PASS"), "{text}");
+        let text = verdict(&[wrong.clone(), right.clone()], more, Verdict::Fail);
+        assert!(text.contains(&named.replace("B has", "A has")) && !text.contains("PASS"), "{text}");
+    }
+    // Wrong in one cycle of several, and on the other side of --vs.
+    let mut again = run_of(&[10.0]);
+    let wrong_then = wrong.measurements[1].clone();
+    again.measurements.push(Measurement { cycle: 1, ..wrong_then });
+    verdict(&[right.clone(), again], &[], Verdict::Fail);
+    let mut beside = run_of(&[10.0]);
+    if let Some(versus) = &mut beside.measurements[0].versus {
+        versus.wrong = Some(1);
+    }
+    verdict(&[right.clone(), beside.clone()], &[], Verdict::Fail);
+    beside.measurements[0].wrong = None;
+    verdict(&[right, beside], &[], Verdict::Fail);
+}
+
+#[test]
+fn a_run_that_is_not_whole_passes_only_where_a_part_will_do() {
+    let whole = run_of(&[10.0, 20.0]);
+    let failed = Outcome::Failed { message: "rank 3 on node-2 is gone".to_owned() };
+    let interrupted = Outcome::Interrupted { signal: "SIGINT".to_owned() };
+    for (outcome, said) in [
+        (failed, "the run of B failed: rank 3 on node-2 is gone"),
+        (interrupted, "B was interrupted by SIGINT"),
+        (Outcome::Running, "B has not ended, or was killed"),
+    ] {
+        let runs = [whole.clone(), Run { outcome, ..run_of(&[10.0, 20.0]) }];
+        let text = verdict(&runs, &[], Verdict::Fail);
+        let hint = "  --partial compares what both A and B have";
+        assert!(text.contains(&format!("FAIL: {said}\n{hint}\n")) && !text.contains("PASS"), "{text}");
+        let text = verdict(&runs, &["--partial"], Verdict::Pass);
+        assert!(text.contains(&format!("Not whole: {said}\nPASS for what was compared: B is ")), "{text}");
+        let [one, other] = runs;
+        let text = verdict(&[other, one], &[], Verdict::Fail);
+        let said = said.replacen("B ", "A ", 1).replace("of B", "of A");
+        assert!(text.contains(&format!("FAIL: {said}")), "{text}");
+    }
+    let json = verdict(&[whole.clone(), run_of(&[10.0])], &["--format", "json"], Verdict::Fail);
+    let found: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&found["partial"], &found["verdicts"][0]["pass"]), (&false.into(), &false.into()));
+    assert_eq!(found["verdicts"][0]["missing"], serde_json::json!(["allreduce float sum (2 rows)"]));
+    // With --partial, a slower row still fails.
+    let text = verdict(&[whole, run_of(&[12.0])], &["--partial"], Verdict::Fail);
+    assert!(text.contains("B is slower") && !text.contains("PASS"), "{text}");
+}
+
+#[test]
+fn what_only_one_run_has_fails_the_comparison_on_either_side() {
+    let (long, short) = (run_of(&[10.0, 20.0]), run_of(&[10.0]));
+    for (runs, said) in [
+        ([long.clone(), short.clone()], "only in A, not in B: allreduce float sum (2 rows)"),
+        ([short, long], "only in B, not in A: allreduce float sum (2 rows)"),
+    ] {
+        let text = verdict(&runs, &[], Verdict::Fail);
+        assert!(text.contains(&format!("\nFAIL: {said}\n")) && !text.contains("PASS"), "{text}");
+        let text = verdict(&runs, &["--partial"], Verdict::Pass);
+        assert!(text.contains(&format!("\nNot whole: {said}\nPASS for what was compared: ")), "{text}");
+        assert!(text.contains("(2 rows)\n"), "{text}");
+    }
+}
+
+#[test]
+fn files_that_end_in_the_middle_are_compared_only_in_part() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let run = run_of(&[10.0, 20.0, 40.0]);
+    let [json, lines] = [path("whole.json"), path("whole.jsonl")];
+    let outputs = [json.parse().unwrap(), lines.parse().unwrap()];
+    files::Files::open(&outputs).unwrap().finish(&run).unwrap();
+    let cut = |from: &str, name: &str, marker: &str, at: usize| {
+        let text = fs::read_to_string(from).unwrap();
+        let end = text.match_indices(marker).nth(at).unwrap().0;
+        let cut = path(name);
+        fs::write(&cut, &text[..end]).unwrap();
+        cut
+    };
+    // JSON cut after its second measurement, JSON Lines without their last line, and nccl-tests' JSON cut in
+    // its third row.
+    let cut_json = cut(&json, "cut.json", "\"collective\"", 2);
+    let cut_lines = cut(&lines, "cut.jsonl", "\"collective\"", 2);
+    let unended = cut(&lines, "unended.jsonl", "{\"kind\":\"end\"", 0);
+    let real = path("real.json");
+    fs::write(&real, ALL_REDUCE).unwrap();
+    let cut_real = cut(&real, "cut_real.json", "\"out_of_place\"", 2);
+    for (whole, cut, rows, refused) in [
+        (&json, &cut_json, 2, true),
+        (&json, &cut_lines, 2, false),
+        (&json, &unended, 6, false),
+        (&real, &cut_real, 4, true),
+    ] {
+        let (found, text) = files_compared(&[whole, cut], &[]);
+        if refused {
+            let error = found.unwrap_err();
+            assert!(error.to_string().contains("it ends in the middle"), "{error}");
+            assert_eq!(code(error), 2);
+        } else {
+            assert_eq!(found.unwrap(), Verdict::Fail, "{text}");
+            assert!(text.contains("FAIL: B has not ended, or was killed\n"), "{text}");
+        }
+        let (found, text) = files_compared(&[whole, cut], &["--partial"]);
+        assert_eq!(found.unwrap(), Verdict::Pass, "{text}");
+        assert!(text.contains("Not whole: B has not ended, or was killed\n"), "{text}");
+        let pass =
+            format!("PASS for what was compared: B is nowhere slower than A by more than 5% ({rows} rows)");
+        assert!(text.contains(&pass), "{text}");
+    }
+}
+
+#[test]
+fn what_makes_the_comparison_doubtful_is_said() {
+    let (first, mut second) = (run_of(&[10.0, 20.0]), run_of(&[10.0]));
+    second.provenance.library_version = "2.29.2".to_owned();
+    second.provenance.environment = [("NCCL_PROTO".to_owned(), "LL".to_owned())].into();
+    second.ranks.pop();
+    second.settings.iterations = 5;
+    second.settings.cycles = 9;
+    second.measurements.push(sample::measurement("allgather", Placement::InPlace, 8, 1.0));
+    second.measurements[0].wrong = None;
+    let text = verdict(&[first, second], &["--partial"], Verdict::Pass);
+    let differences: Vec<String> = text
+        .lines()
+        .skip_while(|line| !line.starts_with("Not the same"))
+        .skip(1)
+        .take_while(|line| !line.is_empty())
+        .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+        .collect();
+    assert_eq!(
+        differences,
+        [
+            "A B",
+            "NCCL_ALGO ring -",
+            "NCCL_PROTO - LL",
+            "iterations 20 5",
+            "library_version 2.28.9 2.29.2",
+            "ranks 2 x NVIDIA H200 1 x NVIDIA H200",
+        ]
+    );
+    for line in [
+        "Not whole: only in A, not in B: allreduce float sum (2 rows)",
+        "Not whole: only in B, not in A: allgather float sum (1 row)",
+        "Note: B did not verify the data of 1 of its 3 measurements",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+    }
+}
+
+#[test]
+fn each_of_several_files_is_compared_with_the_first() {
+    let runs = [run_of(&[10.0]), run_of(&[10.0]), run_of(&[20.0])];
+    let text = verdict(&runs, &[], Verdict::Fail);
+    assert!(text.contains("10.00  10.00  1.000  20.00  2.000  C slower"), "{text}");
+    assert!(text.contains("PASS: B is nowhere") && text.contains("FAIL: C is slower"), "{text}");
+    assert_eq!(matching::letter(25) + &matching::letter(26) + &matching::letter(53), "ZA1B2");
+}
+
+#[test]
+fn csv_has_a_row_for_each_row_and_file() {
+    let runs = [run_of(&[10.0]), run_of(&[10.0]), run_of(&[20.0])];
+    let text = verdict(&runs, &["--format", "csv"], Verdict::Fail);
+    let rows: Vec<std::collections::BTreeMap<String, String>> =
+        csv::Reader::from_reader(text.as_bytes()).deserialize().map(Result::unwrap).collect();
+    assert_eq!(rows.len(), 4);
+    let last = &rows[3];
+    for (column, value) in [
+        ("collective", "allreduce"),
+        ("placement", "in_place"),
+        ("bytes", "8"),
+        ("first_time_us", "10"),
+        ("other_time_us", "20"),
+        ("ratio", "2"),
+        ("slower", "true"),
+    ] {
+        assert_eq!(last[column], value, "{column}");
+    }
+    assert!(last["other"].ends_with("2.json") && rows[2]["other"].ends_with("1.json"));
+    assert_eq!(rows[2]["slower"], "false");
+}
+
+#[test]
+fn markdown_has_tables_of_equal_width() {
+    let text = verdict(&[run_of(&[10.0]), run_of(&[12.0])], &["--format", "markdown"], Verdict::Fail);
+    let table = "\
+## allreduce float sum: time per operation in microseconds
+
+| bytes | placement    |     A |     B |   B/A |          |
+| ----: | ------------ | ----: | ----: | ----: | -------- |
+|     8 | out-of-place | 10.00 | 12.00 | 1.200 | B slower |
+";
+    assert!(text.contains(table), "{text}");
+}
+
+#[test]
+fn values_that_are_no_numbers_are_left_out_and_counted() {
+    let (first, mut second) = (run_of(&[10.0, 20.0]), run_of(&[10.0, 20.0]));
+    second.measurements[0].time_us = f64::NAN;
+    let text = verdict(&[first.clone(), second.clone()], &[], Verdict::Fail);
+    let said = "of rows that both have, 1 have a number above 0 in one only";
+    assert!(text.contains(&format!("FAIL: {said}")), "{text}");
+    let text = verdict(&[first.clone(), second.clone()], &["--partial"], Verdict::Pass);
+    assert!(text.contains(&format!("Not whole: {said}")) && text.contains("(3 rows)"), "{text}");
+    let text = verdict(&[second.clone(), second.clone()], &[], Verdict::Pass);
+    assert!(
+        text.contains("Note: of rows that both have, 1 are left out: no number above 0\nPASS: "),
+        "{text}"
+    );
+
+    for measurement in &mut second.measurements {
+        measurement.busbw_gbps = 0.0;
+    }
+    let error = compared(&[first, second], &["--metric", "busbw"]).0.unwrap_err();
+    assert!(error.to_string().contains("no bus bandwidth above 0 in common; for a single rank"), "{error}");
+    assert_eq!(code(error), 2);
+}
+
+#[test]
+fn bad_input_is_named_and_nothing_is_printed() {
+    let (first, mut second) = (run_of(&[10.0]), run_of(&[10.0]));
+    second.measurements.iter_mut().for_each(|each| each.data_type = "half".to_owned());
+    let (found, text) = compared(&[first, second], &[]);
+    let error = found.unwrap_err();
+    let message = error.to_string();
+    assert!(
+        message
+            .contains("the first has allreduce float sum (2 rows), the second allreduce half sum (2 rows)")
+    );
+    assert_eq!((code(error), text.as_str()), (2, ""));
+
+    let folder = tempfile::tempdir().unwrap();
+    let text_file = folder.path().join("table.txt");
+    fs::write(&text_file, "# nccl-bench\n").unwrap();
+    let missing = folder.path().join("missing.json");
+    let paths: Vec<&str> = [&text_file, &missing].iter().map(|path| path.to_str().unwrap()).collect();
+    let error = files_compared(&paths, &[]).0.unwrap_err();
+    let message = error.to_string();
+    assert!(
+        message.contains("table.txt: it is no result file") && message.contains("missing.json: it cannot")
+    );
+    assert_eq!(code(error), 2);
+}
+
+#[test]
+fn the_command_line_says_what_is_wrong_with_it() {
+    let parse = |line: &[&str]| CommandLine::try_parse_from(line).map(|line| line.arguments.threshold);
+    assert_eq!(parse(&["compare", "a", "b"]).unwrap(), Threshold(0.05));
+    for (text, share) in [("5%", 0.05), ("0.5 %", 0.005), ("7", 0.07), ("0", 0.0)] {
+        assert_eq!(parse(&["compare", "a", "b", "--threshold", text]).unwrap(), Threshold(share));
+    }
+    for text in ["-1%", "five", "nan", "inf", "", "%"] {
+        let message = parse(&["compare", "a", "b", "--threshold", text]).unwrap_err().to_string();
+        assert!(message.contains("is no share in percent"), "{message}");
+    }
+    assert!(parse(&["compare"]).is_err());
+    let printed = [0.05, 0.005, 0.07, 0.0].map(|share| Threshold(share).to_string());
+    assert_eq!(printed, ["5%", "0.5%", "7%", "0%"]);
+}
+
+#[test]
+fn the_other_side_of_a_run_is_compared_when_it_is_asked_for() {
+    // The other side takes twice as long in each.
+    let (one, two) = (run_of(&[10.0, 20.0]), run_of(&[10.0, 22.0]));
+    let text = verdict(std::slice::from_ref(&one), &["--side", "both"], Verdict::Fail);
+    assert!(text.contains("0.json (nccl)") && text.contains("0.json (mpi)"), "{text}");
+    assert!(text.contains("Open MPI 4.1.4"), "{text}");
+    assert!(text.contains("B is slower than A by more than 5% in 4 of 4 rows"), "{text}");
+    let text = verdict(&[one.clone(), two.clone()], &["--side", "other"], Verdict::Fail);
+    assert!(text.contains("B/A 1.100  allreduce float sum, 16 bytes in-place: 40.00 -> 44.00 us"), "{text}");
+    // The first is twice as fast as its other side, and the second hardly slower.
+    let text = verdict(&[one.clone(), two.clone()], &["--side", "both", "--format", "csv"], Verdict::Fail);
+    assert_eq!(text.lines().count(), 1 + 4 * 3, "{text}");
+
+    let (found, text) = compared(std::slice::from_ref(&one), &[]);
+    let error = found.unwrap_err();
+    assert!(error.to_string().contains("--side both"), "{error}");
+    assert_eq!((code(error), text.as_str()), (2, ""));
+    let mut alone = two;
+    alone.provenance.versus = None;
+    let error = compared(&[one, alone], &["--side", "other"]).0.unwrap_err();
+    assert!(error.to_string().contains("1.json has no other side"), "{error}");
+    assert_eq!(code(error), 2);
+}
+
+#[test]
+fn files_of_nccl_tests_are_compared_with_those_of_nccl_bench() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (real, slow, own) = (path("a.json"), path("b.json"), path("own.jsonl"));
+    fs::write(&real, ALL_REDUCE).unwrap();
+    // The time of the last row, in place: 40976.488013 before.
+    fs::write(&slow, ALL_REDUCE.replacen("40976.488013", "50000.000000", 1)).unwrap();
+    let (found, text) = files_compared(&[&real, &slow], &[]);
+    assert_eq!(found.unwrap(), Verdict::Fail);
+    let worst = "  B/A 1.220  allreduce float sum, 8589934592 bytes in-place: 40976 -> 50000 us\n";
+    assert!(text.contains(&format!("in 1 of 62 rows; the worst:\n{worst}")), "{text}");
+
+    let nccl_tests = files::read(Path::new(&real)).unwrap();
+    let own_run = Run { program: "nccl-bench 0.1.0".to_owned(), ..nccl_tests };
+    let output = own.parse().unwrap();
+    files::Files::open(&[output]).unwrap().finish(&own_run).unwrap();
+    let (found, text) = files_compared(&[&real, &own], &["--threshold", "0"]);
+    assert_eq!(found.unwrap(), Verdict::Pass, "{text}");
+    assert!(text.contains("nccl-tests") && text.contains("8 x NVIDIA H200"), "{text}");
+}
+
+#[test]
+fn a_closed_pipe_is_an_error_and_no_verdict() {
+    struct Closed;
+    impl Write for Closed {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::BrokenPipe.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.json");
+    fs::write(&path, ALL_REDUCE).unwrap();
+    for format in [Format::Text, Format::Markdown, Format::Csv, Format::Json] {
+        let files = vec![path.clone(), path.clone()];
+        let threshold = Threshold(0.05);
+        let arguments =
+            Arguments { files, side: Side::Own, threshold, metric: Metric::Time, partial: false, format };
+        let error = run(&arguments, &mut Closed).unwrap_err();
+        assert!(
+            matches!(&error, Error::Output(inner) if inner.kind() == io::ErrorKind::BrokenPipe),
+            "{error:?}"
+        );
+    }
+}

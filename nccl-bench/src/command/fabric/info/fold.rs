@@ -1,0 +1,183 @@
+//! Few rows of many entries: what differs only in addresses, fabrics, types of endpoints or devices is one row.
+
+use diagnosis::fabric::{Entry, Link};
+
+/// The kinds of transfers, and the memory of devices; all other capabilities qualify them.
+const KINDS: [&str; 7] =
+    ["FI_MSG", "FI_TAGGED", "FI_RMA", "FI_ATOMIC", "FI_COLLECTIVE", "FI_MULTICAST", "FI_HMEM"];
+
+/// A row of the table. Lists are in the order in which their first members came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Row {
+    pub(super) provider: String,
+    pub(super) domains: Vec<String>,
+    /// Without prefix: `RDM`.
+    pub(super) endpoints: Vec<String>,
+    /// Without prefix: `MSG`.
+    pub(super) capabilities: Vec<&'static str>,
+    pub(super) link: Option<String>,
+    pub(super) fabrics: Vec<String>,
+}
+
+/// Folds entries, which come best first.
+///
+/// The types of endpoints and the fabrics of a domain go into one row as long as they can do the same, and then the
+/// domains that have all of it in common.
+pub(super) fn fold(entries: &[Entry]) -> Vec<Row> {
+    let mut of_domains: Vec<Row> = Vec::new();
+    for entry in entries {
+        let row = Row::of(entry);
+        let same = |other: &&mut Row| {
+            (&other.provider, &other.domains, &other.capabilities, &other.link)
+                == (&row.provider, &row.domains, &row.capabilities, &row.link)
+        };
+        match of_domains.iter_mut().find(same) {
+            Some(other) => {
+                add(&mut other.endpoints, row.endpoints);
+                add(&mut other.fabrics, row.fabrics);
+            }
+            None => of_domains.push(row),
+        }
+    }
+    let mut rows: Vec<Row> = Vec::new();
+    for row in of_domains {
+        let same = |other: &&mut Row| Row { domains: row.domains.clone(), ..(**other).clone() } == row;
+        match rows.iter_mut().find(same) {
+            Some(other) => add(&mut other.domains, row.domains),
+            None => rows.push(row),
+        }
+    }
+    rows
+}
+
+impl Row {
+    fn of(entry: &Entry) -> Self {
+        let short = |name: &str| name.strip_prefix("FI_EP_").unwrap_or(name).to_owned();
+        let kinds = KINDS.into_iter().filter(|kind| entry.capabilities.contains(*kind));
+        Self {
+            provider: entry.provider.clone(),
+            domains: vec![entry.domain.clone()],
+            endpoints: vec![short(&entry.endpoint)],
+            capabilities: kinds.map(|kind| kind.strip_prefix("FI_").unwrap_or(kind)).collect(),
+            link: entry.nic.as_ref().and_then(|nic| nic.link.as_ref()).map(link),
+            fabrics: vec![entry.fabric.clone()],
+        }
+    }
+}
+
+fn add(list: &mut Vec<String>, more: Vec<String>) {
+    for name in more {
+        if !list.contains(&name) {
+            list.push(name);
+        }
+    }
+}
+
+/// State and speed: `up, 100 Gb/s`.
+pub(super) fn link(link: &Link) -> String {
+    match link.bits_per_second {
+        0 => link.state.clone(),
+        bits => format!("{}, {} Gb/s", link.state, gigabits(bits)),
+    }
+}
+
+/// `100`, `2.5`.
+fn gigabits(bits: usize) -> String {
+    let tenths = (bits + 50_000_000) / 100_000_000;
+    match tenths % 10 {
+        0 => (tenths / 10).to_string(),
+        tenth => format!("{}.{tenth}", tenths / 10),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use diagnosis::fabric::Nic;
+
+    fn entry(provider: &str, fabric: &str, domain: &str, endpoint: &str, capabilities: &str) -> Entry {
+        Entry {
+            provider: provider.to_owned(),
+            fabric: fabric.to_owned(),
+            domain: domain.to_owned(),
+            endpoint: format!("FI_EP_{endpoint}"),
+            capabilities: capabilities.split(' ').map(|name| format!("FI_{name}")).collect(),
+            ..Entry::default()
+        }
+    }
+
+    fn on_nic(entry: Entry, state: &str, bits_per_second: usize) -> Entry {
+        let link = Link { state: state.to_owned(), bits_per_second, ..Link::default() };
+        Entry { nic: Some(Nic { link: Some(link), ..Nic::default() }), ..entry }
+    }
+
+    fn brief(row: &Row) -> String {
+        let Row { provider, domains, endpoints, capabilities, link, fabrics } = row;
+        let lists = [domains, endpoints, fabrics].map(|list| list.join("+"));
+        format!("{provider} {} {}", lists.join(" "), capabilities.join("+"))
+            + &link.as_ref().map_or_else(String::new, |link| format!(" {link}"))
+    }
+
+    fn folded(entries: &[Entry]) -> Vec<String> {
+        fold(entries).iter().map(brief).collect()
+    }
+
+    #[test]
+    fn addresses_and_types_of_endpoints_of_a_domain_are_one_row() {
+        let entries = [
+            entry("sockets", "10.0.0.0/8", "eth0", "RDM", "RMA MSG SEND"),
+            entry("sockets", "fe80::/64", "eth0", "RDM", "RMA MSG SEND"),
+            entry("sockets", "10.0.0.0/8", "eth0", "MSG", "RMA MSG RECV"),
+            entry("sockets", "10.0.0.0/8", "eth0", "RDM", "RMA MSG SEND"),
+        ];
+        assert_eq!(folded(&entries), ["sockets eth0 RDM+MSG 10.0.0.0/8+fe80::/64 MSG+RMA"]);
+    }
+
+    #[test]
+    fn what_can_do_something_else_keeps_a_row_of_its_own() {
+        let entries = [
+            entry("tcp", "lo", "lo", "RDM", "MSG TAGGED"),
+            entry("tcp", "lo", "lo", "MSG", "MSG"),
+            entry("tcp;ofi_rxm", "lo", "lo", "RDM", "MSG TAGGED"),
+        ];
+        let expected = ["tcp lo RDM lo MSG+TAGGED", "tcp lo MSG lo MSG", "tcp;ofi_rxm lo RDM lo MSG+TAGGED"];
+        assert_eq!(folded(&entries), expected);
+    }
+
+    #[test]
+    fn devices_that_have_all_in_common_are_one_row() {
+        let efa = |device: &str, endpoint: &str, state: &str| {
+            on_nic(entry("efa", "efa", device, endpoint, "MSG RMA"), state, 100_000_000_000)
+        };
+        let entries = [
+            efa("rdmap0", "RDM", "up"),
+            efa("rdmap1", "RDM", "up"),
+            efa("rdmap2", "RDM", "down"),
+            efa("rdmap0", "DGRAM", "up"),
+            efa("rdmap1", "DGRAM", "up"),
+        ];
+        let expected = [
+            "efa rdmap0+rdmap1 RDM+DGRAM efa MSG+RMA up, 100 Gb/s",
+            "efa rdmap2 RDM efa MSG+RMA down, 100 Gb/s",
+        ];
+        assert_eq!(folded(&entries), expected);
+        // Other fabrics, other rows.
+        let two =
+            [entry("tcp", "10.0.0.0/8", "a", "RDM", "MSG"), entry("tcp", "11.0.0.0/8", "b", "RDM", "MSG")];
+        assert_eq!(fold(&two).len(), 2);
+        assert_eq!(fold(&[]), []);
+    }
+
+    #[test]
+    fn speeds_are_in_gigabits() {
+        for (bits, text) in [
+            (100_000_000_000, "up, 100 Gb/s"),
+            (2_500_000_000, "up, 2.5 Gb/s"),
+            (96_970_000_000, "up, 97 Gb/s"),
+            (0, "up"),
+        ] {
+            let found = Link { state: "up".to_owned(), bits_per_second: bits, ..Link::default() };
+            assert_eq!(link(&found), text);
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! The answer as text.
+
+use std::collections::BTreeSet;
+use std::io::{self, Write};
+
+use collectives::fabric::Hints;
+
+use super::{Answer, fold, reasons};
+use diagnosis::fabric::{Entry, Nic};
+use diagnosis::host::rdma::Device;
+
+/// More names than this are counted.
+const NAMED: usize = 3;
+
+/// The name of this host.
+pub(super) fn host_name() -> String {
+    collectives::world::host().name
+}
+
+/// What matches: a table, or all attributes of each entry. When nothing does, why.
+pub(super) fn entries(answer: &Answer, verbose: bool, out: &mut impl Write) -> io::Result<()> {
+    let entries = answer.entries.as_deref().unwrap_or_default();
+    let providers = reasons::providers(entries).len();
+    head(answer, out)?;
+    if entries.is_empty() {
+        writeln!(out, "\nNothing matches {}.", asked(&answer.hints))?;
+        return why(answer, out);
+    }
+    let plural = if providers == 1 { "provider" } else { "providers" };
+    writeln!(out, "{} entries of {providers} {plural}", entries.len())?;
+    if verbose {
+        attributes(entries, out)?;
+    } else {
+        writeln!(out)?;
+        table(entries, out)?;
+    }
+    Ok(())
+}
+
+/// The providers that libfabric has.
+pub(super) fn providers(answer: &Answer, out: &mut impl Write) -> io::Result<()> {
+    head(answer, out)?;
+    writeln!(out)?;
+    let mut lines = vec![["provider", "version", "entries here"].map(str::to_owned).to_vec()];
+    lines.extend(answer.providers.iter().map(|provider| {
+        let entries = if provider.entries == 0 { "-".to_owned() } else { provider.entries.to_string() };
+        vec![provider.name.clone(), provider.version.clone(), entries]
+    }));
+    aligned(&lines, out)
+}
+
+fn head(answer: &Answer, out: &mut impl Write) -> io::Result<()> {
+    let library = &answer.library;
+    writeln!(out, "libfabric {} ({}) on {}", library.version, library.path.display(), host_name())?;
+    let devices: Vec<&Device> = answer.host.devices.iter().collect();
+    if !devices.is_empty() {
+        writeln!(out, "{}", reasons::described(&devices))?;
+    }
+    Ok(())
+}
+
+/// The hints as flags.
+fn asked(hints: &Hints) -> String {
+    let mut flags = Vec::new();
+    let mut flag = |name: &str, value: Option<&str>| {
+        flags.extend(value.map(|value| {
+            let quote = if value.contains([';', ' ', '|', '&']) { "'" } else { "" };
+            format!("{name} {quote}{value}{quote}")
+        }));
+    };
+    let capabilities: Vec<&str> = hints.capabilities.iter().map(|capability| capability.name()).collect();
+    let capabilities = capabilities.join(",");
+    flag("-p", hints.provider.as_deref());
+    flag("-t", hints.endpoint.map(|kind| kind.name()));
+    flag("-c", Some(capabilities.as_str()).filter(|names| !names.is_empty()));
+    flag("-d", hints.domain.as_deref());
+    flag("-f", hints.fabric.as_deref());
+    flag("-n", hints.node.as_deref());
+    flag("-s", hints.service.as_deref());
+    if flags.is_empty() { "at all".to_owned() } else { flags.join(" ") }
+}
+
+fn why(answer: &Answer, out: &mut impl Write) -> io::Result<()> {
+    for reason in &answer.reasons {
+        writeln!(out, "- {}", reason.text)?;
+        if let Some(advice) = &reason.advice {
+            writeln!(out, "  -> {advice}")?;
+        }
+    }
+    Ok(())
+}
+
+fn table(entries: &[Entry], out: &mut impl Write) -> io::Result<()> {
+    let rows = fold::fold(entries);
+    let links = rows.iter().any(|row| row.link.is_some());
+    let mut lines =
+        vec![line("provider", "domain", "endpoint", "capabilities", links.then_some("link"), "fabric")];
+    lines.extend(rows.iter().map(|row| {
+        line(
+            &row.provider,
+            &some(&row.domains),
+            &row.endpoints.join(" "),
+            &row.capabilities.join(" "),
+            links.then(|| row.link.as_deref().unwrap_or("-")),
+            &some(&row.fabrics),
+        )
+    }));
+    aligned(&lines, out)
+}
+
+fn line(
+    provider: &str,
+    domain: &str,
+    endpoint: &str,
+    capabilities: &str,
+    link: Option<&str>,
+    fabric: &str,
+) -> Vec<String> {
+    let mut line = vec![provider, domain, endpoint, capabilities];
+    line.extend(link);
+    line.push(fabric);
+    line.into_iter().map(str::to_owned).collect()
+}
+
+/// The first names, and how many more there are.
+fn some(names: &[String]) -> String {
+    match names.len().checked_sub(NAMED) {
+        None | Some(0) => names.join(", "),
+        Some(more) => format!("{} and {} more", names[..NAMED - 1].join(", "), more + 1),
+    }
+}
+
+/// Columns as wide as their longest cell. No blanks at the end of a line.
+fn aligned(lines: &[Vec<String>], out: &mut impl Write) -> io::Result<()> {
+    let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        lines.iter().filter_map(|line| line.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    for line in lines {
+        let cells: Vec<String> =
+            line.iter().zip(&widths).map(|(cell, &width)| format!("{cell:<width$}")).collect();
+        writeln!(out, "{}", cells.join("  ").trim_end())?;
+    }
+    Ok(())
+}
+
+/// All attributes of each entry; those that are equal stand there once.
+fn attributes(entries: &[Entry], out: &mut impl Write) -> io::Result<()> {
+    let mut distinct: Vec<(&Entry, usize)> = Vec::new();
+    for entry in entries {
+        match distinct.iter_mut().find(|(other, _)| *other == entry) {
+            Some((_, times)) => *times += 1,
+            None => distinct.push((entry, 1)),
+        }
+    }
+    for (entry, times) in distinct {
+        let repeated = if times == 1 { String::new() } else { format!(" ({times} times)") };
+        writeln!(out, "\n{} {}{repeated}", entry.provider, entry.provider_version)?;
+        let mut lines: Vec<(&str, String)> = vec![
+            ("fabric", entry.fabric.clone()),
+            ("domain", entry.domain.clone()),
+            (
+                "endpoint",
+                format!("{}, {} version {}", entry.endpoint, entry.protocol, entry.protocol_version),
+            ),
+            (
+                "address",
+                entry.address.iter().chain([&entry.address_format]).cloned().collect::<Vec<_>>().join(", "),
+            ),
+            ("capabilities", names(&entry.capabilities)),
+            ("modes needed", names(&entry.mode)),
+            ("registration", names(&entry.mr_mode)),
+            ("threading", entry.threading.clone()),
+            ("progress", format!("control {}, data {}", entry.control_progress, entry.data_progress)),
+            ("address vector", entry.address_vector.clone()),
+            ("message order", names(&entry.message_order)),
+            ("message", format!("up to {}", bytes(entry.max_message_bytes))),
+            ("inject", format!("up to {}", bytes(entry.inject_bytes))),
+            ("queues", format!("{} sends, {} receives", entry.transmit_size, entry.receive_size)),
+            (
+                "segments",
+                format!(
+                    "{} of a send, {} of a receive, {} remote",
+                    entry.transmit_segments, entry.receive_segments, entry.rma_segments
+                ),
+            ),
+            ("completion data", bytes(entry.completion_data_bytes)),
+            ("key", bytes(entry.key_bytes)),
+            (
+                "of a domain",
+                format!(
+                    "{} endpoints, {} completion queues",
+                    entry.max_endpoints, entry.max_completion_queues
+                ),
+            ),
+        ];
+        lines.extend(entry.nic.iter().flat_map(device));
+        let lines: Vec<Vec<String>> =
+            lines.into_iter().map(|(name, value)| vec![format!("  {name}"), value]).collect();
+        aligned(&lines, out)?;
+    }
+    Ok(())
+}
+
+fn names(set: &BTreeSet<String>) -> String {
+    if set.is_empty() { "none".to_owned() } else { set.iter().cloned().collect::<Vec<_>>().join(" ") }
+}
+
+fn bytes(count: usize) -> String {
+    if count == usize::MAX { "any length".to_owned() } else { format!("{count} bytes") }
+}
+
+fn device(nic: &Nic) -> Vec<(&'static str, String)> {
+    let listed = |parts: &[(&str, &Option<String>)]| {
+        let known = parts.iter().filter_map(|(name, value)| Some(format!("{name}{}", value.as_ref()?)));
+        known.collect::<Vec<_>>().join(", ")
+    };
+    let mut lines = vec![(
+        "device",
+        listed(&[
+            ("", &nic.device),
+            ("driver ", &nic.driver),
+            ("vendor ", &nic.vendor_id),
+            ("model ", &nic.device_id),
+            ("version ", &nic.device_version),
+            ("firmware ", &nic.firmware),
+            ("PCI ", &nic.pci),
+        ]),
+    )];
+    if let Some(link) = &nic.link {
+        let mut parts = vec![fold::link(link)];
+        if link.mtu_bytes > 0 {
+            parts.push(format!("MTU {} bytes", link.mtu_bytes));
+        }
+        parts.extend(link.network.iter().cloned());
+        parts.extend(link.address.iter().cloned());
+        lines.push(("link", parts.join(", ")));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests;

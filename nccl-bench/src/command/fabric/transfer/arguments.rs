@@ -1,0 +1,247 @@
+//! What is asked for on the command line.
+
+use std::str::FromStr;
+
+use engine::request::Size;
+
+const EXAMPLES: &str = "\
+Two ways to meet:
+  mpirun -np 2 nccl-bench fabric pingpong              as a launcher says: mpirun, srun, torchrun, ...
+  nccl-bench fabric pingpong --listen 10.0.0.1:7000    one here,
+  nccl-bench fabric pingpong --connect 10.0.0.1:7000   and one there
+
+All ranks are started with the same options. The first rank prints, and the one with --connect, too. Ranks that mpirun starts on several hosts meet through MPI, which is the work of \
+nccl-bench-mpi, or at an address of rank 0: mpirun -x NCCL_BENCH_ADDR=node1:29500 ...
+
+With more than two ranks, rank 0 measures with each of the others, one after the other; --all-pairs all with all.
+
+  nccl-bench fabric bw -p shm -e 16M                   64 messages in flight
+  nccl-bench fabric bw --endpoints 4                   four threads with an endpoint and a domain each
+  nccl-bench fabric bw --domains eth0,eth1             two devices at once
+  nccl-bench fabric rma --read --window 1              the latency of reading remote memory
+  nccl-bench fabric rma --both-ways --until completed  what fabtests' fi_rma_bw measures
+  nccl-bench fabric pingpong --completion block        the latency of threads that sleep
+  nccl-bench fabric bw -p efa --memory cuda            from GPU to GPU
+
+The time is that of one transfer: half of a round trip (pingpong), or a round's divided by its transfers, of writing until \
+the other rank has answered. With several endpoints it is that of the slowest in each round, and GB/s are those of all \
+together. Each size is verified before it is measured (-c 0: not).
+
+Messages and writes up to a length that the provider says are injected: copied by the call that hands them over, without \
+a completion of their own (--inject never: not).
+
+With --memory cuda the header says whether the provider promises to move GPUs' memory directly (FI_HMEM_P2P_REQUIRED). If it \
+does not, it may copy by way of the host's.
+
+Exit codes: 0 good; 1 failed; 2 bad arguments, or something is missing; 4 not in time (-T); 7 wrong data; 128 and its \
+number after a signal.";
+
+/// How endpoints are measured.
+#[derive(clap::Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// The provider: tcp, shm, efa, 'verbs;ofi_rxm'; see `nccl-bench fabric info -t rdm`
+    #[arg(short = 'p', long, value_name = "PROVIDER", default_value = "tcp")]
+    pub provider: String,
+
+    /// Smallest size
+    #[arg(short = 'b', long = "minbytes", value_name = "SIZE", default_value = "8")]
+    pub min_bytes: Size,
+
+    /// Largest size
+    #[arg(short = 'e', long = "maxbytes", value_name = "SIZE", default_value = "16M")]
+    pub max_bytes: Size,
+
+    /// From one size to the next: a factor
+    #[arg(short = 'f', long = "stepfactor", value_name = "FACTOR", default_value = "2", value_parser = clap::value_parser!(u64).range(2..))]
+    pub factor: u64,
+
+    /// Transfers in each round [default: up to 1000, as many as make 256 MiB in all rounds, or a window of up to 256 MiB]
+    #[arg(short = 'n', long = "iters", value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    pub transfers: Option<u64>,
+
+    /// How many times each size is measured, for the table's least and most
+    #[arg(long, value_name = "COUNT", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub rounds: u64,
+
+    /// Untimed rounds before
+    #[arg(short = 'w', long = "warmup_iters", value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=1_000_000))]
+    pub warm_up: u64,
+
+    /// Verify each size: 0 or 1
+    #[arg(short = 'c', long = "check", value_name = "0|1", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1))]
+    pub check: u8,
+
+    /// Whether short messages and writes are injected
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    pub inject: Inject,
+
+    /// Where the data is: host, cuda for the GPU that has the rank's number on its host, or cuda:N; it takes a provider with
+    /// FI_HMEM and a libfabric with CUDA (efa, 'verbs;ofi_rxm', shm), and is never injected
+    #[arg(long, value_name = "host|cuda[:N]", default_value = "host")]
+    pub memory: Memory,
+
+    /// How ranks wait
+    #[arg(long, value_name = "HOW", default_value = "poll")]
+    pub completion: Completion,
+
+    /// Endpoints of each rank, which are measured at the same time, each by a thread of its own [default: one for each of
+    /// --domains, or one]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=1024))]
+    pub endpoints: Option<u64>,
+
+    /// All endpoints of a rank on one domain, with the library's locks, instead of a domain without locks for each
+    #[arg(long)]
+    pub shared_domain: bool,
+
+    /// The provider's domains to use in turn, which are network interfaces or devices: eth0,eth1 or mlx5_0,mlx5_1; see
+    /// `nccl-bench fabric info` [default: the provider's first]
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    pub domains: Vec<String>,
+
+    /// The local address to bind to [default: the provider's choice; 127.0.0.1 for tcp when all ranks are
+    /// on one host and no domain is named]
+    #[arg(long, value_name = "ADDRESS")]
+    pub source: Option<String>,
+
+    /// Seconds until a rank that does nothing ends the measurement
+    #[arg(short = 'T', long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub timeout: u64,
+
+    /// Measure all pairs of ranks, not only those with rank 0
+    #[arg(long)]
+    pub all_pairs: bool,
+
+    /// Wait here for the other rank
+    #[arg(long, value_name = "HOST:PORT", conflicts_with = "connect")]
+    pub listen: Option<String>,
+
+    /// Meet the rank that listens there
+    #[arg(long, value_name = "HOST:PORT")]
+    pub connect: Option<String>,
+
+    /// JSON instead of a table (docs/results.md)
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Whether short messages are handed over without a completion.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inject {
+    /// As long as the provider takes them so
+    Auto,
+    /// Each has a completion of its own
+    Never,
+}
+
+/// Where data is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Memory {
+    /// In the host's memory.
+    Host,
+    /// In that of this GPU, or of the one that has the rank's number on its host.
+    Cuda(Option<usize>),
+}
+
+impl FromStr for Memory {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let what = "it is host, cuda, or cuda:N for the GPU of this number".to_owned();
+        match text.split_once(':') {
+            None if text == "host" => Ok(Self::Host),
+            None if text == "cuda" => Ok(Self::Cuda(None)),
+            Some(("cuda", number)) => number.parse().map(|number| Self::Cuda(Some(number))).map_err(|_| what),
+            _ => Err(what),
+        }
+    }
+}
+
+/// How a rank waits.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Completion {
+    /// Asks the completion queue again and again (fi_cq_read)
+    Poll,
+    /// Lets the provider wait until something completes, asleep or as it likes (fi_cq_sread)
+    Block,
+}
+
+/// Which messages.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Messages {
+    /// With a tag, which their receives ask for (fi_tsend)
+    Tagged,
+    /// Without: the next one is received (fi_send)
+    Plain,
+}
+
+/// When the clock of writing stops.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Until {
+    /// When the other rank has answered: all has arrived
+    Arrived,
+    /// When all accesses are complete here, as fi_rma_bw's does: some may still be on their way, short ones in this rank's
+    /// memory
+    Completed,
+}
+
+/// Of `pingpong`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct PingPong {
+    /// What is the same for all measurements.
+    #[command(flatten)]
+    pub arguments: Arguments,
+
+    /// Which messages
+    #[arg(long, value_name = "KIND", default_value = "tagged")]
+    pub messages: Messages,
+}
+
+/// Of `bw`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Bandwidth {
+    /// What is the same for all measurements in windows.
+    #[command(flatten)]
+    pub windowed: Windowed,
+
+    /// Which messages
+    #[arg(long, value_name = "KIND", default_value = "tagged")]
+    pub messages: Messages,
+
+    /// Nanoseconds for which a rank that waits leaves libfabric alone before it asks again (not with --completion block): each
+    /// look can disturb the sender [default: 2000; 0 with --window 1]
+    #[arg(long, value_name = "NANOSECONDS", value_parser = clap::value_parser!(u64).range(..=1_000_000_000))]
+    pub pause: Option<u64>,
+}
+
+/// Of `bw` and `rma`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Windowed {
+    /// What is the same for all measurements.
+    #[command(flatten)]
+    pub arguments: Arguments,
+
+    /// Transfers in flight at a time
+    #[arg(long, value_name = "COUNT", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=65536))]
+    pub window: u64,
+}
+
+/// Of `rma`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Remote {
+    /// What is the same for all measurements.
+    #[command(flatten)]
+    pub windowed: Windowed,
+
+    /// Read remote memory instead of writing it
+    #[arg(long)]
+    pub read: bool,
+
+    /// Both ranks access each other's memory at the same time; the time is the first's
+    #[arg(long)]
+    pub both_ways: bool,
+
+    /// When the clock of writing stops
+    #[arg(long, value_name = "WHEN", default_value = "arrived")]
+    pub until: Until,
+}

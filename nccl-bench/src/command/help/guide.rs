@@ -1,0 +1,259 @@
+//! Help on topics rather than flags: `nccl-bench help busbw`.
+
+struct Topic {
+    name: &'static str,
+    summary: &'static str,
+    text: &'static str,
+    /// Other names under which it may be looked for.
+    others: &'static [&'static str],
+}
+
+/// In the order in which a newcomer would read them.
+const TOPICS: &[Topic] = &[
+    Topic {
+        name: "launchers",
+        summary: "mpirun, srun, torchrun, Kubernetes, by hand",
+        text: include_str!("guide/launchers.txt"),
+        others: &[
+            "launcher",
+            "launch",
+            "mpi",
+            "mpirun",
+            "slurm",
+            "srun",
+            "torchrun",
+            "kubernetes",
+            "k8s",
+            "tcp",
+            "world",
+        ],
+    },
+    Topic {
+        name: "backends",
+        summary: "NCCL, libfabric, MPI: what carries the data",
+        text: include_str!("guide/backends.txt"),
+        others: &["backend", "libfabric", "openmpi", "mpich", "host", "hosts"],
+    },
+    Topic {
+        name: "busbw",
+        summary: "Bus bandwidth: how much of the hardware is used",
+        text: include_str!("guide/busbw.txt"),
+        others: &["bandwidth", "bus-bandwidth", "bus"],
+    },
+    Topic {
+        name: "algbw",
+        summary: "Algorithm bandwidth: size over time",
+        text: include_str!("guide/algbw.txt"),
+        others: &["algorithm-bandwidth"],
+    },
+    Topic {
+        name: "latency",
+        summary: "What small sizes show, and how to measure it",
+        text: include_str!("guide/latency.txt"),
+        others: &["time", "timing", "statistics"],
+    },
+    Topic {
+        name: "sizes",
+        summary: "Which sizes are measured, and the memory they need",
+        text: include_str!("guide/sizes.txt"),
+        others: &["size", "memory", "sweep"],
+    },
+    Topic {
+        name: "verification",
+        summary: "How results are checked, and what #wrong means",
+        text: include_str!("guide/verification.txt"),
+        others: &["verify", "check", "checks", "wrong", "correctness"],
+    },
+    Topic {
+        name: "results",
+        summary: "Files, comparing two runs, plots",
+        text: include_str!("guide/results.txt"),
+        others: &["result", "output", "files", "json", "jsonl", "csv", "markdown", "comparing", "plots"],
+    },
+    Topic {
+        name: "algorithm",
+        summary: "Which algorithm, protocol and channels NCCL chose",
+        text: include_str!("guide/algorithm.txt"),
+        others: &["algorithms", "algo", "protocol", "proto", "channels", "tuning", "nvls", "ring", "tree"],
+    },
+    Topic {
+        name: "registration",
+        summary: "Registered buffers and symmetric windows (-R)",
+        text: include_str!("guide/registration.txt"),
+        others: &["register", "windows", "window", "symmetric"],
+    },
+    Topic {
+        name: "graphs",
+        summary: "CUDA graphs (-G)",
+        text: include_str!("guide/graphs.txt"),
+        others: &["graph", "cudagraph", "cuda-graphs"],
+    },
+    Topic {
+        name: "nccl-tests",
+        summary: "Coming from nccl-tests: names, flags, differences",
+        text: include_str!("guide/nccl-tests.txt"),
+        others: &["nccltests", "migration", "compatibility"],
+    },
+    Topic {
+        name: "environment",
+        summary: "Variables that are read",
+        text: include_str!("guide/environment.txt"),
+        others: &["env", "variables", "variable"],
+    },
+    Topic {
+        name: "exit-codes",
+        summary: "What the exit code says",
+        text: include_str!("guide/exit-codes.txt"),
+        others: &["exit-code", "exit", "exitcodes", "codes", "status"],
+    },
+    Topic {
+        name: "troubleshooting",
+        summary: "Hangs, busbw 0, versions, containers, slow, wrong",
+        text: include_str!("guide/troubleshooting.txt"),
+        others: &[
+            "trouble",
+            "problems",
+            "hang",
+            "hangs",
+            "slow",
+            "faq",
+            "docker",
+            "container",
+            "shm",
+            "efa",
+            "infiniband",
+        ],
+    },
+];
+
+/// How alike two names must be, from 0 to 1, for one to be a slip of the other.
+const ALIKE: f64 = 0.8;
+
+/// All topics: name and what it is about, in the order in which to read them.
+pub fn topics() -> impl ExactSizeIterator<Item = (&'static str, &'static str)> {
+    TOPICS.iter().map(|topic| (topic.name, topic.summary))
+}
+
+/// The text of a topic, of at most 80 columns. Upper case, `_` for `-`, and usual other names are understood.
+#[must_use]
+pub fn text(name: &str) -> Option<&'static str> {
+    let name = plain(name);
+    let known = |topic: &&Topic| topic.name == name || topic.others.contains(&name.as_str());
+    TOPICS.iter().find(known).map(|topic| topic.text)
+}
+
+/// The topics that may have been meant by a name that is none, the likeliest first.
+#[must_use]
+pub fn alike(name: &str) -> Vec<&'static str> {
+    let name = plain(name);
+    let likeness = |topic: &Topic| {
+        let names = topic.others.iter().chain([&topic.name]);
+        names.map(|other| strsim::jaro_winkler(&name, other)).fold(0.0, f64::max)
+    };
+    let mut found: Vec<_> = TOPICS.iter().map(|topic| (likeness(topic), topic.name)).collect();
+    found.retain(|(likeness, _)| *likeness > ALIKE);
+    found.sort_by(|one, other| other.0.total_cmp(&one.0));
+    found.into_iter().map(|(_, name)| name).collect()
+}
+
+/// The answer to a name that is neither a topic nor a command: what it is alike, and all topics.
+#[must_use]
+pub fn unknown(name: &str) -> String {
+    let hint = match &alike(name)[..] {
+        [] => String::new(),
+        [likeliest, ..] => format!("; did you mean '{likeliest}'?"),
+    };
+    format!("there is no topic '{name}'{hint}\n\n{}", list())
+}
+
+/// The commands of a command, for a message that one is missing: `; fabric has info, algorithms`.
+#[must_use]
+pub fn commands(command: &clap::Command) -> String {
+    let names: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
+    let names = if names.is_empty() { "no commands".to_owned() } else { names.join(", ") };
+    format!("; {} has {names}", command.get_name())
+}
+
+/// All topics as a text, a line each.
+#[must_use]
+pub fn list() -> String {
+    let mut text = "Topics (nccl-bench help TOPIC):\n".to_owned();
+    for (name, summary) in topics() {
+        text += &format!("  {name:<16} {summary}\n");
+    }
+    text
+}
+
+fn plain(name: &str) -> String {
+    name.trim().to_ascii_lowercase().replace([' ', '_'], "-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn each_topic_is_short_and_fits_a_terminal() {
+        for (name, summary) in topics() {
+            let text = text(name).unwrap();
+            let lines = text.lines().count();
+            assert!((20..=60).contains(&lines), "{name}: {lines} lines");
+            for line in text.lines().chain(list().lines()) {
+                assert!(line.chars().count() <= 80, "{name}: {line}");
+                assert_eq!(line, line.trim_end(), "{name}: blanks at the end");
+                assert!(line.is_ascii(), "{name}: {line}");
+            }
+            assert!(text.ends_with('\n') && !text.ends_with("\n\n"), "{name}");
+            assert!(!summary.ends_with('.'), "{name}: {summary}");
+            assert!(text.contains("\n  $ "), "{name} has no example");
+        }
+    }
+
+    #[test]
+    fn a_topic_that_another_names_is_there() {
+        let mut named = 0;
+        for (name, _) in topics() {
+            for rest in text(name).unwrap().split("`nccl-bench help ").skip(1) {
+                let other = rest.split('`').next().unwrap();
+                assert!(topics().any(|(topic, _)| topic == other), "{name} names {other}");
+                named += 1;
+            }
+        }
+        assert!(named > 10, "{named}");
+    }
+
+    #[test]
+    fn names_are_told_apart_and_slips_are_understood() {
+        let names: Vec<_> =
+            TOPICS.iter().flat_map(|topic| topic.others.iter().chain([&topic.name])).collect();
+        assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
+        assert_eq!(text("BUSBW"), text("busbw"));
+        assert_eq!(text("exit codes"), text("exit-codes"));
+        assert_eq!(text("nccl_tests"), text("nccl-tests"));
+        assert_eq!(text("k8s"), text("launchers"));
+        assert_eq!(text("bsubw"), None);
+        assert_eq!(alike("bsubw").first(), Some(&"busbw"));
+        assert_eq!(alike("regstration").first(), Some(&"registration"));
+        assert_eq!(alike("qqq"), [""; 0]);
+        assert!(unknown("enviroment").contains("did you mean 'environment'?"));
+        let text = unknown("qqq");
+        assert!(!text.contains("did you mean") && text.contains("troubleshooting"), "{text}");
+    }
+
+    #[test]
+    fn factors_of_the_bus_bandwidth_are_those_that_are_used() {
+        // The table of the text against the definition.
+        use engine::collective::Collective;
+        for (line, collective) in
+            [("  allreduce ", Collective::AllReduce), ("  allgather, ", Collective::AllGather)]
+        {
+            let row = text("busbw").unwrap().lines().find(|row| row.starts_with(line)).unwrap();
+            let mut columns = row.split_whitespace().rev();
+            for ranks in [8, 2] {
+                let factor = format!("{:.2}", collective.bus_factor(ranks));
+                assert_eq!(columns.next(), Some(factor.as_str()), "{row}");
+            }
+        }
+    }
+}

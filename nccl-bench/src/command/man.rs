@@ -1,0 +1,267 @@
+//! `nccl-bench man`: manual pages, made from the definition of the command line.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use clap::Command;
+use clap_mangen::Man as Renderer;
+use clap_mangen::roff::{Roff, roman};
+
+use super::help::guide;
+use super::{Context, lines};
+use crate::exit::{Exit, print};
+
+/// The section of manual pages that are commands.
+const COMMANDS: &str = "1";
+/// The section of manual pages about topics.
+const TOPICS: &str = "7";
+/// What every page says at its top.
+const MANUAL: &str = "nccl-bench";
+
+/// The option that names a folder.
+const FOLDER: &str = "output";
+
+/// The command.
+#[derive(Clone, Copy, Debug)]
+pub struct Man;
+
+impl super::Command for Man {
+    fn definition(&self) -> Command {
+        Command::new("man").about("Print the manual page").arg(
+            clap::Arg::new(FOLDER)
+                .long(FOLDER)
+                .value_name("FOLDER")
+                .value_parser(clap::value_parser!(PathBuf))
+                .help("Write the pages of all commands and topics into this folder instead"),
+        )
+    }
+
+    fn run(&self, matches: &clap::ArgMatches, context: &Context<'_>) -> Exit {
+        let Some(folder) = matches.get_one::<PathBuf>(FOLDER) else {
+            let mut text = Vec::new();
+            return match man(context.root, &mut text) {
+                Ok(()) => print(&String::from_utf8_lossy(&text)),
+                Err(error) => engine::supervision::Stop::Failed(error.into()).into(),
+            };
+        };
+        match write_pages(context.root, folder) {
+            Ok(written) => print(&lines(&written)),
+            Err(error) => Exit::refused(error.to_string()),
+        }
+    }
+}
+
+/// Writes the manual page of `command` itself, with its commands and the topics of `help`.
+///
+/// # Errors
+/// When `out` cannot be written.
+pub fn man(command: &Command, out: &mut dyn Write) -> io::Result<()> {
+    out.write_all(&main_page(&built(command))?.text)
+}
+
+/// A manual page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// Its file: `nccl-bench-allreduce.1`.
+    pub file: String,
+    /// Its text, in roff.
+    pub text: Vec<u8>,
+}
+
+/// All manual pages: that of `command`, one for each of its commands, and one for each topic of `help`.
+///
+/// # Errors
+/// None that comes from outside: memory takes what is written.
+pub fn pages(command: &Command) -> io::Result<Vec<Page>> {
+    let command = built(command);
+    let mut pages = vec![main_page(&command)?];
+    pages_below(&command, &command, &mut pages)?;
+    for (name, summary) in guide::topics() {
+        pages.push(topic_page(&command, name, summary)?);
+    }
+    Ok(pages)
+}
+
+/// The pages of the commands of `parent`, and of theirs.
+fn pages_below(parent: &Command, root: &Command, pages: &mut Vec<Page>) -> io::Result<()> {
+    for sub in parent.get_subcommands().filter(|sub| !sub.is_hide_set()) {
+        pages.push(command_page(sub, root)?);
+        pages_below(sub, root, pages)?;
+    }
+    Ok(())
+}
+
+/// Writes all manual pages into `folder`, which is made if it is not there: those of commands to `man1`, those of
+/// topics to `man7`, as `man` looks for them. Says what was written.
+///
+/// # Errors
+/// Names the folder or file that cannot be written.
+pub fn write_pages(command: &Command, folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut written = Vec::new();
+    for page in pages(command)? {
+        let section = page.file.rsplit('.').next().unwrap_or(COMMANDS);
+        let place = folder.join(format!("man{section}"));
+        let path = place.join(&page.file);
+        fs::create_dir_all(&place).map_err(|error| named(&place, &error))?;
+        fs::write(&path, &page.text).map_err(|error| named(&path, &error))?;
+        written.push(path);
+    }
+    Ok(written)
+}
+
+fn named(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+/// With everything that clap only adds when it reads a command line; its own `help` has no page, but topics have.
+fn built(command: &Command) -> Command {
+    let mut command = command.clone().disable_help_subcommand(true);
+    command.build();
+    command
+}
+
+fn main_page(command: &Command) -> io::Result<Page> {
+    let mut page = command_page(command, command)?;
+    let mut roff = Roff::default();
+    roff.control("SH", ["TOPICS"]);
+    for (name, summary) in guide::topics() {
+        roff.control("TP", []);
+        roff.text([roman(format!("{}({TOPICS})", topic_name(command, name)))]);
+        roff.text([roman(summary)]);
+    }
+    roff.to_writer(&mut page.text)?;
+    Ok(page)
+}
+
+/// The page of a command. Its examples keep their lines.
+fn command_page(command: &Command, root: &Command) -> io::Result<Page> {
+    let version = root.get_version().unwrap_or_default();
+    let man = Renderer::new(command.clone())
+        .section(COMMANDS)
+        .source(format!("{} {version}", root.get_name()).trim_end())
+        .manual(MANUAL);
+    let mut text = Vec::new();
+    man.render_title(&mut text)?;
+    man.render_name_section(&mut text)?;
+    man.render_synopsis_section(&mut text)?;
+    man.render_description_section(&mut text)?;
+    man.render_options_section(&mut text)?;
+    if command.get_subcommands().any(|sub| !sub.is_hide_set()) {
+        man.render_subcommands_section(&mut text)?;
+    }
+    if let Some(after) = command.get_after_long_help().or_else(|| command.get_after_help()) {
+        verbatim("NOTES", &after.to_string(), &mut text)?;
+    }
+    Ok(Page { file: man.get_filename(), text })
+}
+
+fn topic_page(root: &Command, name: &str, summary: &str) -> io::Result<Page> {
+    let full = topic_name(root, name);
+    let version = format!("{} {}", root.get_name(), root.get_version().unwrap_or_default());
+    let mut roff = Roff::default();
+    roff.control("TH", [full.as_str(), TOPICS, "", version.trim_end(), MANUAL]);
+    roff.control("SH", ["NAME"]);
+    roff.text([roman(format!("{full} - {summary}"))]);
+    let mut text = Vec::new();
+    roff.to_writer(&mut text)?;
+    // The first line says what the name section says.
+    let body = guide::text(name).and_then(|text| text.split_once("\n\n")).map_or("", |(_, body)| body);
+    verbatim("DESCRIPTION", body, &mut text)?;
+    Ok(Page { file: format!("{full}.{TOPICS}"), text })
+}
+
+fn topic_name(root: &Command, topic: &str) -> String {
+    format!("{}-{topic}", root.get_name())
+}
+
+/// A section whose lines stay as they are.
+fn verbatim(title: &str, text: &str, out: &mut dyn Write) -> io::Result<()> {
+    let mut roff = Roff::default();
+    roff.control("SH", [title]);
+    roff.control("nf", []);
+    for line in text.lines() {
+        roff.text([roman(line)]);
+    }
+    roff.control("fi", []);
+    roff.to_writer(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Arg;
+
+    fn command() -> Command {
+        Command::new("bench")
+            .version("1.2.3")
+            .about("Measures")
+            .after_help("Examples:\n  bench all -b 8      all of it\n  .dot and 'quote'")
+            .subcommand(
+                Command::new("all").about("Every collective").arg(
+                    Arg::new("minbytes").short('b').long("minbytes").value_name("SIZE").help("Smallest"),
+                ),
+            )
+            .subcommand(
+                Command::new("look")
+                    .about("At parts")
+                    .subcommand(Command::new("info").about("What is there")),
+            )
+            .subcommand(Command::new("secret").hide(true))
+    }
+
+    fn text(page: &Page) -> String {
+        String::from_utf8(page.text.clone()).unwrap()
+    }
+
+    #[test]
+    fn a_closed_output_is_an_error_and_no_panic() {
+        struct Closed;
+        impl Write for Closed {
+            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+                Err(io::ErrorKind::BrokenPipe.into())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let kind = |result: io::Result<()>| result.unwrap_err().kind();
+        assert_eq!(kind(man(&command(), &mut Closed)), io::ErrorKind::BrokenPipe);
+    }
+
+    #[test]
+    fn there_is_a_page_for_each_command_and_topic() {
+        let pages = pages(&command()).unwrap();
+        let files: Vec<_> = pages.iter().map(|page| page.file.as_str()).collect();
+        assert_eq!(files[..4], ["bench.1", "bench-all.1", "bench-look.1", "bench-look-info.1"]);
+        assert_eq!(files[4], "bench-launchers.7");
+        assert_eq!(files.len(), 4 + guide::topics().len());
+        let main = text(&pages[0]);
+        for part in ["bench 1.2.3", "bench\\-all", "bench\\-busbw(7)", "  bench all \\-b 8      all of it"] {
+            assert!(main.contains(part), "{part} is not in:\n{main}");
+        }
+        // A line that begins with a control character would be a command to roff.
+        assert!(main.contains("\n  .dot and"), "{main}");
+        assert!(!main.contains("secret"), "{main}");
+        assert!(text(&pages[1]).contains("minbytes"));
+        let topic = pages.iter().find(|page| page.file == "bench-busbw.7").unwrap();
+        assert!(text(topic).contains("2(n\\-1)/n"));
+        let mut out = Vec::new();
+        man(&command(), &mut out).unwrap();
+        assert_eq!(out, pages[0].text);
+    }
+
+    #[test]
+    fn pages_are_written_where_man_looks_for_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().join("share/man");
+        let written = write_pages(&command(), &place).unwrap();
+        assert!(written.contains(&place.join("man1/bench.1")));
+        assert!(written.contains(&place.join("man7/bench-sizes.7")));
+        assert!(written.iter().all(|path| path.exists()));
+        let blocked = folder.path().join("file");
+        fs::write(&blocked, "").unwrap();
+        let problem = write_pages(&command(), &blocked).unwrap_err().to_string();
+        assert!(problem.contains("file/man1"), "{problem}");
+    }
+}

@@ -1,0 +1,262 @@
+//! The arguments of a measurement: flags, values and help.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use collectives::DataType;
+use collectives::fabric::Algorithm;
+use collectives::world;
+use engine::collective::Collective;
+use engine::data::Op;
+use engine::request::{BackendChoice, Fault, Roots, Size, Versus, Wish};
+use record::files::Output;
+use record::{Average, Blocking, Registration};
+
+use super::values::{
+    List, NoImplementation, at_least_one, average, blocking, collective, count, cta_policy, data_types,
+    fault, no_device_implementation, ops, registration, roots, seconds, share, step_factor, switch,
+    thread_count,
+};
+/// Examples, columns and exit codes, below the help.
+pub const EXAMPLES: &str = "\
+Examples:
+  nccl-bench allreduce                                 every GPU of this machine, a thread each
+  nccl-bench allreduce -g 4 -b 1M -e 1G                four GPUs, 1 MiB to 1 GiB
+  nccl-bench all --output pod.json                     every collective in one start, with a result file
+  nccl-bench allreduce,alltoall -d half -o sum,max     a list of collectives, types and operators
+  mpirun -np 16 -N 8 nccl-bench allreduce -e 8G        two nodes with 8 GPUs each, a process per GPU
+  torchrun --no-python --nproc-per-node 8 nccl-bench allreduce
+  nccl-bench allreduce --backend fabric -t 4           four ranks over host memory, no GPU needed
+  nccl-bench allreduce --dry-run --ranks 16            what would be measured, without a GPU
+  ln -s nccl-bench all_reduce_perf                     the name gives nccl-tests' defaults
+
+Columns: time is the mean of -n operations in microseconds; algbw is size/time and busbw is algbw
+times what each rank's link must carry at least, both in GB/s = 1e9 bytes per second
+(nccl-bench help busbw).
+
+Exit codes: 0 all verified; 1 failed while running; 2 bad arguments, or something is missing;
+4 timeout (-T); 7 wrong data, or NCCL_TESTS_MIN_BW not reached; 128 and the signal's number when one
+ended the run: 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP, 141 when nobody reads the output any more.";
+
+const MEASURING: &str = "What to measure";
+const REPORTING: &str = "What to report";
+const RUNNING: &str = "How to run";
+
+/// Flags of a measurement, as they were typed.
+#[derive(Args, Clone, Debug)]
+pub struct Arguments {
+    /// The collectives of a list.
+    #[arg(long, hide = true, value_delimiter = ',', value_parser = collective)]
+    pub(crate) collectives: Vec<Collective>,
+
+    /// Smallest size: bytes, or with K, M or G (binary) [default: 8; 32M for a link of nccl-tests' name]
+    #[arg(
+        short = 'b',
+        long = "minbytes",
+        value_name = "SIZE",
+        allow_hyphen_values = true,
+        help_heading = MEASURING
+    )]
+    pub(crate) min_bytes: Option<Size>,
+
+    /// Largest size [default: 4G on GPUs or what fits into their memory, 64M on hosts]
+    #[arg(short = 'e', long = "maxbytes", value_name = "SIZE", allow_hyphen_values = true, help_heading = MEASURING)]
+    pub(crate) max_bytes: Option<Size>,
+
+    /// Add this many bytes from one size to the next, unless -f is given
+    #[arg(short = 'i', long = "stepbytes", value_name = "SIZE", allow_hyphen_values = true, help_heading = MEASURING)]
+    pub(crate) step_bytes: Option<Size>,
+
+    /// Multiply by this whole number from one size to the next [default: 2, unless -i is given]
+    #[arg(short = 'f', long = "stepfactor", value_name = "N", value_parser = step_factor, allow_hyphen_values = true, help_heading = MEASURING)]
+    pub(crate) step_factor: Option<u64>,
+
+    /// Element type, or several with commas, or all: int8 uint8 int32 uint32 int64 uint64 half float double bfloat16 f8e4m3 f8e5m2
+    #[arg(short = 'd', long = "datatype", value_name = "TYPE", default_value = "float", value_parser = data_types, help_heading = MEASURING)]
+    pub(crate) data_types: List<DataType>,
+
+    /// Reduction, or several with commas, or all: sum prod max min avg mulsum
+    #[arg(short = 'o', long = "op", value_name = "OP", default_value = "sum", value_parser = ops, help_heading = MEASURING)]
+    pub(crate) ops: List<Op>,
+
+    /// Root of broadcast, reduce, gather and scatter; -1 or all: each rank in turn
+    #[arg(short = 'r', long = "root", value_name = "RANK", default_value = "0", value_parser = roots, allow_hyphen_values = true, help_heading = MEASURING)]
+    pub(crate) roots: Roots,
+
+    /// Timed iterations per size and placement
+    #[arg(short = 'n', long = "iters", value_name = "N", default_value = "20", value_parser = at_least_one, allow_hyphen_values = true, help_heading = MEASURING)]
+    pub(crate) iterations: usize,
+
+    /// Operations per iteration, in one NCCL group; the time is that of one operation
+    #[arg(short = 'm', long = "agg_iters", alias = "agg-iters", value_name = "N", default_value = "1", value_parser = at_least_one, allow_hyphen_values = true, help_heading = MEASURING)]
+    pub(crate) aggregated: usize,
+
+    /// Warm-up operations per size, not timed
+    #[arg(short = 'w', long = "warmup_iters", alias = "warmup-iters", value_name = "N", default_value = "1", value_parser = count, allow_hyphen_values = true, help_heading = MEASURING)]
+    pub(crate) warm_up: usize,
+
+    /// Runs of all sizes; 0: until it is ended with Ctrl-C
+    #[arg(short = 'N', long = "run_cycles", alias = "run-cycles", value_name = "N", default_value = "1", value_parser = count, allow_hyphen_values = true, help_heading = MEASURING)]
+    pub(crate) cycles: usize,
+
+    /// Verifications per size and placement; 0 measures without verifying (#wrong shows N/A)
+    #[arg(short = 'c', long = "check", value_name = "N", default_value = "1", value_parser = count, allow_hyphen_values = true, help_heading = MEASURING)]
+    pub(crate) checks: usize,
+
+    /// Then verify N times more without the host between: fill, operation and check follow each other on the GPU's stream,
+    /// and again as a CUDA graph [N: 200]
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "200", value_parser = at_least_one, help_heading = MEASURING)]
+    pub(crate) check_on_stream: Option<usize>,
+
+    /// How the ranks' times become one: 0 the first rank's, 1 mean, 2 min, 3 max
+    #[arg(short = 'a', long = "average", value_name = "0-3", default_value = "1", value_parser = average, allow_hyphen_values = true, help_heading = MEASURING)]
+    pub(crate) average: Average,
+
+    /// Wait for the GPU: 0 at the end, 1 after each operation and for all ranks, 2 after each operation, 3 after each iteration and for all ranks, which is not timed
+    #[arg(short = 'z', long = "blocking", value_name = "0-3", default_value = "0", value_parser = blocking, allow_hyphen_values = true, help_heading = MEASURING)]
+    pub(crate) blocking: Blocking,
+
+    /// Capture all iterations in a CUDA graph and launch it so many times; 0: no graph
+    #[arg(short = 'G', long = "cudagraph", value_name = "N", default_value = "0", value_parser = count, allow_hyphen_values = true, help_heading = MEASURING)]
+    pub(crate) graph_launches: usize,
+
+    /// Register the buffers with NCCL: 0 no, 1 each rank its own, 2 as symmetric windows
+    #[arg(short = 'R', long = "local_register", alias = "local-register", value_name = "0-2", default_value = "0", value_parser = registration, allow_hyphen_values = true, help_heading = MEASURING)]
+    pub(crate) registration: Registration,
+
+    /// Shift the buffers by so many elements from their alignment
+    #[arg(short = 'u', long = "unalign", value_name = "N", default_value = "0", value_parser = count, allow_hyphen_values = true, help_heading = MEASURING)]
+    pub(crate) unaligned: usize,
+
+    /// Rounds of the timed iterations, of which the median counts [default: 1; 9 with --vs]
+    #[arg(long, value_name = "N", value_parser = at_least_one, conflicts_with = "until_stable", help_heading = MEASURING)]
+    pub(crate) rounds: Option<usize>,
+
+    /// Measure each size on this one, too, round by round in turn with the backend, with columns for its time and bandwidth
+    /// and the ratio of times. mpi: beside libfabric, or beside NCCL with --backend nccl; fabric: beside NCCL
+    #[arg(long, value_name = "BACKEND", help_heading = MEASURING)]
+    pub(crate) vs: Option<Versus>,
+
+    /// Repeat each measurement until its median is known this well: 1%. One that is not after --budget [default: 5 s] is
+    /// marked NOT STABLE
+    #[arg(long, value_name = "SHARE", value_parser = share, help_heading = MEASURING)]
+    pub(crate) until_stable: Option<f64>,
+
+    /// Seconds that one size may take, with all its rounds; ends --until-stable and --rounds, and cuts -n for sizes that would take longer
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, help_heading = MEASURING)]
+    pub(crate) budget: Option<Duration>,
+
+    /// Report the time to enqueue an operation (column cputime) instead of the time until it is done: 1
+    #[arg(short = 'C', long = "report_cputime", alias = "report-cputime", value_name = "0|1", default_value = "0", action = clap::ArgAction::Set, value_parser = switch, help_heading = REPORTING)]
+    pub(crate) cpu_time: bool,
+
+    /// A column with the time of day: 1
+    #[arg(short = 'S', long = "report_timestamps", alias = "report-timestamps", value_name = "0|1", default_value = "0", action = clap::ArgAction::Set, value_parser = switch, help_heading = REPORTING)]
+    pub(crate) time_stamps: bool,
+
+    /// Time each iteration by CUDA events, too, with columns for min, max, 99th percentile and variation: 1
+    #[arg(short = 'I', long = "per_iter_timing", alias = "per-iter-timing", value_name = "0|1", default_value = "0", action = clap::ArgAction::Set, value_parser = switch, help_heading = REPORTING)]
+    pub(crate) per_iteration: bool,
+
+    /// Leave so many of the first iterations out of what -I reports
+    #[arg(short = 'K', long = "per_iter_skip", alias = "per-iter-skip", value_name = "N", default_value = "0", value_parser = count, allow_hyphen_values = true, help_heading = REPORTING)]
+    pub(crate) per_iteration_skip: usize,
+
+    /// Report the GPU memory that was used: 1
+    #[arg(short = 'M', long = "memory_report", alias = "memory", alias = "memory-report", value_name = "0|1", default_value = "0", action = clap::ArgAction::Set, value_parser = switch, help_heading = REPORTING)]
+    pub(crate) memory_report: bool,
+
+    /// Columns with minimum, median and 99th percentile of single operations (i_min, i_med, i_p99), the slowest rank's
+    /// time of each, from a second pass where each is timed; the column time is the mean of the first pass
+    #[arg(long, help_heading = REPORTING)]
+    pub(crate) stats: bool,
+
+    /// A column with the algorithm, protocol and channels that NCCL chose, or the fabric backend's algorithm, which are in
+    /// the files in any case. NCCL's log is read, too, which costs rank 0 about a microsecond per operation
+    #[arg(long, help_heading = REPORTING)]
+    pub(crate) show_algorithm: bool,
+
+    /// A file as nccl-tests writes it; its name ends in .json, and gets a number behind it where the file is there already
+    #[arg(short = 'J', long = "output_file", alias = "output-file", value_name = "FILE", help_heading = REPORTING)]
+    pub(crate) nccl_tests_json: Option<PathBuf>,
+
+    /// A file for the results, by its suffix: .json, .jsonl (grows while it runs), .csv or .md; may be repeated
+    #[arg(long, value_name = "FILE", help_heading = REPORTING)]
+    pub(crate) output: Vec<Output>,
+
+    /// GPUs per thread of -t; each is driven by a thread of its own [default: all that no other process uses; 1 for a link of nccl-tests' name]
+    #[arg(short = 'g', long = "ngpus", value_name = "N", value_parser = at_least_one, allow_hyphen_values = true, help_heading = RUNNING)]
+    pub(crate) gpus: Option<usize>,
+
+    /// Ranks per process (times -g on GPUs) [default: 1; 2 for a single process over host memory]
+    #[arg(short = 't', long = "nthreads", value_name = "N", value_parser = thread_count, allow_hyphen_values = true, help_heading = RUNNING)]
+    pub(crate) threads: Option<usize>,
+
+    /// Initialise NCCL in all threads at once: 1. It always is; the flag only shows in the report
+    #[arg(short = 'p', long = "parallel_init", alias = "parallel-init", value_name = "0|1", default_value = "0", action = clap::ArgAction::Set, value_parser = switch, help_heading = RUNNING)]
+    pub(crate) parallel_init: bool,
+
+    /// End the job with code 4 when a rank takes longer than this for one step: meeting the others, over TCP or as MPI starts
+    /// (unless NCCL_BENCH_TIMEOUT is set), initialising, the operations of one size, waiting for the others; 0: no limit but
+    /// 60 s for meeting over TCP, and 300 s for MPI
+    #[arg(short = 'T', long = "timeout", value_name = "SECONDS", default_value = "0", value_parser = count, allow_hyphen_values = true, help_heading = RUNNING)]
+    pub(crate) timeout: usize,
+
+    /// Work on the legacy default stream: 1
+    #[arg(short = 'y', long = "stream_null", alias = "stream-null", value_name = "0|1", default_value = "0", action = clap::ArgAction::Set, value_parser = switch, help_heading = RUNNING)]
+    pub(crate) default_stream: bool,
+
+    /// NCCL's policy for thread blocks: 0 default, 1 efficiency, 2 zero (NCCL 2.27; 2 from 2.28 on)
+    #[arg(short = 'x', long = "cta_policy", alias = "cta-policy", value_name = "0-2", value_parser = cta_policy, allow_hyphen_values = true, help_heading = RUNNING)]
+    pub(crate) cta_policy: Option<u32>,
+
+    /// nccl-tests' own kernels over NCCL's device API: not supported, only 0
+    #[arg(short = 'D', long = "device_implementation", alias = "device-implementation", value_name = "0", default_value = "0", value_parser = no_device_implementation, allow_hyphen_values = true, hide = true)]
+    _device_implementation: NoImplementation,
+
+    /// For -D only.
+    #[arg(short = 'V', long = "device_cta_count", alias = "device-cta-count", value_name = "N", value_parser = count, hide = true)]
+    _device_cta_count: Option<usize>,
+
+    /// What carries the data: NCCL between GPUs, libfabric or an MPI library between host buffers
+    #[arg(long, value_name = "BACKEND", default_value = "auto", help_heading = RUNNING)]
+    pub(crate) backend: BackendChoice,
+
+    /// libfabric provider of the fabric backend: auto (shm inside a host, tcp between), shm, tcp, or its name
+    #[arg(long, value_name = "NAME", default_value = "auto", help_heading = RUNNING)]
+    pub(crate) provider: String,
+
+    /// Algorithm of the fabric backend: ring for what is measured, or all_reduce=ring,all_gather=bruck; nccl-bench fabric
+    /// algorithms lists them
+    #[arg(long, value_name = "ALGORITHM", value_delimiter = ',', help_heading = RUNNING)]
+    pub(crate) algo: Vec<Wish>,
+
+    /// What --algo hierarchical does between hosts
+    #[arg(long, value_name = "ALGORITHM", help_heading = RUNNING)]
+    pub(crate) between: Option<Algorithm>,
+
+    /// Cut long messages of the fabric backend into segments of so many bytes
+    #[arg(long, value_name = "SIZE", help_heading = RUNNING)]
+    pub(crate) segment: Option<Size>,
+
+    /// So many segments are on their way at a time
+    #[arg(long, value_name = "N", value_parser = at_least_one, help_heading = RUNNING)]
+    pub(crate) in_flight: Option<usize>,
+
+    /// How the processes find each other: auto (as the launcher says), single, tcp or mpi
+    #[arg(long, value_name = "WORLD", default_value = "auto", help_heading = RUNNING)]
+    pub(crate) world: world::Kind,
+
+    /// Print the sizes, counts and memory of the run, and measure nothing; needs no GPU
+    #[arg(long, help_heading = RUNNING)]
+    pub(crate) dry_run: bool,
+
+    /// How many ranks --dry-run shall think of [default: those that the launcher started]
+    #[arg(long, value_name = "N", value_parser = at_least_one, requires = "dry_run", help_heading = RUNNING)]
+    pub(crate) ranks: Option<usize>,
+
+    /// Damage element INDEX of rank RANK's result before each check, to see that it is found
+    #[arg(long, value_name = "RANK:INDEX", value_parser = fault, help_heading = RUNNING)]
+    pub(crate) inject_fault: Option<Fault>,
+}

@@ -1,0 +1,356 @@
+//! The record of a run as it grows, and everything that is made of it: the text on standard output, and the files.
+//!
+//! There is one, in rank 0's process. It is finished once, by whoever comes first: rank 0 at the end, or what ends the
+//! process early.
+
+use std::io::{self, Stdout};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+
+use engine::backend::{MemoryUse, Work};
+use engine::data::traffic::{Pattern, Traffic};
+use engine::request::Request;
+use engine::session::{Observer, Start};
+use engine::supervision::Stop;
+use engine::sweep::Event;
+use record::files::{Files, Output, nccl_tests as nccl_tests_json};
+use record::nccl_tests::too_slow;
+use record::provenance::now_utc;
+use record::{Measurement, Outcome, Run};
+
+use super::Arguments;
+use crate::report::progress::Progress;
+use crate::report::table::{self, MemoryUsage};
+use crate::report::text::{Extras, TextReport};
+
+const WRITING: &str = "writing to standard output";
+const MATRIX_FILE: &str = "NCCL_TESTS_ALLTOALLV_MATRIX_FILE";
+
+/// Longest wait of a process that is being ended for a row that is being printed.
+const PRINTING: Duration = Duration::from_millis(300);
+
+/// The record and its reports, shared between rank 0 and what may end the process.
+///
+/// Printing can block without end, when the reader of standard output does not read. So nothing is printed under the
+/// lock of the record, which whoever ends the process has to take. Who takes both locks takes `state` first.
+#[derive(Debug)]
+pub(super) struct Recorder {
+    /// What to open: before the ranks have met, no process knows whether it is rank 0's.
+    outputs: Vec<Output>,
+    nccl_tests_json: Option<PathBuf>,
+    extras: Extras,
+    /// The pattern of an alltoallv, where a summary of its traffic is printed.
+    summary: Option<Pattern>,
+    state: Mutex<State>,
+    text: Mutex<Text>,
+}
+
+/// Everything that is shown on a terminal.
+#[derive(Debug, Default)]
+struct Text {
+    /// Absent once the reader of standard output has gone, and after the end.
+    report: Option<TextReport<Stdout>>,
+    progress: Progress,
+}
+
+#[derive(Debug, Default)]
+enum State {
+    /// The files can be written, but nothing runs yet.
+    #[default]
+    Closed,
+    Open(Box<Reports>),
+    Recording(Box<Reports>, Box<Run>),
+}
+
+#[derive(Debug)]
+struct Reports {
+    files: Files,
+    nccl_tests_json: Option<PathBuf>,
+    reduced_to: Option<u64>,
+    /// Whether anything has been written to the files.
+    started: bool,
+}
+
+impl Drop for Reports {
+    /// The file that was made to see whether it can be does not stay when nothing comes of it.
+    fn drop(&mut self) {
+        if let Some(path) = self.nccl_tests_json.as_ref().filter(|_| !self.started) {
+            let _gone = std::fs::remove_file(path);
+        }
+    }
+}
+
+impl Recorder {
+    pub(super) fn new(arguments: &Arguments, request: &Request) -> Self {
+        let extras =
+            Extras { provenance: true, statistics: arguments.stats, algorithm: arguments.show_algorithm };
+        let variables = &request.variables;
+        Self {
+            outputs: arguments.output.clone(),
+            nccl_tests_json: arguments.nccl_tests_json.clone(),
+            extras,
+            summary: variables.traffic_summary.then(|| variables.pattern.clone()),
+            state: Mutex::default(),
+            text: Mutex::default(),
+        }
+    }
+
+    /// Takes a measurement into the record and the files, and prints its row.
+    fn measurement(&self, measurement: &Measurement, work: &Work) -> anyhow::Result<()> {
+        let mut recorded = false;
+        self.with(|reports, run| {
+            recorded = true;
+            run.measurements.push(measurement.clone());
+            Ok(reports.files.measurement(measurement)?)
+        })?;
+        if !recorded {
+            // The process is being ended, and has written its files: nothing is printed that is not in them.
+            return Ok(());
+        }
+        self.text().progress.measured(measurement.bytes);
+        self.print(|text| text.measurement(measurement))?;
+        match (&self.summary, &work.traffic) {
+            (Some(pattern), Some(traffic)) => {
+                self.print(|text| text.comment(&traffic_summary(pattern, traffic, measurement, work)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Prints a note between the rows, and keeps it in the files.
+    fn note(&self, note: String) -> anyhow::Result<()> {
+        self.with(|_, run| {
+            run.notes.push(note.clone());
+            Ok(())
+        })?;
+        self.print(|text| text.comment(&note))
+    }
+
+    /// Writes all files; `None` when there is nothing to write any more.
+    fn write_files(&self, outcome: Outcome) -> Option<anyhow::Result<()>> {
+        let State::Recording(mut reports, mut run) = std::mem::take(&mut *self.state()) else {
+            return None;
+        };
+        run.ended_at = Some(now_utc());
+        run.outcome = outcome;
+        run.notes.extend(too_slow(&run));
+        let written = std::mem::take(&mut reports.files).finish(&run);
+        let json = reports.nccl_tests_json.as_ref().map(|path| write_json(path, &run));
+        Some(json.transpose().map(drop).and(written.map_err(Into::into)))
+    }
+
+    fn with(&self, action: impl FnOnce(&mut Reports, &mut Run) -> anyhow::Result<()>) -> anyhow::Result<()> {
+        match &mut *self.state() {
+            State::Recording(reports, run) => action(reports, run),
+            State::Open(_) | State::Closed => Ok(()),
+        }
+    }
+
+    /// Prints, unless the reader has gone.
+    fn print(&self, action: impl FnOnce(&mut TextReport<Stdout>) -> io::Result<()>) -> anyhow::Result<()> {
+        let mut text = self.text();
+        let Text { report, progress } = &mut *text;
+        if let Some(printing) = report
+            && open_pipe(progress.above(|| action(printing)))?.is_none()
+        {
+            *report = None;
+        }
+        Ok(())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn text(&self) -> MutexGuard<'_, Text> {
+        self.text.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Observer for Recorder {
+    /// Makes sure that all files can be written.
+    fn prepare(&self) -> Result<(), Stop> {
+        let refused = |error: &dyn std::fmt::Display| Stop::Refused(error.to_string());
+        let files = Files::open(&self.outputs).map_err(|error| refused(&error))?;
+        named_once(self.nccl_tests_json.as_ref(), &files)?;
+        let target = |path: &PathBuf| nccl_tests_json::target(path);
+        let nccl_tests_json =
+            self.nccl_tests_json.as_ref().map(target).transpose().map_err(|error| refused(&error))?;
+        let reports = Reports { files, nccl_tests_json, reduced_to: None, started: false };
+        *self.state() = State::Open(Box::new(reports));
+        Ok(())
+    }
+
+    fn start(&self, start: Start<'_>) -> anyhow::Result<()> {
+        let Start { run, plan, place, reduced_to } = start;
+        let mut state = self.state();
+        let State::Open(mut reports) = std::mem::take(&mut *state) else { return Ok(()) };
+        if let Some(path) = &reports.nccl_tests_json {
+            write_json(path, &run)?;
+        }
+        reports.started = true;
+        reports.reduced_to = reduced_to;
+        let started = reports.files.start(&run);
+        let json = reports.nccl_tests_json.clone();
+        *state = State::Recording(reports, Box::new(run.clone()));
+        drop(state);
+        let mut text = self.text();
+        text.progress = Progress::new(plan, place);
+        if let Some(path) = json {
+            print(&table::json_notice(&path))?;
+        }
+        let first = plan.request.collectives.first().map_or("", |collective| collective.name());
+        text.report = open_pipe(TextReport::start(io::stdout(), &run, first, self.extras))?;
+        Ok(started?)
+    }
+
+    fn connected(&self, transport: Option<String>, notes: Vec<String>) -> anyhow::Result<()> {
+        let lines = transport.iter().map(|transport| format!("Transport: {transport}"));
+        let lines: Vec<String> = lines.chain(notes.iter().cloned()).collect();
+        self.with(|_, run| {
+            run.provenance.transport = transport;
+            run.notes.extend(notes);
+            Ok(())
+        })?;
+        self.print(|text| if lines.is_empty() { Ok(()) } else { text.comment(&lines.join("\n")) })
+    }
+
+    fn event(&self, event: Event<'_>) -> anyhow::Result<()> {
+        match event {
+            Event::Begin(collective) => {
+                let mut reduced = None;
+                self.with(|reports, _| {
+                    reduced = reports.reduced_to;
+                    Ok(())
+                })?;
+                self.print(|text| text.section(collective.name(), reduced))
+            }
+            Event::Measured(measurement, work) => self.measurement(measurement, work),
+            Event::LeftOut(collective, reason) => self.note(format!("{collective} is left out: {reason}")),
+            Event::End(memory) => self.print(|text| text.foot(memory.map(memory_usage), None)),
+        }
+    }
+
+    fn phase(&self, what: &str) {
+        self.text().progress.phase(what);
+    }
+
+    /// Writes all files with this outcome, then the end of the text; does nothing when that was done before, or nothing
+    /// ran. Where a file cannot be written, the others are.
+    fn finish(&self, outcome: Outcome) -> anyhow::Result<()> {
+        let why = not_whole(&outcome);
+        let Some(written) = self.write_files(outcome) else { return Ok(()) };
+        self.text().end(why);
+        written
+    }
+
+    /// The same, but what cannot be printed soon is in the files only.
+    fn salvage(&self, outcome: Outcome) {
+        let why = not_whole(&outcome);
+        let Some(written) = self.write_files(outcome) else { return };
+        let by = Instant::now() + PRINTING;
+        loop {
+            match self.text.try_lock() {
+                Ok(mut text) => break text.end(why),
+                Err(TryLockError::Poisoned(poisoned)) => break poisoned.into_inner().end(why),
+                Err(TryLockError::WouldBlock) if Instant::now() >= by => break,
+                Err(TryLockError::WouldBlock) => thread::sleep(Duration::from_millis(5)),
+            }
+        }
+        if let Err(error) = written {
+            eprintln!("error: {error:#}");
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        let recording = matches!(&*self.state(), State::Recording(..));
+        recording && self.text().report.is_none()
+    }
+}
+
+/// Checks that no file of another role is also a result file.
+fn named_once(json: Option<&PathBuf>, files: &Files) -> Result<(), Stop> {
+    let json = json.map(|path| ("-J", path.clone()));
+    let matrix = std::env::var_os(MATRIX_FILE).map(|path| (MATRIX_FILE, PathBuf::from(path)));
+    for (role, path) in json.into_iter().chain(matrix) {
+        if files.replaces(&path) {
+            let name = path.display();
+            return Err(Stop::Refused(format!(
+                "cannot write {name}: it is named twice, by --output and {role}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+impl Text {
+    /// The last lines; nothing is printed behind them.
+    fn end(&mut self, why: Option<String>) {
+        self.progress.end();
+        if let (Some(mut report), Some(why)) = (self.report.take(), why) {
+            // What cannot be printed any more is in the files.
+            let _printed = report.stop(&why);
+        }
+    }
+}
+
+/// The reason for which a run is not whole.
+fn not_whole(outcome: &Outcome) -> Option<String> {
+    match outcome {
+        Outcome::Interrupted { signal } => Some(format!("interrupted by {signal}")),
+        Outcome::Failed { message } => Some(message.clone()),
+        Outcome::Running | Outcome::Complete => None,
+    }
+}
+
+/// `None` when nobody reads standard output any more.
+fn open_pipe<T>(printed: io::Result<T>) -> anyhow::Result<Option<T>> {
+    match printed {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(None),
+        Err(error) => Err(error).context(WRITING),
+    }
+}
+
+fn print(text: &str) -> anyhow::Result<()> {
+    use io::Write as _;
+    let mut out = io::stdout();
+    open_pipe(out.write_all(text.as_bytes()).and_then(|()| out.flush())).map(drop)
+}
+
+fn write_json(path: &Path, run: &Run) -> anyhow::Result<()> {
+    let written = nccl_tests_json::write(path, &nccl_tests_json::render(run));
+    written.with_context(|| format!("writing {}", path.display()))
+}
+
+/// The traffic of each rank in an alltoallv, as nccl-tests reports it.
+fn traffic_summary(pattern: &Pattern, traffic: &Traffic, measurement: &Measurement, work: &Work) -> String {
+    let size = work.data_type.size();
+    let bytes = |elements: usize| (elements * size) as u64;
+    let kind = match pattern {
+        Pattern::Spread(spread) => table::Traffic::Generated {
+            total_bytes: bytes(traffic.parameter() * work.member.ranks),
+            spread: *spread,
+        },
+        Pattern::Matrix(matrix) => {
+            table::Traffic::Matrix { dimension: matrix.ranks(), scale: matrix.scale() }
+        }
+    };
+    let ranks: Vec<(u64, u64)> = (0..work.member.ranks)
+        .map(|rank| (bytes(traffic.sent(rank)), bytes(traffic.received(rank))))
+        .collect();
+    table::alltoallv_summary(kind, measurement.time_us, &ranks)
+}
+
+fn memory_usage(memory: MemoryUse) -> MemoryUsage {
+    let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+    MemoryUsage {
+        initialization: signed(memory.initialization),
+        buffers: signed(memory.buffers),
+        collective: signed(memory.operations),
+    }
+}

@@ -1,0 +1,249 @@
+//! The conversion of the arguments of a measurement into a request.
+
+use std::path::Path;
+use std::time::Duration;
+
+use collectives::DataType;
+use engine::collective::Collective;
+use engine::data::Op;
+use engine::data::traffic::Pattern;
+use engine::request::{All, BackendChoice, FabricOptions, Request, Size, Step, Variables, Versus};
+use record::Blocking;
+
+use super::arguments::Arguments;
+
+/// Size and step of nccl-tests where none is given.
+const NCCL_TESTS_BYTES: u64 = 32 << 20;
+const NCCL_TESTS_STEP: u64 = 1 << 20;
+
+/// Default number of rounds of two sides in turn.
+const ROUNDS_OF_BOTH: usize = 9;
+
+/// The name by which the program was started, and the command line.
+#[derive(Clone, Debug, Default)]
+pub struct Started {
+    /// True for a link with a name of nccl-tests, which brings nccl-tests' defaults.
+    pub as_nccl_tests: bool,
+    /// The command line.
+    pub command: Vec<String>,
+}
+
+/// The request for `collectives` that the arguments and nccl-tests' variables make together.
+///
+/// # Errors
+/// Arguments that exclude each other, with what to do.
+pub fn request(
+    arguments: &Arguments,
+    collectives: Vec<Collective>,
+    started: &Started,
+    variables: Variables,
+) -> Result<Request, String> {
+    check_sizes(arguments, &collectives, started, &variables)?;
+    if arguments.inject_fault.is_some() && arguments.checks == 0 {
+        return Err(
+            "--inject-fault damages what is verified, and -c 0 verifies nothing: leave one out".to_owned()
+        );
+    }
+    if arguments.check_on_stream.is_some() {
+        check_stream(arguments)?;
+    }
+    let tuning = FabricOptions {
+        algorithms: arguments.algo.clone(),
+        between: arguments.between,
+        segment: arguments.segment.map(|size| usize::try_from(size.0).unwrap_or(usize::MAX)),
+        in_flight: arguments.in_flight,
+    };
+    tuning.choices(&collectives)?;
+    let (min_bytes, max_bytes) = sizes(arguments, started);
+    let all = All {
+        collectives: collectives.len() == Collective::ALL.len(),
+        data_types: arguments.data_types.0.len() == DataType::ALL.len(),
+        ops: arguments.ops.0.len() == Op::ALL.len(),
+    };
+    let mut request = Request {
+        program: format!("nccl-bench {}", crate::build::VERSION),
+        command: started.command.clone(),
+        min_bytes,
+        max_bytes,
+        step: step(arguments, started),
+        data_types: arguments.data_types.0.clone(),
+        all,
+        ops: arguments.ops.0.clone(),
+        roots: arguments.roots,
+        iterations: arguments.iterations,
+        aggregated: arguments.aggregated,
+        warm_up: arguments.warm_up,
+        cycles: arguments.cycles,
+        checks: arguments.checks,
+        stream_checks: arguments.check_on_stream,
+        average: arguments.average,
+        blocking: arguments.blocking,
+        graph_launches: arguments.graph_launches,
+        registration: arguments.registration,
+        unaligned: arguments.unaligned,
+        rounds: arguments.rounds.unwrap_or(if arguments.vs.is_some() { ROUNDS_OF_BOTH } else { 1 }),
+        versus: arguments.vs,
+        until_stable: arguments.until_stable,
+        budget: arguments.budget,
+        cpu_time: arguments.cpu_time,
+        time_stamps: arguments.time_stamps,
+        per_iteration: arguments.per_iteration,
+        per_iteration_skip: arguments.per_iteration_skip,
+        memory_report: arguments.memory_report,
+        statistics: arguments.stats || !arguments.output.is_empty(),
+        log_choices: arguments.show_algorithm,
+        gpus: arguments.gpus.or(started.as_nccl_tests.then_some(1)),
+        asks_for_gpus: asks_for_gpus(arguments, started),
+        threads: arguments.threads,
+        parallel_init: arguments.parallel_init,
+        timeout: (arguments.timeout > 0).then(|| Duration::from_secs(arguments.timeout as u64)),
+        default_stream: arguments.default_stream,
+        cta_policy: arguments.cta_policy,
+        backend: backend(arguments)?,
+        provider: arguments.provider.clone(),
+        tuning,
+        world: arguments.world,
+        fault: arguments.inject_fault,
+        variables,
+        also_equal: vec![("-J", arguments.nccl_tests_json.is_some().to_string())],
+        ..Request::new(collectives)
+    };
+    adjust_to_graph(arguments, &mut request)?;
+    let skip = request.per_iteration_skip;
+    if skip > 0 && (!request.per_iteration || skip >= request.iterations) {
+        request.notes.push("-K is left out: it needs -I, and fewer iterations to skip than -n".to_owned());
+        request.per_iteration_skip = 0;
+    }
+    Ok(request)
+}
+
+/// The smallest and the largest size.
+fn sizes(arguments: &Arguments, started: &Started) -> (u64, Option<u64>) {
+    let default_min = if started.as_nccl_tests { NCCL_TESTS_BYTES } else { 8 };
+    let min_bytes = arguments.min_bytes.map_or(default_min, |size| size.0);
+    let max_bytes = arguments.max_bytes.map(|size| size.0);
+    (min_bytes, max_bytes.or(started.as_nccl_tests.then_some(NCCL_TESTS_BYTES)))
+}
+
+fn step(arguments: &Arguments, started: &Started) -> Step {
+    match (arguments.step_factor, arguments.step_bytes) {
+        (Some(factor), _) => Step::Factor(factor),
+        (None, Some(bytes)) => Step::Bytes(bytes.0),
+        (None, None) if started.as_nccl_tests => Step::Bytes(NCCL_TESTS_STEP),
+        (None, None) => Step::Factor(2),
+    }
+}
+
+fn check_sizes(
+    arguments: &Arguments,
+    collectives: &[Collective],
+    started: &Started,
+    variables: &Variables,
+) -> Result<(), String> {
+    let (min_bytes, max_bytes) = sizes(arguments, started);
+    if let Some(max) = max_bytes
+        && max < min_bytes
+    {
+        return Err(format!(
+            "the largest size (-e {}) is below the smallest (-b {})",
+            Size(max),
+            Size(min_bytes)
+        ));
+    }
+    let largest = arguments.data_types.0.iter().map(|data_type| data_type.size()).max().unwrap_or(1);
+    if max_bytes.is_some_and(|max| max < largest as u64) {
+        return Err(format!("the largest size (-e) is below one element of {largest} bytes"));
+    }
+    if let Pattern::Matrix(_) = &variables.pattern
+        && collectives.contains(&Collective::AllToAllV)
+        && max_bytes != Some(min_bytes)
+    {
+        return Err("a matrix (NCCL_TESTS_ALLTOALLV_MATRIX_FILE) says how much each rank sends: give one size with -b \
+                    and -e, at least what the busiest rank sends or receives"
+            .to_owned());
+    }
+    Ok(())
+}
+
+/// Refuses what a graph (`-G`) cannot be combined with, and leaves out what has no meaning in one, with a note.
+fn adjust_to_graph(arguments: &Arguments, request: &mut Request) -> Result<(), String> {
+    if request.graph_launches == 0 {
+        return Ok(());
+    }
+    match request.blocking {
+        Blocking::No => {}
+        Blocking::Outer => {
+            request.notes.push("-z 3 is left out: a graph (-G) has no iterations to wait for".to_owned());
+            request.blocking = Blocking::No;
+        }
+        Blocking::Wait | Blocking::WaitAndBarrier => {
+            return Err("-z 1 and -z 2 wait inside what -G captures, which CUDA does not allow".to_owned());
+        }
+    }
+    if arguments.default_stream {
+        return Err("-y: CUDA cannot capture the default stream into a graph (-G)".to_owned());
+    }
+    if request.per_iteration {
+        request.notes.push("-I is left out: a graph (-G) is launched as a whole".to_owned());
+        request.per_iteration = false;
+    }
+    Ok(())
+}
+
+/// The backend, which depends on the other side (`--vs`).
+fn backend(arguments: &Arguments) -> Result<BackendChoice, String> {
+    match (arguments.vs, arguments.backend) {
+        (Some(Versus::Mpi), BackendChoice::Mpi) => {
+            Err("--vs mpi would compare MPI with itself: leave --backend mpi out".to_owned())
+        }
+        (Some(Versus::Fabric), BackendChoice::Fabric) => {
+            Err("--vs fabric would compare libfabric with itself: leave --backend fabric out".to_owned())
+        }
+        // Buffers in host memory on both sides, unless NCCL is asked for.
+        (Some(Versus::Mpi), BackendChoice::Auto) => Ok(BackendChoice::Fabric),
+        (Some(Versus::Fabric), BackendChoice::Auto) => Ok(BackendChoice::Nccl),
+        (_, asked) => Ok(asked),
+    }
+}
+
+/// Refuses what `--check-on-stream` cannot be combined with.
+fn check_stream(arguments: &Arguments) -> Result<(), String> {
+    if arguments.checks == 0 {
+        return Err("--check-on-stream verifies, and -c 0 does not: leave one out".to_owned());
+    }
+    if arguments.default_stream {
+        return Err("-y: CUDA cannot capture the default stream into a graph, which --check-on-stream does"
+            .to_owned());
+    }
+    if arguments.vs.is_some() {
+        return Err("--check-on-stream is for NCCL alone: leave --vs out".to_owned());
+    }
+    Ok(())
+}
+
+/// The argument, variable or program name that asks for GPUs.
+fn asks_for_gpus(arguments: &Arguments, started: &Started) -> Option<String> {
+    match arguments.gpus {
+        Some(gpus) => Some(format!("-g {gpus}")),
+        None if started.as_nccl_tests => {
+            let program =
+                started.command.first().map(Path::new).and_then(Path::file_name).unwrap_or_default();
+            Some(format!("the program's name, {},", program.to_string_lossy()))
+        }
+        None => gpu_variable(),
+    }
+}
+
+/// The variable that chooses GPUs, or NCCL, for this process, with its value. `-1` and Slurm's `NoDevFiles` choose none.
+fn gpu_variable() -> Option<String> {
+    let value = |name: &str| std::env::var(name).ok();
+    let first = |value: &str| value.split(',').next().unwrap_or_default().trim().to_owned();
+    let no_gpu = |value: &String| ["-1", "NoDevFiles"].contains(&first(value).as_str());
+    if value("CUDA_VISIBLE_DEVICES").as_ref().is_some_and(no_gpu) {
+        return None;
+    }
+    ["CUDA_VISIBLE_DEVICES", "NCCL_TESTS_DEVICE", "NCCL_LIBRARY"].into_iter().find_map(|name| {
+        let value = value(name)?;
+        (!first(&value).is_empty() && !no_gpu(&value)).then(|| format!("{name}={value}"))
+    })
+}

@@ -1,0 +1,156 @@
+//! Parsers of the values of arguments.
+
+use std::time::Duration;
+
+use collectives::DataType;
+use engine::collective::{Collective, UnknownCollective};
+use engine::data::{self, Op};
+use engine::request::{Fault, Roots};
+use record::{Average, Blocking, Registration};
+
+/// More than any machine has use for; what starts millions of threads only fails later.
+const MOST_THREADS: usize = 4096;
+
+/// The only value of `-D`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NoImplementation;
+
+/// Several values of one argument.
+#[derive(Clone, Debug)]
+pub(crate) struct List<T>(pub(crate) Vec<T>);
+
+pub(super) fn collective(text: &str) -> Result<Collective, String> {
+    text.parse().map_err(|error: UnknownCollective| error.to_string())
+}
+
+/// A number as C's `strtol` reads it with base 0.
+fn whole(text: &str) -> Option<u32> {
+    let lower = text.trim().to_ascii_lowercase();
+    if let Some(digits) = lower.strip_prefix("0x") {
+        return u32::from_str_radix(digits, 16).ok();
+    }
+    match lower.strip_prefix('0').filter(|digits| !digits.is_empty()) {
+        Some(digits) => u32::from_str_radix(digits, 8).ok(),
+        None => lower.parse().ok(),
+    }
+}
+
+pub(super) fn count(text: &str) -> Result<usize, String> {
+    whole(text)
+        .map(|value| value as usize)
+        .ok_or_else(|| format!("write a whole number from 0 to {}", u32::MAX))
+}
+
+pub(super) fn at_least_one(text: &str) -> Result<usize, String> {
+    match whole(text) {
+        Some(value) if value >= 1 => Ok(value as usize),
+        _ => Err(format!("write a whole number from 1 to {}", u32::MAX)),
+    }
+}
+
+pub(super) fn thread_count(text: &str) -> Result<usize, String> {
+    at_least_one(text)
+        .ok()
+        .filter(|&count| count <= MOST_THREADS)
+        .ok_or_else(|| format!("write a whole number from 1 to {MOST_THREADS}"))
+}
+
+pub(super) fn switch(text: &str) -> Result<bool, String> {
+    match text {
+        "0" => Ok(false),
+        "1" => Ok(true),
+        _ => Err("write 0 or 1".to_owned()),
+    }
+}
+
+fn one_of<T: Copy>(text: &str, values: &[T]) -> Result<T, String> {
+    let value = whole(text).and_then(|index| values.get(index as usize)).copied();
+    value.ok_or_else(|| format!("write a number from 0 to {}", values.len() - 1))
+}
+
+pub(super) fn average(text: &str) -> Result<Average, String> {
+    one_of(text, &[Average::Rank0, Average::Mean, Average::Min, Average::Max])
+}
+
+pub(super) fn blocking(text: &str) -> Result<Blocking, String> {
+    one_of(text, &[Blocking::No, Blocking::WaitAndBarrier, Blocking::Wait, Blocking::Outer])
+}
+
+pub(super) fn registration(text: &str) -> Result<Registration, String> {
+    one_of(text, &[Registration::None, Registration::Local, Registration::Symmetric])
+}
+
+pub(super) fn cta_policy(text: &str) -> Result<u32, String> {
+    one_of(text, &[0, 1, 2])
+}
+
+pub(super) fn no_device_implementation(text: &str) -> Result<NoImplementation, String> {
+    match whole(text) {
+        Some(0) => Ok(NoImplementation),
+        _ => {
+            Err("kernels of our own over NCCL's device API are not supported; measure NCCL's with 0, or use \
+                  nccl-tests for -D 1 to 4"
+                .to_owned())
+        }
+    }
+}
+
+pub(super) fn roots(text: &str) -> Result<Roots, String> {
+    match text {
+        "all" | "-1" => Ok(Roots::All),
+        _ => count(text).map(Roots::One).map_err(|_| "write a rank from 0 on, or all".to_owned()),
+    }
+}
+
+pub(super) fn share(text: &str) -> Result<f64, String> {
+    let (number, unit) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 100.0));
+    match number.trim().parse::<f64>() {
+        Ok(value) if value > 0.0 && value / unit < 1.0 => Ok(value / unit),
+        _ => Err("write a share between 0 and 1, or percent, as in 1%".to_owned()),
+    }
+}
+
+pub(super) fn seconds(text: &str) -> Result<Duration, String> {
+    let number = text.strip_suffix('s').unwrap_or(text).trim().parse::<f64>();
+    number
+        .ok()
+        .filter(|&seconds| seconds > 0.0)
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        .ok_or_else(|| "write seconds, as in 2 or 0.5".to_owned())
+}
+
+pub(super) fn step_factor(text: &str) -> Result<u64, String> {
+    match whole(text) {
+        Some(factor) if factor >= 2 => Ok(u64::from(factor)),
+        Some(_) => {
+            Err("a factor below 2 would never reach the largest size; write 2 or more, or use -i".to_owned())
+        }
+        None => Err("write a whole number from 2 on; for finer steps use -i".to_owned()),
+    }
+}
+
+fn list<T: Copy>(text: &str, all: &[T], one: fn(&str) -> Result<T, String>) -> Result<List<T>, String> {
+    if text == "all" {
+        return Ok(List(all.to_vec()));
+    }
+    text.split(',').map(one).collect::<Result<_, _>>().map(List)
+}
+
+pub(super) fn data_types(text: &str) -> Result<List<DataType>, String> {
+    list(text, &data::supported_types(), data_type)
+}
+
+fn data_type(name: &str) -> Result<DataType, String> {
+    let names = || data::supported_types().into_iter().map(DataType::name).collect::<Vec<_>>().join(", ");
+    name.parse().map_err(|_| format!("'{name}' is none of {}, or all", names()))
+}
+
+pub(super) fn ops(text: &str) -> Result<List<Op>, String> {
+    list(text, &Op::ALL, |name| name.parse().map_err(|error| format!("{error}, or all")))
+}
+
+pub(super) fn fault(text: &str) -> Result<Fault, String> {
+    text.split_once(':')
+        .and_then(|(rank, index)| Some(Fault { rank: rank.parse().ok()?, index: index.parse().ok()? }))
+        .ok_or_else(|| "write RANK:INDEX, as in 1:0".to_owned())
+}

@@ -1,0 +1,236 @@
+//! The progress bar on a terminal: what is being measured, how far the run is, and how long it will still take.
+//!
+//! It is shown on standard error, and only when that is a terminal. It is not shown while standard output is
+//! a pipe: the program that reads the pipe may write rows to the same terminal (`nccl-bench all | tee log`),
+//! and the bar would garble them.
+
+use std::fmt::Write;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileTypeExt as _;
+
+use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+
+use engine::backend::Place;
+use engine::sweep::{self, Plan};
+
+/// What a measurement costs beside its bytes, in bytes: starting, waiting for the other ranks, verifying.
+const FIXED_COST: u64 = 16 << 20;
+/// At most 40 columns before the message, which is cut at the width of the terminal, since a longer line
+/// would wrap.
+const TEMPLATE: &str = "{bar:10} {percent:>3}% {times}  {wide_msg}";
+
+/// A bar, invisible where there is no terminal.
+#[derive(Clone, Debug)]
+pub struct Progress {
+    bar: ProgressBar,
+}
+
+impl Default for Progress {
+    /// Without a bar.
+    fn default() -> Self {
+        Self { bar: ProgressBar::hidden() }
+    }
+}
+
+impl Progress {
+    /// For all of a plan, over the rank's group.
+    #[must_use]
+    pub fn new(plan: &Plan, place: Place) -> Self {
+        let target =
+            if is_pipe(&io::stdout()) { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+        Self::on(target, total(plan, place))
+    }
+
+    fn on(target: ProgressDrawTarget, total: u64) -> Self {
+        let bar = ProgressBar::with_draw_target(Some(total), target);
+        if let Ok(style) = ProgressStyle::with_template(TEMPLATE) {
+            bar.set_style(style.with_key("times", write_times));
+        }
+        Self { bar }
+    }
+
+    /// What is being measured.
+    pub fn phase(&self, what: &str) {
+        self.bar.set_message(subject_first(what));
+    }
+
+    /// A size has been measured in one placement.
+    pub fn measured(&self, bytes: u64) {
+        self.bar.inc(cost(bytes));
+    }
+
+    /// Prints something, above the bar.
+    pub fn above<T>(&self, print: impl FnOnce() -> T) -> T {
+        self.bar.suspend(print)
+    }
+
+    /// Removes the bar.
+    pub fn end(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// True when the stream is a pipe or a socket, so that another process reads it.
+fn is_pipe(stream: &impl AsFd) -> bool {
+    let metadata = stream.as_fd().try_clone_to_owned().and_then(|stream| File::from(stream).metadata());
+    metadata.is_ok_and(|found| found.file_type().is_fifo() || found.file_type().is_socket())
+}
+
+/// Writes `12s elapsed, 3m left`. At the start, and in endless cycles, the time left is not known and left
+/// out.
+fn write_times(state: &ProgressState, out: &mut dyn Write) {
+    // Writing to a string cannot fail.
+    let _ = write!(out, "{:#} elapsed", HumanDuration(state.elapsed()));
+    if (1..state.len().unwrap_or(0)).contains(&state.pos()) {
+        let _ = write!(out, ", {:#} left", HumanDuration(state.eta()));
+    }
+}
+
+/// Turns `the timed operations of allreduce float` into `allreduce float: timed operations`, so that a narrow
+/// terminal cuts the less important part.
+fn subject_first(what: &str) -> String {
+    match what.split_once(" of ") {
+        Some((activity, subject)) => {
+            format!("{subject}: {}", activity.strip_prefix("the ").unwrap_or(activity))
+        }
+        None => what.to_owned(),
+    }
+}
+
+/// Time grows with the bytes, from a fixed amount on.
+fn cost(bytes: u64) -> u64 {
+    bytes.saturating_add(FIXED_COST)
+}
+
+/// All of a plan. Endless cycles count as one: nobody knows how many there will be.
+fn total(plan: &Plan, place: Place) -> u64 {
+    let sizes: u64 = plan.sweep.sizes().map(cost).fold(0, u64::saturating_add);
+    let rows: usize = plan
+        .request
+        .collectives
+        .iter()
+        .filter(|collective| collective.runs_over(place.ranks))
+        .map(|&collective| sweep::cases(plan, collective, place).len() * plan.placements(collective).len())
+        .sum();
+    sizes.saturating_mul(rows as u64).saturating_mul(plan.request.cycles.max(1) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use indicatif::TermLike;
+
+    use super::*;
+    use crate::cli;
+
+    /// A fake terminal of a given width, which records what is written to it.
+    #[derive(Clone, Debug)]
+    struct Screen {
+        columns: u16,
+        written: Arc<Mutex<String>>,
+    }
+
+    impl TermLike for Screen {
+        fn width(&self) -> u16 {
+            self.columns
+        }
+        fn height(&self) -> u16 {
+            24
+        }
+        fn move_cursor_up(&self, lines: usize) -> io::Result<()> {
+            assert_eq!(lines, 0, "the bar has wrapped");
+            Ok(())
+        }
+        fn move_cursor_down(&self, lines: usize) -> io::Result<()> {
+            assert_eq!(lines, 0, "the bar has wrapped");
+            Ok(())
+        }
+        fn move_cursor_right(&self, _columns: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_left(&self, _columns: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn write_line(&self, text: &str) -> io::Result<()> {
+            self.write_str(&format!("{text}\n"))
+        }
+        fn write_str(&self, text: &str) -> io::Result<()> {
+            self.written.lock().unwrap().push_str(text);
+            Ok(())
+        }
+        fn clear_line(&self) -> io::Result<()> {
+            self.written.lock().unwrap().push('\r');
+            Ok(())
+        }
+        fn flush(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn the_bar_is_one_line_at_every_width_and_says_its_times_in_words() {
+        for columns in [40, 80, 120, 200] {
+            let screen = Screen { columns, written: Arc::default() };
+            let target = ProgressDrawTarget::term_like(Box::new(screen.clone()));
+            let progress = Progress::on(target, 4 * (FIXED_COST + 1));
+            progress
+                .phase("the timed operations of allreduce bfloat16 sum of 1073741824 bytes, out of place");
+            progress.bar.force_draw();
+            progress.measured(1);
+            progress.bar.force_draw();
+            let written = screen.written.lock().unwrap().clone();
+            let lines: Vec<&str> = written.split(['\r', '\n']).filter(|line| !line.is_empty()).collect();
+            assert!(lines.iter().all(|line| line.chars().count() <= columns.into()), "{columns}: {lines:#?}");
+            assert!(lines[0].contains("s elapsed  ") && !lines[0].contains("left"), "{lines:#?}");
+            let last = lines.last().unwrap();
+            assert!(
+                last.contains(" 25% ") && last.contains("s elapsed, ") && last.contains("s left"),
+                "{last}"
+            );
+            assert_eq!(last.contains("allreduce bfloat16 sum of 1073741824"), columns >= 80, "{last}");
+            assert_eq!(last.contains("out of place: timed operations"), columns >= 120, "{last}");
+            progress.end();
+            let written = screen.written.lock().unwrap().clone();
+            assert!(
+                written.rsplit('\r').next().unwrap().trim().is_empty(),
+                "the bar is removed: {written:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn pipes_and_sockets_are_read_by_others_and_files_are_not() {
+        let (_reader, writer) = io::pipe().unwrap();
+        assert!(is_pipe(&writer));
+        assert!(is_pipe(&std::os::unix::net::UnixStream::pair().unwrap().0));
+        assert!(!is_pipe(&tempfile::tempfile().unwrap()));
+        assert!(!is_pipe(&File::open("/dev/null").unwrap()));
+    }
+
+    #[test]
+    fn a_narrow_terminal_shows_what_is_measured_first() {
+        assert_eq!(subject_first("the warm-up of allreduce"), "allreduce: warm-up");
+        assert_eq!(
+            subject_first("one more untimed iteration of gather half of 8 bytes, in place"),
+            "gather half of 8 bytes, in place: one more untimed iteration"
+        );
+        assert_eq!(subject_first("writing the report"), "writing the report");
+    }
+
+    #[test]
+    fn all_sizes_of_all_cases_are_the_whole() {
+        let line =
+            "nccl-bench allreduce,hypercube,broadcast -b 1M -e 2M -o sum,max -d float,half -r all -N 3";
+        let request = cli::measurement(line.split(' ')).unwrap().request;
+        let mut plan = Plan::new(&request, 2 << 20);
+        // Two types: two operators, no hypercube over six ranks, six roots; two placements, three cycles.
+        let place = Place { rank: 0, ranks: 6, color: 0 };
+        let sizes = (1 << 20) + (2 << 20) + 2 * FIXED_COST;
+        assert_eq!(total(&plan, place), sizes * (4 + 12) * 2 * 3);
+        plan.out_of_place_only = vec![engine::collective::Collective::Broadcast];
+        assert_eq!(total(&plan, place), sizes * (4 * 2 + 12) * 3);
+    }
+}

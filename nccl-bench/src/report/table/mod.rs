@@ -1,0 +1,136 @@
+//! The text report: the lines and columns of nccl-tests, so that what reads its output reads ours.
+//!
+//! Only the first line names this program. Columns that nccl-tests does not have stand behind its own.
+
+mod columns;
+mod foot;
+mod number;
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+pub use columns::Columns;
+pub use foot::{Foot, MemoryUsage, Traffic, alltoallv_summary, failure};
+pub use number::significant;
+
+use record::nccl_tests::{TIME_FORMAT, enough, local_time, nccl_code, operator, program, root};
+use record::{Blocking, Library, Provenance, Rank, Run, Settings};
+
+/// The line above all others when results also go to a file (`-J`).
+#[must_use]
+pub fn json_notice(path: &Path) -> String {
+    format!("# Writing JSON output to {}\n", path.display())
+}
+
+/// The first line, which names the program, and the library as nccl-tests does.
+#[must_use]
+pub fn version_line(run: &Run) -> String {
+    let (name, version) = run.program.split_once(' ').unwrap_or((&run.program, ""));
+    let Provenance { backend, library_version, .. } = &run.provenance;
+    let code = (backend == "nccl").then(|| nccl_code(library_version)).flatten();
+    match code {
+        Some(code) => format!("# {name} version {version} nccl-library={code}\n"),
+        None if library_version.is_empty() => format!("# {name} version {version}\n"),
+        None => format!("# {name} version {version} {backend}-library={library_version}\n"),
+    }
+}
+
+/// Lines that nccl-tests does not have: what the run uses and where. Each is a comment.
+#[must_use]
+pub fn provenance(provenance: &Provenance) -> String {
+    let Provenance {
+        backend,
+        library_version,
+        library_path,
+        cuda_driver,
+        transport,
+        world,
+        system,
+        versus,
+        ..
+    } = provenance;
+    let mut text = format!("# Backend: {backend} {library_version} from {library_path}");
+    if let Some(driver) = cuda_driver {
+        let _ = write!(text, "; CUDA driver {driver}");
+    }
+    if let Some(Library { backend, library_version, library_path }) = versus {
+        let _ = write!(text, "\n# Versus: {backend} {library_version} from {library_path}");
+    }
+    let _ = writeln!(text, "\n# World: {world}\n# System: {system}");
+    if let Some(transport) = transport {
+        let _ = writeln!(text, "# Transport: {transport}");
+    }
+    text
+}
+
+/// The lines with which a collective begins: its name and the settings. `on_gpus` tells which clock `-I` reads.
+#[must_use]
+pub fn start(collective: &str, settings: &Settings, on_gpus: bool) -> String {
+    let (step, unit) = match (settings.step_factor, settings.step_bytes) {
+        (Some(factor), _) => (factor, "factor"),
+        (None, bytes) => (bytes.unwrap_or(0), "bytes"),
+    };
+    let mut text = format!(
+        "# Collective test starting: {}\n\
+         # nThread {} nGpus {} minBytes {} maxBytes {} step: {step}({unit}) warmup iters: {} iters: {} \
+         agg iters: {} validation: {} graph: {} unalign: {}\n",
+        program(collective),
+        settings.threads,
+        settings.gpus,
+        settings.min_bytes,
+        settings.max_bytes,
+        settings.warm_up,
+        settings.iterations,
+        settings.aggregated,
+        settings.checks,
+        settings.graph_launches,
+        settings.unaligned
+    );
+    text.push_str(match settings.blocking {
+        Blocking::No => "",
+        Blocking::WaitAndBarrier => "# Blocking Enabled: wait and barrier after each inner iteration (-m) \n",
+        Blocking::Wait => "# Blocking Enabled: wait after each inner iteration (-m), no barrier \n",
+        Blocking::Outer => {
+            "# Blocking Enabled: wait and barrier after each outer iteration (-n); time excludes barrier \n"
+        }
+    });
+    if settings.per_iteration {
+        let clock = if on_gpus { "CUDA event" } else { "host clock" };
+        let _ = write!(text, "# Per-Iteration Report: {clock} timing; i_* uses max over process rows");
+        if settings.per_iteration_skip > 0 {
+            let _ = write!(text, "; summary skips first {} iterations", settings.per_iteration_skip);
+        }
+        text.push_str(" \n");
+    }
+    if settings.parallel_init {
+        text.push_str("# Parallel Init Enabled: threads call into NcclInitRank concurrently \n");
+    }
+    text
+}
+
+/// The list of all ranks and what each runs on.
+#[must_use]
+pub fn devices(ranks: &[Rank]) -> String {
+    let mut text = "#\n# Using devices\n".to_owned();
+    for rank in ranks {
+        let Rank { rank, group, pid, host, device, pci, device_name } = rank;
+        let _ = write!(text, "#  Rank {rank:>2} Group {group:>2} Pid {pid:>6} on {host:>10} ");
+        if let Some(ordinal) = device {
+            let _ = write!(text, "device {ordinal:>2} ");
+        }
+        if let Some(pci) = pci {
+            let _ = write!(text, "[{pci}] ");
+        }
+        let _ = writeln!(text, "{device_name}");
+    }
+    text
+}
+
+/// The lines that say that the largest size does not fit and what became of it, in bytes.
+#[must_use]
+pub fn reduced(max_bytes: u64) -> String {
+    format!("#\n# Reducing maxBytes to {max_bytes} due to memory limitation\n")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,414 @@
+//! The text report on standard output, printed by rank 0 while the sweep runs.
+
+use std::io::{self, Write};
+
+use jiff::tz::TimeZone;
+
+use super::table::{self, Columns, Foot, MemoryUsage};
+use record::ratios::Ratios;
+use record::{Measurement, Mismatch, Placement, Run, Settings};
+
+/// How many ranks with wrong data a row names.
+const NAMED_RANKS: usize = 8;
+
+/// Says what the columns of `--stats` are, so that one that is above or below `time` contradicts nothing.
+const STATISTICS: &str = "i_*: the slowest rank's time of each operation, in a second pass where each is timed; time: the \
+                          mean of the first pass";
+
+/// What the report has that nccl-tests' has not. Nothing, unless it is asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extras {
+    /// Lines below the first: backend, world, system, transport.
+    pub provenance: bool,
+    /// See [`Columns::statistics`].
+    pub statistics: bool,
+    /// See [`Columns::algorithm`].
+    pub algorithm: bool,
+}
+
+/// Writes a section per collective: a head, rows as their measurements arrive, a foot.
+///
+/// All methods fail when the output is full, or closed ([`io::ErrorKind::BrokenPipe`]).
+#[derive(Debug)]
+pub struct TextReport<W> {
+    out: W,
+    settings: Settings,
+    /// The other side's backend (`--vs`).
+    versus: Option<String>,
+    on_gpus: bool,
+    columns: Columns,
+    minimum_busbw: Option<f64>,
+    zone: TimeZone,
+    /// The collective whose section it is, while its lines are above the list of devices.
+    announced: Option<String>,
+    section: Section,
+    /// The first half of the row that is being measured.
+    half: Option<Measurement>,
+    /// What goes below that row.
+    notes: Vec<String>,
+}
+
+/// What a section's foot says.
+#[derive(Debug, Default)]
+struct Section {
+    collective: String,
+    measurements: usize,
+    /// `None` until something has been verified.
+    failed_checks: Option<u64>,
+    busbw_sum: f64,
+    ratios: Ratios,
+}
+
+impl<W: Write> TextReport<W> {
+    /// Writes to `out`, at once all that is known before communicators exist: versions, the run's notes, the settings
+    /// with `collective`, the first one, and the devices.
+    ///
+    /// # Errors
+    /// When the output is closed or full.
+    pub fn start(out: W, run: &Run, collective: &str, extras: Extras) -> io::Result<Self> {
+        Self::start_in_zone(out, run, collective, extras, TimeZone::system())
+    }
+
+    /// The same with time stamps of another zone than this machine's.
+    ///
+    /// # Errors
+    /// When the output is closed or full.
+    pub fn start_in_zone(
+        mut out: W,
+        run: &Run,
+        collective: &str,
+        extras: Extras,
+        zone: TimeZone,
+    ) -> io::Result<Self> {
+        let mut text = table::version_line(run);
+        if extras.provenance {
+            text.push_str(&table::provenance(&run.provenance));
+        }
+        text.extend(run.notes.iter().map(|note| comment(note)));
+        let on_gpus = run.provenance.backend == "nccl";
+        text.push_str(&table::start(collective, &run.settings, on_gpus));
+        text.push_str(&table::devices(&run.ranks));
+        out.write_all(text.as_bytes())?;
+        out.flush()?;
+        let Extras { statistics, algorithm, .. } = extras;
+        Ok(Self {
+            out,
+            settings: run.settings.clone(),
+            on_gpus,
+            columns: Columns {
+                statistics,
+                algorithm,
+                versus: run.provenance.versus.is_some(),
+                ..Columns::of(&run.settings)
+            },
+            versus: run.provenance.versus.as_ref().map(|versus| versus.backend.clone()),
+            minimum_busbw: record::nccl_tests::minimum_busbw(&run.provenance),
+            zone,
+            announced: Some(collective.to_owned()),
+            section: Section::default(),
+            half: None,
+            notes: Vec::new(),
+        })
+    }
+
+    /// Begins a collective's section: the columns' names, below the settings once more unless [`TextReport::start`] has
+    /// just shown them. `reduced_to` is the largest size in bytes where memory did not allow the one that was asked
+    /// for.
+    ///
+    /// # Errors
+    /// When the output is closed or full.
+    pub fn section(&mut self, collective: &str, reduced_to: Option<u64>) -> io::Result<()> {
+        let mut text = String::new();
+        if self.announced.take().as_deref() != Some(collective) {
+            text.push_str(&table::start(collective, &self.settings, self.on_gpus));
+        }
+        text.push_str(&reduced_to.map(table::reduced).unwrap_or_default());
+        if self.columns.statistics && !self.settings.per_iteration {
+            text.push_str(&comment(STATISTICS));
+        }
+        text.push_str(&self.columns.head());
+        self.section = Section { collective: collective.to_owned(), ..Section::default() };
+        self.write(&text)
+    }
+
+    /// Takes one placement's measurement. The row is written when both are there, or the next one begins, with what was
+    /// wrong in it below.
+    ///
+    /// # Errors
+    /// When the output is closed or full.
+    pub fn measurement(&mut self, measurement: &Measurement) -> io::Result<()> {
+        if measurement.placement == Placement::OutOfPlace {
+            self.end_row("", None)?;
+        }
+        self.section.measurements += 1;
+        if measurement.wrong.is_some() {
+            *self.section.failed_checks.get_or_insert(0) += measurement.failed_checks();
+        }
+        self.section.busbw_sum += measurement.busbw_gbps;
+        self.section.ratios.add(measurement);
+        self.notes.extend(wrong("", measurement.placement, &measurement.mismatches));
+        if let Some(versus) = &measurement.versus {
+            let side = self.versus.as_ref().map(|versus| format!("{versus} ")).unwrap_or_default();
+            self.notes.extend(wrong(&side, measurement.placement, &versus.mismatches));
+        }
+        if measurement.stable == Some(false) {
+            self.notes.push(format!(
+                "NOT STABLE {}: {} round(s) were too few for a median known as well as --until-stable asks; give a longer \
+                 --budget",
+                in_words(measurement.placement),
+                measurement.rounds_us.len().max(1)
+            ));
+        }
+        match measurement.placement {
+            Placement::OutOfPlace => {
+                self.half = Some(measurement.clone());
+                Ok(())
+            }
+            Placement::InPlace => self.end_row("", Some(measurement)),
+        }
+    }
+
+    /// Writes lines as comments; below the row, when half of one is measured.
+    ///
+    /// # Errors
+    /// When the output is closed or full.
+    pub fn comment(&mut self, lines: &str) -> io::Result<()> {
+        self.notes.push(lines.to_owned());
+        if self.half.is_some() { Ok(()) } else { self.end_row("", None) }
+    }
+
+    /// Ends the section. `memory` is shown with `-M`; `error` is what the library said last.
+    ///
+    /// # Errors
+    /// When the output is closed or full.
+    pub fn foot(&mut self, memory: Option<MemoryUsage>, error: Option<&str>) -> io::Result<()> {
+        self.end_row("", None)?;
+        let section = std::mem::take(&mut self.section);
+        let ratios = section.ratios.summary();
+        let foot = Foot {
+            collective: &section.collective,
+            failed_checks: section.failed_checks,
+            mean_busbw_gbps: section.busbw_sum / section.measurements as f64,
+            minimum_busbw_gbps: self.minimum_busbw,
+            ratios: self.versus.as_deref().zip(ratios.as_deref()),
+            memory,
+            error,
+        };
+        self.write(&(foot.failures() + &foot.render()))
+    }
+
+    /// Ends the report of a run that is not whole: with why, and without a foot, since its words are what automation
+    /// takes for success. Half a row becomes a comment, too: it is no row for a parser.
+    ///
+    /// # Errors
+    /// When the output is closed or full.
+    pub fn stop(&mut self, why: &str) -> io::Result<()> {
+        self.end_row("# Unfinished row: ", None)?;
+        let wrong = match self.section.failed_checks {
+            Some(failed @ 1..) => format!(", and {failed} checks found wrong data"),
+            _ => String::new(),
+        };
+        // A message of several lines stays a comment.
+        let why = why.lines().collect::<Vec<_>>().join("\n# ");
+        self.write(&table::failure(&format!("this run is not whole{wrong}: {why}")))
+    }
+
+    /// The row, if one was begun, and what goes below it.
+    fn end_row(&mut self, before: &str, in_place: Option<&Measurement>) -> io::Result<()> {
+        let half = self.half.take();
+        let mut text = String::new();
+        if half.is_some() || in_place.is_some() {
+            text = format!("{before}{}\n", self.columns.row(half.as_ref(), in_place, &self.zone));
+        }
+        text.extend(self.notes.drain(..).map(|note| comment(&note)));
+        self.write(&text)
+    }
+
+    fn write(&mut self, text: &str) -> io::Result<()> {
+        self.out.write_all(text.as_bytes())?;
+        self.out.flush()
+    }
+}
+
+/// Lines that no parser takes for rows.
+fn comment(lines: &str) -> String {
+    lines.lines().map(|line| format!("# {line}\n")).collect()
+}
+
+/// Without the hyphens of the table's head: parsers take the last line that has `out-of-place` in it for the head.
+fn in_words(placement: Placement) -> &'static str {
+    match placement {
+        Placement::OutOfPlace => "out of place",
+        Placement::InPlace => "in place",
+    }
+}
+
+/// What was wrong, a line per rank: `WRONG out of place: rank 1 has 3 wrong elements; the first: ...`, of the other side
+/// `WRONG mpi out of place: ...`.
+fn wrong(side: &str, placement: Placement, mismatches: &[Mismatch]) -> impl Iterator<Item = String> {
+    let placement = in_words(placement);
+    let named = mismatches.iter().take(NAMED_RANKS).map(move |found| {
+        format!(
+            "WRONG {side}{placement}: rank {} has {} wrong elements; the first: {}",
+            found.rank, found.wrong, found.first
+        )
+    });
+    let unnamed = mismatches.len().saturating_sub(NAMED_RANKS);
+    named.chain((unnamed > 0).then(|| format!("WRONG {side}{placement}: so have {unnamed} more ranks")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use record::sample::row as sample;
+
+    fn report(out: &mut Vec<u8>) -> TextReport<&mut Vec<u8>> {
+        TextReport::start_in_zone(out, &sample::run(), "allreduce", Extras::default(), TimeZone::UTC).unwrap()
+    }
+
+    fn both(collective: &str) -> [Measurement; 2] {
+        [Placement::OutOfPlace, Placement::InPlace]
+            .map(|placement| sample::measurement(collective, placement))
+    }
+
+    fn text(out: Vec<u8>) -> String {
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn each_collective_has_a_section_with_its_own_foot() {
+        let mut out = Vec::new();
+        let mut report = report(&mut out);
+        for (collective, busbw, reduced) in [("allreduce", 75.0, None), ("allgather", 25.0, Some(8))] {
+            report.section(collective, reduced).unwrap();
+            for mut measurement in both(collective) {
+                measurement.busbw_gbps = busbw;
+                report.measurement(&measurement).unwrap();
+            }
+            report.foot(None, None).unwrap();
+        }
+        let text = text(out);
+        assert_eq!(text.matches("# Using devices\n").count(), 1, "{text}");
+        let sections: Vec<&str> = text.split("# Collective test starting: ").collect();
+        let [first, all_reduce, all_gather] = sections[..] else { panic!("{text}") };
+        assert_eq!(first.lines().count(), 1);
+        for (section, name, mean) in
+            [(all_reduce, "all_reduce_perf", "75"), (all_gather, "all_gather_perf", "25")]
+        {
+            assert!(section.starts_with(&format!("{name}\n# nThread 1 nGpus 2 minBytes 8 ")), "{section}");
+            assert!(section.contains(&format!("# Avg bus bandwidth    : {mean} \n")), "{section}");
+            assert!(
+                section.ends_with(&format!("#\n# Collective test concluded: {name}\n#\n\n")),
+                "{section}"
+            );
+            assert_eq!(
+                section.lines().filter(|line| line.starts_with("        1024 ")).count(),
+                1,
+                "{section}"
+            );
+        }
+        assert!(!all_reduce.contains("Reducing"), "{all_reduce}");
+        assert!(
+            all_gather.contains("\n#\n# Reducing maxBytes to 8 due to memory limitation\n#\n#  "),
+            "{all_gather}"
+        );
+    }
+
+    #[test]
+    fn wrong_data_and_comments_go_below_the_row() {
+        let mut out = Vec::new();
+        let mut report = report(&mut out);
+        report.section("allreduce", None).unwrap();
+        let [mut first, second] = both("allreduce");
+        first.wrong = Some(30);
+        first.mismatches = (0..10)
+            .map(|rank| Mismatch { rank, wrong: 3, first: format!("element {rank}: expected 1, found 2") })
+            .collect();
+        report.measurement(&first).unwrap();
+        report.comment("one\ntwo").unwrap();
+        report.measurement(&second).unwrap();
+        report.comment("three").unwrap();
+        report.foot(None, None).unwrap();
+        let text = text(out);
+        let (_, rows) = text.rsplit_once("         \n").unwrap();
+        let lines: Vec<&str> = rows.lines().collect();
+        assert!(lines[0].starts_with("        1024 ") && lines[0].split_whitespace().count() == 13, "{rows}");
+        assert_eq!(
+            lines[1],
+            "# WRONG out of place: rank 0 has 3 wrong elements; the first: element 0: expected 1, found 2"
+        );
+        assert_eq!(lines[9], "# WRONG out of place: so have 2 more ranks");
+        assert_eq!(lines[10..13], ["# one", "# two", "# three"]);
+        assert_eq!(lines[13], "# Test failure: FAILED: 10 checks found wrong data");
+        assert_eq!(lines[14], "# Out of bounds values : 10 FAILED");
+        assert_eq!(text.matches("out-of-place").count(), 1, "in the table's head alone: {text}");
+    }
+
+    #[test]
+    fn a_row_that_is_not_finished_is_no_row() {
+        let mut out = Vec::new();
+        let mut report = report(&mut out);
+        report.section("allreduce", None).unwrap();
+        report.measurement(&both("allreduce")[0]).unwrap();
+        report.stop("rank 1 ended:\nit was killed").unwrap();
+        let text = text(out);
+        assert!(text.lines().all(|line| line.starts_with('#')), "{text}");
+        let end: Vec<&str> = text.lines().rev().take(3).collect();
+        assert_eq!(
+            end[..2],
+            ["# it was killed", "# Test failure: FAILED: this run is not whole: rank 1 ended:"]
+        );
+        for success in ["OK", "Out of bounds", "bandwidth", "concluded"] {
+            assert!(!text.contains(success), "{text}");
+        }
+        assert!(end[2].starts_with("# Unfinished row:         1024 ") && end[2].contains("10.00"), "{text}");
+    }
+
+    #[test]
+    fn a_placement_that_was_left_out_has_cells_without_numbers() {
+        let mut out = Vec::new();
+        let mut report = report(&mut out);
+        report.section("allreduce", None).unwrap();
+        let [first, second] = both("allreduce");
+        report.measurement(&first).unwrap();
+        report.measurement(&first).unwrap();
+        report.measurement(&second).unwrap();
+        report.measurement(&second).unwrap();
+        let text = text(out);
+        let rows: Vec<Vec<&str>> = text
+            .lines()
+            .filter(|line| !line.starts_with('#'))
+            .map(|line| line.split_whitespace().skip(5).collect())
+            .collect();
+        let (numbers, none) = (["10.00", "50.00", "75.00", "0"], ["N/A"; 4]);
+        assert_eq!(rows, [[numbers, none].concat(), [numbers, numbers].concat(), [none, numbers].concat()]);
+    }
+
+    #[test]
+    fn what_only_this_program_has_is_shown_when_asked_for() {
+        let mut run = sample::run();
+        let mut plain = Vec::new();
+        TextReport::start(&mut plain, &run, "allreduce", Extras::default()).unwrap();
+        let plain = text(plain);
+        run.notes.push("element 5 of rank 1 is damaged".to_owned());
+        let mut out = Vec::new();
+        TextReport::start(&mut out, &run, "allreduce", Extras { provenance: true, ..Extras::default() })
+            .unwrap();
+        let own = "# Backend: nccl 2.28.9 from /usr/lib/libnccl.so.2; CUDA driver 13.0\n\
+                   # World: mpirun (Open MPI), 2 processes\n\
+                   # System: Linux 6.8.0 x86_64\n\
+                   # element 5 of rank 1 is damaged\n";
+        assert_eq!(text(out), plain.replace("# Collective", &format!("{own}# Collective")));
+    }
+
+    #[test]
+    fn a_closed_pipe_is_an_error() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut report = TextReport::start(ours, &sample::run(), "allreduce", Extras::default()).unwrap();
+        drop(theirs);
+        let error = report.section("allreduce", None).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+    }
+}
