@@ -13,7 +13,7 @@ use std::{fs, process::Command};
 use anyhow::{Context as _, Result, ensure};
 
 use crate::cache;
-use source::{Function, Source};
+use source::{Function, RustFile};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -41,7 +41,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         print!("{}", report::doc_starts(&tree));
     }
     if let Some(limit) = arguments.functions {
-        print!("{}", report::functions_above(&tree, limit));
+        print!("{}", report::functions_above(&tree, false, limit));
+        print!("{}", report::functions_above(&tree, true, limit));
     }
     if arguments.check {
         let faults = report::faults(&tree);
@@ -56,13 +57,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 }
 
 /// The Rust files of a checkout, in the order of their paths.
-struct Tree(Vec<Source>);
+struct Tree(Vec<RustFile>);
 
 impl Tree {
     fn read(root: &Path) -> Result<Self> {
         let list = git(root, &["ls-files", "--cached", "--others", "--exclude-standard"])?;
         let paths: BTreeSet<&str> = list.lines().filter(|path| root.join(path).is_file()).collect();
-        let mut packages = BTreeMap::new();
+        let mut packages = BTreeMap::from([("", "(no package)".to_owned())]);
         for folder in paths.iter().filter_map(|path| path.strip_suffix("Cargo.toml")) {
             let text = fs::read_to_string(root.join(folder).join("Cargo.toml"))?;
             let name = text.split_once("[package]\nname = \"").and_then(|(_, rest)| rest.split_once('"'));
@@ -71,37 +72,30 @@ impl Tree {
         let mut files = Vec::new();
         for path in paths.iter().filter(|path| path.ends_with(".rs")) {
             let around = packages.iter().filter(|(folder, _)| path.starts_with(**folder));
-            let package = around.max_by_key(|(folder, _)| folder.len());
-            let (folder, name) = package.with_context(|| format!("{path} is in no package"))?;
+            let (folder, name) = around.max_by_key(|(folder, _)| folder.len()).context("no package")?;
             let text = fs::read_to_string(root.join(path))?;
             let generated =
                 path.ends_with("/bindings.rs") && text.lines().take(3).any(|l| l.contains("enerated by"));
             if !generated && !["fuzz/", "tests/beside/"].iter().any(|other| folder.ends_with(other)) {
-                let source = Source::parse(name, folder, &path[folder.len()..], &text);
-                let mut source = source.with_context(|| path.to_string())?;
-                if path.ends_with("src/main.rs") && paths.contains(&*format!("{folder}src/lib.rs")) {
-                    source.module = None;
-                }
-                files.push(source);
+                let source = RustFile::parse(name, folder, &path[folder.len()..], &text);
+                files.push(source.with_context(|| path.to_string())?);
             }
         }
         Ok(Self::new(files))
     }
 
     /// Marks the files whose modules are declared for tests only.
-    fn new(mut files: Vec<Source>) -> Self {
+    fn new(mut files: Vec<RustFile>) -> Self {
         let tests: Vec<_> = files.iter().flat_map(|file| file.test_modules.clone()).collect();
-        for file in &mut files {
-            let module = file.module.as_deref().unwrap_or_default();
-            if tests.iter().any(|test| module.starts_with(test)) {
-                file.test_lines.extend(1..=file.lines);
-            }
+        let declared = |file: &&mut RustFile| tests.iter().any(|test| file.module.starts_with(test));
+        for file in files.iter_mut().filter(declared) {
+            file.test_lines.extend(1..=file.lines);
         }
         Self(files)
     }
 
     /// The functions of the tests, or of the product, with their files.
-    fn functions(&self, tests: bool) -> impl Iterator<Item = (&Source, &Function)> {
+    fn functions(&self, tests: bool) -> impl Iterator<Item = (&RustFile, &Function)> {
         let functions =
             self.0.iter().flat_map(|file| file.functions.iter().map(move |function| (file, function)));
         functions.filter(move |(file, function)| file.test_lines.contains(&function.line) == tests)

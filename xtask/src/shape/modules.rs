@@ -2,15 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::source::{Path, Source};
+use super::source::{Path, RustFile};
 
 /// From and to, with the first line that names `to`.
 pub(super) type Edges = BTreeMap<(Path, Path), usize>;
 
 /// The edges from the product's modules to those that their paths name, without their ancestors and descendants.
-pub(super) fn edges(files: &[Source]) -> Edges {
+/// A path to a re-export leads to the module that re-exports.
+pub(super) fn edges(files: &[RustFile]) -> Edges {
     let product = files.iter().filter(|file| !file.is_test());
-    let modules: BTreeMap<_, _> = product.filter_map(|file| Some((file.module.as_ref()?, file))).collect();
+    let modules: BTreeMap<_, _> = product.map(|file| (&file.module, file)).collect();
     let mut edges = Edges::new();
     for (from, file) in &modules {
         for (line, path) in file.references.iter().filter(|(line, _)| !file.test_lines.contains(line)) {

@@ -3,12 +3,15 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::Tree;
 use super::modules::{circles, edges};
-use super::{Tree, source::Source};
+use super::source::RustFile;
 
-/// Each part of the report, as a table or a list of Markdown.
+/// The report in Markdown.
 pub(super) fn tables(tree: &Tree) -> String {
-    [crates(tree), functions(tree), long_files(tree), all_circles(tree), types(tree)].join("\n")
+    let (number, circles) = circle_list(tree);
+    let circles = format!("## Circles of modules: {number}\n\n{circles}");
+    [crates(tree), functions(tree), long_files(tree), circles, types(tree)].join("\n")
 }
 
 fn table(heading: &str, columns: &str, rows: impl IntoIterator<Item = String>) -> String {
@@ -20,7 +23,7 @@ fn table(heading: &str, columns: &str, rows: impl IntoIterator<Item = String>) -
 fn crates(tree: &Tree) -> String {
     let row = |name: &str| {
         let files: Vec<_> = tree.0.iter().filter(|file| name == "sum" || file.package == name).collect();
-        let sum = |number: &dyn Fn(&Source) -> usize| files.iter().map(|file| number(file)).sum::<usize>();
+        let sum = |number: &dyn Fn(&RustFile) -> usize| files.iter().map(|file| number(file)).sum::<usize>();
         let tests = sum(&|file| file.is_test().into());
         let (lines, test_lines) = (sum(&|file| file.lines), sum(&|file| file.test_lines.len()));
         let (docs, starts) = (sum(&|file| file.docs.len()), sum(&|file| file.doc_starts().count()));
@@ -60,19 +63,19 @@ fn long_files(tree: &Tree) -> String {
     table(&heading, "file | lines | of which tests", rows)
 }
 
-fn all_circles(tree: &Tree) -> String {
+/// Number and edges of the circles among modules.
+fn circle_list(tree: &Tree) -> (usize, String) {
     let edges = edges(&tree.0);
     let circles = circles(&edges);
-    let mut text = format!("## Circles of modules: {}\n\n", circles.len());
-    for circle in circles {
-        text += &format!("- {} modules\n", circle.len());
-        for ((from, to), line) in
-            edges.iter().filter(|((from, to), _)| circle.contains(from) && circle.contains(to))
-        {
-            text += &format!("  - {}:{line} -> {}\n", from.join("::"), to[1..].join("::"));
+    let mut list = String::new();
+    for circle in &circles {
+        list += &format!("- {} modules\n", circle.len());
+        let inside = |(from, to): &(_, _)| circle.contains(from) && circle.contains(to);
+        for ((from, to), line) in edges.iter().filter(|(edge, _)| inside(edge)) {
+            list += &format!("  - {}:{line} -> {}\n", from.join("::"), to[1..].join("::"));
         }
     }
-    text
+    (circles.len(), list)
 }
 
 fn types(tree: &Tree) -> String {
@@ -86,40 +89,35 @@ fn types(tree: &Tree) -> String {
     let mut often: Vec<_> = places.into_iter().filter(|(_, places)| places.len() > 2).collect();
     often.sort_by_key(|(_, places)| Reverse(places.len()));
     let heading = format!("Names of types in three places or more: {} (in two: {twice})", often.len());
-    let rows =
-        often.iter().map(|(name, places)| format!("{name} | {} | {}", places.len(), places.join(", ")));
+    let rows = often.iter().map(|(name, at)| format!("{name} | {} | {}", at.len(), at.join(", ")));
     table(&heading, "name | number | places", rows)
 }
 
 pub(super) fn doc_starts(tree: &Tree) -> String {
-    let line = |file: &Source| {
-        file.doc_starts().map(|(line, text)| format!("{}:{line}: {text}\n", file.path)).collect()
-    };
-    tree.0.iter().map::<String, _>(line).collect()
+    let all =
+        tree.0.iter().flat_map(|file| file.doc_starts().map(move |(line, text)| (&file.path, line, text)));
+    all.map(|(path, line, text)| format!("{path}:{line}: {text}\n")).collect()
 }
 
-/// The product's functions of more than `limit` lines, then those of the tests.
-pub(super) fn functions_above(tree: &Tree, limit: usize) -> String {
-    let functions = |(of, tests)| tree.functions(tests).map(move |(file, function)| (of, file, function));
-    let long = [("product", false), ("tests", true)].into_iter().flat_map(functions);
-    long.filter(|(.., function)| function.length > limit)
-        .map(|(of, file, f)| format!("{}:{}: {} has {} lines ({of})\n", file.path, f.line, f.name, f.length))
+/// The functions of more than `limit` lines in the tests, or in the product, one a line.
+pub(super) fn functions_above(tree: &Tree, tests: bool, limit: usize) -> String {
+    let long = tree.functions(tests).filter(|(_, function)| function.length > limit);
+    let of = if tests { "tests" } else { "product" };
+    long.map(|(file, f)| format!("{}:{}: {} has {} lines ({of})\n", file.path, f.line, f.name, f.length))
         .collect()
 }
 
-/// The faults that `--check` finds, one a line.
+/// The faults that `--check` finds, or nothing.
 pub(super) fn faults(tree: &Tree) -> String {
-    let long = functions_above(tree, 80);
-    let mut faults: String =
-        long.split_inclusive('\n').filter(|line| line.ends_with("(product)\n")).collect();
+    let mut faults = functions_above(tree, false, 80);
     let docs: usize = tree.0.iter().map(|file| file.docs.len()).sum();
     let starts: usize = tree.0.iter().map(|file| file.doc_starts().count()).sum();
     if starts * 100 > docs * 6 {
         faults += &format!("{starts} of {docs} doc comments begin with What, Whether, How, As or Of\n");
     }
-    for circle in circles(&edges(&tree.0)) {
-        let names: Vec<_> = circle.iter().map(|module| module.join("::")).collect();
-        faults += &format!("a circle of modules: {}\n", names.join(", "));
+    let (number, circles) = circle_list(tree);
+    if number > 0 {
+        faults += &format!("circles of modules:\n{circles}");
     }
     faults
 }

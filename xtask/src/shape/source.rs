@@ -24,11 +24,11 @@ pub(super) struct Function {
 }
 
 #[derive(Default)]
-pub(super) struct Source {
+pub(super) struct RustFile {
     pub(super) package: String,
     pub(super) path: String,
-    /// The file's module, in the package's main crate.
-    pub(super) module: Option<Path>,
+    /// The module of a file under `src/`; empty for others.
+    pub(super) module: Path,
     pub(super) lines: usize,
     /// Numbers of the lines that are compiled for tests only.
     pub(super) test_lines: BTreeSet<usize>,
@@ -43,15 +43,14 @@ pub(super) struct Source {
     pub(super) references: Vec<(usize, Path)>,
 }
 
-impl Source {
+impl RustFile {
     /// Reads the text of the file `inside` the folder of `package`.
     pub(super) fn parse(package: &str, folder: &str, inside: &str, text: &str) -> Result<Self> {
-        let (package, path) = (package.to_owned(), format!("{folder}{inside}"));
-        let (module, lines, docs) = (module(&package, inside), text.lines().count(), doc_comments(text));
+        let (path, module, docs) = (format!("{folder}{inside}"), module(package, inside), doc_comments(text));
+        let (package, lines) = (package.to_owned(), text.lines().count());
         let mut source = Self { package, path, module, lines, docs, ..Self::default() };
         source.visit_file(&syn::parse_file(text)?);
-        let scope = source.module.clone().unwrap_or_default();
-        source.add_references(text.parse().map_err(syn::Error::from)?, &scope, &[]);
+        source.add_references(text.parse().map_err(syn::Error::from)?, &source.module.clone(), &[]);
         let named = inside.split('/').any(|part| ["tests", "tests.rs"].contains(&part));
         if named || !(inside.starts_with("src/") || inside == "build.rs") {
             source.test_lines.extend(1..=lines);
@@ -66,10 +65,8 @@ impl Source {
 
     /// The doc comments that begin with one of [`DOC_STARTS`].
     pub(super) fn doc_starts(&self) -> impl Iterator<Item = &(usize, String)> {
-        let starts = |text: &str| {
-            DOC_STARTS.contains(&text.split(|c: char| !c.is_alphanumeric()).next().unwrap_or(""))
-        };
-        self.docs.iter().filter(move |(_, text)| starts(text))
+        let first = |text: &str| text.split(|c: char| !c.is_alphanumeric()).next().unwrap_or("").to_owned();
+        self.docs.iter().filter(move |(_, text)| DOC_STARTS.contains(&&*first(text)))
     }
 
     /// Adds the paths in `use`, code and macros. Those in the braces of a `use` begin with `prefix`.
@@ -79,8 +76,8 @@ impl Source {
         while let Some(token) = tokens.next() {
             match token {
                 TokenTree::Ident(word) if word == "mod" => {
-                    let scope =
-                        [scope, &[tokens.next().map_or_else(String::new, |name| name.to_string())]].concat();
+                    let name = tokens.next().map_or_else(String::new, |name| name.to_string());
+                    let scope = absolute(scope, &[name]);
                     if let Some(TokenTree::Group(body)) = tokens.next() {
                         self.add_references(body.stream(), &scope, &[]);
                     }
@@ -117,7 +114,7 @@ impl Source {
     }
 }
 
-impl<'ast> Visit<'ast> for Source {
+impl<'ast> Visit<'ast> for RustFile {
     fn visit_item(&mut self, item: &'ast Item) {
         let (attributes, name) = match item {
             Item::Struct(item) => (&*item.attrs, Some(&item.ident)),
@@ -135,8 +132,7 @@ impl<'ast> Visit<'ast> for Source {
         match item {
             Item::Fn(function) => self.add_function(&function.sig, &function.block),
             Item::Mod(module) if module.content.is_none() && is_test(attributes) => {
-                let path = absolute(self.module.as_deref().unwrap_or_default(), &[module.ident.to_string()]);
-                self.test_modules.push(path);
+                self.test_modules.push(absolute(&self.module, &[module.ident.to_string()]));
             }
             _ => {}
         }
@@ -155,11 +151,10 @@ impl<'ast> Visit<'ast> for Source {
     }
 }
 
-/// The module of a file of a package, or `None` outside the main crate.
-fn module(package: &str, inside: &str) -> Option<Path> {
-    let inside = inside.strip_prefix("src/")?.strip_suffix(".rs").filter(|path| !path.starts_with("bin/"))?;
-    let names = if ["lib", "main"].contains(&inside) { "" } else { inside.trim_end_matches("/mod") };
-    Some([package].into_iter().chain(names.split_terminator('/')).map(str::to_owned).collect())
+fn module(package: &str, inside: &str) -> Path {
+    let Some(names) = inside.strip_prefix("src/") else { return Path::new() };
+    let names = [package].into_iter().chain(names.trim_end_matches(".rs").split('/'));
+    names.filter(|name| !["lib", "main", "mod"].contains(name)).map(str::to_owned).collect()
 }
 
 /// A path in the code of the module `scope`, from the package.
@@ -198,7 +193,7 @@ fn doc_comments(text: &str) -> Vec<(usize, String)> {
     let mut last = None;
     for (index, line) in text.lines().map(str::trim_start).enumerate() {
         let marker =
-            ["///", "//!"].into_iter().find(|marker| line.starts_with(marker) && !line.starts_with("////"));
+            ["///", "//!"].into_iter().find(|start| line.starts_with(start) && !line.starts_with("////"));
         if marker.is_some() && marker != last {
             found.push((index + 1, line[3..].trim().to_owned()));
         }
