@@ -8,6 +8,7 @@ mod generated;
 mod host_ratios;
 mod kernels;
 mod ratios;
+mod shape;
 mod wheels;
 
 use std::path::PathBuf;
@@ -34,6 +35,8 @@ enum Command {
     Wheels(wheels::Arguments),
     /// Pack binaries, GPU tests and a run script for a machine with GPUs, MPI and no Rust
     Dist(dist::Arguments),
+    /// Print lengths of files and functions, circles among modules, and shares of doc comments as Markdown
+    Shape(shape::Arguments),
     /// Print ratios of times from the tables that the tarball's run-gpu wrote
     Ratios {
         /// The folders with the tables, whose rounds are taken together
@@ -54,6 +57,7 @@ fn main() -> Result<()> {
         Command::Kernels(arguments) => kernels::run(&arguments),
         Command::Wheels(arguments) => wheels::run(&arguments),
         Command::Dist(arguments) => dist::run(&arguments),
+        Command::Shape(arguments) => shape::run(&arguments),
         Command::Ratios { folders } => {
             print!("{}", ratios::run(&folders)?);
             Ok(())
