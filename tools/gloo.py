@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Times Gloo's collectives, through PyTorch, on ranks of this machine, with the sizes and batches of host_collectives.
+"""Measures Gloo's collectives through PyTorch on this machine, with the sizes and batches of host_collectives.
 
     gloo.py --ranks 4 --output gloo.json
 
-Gloo has TCP only. Each rank is a process, which is not bound to a core: Gloo has threads of its own beside the caller's.
+Gloo supports TCP only. Each rank is a process, not bound to a core, since Gloo starts threads of its own.
 """
 
 import argparse

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Compares hierarchical with flat algorithms on several hosts of a shaped network, which shaped_network makes here.
+"""Compares hierarchical with flat algorithms on the simulated hosts of shaped_network.
 
-    benches/shaped_collectives.py --nccl-bench PROGRAM --shaped-network PROGRAM --json FOLDER > table.md
+    tools/shaped_collectives.py --nccl-bench PROGRAM --shaped-network PROGRAM --json FOLDER > table.md
 
-Every host runs --ranks processes. Each round measures each collective with the plan of nccl-bench's own table, then with
-each algorithm that does not know of hosts, then with hierarchical ones, one start of nccl-bench each; every size is verified.
-The table has medians over the rounds in microseconds. With --until-seconds no start begins after that time; what the folder
-has already is not measured again.
+Every host runs --ranks processes. Each round measures each collective with the algorithm that nccl-bench selects, with each
+flat algorithm and with each hierarchical one, one start of nccl-bench each. Every size is verified. The table has medians
+over the rounds in microseconds. With --until-seconds no start begins after that time; measurements whose files are already
+in FOLDER are not repeated.
 
-Needs root, as shaped_network does, and processors: two for each host and one for each rank, which are bound to them where
-there are as many. Python 3.8 and nothing else.
+Needs root, as shaped_network does, two processors for each host and one for each rank (ranks are bound when there are
+enough), and Python 3.8.
 """
 
 import argparse
@@ -125,7 +125,7 @@ def report(options, results):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nccl-bench", required=True, metavar="PROGRAM", help="an optimised nccl-bench")
-    parser.add_argument("--shaped-network", required=True, metavar="PROGRAM", help="the bench shaped_network")
+    parser.add_argument("--shaped-network", required=True, metavar="PROGRAM", help="the example shaped_network")
     parser.add_argument("--json", required=True, metavar="FOLDER", help="where nccl-bench's files go, one for each start")
     parser.add_argument("--hosts", type=int, default=4, metavar="COUNT")
     parser.add_argument("--ranks", type=int, default=2, metavar="COUNT", help="on each host")

@@ -1,18 +1,21 @@
-//! Runs a command on several hosts of a network with a rate and a delay, all on this machine.
+//! Simulates several hosts on this machine, connected by a network with a given rate and delay, and runs a command on each.
 //!
 //! ```text
-//! shaped_network --hosts 4 --gbits 25 --delay 50 -- sh -c 'nccl-bench ... $SHAPED_HOST ... $SHAPED_FIRST'
+//! cargo build --release --example shaped_network
+//! target/release/examples/shaped_network --hosts 4 --gbits 25 --delay 50 -- \
+//!     sh -c 'nccl-bench ... $SHAPED_HOST ... $SHAPED_FIRST'
 //! ```
 //!
-//! A host is a set of namespaces: network, mounts with a `/dev/shm` of its own, and a name. Its only way out is a TUN
-//! device, and this program is the switch between them: a packet leaves at the host's rate, arrives after the delay, and
-//! enters the other host at that one's rate. Linux's own `netem` does the same for the delay, but many kernels are built
-//! without it. Packets are as large as the kernel's segmentation offload makes them, up to 64 KiB, so that tens of Gbit/s
-//! go through; two threads per host spin meanwhile, so a machine needs processors for these beside the ranks' (or `--sleep`).
+//! A host is a set of Linux namespaces: network, mount (with a `/dev/shm` of its own) and UTS (the host name). Its only
+//! network device is a TUN device, and this program is the switch between these devices: it sends each packet at the rate
+//! of the sender's link, delays it, and delivers it at the rate of the receiver's link. `netem` can delay packets too, but
+//! many kernels are built without it. Packets are as large as the kernel's segmentation offload makes them (up to 64 KiB),
+//! which allows tens of Gbit/s. Two threads per host busy-wait, so the machine needs processors for them besides those of
+//! the ranks; `--sleep` avoids that.
 //!
-//! Needs root. The command sees `SHAPED_HOST` (0, 1, ...), `SHAPED_HOSTS` and `SHAPED_FIRST` (the first host's address).
+//! Requires root. The command finds `SHAPED_HOST` (0, 1, ...), `SHAPED_HOSTS` and `SHAPED_FIRST` (address of the first
+//! host) in its environment.
 
-use std::env;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::AsRawFd as _;
@@ -26,25 +29,25 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 
-/// Runs a command on several hosts of a network with a rate and a delay, all on this machine.
+/// Runs a command on several simulated hosts, connected by a network with a rate and a delay.
 #[derive(Clone, Debug, Parser)]
 struct Arguments {
-    /// Hosts.
+    /// Number of hosts.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(2..=200))]
     hosts: u8,
     /// Rate of each host's link in either direction, in Gbit/s.
     #[arg(long, default_value_t = 25.0, value_parser = positive)]
     gbits: f64,
-    /// Time that a packet takes from host to host, in microseconds.
+    /// Latency between two hosts, in microseconds.
     #[arg(long, default_value_t = 50.0, value_parser = positive)]
     delay: f64,
-    /// Bytes of the largest packet on the wire, without the link's header.
+    /// Maximum packet size in bytes, without the link header.
     #[arg(long, default_value_t = 9000, value_parser = clap::value_parser!(u16).range(576..))]
     mtu: u16,
-    /// Sleep instead of spinning, which takes tens of microseconds more: for delays of milliseconds, on few processors.
+    /// Sleep instead of busy-waiting. Adds tens of microseconds: for delays of milliseconds, or few processors.
     #[arg(long)]
     sleep: bool,
-    /// The command that every host runs.
+    /// Command that runs on every host.
     #[arg(last = true, required = true)]
     command: Vec<String>,
 }
@@ -54,19 +57,19 @@ fn positive(text: &str) -> Result<f64, String> {
     if number.is_finite() && number > 0.0 { Ok(number) } else { Err("must be above 0".to_owned()) }
 }
 
-/// What the kernel puts before each packet, about checksums and segments that are left to the device.
+/// Size of the virtio header (checksum and segmentation offload) before each packet.
 const OFFLOAD_HEADER: usize = 10;
-/// The longest packet, and what is before it.
+/// Size of the longest packet with its header.
 const LONGEST: usize = OFFLOAD_HEADER + (64 << 10);
 
-/// A packet on its way.
+/// A packet in flight.
 struct Packet {
     bytes: Vec<u8>,
-    /// When its last byte arrives at the other host's link.
+    /// Arrival time of its last byte at the receiver's link.
     arrives: Instant,
 }
 
-/// How long a link is busy with packets.
+/// One direction of a link, which transmits one packet at a time.
 struct Link {
     nanoseconds_per_byte: f64,
     free: Instant,
@@ -77,7 +80,7 @@ impl Link {
         Self { nanoseconds_per_byte: 8.0 / gbits, free: Instant::now() }
     }
 
-    /// When the link has taken a packet whose first byte is there at `start`.
+    /// Reserves the link for a packet that is ready at `start`. Returns the end of its transmission.
     fn take(&mut self, start: Instant, bytes: usize) -> Instant {
         let busy = Duration::from_nanos((bytes as f64 * self.nanoseconds_per_byte) as u64);
         self.free = self.free.max(start) + busy;
@@ -97,7 +100,7 @@ fn check(result: libc::c_int, what: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Moves this thread into namespaces of its own, and returns the device that is their way out.
+/// Moves this thread into new namespaces and returns their TUN device.
 fn enter(host: u8, mtu: u16) -> io::Result<File> {
     let name = format!("host{host}");
     // SAFETY: plain system calls with constant, terminated strings; the thread's namespaces concern no other thread.
@@ -160,7 +163,7 @@ fn enter(host: u8, mtu: u16) -> io::Result<File> {
     Ok(tun)
 }
 
-/// Takes what a host sends and passes it on, as its link's rate and the delay allow.
+/// Forwards the packets that a host sends, at the rate of its link and with the delay.
 fn forward(
     mut tun: &File,
     ports: &[Sender<Packet>],
@@ -184,7 +187,7 @@ fn forward(
             }
             Err(error) => return Err(error),
         };
-        // IPv4 only: whom it is for is in bytes 16 to 19.
+        // IPv4 only: the destination is in bytes 16 to 19.
         let Some(packet) = buffer
             .get(OFFLOAD_HEADER..len)
             .filter(|packet| packet.first().is_some_and(|byte| byte >> 4 == 4))
@@ -195,14 +198,14 @@ fn forward(
         let port = to.and_then(|to| ports.get(usize::from(to[3]).checked_sub(1)?));
         let arrives = link.take(Instant::now(), packet.len()) + delay;
         if let Some(port) = port {
-            // A host that is over takes nothing any more.
+            // A host that has finished accepts no packets.
             let _ = port.send(Packet { bytes: buffer[..len].to_vec(), arrives });
         }
     }
     Ok(())
 }
 
-/// Gives a host what comes for it, when it is due.
+/// Delivers packets to a host when they are due.
 fn deliver(
     mut tun: &File,
     packets: Receiver<Packet>,
@@ -220,7 +223,7 @@ fn deliver(
             std::hint::spin_loop();
             continue;
         };
-        // The link has begun to take it when its first byte came, one packet's time before its last.
+        // `arrives` is the last byte's: reception began one transmission time earlier.
         let busy = Duration::from_nanos((packet.bytes.len() as f64 * link.nanoseconds_per_byte) as u64);
         let due = link.take(packet.arrives - busy, packet.bytes.len());
         if arguments.sleep {
@@ -231,7 +234,7 @@ fn deliver(
         }
         match tun.write(&packet.bytes) {
             Ok(_) => {}
-            // The kernel refuses what it has no memory for, as a switch drops what it has no room for.
+            // The kernel is out of buffers: the packet is dropped, as in a switch.
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory) => {}
             Err(error) => return Err(error),
         }
@@ -239,7 +242,7 @@ fn deliver(
     Ok(())
 }
 
-/// One host: its namespaces, its two directions, and the command in it. Returns whether the command succeeded.
+/// Runs one host: its namespaces, both directions of its link, and the command. Returns true if the command succeeded.
 fn host(
     number: u8,
     arguments: &Arguments,
@@ -249,7 +252,7 @@ fn host(
     running: &Barrier,
 ) -> io::Result<bool> {
     let entered = enter(number, arguments.mtu);
-    // All wait for all, whether it went well or not.
+    // Also after a failure, since the other hosts wait here too.
     ready.wait();
     let entered = entered.inspect_err(|_| {
         running.wait();
@@ -265,7 +268,7 @@ fn host(
             .env("SHAPED_HOSTS", arguments.hosts.to_string())
             .env("SHAPED_FIRST", std::net::Ipv4Addr::from(address(0)).to_string())
             .status();
-        // The others may still be talking to this host.
+        // Other hosts may still exchange packets with this one.
         running.wait();
         over.store(true, Ordering::Relaxed);
         for thread in [forward, deliver] {
@@ -278,11 +281,6 @@ fn host(
 }
 
 fn main() -> ExitCode {
-    if env::args_os().next_back().is_some_and(|argument| argument == "--bench") {
-        // `cargo bench` runs every bench, with the arguments meant for the others.
-        eprintln!("shaped_network measures nothing by itself: see its --help");
-        return ExitCode::SUCCESS;
-    }
     let arguments = Arguments::parse();
     let hosts = usize::from(arguments.hosts);
     let (ready, running) = (Arc::new(Barrier::new(hosts)), Arc::new(Barrier::new(hosts)));

@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
 """Compares `nccl-bench fabric` with fabtests' programs, in turn on two processors of this machine.
 
-    benches/fabtests.py --fabtests FOLDER --nccl-bench PROGRAM --json rounds.json > table.md
+    tools/fabtests.py --fabtests FOLDER --nccl-bench PROGRAM --json rounds.json > table.md
 
-FOLDER has fi_rdm_pingpong, fi_rdm_tagged_pingpong, fi_rdm_tagged_bw and fi_rma_bw, built from the source of the libfabric
-that both sides are to use (--library). Each round starts nccl-bench, then fabtests, for each test, provider and size: the
-same number of transfers, as many untimed ones before (a window of fi_rma_bw's writes), the same window; both report the
-mean of one row of transfers. The table has the best of all rounds, the JSON each of them. fi_rma_bw accesses memory in both
-directions and stops its clock when its own accesses are complete, and so does nccl-bench here. Waiting is each program's own:
-fabtests asks libfabric all the time, and nccl-bench's `bw` pauses between two questions (--pause).
+FOLDER has fi_rdm_pingpong, fi_rdm_tagged_pingpong, fi_rdm_tagged_bw and fi_rma_bw, built against the libfabric that both
+sides use (--library). Each round starts nccl-bench, then fabtests, for each test, provider and size, with the same number of
+transfers, warm-up transfers and window. Both report the mean time of a transfer. The table has the best of all rounds, the
+JSON file has each round. As in fi_rma_bw, RMA runs in both directions and the clock stops when the local operations are
+complete. fabtests polls without a pause; nccl-bench's `bw` pauses between two polls (--pause).
 
 Needs Python 3.8 and nothing else.
 """

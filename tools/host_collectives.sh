@@ -1,11 +1,11 @@
 #!/bin/sh
-# Runs host_collectives beside MPI libraries, over shared memory and TCP on this machine, with 2 and 4 ranks, one after
-# the other, and Gloo (gloo.py, needs PyTorch) over TCP. Collects tables and JSON files, of which
-# `cargo xtask host-ratios FOLDER` makes one table for each transport and number of ranks.
+# Compares host collectives with MPI libraries (benches/host_collectives.rs), over shared memory and TCP, with 2 and 4
+# ranks, and with Gloo (gloo.py, needs PyTorch) over TCP. Writes text tables and JSON files; `cargo xtask host-ratios
+# FOLDER` summarises these, one table for each transport and number of ranks.
 #
-#   benches/host_collectives.sh FOLDER [argument of host_collectives]...
+#   tools/host_collectives.sh FOLDER [argument of host_collectives]...
 #
-# Variables narrow it down, or say where things are:
+# Variables select cases and locate programs:
 #   LIBRARIES   of openmpi, mpich (over TCP: by its UCX), mpich_ofi (by its libfabric), gloo   (default: openmpi mpich)
 #   RANKS, TRANSPORTS   as in RANKS=2 TRANSPORTS=shm
 #   OPENMPI, MPICH      folders of installations with bin/mpicc and bin/mpirun  (default: the distribution's)
@@ -25,7 +25,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 cores=$(nproc)
 
-# Where a program of an MPI library is: tool <openmpi|mpich> <mpicc|mpirun>
+# Path of an MPI library's program: tool <openmpi|mpich> <mpicc|mpirun>
 tool() {
     if [ "$1" = openmpi ]; then installation=${OPENMPI:-}; else installation=${MPICH:-}; fi
     if [ -n "$installation" ]; then echo "$installation/bin/$2"; else echo "$2.$1"; fi
