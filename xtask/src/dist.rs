@@ -52,7 +52,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             copy(program, &folder.join(part), name.rsplit_once('-').map(|(name, _)| name))?;
         }
     }
-    copy(Path::new("packaging/run-gpu"), &folder, None)?;
+    copy(Path::new("tools/run-gpu"), &folder, None)?;
     for text in ["README.md", "LICENSE-MIT", "LICENSE-APACHE"] {
         copy(Path::new(text), &folder, None)?;
     }

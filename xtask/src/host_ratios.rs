@@ -1,4 +1,4 @@
-//! `cargo xtask host-ratios <folder>`: Markdown tables of best times from the files that `benches/host_collectives.sh`
+//! `cargo xtask host-ratios <folder>`: Markdown tables of best times from the files that `tools/host_collectives.sh`
 //! wrote.
 //!
 //! The folder has files `<library>-<transport>-<ranks>.json`, or folders of them, one per run. Times of a size are the

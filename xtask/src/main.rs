@@ -43,7 +43,7 @@ enum Command {
         #[arg(required = true)]
         folders: Vec<PathBuf>,
     },
-    /// Print best times and ratios from the files that benches/host_collectives.sh wrote
+    /// Print best times and ratios from the files that tools/host_collectives.sh wrote
     HostRatios {
         /// The folder with the files, or with a folder of them per run
         folder: PathBuf,

@@ -399,7 +399,7 @@ const ANY: usize = usize::MAX;
 /// with `nccl-bench --algo`, of what is between the board and messages, for these and for reduce, gather and scatter, up to 16
 /// ranks for the first. Lines for other numbers of ranks follow these; those of the other collectives follow the sources that
 /// the documentation of [`Algorithm`] names, and have not been measured. Those for several hosts were measured with
-/// `benches/shaped_collectives.py`, with 4 hosts of 2 ranks.
+/// `tools/shaped_collectives.py`, with 4 hosts of 2 ranks.
 pub const RULES: &[Rule] = {
     use Algorithm::{
         Binomial, Board, Bruck, Direct, Pairwise, Rabenseifner, RecursiveDoubling, RecursiveHalving, Ring,
