@@ -125,7 +125,7 @@ pub struct Request {
     pub variables: Variables,
     /// Changes that were made to the request, with reasons, for the record.
     pub notes: Vec<String>,
-    /// Further options of the caller that must be equal on all processes, by name.
+    /// Options of the caller that must be equal on all processes, by name: those that `statistics` follows from, and others.
     pub also_equal: Vec<(&'static str, String)>,
 }
 
@@ -232,7 +232,6 @@ impl Request {
             ("-I", value(per_iteration)),
             ("-K", value(per_iteration_skip)),
             ("-M", value(memory_report)),
-            ("--stats or --output", value(statistics)),
             ("--show-algorithm", value(log_choices)),
             ("-g", value(gpus)),
             ("-t", value(threads)),
@@ -249,7 +248,10 @@ impl Request {
             ("NCCL_TESTS_ALLTOALLV_PRINT_SUMMARY", value(traffic_summary)),
             (SYMMETRIC_FENCE, value(without_symmetric_fence)),
         ];
-        options.extend(also_equal.iter().cloned());
+        match &also_equal[..] {
+            [] => options.push(("statistics", value(statistics))),
+            options_of_caller => options.extend(options_of_caller.iter().cloned()),
+        }
         options
     }
 }

@@ -105,7 +105,7 @@ pub fn request(
         world: arguments.world,
         fault: arguments.inject_fault,
         variables,
-        also_equal: vec![("-J", arguments.nccl_tests_json.is_some().to_string())],
+        also_equal: report_options(arguments),
         ..Request::new(collectives)
     };
     adjust_to_graph(arguments, &mut request)?;
@@ -132,6 +132,15 @@ fn step(arguments: &Arguments, started: &Started) -> Step {
         (None, None) if started.as_nccl_tests => Step::Bytes(NCCL_TESTS_STEP),
         (None, None) => Step::Factor(2),
     }
+}
+
+/// Options of the report that all processes must share, though rank 0 alone writes it.
+fn report_options(arguments: &Arguments) -> Vec<(&'static str, String)> {
+    vec![
+        ("--stats", arguments.stats.to_string()),
+        ("-J", arguments.nccl_tests_json.is_some().to_string()),
+        ("--output", (!arguments.output.is_empty()).to_string()),
+    ]
 }
 
 fn check_sizes(
