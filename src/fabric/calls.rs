@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-use super::algorithm::selection::Collective;
+use super::selection::Collective;
 use crate::world::Called;
 use crate::{DataType, Element, ReduceOp};
 

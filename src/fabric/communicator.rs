@@ -5,11 +5,11 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::Error;
-use super::algorithm::selection::{Algorithm, Collective, Medium, Plan};
-use super::board::Board;
-use super::member::{Member, Tuning};
-use super::network::Network;
-use super::ways;
+use super::host_collectives::{Member, Tuning};
+use super::selection::{Algorithm, Collective, Medium, Plan};
+use super::shared_memory::segment::Board;
+use super::transport::network::Network;
+use super::transport::summary;
 use crate::{Element, ReduceOp, world};
 
 /// How a communicator is made and works. Every rank must ask for the same, but for its `host`.
@@ -131,7 +131,7 @@ impl Communicator {
             .into());
         }
         let network = Network::open(&world, options.provider.as_deref(), options.host.as_deref())?;
-        let mut description = ways::tell(&*world, &network.way(), &network.first_ranks())?;
+        let mut description = summary::tell(&*world, &network.way(), &network.first_ranks())?;
         let medium = if network.is_shared_memory() { Medium::SharedMemory } else { Medium::Network };
         tuning.medium = medium;
         let board =

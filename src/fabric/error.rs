@@ -147,7 +147,7 @@ pub struct Failure {
 impl Failure {
     /// The error of a call of `library` with this number, and the provider's own words, if it has any.
     #[cold]
-    pub(super) fn of_call(
+    pub(crate) fn of_call(
         library: &Fabric,
         provider: &str,
         operation: &'static str,

@@ -20,15 +20,13 @@ pub(crate) mod all_to_all;
 pub(crate) mod barrier;
 pub(crate) mod broadcast;
 pub(crate) mod engine;
+pub(crate) mod exchange;
 pub(crate) mod gather;
 pub(crate) mod hierarchical;
-pub(crate) mod hosts;
-pub(crate) mod pair;
 mod position;
 pub(crate) mod reduce;
 pub(crate) mod reduce_scatter;
 pub(crate) mod scatter;
-pub(crate) mod selection;
 mod split;
 
 pub(crate) use position::{Position, Tree};
@@ -150,6 +148,24 @@ impl Round {
             self.then.push(Action::Finish { data, len });
         }
     }
+
+    /// Turns a round that another schedule has written for a few ranks and a part of the buffers into one for this
+    /// schedule's.
+    fn translate(&mut self, rank: impl Fn(usize) -> usize, place: impl Fn(Place) -> Place) {
+        for transfer in self.receives.iter_mut().chain(&mut self.sends) {
+            transfer.peer = rank(transfer.peer);
+            transfer.place = place(transfer.place);
+        }
+        for action in self.then.iter_mut().chain(&mut self.meanwhile) {
+            match action {
+                Action::Combine { out, a, b, .. } => {
+                    [*out, *a, *b] = [place(*out), place(*a), place(*b)];
+                }
+                Action::Finish { data, .. } => *data = place(*data),
+                Action::Copy { from, to, .. } => [*from, *to] = [place(*from), place(*to)],
+            }
+        }
+    }
 }
 
 /// An algorithm for one operation on one rank.
@@ -181,6 +197,3 @@ pub(crate) unsafe trait Schedule {
     /// Writes what this rank does in a round of a segment into `round`, which is empty.
     fn round(&self, segment: usize, number: usize, round: &mut Round);
 }
-
-#[cfg(test)]
-mod tests;

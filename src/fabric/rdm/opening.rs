@@ -10,11 +10,10 @@ use fabric_sys::{Fabric, fi_threading};
 
 use super::Endpoint;
 use super::slots::Slots;
-use crate::fabric::endpoint::chosen_by_variable;
 use crate::fabric::error::{Error, Failure};
-use crate::fabric::objects::{Domain, Objects, Settings};
-use crate::fabric::provider::{self, Info, InfoList, Question, or_none};
-use crate::fabric::shm;
+use crate::fabric::libfabric::objects::{Domain, Objects, Settings};
+use crate::fabric::libfabric::provider::{self, Info, InfoList, Question, or_none};
+use crate::fabric::shared_memory::shm;
 use crate::world;
 
 /// How to open an endpoint.
@@ -229,7 +228,7 @@ fn missing(library: &'static Fabric, name: &str, options: &Options, threading: f
         library.version(),
         library.path().display(),
         command(name),
-        chosen_by_variable()
+        provider::chosen_by_variable()
     )
 }
 

@@ -10,7 +10,7 @@ use fabric_sys::{Padded, fi_addr_t, fi_cq_err_entry, fi_cq_tagged_entry};
 use super::slots::{Slot, State};
 use super::{Completion, Counts, Endpoint, Operation, Peer};
 use crate::fabric::error::Error;
-use crate::fabric::objects::Objects;
+use crate::fabric::libfabric::objects::Objects;
 
 /// How many completions are read at once.
 const BATCH: usize = 16;

@@ -1,9 +1,9 @@
 //! all_gather.
 
 use super::super::all_gather::Message;
-use super::super::selection::Algorithm;
 use super::super::{Action, Place, Round, Schedule, source, target};
 use super::{Levels, Packed};
+use crate::fabric::selection::Algorithm;
 
 /// Every lane gathers the blocks of its ranks from all hosts, and its ranks pass them on inside their hosts: the messages
 /// of the all_gather between hosts, and h-1 blocks from each rank.

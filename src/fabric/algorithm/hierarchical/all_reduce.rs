@@ -1,9 +1,9 @@
 //! all_reduce.
 
 use super::super::all_reduce::{self, Message};
-use super::super::selection::Algorithm;
 use super::super::{Buffer, Round, Schedule, Split, scratch, source, target};
 use super::Levels;
+use crate::fabric::selection::Algorithm;
 
 /// Reduce-scatter inside the host, an all_reduce in each lane, all-gather inside the host: the messages of the
 /// all_reduce between hosts, and 1/q of its bytes from each rank.

@@ -1,8 +1,8 @@
 //! all_to_all.
 
-use super::super::selection::Algorithm;
 use super::super::{Place, Position, Round, Schedule, Split, scratch, source, target};
 use super::{Levels, Packed};
+use crate::fabric::selection::Algorithm;
 
 /// Inside a host every rank gives each lane what goes to the lane's ranks on all hosts, and the ranks of each lane exchange
 /// that between hosts, in one message to each: h-1 messages between hosts from each rank, where a flat exchange has q

@@ -1,8 +1,8 @@
 //! The barrier.
 
 use super::super::barrier::Dissemination;
-use super::super::hosts::Here;
 use super::super::{Round, Schedule, scratch};
+use crate::fabric::hosts::Here;
 
 /// Every host's ranks tell the first of them that they have come, the first ranks run a dissemination, and tell the others:
 /// lg h messages between hosts, rounded up, from the first rank of each.

@@ -1,10 +1,10 @@
 //! broadcast.
 
 use super::super::broadcast::{self, Message};
-use super::super::hosts::Here;
-use super::super::selection::Algorithm;
 use super::super::{Buffer, Round, Schedule, Split, Tree, source, target};
 use super::{Levels, Rooted};
+use crate::fabric::hosts::Here;
+use crate::fabric::selection::Algorithm;
 
 /// The root gives a chunk to each lane of its host, every lane broadcasts its chunk, and the ranks of each host give each
 /// other what they got: the messages of the broadcast between hosts, and 1/q of its bytes from each rank.

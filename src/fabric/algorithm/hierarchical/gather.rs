@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use super::super::gather::Message;
-use super::super::selection::Algorithm;
 use super::super::{Round, Schedule, Tree, scratch, source, target};
 use super::{Levels, Rooted};
+use crate::fabric::selection::Algorithm;
 
 /// Every host's ranks give their blocks to one of them, and that one has them travel to the root together with those of
 /// its host, or of several (binomial): h-1 messages between hosts, of which the root gets all, or lg h, rounded up. There

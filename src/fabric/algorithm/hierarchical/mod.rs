@@ -1,6 +1,6 @@
 //! Algorithms for several ranks per host, where messages between hosts cost far more than those inside one.
 //!
-//! What crosses between the hosts is divided among *lanes*, each of one rank of every host ([`Hosts`](super::hosts::Hosts)):
+//! What crosses between the hosts is divided among *lanes*, each of one rank of every host ([`Hosts`](crate::fabric::hosts::Hosts)):
 //! J. L. Träff and S. Hunold, "Decomposing MPI Collectives for Exploiting Multi-lane Communication" (2020). So all ranks
 //! of a host share its work, each byte leaves a host as often as it must, and the critical path has as many messages
 //! between hosts as an algorithm for one rank per host. The ranks may be placed in any order. Where a host has more ranks
@@ -21,9 +21,9 @@ pub(crate) mod gather;
 pub(crate) mod reduce;
 pub(crate) mod reduce_scatter;
 
-use super::hosts::Here;
-use super::selection::Algorithm;
 use super::{Place, Split, scratch};
+use crate::fabric::hosts::Here;
+use crate::fabric::selection::Algorithm;
 
 /// A lane is used when it has this many bytes at least: for fewer a message costs what it costs to send any.
 const LEAST: usize = 4 << 10;

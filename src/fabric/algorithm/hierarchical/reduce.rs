@@ -1,10 +1,10 @@
 //! reduce.
 
-use super::super::hosts::Here;
 use super::super::reduce::{self, Message};
-use super::super::selection::Algorithm;
 use super::super::{Buffer, Round, Schedule, Split, Tree, scratch, source, target};
 use super::{Levels, Rooted};
+use crate::fabric::hosts::Here;
+use crate::fabric::selection::Algorithm;
 
 /// Reduce-scatter inside the host, a reduce in each lane, and the lanes of the root's host give it their chunks: the
 /// messages of the reduce between hosts, and 1/q of its bytes from each rank.

@@ -1,9 +1,9 @@
 //! reduce_scatter.
 
 use super::super::reduce_scatter::Message;
-use super::super::selection::Algorithm;
 use super::super::{Place, Round, Schedule, scratch, source, target};
 use super::{Levels, Packed};
+use crate::fabric::selection::Algorithm;
 
 /// The ranks of a host reduce what each of their lanes is to send to the other hosts, and every lane reduces that between
 /// hosts: the messages of the reduce_scatter between hosts, and h-1 blocks from each rank.

@@ -6,10 +6,10 @@ use super::{Member, check_equal, own_part};
 use crate::fabric::Error;
 use crate::fabric::algorithm::engine::Memory;
 use crate::fabric::algorithm::scatter::Backwards;
-use crate::fabric::algorithm::selection::{Algorithm, Collective, Plan};
 use crate::fabric::algorithm::{broadcast, gather, hierarchical, reduce};
 use crate::fabric::calls::Call;
 use crate::fabric::reduction::Reduction;
+use crate::fabric::selection::{Algorithm, Collective, Plan};
 use crate::fabric::transport::Transport;
 use crate::{Element, ReduceOp};
 

@@ -9,11 +9,12 @@ use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 use proptest::prelude::*;
 
-use super::selection::{self, Algorithm, Collective, Job, Medium};
-use crate::fabric::member::{Member, Tuning};
-use crate::fabric::simulated::{self, Break, Delivery, Simulated};
-use crate::fabric::{Error, board};
+use super::{Member, Tuning};
+use crate::fabric::Error;
+use crate::fabric::selection::{self, Algorithm, Collective, Job, Medium};
+use crate::fabric::shared_memory::segment as board;
 use crate::{DataType, Element, ReduceOp};
+use simulated::{Break, Delivery, Simulated};
 
 const AS_THE_TABLE_SAYS: Tuning = Tuning::table(Medium::Network);
 
@@ -226,6 +227,7 @@ macro_rules! for_type {
 mod counting;
 mod hosts;
 mod others;
+mod simulated;
 
 fn cases() -> impl Strategy<Value = Case> {
     let count = prop_oneof![0_usize..12, 0_usize..5000];

@@ -1,6 +1,6 @@
 //! What carries a job's messages, in a line for people: provider, protocol, interface and addresses, host by host.
 
-use super::Error;
+use crate::fabric::Error;
 use crate::world::{self, World};
 
 /// So many hosts are told with their addresses.

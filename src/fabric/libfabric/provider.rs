@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fabric_sys::{Fabric, Version, fi_info};
 
-use super::error::{Error, Failure};
+use crate::fabric::error::{Error, Failure};
 
 /// A provider on this machine with reliable endpoints for tagged messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -263,4 +263,17 @@ pub(crate) unsafe fn text(pointer: *const c_char) -> String {
     }
     // SAFETY: not null, so a text as the caller vouches.
     unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned()
+}
+
+/// End of an error message, for when `FI_PROVIDER`, libfabric's own filter of providers, is set; empty when
+/// it is not.
+pub(crate) fn chosen_by_variable() -> String {
+    match std::env::var("FI_PROVIDER") {
+        Ok(filter) if !filter.is_empty() => {
+            format!(
+                "; FI_PROVIDER={filter} makes libfabric leave out all others: unset it, or name a provider it has"
+            )
+        }
+        _ => String::new(),
+    }
 }

@@ -8,8 +8,8 @@ use std::str::FromStr;
 
 use fabric_sys::{Fabric, Version, fi_info, fi_type, fid_nic};
 
-use super::error::{Error, Failure};
-use super::provider::{InfoList, Question, or_none, set_text, text};
+use crate::fabric::error::{Error, Failure};
+use crate::fabric::libfabric::provider::{InfoList, Question, or_none, set_text, text};
 
 /// How endpoints send: what `fi_ep_attr::type` is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

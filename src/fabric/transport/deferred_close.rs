@@ -7,7 +7,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use super::endpoint::Endpoint;
+use crate::fabric::transport::endpoint::Endpoint;
 
 /// Endpoints of ranks that have left, closed with the last handle.
 pub(crate) struct Closing(Mutex<Vec<Endpoint>>);

@@ -10,8 +10,8 @@ use super::Member;
 use crate::fabric::Error;
 use crate::fabric::algorithm::Split;
 use crate::fabric::algorithm::engine::Memory;
-use crate::fabric::board::{Board, CAPACITY};
 use crate::fabric::reduction::Reduction;
+use crate::fabric::shared_memory::segment::{Board, CAPACITY};
 use crate::fabric::transport::Transport;
 
 /// Up to how many bytes of a part are copied with the other parts around them.

@@ -4,7 +4,7 @@ use super::{Member, Pair};
 use crate::Element;
 use crate::fabric::Error;
 use crate::fabric::algorithm::engine::{Memory, Operation, Sequence};
-use crate::fabric::algorithm::pair::Exchange;
+use crate::fabric::algorithm::exchange::Exchange;
 use crate::fabric::calls::{Call, Entry, History};
 use crate::fabric::transport::Transport;
 

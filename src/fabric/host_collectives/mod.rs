@@ -4,22 +4,22 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::Error;
-use super::algorithm::engine::{self, Memory, Operation, Sequence, Workspace};
-use super::algorithm::hierarchical::{self, Levels};
-use super::algorithm::hosts::{Here, Hosts};
-use super::algorithm::selection::{self, Algorithm, Collective, Job, Medium, Plan, Plans};
-use super::algorithm::{Position, Schedule, Tree, all_gather, all_reduce, barrier};
-use super::board::{Board, COMPARING};
-use super::calls::{Call, Entry, History};
-use super::reduction::Reduction;
-use super::transport::Transport;
+use crate::fabric::Error;
+use crate::fabric::algorithm::engine::{self, Memory, Operation, Sequence, Workspace};
+use crate::fabric::algorithm::hierarchical::{self, Levels};
+use crate::fabric::algorithm::{Position, Schedule, Tree, all_gather, all_reduce, barrier};
+use crate::fabric::calls::{Call, Entry, History};
+use crate::fabric::hosts::{Here, Hosts};
+use crate::fabric::reduction::Reduction;
+use crate::fabric::selection::{self, Algorithm, Collective, Job, Medium, Plan, Plans};
+use crate::fabric::shared_memory::segment::{Board, COMPARING};
+use crate::fabric::transport::Transport;
 use crate::{Element, ReduceOp};
 
-mod boarded;
-mod pair;
+mod all_to_all;
+mod point_to_point;
 mod rooted;
-mod scattered;
+mod shared_memory;
 
 /// What decides how operations are carried out: the same on every rank.
 #[derive(Clone, Copy, Debug)]
@@ -525,3 +525,6 @@ fn own_part(rank: usize, ranks: usize, len: usize) -> Range<usize> {
     let part = len / ranks;
     rank * part..(rank + 1) * part
 }
+
+#[cfg(test)]
+mod tests;

@@ -13,9 +13,9 @@ use fabric_sys::{
 
 use libc::iovec;
 
-use super::error::{Error, Failure};
-use super::provider::{self, Info};
-use super::shm;
+use crate::fabric::error::{Error, Failure};
+use crate::fabric::libfabric::provider::{self, Info};
+use crate::fabric::shared_memory::shm;
 
 /// Room for an address of any provider.
 const LONGEST_ADDRESS: usize = 512;
@@ -32,7 +32,7 @@ fn padded(address: &[u8]) -> Vec<u8> {
 }
 
 /// A fabric and a domain of it, each null until it is open. For one endpoint, or for several.
-pub(super) struct Domain {
+pub(crate) struct Domain {
     fabric: *mut fid_fabric,
     domain: *mut fid_domain,
     next_key: AtomicU64,
@@ -49,7 +49,7 @@ unsafe impl Sync for Domain {}
 
 impl Domain {
     /// Opens them.
-    pub(super) fn open(library: &'static Fabric, info: Info<'_>) -> Result<Arc<Self>, Error> {
+    pub(crate) fn open(library: &'static Fabric, info: Info<'_>) -> Result<Arc<Self>, Error> {
         let provider = info.provider();
         let check = checked(library, &provider);
         if provider == "shm" {
@@ -127,26 +127,26 @@ fn is_true(value: &str) -> bool {
 
 /// What an endpoint has.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Settings {
+pub(crate) struct Settings {
     /// About how many peers there are.
-    pub(super) peers: usize,
+    pub(crate) peers: usize,
     /// Whether threads wait in the completion queue.
-    pub(super) blocking: bool,
+    pub(crate) blocking: bool,
     /// Whether there is a counter of what completes.
-    pub(super) counter: bool,
+    pub(crate) counter: bool,
     /// Whether memory of devices is used.
-    pub(super) devices: bool,
+    pub(crate) devices: bool,
 }
 
 /// The library's objects, each null until it is open. Closed children first.
-pub(super) struct Objects {
+pub(crate) struct Objects {
     av: *mut fid_av,
-    pub(super) cq: *mut fid_cq,
+    pub(crate) cq: *mut fid_cq,
     /// Null when there is none.
-    pub(super) counter: *mut fid_cntr,
-    pub(super) ep: *mut fid_ep,
+    pub(crate) counter: *mut fid_cntr,
+    pub(crate) ep: *mut fid_ep,
     /// Whether the provider has promised to access devices' memory directly.
-    pub(super) direct: bool,
+    pub(crate) direct: bool,
     /// Registered memory.
     regions: Vec<*mut fid_mr>,
     /// Whether the endpoint has a name in shared memory, as those of peers have.
@@ -194,7 +194,7 @@ impl Drop for Objects {
 
 impl Objects {
     /// Opens a domain, and in it what [`open_in`](Self::open_in) opens, for so many peers.
-    pub(super) fn open(
+    pub(crate) fn open(
         library: &'static Fabric,
         info: Info<'_>,
         peers: usize,
@@ -205,7 +205,7 @@ impl Objects {
 
     /// Opens an address vector, a completion queue for tagged messages (`FI_CQ_FORMAT_TAGGED`), and an endpoint that uses
     /// them; also says the endpoint's address.
-    pub(super) fn open_in(
+    pub(crate) fn open_in(
         domain: Arc<Domain>,
         library: &'static Fabric,
         info: Info<'_>,
@@ -317,13 +317,13 @@ impl Objects {
     /// but leaves it in the list that is freed with the endpoint.
     ///
     /// Not where the kernel has been handed the buffers (`io_uring`): it would go on to write there.
-    pub(super) fn must_stay_open(&self) -> bool {
+    pub(crate) fn must_stay_open(&self) -> bool {
         self.tcp && self.version > Version::new(1, 17) && !self.uring
     }
 
     /// To be dropped without being closed, if nothing can move data then: nobody asks these objects for progress any more,
     /// and no endpoint of the same domain, nor a thread of the library's, which there is for those who sleep.
-    pub(super) fn leave_open(&mut self) {
+    pub(crate) fn leave_open(&mut self) {
         self.left = !self.blocking && Arc::strong_count(&self.domain) == 1;
     }
 
@@ -331,7 +331,7 @@ impl Objects {
     /// on, closing an endpoint of `shm` gives what such a message took back to its sender, whose memory may be gone.
     ///
     /// Moves no data: of operations in flight, the buffers may be gone.
-    pub(super) fn discard(&mut self) {
+    pub(crate) fn discard(&mut self) {
         if !self.named || self.version < Version::new(1, 19) {
             return;
         }
@@ -358,7 +358,7 @@ impl Objects {
     }
 
     /// Keeps memory that is to be registered as long as anything of the domain is open.
-    pub(super) fn keep(&self, memory: Arc<dyn Send + Sync>) {
+    pub(crate) fn keep(&self, memory: Arc<dyn Send + Sync>) {
         self.domain.memories.lock().unwrap_or_else(PoisonError::into_inner).push(memory);
     }
 
@@ -368,7 +368,7 @@ impl Objects {
     /// # Safety
     /// The memory must live as long as the domain, and may be accessed by peers at any time; `device` is what `interface` asks
     /// for. Memory of a device must be the device's alone.
-    pub(super) unsafe fn register(
+    pub(crate) unsafe fn register(
         &mut self,
         start: *const u8,
         len: usize,
@@ -400,7 +400,7 @@ impl Objects {
     }
 
     /// Makes an address known; an error is libfabric's number.
-    pub(super) fn insert(&mut self, address: &[u8]) -> Result<fi_addr_t, c_int> {
+    pub(crate) fn insert(&mut self, address: &[u8]) -> Result<fi_addr_t, c_int> {
         let mut inserted = fabric_sys::FI_ADDR_NOTAVAIL;
         let padded = padded(address);
         // SAFETY: the address vector is open, the address is padded and ends in zeros, the result is writable.
@@ -421,7 +421,7 @@ impl Objects {
     }
 
     /// The endpoint's own address in the provider's notation: `fi_sockaddr_in://127.0.0.1:40123`.
-    pub(super) fn text_of(&self, address: &[u8]) -> String {
+    pub(crate) fn text_of(&self, address: &[u8]) -> String {
         let padded = padded(address);
         let mut buffer = [0_u8; LONGEST_ADDRESS];
         let mut length = buffer.len();
@@ -439,7 +439,7 @@ impl Objects {
     }
 
     /// What the provider says of a failed operation, if anything; before the queue is read again.
-    pub(super) fn provider_text(&self, entry: &fi_cq_err_entry) -> Option<String> {
+    pub(crate) fn provider_text(&self, entry: &fi_cq_err_entry) -> Option<String> {
         let mut buffer = [0_u8; 256];
         // SAFETY: the queue is open, the error's data is valid until the queue is read again, the buffer's length is
         // passed along.

@@ -7,8 +7,8 @@ use std::rc::Rc;
 use super::hosts::in_turn;
 use super::others::asking;
 use super::*;
-use crate::fabric::algorithm::hosts::Hosts;
 use crate::fabric::calls::Entry;
+use crate::fabric::hosts::Hosts;
 use crate::fabric::transport::{Request, Transport};
 
 /// A message as both sides know it.

@@ -1,8 +1,14 @@
 //! What a collective needs from a network: tagged messages between ranks, completed by polling.
 
-use super::Error;
-use super::algorithm::hosts::Hosts;
-use super::calls::Entry;
+pub(crate) mod deferred_close;
+pub(crate) mod endpoint;
+pub(crate) mod network;
+mod operations;
+pub(crate) mod summary;
+
+use crate::fabric::Error;
+use crate::fabric::calls::Entry;
+use crate::fabric::hosts::Hosts;
 
 /// A posted operation, valid until `Transport::is_done` has said so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

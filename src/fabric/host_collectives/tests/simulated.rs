@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use super::Error;
-use super::algorithm::hosts::Hosts;
-use super::calls::Entry;
-use super::transport::{Request, Transport};
+use crate::fabric::Error;
+use crate::fabric::calls::Entry;
+use crate::fabric::hosts::Hosts;
+use crate::fabric::transport::{Request, Transport};
 
 const INJECT_SIZE: usize = 256;
 const GIVE_UP: Duration = Duration::from_secs(30);

@@ -103,9 +103,9 @@ use std::time::{Duration, Instant};
 
 use fabric_sys::{Fabric, fi_addr_t};
 
-use super::error::{Error, Failure};
-use super::objects::Objects;
-use super::shm;
+use crate::fabric::error::{Error, Failure};
+use crate::fabric::libfabric::objects::Objects;
+use crate::fabric::shared_memory::shm;
 use crate::world;
 use slots::Slots;
 

@@ -6,16 +6,16 @@ use std::time::{Duration, Instant};
 
 use fabric_sys::{Fabric, fi_addr_t};
 
-use super::algorithm::hosts::Hosts;
-use super::attach::{self, Word};
-use super::calls::{Calls, Entry};
-use super::closing::Closing;
-use super::endpoint::{Endpoint, Reach};
-use super::error::Error;
-use super::provider;
-use super::shm::{self, ShmProtocol};
-use super::transport::{Request, Transport};
-use super::ways::Way;
+use crate::fabric::calls::{Calls, Entry};
+use crate::fabric::error::Error;
+use crate::fabric::hosts::Hosts;
+use crate::fabric::libfabric::provider;
+use crate::fabric::shared_memory::cma_probe::{self, Word};
+use crate::fabric::shared_memory::shm::{self, ShmProtocol};
+use crate::fabric::transport::deferred_close::Closing;
+use crate::fabric::transport::endpoint::{Endpoint, Reach};
+use crate::fabric::transport::summary::Way;
+use crate::fabric::transport::{Request, Transport};
 use crate::world;
 
 /// How many times nothing is found before the processor is offered to other threads.
@@ -248,7 +248,7 @@ impl Network {
         let word = Word::new();
         let words = world.all_gather(&word.to_message())?;
         let shares = network.endpoints.iter().any(|endpoint| endpoint.provider() == "shm");
-        let can_read = |peer: usize| plan.hosts[peer] != plan.hosts[rank] || attach::can_read(&words[peer]);
+        let can_read = |peer: usize| plan.hosts[peer] != plan.hosts[rank] || cma_probe::can_read(&words[peer]);
         network.attaches =
             shares && shm::shm_protocol() == ShmProtocol::CrossMemoryAttach && (0..size).all(can_read);
         let name = RandomState::new().hash_one(std::process::id());

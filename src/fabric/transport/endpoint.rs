@@ -6,12 +6,12 @@ use std::ptr;
 
 use fabric_sys::{Fabric, Padded, Version, fi_addr_t, fi_cq_err_entry, fi_cq_tagged_entry};
 
-use super::calls;
-use super::error::{Error, Failure};
-use super::objects::Objects;
-use super::operations::{CALLERS, CLEAR, Message, Operations, Problem, WAITING};
-use super::provider::{self, Info, InfoList};
-use super::shm;
+use crate::fabric::calls;
+use crate::fabric::error::{Error, Failure};
+use crate::fabric::libfabric::objects::Objects;
+use crate::fabric::libfabric::provider::{self, Info, InfoList};
+use crate::fabric::transport::operations::{CALLERS, CLEAR, Message, Operations, Problem, WAITING};
+use crate::fabric::shared_memory::shm;
 
 /// How many completions are read at once.
 const BATCH: usize = 16;
@@ -123,7 +123,7 @@ impl Endpoint {
     /// one sends before the other has read where its memory is: `smr_map_to_region` does not note it for endpoints of
     /// the same process, only `smr_progress_connreq` does, but either side's request makes both look connected. So
     /// every rank announces itself to all others before any of them reads what has come, and sends when all have
-    /// read. See [`Network::open`](super::network::Network::open).
+    /// read. See [`Network::open`](crate::fabric::transport::network::Network::open).
     pub(crate) fn announce(&mut self, to: fi_addr_t) {
         if self.provider != "shm" || self.library.version() < Version::new(2, 5) {
             return;
@@ -280,19 +280,6 @@ pub(super) fn with_length(tag: u64, len: usize) -> u64 {
     (tag ^ calls::of_length(len) << LENGTH) & CALLERS
 }
 
-/// End of an error message, for when `FI_PROVIDER`, libfabric's own filter of providers, is set; empty when
-/// it is not.
-pub(super) fn chosen_by_variable() -> String {
-    match std::env::var("FI_PROVIDER") {
-        Ok(filter) if !filter.is_empty() => {
-            format!(
-                "; FI_PROVIDER={filter} makes libfabric leave out all others: unset it, or name a provider it has"
-            )
-        }
-        _ => String::new(),
-    }
-}
-
 /// Says that a provider is not there, and which are.
 fn unavailable(library: &Fabric, provider: &str) -> Error {
     let known = provider::providers().map_or_else(
@@ -307,6 +294,6 @@ fn unavailable(library: &Fabric, provider: &str) -> Error {
     if let Some(shortage) = shm::shm_shortage().filter(|_| provider == "shm") {
         problem += &format!("; {shortage}");
     }
-    problem += &chosen_by_variable();
+    problem += &provider::chosen_by_variable();
     Error::Provider { provider: provider.to_owned(), problem }
 }

@@ -1,7 +1,5 @@
 //! Which ranks share a host.
 
-use super::{Place, Round};
-
 /// The hosts of a job: the same on every rank.
 ///
 /// A *lane* is made of one rank of each host, those with the same index among their host's ranks. There are as many
@@ -109,26 +107,6 @@ impl<'a> Here<'a> {
     /// The host `distance` (at most the number of hosts) below this one, around the end.
     pub(crate) fn below(&self, distance: usize) -> usize {
         (self.host + self.hosts.count() - distance) % self.hosts.count()
-    }
-}
-
-impl Round {
-    /// Turns a round that another schedule has written for a few ranks and a part of the buffers into one for this
-    /// schedule's.
-    pub(super) fn translate(&mut self, rank: impl Fn(usize) -> usize, place: impl Fn(Place) -> Place) {
-        for transfer in self.receives.iter_mut().chain(&mut self.sends) {
-            transfer.peer = rank(transfer.peer);
-            transfer.place = place(transfer.place);
-        }
-        for action in self.then.iter_mut().chain(&mut self.meanwhile) {
-            match action {
-                super::Action::Combine { out, a, b, .. } => {
-                    [*out, *a, *b] = [place(*out), place(*a), place(*b)];
-                }
-                super::Action::Finish { data, .. } => *data = place(*data),
-                super::Action::Copy { from, to, .. } => [*from, *to] = [place(*from), place(*to)],
-            }
-        }
     }
 }
 

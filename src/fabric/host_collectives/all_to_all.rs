@@ -7,10 +7,10 @@ use super::{Member, check_equal, own_part};
 use crate::fabric::Error;
 use crate::fabric::algorithm::all_to_all::{self, Parts};
 use crate::fabric::algorithm::engine::Memory;
-use crate::fabric::algorithm::selection::{Algorithm, Collective, Plan};
 use crate::fabric::algorithm::{hierarchical, reduce_scatter};
 use crate::fabric::calls::{Call, Entry};
 use crate::fabric::reduction::Reduction;
+use crate::fabric::selection::{Algorithm, Collective, Plan};
 use crate::fabric::transport::Transport;
 use crate::{Element, ReduceOp};
 

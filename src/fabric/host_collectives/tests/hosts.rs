@@ -1,9 +1,9 @@
 //! Ranks of several hosts.
 
 use super::others::{Operation, asking};
+use super::simulated::Traffic;
 use super::*;
-use crate::fabric::algorithm::hosts::Hosts;
-use crate::fabric::simulated::Traffic;
+use crate::fabric::hosts::Hosts;
 
 /// By rank, its host's number.
 type Placement = Vec<usize>;

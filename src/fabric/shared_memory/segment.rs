@@ -48,8 +48,9 @@ use std::time::{Duration, Instant};
 
 #[cfg(loom)]
 use self::model::{AtomicU64, Mapping, Room, fence, spin_loop};
-use super::calls::{Call, History};
-use super::{Error, shm};
+use crate::fabric::Error;
+use crate::fabric::calls::{Call, History};
+use crate::fabric::shared_memory::shm;
 use crate::world::{self, World};
 
 /// The longest message of one rank; of 8, 16 and 32 KiB, the last was measured to be the fastest for most long ones.

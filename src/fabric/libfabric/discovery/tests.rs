@@ -8,7 +8,7 @@ use crate::wheels;
 fn with_each_library(test: &str) {
     for library in wheels::each_libfabric() {
         let mut command = Command::new(env::current_exe().unwrap());
-        let name = format!("fabric::discovery::tests::in_a_process::{test}");
+        let name = format!("fabric::libfabric::discovery::tests::in_a_process::{test}");
         command.args([&name, "--exact", "--ignored", "--nocapture"]);
         command.env_remove("FABRIC_LIBRARY").env_remove("FI_PROVIDER");
         if let Some(library) = &library {
