@@ -338,16 +338,13 @@ fn ranks_on_the_board_and_beside_it_do_not_wait_for_each_other() {
     assert_eq!(*reason, format!("failed: all_reduce: {}", errors[0]));
 }
 
-/// What the table has on two levels, and whether for messages of any length.
-const HIERARCHICAL: [(Collective, bool); 8] = [
-    (Collective::AllReduce, true),
-    (Collective::AllGather, true),
-    (Collective::ReduceScatter, true),
-    (Collective::Broadcast, true),
-    (Collective::Reduce, true),
-    (Collective::AllToAll, false),
-    (Collective::Gather, false),
-    (Collective::Scatter, false),
+/// The collectives with a hierarchical algorithm.
+const HIERARCHICAL: [Collective; 5] = [
+    Collective::AllReduce,
+    Collective::AllGather,
+    Collective::ReduceScatter,
+    Collective::Broadcast,
+    Collective::Reduce,
 ];
 
 /// Ranks that take each other for different hosts: `shm` inside a host, `tcp` between them.
@@ -365,11 +362,11 @@ fn several_ranks_on_each_of_several_hosts() {
             assert!(description.contains(" on "), "{description}");
             let count = hosts.iter().max().unwrap() + 1;
             assert_eq!(between.matches("(fi_sockaddr_in").count(), count, "{description}");
-            for (collective, of_any_length) in HIERARCHICAL {
-                for (bytes, expected) in [(8, true), (1 << 30, of_any_length)] {
+            for collective in Collective::ALL {
+                for bytes in [8, 1 << 30] {
                     let plan = communicator.plan(collective, bytes);
                     let found = plan.algorithm == Algorithm::Hierarchical;
-                    assert_eq!(found, expected, "{collective} of {bytes}");
+                    assert_eq!(found, HIERARCHICAL.contains(&collective), "{collective} of {bytes}");
                 }
             }
             for count in [1, 1000, 100_003] {
@@ -395,7 +392,7 @@ fn every_algorithm_between_hosts() {
             options.provider = provider.map(str::to_owned);
             options.between = Some(between);
             options.segment = Some(20_000);
-            for (collective, _) in HIERARCHICAL {
+            for collective in HIERARCHICAL {
                 options.choose(collective, Algorithm::Hierarchical);
             }
             on_hosts(&[0, 1, 1, 0], &options, |communicator| {

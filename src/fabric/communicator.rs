@@ -32,7 +32,7 @@ pub struct Options {
     pub broadcast: Option<Algorithm>,
     /// The algorithm for reduce; if none, the table's.
     pub reduce: Option<Algorithm>,
-    /// The algorithm for all_to_all; if none, the table's. In place, all but `board`, `bruck` and `hierarchical` are
+    /// The algorithm for all_to_all; if none, the table's. In place, all but `board` and `bruck` are
     /// carried out as `direct`.
     pub all_to_all: Option<Algorithm>,
     /// The algorithm for all_to_all_v; if none, the table's. In place, all are carried out as `direct`.

@@ -28,10 +28,6 @@ unsafe impl<S: Schedule> Schedule for Backwards<S> {
         self.0.rounds() + 1
     }
 
-    fn is_ordered(&self) -> bool {
-        self.0.is_ordered()
-    }
-
     fn scratch_len(&self) -> usize {
         self.0.scratch_len()
     }

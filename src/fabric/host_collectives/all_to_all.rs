@@ -119,18 +119,10 @@ impl<T: Transport> Member<T> {
         let plan = self.plan(collective, memory.source_len);
         let message = self.all_to_all_message(Parts::Equal(part), Parts::Equal(part), plan);
         let name = collective.name();
-        let hosts = Arc::clone(&self.hosts);
         // SAFETY: the schedules are made for buffers of this size, and those before `InPlace` for one buffer, too.
         unsafe {
             match plan.algorithm {
                 Algorithm::Board => self.all_to_all_on_board(name, memory, plan.segment),
-                Algorithm::Hierarchical => {
-                    let (levels, at) = (self.levels(&hosts, plan), self.position());
-                    let Plan { segment, in_flight, .. } = plan;
-                    let schedule =
-                        hierarchical::all_to_all::Hierarchical { levels, at, part, segment, in_flight };
-                    self.run(name, &schedule, memory, None)
-                }
                 Algorithm::Bruck => {
                     self.run(name, &all_to_all::Bruck { at: self.position(), part }, memory, None)
                 }

@@ -200,21 +200,14 @@ impl<T: Transport> Member<T> {
         let collective = Collective::Gather;
         let block = memory.source_len;
         self.call = Call::of::<E>(collective, block / size_of::<E>()).with_root(root);
-        let plan = self.plan(collective, block);
-        let Plan { algorithm, segment, in_flight, .. } = plan;
+        let Plan { algorithm, segment, in_flight, .. } = self.plan(collective, block);
         let tree = self.tree(root);
         let message = gather::Message { tree, block, segment, in_flight };
         let name = collective.name();
-        let hosts = Arc::clone(&self.hosts);
         // SAFETY: the schedules are made for blocks of this size; the root alone has a target.
         unsafe {
             match algorithm {
                 Algorithm::Board => self.gather_on_board(name, memory, tree.is_root(), segment),
-                Algorithm::Hierarchical => {
-                    let levels = self.levels(&hosts, plan);
-                    let schedule = hierarchical::gather::Hierarchical { levels, message };
-                    self.run(name, &schedule, memory, None)
-                }
                 Algorithm::Binomial => self.run(name, &gather::Binomial(message), memory, None),
                 // Direct, which serves every number of ranks.
                 _ => self.run(name, &gather::Direct(message), memory, None),
@@ -264,21 +257,15 @@ impl<T: Transport> Member<T> {
         let collective = Collective::Scatter;
         let block = memory.target_len;
         self.call = Call::of::<E>(collective, block / size_of::<E>()).with_root(root);
-        let plan = self.plan(collective, block.saturating_mul(self.ranks));
-        let Plan { algorithm, segment, in_flight, .. } = plan;
+        let Plan { algorithm, segment, in_flight, .. } =
+            self.plan(collective, block.saturating_mul(self.ranks));
         let tree = self.tree(root);
         let message = gather::Message { tree, block, segment, in_flight };
         let name = collective.name();
-        let hosts = Arc::clone(&self.hosts);
         // SAFETY: the schedules are made for blocks of this size; the root alone has a source.
         unsafe {
             match algorithm {
                 Algorithm::Board => self.scatter_on_board(name, memory, root, segment),
-                Algorithm::Hierarchical => {
-                    let levels = self.levels(&hosts, plan);
-                    let schedule = Backwards(hierarchical::gather::Hierarchical { levels, message });
-                    self.run(name, &schedule, memory, None)
-                }
                 Algorithm::Binomial => self.run(name, &Backwards(gather::Binomial(message)), memory, None),
                 // Direct, which serves every number of ranks.
                 _ => self.run(name, &Backwards(gather::Direct(message)), memory, None),

@@ -176,8 +176,7 @@ impl Algorithm {
             Self::Rabenseifner => matches!(collective, AllReduce),
             Self::Ring => matches!(collective, AllReduce | AllGather | ReduceScatter | Broadcast),
             Self::Hierarchical => {
-                // Of parts of any lengths only the two ranks know that share one.
-                !matches!(collective, AllToAllV)
+                matches!(collective, AllReduce | AllGather | ReduceScatter | Broadcast | Reduce)
             }
         }
     }
@@ -196,9 +195,7 @@ impl Algorithm {
             }
             Collective::Broadcast => matches!(self, Self::Binomial | Self::Ring),
             Collective::Reduce => matches!(self, Self::Binomial | Self::Pairwise),
-            Collective::AllToAll => matches!(self, Self::Direct | Self::Pairwise | Self::Bruck),
-            Collective::Gather | Collective::Scatter => matches!(self, Self::Direct | Self::Binomial),
-            Collective::AllToAllV => false,
+            Collective::AllToAll | Collective::AllToAllV | Collective::Gather | Collective::Scatter => false,
         }
     }
 
@@ -526,13 +523,6 @@ pub const RULES: &[Rule] = {
         hosts(Reduce, 4, 8192 * K, Binomial, 1024 * K, 3),
         hosts(Reduce, ANY, 64 * K, Binomial, ANY, 1),
         hosts(Reduce, ANY, ANY, Pairwise, 1024 * K, 3),
-        // Fewer messages between hosts, but no fewer bytes: up to the sizes to which messages count on a network.
-        hosts(AllToAll, 8, 16 * K, Direct, ANY, 1),
-        hosts(AllToAll, ANY, 16 * K, Bruck, ANY, 1),
-        hosts(Gather, 8, 4 * K, Direct, ANY, 1),
-        hosts(Gather, ANY, 4 * K, Binomial, ANY, 1),
-        hosts(Scatter, 8, 64 * K, Direct, ANY, 1),
-        hosts(Scatter, ANY, 64 * K, Binomial, ANY, 1),
     ]
 };
 
@@ -613,15 +603,7 @@ pub(crate) fn plan(collective: Collective, job: &Job, bytes: usize, wanted: Opti
     match wanted.filter(|&algorithm| job.can(algorithm)) {
         Some(algorithm) => {
             let line = lines().find(|plan| plan.algorithm == algorithm);
-            line.unwrap_or_else(|| {
-                // What the table has for shorter messages.
-                let known = |rule: &&Rule| {
-                    (rule.collective, rule.plan.algorithm) == (collective, algorithm)
-                        && job.hosts <= rule.ranks
-                };
-                let between = RULES.iter().find(known).and_then(|rule| rule.plan.between);
-                Plan { algorithm, between, ..OTHERWISE }
-            })
+            line.unwrap_or(Plan { algorithm, ..OTHERWISE })
         }
         None => lines().next().unwrap_or(OTHERWISE),
     }
@@ -752,12 +734,8 @@ mod tests {
         let text = |bytes| plan(Collective::AllReduce, &job, bytes, None).to_string();
         assert_eq!(text(8), "hierarchical, direct between hosts");
         assert_eq!(text(1 << 30), "hierarchical, ring between hosts, 3 x 1048576 bytes in flight");
-        // The table of a network, where that of hosts has nothing.
-        let text = |bytes, wanted| plan(Collective::Gather, &job, bytes, wanted).to_string();
-        assert_eq!(text(4096, None), "hierarchical, direct between hosts");
-        assert_eq!(text(4097, None), "direct, 2 x 1048576 bytes in flight");
-        // What is asked for is done the same way between hosts, in segments.
-        let asked = text(4097, Some(Algorithm::Hierarchical));
-        assert_eq!(asked, "hierarchical, direct between hosts, 2 x 262144 bytes in flight");
+        // The rules for a network, where those for hosts have nothing.
+        let text = plan(Collective::Gather, &job, 4096, None).to_string();
+        assert_eq!(text, "direct, 2 x 1048576 bytes in flight");
     }
 }

@@ -10,8 +10,8 @@ use crate::fabric::calls;
 use crate::fabric::error::{Error, Failure};
 use crate::fabric::libfabric::objects::Objects;
 use crate::fabric::libfabric::provider::{self, Info, InfoList};
-use crate::fabric::transport::operations::{CALLERS, CLEAR, Message, Operations, Problem, WAITING};
 use crate::fabric::shared_memory::shm;
+use crate::fabric::transport::operations::{CALLERS, CLEAR, Message, Operations, Problem, WAITING};
 
 /// How many completions are read at once.
 const BATCH: usize = 16;

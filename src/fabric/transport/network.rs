@@ -248,7 +248,8 @@ impl Network {
         let word = Word::new();
         let words = world.all_gather(&word.to_message())?;
         let shares = network.endpoints.iter().any(|endpoint| endpoint.provider() == "shm");
-        let can_read = |peer: usize| plan.hosts[peer] != plan.hosts[rank] || cma_probe::can_read(&words[peer]);
+        let can_read =
+            |peer: usize| plan.hosts[peer] != plan.hosts[rank] || cma_probe::can_read(&words[peer]);
         network.attaches =
             shares && shm::shm_protocol() == ShmProtocol::CrossMemoryAttach && (0..size).all(can_read);
         let name = RandomState::new().hash_one(std::process::id());

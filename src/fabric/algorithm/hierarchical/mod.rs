@@ -7,17 +7,15 @@
 //! than lanes, the others give what they have to those with a lane, and get the result from them; where one host has a
 //! single rank, or the message is short, there is one lane, of one rank of each host.
 //!
-//! There is no all_to_all_v: every rank knows how long its own parts are, but not those that others would have it pass on,
-//! and to be told costs a message inside the host and one between hosts before the first part can go.
+//! There is no all_to_all, gather or scatter: on two levels their bytes pass through more ranks, and measured against the flat
+//! algorithms they were slower above 32 KiB by up to 1.6 times, and below at most 0.14 to 0.2 faster.
 //!
 //! Costs are of what crosses between hosts, for `h` hosts with `q` ranks each, and as many lanes.
 
 pub(crate) mod all_gather;
 pub(crate) mod all_reduce;
-pub(crate) mod all_to_all;
 pub(crate) mod barrier;
 pub(crate) mod broadcast;
-pub(crate) mod gather;
 pub(crate) mod reduce;
 pub(crate) mod reduce_scatter;
 

@@ -261,20 +261,14 @@ fn between_hosts_messages_and_bytes_grow_with_the_hosts_as_promised() {
             messages
         };
         for collective in Collective::ALL {
-            // Blocks that travel together, and lanes.
-            let (together, lanes) = match collective {
-                Collective::AllToAll => (each, each),
-                Collective::Gather | Collective::Scatter => (each, 1),
-                _ => (1, each),
-            };
             let serve = |between: &Algorithm| between.serves_between(collective);
             for between in Algorithm::ALL.into_iter().filter(serve) {
                 let tuning = asking(collective, Some(Algorithm::Hierarchical), AS_THE_TABLE_SAYS);
                 let tuning = Tuning { between: Some(between), segment: Some(usize::MAX), ..tuning };
                 let found = Cost::of(&between_hosts(tuning, &|member| operate(member, collective, block)));
-                assert!(found.total.is_multiple_of(lanes), "{collective} {between}: {found:?}");
-                let of_a_lane = Cost { total: found.total / lanes, ..found };
-                check(of_a_lane, collective, between, hosts, together * block);
+                assert!(found.total.is_multiple_of(each), "{collective} {between}: {found:?}");
+                let of_a_lane = Cost { total: found.total / each, ..found };
+                check(of_a_lane, collective, between, hosts, block);
             }
         }
         let steps = hosts.next_power_of_two().ilog2() as usize;

@@ -375,7 +375,8 @@ fn nothing_touches_the_buffers_of_ranks_that_have_left() {
     for library in wheels::each_libfabric() {
         for environment in [COPIES, CMA] {
             let mut command = Command::new(env::current_exe().unwrap());
-            let name = "fabric::transport::network::tests::ranks_of_a_process_leave_with_operations_in_flight";
+            let name =
+                "fabric::transport::network::tests::ranks_of_a_process_leave_with_operations_in_flight";
             command.args([name, "--exact", "--ignored", "--nocapture"]).envs(environment.iter().copied());
             if let Some(library) = &library {
                 command.env("FABRIC_LIBRARY", library);
@@ -450,7 +451,12 @@ fn in_processes(provider: &str, ranks: usize, name: &str, environment: &[(&str, 
         let start = |rank: usize| -> Child {
             let mut command = Command::new(env::current_exe().unwrap());
             command
-                .args(["fabric::transport::network::tests::rank_in_a_process", "--exact", "--ignored", "--nocapture"])
+                .args([
+                    "fabric::transport::network::tests::rank_in_a_process",
+                    "--exact",
+                    "--ignored",
+                    "--nocapture",
+                ])
                 .env("COLLECTIVES_TEST_FOLDER", &folder)
                 .env("COLLECTIVES_TEST_RANK", rank.to_string())
                 .env("COLLECTIVES_TEST_SIZE", ranks.to_string())
