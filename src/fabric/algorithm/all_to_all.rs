@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::{Position, Round, Schedule, scratch, source, target};
+use super::{Pipeline, Position, Round, Schedule, scratch, source, target};
 
 /// Where in a buffer each rank's part is.
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +68,10 @@ impl Message<'_> {
         self.sent.longest().max(self.received.longest()).div_ceil(self.segment.max(1)).max(1)
     }
 
+    fn pipeline(&self) -> Pipeline {
+        Pipeline { segments: self.segments(), in_flight: self.in_flight }
+    }
+
     /// The start of a segment of a part of so many bytes, from the part's start, and its length.
     fn segment(&self, number: usize, len: usize) -> (usize, usize) {
         let start = number.saturating_mul(self.segment.max(1)).min(len);
@@ -98,20 +102,8 @@ pub(crate) struct Direct<'a>(pub(crate) Message<'a>);
 
 // SAFETY: sends of the source and receives into the target, which are apart; parts do not overlap, nor do segments.
 unsafe impl Schedule for Direct<'_> {
-    fn segments(&self) -> usize {
-        self.0.segments()
-    }
-
-    fn in_flight(&self) -> usize {
-        self.0.in_flight
-    }
-
-    fn rounds(&self) -> usize {
-        1
-    }
-
-    fn scratch_len(&self) -> usize {
-        0
+    fn pipeline(&self) -> Pipeline {
+        self.0.pipeline()
     }
 
     fn round(&self, segment: usize, _number: usize, round: &mut Round) {
@@ -130,20 +122,12 @@ pub(crate) struct Pairwise<'a>(pub(crate) Message<'a>);
 
 // SAFETY: as for `Direct`.
 unsafe impl Schedule for Pairwise<'_> {
-    fn segments(&self) -> usize {
-        self.0.segments()
-    }
-
-    fn in_flight(&self) -> usize {
-        self.0.in_flight
+    fn pipeline(&self) -> Pipeline {
+        self.0.pipeline()
     }
 
     fn rounds(&self) -> usize {
         self.0.at.ranks - 1
-    }
-
-    fn scratch_len(&self) -> usize {
-        0
     }
 
     fn round(&self, segment: usize, number: usize, round: &mut Round) {
@@ -174,19 +158,11 @@ impl InPlace<'_> {
 // SAFETY: receives into scratch memory, a part for each peer, and copies from there when all is sent. Segments are
 // disjoint: those of equal parts lie at the same places of all parts, and of others there is one.
 unsafe impl Schedule for InPlace<'_> {
-    fn segments(&self) -> usize {
+    fn pipeline(&self) -> Pipeline {
         match self.0.sent {
-            Parts::Equal(_) => self.0.segments(),
-            Parts::Ranges { .. } => 1,
+            Parts::Equal(_) => self.0.pipeline(),
+            Parts::Ranges { .. } => Pipeline::WHOLE,
         }
-    }
-
-    fn in_flight(&self) -> usize {
-        self.0.in_flight
-    }
-
-    fn rounds(&self) -> usize {
-        1
     }
 
     fn scratch_len(&self) -> usize {
@@ -251,14 +227,6 @@ impl Bruck {
 // SAFETY: sends one part of the scratch memory and receives into another; the target is written after the last message.
 // One segment.
 unsafe impl Schedule for Bruck {
-    fn segments(&self) -> usize {
-        1
-    }
-
-    fn in_flight(&self) -> usize {
-        1
-    }
-
     /// The first is for putting the parts in the order of their distances.
     fn rounds(&self) -> usize {
         1 + self.at.ranks.next_power_of_two().ilog2() as usize

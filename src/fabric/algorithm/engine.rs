@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::ptr;
 
-use super::{Action, Buffer, Place, Round, Schedule};
+use super::{Action, Buffer, Pipeline, Place, Round, Schedule};
 use crate::fabric::Error;
 use crate::fabric::reduction::Reduction;
 use crate::fabric::transport::{Request, Transport};
@@ -135,8 +135,8 @@ pub(crate) unsafe fn run<T: Transport, S: Schedule>(
     schedule: &S,
     operation: &Operation<'_>,
 ) -> Result<(), Error> {
-    let segments = schedule.segments();
-    let in_flight = schedule.in_flight().clamp(1, segments.max(1));
+    let Pipeline { segments, in_flight } = schedule.pipeline();
+    let in_flight = in_flight.clamp(1, segments.max(1));
     let lines = schedule.scratch_len().div_ceil(size_of::<Line>());
     if workspace.scratch.len() < lines * in_flight {
         workspace.scratch.resize(lines * in_flight, Line([0; 64]));

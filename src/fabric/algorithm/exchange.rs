@@ -13,18 +13,6 @@ pub(crate) struct Exchange {
 
 // SAFETY: sends the source and receives into the target, which is apart, or into scratch memory. One segment.
 unsafe impl Schedule for Exchange {
-    fn segments(&self) -> usize {
-        1
-    }
-
-    fn in_flight(&self) -> usize {
-        1
-    }
-
-    fn rounds(&self) -> usize {
-        1
-    }
-
     fn scratch_len(&self) -> usize {
         self.receive.filter(|_| self.in_place).map_or(0, |(_, len)| len)
     }

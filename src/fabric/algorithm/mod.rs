@@ -27,9 +27,11 @@ mod position;
 pub(crate) mod reduce;
 pub(crate) mod reduce_scatter;
 pub(crate) mod scatter;
+mod spec;
 mod split;
 
 pub(crate) use position::{Position, Tree};
+pub(crate) use spec::Spec;
 pub(crate) use split::Split;
 
 /// One of the buffers of an operation.
@@ -168,6 +170,18 @@ impl Round {
     }
 }
 
+/// Segments of a message, and how many of them may be in flight together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pipeline {
+    pub(crate) segments: usize,
+    pub(crate) in_flight: usize,
+}
+
+impl Pipeline {
+    /// A message that is not cut.
+    const WHOLE: Self = Self { segments: 1, in_flight: 1 };
+}
+
 /// An algorithm for one operation on one rank.
 ///
 /// # Safety
@@ -176,14 +190,15 @@ impl Round {
 /// element type where it is combined; no two receives overlap, and none overlaps a send of the same round.
 /// Segments in flight together touch disjoint memory.
 pub(crate) unsafe trait Schedule {
-    /// How many segments the message is cut into.
-    fn segments(&self) -> usize;
-
-    /// How many segments may be in flight together.
-    fn in_flight(&self) -> usize;
+    /// How the message is cut into segments; as a whole, unless an algorithm says otherwise.
+    fn pipeline(&self) -> Pipeline {
+        Pipeline::WHOLE
+    }
 
     /// How many rounds each segment goes through: the same on every rank.
-    fn rounds(&self) -> usize;
+    fn rounds(&self) -> usize {
+        1
+    }
 
     /// Whether all ranks must begin the rounds of all segments in one order: where a rank waits for some ranks in a round
     /// and others may be rounds ahead meanwhile, and send it what it has not asked for.
@@ -192,7 +207,9 @@ pub(crate) unsafe trait Schedule {
     }
 
     /// Bytes of scratch memory that a segment needs, aligned to 64 bytes.
-    fn scratch_len(&self) -> usize;
+    fn scratch_len(&self) -> usize {
+        0
+    }
 
     /// Writes what this rank does in a round of a segment into `round`, which is empty.
     fn round(&self, segment: usize, number: usize, round: &mut Round);

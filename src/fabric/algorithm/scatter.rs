@@ -3,7 +3,7 @@
 //! So costs are those of the gather with the same name, with sends and receives exchanged: for `p` ranks that get `n`
 //! bytes each, the root sends (p-1) n bytes, to each rank or down the tree. Only the root has a source.
 
-use super::{Action, Buffer, Place, Round, Schedule};
+use super::{Action, Buffer, Pipeline, Place, Round, Schedule};
 
 /// A gather that is played backwards: its rounds from the last to the first; what is received there is sent here, and
 /// copies go from the target to the source, which here are the source and the target.
@@ -16,12 +16,8 @@ pub(crate) struct Backwards<S>(pub(crate) S);
 // overlap either, since every byte goes one way, and what is copied meanwhile is in none of them: so sends can be
 // receives. The buffers are those of the gather under each other's names, and segments are disjoint as there.
 unsafe impl<S: Schedule> Schedule for Backwards<S> {
-    fn segments(&self) -> usize {
-        self.0.segments()
-    }
-
-    fn in_flight(&self) -> usize {
-        self.0.in_flight()
+    fn pipeline(&self) -> Pipeline {
+        self.0.pipeline()
     }
 
     fn rounds(&self) -> usize {

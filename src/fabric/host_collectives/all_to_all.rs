@@ -7,7 +7,7 @@ use super::{Member, check_equal, own_part};
 use crate::fabric::Error;
 use crate::fabric::algorithm::all_to_all::{self, Parts};
 use crate::fabric::algorithm::engine::Memory;
-use crate::fabric::algorithm::{hierarchical, reduce_scatter};
+use crate::fabric::algorithm::{Spec, hierarchical, reduce_scatter};
 use crate::fabric::calls::{Call, Entry};
 use crate::fabric::reduction::Reduction;
 use crate::fabric::selection::{Algorithm, Collective, Plan};
@@ -62,8 +62,7 @@ impl<T: Transport> Member<T> {
         let plan = self.plan(collective, memory.source_len);
         let Plan { algorithm, segment, in_flight, .. } = plan;
         let element_size = reduction.element_size();
-        let message =
-            reduce_scatter::Message { at: self.position(), count, element_size, segment, in_flight };
+        let spec = Spec { at: self.position(), count, element_size, segment, in_flight };
         let name = collective.name();
         let reduction = &reduction;
         let hosts = Arc::clone(&self.hosts);
@@ -73,15 +72,15 @@ impl<T: Transport> Member<T> {
                 Algorithm::Board => self.reduce_scatter_on_board(name, memory, reduction, segment),
                 Algorithm::Hierarchical => {
                     let levels = self.levels(&hosts, plan);
-                    let schedule = hierarchical::reduce_scatter::Hierarchical { levels, message };
+                    let schedule = hierarchical::reduce_scatter::Hierarchical { levels, spec };
                     self.run(name, &schedule, memory, Some(reduction))
                 }
                 Algorithm::RecursiveHalving => {
-                    self.run(name, &reduce_scatter::RecursiveHalving(message), memory, Some(reduction))
+                    self.run(name, &reduce_scatter::RecursiveHalving(spec), memory, Some(reduction))
                 }
-                Algorithm::Ring => self.run(name, &reduce_scatter::Ring(message), memory, Some(reduction)),
+                Algorithm::Ring => self.run(name, &reduce_scatter::Ring(spec), memory, Some(reduction)),
                 // Pairwise, which serves every number of ranks.
-                _ => self.run(name, &reduce_scatter::Pairwise(message), memory, Some(reduction)),
+                _ => self.run(name, &reduce_scatter::Pairwise(spec), memory, Some(reduction)),
             }
         }
     }

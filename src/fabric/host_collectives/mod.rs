@@ -7,7 +7,7 @@ use std::time::Instant;
 use crate::fabric::Error;
 use crate::fabric::algorithm::engine::{self, Memory, Operation, Sequence, Workspace};
 use crate::fabric::algorithm::hierarchical::{self, Levels};
-use crate::fabric::algorithm::{Position, Schedule, Tree, all_gather, all_reduce, barrier};
+use crate::fabric::algorithm::{Position, Schedule, Spec, Tree, all_gather, all_reduce, barrier};
 use crate::fabric::calls::{Call, Entry, History};
 use crate::fabric::hosts::{Here, Hosts};
 use crate::fabric::reduction::Reduction;
@@ -317,9 +317,8 @@ impl<T: Transport> Member<T> {
         self.call = Call::of::<E>(collective, count).with_op(op);
         let reduction = Reduction::new(E::DATA_TYPE, op);
         let plan = self.plan(collective, count * size_of::<E>());
-        let message = all_reduce::Message {
-            rank: self.rank,
-            ranks: self.ranks,
+        let spec = Spec {
+            at: self.position(),
             count,
             element_size: reduction.element_size(),
             segment: plan.segment,
@@ -334,21 +333,19 @@ impl<T: Transport> Member<T> {
                 Algorithm::Board => self.all_reduce_on_board(name, memory, reduction, plan.segment),
                 Algorithm::Hierarchical => {
                     let levels = self.levels(&hosts, plan);
-                    let schedule = hierarchical::all_reduce::Hierarchical { levels, message };
+                    let schedule = hierarchical::all_reduce::Hierarchical { levels, spec };
                     self.run(name, &schedule, memory, Some(reduction))
                 }
-                Algorithm::Direct => self.run(name, &all_reduce::Direct(message), memory, Some(reduction)),
+                Algorithm::Direct => self.run(name, &all_reduce::Direct(spec), memory, Some(reduction)),
                 Algorithm::RecursiveDoubling => {
-                    self.run(name, &all_reduce::RecursiveDoubling(message), memory, Some(reduction))
+                    self.run(name, &all_reduce::RecursiveDoubling(spec), memory, Some(reduction))
                 }
-                Algorithm::Pairwise => {
-                    self.run(name, &all_reduce::Pairwise(message), memory, Some(reduction))
-                }
+                Algorithm::Pairwise => self.run(name, &all_reduce::Pairwise(spec), memory, Some(reduction)),
                 Algorithm::Rabenseifner => {
-                    self.run(name, &all_reduce::Rabenseifner(message), memory, Some(reduction))
+                    self.run(name, &all_reduce::Rabenseifner(spec), memory, Some(reduction))
                 }
                 // The ring, which serves every number of ranks.
-                _ => self.run(name, &all_reduce::Ring(message), memory, Some(reduction)),
+                _ => self.run(name, &all_reduce::Ring(spec), memory, Some(reduction)),
             }
         }
     }
@@ -381,10 +378,10 @@ impl<T: Transport> Member<T> {
         let collective = Collective::AllGather;
         self.call = Call::of::<E>(collective, block / size_of::<E>());
         let plan = self.plan(collective, block);
-        let message = all_gather::Message {
-            rank: self.rank,
-            ranks: self.ranks,
-            block,
+        let spec = Spec {
+            at: self.position(),
+            count: block,
+            element_size: 1,
             segment: plan.segment,
             in_flight: plan.in_flight,
         };
@@ -396,16 +393,16 @@ impl<T: Transport> Member<T> {
                 Algorithm::Board => self.gather_on_board(name, memory, true, plan.segment),
                 Algorithm::Hierarchical => {
                     let levels = self.levels(&hosts, plan);
-                    let schedule = hierarchical::all_gather::Hierarchical { levels, message };
+                    let schedule = hierarchical::all_gather::Hierarchical { levels, spec };
                     self.run(name, &schedule, memory, None)
                 }
-                Algorithm::Direct => self.run(name, &all_gather::Direct(message), memory, None),
+                Algorithm::Direct => self.run(name, &all_gather::Direct(spec), memory, None),
                 Algorithm::RecursiveDoubling => {
-                    self.run(name, &all_gather::RecursiveDoubling(message), memory, None)
+                    self.run(name, &all_gather::RecursiveDoubling(spec), memory, None)
                 }
-                Algorithm::Bruck => self.run(name, &all_gather::Bruck(message), memory, None),
+                Algorithm::Bruck => self.run(name, &all_gather::Bruck(spec), memory, None),
                 // The ring, which serves every number of ranks.
-                _ => self.run(name, &all_gather::Ring(message), memory, None),
+                _ => self.run(name, &all_gather::Ring(spec), memory, None),
             }
         }
     }

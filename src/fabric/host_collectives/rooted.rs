@@ -6,7 +6,7 @@ use super::{Member, check_equal, own_part};
 use crate::fabric::Error;
 use crate::fabric::algorithm::engine::Memory;
 use crate::fabric::algorithm::scatter::Backwards;
-use crate::fabric::algorithm::{broadcast, gather, hierarchical, reduce};
+use crate::fabric::algorithm::{Spec, broadcast, gather, hierarchical, reduce};
 use crate::fabric::calls::Call;
 use crate::fabric::reduction::Reduction;
 use crate::fabric::selection::{Algorithm, Collective, Plan};
@@ -64,22 +64,22 @@ impl<T: Transport> Member<T> {
         let plan = self.plan(collective, memory.target_len);
         let Plan { algorithm, segment, in_flight, .. } = plan;
         let tree = self.tree(root);
-        let message = broadcast::Message { tree, count, element_size: size_of::<E>(), segment, in_flight };
+        let spec = Spec { at: tree, count, element_size: size_of::<E>(), segment, in_flight };
         let name = collective.name();
         let hosts = Arc::clone(&self.hosts);
         // SAFETY: the schedules are made for buffers of `count` elements of type `E`.
         unsafe {
             match algorithm {
                 Algorithm::Board => self.broadcast_on_board(name, memory, root, segment),
-                Algorithm::Direct => self.run(name, &broadcast::Direct(message), memory, None),
+                Algorithm::Direct => self.run(name, &broadcast::Direct(spec), memory, None),
                 Algorithm::Hierarchical => {
                     let levels = self.levels(&hosts, plan);
-                    let schedule = hierarchical::broadcast::Hierarchical { levels, message };
+                    let schedule = hierarchical::broadcast::Hierarchical { levels, spec };
                     self.run(name, &schedule, memory, None)
                 }
-                Algorithm::Ring => self.run(name, &broadcast::Ring(message), memory, None),
+                Algorithm::Ring => self.run(name, &broadcast::Ring(spec), memory, None),
                 // The tree, which serves every number of ranks.
-                _ => self.run(name, &broadcast::Binomial(message), memory, None),
+                _ => self.run(name, &broadcast::Binomial(spec), memory, None),
             }
         }
     }
@@ -139,7 +139,7 @@ impl<T: Transport> Member<T> {
         let Plan { algorithm, segment, in_flight, .. } = plan;
         let tree = self.tree(root);
         let element_size = reduction.element_size();
-        let message = reduce::Message { tree, count, element_size, segment, in_flight };
+        let spec = Spec { at: tree, count, element_size, segment, in_flight };
         let name = collective.name();
         let hosts = Arc::clone(&self.hosts);
         // SAFETY: the schedules are made for buffers of `count` elements of type `E`.
@@ -148,12 +148,12 @@ impl<T: Transport> Member<T> {
                 Algorithm::Board => self.reduce_on_board(name, memory, &reduction, tree.is_root(), segment),
                 Algorithm::Hierarchical => {
                     let levels = self.levels(&hosts, plan);
-                    let schedule = hierarchical::reduce::Hierarchical { levels, message };
+                    let schedule = hierarchical::reduce::Hierarchical { levels, spec };
                     self.run(name, &schedule, memory, Some(&reduction))
                 }
-                Algorithm::Pairwise => self.run(name, &reduce::Pairwise(message), memory, Some(&reduction)),
+                Algorithm::Pairwise => self.run(name, &reduce::Pairwise(spec), memory, Some(&reduction)),
                 // The tree, which serves every number of ranks.
-                _ => self.run(name, &reduce::Binomial(message), memory, Some(&reduction)),
+                _ => self.run(name, &reduce::Binomial(spec), memory, Some(&reduction)),
             }
         }
     }
@@ -202,15 +202,15 @@ impl<T: Transport> Member<T> {
         self.call = Call::of::<E>(collective, block / size_of::<E>()).with_root(root);
         let Plan { algorithm, segment, in_flight, .. } = self.plan(collective, block);
         let tree = self.tree(root);
-        let message = gather::Message { tree, block, segment, in_flight };
+        let spec = Spec { at: tree, count: block, element_size: 1, segment, in_flight };
         let name = collective.name();
         // SAFETY: the schedules are made for blocks of this size; the root alone has a target.
         unsafe {
             match algorithm {
                 Algorithm::Board => self.gather_on_board(name, memory, tree.is_root(), segment),
-                Algorithm::Binomial => self.run(name, &gather::Binomial(message), memory, None),
+                Algorithm::Binomial => self.run(name, &gather::Binomial(spec), memory, None),
                 // Direct, which serves every number of ranks.
-                _ => self.run(name, &gather::Direct(message), memory, None),
+                _ => self.run(name, &gather::Direct(spec), memory, None),
             }
         }
     }
@@ -260,15 +260,15 @@ impl<T: Transport> Member<T> {
         let Plan { algorithm, segment, in_flight, .. } =
             self.plan(collective, block.saturating_mul(self.ranks));
         let tree = self.tree(root);
-        let message = gather::Message { tree, block, segment, in_flight };
+        let spec = Spec { at: tree, count: block, element_size: 1, segment, in_flight };
         let name = collective.name();
         // SAFETY: the schedules are made for blocks of this size; the root alone has a source.
         unsafe {
             match algorithm {
                 Algorithm::Board => self.scatter_on_board(name, memory, root, segment),
-                Algorithm::Binomial => self.run(name, &Backwards(gather::Binomial(message)), memory, None),
+                Algorithm::Binomial => self.run(name, &Backwards(gather::Binomial(spec)), memory, None),
                 // Direct, which serves every number of ranks.
-                _ => self.run(name, &Backwards(gather::Direct(message)), memory, None),
+                _ => self.run(name, &Backwards(gather::Direct(spec)), memory, None),
             }
         }
     }

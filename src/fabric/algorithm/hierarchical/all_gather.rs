@@ -1,8 +1,7 @@
 //! all_gather.
 
-use super::super::all_gather::Message;
-use super::super::{Action, Place, Round, Schedule, source, target};
 use super::{Levels, Packed};
+use crate::fabric::algorithm::{Action, Pipeline, Place, Position, Round, Schedule, Spec, source, target};
 use crate::fabric::selection::Algorithm;
 
 /// Every lane gathers the blocks of its ranks from all hosts, and its ranks pass them on inside their hosts: the messages
@@ -13,8 +12,8 @@ use crate::fabric::selection::Algorithm;
 /// message, in scratch memory: lg h messages between hosts, rounded up.
 pub(crate) struct Hierarchical<'a> {
     pub(crate) levels: Levels<'a>,
-    /// That of all ranks.
-    pub(crate) message: Message,
+    /// The operation of all ranks.
+    pub(crate) spec: Spec<Position>,
 }
 
 impl Hierarchical<'_> {
@@ -40,7 +39,7 @@ impl Hierarchical<'_> {
 
     /// Where this rank has a part of a rank's block.
     fn place(&self, rank: usize, start: usize) -> Place {
-        if rank == self.message.rank { source(start) } else { target(rank * self.message.block + start) }
+        if rank == self.spec.at.rank { source(start) } else { target(rank * self.spec.bytes() + start) }
     }
 
     /// This lane's blocks of one host go to another.
@@ -68,7 +67,7 @@ impl Hierarchical<'_> {
                 round.send(ranks[other], source(start), len);
                 round.receive(ranks[other], self.place(ranks[other], start), len);
             }
-            round.meanwhile = self.message.keep(start, len);
+            round.meanwhile = self.spec.keep(start, len);
         }
         let direct = self.levels.between == Algorithm::Direct;
         if let Some(step) = number.checked_sub(self.first())
@@ -157,7 +156,7 @@ impl Hierarchical<'_> {
             let packed = self.packed(lane, len);
             for distance in 0..hosts.count() {
                 for (position, rank) in hosts.bundle(here.above(distance), lane).enumerate() {
-                    let to = target(rank * self.message.block + start);
+                    let to = target(rank * self.spec.bytes() + start);
                     round.then.push(Action::Copy { from: packed.place(distance, position), to, len });
                 }
             }
@@ -169,12 +168,8 @@ impl Hierarchical<'_> {
 // own one, which is copied meanwhile, from the source. Packed ones are received behind those that are sent, or in the
 // other lanes' parts of the scratch memory, and copied to the target in the end. Segments are disjoint.
 unsafe impl Schedule for Hierarchical<'_> {
-    fn segments(&self) -> usize {
-        self.message.segments().parts()
-    }
-
-    fn in_flight(&self) -> usize {
-        self.message.in_flight
+    fn pipeline(&self) -> Pipeline {
+        self.spec.pipeline()
     }
 
     fn rounds(&self) -> usize {
@@ -186,11 +181,11 @@ unsafe impl Schedule for Hierarchical<'_> {
     }
 
     fn scratch_len(&self) -> usize {
-        if self.is_packed() { self.message.ranks * self.message.segments().largest() } else { 0 }
+        if self.is_packed() { self.spec.at.ranks * self.spec.segments().largest() } else { 0 }
     }
 
     fn round(&self, segment: usize, number: usize, round: &mut Round) {
-        let part = self.message.segments().span(segment);
+        let part = self.spec.segments().span(segment);
         if part.1 == 0 {
             return;
         }

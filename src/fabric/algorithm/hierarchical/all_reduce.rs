@@ -1,42 +1,38 @@
 //! all_reduce.
 
-use super::super::all_reduce::{self, Message};
-use super::super::{Buffer, Round, Schedule, Split, scratch, source, target};
 use super::Levels;
+use crate::fabric::algorithm::all_reduce;
+use crate::fabric::algorithm::{
+    Buffer, Pipeline, Position, Round, Schedule, Spec, Split, scratch, source, target,
+};
 use crate::fabric::selection::Algorithm;
 
 /// Reduce-scatter inside the host, an all_reduce in each lane, all-gather inside the host: the messages of the
 /// all_reduce between hosts, and 1/q of its bytes from each rank.
 pub(crate) struct Hierarchical<'a> {
     pub(crate) levels: Levels<'a>,
-    /// That of all ranks.
-    pub(crate) message: Message,
+    /// The operation of all ranks.
+    pub(crate) spec: Spec<Position>,
 }
 
 impl Hierarchical<'_> {
     /// A segment, a chunk for each lane that has something to do.
     fn chunks(&self, segment: usize) -> Split {
-        self.levels.chunks(self.message.segments(), segment)
+        self.levels.chunks(self.spec.segments(), segment)
     }
 
     /// What a lane does, for `count` elements, with the algorithm between hosts.
     fn lane<R>(&self, count: usize, then: impl FnOnce(&dyn Schedule) -> R) -> R {
         let here = self.levels.here;
-        let message = Message {
-            rank: here.host,
-            ranks: here.hosts.count(),
-            count,
-            segment: usize::MAX,
-            in_flight: 1,
-            ..self.message
-        };
+        let at = Position { rank: here.host, ranks: here.hosts.count() };
+        let spec = Spec { at, count, segment: usize::MAX, in_flight: 1, ..self.spec };
         match self.levels.between {
-            Algorithm::Direct => then(&all_reduce::Direct(message)),
-            Algorithm::RecursiveDoubling => then(&all_reduce::RecursiveDoubling(message)),
-            Algorithm::Pairwise => then(&all_reduce::Pairwise(message)),
-            Algorithm::Rabenseifner => then(&all_reduce::Rabenseifner(message)),
+            Algorithm::Direct => then(&all_reduce::Direct(spec)),
+            Algorithm::RecursiveDoubling => then(&all_reduce::RecursiveDoubling(spec)),
+            Algorithm::Pairwise => then(&all_reduce::Pairwise(spec)),
+            Algorithm::Rabenseifner => then(&all_reduce::Rabenseifner(spec)),
             // The ring, which serves every number of hosts.
-            _ => then(&all_reduce::Ring(message)),
+            _ => then(&all_reduce::Ring(spec)),
         }
     }
 
@@ -77,12 +73,8 @@ impl Hierarchical<'_> {
 // lane's schedule promises, within this rank's chunk, and the last receives chunks of the target that are not this
 // rank's, while it sends its own. Segments are disjoint.
 unsafe impl Schedule for Hierarchical<'_> {
-    fn segments(&self) -> usize {
-        self.message.segments().parts()
-    }
-
-    fn in_flight(&self) -> usize {
-        self.message.in_flight
+    fn pipeline(&self) -> Pipeline {
+        self.spec.pipeline()
     }
 
     fn rounds(&self) -> usize {

@@ -1,7 +1,7 @@
 //! The barrier.
 
-use super::super::barrier::Dissemination;
-use super::super::{Round, Schedule, scratch};
+use crate::fabric::algorithm::barrier::Dissemination;
+use crate::fabric::algorithm::{Round, Schedule, scratch};
 use crate::fabric::hosts::Here;
 
 /// Every host's ranks tell the first of them that they have come, the first ranks run a dissemination, and tell the others:
@@ -16,14 +16,6 @@ impl Hierarchical<'_> {
 
 // SAFETY: receives bytes of scratch memory that are not sent, a byte of its own from each rank.
 unsafe impl Schedule for Hierarchical<'_> {
-    fn segments(&self) -> usize {
-        1
-    }
-
-    fn in_flight(&self) -> usize {
-        1
-    }
-
     fn rounds(&self) -> usize {
         self.between().rounds() + 2
     }

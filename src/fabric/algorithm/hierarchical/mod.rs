@@ -19,7 +19,7 @@ pub(crate) mod broadcast;
 pub(crate) mod reduce;
 pub(crate) mod reduce_scatter;
 
-use super::{Place, Split, scratch};
+use crate::fabric::algorithm::{Place, Split, scratch};
 use crate::fabric::hosts::Here;
 use crate::fabric::selection::Algorithm;
 

@@ -1,8 +1,10 @@
 //! reduce.
 
-use super::super::reduce::{self, Message};
-use super::super::{Buffer, Round, Schedule, Split, Tree, scratch, source, target};
 use super::{Levels, Rooted};
+use crate::fabric::algorithm::reduce;
+use crate::fabric::algorithm::{
+    Buffer, Pipeline, Round, Schedule, Spec, Split, Tree, scratch, source, target,
+};
 use crate::fabric::hosts::Here;
 use crate::fabric::selection::Algorithm;
 
@@ -10,29 +12,29 @@ use crate::fabric::selection::Algorithm;
 /// messages of the reduce between hosts, and 1/q of its bytes from each rank.
 pub(crate) struct Hierarchical<'a> {
     pub(crate) levels: Levels<'a>,
-    /// That of all ranks.
-    pub(crate) message: Message,
+    /// The operation of all ranks.
+    pub(crate) spec: Spec<Tree>,
 }
 
 impl<'a> Hierarchical<'a> {
     fn rooted(&self) -> Rooted<'a> {
-        Rooted::new(self.levels.here, self.message.tree.root)
+        Rooted::new(self.levels.here, self.spec.at.root)
     }
 
     /// A segment, a chunk for each lane that has something to do.
     fn chunks(&self, segment: usize) -> Split {
-        self.levels.chunks(self.message.segments(), segment)
+        self.levels.chunks(self.spec.segments(), segment)
     }
 
     /// What a lane does, for `count` elements.
     fn lane<R>(&self, count: usize, then: impl FnOnce(&dyn Schedule) -> R) -> R {
         let Here { hosts, host, .. } = self.levels.here;
         let tree = Tree { rank: host, ranks: hosts.count(), root: self.rooted().host };
-        let message = Message { tree, count, segment: usize::MAX, in_flight: 1, ..self.message };
+        let spec = Spec { at: tree, count, segment: usize::MAX, in_flight: 1, ..self.spec };
         match self.levels.between {
-            Algorithm::Pairwise => then(&reduce::Pairwise(message)),
+            Algorithm::Pairwise => then(&reduce::Pairwise(spec)),
             // The tree, which serves every number of hosts.
-            _ => then(&reduce::Binomial(message)),
+            _ => then(&reduce::Binomial(spec)),
         }
     }
 
@@ -46,12 +48,8 @@ impl<'a> Hierarchical<'a> {
 // SAFETY: receives into scratch memory behind what is kept there; the lane's schedule has a part of its own. The root
 // receives the other lanes' chunks of the target in the end. Segments are disjoint.
 unsafe impl Schedule for Hierarchical<'_> {
-    fn segments(&self) -> usize {
-        self.message.segments().parts()
-    }
-
-    fn in_flight(&self) -> usize {
-        self.message.in_flight
+    fn pipeline(&self) -> Pipeline {
+        self.spec.pipeline()
     }
 
     fn rounds(&self) -> usize {
@@ -71,7 +69,7 @@ unsafe impl Schedule for Hierarchical<'_> {
     fn round(&self, segment: usize, number: usize, round: &mut Round) {
         let (here, rooted, chunks) = (self.levels.here, self.rooted(), self.chunks(segment));
         let (own, lanes) = (rooted.number(here.index), chunks.parts());
-        let is_root = self.message.tree.is_root();
+        let is_root = self.spec.at.is_root();
         let (start, len) = (|lane| chunks.start(lane), |lane| chunks.len(lane, lane + 1));
         let (result, others) = (self.result(), 2 * self.result());
         if number == 0 {
@@ -111,7 +109,7 @@ unsafe impl Schedule for Hierarchical<'_> {
                 round.receive(rooted.rank_of(here.host, lane), target(start(lane)), len(lane));
             }
         } else if rooted.is_home() && own < lanes {
-            round.send(self.message.tree.root, scratch(result), len(own));
+            round.send(self.spec.at.root, scratch(result), len(own));
         }
     }
 }

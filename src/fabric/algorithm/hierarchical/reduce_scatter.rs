@@ -1,8 +1,7 @@
 //! reduce_scatter.
 
-use super::super::reduce_scatter::Message;
-use super::super::{Place, Round, Schedule, scratch, source, target};
 use super::{Levels, Packed};
+use crate::fabric::algorithm::{Pipeline, Place, Position, Round, Schedule, Spec, scratch, source, target};
 use crate::fabric::selection::Algorithm;
 
 /// The ranks of a host reduce what each of their lanes is to send to the other hosts, and every lane reduces that between
@@ -13,8 +12,8 @@ use crate::fabric::selection::Algorithm;
 /// together by recursive halving, which serves any number of hosts so: lg h messages between hosts, rounded up.
 pub(crate) struct Hierarchical<'a> {
     pub(crate) levels: Levels<'a>,
-    /// That of all ranks.
-    pub(crate) message: Message,
+    /// The operation of all ranks.
+    pub(crate) spec: Spec<Position>,
 }
 
 impl Hierarchical<'_> {
@@ -34,7 +33,7 @@ impl Hierarchical<'_> {
     }
 
     fn own(&self, rank: usize, start: usize) -> Place {
-        source(rank * self.message.count * self.message.element_size + start)
+        source(rank * self.spec.bytes() + start)
     }
 
     /// What the lanes of this host are to have of the blocks of ranks of other hosts, or this one, goes to them; what
@@ -92,7 +91,7 @@ impl Hierarchical<'_> {
     fn most(&self) -> usize {
         let hosts = self.levels.here.hosts;
         let blocks = (0..hosts.count()).map(|host| hosts.bundle_len(host, 0)).max().unwrap_or(0);
-        blocks * self.message.segments().largest()
+        blocks * self.spec.segments().largest()
     }
 
     fn round_of_ring(&self, (start, len): (usize, usize), number: usize, round: &mut Round) {
@@ -209,12 +208,8 @@ impl Hierarchical<'_> {
 // SAFETY: receives into scratch memory behind what is kept and sent there; only the last round, and the one before, write
 // the target, when nothing sends this rank's own block. Segments are disjoint.
 unsafe impl Schedule for Hierarchical<'_> {
-    fn segments(&self) -> usize {
-        self.message.segments().parts()
-    }
-
-    fn in_flight(&self) -> usize {
-        self.message.in_flight
+    fn pipeline(&self) -> Pipeline {
+        self.spec.pipeline()
     }
 
     fn rounds(&self) -> usize {
@@ -232,13 +227,13 @@ unsafe impl Schedule for Hierarchical<'_> {
             return (2 + neighbours) * self.most();
         }
         let packed =
-            Packed::new(here, here.index % here.hosts.lanes(), 0, self.message.segments().largest()).len();
+            Packed::new(here, here.index % here.hosts.lanes(), 0, self.spec.segments().largest()).len();
         let between = (here.hosts.count() - 1) * self.most();
         packed + between.max(packed).max((neighbours - 1) * packed)
     }
 
     fn round(&self, segment: usize, number: usize, round: &mut Round) {
-        let part = self.message.segments().span(segment);
+        let part = self.spec.segments().span(segment);
         if part.1 == 0 {
             return;
         }
