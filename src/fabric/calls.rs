@@ -21,9 +21,9 @@ const LEFT: u64 = BARRIER + 3;
 
 /// An operation with its type, operator, root and number of elements: the elements in the lower [`Call::COUNT`] bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Call(u64);
+pub(crate) struct CallSignature(u64);
 
-impl Call {
+impl CallSignature {
     const COUNT: u32 = 40;
     const ROOT: u32 = 13;
     const OP: u32 = 3;
@@ -70,7 +70,7 @@ impl Call {
 }
 
 /// `all_reduce of 100 float32, sum`.
-impl fmt::Display for Call {
+impl fmt::Display for CallSignature {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let field = |shift: u32, bits: u32| (self.0 >> shift & ((1 << bits) - 1)) as usize;
         let kind = (self.0 >> (Self::COUNT + Self::ROOT + Self::OP + Self::TYPE)) as usize;
@@ -107,10 +107,10 @@ impl fmt::Display for Call {
 
 /// All calls of a rank so far, in order, as a number that other calls have not (but for chance).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct History(u64);
+pub(crate) struct CallHash(u64);
 
-impl History {
-    pub(crate) fn add(&mut self, call: Call) {
+impl CallHash {
+    pub(crate) fn add(&mut self, call: CallSignature) {
         // Every bit of a call counts for the highest bits, which tags have.
         let spread = (self.0 ^ call.0).wrapping_mul(SPREAD);
         self.0 = (spread ^ spread >> 32).wrapping_mul(SPREAD);
@@ -133,34 +133,34 @@ pub(crate) fn of_length(len: usize) -> u64 {
 
 /// What ranks have called, and where: the same place and number on all ranks that take part in it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct CallRecord {
     /// 0 for an operation of all ranks; otherwise which message between which two ranks.
     place: u64,
     number: u64,
-    call: Call,
+    call: CallSignature,
 }
 
-impl Entry {
+impl CallRecord {
     const RANK: u32 = 31;
 
     /// The collective operation of this number.
-    pub(crate) fn collective(number: u64, call: Call) -> Self {
+    pub(crate) fn collective(number: u64, call: CallSignature) -> Self {
         Self { place: 0, number, call }
     }
 
     /// The message of this number from one rank to another.
-    pub(crate) fn message(from: usize, to: usize, number: u64, call: Call) -> Self {
+    pub(crate) fn message(from: usize, to: usize, number: u64, call: CallSignature) -> Self {
         Self { place: 1 << 62 | (from as u64) << Self::RANK | to as u64, number, call }
     }
 
     /// What one rank sends another in the collective operation of this number.
-    pub(crate) fn part(from: usize, to: usize, number: u64, call: Call) -> Self {
+    pub(crate) fn part(from: usize, to: usize, number: u64, call: CallSignature) -> Self {
         Self { place: 2 << 62 | (from as u64) << Self::RANK | to as u64, number, call }
     }
 
     fn called(&self) -> Called {
         let Self { place, number, call } = *self;
-        let what = if place == 0 || call == Call::LEFT {
+        let what = if place == 0 || call == CallSignature::LEFT {
             call.to_string()
         } else {
             let rank = |place: u64| place & ((1 << Self::RANK) - 1);
@@ -171,25 +171,25 @@ impl Entry {
 }
 
 /// What a rank has called last.
-pub(crate) struct Calls {
+pub(crate) struct CallLog {
     /// The same on all ranks of a communicator, and like no other's.
     topic: u64,
     /// A power of two of them, used in turn.
-    entries: Vec<Entry>,
+    entries: Vec<CallRecord>,
     count: usize,
 }
 
-impl Calls {
+impl CallLog {
     pub(crate) fn new(topic: u64, ranks: usize) -> Self {
         let most = (4 * ranks).max(64).next_power_of_two();
-        Self { topic, entries: vec![Entry::collective(0, Call(0)); most], count: 0 }
+        Self { topic, entries: vec![CallRecord::collective(0, CallSignature(0)); most], count: 0 }
     }
 
     pub(crate) fn topic(&self) -> u64 {
         self.topic
     }
 
-    pub(crate) fn record(&mut self, entry: Entry) {
+    pub(crate) fn record(&mut self, entry: CallRecord) {
         let last = self.entries.len() - 1;
         self.entries[self.count & last] = entry;
         self.count += 1;
@@ -198,7 +198,7 @@ impl Calls {
     /// The last ones, in any order.
     pub(crate) fn called(&self) -> Vec<Called> {
         let known = self.count.min(self.entries.len());
-        self.entries[..known].iter().map(Entry::called).collect()
+        self.entries[..known].iter().map(CallRecord::called).collect()
     }
 }
 
@@ -213,26 +213,26 @@ mod tests {
         }
         assert!(DataType::ALL.iter().enumerate().all(|(place, &data_type)| data_type as usize == place));
         assert!(ReduceOp::ALL.iter().enumerate().all(|(place, &op)| op as usize == place));
-        let call = Call::of::<f32>(Collective::AllReduce, 100).with_op(ReduceOp::Sum);
+        let call = CallSignature::of::<f32>(Collective::AllReduce, 100).with_op(ReduceOp::Sum);
         assert_eq!(call.to_string(), "all_reduce of 100 float, sum");
-        let call = Call::of::<u8>(Collective::Reduce, 1 << 33).with_op(ReduceOp::Avg).with_root(0);
+        let call = CallSignature::of::<u8>(Collective::Reduce, 1 << 33).with_op(ReduceOp::Avg).with_root(0);
         assert_eq!(call.to_string(), "reduce of 8589934592 uint8, avg, root 0");
-        assert_eq!(Call::of::<f64>(Collective::AllToAllV, 0).to_string(), "all_to_all_v of double");
-        assert_eq!(Call::BARRIER.to_string(), "barrier");
-        assert_eq!(Entry::message(1, 0, 3, Call::LEFT).called().what, "nothing more, and left");
-        let message = Entry::message(2, 70_000, 9, Call::message(DataType::Int32, 5)).called();
+        assert_eq!(CallSignature::of::<f64>(Collective::AllToAllV, 0).to_string(), "all_to_all_v of double");
+        assert_eq!(CallSignature::BARRIER.to_string(), "barrier");
+        assert_eq!(CallRecord::message(1, 0, 3, CallSignature::LEFT).called().what, "nothing more, and left");
+        let message = CallRecord::message(2, 70_000, 9, CallSignature::message(DataType::Int32, 5)).called();
         assert_eq!(message.what, "send/recv of 5 int32 from rank 2 to rank 70000");
-        let part = Entry::part(2, 70_000, 9, Call::part(DataType::Int32, 0)).called();
+        let part = CallRecord::part(2, 70_000, 9, CallSignature::part(DataType::Int32, 0)).called();
         assert_eq!(part.what, "all_to_all_v of 0 int32 from rank 2 to rank 70000");
         assert_ne!(message.place, part.place);
     }
 
     #[test]
     fn what_was_different_once_stays_so() {
-        let (mut one, mut other) = (History::default(), History::default());
-        let call = Call::of::<f32>(Collective::Broadcast, 8000).with_root(3);
+        let (mut one, mut other) = (CallHash::default(), CallHash::default());
+        let call = CallSignature::of::<f32>(Collective::Broadcast, 8000).with_root(3);
         one.add(call);
-        other.add(Call::of::<f32>(Collective::Broadcast, 8000).with_root(2));
+        other.add(CallSignature::of::<f32>(Collective::Broadcast, 8000).with_root(2));
         for _ in 0..1000 {
             assert_ne!((one.word(), one.signature(7)), (other.word(), other.signature(7)));
             assert_ne!(one, other);
@@ -243,18 +243,21 @@ mod tests {
 
     #[test]
     fn calls_that_differ_in_anything_have_other_tags() {
-        let all = |count| Call::of::<f32>(Collective::Reduce, count);
-        let mut calls =
-            vec![Call::BARRIER, Call::message(DataType::Float32, 7), Call::part(DataType::Float32, 7)];
+        let all = |count| CallSignature::of::<f32>(Collective::Reduce, count);
+        let mut calls = vec![
+            CallSignature::BARRIER,
+            CallSignature::message(DataType::Float32, 7),
+            CallSignature::part(DataType::Float32, 7),
+        ];
         calls.extend((1..20).flat_map(|count| [all(count), all(count << 32)]));
         calls.extend((0..60).map(|root| all(7).with_root(root)));
         calls.extend(ReduceOp::ALL.map(|op| all(7).with_op(op)));
-        calls.extend(DataType::ALL.map(|data_type| Call::new(0, data_type, 7)));
-        calls.extend(Collective::ALL.map(|collective| Call::of::<i64>(collective, 7)));
+        calls.extend(DataType::ALL.map(|data_type| CallSignature::new(0, data_type, 7)));
+        calls.extend(Collective::ALL.map(|collective| CallSignature::of::<i64>(collective, 7)));
         let mut signatures: Vec<u64> = calls
             .iter()
             .map(|&call| {
-                let mut history = History::default();
+                let mut history = CallHash::default();
                 history.add(call);
                 history.signature(1)
             })
@@ -273,8 +276,8 @@ mod tests {
 
     #[test]
     fn only_the_last_calls_are_kept() {
-        let mut calls = Calls::new(1, 2);
-        (0..100).for_each(|number| calls.record(Entry::collective(number, Call::BARRIER)));
+        let mut calls = CallLog::new(1, 2);
+        (0..100).for_each(|number| calls.record(CallRecord::collective(number, CallSignature::BARRIER)));
         let mut numbers: Vec<u64> = calls.called().iter().map(|called| called.number).collect();
         numbers.sort_unstable();
         assert_eq!(numbers, (36..100).collect::<Vec<_>>());

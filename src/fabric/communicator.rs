@@ -5,9 +5,9 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::Error;
-use super::host_collectives::{Member, Tuning};
+use super::host_collectives::{HostCollectives, SelectionOptions};
 use super::selection::{Algorithm, Collective, Medium, Plan};
-use super::shared_memory::segment::Board;
+use super::shared_memory::segment::SharedSegment;
 use super::transport::network::Network;
 use super::transport::summary;
 use crate::{Element, ReduceOp, world};
@@ -91,7 +91,7 @@ impl Options {
 /// could otherwise write to buffers that are no longer borrowed; operations after that give [`Error::Closed`].
 /// It also tells the other ranks ([`World::fail`](world::World::fail)), whose operations then give [`Error::World`].
 pub struct Communicator {
-    member: Member<Network>,
+    collectives: HostCollectives<Network>,
     world: world::Handle,
     description: String,
     /// Used by one thread at a time, which may change.
@@ -104,7 +104,7 @@ impl Communicator {
     /// # Errors
     /// When libfabric cannot be loaded or has no provider that fits, or another rank fails.
     pub fn new(world: world::Handle, options: &Options) -> Result<Self, Error> {
-        let mut tuning = Tuning {
+        let mut selection_options = SelectionOptions {
             medium: Medium::Network,
             all_reduce: options.all_reduce,
             all_gather: options.all_gather,
@@ -119,7 +119,7 @@ impl Communicator {
             segment: options.segment,
             in_flight: options.in_flight,
         };
-        let asked = tuning.describe(options.provider.as_deref());
+        let asked = selection_options.describe(options.provider.as_deref());
         let everyone = world.all_gather(asked.as_bytes())?;
         if let Some(rank) = everyone.iter().position(|other| *other != everyone[0]) {
             let asked = |rank: usize| String::from_utf8_lossy(&everyone[rank]);
@@ -131,28 +131,31 @@ impl Communicator {
             .into());
         }
         let network = Network::open(&world, options.provider.as_deref(), options.host.as_deref())?;
-        let mut description = summary::tell(&*world, &network.way(), &network.first_ranks())?;
+        let mut description = summary::describe_job(&*world, &network.summary(), &network.first_ranks())?;
         let medium = if network.is_shared_memory() { Medium::SharedMemory } else { Medium::Network };
-        tuning.medium = medium;
-        let board =
-            if medium == Medium::SharedMemory { Board::meet(&*world, network.is_crowded())? } else { None };
-        if board.is_some() {
+        selection_options.medium = medium;
+        let shared = if medium == Medium::SharedMemory {
+            SharedSegment::create(&*world, network.is_oversubscribed())?
+        } else {
+            None
+        };
+        if shared.is_some() {
             description += "; a board in shared memory";
         }
-        let member = Member::new(network, board, tuning)?;
-        Ok(Self { member, world, description, not_sync: PhantomData })
+        let collectives = HostCollectives::new(network, shared, selection_options)?;
+        Ok(Self { collectives, world, description, not_sync: PhantomData })
     }
 
     /// This rank, `0..size`.
     #[must_use]
     pub fn rank(&self) -> usize {
-        self.member.rank()
+        self.collectives.rank()
     }
 
     /// How many ranks there are.
     #[must_use]
     pub fn size(&self) -> usize {
-        self.member.size()
+        self.collectives.size()
     }
 
     /// What carries the messages, in a line for a report's header that is the same on all ranks: providers, how `shm` copies
@@ -166,7 +169,7 @@ impl Communicator {
     /// bytes.
     #[must_use]
     pub fn plan(&self, collective: Collective, bytes: usize) -> Plan {
-        self.member.plan(collective, bytes)
+        self.collectives.plan(collective, bytes)
     }
 
     /// Reduces all ranks' `send` into every rank's `receive`. Both have the same number of elements, which is the
@@ -181,7 +184,7 @@ impl Communicator {
         receive: &mut [T],
         op: ReduceOp,
     ) -> Result<(), Error> {
-        self.member.all_reduce(send, receive, op)
+        self.collectives.all_reduce(send, receive, op)
     }
 
     /// Reduces all ranks' `data` into every rank's `data`, which has the same number of elements on every rank.
@@ -189,7 +192,7 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::all_reduce`].
     pub fn all_reduce_in_place<T: Element>(&mut self, data: &mut [T], op: ReduceOp) -> Result<(), Error> {
-        self.member.all_reduce_in_place(data, op)
+        self.collectives.all_reduce_in_place(data, op)
     }
 
     /// Gathers all ranks' `send` in every rank's `receive`, in rank order. `send` has the same number of elements
@@ -198,7 +201,7 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::all_reduce`].
     pub fn all_gather<T: Element>(&mut self, send: &[T], receive: &mut [T]) -> Result<(), Error> {
-        self.member.all_gather(send, receive)
+        self.collectives.all_gather(send, receive)
     }
 
     /// Gathers all ranks' parts of `data` in every rank's `data`. With `n` elements for each rank, this rank's part
@@ -207,7 +210,7 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::all_reduce`]; [`Error::Length`] when the length is no multiple of the number of ranks.
     pub fn all_gather_in_place<T: Element>(&mut self, data: &mut [T]) -> Result<(), Error> {
-        self.member.all_gather_in_place(data)
+        self.collectives.all_gather_in_place(data)
     }
 
     /// Cuts the reduction of all ranks' `send` into one block for each rank, of `receive.len()` elements; `receive`
@@ -221,7 +224,7 @@ impl Communicator {
         receive: &mut [T],
         op: ReduceOp,
     ) -> Result<(), Error> {
-        self.member.reduce_scatter(send, receive, op)
+        self.collectives.reduce_scatter(send, receive, op)
     }
 
     /// As [`reduce_scatter`](Self::reduce_scatter), with the result at this rank's own place in the input: with `n`
@@ -230,7 +233,7 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::all_reduce`]; [`Error::Length`] when the length is no multiple of the number of ranks.
     pub fn reduce_scatter_in_place<T: Element>(&mut self, data: &mut [T], op: ReduceOp) -> Result<(), Error> {
-        self.member.reduce_scatter_in_place(data, op)
+        self.collectives.reduce_scatter_in_place(data, op)
     }
 
     /// Every rank's `receive` becomes the root's `send`. The other ranks need no `send`, and theirs is not read. All
@@ -245,7 +248,7 @@ impl Communicator {
         receive: &mut [T],
         root: usize,
     ) -> Result<(), Error> {
-        self.member.broadcast(send, receive, root)
+        self.collectives.broadcast(send, receive, root)
     }
 
     /// Every rank's `data` becomes the root's. It has the same number of elements on every rank.
@@ -253,7 +256,7 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::all_reduce`]; [`Error::Rank`] when there is no such root.
     pub fn broadcast_in_place<T: Element>(&mut self, data: &mut [T], root: usize) -> Result<(), Error> {
-        self.member.broadcast_in_place(data, root)
+        self.collectives.broadcast_in_place(data, root)
     }
 
     /// Reduces all ranks' `send` into the root's `receive`. The other ranks need no `receive`, and theirs is left alone.
@@ -269,7 +272,7 @@ impl Communicator {
         op: ReduceOp,
         root: usize,
     ) -> Result<(), Error> {
-        self.member.reduce(send, receive, op, root)
+        self.collectives.reduce(send, receive, op, root)
     }
 
     /// As [`reduce`](Self::reduce), with the result in the place of the root's input. The other ranks' `data` is only
@@ -283,7 +286,7 @@ impl Communicator {
         op: ReduceOp,
         root: usize,
     ) -> Result<(), Error> {
-        self.member.reduce_in_place(data, op, root)
+        self.collectives.reduce_in_place(data, op, root)
     }
 
     /// Part `r` of `send` goes to rank `r`, and part `r` of `receive` comes from it. There is one part of the same length
@@ -292,7 +295,7 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::all_reduce`]; [`Error::Length`] when the length is no multiple of the number of ranks.
     pub fn all_to_all<T: Element>(&mut self, send: &[T], receive: &mut [T]) -> Result<(), Error> {
-        self.member.all_to_all(send, receive)
+        self.collectives.all_to_all(send, receive)
     }
 
     /// Part `r` of `data` goes to rank `r`, and what comes from it takes the same place.
@@ -300,7 +303,7 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::all_to_all`].
     pub fn all_to_all_in_place<T: Element>(&mut self, data: &mut [T]) -> Result<(), Error> {
-        self.member.all_to_all_in_place(data)
+        self.collectives.all_to_all_in_place(data)
     }
 
     /// As [`all_to_all`](Self::all_to_all), with parts of any lengths at any places: the elements `send_parts[r]` go to
@@ -317,7 +320,7 @@ impl Communicator {
         receive: &mut [T],
         receive_parts: &[Range<usize>],
     ) -> Result<(), Error> {
-        self.member.all_to_all_v(send, send_parts, receive, receive_parts)
+        self.collectives.all_to_all_v(send, send_parts, receive, receive_parts)
     }
 
     /// As [`all_to_all_v`](Self::all_to_all_v) in one buffer, whose parts may be received where others were sent from.
@@ -331,7 +334,7 @@ impl Communicator {
         send_parts: &[Range<usize>],
         receive_parts: &[Range<usize>],
     ) -> Result<(), Error> {
-        self.member.all_to_all_v_in_place(data, send_parts, receive_parts)
+        self.collectives.all_to_all_v_in_place(data, send_parts, receive_parts)
     }
 
     /// The root's `receive` becomes all ranks' `send`, in rank order. `send` has the same number of elements on every
@@ -347,7 +350,7 @@ impl Communicator {
         receive: Option<&mut [T]>,
         root: usize,
     ) -> Result<(), Error> {
-        self.member.gather(send, receive, root)
+        self.collectives.gather(send, receive, root)
     }
 
     /// As [`gather`](Self::gather), with every rank's input at its own place in a buffer of the root's length: with `n`
@@ -357,7 +360,7 @@ impl Communicator {
     /// As [`Communicator::all_reduce`]; [`Error::Length`] when the length is no multiple of the number of ranks;
     /// [`Error::Rank`] when there is no such root.
     pub fn gather_in_place<T: Element>(&mut self, data: &mut [T], root: usize) -> Result<(), Error> {
-        self.member.gather_in_place(data, root)
+        self.collectives.gather_in_place(data, root)
     }
 
     /// Cuts the root's `send` into one block for each rank, of `receive.len()` elements; `receive` becomes this rank's.
@@ -372,7 +375,7 @@ impl Communicator {
         receive: &mut [T],
         root: usize,
     ) -> Result<(), Error> {
-        self.member.scatter(send, receive, root)
+        self.collectives.scatter(send, receive, root)
     }
 
     /// As [`scatter`](Self::scatter), with every rank's result at its own place in a buffer of the root's length: with
@@ -382,7 +385,7 @@ impl Communicator {
     /// As [`Communicator::all_reduce`]; [`Error::Length`] when the length is no multiple of the number of ranks;
     /// [`Error::Rank`] when there is no such root.
     pub fn scatter_in_place<T: Element>(&mut self, data: &mut [T], root: usize) -> Result<(), Error> {
-        self.member.scatter_in_place(data, root)
+        self.collectives.scatter_in_place(data, root)
     }
 
     /// Sends `data` to another rank, which calls [`recv`](Self::recv) or [`exchange`](Self::exchange) for as many
@@ -396,7 +399,7 @@ impl Communicator {
     /// [`Error::Rank`] when there is no such peer, or it is this rank: nothing is sent then. Otherwise the communicator is
     /// closed: [`Error::World`] when another rank has failed, or what libfabric reported.
     pub fn send<T: Element>(&mut self, data: &[T], to: usize) -> Result<(), Error> {
-        self.member.send(data, to)
+        self.collectives.send(data, to)
     }
 
     /// Receives what another rank sends with [`send`](Self::send) or [`exchange`](Self::exchange), and waits for it.
@@ -404,7 +407,7 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::send`].
     pub fn recv<T: Element>(&mut self, data: &mut [T], from: usize) -> Result<(), Error> {
-        self.member.recv(data, from)
+        self.collectives.recv(data, from)
     }
 
     /// Sends `send` to one rank and receives `receive` from one, the same or another, at the same time. Both peers may be
@@ -419,7 +422,7 @@ impl Communicator {
         receive: &mut [T],
         from: usize,
     ) -> Result<(), Error> {
-        self.member.exchange(send, to, receive, from)
+        self.collectives.exchange(send, to, receive, from)
     }
 
     /// As [`exchange`](Self::exchange), with what is received in the place of what is sent, and as long.
@@ -432,7 +435,7 @@ impl Communicator {
         to: usize,
         from: usize,
     ) -> Result<(), Error> {
-        self.member.exchange_in_place(data, to, from)
+        self.collectives.exchange_in_place(data, to, from)
     }
 
     /// Returns when every rank has called it.
@@ -440,7 +443,7 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::all_reduce`].
     pub fn barrier(&mut self) -> Result<(), Error> {
-        self.member.barrier()
+        self.collectives.barrier()
     }
 
     /// Ends the communicator when every rank has called it. A communicator that is dropped instead closes at once; ranks that
@@ -449,7 +452,7 @@ impl Communicator {
     /// # Errors
     /// When another rank has failed.
     pub fn close(mut self) -> Result<(), Error> {
-        self.member.leave();
+        self.collectives.leave();
         self.world.barrier()?;
         Ok(())
     }
@@ -459,7 +462,7 @@ impl Drop for Communicator {
     fn drop(&mut self) {
         // One that panics has failed, which is told otherwise.
         if !std::thread::panicking() {
-            self.member.leave();
+            self.collectives.leave();
         }
     }
 }

@@ -74,7 +74,7 @@ impl Hosts {
 
 /// Where one rank is among the hosts of a job.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Here<'a> {
+pub(crate) struct HostPosition<'a> {
     pub(crate) hosts: &'a Hosts,
     /// This rank's host.
     pub(crate) host: usize,
@@ -82,7 +82,7 @@ pub(crate) struct Here<'a> {
     pub(crate) index: usize,
 }
 
-impl<'a> Here<'a> {
+impl<'a> HostPosition<'a> {
     pub(crate) fn new(hosts: &'a Hosts, rank: usize) -> Self {
         let (host, index) = hosts.place(rank);
         Self { hosts, host, index }
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!((hosts.place(4), hosts.place(5)), ((1, 1), (0, 2)));
         assert_eq!((hosts.lanes(), hosts.have_others()), (1, true));
         assert_eq!(hosts.bundle(0, 0).collect::<Vec<_>>(), [0, 2, 5]);
-        let here = Here::new(&hosts, 2);
+        let here = HostPosition::new(&hosts, 2);
         assert_eq!(here.others().collect::<Vec<_>>(), [2, 0]);
         assert_eq!((here.above(2), here.below(1)), (2, 2));
     }

@@ -81,7 +81,7 @@ impl Fold {
     }
 
     /// Where the vector of a worker lies at the first step.
-    fn vector(&self, offset: usize) -> super::Place {
+    fn vector(&self, offset: usize) -> super::Location {
         if self.represents() { target(offset) } else { source(offset) }
     }
 
@@ -282,9 +282,9 @@ unsafe impl Schedule for Ring {
             let take = self.0.at.below(number + 1);
             let len = chunks.len(take, take + 1);
             let start = chunks.start(give);
-            let place = if number == 0 { source(start) } else { target(start) };
+            let location = if number == 0 { source(start) } else { target(start) };
             round.receive(from, scratch(0), len);
-            round.send(to, place, chunks.len(give, give + 1));
+            round.send(to, location, chunks.len(give, give + 1));
             round.combine(target(chunks.start(take)), source(chunks.start(take)), scratch(0), len);
             if number + 1 == steps {
                 round.finish(target(chunks.start(take)), len);

@@ -7,7 +7,7 @@ use super::{Pipeline, Position, Round, Schedule, Spec, Tree, source, target};
 
 impl Spec<Tree> {
     /// Where a rank has what it sends.
-    fn have(&self, offset: usize) -> super::Place {
+    fn have(&self, offset: usize) -> super::Location {
         if self.at.is_root() { source(offset) } else { target(offset) }
     }
 

@@ -47,28 +47,28 @@ pub(crate) enum Buffer {
 
 /// A position in a buffer, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct Location {
     pub(crate) buffer: Buffer,
     pub(crate) offset: usize,
 }
 
-pub(crate) const fn source(offset: usize) -> Place {
-    Place { buffer: Buffer::Source, offset }
+pub(crate) const fn source(offset: usize) -> Location {
+    Location { buffer: Buffer::Source, offset }
 }
 
-pub(crate) const fn target(offset: usize) -> Place {
-    Place { buffer: Buffer::Target, offset }
+pub(crate) const fn target(offset: usize) -> Location {
+    Location { buffer: Buffer::Target, offset }
 }
 
-pub(crate) const fn scratch(offset: usize) -> Place {
-    Place { buffer: Buffer::Scratch, offset }
+pub(crate) const fn scratch(offset: usize) -> Location {
+    Location { buffer: Buffer::Scratch, offset }
 }
 
 /// A message to or from a peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Transfer {
     pub(crate) peer: usize,
-    pub(crate) place: Place,
+    pub(crate) location: Location,
     pub(crate) len: usize,
     /// Which of the round's messages from one rank to another it is.
     pub(crate) part: usize,
@@ -78,11 +78,11 @@ pub(crate) struct Transfer {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Action {
     /// `out = a op b`. `b` overlaps neither of the others; `a` is `out` or does not overlap it.
-    Combine { out: Place, a: Place, b: Place, len: usize },
+    Combine { out: Location, a: Location, b: Location, len: usize },
     /// Ends an average: divides by the number of ranks.
-    Finish { data: Place, len: usize },
+    Finish { data: Location, len: usize },
     /// Copies; nothing when both places are the same memory.
-    Copy { from: Place, to: Place, len: usize },
+    Copy { from: Location, to: Location, len: usize },
 }
 
 /// One round of one segment on one rank. Transfers and actions of no bytes are left out on both sides.
@@ -104,48 +104,48 @@ impl Round {
         self.then.clear();
     }
 
-    fn receive(&mut self, peer: usize, place: Place, len: usize) {
-        self.receive_part(peer, 0, place, len);
+    fn receive(&mut self, peer: usize, location: Location, len: usize) {
+        self.receive_part(peer, 0, location, len);
     }
 
-    fn send(&mut self, peer: usize, place: Place, len: usize) {
-        self.send_part(peer, 0, place, len);
+    fn send(&mut self, peer: usize, location: Location, len: usize) {
+        self.send_part(peer, 0, location, len);
     }
 
     /// For several messages from one rank: `part` tells them apart.
-    fn receive_part(&mut self, peer: usize, part: usize, place: Place, len: usize) {
+    fn receive_part(&mut self, peer: usize, part: usize, location: Location, len: usize) {
         if len > 0 {
-            self.receives.push(Transfer { peer, place, len, part });
+            self.receives.push(Transfer { peer, location, len, part });
         }
     }
 
     /// For several messages to one rank.
-    fn send_part(&mut self, peer: usize, part: usize, place: Place, len: usize) {
+    fn send_part(&mut self, peer: usize, part: usize, location: Location, len: usize) {
         if len > 0 {
-            self.sends.push(Transfer { peer, place, len, part });
+            self.sends.push(Transfer { peer, location, len, part });
         }
     }
 
-    fn copy(&mut self, from: Place, to: Place, len: usize) {
+    fn copy(&mut self, from: Location, to: Location, len: usize) {
         if len > 0 {
             self.then.push(Action::Copy { from, to, len });
         }
     }
 
     /// Copies while the messages are on their way: once in a round.
-    fn copy_meanwhile(&mut self, from: Place, to: Place, len: usize) {
+    fn copy_meanwhile(&mut self, from: Location, to: Location, len: usize) {
         if len > 0 {
             self.meanwhile = Some(Action::Copy { from, to, len });
         }
     }
 
-    fn combine(&mut self, out: Place, a: Place, b: Place, len: usize) {
+    fn combine(&mut self, out: Location, a: Location, b: Location, len: usize) {
         if len > 0 {
             self.then.push(Action::Combine { out, a, b, len });
         }
     }
 
-    fn finish(&mut self, data: Place, len: usize) {
+    fn finish(&mut self, data: Location, len: usize) {
         if len > 0 {
             self.then.push(Action::Finish { data, len });
         }
@@ -153,18 +153,18 @@ impl Round {
 
     /// Turns a round that another schedule has written for a few ranks and a part of the buffers into one for this
     /// schedule's.
-    fn translate(&mut self, rank: impl Fn(usize) -> usize, place: impl Fn(Place) -> Place) {
+    fn translate(&mut self, rank: impl Fn(usize) -> usize, location: impl Fn(Location) -> Location) {
         for transfer in self.receives.iter_mut().chain(&mut self.sends) {
             transfer.peer = rank(transfer.peer);
-            transfer.place = place(transfer.place);
+            transfer.location = location(transfer.location);
         }
         for action in self.then.iter_mut().chain(&mut self.meanwhile) {
             match action {
                 Action::Combine { out, a, b, .. } => {
-                    [*out, *a, *b] = [place(*out), place(*a), place(*b)];
+                    [*out, *a, *b] = [location(*out), location(*a), location(*b)];
                 }
-                Action::Finish { data, .. } => *data = place(*data),
-                Action::Copy { from, to, .. } => [*from, *to] = [place(*from), place(*to)],
+                Action::Finish { data, .. } => *data = location(*data),
+                Action::Copy { from, to, .. } => [*from, *to] = [location(*from), location(*to)],
             }
         }
     }

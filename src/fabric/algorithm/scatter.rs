@@ -3,19 +3,19 @@
 //! So costs are those of the gather with the same name, with sends and receives exchanged: for `p` ranks that get `n`
 //! bytes each, the root sends (p-1) n bytes, to each rank or down the tree. Only the root has a source.
 
-use super::{Action, Buffer, Pipeline, Place, Round, Schedule};
+use super::{Action, Buffer, Location, Pipeline, Round, Schedule};
 
 /// A gather that is played backwards: its rounds from the last to the first; what is received there is sent here, and
 /// copies go from the target to the source, which here are the source and the target.
 ///
 /// What a gather copies after its messages must be copied before them here. So there is a round more: the first copies
 /// what the gather's last one does, without a message.
-pub(crate) struct Backwards<S>(pub(crate) S);
+pub(crate) struct Reversed<S>(pub(crate) S);
 
 // SAFETY: what is sent, received and touched meanwhile in a round is that of one round of the gather. There no two sends
 // overlap either, since every byte goes one way, and what is copied meanwhile is in none of them: so sends can be
 // receives. The buffers are those of the gather under each other's names, and segments are disjoint as there.
-unsafe impl<S: Schedule> Schedule for Backwards<S> {
+unsafe impl<S: Schedule> Schedule for Reversed<S> {
     fn pipeline(&self) -> Pipeline {
         self.0.pipeline()
     }
@@ -50,10 +50,10 @@ impl Round {
     fn turn_around(&mut self) {
         self.translate(
             |rank| rank,
-            |place| match place.buffer {
-                Buffer::Source => Place { buffer: Buffer::Target, ..place },
-                Buffer::Target => Place { buffer: Buffer::Source, ..place },
-                Buffer::Scratch => place,
+            |location| match location.buffer {
+                Buffer::Source => Location { buffer: Buffer::Target, ..location },
+                Buffer::Target => Location { buffer: Buffer::Source, ..location },
+                Buffer::Scratch => location,
             },
         );
         std::mem::swap(&mut self.receives, &mut self.sends);

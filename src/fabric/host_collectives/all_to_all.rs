@@ -3,18 +3,18 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{Member, check_equal, own_part};
+use super::{HostCollectives, check_equal, own_range};
 use crate::fabric::Error;
 use crate::fabric::algorithm::all_to_all::{self, Parts};
 use crate::fabric::algorithm::engine::Memory;
 use crate::fabric::algorithm::{Spec, hierarchical, reduce_scatter};
-use crate::fabric::calls::{Call, Entry};
+use crate::fabric::calls::{CallRecord, CallSignature};
 use crate::fabric::reduction::Reduction;
 use crate::fabric::selection::{Algorithm, Collective, Plan};
 use crate::fabric::transport::Transport;
 use crate::{Element, ReduceOp};
 
-impl<T: Transport> Member<T> {
+impl<T: Transport> HostCollectives<T> {
     pub(crate) fn reduce_scatter<E: Element>(
         &mut self,
         send: &[E],
@@ -23,11 +23,11 @@ impl<T: Transport> Member<T> {
     ) -> Result<(), Error> {
         let name = Collective::ReduceScatter.name();
         self.check_parts(name, ("send", send.len()), ("receive", receive.len()))?;
-        if self.is_alone() {
+        if self.is_single_rank() {
             receive.copy_from_slice(send);
             return Ok(());
         }
-        let memory = Memory::apart(send, receive);
+        let memory = Memory::out_of_place(send, receive);
         // SAFETY: a buffer of blocks and one of a block, borrowed until this returns.
         unsafe { self.reduce_scatter_memory::<E>(memory, receive.len(), op) }
     }
@@ -38,11 +38,11 @@ impl<T: Transport> Member<T> {
         op: ReduceOp,
     ) -> Result<(), Error> {
         self.check_multiple(Collective::ReduceScatter.name(), data.len())?;
-        if self.is_alone() {
+        if self.is_single_rank() {
             return Ok(());
         }
-        let own = own_part(self.rank, self.ranks, data.len());
-        let memory = Memory::within(data, 0..data.len(), own.clone());
+        let own = own_range(self.rank, self.ranks, data.len());
+        let memory = Memory::in_place(data, 0..data.len(), own.clone());
         // SAFETY: a buffer of blocks, borrowed until this returns, with this rank's own for a target.
         unsafe { self.reduce_scatter_memory::<E>(memory, own.len(), op) }
     }
@@ -57,7 +57,7 @@ impl<T: Transport> Member<T> {
         op: ReduceOp,
     ) -> Result<(), Error> {
         let collective = Collective::ReduceScatter;
-        self.call = Call::of::<E>(collective, count).with_op(op);
+        self.call = CallSignature::of::<E>(collective, count).with_op(op);
         let reduction = Reduction::new(E::DATA_TYPE, op);
         let plan = self.plan(collective, memory.source_len);
         let Plan { algorithm, segment, in_flight, .. } = plan;
@@ -69,7 +69,7 @@ impl<T: Transport> Member<T> {
         // SAFETY: the schedules are made for buffers of this size; this rank's block lies within the source.
         unsafe {
             match algorithm {
-                Algorithm::Board => self.reduce_scatter_on_board(name, memory, reduction, segment),
+                Algorithm::Board => self.reduce_scatter_in_shared_memory(name, memory, reduction, segment),
                 Algorithm::Hierarchical => {
                     let levels = self.levels(&hosts, plan);
                     let schedule = hierarchical::reduce_scatter::Hierarchical { levels, spec };
@@ -89,21 +89,21 @@ impl<T: Transport> Member<T> {
         let collective = Collective::AllToAll;
         check_equal(collective.name(), send.len(), receive.len())?;
         self.check_multiple(collective.name(), send.len())?;
-        if self.is_alone() {
+        if self.is_single_rank() {
             receive.copy_from_slice(send);
             return Ok(());
         }
-        let memory = Memory::apart(send, receive);
+        let memory = Memory::out_of_place(send, receive);
         // SAFETY: two buffers of a part for each rank, borrowed until this returns.
         unsafe { self.all_to_all_memory::<E>(memory, false) }
     }
 
     pub(crate) fn all_to_all_in_place<E: Element>(&mut self, data: &mut [E]) -> Result<(), Error> {
         self.check_multiple(Collective::AllToAll.name(), data.len())?;
-        if self.is_alone() {
+        if self.is_single_rank() {
             return Ok(());
         }
-        let memory = Memory::within(data, 0..data.len(), 0..data.len());
+        let memory = Memory::in_place(data, 0..data.len(), 0..data.len());
         // SAFETY: a buffer of a part for each rank, borrowed until this returns.
         unsafe { self.all_to_all_memory::<E>(memory, true) }
     }
@@ -114,26 +114,26 @@ impl<T: Transport> Member<T> {
     unsafe fn all_to_all_memory<E: Element>(&mut self, memory: Memory, in_place: bool) -> Result<(), Error> {
         let collective = Collective::AllToAll;
         let part = memory.source_len / self.ranks;
-        self.call = Call::of::<E>(collective, part / size_of::<E>());
+        self.call = CallSignature::of::<E>(collective, part / size_of::<E>());
         let plan = self.plan(collective, memory.source_len);
-        let message = self.all_to_all_message(Parts::Equal(part), Parts::Equal(part), plan);
+        let spec = self.all_to_all_spec(Parts::Equal(part), Parts::Equal(part), plan);
         let name = collective.name();
         // SAFETY: the schedules are made for buffers of this size, and those before `InPlace` for one buffer, too.
         unsafe {
             match plan.algorithm {
-                Algorithm::Board => self.all_to_all_on_board(name, memory, plan.segment),
+                Algorithm::Board => self.all_to_all_in_shared_memory(name, memory, plan.segment),
                 Algorithm::Bruck => {
                     self.run(name, &all_to_all::Bruck { at: self.position(), part }, memory, None)
                 }
-                _ if in_place => self.run(name, &all_to_all::InPlace(message), memory, None),
-                Algorithm::Direct => self.run(name, &all_to_all::Direct(message), memory, None),
+                _ if in_place => self.run(name, &all_to_all::InPlace(spec), memory, None),
+                Algorithm::Direct => self.run(name, &all_to_all::Direct(spec), memory, None),
                 // Pairwise, which serves every number of ranks.
-                _ => self.run(name, &all_to_all::Pairwise(message), memory, None),
+                _ => self.run(name, &all_to_all::Pairwise(spec), memory, None),
             }
         }
     }
 
-    fn all_to_all_message<'a>(
+    fn all_to_all_spec<'a>(
         &self,
         sent: Parts<'a>,
         received: Parts<'a>,
@@ -152,23 +152,23 @@ impl<T: Transport> Member<T> {
     ) -> Result<(), Error> {
         let collective = Collective::AllToAllV;
         self.check_ranges(send_parts, send.len(), receive_parts, receive.len())?;
-        if self.is_alone() {
+        if self.is_single_rank() {
             receive[receive_parts[0].clone()].copy_from_slice(&send[send_parts[0].clone()]);
             return Ok(());
         }
-        self.call_parts::<E>(send_parts, receive_parts);
+        self.record_parts::<E>(send_parts, receive_parts);
         let plan = self.plan(collective, 0);
         let element_size = size_of::<E>();
         let parts = |ranges| Parts::Ranges { ranges, element_size };
-        let message = self.all_to_all_message(parts(send_parts), parts(receive_parts), plan);
-        let memory = Memory::apart(send, receive);
+        let spec = self.all_to_all_spec(parts(send_parts), parts(receive_parts), plan);
+        let memory = Memory::out_of_place(send, receive);
         let name = collective.name();
         // SAFETY: two buffers with all these parts, borrowed until this returns; no two parts that are received overlap.
         unsafe {
             match plan.algorithm {
-                Algorithm::Direct => self.run(name, &all_to_all::Direct(message), memory, None),
+                Algorithm::Direct => self.run(name, &all_to_all::Direct(spec), memory, None),
                 // Pairwise, which serves every number of ranks.
-                _ => self.run(name, &all_to_all::Pairwise(message), memory, None),
+                _ => self.run(name, &all_to_all::Pairwise(spec), memory, None),
             }
         }
     }
@@ -181,29 +181,29 @@ impl<T: Transport> Member<T> {
     ) -> Result<(), Error> {
         let collective = Collective::AllToAllV;
         self.check_ranges(send_parts, data.len(), receive_parts, data.len())?;
-        if self.is_alone() {
+        if self.is_single_rank() {
             data.copy_within(send_parts[0].clone(), receive_parts[0].start);
             return Ok(());
         }
-        self.call_parts::<E>(send_parts, receive_parts);
+        self.record_parts::<E>(send_parts, receive_parts);
         let plan = self.plan(collective, 0);
         let element_size = size_of::<E>();
         let parts = |ranges| Parts::Ranges { ranges, element_size };
-        let message = self.all_to_all_message(parts(send_parts), parts(receive_parts), plan);
-        let memory = Memory::within(data, 0..data.len(), 0..data.len());
+        let spec = self.all_to_all_spec(parts(send_parts), parts(receive_parts), plan);
+        let memory = Memory::in_place(data, 0..data.len(), 0..data.len());
         // SAFETY: a buffer with all these parts, borrowed until this returns; no two parts that are received overlap.
-        unsafe { self.run(collective.name(), &all_to_all::InPlace(message), memory, None) }
+        unsafe { self.run(collective.name(), &all_to_all::InPlace(spec), memory, None) }
     }
 
     /// Notes an all_to_all_v, whose parts the other ranks must know by the same lengths.
-    fn call_parts<E: Element>(&mut self, send: &[Range<usize>], receive: &[Range<usize>]) {
-        self.call = Call::of::<E>(Collective::AllToAllV, 0);
+    fn record_parts<E: Element>(&mut self, send: &[Range<usize>], receive: &[Range<usize>]) {
+        self.call = CallSignature::of::<E>(Collective::AllToAllV, 0);
         let Some(transport) = &mut self.transport else { return };
         let (own, number) = (self.rank, self.sequence + 1);
-        let call = |part: &Range<usize>| Call::part(E::DATA_TYPE, part.len());
+        let call = |part: &Range<usize>| CallSignature::part(E::DATA_TYPE, part.len());
         for peer in (0..self.ranks).filter(|&peer| peer != own) {
-            transport.record(Entry::part(own, peer, number, call(&send[peer])));
-            transport.record(Entry::part(peer, own, number, call(&receive[peer])));
+            transport.record(CallRecord::part(own, peer, number, call(&send[peer])));
+            transport.record(CallRecord::part(peer, own, number, call(&receive[peer])));
         }
     }
 
@@ -245,10 +245,10 @@ impl<T: Transport> Member<T> {
         if receive.is_sorted_by(|before, after| before.end <= after.start) {
             return Ok(());
         }
-        self.order.clear();
-        self.order.extend((0..self.ranks).filter(|&rank| !receive[rank].is_empty()));
-        self.order.sort_unstable_by_key(|&rank| receive[rank].start);
-        for pair in self.order.windows(2) {
+        self.sorted_ranks.clear();
+        self.sorted_ranks.extend((0..self.ranks).filter(|&rank| !receive[rank].is_empty()));
+        self.sorted_ranks.sort_unstable_by_key(|&rank| receive[rank].start);
+        for pair in self.sorted_ranks.windows(2) {
             let (first, second) = (pair[0], pair[1]);
             if receive[second].start < receive[first].end {
                 return wrong(format!(

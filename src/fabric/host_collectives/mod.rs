@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::fabric::Error;
-use crate::fabric::algorithm::engine::{self, Memory, Operation, Sequence, Workspace};
+use crate::fabric::algorithm::engine::{self, Memory, OperationContext, Sequence, Workspace};
 use crate::fabric::algorithm::hierarchical::{self, Levels};
 use crate::fabric::algorithm::{Position, Schedule, Spec, Tree, all_gather, all_reduce, barrier};
-use crate::fabric::calls::{Call, Entry, History};
-use crate::fabric::hosts::{Here, Hosts};
+use crate::fabric::calls::{CallHash, CallRecord, CallSignature};
+use crate::fabric::hosts::{HostPosition, Hosts};
 use crate::fabric::reduction::Reduction;
-use crate::fabric::selection::{self, Algorithm, Collective, Job, Medium, Plan, Plans};
-use crate::fabric::shared_memory::segment::{Board, COMPARING};
+use crate::fabric::selection::{self, Algorithm, Collective, Medium, Plan, PlanTable, Topology};
+use crate::fabric::shared_memory::segment::{COMPARE_TIMEOUT, SharedSegment};
 use crate::fabric::transport::Transport;
 use crate::{Element, ReduceOp};
 
@@ -23,7 +23,7 @@ mod shared_memory;
 
 /// What decides how operations are carried out: the same on every rank.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Tuning {
+pub(crate) struct SelectionOptions {
     pub(crate) medium: Medium,
     pub(crate) all_reduce: Option<Algorithm>,
     pub(crate) all_gather: Option<Algorithm>,
@@ -39,7 +39,7 @@ pub(crate) struct Tuning {
     pub(crate) in_flight: Option<usize>,
 }
 
-impl Tuning {
+impl SelectionOptions {
     /// Lists the options that are set, by their names in [`Options`](super::Options):
     /// `provider = shm, all_reduce = ring`.
     pub(crate) fn describe(&self, provider: Option<&str>) -> String {
@@ -109,85 +109,101 @@ impl Tuning {
 /// An operation borrows the caller's buffers only while it runs, but posts requests that a transport may serve for
 /// as long as it is open. So an operation owns the transport while it runs, and gives it back when all its requests
 /// are complete; after an error or a panic it does not, which closes the transport before the borrows end.
-pub(crate) struct Member<T> {
+pub(crate) struct HostCollectives<T> {
     transport: Option<Box<T>>,
     rank: usize,
     ranks: usize,
     medium: Medium,
-    plans: Plans,
+    plans: PlanTable,
     /// How many operations of all ranks there have been.
     sequence: u64,
     /// The one that is under way, or will be.
-    call: Call,
+    call: CallSignature,
     /// All of them.
-    history: History,
+    history: CallHash,
     /// Messages that each rank was sent, and that came from it, outside of collectives.
-    pairs: Vec<Pair>,
+    pairs: Vec<PeerCounts>,
     workspace: Workspace,
-    board: Option<Board>,
+    shared: Option<SharedSegment>,
     /// Which ranks share a host.
     hosts: Arc<Hosts>,
     /// For ordering parts of any lengths.
-    order: Vec<usize>,
+    sorted_ranks: Vec<usize>,
     /// Whether it has been said that there will be no other operation.
-    left: bool,
+    has_left: bool,
 }
 
 /// Jobs of more ranks do not say of pairs that never exchanged a message that they will not.
-const MOST_NEW_PAIRS: usize = 64;
+const MAX_ANNOUNCED_PAIRS: usize = 64;
 
 #[derive(Clone, Copy, Default)]
-struct Pair {
+struct PeerCounts {
     sent: u64,
     received: u64,
 }
 
-impl<T: Transport> Member<T> {
+impl<T: Transport> HostCollectives<T> {
     /// Over a network, what it says about the ranks' hosts decides whether these count.
-    pub(crate) fn new(transport: T, board: Option<Board>, mut tuning: Tuning) -> Result<Self, Error> {
+    pub(crate) fn new(
+        transport: T,
+        shared: Option<SharedSegment>,
+        mut selection_options: SelectionOptions,
+    ) -> Result<Self, Error> {
         let (rank, ranks) = (transport.rank(), transport.size());
         let hosts = Arc::new(transport.hosts());
-        if tuning.medium == Medium::Network && hosts.is_hierarchical() {
-            tuning.medium = Medium::Hosts;
+        if selection_options.medium == Medium::Network && hosts.is_hierarchical() {
+            selection_options.medium = Medium::Hosts;
         }
         for collective in Collective::ALL {
             let can = |algorithm: &Algorithm| {
                 let has = match algorithm {
-                    Algorithm::Board => board.is_some() || ranks == 1,
-                    Algorithm::Hierarchical => tuning.medium == Medium::Hosts,
+                    Algorithm::Board => shared.is_some() || ranks == 1,
+                    Algorithm::Hierarchical => selection_options.medium == Medium::Hosts,
                     _ => true,
                 };
                 has && algorithm.serves(collective, ranks)
             };
-            if let Some(algorithm) = tuning.wanted(collective).filter(|algorithm| !can(algorithm)) {
+            if let Some(algorithm) = selection_options.wanted(collective).filter(|algorithm| !can(algorithm))
+            {
                 let choices = selection::names(Algorithm::ALL.into_iter().filter(can));
                 return Err(Error::Algorithm { collective, algorithm, ranks, choices });
             }
         }
-        let job = Job { medium: tuning.medium, ranks, hosts: hosts.count(), board: board.is_some() };
-        let plans = Plans::new(|collective, bytes| {
-            let plan = selection::plan(collective, &job, bytes, tuning.wanted(collective));
-            plan.with(collective, tuning.between, tuning.segment, tuning.in_flight)
+        let topology = Topology {
+            medium: selection_options.medium,
+            ranks,
+            hosts: hosts.count(),
+            shared: shared.is_some(),
+        };
+        let plans = PlanTable::new(|collective, bytes| {
+            let plan = selection::plan(collective, &topology, bytes, selection_options.wanted(collective));
+            plan.with(
+                collective,
+                selection_options.between,
+                selection_options.segment,
+                selection_options.in_flight,
+            )
         });
         let transport = Some(Box::new(transport));
         let workspace = Workspace::default();
-        let pairs = vec![Pair::default(); ranks];
-        let (sequence, call, history, order) = (0, Call::BARRIER, History::default(), Vec::new());
+        let pairs = vec![PeerCounts::default(); ranks];
+        let (sequence, call, history, sorted_ranks) =
+            (0, CallSignature::BARRIER, CallHash::default(), Vec::new());
         Ok(Self {
             transport,
             rank,
             ranks,
-            medium: tuning.medium,
+            medium: selection_options.medium,
             plans,
             sequence,
             call,
             history,
             pairs,
             workspace,
-            board,
+            shared,
             hosts,
-            order,
-            left: false,
+            sorted_ranks,
+            has_left: false,
         })
     }
 
@@ -198,13 +214,13 @@ impl<T: Transport> Member<T> {
     /// Says that this rank calls nothing more, and has that compared with what others have called, or will: who waits for
     /// it in another operation would wait for ever.
     pub(crate) fn leave(&mut self) {
-        let Some(transport) = self.transport.as_mut().filter(|_| !self.left) else { return };
-        self.left = true;
-        transport.record(Entry::collective(self.sequence + 1, Call::LEFT));
-        for (peer, &Pair { sent, received }) in self.pairs.iter().enumerate() {
-            if peer != self.rank && (self.ranks <= MOST_NEW_PAIRS || sent + received > 0) {
-                transport.record(Entry::message(self.rank, peer, sent + 1, Call::LEFT));
-                transport.record(Entry::message(peer, self.rank, received + 1, Call::LEFT));
+        let Some(transport) = self.transport.as_mut().filter(|_| !self.has_left) else { return };
+        self.has_left = true;
+        transport.record(CallRecord::collective(self.sequence + 1, CallSignature::LEFT));
+        for (peer, &PeerCounts { sent, received }) in self.pairs.iter().enumerate() {
+            if peer != self.rank && (self.ranks <= MAX_ANNOUNCED_PAIRS || sent + received > 0) {
+                transport.record(CallRecord::message(self.rank, peer, sent + 1, CallSignature::LEFT));
+                transport.record(CallRecord::message(peer, self.rank, received + 1, CallSignature::LEFT));
             }
         }
         transport.compare();
@@ -229,11 +245,11 @@ impl<T: Transport> Member<T> {
     /// Where this rank is among `hosts`, for a plan with two levels.
     fn levels<'a>(&self, hosts: &'a Hosts, plan: Plan) -> Levels<'a> {
         let between = plan.between.unwrap_or(Algorithm::Ring);
-        Levels { here: Here::new(hosts, self.rank), between }
+        Levels { here: HostPosition::new(hosts, self.rank), between }
     }
 
     /// Whether there is nobody to talk to, on a communicator that can be used.
-    fn is_alone(&self) -> bool {
+    fn is_single_rank(&self) -> bool {
         self.ranks == 1 && self.transport.is_some()
     }
 
@@ -283,13 +299,13 @@ impl<T: Transport> Member<T> {
         op: ReduceOp,
     ) -> Result<(), Error> {
         check_equal(Collective::AllReduce.name(), send.len(), receive.len())?;
-        if self.is_alone() {
+        if self.is_single_rank() {
             receive.copy_from_slice(send);
             return Ok(());
         }
-        let memory = Memory::apart(send, receive);
+        let memory = Memory::out_of_place(send, receive);
         // SAFETY: two buffers of this many elements, borrowed until this returns.
-        unsafe { self.reduce_memory::<E>(memory, receive.len(), op) }
+        unsafe { self.all_reduce_memory::<E>(memory, receive.len(), op) }
     }
 
     pub(crate) fn all_reduce_in_place<E: Element>(
@@ -297,24 +313,24 @@ impl<T: Transport> Member<T> {
         data: &mut [E],
         op: ReduceOp,
     ) -> Result<(), Error> {
-        if self.is_alone() {
+        if self.is_single_rank() {
             return Ok(());
         }
-        let memory = Memory::within(data, 0..data.len(), 0..data.len());
+        let memory = Memory::in_place(data, 0..data.len(), 0..data.len());
         // SAFETY: one buffer of this many elements for both, borrowed until this returns.
-        unsafe { self.reduce_memory::<E>(memory, data.len(), op) }
+        unsafe { self.all_reduce_memory::<E>(memory, data.len(), op) }
     }
 
     /// # Safety
     /// Both buffers have `count` elements of type `E`, are the same or disjoint, and borrowed while this runs.
-    unsafe fn reduce_memory<E: Element>(
+    unsafe fn all_reduce_memory<E: Element>(
         &mut self,
         memory: Memory,
         count: usize,
         op: ReduceOp,
     ) -> Result<(), Error> {
         let collective = Collective::AllReduce;
-        self.call = Call::of::<E>(collective, count).with_op(op);
+        self.call = CallSignature::of::<E>(collective, count).with_op(op);
         let reduction = Reduction::new(E::DATA_TYPE, op);
         let plan = self.plan(collective, count * size_of::<E>());
         let spec = Spec {
@@ -330,7 +346,7 @@ impl<T: Transport> Member<T> {
         // SAFETY: the schedules are made for buffers of `count` elements of type `E`.
         unsafe {
             match plan.algorithm {
-                Algorithm::Board => self.all_reduce_on_board(name, memory, reduction, plan.segment),
+                Algorithm::Board => self.all_reduce_in_shared_memory(name, memory, reduction, plan.segment),
                 Algorithm::Hierarchical => {
                     let levels = self.levels(&hosts, plan);
                     let schedule = hierarchical::all_reduce::Hierarchical { levels, spec };
@@ -352,31 +368,31 @@ impl<T: Transport> Member<T> {
 
     pub(crate) fn all_gather<E: Element>(&mut self, send: &[E], receive: &mut [E]) -> Result<(), Error> {
         self.check_parts(Collective::AllGather.name(), ("receive", receive.len()), ("send", send.len()))?;
-        if self.is_alone() {
+        if self.is_single_rank() {
             receive.copy_from_slice(send);
             return Ok(());
         }
-        let memory = Memory::apart(send, receive);
+        let memory = Memory::out_of_place(send, receive);
         // SAFETY: a buffer of this many bytes and one for all ranks, borrowed until this returns.
-        unsafe { self.gather_memory::<E>(memory, size_of_val(send)) }
+        unsafe { self.all_gather_memory::<E>(memory, size_of_val(send)) }
     }
 
     pub(crate) fn all_gather_in_place<E: Element>(&mut self, data: &mut [E]) -> Result<(), Error> {
         self.check_multiple(Collective::AllGather.name(), data.len())?;
-        if self.is_alone() {
+        if self.is_single_rank() {
             return Ok(());
         }
-        let memory = Memory::within(data, own_part(self.rank, self.ranks, data.len()), 0..data.len());
+        let memory = Memory::in_place(data, own_range(self.rank, self.ranks, data.len()), 0..data.len());
         // SAFETY: a buffer of a block for each rank, borrowed until this returns, with this rank's own for a source.
-        unsafe { self.gather_memory::<E>(memory, memory.source_len) }
+        unsafe { self.all_gather_memory::<E>(memory, memory.source_len) }
     }
 
     /// # Safety
     /// The target has `block` bytes for each rank and the source is this rank's part of it or `block` other bytes;
     /// both are borrowed while this runs.
-    unsafe fn gather_memory<E: Element>(&mut self, memory: Memory, block: usize) -> Result<(), Error> {
+    unsafe fn all_gather_memory<E: Element>(&mut self, memory: Memory, block: usize) -> Result<(), Error> {
         let collective = Collective::AllGather;
-        self.call = Call::of::<E>(collective, block / size_of::<E>());
+        self.call = CallSignature::of::<E>(collective, block / size_of::<E>());
         let plan = self.plan(collective, block);
         let spec = Spec {
             at: self.position(),
@@ -390,7 +406,7 @@ impl<T: Transport> Member<T> {
         // SAFETY: the schedules are made for blocks of this size.
         unsafe {
             match plan.algorithm {
-                Algorithm::Board => self.gather_on_board(name, memory, true, plan.segment),
+                Algorithm::Board => self.gather_in_shared_memory(name, memory, true, plan.segment),
                 Algorithm::Hierarchical => {
                     let levels = self.levels(&hosts, plan);
                     let schedule = hierarchical::all_gather::Hierarchical { levels, spec };
@@ -408,19 +424,19 @@ impl<T: Transport> Member<T> {
     }
 
     pub(crate) fn barrier(&mut self) -> Result<(), Error> {
-        if self.is_alone() {
+        if self.is_single_rank() {
             return Ok(());
         }
-        self.call = Call::BARRIER;
-        if self.board.is_some() {
-            return self.barrier_on_board();
+        self.call = CallSignature::BARRIER;
+        if self.shared.is_some() {
+            return self.barrier_in_shared_memory();
         }
-        let memory = Memory::apart::<u8>(&[], &mut []);
+        let memory = Memory::out_of_place::<u8>(&[], &mut []);
         let hosts = Arc::clone(&self.hosts);
         // SAFETY: the barriers use scratch memory only.
         unsafe {
             if self.medium == Medium::Hosts {
-                let schedule = hierarchical::barrier::Hierarchical(Here::new(&hosts, self.rank));
+                let schedule = hierarchical::barrier::Hierarchical(HostPosition::new(&hosts, self.rank));
                 return self.run("barrier", &schedule, memory, None);
             }
             let schedule = barrier::Dissemination { rank: self.rank, ranks: self.ranks };
@@ -429,18 +445,23 @@ impl<T: Transport> Member<T> {
     }
 
     /// Counts the operation that begins.
-    fn note(&mut self) {
+    fn record_call(&mut self) {
         if let Some(transport) = &mut self.transport {
             self.sequence += 1;
             self.history.add(self.call);
-            transport.record(Entry::collective(self.sequence, self.call));
+            transport.record(CallRecord::collective(self.sequence, self.call));
         }
     }
 
     /// Takes the transport back after an operation; if that failed, tells the other ranks and closes it.
-    fn end(&mut self, name: &str, transport: Box<T>, result: Result<(), Error>) -> Result<(), Error> {
-        if let (Some(board), Err(_)) = (&self.board, &result) {
-            board.fail();
+    fn finish_operation(
+        &mut self,
+        name: &str,
+        transport: Box<T>,
+        result: Result<(), Error>,
+    ) -> Result<(), Error> {
+        if let (Some(shared), Err(_)) = (&self.shared, &result) {
+            shared.fail();
         }
         match &result {
             Ok(()) => self.transport = Some(transport),
@@ -461,23 +482,23 @@ impl<T: Transport> Member<T> {
         memory: Memory,
         reduction: Option<&Reduction>,
     ) -> Result<(), Error> {
-        self.note();
-        if let Some(board) = self.board.as_mut().filter(|_| self.transport.is_some()) {
-            board.pass(self.call);
+        self.record_call();
+        if let Some(shared) = self.shared.as_mut().filter(|_| self.transport.is_some()) {
+            shared.skip(self.call);
         }
         let sequence = Sequence::Collective(self.history.signature(self.sequence));
-        let operation = Operation { sequence, memory, reduction };
+        let operation = OperationContext { sequence, memory, reduction };
         // SAFETY: passed on to the caller.
-        unsafe { self.carry_out(name, schedule, &operation) }
+        unsafe { self.execute(name, schedule, &operation) }
     }
 
     /// # Safety
     /// As [`Member::run`].
-    unsafe fn carry_out<S: Schedule>(
+    unsafe fn execute<S: Schedule>(
         &mut self,
         name: &'static str,
         schedule: &S,
-        operation: &Operation<'_>,
+        operation: &OperationContext<'_>,
     ) -> Result<(), Error> {
         let Some(mut transport) = self.transport.take() else {
             return Err(Error::Closed { operation: name });
@@ -485,20 +506,22 @@ impl<T: Transport> Member<T> {
         // SAFETY: the buffers are as the caller promises. The workspace is used by nothing else. After an error or a
         // panic the transport, which this function owns, is dropped and thereby closed before anything else is.
         let result = unsafe { engine::run(&mut *transport, &mut self.workspace, schedule, operation) };
-        let result = match &self.board {
-            Some(board) if result.is_ok() && board.others_failed() => Err(failure(name, &mut *transport)),
+        let result = match &self.shared {
+            Some(shared) if result.is_ok() && shared.others_failed() => {
+                Err(other_rank_failure(name, &mut *transport))
+            }
             _ => result,
         };
-        self.end(name, transport, result)
+        self.finish_operation(name, transport, result)
     }
 }
 
 /// What another rank's failure is. Where ranks read each other's memory, a message that one had sent when it failed may have
 /// become anything since.
 #[cold]
-fn failure(operation: &'static str, transport: &mut impl Transport) -> Error {
+fn other_rank_failure(operation: &'static str, transport: &mut impl Transport) -> Error {
     let since = Instant::now();
-    while since.elapsed() < COMPARING {
+    while since.elapsed() < COMPARE_TIMEOUT {
         if let Err(error) = transport.progress() {
             return error;
         }
@@ -518,7 +541,7 @@ fn check_equal(operation: &'static str, send: usize, receive: usize) -> Result<(
 }
 
 /// The elements of a rank's part of a buffer with a part for each rank.
-fn own_part(rank: usize, ranks: usize, len: usize) -> Range<usize> {
+fn own_range(rank: usize, ranks: usize, len: usize) -> Range<usize> {
     let part = len / ranks;
     rank * part..(rank + 1) * part
 }

@@ -1,22 +1,22 @@
 //! Messages between two ranks.
 
-use super::{Member, Pair};
+use super::{HostCollectives, PeerCounts};
 use crate::Element;
 use crate::fabric::Error;
-use crate::fabric::algorithm::engine::{Memory, Operation, Sequence};
+use crate::fabric::algorithm::engine::{Memory, OperationContext, Sequence};
 use crate::fabric::algorithm::exchange::Exchange;
-use crate::fabric::calls::{Call, Entry, History};
+use crate::fabric::calls::{CallHash, CallRecord, CallSignature};
 use crate::fabric::transport::Transport;
 
-impl<T: Transport> Member<T> {
+impl<T: Transport> HostCollectives<T> {
     pub(crate) fn send<E: Element>(&mut self, data: &[E], to: usize) -> Result<(), Error> {
-        let memory = Memory::apart(data, &mut []);
+        let memory = Memory::out_of_place(data, &mut []);
         // SAFETY: a buffer of this many elements, borrowed until this returns.
         unsafe { self.exchange_memory::<E>("send", memory, Some(to), None, false) }
     }
 
     pub(crate) fn recv<E: Element>(&mut self, data: &mut [E], from: usize) -> Result<(), Error> {
-        let memory = Memory::apart(&[], data);
+        let memory = Memory::out_of_place(&[], data);
         // SAFETY: a buffer of this many elements, borrowed until this returns.
         unsafe { self.exchange_memory::<E>("recv", memory, None, Some(from), false) }
     }
@@ -34,7 +34,7 @@ impl<T: Transport> Member<T> {
             receive.copy_from_slice(send);
             return Ok(());
         }
-        let memory = Memory::apart(send, receive);
+        let memory = Memory::out_of_place(send, receive);
         // SAFETY: two buffers, borrowed until this returns.
         unsafe { self.exchange_memory::<E>(operation, memory, Some(to), Some(from), false) }
     }
@@ -48,7 +48,7 @@ impl<T: Transport> Member<T> {
         if self.rank == to && self.rank == from && self.transport.is_some() {
             return Ok(());
         }
-        let memory = Memory::within(data, 0..data.len(), 0..data.len());
+        let memory = Memory::in_place(data, 0..data.len(), 0..data.len());
         // SAFETY: a buffer, borrowed until this returns.
         unsafe { self.exchange_memory::<E>("exchange", memory, Some(to), Some(from), true) }
     }
@@ -76,34 +76,35 @@ impl<T: Transport> Member<T> {
                 return Err(Error::Rank { operation, problem });
             }
         }
-        let mut signature = Pair::default();
+        let mut signature = PeerCounts::default();
         if let Some(transport) = &mut self.transport {
-            let call = |len| Call::message(E::DATA_TYPE, len / size_of::<E>());
-            let mut note = |from, to, number, call| {
-                transport.record(Entry::message(from, to, number, call));
-                let mut history = History::default();
+            let call = |len| CallSignature::message(E::DATA_TYPE, len / size_of::<E>());
+            let mut record_call = |from, to, number, call| {
+                transport.record(CallRecord::message(from, to, number, call));
+                let mut history = CallHash::default();
                 history.add(call);
                 history.signature(number)
             };
             // A message of no bytes is none, on both sides.
             if let Some(to) = to.filter(|_| memory.source_len > 0) {
                 self.pairs[to].sent += 1;
-                signature.sent = note(self.rank, to, self.pairs[to].sent, call(memory.source_len));
+                signature.sent = record_call(self.rank, to, self.pairs[to].sent, call(memory.source_len));
             }
             if let Some(from) = from.filter(|_| memory.target_len > 0) {
                 self.pairs[from].received += 1;
                 signature.received =
-                    note(from, self.rank, self.pairs[from].received, call(memory.target_len));
+                    record_call(from, self.rank, self.pairs[from].received, call(memory.target_len));
             }
         }
-        let Pair { sent, received } = signature;
+        let PeerCounts { sent, received } = signature;
         let schedule = Exchange {
             send: to.map(|to| (to, memory.source_len)),
             receive: from.map(|from| (from, memory.target_len)),
             in_place,
         };
-        let operation_of = Operation { sequence: Sequence::Pair { sent, received }, memory, reduction: None };
+        let operation_of =
+            OperationContext { sequence: Sequence::Pair { sent, received }, memory, reduction: None };
         // SAFETY: the schedule is made for buffers of this size.
-        unsafe { self.carry_out(operation, &schedule, &operation_of) }
+        unsafe { self.execute(operation, &schedule, &operation_of) }
     }
 }

@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 
-use super::{Member, check_equal, own_part};
+use super::{HostCollectives, check_equal, own_range};
 use crate::fabric::Error;
 use crate::fabric::algorithm::engine::Memory;
-use crate::fabric::algorithm::scatter::Backwards;
+use crate::fabric::algorithm::scatter::Reversed;
 use crate::fabric::algorithm::{Spec, broadcast, gather, hierarchical, reduce};
-use crate::fabric::calls::Call;
+use crate::fabric::calls::CallSignature;
 use crate::fabric::reduction::Reduction;
 use crate::fabric::selection::{Algorithm, Collective, Plan};
 use crate::fabric::transport::Transport;
 use crate::{Element, ReduceOp};
 
-impl<T: Transport> Member<T> {
+impl<T: Transport> HostCollectives<T> {
     pub(crate) fn broadcast<E: Element>(
         &mut self,
         send: Option<&[E]>,
@@ -22,15 +22,15 @@ impl<T: Transport> Member<T> {
     ) -> Result<(), Error> {
         let name = Collective::Broadcast.name();
         self.check_root(name, root)?;
-        let send = self.of_root(name, "send", send, root)?.unwrap_or_default();
+        let send = self.root_buffer(name, "send", send, root)?.unwrap_or_default();
         if self.rank == root {
             check_equal(name, send.len(), receive.len())?;
         }
-        if self.is_alone() {
+        if self.is_single_rank() {
             receive.copy_from_slice(send);
             return Ok(());
         }
-        let memory = Memory::apart(send, receive);
+        let memory = Memory::out_of_place(send, receive);
         // SAFETY: a buffer of this many elements, and the root's as long, borrowed until this returns.
         unsafe { self.broadcast_memory::<E>(memory, receive.len(), root) }
     }
@@ -41,11 +41,11 @@ impl<T: Transport> Member<T> {
         root: usize,
     ) -> Result<(), Error> {
         self.check_root(Collective::Broadcast.name(), root)?;
-        if self.is_alone() {
+        if self.is_single_rank() {
             return Ok(());
         }
         let source = if self.rank == root { 0..data.len() } else { 0..0 };
-        let memory = Memory::within(data, source, 0..data.len());
+        let memory = Memory::in_place(data, source, 0..data.len());
         // SAFETY: a buffer of this many elements, borrowed until this returns.
         unsafe { self.broadcast_memory::<E>(memory, data.len(), root) }
     }
@@ -60,7 +60,7 @@ impl<T: Transport> Member<T> {
         root: usize,
     ) -> Result<(), Error> {
         let collective = Collective::Broadcast;
-        self.call = Call::of::<E>(collective, count).with_root(root);
+        self.call = CallSignature::of::<E>(collective, count).with_root(root);
         let plan = self.plan(collective, memory.target_len);
         let Plan { algorithm, segment, in_flight, .. } = plan;
         let tree = self.tree(root);
@@ -70,7 +70,7 @@ impl<T: Transport> Member<T> {
         // SAFETY: the schedules are made for buffers of `count` elements of type `E`.
         unsafe {
             match algorithm {
-                Algorithm::Board => self.broadcast_on_board(name, memory, root, segment),
+                Algorithm::Board => self.broadcast_in_shared_memory(name, memory, root, segment),
                 Algorithm::Direct => self.run(name, &broadcast::Direct(spec), memory, None),
                 Algorithm::Hierarchical => {
                     let levels = self.levels(&hosts, plan);
@@ -93,17 +93,17 @@ impl<T: Transport> Member<T> {
     ) -> Result<(), Error> {
         let name = Collective::Reduce.name();
         self.check_root(name, root)?;
-        let receive = self.of_root(name, "receive", receive, root)?.unwrap_or_default();
+        let receive = self.root_buffer(name, "receive", receive, root)?.unwrap_or_default();
         if self.rank == root {
             check_equal(name, send.len(), receive.len())?;
         }
-        if self.is_alone() {
+        if self.is_single_rank() {
             receive.copy_from_slice(send);
             return Ok(());
         }
-        let memory = Memory::apart(send, receive);
+        let memory = Memory::out_of_place(send, receive);
         // SAFETY: a buffer of this many elements, and the root's as long, borrowed until this returns.
-        unsafe { self.reduce_memory_to_root::<E>(memory, send.len(), op, root) }
+        unsafe { self.reduce_memory::<E>(memory, send.len(), op, root) }
     }
 
     pub(crate) fn reduce_in_place<E: Element>(
@@ -113,19 +113,19 @@ impl<T: Transport> Member<T> {
         root: usize,
     ) -> Result<(), Error> {
         self.check_root(Collective::Reduce.name(), root)?;
-        if self.is_alone() {
+        if self.is_single_rank() {
             return Ok(());
         }
         let target = if self.rank == root { 0..data.len() } else { 0..0 };
-        let memory = Memory::within(data, 0..data.len(), target);
+        let memory = Memory::in_place(data, 0..data.len(), target);
         // SAFETY: a buffer of this many elements, borrowed until this returns.
-        unsafe { self.reduce_memory_to_root::<E>(memory, data.len(), op, root) }
+        unsafe { self.reduce_memory::<E>(memory, data.len(), op, root) }
     }
 
     /// # Safety
     /// The source, and the root's target, have `count` elements of type `E`; they are the same or disjoint, and
     /// borrowed while this runs.
-    unsafe fn reduce_memory_to_root<E: Element>(
+    unsafe fn reduce_memory<E: Element>(
         &mut self,
         memory: Memory,
         count: usize,
@@ -133,7 +133,7 @@ impl<T: Transport> Member<T> {
         root: usize,
     ) -> Result<(), Error> {
         let collective = Collective::Reduce;
-        self.call = Call::of::<E>(collective, count).with_op(op).with_root(root);
+        self.call = CallSignature::of::<E>(collective, count).with_op(op).with_root(root);
         let reduction = Reduction::new(E::DATA_TYPE, op);
         let plan = self.plan(collective, memory.source_len);
         let Plan { algorithm, segment, in_flight, .. } = plan;
@@ -145,7 +145,9 @@ impl<T: Transport> Member<T> {
         // SAFETY: the schedules are made for buffers of `count` elements of type `E`.
         unsafe {
             match algorithm {
-                Algorithm::Board => self.reduce_on_board(name, memory, &reduction, tree.is_root(), segment),
+                Algorithm::Board => {
+                    self.reduce_in_shared_memory(name, memory, &reduction, tree.is_root(), segment)
+                }
                 Algorithm::Hierarchical => {
                     let levels = self.levels(&hosts, plan);
                     let schedule = hierarchical::reduce::Hierarchical { levels, spec };
@@ -166,40 +168,40 @@ impl<T: Transport> Member<T> {
     ) -> Result<(), Error> {
         let name = Collective::Gather.name();
         self.check_root(name, root)?;
-        let receive = self.of_root(name, "receive", receive, root)?.unwrap_or_default();
+        let receive = self.root_buffer(name, "receive", receive, root)?.unwrap_or_default();
         if self.rank == root {
             self.check_parts(name, ("receive", receive.len()), ("send", send.len()))?;
         }
-        if self.is_alone() {
+        if self.is_single_rank() {
             receive.copy_from_slice(send);
             return Ok(());
         }
-        let memory = Memory::apart(send, receive);
+        let memory = Memory::out_of_place(send, receive);
         // SAFETY: a buffer of a block, and the root's of a block for each rank, borrowed until this returns.
-        unsafe { self.gather_memory_at_root::<E>(memory, root) }
+        unsafe { self.gather_memory::<E>(memory, root) }
     }
 
     pub(crate) fn gather_in_place<E: Element>(&mut self, data: &mut [E], root: usize) -> Result<(), Error> {
         let name = Collective::Gather.name();
         self.check_root(name, root)?;
         self.check_multiple(name, data.len())?;
-        if self.is_alone() {
+        if self.is_single_rank() {
             return Ok(());
         }
-        let own = own_part(self.rank, self.ranks, data.len());
+        let own = own_range(self.rank, self.ranks, data.len());
         let target = if self.rank == root { 0..data.len() } else { 0..0 };
-        let memory = Memory::within(data, own, target);
+        let memory = Memory::in_place(data, own, target);
         // SAFETY: a buffer of a block for each rank, borrowed until this returns, with this rank's own for a source.
-        unsafe { self.gather_memory_at_root::<E>(memory, root) }
+        unsafe { self.gather_memory::<E>(memory, root) }
     }
 
     /// # Safety
     /// The root's target has a block as long as the source for each rank, and the source is this rank's or apart from
     /// it; both are borrowed while this runs.
-    unsafe fn gather_memory_at_root<E: Element>(&mut self, memory: Memory, root: usize) -> Result<(), Error> {
+    unsafe fn gather_memory<E: Element>(&mut self, memory: Memory, root: usize) -> Result<(), Error> {
         let collective = Collective::Gather;
         let block = memory.source_len;
-        self.call = Call::of::<E>(collective, block / size_of::<E>()).with_root(root);
+        self.call = CallSignature::of::<E>(collective, block / size_of::<E>()).with_root(root);
         let Plan { algorithm, segment, in_flight, .. } = self.plan(collective, block);
         let tree = self.tree(root);
         let spec = Spec { at: tree, count: block, element_size: 1, segment, in_flight };
@@ -207,7 +209,7 @@ impl<T: Transport> Member<T> {
         // SAFETY: the schedules are made for blocks of this size; the root alone has a target.
         unsafe {
             match algorithm {
-                Algorithm::Board => self.gather_on_board(name, memory, tree.is_root(), segment),
+                Algorithm::Board => self.gather_in_shared_memory(name, memory, tree.is_root(), segment),
                 Algorithm::Binomial => self.run(name, &gather::Binomial(spec), memory, None),
                 // Direct, which serves every number of ranks.
                 _ => self.run(name, &gather::Direct(spec), memory, None),
@@ -223,15 +225,15 @@ impl<T: Transport> Member<T> {
     ) -> Result<(), Error> {
         let name = Collective::Scatter.name();
         self.check_root(name, root)?;
-        let send = self.of_root(name, "send", send, root)?.unwrap_or_default();
+        let send = self.root_buffer(name, "send", send, root)?.unwrap_or_default();
         if self.rank == root {
             self.check_parts(name, ("send", send.len()), ("receive", receive.len()))?;
         }
-        if self.is_alone() {
+        if self.is_single_rank() {
             receive.copy_from_slice(send);
             return Ok(());
         }
-        let memory = Memory::apart(send, receive);
+        let memory = Memory::out_of_place(send, receive);
         // SAFETY: a buffer of a block, and the root's of a block for each rank, borrowed until this returns.
         unsafe { self.scatter_memory::<E>(memory, root) }
     }
@@ -240,12 +242,12 @@ impl<T: Transport> Member<T> {
         let name = Collective::Scatter.name();
         self.check_root(name, root)?;
         self.check_multiple(name, data.len())?;
-        if self.is_alone() {
+        if self.is_single_rank() {
             return Ok(());
         }
-        let own = own_part(self.rank, self.ranks, data.len());
+        let own = own_range(self.rank, self.ranks, data.len());
         let source = if self.rank == root { 0..data.len() } else { 0..0 };
-        let memory = Memory::within(data, source, own);
+        let memory = Memory::in_place(data, source, own);
         // SAFETY: a buffer of a block for each rank, borrowed until this returns, with this rank's own for a target.
         unsafe { self.scatter_memory::<E>(memory, root) }
     }
@@ -256,7 +258,7 @@ impl<T: Transport> Member<T> {
     unsafe fn scatter_memory<E: Element>(&mut self, memory: Memory, root: usize) -> Result<(), Error> {
         let collective = Collective::Scatter;
         let block = memory.target_len;
-        self.call = Call::of::<E>(collective, block / size_of::<E>()).with_root(root);
+        self.call = CallSignature::of::<E>(collective, block / size_of::<E>()).with_root(root);
         let Plan { algorithm, segment, in_flight, .. } =
             self.plan(collective, block.saturating_mul(self.ranks));
         let tree = self.tree(root);
@@ -265,16 +267,16 @@ impl<T: Transport> Member<T> {
         // SAFETY: the schedules are made for blocks of this size; the root alone has a source.
         unsafe {
             match algorithm {
-                Algorithm::Board => self.scatter_on_board(name, memory, root, segment),
-                Algorithm::Binomial => self.run(name, &Backwards(gather::Binomial(spec)), memory, None),
+                Algorithm::Board => self.scatter_in_shared_memory(name, memory, root, segment),
+                Algorithm::Binomial => self.run(name, &Reversed(gather::Binomial(spec)), memory, None),
                 // Direct, which serves every number of ranks.
-                _ => self.run(name, &Backwards(gather::Direct(spec)), memory, None),
+                _ => self.run(name, &Reversed(gather::Direct(spec)), memory, None),
             }
         }
     }
 
     /// The buffer that only the root needs, on the root.
-    fn of_root<B>(
+    fn root_buffer<B>(
         &self,
         operation: &'static str,
         buffer: &str,

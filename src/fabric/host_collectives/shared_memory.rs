@@ -6,32 +6,32 @@
 
 use std::ptr;
 
-use super::Member;
+use super::HostCollectives;
 use crate::fabric::Error;
 use crate::fabric::algorithm::Split;
 use crate::fabric::algorithm::engine::Memory;
 use crate::fabric::reduction::Reduction;
-use crate::fabric::shared_memory::segment::{Board, CAPACITY};
+use crate::fabric::shared_memory::segment::{CAPACITY, SharedSegment};
 use crate::fabric::transport::Transport;
 
 /// Up to how many bytes of a part are copied with the other parts around them.
 const SHORT_PART: usize = 512;
 
-type Meanwhile<'a> = &'a mut dyn FnMut() -> Result<(), Error>;
+type Progress<'a> = &'a mut dyn FnMut() -> Result<(), Error>;
 
-impl<T: Transport> Member<T> {
-    pub(super) fn barrier_on_board(&mut self) -> Result<(), Error> {
-        self.on_board("barrier", |board, meanwhile| {
+impl<T: Transport> HostCollectives<T> {
+    pub(super) fn barrier_in_shared_memory(&mut self) -> Result<(), Error> {
+        self.run_in_shared_memory("barrier", |shared, progress| {
             // SAFETY: no bytes.
-            unsafe { board.write(ptr::null(), 0, meanwhile)? };
-            (0..board.ranks()).try_for_each(|rank| board.read(rank, meanwhile).map(drop))
+            unsafe { shared.write(ptr::null(), 0, progress)? };
+            (0..shared.ranks()).try_for_each(|rank| shared.read(rank, progress).map(drop))
         })
     }
 
     /// # Safety
     /// The root's source, and every rank's target, have as many bytes as this rank's target; they are the same or
     /// disjoint, and borrowed while this runs.
-    pub(super) unsafe fn broadcast_on_board(
+    pub(super) unsafe fn broadcast_in_shared_memory(
         &mut self,
         name: &'static str,
         memory: Memory,
@@ -41,17 +41,17 @@ impl<T: Transport> Member<T> {
         let Memory { source, target, target_len, .. } = memory;
         let is_root = self.rank == root;
         let pieces = pieces(target_len, segment);
-        self.on_board(name, |board, meanwhile| {
+        self.run_in_shared_memory(name, |shared, progress| {
             for (start, len) in pieces.spans() {
                 // SAFETY: pieces lie within the buffers, which are as the caller promises, and fit on the board.
                 unsafe {
                     let (source, target) = (source.wrapping_add(start), target.add(start));
                     if is_root {
-                        board.write(source, len, meanwhile)?;
-                        keep(source, target, len);
+                        shared.write(source, len, progress)?;
+                        copy_own(source, target, len);
                     } else {
-                        board.write(ptr::null(), 0, meanwhile)?;
-                        target.copy_from_nonoverlapping(board.read(root, meanwhile)?, len);
+                        shared.write(ptr::null(), 0, progress)?;
+                        target.copy_from_nonoverlapping(shared.read(root, progress)?, len);
                     }
                 }
             }
@@ -64,7 +64,7 @@ impl<T: Transport> Member<T> {
     /// # Safety
     /// All sources are equally long. The target of a rank that receives has a block as long for each rank, and the source is
     /// this rank's or apart from it; both are borrowed while this runs.
-    pub(super) unsafe fn gather_on_board(
+    pub(super) unsafe fn gather_in_shared_memory(
         &mut self,
         name: &'static str,
         memory: Memory,
@@ -74,19 +74,19 @@ impl<T: Transport> Member<T> {
         let Memory { source, source_len: block, target, .. } = memory;
         let own = self.rank;
         let pieces = pieces(block, segment);
-        self.on_board(name, |board, meanwhile| {
+        self.run_in_shared_memory(name, |shared, progress| {
             for (start, len) in pieces.spans() {
                 // SAFETY: pieces lie within their blocks, which are as the caller promises, and fit on the board.
                 unsafe {
                     let source = source.add(start);
-                    board.write(source, len, meanwhile)?;
+                    shared.write(source, len, progress)?;
                     if !receives {
                         continue;
                     }
-                    keep(source, target.add(own * block + start), len);
-                    for rank in others(own, board.ranks()) {
+                    copy_own(source, target.add(own * block + start), len);
+                    for rank in others(own, shared.ranks()) {
                         let place = target.add(rank * block + start);
-                        place.copy_from_nonoverlapping(board.read(rank, meanwhile)?, len);
+                        place.copy_from_nonoverlapping(shared.read(rank, progress)?, len);
                     }
                 }
             }
@@ -97,7 +97,7 @@ impl<T: Transport> Member<T> {
     /// # Safety
     /// All targets are equally long. The root's source has a block as long for each rank, and the target is this rank's or
     /// apart from it; both are borrowed while this runs.
-    pub(super) unsafe fn scatter_on_board(
+    pub(super) unsafe fn scatter_in_shared_memory(
         &mut self,
         name: &'static str,
         memory: Memory,
@@ -106,8 +106,8 @@ impl<T: Transport> Member<T> {
     ) -> Result<(), Error> {
         let Memory { source, target, target_len: block, .. } = memory;
         let own = self.rank;
-        let pieces = pieces(block, share(segment, self.ranks));
-        self.on_board(name, |board, meanwhile| {
+        let pieces = pieces(block, share_per_rank(segment, self.ranks));
+        self.run_in_shared_memory(name, |shared, progress| {
             for (start, len) in pieces.spans() {
                 // SAFETY: pieces lie within their blocks, which are as the caller promises, and those of all ranks fit on
                 // the board.
@@ -115,11 +115,11 @@ impl<T: Transport> Member<T> {
                     let target = target.add(start);
                     if own == root {
                         let source = source.add(start);
-                        write_parts(board, own, source, block, len, meanwhile)?;
-                        keep(source.add(own * block), target, len);
+                        write_parts(shared, own, source, block, len, progress)?;
+                        copy_own(source.add(own * block), target, len);
                     } else {
-                        board.write(ptr::null(), 0, meanwhile)?;
-                        target.copy_from_nonoverlapping(board.read(root, meanwhile)?.add(own * len), len);
+                        shared.write(ptr::null(), 0, progress)?;
+                        target.copy_from_nonoverlapping(shared.read(root, progress)?.add(own * len), len);
                     }
                 }
             }
@@ -130,7 +130,7 @@ impl<T: Transport> Member<T> {
     /// # Safety
     /// Both buffers are equally long, with a part for each rank, and the same or disjoint; they are borrowed while this
     /// runs.
-    pub(super) unsafe fn all_to_all_on_board(
+    pub(super) unsafe fn all_to_all_in_shared_memory(
         &mut self,
         name: &'static str,
         memory: Memory,
@@ -138,17 +138,17 @@ impl<T: Transport> Member<T> {
     ) -> Result<(), Error> {
         let Memory { source, source_len, target, .. } = memory;
         let (own, part) = (self.rank, source_len / self.ranks);
-        let pieces = pieces(part, share(segment, self.ranks));
-        self.on_board(name, |board, meanwhile| {
+        let pieces = pieces(part, share_per_rank(segment, self.ranks));
+        self.run_in_shared_memory(name, |shared, progress| {
             for (start, len) in pieces.spans() {
                 // SAFETY: pieces lie within their parts, which are as the caller promises, and those of all ranks fit on the
                 // board. What is overwritten in place is on the board by then.
                 unsafe {
                     let (source, target) = (source.add(start), target.add(start));
-                    write_parts(board, own, source, part, len, meanwhile)?;
-                    keep(source.add(own * part), target.add(own * part), len);
-                    for rank in others(own, board.ranks()) {
-                        let message = board.read(rank, meanwhile)?.add(own * len);
+                    write_parts(shared, own, source, part, len, progress)?;
+                    copy_own(source.add(own * part), target.add(own * part), len);
+                    for rank in others(own, shared.ranks()) {
+                        let message = shared.read(rank, progress)?.add(own * len);
                         target.add(rank * part).copy_from_nonoverlapping(message, len);
                     }
                 }
@@ -162,7 +162,7 @@ impl<T: Transport> Member<T> {
     /// # Safety
     /// All sources are equally long, as is the target of a rank that receives, which is the source or apart from it; both are
     /// aligned for the reduction's elements, and borrowed while this runs.
-    pub(super) unsafe fn reduce_on_board(
+    pub(super) unsafe fn reduce_in_shared_memory(
         &mut self,
         name: &'static str,
         memory: Memory,
@@ -172,25 +172,25 @@ impl<T: Transport> Member<T> {
     ) -> Result<(), Error> {
         let Memory { source, source_len, target, .. } = memory;
         let pieces = pieces_of_elements(source_len, reduction, segment);
-        self.on_board(name, |board, meanwhile| {
+        self.run_in_shared_memory(name, |shared, progress| {
             for (start, len) in pieces.spans() {
                 // SAFETY: pieces lie within the source, and fit on the board.
-                unsafe { board.write(source.add(start), len, meanwhile)? };
+                unsafe { shared.write(source.add(start), len, progress)? };
                 if !receives {
                     continue;
                 }
-                let first = board.read(0, meanwhile)?;
+                let first = shared.read(0, progress)?;
                 // SAFETY: the target is as long as the source.
                 let target = unsafe { target.add(start) };
-                for rank in 1..board.ranks() {
-                    let message = board.read(rank, meanwhile)?;
+                for rank in 1..shared.ranks() {
+                    let message = shared.read(rank, progress)?;
                     let before = if rank == 1 { first } else { target.cast_const() };
                     // SAFETY: messages on the board are aligned and have this many bytes, which nobody changes before the
                     // next operation; the target is apart from them.
                     unsafe { reduction.combine(target, before, message, len) };
                 }
                 // SAFETY: the target is borrowed by this operation.
-                unsafe { reduction.finish(target, len, board.ranks()) };
+                unsafe { reduction.finish(target, len, shared.ranks()) };
             }
             Ok(())
         })
@@ -199,7 +199,7 @@ impl<T: Transport> Member<T> {
     /// # Safety
     /// All targets are equally long. The source has a block as long for each rank, and the target is this rank's or apart from
     /// it; both are aligned for the reduction's elements, and borrowed while this runs.
-    pub(super) unsafe fn reduce_scatter_on_board(
+    pub(super) unsafe fn reduce_scatter_in_shared_memory(
         &mut self,
         name: &'static str,
         memory: Memory,
@@ -208,16 +208,17 @@ impl<T: Transport> Member<T> {
     ) -> Result<(), Error> {
         let Memory { source, target, target_len: block, .. } = memory;
         let own = self.rank;
-        let pieces = pieces_of_elements(block, reduction, share(segment, self.ranks));
-        self.on_board(name, |board, meanwhile| {
+        let pieces = pieces_of_elements(block, reduction, share_per_rank(segment, self.ranks));
+        self.run_in_shared_memory(name, |shared, progress| {
             for (start, len) in pieces.spans() {
                 // SAFETY: pieces lie within their blocks, which are as the caller promises, and those of all ranks fit on the
                 // board.
                 unsafe {
                     let (source, target) = (source.add(start), target.add(start));
-                    write_parts(board, own, source, block, len, meanwhile)?;
-                    let window = Window { target, own: source.add(own * block), offset: own * len, len };
-                    window.reduce(board, own, reduction, meanwhile)?;
+                    write_parts(shared, own, source, block, len, progress)?;
+                    let window =
+                        PartialReduction { target, own: source.add(own * block), offset: own * len, len };
+                    window.reduce(shared, own, reduction, progress)?;
                 }
             }
             Ok(())
@@ -230,7 +231,7 @@ impl<T: Transport> Member<T> {
     /// # Safety
     /// All buffers are equally long, and aligned for the reduction's elements; both of this rank's are the same or apart, and
     /// borrowed while this runs.
-    pub(super) unsafe fn all_reduce_on_board(
+    pub(super) unsafe fn all_reduce_in_shared_memory(
         &mut self,
         name: &'static str,
         memory: Memory,
@@ -240,21 +241,22 @@ impl<T: Transport> Member<T> {
         let Memory { source, source_len, target, .. } = memory;
         if source_len <= CAPACITY && segment > CAPACITY {
             // SAFETY: as promised by the caller.
-            return unsafe { self.reduce_on_board(name, memory, reduction, true, segment) };
+            return unsafe { self.reduce_in_shared_memory(name, memory, reduction, true, segment) };
         }
         let (own, ranks) = (self.rank, self.ranks);
         let pieces = pieces_of_elements(source_len, reduction, segment);
-        self.on_board(name, |board, meanwhile| {
+        self.run_in_shared_memory(name, |shared, progress| {
             for piece in 0..=pieces.parts() {
                 if piece < pieces.parts() {
                     let (start, len) = pieces.span(piece);
                     let (place, window_len) = pieces.part(piece, ranks).span(own);
                     // SAFETY: pieces, and their windows, lie within the buffers, and pieces fit on the board.
                     unsafe {
-                        board.write(source.add(start), len, meanwhile)?;
+                        shared.write(source.add(start), len, progress)?;
                         let (target, source) = (target.add(place), source.add(place));
-                        let window = Window { target, own: source, offset: place - start, len: window_len };
-                        window.reduce(board, own, reduction, meanwhile)?;
+                        let window =
+                            PartialReduction { target, own: source, offset: place - start, len: window_len };
+                        window.reduce(shared, own, reduction, progress)?;
                     }
                 }
                 if let Some(reduced) = piece.checked_sub(1) {
@@ -262,10 +264,10 @@ impl<T: Transport> Member<T> {
                     let (place, len) = windows.span(own);
                     // SAFETY: as above; of the piece before, all sources are on the board.
                     unsafe {
-                        board.write(target.add(place), len, meanwhile)?;
+                        shared.write(target.add(place), len, progress)?;
                         for rank in others(own, ranks) {
                             let (place, len) = windows.span(rank);
-                            target.add(place).copy_from_nonoverlapping(board.read(rank, meanwhile)?, len);
+                            target.add(place).copy_from_nonoverlapping(shared.read(rank, progress)?, len);
                         }
                     }
                 }
@@ -275,24 +277,24 @@ impl<T: Transport> Member<T> {
     }
 
     /// Runs operations on the board, and keeps the transport and the watch over the other ranks going meanwhile.
-    fn on_board(
+    fn run_in_shared_memory(
         &mut self,
         name: &'static str,
-        operation: impl FnOnce(&mut Board, &mut dyn FnMut() -> Result<(), Error>) -> Result<(), Error>,
+        operation: impl FnOnce(&mut SharedSegment, &mut dyn FnMut() -> Result<(), Error>) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let before = self.history;
-        self.note();
-        let (Some(mut transport), Some(board)) = (self.transport.take(), self.board.as_mut()) else {
+        self.record_call();
+        let (Some(mut transport), Some(shared)) = (self.transport.take(), self.shared.as_mut()) else {
             return Err(Error::Closed { operation: name });
         };
-        board.begin(self.call, before);
-        let result = operation(board, &mut || transport.progress());
-        self.end(name, transport, result)
+        shared.begin_call(self.call, before);
+        let result = operation(shared, &mut || transport.progress());
+        self.finish_operation(name, transport, result)
     }
 }
 
 /// The part of a piece that this rank reduces.
-struct Window {
+struct PartialReduction {
     target: *mut u8,
     /// What this rank has of it: the target, or apart from it.
     own: *const u8,
@@ -301,7 +303,7 @@ struct Window {
     len: usize,
 }
 
-impl Window {
+impl PartialReduction {
     /// Reduces what all ranks have.
     ///
     /// # Safety
@@ -309,22 +311,22 @@ impl Window {
     /// offset is; every message of the board's operation has the window.
     unsafe fn reduce(
         self,
-        board: &mut Board,
+        shared: &mut SharedSegment,
         rank: usize,
         reduction: &Reduction,
-        meanwhile: Meanwhile<'_>,
+        progress: Progress<'_>,
     ) -> Result<(), Error> {
         let Self { target, own, offset, len } = self;
         let mut before = own;
-        for other in others(rank, board.ranks()) {
-            let message = board.read(other, meanwhile)?;
+        for other in others(rank, shared.ranks()) {
+            let message = shared.read(other, progress)?;
             // SAFETY: messages on the board are aligned, and nobody changes them before the next operation; they are apart
             // from this rank's memory.
             unsafe { reduction.combine(target, before, message.add(offset), len) };
             before = target.cast_const();
         }
         // SAFETY: as promised by the caller.
-        unsafe { reduction.finish(target, len, board.ranks()) };
+        unsafe { reduction.finish(target, len, shared.ranks()) };
         Ok(())
     }
 }
@@ -335,14 +337,14 @@ impl Window {
 /// # Safety
 /// They can be read, and fit on the board.
 unsafe fn write_parts(
-    board: &mut Board,
+    shared: &mut SharedSegment,
     own: usize,
     source: *const u8,
     stride: usize,
     len: usize,
-    meanwhile: Meanwhile<'_>,
+    progress: Progress<'_>,
 ) -> Result<(), Error> {
-    let ranks = board.ranks();
+    let ranks = shared.ranks();
     let fill = |message: *mut u8| {
         // SAFETY: as promised by the caller.
         unsafe {
@@ -356,14 +358,14 @@ unsafe fn write_parts(
         }
     };
     // SAFETY: as promised by the caller.
-    unsafe { board.write_with(ranks * len, fill, meanwhile) }
+    unsafe { shared.write_with(ranks * len, fill, progress) }
 }
 
 /// Copies what stays with this rank, unless it is there already.
 ///
 /// # Safety
 /// Both are so many bytes, the same or apart.
-unsafe fn keep(source: *const u8, target: *mut u8, len: usize) {
+unsafe fn copy_own(source: *const u8, target: *mut u8, len: usize) {
     if source != target.cast_const() {
         // SAFETY: as promised by the caller.
         unsafe { target.copy_from_nonoverlapping(source, len) };
@@ -376,7 +378,7 @@ fn others(own: usize, ranks: usize) -> impl Iterator<Item = usize> {
 }
 
 /// Bytes of each rank's share in a message.
-fn share(segment: usize, ranks: usize) -> usize {
+fn share_per_rank(segment: usize, ranks: usize) -> usize {
     segment.min(CAPACITY) / ranks
 }
 

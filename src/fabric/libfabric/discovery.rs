@@ -9,7 +9,7 @@ use std::str::FromStr;
 use fabric_sys::{Fabric, Version, fi_info, fi_type, fid_nic};
 
 use crate::fabric::error::{Error, Failure};
-use crate::fabric::libfabric::provider::{InfoList, Question, or_none, set_text, text};
+use crate::fabric::libfabric::provider::{InfoList, InfoQuery, none_if_no_data, set_string, text};
 
 /// How endpoints send: what `fi_ep_attr::type` is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -332,9 +332,9 @@ pub fn discover(library: &'static Fabric, hints: &Hints) -> Result<Vec<Info>, Er
         text.as_deref().map(CString::new).transpose().map_err(|_| refused(library, provider))
     };
     let (node, service) = (bytes(&hints.node)?, bytes(&hints.service)?);
-    let question = Question { provider, node: node.as_deref(), service: service.as_deref(), flags: 0 };
-    let answer = InfoList::ask(library, &question, |entry| {
-        // SAFETY: `ask` passes an entry that nobody else has, with all its attributes, whose names are null.
+    let question = InfoQuery { provider, node: node.as_deref(), service: service.as_deref(), flags: 0 };
+    let answer = InfoList::query(library, &question, |entry| {
+        // SAFETY: `query` passes an entry that nobody else has, with all its attributes, whose names are null.
         unsafe {
             (*entry).caps = hints.capabilities.iter().fold(0, |bits, capability| bits | capability.bit);
             (*entry).mode = EVERY_MODE;
@@ -343,15 +343,15 @@ pub fn discover(library: &'static Fabric, hints: &Hints) -> Result<Vec<Info>, Er
                 (*(*entry).ep_attr).type_ = kind.raw();
             }
             if let Some(name) = &hints.fabric {
-                set_text(&raw mut (*(*entry).fabric_attr).name, name)?;
+                set_string(&raw mut (*(*entry).fabric_attr).name, name)?;
             }
             if let Some(name) = &hints.domain {
-                set_text(&raw mut (*(*entry).domain_attr).name, name)?;
+                set_string(&raw mut (*(*entry).domain_attr).name, name)?;
             }
         }
         Ok(())
     });
-    let Some(list) = or_none(answer)? else { return Ok(Vec::new()) };
+    let Some(list) = none_if_no_data(answer)? else { return Ok(Vec::new()) };
     let named = |wanted: &Option<String>, name: &str| {
         wanted.as_deref().is_none_or(|wanted| wanted.eq_ignore_ascii_case(name))
     };
@@ -372,8 +372,10 @@ pub fn discover(library: &'static Fabric, hints: &Hints) -> Result<Vec<Info>, Er
 /// # Errors
 /// [`Error::Call`] with what libfabric says.
 pub fn registered(library: &'static Fabric) -> Result<Vec<Registered>, Error> {
-    let question = Question { flags: fabric_sys::FI_PROV_ATTR_ONLY, ..Question::default() };
-    let Some(list) = or_none(InfoList::ask(library, &question, |_| Ok(())))? else { return Ok(Vec::new()) };
+    let question = InfoQuery { flags: fabric_sys::FI_PROV_ATTR_ONLY, ..InfoQuery::default() };
+    let Some(list) = none_if_no_data(InfoList::query(library, &question, |_| Ok(())))? else {
+        return Ok(Vec::new());
+    };
     let mut providers: Vec<Registered> = Vec::new();
     for entry in list.iter() {
         // SAFETY: the entry is live and its fabric's attributes are there.
@@ -424,8 +426,8 @@ unsafe fn info(library: &Fabric, entry: *const fi_info) -> Info {
     unsafe {
         let (fabric, domain, endpoint) = ((*entry).fabric_attr, (*entry).domain_attr, (*entry).ep_attr);
         let (transmit, receive) = ((*entry).tx_attr, (*entry).rx_attr);
-        let name = |value: *const c_void, kind| described(library, value, kind);
-        let names = |value: *const u64, kind| set(&described(library, value.cast(), kind));
+        let name = |value: *const c_void, kind| value_name(library, value, kind);
+        let names = |value: *const u64, kind| flag_names(&value_name(library, value.cast(), kind));
         Info {
             provider: text((*fabric).prov_name),
             provider_version: Version::from_raw((*fabric).prov_version),
@@ -438,7 +440,7 @@ unsafe fn info(library: &Fabric, entry: *const fi_info) -> Info {
             address: address((*entry).addr_format, (*entry).src_addr, (*entry).src_addrlen),
             capabilities: names(&raw const (*entry).caps, fabric_sys::FI_TYPE_CAPS),
             mode: names(&raw const (*entry).mode, fabric_sys::FI_TYPE_MODE),
-            mr_mode: set(&name((&raw const (*domain).mr_mode).cast(), fabric_sys::FI_TYPE_MR_MODE)),
+            mr_mode: flag_names(&name((&raw const (*domain).mr_mode).cast(), fabric_sys::FI_TYPE_MR_MODE)),
             threading: name((&raw const (*domain).threading).cast(), fabric_sys::FI_TYPE_THREADING),
             control_progress: name(
                 (&raw const (*domain).control_progress).cast(),
@@ -510,13 +512,13 @@ unsafe fn nic(nic: *const fid_nic) -> Nic {
 ///
 /// # Safety
 /// `value` must point to a live value of the kind that `kind` names.
-unsafe fn described(library: &Fabric, value: *const c_void, kind: fi_type) -> String {
+unsafe fn value_name(library: &Fabric, value: *const c_void, kind: fi_type) -> String {
     // SAFETY: passed on to the caller.
     unsafe { library.fi_tostr(value, kind) }.unwrap_or_default()
 }
 
 /// The names in libfabric's text of a set of bits.
-fn set(text: &str) -> BTreeSet<String> {
+fn flag_names(text: &str) -> BTreeSet<String> {
     text.split([',', '|', '[', ']', ' ']).filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 

@@ -18,16 +18,16 @@ use crate::fabric::libfabric::provider::{self, Info};
 use crate::fabric::shared_memory::shm;
 
 /// Room for an address of any provider.
-const LONGEST_ADDRESS: usize = 512;
+const MAX_ADDRESS_LEN: usize = 512;
 /// The most peers that room is asked for beforehand: the library multiplies the number by bytes, which may wrap. There may be
 /// more of them.
-const MOST_PEERS: usize = 1 << 16;
+const MAX_PEERS: usize = 1 << 16;
 
 /// An address for the library: providers take its length from its format, and a text's from its end. Room beyond what was sent
 /// keeps that in bounds.
 fn padded(address: &[u8]) -> Vec<u8> {
     let mut padded = address.to_vec();
-    padded.resize(address.len() + LONGEST_ADDRESS, 0);
+    padded.resize(address.len() + MAX_ADDRESS_LEN, 0);
     padded
 }
 
@@ -51,7 +51,7 @@ impl Domain {
     /// Opens them.
     pub(crate) fn open(library: &'static Fabric, info: Info<'_>) -> Result<Arc<Self>, Error> {
         let provider = info.provider();
-        let check = checked(library, &provider);
+        let check = error_checker(library, &provider);
         if provider == "shm" {
             shm::remove_leftovers();
         }
@@ -110,7 +110,7 @@ unsafe fn close(objects: impl IntoIterator<Item = Option<*mut fid>>) {
 }
 
 /// What makes errors of the library's answers.
-fn checked<'a>(
+fn error_checker<'a>(
     library: &'static Fabric,
     provider: &'a str,
 ) -> impl Fn(&'static str, c_int) -> Result<(), Error> + 'a {
@@ -127,7 +127,7 @@ fn is_true(value: &str) -> bool {
 
 /// What an endpoint has.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Settings {
+pub(crate) struct EndpointSettings {
     /// About how many peers there are.
     pub(crate) peers: usize,
     /// Whether threads wait in the completion queue.
@@ -139,7 +139,7 @@ pub(crate) struct Settings {
 }
 
 /// The library's objects, each null until it is open. Closed children first.
-pub(crate) struct Objects {
+pub(crate) struct EndpointObjects {
     av: *mut fid_av,
     pub(crate) cq: *mut fid_cq,
     /// Null when there is none.
@@ -158,14 +158,14 @@ pub(crate) struct Objects {
     /// Whether threads wait in the completion queue.
     blocking: bool,
     /// Whether they are not closed.
-    left: bool,
+    leaked: bool,
     /// Closed last.
     domain: Arc<Domain>,
 }
 
-impl Drop for Objects {
+impl Drop for EndpointObjects {
     fn drop(&mut self) {
-        if self.left {
+        if self.leaked {
             std::mem::forget(Arc::clone(&self.domain));
             return;
         }
@@ -192,14 +192,14 @@ impl Drop for Objects {
     }
 }
 
-impl Objects {
+impl EndpointObjects {
     /// Opens a domain, and in it what [`open_in`](Self::open_in) opens, for so many peers.
     pub(crate) fn open(
         library: &'static Fabric,
         info: Info<'_>,
         peers: usize,
     ) -> Result<(Self, Vec<u8>), Error> {
-        let settings = Settings { peers, ..Settings::default() };
+        let settings = EndpointSettings { peers, ..EndpointSettings::default() };
         Self::open_in(Domain::open(library, info)?, library, info, settings)
     }
 
@@ -209,7 +209,7 @@ impl Objects {
         domain: Arc<Domain>,
         library: &'static Fabric,
         info: Info<'_>,
-        settings: Settings,
+        settings: EndpointSettings,
     ) -> Result<(Self, Vec<u8>), Error> {
         let provider = info.provider();
         let mut objects = Self {
@@ -224,11 +224,11 @@ impl Objects {
             uring: std::env::var("FI_TCP_IO_URING").is_ok_and(|value| is_true(&value)),
             version: library.version(),
             blocking: settings.blocking,
-            left: false,
+            leaked: false,
             domain,
         };
         // On failure what is open is closed here, without the lock, which closing takes.
-        let check = checked(library, &provider);
+        let check = error_checker(library, &provider);
         let address = objects.open_all(info, settings, &check)?;
         Ok((objects, address))
     }
@@ -236,7 +236,7 @@ impl Objects {
     fn open_all(
         &mut self,
         info: Info<'_>,
-        settings: Settings,
+        settings: EndpointSettings,
         check: &dyn Fn(&'static str, c_int) -> Result<(), Error>,
     ) -> Result<Vec<u8>, Error> {
         let _setup = provider::setup_lock();
@@ -247,7 +247,7 @@ impl Objects {
         unsafe {
             let mut attributes = Padded::<fi_av_attr>::zeroed();
             attributes.type_ = fabric_sys::FI_AV_TABLE;
-            attributes.count = settings.peers.min(MOST_PEERS);
+            attributes.count = settings.peers.min(MAX_PEERS);
             let result = fabric_sys::fi_av_open(domain, attributes.as_mut_ptr(), &raw mut self.av, none);
             check("fi_av_open", result)?;
 
@@ -300,7 +300,7 @@ impl Objects {
             }
             check("fi_enable", fabric_sys::fi_enable(ep))?;
 
-            let mut address = vec![0_u8; LONGEST_ADDRESS];
+            let mut address = vec![0_u8; MAX_ADDRESS_LEN];
             let mut length = address.len();
             let result =
                 fabric_sys::fi_getname(&raw mut (*ep).fid, address.as_mut_ptr().cast(), &raw mut length);
@@ -324,7 +324,7 @@ impl Objects {
     /// To be dropped without being closed, if nothing can move data then: nobody asks these objects for progress any more,
     /// and no endpoint of the same domain, nor a thread of the library's, which there is for those who sleep.
     pub(crate) fn leave_open(&mut self) {
-        self.left = !self.blocking && Arc::strong_count(&self.domain) == 1;
+        self.leaked = !self.blocking && Arc::strong_count(&self.domain) == 1;
     }
 
     /// Forgets the messages that have come and nobody has asked for, before any endpoint of this process is closed: from 1.19
@@ -358,7 +358,7 @@ impl Objects {
     }
 
     /// Keeps memory that is to be registered as long as anything of the domain is open.
-    pub(crate) fn keep(&self, memory: Arc<dyn Send + Sync>) {
+    pub(crate) fn keep_alive(&self, memory: Arc<dyn Send + Sync>) {
         self.domain.memories.lock().unwrap_or_else(PoisonError::into_inner).push(memory);
     }
 
@@ -421,9 +421,9 @@ impl Objects {
     }
 
     /// The endpoint's own address in the provider's notation: `fi_sockaddr_in://127.0.0.1:40123`.
-    pub(crate) fn text_of(&self, address: &[u8]) -> String {
+    pub(crate) fn address_text(&self, address: &[u8]) -> String {
         let padded = padded(address);
-        let mut buffer = [0_u8; LONGEST_ADDRESS];
+        let mut buffer = [0_u8; MAX_ADDRESS_LEN];
         let mut length = buffer.len();
         // SAFETY: the address is padded; the buffer's length is passed along.
         unsafe {
@@ -469,7 +469,7 @@ mod tests {
         let name = provider::name_in(library, "tcp");
         let list = provider::InfoList::get(library, Some(&name), Some(c"127.0.0.1")).unwrap();
         let info = list.iter().find(|info| info.provider() == name).unwrap();
-        let (mut objects, _) = Objects::open(library, info, 1).unwrap();
+        let (mut objects, _) = EndpointObjects::open(library, info, 1).unwrap();
         // Not the variable of whoever runs this.
         objects.uring = false;
         assert_eq!(objects.must_stay_open(), library.version() > Version::new(1, 17));
@@ -483,7 +483,7 @@ mod tests {
             let address = vec![b'x'; len];
             let padded = padded(&address);
             assert_eq!(padded[..len], address);
-            assert_eq!(padded[len..], [0; LONGEST_ADDRESS], "{len}");
+            assert_eq!(padded[len..], [0; MAX_ADDRESS_LEN], "{len}");
         }
     }
 }

@@ -29,7 +29,7 @@ pub struct Provider {
 /// [`Error::Library`] without a libfabric.
 pub fn providers() -> Result<Vec<Provider>, Error> {
     let fabric = Fabric::load()?;
-    let Some(list) = or_none(InfoList::get(fabric, None, None))? else { return Ok(Vec::new()) };
+    let Some(list) = none_if_no_data(InfoList::get(fabric, None, None))? else { return Ok(Vec::new()) };
     let mut providers: Vec<Provider> = Vec::new();
     for info in list.iter() {
         let (name, domain) = (info.provider(), info.domain());
@@ -73,7 +73,7 @@ pub(crate) struct InfoList {
 
 /// What `fi_getinfo` is asked, beside the hints.
 #[derive(Default)]
-pub(crate) struct Question<'a> {
+pub(crate) struct InfoQuery<'a> {
     /// The library's name of a provider.
     pub(crate) provider: Option<&'a str>,
     /// The address of a peer, or with `FI_SOURCE` the one to bind to.
@@ -94,8 +94,8 @@ impl InfoList {
         source: Option<&CStr>,
     ) -> Result<Self, Error> {
         let flags = source.map_or(0, |_| fabric_sys::FI_SOURCE);
-        Self::ask(fabric, &Question { provider, node: source, service: None, flags }, |hints| {
-            // SAFETY: `ask` passes an entry that nobody else has, with all its attributes.
+        Self::query(fabric, &InfoQuery { provider, node: source, service: None, flags }, |hints| {
+            // SAFETY: `query` passes an entry that nobody else has, with all its attributes.
             unsafe {
                 (*hints).caps = fabric_sys::FI_TAGGED | fabric_sys::FI_DIRECTED_RECV;
                 (*hints).mode = fabric_sys::FI_CONTEXT | fabric_sys::FI_CONTEXT2;
@@ -117,9 +117,9 @@ impl InfoList {
 
     /// Asks with the hints that `fill` makes of empty ones; `question.provider` is filled in already. An error of
     /// `fill` is libfabric's number.
-    pub(crate) fn ask(
+    pub(crate) fn query(
         fabric: &'static Fabric,
-        question: &Question<'_>,
+        question: &InfoQuery<'_>,
         fill: impl FnOnce(*mut fi_info) -> Result<(), i32>,
     ) -> Result<Self, Error> {
         let failure = |code: i32| {
@@ -140,7 +140,7 @@ impl InfoList {
         if let Some(provider) = question.provider {
             // SAFETY: `fi_dupinfo` of null allocates the entry and all its attributes, of the library's own size;
             // nobody else has them, and the name in them is null.
-            unsafe { set_text(&raw mut (*(*hints.first).fabric_attr).prov_name, provider) }
+            unsafe { set_string(&raw mut (*(*hints.first).fabric_attr).prov_name, provider) }
                 .map_err(failure)?;
         }
         fill(hints.first).map_err(failure)?;
@@ -181,7 +181,7 @@ impl Drop for InfoList {
 }
 
 /// None when libfabric says that nothing matches (`FI_ENODATA`).
-pub(crate) fn or_none(answer: Result<InfoList, Error>) -> Result<Option<InfoList>, Error> {
+pub(crate) fn none_if_no_data(answer: Result<InfoList, Error>) -> Result<Option<InfoList>, Error> {
     match answer {
         Err(Error::Call(Failure { code: fabric_sys::FI_ENODATA, .. })) => Ok(None),
         list => list.map(Some),
@@ -243,7 +243,7 @@ impl Info<'_> {
 ///
 /// # Safety
 /// `place` must be a writable field of hints that is null.
-pub(crate) unsafe fn set_text(place: *mut *mut c_char, text: &str) -> Result<(), i32> {
+pub(crate) unsafe fn set_string(place: *mut *mut c_char, text: &str) -> Result<(), i32> {
     let text = CString::new(text).map_err(|_| fabric_sys::FI_EINVAL)?;
     // SAFETY: a text goes in; null comes out when memory runs out.
     let copy = unsafe { libc::strdup(text.as_ptr()) };

@@ -26,7 +26,7 @@ unsafe impl Send for DeviceMemory {}
 unsafe impl Sync for DeviceMemory {}
 
 /// A part of it, for the library.
-struct Part {
+struct DeviceRange {
     start: *const c_void,
     len: usize,
     descriptor: *mut c_void,
@@ -86,7 +86,7 @@ impl Endpoint {
         const NAME: &str = "fi_mr_regattr";
         if !self.devices {
             let problem = "the endpoint was opened for memory of the host alone";
-            return Err(self.unusable(NAME, problem.to_owned()));
+            return Err(self.endpoint_error(NAME, problem.to_owned()));
         }
         let mut access = fabric_sys::FI_SEND | fabric_sys::FI_RECV;
         if self.remote_memory {
@@ -104,13 +104,13 @@ impl Endpoint {
                 let problem = format!(
                     "libfabric {version} ({path}) has no CUDA: it was built without it, or found no driver"
                 );
-                self.unusable(NAME, problem)
+                self.endpoint_error(NAME, problem)
             }
             code => self.failure(NAME, code, None),
         })?;
         let base = if self.virtual_addresses { address } else { 0 };
         let remote = RemoteRegion::new(base, key, len as u64);
-        Ok(DeviceMemory::new(self.identity, start, len, descriptor, remote))
+        Ok(DeviceMemory::new(self.id, start, len, descriptor, remote))
     }
 
     /// Whether the provider has promised to move devices' memory directly (`FI_HMEM_P2P_REQUIRED`), without a copy in the host's.
@@ -138,7 +138,7 @@ impl Scope<'_> {
         if tag.is_none() {
             self.untagged(name)?;
         }
-        let Part { start, len, descriptor } = self.part(name, memory, range)?;
+        let DeviceRange { start, len, descriptor } = self.part(name, memory, range)?;
         self.endpoint.start(name, len, Some(peer), |objects, address, context| {
             // SAFETY: the endpoint is open, the address is one of its own, the memory is registered with it and there until it
             // is closed, and so lives the context until the operation is complete.
@@ -169,7 +169,7 @@ impl Scope<'_> {
         if tag.is_none() {
             self.untagged(name)?;
         }
-        let Part { start, len, descriptor } = self.part(name, memory, range)?;
+        let DeviceRange { start, len, descriptor } = self.part(name, memory, range)?;
         let start = start.cast_mut();
         self.endpoint.start(name, len, from, |objects, address, context| {
             // SAFETY: as in `send_device`; no reference to the memory exists.
@@ -197,8 +197,8 @@ impl Scope<'_> {
         offset: u64,
     ) -> Result<Operation, Error> {
         const NAME: &str = "fi_write";
-        let Part { start, len, descriptor } = self.part(NAME, memory, range)?;
-        let (to, key) = self.place(NAME, region, offset, len)?;
+        let DeviceRange { start, len, descriptor } = self.part(NAME, memory, range)?;
+        let (to, key) = self.remote_address(NAME, region, offset, len)?;
         self.endpoint.start(NAME, len, Some(peer), |objects, address, context| {
             // SAFETY: as in `send_device`.
             unsafe { fabric_sys::fi_write(objects.ep, start, len, descriptor, address, to, key, context) }
@@ -218,9 +218,9 @@ impl Scope<'_> {
         offset: u64,
     ) -> Result<Operation, Error> {
         const NAME: &str = "fi_read";
-        let Part { start, len, descriptor } = self.part(NAME, memory, range)?;
+        let DeviceRange { start, len, descriptor } = self.part(NAME, memory, range)?;
         let start = start.cast_mut();
-        let (from, key) = self.place(NAME, region, offset, len)?;
+        let (from, key) = self.remote_address(NAME, region, offset, len)?;
         self.endpoint.start(NAME, len, Some(peer), |objects, address, context| {
             // SAFETY: as in `receive_device`.
             unsafe { fabric_sys::fi_read(objects.ep, start, len, descriptor, address, from, key, context) }
@@ -232,17 +232,17 @@ impl Scope<'_> {
         operation: &'static str,
         memory: &DeviceMemory,
         range: Range<usize>,
-    ) -> Result<Part, Error> {
-        if memory.endpoint != self.endpoint.identity {
+    ) -> Result<DeviceRange, Error> {
+        if memory.endpoint != self.endpoint.id {
             let problem = "the memory is registered with another endpoint";
-            return Err(self.endpoint.unusable(operation, problem.to_owned()));
+            return Err(self.endpoint.endpoint_error(operation, problem.to_owned()));
         }
         if range.start > range.end || range.end > memory.len {
             let problem =
                 format!("bytes {range:?} are not all within the {} that are registered", memory.len);
-            return Err(self.endpoint.unusable(operation, problem));
+            return Err(self.endpoint.endpoint_error(operation, problem));
         }
         let start = memory.start.wrapping_add(range.start).cast();
-        Ok(Part { start, len: range.len(), descriptor: memory.descriptor })
+        Ok(DeviceRange { start, len: range.len(), descriptor: memory.descriptor })
     }
 }

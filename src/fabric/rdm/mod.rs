@@ -104,10 +104,10 @@ use std::time::{Duration, Instant};
 use fabric_sys::{Fabric, fi_addr_t};
 
 use crate::fabric::error::{Error, Failure};
-use crate::fabric::libfabric::objects::Objects;
+use crate::fabric::libfabric::objects::EndpointObjects;
 use crate::fabric::shared_memory::shm;
 use crate::world;
-use slots::Slots;
+use slots::OperationSlots;
 
 /// A peer that an endpoint knows the address of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,8 +146,8 @@ pub struct Operation {
 /// A reliable endpoint. Used by one thread at a time.
 pub struct Endpoint {
     // Closed before the memory of the slots is freed.
-    objects: Option<Objects>,
-    slots: Slots,
+    objects: Option<EndpointObjects>,
+    slots: OperationSlots,
     library: &'static Fabric,
     provider: String,
     address: Vec<u8>,
@@ -164,7 +164,7 @@ pub struct Endpoint {
     remote_memory: bool,
     untagged: bool,
     domain: String,
-    identity: u64,
+    id: u64,
     in_flight: usize,
     /// How many times nothing was found, and since when that is known, while there was something to wait for.
     idle: u32,
@@ -197,7 +197,7 @@ impl Endpoint {
     /// The same for people: `fi_sockaddr_in://127.0.0.1:40123`.
     #[must_use]
     pub fn address_text(&self) -> String {
-        self.objects.as_ref().map(|objects| objects.text_of(&self.address)).unwrap_or_default()
+        self.objects.as_ref().map(|objects| objects.address_text(&self.address)).unwrap_or_default()
     }
 
     /// libfabric's name of the provider.
@@ -230,16 +230,16 @@ impl Endpoint {
     /// [`Error::Call`] when the provider does not take it; [`Error::Endpoint`] when the endpoint was closed, or when over `shm`
     /// the address is that of an endpoint of this process.
     pub fn insert(&mut self, address: &[u8]) -> Result<Peer, Error> {
-        let identity = self.identity;
+        let id = self.id;
         // The provider gives an endpoint of the same process the other's own memory, which is gone when that one is closed;
         // from 2.5 on it also crashes when one sends before the other has read where its memory is.
-        if self.provider == "shm" && shm::is_own(address) {
+        if self.provider == "shm" && shm::is_of_this_process(address) {
             let problem = "endpoints of one process crash each other over shm; use tcp, or processes";
-            return Err(self.unusable("fi_av_insert", problem.to_owned()));
+            return Err(self.endpoint_error("fi_av_insert", problem.to_owned()));
         }
         let inserted = self.objects_mut("fi_av_insert")?.insert(address);
         let address = inserted.map_err(|code| self.failure("fi_av_insert", code, None))?;
-        Ok(Peer { address, endpoint: identity })
+        Ok(Peer { address, endpoint: id })
     }
 
     /// Starts operations, which may borrow everything that outlives this call, and ends when none is in flight: with the
@@ -253,7 +253,7 @@ impl Endpoint {
         &'env mut self,
         body: impl FnOnce(&mut Scope<'env>) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        self.wait_anew();
+        self.reset_wait();
         let mut scope = Scope::new(self);
         let value = body(&mut scope)?;
         scope.wait_all()?;
@@ -294,7 +294,7 @@ impl Endpoint {
     }
 
     #[inline]
-    fn objects_mut(&mut self, operation: &'static str) -> Result<&mut Objects, Error> {
+    fn objects_mut(&mut self, operation: &'static str) -> Result<&mut EndpointObjects, Error> {
         match &mut self.objects {
             Some(objects) => Ok(objects),
             None => Err(closed(operation, &self.provider)),
@@ -308,17 +308,18 @@ impl Endpoint {
 
     /// Refuses what the endpoint was not opened for: providers may have nothing there, or something else.
     #[inline]
-    fn asked_for(&self, asked: bool, operation: &'static str, option: &str) -> Result<(), Error> {
+    fn require_option(&self, asked: bool, operation: &'static str, option: &str) -> Result<(), Error> {
         match asked {
             true => Ok(()),
             false => {
-                Err(self.unusable(operation, format!("the endpoint was opened without Options::{option}")))
+                Err(self
+                    .endpoint_error(operation, format!("the endpoint was opened without Options::{option}")))
             }
         }
     }
 
     #[cold]
-    fn unusable(&self, operation: &'static str, problem: String) -> Error {
+    fn endpoint_error(&self, operation: &'static str, problem: String) -> Error {
         Error::Endpoint { operation, provider: self.provider.clone(), problem }
     }
 }

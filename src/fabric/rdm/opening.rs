@@ -9,10 +9,10 @@ use std::time::Duration;
 use fabric_sys::{Fabric, fi_threading};
 
 use super::Endpoint;
-use super::slots::Slots;
+use super::slots::OperationSlots;
 use crate::fabric::error::{Error, Failure};
-use crate::fabric::libfabric::objects::{Domain, Objects, Settings};
-use crate::fabric::libfabric::provider::{self, Info, InfoList, Question, or_none};
+use crate::fabric::libfabric::objects::{Domain, EndpointObjects, EndpointSettings};
+use crate::fabric::libfabric::provider::{self, Info, InfoList, InfoQuery, none_if_no_data};
 use crate::fabric::shared_memory::shm;
 use crate::world;
 
@@ -95,7 +95,7 @@ impl Endpoint {
     /// [`Error::Library`] without libfabric; [`Error::Provider`] when the provider has no such endpoint here;
     /// [`Error::Call`] when a call of libfabric fails.
     pub fn open(options: &Options) -> Result<Self, Error> {
-        opening(options, fabric_sys::FI_THREAD_DOMAIN, 1, |open| open())
+        open_in_domain(options, fabric_sys::FI_THREAD_DOMAIN, 1, |open| open())
     }
 
     /// Opens so many endpoints on one domain, which share what the device has for a domain, and the library's locks
@@ -104,12 +104,14 @@ impl Endpoint {
     /// # Errors
     /// As [`Endpoint::open`].
     pub fn open_sharing(options: &Options, count: usize) -> Result<Vec<Self>, Error> {
-        opening(options, fabric_sys::FI_THREAD_SAFE, count, |open| (0..count).map(|_| open()).collect())
+        open_in_domain(options, fabric_sys::FI_THREAD_SAFE, count, |open| {
+            (0..count).map(|_| open()).collect()
+        })
     }
 }
 
 /// Opens a domain as the options ask, and in it what `then` opens with its argument, at most `count` endpoints.
-fn opening<T>(
+fn open_in_domain<T>(
     options: &Options,
     threading: fi_threading,
     count: usize,
@@ -124,28 +126,28 @@ fn opening<T>(
             "before libfabric 1.18 it crashes when it counts and a message comes that nobody waits for yet";
         return Err(unfit(problem.to_owned()));
     }
-    let list = find(library, &name, options, threading)?;
+    let list = query(library, &name, options, threading)?;
     // Not all providers look at the domain's name.
     let wanted = |info: &Info<'_>| {
         let domain = options.domain.as_ref().is_none_or(|domain| *domain == info.domain());
         domain && info.provider() == name && info.fabric_name() != "efa-direct"
     };
     let info = list.as_ref().and_then(|list| list.iter().find(wanted));
-    let Some(info) = info else { return Err(unfit(missing(library, &name, options, threading))) };
+    let Some(info) = info else { return Err(unfit(unavailable(library, &name, options, threading))) };
     let no_room = |shortage: Option<String>| match shortage.filter(|_| name == "shm") {
         Some(problem) => Err(unfit(problem)),
         None => Ok(()),
     };
-    no_room(shm::shortage_for(count))?;
+    no_room(shm::shortage_before_open(count))?;
     let domain = Domain::open(library, info)?;
-    let settings = Settings {
+    let settings = EndpointSettings {
         peers: options.peers,
         blocking: options.blocking,
         counter: options.counter,
         devices: options.cuda,
     };
     then(&|| {
-        let opened = Objects::open_in(Arc::clone(&domain), library, info, settings);
+        let opened = EndpointObjects::open_in(Arc::clone(&domain), library, info, settings);
         let (objects, address) = opened.map_err(|error| match error {
             Error::Call(failure) if options.blocking && failure.operation == "fi_cq_open" => unfit(format!(
                 "its completion queues have nothing that a thread could sleep on ({}): poll instead",
@@ -157,10 +159,10 @@ fn opening<T>(
             }
             other => other,
         })?;
-        no_room(shm::shortage_with(count, &address))?;
+        no_room(shm::shortage_after_open(count, &address))?;
         Ok(Endpoint {
             objects: Some(objects),
-            slots: Slots { all: Vec::new(), free: Vec::new() },
+            slots: OperationSlots { all: Vec::new(), free: Vec::new() },
             library,
             address,
             longest_inject: info.longest_inject(),
@@ -176,7 +178,7 @@ fn opening<T>(
             untagged: options.untagged,
             provider: name.clone(),
             domain: info.domain(),
-            identity: NEXT.fetch_add(1, Ordering::Relaxed),
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
             in_flight: 0,
             idle: 0,
             since: None,
@@ -189,9 +191,9 @@ fn opening<T>(
 }
 
 /// Why there is no entry for what the options ask.
-fn missing(library: &'static Fabric, name: &str, options: &Options, threading: fi_threading) -> String {
+fn unavailable(library: &'static Fabric, name: &str, options: &Options, threading: fi_threading) -> String {
     let finds = |options: &Options| {
-        let found = find(library, name, options, threading).ok().flatten();
+        let found = query(library, name, options, threading).ok().flatten();
         found.is_some_and(|list| list.iter().any(|info| info.provider() == name))
     };
     if options.source.is_some() {
@@ -202,7 +204,7 @@ fn missing(library: &'static Fabric, name: &str, options: &Options, threading: f
     }
     if let Some(domain) = &options.domain {
         let others = Options { domain: None, ..options.clone() };
-        let mut there: Vec<String> = find(library, name, &others, threading)
+        let mut there: Vec<String> = query(library, name, &others, threading)
             .ok()
             .flatten()
             .map(|list| list.iter().map(Info::domain).collect())
@@ -248,7 +250,7 @@ fn command(name: &str) -> String {
 }
 
 /// The providers' entries for what the options ask.
-fn find(
+fn query(
     library: &'static Fabric,
     name: &str,
     options: &Options,
@@ -262,9 +264,9 @@ fn find(
         })?),
     };
     let flags = if source.is_some() { fabric_sys::FI_SOURCE } else { 0 };
-    let question = Question { provider: Some(name), node: source.as_deref(), service: None, flags };
-    or_none(InfoList::ask(library, &question, |hints| {
-        // SAFETY: `ask` passes an entry that nobody else has, with all its attributes.
+    let question = InfoQuery { provider: Some(name), node: source.as_deref(), service: None, flags };
+    none_if_no_data(InfoList::query(library, &question, |hints| {
+        // SAFETY: `query` passes an entry that nobody else has, with all its attributes.
         unsafe {
             (*hints).caps = fabric_sys::FI_TAGGED | fabric_sys::FI_DIRECTED_RECV;
             if options.untagged {
@@ -280,7 +282,7 @@ fn find(
             }
             let domain = (*hints).domain_attr;
             if let Some(name) = &options.domain {
-                provider::set_text(&raw mut (*domain).name, name)?;
+                provider::set_string(&raw mut (*domain).name, name)?;
             }
             (*domain).threading = threading;
             (*domain).control_progress = fabric_sys::FI_PROGRESS_MANUAL;

@@ -154,7 +154,7 @@ impl<'env> Scope<'env> {
     ) -> Result<Operation, Error> {
         const NAME: &str = "fi_write";
         let (pointer, len) = (data.as_ptr().cast::<c_void>(), data.len());
-        let (to, key) = self.place(NAME, region, offset, len)?;
+        let (to, key) = self.remote_address(NAME, region, offset, len)?;
         self.endpoint.start(NAME, len, Some(peer), |objects, address, context| {
             // SAFETY: as in `send`.
             unsafe {
@@ -176,7 +176,7 @@ impl<'env> Scope<'env> {
     ) -> Result<(), Error> {
         const NAME: &str = "fi_inject_write";
         let (pointer, len) = (data.as_ptr().cast::<c_void>(), data.len());
-        let (to, key) = self.place(NAME, region, offset, len)?;
+        let (to, key) = self.remote_address(NAME, region, offset, len)?;
         self.endpoint.inject(NAME, len, peer, |objects, address| {
             // SAFETY: as in `inject`.
             unsafe { fabric_sys::fi_inject_write(objects.ep, pointer, len, address, to, key) }
@@ -210,7 +210,7 @@ impl<'env> Scope<'env> {
     ) -> Result<Operation, Error> {
         const NAME: &str = "fi_read";
         let (pointer, len) = (data.as_ptr().cast_mut().cast::<c_void>(), data.len());
-        let (from, key) = self.place(NAME, region, offset, len)?;
+        let (from, key) = self.remote_address(NAME, region, offset, len)?;
         self.endpoint.start(NAME, len, Some(peer), |objects, address, context| {
             // SAFETY: as in `receive_shared`.
             unsafe {
@@ -232,7 +232,7 @@ impl<'env> Scope<'env> {
     /// # Errors
     /// As [`Endpoint::scope`].
     pub fn wait_all(&mut self) -> Result<(), Error> {
-        self.endpoint.settle()
+        self.endpoint.wait_for_all()
     }
 
     /// As [`Endpoint::counts`], when at least so many operations have ended: injected ones have then left the library's
@@ -254,27 +254,27 @@ impl<'env> Scope<'env> {
 
     /// For messages without a tag.
     pub(super) fn untagged(&self, operation: &'static str) -> Result<(), Error> {
-        self.endpoint.asked_for(self.endpoint.untagged, operation, "untagged")
+        self.endpoint.require_option(self.endpoint.untagged, operation, "untagged")
     }
 
     /// Where an access goes.
-    pub(super) fn place(
+    pub(super) fn remote_address(
         &self,
         operation: &'static str,
         region: RemoteRegion,
         offset: u64,
         len: usize,
     ) -> Result<(u64, u64), Error> {
-        self.endpoint.asked_for(self.endpoint.remote_memory, operation, "remote_memory")?;
+        self.endpoint.require_option(self.endpoint.remote_memory, operation, "remote_memory")?;
         let end = offset.checked_add(len as u64);
         if end.is_none_or(|end| end > region.len()) {
             let problem = format!(
                 "{len} bytes from byte {offset} on are more than the region's {} bytes",
                 region.len()
             );
-            return Err(self.endpoint.unusable(operation, problem));
+            return Err(self.endpoint.endpoint_error(operation, problem));
         }
-        Ok(region.place(offset))
+        Ok(region.address_of(offset))
     }
 }
 
@@ -286,6 +286,6 @@ impl Drop for Scope<'_> {
             self.endpoint.in_flight = 0;
         }
         // What failed or was not waited for.
-        let _told_already = self.endpoint.settle();
+        let _told_already = self.endpoint.wait_for_all();
     }
 }

@@ -266,8 +266,8 @@ fn memory_of_a_peer_is_written_and_read() {
                 let bytes: Vec<u8> = region.bytes().iter().map(|byte| byte.load(Ordering::Relaxed)).collect();
                 assert_eq!(bytes[1000..6000], pattern(5000, 3), "{provider}");
                 assert_eq!(bytes[9000..9010], [7; 10], "{provider}");
-                let rest = bytes[..1000].iter().chain(&bytes[6000..9000]).chain(&bytes[9010..]);
-                assert!(rest.copied().all(|byte| byte == 0), "{provider}");
+                let wait_once = bytes[..1000].iter().chain(&bytes[6000..9000]).chain(&bytes[9010..]);
+                assert!(wait_once.copied().all(|byte| byte == 0), "{provider}");
             },
         );
     }
@@ -299,9 +299,9 @@ fn what_is_written_late_over_shm_is_written_to_no_other_memory() {
             line.write_all(&[1]).unwrap();
             line.read_exact(&mut [0]).unwrap();
             assert!(own.iter().flatten().all(|&byte| byte == 7), "a late write has changed other memory");
-            let again = Endpoint::open(&options("shm")).unwrap().region(LEN).unwrap();
-            assert_eq!(again.bytes().as_ptr(), start);
-            assert!(again.bytes().iter().all(|byte| byte.load(Ordering::Relaxed) == 0));
+            let reuse = Endpoint::open(&options("shm")).unwrap().region(LEN).unwrap();
+            assert_eq!(reuse.bytes().as_ptr(), start);
+            assert!(reuse.bytes().iter().all(|byte| byte.load(Ordering::Relaxed) == 0));
         },
     );
 }
@@ -351,8 +351,8 @@ fn what_ends_with_operations_in_flight_closes_the_endpoint() {
         Err(Error::Closed { operation: "of the test" })
     });
     assert!(matches!(result, Err(Error::Closed { operation: "of the test" })));
-    let again = one.scope(|scope| scope.send(to_other, 1, &buffer).map(drop)).unwrap_err().to_string();
-    assert!(again.contains(message), "{again}");
+    let reuse = one.scope(|scope| scope.send(to_other, 1, &buffer).map(drop)).unwrap_err().to_string();
+    assert!(reuse.contains(message), "{reuse}");
     assert!(one.region(8).is_err_and(|error| error.to_string().contains(message)));
 
     let [(mut one, to_other), _other] = pair();

@@ -527,23 +527,23 @@ pub const RULES: &[Rule] = {
 };
 
 /// The segments of an algorithm that was asked for where the table has another one.
-const OTHERWISE: Plan = Plan { algorithm: Algorithm::Ring, between: None, segment: 256 * K, in_flight: 2 };
+const DEFAULT_PLAN: Plan = Plan { algorithm: Algorithm::Ring, between: None, segment: 256 * K, in_flight: 2 };
 
 /// Who takes part in operations: the same on every rank.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Job {
+pub(crate) struct Topology {
     pub(crate) medium: Medium,
     pub(crate) ranks: usize,
     pub(crate) hosts: usize,
     /// Whether the ranks have a board.
-    pub(crate) board: bool,
+    pub(crate) shared: bool,
 }
 
-impl Job {
+impl Topology {
     /// Whether there is all that an algorithm needs.
-    fn can(&self, algorithm: Algorithm) -> bool {
+    fn allows(&self, algorithm: Algorithm) -> bool {
         match algorithm {
-            Algorithm::Board => self.board,
+            Algorithm::Board => self.shared,
             Algorithm::Hierarchical => self.medium == Medium::Hosts,
             _ => true,
         }
@@ -552,12 +552,12 @@ impl Job {
 
 /// What the table says for a job, looked up once: a few sizes for each collective.
 #[derive(Clone, Debug)]
-pub(crate) struct Plans {
+pub(crate) struct PlanTable {
     /// By collective, the plans for operations of up to so many bytes, in the order of the sizes.
     lines: [Vec<(usize, Plan)>; Collective::ALL.len()],
 }
 
-impl Plans {
+impl PlanTable {
     /// `plan` says the plan for an operation of so many bytes. It may change only after a size of the table's.
     pub(crate) fn new(plan: impl Fn(Collective, usize) -> Plan) -> Self {
         let lines = Collective::ALL.map(|collective| {
@@ -580,32 +580,37 @@ impl Plans {
     /// The plan for an operation.
     pub(crate) fn of(&self, collective: Collective, bytes: usize) -> Plan {
         let line = self.lines[collective as usize].iter().find(|(most, _)| bytes <= *most);
-        line.map_or(OTHERWISE, |(_, plan)| *plan)
+        line.map_or(DEFAULT_PLAN, |(_, plan)| *plan)
     }
 }
 
 /// The plan for an operation; with the algorithm `wanted`, if any, which must serve the collective.
-pub(crate) fn plan(collective: Collective, job: &Job, bytes: usize, wanted: Option<Algorithm>) -> Plan {
+pub(crate) fn plan(
+    collective: Collective,
+    topology: &Topology,
+    bytes: usize,
+    wanted: Option<Algorithm>,
+) -> Plan {
     let fits = |rule: &Rule, medium: Medium| {
-        let count = if medium == Medium::Hosts { job.hosts } else { job.ranks };
+        let count = if medium == Medium::Hosts { topology.hosts } else { topology.ranks };
         rule.collective == collective
             && rule.medium == medium
             && count <= rule.ranks
             && bytes <= rule.bytes
-            && rule.plan.algorithm.serves(collective, job.ranks)
-            && job.can(rule.plan.algorithm)
+            && rule.plan.algorithm.serves(collective, topology.ranks)
+            && topology.allows(rule.plan.algorithm)
     };
-    let next = if job.medium == Medium::Hosts { Medium::Network } else { job.medium };
+    let next = if topology.medium == Medium::Hosts { Medium::Network } else { topology.medium };
     let lines = || {
         let of = |medium| RULES.iter().filter(move |rule| fits(rule, medium)).map(|rule| rule.plan);
-        of(job.medium).chain(of(next))
+        of(topology.medium).chain(of(next))
     };
-    match wanted.filter(|&algorithm| job.can(algorithm)) {
+    match wanted.filter(|&algorithm| topology.allows(algorithm)) {
         Some(algorithm) => {
             let line = lines().find(|plan| plan.algorithm == algorithm);
-            line.unwrap_or(Plan { algorithm, ..OTHERWISE })
+            line.unwrap_or(Plan { algorithm, ..DEFAULT_PLAN })
         }
-        None => lines().next().unwrap_or(OTHERWISE),
+        None => lines().next().unwrap_or(DEFAULT_PLAN),
     }
 }
 
@@ -636,8 +641,8 @@ mod tests {
         assert!(error.ends_with("all_to_all, all_to_all_v, gather, scatter"), "{error}");
     }
 
-    fn job(medium: Medium, ranks: usize, board: bool) -> Job {
-        Job { medium, ranks, hosts: ranks.div_ceil(2), board }
+    fn topology(medium: Medium, ranks: usize, shared: bool) -> Topology {
+        Topology { medium, ranks, hosts: ranks.div_ceil(2), shared }
     }
 
     #[test]
@@ -654,11 +659,11 @@ mod tests {
                 }
                 for ranks in 2..300 {
                     for bytes in (0..40).map(|power| 1_usize << power) {
-                        for board in [false, true] {
-                            let plan = plan(collective, &job(medium, ranks, board), bytes, None);
+                        for shared in [false, true] {
+                            let plan = plan(collective, &topology(medium, ranks, shared), bytes, None);
                             assert!(plan.algorithm.serves(collective, ranks), "{collective} {ranks} {bytes}");
                             assert!(
-                                board || plan.algorithm != Algorithm::Board,
+                                shared || plan.algorithm != Algorithm::Board,
                                 "{collective} {ranks} {bytes}"
                             );
                             assert!(
@@ -675,14 +680,14 @@ mod tests {
     #[test]
     fn what_is_looked_up_once_is_what_the_table_says() {
         for medium in Medium::ALL {
-            for (ranks, board) in
+            for (ranks, shared) in
                 [2, 3, 4, 5, 8, 16, 17, 64].into_iter().flat_map(|ranks| [(ranks, false), (ranks, true)])
             {
                 for wanted in Algorithm::ALL.map(Some).into_iter().chain([None]) {
-                    let job = job(medium, ranks, board);
+                    let topology = topology(medium, ranks, shared);
                     let wanted = |collective| wanted.filter(|algorithm| algorithm.serves(collective, ranks));
-                    let table = |collective, bytes| plan(collective, &job, bytes, wanted(collective));
-                    let plans = Plans::new(table);
+                    let table = |collective, bytes| plan(collective, &topology, bytes, wanted(collective));
+                    let plans = PlanTable::new(table);
                     for collective in Collective::ALL {
                         let powers = (0..64).map(|power| 1_usize << power);
                         for bytes in powers
@@ -690,7 +695,11 @@ mod tests {
                             .flat_map(|size| [size.saturating_sub(1), size, size + 1])
                         {
                             let expected = table(collective, bytes);
-                            assert_eq!(plans.of(collective, bytes), expected, "{collective} {job:?} {bytes}");
+                            assert_eq!(
+                                plans.of(collective, bytes),
+                                expected,
+                                "{collective} {topology:?} {bytes}"
+                            );
                         }
                     }
                 }
@@ -720,7 +729,7 @@ mod tests {
                 (Medium::Hosts, Algorithm::Hierarchical),
             ] {
                 for collective in Collective::ALL.into_iter().filter(|&of| wanted.serves(of, 4)) {
-                    let plan = plan(collective, &job(medium, 4, false), bytes, Some(wanted));
+                    let plan = plan(collective, &topology(medium, 4, false), bytes, Some(wanted));
                     assert_eq!(plan.algorithm, wanted, "{collective}");
                     assert_eq!(plan.between.is_some(), wanted == Algorithm::Hierarchical, "{collective}");
                 }
@@ -730,12 +739,12 @@ mod tests {
 
     #[test]
     fn a_plan_says_what_is_done_between_hosts() {
-        let job = Job { medium: Medium::Hosts, ranks: 8, hosts: 4, board: false };
-        let text = |bytes| plan(Collective::AllReduce, &job, bytes, None).to_string();
+        let topology = Topology { medium: Medium::Hosts, ranks: 8, hosts: 4, shared: false };
+        let text = |bytes| plan(Collective::AllReduce, &topology, bytes, None).to_string();
         assert_eq!(text(8), "hierarchical, direct between hosts");
         assert_eq!(text(1 << 30), "hierarchical, ring between hosts, 3 x 1048576 bytes in flight");
         // The rules for a network, where those for hosts have nothing.
-        let text = plan(Collective::Gather, &job, 4096, None).to_string();
+        let text = plan(Collective::Gather, &topology, 4096, None).to_string();
         assert_eq!(text, "direct, 2 x 1048576 bytes in flight");
     }
 }

@@ -3,9 +3,9 @@
 use std::hash::{BuildHasher, RandomState};
 
 /// A word of this process that others try to read. It must live until they have.
-pub(crate) struct Word(Box<u64>);
+pub(crate) struct CmaProbe(Box<u64>);
 
-impl Word {
+impl CmaProbe {
     /// One that hardly any other memory has.
     pub(crate) fn new() -> Self {
         Self(Box::new(RandomState::new().hash_one(std::process::id())))
@@ -26,8 +26,8 @@ impl Word {
 
 /// Whether this thread can read the word of another process, or its own. Settings (`kernel.yama.ptrace_scope`), filters of
 /// system calls, and other users or namespaces may forbid it.
-pub(crate) fn can_read(word: &[u8]) -> bool {
-    let field = |index: usize| Some(u64::from_le_bytes(*word.get(8 * index..)?.first_chunk()?));
+pub(crate) fn can_read(probe: &[u8]) -> bool {
+    let field = |index: usize| Some(u64::from_le_bytes(*probe.get(8 * index..)?.first_chunk()?));
     let (Some(process), Some(address), Some(value)) = (field(0), field(1), field(2)) else { return false };
     let (Ok(process), Ok(address)) = (libc::pid_t::try_from(process), usize::try_from(address)) else {
         return false;
@@ -47,8 +47,8 @@ mod tests {
 
     #[test]
     fn a_word_is_read_where_it_is_and_nowhere_else() {
-        let word = Word::new();
-        let message = word.to_message();
+        let probe = CmaProbe::new();
+        let message = probe.to_message();
         assert!(can_read(&message));
         for field in 0..3 {
             let mut other = message;

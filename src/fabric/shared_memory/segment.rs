@@ -47,9 +47,9 @@ use std::sync::atomic::{AtomicU64, fence};
 use std::time::{Duration, Instant};
 
 #[cfg(loom)]
-use self::model::{AtomicU64, Mapping, Room, fence, spin_loop};
+use self::model::{AtomicU64, Mapping, MessageCell, fence, spin_loop};
 use crate::fabric::Error;
-use crate::fabric::calls::{Call, History};
+use crate::fabric::calls::{CallHash, CallSignature};
 use crate::fabric::shared_memory::shm;
 use crate::world::{self, World};
 
@@ -57,23 +57,23 @@ use crate::world::{self, World};
 pub(crate) const CAPACITY: usize = if cfg!(loom) { 64 } else { 32 << 10 };
 /// The longest message that lies in a slot: with the header nine cache lines, so that slots do not all fall into the same
 /// few sets of a cache.
-const SHORT: usize = if cfg!(loom) { 8 } else { 9 * 64 - 32 };
+const SLOT_CAPACITY: usize = if cfg!(loom) { 8 } else { 9 * 64 - 32 };
 /// More ranks have no board: each reads all the others' slots.
-const MOST_RANKS: usize = 64;
+const MAX_RANKS: usize = 64;
 /// Slots of each rank.
 const SLOTS: u64 = if cfg!(loom) { 1 } else { 64 };
 /// Places of each rank for messages that are too long for a slot.
-const PLACES: usize = if cfg!(loom) { 1 } else { 4 };
+const LONG_BUFFERS: usize = if cfg!(loom) { 1 } else { 4 };
 /// How long ranks that called different things before have to find out what, or which one of them has failed.
-pub(crate) const COMPARING: Duration = Duration::from_secs(10);
+pub(crate) const COMPARE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often a rank looks before it does something else meanwhile.
-const LOOKS: u32 = if cfg!(loom) { 1 } else { 64 };
+const POLLS: u32 = if cfg!(loom) { 1 } else { 64 };
 /// The same where a host has more ranks than processors: the other may be waiting for this one's processor.
-const LOOKS_CROWDED: u32 = 8;
+const POLLS_OVERSUBSCRIBED: u32 = 8;
 
 /// What a rank writes in an operation.
 #[repr(C, align(64))]
-struct Slot {
+struct MessageSlot {
     /// The number of the operation that the message is of, written last.
     sequence: AtomicU64,
     /// What the rank has called, from which follows how long the message is.
@@ -81,28 +81,28 @@ struct Slot {
     /// The calls before.
     history: AtomicU64,
     /// The place where the message is; [`PLACES`] if it is here.
-    place: AtomicU64,
-    message: Room<SHORT>,
+    long_buffer: AtomicU64,
+    message: MessageCell<SLOT_CAPACITY>,
 }
 
 /// Room for a long message.
 #[repr(C, align(64))]
-struct Place(Room<CAPACITY>);
+struct LongBuffer(MessageCell<CAPACITY>);
 
 /// Memory for a message: one rank writes it, the others read it once it is complete.
 #[cfg(not(loom))]
 #[repr(transparent)]
-struct Room<const LEN: usize>(UnsafeCell<[u8; LEN]>);
+struct MessageCell<const LEN: usize>(UnsafeCell<[u8; LEN]>);
 
 #[cfg(not(loom))]
-impl<const LEN: usize> Room<LEN> {
+impl<const LEN: usize> MessageCell<LEN> {
     /// Pointer for the rank that writes.
-    fn for_writing(&self) -> *mut u8 {
+    fn write_ptr(&self) -> *mut u8 {
         self.0.get().cast()
     }
 
     /// Pointer for the ranks that read.
-    fn for_reading(&self) -> *const u8 {
+    fn read_ptr(&self) -> *const u8 {
         self.0.get().cast_const().cast()
     }
 }
@@ -110,11 +110,11 @@ impl<const LEN: usize> Room<LEN> {
 /// How far a rank is. On lines of its own, which also no prefetcher fetches with others: it is written in every operation and
 /// seldom read.
 #[repr(C, align(128))]
-struct State {
+struct RankState {
     /// The last operation that it has begun on the board.
-    begun: AtomicU64,
+    started: AtomicU64,
     /// How many operations it has begun without the board.
-    elsewhere: AtomicU64,
+    skipped: AtomicU64,
     /// The last of those.
     call: AtomicU64,
     /// 1 once an operation has failed.
@@ -123,16 +123,16 @@ struct State {
 
 /// A rank's part of the board. Memory of zeros is one.
 #[repr(C)]
-struct Part {
-    slots: [Slot; SLOTS as usize],
-    places: [Place; PLACES],
-    state: State,
+struct RankArea {
+    slots: [MessageSlot; SLOTS as usize],
+    long_buffers: [LongBuffer; LONG_BUFFERS],
+    state: RankState,
 }
 
 /// The memory of the board.
 #[cfg(not(loom))]
 struct Mapping {
-    start: NonNull<Part>,
+    start: NonNull<RankArea>,
     ranks: usize,
 }
 
@@ -143,7 +143,7 @@ impl Mapping {
         // SAFETY: a new mapping of a file of this length, at an address of the system's choice.
         let memory = unsafe {
             let access = libc::PROT_READ | libc::PROT_WRITE;
-            libc::mmap(ptr::null_mut(), total(ranks), access, libc::MAP_SHARED, file.as_raw_fd(), 0)
+            libc::mmap(ptr::null_mut(), segment_len(ranks), access, libc::MAP_SHARED, file.as_raw_fd(), 0)
         };
         if memory == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -152,7 +152,7 @@ impl Mapping {
         Ok(Self { start, ranks })
     }
 
-    fn part(&self, rank: usize) -> &Part {
+    fn area(&self, rank: usize) -> &RankArea {
         debug_assert!(rank < self.ranks);
         // SAFETY: the mapping, which begins at a page, has a part for each rank, and lives as long as this; everything in it
         // is an atomic or in a cell.
@@ -164,58 +164,58 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: this type's own mapping, of this length; nothing refers to it any more.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), total(self.ranks)) };
+        unsafe { libc::munmap(self.start.as_ptr().cast(), segment_len(self.ranks)) };
     }
 }
 
 /// One rank's view of the board.
-pub(crate) struct Board {
+pub(crate) struct SharedSegment {
     memory: Mapping,
     rank: usize,
     ranks: usize,
     /// The operation's number: the first is 1.
     sequence: u64,
     /// The last operation that all other ranks are known to have begun.
-    begun: u64,
+    started: u64,
     /// The operations in which this rank's places were used last, and which is next.
-    used: [u64; PLACES],
-    next: usize,
+    last_used: [u64; LONG_BUFFERS],
+    next_buffer: usize,
     /// What this rank calls.
-    call: Call,
+    call: CallSignature,
     /// The calls before.
-    history: History,
+    history: CallHash,
     /// How many operations this rank has begun without the board.
-    elsewhere: u64,
+    skipped: u64,
     /// Whether there are more ranks than processors: one that waits then lets another work.
-    crowded: bool,
+    oversubscribed: bool,
 }
 
 // SAFETY: the mapping is bound to no thread.
-unsafe impl Send for Board {}
+unsafe impl Send for SharedSegment {}
 
-impl Board {
+impl SharedSegment {
     /// Makes a board for the ranks of a world, which must all be on this host. Collective. None when there are too
     /// many ranks, or shared memory cannot be had: on all ranks then. `crowded` says whether there are more ranks than
     /// processors.
-    pub(crate) fn meet(world: &dyn World, crowded: bool) -> Result<Option<Self>, world::Error> {
+    pub(crate) fn create(world: &dyn World, oversubscribed: bool) -> Result<Option<Self>, world::Error> {
         let (rank, ranks) = (world.rank(), world.size());
-        if !(2..=MOST_RANKS).contains(&ranks) {
+        if !(2..=MAX_RANKS).contains(&ranks) {
             return Ok(None);
         }
-        let made = if rank == 0 { create(ranks).ok() } else { None };
+        let made = if rank == 0 { create_file(ranks).ok() } else { None };
         let name = made.as_ref().map_or(&[][..], |(path, _)| path.as_os_str().as_encoded_bytes());
         let met = world.all_gather(name).and_then(|names| {
             let path = names.first().map(|name| String::from_utf8_lossy(name).into_owned());
-            let board = match &made {
-                Some((_, file)) => Self::map(file, rank, ranks, crowded),
+            let shared = match &made {
+                Some((_, file)) => Self::map(file, rank, ranks, oversubscribed),
                 None => OpenOptions::new()
                     .read(true)
                     .write(true)
                     .open(path.unwrap_or_default())
-                    .and_then(|file| Self::map(&file, rank, ranks, crowded)),
+                    .and_then(|file| Self::map(&file, rank, ranks, oversubscribed)),
             };
-            let everyone = world.all_gather(&[u8::from(board.is_ok())])?.iter().all(|has| has == &[1]);
-            Ok(board.ok().filter(|_| everyone))
+            let everyone = world.all_gather(&[u8::from(shared.is_ok())])?.iter().all(|has| has == &[1]);
+            Ok(shared.ok().filter(|_| everyone))
         });
         if let Some((path, _)) = made {
             // All have it open, or go without. A name that cannot be removed goes with the process's leftovers.
@@ -224,27 +224,27 @@ impl Board {
         met
     }
 
-    fn map(file: &File, rank: usize, ranks: usize, crowded: bool) -> io::Result<Self> {
+    fn map(file: &File, rank: usize, ranks: usize, oversubscribed: bool) -> io::Result<Self> {
         // A world is anybody's, and may say what it likes.
-        if rank >= ranks || file.metadata()?.len() != total(ranks) as u64 {
+        if rank >= ranks || file.metadata()?.len() != segment_len(ranks) as u64 {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        Ok(Self::new(Mapping::new(file, ranks)?, rank, ranks, crowded))
+        Ok(Self::new(Mapping::new(file, ranks)?, rank, ranks, oversubscribed))
     }
 
-    fn new(memory: Mapping, rank: usize, ranks: usize, crowded: bool) -> Self {
+    fn new(memory: Mapping, rank: usize, ranks: usize, oversubscribed: bool) -> Self {
         Self {
             memory,
             rank,
             ranks,
             sequence: 0,
-            begun: 0,
-            used: [0; PLACES],
-            next: 0,
-            call: Call::BARRIER,
-            history: History::default(),
-            elsewhere: 0,
-            crowded,
+            started: 0,
+            last_used: [0; LONG_BUFFERS],
+            next_buffer: 0,
+            call: CallSignature::BARRIER,
+            history: CallHash::default(),
+            skipped: 0,
+            oversubscribed,
         }
     }
 
@@ -254,38 +254,38 @@ impl Board {
     }
 
     /// A rank's part. What is not atomic in it has one writer at a time: see the head of this file.
-    fn part(&self, rank: usize) -> &Part {
-        self.memory.part(rank)
+    fn area(&self, rank: usize) -> &RankArea {
+        self.memory.area(rank)
     }
 
     /// The slot of a rank for an operation.
-    fn slot(&self, rank: usize, operation: u64) -> &Slot {
-        &self.part(rank).slots[(operation % SLOTS) as usize]
+    fn slot(&self, rank: usize, operation: u64) -> &MessageSlot {
+        &self.area(rank).slots[(operation % SLOTS) as usize]
     }
 
     /// Says that this rank begins an operation without the board.
-    pub(crate) fn pass(&mut self, call: Call) {
-        self.elsewhere += 1;
-        let own = &self.part(self.rank).state;
+    pub(crate) fn skip(&mut self, call: CallSignature) {
+        self.skipped += 1;
+        let own = &self.area(self.rank).state;
         own.call.store(call.word(), Ordering::Relaxed);
-        own.elsewhere.store(self.elsewhere, Ordering::Release);
+        own.skipped.store(self.skipped, Ordering::Release);
     }
 
     /// Says that an operation of this rank has failed, and gives its buffers back. Other ranks may yet read them, as messages
     /// that they have from this one, but will not trust them.
     pub(crate) fn fail(&self) {
-        self.part(self.rank).state.failed.store(1, Ordering::Relaxed);
+        self.area(self.rank).state.failed.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
     /// Whether an operation of another rank has failed. If not, all that was read of its memory until now was right.
     pub(crate) fn others_failed(&self) -> bool {
         fence(Ordering::SeqCst);
-        (0..self.ranks).any(|rank| self.part(rank).state.failed.load(Ordering::Relaxed) != 0)
+        (0..self.ranks).any(|rank| self.area(rank).state.failed.load(Ordering::Relaxed) != 0)
     }
 
     /// Says what this rank calls next on the board, and after which other calls.
-    pub(crate) fn begin(&mut self, call: Call, history: History) {
+    pub(crate) fn begin_call(&mut self, call: CallSignature, history: CallHash) {
         (self.call, self.history) = (call, history);
     }
 
@@ -298,12 +298,12 @@ impl Board {
         &mut self,
         data: *const u8,
         len: usize,
-        meanwhile: &mut dyn FnMut() -> Result<(), Error>,
+        progress: &mut dyn FnMut() -> Result<(), Error>,
     ) -> Result<(), Error> {
         // SAFETY: there are so many bytes here, says the caller, and room for as many there.
-        let fill = |message| unsafe { ptr::copy_nonoverlapping(constant(data), message, len) };
+        let fill = |message| unsafe { ptr::copy_nonoverlapping(non_null(data), message, len) };
         // SAFETY: as promised by the caller.
-        unsafe { self.write_with(len, fill, meanwhile) }
+        unsafe { self.write_with(len, fill, progress) }
     }
 
     /// As [`write`](Self::write), of a message that `fill` puts together where it is given room for it.
@@ -314,31 +314,33 @@ impl Board {
         &mut self,
         len: usize,
         fill: impl FnOnce(*mut u8),
-        meanwhile: &mut dyn FnMut() -> Result<(), Error>,
+        progress: &mut dyn FnMut() -> Result<(), Error>,
     ) -> Result<(), Error> {
         debug_assert!(len <= CAPACITY);
         let operation = self.sequence + 1;
-        self.part(self.rank).state.begun.store(operation, Ordering::Release);
-        let place = (len > SHORT).then_some(self.next);
-        let last = place.map_or(0, |place| self.used[place]).max(operation.saturating_sub(SLOTS));
+        self.area(self.rank).state.started.store(operation, Ordering::Release);
+        let long_buffer = (len > SLOT_CAPACITY).then_some(self.next_buffer);
+        let last = long_buffer
+            .map_or(0, |long_buffer| self.last_used[long_buffer])
+            .max(operation.saturating_sub(SLOTS));
         if last > 0 {
-            self.wait_for_all(last + 1, meanwhile)?;
+            self.wait_for_all(last + 1, progress)?;
         }
         self.sequence = operation;
-        if let Some(place) = place {
-            self.used[place] = operation;
-            self.next = (place + 1) % PLACES;
+        if let Some(long_buffer) = long_buffer {
+            self.last_used[long_buffer] = operation;
+            self.next_buffer = (long_buffer + 1) % LONG_BUFFERS;
         }
         let slot = self.slot(self.rank, operation);
-        let message = place.map_or_else(
-            || slot.message.for_writing(),
-            |place| self.part(self.rank).places[place].0.for_writing(),
+        let message = long_buffer.map_or_else(
+            || slot.message.write_ptr(),
+            |long_buffer| self.area(self.rank).long_buffers[long_buffer].0.write_ptr(),
         );
         // No other rank reads this: see the head of this file.
         fill(message);
         slot.call.store(self.call.word(), Ordering::Relaxed);
         slot.history.store(self.history.word(), Ordering::Relaxed);
-        slot.place.store(place.unwrap_or(PLACES) as u64, Ordering::Relaxed);
+        slot.long_buffer.store(long_buffer.unwrap_or(LONG_BUFFERS) as u64, Ordering::Relaxed);
         slot.sequence.store(operation, Ordering::Release);
         Ok(())
     }
@@ -349,70 +351,70 @@ impl Board {
     pub(crate) fn read(
         &mut self,
         rank: usize,
-        meanwhile: &mut dyn FnMut() -> Result<(), Error>,
+        progress: &mut dyn FnMut() -> Result<(), Error>,
     ) -> Result<*const u8, Error> {
-        self.wait(
+        self.wait_for(
             rank,
             self.sequence,
-            |part, slot| part.slots[slot].sequence.load(Ordering::Acquire),
-            meanwhile,
+            |area, slot| area.slots[slot].sequence.load(Ordering::Acquire),
+            progress,
         )?;
         let slot = self.slot(rank, self.sequence);
         let (call, history) = (slot.call.load(Ordering::Relaxed), slot.history.load(Ordering::Relaxed));
         if (call, history) != (self.call.word(), self.history.word()) {
-            return Err(self.differs(rank, call, history, meanwhile));
+            return Err(self.mismatch(rank, call, history, progress));
         }
-        let place = self.part(rank).places.get(slot.place.load(Ordering::Relaxed) as usize);
-        Ok(place.map_or_else(|| slot.message.for_reading(), |place| place.0.for_reading()))
+        let long_buffer = self.area(rank).long_buffers.get(slot.long_buffer.load(Ordering::Relaxed) as usize);
+        Ok(long_buffer.map_or_else(|| slot.message.read_ptr(), |long_buffer| long_buffer.0.read_ptr()))
     }
 
     /// Waits until all other ranks have begun an operation.
     fn wait_for_all(
         &mut self,
         operation: u64,
-        meanwhile: &mut dyn FnMut() -> Result<(), Error>,
+        progress: &mut dyn FnMut() -> Result<(), Error>,
     ) -> Result<(), Error> {
-        if self.begun >= operation {
+        if self.started >= operation {
             return Ok(());
         }
         let mut all = u64::MAX;
         for rank in (0..self.ranks).filter(|&rank| rank != self.rank) {
-            let begun = |part: &Part, _| part.state.begun.load(Ordering::Acquire);
-            all = all.min(self.wait(rank, operation, begun, meanwhile)?);
+            let started = |area: &RankArea, _| area.state.started.load(Ordering::Acquire);
+            all = all.min(self.wait_for(rank, operation, started, progress)?);
         }
-        self.begun = all;
+        self.started = all;
         Ok(())
     }
 
     /// Waits until `reached` of a rank's part, and of the index of an operation's slot in it, is that operation or a later
     /// one, and says which.
-    fn wait(
+    fn wait_for(
         &self,
         rank: usize,
         operation: u64,
-        reached: impl Fn(&Part, usize) -> u64,
-        meanwhile: &mut dyn FnMut() -> Result<(), Error>,
+        reached: impl Fn(&RankArea, usize) -> u64,
+        progress: &mut dyn FnMut() -> Result<(), Error>,
     ) -> Result<u64, Error> {
-        let (part, slot) = (self.part(rank), (operation % SLOTS) as usize);
-        let most = if self.crowded { LOOKS_CROWDED } else { LOOKS };
-        let mut looks: u32 = 0;
+        let (area, slot) = (self.area(rank), (operation % SLOTS) as usize);
+        let most = if self.oversubscribed { POLLS_OVERSUBSCRIBED } else { POLLS };
+        let mut polls: u32 = 0;
         loop {
-            let now = reached(part, slot);
+            let now = reached(area, slot);
             if now >= operation {
                 return Ok(now);
             }
-            looks += 1;
-            if looks == most {
-                looks = 0;
-                meanwhile()?;
+            polls += 1;
+            if polls == most {
+                polls = 0;
+                progress()?;
                 // A rank that is in order goes elsewhere again only after it has got this far.
-                if part.state.elsewhere.load(Ordering::Acquire) > self.elsewhere
-                    && reached(part, slot) < operation
+                if area.state.skipped.load(Ordering::Acquire) > self.skipped
+                    && reached(area, slot) < operation
                 {
-                    let call = Call::of_word(part.state.call.load(Ordering::Relaxed));
-                    return Err(self.other(rank, Some(call)));
+                    let call = CallSignature::of_word(area.state.call.load(Ordering::Relaxed));
+                    return Err(self.other_operation(rank, Some(call)));
                 }
-                if self.crowded {
+                if self.oversubscribed {
                     std::thread::yield_now();
                 }
             }
@@ -422,28 +424,28 @@ impl Board {
 
     /// Another rank has called something else now, or before: what, the ranks find out when they have waited for long.
     #[cold]
-    fn differs(
+    fn mismatch(
         &self,
         peer: usize,
         call: u64,
         history: u64,
-        meanwhile: &mut dyn FnMut() -> Result<(), Error>,
+        progress: &mut dyn FnMut() -> Result<(), Error>,
     ) -> Error {
         if history == self.history.word() {
-            return self.other(peer, Some(Call::of_word(call)));
+            return self.other_operation(peer, Some(CallSignature::of_word(call)));
         }
         let since = Instant::now();
-        while since.elapsed() < COMPARING {
-            if let Err(error) = meanwhile() {
+        while since.elapsed() < COMPARE_TIMEOUT {
+            if let Err(error) = progress() {
                 return error;
             }
             std::thread::yield_now();
         }
-        self.other(peer, None)
+        self.other_operation(peer, None)
     }
 
     #[cold]
-    fn other(&self, peer: usize, peer_called: Option<Call>) -> Error {
+    fn other_operation(&self, peer: usize, peer_called: Option<CallSignature>) -> Error {
         Error::OtherOperation {
             rank: self.rank,
             called: self.call.to_string(),
@@ -454,20 +456,20 @@ impl Board {
 }
 
 /// What may be the null pointer of no bytes.
-fn constant(data: *const u8) -> *const u8 {
+fn non_null(data: *const u8) -> *const u8 {
     if data.is_null() { ptr::dangling() } else { data }
 }
 
-fn total(ranks: usize) -> usize {
-    ranks * size_of::<Part>()
+fn segment_len(ranks: usize) -> usize {
+    ranks * size_of::<RankArea>()
 }
 
 /// Makes a file for a board that this user alone can open.
-fn create(ranks: usize) -> io::Result<(PathBuf, File)> {
-    let path = Path::new(shm::FOLDER).join(shm::new_name());
+fn create_file(ranks: usize) -> io::Result<(PathBuf, File)> {
+    let path = Path::new(shm::DIRECTORY).join(shm::new_name());
     let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
     // SAFETY: an open file; reserves its memory, so that no later write finds none left.
-    let result = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, total(ranks) as libc::off_t) };
+    let result = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, segment_len(ranks) as libc::off_t) };
     if result != 0 {
         let _ = fs::remove_file(&path);
         return Err(io::Error::from_raw_os_error(result));
@@ -478,15 +480,15 @@ fn create(ranks: usize) -> io::Result<(PathBuf, File)> {
 #[cfg(loom)]
 mod model;
 #[cfg(loom)]
-pub(crate) use model::boards;
+pub(crate) use model::shared_segments;
 
 /// Boards for ranks that are threads of a test.
 #[cfg(not(loom))]
 #[cfg(test)]
-pub(crate) fn boards(ranks: usize) -> Vec<Board> {
-    let (path, file) = create(ranks).unwrap();
+pub(crate) fn shared_segments(ranks: usize) -> Vec<SharedSegment> {
+    let (path, file) = create_file(ranks).unwrap();
     fs::remove_file(path).unwrap();
-    (0..ranks).map(|rank| Board::map(&file, rank, ranks, true).unwrap()).collect()
+    (0..ranks).map(|rank| SharedSegment::map(&file, rank, ranks, true).unwrap()).collect()
 }
 
 #[cfg(not(loom))]

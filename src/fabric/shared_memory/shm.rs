@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Where shared memory has names.
-pub(crate) const FOLDER: &str = "/dev/shm";
+pub(crate) const DIRECTORY: &str = "/dev/shm";
 const PREFIX: &str = "collectives-";
 const ADDRESS: &str = "fi_shm://";
 const VARIABLE: &str = "FI_SHM_DISABLE_CMA";
@@ -44,7 +44,7 @@ pub(crate) fn new_address() -> Option<CString> {
 }
 
 /// Whether it is the address of an endpoint of this process.
-pub(crate) fn is_own(address: &[u8]) -> bool {
+pub(crate) fn is_of_this_process(address: &[u8]) -> bool {
     let own = format!("{PREFIX}{}-{}-", pid_namespace().unwrap_or(0), std::process::id());
     address.windows(own.len()).any(|part| part == own.as_bytes())
 }
@@ -58,11 +58,11 @@ pub(crate) fn remove_leftovers() {
     let own = format!("{PREFIX}{namespace}-");
     // SAFETY: the function has no preconditions.
     let user = unsafe { libc::geteuid() };
-    for entry in fs::read_dir(FOLDER).into_iter().flatten().flatten() {
+    for entry in fs::read_dir(DIRECTORY).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let pid = name.to_str().and_then(|name| name.strip_prefix(&own)?.split('-').next()?.parse().ok());
         let Some(pid) = pid.filter(|&pid: &i32| pid > 0) else { continue };
-        if is_gone(pid) && entry.metadata().is_ok_and(|metadata| metadata.uid() == user) {
+        if has_exited(pid) && entry.metadata().is_ok_and(|metadata| metadata.uid() == user) {
             // Another process may have removed it first, which is as good.
             let _ = fs::remove_file(entry.path());
         }
@@ -88,15 +88,15 @@ pub fn shm_shortage() -> Option<String> {
 
 /// Why there is too little room for the endpoints of so many ranks of this host that are about to be opened, if so.
 /// Writing there without room ends a process (SIGBUS).
-pub(crate) fn shortage_for(ranks: usize) -> Option<String> {
+pub(crate) fn shortage_before_open(ranks: usize) -> Option<String> {
     shortage_of_ranks(ranks, FIRST)
 }
 
 /// As [`shortage_for`], when they are open, as far as this rank's, which has this address, tells for all.
-pub(crate) fn shortage_with(ranks: usize, address: &[u8]) -> Option<String> {
+pub(crate) fn shortage_after_open(ranks: usize, address: &[u8]) -> Option<String> {
     let name = address.strip_prefix(ADDRESS.as_bytes())?;
     let name = std::str::from_utf8(name.split(|&byte| byte == 0).next()?).ok()?;
-    let metadata = fs::metadata(Path::new(FOLDER).join(name)).ok()?;
+    let metadata = fs::metadata(Path::new(DIRECTORY).join(name)).ok()?;
     shortage_of_ranks(ranks, metadata.len().saturating_sub(512 * metadata.blocks()))
 }
 
@@ -114,7 +114,7 @@ fn shortage(who: &str, needed: u64) -> Option<String> {
     let (free, all) = (room.f_bavail * room.f_frsize, room.f_blocks * room.f_frsize);
     (free < needed).then(|| {
         format!(
-            "{FOLDER} has {} free of {}, and {who}; make room there (containers: a larger --shm-size), or choose tcp",
+            "{DIRECTORY} has {} free of {}, and {who}; make room there (containers: a larger --shm-size), or choose tcp",
             mebibytes(free),
             mebibytes(all)
         )
@@ -125,7 +125,7 @@ fn mebibytes(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
 
-fn is_gone(pid: i32) -> bool {
+fn has_exited(pid: i32) -> bool {
     // SAFETY: signal 0 is not sent; it only asks whether the process exists.
     let result = unsafe { libc::kill(pid, 0) };
     if result == -1 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH) {
@@ -146,7 +146,7 @@ fn pid_namespace() -> Option<u64> {
 /// would read and write another process's memory. Those whose `name` or, without one, whose `NCCL_HOSTID` differs are to take each other for different hosts.
 pub(crate) fn host_identity(name: Option<&str>) -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let folder = fs::metadata(Path::new(FOLDER)).map_or(0, |metadata| metadata.dev());
+    let folder = fs::metadata(Path::new(DIRECTORY)).map_or(0, |metadata| metadata.dev());
     // SAFETY: the function has no preconditions.
     let user = unsafe { libc::geteuid() };
     let name = name.map_or_else(|| std::env::var("NCCL_HOSTID").unwrap_or_default(), str::to_owned);
@@ -173,9 +173,9 @@ mod tests {
             std::thread::yield_now();
         }
         let path = |pid: u32| {
-            Path::new(FOLDER).join(format!("{PREFIX}{}-{pid}-0123456789abcdef", pid_namespace().unwrap()))
+            Path::new(DIRECTORY).join(format!("{PREFIX}{}-{pid}-0123456789abcdef", pid_namespace().unwrap()))
         };
-        let foreign = Path::new(FOLDER).join(format!("{PREFIX}1-{dead}-0123456789abcdef"));
+        let foreign = Path::new(DIRECTORY).join(format!("{PREFIX}1-{dead}-0123456789abcdef"));
         let own = path(std::process::id());
         for file in [&path(dead), &path(ended.id()), &own, &foreign] {
             fs::write(file, "x").unwrap();
@@ -190,10 +190,10 @@ mod tests {
 
     #[test]
     fn there_is_no_room_for_more_endpoints_than_can_be_counted() {
-        assert_eq!(shortage_for(1), None);
+        assert_eq!(shortage_before_open(1), None);
         // The bytes of the second wrap to none.
         for ranks in [usize::MAX, 1 << 42] {
-            let problem = shortage_for(ranks).unwrap();
+            let problem = shortage_before_open(ranks).unwrap();
             assert!(problem.contains(&format!("the {ranks} ranks")), "{problem}");
         }
     }
@@ -201,8 +201,8 @@ mod tests {
     #[test]
     fn addresses_differ_and_are_known_for_this_process_s() {
         assert_ne!(new_address(), new_address());
-        assert!(is_own(new_address().unwrap().as_bytes()));
-        assert!(!is_own(
+        assert!(is_of_this_process(new_address().unwrap().as_bytes()));
+        assert!(!is_of_this_process(
             format!("fi_shm://{PREFIX}{}-1-0123456789abcdef", pid_namespace().unwrap()).as_bytes()
         ));
     }

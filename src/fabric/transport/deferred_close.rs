@@ -7,26 +7,26 @@
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use crate::fabric::transport::endpoint::Endpoint;
+use crate::fabric::transport::endpoint::TaggedEndpoint;
 
 /// Endpoints of ranks that have left, closed with the last handle.
-pub(crate) struct Closing(Mutex<Vec<Endpoint>>);
+pub(crate) struct DeferredClose(Mutex<Vec<TaggedEndpoint>>);
 
-impl Drop for Closing {
+impl Drop for DeferredClose {
     fn drop(&mut self) {
         let endpoints = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
-        endpoints.iter_mut().for_each(Endpoint::discard);
+        endpoints.iter_mut().for_each(TaggedEndpoint::discard);
     }
 }
 
 struct Job {
     name: Vec<u8>,
-    closing: Weak<Closing>,
+    closing: Weak<DeferredClose>,
 }
 
 static JOBS: Mutex<Vec<Job>> = Mutex::new(Vec::new());
 
-impl Closing {
+impl DeferredClose {
     /// What the ranks of this process share in the job of this name, which no other job ever has.
     pub(crate) fn of_job(name: &[u8]) -> Arc<Self> {
         let mut jobs = JOBS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -39,7 +39,7 @@ impl Closing {
         })
     }
 
-    pub(crate) fn add(&self, endpoint: Endpoint) {
+    pub(crate) fn add(&self, endpoint: TaggedEndpoint) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(endpoint);
     }
 }

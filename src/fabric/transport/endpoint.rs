@@ -8,10 +8,12 @@ use fabric_sys::{Fabric, Padded, Version, fi_addr_t, fi_cq_err_entry, fi_cq_tagg
 
 use crate::fabric::calls;
 use crate::fabric::error::{Error, Failure};
-use crate::fabric::libfabric::objects::Objects;
+use crate::fabric::libfabric::objects::EndpointObjects;
 use crate::fabric::libfabric::provider::{self, Info, InfoList};
 use crate::fabric::shared_memory::shm;
-use crate::fabric::transport::operations::{CALLERS, CLEAR, Message, Operations, Problem, WAITING};
+use crate::fabric::transport::operations::{
+    CALLER_BITS, CTS, OperationError, Operations, RTS, TaggedMessage,
+};
 
 /// How many completions are read at once.
 const BATCH: usize = 16;
@@ -32,9 +34,9 @@ pub(crate) enum Reach {
 /// a time, and nothing else moves its data.
 ///
 /// Closing it ends all operations in flight: the library forgets their buffers.
-pub(crate) struct Endpoint {
+pub(crate) struct TaggedEndpoint {
     // Closed before the memory of `operations` is freed: fields drop in order.
-    objects: Objects,
+    objects: EndpointObjects,
     operations: Operations,
     library: &'static Fabric,
     provider: String,
@@ -46,9 +48,9 @@ pub(crate) struct Endpoint {
 
 // SAFETY: the library's objects are bound to no thread (FI_THREAD_DOMAIN asks for one thread at a time within a
 // domain, and this type, which is not Sync, has the domain's only handle); the operations' pointers are this type's own or its callers', who vouch for them.
-unsafe impl Send for Endpoint {}
+unsafe impl Send for TaggedEndpoint {}
 
-impl Endpoint {
+impl TaggedEndpoint {
     /// Opens an endpoint of `provider`, in the library's naming, for the rank `rank` of a job.
     ///
     /// `device` chooses among a provider's equal devices.
@@ -79,7 +81,7 @@ impl Endpoint {
         // Elsewhere a message that was injected may still wait for its connection when the endpoint is closed.
         let inject_size = if provider == "shm" { info.longest_inject() } else { 0 };
         let data = matches!(provider, "tcp" | "net");
-        let (objects, address) = Objects::open(library, info, ranks)?;
+        let (objects, address) = EndpointObjects::open(library, info, ranks)?;
         Ok(Self {
             objects,
             operations: Operations::new(ranks, inject_size, data),
@@ -109,7 +111,7 @@ impl Endpoint {
 
     /// The address in the provider's notation: `fi_sockaddr_in://127.0.0.1:40123`.
     pub(crate) fn address_text(&self) -> String {
-        self.objects.text_of(&self.address)
+        self.objects.address_text(&self.address)
     }
 
     /// Makes rank `peer`'s address known.
@@ -130,7 +132,7 @@ impl Endpoint {
         }
         // The first send to a peer asks it to connect and is to be tried again; nobody receives this tag.
         // SAFETY: the endpoint is open, and the message has no bytes.
-        unsafe { fabric_sys::fi_tinject(self.objects.ep, ptr::null(), 0, to, CLEAR | WAITING) };
+        unsafe { fabric_sys::fi_tinject(self.objects.ep, ptr::null(), 0, to, CTS | RTS) };
     }
 
     /// See [`Objects::must_stay_open`].
@@ -139,8 +141,8 @@ impl Endpoint {
     }
 
     /// Long messages wait for their receivers from now on. All ranks must do this or none.
-    pub(crate) fn clear_long_messages(&mut self) {
-        self.operations.clear_long_messages();
+    pub(crate) fn enable_rendezvous(&mut self) {
+        self.operations.enable_rendezvous();
     }
 
     /// How many operations are posted and not complete.
@@ -162,7 +164,7 @@ impl Endpoint {
         len: usize,
     ) -> Result<u32, Error> {
         self.check_length("fi_trecv", peer, len)?;
-        let message = Message { peer, address: from, tag: with_length(tag, len), data, len };
+        let message = TaggedMessage { peer, address: from, tag: with_length(tag, len), data, len };
         // SAFETY: the endpoint is open; the caller vouches for the memory.
         let posted = unsafe { self.operations.receive(self.objects.ep, message) };
         posted.map_err(|problem| self.explain(problem))
@@ -182,7 +184,8 @@ impl Endpoint {
     ) -> Result<Option<u32>, Error> {
         self.check_length("fi_tsend", peer, len)?;
         // The memory of a send is only read.
-        let message = Message { peer, address: to, tag: with_length(tag, len), data: data.cast_mut(), len };
+        let message =
+            TaggedMessage { peer, address: to, tag: with_length(tag, len), data: data.cast_mut(), len };
         // SAFETY: the endpoint is open; the caller vouches for the memory.
         let posted = unsafe { self.operations.send(self.objects.ep, message) };
         posted.map_err(|problem| self.explain(problem))
@@ -231,10 +234,12 @@ impl Endpoint {
     }
 
     #[cold]
-    fn explain(&self, problem: Problem) -> Error {
+    fn explain(&self, problem: OperationError) -> Error {
         match problem {
-            Problem::Call { name, peer, code } => self.failure(name, Some(peer), code, None),
-            Problem::Length { peer, expected, received } => self.length_error(peer, expected, Some(received)),
+            OperationError::Call { name, peer, code } => self.failure(name, Some(peer), code, None),
+            OperationError::Length { peer, expected, received } => {
+                self.length_error(peer, expected, Some(received))
+            }
         }
     }
 
@@ -277,7 +282,7 @@ impl Endpoint {
 /// A tag that messages of other lengths do not have (but for chance): libfabric 1.17's `shm` with cross-memory attach
 /// never returns from a long message that is longer than its receive.
 pub(super) fn with_length(tag: u64, len: usize) -> u64 {
-    (tag ^ calls::of_length(len) << LENGTH) & CALLERS
+    (tag ^ calls::of_length(len) << LENGTH) & CALLER_BITS
 }
 
 /// Says that a provider is not there, and which are.

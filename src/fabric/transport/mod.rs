@@ -7,7 +7,7 @@ mod operations;
 pub(crate) mod summary;
 
 use crate::fabric::Error;
-use crate::fabric::calls::Entry;
+use crate::fabric::calls::CallRecord;
 use crate::fabric::hosts::Hosts;
 
 /// A posted operation, valid until `Transport::is_done` has said so.
@@ -41,7 +41,7 @@ pub(crate) trait Transport {
         len: usize,
     ) -> Result<Request, Error>;
     /// Notes what this rank calls, to be compared with others when it waits for long.
-    fn record(&mut self, entry: Entry);
+    fn record(&mut self, entry: CallRecord);
     /// Has what this rank has called compared with what others have: what is different fails on all ranks.
     fn compare(&mut self);
     /// Tells the other ranks that this one has failed, and why, so that they do not wait for it.

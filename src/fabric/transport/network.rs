@@ -6,28 +6,28 @@ use std::time::{Duration, Instant};
 
 use fabric_sys::{Fabric, fi_addr_t};
 
-use crate::fabric::calls::{Calls, Entry};
+use crate::fabric::calls::{CallLog, CallRecord};
 use crate::fabric::error::Error;
 use crate::fabric::hosts::Hosts;
 use crate::fabric::libfabric::provider;
-use crate::fabric::shared_memory::cma_probe::{self, Word};
+use crate::fabric::shared_memory::cma_probe::{self, CmaProbe};
 use crate::fabric::shared_memory::shm::{self, ShmProtocol};
-use crate::fabric::transport::deferred_close::Closing;
-use crate::fabric::transport::endpoint::{Endpoint, Reach};
-use crate::fabric::transport::summary::Way;
+use crate::fabric::transport::deferred_close::DeferredClose;
+use crate::fabric::transport::endpoint::{Reach, TaggedEndpoint};
+use crate::fabric::transport::summary::TransportSummary;
 use crate::fabric::transport::{Request, Transport};
 use crate::world;
 
 /// How many times nothing is found before the processor is offered to other threads.
 const POLLS_PER_YIELD: u32 = 1000;
 /// The same where a host has more ranks than processors: the peer may be waiting for this one.
-const POLLS_PER_YIELD_CROWDED: u32 = 16;
+const POLLS_PER_YIELD_OVERSUBSCRIBED: u32 = 16;
 /// How many times nothing is found before the other ranks are checked.
 const POLLS_PER_CHECK: u32 = 1 << 10;
 /// How long a rank waits in an operation before it has what it called compared with what others did.
-const BEFORE_COMPARING: Duration = Duration::from_secs(1);
+const COMPARE_AFTER: Duration = Duration::from_secs(1);
 /// The most ranks of a job that libfabric's `shm` opens an address vector for.
-const MOST_RANKS_OF_SHM: usize = 256;
+const MAX_SHM_RANKS: usize = 256;
 /// The request of an operation that was complete when it was posted.
 const COMPLETE: Request = Request(u32::MAX);
 
@@ -40,38 +40,38 @@ struct Route {
 
 /// Tagged messages to all ranks of a world, each over the endpoint that suits where it runs.
 pub(crate) struct Network {
-    endpoints: Vec<Endpoint>,
+    endpoints: Vec<TaggedEndpoint>,
     /// Where those in shared memory go in the end.
-    closing: Arc<Closing>,
+    deferred_close: Arc<DeferredClose>,
     routes: Vec<Route>,
     hosts: Hosts,
     /// Whether `shm` lets the ranks of this host read each other's memory.
-    attaches: bool,
+    uses_cma: bool,
     world: world::Handle,
     rank: usize,
     polls_per_yield: u32,
-    crowded: bool,
+    oversubscribed: bool,
     idle: u32,
-    calls: Calls,
+    calls: CallLog,
     /// Since when nothing has been found.
     idle_since: Instant,
     /// Whether the last calls have been compared.
     compared: bool,
     /// Whether a peer may have gone in the middle of a message.
-    lost: bool,
+    peer_lost: bool,
 }
 
 /// Which providers a job uses, in the library's naming.
-struct Plan {
-    inside: String,
-    between: String,
+struct ProviderChoice {
+    intra_host: String,
+    inter_host: String,
     /// By rank, what ranks have alike that share memory.
     hosts: Vec<String>,
     /// Whether all ranks have the same network interfaces, loopback too.
     one_network: bool,
 }
 
-impl Plan {
+impl ProviderChoice {
     /// All ranks take part and come to the same plan, or all fail.
     fn agree(
         library: &Fabric,
@@ -97,10 +97,10 @@ impl Plan {
             if let Some(problem) = shm_problem(hosts.len(), one_host).filter(|_| name == "shm") {
                 return Err(Error::Provider { provider: name, problem });
             }
-            return Ok(Self { inside: name.clone(), between: name, hosts, one_network });
+            return Ok(Self { intra_host: name.clone(), inter_host: name, hosts, one_network });
         }
         let tcp = provider::name_in(library, "tcp");
-        let between = if one_host {
+        let inter_host = if one_host {
             tcp
         } else {
             let efa = provider::providers()
@@ -108,17 +108,17 @@ impl Plan {
             let everywhere = world.all_gather(&[u8::from(efa)])?.iter().all(|efa| efa == &[1]);
             if everywhere { "efa".to_owned() } else { tcp }
         };
-        let inside = if world.size() > MOST_RANKS_OF_SHM { between.clone() } else { "shm".to_owned() };
-        Ok(Self { inside, between, hosts, one_network })
+        let intra_host = if world.size() > MAX_SHM_RANKS { inter_host.clone() } else { "shm".to_owned() };
+        Ok(Self { intra_host, inter_host, hosts, one_network })
     }
 
     fn provider_of(&self, rank: usize, peer: usize) -> &str {
-        if self.hosts[rank] == self.hosts[peer] { &self.inside } else { &self.between }
+        if self.hosts[rank] == self.hosts[peer] { &self.intra_host } else { &self.inter_host }
     }
 }
 
 /// Why ranks of another network do not reach this address, if it is one of loopback.
-fn only_loopback(address: &str) -> Option<String> {
+fn loopback_problem(address: &str) -> Option<String> {
     let loopback = ["fi_sockaddr_in://127.", "fi_sockaddr_in6://[::1]"];
     loopback.iter().any(|prefix| address.starts_with(prefix)).then(|| {
         format!(
@@ -140,8 +140,8 @@ fn shm_problem(ranks: usize, one_host: bool) -> Option<String> {
     let problem = if !one_host {
         "reaches only processes that share /dev/shm and the user, and the ranks of this job do not all"
             .to_owned()
-    } else if ranks > MOST_RANKS_OF_SHM {
-        format!("serves at most {MOST_RANKS_OF_SHM} ranks, and this job has {ranks}")
+    } else if ranks > MAX_SHM_RANKS {
+        format!("serves at most {MAX_SHM_RANKS} ranks, and this job has {ranks}")
     } else {
         return None;
     };
@@ -159,9 +159,9 @@ impl Network {
     ) -> Result<Self, Error> {
         // A rank that fails tells the others, so every step is taken by all of them.
         let library = Fabric::load().map_err(Error::from);
-        tell(world, library.as_ref().err())?;
+        share_failure(world, library.as_ref().err())?;
         let library = library?;
-        let plan = Plan::agree(library, world, wanted, host)?;
+        let plan = ProviderChoice::agree(library, world, wanted, host)?;
         let (rank, size) = (world.rank(), world.size());
 
         let mut needed: Vec<&str> = (0..size).map(|peer| plan.provider_of(rank, peer)).collect();
@@ -169,8 +169,8 @@ impl Network {
         needed.sort_by_key(|&name| name != "shm");
         needed.dedup();
         // A rank alone on its host has nobody to share memory with.
-        let neighbours = plan.hosts.iter().filter(|&host| *host == plan.hosts[rank]).count();
-        if neighbours == 1 && size > 1 {
+        let local_ranks = plan.hosts.iter().filter(|&host| *host == plan.hosts[rank]).count();
+        if local_ranks == 1 && size > 1 {
             needed.retain(|&name| name != "shm");
         }
         let reach = if plan.hosts.iter().all(|host| *host == plan.hosts[rank]) {
@@ -179,47 +179,47 @@ impl Network {
             Reach::Network
         };
         // No other job's word is like that of this one's first rank.
-        let word = RandomState::new().hash_one(std::process::id()).to_le_bytes();
-        let group = world.all_gather(&word)?.into_iter().next().unwrap_or_default();
-        let endpoints: Result<Vec<Endpoint>, Error> = needed
+        let probe = RandomState::new().hash_one(std::process::id()).to_le_bytes();
+        let group = world.all_gather(&probe)?.into_iter().next().unwrap_or_default();
+        let endpoints: Result<Vec<TaggedEndpoint>, Error> = needed
             .iter()
             .map(|&name| {
                 let problem = |problem| Error::Provider { provider: name.to_owned(), problem };
                 let shared = name == "shm";
-                if let Some(shortage) = shm::shortage_for(neighbours).filter(|_| shared) {
+                if let Some(shortage) = shm::shortage_before_open(local_ranks).filter(|_| shared) {
                     return Err(problem(shortage));
                 }
-                let endpoint = Endpoint::open(library, name, reach, world.local_rank(), rank, size)?;
+                let endpoint = TaggedEndpoint::open(library, name, reach, world.local_rank(), rank, size)?;
                 let unfit = if shared {
-                    shm::shortage_with(neighbours, endpoint.address())
+                    shm::shortage_after_open(local_ranks, endpoint.address())
                 } else {
-                    only_loopback(&endpoint.address_text()).filter(|_| !plan.one_network)
+                    loopback_problem(&endpoint.address_text()).filter(|_| !plan.one_network)
                 };
                 unfit.map_or(Ok(endpoint), |unfit| Err(problem(unfit)))
             })
             .collect();
-        tell(world, endpoints.as_ref().err())?;
+        share_failure(world, endpoints.as_ref().err())?;
         // From here on other ranks of this process may use the endpoints' memory, which this takes care of when it is dropped.
         let mut network = Self {
             endpoints: endpoints?,
-            closing: Closing::of_job(&group),
+            deferred_close: DeferredClose::of_job(&group),
             routes: Vec::new(),
             hosts: Hosts::new(&plan.hosts),
-            attaches: false,
+            uses_cma: false,
             world: world.clone(),
             rank,
             polls_per_yield: POLLS_PER_YIELD,
-            crowded: false,
+            oversubscribed: false,
             idle: 0,
-            calls: Calls::new(0, size),
+            calls: CallLog::new(0, size),
             idle_since: Instant::now(),
             compared: false,
-            lost: false,
+            peer_lost: false,
         };
         let endpoints = &mut network.endpoints;
 
         let mut routes = vec![None; size];
-        let mut names = vec![&plan.inside, &plan.between];
+        let mut names = vec![&plan.intra_host, &plan.inter_host];
         names.dedup();
         for name in names {
             let own = endpoints.iter().position(|endpoint| endpoint.provider() == name);
@@ -234,7 +234,7 @@ impl Network {
                 }
                 Ok(())
             });
-            tell(world, inserted.as_ref().err())?;
+            share_failure(world, inserted.as_ref().err())?;
             inserted?;
         }
         for (peer, route) in routes.iter().enumerate() {
@@ -245,34 +245,34 @@ impl Network {
             }
         }
         // What `shm` finds out for itself, in the same way, decides what it does; all ranks of a host must know it.
-        let word = Word::new();
-        let words = world.all_gather(&word.to_message())?;
+        let probe = CmaProbe::new();
+        let probes = world.all_gather(&probe.to_message())?;
         let shares = network.endpoints.iter().any(|endpoint| endpoint.provider() == "shm");
         let can_read =
-            |peer: usize| plan.hosts[peer] != plan.hosts[rank] || cma_probe::can_read(&words[peer]);
-        network.attaches =
+            |peer: usize| plan.hosts[peer] != plan.hosts[rank] || cma_probe::can_read(&probes[peer]);
+        network.uses_cma =
             shares && shm::shm_protocol() == ShmProtocol::CrossMemoryAttach && (0..size).all(can_read);
         let name = RandomState::new().hash_one(std::process::id());
         let mut message = name.to_le_bytes().to_vec();
-        message.push(u8::from(shares && !network.attaches));
-        message.extend(processors_of_thread());
+        message.push(u8::from(shares && !network.uses_cma));
+        message.extend(thread_affinity());
         let all = world.all_gather(&message)?;
         // Every rank has tried.
-        drop(word);
+        drop(probe);
         let copies = |host: &[usize]| host.iter().any(|&peer| all[peer].get(size_of::<u64>()) == Some(&1));
         let hosts = || (0..network.hosts.count()).map(|host| network.hosts.ranks_of(host));
         // Two ranks alone need it not: what one waits for, the other has sent before anything that is not asked for.
-        let clearing = hosts().any(|host| host.len() > 2 && copies(host));
-        network.attaches &= !copies(network.hosts.ranks_of(network.hosts.place(rank).0));
-        if clearing {
-            network.clear_long_messages();
+        let rendezvous = hosts().any(|host| host.len() > 2 && copies(host));
+        network.uses_cma &= !copies(network.hosts.ranks_of(network.hosts.place(rank).0));
+        if rendezvous {
+            network.enable_rendezvous();
         }
         let name = all.first().and_then(|message| message.first_chunk()).copied().map(u64::from_le_bytes);
-        network.calls = Calls::new(name.unwrap_or_default(), size);
+        network.calls = CallLog::new(name.unwrap_or_default(), size);
         // All ranks have announced themselves: what one reads now has every other's announcement.
         let read: Result<(), Error> =
             network.endpoints.iter_mut().try_for_each(|endpoint| endpoint.progress().map(drop));
-        tell(world, read.as_ref().err())?;
+        share_failure(world, read.as_ref().err())?;
         read?;
         // A rank alone on its host has no way to itself, and needs none.
         let nowhere = Route { endpoint: 0, address: fabric_sys::FI_ADDR_NOTAVAIL };
@@ -281,39 +281,39 @@ impl Network {
         // Not the launcher's word for it, which may take ranks of one host for those of several.
         let here = all.iter().zip(&plan.hosts).filter(|(_, host)| **host == plan.hosts[rank]);
         let masks = here.filter_map(|(message, _)| message.get(size_of::<u64>() + 1..));
-        network.crowded = neighbours > together(masks);
-        if network.crowded {
-            network.polls_per_yield = POLLS_PER_YIELD_CROWDED;
+        network.oversubscribed = local_ranks > available_processors(masks);
+        if network.oversubscribed {
+            network.polls_per_yield = POLLS_PER_YIELD_OVERSUBSCRIBED;
         }
         Ok(network)
     }
 
     /// Whether this host has more ranks than processors for them.
-    pub(crate) fn is_crowded(&self) -> bool {
-        self.crowded
+    pub(crate) fn is_oversubscribed(&self) -> bool {
+        self.oversubscribed
     }
 
     /// Long messages in shared memory wait for their receivers from now on. All ranks must do this or none.
-    fn clear_long_messages(&mut self) {
+    fn enable_rendezvous(&mut self) {
         for endpoint in self.endpoints.iter_mut().filter(|endpoint| endpoint.provider() == "shm") {
-            endpoint.clear_long_messages();
+            endpoint.enable_rendezvous();
         }
     }
 
     /// What this rank uses.
-    pub(crate) fn way(&self) -> Way {
-        let mut way = Way { host: world::host().name, ..Way::default() };
+    pub(crate) fn summary(&self) -> TransportSummary {
+        let mut summary = TransportSummary { host: world::host().name, ..TransportSummary::default() };
         for endpoint in &self.endpoints {
-            match (endpoint.provider(), self.attaches) {
-                ("shm", false) => "shm (copies)".clone_into(&mut way.inside),
-                ("shm", true) => "shm (cross-memory attach)".clone_into(&mut way.inside),
+            match (endpoint.provider(), self.uses_cma) {
+                ("shm", false) => "shm (copies)".clone_into(&mut summary.intra_host),
+                ("shm", true) => "shm (cross-memory attach)".clone_into(&mut summary.intra_host),
                 (provider, _) => {
-                    way.outside = format!("{provider} on {}", endpoint.domain());
-                    way.address = endpoint.address_text();
+                    summary.inter_host = format!("{provider} on {}", endpoint.domain());
+                    summary.address = endpoint.address_text();
                 }
             }
         }
-        way
+        summary
     }
 
     /// The first rank of each host.
@@ -336,7 +336,7 @@ impl Network {
     fn explain(&mut self, error: Error) -> Error {
         match error {
             Error::Call(_) => {
-                self.lost = true;
+                self.peer_lost = true;
                 world::cause(&*self.world).map_or(error, Error::from)
             }
             other => other,
@@ -348,18 +348,18 @@ impl Network {
     fn check(&mut self) -> Result<(), Error> {
         if self.idle == POLLS_PER_CHECK {
             self.idle_since = Instant::now();
-        } else if !self.compared && self.idle_since.elapsed() >= BEFORE_COMPARING {
+        } else if !self.compared && self.idle_since.elapsed() >= COMPARE_AFTER {
             self.compare();
         }
         let checked = self.world.check();
         // Whatever it is, others close, perhaps in the middle of a message.
-        self.lost |= checked.is_err();
+        self.peer_lost |= checked.is_err();
         Ok(checked?)
     }
 }
 
 /// The processors that this thread may run on, a bit for each; nothing where that cannot be had.
-fn processors_of_thread() -> Vec<u8> {
+fn thread_affinity() -> Vec<u8> {
     // SAFETY: the set is numbers, for which zero is a value; the call fills it.
     let set = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
@@ -373,7 +373,7 @@ fn processors_of_thread() -> Vec<u8> {
 }
 
 /// How many processors there are in a mask, or in several together.
-fn count<'a>(masks: impl Iterator<Item = &'a [u8]>) -> usize {
+fn count_processors<'a>(masks: impl Iterator<Item = &'a [u8]>) -> usize {
     let mut all: Vec<u8> = Vec::new();
     for mask in masks {
         all.resize(mask.len().max(all.len()), 0);
@@ -383,12 +383,12 @@ fn count<'a>(masks: impl Iterator<Item = &'a [u8]>) -> usize {
 }
 
 /// How many processors the ranks of a host have together, each of which may be bound to its own, with the masks of all.
-fn together<'a>(masks: impl Iterator<Item = &'a [u8]>) -> usize {
+fn available_processors<'a>(masks: impl Iterator<Item = &'a [u8]>) -> usize {
     let available = std::thread::available_parallelism().map_or(1, usize::from);
-    match count(masks) {
+    match count_processors(masks) {
         0 => available,
         // A container may have less time than it has processors.
-        processors if available < count([processors_of_thread()].iter().map(Vec::as_slice)) => {
+        processors if available < count_processors([thread_affinity()].iter().map(Vec::as_slice)) => {
             processors.min(available)
         }
         processors => processors,
@@ -396,7 +396,7 @@ fn together<'a>(masks: impl Iterator<Item = &'a [u8]>) -> usize {
 }
 
 /// Lets every rank know whether one of them has failed; that one's own error is for it to report.
-fn tell(world: &world::Handle, error: Option<&Error>) -> Result<(), Error> {
+fn share_failure(world: &world::Handle, error: Option<&Error>) -> Result<(), Error> {
     let text = error.map(ToString::to_string).unwrap_or_default();
     let all = world.all_gather(text.as_bytes())?;
     if error.is_some() {
@@ -453,7 +453,7 @@ impl Transport for Network {
             .map_err(|error| self.explain(error))
     }
 
-    fn record(&mut self, entry: Entry) {
+    fn record(&mut self, entry: CallRecord) {
         self.calls.record(entry);
         self.compared = false;
     }
@@ -501,11 +501,11 @@ impl Drop for Network {
             self.world.fail("it panicked");
         }
         // A rank may have gone in the middle of a message that nobody has waited for.
-        self.lost |= self.world.check().is_err();
+        self.peer_lost |= self.world.check().is_err();
         for endpoint in self.endpoints.drain(..) {
             if endpoint.provider() == "shm" {
-                self.closing.add(endpoint);
-            } else if self.lost && endpoint.must_stay_open() {
+                self.deferred_close.add(endpoint);
+            } else if self.peer_lost && endpoint.must_stay_open() {
                 // Nobody asks it for progress any more, so it never touches a buffer again.
                 std::mem::forget(endpoint);
             }

@@ -20,57 +20,57 @@ use std::ptr;
 use fabric_sys::{fi_addr_t, fi_context2, fi_cq_tagged_entry, fid_ep};
 
 /// In the tag of the message with which a receiver lets a long message come.
-pub(super) const CLEAR: u64 = 1 << 63;
+pub(super) const CTS: u64 = 1 << 63;
 /// In the tag of the message with which a sender says that it is waiting to be let.
-pub(super) const WAITING: u64 = 1 << 62;
+pub(super) const RTS: u64 = 1 << 62;
 /// The bits of a tag that are the caller's.
-pub(super) const CALLERS: u64 = WAITING - 1;
+pub(super) const CALLER_BITS: u64 = RTS - 1;
 
 /// How many times nothing is found before senders say that they are waiting.
-const POLLS_BEFORE_ASKING: u32 = 1 << 16;
+const POLLS_BEFORE_RTS: u32 = 1 << 16;
 
 /// What is done with the library next for an operation.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Call {
+enum LibraryCall {
     Receive,
     Inject,
     Send,
     /// Sends with completion data in the header.
     SendData,
     /// Sends the message with [`CLEAR`].
-    LetCome,
+    SendCts,
     /// Receives the message with [`CLEAR`], then sends.
-    AwaitLeave,
+    AwaitCts,
     /// Sends the message with [`WAITING`].
-    Ask,
+    SendRts,
 }
 
-impl Call {
+impl LibraryCall {
     /// Calls of one lane to one peer keep their order; those of different lanes do not wait for each other.
-    const LANES: usize = 3;
+    const QUEUES: usize = 3;
 
-    const fn lane(self) -> usize {
+    const fn queue(self) -> usize {
         match self {
-            Self::Receive | Self::AwaitLeave => 0,
+            Self::Receive | Self::AwaitCts => 0,
             Self::Inject | Self::Send | Self::SendData => 1,
-            Self::LetCome | Self::Ask => 2,
+            Self::SendCts | Self::SendRts => 2,
         }
     }
 
     const fn name(self) -> &'static str {
         match self {
-            Self::Receive | Self::AwaitLeave => "fi_trecv",
-            Self::Inject | Self::LetCome => "fi_tinject",
+            Self::Receive | Self::AwaitCts => "fi_trecv",
+            Self::Inject | Self::SendCts => "fi_tinject",
             Self::Send => "fi_tsend",
             Self::SendData => "fi_tsenddata",
-            Self::Ask => "fi_tinjectdata",
+            Self::SendRts => "fi_tinjectdata",
         }
     }
 }
 
 /// A message of the caller's.
 #[derive(Clone, Copy)]
-pub(super) struct Message {
+pub(super) struct TaggedMessage {
     pub(super) peer: usize,
     pub(super) address: fi_addr_t,
     pub(super) tag: u64,
@@ -80,26 +80,26 @@ pub(super) struct Message {
 
 /// An operation. The library keeps the address of `context` until the operation completes.
 #[repr(C, align(64))]
-struct Slot {
+struct PostedOperation {
     context: fi_context2,
-    message: Message,
+    message: TaggedMessage,
     index: u32,
-    call: Call,
-    asked: bool,
+    call: LibraryCall,
+    rts_sent: bool,
     done: bool,
     /// Nobody asks whether it is done: free it when it is.
     detached: bool,
 }
 
 /// What went wrong, for the endpoint to put into words.
-pub(super) enum Problem {
+pub(super) enum OperationError {
     Call { name: &'static str, peer: usize, code: c_int },
     Length { peer: usize, expected: usize, received: usize },
 }
 
 /// The operations of one endpoint.
 pub(super) struct Operations {
-    slots: Vec<*mut Slot>,
+    slots: Vec<*mut PostedOperation>,
     free: Vec<u32>,
     /// Calls that found no room, oldest first.
     deferred: Vec<u32>,
@@ -108,12 +108,12 @@ pub(super) struct Operations {
     /// The pass over `deferred` in which a peer and lane was last found to be without room.
     stuck: Vec<u64>,
     pass: u64,
-    awaiting: usize,
+    awaiting_cts: usize,
     idle: u32,
     inject_size: usize,
     /// Whether messages have completion data.
     data: bool,
-    clearing: bool,
+    rendezvous: bool,
 }
 
 impl Operations {
@@ -122,20 +122,20 @@ impl Operations {
             slots: Vec::new(),
             free: Vec::new(),
             deferred: Vec::new(),
-            blocked: vec![0; ranks * Call::LANES],
-            stuck: vec![0; ranks * Call::LANES],
+            blocked: vec![0; ranks * LibraryCall::QUEUES],
+            stuck: vec![0; ranks * LibraryCall::QUEUES],
             pass: 0,
-            awaiting: 0,
+            awaiting_cts: 0,
             idle: 0,
             inject_size,
             data,
-            clearing: false,
+            rendezvous: false,
         }
     }
 
     /// Long messages wait for their receivers from now on. All ranks must do this or none.
-    pub(super) fn clear_long_messages(&mut self) {
-        self.clearing = true;
+    pub(super) fn enable_rendezvous(&mut self) {
+        self.rendezvous = true;
     }
 
     /// Operations that are not complete.
@@ -145,11 +145,19 @@ impl Operations {
         self.slots.iter().filter(|&&slot| unsafe { !(*slot).done }).count()
     }
 
-    fn take(&mut self, call: Call, message: Message) -> u32 {
+    fn take(&mut self, call: LibraryCall, message: TaggedMessage) -> u32 {
         let index = self.free.pop().unwrap_or_else(|| {
             let index = self.slots.len() as u32;
             let context = fi_context2 { internal: [ptr::null_mut(); 8] };
-            let slot = Slot { context, message, index, call, asked: false, done: false, detached: false };
+            let slot = PostedOperation {
+                context,
+                message,
+                index,
+                call,
+                rts_sent: false,
+                done: false,
+                detached: false,
+            };
             self.slots.push(Box::into_raw(Box::new(slot)));
             self.free.reserve(self.slots.len());
             self.deferred.reserve(self.slots.len());
@@ -160,9 +168,9 @@ impl Operations {
         unsafe {
             (*slot).message = message;
             (*slot).call = call;
-            (*slot).asked = false;
+            (*slot).rts_sent = false;
             (*slot).done = false;
-            (*slot).detached = matches!(call, Call::LetCome | Call::Ask);
+            (*slot).detached = matches!(call, LibraryCall::SendCts | LibraryCall::SendRts);
         }
         index
     }
@@ -172,14 +180,18 @@ impl Operations {
     /// # Safety
     /// The endpoint is open, and the memory writable and left alone until the operation is complete or the endpoint
     /// closed.
-    pub(super) unsafe fn receive(&mut self, ep: *mut fid_ep, message: Message) -> Result<u32, Problem> {
-        let index = self.take(Call::Receive, message);
+    pub(super) unsafe fn receive(
+        &mut self,
+        ep: *mut fid_ep,
+        message: TaggedMessage,
+    ) -> Result<u32, OperationError> {
+        let index = self.take(LibraryCall::Receive, message);
         // SAFETY: passed on to the caller.
         unsafe { self.start(ep, index)? };
-        if self.clearing && message.len > self.inject_size {
-            let clear = self.take(Call::LetCome, message);
+        if self.rendezvous && message.len > self.inject_size {
+            let cts = self.take(LibraryCall::SendCts, message);
             // SAFETY: passed on to the caller.
-            unsafe { self.start(ep, clear)? };
+            unsafe { self.start(ep, cts)? };
         }
         Ok(index)
     }
@@ -189,14 +201,19 @@ impl Operations {
     /// # Safety
     /// The endpoint is open, and the memory readable and left unchanged until the operation is complete or the
     /// endpoint closed.
-    pub(super) unsafe fn send(&mut self, ep: *mut fid_ep, message: Message) -> Result<Option<u32>, Problem> {
+    pub(super) unsafe fn send(
+        &mut self,
+        ep: *mut fid_ep,
+        message: TaggedMessage,
+    ) -> Result<Option<u32>, OperationError> {
         let call = match message.len {
-            len if len <= self.inject_size => Call::Inject,
-            _ if self.clearing => Call::AwaitLeave,
-            _ if self.data => Call::SendData,
-            _ => Call::Send,
+            len if len <= self.inject_size => LibraryCall::Inject,
+            _ if self.rendezvous => LibraryCall::AwaitCts,
+            _ if self.data => LibraryCall::SendData,
+            _ => LibraryCall::Send,
         };
-        if call == Call::Inject && self.blocked[message.peer * Call::LANES + call.lane()] == 0 {
+        if call == LibraryCall::Inject && self.blocked[message.peer * LibraryCall::QUEUES + call.queue()] == 0
+        {
             // The usual way of a short message: no slot.
             // SAFETY: passed on to the caller.
             let result = unsafe {
@@ -206,8 +223,8 @@ impl Operations {
                 return Ok(None);
             }
         }
-        if call == Call::AwaitLeave {
-            self.awaiting += 1;
+        if call == LibraryCall::AwaitCts {
+            self.awaiting_cts += 1;
         }
         let index = self.take(call, message);
         // SAFETY: passed on to the caller.
@@ -219,17 +236,17 @@ impl Operations {
     ///
     /// # Safety
     /// As for the operation.
-    unsafe fn start(&mut self, ep: *mut fid_ep, index: u32) -> Result<(), Problem> {
+    unsafe fn start(&mut self, ep: *mut fid_ep, index: u32) -> Result<(), OperationError> {
         // SAFETY: only this type uses this part of a slot.
         let (call, peer) = unsafe {
             let slot = self.slots[index as usize];
             ((*slot).call, (*slot).message.peer)
         };
-        let lane = peer * Call::LANES + call.lane();
+        let queue = peer * LibraryCall::QUEUES + call.queue();
         // SAFETY: passed on to the caller.
-        if self.blocked[lane] > 0 || !unsafe { self.call(ep, index)? } {
+        if self.blocked[queue] > 0 || !unsafe { self.call(ep, index)? } {
             self.deferred.push(index);
-            self.blocked[lane] += 1;
+            self.blocked[queue] += 1;
         }
         Ok(())
     }
@@ -238,44 +255,49 @@ impl Operations {
     ///
     /// # Safety
     /// As for the operation.
-    unsafe fn call(&mut self, ep: *mut fid_ep, index: u32) -> Result<bool, Problem> {
+    unsafe fn call(&mut self, ep: *mut fid_ep, index: u32) -> Result<bool, OperationError> {
         let slot = self.slots[index as usize];
         let context = slot.cast::<c_void>();
         let none = ptr::null_mut();
         // SAFETY: only this type uses this part of a slot.
-        let (call, Message { peer, address, tag, data, len }) = unsafe { ((*slot).call, (*slot).message) };
+        let (call, TaggedMessage { peer, address, tag, data, len }) =
+            unsafe { ((*slot).call, (*slot).message) };
         // SAFETY: the endpoint is open and the memory good, as the caller promises; the context stays where it is
         // until the operation is complete or the endpoint closed.
         let result = unsafe {
             match call {
-                Call::Receive => {
-                    let ignore = if self.clearing { WAITING } else { 0 };
+                LibraryCall::Receive => {
+                    let ignore = if self.rendezvous { RTS } else { 0 };
                     fabric_sys::fi_trecv(ep, data.cast(), len, none, address, tag, ignore, context)
                 }
-                Call::AwaitLeave => fabric_sys::fi_trecv(ep, none, 0, none, address, tag | CLEAR, 0, context),
-                Call::Inject => fabric_sys::fi_tinject(ep, data.cast(), len, address, tag),
-                Call::Send => fabric_sys::fi_tsend(ep, data.cast(), len, none, address, tag, context),
-                Call::SendData => {
+                LibraryCall::AwaitCts => {
+                    fabric_sys::fi_trecv(ep, none, 0, none, address, tag | CTS, 0, context)
+                }
+                LibraryCall::Inject => fabric_sys::fi_tinject(ep, data.cast(), len, address, tag),
+                LibraryCall::Send => fabric_sys::fi_tsend(ep, data.cast(), len, none, address, tag, context),
+                LibraryCall::SendData => {
                     fabric_sys::fi_tsenddata(ep, data.cast(), len, none, 0, address, tag, context)
                 }
-                Call::LetCome => fabric_sys::fi_tinject(ep, none, 0, address, tag | CLEAR),
-                Call::Ask => fabric_sys::fi_tinjectdata(ep, none, 0, len as u64, address, tag | WAITING),
+                LibraryCall::SendCts => fabric_sys::fi_tinject(ep, none, 0, address, tag | CTS),
+                LibraryCall::SendRts => {
+                    fabric_sys::fi_tinjectdata(ep, none, 0, len as u64, address, tag | RTS)
+                }
             }
         };
         if result == -(fabric_sys::FI_EAGAIN as isize) {
             return Ok(false);
         }
         if result != 0 {
-            return Err(Problem::Call { name: call.name(), peer, code: -result as c_int });
+            return Err(OperationError::Call { name: call.name(), peer, code: -result as c_int });
         }
-        if matches!(call, Call::Inject | Call::LetCome | Call::Ask) {
+        if matches!(call, LibraryCall::Inject | LibraryCall::SendCts | LibraryCall::SendRts) {
             self.complete(slot);
         }
         Ok(true)
     }
 
     /// Notes that an operation is complete.
-    fn complete(&mut self, slot: *mut Slot) {
+    fn complete(&mut self, slot: *mut PostedOperation) {
         // SAFETY: one of the slots, which the library is done with.
         unsafe {
             (*slot).done = true;
@@ -289,7 +311,7 @@ impl Operations {
     ///
     /// # Safety
     /// As for the operations.
-    pub(super) unsafe fn retry(&mut self, ep: *mut fid_ep) -> Result<(), Problem> {
+    pub(super) unsafe fn retry(&mut self, ep: *mut fid_ep) -> Result<(), OperationError> {
         if self.deferred.is_empty() {
             return Ok(());
         }
@@ -302,12 +324,12 @@ impl Operations {
                 let slot = self.slots[index as usize];
                 ((*slot).call, (*slot).message.peer)
             };
-            let lane = peer * Call::LANES + call.lane();
+            let queue = peer * LibraryCall::QUEUES + call.queue();
             // SAFETY: passed on to the caller.
-            if self.stuck[lane] != self.pass && unsafe { self.call(ep, index)? } {
-                self.blocked[lane] -= 1;
+            if self.stuck[queue] != self.pass && unsafe { self.call(ep, index)? } {
+                self.blocked[queue] -= 1;
             } else {
-                self.stuck[lane] = self.pass;
+                self.stuck[queue] = self.pass;
                 self.deferred[kept] = index;
                 kept += 1;
             }
@@ -324,35 +346,35 @@ impl Operations {
         &mut self,
         ep: *mut fid_ep,
         entry: &fi_cq_tagged_entry,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), OperationError> {
         self.idle = 0;
-        let slot = entry.op_context.cast::<Slot>();
+        let slot = entry.op_context.cast::<PostedOperation>();
         if slot.is_null() {
             return Ok(());
         }
         // SAFETY: contexts are the addresses of slots, as nothing else is posted with one.
-        let (call, index, Message { peer, len: expected, .. }) =
+        let (call, index, TaggedMessage { peer, len: expected, .. }) =
             unsafe { ((*slot).call, (*slot).index, (*slot).message) };
         match call {
-            Call::AwaitLeave => {
-                self.awaiting -= 1;
+            LibraryCall::AwaitCts => {
+                self.awaiting_cts -= 1;
                 // SAFETY: as above; the library is done with the first part of the operation.
                 unsafe {
-                    (*slot).call = Call::Send;
+                    (*slot).call = LibraryCall::Send;
                     self.start(ep, index)
                 }
             }
-            Call::Receive if self.clearing && entry.tag & WAITING != 0 => {
+            LibraryCall::Receive if self.rendezvous && entry.tag & RTS != 0 => {
                 let length = entry.data as usize;
                 if length != expected {
-                    return Err(Problem::Length { peer, expected, received: length });
+                    return Err(OperationError::Length { peer, expected, received: length });
                 }
                 // The sender was early; the message itself is still to come.
                 // SAFETY: as for the operation.
                 unsafe { self.start(ep, index) }
             }
-            Call::Receive if entry.len != expected => {
-                Err(Problem::Length { peer, expected, received: entry.len })
+            LibraryCall::Receive if entry.len != expected => {
+                Err(OperationError::Length { peer, expected, received: entry.len })
             }
             _ => {
                 self.complete(slot);
@@ -362,37 +384,37 @@ impl Operations {
     }
 
     /// The message of an operation that failed, and whether it is received.
-    pub(super) fn failed(&self, context: *mut c_void) -> Option<(Message, bool)> {
+    pub(super) fn failed(&self, context: *mut c_void) -> Option<(TaggedMessage, bool)> {
         let slot = *self.slots.iter().find(|slot| slot.cast::<c_void>() == context)?;
         // SAFETY: one of the slots.
-        unsafe { Some(((*slot).message, (*slot).call == Call::Receive)) }
+        unsafe { Some(((*slot).message, (*slot).call == LibraryCall::Receive)) }
     }
 
     /// Nothing was found to do. Senders that have waited for long for their receivers ask them.
     ///
     /// # Safety
     /// As for the operations.
-    pub(super) unsafe fn idle(&mut self, ep: *mut fid_ep) -> Result<(), Problem> {
-        if self.awaiting == 0 {
+    pub(super) unsafe fn idle(&mut self, ep: *mut fid_ep) -> Result<(), OperationError> {
+        if self.awaiting_cts == 0 {
             return Ok(());
         }
         self.idle += 1;
-        if self.idle < POLLS_BEFORE_ASKING {
+        if self.idle < POLLS_BEFORE_RTS {
             return Ok(());
         }
         self.idle = 0;
         for position in 0..self.slots.len() {
             let slot = self.slots[position];
             // SAFETY: only this type uses this part of a slot.
-            let (waits, message) = unsafe {
-                let waits = (*slot).call == Call::AwaitLeave && !(*slot).done && !(*slot).asked;
-                (*slot).asked |= waits;
-                (waits, (*slot).message)
+            let (needs_rts, message) = unsafe {
+                let needs_rts = (*slot).call == LibraryCall::AwaitCts && !(*slot).done && !(*slot).rts_sent;
+                (*slot).rts_sent |= needs_rts;
+                (needs_rts, (*slot).message)
             };
-            if waits {
-                let ask = self.take(Call::Ask, message);
+            if needs_rts {
+                let rts = self.take(LibraryCall::SendRts, message);
                 // SAFETY: passed on to the caller.
-                unsafe { self.start(ep, ask)? };
+                unsafe { self.start(ep, rts)? };
             }
         }
         Ok(())

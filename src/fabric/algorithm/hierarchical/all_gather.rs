@@ -1,7 +1,7 @@
 //! all_gather.
 
-use super::{Levels, Packed};
-use crate::fabric::algorithm::{Action, Pipeline, Place, Position, Round, Schedule, Spec, source, target};
+use super::{Levels, PackedBlocks};
+use crate::fabric::algorithm::{Action, Location, Pipeline, Position, Round, Schedule, Spec, source, target};
 use crate::fabric::selection::Algorithm;
 
 /// Every lane gathers the blocks of its ranks from all hosts, and its ranks pass them on inside their hosts: the messages
@@ -38,7 +38,7 @@ impl Hierarchical<'_> {
     }
 
     /// Where this rank has a part of a rank's block.
-    fn place(&self, rank: usize, start: usize) -> Place {
+    fn location(&self, rank: usize, start: usize) -> Location {
         if rank == self.spec.at.rank { source(start) } else { target(rank * self.spec.bytes() + start) }
     }
 
@@ -46,14 +46,14 @@ impl Hierarchical<'_> {
     fn send(&self, blocks_of: usize, to: usize, (start, len): (usize, usize), round: &mut Round) {
         let here = self.levels.here;
         for (part, rank) in here.hosts.bundle(blocks_of, here.index).enumerate() {
-            round.send_part(here.hosts.ranks_of(to)[here.index], part, self.place(rank, start), len);
+            round.send_part(here.hosts.ranks_of(to)[here.index], part, self.location(rank, start), len);
         }
     }
 
     fn receive(&self, blocks_of: usize, from: usize, (start, len): (usize, usize), round: &mut Round) {
         let here = self.levels.here;
         for (part, rank) in here.hosts.bundle(blocks_of, here.index).enumerate() {
-            round.receive_part(here.hosts.ranks_of(from)[here.index], part, self.place(rank, start), len);
+            round.receive_part(here.hosts.ranks_of(from)[here.index], part, self.location(rank, start), len);
         }
     }
 
@@ -65,7 +65,7 @@ impl Hierarchical<'_> {
         if number == 0 {
             for other in here.others() {
                 round.send(ranks[other], source(start), len);
-                round.receive(ranks[other], self.place(ranks[other], start), len);
+                round.receive(ranks[other], self.location(ranks[other], start), len);
             }
             round.meanwhile = self.spec.keep(start, len);
         }
@@ -96,21 +96,21 @@ impl Hierarchical<'_> {
             };
             if here.index < lanes {
                 for (part, rank) in blocks(here.index) {
-                    round.send_part(ranks[other], part, self.place(rank, start), len);
+                    round.send_part(ranks[other], part, self.location(rank, start), len);
                 }
             }
             if other < lanes {
                 for (part, rank) in blocks(other) {
-                    round.receive_part(ranks[other], part, self.place(rank, start), len);
+                    round.receive_part(ranks[other], part, self.location(rank, start), len);
                 }
             }
         }
     }
 
     /// The blocks of several hosts together, from this one's on: those of each lane in a part of the scratch memory.
-    fn packed(&self, lane: usize, len: usize) -> Packed<'_> {
-        let start = (0..lane).map(|lane| Packed::new(self.levels.here, lane, 0, len).len()).sum();
-        Packed::new(self.levels.here, lane, start, len)
+    fn packed(&self, lane: usize, len: usize) -> PackedBlocks<'_> {
+        let start = (0..lane).map(|lane| PackedBlocks::new(self.levels.here, lane, 0, len).len()).sum();
+        PackedBlocks::new(self.levels.here, lane, start, len)
     }
 
     fn round_of_packed(&self, (start, len): (usize, usize), number: usize, round: &mut Round) {
@@ -124,9 +124,9 @@ impl Hierarchical<'_> {
                 round.send(ranks[here.index % lanes], source(start), len);
             } else {
                 for (position, rank) in hosts.bundle(here.host, here.index).enumerate().skip(1) {
-                    round.receive(rank, own.place(0, position), len);
+                    round.receive(rank, own.location(0, position), len);
                 }
-                round.copy_meanwhile(source(start), own.place(0, 0), len);
+                round.copy_meanwhile(source(start), own.location(0, 0), len);
             }
         }
         if let Some(step) = number.checked_sub(self.first())
@@ -136,8 +136,8 @@ impl Hierarchical<'_> {
             let known = 1 << step;
             let count = known.min(hosts.count() - known);
             let peer = |host: usize| hosts.ranks_of(host)[here.index];
-            round.receive(peer(here.above(known)), own.place(known, 0), own.len_of(known, count));
-            let have = if number == 0 { source(start) } else { own.place(0, 0) };
+            round.receive(peer(here.above(known)), own.location(known, 0), own.len_of(known, count));
+            let have = if number == 0 { source(start) } else { own.location(0, 0) };
             round.send(peer(here.below(known)), have, own.len_of(0, count));
         }
         if number + 1 < self.rounds() {
@@ -145,11 +145,11 @@ impl Hierarchical<'_> {
         }
         for other in here.others() {
             if has_lane {
-                round.send(ranks[other], own.place(0, 0), own.len());
+                round.send(ranks[other], own.location(0, 0), own.len());
             }
             if other < lanes {
                 let theirs = self.packed(other, len);
-                round.receive(ranks[other], theirs.place(0, 0), theirs.len());
+                round.receive(ranks[other], theirs.location(0, 0), theirs.len());
             }
         }
         for lane in 0..lanes {
@@ -157,7 +157,7 @@ impl Hierarchical<'_> {
             for distance in 0..hosts.count() {
                 for (position, rank) in hosts.bundle(here.above(distance), lane).enumerate() {
                     let to = target(rank * self.spec.bytes() + start);
-                    round.then.push(Action::Copy { from: packed.place(distance, position), to, len });
+                    round.then.push(Action::Copy { from: packed.location(distance, position), to, len });
                 }
             }
         }

@@ -108,11 +108,11 @@ unsafe impl Schedule for Hierarchical<'_> {
         let alone = here.neighbours().len() == 1;
         round.translate(
             |host| here.hosts.ranks_of(host)[here.index],
-            |place| match place.buffer {
-                Buffer::Scratch => place,
-                Buffer::Source if alone => source(start + place.offset),
+            |location| match location.buffer {
+                Buffer::Scratch => location,
+                Buffer::Source if alone => source(start + location.offset),
                 // What the ranks of the host have been reduced to.
-                Buffer::Source | Buffer::Target => target(start + place.offset),
+                Buffer::Source | Buffer::Target => target(start + location.offset),
             },
         );
     }

@@ -2,11 +2,11 @@
 
 use crate::fabric::algorithm::barrier::Dissemination;
 use crate::fabric::algorithm::{Round, Schedule, scratch};
-use crate::fabric::hosts::Here;
+use crate::fabric::hosts::HostPosition;
 
 /// Every host's ranks tell the first of them that they have come, the first ranks run a dissemination, and tell the others:
 /// lg h messages between hosts, rounded up, from the first rank of each.
-pub(crate) struct Hierarchical<'a>(pub(crate) Here<'a>);
+pub(crate) struct Hierarchical<'a>(pub(crate) HostPosition<'a>);
 
 impl Hierarchical<'_> {
     fn between(&self) -> Dissemination {
@@ -44,7 +44,7 @@ unsafe impl Schedule for Hierarchical<'_> {
             }
         } else if first {
             self.between().round(0, number - 1, round);
-            round.translate(|host| self.0.hosts.ranks_of(host)[0], |place| place);
+            round.translate(|host| self.0.hosts.ranks_of(host)[0], |location| location);
         }
     }
 }

@@ -1,9 +1,9 @@
 //! broadcast.
 
-use super::{Levels, Rooted};
+use super::{Levels, RootedHosts};
 use crate::fabric::algorithm::broadcast;
 use crate::fabric::algorithm::{Buffer, Pipeline, Round, Schedule, Spec, Split, Tree, source, target};
-use crate::fabric::hosts::Here;
+use crate::fabric::hosts::HostPosition;
 use crate::fabric::selection::Algorithm;
 
 /// The root gives a chunk to each lane of its host, every lane broadcasts its chunk, and the ranks of each host give each
@@ -15,8 +15,8 @@ pub(crate) struct Hierarchical<'a> {
 }
 
 impl<'a> Hierarchical<'a> {
-    fn rooted(&self) -> Rooted<'a> {
-        Rooted::new(self.levels.here, self.spec.at.root)
+    fn rooted(&self) -> RootedHosts<'a> {
+        RootedHosts::new(self.levels.here, self.spec.at.root)
     }
 
     /// A segment, a chunk for each lane that has something to do.
@@ -26,7 +26,7 @@ impl<'a> Hierarchical<'a> {
 
     /// What a lane does, for `count` elements.
     fn lane<R>(&self, count: usize, then: impl FnOnce(&dyn Schedule) -> R) -> R {
-        let Here { hosts, host, .. } = self.levels.here;
+        let HostPosition { hosts, host, .. } = self.levels.here;
         let tree = Tree { rank: host, ranks: hosts.count(), root: self.rooted().host };
         let spec = Spec { at: tree, count, segment: usize::MAX, in_flight: 1, ..self.spec };
         match self.levels.between {
@@ -75,9 +75,9 @@ unsafe impl Schedule for Hierarchical<'_> {
                 round.meanwhile = None;
                 round.translate(
                     |host| rooted.rank_of(host, own),
-                    |place| match place.buffer {
-                        Buffer::Source if is_root => source(start(own) + place.offset),
-                        _ => target(start(own) + place.offset),
+                    |location| match location.buffer {
+                        Buffer::Source if is_root => source(start(own) + location.offset),
+                        _ => target(start(own) + location.offset),
                     },
                 );
             }

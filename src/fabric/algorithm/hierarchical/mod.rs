@@ -19,8 +19,8 @@ pub(crate) mod broadcast;
 pub(crate) mod reduce;
 pub(crate) mod reduce_scatter;
 
-use crate::fabric::algorithm::{Place, Split, scratch};
-use crate::fabric::hosts::Here;
+use crate::fabric::algorithm::{Location, Split, scratch};
+use crate::fabric::hosts::HostPosition;
 use crate::fabric::selection::Algorithm;
 
 /// A lane is used when it has this many bytes at least: for fewer a message costs what it costs to send any.
@@ -29,7 +29,7 @@ const LEAST: usize = 4 << 10;
 /// How ranks take part in a hierarchical algorithm.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Levels<'a> {
-    pub(crate) here: Here<'a>,
+    pub(crate) here: HostPosition<'a>,
     /// The algorithm between hosts.
     pub(crate) between: Algorithm,
 }
@@ -44,16 +44,16 @@ impl Levels<'_> {
 
 /// The blocks that go through a lane, one after the other in scratch memory: those of this host first, then those of the
 /// hosts above, around the end.
-struct Packed<'a> {
-    here: Here<'a>,
+struct PackedBlocks<'a> {
+    here: HostPosition<'a>,
     lane: usize,
     start: usize,
     /// Bytes of each block.
     block: usize,
 }
 
-impl<'a> Packed<'a> {
-    fn new(here: Here<'a>, lane: usize, start: usize, block: usize) -> Self {
+impl<'a> PackedBlocks<'a> {
+    fn new(here: HostPosition<'a>, lane: usize, start: usize, block: usize) -> Self {
         Self { here, lane, start, block }
     }
 
@@ -69,23 +69,23 @@ impl<'a> Packed<'a> {
     }
 
     /// Where a block of the host at `distance` is.
-    fn place(&self, distance: usize, position: usize) -> Place {
+    fn location(&self, distance: usize, position: usize) -> Location {
         scratch(self.start + self.len_of(0, distance) + position * self.block)
     }
 }
 
 /// The hosts as a root sees them: on its own host it is the first rank.
 #[derive(Clone, Copy)]
-struct Rooted<'a> {
-    here: Here<'a>,
+struct RootedHosts<'a> {
+    here: HostPosition<'a>,
     /// The root's host.
     host: usize,
     /// The root's index there.
     index: usize,
 }
 
-impl<'a> Rooted<'a> {
-    fn new(here: Here<'a>, root: usize) -> Self {
+impl<'a> RootedHosts<'a> {
+    fn new(here: HostPosition<'a>, root: usize) -> Self {
         let (host, index) = here.hosts.place(root);
         Self { here, host, index }
     }

@@ -1,11 +1,11 @@
 //! reduce.
 
-use super::{Levels, Rooted};
+use super::{Levels, RootedHosts};
 use crate::fabric::algorithm::reduce;
 use crate::fabric::algorithm::{
     Buffer, Pipeline, Round, Schedule, Spec, Split, Tree, scratch, source, target,
 };
-use crate::fabric::hosts::Here;
+use crate::fabric::hosts::HostPosition;
 use crate::fabric::selection::Algorithm;
 
 /// Reduce-scatter inside the host, a reduce in each lane, and the lanes of the root's host give it their chunks: the
@@ -17,8 +17,8 @@ pub(crate) struct Hierarchical<'a> {
 }
 
 impl<'a> Hierarchical<'a> {
-    fn rooted(&self) -> Rooted<'a> {
-        Rooted::new(self.levels.here, self.spec.at.root)
+    fn rooted(&self) -> RootedHosts<'a> {
+        RootedHosts::new(self.levels.here, self.spec.at.root)
     }
 
     /// A segment, a chunk for each lane that has something to do.
@@ -28,7 +28,7 @@ impl<'a> Hierarchical<'a> {
 
     /// What a lane does, for `count` elements.
     fn lane<R>(&self, count: usize, then: impl FnOnce(&dyn Schedule) -> R) -> R {
-        let Here { hosts, host, .. } = self.levels.here;
+        let HostPosition { hosts, host, .. } = self.levels.here;
         let tree = Tree { rank: host, ranks: hosts.count(), root: self.rooted().host };
         let spec = Spec { at: tree, count, segment: usize::MAX, in_flight: 1, ..self.spec };
         match self.levels.between {
@@ -93,12 +93,12 @@ unsafe impl Schedule for Hierarchical<'_> {
                 let alone = here.neighbours().len() == 1;
                 round.translate(
                     |host| rooted.rank_of(host, own),
-                    |place| match place.buffer {
-                        Buffer::Source if alone => source(start(own) + place.offset),
-                        Buffer::Source => scratch(place.offset),
-                        Buffer::Target if is_root => target(start(own) + place.offset),
-                        Buffer::Target => scratch(result + place.offset),
-                        Buffer::Scratch => scratch(others + place.offset),
+                    |location| match location.buffer {
+                        Buffer::Source if alone => source(start(own) + location.offset),
+                        Buffer::Source => scratch(location.offset),
+                        Buffer::Target if is_root => target(start(own) + location.offset),
+                        Buffer::Target => scratch(result + location.offset),
+                        Buffer::Scratch => scratch(others + location.offset),
                     },
                 );
             }

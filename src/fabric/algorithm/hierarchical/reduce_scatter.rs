@@ -1,7 +1,9 @@
 //! reduce_scatter.
 
-use super::{Levels, Packed};
-use crate::fabric::algorithm::{Pipeline, Place, Position, Round, Schedule, Spec, scratch, source, target};
+use super::{Levels, PackedBlocks};
+use crate::fabric::algorithm::{
+    Location, Pipeline, Position, Round, Schedule, Spec, scratch, source, target,
+};
 use crate::fabric::selection::Algorithm;
 
 /// The ranks of a host reduce what each of their lanes is to send to the other hosts, and every lane reduces that between
@@ -32,7 +34,7 @@ impl Hierarchical<'_> {
         }
     }
 
-    fn own(&self, rank: usize, start: usize) -> Place {
+    fn own(&self, rank: usize, start: usize) -> Location {
         source(rank * self.spec.bytes() + start)
     }
 
@@ -62,15 +64,15 @@ impl Hierarchical<'_> {
             }
             if here.index < here.hosts.lanes() {
                 for (part, _) in blocks(here.index) {
-                    let place = scratch(arrivals + number * apart + part * len);
-                    round.receive_part(ranks[other], part, place, len);
+                    let location = scratch(arrivals + number * apart + part * len);
+                    round.receive_part(ranks[other], part, location, len);
                 }
             }
         }
     }
 
     /// Where the result of a block of this host is: this rank's own, the first of its lane's, is where it belongs.
-    fn result(&self, position: usize, start: usize, others: usize, len: usize) -> Place {
+    fn result(&self, position: usize, start: usize, others: usize, len: usize) -> Location {
         if position == 0 { target(start) } else { scratch(others + position * len) }
     }
 
@@ -142,7 +144,7 @@ impl Hierarchical<'_> {
         if number == self.steps() {
             return self.give(0, (start, len), round);
         }
-        let packed = Packed::new(here, here.index % hosts.lanes(), 0, len);
+        let packed = PackedBlocks::new(here, here.index % hosts.lanes(), 0, len);
         let arrivals = packed.len();
         if number == 0 {
             self.exchange(0..hosts.count(), (start, len), arrivals, packed.len(), round);
@@ -154,7 +156,7 @@ impl Hierarchical<'_> {
             let others = here.neighbours().len() - 1;
             for distance in 0..hosts.count() {
                 for (position, rank) in hosts.bundle(here.above(distance), here.index).enumerate() {
-                    let out = packed.place(distance, position);
+                    let out = packed.location(distance, position);
                     if others == 0 {
                         round.copy(self.own(rank, start), out, len);
                     }
@@ -171,15 +173,15 @@ impl Hierarchical<'_> {
         let blocks = hosts.bundle_len(here.host, here.index);
         if self.levels.between == Algorithm::Pairwise {
             for distance in 1..hosts.count() {
-                let place = scratch(arrivals + (distance - 1) * blocks * len);
-                round.receive(peer(here.below(distance)), place, blocks * len);
+                let location = scratch(arrivals + (distance - 1) * blocks * len);
+                round.receive(peer(here.below(distance)), location, blocks * len);
                 let theirs = packed.len_of(distance, 1);
-                round.send(peer(here.above(distance)), packed.place(distance, 0), theirs);
+                round.send(peer(here.above(distance)), packed.location(distance, 0), theirs);
             }
             for position in 0..blocks {
                 let out = self.result(position, start, 0, len);
                 for arrival in 0..hosts.count() - 1 {
-                    let before = if arrival == 0 { packed.place(0, position) } else { out };
+                    let before = if arrival == 0 { packed.location(0, position) } else { out };
                     let arrived = scratch(arrivals + (arrival * blocks + position) * len);
                     round.combine(out, before, arrived, len);
                 }
@@ -191,15 +193,15 @@ impl Hierarchical<'_> {
         let distance = 1 << (self.steps() - 1 - number);
         let count = distance.min(hosts.count() - distance);
         let theirs = packed.len_of(distance, count);
-        round.send(peer(here.above(distance)), packed.place(distance, 0), theirs);
+        round.send(peer(here.above(distance)), packed.location(distance, 0), theirs);
         let kept = packed.len_of(0, count);
         round.receive(peer(here.below(distance)), scratch(arrivals), kept);
         if !last {
-            return round.combine(packed.place(0, 0), packed.place(0, 0), scratch(arrivals), kept);
+            return round.combine(packed.location(0, 0), packed.location(0, 0), scratch(arrivals), kept);
         }
         for position in 0..blocks {
             let out = self.result(position, start, 0, len);
-            round.combine(out, packed.place(0, position), scratch(arrivals + position * len), len);
+            round.combine(out, packed.location(0, position), scratch(arrivals + position * len), len);
             round.finish(out, len);
         }
     }
@@ -227,7 +229,7 @@ unsafe impl Schedule for Hierarchical<'_> {
             return (2 + neighbours) * self.most();
         }
         let packed =
-            Packed::new(here, here.index % here.hosts.lanes(), 0, self.spec.segments().largest()).len();
+            PackedBlocks::new(here, here.index % here.hosts.lanes(), 0, self.spec.segments().largest()).len();
         let between = (here.hosts.count() - 1) * self.most();
         packed + between.max(packed).max((neighbours - 1) * packed)
     }

@@ -5,15 +5,15 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use super::hosts::in_turn;
-use super::others::asking;
+use super::others::with_algorithm;
 use super::*;
-use crate::fabric::calls::Entry;
+use crate::fabric::calls::CallRecord;
 use crate::fabric::hosts::Hosts;
 use crate::fabric::transport::{Request, Transport};
 
 /// A message as both sides know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Message {
+struct LoggedMessage {
     from: usize,
     to: usize,
     tag: u64,
@@ -22,8 +22,8 @@ struct Message {
 
 #[derive(Default)]
 struct Log {
-    sent: Vec<Message>,
-    received: Vec<Message>,
+    sent: Vec<LoggedMessage>,
+    received: Vec<LoggedMessage>,
 }
 
 /// A network that completes everything at once.
@@ -51,7 +51,7 @@ impl Transport for Counting {
         _: *mut u8,
         len: usize,
     ) -> Result<Request, Error> {
-        self.log.borrow_mut().received.push(Message { from: peer, to: self.rank, tag, len });
+        self.log.borrow_mut().received.push(LoggedMessage { from: peer, to: self.rank, tag, len });
         Ok(Request(0))
     }
     unsafe fn post_send(
@@ -61,11 +61,11 @@ impl Transport for Counting {
         _: *const u8,
         len: usize,
     ) -> Result<Request, Error> {
-        self.log.borrow_mut().sent.push(Message { from: self.rank, to: peer, tag, len });
+        self.log.borrow_mut().sent.push(LoggedMessage { from: self.rank, to: peer, tag, len });
         Ok(Request(0))
     }
     fn fail(&self, _: &str) {}
-    fn record(&mut self, _: Entry) {}
+    fn record(&mut self, _: CallRecord) {}
     fn compare(&mut self) {}
     fn progress(&mut self) -> Result<(), Error> {
         Ok(())
@@ -97,12 +97,16 @@ fn apart(ranks: usize) -> Vec<usize> {
 }
 
 /// All messages of an operation. Every one that is sent is received, in the same round.
-fn messages(hosts: &[usize], tuning: Tuning, operation: impl Fn(&mut Member<Counting>)) -> Vec<Message> {
+fn messages(
+    hosts: &[usize],
+    selection_options: SelectionOptions,
+    operation: impl Fn(&mut HostCollectives<Counting>),
+) -> Vec<LoggedMessage> {
     let log = Rc::new(RefCell::new(Log::default()));
     for rank in 0..hosts.len() {
         let hosts_of = Hosts::new(hosts);
         let end = Counting { rank, hosts: hosts_of, ranks: hosts.len(), log: Rc::clone(&log) };
-        operation(&mut Member::new(end, None, tuning).unwrap());
+        operation(&mut HostCollectives::new(end, None, selection_options).unwrap());
     }
     let Log { mut sent, mut received } = log.take();
     sent.sort_unstable();
@@ -112,9 +116,9 @@ fn messages(hosts: &[usize], tuning: Tuning, operation: impl Fn(&mut Member<Coun
 }
 
 impl Cost {
-    fn of(messages: &[Message]) -> Self {
+    fn of(messages: &[LoggedMessage]) -> Self {
         let ranks = messages.iter().map(|message| message.from + 1).max().unwrap_or(1);
-        let most = |of: fn(&Message) -> usize| {
+        let most = |of: fn(&LoggedMessage) -> usize| {
             let mut each = vec![0; ranks];
             messages.iter().for_each(|message| each[message.from] += of(message));
             each.into_iter().max().unwrap()
@@ -132,22 +136,22 @@ impl Cost {
 }
 
 /// Every rank's part in an operation with blocks of so many bytes.
-fn operate(member: &mut Member<Counting>, collective: Collective, block: usize) {
-    let ranks = member.size();
+fn operate(collectives: &mut HostCollectives<Counting>, collective: Collective, block: usize) {
+    let ranks = collectives.size();
     let root = ranks / 2;
     let (mut all, mut one) = (vec![1_u8; ranks * block], vec![1_u8; block]);
     let parts: Vec<_> = (0..ranks).map(|rank| rank * block..(rank + 1) * block).collect();
-    let (op, source, is_root) = (ReduceOp::Max, all.clone(), member.rank() == root);
+    let (op, source, is_root) = (ReduceOp::Max, all.clone(), collectives.rank() == root);
     match collective {
-        Collective::AllReduce => member.all_reduce(&source, &mut all, op),
-        Collective::AllGather => member.all_gather(&one, &mut all),
-        Collective::ReduceScatter => member.reduce_scatter(&source, &mut one, op),
-        Collective::Broadcast => member.broadcast_in_place(&mut all, root),
-        Collective::Reduce => member.reduce_in_place(&mut all, op, root),
-        Collective::AllToAll => member.all_to_all(&source, &mut all),
-        Collective::AllToAllV => member.all_to_all_v(&source, &parts, &mut all, &parts),
-        Collective::Gather => member.gather(&one, is_root.then_some(&mut all[..]), root),
-        Collective::Scatter => member.scatter(Some(&source), &mut one, root),
+        Collective::AllReduce => collectives.all_reduce(&source, &mut all, op),
+        Collective::AllGather => collectives.all_gather(&one, &mut all),
+        Collective::ReduceScatter => collectives.reduce_scatter(&source, &mut one, op),
+        Collective::Broadcast => collectives.broadcast_in_place(&mut all, root),
+        Collective::Reduce => collectives.reduce_in_place(&mut all, op, root),
+        Collective::AllToAll => collectives.all_to_all(&source, &mut all),
+        Collective::AllToAllV => collectives.all_to_all_v(&source, &parts, &mut all, &parts),
+        Collective::Gather => collectives.gather(&one, is_root.then_some(&mut all[..]), root),
+        Collective::Scatter => collectives.scatter(Some(&source), &mut one, root),
     }
     .unwrap();
 }
@@ -230,14 +234,16 @@ fn messages_and_bytes_grow_with_the_ranks_as_promised() {
     for ranks in [2_usize, 4, 8, 16, 32, 64, 3, 12, 33, 63] {
         for collective in Collective::ALL {
             for algorithm in flat(collective, ranks).filter(|&algorithm| algorithm != Algorithm::Board) {
-                let tuning = Tuning { segment: Some(usize::MAX), ..AS_THE_TABLE_SAYS };
-                let tuning = asking(collective, Some(algorithm), tuning);
-                let messages = messages(&apart(ranks), tuning, |member| operate(member, collective, BLOCK));
+                let selection_options = SelectionOptions { segment: Some(usize::MAX), ..DEFAULTS };
+                let selection_options = with_algorithm(collective, Some(algorithm), selection_options);
+                let messages = messages(&apart(ranks), selection_options, |collectives| {
+                    operate(collectives, collective, BLOCK)
+                });
                 check(Cost::of(&messages), collective, algorithm, ranks, BLOCK);
             }
         }
         let steps = ranks.next_power_of_two().ilog2() as usize;
-        let barrier = messages(&apart(ranks), AS_THE_TABLE_SAYS, |member| member.barrier().unwrap());
+        let barrier = messages(&apart(ranks), DEFAULTS, |collectives| collectives.barrier().unwrap());
         assert_eq!(
             Cost::of(&barrier),
             Cost { messages: steps, bytes: steps, total: ranks * steps, rounds: steps },
@@ -255,24 +261,30 @@ fn between_hosts_messages_and_bytes_grow_with_the_hosts_as_promised() {
         // Enough for every lane to have something to do.
         let block = (4_usize << 10).div_ceil(hosts);
         let placement = in_turn(hosts, each);
-        let between_hosts = |tuning, operation: &dyn Fn(&mut Member<Counting>)| {
-            let mut messages = messages(&placement, tuning, operation);
+        let between_hosts = |selection_options, operation: &dyn Fn(&mut HostCollectives<Counting>)| {
+            let mut messages = messages(&placement, selection_options, operation);
             messages.retain(|message| placement[message.from] != placement[message.to]);
             messages
         };
         for collective in Collective::ALL {
             let serve = |between: &Algorithm| between.serves_between(collective);
             for between in Algorithm::ALL.into_iter().filter(serve) {
-                let tuning = asking(collective, Some(Algorithm::Hierarchical), AS_THE_TABLE_SAYS);
-                let tuning = Tuning { between: Some(between), segment: Some(usize::MAX), ..tuning };
-                let found = Cost::of(&between_hosts(tuning, &|member| operate(member, collective, block)));
+                let selection_options = with_algorithm(collective, Some(Algorithm::Hierarchical), DEFAULTS);
+                let selection_options = SelectionOptions {
+                    between: Some(between),
+                    segment: Some(usize::MAX),
+                    ..selection_options
+                };
+                let found = Cost::of(&between_hosts(selection_options, &|collectives| {
+                    operate(collectives, collective, block)
+                }));
                 assert!(found.total.is_multiple_of(each), "{collective} {between}: {found:?}");
                 let of_a_lane = Cost { total: found.total / each, ..found };
                 check(of_a_lane, collective, between, hosts, block);
             }
         }
         let steps = hosts.next_power_of_two().ilog2() as usize;
-        let barrier = between_hosts(AS_THE_TABLE_SAYS, &|member| member.barrier().unwrap());
+        let barrier = between_hosts(DEFAULTS, &|collectives| collectives.barrier().unwrap());
         assert_eq!(
             Cost::of(&barrier),
             Cost { messages: steps, bytes: steps, total: hosts * steps, rounds: steps },

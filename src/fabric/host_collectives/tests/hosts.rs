@@ -1,6 +1,6 @@
 //! Ranks of several hosts.
 
-use super::others::{Operation, asking};
+use super::others::{CollectiveCheck, with_algorithm};
 use super::simulated::Traffic;
 use super::*;
 use crate::fabric::hosts::Hosts;
@@ -64,8 +64,8 @@ fn check<T: Value>(case: &Case, collective: Collective, op: ReduceOp, root: usiz
         Collective::AllReduce => check_all_reduce::<T>(case, op),
         Collective::AllGather => check_all_gather::<T>(case),
         _ => {
-            let operation = Operation { collective, count: case.count, seed: case.seed, op, root };
-            case.on_every_rank(|_, member| operation.check::<T>(member));
+            let operation = CollectiveCheck { collective, count: case.count, seed: case.seed, op, root };
+            case.on_every_rank(|_, collectives| operation.check::<T>(collectives));
         }
     }
 }
@@ -83,10 +83,16 @@ fn every_algorithm_between_hosts_in_every_placement() {
                     [(1500, None), (9001, Some(20_000))]
                 };
                 for (count, segment) in cases {
-                    let tuning = asking(collective, Some(Algorithm::Hierarchical), AS_THE_TABLE_SAYS);
-                    let tuning = Tuning { between: Some(between), segment, in_flight: Some(3), ..tuning };
+                    let selection_options =
+                        with_algorithm(collective, Some(Algorithm::Hierarchical), DEFAULTS);
+                    let selection_options = SelectionOptions {
+                        between: Some(between),
+                        segment,
+                        in_flight: Some(3),
+                        ..selection_options
+                    };
                     let hosts = Some((placement.clone(), Delivery::Any));
-                    let case = Case { ranks, count, seed: count as u64, tuning, hosts };
+                    let case = Case { ranks, count, seed: count as u64, selection_options, hosts };
                     let result = catch_unwind(|| {
                         check::<i32>(&case, collective, ReduceOp::Sum, (count + ranks / 2) % ranks);
                     });
@@ -105,11 +111,12 @@ fn segments_in_flight_do_not_wait_for_each_other_in_a_circle() {
         for collective in COLLECTIVES {
             for between in between(collective) {
                 let (count, segment) = if has_blocks(collective) { (1500, 300) } else { (40_000, 8192) };
-                let tuning = asking(collective, Some(Algorithm::Hierarchical), AS_THE_TABLE_SAYS);
+                let selection_options = with_algorithm(collective, Some(Algorithm::Hierarchical), DEFAULTS);
                 let (segment, in_flight) = (Some(segment), Some(3));
-                let tuning = Tuning { between: Some(between), segment, in_flight, ..tuning };
+                let selection_options =
+                    SelectionOptions { between: Some(between), segment, in_flight, ..selection_options };
                 let hosts = Some((placement.clone(), Delivery::InOrder));
-                let case = Case { ranks, count, seed, tuning, hosts };
+                let case = Case { ranks, count, seed, selection_options, hosts };
                 let result = catch_unwind(|| check::<i32>(&case, collective, ReduceOp::Sum, ranks - 1));
                 assert!(result.is_ok(), "{collective}, {between} between hosts, {case:?}");
             }
@@ -128,10 +135,11 @@ fn nor_do_those_of_ranks_on_hosts_of_their_own() {
                 let vector =
                     matches!(collective, Collective::AllReduce | Collective::Broadcast | Collective::Reduce);
                 let (count, segment) = if vector { (40_000, 8192) } else { (1500, 300) };
-                let tuning = asking(collective, Some(algorithm), AS_THE_TABLE_SAYS);
-                let tuning = Tuning { segment: Some(segment), in_flight: Some(3), ..tuning };
+                let selection_options = with_algorithm(collective, Some(algorithm), DEFAULTS);
+                let selection_options =
+                    SelectionOptions { segment: Some(segment), in_flight: Some(3), ..selection_options };
                 let hosts = Some(((0..ranks).collect(), Delivery::InOrder));
-                let case = Case { ranks, count, seed, tuning, hosts };
+                let case = Case { ranks, count, seed, selection_options, hosts };
                 let result = catch_unwind(|| check::<i32>(&case, collective, ReduceOp::Sum, ranks - 1));
                 assert!(result.is_ok(), "{collective}, {algorithm}, {case:?}");
             }
@@ -147,8 +155,14 @@ fn cases() -> impl Strategy<Value = Case> {
     let between = prop::option::of(prop::sample::select(&Algorithm::ALL[..]));
     (placement, count, any::<u64>(), between, segment, in_flight).prop_map(
         |(placement, count, seed, between, segment, in_flight)| {
-            let tuning = Tuning { between, segment, in_flight, ..AS_THE_TABLE_SAYS };
-            Case { ranks: placement.len(), count, seed, tuning, hosts: Some((placement, Delivery::Any)) }
+            let selection_options = SelectionOptions { between, segment, in_flight, ..DEFAULTS };
+            Case {
+                ranks: placement.len(),
+                count,
+                seed,
+                selection_options,
+                hosts: Some((placement, Delivery::Any)),
+            }
         },
     )
 }
@@ -171,25 +185,30 @@ proptest! {
         let mut case = case;
         let on_hosts = case.hosts.as_ref().is_some_and(|(hosts, _)| Hosts::new(hosts).is_hierarchical());
         if asked && on_hosts && Algorithm::Hierarchical.serves(collective, case.ranks) {
-            case.tuning = asking(collective, Some(Algorithm::Hierarchical), case.tuning);
+            case.selection_options = with_algorithm(collective, Some(Algorithm::Hierarchical), case.selection_options);
         }
         for_type!(data_type, check(&case, collective, op, root));
     }
 }
 
 /// What an operation sends between hosts.
-fn traffic(placement: &Placement, tuning: Tuning, collective: Collective, bytes: usize) -> Traffic {
+fn traffic(
+    placement: &Placement,
+    selection_options: SelectionOptions,
+    collective: Collective,
+    bytes: usize,
+) -> Traffic {
     let ends = simulated::network_of(placement, Delivery::Any, 5);
     let (traffic, ranks) = (ends[0].traffic(), placement.len());
-    on_every_end(ends, placement.iter().map(|_| None).collect(), tuning, |_, member| {
+    on_transports(ends, placement.iter().map(|_| None).collect(), selection_options, |_, collectives| {
         let (mut all, block) = (vec![1_u8; bytes], vec![1_u8; bytes / ranks]);
         let (op, root) = (ReduceOp::Max, ranks - 1);
         match collective {
-            Collective::AllReduce => member.all_reduce_in_place(&mut all, op),
-            Collective::AllGather => member.all_gather(&block, &mut all),
-            Collective::ReduceScatter => member.reduce_scatter_in_place(&mut all, op),
-            Collective::Broadcast => member.broadcast_in_place(&mut all, root),
-            _ => member.reduce_in_place(&mut all, op, root),
+            Collective::AllReduce => collectives.all_reduce_in_place(&mut all, op),
+            Collective::AllGather => collectives.all_gather(&block, &mut all),
+            Collective::ReduceScatter => collectives.reduce_scatter_in_place(&mut all, op),
+            Collective::Broadcast => collectives.broadcast_in_place(&mut all, root),
+            _ => collectives.reduce_in_place(&mut all, op, root),
         }
         .unwrap();
     });
@@ -197,9 +216,9 @@ fn traffic(placement: &Placement, tuning: Tuning, collective: Collective, bytes:
 }
 
 /// With the algorithm between hosts; one segment.
-fn hierarchical(collective: Collective, between: Algorithm) -> Tuning {
-    let tuning = asking(collective, Some(Algorithm::Hierarchical), AS_THE_TABLE_SAYS);
-    Tuning { between: Some(between), segment: Some(usize::MAX), ..tuning }
+fn hierarchical(collective: Collective, between: Algorithm) -> SelectionOptions {
+    let selection_options = with_algorithm(collective, Some(Algorithm::Hierarchical), DEFAULTS);
+    SelectionOptions { between: Some(between), segment: Some(usize::MAX), ..selection_options }
 }
 
 /// What the documentation promises for `h` hosts with `q` ranks each and `n` bytes in all.
@@ -267,16 +286,20 @@ fn the_table_spares_the_network_between_hosts() {
                 let of_a_block = collective == Collective::AllGather;
                 let size = if of_a_block { bytes / ranks } else { bytes };
                 let hosts = Hosts::new(&placement).count();
-                let job = Job { medium: Medium::Hosts, ranks, hosts, board: false };
-                let plan = selection::plan(collective, &job, size, None);
+                let topology = Topology { medium: Medium::Hosts, ranks, hosts, shared: false };
+                let plan = selection::plan(collective, &topology, size, None);
                 assert_eq!(plan.algorithm, Algorithm::Hierarchical, "{collective} {bytes} {placement:?}");
-                let job = Job { medium: Medium::Network, ranks, hosts: ranks, board: false };
-                let other = selection::plan(collective, &job, size, None);
-                let tuning = asking(collective, Some(other.algorithm), AS_THE_TABLE_SAYS);
-                let tuning = Tuning { segment: Some(other.segment), in_flight: Some(1), ..tuning };
-                let flat = traffic(&placement, tuning, collective, bytes);
-                let tuning = asking(collective, Some(Algorithm::Hierarchical), AS_THE_TABLE_SAYS);
-                let two_levels = traffic(&placement, tuning, collective, bytes);
+                let topology = Topology { medium: Medium::Network, ranks, hosts: ranks, shared: false };
+                let other = selection::plan(collective, &topology, size, None);
+                let selection_options = with_algorithm(collective, Some(other.algorithm), DEFAULTS);
+                let selection_options = SelectionOptions {
+                    segment: Some(other.segment),
+                    in_flight: Some(1),
+                    ..selection_options
+                };
+                let flat = traffic(&placement, selection_options, collective, bytes);
+                let selection_options = with_algorithm(collective, Some(Algorithm::Hierarchical), DEFAULTS);
+                let two_levels = traffic(&placement, selection_options, collective, bytes);
                 let what = format!("{collective} of {bytes} on {placement:?}: {flat:?} {two_levels:?}");
                 assert!(two_levels.hops <= flat.hops || bytes > ranks * 8, "{what}");
                 assert!(two_levels.bytes <= flat.bytes, "{what}");
@@ -293,12 +316,20 @@ fn the_table_spares_the_network_between_hosts() {
 
 #[test]
 fn ranks_that_do_not_share_hosts_have_no_hierarchy() {
-    let tuning = Tuning { all_reduce: Some(Algorithm::Hierarchical), ..AS_THE_TABLE_SAYS };
-    let error = Member::new(simulated::network(3, 1).remove(0), None, tuning).err().unwrap();
+    let selection_options = SelectionOptions { all_reduce: Some(Algorithm::Hierarchical), ..DEFAULTS };
+    let error =
+        HostCollectives::new(simulated::network(3, 1).remove(0), None, selection_options).err().unwrap();
     assert_eq!(
         error.to_string(),
         "all_reduce on 3 ranks: algorithm 'hierarchical' cannot do it; choose one of direct, recursive-doubling, \
          pairwise, rabenseifner, ring, or none"
     );
-    assert!(Member::new(simulated::network_of(&[0, 1, 1], Delivery::Any, 1).remove(0), None, tuning).is_ok());
+    assert!(
+        HostCollectives::new(
+            simulated::network_of(&[0, 1, 1], Delivery::Any, 1).remove(0),
+            None,
+            selection_options
+        )
+        .is_ok()
+    );
 }

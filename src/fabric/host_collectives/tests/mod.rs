@@ -9,14 +9,14 @@ use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 use proptest::prelude::*;
 
-use super::{Member, Tuning};
+use super::{HostCollectives, SelectionOptions};
 use crate::fabric::Error;
-use crate::fabric::selection::{self, Algorithm, Collective, Job, Medium};
-use crate::fabric::shared_memory::segment as board;
+use crate::fabric::selection::{self, Algorithm, Collective, Medium, Topology};
+use crate::fabric::shared_memory::segment as shared;
 use crate::{DataType, Element, ReduceOp};
 use simulated::{Break, Delivery, Simulated};
 
-const AS_THE_TABLE_SAYS: Tuning = Tuning::table(Medium::Network);
+const DEFAULTS: SelectionOptions = SelectionOptions::table(Medium::Network);
 
 /// What the tests know about an element type, independently of what they test.
 trait Value: Element {
@@ -109,27 +109,30 @@ fn flat(collective: Collective, ranks: usize) -> impl Iterator<Item = Algorithm>
 fn on_every_rank<R: Send>(
     ranks: usize,
     seed: u64,
-    tuning: Tuning,
-    body: impl Fn(usize, &mut Member<Simulated>) -> R + Sync,
+    selection_options: SelectionOptions,
+    body: impl Fn(usize, &mut HostCollectives<Simulated>) -> R + Sync,
 ) -> Vec<R> {
-    let boards = if ranks > 1 { board::boards(ranks).into_iter().map(Some).collect() } else { vec![None] };
-    on_every_end(simulated::network(ranks, seed), boards, tuning, body)
+    let shared_segments =
+        if ranks > 1 { shared::shared_segments(ranks).into_iter().map(Some).collect() } else { vec![None] };
+    on_transports(simulated::network(ranks, seed), shared_segments, selection_options, body)
 }
 
-fn on_every_end<R: Send>(
+fn on_transports<R: Send>(
     ends: Vec<Simulated>,
-    boards: Vec<Option<board::Board>>,
-    tuning: Tuning,
-    body: impl Fn(usize, &mut Member<Simulated>) -> R + Sync,
+    shared_segments: Vec<Option<shared::SharedSegment>>,
+    selection_options: SelectionOptions,
+    body: impl Fn(usize, &mut HostCollectives<Simulated>) -> R + Sync,
 ) -> Vec<R> {
     thread::scope(|scope| {
         let threads: Vec<_> = ends
             .into_iter()
-            .zip(boards)
+            .zip(shared_segments)
             .enumerate()
-            .map(|(rank, (transport, board))| {
+            .map(|(rank, (transport, shared))| {
                 let body = &body;
-                scope.spawn(move || body(rank, &mut Member::new(transport, board, tuning).unwrap()))
+                scope.spawn(move || {
+                    body(rank, &mut HostCollectives::new(transport, shared, selection_options).unwrap())
+                })
             })
             .collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
@@ -141,18 +144,26 @@ struct Case {
     ranks: usize,
     count: usize,
     seed: u64,
-    tuning: Tuning,
+    selection_options: SelectionOptions,
     /// By rank, its host's number, where ranks share hosts.
     hosts: Option<(Vec<usize>, Delivery)>,
 }
 
 impl Case {
-    fn on_every_rank<R: Send>(&self, body: impl Fn(usize, &mut Member<Simulated>) -> R + Sync) -> Vec<R> {
+    fn on_every_rank<R: Send>(
+        &self,
+        body: impl Fn(usize, &mut HostCollectives<Simulated>) -> R + Sync,
+    ) -> Vec<R> {
         match &self.hosts {
-            None => on_every_rank(self.ranks, self.seed, self.tuning, body),
+            None => on_every_rank(self.ranks, self.seed, self.selection_options, body),
             Some((hosts, delivery)) => {
-                let boards = hosts.iter().map(|_| None).collect();
-                on_every_end(simulated::network_of(hosts, *delivery, self.seed), boards, self.tuning, body)
+                let shared_segments = hosts.iter().map(|_| None).collect();
+                on_transports(
+                    simulated::network_of(hosts, *delivery, self.seed),
+                    shared_segments,
+                    self.selection_options,
+                    body,
+                )
             }
         }
     }
@@ -169,11 +180,11 @@ fn check_all_reduce<T: Value>(case: &Case, op: ReduceOp) {
             T::reduced(&values, op)
         })
         .collect();
-    case.on_every_rank(|rank, member| {
+    case.on_every_rank(|rank, collectives| {
         let mut received = vec![T::default(); case.count];
         let mut data = inputs[rank].clone();
-        member.all_reduce(&inputs[rank], &mut received, op).unwrap();
-        member.all_reduce_in_place(&mut data, op).unwrap();
+        collectives.all_reduce(&inputs[rank], &mut received, op).unwrap();
+        collectives.all_reduce_in_place(&mut data, op).unwrap();
         assert_same(&received, &expected);
         assert_same(&data, &expected);
     });
@@ -185,15 +196,15 @@ fn check_all_gather<T: Value>(case: &Case) {
     };
     let inputs: Vec<_> = (0..case.ranks).map(input).collect();
     let expected = inputs.concat();
-    case.on_every_rank(|rank, member| {
+    case.on_every_rank(|rank, collectives| {
         let mut received = vec![T::default(); expected.len()];
-        member.all_gather(&inputs[rank], &mut received).unwrap();
+        collectives.all_gather(&inputs[rank], &mut received).unwrap();
         assert_same(&received, &expected);
         received.fill(T::default());
         received[rank * case.count..][..case.count].copy_from_slice(&inputs[rank]);
-        member.all_gather_in_place(&mut received).unwrap();
+        collectives.all_gather_in_place(&mut received).unwrap();
         assert_same(&received, &expected);
-        member.barrier().unwrap();
+        collectives.barrier().unwrap();
     });
 }
 
@@ -242,8 +253,14 @@ fn cases() -> impl Strategy<Value = Case> {
             };
             let all_reduce = all_reduce.filter(|wanted| serves(wanted, Collective::AllReduce));
             let all_gather = all_gather.filter(|wanted| serves(wanted, Collective::AllGather));
-            let tuning = Tuning { all_reduce, all_gather, segment, in_flight, ..Tuning::table(medium) };
-            Case { ranks, count, seed, tuning, hosts: None }
+            let selection_options = SelectionOptions {
+                all_reduce,
+                all_gather,
+                segment,
+                in_flight,
+                ..SelectionOptions::table(medium)
+            };
+            Case { ranks, count, seed, selection_options, hosts: None }
         },
     )
 }
@@ -273,21 +290,23 @@ proptest! {
 #[test]
 fn every_algorithm_on_every_number_of_ranks() {
     for ranks in 1..=9 {
-        let case = |count| Case { ranks, count, seed: 7, tuning: AS_THE_TABLE_SAYS, hosts: None };
+        let case = |count| Case { ranks, count, seed: 7, selection_options: DEFAULTS, hosts: None };
         for count in [1, ranks - 1, 1000] {
             for algorithm in flat(Collective::AllReduce, ranks) {
-                let tuning = Tuning { all_reduce: Some(algorithm), segment: Some(1024), ..AS_THE_TABLE_SAYS };
-                check_all_reduce::<i32>(&Case { tuning, ..case(count) }, ReduceOp::Sum);
+                let selection_options =
+                    SelectionOptions { all_reduce: Some(algorithm), segment: Some(1024), ..DEFAULTS };
+                check_all_reduce::<i32>(&Case { selection_options, ..case(count) }, ReduceOp::Sum);
             }
             for algorithm in flat(Collective::AllGather, ranks) {
-                let tuning = Tuning { all_gather: Some(algorithm), segment: Some(1024), ..AS_THE_TABLE_SAYS };
-                check_all_gather::<i32>(&Case { tuning, ..case(count) });
+                let selection_options =
+                    SelectionOptions { all_gather: Some(algorithm), segment: Some(1024), ..DEFAULTS };
+                check_all_gather::<i32>(&Case { selection_options, ..case(count) });
             }
         }
     }
     for data_type in DataType::ALL {
         for op in ReduceOp::ALL {
-            let case = Case { ranks: 3, count: 333, seed: 3, tuning: AS_THE_TABLE_SAYS, hosts: None };
+            let case = Case { ranks: 3, count: 333, seed: 3, selection_options: DEFAULTS, hosts: None };
             for_type!(data_type, check_all_reduce(&case, op));
         }
     }
@@ -299,7 +318,8 @@ fn all_ranks_get_the_same_bits() {
     const COUNT: usize = 1001;
     for ranks in 2..=9 {
         for algorithm in flat(Collective::AllReduce, ranks) {
-            let tuning = Tuning { all_reduce: Some(algorithm), segment: Some(1 << 10), ..AS_THE_TABLE_SAYS };
+            let selection_options =
+                SelectionOptions { all_reduce: Some(algorithm), segment: Some(1 << 10), ..DEFAULTS };
             let input = |rank| -> Vec<f32> {
                 let value = |index| {
                     let bits = random(11, rank, index);
@@ -307,11 +327,11 @@ fn all_ranks_get_the_same_bits() {
                 };
                 (0..COUNT).map(value).collect()
             };
-            let results = on_every_rank(ranks, 5, tuning, |rank, member| {
+            let results = on_every_rank(ranks, 5, selection_options, |rank, collectives| {
                 let mut out_of_place = vec![0.0; COUNT];
                 let mut in_place = input(rank);
-                member.all_reduce(&in_place, &mut out_of_place, ReduceOp::Sum).unwrap();
-                member.all_reduce_in_place(&mut in_place, ReduceOp::Sum).unwrap();
+                collectives.all_reduce(&in_place, &mut out_of_place, ReduceOp::Sum).unwrap();
+                collectives.all_reduce_in_place(&mut in_place, ReduceOp::Sum).unwrap();
                 let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect::<Vec<_>>();
                 (bits(out_of_place), bits(in_place))
             });
@@ -335,28 +355,29 @@ fn all_ranks_get_the_same_bits() {
 
 #[test]
 fn lengths_that_do_not_fit_are_refused_before_anything_is_sent() {
-    on_every_rank(3, 1, AS_THE_TABLE_SAYS, |_, member| {
-        let error = member.all_reduce(&[1_i32; 4], &mut [0; 5], ReduceOp::Sum).unwrap_err();
+    on_every_rank(3, 1, DEFAULTS, |_, collectives| {
+        let error = collectives.all_reduce(&[1_i32; 4], &mut [0; 5], ReduceOp::Sum).unwrap_err();
         assert_eq!(
             error.to_string(),
             "all_reduce: the send buffer has 4 elements and the receive buffer 5; they must have as many"
         );
-        let error = member.all_gather(&[1_i32; 4], &mut [0; 11]).unwrap_err();
+        let error = collectives.all_gather(&[1_i32; 4], &mut [0; 11]).unwrap_err();
         assert!(
             error.to_string().contains("4 elements and there are 3 ranks, but the receive buffer has 11")
         );
-        let error = member.all_gather_in_place(&mut [0_i32; 11]).unwrap_err();
+        let error = collectives.all_gather_in_place(&mut [0_i32; 11]).unwrap_err();
         assert!(error.to_string().contains("11 elements, which is no multiple of the number of ranks, 3"));
         let mut data = [1_i32; 2];
-        member.all_reduce_in_place(&mut data, ReduceOp::Sum).unwrap();
+        collectives.all_reduce_in_place(&mut data, ReduceOp::Sum).unwrap();
         assert_eq!(data, [3; 2]);
     });
 }
 
 #[test]
 fn an_algorithm_that_cannot_serve_is_refused() {
-    let tuning = Tuning { all_gather: Some(Algorithm::RecursiveDoubling), ..AS_THE_TABLE_SAYS };
-    let error = Member::new(simulated::network(6, 1).remove(0), None, tuning).err().unwrap();
+    let selection_options = SelectionOptions { all_gather: Some(Algorithm::RecursiveDoubling), ..DEFAULTS };
+    let error =
+        HostCollectives::new(simulated::network(6, 1).remove(0), None, selection_options).err().unwrap();
     assert_eq!(
         error.to_string(),
         "all_gather on 6 ranks: algorithm 'recursive-doubling' cannot do it; choose one of direct, bruck, ring, \
@@ -373,10 +394,11 @@ fn an_error_or_a_panic_in_flight_closes_the_transport_first() {
         let (peer, mut end) = (ends.pop().unwrap(), ends.pop().unwrap());
         end.breaks = breaks;
         let posted = std::sync::Arc::clone(&end.posted);
-        let mut member = Member::new(end, None, AS_THE_TABLE_SAYS).unwrap();
+        let mut collectives = HostCollectives::new(end, None, DEFAULTS).unwrap();
         let mut data = vec![1_u8; 100_000];
         assert_eq!(open(), 2);
-        let result = catch_unwind(AssertUnwindSafe(|| member.all_reduce_in_place(&mut data, ReduceOp::Sum)));
+        let result =
+            catch_unwind(AssertUnwindSafe(|| collectives.all_reduce_in_place(&mut data, ReduceOp::Sum)));
         match breaks {
             Break::Error { .. } => {
                 let error = result.unwrap().unwrap_err();
@@ -387,9 +409,9 @@ fn an_error_or_a_panic_in_flight_closes_the_transport_first() {
         }
         assert_eq!(open(), 1, "the transport is closed when the borrow of the buffer ends");
         assert!(posted.load(Ordering::SeqCst) > 0, "messages were in flight");
-        let error = member.all_reduce_in_place(&mut data, ReduceOp::Sum).unwrap_err();
+        let error = collectives.all_reduce_in_place(&mut data, ReduceOp::Sum).unwrap_err();
         assert!(matches!(error, Error::Closed { operation: "all_reduce" }));
-        assert!(matches!(member.barrier(), Err(Error::Closed { operation: "barrier" })));
+        assert!(matches!(collectives.barrier(), Err(Error::Closed { operation: "barrier" })));
         drop(peer);
     }
 }

@@ -7,25 +7,29 @@ use std::time::Duration;
 use super::*;
 
 /// A tuning with an algorithm for one collective.
-pub(super) fn asking(collective: Collective, algorithm: Option<Algorithm>, tuning: Tuning) -> Tuning {
-    let mut tuning = tuning;
+pub(super) fn with_algorithm(
+    collective: Collective,
+    algorithm: Option<Algorithm>,
+    selection_options: SelectionOptions,
+) -> SelectionOptions {
+    let mut selection_options = selection_options;
     match collective {
-        Collective::AllReduce => tuning.all_reduce = algorithm,
-        Collective::AllGather => tuning.all_gather = algorithm,
-        Collective::ReduceScatter => tuning.reduce_scatter = algorithm,
-        Collective::Broadcast => tuning.broadcast = algorithm,
-        Collective::Reduce => tuning.reduce = algorithm,
-        Collective::AllToAll => tuning.all_to_all = algorithm,
-        Collective::AllToAllV => tuning.all_to_all_v = algorithm,
-        Collective::Gather => tuning.gather = algorithm,
-        Collective::Scatter => tuning.scatter = algorithm,
+        Collective::AllReduce => selection_options.all_reduce = algorithm,
+        Collective::AllGather => selection_options.all_gather = algorithm,
+        Collective::ReduceScatter => selection_options.reduce_scatter = algorithm,
+        Collective::Broadcast => selection_options.broadcast = algorithm,
+        Collective::Reduce => selection_options.reduce = algorithm,
+        Collective::AllToAll => selection_options.all_to_all = algorithm,
+        Collective::AllToAllV => selection_options.all_to_all_v = algorithm,
+        Collective::Gather => selection_options.gather = algorithm,
+        Collective::Scatter => selection_options.scatter = algorithm,
     }
-    tuning
+    selection_options
 }
 
 /// What one check is of.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Operation {
+pub(super) struct CollectiveCheck {
     pub(super) collective: Collective,
     /// Elements of a vector, block or part.
     pub(super) count: usize,
@@ -34,9 +38,9 @@ pub(super) struct Operation {
     pub(super) root: usize,
 }
 
-type Rank<'a> = &'a mut Member<Simulated>;
+type Rank<'a> = &'a mut HostCollectives<Simulated>;
 
-impl Operation {
+impl CollectiveCheck {
     fn input<T: Value>(&self, rank: usize, count: usize) -> Vec<T> {
         (0..count).map(|index| T::exact(random(self.seed, rank, index), self.op)).collect()
     }
@@ -48,65 +52,66 @@ impl Operation {
     }
 
     /// Runs it out of place and in place and checks all that it may and may not write.
-    pub(super) fn check<T: Value>(&self, member: Rank<'_>) {
+    pub(super) fn check<T: Value>(&self, collectives: Rank<'_>) {
         match self.collective {
-            Collective::ReduceScatter => self.check_reduce_scatter::<T>(member),
-            Collective::Broadcast => self.check_broadcast::<T>(member),
-            Collective::Reduce => self.check_reduce::<T>(member),
-            Collective::AllToAll => self.check_all_to_all::<T>(member),
-            Collective::AllToAllV => self.check_all_to_all_v::<T>(member),
-            Collective::Gather => self.check_gather::<T>(member),
-            Collective::Scatter => self.check_scatter::<T>(member),
+            Collective::ReduceScatter => self.check_reduce_scatter::<T>(collectives),
+            Collective::Broadcast => self.check_broadcast::<T>(collectives),
+            Collective::Reduce => self.check_reduce::<T>(collectives),
+            Collective::AllToAll => self.check_all_to_all::<T>(collectives),
+            Collective::AllToAllV => self.check_all_to_all_v::<T>(collectives),
+            Collective::Gather => self.check_gather::<T>(collectives),
+            Collective::Scatter => self.check_scatter::<T>(collectives),
             Collective::AllReduce | Collective::AllGather => panic!("checked elsewhere"),
         }
     }
 
-    fn check_reduce_scatter<T: Value>(&self, member: Rank<'_>) {
-        let (rank, ranks, count) = (member.rank(), member.size(), self.count);
+    fn check_reduce_scatter<T: Value>(&self, collectives: Rank<'_>) {
+        let (rank, ranks, count) = (collectives.rank(), collectives.size(), self.count);
         let mut data = self.input::<T>(rank, count * ranks);
         let mut expected = data.clone();
         let own = rank * count..(rank + 1) * count;
         expected[own.clone()].copy_from_slice(&self.reduced(ranks, count * ranks)[own.clone()]);
         let mut received = vec![T::default(); count];
-        member.reduce_scatter(&data, &mut received, self.op).unwrap();
+        collectives.reduce_scatter(&data, &mut received, self.op).unwrap();
         assert_same(&received, &expected[own]);
-        member.reduce_scatter_in_place(&mut data, self.op).unwrap();
+        collectives.reduce_scatter_in_place(&mut data, self.op).unwrap();
         assert_same(&data, &expected);
     }
 
-    fn check_broadcast<T: Value>(&self, member: Rank<'_>) {
+    fn check_broadcast<T: Value>(&self, collectives: Rank<'_>) {
         let expected = self.input::<T>(self.root, self.count);
-        let own = self.input::<T>(member.rank(), self.count);
-        let send = (member.rank() == self.root || self.count.is_multiple_of(2)).then_some(&own[..]);
+        let own = self.input::<T>(collectives.rank(), self.count);
+        let send = (collectives.rank() == self.root || self.count.is_multiple_of(2)).then_some(&own[..]);
         let mut received = vec![T::default(); self.count];
-        member.broadcast(send, &mut received, self.root).unwrap();
+        collectives.broadcast(send, &mut received, self.root).unwrap();
         assert_same(&received, &expected);
         let mut data = own.clone();
-        member.broadcast_in_place(&mut data, self.root).unwrap();
+        collectives.broadcast_in_place(&mut data, self.root).unwrap();
         assert_same(&data, &expected);
     }
 
-    fn check_reduce<T: Value>(&self, member: Rank<'_>) {
-        let (own, is_root) = (self.input::<T>(member.rank(), self.count), member.rank() == self.root);
-        let expected = if is_root { self.reduced(member.size(), self.count) } else { own.clone() };
+    fn check_reduce<T: Value>(&self, collectives: Rank<'_>) {
+        let (own, is_root) =
+            (self.input::<T>(collectives.rank(), self.count), collectives.rank() == self.root);
+        let expected = if is_root { self.reduced(collectives.size(), self.count) } else { own.clone() };
         let mut received = own.clone();
         let receive = (is_root || self.count.is_multiple_of(2)).then_some(&mut received[..]);
-        member.reduce(&own, receive, self.op, self.root).unwrap();
+        collectives.reduce(&own, receive, self.op, self.root).unwrap();
         assert_same(&received, &expected);
         let mut data = own;
-        member.reduce_in_place(&mut data, self.op, self.root).unwrap();
+        collectives.reduce_in_place(&mut data, self.op, self.root).unwrap();
         assert_same(&data, &expected);
     }
 
-    fn check_all_to_all<T: Value>(&self, member: Rank<'_>) {
-        let (rank, ranks, count) = (member.rank(), member.size(), self.count);
+    fn check_all_to_all<T: Value>(&self, collectives: Rank<'_>) {
+        let (rank, ranks, count) = (collectives.rank(), collectives.size(), self.count);
         let part = |from: usize| self.input::<T>(from, ranks * count)[rank * count..][..count].to_vec();
         let expected = (0..ranks).flat_map(part).collect::<Vec<_>>();
         let mut data = self.input::<T>(rank, ranks * count);
         let mut received = vec![T::default(); ranks * count];
-        member.all_to_all(&data, &mut received).unwrap();
+        collectives.all_to_all(&data, &mut received).unwrap();
         assert_same(&received, &expected);
-        member.all_to_all_in_place(&mut data).unwrap();
+        collectives.all_to_all_in_place(&mut data).unwrap();
         assert_same(&data, &expected);
     }
 
@@ -128,8 +133,8 @@ impl Operation {
         (ranges, end)
     }
 
-    fn check_all_to_all_v<T: Value>(&self, member: Rank<'_>) {
-        let (rank, ranks) = (member.rank(), member.size());
+    fn check_all_to_all_v<T: Value>(&self, collectives: Rank<'_>) {
+        let (rank, ranks) = (collectives.rank(), collectives.size());
         let sent = |from: usize| -> Vec<usize> { (0..ranks).map(|to| self.length(from, to)).collect() };
         let (send_parts, send_len) = self.ranges(&sent(rank));
         let received: Vec<usize> = (0..ranks).map(|from| self.length(from, rank)).collect();
@@ -146,41 +151,41 @@ impl Operation {
         };
         let mut received = vec![T::default(); receive_len];
         let expected = expect(received.clone());
-        member.all_to_all_v(&data[..send_len], &send_parts, &mut received, &receive_parts).unwrap();
+        collectives.all_to_all_v(&data[..send_len], &send_parts, &mut received, &receive_parts).unwrap();
         assert_same(&received, &expected);
         let expected = expect(data.clone());
-        member.all_to_all_v_in_place(&mut data, &send_parts, &receive_parts).unwrap();
+        collectives.all_to_all_v_in_place(&mut data, &send_parts, &receive_parts).unwrap();
         assert_same(&data, &expected);
     }
 
-    fn check_gather<T: Value>(&self, member: Rank<'_>) {
-        let (rank, ranks, count) = (member.rank(), member.size(), self.count);
+    fn check_gather<T: Value>(&self, collectives: Rank<'_>) {
+        let (rank, ranks, count) = (collectives.rank(), collectives.size(), self.count);
         let own = self.input::<T>(rank, count);
         let all = (0..ranks).flat_map(|rank| self.input::<T>(rank, count)).collect::<Vec<_>>();
         let mut received = vec![T::default(); ranks * count];
         let expected = if rank == self.root { all.clone() } else { received.clone() };
         let receive = (rank == self.root || count.is_multiple_of(2)).then_some(&mut received[..]);
-        member.gather(&own, receive, self.root).unwrap();
+        collectives.gather(&own, receive, self.root).unwrap();
         assert_same(&received, &expected);
         let mut data = vec![T::default(); ranks * count];
         data[rank * count..][..count].copy_from_slice(&own);
         let expected = if rank == self.root { all } else { data.clone() };
-        member.gather_in_place(&mut data, self.root).unwrap();
+        collectives.gather_in_place(&mut data, self.root).unwrap();
         assert_same(&data, &expected);
     }
 
-    fn check_scatter<T: Value>(&self, member: Rank<'_>) {
-        let (rank, ranks, count) = (member.rank(), member.size(), self.count);
+    fn check_scatter<T: Value>(&self, collectives: Rank<'_>) {
+        let (rank, ranks, count) = (collectives.rank(), collectives.size(), self.count);
         let part = |rank: usize| rank * count..(rank + 1) * count;
         let all = self.input::<T>(self.root, ranks * count);
         let mut data = self.input::<T>(rank, ranks * count);
         let mut received = vec![T::default(); count];
         let send = (rank == self.root || count.is_multiple_of(2)).then_some(&data[..]);
-        member.scatter(send, &mut received, self.root).unwrap();
+        collectives.scatter(send, &mut received, self.root).unwrap();
         assert_same(&received, &all[part(rank)]);
         let mut expected = data.clone();
         expected[part(rank)].copy_from_slice(&all[part(rank)]);
-        member.scatter_in_place(&mut data, self.root).unwrap();
+        collectives.scatter_in_place(&mut data, self.root).unwrap();
         assert_same(&data, &expected);
     }
 }
@@ -217,19 +222,19 @@ proptest! {
         op in prop::sample::select(&ReduceOp::ALL[..]),
     ) {
         let algorithm = algorithm.filter(|wanted| flat(collective, ranks).any(|algorithm| algorithm == *wanted));
-        let tuning = Tuning { segment, in_flight, ..Tuning::table(medium) };
-        let operation = Operation { collective, count, seed, op, root: seed as usize % ranks };
-        on_every_rank(ranks, seed, asking(collective, algorithm, tuning), |_, member| {
-            let check = |operation: &Operation, member: Rank<'_>| for_type!(data_type, check(operation, member));
-            check(&operation, member);
+        let selection_options = SelectionOptions { segment, in_flight, ..SelectionOptions::table(medium) };
+        let operation = CollectiveCheck { collective, count, seed, op, root: seed as usize % ranks };
+        on_every_rank(ranks, seed, with_algorithm(collective, algorithm, selection_options), |_, collectives| {
+            let check = |operation: &CollectiveCheck, collectives: Rank<'_>| for_type!(data_type, check(operation, collectives));
+            check(&operation, collectives);
             // Whoever is early does not disturb what the others still do.
-            check(&Operation { seed: seed ^ 1, root: (seed >> 8) as usize % ranks, ..operation }, member);
+            check(&CollectiveCheck { seed: seed ^ 1, root: (seed >> 8) as usize % ranks, ..operation }, collectives);
         });
     }
 }
 
-fn check<T: Value>(operation: &Operation, member: Rank<'_>) {
-    operation.check::<T>(member);
+fn check<T: Value>(operation: &CollectiveCheck, collectives: Rank<'_>) {
+    operation.check::<T>(collectives);
 }
 
 /// What random cases could leave out: every algorithm on every number of ranks, with roots all over.
@@ -238,19 +243,24 @@ fn every_other_algorithm_on_every_number_of_ranks() {
     for ranks in (1..=9).chain([12, 16]) {
         for collective in OTHERS {
             for algorithm in flat(collective, ranks) {
-                let tuning = Tuning { segment: Some(1024), ..AS_THE_TABLE_SAYS };
+                let selection_options = SelectionOptions { segment: Some(1024), ..DEFAULTS };
                 let mut roots = vec![0, 1 % ranks, ranks / 2, ranks - 1];
                 roots.dedup();
                 roots.truncate(if has_root(collective) { roots.len() } else { 1 });
-                on_every_rank(ranks, 7, asking(collective, Some(algorithm), tuning), |_, member| {
-                    for &root in &roots {
-                        for count in [0, 1, ranks - 1, 300] {
-                            let seed = (root + count) as u64;
-                            Operation { collective, count, seed, op: ReduceOp::Sum, root }
-                                .check::<i32>(member);
+                on_every_rank(
+                    ranks,
+                    7,
+                    with_algorithm(collective, Some(algorithm), selection_options),
+                    |_, collectives| {
+                        for &root in &roots {
+                            for count in [0, 1, ranks - 1, 300] {
+                                let seed = (root + count) as u64;
+                                CollectiveCheck { collective, count, seed, op: ReduceOp::Sum, root }
+                                    .check::<i32>(collectives);
+                            }
                         }
-                    }
-                });
+                    },
+                );
             }
         }
     }
@@ -260,11 +270,11 @@ fn every_other_algorithm_on_every_number_of_ranks() {
 fn every_type_and_operator_reduces_exactly() {
     for collective in [Collective::ReduceScatter, Collective::Reduce] {
         for algorithm in flat(collective, 4) {
-            on_every_rank(4, 3, asking(collective, Some(algorithm), AS_THE_TABLE_SAYS), |_, member| {
+            on_every_rank(4, 3, with_algorithm(collective, Some(algorithm), DEFAULTS), |_, collectives| {
                 for data_type in DataType::ALL {
                     for op in ReduceOp::ALL {
-                        let operation = Operation { collective, count: 83, seed: 3, op, root: 2 };
-                        for_type!(data_type, check(&operation, member));
+                        let operation = CollectiveCheck { collective, count: 83, seed: 3, op, root: 2 };
+                        for_type!(data_type, check(&operation, collectives));
                     }
                 }
             });
@@ -298,25 +308,25 @@ fn ranks_send_as_few_messages_as_promised() {
         (Scatter, Direct, 7, 1),
         (AllToAllV, Pairwise, 14, 14),
     ] {
-        let tuning = asking(collective, Some(algorithm), AS_THE_TABLE_SAYS);
+        let selection_options = with_algorithm(collective, Some(algorithm), DEFAULTS);
         let ends = simulated::network(RANKS, 1);
         let posted: Vec<_> = ends.iter().map(|end| Arc::clone(&end.posted)).collect();
         let root = 3;
         thread::scope(|scope| {
             for end in ends {
                 scope.spawn(move || {
-                    let mut member = Member::new(end, None, tuning).unwrap();
-                    let (rank, mut all, mut one) = (member.rank(), [1_i32; 80], [1_i32; 10]);
+                    let mut collectives = HostCollectives::new(end, None, selection_options).unwrap();
+                    let (rank, mut all, mut one) = (collectives.rank(), [1_i32; 80], [1_i32; 10]);
                     let parts: Vec<_> = (0..RANKS).map(|rank| 10 * rank..10 * rank + 10).collect();
                     let op = ReduceOp::Sum;
                     match collective {
-                        ReduceScatter => member.reduce_scatter(&all, &mut one, op),
-                        Broadcast => member.broadcast_in_place(&mut all, root),
-                        Reduce => member.reduce_in_place(&mut all, op, root),
-                        AllToAll => member.all_to_all(&[1; 80], &mut all),
-                        AllToAllV => member.all_to_all_v(&[1; 80], &parts, &mut all, &parts),
-                        Gather => member.gather(&one, (rank == root).then_some(&mut all[..]), root),
-                        _ => member.scatter(Some(&all), &mut one, root),
+                        ReduceScatter => collectives.reduce_scatter(&all, &mut one, op),
+                        Broadcast => collectives.broadcast_in_place(&mut all, root),
+                        Reduce => collectives.reduce_in_place(&mut all, op, root),
+                        AllToAll => collectives.all_to_all(&[1; 80], &mut all),
+                        AllToAllV => collectives.all_to_all_v(&[1; 80], &parts, &mut all, &parts),
+                        Gather => collectives.gather(&one, (rank == root).then_some(&mut all[..]), root),
+                        _ => collectives.scatter(Some(&all), &mut one, root),
                     }
                     .unwrap();
                 });
@@ -332,38 +342,38 @@ fn ranks_send_as_few_messages_as_promised() {
 #[test]
 fn pairs_exchange_messages_between_collectives() {
     for ranks in 1..=5 {
-        on_every_rank(ranks, 9, AS_THE_TABLE_SAYS, |rank, member| {
+        on_every_rank(ranks, 9, DEFAULTS, |rank, collectives| {
             let value = |from: usize, step: usize| (from * 100 + step) as i64;
             for (step, count) in [0, 1, 100, 3000].into_iter().enumerate() {
                 let (next, previous) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
                 let mut data = vec![value(rank, step); count];
                 let mut received = vec![0; count];
-                member.exchange(&data, next, &mut received, previous).unwrap();
+                collectives.exchange(&data, next, &mut received, previous).unwrap();
                 assert_same(&received, &vec![value(previous, step); count]);
-                member.exchange_in_place(&mut data, previous, next).unwrap();
+                collectives.exchange_in_place(&mut data, previous, next).unwrap();
                 assert_same(&data, &vec![value(next, step); count]);
                 // From each rank to the next, but for the last.
                 if rank > 0 {
-                    member.recv(&mut data, rank - 1).unwrap();
+                    collectives.recv(&mut data, rank - 1).unwrap();
                     assert_same(&data, &vec![value(0, step) + rank as i64 - 1; count]);
                 }
                 if rank + 1 < ranks {
-                    member.send(&vec![value(0, step) + rank as i64; count], rank + 1).unwrap();
+                    collectives.send(&vec![value(0, step) + rank as i64; count], rank + 1).unwrap();
                 }
                 let mut sum = [1];
-                member.all_reduce_in_place(&mut sum, ReduceOp::Sum).unwrap();
+                collectives.all_reduce_in_place(&mut sum, ReduceOp::Sum).unwrap();
                 assert_eq!(sum, [ranks as i64]);
-                member.barrier().unwrap();
+                collectives.barrier().unwrap();
             }
             // In the order in which they were sent, though all are there before the first is received.
             if ranks > 1 && rank == 0 {
-                (0..5_i64).for_each(|number| member.send(&[number], 1).unwrap());
+                (0..5_i64).for_each(|number| collectives.send(&[number], 1).unwrap());
             }
-            member.barrier().unwrap();
+            collectives.barrier().unwrap();
             if rank == 1 {
                 for number in 0..5_i64 {
                     let mut received = [0];
-                    member.recv(&mut received, 0).unwrap();
+                    collectives.recv(&mut received, 0).unwrap();
                     assert_eq!(received, [number]);
                 }
             }
@@ -373,74 +383,75 @@ fn pairs_exchange_messages_between_collectives() {
 
 #[test]
 fn buffers_and_ranks_that_do_not_fit_are_refused_before_anything_is_sent() {
-    on_every_rank(3, 1, AS_THE_TABLE_SAYS, |rank, member| {
+    on_every_rank(3, 1, DEFAULTS, |rank, collectives| {
         let op = ReduceOp::Sum;
         let text = |result: Result<(), Error>| result.unwrap_err().to_string();
         assert_eq!(
-            text(member.reduce_scatter(&[1_i32; 7], &mut [0; 2], op)),
+            text(collectives.reduce_scatter(&[1_i32; 7], &mut [0; 2], op)),
             "reduce_scatter: the receive buffer has 2 elements and there are 3 ranks, but the send buffer has 7 \
              elements; it must have as many as all receive buffers together"
         );
         let multiple = "7 elements, which is no multiple of the number of ranks, 3";
         for error in [
-            text(member.reduce_scatter_in_place(&mut [1_i32; 7], op)),
-            text(member.all_to_all(&[1_i32; 7], &mut [1; 7])),
-            text(member.all_to_all_in_place(&mut [1_i32; 7])),
-            text(member.gather_in_place(&mut [1_i32; 7], 0)),
-            text(member.scatter_in_place(&mut [1_i32; 7], 0)),
+            text(collectives.reduce_scatter_in_place(&mut [1_i32; 7], op)),
+            text(collectives.all_to_all(&[1_i32; 7], &mut [1; 7])),
+            text(collectives.all_to_all_in_place(&mut [1_i32; 7])),
+            text(collectives.gather_in_place(&mut [1_i32; 7], 0)),
+            text(collectives.scatter_in_place(&mut [1_i32; 7], 0)),
         ] {
             assert!(error.contains(multiple), "{error}");
         }
         assert!(
-            text(member.all_to_all(&[1_i32; 3], &mut [1; 6])).contains("3 elements and the receive buffer 6")
+            text(collectives.all_to_all(&[1_i32; 3], &mut [1; 6]))
+                .contains("3 elements and the receive buffer 6")
         );
         // The root's own mistakes; the others have nothing to check them by.
         let mut data = [1_i32; 3];
         for error in [
-            text(member.broadcast(None, &mut data, rank)),
-            text(member.reduce(&[1], None, op, rank)),
-            text(member.gather(&[1], None, rank)),
-            text(member.scatter(None, &mut data, rank)),
+            text(collectives.broadcast(None, &mut data, rank)),
+            text(collectives.reduce(&[1], None, op, rank)),
+            text(collectives.gather(&[1], None, rank)),
+            text(collectives.scatter(None, &mut data, rank)),
         ] {
             assert!(error.contains(&format!("rank {rank} is the root and has no ")), "{error}");
         }
         for error in [
-            text(member.broadcast(Some(&[1; 2]), &mut data, rank)),
-            text(member.reduce(&[1; 2], Some(&mut data), op, rank)),
-            text(member.gather(&[1; 2], Some(&mut data), rank)),
-            text(member.scatter(Some(&[1; 2]), &mut data, rank)),
+            text(collectives.broadcast(Some(&[1; 2]), &mut data, rank)),
+            text(collectives.reduce(&[1; 2], Some(&mut data), op, rank)),
+            text(collectives.gather(&[1; 2], Some(&mut data), rank)),
+            text(collectives.scatter(Some(&[1; 2]), &mut data, rank)),
         ] {
             assert!(error.contains("buffer has 2 elements"), "{error}");
         }
         for error in [
-            text(member.broadcast_in_place(&mut data, 3)),
-            text(member.broadcast(Some(&[1; 3]), &mut data, 3)),
-            text(member.reduce(&[1], None, op, 3)),
-            text(member.reduce_in_place(&mut data, op, 3)),
-            text(member.gather(&[1], None, 3)),
-            text(member.gather_in_place(&mut data, 3)),
-            text(member.scatter(None, &mut data, 3)),
-            text(member.scatter_in_place(&mut data, 3)),
+            text(collectives.broadcast_in_place(&mut data, 3)),
+            text(collectives.broadcast(Some(&[1; 3]), &mut data, 3)),
+            text(collectives.reduce(&[1], None, op, 3)),
+            text(collectives.reduce_in_place(&mut data, op, 3)),
+            text(collectives.gather(&[1], None, 3)),
+            text(collectives.gather_in_place(&mut data, 3)),
+            text(collectives.scatter(None, &mut data, 3)),
+            text(collectives.scatter_in_place(&mut data, 3)),
         ] {
             assert!(error.ends_with("the root is rank 3, but the ranks are 0 to 2"), "{error}");
         }
         let problem = "the peer is rank 3, but the ranks are 0 to 2";
-        assert_eq!(text(member.send(&data, 3)), format!("send: {problem}"));
-        assert_eq!(text(member.recv(&mut data, 3)), format!("recv: {problem}"));
+        assert_eq!(text(collectives.send(&data, 3)), format!("send: {problem}"));
+        assert_eq!(text(collectives.recv(&mut data, 3)), format!("recv: {problem}"));
         assert_eq!(
-            text(member.exchange(&[1; 3], (rank + 1) % 3, &mut data, 3)),
+            text(collectives.exchange(&[1; 3], (rank + 1) % 3, &mut data, 3)),
             format!("exchange: {problem}")
         );
-        assert!(text(member.send(&data, rank)).contains("itself"));
-        assert!(text(member.exchange(&[1; 3], rank, &mut data, (rank + 1) % 3)).contains("itself"));
-        assert!(text(member.exchange(&[1; 2], rank, &mut data, rank)).contains("must have as many"));
+        assert!(text(collectives.send(&data, rank)).contains("itself"));
+        assert!(text(collectives.exchange(&[1; 3], rank, &mut data, (rank + 1) % 3)).contains("itself"));
+        assert!(text(collectives.exchange(&[1; 2], rank, &mut data, rank)).contains("must have as many"));
 
         let three = |parts: [Range<usize>; 3]| parts;
         let (good, mut buffer) = (three([0..1, 1..2, 2..3]), [0_i32; 4]);
         let mut refused = |send: &[Range<usize>], receive: &[Range<usize>], problem: &str| {
-            let error = text(member.all_to_all_v(&[1; 4], send, &mut buffer, receive));
+            let error = text(collectives.all_to_all_v(&[1; 4], send, &mut buffer, receive));
             assert!(error.contains(problem), "{error}");
-            let error = text(member.all_to_all_v_in_place(&mut buffer, send, receive));
+            let error = text(collectives.all_to_all_v_in_place(&mut buffer, send, receive));
             assert!(error.contains(problem), "{error}");
         };
         refused(&good[..2], &good, "there are 2 parts of the send buffer for 3 ranks");
@@ -461,7 +472,7 @@ fn buffers_and_ranks_that_do_not_fit_are_refused_before_anything_is_sent() {
 
         // Nothing of all this was sent.
         let mut data = [1_i32; 3];
-        member.reduce_in_place(&mut data, op, 1).unwrap();
+        collectives.reduce_in_place(&mut data, op, 1).unwrap();
         assert_eq!(data, if rank == 1 { [3; 3] } else { [1; 3] });
     });
 }
@@ -472,21 +483,21 @@ fn ranks_that_disagree_about_the_length_find_out_and_keep_their_memory() {
     const BYTES: [usize; 2] = [100, 60];
     type Disagreement = (&'static str, fn(Rank<'_>, &mut [u8]) -> Result<(), Error>);
     let cases: [Disagreement; 8] = [
-        ("reduce_scatter", |member, data| member.reduce_scatter_in_place(data, ReduceOp::Sum)),
-        ("broadcast", |member, data| member.broadcast_in_place(data, 0)),
-        ("reduce", |member, data| member.reduce_in_place(data, ReduceOp::Sum, 1)),
-        ("all_to_all", |member, data| member.all_to_all_in_place(data)),
-        ("all_to_all_v", |member, data| {
+        ("reduce_scatter", |collectives, data| collectives.reduce_scatter_in_place(data, ReduceOp::Sum)),
+        ("broadcast", |collectives, data| collectives.broadcast_in_place(data, 0)),
+        ("reduce", |collectives, data| collectives.reduce_in_place(data, ReduceOp::Sum, 1)),
+        ("all_to_all", |collectives, data| collectives.all_to_all_in_place(data)),
+        ("all_to_all_v", |collectives, data| {
             let half = data.len() / 2;
             let parts =
-                if member.rank() == 0 { [0..half, half..2 * half] } else { [half..2 * half, 0..half] };
-            member.all_to_all_v_in_place(data, &parts, &parts)
+                if collectives.rank() == 0 { [0..half, half..2 * half] } else { [half..2 * half, 0..half] };
+            collectives.all_to_all_v_in_place(data, &parts, &parts)
         }),
-        ("gather", |member, data| member.gather_in_place(data, 1)),
-        ("scatter", |member, data| member.scatter_in_place(data, 0)),
-        ("exchange", |member, data| {
-            let peer = 1 - member.rank();
-            member.exchange_in_place(data, peer, peer)
+        ("gather", |collectives, data| collectives.gather_in_place(data, 1)),
+        ("scatter", |collectives, data| collectives.scatter_in_place(data, 0)),
+        ("exchange", |collectives, data| {
+            let peer = 1 - collectives.rank();
+            collectives.exchange_in_place(data, peer, peer)
         }),
     ];
     for (name, operation) in cases {
@@ -496,9 +507,9 @@ fn ranks_that_disagree_about_the_length_find_out_and_keep_their_memory() {
             for (rank, mut end) in ends.into_iter().enumerate() {
                 scope.spawn(move || {
                     end.patience = Duration::from_millis(300);
-                    let mut member = Member::new(end, None, AS_THE_TABLE_SAYS).unwrap();
+                    let mut collectives = HostCollectives::new(end, None, DEFAULTS).unwrap();
                     let mut memory = [7_u8; 200];
-                    let result = operation(&mut member, &mut memory[..BYTES[rank]]);
+                    let result = operation(&mut collectives, &mut memory[..BYTES[rank]]);
                     // Rank 1 receives in every one of them. What ranks call does not say how long parts are.
                     if rank == 1 {
                         let error = result.unwrap_err().to_string();
@@ -516,15 +527,15 @@ fn ranks_that_disagree_about_the_length_find_out_and_keep_their_memory() {
     // On the board every rank reads what every other says about its length.
     let cases = cases.into_iter().filter(|(name, _)| !matches!(*name, "all_to_all_v" | "exchange"));
     for (name, operation) in cases {
-        let boards = board::boards(2);
+        let shared_segments = shared::shared_segments(2);
         let ends = simulated::network(2, 1);
         thread::scope(|scope| {
-            for (rank, (end, board)) in ends.into_iter().zip(boards).enumerate() {
+            for (rank, (end, shared)) in ends.into_iter().zip(shared_segments).enumerate() {
                 scope.spawn(move || {
-                    let tuning = Tuning::table(Medium::SharedMemory);
-                    let mut member = Member::new(end, Some(board), tuning).unwrap();
+                    let selection_options = SelectionOptions::table(Medium::SharedMemory);
+                    let mut collectives = HostCollectives::new(end, Some(shared), selection_options).unwrap();
                     let mut memory = [7_u8; 200];
-                    let result = operation(&mut member, &mut memory[..BYTES[rank]]);
+                    let result = operation(&mut collectives, &mut memory[..BYTES[rank]]);
                     if rank == 1 {
                         let error = result.unwrap_err();
                         assert!(matches!(error, Error::OtherOperation { rank: 1, .. }), "{name}: {error}");
@@ -546,18 +557,27 @@ fn ranks_that_disagree_about_the_length_find_out_and_keep_their_memory() {
 /// between operations that do without it.
 #[test]
 fn roots_on_the_board_do_not_overtake_those_who_read() {
-    let tuning = asking(Collective::Broadcast, Some(Algorithm::Board), Tuning::table(Medium::SharedMemory));
-    let tuning = asking(Collective::AllReduce, Some(Algorithm::Ring), tuning);
+    let selection_options = with_algorithm(
+        Collective::Broadcast,
+        Some(Algorithm::Board),
+        SelectionOptions::table(Medium::SharedMemory),
+    );
+    let selection_options = with_algorithm(Collective::AllReduce, Some(Algorithm::Ring), selection_options);
     for (ranks, segment) in [(2, 1), (3, 64), (5, 32 << 10)] {
-        let tuning = Tuning { segment: Some(segment), ..tuning };
-        on_every_rank(ranks, 5, tuning, |rank, member| {
+        let selection_options = SelectionOptions { segment: Some(segment), ..selection_options };
+        on_every_rank(ranks, 5, selection_options, |rank, collectives| {
             for seed in 0..60 {
                 let root = seed as usize / 20 % ranks;
                 for count in [1, 0, 7, if segment == 1 { 300 } else { 40_000 }] {
-                    let operation =
-                        Operation { collective: Collective::Broadcast, count, seed, op: ReduceOp::Sum, root };
+                    let operation = CollectiveCheck {
+                        collective: Collective::Broadcast,
+                        count,
+                        seed,
+                        op: ReduceOp::Sum,
+                        root,
+                    };
                     if count < 100 || seed % 20 == 3 {
-                        operation.check::<u8>(member);
+                        operation.check::<u8>(collectives);
                     }
                 }
                 if rank != root && seed % 7 == rank as u64 {
@@ -566,7 +586,7 @@ fn roots_on_the_board_do_not_overtake_those_who_read() {
                 if seed % 9 == 4 {
                     // Not on the board.
                     let mut sum = vec![1_i64; 10_000];
-                    member.all_reduce_in_place(&mut sum, ReduceOp::Sum).unwrap();
+                    collectives.all_reduce_in_place(&mut sum, ReduceOp::Sum).unwrap();
                     assert_same(&sum, &vec![ranks as i64; 10_000]);
                 }
             }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::fabric::Error;
-use crate::fabric::calls::Entry;
+use crate::fabric::calls::CallRecord;
 use crate::fabric::hosts::Hosts;
 use crate::fabric::transport::{Request, Transport};
 
@@ -20,20 +20,20 @@ const GIVE_UP: Duration = Duration::from_secs(30);
 const FILLING: u8 = 0xa5;
 
 /// All the queues, `from * size + to`.
-struct Network {
+struct SimulatedNetwork {
     size: usize,
     hosts: Hosts,
     delivery: Delivery,
-    pairs: Vec<Mutex<Pair>>,
+    pairs: Vec<Mutex<PairQueue>>,
     open: AtomicUsize,
     /// Which ranks have said that they failed, and why.
     failures: Mutex<Vec<(usize, String)>>,
-    between: Between,
+    between: InterHostCounters,
 }
 
 /// Counts what has gone from one host to another.
 #[derive(Default)]
-struct Between {
+struct InterHostCounters {
     messages: AtomicUsize,
     bytes: AtomicUsize,
     hops: AtomicUsize,
@@ -49,13 +49,13 @@ pub(crate) struct Traffic {
 }
 
 #[derive(Default)]
-struct Pair {
-    queue: VecDeque<Message>,
+struct PairQueue {
+    queue: VecDeque<QueuedMessage>,
     /// How many of the queue's messages have arrived.
     arrived: usize,
 }
 
-struct Message {
+struct QueuedMessage {
     tag: u64,
     /// How many messages between hosts this one has waited for, itself included.
     hops: usize,
@@ -82,7 +82,7 @@ impl Payload {
     }
 }
 
-enum State {
+enum RequestState {
     Free,
     Done,
     Sending(Arc<AtomicBool>),
@@ -108,8 +108,8 @@ pub(crate) enum Break {
 /// One rank's end of the simulated network.
 pub(crate) struct Simulated {
     rank: usize,
-    network: Arc<Network>,
-    requests: Vec<State>,
+    network: Arc<SimulatedNetwork>,
+    requests: Vec<RequestState>,
     receives: Vec<Receive>,
     random: u64,
     /// How many messages between hosts, one after the other, led to what this rank has received.
@@ -143,14 +143,14 @@ pub(crate) fn network(size: usize, seed: u64) -> Vec<Simulated> {
 pub(crate) fn network_of(hosts: &[usize], delivery: Delivery, seed: u64) -> Vec<Simulated> {
     let size = hosts.len();
     let pairs = (0..size * size).map(|_| Mutex::default()).collect();
-    let network = Arc::new(Network {
+    let network = Arc::new(SimulatedNetwork {
         size,
         hosts: Hosts::new(hosts),
         delivery,
         pairs,
         open: AtomicUsize::new(size),
         failures: Mutex::default(),
-        between: Between::default(),
+        between: InterHostCounters::default(),
     });
     let end = |rank| Simulated {
         rank,
@@ -208,17 +208,17 @@ impl Simulated {
         self.random
     }
 
-    fn request(&mut self, state: State) -> Request {
-        let free = self.requests.iter().position(|state| matches!(state, State::Free));
+    fn request(&mut self, state: RequestState) -> Request {
+        let free = self.requests.iter().position(|state| matches!(state, RequestState::Free));
         let index = free.unwrap_or_else(|| {
-            self.requests.push(State::Free);
+            self.requests.push(RequestState::Free);
             self.requests.len() - 1
         });
         self.requests[index] = state;
         Request(u32::try_from(index).unwrap())
     }
 
-    fn pair(&self, from: usize, to: usize) -> &Mutex<Pair> {
+    fn pair(&self, from: usize, to: usize) -> &Mutex<PairQueue> {
         &self.network.pairs[from * self.network.size + to]
     }
 
@@ -260,7 +260,7 @@ impl Simulated {
                 }
             }
             self.hops = self.hops.max(message.hops);
-            self.requests[receive.request] = State::Done;
+            self.requests[receive.request] = RequestState::Done;
             self.receives.remove(index);
             index = 0;
             self.last = Instant::now();
@@ -293,7 +293,7 @@ impl Transport for Simulated {
         self.posted.fetch_add(1, Ordering::SeqCst);
         // SAFETY: the memory is valid for `len` bytes, says the caller.
         unsafe { data.write_bytes(FILLING, len) };
-        let request = self.request(State::Receiving);
+        let request = self.request(RequestState::Receiving);
         self.receives.push(Receive { request: request.0 as usize, peer, tag, data, len });
         self.last = Instant::now();
         Ok(request)
@@ -311,12 +311,12 @@ impl Transport for Simulated {
         // SAFETY: the memory is valid for `len` bytes, says the caller.
         let bytes = unsafe { slice::from_raw_parts(data, len) };
         let (payload, state) = if len <= INJECT_SIZE {
-            (Payload::Copied(bytes.to_vec()), State::Done)
+            (Payload::Copied(bytes.to_vec()), RequestState::Done)
         } else {
             let done = Arc::new(AtomicBool::new(false));
             let payload =
                 Payload::InPlace { address: data as usize, len, hash: hash(bytes), done: Arc::clone(&done) };
-            (payload, State::Sending(done))
+            (payload, RequestState::Sending(done))
         };
         let mut hops = self.hops;
         if self.network.hosts.place(self.rank).0 != self.network.hosts.place(peer).0 {
@@ -326,12 +326,12 @@ impl Transport for Simulated {
             between.bytes.fetch_add(len, Ordering::SeqCst);
             between.hops.fetch_max(hops, Ordering::SeqCst);
         }
-        self.pair(self.rank, peer).lock().unwrap().queue.push_back(Message { tag, hops, payload });
+        self.pair(self.rank, peer).lock().unwrap().queue.push_back(QueuedMessage { tag, hops, payload });
         self.last = Instant::now();
         Ok(self.request(state))
     }
 
-    fn record(&mut self, _entry: Entry) {}
+    fn record(&mut self, _entry: CallRecord) {}
 
     fn compare(&mut self) {}
 
@@ -364,13 +364,13 @@ impl Transport for Simulated {
     fn is_done(&mut self, request: Request) -> bool {
         let state = &mut self.requests[request.0 as usize];
         let done = match state {
-            State::Free => panic!("a request was asked after it was done"),
-            State::Done => true,
-            State::Sending(done) => done.load(Ordering::SeqCst),
-            State::Receiving => false,
+            RequestState::Free => panic!("a request was asked after it was done"),
+            RequestState::Done => true,
+            RequestState::Sending(done) => done.load(Ordering::SeqCst),
+            RequestState::Receiving => false,
         };
         if done {
-            *state = State::Free;
+            *state = RequestState::Free;
         }
         done
     }
@@ -380,7 +380,7 @@ impl Drop for Simulated {
     fn drop(&mut self) {
         for peer in 0..self.network.size {
             let mut pair = self.pair(self.rank, peer).lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            let Pair { queue, arrived } = &mut *pair;
+            let PairQueue { queue, arrived } = &mut *pair;
             queue.retain(|message| matches!(message.payload, Payload::Copied(_)));
             *arrived = (*arrived).min(queue.len());
         }

@@ -134,8 +134,8 @@ mod in_a_process {
             let bits = capability.bit;
             assert_eq!(bits.count_ones(), 1, "{capability}");
             // SAFETY: capabilities are 64 bits.
-            let text = unsafe { described(library(), (&raw const bits).cast(), fabric_sys::FI_TYPE_CAPS) };
-            assert_eq!(set(&text), BTreeSet::from([capability.name().to_owned()]), "{text}");
+            let text = unsafe { value_name(library(), (&raw const bits).cast(), fabric_sys::FI_TYPE_CAPS) };
+            assert_eq!(flag_names(&text), BTreeSet::from([capability.name().to_owned()]), "{text}");
         }
     }
 }
@@ -172,7 +172,7 @@ fn addresses_are_read_as_what_they_are() {
 #[test]
 fn sets_of_names_are_taken_apart() {
     let expected = BTreeSet::from(["FI_MSG".to_owned(), "FI_RMA".to_owned()]);
-    assert_eq!(set("[ FI_MSG, FI_RMA ]"), expected);
-    assert_eq!(set("FI_MSG|FI_RMA"), expected);
-    assert_eq!(set(""), BTreeSet::new());
+    assert_eq!(flag_names("[ FI_MSG, FI_RMA ]"), expected);
+    assert_eq!(flag_names("FI_MSG|FI_RMA"), expected);
+    assert_eq!(flag_names(""), BTreeSet::new());
 }

@@ -12,7 +12,9 @@ use std::sync::Arc;
 pub(super) use loom::hint::spin_loop;
 use loom::sync::atomic::Ordering;
 
-use super::{Board, CAPACITY, PLACES, Part, Place, SHORT, SLOTS, Slot, State};
+use super::{
+    CAPACITY, LONG_BUFFERS, LongBuffer, MessageSlot, RankArea, RankState, SLOT_CAPACITY, SLOTS, SharedSegment,
+};
 
 thread_local! {
     /// The ordering that is taken away in this run: the name of the word, or "fence", and the ordering. A
@@ -31,16 +33,16 @@ impl AtomicU64 {
         Self { name, word: loom::sync::atomic::AtomicU64::new(0) }
     }
 
-    fn left_of(&self, ordering: Ordering) -> Ordering {
+    fn effective(&self, ordering: Ordering) -> Ordering {
         if REMOVED.get() == Some((self.name, ordering)) { Ordering::Relaxed } else { ordering }
     }
 
     pub(super) fn load(&self, ordering: Ordering) -> u64 {
-        self.word.load(self.left_of(ordering))
+        self.word.load(self.effective(ordering))
     }
 
     pub(super) fn store(&self, value: u64, ordering: Ordering) {
-        self.word.store(value, self.left_of(ordering));
+        self.word.store(value, self.effective(ordering));
     }
 }
 
@@ -51,55 +53,57 @@ pub(super) fn fence(ordering: Ordering) {
 }
 
 /// Memory for a message. Loom checks accesses to it for data races.
-pub(super) struct Room<const LEN: usize> {
+pub(super) struct MessageCell<const LEN: usize> {
     accesses: loom::cell::UnsafeCell<()>,
     message: UnsafeCell<[u8; LEN]>,
 }
 
-impl<const LEN: usize> Room<LEN> {
+impl<const LEN: usize> MessageCell<LEN> {
     fn new() -> Self {
         Self { accesses: loom::cell::UnsafeCell::new(()), message: UnsafeCell::new([0; LEN]) }
     }
 
-    pub(super) fn for_writing(&self) -> *mut u8 {
+    pub(super) fn write_ptr(&self) -> *mut u8 {
         self.accesses.with_mut(|_| ());
         self.message.get().cast()
     }
 
-    pub(super) fn for_reading(&self) -> *const u8 {
+    pub(super) fn read_ptr(&self) -> *const u8 {
         self.accesses.with(|_| ());
         self.message.get().cast_const().cast()
     }
 }
 
 /// The memory of the board.
-pub(super) struct Mapping(Arc<[Part]>);
+pub(super) struct Mapping(Arc<[RankArea]>);
 
 impl Mapping {
     pub(super) fn new(_: &File, _: usize) -> io::Result<Self> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    pub(super) fn part(&self, rank: usize) -> &Part {
+    pub(super) fn area(&self, rank: usize) -> &RankArea {
         &self.0[rank]
     }
 }
 
-fn part() -> Part {
+fn area() -> RankArea {
     let word = AtomicU64::new;
-    let slot = |_| Slot {
+    let slot = |_| MessageSlot {
         sequence: word("sequence"),
         call: word("call"),
         history: word("history"),
-        place: word("place"),
-        message: Room::<SHORT>::new(),
+        long_buffer: word("long_buffer"),
+        message: MessageCell::<SLOT_CAPACITY>::new(),
     };
-    Part {
+    RankArea {
         slots: std::array::from_fn::<_, { SLOTS as usize }, _>(slot),
-        places: std::array::from_fn::<_, PLACES, _>(|_| Place(Room::<CAPACITY>::new())),
-        state: State {
-            begun: word("begun"),
-            elsewhere: word("elsewhere"),
+        long_buffers: std::array::from_fn::<_, LONG_BUFFERS, _>(|_| {
+            LongBuffer(MessageCell::<CAPACITY>::new())
+        }),
+        state: RankState {
+            started: word("started"),
+            skipped: word("skipped"),
             call: word("call"),
             failed: word("failed"),
         },
@@ -107,9 +111,9 @@ fn part() -> Part {
 }
 
 /// Makes boards for ranks that are threads of a model.
-pub(crate) fn boards(ranks: usize) -> Vec<Board> {
-    let parts: Arc<[Part]> = (0..ranks).map(|_| part()).collect();
-    (0..ranks).map(|rank| Board::new(Mapping(Arc::clone(&parts)), rank, ranks, false)).collect()
+pub(crate) fn shared_segments(ranks: usize) -> Vec<SharedSegment> {
+    let parts: Arc<[RankArea]> = (0..ranks).map(|_| area()).collect();
+    (0..ranks).map(|rank| SharedSegment::new(Mapping(Arc::clone(&parts)), rank, ranks, false)).collect()
 }
 
 #[cfg(test)]
@@ -119,14 +123,14 @@ mod tests {
     use loom::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
     use super::*;
-    use crate::fabric::calls::{Call, History};
+    use crate::fabric::calls::{CallHash, CallSignature};
 
     /// Loom's limit of preemptions. With fewer, tests pass although an ordering is missing.
-    const INTERRUPTIONS: usize = 3;
+    const PREEMPTION_BOUND: usize = 3;
 
     fn check(body: fn()) {
         let mut model = loom::model::Builder::new();
-        model.preemption_bound = Some(INTERRUPTIONS);
+        model.preemption_bound = Some(PREEMPTION_BOUND);
         model.check(body);
     }
 
@@ -142,33 +146,36 @@ mod tests {
     }
 
     /// Takes part in two operations on the board; the second overwrites what the first wrote.
-    fn operate(board: &mut Board, len: usize) {
-        let other = 1 - board.rank;
+    fn operate(shared: &mut SharedSegment, len: usize) {
+        let other_operation = 1 - shared.rank;
         for operation in 1..=2 {
-            board.begin(Call::BARRIER, History::default());
-            let message = vec![10 * board.rank as u8 + operation; len];
+            shared.begin_call(CallSignature::BARRIER, CallHash::default());
+            let message = vec![10 * shared.rank as u8 + operation; len];
             // SAFETY: the message has so many bytes, and so has the other's.
             let received = unsafe {
-                board.write(message.as_ptr(), len, &mut || Ok(())).unwrap();
-                std::slice::from_raw_parts(board.read(other, &mut || Ok(())).unwrap(), len)
+                shared.write(message.as_ptr(), len, &mut || Ok(())).unwrap();
+                std::slice::from_raw_parts(shared.read(other_operation, &mut || Ok(())).unwrap(), len)
             };
-            assert!(received.iter().all(|&byte| byte == 10 * other as u8 + operation), "{received:?}");
+            assert!(
+                received.iter().all(|&byte| byte == 10 * other_operation as u8 + operation),
+                "{received:?}"
+            );
         }
     }
 
     fn exchange(len: usize) {
-        let [mut first, mut second] = <[Board; 2]>::try_from(boards(2)).ok().unwrap();
+        let [mut first, mut second] = <[SharedSegment; 2]>::try_from(shared_segments(2)).ok().unwrap();
         let thread = loom::thread::spawn(move || operate(&mut first, len));
         operate(&mut second, len);
         thread.join().unwrap();
     }
 
     const OF_MESSAGES: [(&str, Ordering); 4] =
-        [("sequence", Release), ("sequence", Acquire), ("begun", Release), ("begun", Acquire)];
+        [("sequence", Release), ("sequence", Acquire), ("started", Release), ("started", Acquire)];
 
     #[test]
     fn short_messages_are_read_when_they_are_there_and_before_they_are_overwritten() {
-        check_orderings(|| exchange(SHORT), &OF_MESSAGES);
+        check_orderings(|| exchange(SLOT_CAPACITY), &OF_MESSAGES);
     }
 
     #[test]
@@ -179,26 +186,26 @@ mod tests {
     #[test]
     fn a_rank_that_has_gone_on_without_the_board_is_not_taken_for_one_that_called_something_else() {
         let body = || {
-            let [mut first, mut second] = <[Board; 2]>::try_from(boards(2)).ok().unwrap();
+            let [mut first, mut second] = <[SharedSegment; 2]>::try_from(shared_segments(2)).ok().unwrap();
             let thread = loom::thread::spawn(move || {
-                first.begin(Call::BARRIER, History::default());
+                first.begin_call(CallSignature::BARRIER, CallHash::default());
                 // SAFETY: a message without bytes.
                 unsafe { first.write(std::ptr::null(), 0, &mut || Ok(())).unwrap() };
-                first.pass(Call::BARRIER);
+                first.skip(CallSignature::BARRIER);
             });
-            second.begin(Call::BARRIER, History::default());
+            second.begin_call(CallSignature::BARRIER, CallHash::default());
             // SAFETY: a message without bytes.
             unsafe { second.write(std::ptr::null(), 0, &mut || Ok(())).unwrap() };
             second.read(0, &mut || Ok(())).unwrap();
             thread.join().unwrap();
         };
-        check_orderings(body, &[("elsewhere", Release), ("elsewhere", Acquire)]);
+        check_orderings(body, &[("skipped", Release), ("skipped", Acquire)]);
     }
 
     #[test]
     fn what_was_read_of_a_rank_that_failed_meanwhile_is_not_trusted() {
         let body = || {
-            let [first, second] = <[Board; 2]>::try_from(boards(2)).ok().unwrap();
+            let [first, second] = <[SharedSegment; 2]>::try_from(shared_segments(2)).ok().unwrap();
             // A buffer that another rank reads by cross-memory attach. Its owner reuses it after a failure.
             let buffer = loom::sync::Arc::new(loom::sync::atomic::AtomicU64::new(1));
             let owned = buffer.clone();

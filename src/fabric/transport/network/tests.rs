@@ -304,13 +304,13 @@ fn scenario(name: &str, network: &mut Network) {
         "exchange" => exchange(network),
         "out of order" => out_of_order(network, false),
         "unexpected" => {
-            network.clear_long_messages();
+            network.enable_rendezvous();
             out_of_order(network, true);
         }
         "too short" => wrong_length(network, 40, 100),
         "too short and long" => wrong_length(network, 40_000, 1 << 20),
         "long for short" => {
-            network.clear_long_messages();
+            network.enable_rendezvous();
             wrong_length(network, 100_000, 40);
         }
         "too long" => wrong_length(network, 100, 40),
@@ -439,7 +439,7 @@ fn rank_in_a_process() {
     unsafe { libc::alarm(90) };
     let world = FolderWorld::handle(Path::new(&variable("FOLDER")), rank, size);
     let mut network = Network::open(&world, Some(&variable("PROVIDER")), None).unwrap();
-    println!("{:?}", network.way());
+    println!("{:?}", network.summary());
     scenario(&variable("SCENARIO"), &mut network);
     drop(network);
     println!("rank {rank} is done");
@@ -582,12 +582,14 @@ impl World for Crowd {
 #[test]
 fn more_ranks_than_shm_takes_use_tcp() {
     let library = Fabric::load().unwrap();
-    let plan = |ranks, wanted| Plan::agree(library, &(Arc::new(Crowd(ranks)) as world::Handle), wanted, None);
-    assert_eq!(plan(256, None).unwrap().inside, "shm");
+    let plan = |ranks, wanted| {
+        ProviderChoice::agree(library, &(Arc::new(Crowd(ranks)) as world::Handle), wanted, None)
+    };
+    assert_eq!(plan(256, None).unwrap().intra_host, "shm");
     let tcp = provider::name_in(library, "tcp");
-    let crowded = plan(257, None).unwrap();
-    assert_eq!((crowded.inside, crowded.between), (tcp.clone(), tcp));
-    assert_eq!(plan(256, Some("shm")).unwrap().inside, "shm");
+    let oversubscribed = plan(257, None).unwrap();
+    assert_eq!((oversubscribed.intra_host, oversubscribed.inter_host), (tcp.clone(), tcp));
+    assert_eq!(plan(256, Some("shm")).unwrap().intra_host, "shm");
     assert_eq!(
         plan(257, Some("shm")).err().unwrap().to_string(),
         "provider 'shm': serves at most 256 ranks, and this job has 257; leave the choice open, or choose tcp"
@@ -596,11 +598,11 @@ fn more_ranks_than_shm_takes_use_tcp() {
 
 #[test]
 fn processors_of_ranks_that_are_bound_count_together() {
-    let count = |masks: &[&[u8]]| super::count(masks.iter().copied());
-    assert_eq!(count(&[&[1], &[2]]), 2);
-    assert_eq!(count(&[&[2, 0], &[2]]), 1);
-    assert_eq!(count(&[&[0x0f], &[0xf0, 0x81]]), 10);
-    assert_eq!(count(&[&[], &[]]), 0);
-    let own = processors_of_thread();
-    assert!((1..=count(&[&own])).contains(&together([own.as_slice()].into_iter())));
+    let count_processors = |masks: &[&[u8]]| super::count_processors(masks.iter().copied());
+    assert_eq!(count_processors(&[&[1], &[2]]), 2);
+    assert_eq!(count_processors(&[&[2, 0], &[2]]), 1);
+    assert_eq!(count_processors(&[&[0x0f], &[0xf0, 0x81]]), 10);
+    assert_eq!(count_processors(&[&[], &[]]), 0);
+    let own = thread_affinity();
+    assert!((1..=count_processors(&[&own])).contains(&available_processors([own.as_slice()].into_iter())));
 }
