@@ -5,8 +5,8 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::Error;
-use super::host_collectives::{HostCollectives, SelectionOptions};
-use super::selection::{Algorithm, Collective, Medium, Plan};
+use super::host_collectives::HostCollectives;
+use super::selection::{Algorithm, Collective, Medium, Plan, SelectionOptions};
 use super::shared_memory::segment::SharedSegment;
 use super::transport::network::Network;
 use super::transport::summary;
@@ -53,7 +53,11 @@ pub struct Options {
 impl Options {
     /// Asks for an algorithm for a collective.
     pub fn choose(&mut self, collective: Collective, algorithm: Algorithm) {
-        let place = match collective {
+        *self.slot(collective) = Some(algorithm);
+    }
+
+    fn slot(&mut self, collective: Collective) -> &mut Option<Algorithm> {
+        match collective {
             Collective::AllReduce => &mut self.all_reduce,
             Collective::AllGather => &mut self.all_gather,
             Collective::ReduceScatter => &mut self.reduce_scatter,
@@ -63,8 +67,7 @@ impl Options {
             Collective::AllToAllV => &mut self.all_to_all_v,
             Collective::Gather => &mut self.gather,
             Collective::Scatter => &mut self.scatter,
-        };
-        *place = Some(algorithm);
+        }
     }
 }
 
@@ -104,20 +107,13 @@ impl Communicator {
     /// # Errors
     /// When libfabric cannot be loaded or has no provider that fits, or another rank fails.
     pub fn new(world: world::Handle, options: &Options) -> Result<Self, Error> {
+        let mut asked = options.clone();
         let mut selection_options = SelectionOptions {
-            medium: Medium::Network,
-            all_reduce: options.all_reduce,
-            all_gather: options.all_gather,
-            reduce_scatter: options.reduce_scatter,
-            broadcast: options.broadcast,
-            reduce: options.reduce,
-            all_to_all: options.all_to_all,
-            all_to_all_v: options.all_to_all_v,
-            gather: options.gather,
-            scatter: options.scatter,
+            algorithms: Collective::ALL.map(|collective| *asked.slot(collective)),
             between: options.between,
             segment: options.segment,
             in_flight: options.in_flight,
+            ..SelectionOptions::new(Medium::Network)
         };
         let asked = selection_options.describe(options.provider.as_deref());
         let everyone = world.all_gather(asked.as_bytes())?;

@@ -7,102 +7,23 @@ use std::time::Instant;
 use crate::fabric::Error;
 use crate::fabric::algorithm::engine::{self, Memory, OperationContext, Sequence, Workspace};
 use crate::fabric::algorithm::hierarchical::{self, Levels};
-use crate::fabric::algorithm::{Position, Schedule, Spec, Tree, all_gather, all_reduce, barrier};
+use crate::fabric::algorithm::{Position, Schedule, Tree, barrier};
 use crate::fabric::calls::{CallHash, CallRecord, CallSignature};
 use crate::fabric::hosts::{HostPosition, Hosts};
 use crate::fabric::reduction::Reduction;
-use crate::fabric::selection::{self, Algorithm, Collective, Medium, Plan, PlanTable, Topology};
+use crate::fabric::selection::{
+    self, Algorithm, Collective, Medium, Plan, PlanTable, SelectionOptions, Topology,
+};
 use crate::fabric::shared_memory::segment::{COMPARE_TIMEOUT, SharedSegment};
 use crate::fabric::transport::Transport;
-use crate::{Element, ReduceOp};
 
+mod all_gather;
+mod all_reduce;
 mod all_to_all;
 mod point_to_point;
+mod reduce_scatter;
 mod rooted;
 mod shared_memory;
-
-/// What decides how operations are carried out: the same on every rank.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SelectionOptions {
-    pub(crate) medium: Medium,
-    pub(crate) all_reduce: Option<Algorithm>,
-    pub(crate) all_gather: Option<Algorithm>,
-    pub(crate) reduce_scatter: Option<Algorithm>,
-    pub(crate) broadcast: Option<Algorithm>,
-    pub(crate) reduce: Option<Algorithm>,
-    pub(crate) all_to_all: Option<Algorithm>,
-    pub(crate) all_to_all_v: Option<Algorithm>,
-    pub(crate) gather: Option<Algorithm>,
-    pub(crate) scatter: Option<Algorithm>,
-    pub(crate) between: Option<Algorithm>,
-    pub(crate) segment: Option<usize>,
-    pub(crate) in_flight: Option<usize>,
-}
-
-impl SelectionOptions {
-    /// Lists the options that are set, by their names in [`Options`](super::Options):
-    /// `provider = shm, all_reduce = ring`.
-    pub(crate) fn describe(&self, provider: Option<&str>) -> String {
-        let algorithms = [
-            ("all_reduce", self.all_reduce),
-            ("all_gather", self.all_gather),
-            ("reduce_scatter", self.reduce_scatter),
-            ("broadcast", self.broadcast),
-            ("reduce", self.reduce),
-            ("all_to_all", self.all_to_all),
-            ("all_to_all_v", self.all_to_all_v),
-            ("gather", self.gather),
-            ("scatter", self.scatter),
-            ("between", self.between),
-        ];
-        let algorithms =
-            algorithms.map(|(name, algorithm)| (name, algorithm.map(|chosen| chosen.to_string())));
-        let sizes = [("segment", self.segment), ("in_flight", self.in_flight)];
-        let sizes = sizes.map(|(name, size)| (name, size.map(|size| size.to_string())));
-        let given: Vec<String> = [("provider", provider.map(str::to_owned))]
-            .into_iter()
-            .chain(algorithms)
-            .chain(sizes)
-            .filter_map(|(name, value)| Some(format!("{name} = {}", value?)))
-            .collect();
-        if given.is_empty() { "none given".to_owned() } else { given.join(", ") }
-    }
-
-    /// What the table decides.
-    #[cfg(test)]
-    pub(crate) const fn table(medium: Medium) -> Self {
-        Self {
-            medium,
-            all_reduce: None,
-            all_gather: None,
-            reduce_scatter: None,
-            broadcast: None,
-            reduce: None,
-            all_to_all: None,
-            all_to_all_v: None,
-            gather: None,
-            scatter: None,
-            between: None,
-            segment: None,
-            in_flight: None,
-        }
-    }
-
-    /// The algorithm that is asked for.
-    const fn wanted(&self, collective: Collective) -> Option<Algorithm> {
-        match collective {
-            Collective::AllReduce => self.all_reduce,
-            Collective::AllGather => self.all_gather,
-            Collective::ReduceScatter => self.reduce_scatter,
-            Collective::Broadcast => self.broadcast,
-            Collective::Reduce => self.reduce,
-            Collective::AllToAll => self.all_to_all,
-            Collective::AllToAllV => self.all_to_all_v,
-            Collective::Gather => self.gather,
-            Collective::Scatter => self.scatter,
-        }
-    }
-}
 
 /// One rank's part in the collectives of a communicator, over any transport.
 ///
@@ -147,42 +68,32 @@ impl<T: Transport> HostCollectives<T> {
     pub(crate) fn new(
         transport: T,
         shared: Option<SharedSegment>,
-        mut selection_options: SelectionOptions,
+        mut options: SelectionOptions,
     ) -> Result<Self, Error> {
         let (rank, ranks) = (transport.rank(), transport.size());
         let hosts = Arc::new(transport.hosts());
-        if selection_options.medium == Medium::Network && hosts.is_hierarchical() {
-            selection_options.medium = Medium::Hosts;
+        if options.medium == Medium::Network && hosts.is_hierarchical() {
+            options.medium = Medium::Hosts;
         }
         for collective in Collective::ALL {
             let can = |algorithm: &Algorithm| {
                 let has = match algorithm {
                     Algorithm::Board => shared.is_some() || ranks == 1,
-                    Algorithm::Hierarchical => selection_options.medium == Medium::Hosts,
+                    Algorithm::Hierarchical => options.medium == Medium::Hosts,
                     _ => true,
                 };
                 has && algorithm.serves(collective, ranks)
             };
-            if let Some(algorithm) = selection_options.wanted(collective).filter(|algorithm| !can(algorithm))
-            {
+            if let Some(algorithm) = options.algorithm(collective).filter(|algorithm| !can(algorithm)) {
                 let choices = selection::names(Algorithm::ALL.into_iter().filter(can));
                 return Err(Error::Algorithm { collective, algorithm, ranks, choices });
             }
         }
-        let topology = Topology {
-            medium: selection_options.medium,
-            ranks,
-            hosts: hosts.count(),
-            shared: shared.is_some(),
-        };
+        let topology =
+            Topology { medium: options.medium, ranks, hosts: hosts.count(), shared: shared.is_some() };
         let plans = PlanTable::new(|collective, bytes| {
-            let plan = selection::plan(collective, &topology, bytes, selection_options.wanted(collective));
-            plan.with(
-                collective,
-                selection_options.between,
-                selection_options.segment,
-                selection_options.in_flight,
-            )
+            let plan = selection::plan(collective, &topology, bytes, options.algorithm(collective));
+            plan.with(collective, options.between, options.segment, options.in_flight)
         });
         let transport = Some(Box::new(transport));
         let workspace = Workspace::default();
@@ -193,7 +104,7 @@ impl<T: Transport> HostCollectives<T> {
             transport,
             rank,
             ranks,
-            medium: selection_options.medium,
+            medium: options.medium,
             plans,
             sequence,
             call,
@@ -290,137 +201,6 @@ impl<T: Transport> HostCollectives<T> {
             self.ranks
         );
         Err(Error::Length { operation, problem })
-    }
-
-    pub(crate) fn all_reduce<E: Element>(
-        &mut self,
-        send: &[E],
-        receive: &mut [E],
-        op: ReduceOp,
-    ) -> Result<(), Error> {
-        check_equal(Collective::AllReduce.name(), send.len(), receive.len())?;
-        if self.is_single_rank() {
-            receive.copy_from_slice(send);
-            return Ok(());
-        }
-        let memory = Memory::out_of_place(send, receive);
-        // SAFETY: two buffers of this many elements, borrowed until this returns.
-        unsafe { self.all_reduce_memory::<E>(memory, receive.len(), op) }
-    }
-
-    pub(crate) fn all_reduce_in_place<E: Element>(
-        &mut self,
-        data: &mut [E],
-        op: ReduceOp,
-    ) -> Result<(), Error> {
-        if self.is_single_rank() {
-            return Ok(());
-        }
-        let memory = Memory::in_place(data, 0..data.len(), 0..data.len());
-        // SAFETY: one buffer of this many elements for both, borrowed until this returns.
-        unsafe { self.all_reduce_memory::<E>(memory, data.len(), op) }
-    }
-
-    /// # Safety
-    /// Both buffers have `count` elements of type `E`, are the same or disjoint, and borrowed while this runs.
-    unsafe fn all_reduce_memory<E: Element>(
-        &mut self,
-        memory: Memory,
-        count: usize,
-        op: ReduceOp,
-    ) -> Result<(), Error> {
-        let collective = Collective::AllReduce;
-        self.call = CallSignature::of::<E>(collective, count).with_op(op);
-        let reduction = Reduction::new(E::DATA_TYPE, op);
-        let plan = self.plan(collective, count * size_of::<E>());
-        let spec = Spec {
-            at: self.position(),
-            count,
-            element_size: reduction.element_size(),
-            segment: plan.segment,
-            in_flight: plan.in_flight,
-        };
-        let reduction = &reduction;
-        let name = collective.name();
-        let hosts = Arc::clone(&self.hosts);
-        // SAFETY: the schedules are made for buffers of `count` elements of type `E`.
-        unsafe {
-            match plan.algorithm {
-                Algorithm::Board => self.all_reduce_in_shared_memory(name, memory, reduction, plan.segment),
-                Algorithm::Hierarchical => {
-                    let levels = self.levels(&hosts, plan);
-                    let schedule = hierarchical::all_reduce::Hierarchical { levels, spec };
-                    self.run(name, &schedule, memory, Some(reduction))
-                }
-                Algorithm::Direct => self.run(name, &all_reduce::Direct(spec), memory, Some(reduction)),
-                Algorithm::RecursiveDoubling => {
-                    self.run(name, &all_reduce::RecursiveDoubling(spec), memory, Some(reduction))
-                }
-                Algorithm::Pairwise => self.run(name, &all_reduce::Pairwise(spec), memory, Some(reduction)),
-                Algorithm::Rabenseifner => {
-                    self.run(name, &all_reduce::Rabenseifner(spec), memory, Some(reduction))
-                }
-                // The ring, which serves every number of ranks.
-                _ => self.run(name, &all_reduce::Ring(spec), memory, Some(reduction)),
-            }
-        }
-    }
-
-    pub(crate) fn all_gather<E: Element>(&mut self, send: &[E], receive: &mut [E]) -> Result<(), Error> {
-        self.check_parts(Collective::AllGather.name(), ("receive", receive.len()), ("send", send.len()))?;
-        if self.is_single_rank() {
-            receive.copy_from_slice(send);
-            return Ok(());
-        }
-        let memory = Memory::out_of_place(send, receive);
-        // SAFETY: a buffer of this many bytes and one for all ranks, borrowed until this returns.
-        unsafe { self.all_gather_memory::<E>(memory, size_of_val(send)) }
-    }
-
-    pub(crate) fn all_gather_in_place<E: Element>(&mut self, data: &mut [E]) -> Result<(), Error> {
-        self.check_multiple(Collective::AllGather.name(), data.len())?;
-        if self.is_single_rank() {
-            return Ok(());
-        }
-        let memory = Memory::in_place(data, own_range(self.rank, self.ranks, data.len()), 0..data.len());
-        // SAFETY: a buffer of a block for each rank, borrowed until this returns, with this rank's own for a source.
-        unsafe { self.all_gather_memory::<E>(memory, memory.source_len) }
-    }
-
-    /// # Safety
-    /// The target has `block` bytes for each rank and the source is this rank's part of it or `block` other bytes;
-    /// both are borrowed while this runs.
-    unsafe fn all_gather_memory<E: Element>(&mut self, memory: Memory, block: usize) -> Result<(), Error> {
-        let collective = Collective::AllGather;
-        self.call = CallSignature::of::<E>(collective, block / size_of::<E>());
-        let plan = self.plan(collective, block);
-        let spec = Spec {
-            at: self.position(),
-            count: block,
-            element_size: 1,
-            segment: plan.segment,
-            in_flight: plan.in_flight,
-        };
-        let name = collective.name();
-        let hosts = Arc::clone(&self.hosts);
-        // SAFETY: the schedules are made for blocks of this size.
-        unsafe {
-            match plan.algorithm {
-                Algorithm::Board => self.gather_in_shared_memory(name, memory, true, plan.segment),
-                Algorithm::Hierarchical => {
-                    let levels = self.levels(&hosts, plan);
-                    let schedule = hierarchical::all_gather::Hierarchical { levels, spec };
-                    self.run(name, &schedule, memory, None)
-                }
-                Algorithm::Direct => self.run(name, &all_gather::Direct(spec), memory, None),
-                Algorithm::RecursiveDoubling => {
-                    self.run(name, &all_gather::RecursiveDoubling(spec), memory, None)
-                }
-                Algorithm::Bruck => self.run(name, &all_gather::Bruck(spec), memory, None),
-                // The ring, which serves every number of ranks.
-                _ => self.run(name, &all_gather::Ring(spec), memory, None),
-            }
-        }
     }
 
     pub(crate) fn barrier(&mut self) -> Result<(), Error> {

@@ -5,7 +5,6 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use super::hosts::in_turn;
-use super::others::with_algorithm;
 use super::*;
 use crate::fabric::calls::CallRecord;
 use crate::fabric::hosts::Hosts;
@@ -99,14 +98,14 @@ fn apart(ranks: usize) -> Vec<usize> {
 /// All messages of an operation. Every one that is sent is received, in the same round.
 fn messages(
     hosts: &[usize],
-    selection_options: SelectionOptions,
+    options: SelectionOptions,
     operation: impl Fn(&mut HostCollectives<Counting>),
 ) -> Vec<LoggedMessage> {
     let log = Rc::new(RefCell::new(Log::default()));
     for rank in 0..hosts.len() {
         let hosts_of = Hosts::new(hosts);
         let end = Counting { rank, hosts: hosts_of, ranks: hosts.len(), log: Rc::clone(&log) };
-        operation(&mut HostCollectives::new(end, None, selection_options).unwrap());
+        operation(&mut HostCollectives::new(end, None, options).unwrap());
     }
     let Log { mut sent, mut received } = log.take();
     sent.sort_unstable();
@@ -234,11 +233,10 @@ fn messages_and_bytes_grow_with_the_ranks_as_promised() {
     for ranks in [2_usize, 4, 8, 16, 32, 64, 3, 12, 33, 63] {
         for collective in Collective::ALL {
             for algorithm in flat(collective, ranks).filter(|&algorithm| algorithm != Algorithm::Board) {
-                let selection_options = SelectionOptions { segment: Some(usize::MAX), ..DEFAULTS };
-                let selection_options = with_algorithm(collective, Some(algorithm), selection_options);
-                let messages = messages(&apart(ranks), selection_options, |collectives| {
-                    operate(collectives, collective, BLOCK)
-                });
+                let options = SelectionOptions { segment: Some(usize::MAX), ..DEFAULTS };
+                let options = with_algorithm(collective, Some(algorithm), options);
+                let messages =
+                    messages(&apart(ranks), options, |collectives| operate(collectives, collective, BLOCK));
                 check(Cost::of(&messages), collective, algorithm, ranks, BLOCK);
             }
         }
@@ -261,23 +259,19 @@ fn between_hosts_messages_and_bytes_grow_with_the_hosts_as_promised() {
         // Enough for every lane to have something to do.
         let block = (4_usize << 10).div_ceil(hosts);
         let placement = in_turn(hosts, each);
-        let between_hosts = |selection_options, operation: &dyn Fn(&mut HostCollectives<Counting>)| {
-            let mut messages = messages(&placement, selection_options, operation);
+        let between_hosts = |options, operation: &dyn Fn(&mut HostCollectives<Counting>)| {
+            let mut messages = messages(&placement, options, operation);
             messages.retain(|message| placement[message.from] != placement[message.to]);
             messages
         };
         for collective in Collective::ALL {
             let serve = |between: &Algorithm| between.serves_between(collective);
             for between in Algorithm::ALL.into_iter().filter(serve) {
-                let selection_options = with_algorithm(collective, Some(Algorithm::Hierarchical), DEFAULTS);
-                let selection_options = SelectionOptions {
-                    between: Some(between),
-                    segment: Some(usize::MAX),
-                    ..selection_options
-                };
-                let found = Cost::of(&between_hosts(selection_options, &|collectives| {
-                    operate(collectives, collective, block)
-                }));
+                let options = with_algorithm(collective, Some(Algorithm::Hierarchical), DEFAULTS);
+                let options =
+                    SelectionOptions { between: Some(between), segment: Some(usize::MAX), ..options };
+                let found =
+                    Cost::of(&between_hosts(options, &|collectives| operate(collectives, collective, block)));
                 assert!(found.total.is_multiple_of(each), "{collective} {between}: {found:?}");
                 let of_a_lane = Cost { total: found.total / each, ..found };
                 check(of_a_lane, collective, between, hosts, block);

@@ -1,6 +1,6 @@
 //! Ranks of several hosts.
 
-use super::others::{CollectiveCheck, with_algorithm};
+use super::others::CollectiveCheck;
 use super::simulated::Traffic;
 use super::*;
 use crate::fabric::hosts::Hosts;
@@ -83,16 +83,11 @@ fn every_algorithm_between_hosts_in_every_placement() {
                     [(1500, None), (9001, Some(20_000))]
                 };
                 for (count, segment) in cases {
-                    let selection_options =
-                        with_algorithm(collective, Some(Algorithm::Hierarchical), DEFAULTS);
-                    let selection_options = SelectionOptions {
-                        between: Some(between),
-                        segment,
-                        in_flight: Some(3),
-                        ..selection_options
-                    };
+                    let options = with_algorithm(collective, Some(Algorithm::Hierarchical), DEFAULTS);
+                    let options =
+                        SelectionOptions { between: Some(between), segment, in_flight: Some(3), ..options };
                     let hosts = Some((placement.clone(), Delivery::Any));
-                    let case = Case { ranks, count, seed: count as u64, selection_options, hosts };
+                    let case = Case { ranks, count, seed: count as u64, options, hosts };
                     let result = catch_unwind(|| {
                         check::<i32>(&case, collective, ReduceOp::Sum, (count + ranks / 2) % ranks);
                     });
@@ -111,12 +106,11 @@ fn segments_in_flight_do_not_wait_for_each_other_in_a_circle() {
         for collective in COLLECTIVES {
             for between in between(collective) {
                 let (count, segment) = if has_blocks(collective) { (1500, 300) } else { (40_000, 8192) };
-                let selection_options = with_algorithm(collective, Some(Algorithm::Hierarchical), DEFAULTS);
+                let options = with_algorithm(collective, Some(Algorithm::Hierarchical), DEFAULTS);
                 let (segment, in_flight) = (Some(segment), Some(3));
-                let selection_options =
-                    SelectionOptions { between: Some(between), segment, in_flight, ..selection_options };
+                let options = SelectionOptions { between: Some(between), segment, in_flight, ..options };
                 let hosts = Some((placement.clone(), Delivery::InOrder));
-                let case = Case { ranks, count, seed, selection_options, hosts };
+                let case = Case { ranks, count, seed, options, hosts };
                 let result = catch_unwind(|| check::<i32>(&case, collective, ReduceOp::Sum, ranks - 1));
                 assert!(result.is_ok(), "{collective}, {between} between hosts, {case:?}");
             }
@@ -135,11 +129,10 @@ fn nor_do_those_of_ranks_on_hosts_of_their_own() {
                 let vector =
                     matches!(collective, Collective::AllReduce | Collective::Broadcast | Collective::Reduce);
                 let (count, segment) = if vector { (40_000, 8192) } else { (1500, 300) };
-                let selection_options = with_algorithm(collective, Some(algorithm), DEFAULTS);
-                let selection_options =
-                    SelectionOptions { segment: Some(segment), in_flight: Some(3), ..selection_options };
+                let options = with_algorithm(collective, Some(algorithm), DEFAULTS);
+                let options = SelectionOptions { segment: Some(segment), in_flight: Some(3), ..options };
                 let hosts = Some(((0..ranks).collect(), Delivery::InOrder));
-                let case = Case { ranks, count, seed, selection_options, hosts };
+                let case = Case { ranks, count, seed, options, hosts };
                 let result = catch_unwind(|| check::<i32>(&case, collective, ReduceOp::Sum, ranks - 1));
                 assert!(result.is_ok(), "{collective}, {algorithm}, {case:?}");
             }
@@ -155,14 +148,8 @@ fn cases() -> impl Strategy<Value = Case> {
     let between = prop::option::of(prop::sample::select(&Algorithm::ALL[..]));
     (placement, count, any::<u64>(), between, segment, in_flight).prop_map(
         |(placement, count, seed, between, segment, in_flight)| {
-            let selection_options = SelectionOptions { between, segment, in_flight, ..DEFAULTS };
-            Case {
-                ranks: placement.len(),
-                count,
-                seed,
-                selection_options,
-                hosts: Some((placement, Delivery::Any)),
-            }
+            let options = SelectionOptions { between, segment, in_flight, ..DEFAULTS };
+            Case { ranks: placement.len(), count, seed, options, hosts: Some((placement, Delivery::Any)) }
         },
     )
 }
@@ -185,7 +172,7 @@ proptest! {
         let mut case = case;
         let on_hosts = case.hosts.as_ref().is_some_and(|(hosts, _)| Hosts::new(hosts).is_hierarchical());
         if asked && on_hosts && Algorithm::Hierarchical.serves(collective, case.ranks) {
-            case.selection_options = with_algorithm(collective, Some(Algorithm::Hierarchical), case.selection_options);
+            case.options = with_algorithm(collective, Some(Algorithm::Hierarchical), case.options);
         }
         for_type!(data_type, check(&case, collective, op, root));
     }
@@ -194,13 +181,13 @@ proptest! {
 /// What an operation sends between hosts.
 fn traffic(
     placement: &Placement,
-    selection_options: SelectionOptions,
+    options: SelectionOptions,
     collective: Collective,
     bytes: usize,
 ) -> Traffic {
     let ends = simulated::network_of(placement, Delivery::Any, 5);
     let (traffic, ranks) = (ends[0].traffic(), placement.len());
-    on_transports(ends, placement.iter().map(|_| None).collect(), selection_options, |_, collectives| {
+    on_transports(ends, placement.iter().map(|_| None).collect(), options, |_, collectives| {
         let (mut all, block) = (vec![1_u8; bytes], vec![1_u8; bytes / ranks]);
         let (op, root) = (ReduceOp::Max, ranks - 1);
         match collective {
@@ -217,8 +204,8 @@ fn traffic(
 
 /// With the algorithm between hosts; one segment.
 fn hierarchical(collective: Collective, between: Algorithm) -> SelectionOptions {
-    let selection_options = with_algorithm(collective, Some(Algorithm::Hierarchical), DEFAULTS);
-    SelectionOptions { between: Some(between), segment: Some(usize::MAX), ..selection_options }
+    let options = with_algorithm(collective, Some(Algorithm::Hierarchical), DEFAULTS);
+    SelectionOptions { between: Some(between), segment: Some(usize::MAX), ..options }
 }
 
 /// What the documentation promises for `h` hosts with `q` ranks each and `n` bytes in all.
@@ -291,15 +278,12 @@ fn the_table_spares_the_network_between_hosts() {
                 assert_eq!(plan.algorithm, Algorithm::Hierarchical, "{collective} {bytes} {placement:?}");
                 let topology = Topology { medium: Medium::Network, ranks, hosts: ranks, shared: false };
                 let other = selection::plan(collective, &topology, size, None);
-                let selection_options = with_algorithm(collective, Some(other.algorithm), DEFAULTS);
-                let selection_options = SelectionOptions {
-                    segment: Some(other.segment),
-                    in_flight: Some(1),
-                    ..selection_options
-                };
-                let flat = traffic(&placement, selection_options, collective, bytes);
-                let selection_options = with_algorithm(collective, Some(Algorithm::Hierarchical), DEFAULTS);
-                let two_levels = traffic(&placement, selection_options, collective, bytes);
+                let options = with_algorithm(collective, Some(other.algorithm), DEFAULTS);
+                let options =
+                    SelectionOptions { segment: Some(other.segment), in_flight: Some(1), ..options };
+                let flat = traffic(&placement, options, collective, bytes);
+                let options = with_algorithm(collective, Some(Algorithm::Hierarchical), DEFAULTS);
+                let two_levels = traffic(&placement, options, collective, bytes);
                 let what = format!("{collective} of {bytes} on {placement:?}: {flat:?} {two_levels:?}");
                 assert!(two_levels.hops <= flat.hops || bytes > ranks * 8, "{what}");
                 assert!(two_levels.bytes <= flat.bytes, "{what}");
@@ -316,20 +300,15 @@ fn the_table_spares_the_network_between_hosts() {
 
 #[test]
 fn ranks_that_do_not_share_hosts_have_no_hierarchy() {
-    let selection_options = SelectionOptions { all_reduce: Some(Algorithm::Hierarchical), ..DEFAULTS };
-    let error =
-        HostCollectives::new(simulated::network(3, 1).remove(0), None, selection_options).err().unwrap();
+    let options = with_algorithm(Collective::AllReduce, Some(Algorithm::Hierarchical), DEFAULTS);
+    let error = HostCollectives::new(simulated::network(3, 1).remove(0), None, options).err().unwrap();
     assert_eq!(
         error.to_string(),
         "all_reduce on 3 ranks: algorithm 'hierarchical' cannot do it; choose one of direct, recursive-doubling, \
          pairwise, rabenseifner, ring, or none"
     );
     assert!(
-        HostCollectives::new(
-            simulated::network_of(&[0, 1, 1], Delivery::Any, 1).remove(0),
-            None,
-            selection_options
-        )
-        .is_ok()
+        HostCollectives::new(simulated::network_of(&[0, 1, 1], Delivery::Any, 1).remove(0), None, options)
+            .is_ok()
     );
 }

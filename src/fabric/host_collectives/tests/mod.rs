@@ -9,14 +9,24 @@ use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 use proptest::prelude::*;
 
-use super::{HostCollectives, SelectionOptions};
+use super::HostCollectives;
 use crate::fabric::Error;
-use crate::fabric::selection::{self, Algorithm, Collective, Medium, Topology};
+use crate::fabric::selection::{self, Algorithm, Collective, Medium, SelectionOptions, Topology};
 use crate::fabric::shared_memory::segment as shared;
 use crate::{DataType, Element, ReduceOp};
 use simulated::{Break, Delivery, Simulated};
 
-const DEFAULTS: SelectionOptions = SelectionOptions::table(Medium::Network);
+const DEFAULTS: SelectionOptions = SelectionOptions::new(Medium::Network);
+
+/// The options with an algorithm for one collective.
+fn with_algorithm(
+    collective: Collective,
+    algorithm: Option<Algorithm>,
+    mut options: SelectionOptions,
+) -> SelectionOptions {
+    options.algorithms[collective as usize] = algorithm;
+    options
+}
 
 /// What the tests know about an element type, independently of what they test.
 trait Value: Element {
@@ -109,18 +119,18 @@ fn flat(collective: Collective, ranks: usize) -> impl Iterator<Item = Algorithm>
 fn on_every_rank<R: Send>(
     ranks: usize,
     seed: u64,
-    selection_options: SelectionOptions,
+    options: SelectionOptions,
     body: impl Fn(usize, &mut HostCollectives<Simulated>) -> R + Sync,
 ) -> Vec<R> {
     let shared_segments =
         if ranks > 1 { shared::shared_segments(ranks).into_iter().map(Some).collect() } else { vec![None] };
-    on_transports(simulated::network(ranks, seed), shared_segments, selection_options, body)
+    on_transports(simulated::network(ranks, seed), shared_segments, options, body)
 }
 
 fn on_transports<R: Send>(
     ends: Vec<Simulated>,
     shared_segments: Vec<Option<shared::SharedSegment>>,
-    selection_options: SelectionOptions,
+    options: SelectionOptions,
     body: impl Fn(usize, &mut HostCollectives<Simulated>) -> R + Sync,
 ) -> Vec<R> {
     thread::scope(|scope| {
@@ -130,9 +140,8 @@ fn on_transports<R: Send>(
             .enumerate()
             .map(|(rank, (transport, shared))| {
                 let body = &body;
-                scope.spawn(move || {
-                    body(rank, &mut HostCollectives::new(transport, shared, selection_options).unwrap())
-                })
+                scope
+                    .spawn(move || body(rank, &mut HostCollectives::new(transport, shared, options).unwrap()))
             })
             .collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
@@ -144,7 +153,7 @@ struct Case {
     ranks: usize,
     count: usize,
     seed: u64,
-    selection_options: SelectionOptions,
+    options: SelectionOptions,
     /// By rank, its host's number, where ranks share hosts.
     hosts: Option<(Vec<usize>, Delivery)>,
 }
@@ -155,13 +164,13 @@ impl Case {
         body: impl Fn(usize, &mut HostCollectives<Simulated>) -> R + Sync,
     ) -> Vec<R> {
         match &self.hosts {
-            None => on_every_rank(self.ranks, self.seed, self.selection_options, body),
+            None => on_every_rank(self.ranks, self.seed, self.options, body),
             Some((hosts, delivery)) => {
                 let shared_segments = hosts.iter().map(|_| None).collect();
                 on_transports(
                     simulated::network_of(hosts, *delivery, self.seed),
                     shared_segments,
-                    self.selection_options,
+                    self.options,
                     body,
                 )
             }
@@ -253,14 +262,10 @@ fn cases() -> impl Strategy<Value = Case> {
             };
             let all_reduce = all_reduce.filter(|wanted| serves(wanted, Collective::AllReduce));
             let all_gather = all_gather.filter(|wanted| serves(wanted, Collective::AllGather));
-            let selection_options = SelectionOptions {
-                all_reduce,
-                all_gather,
-                segment,
-                in_flight,
-                ..SelectionOptions::table(medium)
-            };
-            Case { ranks, count, seed, selection_options, hosts: None }
+            let options = SelectionOptions { segment, in_flight, ..SelectionOptions::new(medium) };
+            let options = with_algorithm(Collective::AllReduce, all_reduce, options);
+            let options = with_algorithm(Collective::AllGather, all_gather, options);
+            Case { ranks, count, seed, options, hosts: None }
         },
     )
 }
@@ -290,23 +295,27 @@ proptest! {
 #[test]
 fn every_algorithm_on_every_number_of_ranks() {
     for ranks in 1..=9 {
-        let case = |count| Case { ranks, count, seed: 7, selection_options: DEFAULTS, hosts: None };
+        let case = |count| Case { ranks, count, seed: 7, options: DEFAULTS, hosts: None };
         for count in [1, ranks - 1, 1000] {
             for algorithm in flat(Collective::AllReduce, ranks) {
-                let selection_options =
-                    SelectionOptions { all_reduce: Some(algorithm), segment: Some(1024), ..DEFAULTS };
-                check_all_reduce::<i32>(&Case { selection_options, ..case(count) }, ReduceOp::Sum);
+                let options = SelectionOptions {
+                    segment: Some(1024),
+                    ..with_algorithm(Collective::AllReduce, Some(algorithm), DEFAULTS)
+                };
+                check_all_reduce::<i32>(&Case { options, ..case(count) }, ReduceOp::Sum);
             }
             for algorithm in flat(Collective::AllGather, ranks) {
-                let selection_options =
-                    SelectionOptions { all_gather: Some(algorithm), segment: Some(1024), ..DEFAULTS };
-                check_all_gather::<i32>(&Case { selection_options, ..case(count) });
+                let options = SelectionOptions {
+                    segment: Some(1024),
+                    ..with_algorithm(Collective::AllGather, Some(algorithm), DEFAULTS)
+                };
+                check_all_gather::<i32>(&Case { options, ..case(count) });
             }
         }
     }
     for data_type in DataType::ALL {
         for op in ReduceOp::ALL {
-            let case = Case { ranks: 3, count: 333, seed: 3, selection_options: DEFAULTS, hosts: None };
+            let case = Case { ranks: 3, count: 333, seed: 3, options: DEFAULTS, hosts: None };
             for_type!(data_type, check_all_reduce(&case, op));
         }
     }
@@ -318,8 +327,10 @@ fn all_ranks_get_the_same_bits() {
     const COUNT: usize = 1001;
     for ranks in 2..=9 {
         for algorithm in flat(Collective::AllReduce, ranks) {
-            let selection_options =
-                SelectionOptions { all_reduce: Some(algorithm), segment: Some(1 << 10), ..DEFAULTS };
+            let options = SelectionOptions {
+                segment: Some(1 << 10),
+                ..with_algorithm(Collective::AllReduce, Some(algorithm), DEFAULTS)
+            };
             let input = |rank| -> Vec<f32> {
                 let value = |index| {
                     let bits = random(11, rank, index);
@@ -327,7 +338,7 @@ fn all_ranks_get_the_same_bits() {
                 };
                 (0..COUNT).map(value).collect()
             };
-            let results = on_every_rank(ranks, 5, selection_options, |rank, collectives| {
+            let results = on_every_rank(ranks, 5, options, |rank, collectives| {
                 let mut out_of_place = vec![0.0; COUNT];
                 let mut in_place = input(rank);
                 collectives.all_reduce(&in_place, &mut out_of_place, ReduceOp::Sum).unwrap();
@@ -375,9 +386,8 @@ fn lengths_that_do_not_fit_are_refused_before_anything_is_sent() {
 
 #[test]
 fn an_algorithm_that_cannot_serve_is_refused() {
-    let selection_options = SelectionOptions { all_gather: Some(Algorithm::RecursiveDoubling), ..DEFAULTS };
-    let error =
-        HostCollectives::new(simulated::network(6, 1).remove(0), None, selection_options).err().unwrap();
+    let options = with_algorithm(Collective::AllGather, Some(Algorithm::RecursiveDoubling), DEFAULTS);
+    let error = HostCollectives::new(simulated::network(6, 1).remove(0), None, options).err().unwrap();
     assert_eq!(
         error.to_string(),
         "all_gather on 6 ranks: algorithm 'recursive-doubling' cannot do it; choose one of direct, bruck, ring, \

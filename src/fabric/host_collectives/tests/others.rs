@@ -6,27 +6,6 @@ use std::time::Duration;
 
 use super::*;
 
-/// A tuning with an algorithm for one collective.
-pub(super) fn with_algorithm(
-    collective: Collective,
-    algorithm: Option<Algorithm>,
-    selection_options: SelectionOptions,
-) -> SelectionOptions {
-    let mut selection_options = selection_options;
-    match collective {
-        Collective::AllReduce => selection_options.all_reduce = algorithm,
-        Collective::AllGather => selection_options.all_gather = algorithm,
-        Collective::ReduceScatter => selection_options.reduce_scatter = algorithm,
-        Collective::Broadcast => selection_options.broadcast = algorithm,
-        Collective::Reduce => selection_options.reduce = algorithm,
-        Collective::AllToAll => selection_options.all_to_all = algorithm,
-        Collective::AllToAllV => selection_options.all_to_all_v = algorithm,
-        Collective::Gather => selection_options.gather = algorithm,
-        Collective::Scatter => selection_options.scatter = algorithm,
-    }
-    selection_options
-}
-
 /// What one check is of.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CollectiveCheck {
@@ -222,9 +201,9 @@ proptest! {
         op in prop::sample::select(&ReduceOp::ALL[..]),
     ) {
         let algorithm = algorithm.filter(|wanted| flat(collective, ranks).any(|algorithm| algorithm == *wanted));
-        let selection_options = SelectionOptions { segment, in_flight, ..SelectionOptions::table(medium) };
+        let options = SelectionOptions { segment, in_flight, ..SelectionOptions::new(medium) };
         let operation = CollectiveCheck { collective, count, seed, op, root: seed as usize % ranks };
-        on_every_rank(ranks, seed, with_algorithm(collective, algorithm, selection_options), |_, collectives| {
+        on_every_rank(ranks, seed, with_algorithm(collective, algorithm, options), |_, collectives| {
             let check = |operation: &CollectiveCheck, collectives: Rank<'_>| for_type!(data_type, check(operation, collectives));
             check(&operation, collectives);
             // Whoever is early does not disturb what the others still do.
@@ -243,14 +222,14 @@ fn every_other_algorithm_on_every_number_of_ranks() {
     for ranks in (1..=9).chain([12, 16]) {
         for collective in OTHERS {
             for algorithm in flat(collective, ranks) {
-                let selection_options = SelectionOptions { segment: Some(1024), ..DEFAULTS };
+                let options = SelectionOptions { segment: Some(1024), ..DEFAULTS };
                 let mut roots = vec![0, 1 % ranks, ranks / 2, ranks - 1];
                 roots.dedup();
                 roots.truncate(if has_root(collective) { roots.len() } else { 1 });
                 on_every_rank(
                     ranks,
                     7,
-                    with_algorithm(collective, Some(algorithm), selection_options),
+                    with_algorithm(collective, Some(algorithm), options),
                     |_, collectives| {
                         for &root in &roots {
                             for count in [0, 1, ranks - 1, 300] {
@@ -308,14 +287,14 @@ fn ranks_send_as_few_messages_as_promised() {
         (Scatter, Direct, 7, 1),
         (AllToAllV, Pairwise, 14, 14),
     ] {
-        let selection_options = with_algorithm(collective, Some(algorithm), DEFAULTS);
+        let options = with_algorithm(collective, Some(algorithm), DEFAULTS);
         let ends = simulated::network(RANKS, 1);
         let posted: Vec<_> = ends.iter().map(|end| Arc::clone(&end.posted)).collect();
         let root = 3;
         thread::scope(|scope| {
             for end in ends {
                 scope.spawn(move || {
-                    let mut collectives = HostCollectives::new(end, None, selection_options).unwrap();
+                    let mut collectives = HostCollectives::new(end, None, options).unwrap();
                     let (rank, mut all, mut one) = (collectives.rank(), [1_i32; 80], [1_i32; 10]);
                     let parts: Vec<_> = (0..RANKS).map(|rank| 10 * rank..10 * rank + 10).collect();
                     let op = ReduceOp::Sum;
@@ -532,8 +511,8 @@ fn ranks_that_disagree_about_the_length_find_out_and_keep_their_memory() {
         thread::scope(|scope| {
             for (rank, (end, shared)) in ends.into_iter().zip(shared_segments).enumerate() {
                 scope.spawn(move || {
-                    let selection_options = SelectionOptions::table(Medium::SharedMemory);
-                    let mut collectives = HostCollectives::new(end, Some(shared), selection_options).unwrap();
+                    let options = SelectionOptions::new(Medium::SharedMemory);
+                    let mut collectives = HostCollectives::new(end, Some(shared), options).unwrap();
                     let mut memory = [7_u8; 200];
                     let result = operation(&mut collectives, &mut memory[..BYTES[rank]]);
                     if rank == 1 {
@@ -557,15 +536,15 @@ fn ranks_that_disagree_about_the_length_find_out_and_keep_their_memory() {
 /// between operations that do without it.
 #[test]
 fn roots_on_the_board_do_not_overtake_those_who_read() {
-    let selection_options = with_algorithm(
+    let options = with_algorithm(
         Collective::Broadcast,
         Some(Algorithm::Board),
-        SelectionOptions::table(Medium::SharedMemory),
+        SelectionOptions::new(Medium::SharedMemory),
     );
-    let selection_options = with_algorithm(Collective::AllReduce, Some(Algorithm::Ring), selection_options);
+    let options = with_algorithm(Collective::AllReduce, Some(Algorithm::Ring), options);
     for (ranks, segment) in [(2, 1), (3, 64), (5, 32 << 10)] {
-        let selection_options = SelectionOptions { segment: Some(segment), ..selection_options };
-        on_every_rank(ranks, 5, selection_options, |rank, collectives| {
+        let options = SelectionOptions { segment: Some(segment), ..options };
+        on_every_rank(ranks, 5, options, |rank, collectives| {
             for seed in 0..60 {
                 let root = seed as usize / 20 % ranks;
                 for count in [1, 0, 7, if segment == 1 { 300 } else { 40_000 }] {
