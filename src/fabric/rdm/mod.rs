@@ -156,7 +156,7 @@ pub struct Endpoint {
     /// How many receives may wait for their messages.
     most_receives: usize,
     /// Whether messages carry completion data.
-    data: bool,
+    completion_data: bool,
     virtual_addresses: bool,
     blocking: bool,
     pause: Duration,
@@ -168,13 +168,13 @@ pub struct Endpoint {
     in_flight: usize,
     /// How many times nothing was found, and since when that is known, while there was something to wait for.
     idle: u32,
-    since: Option<Instant>,
+    idle_since: Option<Instant>,
     world: Option<world::Handle>,
     timeout: Option<Duration>,
     /// Why it was closed.
-    last: Option<Failure>,
+    last_failure: Option<Failure>,
     /// Whether a peer may be gone: something has failed, or has not come in time.
-    lost: bool,
+    peer_lost: bool,
 }
 
 impl Drop for Endpoint {
@@ -288,7 +288,7 @@ impl Endpoint {
         let Some(mut objects) = self.objects.take() else { return };
         // A rank may have gone in the middle of a message that nobody has waited for.
         let gone = || self.world.as_ref().is_some_and(|world| world.check().is_err());
-        if objects.must_stay_open() && (self.lost || gone()) {
+        if objects.must_stay_open() && (self.peer_lost || gone()) {
             objects.leave_open();
         }
     }

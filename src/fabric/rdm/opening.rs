@@ -110,14 +110,13 @@ impl Endpoint {
     }
 }
 
-/// Opens a domain as the options ask, and in it what `then` opens with its argument, at most `count` endpoints.
+/// Opens a domain as the options ask, and in it the endpoints that `then` opens with its argument, at most `count`.
 fn open_in_domain<T>(
     options: &Options,
     threading: fi_threading,
     count: usize,
     then: impl FnOnce(&dyn Fn() -> Result<Endpoint, Error>) -> Result<T, Error>,
 ) -> Result<T, Error> {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
     let library = Fabric::load()?;
     let name = provider::name_in(library, &options.provider);
     let unfit = |problem: String| Error::Provider { provider: name.clone(), problem };
@@ -127,66 +126,79 @@ fn open_in_domain<T>(
         return Err(unfit(problem.to_owned()));
     }
     let list = query(library, &name, options, threading)?;
-    // Not all providers look at the domain's name.
+    // Some providers ignore the domain's name.
     let wanted = |info: &Info<'_>| {
         let domain = options.domain.as_ref().is_none_or(|domain| *domain == info.domain());
         domain && info.provider() == name && info.fabric_name() != "efa-direct"
     };
     let info = list.as_ref().and_then(|list| list.iter().find(wanted));
     let Some(info) = info else { return Err(unfit(unavailable(library, &name, options, threading))) };
-    let no_room = |shortage: Option<String>| match shortage.filter(|_| name == "shm") {
+    let check_room = |shortage: Option<String>| match shortage.filter(|_| name == "shm") {
         Some(problem) => Err(unfit(problem)),
         None => Ok(()),
     };
-    no_room(shm::shortage_before_open(count))?;
+    check_room(shm::shortage_before_open(count))?;
     let domain = Domain::open(library, info)?;
+    then(&|| {
+        let endpoint = open_endpoint(library, &domain, info, options)?;
+        check_room(shm::shortage_after_open(count, endpoint.address()))?;
+        Ok(endpoint)
+    })
+}
+
+fn open_endpoint(
+    library: &'static Fabric,
+    domain: &Arc<Domain>,
+    info: Info<'_>,
+    options: &Options,
+) -> Result<Endpoint, Error> {
+    static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+    let name = info.provider();
+    let unfit = |problem: String| Error::Provider { provider: name.clone(), problem };
     let settings = EndpointSettings {
         peers: options.peers,
         blocking: options.blocking,
         counter: options.counter,
         devices: options.cuda,
     };
-    then(&|| {
-        let opened = EndpointObjects::open_in(Arc::clone(&domain), library, info, settings);
-        let (objects, address) = opened.map_err(|error| match error {
-            Error::Call(failure) if options.blocking && failure.operation == "fi_cq_open" => unfit(format!(
-                "its completion queues have nothing that a thread could sleep on ({}): poll instead",
-                failure.text
-            )),
-            // Not all providers look at the address before they bind to it.
-            Error::Call(Failure { code: fabric_sys::FI_EADDRNOTAVAIL, .. }) if options.source.is_some() => {
-                unfit(no_address(&name, options))
-            }
-            other => other,
-        })?;
-        no_room(shm::shortage_after_open(count, &address))?;
-        Ok(Endpoint {
-            objects: Some(objects),
-            slots: OperationSlots { all: Vec::new(), free: Vec::new() },
-            library,
-            address,
-            longest_inject: info.longest_inject(),
-            longest_message: info.longest_message(),
-            most_receives: info.queue_sizes().1,
-            // See `operations`: long messages with another length of header can be slow.
-            data: matches!(&name[..], "tcp" | "net"),
-            virtual_addresses: info.memory_mode() & fabric_sys::FI_MR_VIRT_ADDR as c_int != 0,
-            blocking: options.blocking,
-            pause: options.pause,
-            devices: options.cuda,
-            remote_memory: options.remote_memory,
-            untagged: options.untagged,
-            provider: name.clone(),
-            domain: info.domain(),
-            id: NEXT.fetch_add(1, Ordering::Relaxed),
-            in_flight: 0,
-            idle: 0,
-            since: None,
-            world: options.world.clone(),
-            timeout: options.timeout,
-            last: None,
-            lost: false,
-        })
+    let opened = EndpointObjects::open_in(Arc::clone(domain), library, info, settings);
+    let (objects, address) = opened.map_err(|error| match error {
+        Error::Call(failure) if options.blocking && failure.operation == "fi_cq_open" => unfit(format!(
+            "its completion queues have nothing that a thread could sleep on ({}): poll instead",
+            failure.text
+        )),
+        // Some providers check the address only when they bind to it.
+        Error::Call(Failure { code: fabric_sys::FI_EADDRNOTAVAIL, .. }) if options.source.is_some() => {
+            unfit(no_address(&name, options))
+        }
+        other => other,
+    })?;
+    Ok(Endpoint {
+        objects: Some(objects),
+        slots: OperationSlots { all: Vec::new(), free: Vec::new() },
+        library,
+        address,
+        longest_inject: info.longest_inject(),
+        longest_message: info.longest_message(),
+        most_receives: info.queue_sizes().1,
+        // For the alignment of the header: see `transport::operations`.
+        completion_data: matches!(&name[..], "tcp" | "net"),
+        virtual_addresses: info.memory_mode() & fabric_sys::FI_MR_VIRT_ADDR as c_int != 0,
+        blocking: options.blocking,
+        pause: options.pause,
+        devices: options.cuda,
+        remote_memory: options.remote_memory,
+        untagged: options.untagged,
+        domain: info.domain(),
+        provider: name,
+        id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+        in_flight: 0,
+        idle: 0,
+        idle_since: None,
+        world: options.world.clone(),
+        timeout: options.timeout,
+        last_failure: None,
+        peer_lost: false,
     })
 }
 

@@ -56,7 +56,7 @@ impl Endpoint {
     /// As [`Endpoint::scope`].
     pub fn progress(&mut self) -> Result<bool, Error> {
         if self.in_flight == 0 {
-            self.since = None;
+            self.idle_since = None;
         }
         self.poll()
     }
@@ -118,7 +118,7 @@ impl Endpoint {
             fabric_sys::FI_EAGAIN => self.on_idle().map(|()| false),
             code if code == fabric_sys::FI_EAVAIL as c_int => self.read_error().map(|()| true),
             code => {
-                self.lost = true;
+                self.peer_lost = true;
                 Err(self.failure("fi_cq_read", code, None))
             }
         }
@@ -138,7 +138,7 @@ impl Endpoint {
     #[cold]
     fn read_error(&mut self) -> Result<(), Error> {
         let mut entry = Padded::<fi_cq_err_entry>::zeroed();
-        self.lost = true;
+        self.peer_lost = true;
         let queue = self.objects_mut("fi_cq_readerr")?.cq;
         // SAFETY: the queue is open; the entry is zeroed and long enough for any library.
         let result = unsafe { fabric_sys::fi_cq_readerr(queue, entry.as_mut_ptr(), 0) };
@@ -154,7 +154,7 @@ impl Endpoint {
         // SAFETY: as in `note`.
         let name = unsafe { (*context.cast::<OperationSlot>().as_ptr()).name };
         if let Error::Call(failure) = self.failure(name, code, own) {
-            self.last = Some(failure);
+            self.last_failure = Some(failure);
         }
         self.complete(entry.op_context, |_| OperationState::Failed(code));
         Ok(())
@@ -164,7 +164,7 @@ impl Endpoint {
     #[inline]
     pub(super) fn reset_wait(&mut self) {
         self.idle = 0;
-        self.since = None;
+        self.idle_since = None;
     }
 
     /// Nothing was found.
@@ -180,12 +180,12 @@ impl Endpoint {
     #[cold]
     fn check_wait(&mut self) -> Result<(), Error> {
         if let Some(world) = &self.world {
-            world.check().inspect_err(|_| self.lost = true)?;
+            world.check().inspect_err(|_| self.peer_lost = true)?;
         }
         if let Some(timeout) = self.timeout {
-            let since = *self.since.get_or_insert_with(Instant::now);
-            if since.elapsed() > timeout {
-                self.lost = true;
+            let idle_since = *self.idle_since.get_or_insert_with(Instant::now);
+            if idle_since.elapsed() > timeout {
+                self.peer_lost = true;
                 return Err(Error::TimedOut { provider: self.provider.clone(), limit: timeout });
             }
         }
@@ -252,7 +252,7 @@ impl Endpoint {
             }
             let code = -result as c_int;
             if code != fabric_sys::FI_EAGAIN {
-                self.lost = true;
+                self.peer_lost = true;
                 return Err(self.failure(name, code, None));
             }
             self.poll()?;
@@ -278,7 +278,7 @@ impl Endpoint {
                 }
                 OperationState::Failed(code) => {
                     self.slots.release(slot);
-                    return Err(match &self.last {
+                    return Err(match &self.last_failure {
                         Some(failure) if failure.code == code => Error::Call(failure.clone()),
                         _ => self.failure(name, code, None),
                     });

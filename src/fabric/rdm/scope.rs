@@ -37,7 +37,7 @@ impl<'env> Scope<'env> {
     pub fn send(&mut self, peer: Peer, tag: u64, data: &'env [u8]) -> Result<Operation, Error> {
         let (pointer, len) = (data.as_ptr().cast::<c_void>(), data.len());
         let none = ptr::null_mut();
-        if self.endpoint.data {
+        if self.endpoint.completion_data {
             return self.endpoint.start("fi_tsenddata", len, Some(peer), |objects, address, context| {
                 // SAFETY: the endpoint is open, the address is one of its own, the data is borrowed until the operation is
                 // complete or the endpoint closed, and so lives the context.
