@@ -1,36 +1,33 @@
-//! A board in shared memory, on which the ranks of one host write messages for all the others to read.
+//! A segment of shared memory through which the ranks of one host exchange messages: each rank writes its message once, and
+//! all others read it there.
 //!
-//! A short message costs less than any queue between two processes: the writer's cache line goes to the readers. Longer ones
-//! go piece by piece.
+//! A short message costs less than in any queue between two processes: the writer's cache line goes to the readers. Longer
+//! messages are cut into pieces.
 //!
-//! Every rank has slots, for one operation after the other, and a few places for messages that are too long for a slot. In
-//! an operation every rank writes its message into its slot, or into the next of its places, then the operation's number
-//! into the slot; and it reads those messages that it needs once they have that number. Beside its slots it says which
-//! operation it has begun, which it does when it has read all that it needs of the one before. A rank begins operation
-//! `k + SLOTS`, and so overwrites what it wrote in operation `k`, only when it has seen every rank begin `k + 1`; so also
-//! for a place that it used last in operation `k`. A rank that needs nothing of the others, as the root of a broadcast, can
-//! thus be many short operations ahead of them, or a few long ones.
+//! # Protocol
+//! Each rank has slots, used by one operation after the other, and a few long buffers for messages that do not fit into a
+//! slot. In an operation a rank writes its message into its slot or its next long buffer, then stores the operation's number
+//! in the slot; readers wait for that number. A rank also publishes the operation that it has begun, which means that it has
+//! read all that it needs of the one before. It begins operation `k + SLOTS`, and so overwrites its message of operation
+//! `k`, only when every rank has begun `k + 1`; the same holds for a long buffer that it used last in operation `k`. A rank
+//! that reads nothing, such as the root of a broadcast, can thus be many short operations ahead of the others, or a few long
+//! ones.
 //!
-//! Each rank also writes what it has called ([`Call`]). Some operations do not use the board: each rank counts there those
-//! that it has begun, so that one that waits for a message sees when the other has gone past the place where it should
-//! have written it.
+//! Each message carries the [signature](CallSignature) of the call. Operations that do not use the segment are counted there
+//! by each rank, so that a rank that waits for a message sees when the sender has passed the operation without writing it.
 //!
-//! Memory that is not atomic is ordered by three words of each rank, stored with `Release` and loaded with
-//! `Acquire`:
+//! # Memory ordering
+//! Three words of each rank order the memory that is not atomic. They are stored with `Release` and loaded with `Acquire`:
 //!
-//! - the sequence of a slot: the message is written before it;
-//! - the operation that the rank has begun: all reads of the operation before are done when it is stored;
-//! - the number of operations without the board: all messages of earlier operations on the board are written
-//!   before it.
+//! - `sequence` of a slot: the message is written before it;
+//! - `started`: all reads of the previous operation are done before it is stored;
+//! - `skipped`: all messages of earlier operations in the segment are written before it.
 //!
-//! The other words are only read after one of these. Failures need two fences: a rank that fails says so, and
-//! reuses its buffers only after a fence; a rank that has read from such a buffer looks for failures after a
-//! fence, before it uses what it read. Strongly ordered processors (x86-64) guarantee more than that, and
-//! hide errors; `make loom` runs this file under a model of memory that guarantees only what is asked for
-//! (`model`).
+//! The other words are only read after one of these. Failures need two fences: a rank that fails stores `failed`, and reuses
+//! its buffers only after a fence; a rank that has read such a buffer (by cross-memory attach) checks `failed` after a fence,
+//! before it uses the data. Strongly ordered processors (x86-64) guarantee more than that and hide errors; `make loom` runs
+//! this file under a model of memory that guarantees only the orderings that are asked for (`model`).
 
-#[cfg(not(loom))]
-use std::cell::UnsafeCell;
 use std::fs::{self, File, OpenOptions};
 #[cfg(not(loom))]
 use std::hint::spin_loop;
@@ -39,154 +36,52 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::ptr;
-#[cfg(not(loom))]
-use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 #[cfg(not(loom))]
-use std::sync::atomic::{AtomicU64, fence};
+use std::sync::atomic::fence;
 use std::time::{Duration, Instant};
 
+#[cfg(not(loom))]
+use self::layout::Mapping;
+use self::layout::{LONG_BUFFERS, MessageSlot, RankArea, SLOT_CAPACITY, SLOTS, segment_len};
 #[cfg(loom)]
-use self::model::{AtomicU64, Mapping, MessageCell, fence, spin_loop};
+use self::model::{Mapping, fence, spin_loop};
 use crate::fabric::Error;
 use crate::fabric::calls::{CallHash, CallSignature};
 use crate::fabric::shared_memory::shm;
 use crate::world::{self, World};
 
-/// The longest message of one rank; of 8, 16 and 32 KiB, the last was measured to be the fastest for most long ones.
+mod layout;
+
+/// Longest message of one rank, in bytes. Of 8, 16 and 32 KiB, the last was the fastest for most long vectors.
 pub(crate) const CAPACITY: usize = if cfg!(loom) { 64 } else { 32 << 10 };
-/// The longest message that lies in a slot: with the header nine cache lines, so that slots do not all fall into the same
-/// few sets of a cache.
-const SLOT_CAPACITY: usize = if cfg!(loom) { 8 } else { 9 * 64 - 32 };
-/// More ranks have no board: each reads all the others' slots.
+/// Largest number of ranks: each of them reads all the others' slots.
 const MAX_RANKS: usize = 64;
-/// Slots of each rank.
-const SLOTS: u64 = if cfg!(loom) { 1 } else { 64 };
-/// Places of each rank for messages that are too long for a slot.
-const LONG_BUFFERS: usize = if cfg!(loom) { 1 } else { 4 };
-/// How long ranks that called different things before have to find out what, or which one of them has failed.
+/// Time for ranks whose earlier calls differ to find out which, or which rank has failed.
 pub(crate) const COMPARE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often a rank looks before it does something else meanwhile.
+/// Polls between two calls of the caller's `progress`.
 const POLLS: u32 = if cfg!(loom) { 1 } else { 64 };
-/// The same where a host has more ranks than processors: the other may be waiting for this one's processor.
+/// The same on a host with more ranks than processors, where the peer may be waiting for this processor.
 const POLLS_OVERSUBSCRIBED: u32 = 8;
 
-/// What a rank writes in an operation.
-#[repr(C, align(64))]
-struct MessageSlot {
-    /// The number of the operation that the message is of, written last.
-    sequence: AtomicU64,
-    /// What the rank has called, from which follows how long the message is.
-    call: AtomicU64,
-    /// The calls before.
-    history: AtomicU64,
-    /// The place where the message is; [`PLACES`] if it is here.
-    long_buffer: AtomicU64,
-    message: MessageCell<SLOT_CAPACITY>,
-}
-
-/// Room for a long message.
-#[repr(C, align(64))]
-struct LongBuffer(MessageCell<CAPACITY>);
-
-/// Memory for a message: one rank writes it, the others read it once it is complete.
-#[cfg(not(loom))]
-#[repr(transparent)]
-struct MessageCell<const LEN: usize>(UnsafeCell<[u8; LEN]>);
-
-#[cfg(not(loom))]
-impl<const LEN: usize> MessageCell<LEN> {
-    /// Pointer for the rank that writes.
-    fn write_ptr(&self) -> *mut u8 {
-        self.0.get().cast()
-    }
-
-    /// Pointer for the ranks that read.
-    fn read_ptr(&self) -> *const u8 {
-        self.0.get().cast_const().cast()
-    }
-}
-
-/// How far a rank is. On lines of its own, which also no prefetcher fetches with others: it is written in every operation and
-/// seldom read.
-#[repr(C, align(128))]
-struct RankState {
-    /// The last operation that it has begun on the board.
-    started: AtomicU64,
-    /// How many operations it has begun without the board.
-    skipped: AtomicU64,
-    /// The last of those.
-    call: AtomicU64,
-    /// 1 once an operation has failed.
-    failed: AtomicU64,
-}
-
-/// A rank's part of the board. Memory of zeros is one.
-#[repr(C)]
-struct RankArea {
-    slots: [MessageSlot; SLOTS as usize],
-    long_buffers: [LongBuffer; LONG_BUFFERS],
-    state: RankState,
-}
-
-/// The memory of the board.
-#[cfg(not(loom))]
-struct Mapping {
-    start: NonNull<RankArea>,
-    ranks: usize,
-}
-
-#[cfg(not(loom))]
-impl Mapping {
-    /// Maps a file that has the length for this number of ranks.
-    fn new(file: &File, ranks: usize) -> io::Result<Self> {
-        // SAFETY: a new mapping of a file of this length, at an address of the system's choice.
-        let memory = unsafe {
-            let access = libc::PROT_READ | libc::PROT_WRITE;
-            libc::mmap(ptr::null_mut(), segment_len(ranks), access, libc::MAP_SHARED, file.as_raw_fd(), 0)
-        };
-        if memory == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let start = NonNull::new(memory.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { start, ranks })
-    }
-
-    fn area(&self, rank: usize) -> &RankArea {
-        debug_assert!(rank < self.ranks);
-        // SAFETY: the mapping, which begins at a page, has a part for each rank, and lives as long as this; everything in it
-        // is an atomic or in a cell.
-        unsafe { self.start.add(rank).as_ref() }
-    }
-}
-
-#[cfg(not(loom))]
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: this type's own mapping, of this length; nothing refers to it any more.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), segment_len(self.ranks)) };
-    }
-}
-
-/// One rank's view of the board.
+/// One rank's view of the segment.
 pub(crate) struct SharedSegment {
     memory: Mapping,
     rank: usize,
     ranks: usize,
-    /// The operation's number: the first is 1.
+    /// Number of the current operation, from 1 on.
     sequence: u64,
-    /// The last operation that all other ranks are known to have begun.
+    /// Last operation that all other ranks are known to have begun.
     started: u64,
-    /// The operations in which this rank's places were used last, and which is next.
+    /// Last operation that used each long buffer.
     last_used: [u64; LONG_BUFFERS],
     next_buffer: usize,
-    /// What this rank calls.
     call: CallSignature,
-    /// The calls before.
+    /// Hash of the calls before.
     history: CallHash,
-    /// How many operations this rank has begun without the board.
+    /// Number of operations that this rank has begun without the segment.
     skipped: u64,
-    /// Whether there are more ranks than processors: one that waits then lets another work.
+    /// True with more ranks than processors: ranks that wait yield.
     oversubscribed: bool,
 }
 
@@ -194,9 +89,8 @@ pub(crate) struct SharedSegment {
 unsafe impl Send for SharedSegment {}
 
 impl SharedSegment {
-    /// Makes a board for the ranks of a world, which must all be on this host. Collective. None when there are too
-    /// many ranks, or shared memory cannot be had: on all ranks then. `crowded` says whether there are more ranks than
-    /// processors.
+    /// Creates a segment for the ranks of a world, which must all be on this host. Collective. None, on all ranks, with too
+    /// many ranks or without shared memory. `oversubscribed`: there are more ranks than processors.
     pub(crate) fn create(world: &dyn World, oversubscribed: bool) -> Result<Option<Self>, world::Error> {
         let (rank, ranks) = (world.rank(), world.size());
         if !(2..=MAX_RANKS).contains(&ranks) {
@@ -218,14 +112,14 @@ impl SharedSegment {
             Ok(shared.ok().filter(|_| everyone))
         });
         if let Some((path, _)) = made {
-            // All have it open, or go without. A name that cannot be removed goes with the process's leftovers.
+            // All have it open, or do without it. Leftover names are removed by `shm::remove_leftovers`.
             let _ = fs::remove_file(path);
         }
         met
     }
 
     fn map(file: &File, rank: usize, ranks: usize, oversubscribed: bool) -> io::Result<Self> {
-        // A world is anybody's, and may say what it likes.
+        // Any program can implement `World`, so its answers are checked.
         if rank >= ranks || file.metadata()?.len() != segment_len(ranks) as u64 {
             return Err(io::ErrorKind::InvalidData.into());
         }
@@ -248,22 +142,22 @@ impl SharedSegment {
         }
     }
 
-    /// How many ranks there are: two or more.
+    /// Number of ranks, at least 2.
     pub(crate) fn ranks(&self) -> usize {
         self.ranks
     }
 
-    /// A rank's part. What is not atomic in it has one writer at a time: see the head of this file.
+    /// A rank's area. Memory in it that is not atomic has one writer at a time: see the head of this file.
     fn area(&self, rank: usize) -> &RankArea {
         self.memory.area(rank)
     }
 
-    /// The slot of a rank for an operation.
+    /// A rank's slot for an operation.
     fn slot(&self, rank: usize, operation: u64) -> &MessageSlot {
         &self.area(rank).slots[(operation % SLOTS) as usize]
     }
 
-    /// Says that this rank begins an operation without the board.
+    /// Publishes that this rank begins an operation without the segment.
     pub(crate) fn skip(&mut self, call: CallSignature) {
         self.skipped += 1;
         let own = &self.area(self.rank).state;
@@ -271,26 +165,25 @@ impl SharedSegment {
         own.skipped.store(self.skipped, Ordering::Release);
     }
 
-    /// Says that an operation of this rank has failed, and gives its buffers back. Other ranks may yet read them, as messages
-    /// that they have from this one, but will not trust them.
+    /// Publishes that an operation of this rank has failed; its buffers may be reused after this. Ranks that still read them
+    /// by cross-memory attach discard the data.
     pub(crate) fn fail(&self) {
         self.area(self.rank).state.failed.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Whether an operation of another rank has failed. If not, all that was read of its memory until now was right.
+    /// True when an operation of another rank has failed. If false, all data read from its memory before is valid.
     pub(crate) fn others_failed(&self) -> bool {
         fence(Ordering::SeqCst);
         (0..self.ranks).any(|rank| self.area(rank).state.failed.load(Ordering::Relaxed) != 0)
     }
 
-    /// Says what this rank calls next on the board, and after which other calls.
+    /// Sets the call that the next messages belong to, and the hash of the calls before it.
     pub(crate) fn begin_call(&mut self, call: CallSignature, history: CallHash) {
         (self.call, self.history) = (call, history);
     }
 
-    /// Begins an operation with this rank's message. Waits for ranks that are too far behind, and calls `meanwhile` now and
-    /// then.
+    /// Begins an operation with this rank's message. Waits for ranks that are too far behind, and calls `progress` meanwhile.
     ///
     /// # Safety
     /// `len` bytes of `data` are readable, and at most [`CAPACITY`].
@@ -300,13 +193,13 @@ impl SharedSegment {
         len: usize,
         progress: &mut dyn FnMut() -> Result<(), Error>,
     ) -> Result<(), Error> {
-        // SAFETY: there are so many bytes here, says the caller, and room for as many there.
+        // SAFETY: `len` bytes are readable, as the caller promises, and writable there.
         let fill = |message| unsafe { ptr::copy_nonoverlapping(non_null(data), message, len) };
         // SAFETY: as promised by the caller.
         unsafe { self.write_with(len, fill, progress) }
     }
 
-    /// As [`write`](Self::write), of a message that `fill` puts together where it is given room for it.
+    /// Begins an operation, as [`write`](Self::write), with a message that `fill` writes in place.
     ///
     /// # Safety
     /// The message has at most [`CAPACITY`] bytes, and `fill` writes no more.
@@ -345,9 +238,8 @@ impl SharedSegment {
         Ok(())
     }
 
-    /// Waits for the message of a rank in the current operation, and calls `meanwhile` now and then. The message is as
-    /// long as that rank's are in this call, stays as it is until this rank begins the next operation, and is aligned to
-    /// 16 bytes.
+    /// Waits for a rank's message in the current operation, and calls `progress` meanwhile. The message has the length that
+    /// the call implies, stays unchanged until this rank begins the next operation, and is aligned to 16 bytes.
     pub(crate) fn read(
         &mut self,
         rank: usize,
@@ -386,8 +278,8 @@ impl SharedSegment {
         Ok(())
     }
 
-    /// Waits until `reached` of a rank's part, and of the index of an operation's slot in it, is that operation or a later
-    /// one, and says which.
+    /// Waits until `reached`, given a rank's area and the index of the operation's slot, returns `operation` or later;
+    /// returns that.
     fn wait_for(
         &self,
         rank: usize,
@@ -407,7 +299,7 @@ impl SharedSegment {
             if polls == most {
                 polls = 0;
                 progress()?;
-                // A rank that is in order goes elsewhere again only after it has got this far.
+                // A rank that calls the same operations skips the segment again only after this operation.
                 if area.state.skipped.load(Ordering::Acquire) > self.skipped
                     && reached(area, slot) < operation
                 {
@@ -422,7 +314,7 @@ impl SharedSegment {
         }
     }
 
-    /// Another rank has called something else now, or before: what, the ranks find out when they have waited for long.
+    /// The error for a rank whose current or earlier calls differ. Earlier ones are found by comparing calls, which takes time.
     #[cold]
     fn mismatch(
         &self,
@@ -455,20 +347,16 @@ impl SharedSegment {
     }
 }
 
-/// What may be the null pointer of no bytes.
+/// Replaces a null pointer, which is allowed for no bytes.
 fn non_null(data: *const u8) -> *const u8 {
     if data.is_null() { ptr::dangling() } else { data }
 }
 
-fn segment_len(ranks: usize) -> usize {
-    ranks * size_of::<RankArea>()
-}
-
-/// Makes a file for a board that this user alone can open.
+/// Creates a file for a segment that only this user can open.
 fn create_file(ranks: usize) -> io::Result<(PathBuf, File)> {
     let path = Path::new(shm::DIRECTORY).join(shm::new_name());
     let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
-    // SAFETY: an open file; reserves its memory, so that no later write finds none left.
+    // SAFETY: an open file. Reserving its memory keeps later writes from running out of it (SIGBUS).
     let result = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, segment_len(ranks) as libc::off_t) };
     if result != 0 {
         let _ = fs::remove_file(&path);
@@ -482,7 +370,7 @@ mod model;
 #[cfg(loom)]
 pub(crate) use model::shared_segments;
 
-/// Boards for ranks that are threads of a test.
+/// Segments for ranks that are threads of a test.
 #[cfg(not(loom))]
 #[cfg(test)]
 pub(crate) fn shared_segments(ranks: usize) -> Vec<SharedSegment> {

@@ -1,8 +1,8 @@
-//! The board under loom, a model checker: its memory guarantees only the orderings that are asked for, and it
-//! tries every interleaving of the threads (with a bounded number of preemptions). Run by `make loom`.
+//! The segment under loom, a model checker: its memory guarantees only the orderings that are asked for, and it tries every
+//! interleaving of the threads (with a bounded number of preemptions). Run by `make loom`.
 //!
-//! The words and messages are loom's instead of shared memory; all else is the code of the board. Each test
-//! also runs with one ordering taken away, and must then fail: all of them are needed.
+//! Words and messages are loom's instead of shared memory; the rest is the segment's code. Each test also runs with one
+//! ordering removed, and must then fail: all of them are needed.
 
 use std::cell::{Cell, UnsafeCell};
 use std::fs::File;
@@ -12,17 +12,16 @@ use std::sync::Arc;
 pub(super) use loom::hint::spin_loop;
 use loom::sync::atomic::Ordering;
 
-use super::{
-    CAPACITY, LONG_BUFFERS, LongBuffer, MessageSlot, RankArea, RankState, SLOT_CAPACITY, SLOTS, SharedSegment,
-};
+use super::layout::{LONG_BUFFERS, LongBuffer, MessageSlot, RankArea, RankState, SLOT_CAPACITY, SLOTS};
+use super::{CAPACITY, SharedSegment};
 
 thread_local! {
-    /// The ordering that is taken away in this run: the name of the word, or "fence", and the ordering. A
-    /// thread-local will do, since loom runs all threads of a model in one thread of the system.
+    /// The ordering that is removed in this run: the name of the word, or "fence", and the ordering. Thread-local, as loom
+    /// runs all threads of a model in one thread of the system.
     static REMOVED: Cell<Option<(&'static str, Ordering)>> = const { Cell::new(None) };
 }
 
-/// A word of the board.
+/// A word of the segment.
 pub(super) struct AtomicU64 {
     name: &'static str,
     word: loom::sync::atomic::AtomicU64,
@@ -74,7 +73,7 @@ impl<const LEN: usize> MessageCell<LEN> {
     }
 }
 
-/// The memory of the board.
+/// The memory of the segment.
 pub(super) struct Mapping(Arc<[RankArea]>);
 
 impl Mapping {
@@ -110,7 +109,7 @@ fn area() -> RankArea {
     }
 }
 
-/// Makes boards for ranks that are threads of a model.
+/// Segments for ranks that are threads of a model.
 pub(crate) fn shared_segments(ranks: usize) -> Vec<SharedSegment> {
     let parts: Arc<[RankArea]> = (0..ranks).map(|_| area()).collect();
     (0..ranks).map(|rank| SharedSegment::new(Mapping(Arc::clone(&parts)), rank, ranks, false)).collect()
@@ -134,7 +133,7 @@ mod tests {
         model.check(body);
     }
 
-    /// Checks that the protocol holds, and that it fails when any one of `needed` is taken away.
+    /// Checks that the protocol holds, and that it fails without any one of `needed`.
     fn check_orderings(body: fn(), needed: &[(&'static str, Ordering)]) {
         check(body);
         for &ordering in needed {
@@ -145,7 +144,7 @@ mod tests {
         }
     }
 
-    /// Takes part in two operations on the board; the second overwrites what the first wrote.
+    /// Takes part in two operations; the second overwrites the message of the first.
     fn operate(shared: &mut SharedSegment, len: usize) {
         let other_operation = 1 - shared.rank;
         for operation in 1..=2 {

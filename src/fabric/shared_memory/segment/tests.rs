@@ -1,4 +1,4 @@
-//! Boards whose ranks are driven one after the other, or are threads.
+//! Segments whose ranks are driven one after the other, or are threads.
 
 use super::*;
 
