@@ -1,9 +1,11 @@
 //! What a collective needs from a network: tagged messages between ranks, completed by polling.
 
-pub(crate) mod deferred_close;
-pub(crate) mod endpoint;
+mod affinity;
+mod deferred_close;
+mod endpoint;
 pub(crate) mod network;
 mod operations;
+mod provider_choice;
 pub(crate) mod summary;
 
 use crate::fabric::Error;
