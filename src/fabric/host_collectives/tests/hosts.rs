@@ -1,6 +1,6 @@
 //! Ranks of several hosts.
 
-use super::others::CollectiveCheck;
+use super::checks::CollectiveCheck;
 use super::simulated::Traffic;
 use super::*;
 use crate::fabric::hosts::Hosts;

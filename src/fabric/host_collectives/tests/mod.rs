@@ -244,9 +244,11 @@ macro_rules! for_type {
     };
 }
 
+mod checks;
 mod counting;
 mod hosts;
 mod others;
+mod refusals;
 mod simulated;
 
 fn cases() -> impl Strategy<Value = Case> {
