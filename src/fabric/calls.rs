@@ -1,9 +1,10 @@
-//! What ranks call, so that those that do not call the same notice it.
+//! Signatures of the ranks' calls, so that ranks that do not call the same operations notice it.
 //!
-//! A [`Call`] has all of an operation that must be the same on every rank. On the board every message carries it, and a
-//! number that depends on all calls before. Over a network the tag of every message depends on all calls so far and on the message's length: a message of another
-//! operation is never taken for one of this rank's, but waits, as this rank does. A rank that has waited for long, or that
-//! closes, says what it has called last, and [`World::compare`](crate::world::World::compare) finds the difference.
+//! A [`CallSignature`] has everything about an operation that must be the same on every rank. In shared memory every
+//! message carries it, and a hash of all calls before. Over a network the tag of every message depends on all calls so
+//! far and on the message's length: a message of another operation is never matched, so both ranks wait. A rank that
+//! has waited for long, or that closes, publishes its last calls, and [`World::compare`](crate::world::World::compare)
+//! finds the difference.
 
 use std::fmt;
 
@@ -19,7 +20,8 @@ const MESSAGE: u64 = BARRIER + 1;
 const PART: u64 = BARRIER + 2;
 const LEFT: u64 = BARRIER + 3;
 
-/// An operation with its type, operator, root and number of elements: the elements in the lower [`Call::COUNT`] bits.
+/// An operation with its type, operator, root and number of elements; the latter in the lower [`CallSignature::COUNT`]
+/// bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CallSignature(u64);
 
@@ -29,10 +31,10 @@ impl CallSignature {
     const OP: u32 = 3;
     const TYPE: u32 = 4;
     pub(crate) const BARRIER: Self = Self(BARRIER << (Self::COUNT + Self::ROOT + Self::OP + Self::TYPE));
-    /// What a rank that has left calls.
+    /// Signature of a rank that has left.
     pub(crate) const LEFT: Self = Self(LEFT << (Self::COUNT + Self::ROOT + Self::OP + Self::TYPE));
 
-    /// A collective with so many elements in the part of each rank.
+    /// A collective with `count` elements for each rank.
     pub(crate) fn of<E: Element>(collective: Collective, count: usize) -> Self {
         Self::new(collective as u64, E::DATA_TYPE, count)
     }
@@ -42,7 +44,7 @@ impl CallSignature {
         Self::new(MESSAGE, data_type, count)
     }
 
-    /// What one rank sends another in an all_to_all_v.
+    /// One part of an all_to_all_v.
     pub(crate) fn part(data_type: DataType, count: usize) -> Self {
         Self::new(PART, data_type, count)
     }
@@ -105,13 +107,13 @@ impl fmt::Display for CallSignature {
     }
 }
 
-/// All calls of a rank so far, in order, as a number that other calls have not (but for chance).
+/// Hash of the rank's call sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CallHash(u64);
 
 impl CallHash {
     pub(crate) fn add(&mut self, call: CallSignature) {
-        // Every bit of a call counts for the highest bits, which tags have.
+        // Every bit of a call affects the highest bits, which tags contain.
         let spread = (self.0 ^ call.0).wrapping_mul(SPREAD);
         self.0 = (spread ^ spread >> 32).wrapping_mul(SPREAD);
     }
@@ -120,21 +122,21 @@ impl CallHash {
         self.0
     }
 
-    /// 21 bits for the tags of an operation: the lower 5 tell operations that follow each other apart.
+    /// 21 bits for the tags of an operation: the lower 5 distinguish consecutive operations.
     pub(crate) fn signature(self, number: u64) -> u64 {
         (self.0 >> 48) << 5 | number & 0x1f
     }
 }
 
-/// 16 bits of a message's length.
+/// 16-bit hash of a message's length.
 pub(crate) fn of_length(len: usize) -> u64 {
     (len as u64).wrapping_mul(SPREAD) >> 48
 }
 
-/// What ranks have called, and where: the same place and number on all ranks that take part in it.
+/// A call and its position: the same stream and number on all ranks that take part in it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CallRecord {
-    /// 0 for an operation of all ranks; otherwise which message between which two ranks.
+    /// 0 for an operation of all ranks; otherwise kind of message and the two ranks.
     place: u64,
     number: u64,
     call: CallSignature,
@@ -143,17 +145,17 @@ pub(crate) struct CallRecord {
 impl CallRecord {
     const RANK: u32 = 31;
 
-    /// The collective operation of this number.
+    /// The collective operation with this number.
     pub(crate) fn collective(number: u64, call: CallSignature) -> Self {
         Self { place: 0, number, call }
     }
 
-    /// The message of this number from one rank to another.
+    /// The message with this number from one rank to another.
     pub(crate) fn message(from: usize, to: usize, number: u64, call: CallSignature) -> Self {
         Self { place: 1 << 62 | (from as u64) << Self::RANK | to as u64, number, call }
     }
 
-    /// What one rank sends another in the collective operation of this number.
+    /// One rank's part for another in the collective operation with this number.
     pub(crate) fn part(from: usize, to: usize, number: u64, call: CallSignature) -> Self {
         Self { place: 2 << 62 | (from as u64) << Self::RANK | to as u64, number, call }
     }
@@ -170,11 +172,11 @@ impl CallRecord {
     }
 }
 
-/// What a rank has called last.
+/// The last calls of a rank.
 pub(crate) struct CallLog {
-    /// The same on all ranks of a communicator, and like no other's.
+    /// Identity of the communicator: the same on all its ranks.
     topic: u64,
-    /// A power of two of them, used in turn.
+    /// Ring buffer whose length is a power of two.
     entries: Vec<CallRecord>,
     count: usize,
 }
@@ -195,7 +197,7 @@ impl CallLog {
         self.count += 1;
     }
 
-    /// The last ones, in any order.
+    /// The recorded calls, in any order.
     pub(crate) fn called(&self) -> Vec<Called> {
         let known = self.count.min(self.entries.len());
         self.entries[..known].iter().map(CallRecord::called).collect()
@@ -264,7 +266,7 @@ mod tests {
             .collect();
         signatures.sort_unstable();
         signatures.dedup();
-        // Of 60 000 values, and so many calls, hardly two are the same.
+        // Of 65 536 values: hardly two of so few calls collide.
         assert!(
             calls.len() > 120 && signatures.len() + 1 >= calls.len(),
             "{} of {}",

@@ -12,46 +12,43 @@ use super::transport::network::Network;
 use super::transport::summary;
 use crate::{Element, ReduceOp, world};
 
-/// How a communicator is made and works. Every rank must ask for the same, but for its `host`.
+/// Options of a communicator. All but `host` must be the same on every rank.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Options {
-    /// The libfabric provider: `shm`, `tcp`, ...; if none, chosen by where the ranks are.
+    /// The libfabric provider: `shm`, `tcp`, ...; if none, chosen by the placement of the ranks.
     pub provider: Option<String>,
-    /// The name of this rank's host, which other ranks may not have: ranks with other names are taken to be on other
-    /// hosts, so that what several hosts would do can be tried on one. If none, `NCCL_HOSTID`; without that too, ranks
-    /// share a host when they can share memory.
+    /// Name of this rank's host: ranks with different names are taken to be on different hosts, so that several hosts
+    /// can be simulated on one. If none, `NCCL_HOSTID`; without that, ranks share a host when they can share memory.
     pub host: Option<String>,
-    /// The algorithm for all_reduce; if none, the table's.
+    /// Algorithm for all_reduce; if none, selected by the rules.
     pub all_reduce: Option<Algorithm>,
-    /// The algorithm for all_gather; if none, the table's.
+    /// Algorithm for all_gather; if none, selected by the rules.
     pub all_gather: Option<Algorithm>,
-    /// The algorithm for reduce_scatter; if none, the table's.
+    /// Algorithm for reduce_scatter; if none, selected by the rules.
     pub reduce_scatter: Option<Algorithm>,
-    /// The algorithm for broadcast; if none, the table's.
+    /// Algorithm for broadcast; if none, selected by the rules.
     pub broadcast: Option<Algorithm>,
-    /// The algorithm for reduce; if none, the table's.
+    /// Algorithm for reduce; if none, selected by the rules.
     pub reduce: Option<Algorithm>,
-    /// The algorithm for all_to_all; if none, the table's. In place, all but `board` and `bruck` are
-    /// carried out as `direct`.
+    /// Algorithm for all_to_all; if none, selected by the rules. In place, all but `board` and `bruck` run as `direct`.
     pub all_to_all: Option<Algorithm>,
-    /// The algorithm for all_to_all_v; if none, the table's. In place, all are carried out as `direct`.
+    /// Algorithm for all_to_all_v; if none, selected by the rules. In place, all run as `direct`.
     pub all_to_all_v: Option<Algorithm>,
-    /// The algorithm for gather; if none, the table's.
+    /// Algorithm for gather; if none, selected by the rules.
     pub gather: Option<Algorithm>,
-    /// The algorithm for scatter; if none, the table's.
+    /// Algorithm for scatter; if none, selected by the rules.
     pub scatter: Option<Algorithm>,
-    /// What the `hierarchical` algorithm does between hosts, for collectives for which it can be that; if none, the
-    /// table's.
+    /// Algorithm between hosts for `hierarchical`, where it serves the collective; if none, selected by the rules.
     pub between: Option<Algorithm>,
-    /// Bytes of a segment of long messages; if none, the table's.
+    /// Bytes of a segment of long messages; if none, selected by the rules.
     pub segment: Option<usize>,
-    /// Segments in flight at a time; if none, the table's.
+    /// Segments in flight at a time; if none, selected by the rules.
     pub in_flight: Option<usize>,
 }
 
 impl Options {
-    /// Asks for an algorithm for a collective.
+    /// Sets the algorithm for a collective.
     pub fn choose(&mut self, collective: Collective, algorithm: Algorithm) {
         *self.slot(collective) = Some(algorithm);
     }
@@ -74,14 +71,12 @@ impl Options {
 /// One rank of a communicator over host buffers.
 ///
 /// All ranks call the same operations in the same order, with the same counts, element types, operators and roots
-/// (but for [`send`](Self::send), [`recv`](Self::recv) and [`exchange`](Self::exchange), which concern two ranks). When
-/// they do not, no rank receives data of another operation than its own, and all get [`Error::World`] or
-/// [`Error::OtherOperation`], which say who called what: at once where messages go over the board in shared memory,
-/// otherwise when a rank has waited for a second or closes the communicator. A rank that only sends may return from the
-/// operation before.
+/// (except for [`send`](Self::send), [`recv`](Self::recv) and [`exchange`](Self::exchange), which concern two ranks).
+/// When they do not, no rank receives data of another operation than its own, and all get [`Error::World`] or
+/// [`Error::OtherOperation`], which name the calls: immediately in shared memory, otherwise when a rank has waited for
+/// a second or closes the communicator. A rank that only sends may return from the operation before.
 ///
-/// An operation returns when this rank's part in it is over: its result is there, and the buffers can be used again.
-/// Other ranks may not have got so far.
+/// An operation returns when this rank's part in it is complete: its result is there, and the buffers can be reused.
 ///
 /// Every rank gets the same bits from an all_reduce, also of floating-point numbers (a NaN's payload aside): its
 /// elements are combined in an order that is the same on all ranks. The order depends on the number of ranks and on
@@ -148,21 +143,20 @@ impl Communicator {
         self.collectives.rank()
     }
 
-    /// How many ranks there are.
+    /// Number of ranks.
     #[must_use]
     pub fn size(&self) -> usize {
         self.collectives.size()
     }
 
-    /// What carries the messages, in a line for a report's header that is the same on all ranks: providers, how `shm` copies
-    /// long messages, and each host's interface and the address of its first rank there.
+    /// Describes the transport in one line, which is the same on all ranks: providers, copy protocol of `shm`, and each
+    /// host's interface and the address of its first rank there.
     #[must_use]
     pub fn describe(&self) -> &str {
         &self.description
     }
 
-    /// How an operation would be carried out whose size, as [`Rule::bytes`](super::Rule::bytes) counts it, is so many
-    /// bytes.
+    /// The plan for an operation of this size, counted as in [`Rule::bytes`](super::Rule::bytes).
     #[must_use]
     pub fn plan(&self, collective: Collective, bytes: usize) -> Plan {
         self.collectives.plan(collective, bytes)
@@ -223,8 +217,8 @@ impl Communicator {
         self.collectives.reduce_scatter(send, receive, op)
     }
 
-    /// As [`reduce_scatter`](Self::reduce_scatter), with the result at this rank's own place in the input: with `n`
-    /// elements for each rank, from `rank * n` on. The rest of `data` stays as it is.
+    /// In-place [`reduce_scatter`](Self::reduce_scatter): the result replaces this rank's block of the input; with `n`
+    /// elements for each rank, from `rank * n` on. The rest of `data` is unchanged.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`]; [`Error::Length`] when the length is no multiple of the number of ranks.
@@ -271,8 +265,7 @@ impl Communicator {
         self.collectives.reduce(send, receive, op, root)
     }
 
-    /// As [`reduce`](Self::reduce), with the result in the place of the root's input. The other ranks' `data` is only
-    /// read.
+    /// In-place [`reduce`](Self::reduce): the result replaces the root's input. The other ranks' `data` is only read.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`]; [`Error::Rank`] when there is no such root.
@@ -294,7 +287,7 @@ impl Communicator {
         self.collectives.all_to_all(send, receive)
     }
 
-    /// Part `r` of `data` goes to rank `r`, and what comes from it takes the same place.
+    /// Part `r` of `data` goes to rank `r`, and the part from rank `r` replaces it.
     ///
     /// # Errors
     /// As [`Communicator::all_to_all`].
@@ -302,9 +295,9 @@ impl Communicator {
         self.collectives.all_to_all_in_place(data)
     }
 
-    /// As [`all_to_all`](Self::all_to_all), with parts of any lengths at any places: the elements `send_parts[r]` go to
-    /// rank `r`, and what rank `r` sends here arrives in `receive_parts[r]`, which has the same length. Where a part is
-    /// empty, nothing is sent or received. The rest of `receive` is left alone.
+    /// An [`all_to_all`](Self::all_to_all) with parts of any lengths and offsets: the elements `send_parts[r]` go to
+    /// rank `r`, and those from rank `r` arrive in `receive_parts[r]`, which has the same length. For an empty part
+    /// nothing is sent or received. The rest of `receive` is unchanged.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`]; [`Error::Length`] unless there is one part for each rank, within its buffer, the
@@ -319,8 +312,8 @@ impl Communicator {
         self.collectives.all_to_all_v(send, send_parts, receive, receive_parts)
     }
 
-    /// As [`all_to_all_v`](Self::all_to_all_v) in one buffer, whose parts may be received where others were sent from.
-    /// What arrives waits in memory of the communicator until all is sent.
+    /// In-place [`all_to_all_v`](Self::all_to_all_v): parts may be received where others are sent from. What arrives
+    /// waits in memory of the communicator until all is sent.
     ///
     /// # Errors
     /// As [`Communicator::all_to_all_v`].
@@ -349,7 +342,7 @@ impl Communicator {
         self.collectives.gather(send, receive, root)
     }
 
-    /// As [`gather`](Self::gather), with every rank's input at its own place in a buffer of the root's length: with `n`
+    /// In-place [`gather`](Self::gather): every rank's input is its block of a buffer of the root's length; with `n`
     /// elements for each rank, from `rank * n` on. Only the root's buffer is written.
     ///
     /// # Errors
@@ -374,8 +367,8 @@ impl Communicator {
         self.collectives.scatter(send, receive, root)
     }
 
-    /// As [`scatter`](Self::scatter), with every rank's result at its own place in a buffer of the root's length: with
-    /// `n` elements for each rank, from `rank * n` on. Nothing else is written.
+    /// In-place [`scatter`](Self::scatter): every rank's result is its block of a buffer of the root's length; with `n`
+    /// elements for each rank, from `rank * n` on. Nothing else is written.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`]; [`Error::Length`] when the length is no multiple of the number of ranks;
@@ -388,8 +381,7 @@ impl Communicator {
     /// elements of the same type. Messages from one rank to another are received in the order in which they were sent;
     /// one of no elements is none, for both.
     ///
-    /// It may wait for the other side to receive, and ranks that wait for each other in a circle wait for ever: two that
-    /// want to send to each other use `exchange`.
+    /// It may wait for the peer to receive: ranks that send to each other in a circle deadlock; use `exchange`.
     ///
     /// # Errors
     /// [`Error::Rank`] when there is no such peer, or it is this rank: nothing is sent then. Otherwise the communicator is
@@ -398,7 +390,8 @@ impl Communicator {
         self.collectives.send(data, to)
     }
 
-    /// Receives what another rank sends with [`send`](Self::send) or [`exchange`](Self::exchange), and waits for it.
+    /// Receives a message that another rank sends with [`send`](Self::send) or [`exchange`](Self::exchange), and waits
+    /// for it.
     ///
     /// # Errors
     /// As [`Communicator::send`].
@@ -406,8 +399,8 @@ impl Communicator {
         self.collectives.recv(data, from)
     }
 
-    /// Sends `send` to one rank and receives `receive` from one, the same or another, at the same time. Both peers may be
-    /// this rank itself, which then copies.
+    /// Sends `send` to one rank and receives `receive` from the same or another, at the same time. If both peers are
+    /// this rank itself, it copies.
     ///
     /// # Errors
     /// As [`Communicator::send`]; [`Error::Length`] when a rank that sends to itself has buffers that differ in length.
@@ -421,7 +414,7 @@ impl Communicator {
         self.collectives.exchange(send, to, receive, from)
     }
 
-    /// As [`exchange`](Self::exchange), with what is received in the place of what is sent, and as long.
+    /// In-place [`exchange`](Self::exchange): the message received, of the same length, replaces the one sent.
     ///
     /// # Errors
     /// As [`Communicator::send`].
@@ -442,8 +435,9 @@ impl Communicator {
         self.collectives.barrier()
     }
 
-    /// Ends the communicator when every rank has called it. A communicator that is dropped instead closes at once; ranks that
-    /// wait for this one in a later operation are told so after a second, unless rank 0 left more than a minute before.
+    /// Ends the communicator when every rank has called it. A communicator that is dropped closes immediately; ranks
+    /// that wait for this one in a later operation get an error after a second, unless rank 0 left more than a minute
+    /// before.
     ///
     /// # Errors
     /// When another rank has failed.
@@ -456,7 +450,7 @@ impl Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        // One that panics has failed, which is told otherwise.
+        // A panic is reported by the transport.
         if !std::thread::panicking() {
             self.collectives.leave();
         }

@@ -1,9 +1,9 @@
-//! Which ranks share a host.
+//! Placement of the ranks on hosts.
 
-/// The hosts of a job: the same on every rank.
+/// Hosts of a job: the same on every rank.
 ///
-/// A *lane* is made of one rank of each host, those with the same index among their host's ranks. There are as many
-/// lanes as the host with the fewest ranks has ranks; other hosts have ranks without a lane.
+/// A *lane* consists of one rank of each host, those with the same index on their hosts. There are as many lanes as the
+/// smallest host has ranks; larger hosts have ranks without a lane.
 #[derive(Clone, Debug)]
 pub(crate) struct Hosts {
     /// The ranks of each host, in order; hosts in the order of their first ranks.
@@ -31,12 +31,12 @@ impl Hosts {
         Self { ranks, places, lanes }
     }
 
-    /// How many hosts there are.
+    /// Number of hosts.
     pub(crate) fn count(&self) -> usize {
         self.ranks.len()
     }
 
-    /// Whether there are several hosts, and several ranks on one of them at least.
+    /// True with several hosts of which at least one has several ranks.
     pub(crate) fn is_hierarchical(&self) -> bool {
         self.ranks.len() > 1 && self.ranks.len() < self.places.len()
     }
@@ -51,28 +51,28 @@ impl Hosts {
         &self.ranks[host]
     }
 
-    /// How many lanes there are.
+    /// Number of lanes.
     pub(crate) fn lanes(&self) -> usize {
         self.lanes
     }
 
-    /// Whether some host has ranks without a lane.
+    /// True when some host has ranks without a lane.
     pub(crate) fn have_others(&self) -> bool {
         self.ranks.iter().any(|ranks| ranks.len() > self.lanes)
     }
 
-    /// The ranks of a host whose blocks go through a lane: the lane's own rank, then its share of those without one.
+    /// Ranks of a host whose blocks go through a lane: the lane's own rank, then its share of those without one.
     pub(crate) fn bundle(&self, host: usize, lane: usize) -> impl Iterator<Item = usize> + '_ {
         self.ranks[host].iter().skip(lane).step_by(self.lanes.max(1)).copied()
     }
 
-    /// How many ranks that are.
+    /// Number of ranks in a [`bundle`](Self::bundle).
     pub(crate) fn bundle_len(&self, host: usize, lane: usize) -> usize {
         self.ranks[host].len().saturating_sub(lane).div_ceil(self.lanes.max(1))
     }
 }
 
-/// Where one rank is among the hosts of a job.
+/// A rank's place among the hosts of a job.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HostPosition<'a> {
     pub(crate) hosts: &'a Hosts,

@@ -6,7 +6,7 @@
 use super::{Action, Pipeline, Position, Round, Schedule, Spec, scratch, source, target};
 
 impl Spec<Position> {
-    /// Puts a part of this rank's own block where it belongs.
+    /// Copy of a part of this rank's own block into the target.
     pub(super) fn keep(&self, offset: usize, len: usize) -> Option<Action> {
         (len > 0).then_some(Action::Copy {
             from: source(offset),
@@ -36,7 +36,7 @@ unsafe impl Schedule for Direct {
     }
 }
 
-/// Exchanges all that is known with partners at doubling distance: lg p messages; a power of two of ranks.
+/// Exchanges all known blocks with partners at doubling distance: lg p messages; a power of two of ranks.
 pub(crate) struct RecursiveDoubling(pub(crate) Spec<Position>);
 
 // SAFETY: receives the partner's group of blocks and sends the own group. One segment.
@@ -60,8 +60,8 @@ unsafe impl Schedule for RecursiveDoubling {
     }
 }
 
-/// Bruck's: passes all that is known down at doubling distance, in scratch memory that starts with the own block,
-/// and turns it into rank order at the end: lg p messages, rounded up; any number of ranks.
+/// Bruck's algorithm: sends all known blocks down at doubling distance, in scratch memory that starts with the own
+/// block, and copies them into rank order at the end: lg p messages, rounded up; any number of ranks.
 pub(crate) struct Bruck(pub(crate) Spec<Position>);
 
 // SAFETY: receives behind the blocks that are known and sends those; copies to the target in the end. One segment.

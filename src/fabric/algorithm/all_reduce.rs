@@ -35,14 +35,14 @@ unsafe impl Schedule for Direct {
     }
 }
 
-/// The largest power of two of ranks that work; each rank beyond is represented by a neighbour, to which it gives
-/// its vector first and from which it gets the result last.
+/// The largest power of two of the ranks works; each of the others is represented by a neighbour, to which it sends its
+/// vector first and from which it receives the result last.
 #[derive(Clone, Copy)]
 struct Fold {
     rank: usize,
-    /// How many ranks work.
+    /// Number of working ranks.
     workers: usize,
-    /// How many are represented: the even ones of the first `2 * represented` ranks.
+    /// Number of represented ranks: the even ones of the first `2 * represented`.
     represented: usize,
 }
 
@@ -52,7 +52,7 @@ impl Fold {
         Self { rank, workers, represented: ranks - workers }
     }
 
-    /// Rounds before the work, and as many after it.
+    /// Rounds before the first step, and as many after the last.
     fn outer_rounds(&self) -> usize {
         usize::from(self.represented > 0)
     }
@@ -80,12 +80,12 @@ impl Fold {
         if number < self.represented { 2 * number + 1 } else { number + self.represented }
     }
 
-    /// Where the vector of a worker lies at the first step.
+    /// Location of a worker's vector at the first step.
     fn vector(&self, offset: usize) -> super::Location {
         if self.represents() { target(offset) } else { source(offset) }
     }
 
-    /// The round before the work, on `len` bytes.
+    /// The round before the first step, on `len` bytes.
     fn before(&self, offset: usize, len: usize, round: &mut Round) {
         if self.is_represented() {
             round.send(self.rank + 1, source(offset), len);
@@ -95,7 +95,7 @@ impl Fold {
         }
     }
 
-    /// The round after the work.
+    /// The round after the last step.
     fn after(&self, offset: usize, len: usize, round: &mut Round) {
         if self.is_represented() {
             round.receive(self.rank + 1, target(offset), len);
@@ -208,8 +208,7 @@ unsafe impl Schedule for Rabenseifner {
     }
 }
 
-/// Reduce-scatter and all-gather, in each of which every rank exchanges with every other at once: 2 messages of
-/// n/p bytes to each peer, 2 n (p-1)/p bytes.
+/// Reduce-scatter and all-gather, each by direct exchange: 2 messages of n/p bytes to each peer, 2 n (p-1)/p bytes.
 pub(crate) struct Pairwise(pub(crate) Spec<Position>);
 
 // SAFETY: the first round receives into scratch memory, a part for each peer; the second into chunks of the target

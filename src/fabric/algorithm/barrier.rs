@@ -1,4 +1,4 @@
-//! The barrier: dissemination, in which every rank tells one at doubling distance that it has heard of all between.
+//! The barrier, by dissemination: in each step every rank signals the one at doubling distance.
 
 use super::{Round, Schedule, scratch};
 

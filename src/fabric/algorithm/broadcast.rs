@@ -6,12 +6,12 @@
 use super::{Pipeline, Position, Round, Schedule, Spec, Tree, source, target};
 
 impl Spec<Tree> {
-    /// Where a rank has what it sends.
+    /// Location of the vector to send.
     fn have(&self, offset: usize) -> super::Location {
         if self.at.is_root() { source(offset) } else { target(offset) }
     }
 
-    /// Puts the root's own segment where it belongs.
+    /// Copies the root's segment to its target.
     fn keep(&self, offset: usize, len: usize, round: &mut Round) {
         if self.at.is_root() {
             round.copy_meanwhile(source(offset), target(offset), len);
@@ -44,9 +44,9 @@ unsafe impl Schedule for Direct {
 
 /// Down a binomial tree: lg p messages, rounded up; n lg p bytes.
 ///
-/// With every round twice as many ranks have the vector: those up to a power of two from the root on, each of which sends it
-/// that power further. So the ranks that send most follow each other, and where ranks outnumber processors, which they take
-/// in turn, run on different ones.
+/// The number of ranks with the vector doubles in every round: the first powers of two from the root on, each of which
+/// sends it that power further. The ranks that send most are thus adjacent, and on hosts with more ranks than
+/// processors run on different ones.
 pub(crate) struct Binomial(pub(crate) Spec<Tree>);
 
 // SAFETY: the root only sends, from the source; another rank receives in one round and sends in later ones. Segments
@@ -75,12 +75,12 @@ unsafe impl Schedule for Binomial {
     }
 }
 
-/// Scatters the vector down a binomial tree and gathers it around a ring: lg p + p-1 messages, less than 2 n bytes (van
-/// de Geijn's). A rank that got more than its own chunk with the scattering does not get that again.
+/// Scatters the vector down a binomial tree and gathers it around a ring (van de Geijn): lg p + p-1 messages, less than
+/// 2 n bytes. A rank that got more than its own chunk from the scatter does not receive that again.
 pub(crate) struct Ring(pub(crate) Spec<Tree>);
 
 impl Ring {
-    /// Whether a number has a chunk after the scattering.
+    /// True when a rank, by its number, has a chunk after the scatter.
     fn has(&self, number: usize, chunk: usize) -> bool {
         (number..number + self.0.at.subtree(number)).contains(&chunk)
     }

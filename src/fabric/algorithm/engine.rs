@@ -1,4 +1,4 @@
-//! Carries out a schedule: posts the rounds of the segments in flight, and completes them as messages arrive.
+//! Runs a schedule: posts the rounds of the segments in flight, and completes them as messages arrive.
 
 use std::ops::Range;
 use std::ptr;
@@ -65,17 +65,17 @@ impl Buffers {
     }
 }
 
-/// What tells an operation's messages apart from those of others.
+/// Identity of an operation, for the tags of its messages.
 #[derive(Clone, Copy)]
 pub(crate) enum Sequence {
-    /// Counts the operations of all ranks: the same on every rank.
+    /// A signature of the collective: the same on every rank.
     Collective(u64),
-    /// Counts the messages that one rank sends another, and those that it gets from one: the same on both.
+    /// Signatures of the messages sent and received: each the same on both ranks.
     Pair { sent: u64, received: u64 },
 }
 
 impl Sequence {
-    /// Set in the numbers of messages between two ranks.
+    /// Set in the signatures of messages between two ranks.
     const PAIR: u64 = 1 << 21;
 
     fn of_sent(self) -> u64 {
@@ -93,7 +93,7 @@ impl Sequence {
     }
 }
 
-/// What one operation on all its segments has in common.
+/// Parameters of an operation that its segments share.
 pub(crate) struct OperationContext<'a> {
     pub(crate) sequence: Sequence,
     pub(crate) memory: Memory,
@@ -101,7 +101,7 @@ pub(crate) struct OperationContext<'a> {
     pub(crate) reduction: Option<&'a Reduction>,
 }
 
-/// Memory that operations use again and again: after the first of a size and kind, nothing is allocated.
+/// Memory that operations reuse: after the first of a size and kind, nothing is allocated.
 #[derive(Default)]
 pub(crate) struct Workspace {
     slots: Vec<SegmentSlot>,
@@ -116,14 +116,14 @@ struct CacheLine([u8; 64]);
 /// A segment in flight.
 #[derive(Default)]
 struct SegmentSlot {
-    /// The segment; none when there is none left.
+    /// The segment; none when no segment is left.
     segment: Option<usize>,
     number: usize,
     round: Round,
     pending: Vec<Request>,
 }
 
-/// Carries out `schedule`. After an error requests may be in flight: the transport must be closed before any of the
+/// Runs `schedule`. After an error requests may be in flight: the transport must be closed before any of the
 /// operation's memory or the workspace is touched.
 ///
 /// # Safety
@@ -202,11 +202,11 @@ pub(crate) unsafe fn run<T: Transport, S: Schedule>(
     Ok(())
 }
 
-/// The order in which all ranks begin the rounds of all segments, for schedules that have one.
+/// The order in which all ranks begin the rounds of all segments, for ordered schedules.
 ///
-/// A network may hold up all messages from one rank to another behind one that nobody has asked for yet (TCP does, when
-/// that one is long or there are many). Ranks that begin the same rounds in the same order ask for messages in the order
-/// in which these are sent, so that none is held up for ever.
+/// A network may hold up all messages from one rank to another behind an unexpected one (TCP does when it is long or
+/// there are many). Ranks that begin the same rounds in the same order post receives in the order of the sends, so that
+/// none is held up forever.
 #[derive(Clone, Copy)]
 struct RoundOrder {
     rounds: usize,
@@ -214,14 +214,13 @@ struct RoundOrder {
 }
 
 impl RoundOrder {
-    /// Segments follow each other such that as many are in flight as may be, each in another part of its rounds.
+    /// Staggers the segments so that `in_flight` of them are in different rounds.
     fn key(self, (segment, number): (usize, usize)) -> (usize, usize) {
         (segment * self.rounds + number * self.in_flight, segment)
     }
 }
 
-/// Whether a round may begin: no other that comes before it is still to begin. `waiting` is the first segment of which
-/// no round has begun.
+/// True when no earlier round is still to begin. `waiting` is the first segment of which no round has begun.
 fn may_begin(
     order: Option<RoundOrder>,
     slots: &[SegmentSlot],
@@ -242,7 +241,7 @@ impl SegmentSlot {
         self.number = 0;
     }
 
-    /// Posts the messages of the current round and does what is to be done meanwhile.
+    /// Posts the messages of the current round and runs its overlapped action.
     ///
     /// # Safety
     /// As [`run`]; the scratch memory is the slot's own.
@@ -288,7 +287,7 @@ impl SegmentSlot {
         self.pending.is_empty()
     }
 
-    /// Does what follows the round.
+    /// Runs the actions that follow the round.
     ///
     /// # Safety
     /// As [`run`]; the messages of the round are complete; the scratch memory is the slot's own.
@@ -300,9 +299,9 @@ impl SegmentSlot {
     }
 }
 
-/// Tells apart the messages between two ranks: 22 bits of the sequence's number, 14 of the segment's, 10 of the
-/// message's within a round and 16 of the round's, which leaves two for the transport. Each wraps around; messages in
-/// flight are never that far from each other, or those of one tag are matched in the order in which they were sent.
+/// Tag of a message between two ranks: 22 bits of the sequence, 14 of the segment, 10 of the message's index within a
+/// round and 16 of the round, which leaves two for the transport. Each wraps around; messages in flight are never that
+/// far apart, and those of one tag are matched in the order in which they were sent.
 fn tag(sequence: u64, segment: usize, part: usize, number: usize) -> u64 {
     let within = (segment as u64 & 0x3fff) << 26 | (part as u64 & 0x3ff) << 16 | number as u64 & 0xffff;
     (sequence & 0x3f_ffff) << 40 | within

@@ -1,13 +1,13 @@
-//! Messages between two ranks, of which the others know nothing.
+//! Point-to-point messages.
 
 use super::{Round, Schedule, scratch, source, target};
 
 /// One message to a rank, one from a rank, or both at once.
 pub(crate) struct Exchange {
-    /// The peer and how many bytes.
+    /// Peer and bytes.
     pub(crate) send: Option<(usize, usize)>,
     pub(crate) receive: Option<(usize, usize)>,
-    /// Whether both are in the same place: what arrives waits in scratch memory until all is sent.
+    /// True when both use the same memory: what arrives waits in scratch memory until all is sent.
     pub(crate) in_place: bool,
 }
 

@@ -1,18 +1,17 @@
 //! Collective algorithms, as schedules of rounds.
 //!
-//! A message is cut into segments, and each segment goes through the same rounds on its own: in a round a rank
-//! posts receives and sends, and when they are complete combines or copies what came. The engine keeps several
-//! segments in flight, so that one is combined while others are on their way. A schedule says what a rank does in
-//! a round; it is a plain function of rank, number of ranks, size, segment and round, so every rank knows what its
-//! peers do without being told.
+//! A message is cut into segments, and each segment goes through the same rounds. In a round a rank posts receives and
+//! sends, and when they are complete it combines or copies what arrived. The engine keeps several segments in flight,
+//! so that the combination of one overlaps with the transfer of others. A schedule is a function of rank, number of
+//! ranks, size, segment and round, so every rank knows its peers' rounds without communication.
 //!
 //! Most algorithms are those of R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of Collective Communication
 //! Operations in MPICH" (2005), and of J. Bruck, C.-T. Ho, S. Kipnis, E. Upfal and D. Weathersby, "Efficient
 //! Algorithms for All-to-All Communications in Multiport Message-Passing Systems" (1997).
 //!
-//! Every element of a reduction is combined in one order that depends on the number of ranks, the algorithm and
-//! the element's position only, and then copied, or combined in the same order on every rank: all ranks get the
-//! same bits (a NaN's payload aside).
+//! Every element of a reduction is combined in an order that depends only on the number of ranks, the algorithm and the
+//! element's position, and then copied, or combined in the same order on every rank: all ranks get the same bits
+//! (except for a NaN's payload).
 
 pub(crate) mod all_gather;
 pub(crate) mod all_reduce;
@@ -34,14 +33,14 @@ pub(crate) use position::{Position, Tree};
 pub(crate) use spec::Spec;
 pub(crate) use split::Split;
 
-/// One of the buffers of an operation.
+/// A buffer of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Buffer {
-    /// What this rank contributes. In place it is a part of, or all of, `Target`, or `Target` is a part of it.
+    /// This rank's input. In place it is part or all of `Target`, or `Target` is part of it.
     Source,
     /// The result.
     Target,
-    /// The segment's own scratch memory.
+    /// Scratch memory of the segment.
     Scratch,
 }
 
@@ -70,29 +69,29 @@ pub(crate) struct Transfer {
     pub(crate) peer: usize,
     pub(crate) location: Location,
     pub(crate) len: usize,
-    /// Which of the round's messages from one rank to another it is.
+    /// Index among the round's messages from one rank to another.
     pub(crate) part: usize,
 }
 
-/// What a rank does with its own memory.
+/// An operation on a rank's own memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Action {
     /// `out = a op b`. `b` overlaps neither of the others; `a` is `out` or does not overlap it.
     Combine { out: Location, a: Location, b: Location, len: usize },
-    /// Ends an average: divides by the number of ranks.
+    /// Completes an average: divides by the number of ranks.
     Finish { data: Location, len: usize },
-    /// Copies; nothing when both places are the same memory.
+    /// Copies, unless both locations are the same memory.
     Copy { from: Location, to: Location, len: usize },
 }
 
-/// One round of one segment on one rank. Transfers and actions of no bytes are left out on both sides.
+/// One round of one segment on one rank. Transfers and actions of no bytes are left out, on the peer too.
 #[derive(Default)]
 pub(crate) struct Round {
     pub(crate) receives: Vec<Transfer>,
     pub(crate) sends: Vec<Transfer>,
-    /// Done while the messages are on their way; touches nothing that they write.
+    /// Runs while the messages are in flight; touches nothing that they write.
     pub(crate) meanwhile: Option<Action>,
-    /// Done when all messages have arrived and all that were sent may be overwritten.
+    /// Run when all messages of the round are complete.
     pub(crate) then: Vec<Action>,
 }
 
@@ -112,14 +111,14 @@ impl Round {
         self.send_part(peer, 0, location, len);
     }
 
-    /// For several messages from one rank: `part` tells them apart.
+    /// Receives one of several messages from a rank, with index `part`.
     fn receive_part(&mut self, peer: usize, part: usize, location: Location, len: usize) {
         if len > 0 {
             self.receives.push(Transfer { peer, location, len, part });
         }
     }
 
-    /// For several messages to one rank.
+    /// Sends one of several messages to a rank, with index `part`.
     fn send_part(&mut self, peer: usize, part: usize, location: Location, len: usize) {
         if len > 0 {
             self.sends.push(Transfer { peer, location, len, part });
@@ -132,7 +131,7 @@ impl Round {
         }
     }
 
-    /// Copies while the messages are on their way: once in a round.
+    /// Copies while the messages are in flight; at most once in a round.
     fn copy_meanwhile(&mut self, from: Location, to: Location, len: usize) {
         if len > 0 {
             self.meanwhile = Some(Action::Copy { from, to, len });
@@ -151,8 +150,8 @@ impl Round {
         }
     }
 
-    /// Turns a round that another schedule has written for a few ranks and a part of the buffers into one for this
-    /// schedule's.
+    /// Maps the ranks and locations of a round that another schedule has written for some of the ranks and a part of
+    /// the buffers.
     fn translate(&mut self, rank: impl Fn(usize) -> usize, location: impl Fn(Location) -> Location) {
         for transfer in self.receives.iter_mut().chain(&mut self.sends) {
             transfer.peer = rank(transfer.peer);
@@ -190,27 +189,27 @@ impl Pipeline {
 /// element type where it is combined; no two receives overlap, and none overlaps a send of the same round.
 /// Segments in flight together touch disjoint memory.
 pub(crate) unsafe trait Schedule {
-    /// How the message is cut into segments; as a whole, unless an algorithm says otherwise.
+    /// Segments of the message; a single one by default.
     fn pipeline(&self) -> Pipeline {
         Pipeline::WHOLE
     }
 
-    /// How many rounds each segment goes through: the same on every rank.
+    /// Rounds of each segment: the same on every rank.
     fn rounds(&self) -> usize {
         1
     }
 
-    /// Whether all ranks must begin the rounds of all segments in one order: where a rank waits for some ranks in a round
-    /// and others may be rounds ahead meanwhile, and send it what it has not asked for.
+    /// True when all ranks must begin the rounds of all segments in one order: needed where a rank waits for some ranks
+    /// in a round while others may be rounds ahead and send it messages that it has not posted receives for.
     fn is_ordered(&self) -> bool {
         false
     }
 
-    /// Bytes of scratch memory that a segment needs, aligned to 64 bytes.
+    /// Bytes of scratch memory per segment, aligned to 64 bytes.
     fn scratch_len(&self) -> usize {
         0
     }
 
-    /// Writes what this rank does in a round of a segment into `round`, which is empty.
+    /// Fills `round`, which is empty, with this rank's part in a round of a segment.
     fn round(&self, segment: usize, number: usize, round: &mut Round);
 }

@@ -42,7 +42,7 @@ unsafe impl Schedule for Pairwise {
 pub(crate) struct RecursiveHalving(pub(crate) Spec<Position>);
 
 impl RecursiveHalving {
-    /// Where in the scratch memory messages arrive: behind the half of all blocks that is left after the first round.
+    /// Start of the receive buffer in scratch memory: behind the half of all blocks that is left after the first round.
     fn arrivals(&self) -> usize {
         self.0.at.ranks / 2 * self.0.bytes()
     }

@@ -1,15 +1,15 @@
-//! Algorithms for scatter: those for gather, backwards.
+//! Algorithms for scatter: those for gather, reversed.
 //!
-//! So costs are those of the gather with the same name, with sends and receives exchanged: for `p` ranks that get `n`
+//! Costs are those of the gather with the same name, with sends and receives exchanged: for `p` ranks that get `n`
 //! bytes each, the root sends (p-1) n bytes, to each rank or down the tree. Only the root has a source.
 
 use super::{Action, Buffer, Location, Pipeline, Round, Schedule};
 
-/// A gather that is played backwards: its rounds from the last to the first; what is received there is sent here, and
-/// copies go from the target to the source, which here are the source and the target.
+/// A gather reversed: its rounds run from the last to the first, its receives become sends, and its copies go from
+/// target to source, which are source and target here.
 ///
-/// What a gather copies after its messages must be copied before them here. So there is a round more: the first copies
-/// what the gather's last one does, without a message.
+/// Copies that follow the messages of a gather must precede them here. So there is one more round: the first does the
+/// copies of the gather's last one, without messages.
 pub(crate) struct Reversed<S>(pub(crate) S);
 
 // SAFETY: what is sent, received and touched meanwhile in a round is that of one round of the gather. There no two sends

@@ -63,7 +63,7 @@ impl<T: Transport> HostCollectives<T> {
                     self.run(name, &all_gather::RecursiveDoubling(spec), memory, None)
                 }
                 Algorithm::Bruck => self.run(name, &all_gather::Bruck(spec), memory, None),
-                // The ring, which serves every number of ranks.
+                // The ring serves any number of ranks.
                 _ => self.run(name, &all_gather::Ring(spec), memory, None),
             }
         }

@@ -81,7 +81,7 @@ impl<T: Transport> HostCollectives<T> {
                 Algorithm::Rabenseifner => {
                     self.run(name, &all_reduce::Rabenseifner(spec), memory, Some(reduction))
                 }
-                // The ring, which serves every number of ranks.
+                // The ring serves any number of ranks.
                 _ => self.run(name, &all_reduce::Ring(spec), memory, Some(reduction)),
             }
         }

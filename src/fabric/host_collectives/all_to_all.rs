@@ -54,7 +54,7 @@ impl<T: Transport> HostCollectives<T> {
                 }
                 _ if in_place => self.run(name, &all_to_all::InPlace(spec), memory, None),
                 Algorithm::Direct => self.run(name, &all_to_all::Direct(spec), memory, None),
-                // Pairwise, which serves every number of ranks.
+                // Pairwise serves any number of ranks.
                 _ => self.run(name, &all_to_all::Pairwise(spec), memory, None),
             }
         }
@@ -94,7 +94,7 @@ impl<T: Transport> HostCollectives<T> {
         unsafe {
             match plan.algorithm {
                 Algorithm::Direct => self.run(name, &all_to_all::Direct(spec), memory, None),
-                // Pairwise, which serves every number of ranks.
+                // Pairwise serves any number of ranks.
                 _ => self.run(name, &all_to_all::Pairwise(spec), memory, None),
             }
         }
@@ -122,7 +122,7 @@ impl<T: Transport> HostCollectives<T> {
         unsafe { self.run(collective.name(), &all_to_all::InPlace(spec), memory, None) }
     }
 
-    /// Notes an all_to_all_v, whose parts the other ranks must know by the same lengths.
+    /// Records the calls of an all_to_all_v: one for each part, which only two ranks know.
     fn record_parts<E: Element>(&mut self, send: &[Range<usize>], receive: &[Range<usize>]) {
         self.call = CallSignature::of::<E>(Collective::AllToAllV, 0);
         let Some(transport) = &mut self.transport else { return };
@@ -134,8 +134,8 @@ impl<T: Transport> HostCollectives<T> {
         }
     }
 
-    /// Checks that there is a part for each rank in each buffer, that what stays here has one length, and that no two
-    /// parts that are received overlap.
+    /// Checks that each buffer has a part for each rank, that this rank's parts for itself are equally long, and that
+    /// no two received parts overlap.
     fn check_ranges(
         &mut self,
         send: &[Range<usize>],
@@ -168,7 +168,7 @@ impl<T: Transport> HostCollectives<T> {
                 receive[own].len()
             ));
         }
-        // Most often they are in order.
+        // The usual case: sorted parts.
         if receive.is_sorted_by(|before, after| before.end <= after.start) {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! One rank's part in the collectives of a communicator.
+//! The collectives of one rank.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,36 +25,36 @@ mod reduce_scatter;
 mod rooted;
 mod shared_memory;
 
-/// One rank's part in the collectives of a communicator, over any transport.
+/// The collectives of one rank, over any transport.
 ///
-/// An operation borrows the caller's buffers only while it runs, but posts requests that a transport may serve for
-/// as long as it is open. So an operation owns the transport while it runs, and gives it back when all its requests
-/// are complete; after an error or a panic it does not, which closes the transport before the borrows end.
+/// An operation borrows the caller's buffers only while it runs, but posts requests that a transport may serve for as
+/// long as it is open. So an operation owns the transport while it runs, and returns it when all its requests are
+/// complete; after an error or a panic it drops, and so closes, the transport before the borrows end.
 pub(crate) struct HostCollectives<T> {
     transport: Option<Box<T>>,
     rank: usize,
     ranks: usize,
     medium: Medium,
     plans: PlanTable,
-    /// How many operations of all ranks there have been.
+    /// Number of collective operations so far.
     sequence: u64,
-    /// The one that is under way, or will be.
+    /// Signature of the current operation, or the next.
     call: CallSignature,
-    /// All of them.
+    /// Hash of all calls.
     history: CallHash,
-    /// Messages that each rank was sent, and that came from it, outside of collectives.
+    /// Messages sent to and received from each rank with send, recv and exchange.
     pairs: Vec<PeerCounts>,
     workspace: Workspace,
     shared: Option<SharedSegment>,
-    /// Which ranks share a host.
+    /// Placement of the ranks.
     hosts: Arc<Hosts>,
-    /// For ordering parts of any lengths.
+    /// Scratch memory for checking parts for overlaps.
     sorted_ranks: Vec<usize>,
-    /// Whether it has been said that there will be no other operation.
+    /// True after [`leave`](Self::leave).
     has_left: bool,
 }
 
-/// Jobs of more ranks do not say of pairs that never exchanged a message that they will not.
+/// Number of ranks up to which a rank that leaves also says so to peers that it never exchanged a message with.
 const MAX_ANNOUNCED_PAIRS: usize = 64;
 
 #[derive(Clone, Copy, Default)]
@@ -64,7 +64,7 @@ struct PeerCounts {
 }
 
 impl<T: Transport> HostCollectives<T> {
-    /// Over a network, what it says about the ranks' hosts decides whether these count.
+    /// On a network, the medium becomes [`Medium::Hosts`] where several ranks share a host.
     pub(crate) fn new(
         transport: T,
         shared: Option<SharedSegment>,
@@ -122,8 +122,8 @@ impl<T: Transport> HostCollectives<T> {
         self.rank
     }
 
-    /// Says that this rank calls nothing more, and has that compared with what others have called, or will: who waits for
-    /// it in another operation would wait for ever.
+    /// Records that this rank calls nothing more, and compares calls: a rank that waits for it in another operation
+    /// would wait forever.
     pub(crate) fn leave(&mut self) {
         let Some(transport) = self.transport.as_mut().filter(|_| !self.has_left) else { return };
         self.has_left = true;
@@ -153,18 +153,18 @@ impl<T: Transport> HostCollectives<T> {
         Tree { rank: self.rank, ranks: self.ranks, root }
     }
 
-    /// Where this rank is among `hosts`, for a plan with two levels.
+    /// This rank's place among `hosts`, for a hierarchical plan.
     fn levels<'a>(&self, hosts: &'a Hosts, plan: Plan) -> Levels<'a> {
         let between = plan.between.unwrap_or(Algorithm::Ring);
         Levels { here: HostPosition::new(hosts, self.rank), between }
     }
 
-    /// Whether there is nobody to talk to, on a communicator that can be used.
+    /// True for an open communicator of a single rank.
     fn is_single_rank(&self) -> bool {
         self.ranks == 1 && self.transport.is_some()
     }
 
-    /// Checks that there is a root of this number.
+    /// Checks that there is a root with this number.
     fn check_root(&self, operation: &'static str, root: usize) -> Result<(), Error> {
         if root < self.ranks {
             return Ok(());
@@ -224,7 +224,7 @@ impl<T: Transport> HostCollectives<T> {
         }
     }
 
-    /// Counts the operation that begins.
+    /// Counts and records the operation that begins.
     fn record_call(&mut self) {
         if let Some(transport) = &mut self.transport {
             self.sequence += 1;
@@ -233,7 +233,7 @@ impl<T: Transport> HostCollectives<T> {
         }
     }
 
-    /// Takes the transport back after an operation; if that failed, tells the other ranks and closes it.
+    /// Returns the transport after an operation; if that failed, tells the other ranks and closes it.
     fn finish_operation(
         &mut self,
         name: &str,
@@ -245,7 +245,7 @@ impl<T: Transport> HostCollectives<T> {
         }
         match &result {
             Ok(()) => self.transport = Some(transport),
-            // The others know.
+            // The others know it.
             Err(Error::World(_)) => {}
             Err(error) => transport.fail(&format!("{name}: {error}")),
         }
@@ -296,8 +296,7 @@ impl<T: Transport> HostCollectives<T> {
     }
 }
 
-/// What another rank's failure is. Where ranks read each other's memory, a message that one had sent when it failed may have
-/// become anything since.
+/// The error when another rank has failed: with cross-memory attach its messages may have been overwritten since.
 #[cold]
 fn other_rank_failure(operation: &'static str, transport: &mut impl Transport) -> Error {
     let since = Instant::now();
@@ -309,7 +308,7 @@ fn other_rank_failure(operation: &'static str, transport: &mut impl Transport) -
     Error::Closed { operation }
 }
 
-/// Checks that what is sent and what is received are equally long.
+/// Checks that both buffers are equally long.
 fn check_equal(operation: &'static str, send: usize, receive: usize) -> Result<(), Error> {
     if send == receive {
         return Ok(());

@@ -85,7 +85,7 @@ impl<T: Transport> HostCollectives<T> {
                 history.add(call);
                 history.signature(number)
             };
-            // A message of no bytes is none, on both sides.
+            // Messages of no bytes are not sent.
             if let Some(to) = to.filter(|_| memory.source_len > 0) {
                 self.pairs[to].sent += 1;
                 signature.sent = record_call(self.rank, to, self.pairs[to].sent, call(memory.source_len));

@@ -77,7 +77,7 @@ impl<T: Transport> HostCollectives<T> {
                     self.run(name, &reduce_scatter::RecursiveHalving(spec), memory, Some(reduction))
                 }
                 Algorithm::Ring => self.run(name, &reduce_scatter::Ring(spec), memory, Some(reduction)),
-                // Pairwise, which serves every number of ranks.
+                // Pairwise serves any number of ranks.
                 _ => self.run(name, &reduce_scatter::Pairwise(spec), memory, Some(reduction)),
             }
         }

@@ -78,7 +78,7 @@ impl<T: Transport> HostCollectives<T> {
                     self.run(name, &schedule, memory, None)
                 }
                 Algorithm::Ring => self.run(name, &broadcast::Ring(spec), memory, None),
-                // The tree, which serves every number of ranks.
+                // The tree serves any number of ranks.
                 _ => self.run(name, &broadcast::Binomial(spec), memory, None),
             }
         }
@@ -154,7 +154,7 @@ impl<T: Transport> HostCollectives<T> {
                     self.run(name, &schedule, memory, Some(&reduction))
                 }
                 Algorithm::Pairwise => self.run(name, &reduce::Pairwise(spec), memory, Some(&reduction)),
-                // The tree, which serves every number of ranks.
+                // The tree serves any number of ranks.
                 _ => self.run(name, &reduce::Binomial(spec), memory, Some(&reduction)),
             }
         }
@@ -211,7 +211,7 @@ impl<T: Transport> HostCollectives<T> {
             match algorithm {
                 Algorithm::Board => self.gather_in_shared_memory(name, memory, tree.is_root(), segment),
                 Algorithm::Binomial => self.run(name, &gather::Binomial(spec), memory, None),
-                // Direct, which serves every number of ranks.
+                // Direct serves any number of ranks.
                 _ => self.run(name, &gather::Direct(spec), memory, None),
             }
         }
@@ -269,13 +269,13 @@ impl<T: Transport> HostCollectives<T> {
             match algorithm {
                 Algorithm::Board => self.scatter_in_shared_memory(name, memory, root, segment),
                 Algorithm::Binomial => self.run(name, &Reversed(gather::Binomial(spec)), memory, None),
-                // Direct, which serves every number of ranks.
+                // Direct serves any number of ranks.
                 _ => self.run(name, &Reversed(gather::Direct(spec)), memory, None),
             }
         }
     }
 
-    /// The buffer that only the root needs, on the root.
+    /// The buffer that only the root needs: none on the other ranks, an error if the root has none.
     fn root_buffer<B>(
         &self,
         operation: &'static str,

@@ -1,8 +1,8 @@
-//! Collectives over the board, piece by piece where a message is longer than what fits there.
+//! Collectives over the shared segment, in pieces that fit its buffers.
 //!
-//! What a rank reads on the board is what others have copied there, so that nothing is needed of them but the copy, and a
-//! buffer may be overwritten as soon as its piece is on the board: in place is like out of place. All ranks take part in
-//! every operation of the board, with an empty piece, too, and in the same order.
+//! Data in the segment is a copy, so a buffer may be overwritten as soon as its piece is written there: in place is the
+//! same as out of place. All ranks take part in every operation of the segment, in the same order, if only with an
+//! empty piece.
 
 use std::ptr;
 
@@ -14,7 +14,7 @@ use crate::fabric::reduction::Reduction;
 use crate::fabric::shared_memory::segment::{CAPACITY, SharedSegment};
 use crate::fabric::transport::Transport;
 
-/// Up to how many bytes of a part are copied with the other parts around them.
+/// Bytes of a part up to which all parts are copied together, this rank's own included.
 const SHORT_PART: usize = 512;
 
 type Progress<'a> = &'a mut dyn FnMut() -> Result<(), Error>;
@@ -59,7 +59,7 @@ impl<T: Transport> HostCollectives<T> {
         })
     }
 
-    /// All blocks in rank order, for ranks that receive them.
+    /// Gathers all blocks in rank order, on ranks with `receives`.
     ///
     /// # Safety
     /// All sources are equally long. The target of a rank that receives has a block as long for each rank, and the source is
@@ -157,7 +157,7 @@ impl<T: Transport> HostCollectives<T> {
         })
     }
 
-    /// The reduction of all sources, for ranks that receive it: in rank order, which is the same on all of them.
+    /// Reduces all sources in rank order, on ranks with `receives`.
     ///
     /// # Safety
     /// All sources are equally long, as is the target of a rank that receives, which is the source or apart from it; both are
@@ -225,8 +225,8 @@ impl<T: Transport> HostCollectives<T> {
         })
     }
 
-    /// A vector that fits on the board, and is not to be cut, is reduced by every rank. Of each piece of others every rank
-    /// reduces a window, and puts that on the board when the next piece is there.
+    /// A vector that fits in one message, and is not to be cut, is reduced by every rank. Of longer ones every rank
+    /// reduces a part of each piece, and writes the result with the next operation.
     ///
     /// # Safety
     /// All buffers are equally long, and aligned for the reduction's elements; both of this rank's are the same or apart, and
@@ -276,7 +276,7 @@ impl<T: Transport> HostCollectives<T> {
         })
     }
 
-    /// Runs operations on the board, and keeps the transport and the watch over the other ranks going meanwhile.
+    /// Runs operations in the segment; the transport makes progress and checks the other ranks meanwhile.
     fn run_in_shared_memory(
         &mut self,
         name: &'static str,
@@ -296,15 +296,15 @@ impl<T: Transport> HostCollectives<T> {
 /// The part of a piece that this rank reduces.
 struct PartialReduction {
     target: *mut u8,
-    /// What this rank has of it: the target, or apart from it.
+    /// This rank's input: the target, or disjoint from it.
     own: *const u8,
-    /// Where it is in the others' messages, and its bytes.
+    /// Offset in the others' messages.
     offset: usize,
     len: usize,
 }
 
 impl PartialReduction {
-    /// Reduces what all ranks have.
+    /// Reduces the part over all ranks.
     ///
     /// # Safety
     /// The addresses are those of as many bytes as the window has, which are aligned for the reduction's elements, as the
@@ -331,8 +331,8 @@ impl PartialReduction {
     }
 }
 
-/// Writes `len` bytes for each rank, one after the other, of parts that begin `stride` bytes after each other; but nothing
-/// that is worth a copy of its own for this rank.
+/// Writes `len` bytes for each rank, of parts whose starts are `stride` bytes apart; leaves out this rank's own unless
+/// all are copied together.
 ///
 /// # Safety
 /// They can be read, and fit on the board.
@@ -361,7 +361,7 @@ unsafe fn write_parts(
     unsafe { shared.write_with(ranks * len, fill, progress) }
 }
 
-/// Copies what stays with this rank, unless it is there already.
+/// Copies this rank's own part, unless it is in place.
 ///
 /// # Safety
 /// Both are so many bytes, the same or apart.
@@ -372,22 +372,22 @@ unsafe fn copy_own(source: *const u8, target: *mut u8, len: usize) {
     }
 }
 
-/// The other ranks, each rank beginning with another one.
+/// The other ranks, from the next one on.
 fn others(own: usize, ranks: usize) -> impl Iterator<Item = usize> {
     (own + 1..ranks).chain(0..own)
 }
 
-/// Bytes of each rank's share in a message.
+/// Bytes of a message for each rank.
 fn share_per_rank(segment: usize, ranks: usize) -> usize {
     segment.min(CAPACITY) / ranks
 }
 
-/// Pieces of so many bytes that fit on the board.
+/// Pieces of at most `segment` bytes that fit in a message.
 fn pieces(len: usize, segment: usize) -> Split {
     Split::into_segments(len, 1, segment.clamp(1, CAPACITY))
 }
 
-/// Pieces of elements.
+/// The same, cut between elements.
 fn pieces_of_elements(len: usize, reduction: &Reduction, segment: usize) -> Split {
     let element_size = reduction.element_size();
     Split::into_segments(len / element_size, element_size, segment.min(CAPACITY))

@@ -1,4 +1,4 @@
-//! What libfabric offers on this machine: the answer of `fi_getinfo` as plain values.
+//! Discovery of libfabric's providers on this machine: the results of `fi_getinfo` as plain values.
 
 use std::collections::BTreeSet;
 use std::ffi::{CString, c_int, c_void};
@@ -15,12 +15,12 @@ mod info;
 pub use capability::{Capability, EndpointType, UnknownCapability, UnknownEndpointType};
 pub use info::{Hints, Info, Link, LinkState, Nic, Registered};
 
-/// Lists what `library` offers on this machine and fits `hints`, best first. Empty when nothing does.
+/// Lists the entries of `library` on this machine that match `hints`, best first; may be empty.
 ///
 /// Uses `fi_getinfo`, which can take 0.1 seconds: providers look for their devices.
 ///
 /// # Errors
-/// [`Error::Call`] with what libfabric says, for instance of a hint with a zero byte in it.
+/// [`Error::Call`] with libfabric's error, for instance for a hint with a zero byte.
 pub fn discover(library: &'static Fabric, hints: &Hints) -> Result<Vec<Info>, Error> {
     let provider = hints.provider.as_deref();
     let bytes = |text: &Option<String>| {
@@ -52,20 +52,20 @@ pub fn discover(library: &'static Fabric, hints: &Hints) -> Result<Vec<Info>, Er
     };
     Ok(list
         .iter()
-        // Some providers answer whatever domain or fabric is asked for; shm does.
+        // Some providers ignore the hints for domain and fabric; shm does.
         .filter(|entry| named(&hints.domain, &entry.domain()) && named(&hints.fabric, &entry.fabric_name()))
         // SAFETY: an entry of the list, which is live meanwhile.
         .map(|entry| unsafe { entry_info(library, entry.as_ptr()) })
         .collect())
 }
 
-/// Lists the providers that `library` has, also those that find no device here; but libfabric 1.17 leaves out `efa`
-/// and `verbs` where they find none.
+/// Lists the providers of `library`, including those that find no device here; but libfabric 1.17 leaves out `efa` and
+/// `verbs` without devices.
 ///
 /// Uses `fi_getinfo` with `FI_PROV_ATTR_ONLY`.
 ///
 /// # Errors
-/// [`Error::Call`] with what libfabric says.
+/// [`Error::Call`] with libfabric's error.
 pub fn registered(library: &'static Fabric) -> Result<Vec<Registered>, Error> {
     let question = InfoQuery { flags: fabric_sys::FI_PROV_ATTR_ONLY, ..InfoQuery::default() };
     let Some(list) = none_if_no_data(InfoList::query(library, &question, |_| Ok(())))? else {

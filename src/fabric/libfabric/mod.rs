@@ -1,4 +1,4 @@
-//! libfabric's providers, and the objects of an endpoint.
+//! libfabric's providers, discovery, and the objects of an endpoint.
 
 pub(crate) mod discovery;
 pub(crate) mod objects;

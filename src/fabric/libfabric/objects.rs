@@ -1,4 +1,4 @@
-//! The library's objects behind an endpoint.
+//! The library's objects of an endpoint.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
@@ -17,27 +17,28 @@ use crate::fabric::error::{Error, Failure};
 use crate::fabric::libfabric::provider::{self, Info};
 use crate::fabric::shared_memory::shm;
 
-/// Room for an address of any provider.
+/// Buffer size for an address of any provider.
 const MAX_ADDRESS_LEN: usize = 512;
-/// The most peers that room is asked for beforehand: the library multiplies the number by bytes, which may wrap. There may be
-/// more of them.
+/// Largest size hint of an address vector: the library multiplies it, and the product may wrap. There may be more
+/// peers.
 const MAX_PEERS: usize = 1 << 16;
 
-/// An address for the library: providers take its length from its format, and a text's from its end. Room beyond what was sent
-/// keeps that in bounds.
+/// An address, padded with zeros: providers derive its length from its format, or for a text from its terminator, and
+/// the padding keeps that in bounds.
 fn padded(address: &[u8]) -> Vec<u8> {
     let mut padded = address.to_vec();
     padded.resize(address.len() + MAX_ADDRESS_LEN, 0);
     padded
 }
 
-/// A fabric and a domain of it, each null until it is open. For one endpoint, or for several.
+/// A fabric and its domain, each null until it is open. For one endpoint, or for several.
 pub(crate) struct Domain {
     fabric: *mut fid_fabric,
     domain: *mut fid_domain,
     next_key: AtomicU64,
-    /// What is registered, freed when all is closed: over TCP a message finds its region by a key of the domain when it begins,
-    /// and any of the domain's endpoints goes on to receive it after that of the region was closed.
+    /// Registered memory, freed after everything is closed: over TCP a message finds its region by a key of the domain
+    /// when it begins, and any of the domain's endpoints continues to receive it after the region's endpoint was
+    /// closed.
     memories: Mutex<Vec<Arc<dyn Send + Sync>>>,
 }
 
@@ -94,7 +95,7 @@ impl Drop for Domain {
     }
 }
 
-/// Closes objects in this order, as far as that goes.
+/// Closes objects in this order, up to the first failure.
 ///
 /// # Safety
 /// They must be open, and nobody's afterwards.
@@ -109,7 +110,7 @@ unsafe fn close(objects: impl IntoIterator<Item = Option<*mut fid>>) {
     }
 }
 
-/// What makes errors of the library's answers.
+/// Converts the library's return values into results.
 fn error_checker<'a>(
     library: &'static Fabric,
     provider: &'a str,
@@ -120,21 +121,21 @@ fn error_checker<'a>(
     }
 }
 
-/// Whether libfabric takes the value of a variable for true.
+/// True when libfabric reads the value of a variable as true.
 fn is_true(value: &str) -> bool {
     matches!(&value.to_ascii_lowercase()[..], "1" | "true" | "yes" | "on")
 }
 
-/// What an endpoint has.
+/// Options of an endpoint.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct EndpointSettings {
-    /// About how many peers there are.
+    /// Approximate number of peers.
     pub(crate) peers: usize,
-    /// Whether threads wait in the completion queue.
+    /// True when threads sleep in the completion queue.
     pub(crate) blocking: bool,
-    /// Whether there is a counter of what completes.
+    /// True to count completions.
     pub(crate) counter: bool,
-    /// Whether memory of devices is used.
+    /// True to use memory of devices.
     pub(crate) devices: bool,
 }
 
@@ -145,19 +146,19 @@ pub(crate) struct EndpointObjects {
     /// Null when there is none.
     pub(crate) counter: *mut fid_cntr,
     pub(crate) ep: *mut fid_ep,
-    /// Whether the provider has promised to access devices' memory directly.
+    /// True when the provider has promised to access memory of devices directly.
     pub(crate) direct: bool,
     /// Registered memory.
     regions: Vec<*mut fid_mr>,
-    /// Whether the endpoint has a name in shared memory, as those of peers have.
+    /// True when the endpoint has a name in shared memory, as its peers' have.
     named: bool,
     tcp: bool,
-    /// Whether the kernel moves data by itself.
+    /// True when the kernel moves data asynchronously.
     uring: bool,
     version: Version,
     /// Whether threads wait in the completion queue.
     blocking: bool,
-    /// Whether they are not closed.
+    /// True when they are to be left open.
     leaked: bool,
     /// Closed last.
     domain: Arc<Domain>,
@@ -186,14 +187,14 @@ impl Drop for EndpointObjects {
             close(regions.chain(rest));
         }
         if self.named {
-            // A peer that was killed could not remove its own.
+            // Peers that were killed leave their files.
             shm::remove_leftovers();
         }
     }
 }
 
 impl EndpointObjects {
-    /// Opens a domain, and in it what [`open_in`](Self::open_in) opens, for so many peers.
+    /// Opens a domain, and the objects of [`open_in`](Self::open_in) in it, for a number of peers.
     pub(crate) fn open(
         library: &'static Fabric,
         info: Info<'_>,
@@ -203,8 +204,8 @@ impl EndpointObjects {
         Self::open_in(Domain::open(library, info)?, library, info, settings)
     }
 
-    /// Opens an address vector, a completion queue for tagged messages (`FI_CQ_FORMAT_TAGGED`), and an endpoint that uses
-    /// them; also says the endpoint's address.
+    /// Opens an address vector, a completion queue for tagged messages (`FI_CQ_FORMAT_TAGGED`), and an endpoint that
+    /// uses them; returns the endpoint's address, too.
     pub(crate) fn open_in(
         domain: Arc<Domain>,
         library: &'static Fabric,
@@ -310,27 +311,27 @@ impl EndpointObjects {
         }
     }
 
-    /// Whether closing the endpoint can crash when a peer has gone in the middle of a message.
+    /// True when closing the endpoint can crash after a peer has ended in the middle of a message.
     ///
-    /// libfabric's `tcp` (1.18 at the latest to 2.6; not the `net` of 1.17) keeps a message that nobody has asked for yet
-    /// in memory of its own. When its connection ends before all of it has come, `xnet_complete_rx` frees that memory
-    /// but leaves it in the list that is freed with the endpoint.
+    /// libfabric's `tcp` (1.18 at the latest to 2.6; not the `net` of 1.17) buffers unexpected messages. When its
+    /// connection ends before all of one has arrived, `xnet_complete_rx` frees the buffer but leaves it in the list
+    /// that is freed with the endpoint.
     ///
-    /// Not where the kernel has been handed the buffers (`io_uring`): it would go on to write there.
+    /// Not with `io_uring`: the kernel has the buffers, and would continue to write there.
     pub(crate) fn must_stay_open(&self) -> bool {
         self.tcp && self.version > Version::new(1, 17) && !self.uring
     }
 
-    /// To be dropped without being closed, if nothing can move data then: nobody asks these objects for progress any more,
-    /// and no endpoint of the same domain, nor a thread of the library's, which there is for those who sleep.
+    /// Leaves the objects open when they are dropped, if nothing can move data then: these are not polled again, no
+    /// other endpoint has the domain, and the library has no thread for sleepers.
     pub(crate) fn leave_open(&mut self) {
         self.leaked = !self.blocking && Arc::strong_count(&self.domain) == 1;
     }
 
-    /// Forgets the messages that have come and nobody has asked for, before any endpoint of this process is closed: from 1.19
-    /// on, closing an endpoint of `shm` gives what such a message took back to its sender, whose memory may be gone.
+    /// Discards unexpected messages, before any endpoint of this process is closed: from 1.19 on, closing an endpoint
+    /// of `shm` returns the buffers of such messages to their senders, whose memory may be gone.
     ///
-    /// Moves no data: of operations in flight, the buffers may be gone.
+    /// Moves no data, as the buffers of operations in flight may be gone.
     pub(crate) fn discard(&mut self) {
         if !self.named || self.version < Version::new(1, 19) {
             return;
@@ -352,18 +353,18 @@ impl EndpointObjects {
             // SAFETY: the endpoint is open; the call is done with the message and its context when it returns. What it adds
             // to the completion queue names the context, and is never read: reading the queue would move data.
             unsafe { fabric_sys::fi_trecvmsg(self.ep, &raw const message, flags) };
-            // Where `util_srx_peek` notes the message that it has found.
+            // `util_srx_peek` stores the message that it has found here.
             found = !context.internal[0].is_null();
         }
     }
 
-    /// Keeps memory that is to be registered as long as anything of the domain is open.
+    /// Keeps memory alive as long as anything of the domain is open.
     pub(crate) fn keep_alive(&self, memory: Arc<dyn Send + Sync>) {
         self.domain.memories.lock().unwrap_or_else(PoisonError::into_inner).push(memory);
     }
 
-    /// Registers memory until this is dropped, for these accesses: its key, and its descriptor for operations. An error is
-    /// libfabric's number.
+    /// Registers memory for these accesses until this is dropped; returns its key and its descriptor for operations, or
+    /// libfabric's error number.
     ///
     /// # Safety
     /// The memory must live as long as the domain, and may be accessed by peers at any time; `device` is what `interface` asks
@@ -384,7 +385,7 @@ impl EndpointObjects {
         attributes.requested_key = self.domain.next_key.fetch_add(1, Ordering::Relaxed);
         attributes.iface = interface;
         attributes.device.cuda = device;
-        // With it shm copies from device to device (CUDA's IPC), without it by way of the host's memory.
+        // With it shm copies from device to device (CUDA IPC), without it through host memory.
         let flags = if interface == fabric_sys::FI_HMEM_SYSTEM { 0 } else { fabric_sys::FI_HMEM_DEVICE_ONLY };
         let mut region = ptr::null_mut();
         // SAFETY: the domain is open; the attributes live during the call; the caller vouches for the memory.
@@ -399,7 +400,7 @@ impl EndpointObjects {
         Ok(unsafe { (fabric_sys::fi_mr_key(region), fabric_sys::fi_mr_desc(region)) })
     }
 
-    /// Makes an address known; an error is libfabric's number.
+    /// Inserts an address into the address vector. An error is libfabric's number.
     pub(crate) fn insert(&mut self, address: &[u8]) -> Result<fi_addr_t, c_int> {
         let mut inserted = fabric_sys::FI_ADDR_NOTAVAIL;
         let padded = padded(address);
@@ -438,7 +439,7 @@ impl EndpointObjects {
             .map_or_else(|_| String::new(), |text| text.to_string_lossy().into_owned())
     }
 
-    /// What the provider says of a failed operation, if anything; before the queue is read again.
+    /// The provider's text for a failed operation, if it has one; valid before the queue is read again.
     pub(crate) fn provider_text(&self, entry: &fi_cq_err_entry) -> Option<String> {
         let mut buffer = [0_u8; 256];
         // SAFETY: the queue is open, the error's data is valid until the queue is read again, the buffer's length is

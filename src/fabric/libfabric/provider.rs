@@ -1,4 +1,4 @@
-//! Which of libfabric's providers can carry tagged messages between ranks.
+//! Providers of libfabric for tagged messages between ranks, and `fi_getinfo`.
 
 use std::ffi::{CStr, CString, c_char};
 use std::ptr;
@@ -13,11 +13,11 @@ use crate::fabric::error::{Error, Failure};
 pub struct Provider {
     /// libfabric's name: `tcp`, `net`, `shm`, `efa`, `verbs;ofi_rxm`.
     pub name: String,
-    /// The domains that it offers: network interfaces or devices.
+    /// Its domains: network interfaces or devices.
     pub domains: Vec<String>,
-    /// The longest message, in bytes.
+    /// Longest message, in bytes.
     pub longest_message: usize,
-    /// The longest message whose buffer can be used again at once, in bytes.
+    /// Longest message that can be injected (its buffer is reusable after the call), in bytes.
     pub longest_inject: usize,
 }
 
@@ -47,8 +47,8 @@ pub fn providers() -> Result<Vec<Provider>, Error> {
     Ok(providers)
 }
 
-/// What the loaded library calls a provider: the `tcp` of libfabric 1.18 is the `net` of 1.16 and 1.17, whose `tcp`
-/// is an older one without reliable endpoints of its own.
+/// The loaded library's name of a provider: the `tcp` of libfabric 1.18 is the `net` of 1.16 and 1.17, whose `tcp` is
+/// an older one without reliable endpoints of its own.
 pub(crate) fn name_in(fabric: &Fabric, provider: &str) -> String {
     let renamed = Version::new(1, 18);
     match provider {
@@ -59,33 +59,33 @@ pub(crate) fn name_in(fabric: &Fabric, provider: &str) -> String {
     .to_owned()
 }
 
-/// Held while providers are discovered and endpoints opened or closed: not all libraries do that in several threads.
+/// Held while providers are discovered and endpoints opened or closed: not all libraries are thread-safe then.
 pub(crate) fn setup_lock() -> MutexGuard<'static, ()> {
     static SETUP: Mutex<()> = Mutex::new(());
     SETUP.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The list that `fi_getinfo` answers, best first.
+/// The list that `fi_getinfo` returns, best first.
 pub(crate) struct InfoList {
     fabric: &'static Fabric,
     first: *mut fi_info,
 }
 
-/// What `fi_getinfo` is asked, beside the hints.
+/// Arguments of `fi_getinfo` beside the hints.
 #[derive(Default)]
 pub(crate) struct InfoQuery<'a> {
     /// The library's name of a provider.
     pub(crate) provider: Option<&'a str>,
     /// The address of a peer, or with `FI_SOURCE` the one to bind to.
     pub(crate) node: Option<&'a CStr>,
-    /// Its port, or what stands for one.
+    /// Its port, or the provider's equivalent.
     pub(crate) service: Option<&'a CStr>,
     /// `FI_SOURCE`, `FI_PROV_ATTR_ONLY`.
     pub(crate) flags: u64,
 }
 
 impl InfoList {
-    /// Asks for reliable endpoints for tagged messages, driven by one thread.
+    /// Queries reliable endpoints for tagged messages, driven by one thread.
     ///
     /// `provider` is the library's name of one; `source` is the address to bind to.
     pub(crate) fn get(
@@ -115,8 +115,8 @@ impl InfoList {
         })
     }
 
-    /// Asks with the hints that `fill` makes of empty ones; `question.provider` is filled in already. An error of
-    /// `fill` is libfabric's number.
+    /// Queries with hints that `fill` completes; `question.provider` is set already. An error of `fill` is libfabric's
+    /// number.
     pub(crate) fn query(
         fabric: &'static Fabric,
         question: &InfoQuery<'_>,
@@ -196,7 +196,7 @@ pub(crate) struct Info<'a> {
 }
 
 impl Info<'_> {
-    /// For calls of the library; live as long as the list.
+    /// The entry, for calls of the library; live as long as the list.
     pub(crate) fn as_ptr(self) -> *mut fi_info {
         self.entry
     }
@@ -226,20 +226,20 @@ impl Info<'_> {
         unsafe { (*(*self.entry).tx_attr).inject_size }
     }
 
-    /// What registered memory needs: bits of `FI_MR_*`.
+    /// Requirements on registered memory: bits of `FI_MR_*`.
     pub(crate) fn memory_mode(self) -> i32 {
         // SAFETY: as above.
         unsafe { (*(*self.entry).domain_attr).mr_mode }
     }
 
-    /// How many operations may be in flight in each direction.
+    /// Largest numbers of sends and receives in flight.
     pub(crate) fn queue_sizes(self) -> (usize, usize) {
         // SAFETY: as above.
         unsafe { ((*(*self.entry).tx_attr).size, (*(*self.entry).rx_attr).size) }
     }
 }
 
-/// Puts a copy of `text` into hints, in libc's memory, as the library frees it. An error is libfabric's number.
+/// Stores a copy of `text` in hints, allocated by libc, as the library frees it. An error is libfabric's number.
 ///
 /// # Safety
 /// `place` must be a writable field of hints that is null.
@@ -265,8 +265,7 @@ pub(crate) unsafe fn text(pointer: *const c_char) -> String {
     unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned()
 }
 
-/// End of an error message, for when `FI_PROVIDER`, libfabric's own filter of providers, is set; empty when
-/// it is not.
+/// Suffix of an error message when `FI_PROVIDER`, libfabric's own filter of providers, is set; otherwise empty.
 pub(crate) fn chosen_by_variable() -> String {
     match std::env::var("FI_PROVIDER") {
         Ok(filter) if !filter.is_empty() => {

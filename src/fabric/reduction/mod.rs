@@ -2,7 +2,7 @@
 //!
 //! - Integers wrap; their average truncates toward zero.
 //! - Floats of 16 and 8 bits are combined in `f32`, and every combination is rounded to nearest even.
-//! - What is too large for a float of 8 bits, an infinity included, becomes its largest finite value: so NCCL does.
+//! - Values too large for an 8-bit float, infinity included, become its largest finite value, as in NCCL.
 //! - Every operator is commutative in its result: `max` and `min` order `-0 < +0`, and a NaN on either side gives
 //!   a NaN (its payload is unspecified). `max` and `min` are associative as well.
 //! - An average is the sum divided once, at the end.
@@ -19,7 +19,7 @@ type Assign = unsafe fn(*mut u8, *const u8, usize);
 type Into = unsafe fn(*mut u8, *const u8, *const u8, usize);
 type Divide = unsafe fn(*mut u8, usize, usize);
 
-/// The loops for one operator on one element type, for the processor that this runs on.
+/// The loops for one operator on one element type, for this processor.
 #[derive(Clone, Copy)]
 pub(crate) struct Reduction {
     element_size: usize,
@@ -69,7 +69,7 @@ impl Reduction {
         }
     }
 
-    /// What ends an average: divides `len` bytes of sums by `ranks`. Nothing for the other operators.
+    /// Completes an average: divides `len` bytes of sums by `ranks`. No effect for other operators.
     ///
     /// # Safety
     /// `data` is aligned for the element type, readable and writable for `len` bytes, and used by nothing else.

@@ -37,8 +37,8 @@ macro_rules! integers {
             }
             #[inline(always)]
             fn divide(self, ranks: usize) -> Self {
-                // No number of ranks is 0 or needs 32 bits. A quotient that is no integer is 1 / ranks or more away
-                // from one, and rounding it to floating point, for which there are vectors, moves it by less.
+                // The number of ranks is not 0 and fits 31 bits. A quotient that is not an integer is at least 1 /
+                // ranks away from one, and rounding it to floating point, which can be vectorized, moves it by less.
                 (self as $quotient / ranks as $quotient) as Self
             }
         }
@@ -92,7 +92,7 @@ pub(super) trait Operand: Copy + 'static {
     type Wide: Number;
     fn widen(self) -> Self::Wide;
     fn narrow(wide: Self::Wide) -> Self;
-    /// Loops better than what the compiler makes of `widen` and `narrow`, where this processor has them.
+    /// Loops that are faster than compiled `widen` and `narrow`, where this processor has them.
     fn special<O: Operator>() -> Option<(Assign, Into)> {
         None
     }
@@ -203,8 +203,8 @@ impl Operand for F8E5M2 {
     }
 }
 
-/// A float of 8 bits with so many bits of fraction, its exponents' bias, and the bits of its largest finite value.
-/// Written without branches, as for `f16`.
+/// Widens an 8-bit float with `FRACTION` bits of fraction, the exponent bias `BIAS`, and the bits `LARGEST` of its
+/// largest finite value. Written without branches, as for `f16`.
 #[inline(always)]
 fn widen_eight_bits<const FRACTION: u32, const BIAS: u32, const LARGEST: u32>(bits: u8) -> f32 {
     let bits = u32::from(bits);

@@ -1,6 +1,6 @@
 //! Loops compiled for the vector instructions of x86-64.
 
-/// The same loops, compiled for AVX2. What is memory-bound gains nothing from wider vectors.
+/// The portable loops, compiled for AVX2. Wider vectors gain nothing where memory bandwidth is the limit.
 pub(super) mod avx2 {
     use super::super::{self as portable, Operand, Operator};
 

@@ -9,34 +9,34 @@ use super::Collective;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Algorithm {
-    /// Every rank writes what it has to shared memory, where those who need it read it, inside a host: 32 KiB at a time, or
-    /// segments of less. Of each segment of an all_reduce every rank reduces a part; what is not cut is reduced by all.
+    /// Every rank writes its data to shared memory, where the others read it, inside a host: 32 KiB at a time, or
+    /// segments of less. Of each segment of an all_reduce every rank reduces a part; a vector that is not cut is
+    /// reduced by all.
     Board,
-    /// Every rank sends each other at once what that one is to get: one message each. For short messages, and where
-    /// nothing is reduced.
+    /// Every rank sends every other its data directly: one message each. For short messages, and where nothing is
+    /// reduced.
     Direct,
-    /// Partners at doubling distance exchange all they have: lg p messages. For short messages.
+    /// Partners at doubling distance exchange all their data: lg p messages. For short messages.
     RecursiveDoubling,
-    /// Partners at halving distance give each other the half of what they have that the other is to keep: lg p
-    /// messages.
+    /// Partners at halving distance exchange halves of their data, each keeping one: lg p messages.
     RecursiveHalving,
-    /// Blocks travel in steps of powers of two, several in one message: lg p messages for any number of ranks (Bruck
-    /// and others 1997). For short messages.
+    /// Blocks travel in steps of powers of two, several in one message: lg p messages for any number of ranks (Bruck et
+    /// al. 1997). For short messages.
     Bruck,
     /// Up or down a tree whose ranks have up to lg p children: lg p messages. For short messages with a root.
     Binomial,
-    /// Every rank reduces one part of the vector, got from all others, and sends it to those who are to have it; where
-    /// nothing is reduced, every rank exchanges with one other after the other.
+    /// Every rank reduces one part of the vector, received from all others, and sends it to those that need it; where
+    /// nothing is reduced, every rank exchanges with one peer after the other.
     Pairwise,
     /// all_reduce: reduce-scatter by recursive halving, all-gather by recursive doubling (Thakur, Rabenseifner and
     /// Gropp 2005). For long messages.
     Rabenseifner,
-    /// Every rank talks to its two neighbours only; a broadcast is scattered first (van de Geijn's). For long messages
-    /// and many ranks.
+    /// Every rank communicates with its two neighbours only; a broadcast is scattered first (van de Geijn). For long
+    /// messages and many ranks.
     Ring,
-    /// For hosts with several ranks each: first inside a host, then between hosts, where each of a host's ranks does its
-    /// share of the work (multi-lane; Träff and Hunold 2020), then inside a host again. [`Plan::between`] says what is
-    /// done between hosts.
+    /// For hosts with several ranks each: inside the hosts, then between hosts, shared by the ranks of each host
+    /// (multi-lane; Träff and Hunold 2020), then inside the hosts again. [`Plan::between`](super::Plan::between) is the algorithm between
+    /// hosts. Reductions, all_gather and broadcast only.
     Hierarchical,
 }
 
@@ -72,8 +72,8 @@ impl Algorithm {
         }
     }
 
-    /// Whether the algorithm can carry out `collective` on `ranks` ranks, which for `board` must share memory, and for
-    /// `hierarchical` be on several hosts, several of them on one at least.
+    /// True when the algorithm serves `collective` on `ranks` ranks. `board` also needs ranks that share memory,
+    /// `hierarchical` several hosts of which at least one has several ranks.
     #[must_use]
     pub const fn serves(self, collective: Collective, ranks: usize) -> bool {
         use Collective::{
@@ -104,7 +104,7 @@ impl Algorithm {
         }
     }
 
-    /// Whether the algorithm can be what is done between hosts, however many they are.
+    /// True when the algorithm serves `collective` between hosts, for any number of them.
     #[must_use]
     pub const fn serves_between(self, collective: Collective) -> bool {
         match collective {
@@ -122,7 +122,7 @@ impl Algorithm {
         }
     }
 
-    /// Whether the algorithm cuts long messages of `collective` into segments.
+    /// True when the algorithm cuts long messages of `collective` into segments.
     #[must_use]
     pub const fn is_segmented(self, collective: Collective) -> bool {
         match self {

@@ -19,7 +19,7 @@ pub enum Collective {
     Reduce,
     /// Every rank gets its part of all ranks' buffers.
     AllToAll,
-    /// As [`AllToAll`](Self::AllToAll), with parts of any lengths.
+    /// [`AllToAll`](Self::AllToAll) with parts of any lengths.
     AllToAllV,
     /// The root gets all ranks' blocks, in rank order.
     Gather,

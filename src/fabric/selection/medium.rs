@@ -1,9 +1,9 @@
-//! Media that carry the messages.
+//! Media of a communicator.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// What carries the messages, as far as the choice of an algorithm goes.
+/// Medium of a communicator, for the selection of algorithms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Medium {
@@ -11,8 +11,7 @@ pub enum Medium {
     SharedMemory,
     /// Some ranks are reached through a network, or its loopback.
     Network,
-    /// As [`Network`](Self::Network), and several ranks share a host. What the table has for this comes first, then what
-    /// it has for a network.
+    /// [`Network`](Self::Network) where several ranks share a host. Its rules come before those for a network.
     Hosts,
 }
 

@@ -18,23 +18,22 @@ pub use rules::RULES;
 const K: usize = 1 << 10;
 const ANY: usize = usize::MAX;
 
-/// How an operation is carried out.
+/// Algorithm and segmentation of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// The algorithm.
     pub algorithm: Algorithm,
-    /// For [`Algorithm::Hierarchical`], what is done between hosts.
+    /// For [`Algorithm::Hierarchical`], the algorithm between hosts.
     pub between: Option<Algorithm>,
-    /// Bytes that go through the algorithm at a time, for algorithms that cut long messages into segments: of the vector
-    /// (all_reduce, reduce, broadcast), or of a rank's block or part (all others).
+    /// Bytes of a segment, for algorithms that cut long messages: of the vector (all_reduce, reduce, broadcast), or of
+    /// a rank's block or part (all others).
     pub segment: usize,
     /// Segments in flight at a time.
     pub in_flight: usize,
 }
 
 impl Plan {
-    /// The plan with another algorithm between hosts and other segments, where these are asked for and the algorithm has
-    /// any.
+    /// Overrides the algorithm between hosts and the segmentation, where the plan has any.
     pub(crate) fn with(
         self,
         collective: Collective,
@@ -69,37 +68,37 @@ impl fmt::Display for Plan {
     }
 }
 
-/// A line of the table: the plan for operations up to a size, on up to a number of ranks.
+/// A rule: the plan for operations up to a size, on up to a number of ranks.
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
     /// The collective.
     pub collective: Collective,
-    /// What carries the messages.
+    /// The medium.
     pub medium: Medium,
-    /// The rule holds for this many ranks and fewer; for [`Medium::Hosts`], hosts.
+    /// Largest number of ranks; for [`Medium::Hosts`], of hosts.
     pub ranks: usize,
-    /// The rule holds for this many bytes and fewer: of a rank's block (all_gather, gather), or of the vector or of all
-    /// blocks together (all others). For all_to_all_v it is always 0: no rank knows how long the others' parts are.
+    /// Largest number of bytes: of a rank's block (all_gather, gather), or of the vector or of all blocks together (all
+    /// others). For all_to_all_v always 0: no rank knows the lengths of the others' parts.
     pub bytes: usize,
-    /// What to do then.
+    /// The plan.
     pub plan: Plan,
 }
 
-/// The segments of an algorithm that was asked for where the table has another one.
+/// Segmentation of an algorithm that the options name and no rule has.
 const DEFAULT_PLAN: Plan = Plan { algorithm: Algorithm::Ring, between: None, segment: 256 * K, in_flight: 2 };
 
-/// Who takes part in operations: the same on every rank.
+/// The communicator that a plan is for: the same on every rank.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Topology {
     pub(crate) medium: Medium,
     pub(crate) ranks: usize,
     pub(crate) hosts: usize,
-    /// Whether the ranks have a board.
+    /// True when the ranks have a shared segment.
     pub(crate) shared: bool,
 }
 
 impl Topology {
-    /// Whether there is all that an algorithm needs.
+    /// True when the communicator has the resources for an algorithm.
     fn allows(&self, algorithm: Algorithm) -> bool {
         match algorithm {
             Algorithm::Board => self.shared,
@@ -109,15 +108,15 @@ impl Topology {
     }
 }
 
-/// What the table says for a job, looked up once: a few sizes for each collective.
+/// The rules for a communicator, looked up once: a few sizes for each collective.
 #[derive(Clone, Debug)]
 pub(crate) struct PlanTable {
-    /// By collective, the plans for operations of up to so many bytes, in the order of the sizes.
+    /// By collective, pairs of a largest size in bytes and its plan, in ascending order.
     lines: [Vec<(usize, Plan)>; Collective::ALL.len()],
 }
 
 impl PlanTable {
-    /// `plan` says the plan for an operation of so many bytes. It may change only after a size of the table's.
+    /// `plan` returns the plan for an operation of a size, and changes only after sizes of the rules.
     pub(crate) fn new(plan: impl Fn(Collective, usize) -> Plan) -> Self {
         let lines = Collective::ALL.map(|collective| {
             let of_table = RULES.iter().filter(|rule| rule.collective == collective).map(|rule| rule.bytes);

@@ -28,14 +28,14 @@ const fn hosts(
     Rule { collective, medium: Medium::Hosts, ranks: hosts, bytes, plan }
 }
 
-/// The table. The first line that fits an operation, and whose algorithm serves it, decides, and one does for every
-/// operation.
+/// The rules that select an algorithm. The first that fits an operation, and whose algorithm serves it, is used; there
+/// is one for every operation.
 ///
-/// The sizes at which it changes from one algorithm to the next were measured on one host, with 2, 4 and 8 ranks: over TCP with
-/// `benches/host_collectives.rs --tune`, for all_reduce, all_gather, reduce_scatter, broadcast and all_to_all; in shared memory
-/// with `nccl-bench --algo`, of what is between the board and messages, for these and for reduce, gather and scatter, up to 16
-/// ranks for the first. Lines for other numbers of ranks follow these; those of the other collectives follow the sources that
-/// the documentation of [`Algorithm`] names, and have not been measured. Those for several hosts were measured with
+/// Sizes were measured on one host, with 2, 4 and 8 ranks: over TCP with `benches/host_collectives.rs --tune`, for
+/// all_reduce, all_gather, reduce_scatter, broadcast and all_to_all; in shared memory with `nccl-bench --algo`, between
+/// the shared segment and messages, for these and for reduce, gather and scatter, up to 16 ranks for the first. Rules
+/// for other numbers of ranks are extrapolated; those for other collectives follow the sources named in the
+/// documentation of [`Algorithm`], and were not measured. Those for several hosts were measured with
 /// `benches/shaped_collectives.py`, with 4 hosts of 2 ranks.
 pub const RULES: &[Rule] = {
     use Algorithm::{

@@ -1,4 +1,4 @@
-//! Whether ranks of a host can read each other's memory (cross-memory attach): tried, as `shm` does.
+//! Probe for cross-memory attach between the ranks of a host, in the same way as `shm` probes.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -6,12 +6,12 @@ use std::hash::{BuildHasher, RandomState};
 pub(crate) struct CmaProbe(Box<u64>);
 
 impl CmaProbe {
-    /// One that hardly any other memory has.
+    /// A random word.
     pub(crate) fn new() -> Self {
         Self(Box::new(RandomState::new().hash_one(std::process::id())))
     }
 
-    /// What others must know of it: process, address and value.
+    /// Process, address and value, for the other ranks.
     pub(crate) fn to_message(&self) -> [u8; 24] {
         let address = std::ptr::from_ref::<u64>(&self.0) as u64;
         let mut message = [0; 24];
@@ -24,8 +24,8 @@ impl CmaProbe {
     }
 }
 
-/// Whether this thread can read the word of another process, or its own. Settings (`kernel.yama.ptrace_scope`), filters of
-/// system calls, and other users or namespaces may forbid it.
+/// True when this thread can read the word of another process, or its own. Settings (`kernel.yama.ptrace_scope`),
+/// system call filters, and other users or namespaces may forbid it.
 pub(crate) fn can_read(probe: &[u8]) -> bool {
     let field = |index: usize| Some(u64::from_le_bytes(*probe.get(8 * index..)?.first_chunk()?));
     let (Some(process), Some(address), Some(value)) = (field(0), field(1), field(2)) else { return false };

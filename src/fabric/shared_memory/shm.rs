@@ -1,4 +1,4 @@
-//! What the `shm` provider needs beside libfabric: names in `/dev/shm` and the choice of its copy protocol.
+//! Support for the `shm` provider: names in `/dev/shm`, free space there, and the choice of the copy protocol.
 
 use std::ffi::CString;
 use std::fs;
@@ -6,13 +6,13 @@ use std::hash::{BuildHasher, RandomState};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Where shared memory has names.
+/// Directory of shared memory.
 pub(crate) const DIRECTORY: &str = "/dev/shm";
 const PREFIX: &str = "collectives-";
 const ADDRESS: &str = "fi_shm://";
 const VARIABLE: &str = "FI_SHM_DISABLE_CMA";
 
-/// How the `shm` provider moves long messages.
+/// Protocol of the `shm` provider for long messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShmProtocol {
     /// Both sides copy through shared memory (`FI_SHM_DISABLE_CMA=1`): two copies, on two processors at once.
@@ -21,7 +21,7 @@ pub enum ShmProtocol {
     CrossMemoryAttach,
 }
 
-/// What the environment says about the protocol of `shm`.
+/// The protocol of `shm` that the environment selects.
 #[must_use]
 pub fn shm_protocol() -> ShmProtocol {
     let value = std::env::var(VARIABLE).unwrap_or_default().to_ascii_lowercase();
@@ -31,28 +31,26 @@ pub fn shm_protocol() -> ShmProtocol {
     }
 }
 
-/// A name for a file of this process in [`FOLDER`] that no other file there has, now or later:
-/// `collectives-<pid namespace>-<pid>-<random>`.
+/// A unique name for a file of this process in [`DIRECTORY`]: `collectives-<pid namespace>-<pid>-<random>`.
 pub(crate) fn new_name() -> String {
     let random = RandomState::new().hash_one(std::process::id());
     format!("{PREFIX}{}-{}-{random:016x}", pid_namespace().unwrap_or(0), std::process::id())
 }
 
-/// An address for an endpoint of this process; it is also the name of a file in [`FOLDER`].
+/// An address for an endpoint of this process, which contains the name of a file in [`DIRECTORY`].
 pub(crate) fn new_address() -> Option<CString> {
     CString::new(format!("{ADDRESS}{}", new_name())).ok()
 }
 
-/// Whether it is the address of an endpoint of this process.
+/// True for the address of an endpoint of this process.
 pub(crate) fn is_of_this_process(address: &[u8]) -> bool {
     let own = format!("{PREFIX}{}-{}-", pid_namespace().unwrap_or(0), std::process::id());
     address.windows(own.len()).any(|part| part == own.as_bytes())
 }
 
-/// Removes what processes of this user that were killed have left in `/dev/shm`.
+/// Removes files in `/dev/shm` that killed processes of this user have left.
 ///
-/// Only files with names from [`new_name`] are looked at, and only those of this pid namespace, as the processes
-/// of others cannot be seen to be alive.
+/// Only files with names from [`new_name`] and of this pid namespace: processes of other namespaces cannot be checked.
 pub(crate) fn remove_leftovers() {
     let Some(namespace) = pid_namespace() else { return };
     let own = format!("{PREFIX}{namespace}-");
@@ -69,12 +67,13 @@ pub(crate) fn remove_leftovers() {
     }
 }
 
-/// The most that an endpoint of `shm` takes of [`FOLDER`] (libfabric 1.17; 2.5 takes 13 MiB), and how much of it at once.
+/// Largest size of an endpoint of `shm` in [`DIRECTORY`] (libfabric 1.17; 2.5 uses 13 MiB), and its size when it is
+/// opened.
 const WHOLE: u64 = 16 << 20;
 const FIRST: u64 = 4 << 20;
 
-/// Why libfabric has no `shm` here, where that is for lack of room in `/dev/shm`, and what to do. It wants room there
-/// for an endpoint for each processor of the host.
+/// Explains that libfabric has no `shm` here for lack of space in `/dev/shm`, and the remedy; none if there is enough.
+/// It wants space for an endpoint for each processor of the host.
 #[must_use]
 pub fn shm_shortage() -> Option<String> {
     // SAFETY: the function has no preconditions.
@@ -86,13 +85,13 @@ pub fn shm_shortage() -> Option<String> {
     )
 }
 
-/// Why there is too little room for the endpoints of so many ranks of this host that are about to be opened, if so.
-/// Writing there without room ends a process (SIGBUS).
+/// Explains that there is too little space to open the endpoints of this host's ranks; none if there is enough. A write
+/// there without space ends the process (SIGBUS).
 pub(crate) fn shortage_before_open(ranks: usize) -> Option<String> {
     shortage_of_ranks(ranks, FIRST)
 }
 
-/// As [`shortage_for`], when they are open, as far as this rank's, which has this address, tells for all.
+/// The same after they are opened, estimated from this rank's endpoint, which has this address.
 pub(crate) fn shortage_after_open(ranks: usize, address: &[u8]) -> Option<String> {
     let name = address.strip_prefix(ADDRESS.as_bytes())?;
     let name = std::str::from_utf8(name.split(|&byte| byte == 0).next()?).ok()?;
@@ -131,7 +130,7 @@ fn has_exited(pid: i32) -> bool {
     if result == -1 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH) {
         return true;
     }
-    // One that has ended keeps its number until its parent asks for its exit code. The state is the first thread's.
+    // A zombie keeps its number until its parent waits for it. The state is the first thread's.
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     status.contains("\nState:\tZ") && status.contains("\nThreads:\t1\n")
 }
@@ -141,9 +140,10 @@ fn pid_namespace() -> Option<u64> {
     fs::metadata("/proc/self/ns/pid").ok().map(|metadata| metadata.ino())
 }
 
-/// Names the shared memory that this process can reach: equal for two processes that can use `shm` together. Not those of
-/// different pid namespaces, though they may share `/dev/shm`: `shm` takes a peer's pid for one of its own namespace, and
-/// would read and write another process's memory. Those whose `name` or, without one, whose `NCCL_HOSTID` differs are to take each other for different hosts.
+/// Identity of the shared memory that this process can reach: equal for two processes that can use `shm` together.
+/// Different in different pid namespaces, though they may share `/dev/shm`: `shm` looks up a peer's pid in its own
+/// namespace, and would read and write another process's memory. Processes whose `name` or, without one, whose
+/// `NCCL_HOSTID` differs are treated as on different hosts.
 pub(crate) fn host_identity(name: Option<&str>) -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let folder = fs::metadata(Path::new(DIRECTORY)).map_or(0, |metadata| metadata.dev());

@@ -1,9 +1,9 @@
-//! When endpoints of several ranks in one process are closed.
+//! Deferred closing of the endpoints of several ranks in one process.
 //!
 //! The `shm` provider lets ranks of one process write into each other's memory directly, without a mapping of their
-//! own, and closing an endpoint unmaps its memory, whoever writes there. So such endpoints of a job are closed
-//! together, when this process has no rank of the job left. Until then nobody asks them for progress, which is all
-//! that moves data to or from the buffers of operations in flight.
+//! own, and closing an endpoint unmaps its memory even while another rank writes there. So such endpoints of a job are
+//! closed together, when this process has no rank of the job left. Until then nothing polls them, so they move no data
+//! to or from the buffers of operations in flight.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -27,7 +27,7 @@ struct Job {
 static JOBS: Mutex<Vec<Job>> = Mutex::new(Vec::new());
 
 impl DeferredClose {
-    /// What the ranks of this process share in the job of this name, which no other job ever has.
+    /// The handle that the ranks of this process share in the job of this name, which is unique.
     pub(crate) fn of_job(name: &[u8]) -> Arc<Self> {
         let mut jobs = JOBS.lock().unwrap_or_else(PoisonError::into_inner);
         jobs.retain(|job| job.closing.strong_count() > 0);

@@ -1,4 +1,4 @@
-//! One provider's endpoint with everything that it needs, and the operations in flight on it.
+//! An endpoint of one provider, and the operations in flight on it.
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -15,13 +15,13 @@ use crate::fabric::transport::operations::{
     CALLER_BITS, CTS, OperationError, Operations, RTS, TaggedMessage,
 };
 
-/// How many completions are read at once.
+/// Completions per read of the queue.
 const BATCH: usize = 16;
 /// A message was longer than the buffer posted for it.
 const ETRUNC: c_int = fabric_sys::FI_ETRUNC as c_int;
-/// Where a tag depends on the length of its message.
+/// Lowest bit of a tag that depends on the length of its message.
 const LENGTH: u32 = 45;
-/// Where an endpoint is to be reachable.
+/// Reachability of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
     /// From processes of this host.
@@ -30,8 +30,8 @@ pub(crate) enum Reach {
     Network,
 }
 
-/// An endpoint for tagged messages, with its own domain, address vector and completion queue: used by one thread at
-/// a time, and nothing else moves its data.
+/// An endpoint for tagged messages, with its own domain, address vector and completion queue: used by one thread at a
+/// time, and nothing else moves its data.
 ///
 /// Closing it ends all operations in flight: the library forgets their buffers.
 pub(crate) struct TaggedEndpoint {
@@ -78,7 +78,7 @@ impl TaggedEndpoint {
             ("efa", devices) => devices[device % devices.len()],
             (_, [first, ..]) => *first,
         };
-        // Elsewhere a message that was injected may still wait for its connection when the endpoint is closed.
+        // With other providers an injected message may still wait for its connection when the endpoint is closed.
         let inject_size = if provider == "shm" { info.longest_inject() } else { 0 };
         let data = matches!(provider, "tcp" | "net");
         let (objects, address) = EndpointObjects::open(library, info, ranks)?;
@@ -119,13 +119,13 @@ impl TaggedEndpoint {
         self.objects.insert(address).map_err(|code| self.failure("fi_av_insert", Some(peer), code, None))
     }
 
-    /// Tells a peer, whose address is `to`, about this endpoint, where the provider does not survive to be told late.
+    /// Announces this endpoint to a peer, whose address is `to`, where the provider needs it before any message.
     ///
-    /// From libfabric 2.5 on, and in its main branch of November 2026, two endpoints of `shm` in one process crash when
-    /// one sends before the other has read where its memory is: `smr_map_to_region` does not note it for endpoints of
-    /// the same process, only `smr_progress_connreq` does, but either side's request makes both look connected. So
-    /// every rank announces itself to all others before any of them reads what has come, and sends when all have
-    /// read. See [`Network::open`](crate::fabric::transport::network::Network::open).
+    /// From libfabric 2.5 on (and in its main branch of November 2026), two endpoints of `shm` in one process crash
+    /// when one sends before the other has read the location of its memory: `smr_map_to_region` does not record it for
+    /// endpoints of the same process, only `smr_progress_connreq` does, but either side's request makes both look
+    /// connected. So every rank announces itself to all others before any of them polls, and sends when all have
+    /// polled. See [`Network::open`](super::network::Network::open).
     pub(crate) fn announce(&mut self, to: fi_addr_t) {
         if self.provider != "shm" || self.library.version() < Version::new(2, 5) {
             return;
@@ -140,12 +140,12 @@ impl TaggedEndpoint {
         self.objects.must_stay_open()
     }
 
-    /// Long messages wait for their receivers from now on. All ranks must do this or none.
+    /// Has long messages wait for their receivers. On all ranks or none.
     pub(crate) fn enable_rendezvous(&mut self) {
         self.operations.enable_rendezvous();
     }
 
-    /// How many operations are posted and not complete.
+    /// Number of operations in flight.
     #[cfg(test)]
     pub(crate) fn in_flight(&self) -> usize {
         self.operations.in_flight()
@@ -170,7 +170,7 @@ impl TaggedEndpoint {
         posted.map_err(|problem| self.explain(problem))
     }
 
-    /// Posts a send to rank `peer`, whose address is `to`. None when it is complete already.
+    /// Posts a send to rank `peer`, whose address is `to`. None when it is already complete.
     ///
     /// # Safety
     /// The memory must be readable and left unchanged until the operation is complete or the endpoint closed.
@@ -198,12 +198,12 @@ impl TaggedEndpoint {
         Err(self.failure(operation, Some(peer), fabric_sys::FI_EMSGSIZE, None))
     }
 
-    /// Whether the operation is complete; its number is free for others when so.
+    /// True when the operation is complete, which frees its number.
     pub(crate) fn is_done(&mut self, index: u32) -> bool {
         self.operations.is_done(index)
     }
 
-    /// Moves data and notes what is complete. Whether anything was.
+    /// Makes progress and records completions; true when there were any.
     pub(crate) fn progress(&mut self) -> Result<bool, Error> {
         let ep = self.objects.ep;
         let mut entries = [const { MaybeUninit::<fi_cq_tagged_entry>::uninit() }; BATCH];
@@ -252,7 +252,7 @@ impl TaggedEndpoint {
             return self.failure("fi_cq_readerr", None, -result as c_int, None);
         }
         let failed = self.operations.failed(entry.op_context);
-        // The shm of libfabric 1.17 gives the number's negative.
+        // The shm of libfabric 1.17 reports a negative number.
         let code = entry.err.saturating_abs();
         if let (ETRUNC, Some((message, true))) = (code, failed) {
             let received = (entry.olen > 0).then_some(message.len + entry.olen);
@@ -279,13 +279,13 @@ impl TaggedEndpoint {
     }
 }
 
-/// A tag that messages of other lengths do not have (but for chance): libfabric 1.17's `shm` with cross-memory attach
-/// never returns from a long message that is longer than its receive.
+/// A tag that messages of other lengths do not have (with high probability): with cross-memory attach, libfabric 1.17's
+/// `shm` never returns from a long message that is longer than its receive.
 pub(super) fn with_length(tag: u64, len: usize) -> u64 {
     (tag ^ calls::of_length(len) << LENGTH) & CALLER_BITS
 }
 
-/// Says that a provider is not there, and which are.
+/// The error for a provider that is not available, with those that are.
 fn unavailable(library: &Fabric, provider: &str) -> Error {
     let known = provider::providers().map_or_else(
         |_| "none".to_owned(),

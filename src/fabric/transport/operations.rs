@@ -1,35 +1,35 @@
-//! The operations of an endpoint: what is waiting for room, what is in flight, what is complete.
+//! The operations of an endpoint: deferred, in flight and complete.
 //!
 //! # Long messages in shared memory
-//! When the `shm` provider copies, a long message that nobody has asked for yet keeps every later message to the same
-//! rank from being sent. With three ranks or more, ranks that wait for such later ones can wait in a circle. So
-//! there a long message is sent only when its receiver has posted the buffer: posting one sends an empty message with
-//! the tag's [`CLEAR`] bit, which the sender waits for first. A sender that has waited for long asks back with the
-//! [`WAITING`] bit and the message's length, so that a receiver that expects a short message learns of the mistake.
+//! When the `shm` provider copies, a long unexpected message blocks all later messages to the same rank. With three
+//! ranks or more, ranks that wait for such later ones can deadlock. So there long messages use a rendezvous: a receiver
+//! that has posted its buffer sends an empty message with the tag's [`CTS`] bit (clear to send), which the sender waits
+//! for. A sender that has waited for long sends one with the [`RTS`] bit (request to send) and its message's length, so
+//! that a receiver that expects a short message reports the mismatch.
 //!
 //! # Headers of TCP
-//! Linux copies what is sent with `rep movsb`, which is 16 times slower on some processors (measured on AMD's Zen 4)
-//! when the target lies 1 to 15 bytes after the source modulo 4096. The target most often begins with a page and the
-//! provider's header of 24 bytes, and long vectors lie 16 bytes after the begin of a page as `malloc` has them: 8
-//! bytes before their target. Completion data, which nobody reads, makes the header 32 bytes long, and so the
-//! distance a multiple of 16 for all vectors that are aligned as `malloc` aligns them.
+//! Linux copies data to send with `rep movsb`, which is 16 times slower on some processors (measured on AMD's Zen 4)
+//! when the target lies 1 to 15 bytes after the source modulo 4096. The target usually begins with a page and the
+//! provider's header of 24 bytes, and long vectors lie 16 bytes after the start of a page when `malloc` allocates them:
+//! 8 bytes before their target. Completion data, which is never read, makes the header 32 bytes long, and the distance
+//! a multiple of 16 for all vectors with `malloc`'s alignment.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
 use fabric_sys::{fi_addr_t, fi_context2, fi_cq_tagged_entry, fid_ep};
 
-/// In the tag of the message with which a receiver lets a long message come.
+/// Tag bit of a clear-to-send message, from receiver to sender.
 pub(super) const CTS: u64 = 1 << 63;
-/// In the tag of the message with which a sender says that it is waiting to be let.
+/// Tag bit of a request-to-send message, from sender to receiver.
 pub(super) const RTS: u64 = 1 << 62;
-/// The bits of a tag that are the caller's.
+/// Tag bits of the caller.
 pub(super) const CALLER_BITS: u64 = RTS - 1;
 
-/// How many times nothing is found before senders say that they are waiting.
+/// Polls without a completion after which waiting senders send requests.
 const POLLS_BEFORE_RTS: u32 = 1 << 16;
 
-/// What is done with the library next for an operation.
+/// The next call of the library for an operation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LibraryCall {
     Receive,
@@ -37,16 +37,16 @@ enum LibraryCall {
     Send,
     /// Sends with completion data in the header.
     SendData,
-    /// Sends the message with [`CLEAR`].
+    /// Sends the message with [`CTS`].
     SendCts,
-    /// Receives the message with [`CLEAR`], then sends.
+    /// Receives the message with [`CTS`], then sends.
     AwaitCts,
-    /// Sends the message with [`WAITING`].
+    /// Sends the message with [`RTS`].
     SendRts,
 }
 
 impl LibraryCall {
-    /// Calls of one lane to one peer keep their order; those of different lanes do not wait for each other.
+    /// Calls of one queue to one peer keep their order; those of different queues do not wait for each other.
     const QUEUES: usize = 3;
 
     const fn queue(self) -> usize {
@@ -68,7 +68,7 @@ impl LibraryCall {
     }
 }
 
-/// A message of the caller's.
+/// A message of the caller.
 #[derive(Clone, Copy)]
 pub(super) struct TaggedMessage {
     pub(super) peer: usize,
@@ -87,11 +87,11 @@ struct PostedOperation {
     call: LibraryCall,
     rts_sent: bool,
     done: bool,
-    /// Nobody asks whether it is done: free it when it is.
+    /// Freed on completion, as `is_done` is not called for it.
     detached: bool,
 }
 
-/// What went wrong, for the endpoint to put into words.
+/// A failure, for the endpoint's error text.
 pub(super) enum OperationError {
     Call { name: &'static str, peer: usize, code: c_int },
     Length { peer: usize, expected: usize, received: usize },
@@ -101,17 +101,17 @@ pub(super) enum OperationError {
 pub(super) struct Operations {
     slots: Vec<*mut PostedOperation>,
     free: Vec<u32>,
-    /// Calls that found no room, oldest first.
+    /// Calls that the library had no room for, oldest first.
     deferred: Vec<u32>,
-    /// How many of them there are of each peer and lane.
+    /// Number of deferred calls by peer and queue.
     blocked: Vec<u32>,
-    /// The pass over `deferred` in which a peer and lane was last found to be without room.
+    /// By peer and queue, the last pass over `deferred` that found no room.
     stuck: Vec<u64>,
     pass: u64,
     awaiting_cts: usize,
     idle: u32,
     inject_size: usize,
-    /// Whether messages have completion data.
+    /// True when messages carry completion data.
     data: bool,
     rendezvous: bool,
 }
@@ -133,7 +133,7 @@ impl Operations {
         }
     }
 
-    /// Long messages wait for their receivers from now on. All ranks must do this or none.
+    /// Has long messages wait for their receivers. On all ranks or none.
     pub(super) fn enable_rendezvous(&mut self) {
         self.rendezvous = true;
     }
@@ -196,7 +196,7 @@ impl Operations {
         Ok(index)
     }
 
-    /// Posts a send. None when it is complete already.
+    /// Posts a send. None when it is already complete.
     ///
     /// # Safety
     /// The endpoint is open, and the memory readable and left unchanged until the operation is complete or the
@@ -214,8 +214,7 @@ impl Operations {
         };
         if call == LibraryCall::Inject && self.blocked[message.peer * LibraryCall::QUEUES + call.queue()] == 0
         {
-            // The usual way of a short message: no slot.
-            // SAFETY: passed on to the caller.
+            // The usual case of a short message needs no slot.
             let result = unsafe {
                 fabric_sys::fi_tinject(ep, message.data.cast(), message.len, message.address, message.tag)
             };
@@ -251,7 +250,7 @@ impl Operations {
         Ok(())
     }
 
-    /// Calls the library for an operation. False when there is no room now.
+    /// Calls the library for an operation. False when it has no room.
     ///
     /// # Safety
     /// As for the operation.
@@ -338,7 +337,7 @@ impl Operations {
         Ok(())
     }
 
-    /// Takes note of a completion.
+    /// Records a completion.
     ///
     /// # Safety
     /// As for the operations; `entry` must be a completion of this endpoint.
@@ -369,8 +368,7 @@ impl Operations {
                 if length != expected {
                     return Err(OperationError::Length { peer, expected, received: length });
                 }
-                // The sender was early; the message itself is still to come.
-                // SAFETY: as for the operation.
+                // A request to send; the message itself is still to come.
                 unsafe { self.start(ep, index) }
             }
             LibraryCall::Receive if entry.len != expected => {
@@ -383,14 +381,14 @@ impl Operations {
         }
     }
 
-    /// The message of an operation that failed, and whether it is received.
+    /// The message of an operation that failed; true for a receive.
     pub(super) fn failed(&self, context: *mut c_void) -> Option<(TaggedMessage, bool)> {
         let slot = *self.slots.iter().find(|slot| slot.cast::<c_void>() == context)?;
         // SAFETY: one of the slots.
         unsafe { Some(((*slot).message, (*slot).call == LibraryCall::Receive)) }
     }
 
-    /// Nothing was found to do. Senders that have waited for long for their receivers ask them.
+    /// Called after polls without a completion. Senders that have waited for long send requests.
     ///
     /// # Safety
     /// As for the operations.
@@ -420,7 +418,7 @@ impl Operations {
         Ok(())
     }
 
-    /// Whether the operation is complete; its number is free for others when so.
+    /// True when the operation is complete, which frees its number.
     pub(super) fn is_done(&mut self, index: u32) -> bool {
         // SAFETY: only this type, borrowed exclusively, uses this part of a slot.
         let done = unsafe { (*self.slots[index as usize]).done };

@@ -1,21 +1,21 @@
-//! What carries a job's messages, in a line for people: provider, protocol, interface and addresses, host by host.
+//! Description of a job's transport in one line: provider, protocol, interface and addresses, by host.
 
 use crate::fabric::Error;
 use crate::world::{self, World};
 
-/// So many hosts are told with their addresses.
+/// Number of hosts that are listed with their addresses.
 const MOST_HOSTS: usize = 8;
 
-/// What the first rank of a host uses.
+/// The transport of a host's first rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TransportSummary {
     /// The host's name.
     pub(crate) host: String,
-    /// Between its ranks: `shm (copies)`; empty when that is the same as to other hosts.
+    /// Inside the host: `shm (copies)`; empty when it is the same as between hosts.
     pub(crate) intra_host: String,
-    /// To other hosts, provider and interface: `tcp on eth0`; empty when there are none.
+    /// Between hosts, provider and interface: `tcp on eth0`; empty when there are none.
     pub(crate) inter_host: String,
-    /// Its address there, in the provider's notation.
+    /// Its address, in the provider's notation.
     pub(crate) address: String,
 }
 
@@ -33,7 +33,8 @@ impl TransportSummary {
     }
 }
 
-/// The ways of all hosts, in a line that is the same on all ranks. Collective; `first` are the first ranks of the hosts.
+/// Describes all hosts in one line, which is the same on all ranks. Collective; `first` are the first ranks of the
+/// hosts.
 pub(crate) fn describe_job(
     world: &dyn World,
     own: &TransportSummary,
@@ -66,7 +67,7 @@ fn line(ways: &[TransportSummary]) -> String {
     intra_host.chain(inter_host).collect::<Vec<_>>().join("; ")
 }
 
-/// Ways of which something is the same, in the order of the first ones; those that have nothing are left out.
+/// Groups summaries by a field, in the order of the first ones; leaves out those where it is empty.
 fn alike<'a>(
     ways: &'a [TransportSummary],
     of: impl Fn(&'a TransportSummary) -> &'a str,

@@ -4,12 +4,12 @@ use super::{Levels, PackedBlocks};
 use crate::fabric::algorithm::{Action, Location, Pipeline, Position, Round, Schedule, Spec, source, target};
 use crate::fabric::selection::Algorithm;
 
-/// Every lane gathers the blocks of its ranks from all hosts, and its ranks pass them on inside their hosts: the messages
-/// of the all_gather between hosts, and h-1 blocks from each rank.
+/// Every lane gathers the blocks of its ranks from all hosts, and its ranks forward them inside their hosts: the
+/// messages of the all_gather between hosts, and h-1 blocks from each rank.
 ///
-/// In the ring and the direct exchange (every lane's rank sends to all others of its lane at once) each block goes where
-/// it belongs, and is passed on in the round after it has come. Bruck's algorithm has the blocks of several hosts in one
-/// message, in scratch memory: lg h messages between hosts, rounded up.
+/// In the ring and the direct exchange each block arrives in its place, and is forwarded in the next round. Bruck's
+/// algorithm has the blocks of several hosts in one message, in scratch memory: lg h messages between hosts, rounded
+/// up.
 pub(crate) struct Hierarchical<'a> {
     pub(crate) levels: Levels<'a>,
     /// The operation of all ranks.
@@ -32,17 +32,17 @@ impl Hierarchical<'_> {
         }
     }
 
-    /// The round of the first step between hosts: lanes that carry the blocks of several ranks get them before.
+    /// Round of the first step between hosts: lanes that carry the blocks of several ranks receive them before.
     fn first(&self) -> usize {
         usize::from(self.levels.here.hosts.have_others())
     }
 
-    /// Where this rank has a part of a rank's block.
+    /// Location of a part of a rank's block.
     fn location(&self, rank: usize, start: usize) -> Location {
         if rank == self.spec.at.rank { source(start) } else { target(rank * self.spec.bytes() + start) }
     }
 
-    /// This lane's blocks of one host go to another.
+    /// Sends this lane's blocks of one host to another.
     fn send(&self, blocks_of: usize, to: usize, (start, len): (usize, usize), round: &mut Round) {
         let here = self.levels.here;
         for (part, rank) in here.hosts.bundle(blocks_of, here.index).enumerate() {
@@ -57,7 +57,7 @@ impl Hierarchical<'_> {
         }
     }
 
-    /// Each block on its own.
+    /// A round with a message for each block.
     fn round_of_blocks(&self, (start, len): (usize, usize), number: usize, round: &mut Round) {
         let here = self.levels.here;
         let (hosts, lanes) = (here.hosts, here.hosts.lanes());
@@ -107,7 +107,7 @@ impl Hierarchical<'_> {
         }
     }
 
-    /// The blocks of several hosts together, from this one's on: those of each lane in a part of the scratch memory.
+    /// The blocks of all hosts, from this one's on, those of each lane in a part of the scratch memory.
     fn packed(&self, lane: usize, len: usize) -> PackedBlocks<'_> {
         let start = (0..lane).map(|lane| PackedBlocks::new(self.levels.here, lane, 0, len).len()).sum();
         PackedBlocks::new(self.levels.here, lane, start, len)

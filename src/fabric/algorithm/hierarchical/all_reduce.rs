@@ -16,12 +16,12 @@ pub(crate) struct Hierarchical<'a> {
 }
 
 impl Hierarchical<'_> {
-    /// A segment, a chunk for each lane that has something to do.
+    /// A segment, cut into a chunk for each lane in use.
     fn chunks(&self, segment: usize) -> Split {
         self.levels.chunks(self.spec.segments(), segment)
     }
 
-    /// What a lane does, for `count` elements, with the algorithm between hosts.
+    /// Passes the schedule of a lane, for `count` elements, to `then`.
     fn lane<R>(&self, count: usize, then: impl FnOnce(&dyn Schedule) -> R) -> R {
         let here = self.levels.here;
         let at = Position { rank: here.host, ranks: here.hosts.count() };
@@ -36,7 +36,7 @@ impl Hierarchical<'_> {
         }
     }
 
-    /// Reduces inside the host: what lane `index` gets of the vector.
+    /// Reduce-scatter inside the host.
     fn reduce(&self, chunks: Split, round: &mut Round) {
         let (here, lanes) = (self.levels.here, chunks.parts());
         let ranks = here.neighbours();
@@ -53,7 +53,7 @@ impl Hierarchical<'_> {
         }
     }
 
-    /// Gives all ranks of the host what the lanes have.
+    /// All-gather inside the host.
     fn gather(&self, chunks: Split, round: &mut Round) {
         let (here, lanes) = (self.levels.here, chunks.parts());
         let ranks = here.neighbours();

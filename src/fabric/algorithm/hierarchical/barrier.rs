@@ -4,8 +4,8 @@ use crate::fabric::algorithm::barrier::Dissemination;
 use crate::fabric::algorithm::{Round, Schedule, scratch};
 use crate::fabric::hosts::HostPosition;
 
-/// Every host's ranks tell the first of them that they have come, the first ranks run a dissemination, and tell the others:
-/// lg h messages between hosts, rounded up, from the first rank of each.
+/// The ranks of a host signal its first rank, the first ranks run a dissemination, and signal the others: lg h messages
+/// between hosts, rounded up, from the first rank of each.
 pub(crate) struct Hierarchical<'a>(pub(crate) HostPosition<'a>);
 
 impl Hierarchical<'_> {

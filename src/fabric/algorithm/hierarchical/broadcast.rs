@@ -6,8 +6,8 @@ use crate::fabric::algorithm::{Buffer, Pipeline, Round, Schedule, Spec, Split, T
 use crate::fabric::hosts::HostPosition;
 use crate::fabric::selection::Algorithm;
 
-/// The root gives a chunk to each lane of its host, every lane broadcasts its chunk, and the ranks of each host give each
-/// other what they got: the messages of the broadcast between hosts, and 1/q of its bytes from each rank.
+/// The root sends a chunk to each lane of its host, every lane broadcasts its chunk, and the ranks of each host
+/// exchange their chunks: the messages of the broadcast between hosts, and 1/q of its bytes from each rank.
 pub(crate) struct Hierarchical<'a> {
     pub(crate) levels: Levels<'a>,
     /// The operation of all ranks.
@@ -19,12 +19,12 @@ impl<'a> Hierarchical<'a> {
         RootedHosts::new(self.levels.here, self.spec.at.root)
     }
 
-    /// A segment, a chunk for each lane that has something to do.
+    /// A segment, cut into a chunk for each lane in use.
     fn chunks(&self, segment: usize) -> Split {
         self.levels.chunks(self.spec.segments(), segment)
     }
 
-    /// What a lane does, for `count` elements.
+    /// Passes the schedule of a lane, for `count` elements, to `then`.
     fn lane<R>(&self, count: usize, then: impl FnOnce(&dyn Schedule) -> R) -> R {
         let HostPosition { hosts, host, .. } = self.levels.here;
         let tree = Tree { rank: host, ranks: hosts.count(), root: self.rooted().host };

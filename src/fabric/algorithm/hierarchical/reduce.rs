@@ -8,7 +8,7 @@ use crate::fabric::algorithm::{
 use crate::fabric::hosts::HostPosition;
 use crate::fabric::selection::Algorithm;
 
-/// Reduce-scatter inside the host, a reduce in each lane, and the lanes of the root's host give it their chunks: the
+/// Reduce-scatter inside the host, a reduce in each lane, and the lanes of the root's host send it their chunks: the
 /// messages of the reduce between hosts, and 1/q of its bytes from each rank.
 pub(crate) struct Hierarchical<'a> {
     pub(crate) levels: Levels<'a>,
@@ -21,12 +21,12 @@ impl<'a> Hierarchical<'a> {
         RootedHosts::new(self.levels.here, self.spec.at.root)
     }
 
-    /// A segment, a chunk for each lane that has something to do.
+    /// A segment, cut into a chunk for each lane in use.
     fn chunks(&self, segment: usize) -> Split {
         self.levels.chunks(self.spec.segments(), segment)
     }
 
-    /// What a lane does, for `count` elements.
+    /// Passes the schedule of a lane, for `count` elements, to `then`.
     fn lane<R>(&self, count: usize, then: impl FnOnce(&dyn Schedule) -> R) -> R {
         let HostPosition { hosts, host, .. } = self.levels.here;
         let tree = Tree { rank: host, ranks: hosts.count(), root: self.rooted().host };
@@ -38,8 +38,8 @@ impl<'a> Hierarchical<'a> {
         }
     }
 
-    /// In scratch memory: first what the host's ranks have been reduced to, then the result where this rank's lane has it
-    /// for the root, then what is received and what the lane needs.
+    /// Offset in scratch memory of the lane's result for the root. The host's reduction comes before it, receive
+    /// buffers and the lane's scratch memory after it.
     fn result(&self) -> usize {
         self.chunks(0).largest()
     }

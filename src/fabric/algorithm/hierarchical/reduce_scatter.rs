@@ -6,12 +6,12 @@ use crate::fabric::algorithm::{
 };
 use crate::fabric::selection::Algorithm;
 
-/// The ranks of a host reduce what each of their lanes is to send to the other hosts, and every lane reduces that between
-/// hosts: the messages of the reduce_scatter between hosts, and h-1 blocks from each rank.
+/// The ranks of a host reduce the blocks that each of their lanes sends to other hosts, and every lane reduces those
+/// between hosts: the messages of the reduce_scatter between hosts, and h-1 blocks from each rank.
 ///
-/// With the ring, what is sent in a round is reduced inside the host in the round before. Otherwise all of it is reduced
-/// inside the host first, in scratch memory, and then goes to all hosts at once (pairwise), or that of several hosts
-/// together by recursive halving, which serves any number of hosts so: lg h messages between hosts, rounded up.
+/// With the ring, the blocks sent in a round are reduced inside the host in the round before. Otherwise all blocks are
+/// reduced inside the host first, in scratch memory, and then go to all hosts at once (pairwise), or those of several
+/// hosts together by recursive halving, which so serves any number of hosts: lg h messages between hosts, rounded up.
 pub(crate) struct Hierarchical<'a> {
     pub(crate) levels: Levels<'a>,
     /// The operation of all ranks.
@@ -23,7 +23,7 @@ impl Hierarchical<'_> {
         !matches!(self.levels.between, Algorithm::Pairwise | Algorithm::RecursiveHalving)
     }
 
-    /// Rounds before the results are given to ranks without a lane.
+    /// Rounds before the results are sent to ranks without a lane.
     fn steps(&self) -> usize {
         let hosts = self.levels.here.hosts.count();
         match self.levels.between {
@@ -38,8 +38,8 @@ impl Hierarchical<'_> {
         source(rank * self.spec.bytes() + start)
     }
 
-    /// What the lanes of this host are to have of the blocks of ranks of other hosts, or this one, goes to them; what
-    /// comes for this rank's lane arrives at `arrivals`, `apart` from rank to rank.
+    /// Sends the blocks of the hosts at `distances` to the lanes of this host that carry them. Those for this rank's
+    /// lane are received at `arrivals`, `apart` bytes from sender to sender.
     fn exchange(
         &self,
         distances: impl Iterator<Item = usize> + Clone,
@@ -71,12 +71,12 @@ impl Hierarchical<'_> {
         }
     }
 
-    /// Where the result of a block of this host is: this rank's own, the first of its lane's, is where it belongs.
+    /// Location of the result of a block of this host: the first of a lane is this rank's own, and goes to its target.
     fn result(&self, position: usize, start: usize, others: usize, len: usize) -> Location {
         if position == 0 { target(start) } else { scratch(others + position * len) }
     }
 
-    /// Gives ranks without a lane their results, which are at `others`.
+    /// Sends ranks without a lane their results, which start at `others`.
     fn give(&self, others: usize, (start, len): (usize, usize), round: &mut Round) {
         let here = self.levels.here;
         let lane = here.index % here.hosts.lanes();
@@ -89,7 +89,7 @@ impl Hierarchical<'_> {
         }
     }
 
-    /// Bytes of the most blocks that a lane has of one host, a segment of each.
+    /// Largest number of bytes that a lane carries for one host, in one segment.
     fn most(&self) -> usize {
         let hosts = self.levels.here.hosts;
         let blocks = (0..hosts.count()).map(|host| hosts.bundle_len(host, 0)).max().unwrap_or(0);

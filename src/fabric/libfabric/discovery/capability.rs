@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// How endpoints send: what `fi_ep_attr::type` is.
+/// Type of an endpoint: `fi_ep_attr::type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EndpointType {
     /// `FI_EP_RDM`: reliable messages to any number of peers.
@@ -15,7 +15,7 @@ pub enum EndpointType {
 }
 
 impl EndpointType {
-    /// All of them.
+    /// All types.
     pub const ALL: [Self; 3] = [Self::Rdm, Self::Msg, Self::Dgram];
 
     /// libfabric's name: `FI_EP_RDM`.
@@ -62,10 +62,10 @@ impl FromStr for EndpointType {
     }
 }
 
-/// Something that an endpoint can do: a bit of `fi_info::caps`.
+/// A capability of an endpoint: a bit of `fi_info::caps`.
 ///
-/// There are no others than those of [`Capability::ALL`]: a bit that this build does not know may mean something else
-/// to the next libfabric.
+/// Only those of [`Capability::ALL`] exist: a bit that this build does not know may have another meaning in the next
+/// libfabric.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Capability {
     name: &'static str,
@@ -73,8 +73,7 @@ pub struct Capability {
 }
 
 impl Capability {
-    /// All that may be asked for, and that every libfabric from 1.17 on knows. First the kinds of transfers, then what
-    /// qualifies them.
+    /// All capabilities that every libfabric from 1.17 on knows. First the kinds of transfers, then their modifiers.
     pub const ALL: &'static [Self] = &[
         Self::new("FI_MSG", fabric_sys::FI_MSG),
         Self::new("FI_TAGGED", fabric_sys::FI_TAGGED),

@@ -7,14 +7,14 @@ use fabric_sys::Version;
 
 use super::{Capability, EndpointType};
 
-/// What is wanted of an [`Info`]; what is left out may be anything.
+/// Requirements on an [`Info`]; fields that are empty match anything.
 ///
-/// All modes and all kinds of registration (`mode`, `mr_mode`) are accepted, so that nothing is missing because of them:
-/// [`Info`] says which of them a provider needs.
+/// All modes and kinds of registration (`mode`, `mr_mode`) are accepted, so none is missing because of them: [`Info`]
+/// has those that a provider needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hints {
-    /// libfabric's name of a provider: `tcp`, `efa`, `verbs;ofi_rxm`. That of one also brings those that are built on
-    /// it: `tcp` also `tcp;ofi_rxm`.
+    /// libfabric's name of a provider: `tcp`, `efa`, `verbs;ofi_rxm`. It also matches those built on it: `tcp` also
+    /// `tcp;ofi_rxm`.
     pub provider: Option<String>,
     /// The name of a fabric, upper or lower case.
     pub fabric: Option<String>,
@@ -22,9 +22,9 @@ pub struct Hints {
     pub domain: Option<String>,
     /// The type of endpoints.
     pub endpoint: Option<EndpointType>,
-    /// What endpoints must be able to do, all of it.
+    /// Capabilities that endpoints must have.
     pub capabilities: Vec<Capability>,
-    /// The address of a peer that must be reachable: a host's name, or what the provider takes.
+    /// Address of a peer that must be reachable: a host name, or the provider's format.
     pub node: Option<String>,
     /// The peer's port.
     pub service: Option<String>,
@@ -32,7 +32,7 @@ pub struct Hints {
 
 /// One way to use libfabric on this machine: a provider with a fabric, a domain, and a type of endpoints.
 ///
-/// Names are libfabric's own, so that those of a newer library than this build knows are there, too.
+/// Names are libfabric's own, so that names that only a newer library knows are included.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Info {
@@ -46,32 +46,32 @@ pub struct Info {
     pub domain: String,
     /// The type of endpoints: `FI_EP_RDM`.
     pub endpoint: String,
-    /// What goes over the wire: `FI_PROTO_EFA`.
+    /// The wire protocol: `FI_PROTO_EFA`.
     pub protocol: String,
     /// The protocol's version.
     pub protocol_version: u32,
-    /// What addresses are: `FI_SOCKADDR_IN`.
+    /// The format of addresses: `FI_SOCKADDR_IN`.
     pub address_format: String,
     /// The address that endpoints get, where it is an internet address or a text.
     pub address: Option<String>,
-    /// What endpoints can do: `FI_MSG`, `FI_TAGGED`.
+    /// Capabilities of endpoints: `FI_MSG`, `FI_TAGGED`.
     pub capabilities: BTreeSet<String>,
-    /// What the program must do for the provider: `FI_CONTEXT`.
+    /// Requirements of the provider on the program: `FI_CONTEXT`.
     pub mode: BTreeSet<String>,
-    /// How memory must be registered: `FI_MR_LOCAL`. Empty when it need not be.
+    /// Requirements on memory registration: `FI_MR_LOCAL`. Empty when there are none.
     pub mr_mode: BTreeSet<String>,
-    /// How threads may share the domain's objects: `FI_THREAD_SAFE`.
+    /// Threading model of the domain: `FI_THREAD_SAFE`.
     pub threading: String,
-    /// What drives connections and registrations: `FI_PROGRESS_AUTO` for the provider, `FI_PROGRESS_MANUAL` for the
+    /// Progress model of connections and registrations: `FI_PROGRESS_AUTO` by the provider, `FI_PROGRESS_MANUAL` by the
     /// program's calls.
     pub control_progress: String,
-    /// What drives transfers.
+    /// Progress model of transfers.
     pub data_progress: String,
     /// The kind of address vectors: `FI_AV_TABLE`.
     pub address_vector: String,
-    /// Which messages stay in order: `FI_ORDER_SAS`.
+    /// Ordering guarantees of messages: `FI_ORDER_SAS`.
     pub message_order: BTreeSet<String>,
-    /// The longest message whose buffer can be used again at once, in bytes.
+    /// Longest message that can be injected (its buffer is reusable after the call), in bytes.
     pub inject_size: usize,
     /// The longest message, in bytes.
     pub max_message_size: usize,
@@ -85,7 +85,7 @@ pub struct Info {
     pub receive_segments: usize,
     /// The most remote buffers of one RMA operation.
     pub rma_segments: usize,
-    /// The length of the data that a message's completion brings to the receiver, in bytes.
+    /// Length of the completion data that a message can carry, in bytes.
     pub completion_data_size: usize,
     /// The length of a registration's key, in bytes.
     pub key_size: usize,
@@ -93,11 +93,11 @@ pub struct Info {
     pub endpoints: usize,
     /// The most completion queues of a domain.
     pub completion_queues: usize,
-    /// The device, where the provider tells of it.
+    /// The device, where the provider reports it.
     pub nic: Option<Nic>,
 }
 
-/// A network device: `fid_nic`. What a provider does not tell is none.
+/// A network device: `fid_nic`. Fields that the provider does not report are none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Nic {
@@ -113,7 +113,7 @@ pub struct Nic {
     pub driver: Option<String>,
     /// The version of the firmware.
     pub firmware: Option<String>,
-    /// The place on the PCI bus: `0000:00:1d.0`.
+    /// PCI address: `0000:00:1d.0`.
     pub pci: Option<String>,
     /// The link.
     pub link: Option<Link>,
@@ -129,16 +129,16 @@ pub struct Link {
     pub mtu: usize,
     /// Bits per second; 0 when it is not known.
     pub speed: usize,
-    /// Whether it is up.
+    /// State of the link.
     pub state: LinkState,
     /// `Ethernet`, `InfiniBand`.
     pub network: Option<String>,
 }
 
-/// Whether a link is up.
+/// State of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LinkState {
-    /// The provider does not say.
+    /// Not reported.
     Unknown,
     /// It is down.
     Down,
@@ -164,7 +164,7 @@ impl fmt::Display for LinkState {
     }
 }
 
-/// A provider that the loaded libfabric has, whether or not it can be used here.
+/// A provider of the loaded libfabric, usable here or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Registered {
     /// libfabric's name.
