@@ -27,7 +27,7 @@ use mpi::collective::{CommunicatorCollectives, Root, SystemOperation};
 use mpi::topology::{Communicator as _, SimpleCommunicator};
 use serde_json::{Value, json};
 
-/// What can be measured.
+/// The measured collectives.
 const MEASURED: [Collective; 5] = [
     Collective::AllReduce,
     Collective::AllGather,
@@ -77,7 +77,7 @@ struct Arguments {
     /// Also write the results to this file, as JSON.
     #[arg(long)]
     output: Option<String>,
-    /// What cargo bench passes.
+    /// Passed by cargo bench.
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -151,7 +151,7 @@ impl Pair<'_> {
         self.receive.resize(received, f32::NAN);
     }
 
-    /// What `receive` must hold afterwards.
+    /// Expected content of `receive`.
     fn expected(&self, collective: Collective, index: usize) -> f32 {
         let (rank, ranks, sent) = (self.rank, self.ranks, self.send.len());
         let sum = |index| (0..ranks).map(|rank| Self::element(rank, index)).sum();

@@ -19,7 +19,7 @@ mod host;
 use counting::allocations;
 use host::{on_every_rank, on_hosts, over, serves};
 
-/// What operations work on: all elements are equal, and stay so, since what is reduced is their average.
+/// Buffers of the operations: all elements are equal, and stay so, since reductions average them.
 struct Buffers<T> {
     /// A rank's block.
     block: Vec<T>,
@@ -125,7 +125,7 @@ fn neighbours(ranks: &Communicator) -> (usize, usize) {
     ((rank + 1) % size, (rank + size - 1) % size)
 }
 
-/// So many calls of an operation are counted together, and so often at most.
+/// Calls of an operation that are counted together, and the largest number of such rounds.
 const CALLS: usize = 4;
 const ROUNDS: usize = 20;
 
@@ -218,7 +218,7 @@ fn no_algorithm_goes_on_allocating() {
     }
 }
 
-/// Options with the hierarchical algorithm wherever it serves, and what that is.
+/// Options with the hierarchical algorithm for the collectives that it serves, and these.
 fn hierarchical() -> (Options, Vec<Collective>) {
     let mut options = Options::default();
     let serves = |collective: &Collective| Algorithm::Hierarchical.serves(*collective, 4);

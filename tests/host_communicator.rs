@@ -263,7 +263,7 @@ fn ranks_that_disagree_about_the_length_get_an_error() {
     }
 }
 
-/// Where the root cannot see that another rank's buffer has another length, the next operation tells it.
+/// A mismatch that the root cannot see is reported by the next operation.
 #[test]
 fn ranks_that_disagree_about_a_broadcast_get_an_error() {
     for provider in ["shm", "tcp"] {
@@ -292,7 +292,7 @@ fn ranks_that_disagree_about_a_broadcast_get_an_error() {
     }
 }
 
-/// What each rank's operation fails with, where each has a buffer of its own length and leaves when it has failed.
+/// The error of each rank's operation, with a buffer length of its own; a rank leaves when its operation has failed.
 fn errors(provider: &'static str, lengths: &[usize]) -> Vec<Error> {
     let (sender, receiver) = mpsc::channel();
     for (handle, &length) in world::threads(world::single(), lengths.len()).unwrap().into_iter().zip(lengths)

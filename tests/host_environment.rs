@@ -74,7 +74,7 @@ fn no_namespaces() -> Option<String> {
     }
 }
 
-/// What is said after these steps; the process must have ended in good order.
+/// Output after these steps; the process must have succeeded.
 fn said(mut program: Command, steps: &str) -> Vec<String> {
     let Output { status, stdout, stderr } = program.env("HOST_STEPS", steps).output().unwrap();
     let text = String::from_utf8(stdout).unwrap();
@@ -82,7 +82,7 @@ fn said(mut program: Command, steps: &str) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// What each rank says in namespaces of its own after these steps; nothing must be left.
+/// Output of each rank in namespaces of its own after these steps; nothing must be left over.
 fn ranks(steps: &str) -> Vec<String> {
     let program = in_namespaces(env::current_exe().unwrap().to_str().unwrap());
     let mut lines = said(program, &format!("{steps} left"));
@@ -276,7 +276,7 @@ fn a_provider_without_a_capability_is_named() {
     assert!(error.contains("available: ") && error.contains("sockets"), "{error}");
 }
 
-/// Where a filter of system calls forbids it, the ranks say that they copy, and do.
+/// With a system call filter that forbids it, the ranks report that they copy, and do.
 fn ranks_that_may_not_read_each_other_copy() {
     for (steps, way) in
         [("ranks:3:shm", "shm (cross-memory attach)"), ("no-attach ranks:3:shm", "shm (copies)")]

@@ -44,7 +44,7 @@ fn cycle(provider: &str, number: usize) {
     });
 }
 
-/// What this process has of the system.
+/// Resources of this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Held {
     descriptors: BTreeMap<String, usize>,

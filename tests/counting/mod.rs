@@ -27,7 +27,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// How many times this thread has asked for memory.
+/// Number of allocations of this thread.
 pub(crate) fn allocations() -> u64 {
     ALLOCATIONS.get()
 }

@@ -38,7 +38,7 @@ fn rank(rank: usize, port: u16, fault: &str) -> Command {
     command
 }
 
-/// How the ranks of a job have ended, and what of theirs is left in `/dev/shm`. Nothing else may be left.
+/// Exit of the ranks of a job, and the files that they have left in `/dev/shm`. Nothing else may be left.
 fn play(fault: &str) -> (Vec<Ended>, Vec<String>) {
     let (port, temporary) = (free_port(), tempfile::tempdir().unwrap());
     let mut job: Vec<Process> = (0..RANKS)
@@ -160,7 +160,7 @@ fn death_while_the_ranks_meet() {
     }
 }
 
-/// Whether somebody is connected to this port of this host.
+/// True when a process is connected to this port of this host.
 fn is_connected(port: u16) -> bool {
     let local = format!("0100007F:{port:04X}");
     let table = fs::read_to_string("/proc/net/tcp").unwrap();

@@ -23,12 +23,12 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
 const RANKS: usize = 3;
 /// Elements of a short message, and of one that is cut into segments.
 const COUNTS: [usize; 2] = [60, 300_000];
-/// Where every rank needs something of every other.
+/// Operations in which every rank needs data of every other.
 const NEEDS_ALL: [&str; 4] = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"];
 /// Long after ranks that wait have been compared.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What rank 1 does otherwise than the others.
+/// Deviations of rank 1 from the others.
 #[derive(Clone, Copy)]
 struct Call {
     name: &'static str,
@@ -73,8 +73,8 @@ pub(crate) fn call<E: Element + From<u8>>(
     }
 }
 
-/// What each rank is told, with a communicator of threads, in which each calls `operation` until it fails, at most twice,
-/// and then closes; `at_once` if none may come through the first.
+/// The error of each rank, with a communicator of threads, in which each calls `operation` until it fails, at most
+/// twice, and then closes; with `at_once` every rank must fail in the first.
 fn told(
     carrier: &str,
     at_once: bool,
@@ -138,7 +138,7 @@ fn play(names: &[&'static str], wrong: fn(Call) -> Call, told_of: fn(Call) -> St
     });
 }
 
-/// What is said of a call.
+/// Text of a call in an error.
 fn text(call: Call) -> String {
     let Call { name, count, root, op } = call;
     let op = if name.contains("reduce") { format!(", {op}") } else { String::new() };
@@ -247,7 +247,7 @@ fn other_options_are_told() {
     }
 }
 
-/// Where nobody waits, because some only send, it is noticed later: at the latest when the ranks close.
+/// Without a rank that waits, as some only send, it is noticed later: at the latest when the ranks close.
 fn a_collective_too_few_is_told() {
     for provider in ["shm", "tcp"] {
         for count in COUNTS {

@@ -1,4 +1,4 @@
-//! What a rank does that a test has started.
+//! A rank that a test has started.
 
 use collectives::ReduceOp;
 use collectives::fabric::{Algorithm, Collective, Communicator, Error, Options};
@@ -24,8 +24,8 @@ pub(crate) const OPERATIONS: [&str; 12] = [
     "exchange",
 ];
 
-/// What carries the operations of three ranks: shared memory with what the table says, which goes over the board mostly, or
-/// with messages of libfabric wherever there is another algorithm than the board, or a network.
+/// Transports of three ranks: shared memory as the rules select it, mostly through the shared segment; libfabric
+/// messages in shared memory wherever there is an algorithm for them; and a network.
 pub(crate) const CARRIERS: [&str; 3] = ["shm", MESSAGES, "tcp"];
 const MESSAGES: &str = "shm-messages";
 
@@ -208,7 +208,7 @@ impl Doomed {
         }
     }
 
-    /// Whether this is the rank after the victim, which is rank 0 or rank 1 of 3.
+    /// True for the rank after the victim, which is rank 0 or rank 1 of 3.
     fn victim_is_before(&self) -> bool {
         let fault = std::env::var("HOST_FAULT").unwrap_or_default();
         let victim = fault.split(' ').next_back().and_then(|victim| victim.parse::<usize>().ok());

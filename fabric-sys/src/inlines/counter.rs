@@ -6,10 +6,10 @@ use super::inlines;
 use crate::fid_cntr;
 
 inlines! {
-    /// How many operations have completed.
+    /// Number of completed operations.
     fn fi_cntr_read(cntr: *mut fid_cntr) -> u64 = (*cntr).ops, read(cntr);
 
-    /// How many operations have failed.
+    /// Number of failed operations.
     fn fi_cntr_readerr(cntr: *mut fid_cntr) -> u64 = (*cntr).ops, readerr(cntr);
 
     /// Adds to the count.

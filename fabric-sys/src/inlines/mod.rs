@@ -32,7 +32,7 @@ pub use tagged::*;
 
 use std::ffi::{c_char, c_int};
 
-/// What a call answers whose slot is not there.
+/// Return value of a call whose slot does not exist.
 pub(crate) trait Absent {
     const ABSENT: Self;
 }

@@ -1,4 +1,4 @@
-//! What every object can do.
+//! Operations of every object.
 
 use std::ffi::{c_char, c_int, c_void};
 

@@ -156,7 +156,7 @@ pub(crate) struct EndpointObjects {
     /// True when the kernel moves data asynchronously.
     uring: bool,
     version: Version,
-    /// Whether threads wait in the completion queue.
+    /// True when threads sleep in the completion queue.
     blocking: bool,
     /// True when they are to be left open.
     leaked: bool,

@@ -1,4 +1,4 @@
-//! Memory of devices, and the operations on it.
+//! Memory of devices, and operations on it.
 
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
@@ -9,8 +9,8 @@ use fabric_sys::fi_hmem_iface;
 use super::{Endpoint, Operation, Peer, RemoteRegion, Scope};
 use crate::fabric::Error;
 
-/// Memory of a device that is registered with an endpoint, as long as that is open. What is in it when several operations
-/// use a part at a time is not defined.
+/// Memory of a device that is registered with an endpoint, as long as that is open. Its content is undefined where
+/// several operations use a part at a time.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceMemory {
     endpoint: u64,
@@ -25,7 +25,7 @@ unsafe impl Send for DeviceMemory {}
 // SAFETY: as above.
 unsafe impl Sync for DeviceMemory {}
 
-/// A part of it, for the library.
+/// A range of it, for the library.
 struct DeviceRange {
     start: *const c_void,
     len: usize,
@@ -43,7 +43,7 @@ impl DeviceMemory {
         Self { endpoint, start, len, descriptor, remote }
     }
 
-    /// What a peer needs to read and write it, where the endpoint is one for remote memory.
+    /// The description for a peer that reads and writes it, if the endpoint has remote memory access.
     #[must_use]
     pub fn remote(&self) -> RemoteRegion {
         self.remote
@@ -51,16 +51,17 @@ impl DeviceMemory {
 }
 
 impl Endpoint {
-    /// Registers memory of a CUDA device (`fi_mr_regattr` with `FI_HMEM_CUDA` and `FI_HMEM_DEVICE_ONLY`), from this address
-    /// on, for operations of this endpoint and for its peers', as long as it is open. The endpoint needs [`Options::cuda`](super::Options).
+    /// Registers memory of a CUDA device (`fi_mr_regattr` with `FI_HMEM_CUDA` and `FI_HMEM_DEVICE_ONLY`), from
+    /// `address` on, for operations of this endpoint and its peers, as long as it is open. The endpoint needs
+    /// [`Options::cuda`](super::Options).
     ///
     /// Set `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS` on it first: otherwise a provider's copy from device to device (shm's by CUDA's
     /// IPC) may still run when the operation is complete.
     ///
     /// # Safety
-    /// The memory must be there until the endpoint is dropped or was closed by an error, and with it all that share its domain, and
-    /// until no peer accesses it any more: over `shm` one may be late. It must be the device's alone, as
-    /// of `cudaMalloc` and `cuMemAlloc`, not managed memory or the host's.
+    /// The memory must exist until the endpoint and all that share its domain are dropped or closed by an error, and
+    /// until no peer accesses it any more: over `shm` one may be late. It must be device memory, as of `cudaMalloc` and
+    /// `cuMemAlloc`, not managed or host memory.
     ///
     /// # Errors
     /// [`Error::Endpoint`] when libfabric has no CUDA, or the endpoint was opened without [`Options::cuda`](super::Options) or was closed;
@@ -113,8 +114,8 @@ impl Endpoint {
         Ok(DeviceMemory::new(self.id, start, len, descriptor, remote))
     }
 
-    /// Whether the provider has promised to move devices' memory directly (`FI_HMEM_P2P_REQUIRED`), without a copy in the host's.
-    /// One that has not may do so all the same, or copy.
+    /// True when the provider has promised to move device memory directly (`FI_HMEM_P2P_REQUIRED`), without a copy in
+    /// host memory. Others may do so, too, or copy.
     #[must_use]
     pub fn is_direct(&self) -> bool {
         self.objects.as_ref().is_some_and(|objects| objects.direct)
@@ -122,7 +123,7 @@ impl Endpoint {
 }
 
 impl Scope<'_> {
-    /// As [`send`](Self::send) with a tag, or [`send_untagged`](Self::send_untagged), of a part of a device's memory.
+    /// [`send`](Self::send), or without a tag [`send_untagged`](Self::send_untagged), from a range of device memory.
     ///
     /// # Errors
     /// As [`Endpoint::scope`](super::Endpoint::scope); [`Error::Endpoint`] when the memory has no such part, or is registered with another
@@ -153,8 +154,8 @@ impl Scope<'_> {
         })
     }
 
-    /// As [`receive`](Self::receive) with a tag, or [`receive_untagged`](Self::receive_untagged), whose ever it is then, into a
-    /// part of a device's memory.
+    /// [`receive`](Self::receive), or without a tag [`receive_untagged`](Self::receive_untagged) from any peer, into a
+    /// range of device memory.
     ///
     /// # Errors
     /// As [`send_device`](Self::send_device).
@@ -184,7 +185,7 @@ impl Scope<'_> {
         })
     }
 
-    /// As [`write`](Self::write), of a part of a device's memory.
+    /// [`write`](Self::write) from a range of device memory.
     ///
     /// # Errors
     /// As [`send_device`](Self::send_device) and [`write`](Self::write).
@@ -205,7 +206,7 @@ impl Scope<'_> {
         })
     }
 
-    /// As [`read`](Self::read), into a part of a device's memory.
+    /// [`read`](Self::read) into a range of device memory.
     ///
     /// # Errors
     /// As [`write_device`](Self::write_device).

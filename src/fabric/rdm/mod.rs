@@ -1,12 +1,12 @@
-//! Reliable endpoints (`FI_EP_RDM`) for whatever a program makes of them: tagged messages to any number of peers, and
-//! reading and writing their memory.
+//! Reliable endpoints (`FI_EP_RDM`): tagged messages to any number of peers, and remote memory access.
 //!
 //! An [`Endpoint`] has a domain, an address vector and a completion queue of its own, and is used by one thread at a
-//! time, without locks. How the peers' addresses come to each other is up to the program: they are bytes.
+//! time, without locks. The program exchanges the peers' addresses, which are bytes.
 //!
-//! Buffers are borrowed for as long as the library works on them. [`Endpoint::scope`] gives that a beginning and an end, as
-//! [`std::thread::scope`] does for threads: operations are started inside of the closure, and none is in flight when it has
-//! returned. When the closure fails or panics while some are, the endpoint is closed, which makes the library forget them.
+//! Buffers are borrowed for as long as the library uses them. [`Endpoint::scope`] delimits that time, as
+//! [`std::thread::scope`] does for threads: operations are started inside the closure, and none is in flight when it
+//! has returned. When the closure fails or panics while some are, the endpoint is closed, which makes the library
+//! release the buffers.
 //!
 //! ```no_run
 //! # use collectives::fabric::{Error, rdm::{Endpoint, Options}};
@@ -25,7 +25,7 @@
 //! # }
 //! ```
 //!
-//! A buffer that does not live long enough is not accepted, and one that is in flight cannot be used:
+//! A buffer that does not live long enough is rejected, and one that is in flight cannot be used:
 //! ```compile_fail,E0597
 //! # use collectives::fabric::{Error, rdm::{Endpoint, Peer}};
 //! # fn example(endpoint: &mut Endpoint, peer: Peer) -> Result<(), Error> {
@@ -60,8 +60,8 @@
 //! # }
 //! ```
 //!
-//! A scope can be used by another thread. What several operations may write, and any thread may read meanwhile, are atomic
-//! bytes ([`shared`]); cells would be written by one thread and read by another:
+//! A scope can be used by another thread. Memory that several operations may write, and any thread may read meanwhile,
+//! consists of atomic bytes ([`shared`]); cells would be written by one thread and read by another:
 //! ```no_run
 //! # use collectives::fabric::{Error, rdm::{Endpoint, shared}};
 //! # use std::sync::atomic::Ordering;
@@ -88,15 +88,15 @@
 //! # }
 //! ```
 //!
-//! # What moves data
-//! Only calls of the endpoint do: a peer whose memory is to be read or written has to call [`Endpoint::progress`] (or wait for
-//! something of its own) meanwhile, unless its provider moves data by itself.
+//! # Progress
+//! Only calls of the endpoint move data: a peer whose memory is read or written has to call [`Endpoint::progress`] (or
+//! wait for an operation of its own) meanwhile, unless its provider makes progress by itself.
 //!
-//! # What has arrived
-//! A send or a write that is complete has given its buffer back; where the data is then, is up to the provider. It may be on
-//! its way, or still in memory of the library, and closing the endpoint loses that. The same goes for what was
-//! [injected](Scope::inject). It arrives for certain when both endpoints stay open and are used until it has: until an
-//! answer of the peer says so, or [`Endpoint::farewell`] has returned.
+//! # Completion
+//! When a send or a write is complete, its buffer can be reused; the data may still be in flight, or in memory of the
+//! library, and closing the endpoint loses it. The same holds for [injected](Scope::inject) messages. Delivery is
+//! certain when both endpoints stay open and are used until the peer's answer has arrived, or [`Endpoint::farewell`]
+//! has returned.
 
 use std::ffi::c_int;
 use std::time::{Duration, Instant};
@@ -109,27 +109,27 @@ use crate::fabric::shared_memory::shm;
 use crate::world;
 use slots::OperationSlots;
 
-/// A peer that an endpoint knows the address of.
+/// A peer in the address vector of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
     address: fi_addr_t,
     endpoint: u64,
 }
 
-/// A message or access that is complete.
+/// A completed operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// Bytes that a receive got; of others what they were asked to move.
+    /// Bytes received; for other operations the bytes requested.
     pub len: usize,
     /// The tag of a receive.
     pub tag: u64,
 }
 
-/// How many operations of an endpoint have ended, since it was opened: sends, receives, reads and writes, those that were
-/// [injected](Scope::inject), too.
+/// Numbers of completed operations of an endpoint since it was opened: sends, receives, reads and writes,
+/// [injected](Scope::inject) ones included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counts {
-    /// Well.
+    /// Without an error.
     pub completed: u64,
     /// With an error.
     pub failed: u64,
@@ -153,9 +153,9 @@ pub struct Endpoint {
     address: Vec<u8>,
     longest_inject: usize,
     longest_message: usize,
-    /// How many receives may wait for their messages.
+    /// Largest number of receives in flight.
     most_receives: usize,
-    /// Whether messages carry completion data.
+    /// True when messages carry completion data.
     completion_data: bool,
     virtual_addresses: bool,
     blocking: bool,
@@ -166,14 +166,14 @@ pub struct Endpoint {
     domain: String,
     id: u64,
     in_flight: usize,
-    /// How many times nothing was found, and since when that is known, while there was something to wait for.
+    /// Polls without a completion, and the time of the first check since the last one, while operations are waited for.
     idle: u32,
     idle_since: Option<Instant>,
     world: Option<world::Handle>,
     timeout: Option<Duration>,
-    /// Why it was closed.
+    /// The failure that closed it.
     last_failure: Option<Failure>,
-    /// Whether a peer may be gone: something has failed, or has not come in time.
+    /// True when a peer may be gone: an operation has failed or timed out.
     peer_lost: bool,
 }
 
@@ -188,13 +188,13 @@ impl Drop for Endpoint {
 unsafe impl Send for Endpoint {}
 
 impl Endpoint {
-    /// The address to tell the peers: bytes that mean something to the same provider.
+    /// The address for the peers, in the provider's format.
     #[must_use]
     pub fn address(&self) -> &[u8] {
         &self.address
     }
 
-    /// The same for people: `fi_sockaddr_in://127.0.0.1:40123`.
+    /// The address as a text: `fi_sockaddr_in://127.0.0.1:40123`.
     #[must_use]
     pub fn address_text(&self) -> String {
         self.objects.as_ref().map(|objects| objects.address_text(&self.address)).unwrap_or_default()
@@ -218,21 +218,21 @@ impl Endpoint {
         self.longest_inject
     }
 
-    /// How many receives may be in flight. More wait for room, or are an error, as the provider likes.
+    /// Largest number of receives in flight. More wait for space, or are an error, depending on the provider.
     #[must_use]
     pub fn most_receives(&self) -> usize {
         self.most_receives
     }
 
-    /// Makes a peer's address known (`fi_av_insert`). Over `shm` the peer must be of another process.
+    /// Inserts a peer's address (`fi_av_insert`). Over `shm` the peer must be in another process.
     ///
     /// # Errors
-    /// [`Error::Call`] when the provider does not take it; [`Error::Endpoint`] when the endpoint was closed, or when over `shm`
-    /// the address is that of an endpoint of this process.
+    /// [`Error::Call`] when the provider rejects it; [`Error::Endpoint`] when the endpoint was closed, or when over
+    /// `shm` the address is that of an endpoint of this process.
     pub fn insert(&mut self, address: &[u8]) -> Result<Peer, Error> {
         let id = self.id;
-        // The provider gives an endpoint of the same process the other's own memory, which is gone when that one is closed;
-        // from 2.5 on it also crashes when one sends before the other has read where its memory is.
+        // Within a process the provider shares the peer's memory without a mapping, and that is gone when the peer is
+        // closed; from 2.5 on it also crashes when one sends before the other has read the location of its memory.
         if self.provider == "shm" && shm::is_of_this_process(address) {
             let problem = "endpoints of one process crash each other over shm; use tcp, or processes";
             return Err(self.endpoint_error("fi_av_insert", problem.to_owned()));
@@ -242,12 +242,12 @@ impl Endpoint {
         Ok(Peer { address, endpoint: id })
     }
 
-    /// Starts operations, which may borrow everything that outlives this call, and ends when none is in flight: with the
+    /// Starts operations, which may borrow everything that outlives this call, and returns when none is in flight: the
     /// closure's result, or the error of the first operation that failed.
     ///
     /// # Errors
     /// The closure's; [`Error::Call`] when an operation fails; [`Error::World`] when a rank of the world has failed;
-    /// [`Error::TimedOut`] when the time is over; [`Error::Endpoint`] when the endpoint was closed by an error before. When
+    /// [`Error::TimedOut`] after the timeout; [`Error::Endpoint`] when the endpoint was closed by an earlier error. If
     /// operations are in flight then, the endpoint is closed.
     pub fn scope<'env, T>(
         &'env mut self,
@@ -260,16 +260,17 @@ impl Endpoint {
         Ok(value)
     }
 
-    /// Comes to an end with these peers, which have to do the same: when it returns, all that was sent to them before, injected
-    /// or not, has been received or waits there to be, and this endpoint can be closed. `tag` is for this alone.
+    /// Completes all communication with these peers, which have to call it, too: when it returns, all that was sent to
+    /// them before, injected or not, has been received or can be, and this endpoint can be closed. `tag` must be used
+    /// for nothing else.
     ///
-    /// Each side says farewell, and answers the other's.
+    /// Each side sends a message and answers the other's.
     ///
     /// # Errors
     /// As [`Endpoint::scope`].
     pub fn farewell(&mut self, peers: &[Peer], tag: u64) -> Result<(), Error> {
-        // Who has got the answer knows that its farewell has arrived, and with it all before that. The answers themselves
-        // find nothing in their way.
+        // An answer means that the first message has arrived, and with it all messages before. Nothing can hold up the
+        // answers.
         for _ in ["farewell", "answer"] {
             self.scope(|scope| {
                 for &peer in peers {
@@ -282,11 +283,11 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Has the library forget all buffers. Where closing could crash since a peer is gone, what is open stays so, and nobody
-    /// asks it for progress again.
+    /// Makes the library release all buffers. If closing could crash after the loss of a peer, the objects are left
+    /// open and never polled again.
     fn close(&mut self) {
         let Some(mut objects) = self.objects.take() else { return };
-        // A rank may have gone in the middle of a message that nobody has waited for.
+        // A rank may have ended in the middle of an unexpected message.
         let gone = || self.world.as_ref().is_some_and(|world| world.check().is_err());
         if objects.must_stay_open() && (self.peer_lost || gone()) {
             objects.leave_open();
@@ -306,7 +307,7 @@ impl Endpoint {
         Failure::of_call(self.library, &self.provider, operation, None, code, own)
     }
 
-    /// Refuses what the endpoint was not opened for: providers may have nothing there, or something else.
+    /// Rejects operations that the endpoint was not opened for: providers may lack them, or do something else.
     #[inline]
     fn require_option(&self, asked: bool, operation: &'static str, option: &str) -> Result<(), Error> {
         match asked {

@@ -1,4 +1,4 @@
-//! How endpoints are opened, and why they cannot be.
+//! Opening of endpoints, and the reasons for failing.
 
 use std::ffi::{CString, c_int};
 use std::fmt;
@@ -16,39 +16,39 @@ use crate::fabric::libfabric::provider::{self, Info, InfoList, InfoQuery, none_i
 use crate::fabric::shared_memory::shm;
 use crate::world;
 
-/// How to open an endpoint.
+/// Options of an endpoint.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Options {
     /// libfabric's provider: `tcp`, `shm`, `efa`, `verbs;ofi_rxm`. `tcp` means the same in all versions of libfabric.
     pub provider: String,
-    /// The local address to bind to, where the provider has such: `127.0.0.1`.
+    /// Local address to bind to, where the provider has such addresses: `127.0.0.1`.
     pub source: Option<String>,
     /// The provider's domain, which is a network interface or a device: `eth0`, `mlx5_1`, `rdmap16s27-rdm`.
     pub domain: Option<String>,
-    /// Whether messages without a tag are sent and received, too (`FI_MSG`).
+    /// Also send and receive messages without a tag (`FI_MSG`).
     pub untagged: bool,
-    /// Whether threads that wait sleep (`fi_cq_sread`), instead of asking again and again. Not all providers can.
+    /// Threads that wait sleep (`fi_cq_sread`) instead of polling. Not supported by all providers.
     pub blocking: bool,
-    /// How long a thread that waits, and does not sleep, leaves the library alone before it asks again. A pause adds to the
-    /// latency; many short messages in a row, from a peer of the same host, were measured to be faster with one.
+    /// Time between two polls of a thread that waits and does not sleep. It adds to the latency; many short messages in
+    /// a row, from a peer of the same host, were measured to be faster with a pause.
     pub pause: Duration,
-    /// Whether to count what completes (`fi_cntr`), for [`Endpoint::counts`].
+    /// Count completions (`fi_cntr`), for [`Endpoint::counts`].
     pub counter: bool,
-    /// Whether memory of CUDA devices is used (`FI_HMEM`), as [`Endpoint::register_cuda`] registers it.
+    /// Use memory of CUDA devices (`FI_HMEM`), registered with [`Endpoint::register_cuda`].
     pub cuda: bool,
-    /// Whether memory of the peers is to be read and written (`FI_RMA`).
+    /// Read and write memory of the peers (`FI_RMA`).
     pub remote_memory: bool,
-    /// About how many peers there will be.
+    /// Approximate number of peers.
     pub peers: usize,
-    /// Waiting ends with an error when a rank of this world has failed.
+    /// World whose failure ends a wait with an error.
     pub world: Option<world::Handle>,
-    /// Waiting ends with an error when nothing at all has completed for so long, nor has been started.
+    /// Time without any completion, or start of an operation, after which a wait ends with an error.
     pub timeout: Option<Duration>,
 }
 
 impl Options {
-    /// Messages by this provider, bound to wherever it likes, and waiting without an end.
+    /// Options for messages over this provider, bound to its default address, without a timeout.
     #[must_use]
     pub fn new(provider: &str) -> Self {
         Self {
@@ -98,7 +98,7 @@ impl Endpoint {
         open_in_domain(options, fabric_sys::FI_THREAD_DOMAIN, 1, |open| open())
     }
 
-    /// Opens so many endpoints on one domain, which share what the device has for a domain, and the library's locks
+    /// Opens `count` endpoints on one domain, which share the device's resources for it, and the library's locks
     /// (`FI_THREAD_SAFE`): each may be used by a thread of its own.
     ///
     /// # Errors
@@ -202,7 +202,7 @@ fn open_endpoint(
     })
 }
 
-/// Why there is no entry for what the options ask.
+/// The reason that no entry matches the options.
 fn unavailable(library: &'static Fabric, name: &str, options: &Options, threading: fi_threading) -> String {
     let finds = |options: &Options| {
         let found = query(library, name, options, threading).ok().flatten();
@@ -246,7 +246,7 @@ fn unavailable(library: &'static Fabric, name: &str, options: &Options, threadin
     )
 }
 
-/// That there is no such address to bind to as the options name.
+/// The problem of a local address that does not exist.
 fn no_address(name: &str, options: &Options) -> String {
     let source = options.source.as_deref().unwrap_or_default();
     format!(
@@ -255,13 +255,13 @@ fn no_address(name: &str, options: &Options) -> String {
     )
 }
 
-/// What shows a provider's endpoints.
+/// Command that shows a provider's endpoints.
 fn command(name: &str) -> String {
     let quote = if name.contains([';', '^']) { "'" } else { "" };
     format!("nccl-bench fabric info -p {quote}{name}{quote} -t rdm")
 }
 
-/// The providers' entries for what the options ask.
+/// The entries that match the options.
 fn query(
     library: &'static Fabric,
     name: &str,

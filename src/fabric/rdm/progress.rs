@@ -1,4 +1,4 @@
-//! Handing operations over to the library, and reading what is complete.
+//! Submission of operations, and completions.
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
@@ -12,20 +12,20 @@ use super::{Completion, Counts, Endpoint, Operation, Peer};
 use crate::fabric::error::Error;
 use crate::fabric::libfabric::objects::EndpointObjects;
 
-/// How many completions are read at once.
+/// Completions per read of the queue.
 const BATCH: usize = 16;
-/// How many times nothing is found before the processor is offered to other threads.
+/// Polls without a completion between two yields of the processor.
 const POLLS_PER_YIELD: u32 = 1000;
-/// How many times nothing is found before the other ranks and the clock are looked at.
+/// Polls without a completion between two checks of the world and the timeout.
 const POLLS_PER_CHECK: u32 = 1 << 13;
-/// How long a thread sleeps before it looks at them.
+/// Longest sleep between two such checks.
 const LONGEST_SLEEP_MS: c_int = 100;
 
 impl Endpoint {
-    /// How many operations have ended (`fi_cntr_read`); moves data.
+    /// Numbers of completed operations (`fi_cntr_read`). Makes progress.
     ///
     /// # Errors
-    /// [`Error::Endpoint`] when nothing is counted ([`Options::counter`](super::Options)), or the endpoint was closed.
+    /// [`Error::Endpoint`] without a counter ([`Options::counter`](super::Options)), or when the endpoint was closed.
     pub fn counts(&mut self) -> Result<Counts, Error> {
         const NAME: &str = "fi_cntr_read";
         let counter = self.objects_mut(NAME)?.counter;
@@ -49,8 +49,8 @@ impl Endpoint {
         }
     }
 
-    /// Moves data, for peers that read or write here. Whether anything has completed. Who only serves peers, with nothing in
-    /// flight, may do so for any time.
+    /// Makes progress, for peers that read or write here; returns true after a completion. It may be called for any
+    /// time with nothing in flight.
     ///
     /// # Errors
     /// As [`Endpoint::scope`].
@@ -61,7 +61,7 @@ impl Endpoint {
         self.poll()
     }
 
-    /// Asks the queue, for who waits.
+    /// Polls the queue once, on behalf of a wait.
     pub(super) fn poll(&mut self) -> Result<bool, Error> {
         let mut entries = [const { MaybeUninit::<fi_cq_tagged_entry>::uninit() }; BATCH];
         let queue = self.objects_mut("fi_cq_read")?.cq;
@@ -70,7 +70,7 @@ impl Endpoint {
         self.record_completions(&entries, count)
     }
 
-    /// As [`progress`](Self::progress), for who has nothing else to do.
+    /// Polls once, after the pause, or sleeps until a completion.
     fn wait_once(&mut self) -> Result<(), Error> {
         if !self.blocking {
             if !self.pause.is_zero() {
@@ -93,7 +93,7 @@ impl Endpoint {
         }
     }
 
-    /// Notes what was read from the queue, so many entries or a number of libfabric's.
+    /// Records the entries read from the queue; `count` is their number or libfabric's error.
     fn record_completions(
         &mut self,
         entries: &[MaybeUninit<fi_cq_tagged_entry>],
@@ -101,7 +101,7 @@ impl Endpoint {
     ) -> Result<bool, Error> {
         if count > 0 {
             for entry in &entries[..count as usize] {
-                // SAFETY: the library has written so many.
+                // SAFETY: the library has written this many.
                 let entry = unsafe { entry.assume_init_ref() };
                 let received = entry.flags & fabric_sys::FI_RECV != 0;
                 self.complete(entry.op_context, |len| {
@@ -124,7 +124,7 @@ impl Endpoint {
         }
     }
 
-    /// Notes the end of the operation whose context this is.
+    /// Records the end of the operation with this context.
     fn complete(&mut self, context: *mut c_void, state: impl FnOnce(usize) -> OperationState) {
         if context.is_null() {
             return;
@@ -145,7 +145,7 @@ impl Endpoint {
         if result < 1 {
             return Err(self.failure("fi_cq_readerr", -result as c_int, None));
         }
-        // The shm of libfabric 1.17 gives the number's negative.
+        // The shm of libfabric 1.17 reports a negative number.
         let code = entry.err.saturating_abs();
         let own = self.objects.as_ref().and_then(|objects| objects.provider_text(&entry));
         let Some(context) = NonNull::new(entry.op_context) else {
@@ -160,14 +160,14 @@ impl Endpoint {
         Ok(())
     }
 
-    /// What is waited for begins now: whoever computed before, or only injects, has not waited in vain.
+    /// Restarts the timeout: time spent computing or injecting is no wait.
     #[inline]
     pub(super) fn reset_wait(&mut self) {
         self.idle = 0;
         self.idle_since = None;
     }
 
-    /// Nothing was found.
+    /// Called after a poll without a completion.
     fn on_idle(&mut self) -> Result<(), Error> {
         self.idle = self.idle.wrapping_add(1);
         if self.idle.is_multiple_of(POLLS_PER_YIELD) {
@@ -176,7 +176,7 @@ impl Endpoint {
         if self.idle.is_multiple_of(POLLS_PER_CHECK) { self.check_wait() } else { Ok(()) }
     }
 
-    /// Whether to go on waiting.
+    /// Checks the world and the timeout.
     #[cold]
     fn check_wait(&mut self) -> Result<(), Error> {
         if let Some(world) = &self.world {
@@ -192,7 +192,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Starts one operation: calls until there is room for it.
+    /// Starts an operation: retries until the library has space for it.
     pub(super) fn start(
         &mut self,
         name: &'static str,
@@ -213,7 +213,7 @@ impl Endpoint {
         Ok(Operation { slot: index, generation })
     }
 
-    /// As [`start`](Self::start), of what is complete with the call.
+    /// Injects: the operation is complete when the call returns.
     pub(super) fn inject(
         &mut self,
         name: &'static str,
@@ -229,7 +229,7 @@ impl Endpoint {
         self.submit(name, len, Some(peer), call)
     }
 
-    /// Calls until the library takes it.
+    /// Calls the library until it accepts the operation.
     fn submit(
         &mut self,
         name: &'static str,
@@ -290,7 +290,8 @@ impl Endpoint {
         }
     }
 
-    /// Waits until nothing is in flight, and frees what nobody has waited for; the first error of these.
+    /// Waits until nothing is in flight, and frees operations that were not waited for; returns the first error of
+    /// these.
     pub(super) fn wait_for_all(&mut self) -> Result<(), Error> {
         self.reset_wait();
         while self.in_flight > 0 {

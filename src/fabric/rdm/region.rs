@@ -1,4 +1,4 @@
-//! Memory that peers read and write.
+//! Registered memory for remote access.
 
 use std::alloc::{self, Layout};
 use std::ptr::{self, NonNull};
@@ -21,7 +21,7 @@ fn page_size() -> usize {
     usize::try_from(size).ok().filter(|size| size.is_power_of_two()).unwrap_or(LARGEST_PAGE)
 }
 
-/// What the allocator gave, at the begin of a page.
+/// Memory from the allocator, aligned to a page.
 struct PageBlock {
     start: NonNull<u8>,
     layout: Layout,
@@ -30,24 +30,24 @@ struct PageBlock {
 // SAFETY: it is memory, bound to no thread.
 unsafe impl Send for PageBlock {}
 
-/// Memory of regions of `shm` that are gone, for others to come, never for anything else: a peer writes there by the address
-/// alone, whatever has become of the region, and may be late. Sizes are powers of two, so that all that was ever kept is at
-/// most about twice what a program has had at a time of each size.
+/// Memory of dropped regions of `shm`, reused for later regions only: a late peer writes there by address alone,
+/// whatever has become of the region. Sizes are powers of two, which limits the memory kept to about twice what a
+/// program has had at a time of each size.
 static REUSABLE: Mutex<Vec<PageBlock>> = Mutex::new(Vec::new());
 
-/// Such memory that is free.
+/// Takes memory with this layout from [`REUSABLE`].
 fn reuse(layout: Layout) -> Option<NonNull<u8>> {
     let mut blocks = REUSABLE.lock().unwrap_or_else(PoisonError::into_inner);
     let index = blocks.iter().position(|block| block.layout == layout)?;
     Some(blocks.swap_remove(index).start)
 }
 
-/// Zeroed memory at the begin of a page, accessed by atomic operations alone.
+/// Zeroed, page-aligned memory, accessed by atomic operations only.
 pub(super) struct RegionMemory {
     start: NonNull<u8>,
     layout: Layout,
     len: usize,
-    /// Whether it is never given back to the allocator.
+    /// True when it is never returned to the allocator.
     reusable: bool,
 }
 
@@ -57,15 +57,14 @@ unsafe impl Send for RegionMemory {}
 unsafe impl Sync for RegionMemory {}
 
 impl RegionMemory {
-    /// `kept` is memory that peers may write to later than it is used.
+    /// `reusable`: peers may write late, so the memory is kept for other regions.
     pub(super) fn zeroed(len: usize, reusable: bool) -> Option<Self> {
         Self::zeroed_pages(len, reusable, page_size())
     }
 
-    /// [`zeroed`](Self::zeroed) for a page size of `page` bytes. Memory of [`LARGE_PAGE`] or more begins at a
-    /// large page.
+    /// [`zeroed`](Self::zeroed) for pages of `page` bytes. Memory of [`LARGE_PAGE`] or more is aligned to large pages.
     fn zeroed_pages(len: usize, reusable: bool, page: usize) -> Option<Self> {
-        // A power of two, if there is so much.
+        // A power of two, if that much is available.
         let sizes =
             [if reusable { len.max(page).checked_next_power_of_two() } else { None }, Some(len.max(1))];
         let (start, layout) = sizes.into_iter().flatten().find_map(|size| {
@@ -76,8 +75,8 @@ impl RegionMemory {
             let start = reuse.or_else(|| NonNull::new(unsafe { alloc::alloc(layout) }))?;
             Some((start, layout))
         })?;
-        // SAFETY: the memory is at least so long, and nobody else's in this process: a late peer of another one may undo some of
-        // it, as it may write to a region.
+        // SAFETY: the memory is at least this long, and used by nothing else in this process: a late peer in another
+        // one may overwrite it, as it may write to a region.
         unsafe { ptr::write_bytes(start.as_ptr(), 0, len) };
         Some(Self { start, layout, len, reusable })
     }
@@ -99,13 +98,13 @@ impl Drop for RegionMemory {
 }
 
 impl Endpoint {
-    /// Memory that peers may read and write (`fi_mr_regattr`), zeroed, as long as this endpoint is open, or any that shares its
-    /// domain. Over `shm` a peer that is late may even then: such memory is kept for regions to come until the process ends,
-    /// and never is anything else.
+    /// Registers zeroed memory that peers may read and write (`fi_mr_regattr`), as long as this endpoint is open, or
+    /// any that shares its domain. Over `shm` a late peer may write even after that: such memory is reused only for
+    /// regions until the process ends.
     ///
     /// # Errors
-    /// [`Error::Call`] when the provider does not register it; [`Error::Endpoint`] when there is not so much memory, or the
-    /// endpoint was closed, or opened without [`Options::remote_memory`](super::Options).
+    /// [`Error::Call`] when the provider does not register it; [`Error::Endpoint`] when there is not enough memory, or
+    /// the endpoint was closed, or opened without [`Options::remote_memory`](super::Options).
     pub fn region(&mut self, len: usize) -> Result<Region, Error> {
         const NAME: &str = "fi_mr_regattr";
         self.require_option(self.remote_memory, NAME, "remote_memory")?;
@@ -149,14 +148,14 @@ impl Region {
         Arc::downgrade(&self.memory)
     }
 
-    /// What a peer needs to read and write it.
+    /// The description for a peer that reads and writes it.
     #[must_use]
     pub fn remote(&self) -> RemoteRegion {
         self.remote
     }
 }
 
-/// Where a peer's region is: to be sent to whoever shall read or write it, and to be used with the endpoint that has it.
+/// Description of a peer's region: to be sent to the ranks that access it, and used with the endpoint that owns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteRegion {
     base: u64,
@@ -165,7 +164,7 @@ pub struct RemoteRegion {
 }
 
 impl RemoteRegion {
-    /// Bytes of a description.
+    /// Length of a description, in bytes.
     pub const BYTES: usize = 24;
 
     pub(super) fn new(base: u64, key: u64, len: u64) -> Self {
@@ -187,11 +186,11 @@ impl RemoteRegion {
         bytes
     }
 
-    /// What a peer has sent.
+    /// Reads a description that a peer has sent.
     ///
-    /// Over `shm` nothing checks it: what is long goes straight to that address in the peer's process, as the user's rights
-    /// allow, whatever is there. So who tells or is told of regions is to be trusted as any process of the same user is, which
-    /// could do the same without a region.
+    /// Over `shm` nothing checks it: long transfers go directly to that address in the peer's process, with the user's
+    /// rights, whatever is there. Only accept descriptions from peers that are trusted like processes of the same user,
+    /// which could do the same without a region.
     #[must_use]
     pub fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
         let number = |index: usize| {
@@ -202,13 +201,13 @@ impl RemoteRegion {
         Self { base: number(0), key: number(1), len: number(2) }
     }
 
-    /// Bytes of the region.
+    /// Length of the region, in bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether it has none.
+    /// True for a region of no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0

@@ -8,19 +8,18 @@ use std::sync::atomic::AtomicU8;
 use super::{Completion, Counts, Endpoint, Operation, Peer, RemoteRegion};
 use crate::fabric::Error;
 
-/// Bytes for operations that share them. Whatever thread calls the library, they may change meanwhile: a scope can go to
-/// another thread, and where endpoints share a domain, any of them moves the data of all. So they are read by atomic
-/// operations.
+/// Bytes that several operations and threads may share: a scope can move to another thread, and where endpoints share a
+/// domain, any of them moves the data of all, so the bytes may change during any call. They are read atomically.
 pub fn shared(data: &mut [u8]) -> &[AtomicU8] {
     // SAFETY: an `AtomicU8` is laid out as a `u8`, and while the reference lives, which borrows the bytes exclusively, nobody
     // has them in another way.
     unsafe { &*(ptr::from_mut(data) as *const [AtomicU8]) }
 }
 
-/// The time in which operations are in flight. See [`Endpoint::scope`].
+/// The time in which operations are in flight.
 pub struct Scope<'env> {
     pub(super) endpoint: &'env mut Endpoint,
-    /// Buffers are borrowed for exactly `'env`, neither longer nor shorter.
+    /// Invariant: buffers are borrowed for exactly `'env`.
     environment: PhantomData<&'env mut &'env ()>,
 }
 
@@ -29,8 +28,8 @@ impl<'env> Scope<'env> {
         Self { endpoint, environment: PhantomData }
     }
 
-    /// Starts to send a message (`fi_tsend`; over TCP `fi_tsenddata`). The first to a peer waits until it is connected, for
-    /// which the peer has to do something, too.
+    /// Starts to send a message (`fi_tsend`; over TCP `fi_tsenddata`). The first to a peer waits for the connection,
+    /// for which the peer has to make progress, too.
     ///
     /// # Errors
     /// As [`Endpoint::scope`].
@@ -50,9 +49,9 @@ impl<'env> Scope<'env> {
         })
     }
 
-    /// Sends a short message (`fi_tinject`), up to [`Endpoint::longest_inject`] bytes: they are copied, and nothing of it is
-    /// in flight or waited for after the call. If the provider cannot send it at once, later calls of the endpoint do;
-    /// see [what has arrived](super#what-has-arrived).
+    /// Sends a short message (`fi_tinject`) of up to [`Endpoint::longest_inject`] bytes: they are copied, so nothing is
+    /// in flight or waited for after the call. If the provider cannot send it immediately, later calls of the endpoint
+    /// do; see [completion](super#completion).
     ///
     /// # Errors
     /// As [`Endpoint::scope`]; [`Error::Endpoint`] when the message is too long.
@@ -65,7 +64,7 @@ impl<'env> Scope<'env> {
     }
 
     /// Starts to receive the next message of this peer with this tag (`fi_trecv`). A longer message is an error of the
-    /// operation, `FI_ETRUNC`; over TCP nothing more comes from this peer then.
+    /// operation, `FI_ETRUNC`; over TCP nothing more arrives from this peer then.
     ///
     /// # Errors
     /// As [`Endpoint::scope`].
@@ -73,8 +72,8 @@ impl<'env> Scope<'env> {
         self.receive_shared(peer, tag, shared(data))
     }
 
-    /// As [`receive`](Self::receive), into memory that several receives may share: which message is there in the end is not
-    /// defined. For measuring. See [`shared`].
+    /// [`receive`](Self::receive) into memory that several receives may share, whose final content is then undefined.
+    /// For measurements. See [`shared`].
     ///
     /// # Errors
     /// As [`Endpoint::scope`].
@@ -94,8 +93,8 @@ impl<'env> Scope<'env> {
         })
     }
 
-    /// Starts to send a message without a tag (`fi_send`). [`Options::untagged`](super::Options) asks for such; they and those
-    /// with a tag do not meet.
+    /// Starts to send a message without a tag (`fi_send`). Needs [`Options::untagged`](super::Options); tagged and
+    /// untagged messages never match.
     ///
     /// # Errors
     /// As [`Endpoint::scope`]; [`Error::Endpoint`] when the endpoint was opened without.
@@ -110,7 +109,7 @@ impl<'env> Scope<'env> {
         })
     }
 
-    /// As [`inject`](Self::inject), without a tag (`fi_inject`).
+    /// [`inject`](Self::inject) without a tag (`fi_inject`).
     ///
     /// # Errors
     /// As [`inject`](Self::inject) and [`send_untagged`](Self::send_untagged).
@@ -124,8 +123,8 @@ impl<'env> Scope<'env> {
         })
     }
 
-    /// Starts to receive the next message without a tag, whose ever (`fi_recv`), into memory that several receives may share,
-    /// as [`receive_shared`](Self::receive_shared).
+    /// Starts to receive the next message without a tag, from any peer (`fi_recv`), into memory that several receives
+    /// may share, as in [`receive_shared`](Self::receive_shared).
     ///
     /// # Errors
     /// As [`send_untagged`](Self::send_untagged).
@@ -139,8 +138,8 @@ impl<'env> Scope<'env> {
         })
     }
 
-    /// Starts to write into a peer's memory, from its byte `offset` on (`fi_write`). Complete when the provider says so,
-    /// which for most is when the data has arrived or will arrive before anything that is sent later.
+    /// Starts to write to a peer's memory, from its byte `offset` on (`fi_write`). For most providers complete when the
+    /// data has arrived or will arrive before anything that is sent later.
     ///
     /// # Errors
     /// As [`Endpoint::scope`]; [`Error::Endpoint`] when the region ends before the data does, or the endpoint was opened
@@ -163,7 +162,7 @@ impl<'env> Scope<'env> {
         })
     }
 
-    /// Writes a few bytes into a peer's memory (`fi_inject_write`), as [`inject`](Self::inject) sends them.
+    /// Writes a few bytes to a peer's memory (`fi_inject_write`), as [`inject`](Self::inject) sends them.
     ///
     /// # Errors
     /// As [`Scope::write`]; [`Error::Endpoint`] also when the data is longer than [`Endpoint::longest_inject`].
@@ -197,7 +196,7 @@ impl<'env> Scope<'env> {
         self.read_shared(peer, shared(data), region, offset)
     }
 
-    /// As [`read`](Self::read), into memory that several reads may share. For measuring.
+    /// [`read`](Self::read) into memory that several reads may share. For measurements.
     ///
     /// # Errors
     /// As [`Scope::write`].
@@ -235,8 +234,8 @@ impl<'env> Scope<'env> {
         self.endpoint.wait_for_all()
     }
 
-    /// As [`Endpoint::counts`], when at least so many operations have ended: injected ones have then left the library's
-    /// memory, as others that are complete.
+    /// Waits until at least `count` operations have completed, and returns [`Endpoint::counts`]. Injected ones have
+    /// then left the library's memory, as others that are complete.
     ///
     /// # Errors
     /// As [`Endpoint::counts`] and [`Endpoint::scope`].
@@ -244,7 +243,7 @@ impl<'env> Scope<'env> {
         self.endpoint.wait_for_count(count)
     }
 
-    /// As [`Endpoint::progress`].
+    /// Makes progress, as [`Endpoint::progress`].
     ///
     /// # Errors
     /// As [`Endpoint::scope`].
@@ -252,12 +251,12 @@ impl<'env> Scope<'env> {
         self.endpoint.progress()
     }
 
-    /// For messages without a tag.
+    /// Rejects messages without a tag where the endpoint has none.
     pub(super) fn untagged(&self, operation: &'static str) -> Result<(), Error> {
         self.endpoint.require_option(self.endpoint.untagged, operation, "untagged")
     }
 
-    /// Where an access goes.
+    /// Remote address and key of an access.
     pub(super) fn remote_address(
         &self,
         operation: &'static str,
@@ -279,13 +278,13 @@ impl<'env> Scope<'env> {
 }
 
 impl Drop for Scope<'_> {
-    /// Buffers are given back now, whatever the library still wanted with them.
+    /// The borrows end here: closes the endpoint if the library still uses buffers.
     fn drop(&mut self) {
         if self.endpoint.in_flight > 0 {
             self.endpoint.close();
             self.endpoint.in_flight = 0;
         }
-        // What failed or was not waited for.
+        // The errors were reported, or not waited for.
         let _told_already = self.endpoint.wait_for_all();
     }
 }

@@ -1,4 +1,4 @@
-//! The places of operations in flight.
+//! Slots of operations in flight.
 
 use std::ffi::c_int;
 use std::ptr::NonNull;
@@ -7,7 +7,7 @@ use fabric_sys::fi_context2;
 
 use super::Completion;
 
-/// What is known of an operation.
+/// State of an operation.
 #[derive(Clone, Copy)]
 pub(super) enum OperationState {
     Free,
@@ -16,7 +16,7 @@ pub(super) enum OperationState {
     Failed(c_int),
 }
 
-/// An operation's place. The library keeps the address of `context` until the operation completes.
+/// An operation's slot. The library keeps the address of `context` until the operation completes.
 #[repr(C, align(64))]
 pub(super) struct OperationSlot {
     pub(super) context: fi_context2,

@@ -215,6 +215,7 @@ impl Operations {
         if call == LibraryCall::Inject && self.blocked[message.peer * LibraryCall::QUEUES + call.queue()] == 0
         {
             // The usual case of a short message needs no slot.
+            // SAFETY: passed on to the caller.
             let result = unsafe {
                 fabric_sys::fi_tinject(ep, message.data.cast(), message.len, message.address, message.tag)
             };
@@ -369,6 +370,7 @@ impl Operations {
                     return Err(OperationError::Length { peer, expected, received: length });
                 }
                 // A request to send; the message itself is still to come.
+                // SAFETY: as for the operation.
                 unsafe { self.start(ep, index) }
             }
             LibraryCall::Receive if entry.len != expected => {

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
     use crate::world::World;
 
-    /// A world in which every rank says what this one says, of as many as are wanted.
+    /// A world of this many ranks, which all send the same.
     struct Crowd(usize);
 
     impl World for Crowd {

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::*;
 
-/// What one check is of.
+/// Parameters of a check.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CollectiveCheck {
     pub(super) collective: Collective,
@@ -92,7 +92,7 @@ impl CollectiveCheck {
         assert_same(&data, &expected);
     }
 
-    /// How much one rank sends another: often nothing.
+    /// Elements of one rank's part for another, often 0.
     fn length(&self, from: usize, to: usize) -> usize {
         let random = random(self.seed, from * 64 + to, self.count) as usize;
         if random.is_multiple_of(3) { 0 } else { random % (2 * self.count + 1) }

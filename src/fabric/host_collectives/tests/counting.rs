@@ -1,5 +1,5 @@
-//! What grows with the number of ranks: messages, bytes and rounds, counted and compared with what the algorithms'
-//! documentation promises. No rank waits for another here, and what is received is never written.
+//! Messages, bytes and rounds by number of ranks, counted and compared with the algorithms' documentation. No rank
+//! waits for another here, and received data is never written.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -10,7 +10,7 @@ use crate::fabric::calls::CallRecord;
 use crate::fabric::hosts::Hosts;
 use crate::fabric::transport::{Request, Transport};
 
-/// A message as both sides know it.
+/// A message as both sides see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct LoggedMessage {
     from: usize,
@@ -74,14 +74,14 @@ impl Transport for Counting {
     }
 }
 
-/// What one operation costs.
+/// Cost of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Cost {
-    /// Of the rank that sends most.
+    /// Largest of any rank.
     messages: usize,
-    /// Of the rank that sends most.
+    /// Largest of any rank.
     bytes: usize,
-    /// Of all ranks together.
+    /// Sum of all ranks.
     total: usize,
     /// Rounds in which something is sent.
     rounds: usize,
@@ -134,7 +134,7 @@ impl Cost {
     }
 }
 
-/// Every rank's part in an operation with blocks of so many bytes.
+/// Every rank's part in an operation with blocks of `block` bytes.
 fn operate(collectives: &mut HostCollectives<Counting>, collective: Collective, block: usize) {
     let ranks = collectives.size();
     let root = ranks / 2;
@@ -155,7 +155,7 @@ fn operate(collectives: &mut HostCollectives<Counting>, collective: Collective, 
     .unwrap();
 }
 
-/// What the documentation promises for `p` ranks with blocks of `b` bytes; none where it promises only a limit.
+/// Documented cost for `p` ranks with blocks of `b` bytes; none where only a limit is documented.
 fn promised(collective: Collective, algorithm: Algorithm, p: usize, b: usize) -> Option<Cost> {
     use Algorithm::{
         Binomial, Bruck, Direct, Pairwise, Rabenseifner, RecursiveDoubling, RecursiveHalving, Ring,
@@ -201,7 +201,7 @@ fn promised(collective: Collective, algorithm: Algorithm, p: usize, b: usize) ->
     }
 }
 
-/// Compares what was counted with what is promised for so many ranks with blocks of so many bytes.
+/// Compares the counted with the documented cost, for ranks with blocks of `block` bytes.
 fn check(found: Cost, collective: Collective, algorithm: Algorithm, ranks: usize, block: usize) {
     let what = format!("{collective} {algorithm} on {ranks} ranks: {found:?}");
     if let Some(promised) = promised(collective, algorithm, ranks, block) {
@@ -250,8 +250,8 @@ fn messages_and_bytes_grow_with_the_ranks_as_promised() {
     }
 }
 
-/// What crosses between hosts costs each rank what the algorithm there costs that many ranks as there are hosts, with its
-/// share of the bytes: a q-th of a vector, a block, or the parts of the host's q ranks.
+/// Between hosts each rank has the cost of the algorithm for as many ranks as there are hosts, with its share of the
+/// bytes: a q-th of a vector, or a block.
 #[test]
 fn between_hosts_messages_and_bytes_grow_with_the_hosts_as_promised() {
     // 4 to 64 ranks.

@@ -18,7 +18,7 @@ pub(super) fn in_turn(hosts: usize, each: usize) -> Placement {
     (0..hosts * each).map(|rank| rank % hosts).collect()
 }
 
-/// Few and many hosts, as many ranks on each and not, in order and mixed.
+/// Few and many hosts, with equal and unequal numbers of ranks, in order and mixed.
 fn placements() -> Vec<Placement> {
     let mut placements = vec![
         vec![0, 0, 1],
@@ -48,13 +48,13 @@ const COLLECTIVES: [Collective; 5] = [
     Collective::Reduce,
 ];
 
-/// Whether a case's count is of the elements of a rank's block, rather than of the vector.
+/// True when a case's count is that of a rank's block, rather than of the vector.
 fn has_blocks(collective: Collective) -> bool {
     use Collective::{AllReduce, Broadcast, Reduce};
     !matches!(collective, AllReduce | Broadcast | Reduce)
 }
 
-/// What can be done between hosts.
+/// Algorithms between hosts.
 fn between(collective: Collective) -> impl Iterator<Item = Algorithm> {
     Algorithm::ALL.into_iter().filter(move |algorithm| algorithm.serves_between(collective))
 }
@@ -98,7 +98,7 @@ fn every_algorithm_between_hosts_in_every_placement() {
     }
 }
 
-/// Many segments, on a network on which a message that nobody has asked for holds up those behind it.
+/// Many segments, on a network on which an unexpected message blocks those behind it.
 #[test]
 fn segments_in_flight_do_not_wait_for_each_other_in_a_circle() {
     for (placement, seed) in [(blocks(2, 2), 1), (in_turn(3, 2), 2), (vec![0, 0, 1, 1, 1], 3)] {
@@ -118,7 +118,7 @@ fn segments_in_flight_do_not_wait_for_each_other_in_a_circle() {
     }
 }
 
-/// As above, for algorithms that do not care about hosts.
+/// The same for flat algorithms.
 #[test]
 fn nor_do_those_of_ranks_on_hosts_of_their_own() {
     for (ranks, seed) in [(4, 6), (5, 2), (8, 3), (9, 5)] {
@@ -178,7 +178,7 @@ proptest! {
     }
 }
 
-/// What an operation sends between hosts.
+/// Traffic of an operation between hosts.
 fn traffic(
     placement: &Placement,
     options: SelectionOptions,
@@ -208,7 +208,7 @@ fn hierarchical(collective: Collective, between: Algorithm) -> SelectionOptions 
     SelectionOptions { between: Some(between), segment: Some(usize::MAX), ..options }
 }
 
-/// What the documentation promises for `h` hosts with `q` ranks each and `n` bytes in all.
+/// Documented traffic for `h` hosts with `q` ranks each and `n` bytes in all.
 #[test]
 fn hosts_exchange_as_little_as_promised() {
     use Algorithm::{
@@ -262,8 +262,8 @@ fn short_messages_go_through_one_rank_of_each_host_and_wait_for_one_message() {
     }
 }
 
-/// What the table has for several ranks per host sends no more between hosts than what it has for a network, and less, or
-/// in fewer messages, or fewer that wait for each other; short messages never wait for more.
+/// The rules for several ranks per host send no more between hosts than those for a network, and fewer bytes or
+/// messages, or fewer that depend on each other; short messages never have longer chains.
 #[test]
 fn the_table_spares_the_network_between_hosts() {
     for placement in [blocks(4, 2), in_turn(4, 2), in_turn(3, 3), blocks(3, 4), vec![0, 1, 0, 2, 1, 0, 2]] {

@@ -28,7 +28,7 @@ fn with_algorithm(
     options
 }
 
-/// What the tests know about an element type, independently of what they test.
+/// Reference for an element type, independent of the tested code.
 trait Value: Element {
     /// A value from a random number, such that sums and products of a few are exact.
     fn exact(random: u64, op: ReduceOp) -> Self;
@@ -293,7 +293,7 @@ proptest! {
     }
 }
 
-/// What random cases could leave out: every algorithm, type and operator on every number of ranks.
+/// Cases that random ones could leave out: every algorithm, type and operator on every number of ranks.
 #[test]
 fn every_algorithm_on_every_number_of_ranks() {
     for ranks in 1..=9 {
@@ -397,7 +397,7 @@ fn an_algorithm_that_cannot_serve_is_refused() {
     );
 }
 
-/// After a failure nothing of the network is left that could touch the caller's buffers.
+/// After a failure no request is left that could touch the caller's buffers.
 #[test]
 fn an_error_or_a_panic_in_flight_closes_the_transport_first() {
     for breaks in [Break::Error { polls: 3 }, Break::Panic { polls: 3 }] {

@@ -53,7 +53,7 @@ fn check<T: Value>(operation: &CollectiveCheck, collectives: Rank<'_>) {
     operation.check::<T>(collectives);
 }
 
-/// What random cases could leave out: every algorithm on every number of ranks, with roots all over.
+/// Cases that random ones could leave out: every algorithm on every number of ranks, with roots all over.
 #[test]
 fn every_other_algorithm_on_every_number_of_ranks() {
     for ranks in (1..=9).chain([12, 16]) {
@@ -98,7 +98,7 @@ fn every_type_and_operator_reduces_exactly() {
     }
 }
 
-/// How many messages a rank sends and receives in an operation: what the algorithms' documentation promises.
+/// Number of messages that a rank sends and receives in an operation, as documented.
 #[test]
 fn ranks_send_as_few_messages_as_promised() {
     use Algorithm::{Binomial, Bruck, Direct, Pairwise, RecursiveHalving, Ring};

@@ -102,7 +102,7 @@ fn check_part_ranges(rank: usize, collectives: Rank<'_>) {
     refused(&longer, &good, "sends itself 2 elements and receives 1");
 }
 
-/// Where ranks disagree about the length, the one that receives is given nothing of it.
+/// When ranks disagree about the length, nothing is written to the receiver.
 #[test]
 fn ranks_that_disagree_about_the_length_find_out_and_keep_their_memory() {
     const BYTES: [usize; 2] = [100, 60];

@@ -16,22 +16,22 @@ use crate::fabric::transport::{Request, Transport};
 
 const INJECT_SIZE: usize = 256;
 const GIVE_UP: Duration = Duration::from_secs(30);
-/// What a posted receive buffer is filled with, to see whether anyone touches it.
+/// Content of a posted receive buffer, to detect writes.
 const FILLING: u8 = 0xa5;
 
-/// All the queues, `from * size + to`.
+/// All queues, by `from * size + to`.
 struct SimulatedNetwork {
     size: usize,
     hosts: Hosts,
     delivery: Delivery,
     pairs: Vec<Mutex<PairQueue>>,
     open: AtomicUsize,
-    /// Which ranks have said that they failed, and why.
+    /// Ranks that have reported a failure, and their reasons.
     failures: Mutex<Vec<(usize, String)>>,
     between: InterHostCounters,
 }
 
-/// Counts what has gone from one host to another.
+/// Counters of the traffic between hosts.
 #[derive(Default)]
 struct InterHostCounters {
     messages: AtomicUsize,
@@ -39,32 +39,32 @@ struct InterHostCounters {
     hops: AtomicUsize,
 }
 
-/// What has gone from one host to another.
+/// Traffic between hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Traffic {
     pub(crate) messages: usize,
     pub(crate) bytes: usize,
-    /// How many of the messages had to wait for each other at most.
+    /// Length of the longest chain of messages that depend on each other.
     pub(crate) hops: usize,
 }
 
 #[derive(Default)]
 struct PairQueue {
     queue: VecDeque<QueuedMessage>,
-    /// How many of the queue's messages have arrived.
+    /// Number of the queue's messages that have arrived.
     arrived: usize,
 }
 
 struct QueuedMessage {
     tag: u64,
-    /// How many messages between hosts this one has waited for, itself included.
+    /// Length of the chain of messages between hosts that ends with this one.
     hops: usize,
     payload: Payload,
 }
 
 enum Payload {
     Copied(Vec<u8>),
-    /// Read out of the sender's memory when it is received.
+    /// Read from the sender's memory when it is received.
     InPlace {
         address: usize,
         len: usize,
@@ -97,7 +97,7 @@ struct Receive {
     len: usize,
 }
 
-/// When a transport is to break.
+/// Fault to inject.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Break {
     Never,
@@ -112,11 +112,11 @@ pub(crate) struct Simulated {
     requests: Vec<RequestState>,
     receives: Vec<Receive>,
     random: u64,
-    /// How many messages between hosts, one after the other, led to what this rank has received.
+    /// Length of the longest chain of messages between hosts that this rank has received.
     hops: usize,
     polls: u32,
     pub(crate) breaks: Break,
-    /// How long it waits for messages.
+    /// Timeout of a wait for messages.
     pub(crate) patience: Duration,
     last: Instant,
     pub(crate) posted: Arc<AtomicUsize>,
@@ -125,12 +125,12 @@ pub(crate) struct Simulated {
 // SAFETY: the pointers of posted receives are used by the thread that owns the transport.
 unsafe impl Send for Simulated {}
 
-/// What becomes of a message that nobody has asked for yet.
+/// Handling of unexpected messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Delivery {
     /// It waits.
     Any,
-    /// It holds up all that the same rank has sent to the same after it.
+    /// It blocks all later messages between the same ranks.
     InOrder,
 }
 
@@ -139,7 +139,7 @@ pub(crate) fn network(size: usize, seed: u64) -> Vec<Simulated> {
     network_of(&(0..size).collect::<Vec<_>>(), Delivery::Any, seed)
 }
 
-/// As [`network`], with the number of each rank's host.
+/// [`network`] with the number of each rank's host.
 pub(crate) fn network_of(hosts: &[usize], delivery: Delivery, seed: u64) -> Vec<Simulated> {
     let size = hosts.len();
     let pairs = (0..size * size).map(|_| Mutex::default()).collect();
@@ -179,19 +179,19 @@ fn failure(problem: String) -> Error {
 }
 
 impl Simulated {
-    /// How many ends of the network are open: to be asked through any end's network.
+    /// Returns a function for the number of open ends of the network.
     pub(crate) fn watch(&self) -> impl Fn() -> usize + Send + 'static {
         let network = Arc::clone(&self.network);
         move || network.open.load(Ordering::SeqCst)
     }
 
-    /// Which ranks have said that they failed, and why: to be asked as above.
+    /// Returns a function for the ranks that have reported a failure, and their reasons.
     pub(crate) fn failures(&self) -> impl Fn() -> Vec<(usize, String)> + Send + 'static {
         let network = Arc::clone(&self.network);
         move || network.failures.lock().unwrap().clone()
     }
 
-    /// What has gone from one host to another: to be asked as above.
+    /// Returns a function for the traffic between hosts.
     pub(crate) fn traffic(&self) -> impl Fn() -> Traffic + Send + 'static {
         let network = Arc::clone(&self.network);
         move || Traffic {

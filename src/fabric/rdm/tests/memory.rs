@@ -92,7 +92,7 @@ fn memory_stays_as_long_as_anything_of_its_domain_is_open() {
     assert!(memory.upgrade().is_none());
 }
 
-/// What operations on a device's memory do, with the host's for a device: `shm` takes it as one.
+/// Operations on device memory, with host memory in its place: `shm` accepts it as such.
 #[test]
 fn memory_that_is_registered_is_sent_received_written_and_read() {
     let options = Options { cuda: true, ..options("shm") };

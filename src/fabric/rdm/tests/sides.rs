@@ -61,7 +61,7 @@ pub(super) fn sides<T: Fn()>(
     assert!(second.status.success() && first.is_ok(), "{}:\n{}\n{}", second.status, told[0], told[1]);
 }
 
-/// As [`sides`], each with an endpoint that knows the other's.
+/// [`sides`], each with an endpoint that knows the other's.
 pub(super) fn play<T: Fn()>(
     test: T,
     options: &Options,
@@ -114,7 +114,7 @@ pub(super) fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|index| (index * 7 + seed) as u8).collect()
 }
 
-/// What the two sides of a pair do, each in a thread of its own.
+/// Runs the two sides of a pair, each in a thread of its own.
 pub(super) fn both<A: Send, B: Send>(
     one: impl FnOnce(&mut Endpoint, Peer) -> A + Send,
     other: impl FnOnce(&mut Endpoint, Peer) -> B + Send,

@@ -175,8 +175,8 @@ pub(super) fn closed_in_flight(network: &mut Network) {
     std::mem::forget(buffers);
 }
 
-/// What is posted when the two ranks of a process leave: messages of each way in which they go, and receives for them, but
-/// no rank has looked for what came; or no receives, and they have. Also the buffers of the receives.
+/// Operations in flight when the two ranks of a process leave: messages of each kind, with receives that were not
+/// polled yet, or without receives, polled. Returns the buffers of the receives.
 pub(super) fn left_in_flight(network: &mut Network, asked_for: bool) -> Vec<Vec<u8>> {
     const LENGTHS: [usize; 3] = [8, 2048, 1 << 20];
     // First messages both ways, so that the ranks know each other.
