@@ -1,8 +1,8 @@
 //! Operations over host buffers allocate when one of a size and kind is called for the first time, and never again.
 //!
-//! What is counted: each time that the thread of a rank asks Rust's global allocator for memory, whichever crate does it.
-//! What is not: memory that libfabric and the C library take from `malloc` by themselves, which no Rust allocator sees
-//! (libfabric has pools for its messages, which grow with what is in flight).
+//! What is counted: each time that the thread of a rank asks Rust's global allocator for memory, whichever crate does
+//! it. What is not: memory that libfabric and the C library take from `malloc` by themselves, which no Rust allocator
+//! sees (libfabric has pools for its messages, which grow with what is in flight).
 
 #![cfg(feature = "fabric")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may fail loudly")]
@@ -178,7 +178,7 @@ fn check(
     checked
 }
 
-/// A few bytes, what fits on the board, more than that, and several segments.
+/// A few bytes, a message of the shared segment, more than that, and several segments.
 const COUNTS: [usize; 4] = [4, 3000, 40_000, 300_000];
 
 #[test]

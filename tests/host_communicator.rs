@@ -441,7 +441,8 @@ fn sixty_four_ranks_get_their_sums() {
     });
 }
 
-/// Ranks of a host may read each other's memory: a message whose sender has failed meanwhile is not what it sent any more.
+/// Ranks of a host may read each other's memory: a message whose sender has failed meanwhile is not what it sent any
+/// more.
 #[test]
 fn a_message_of_a_rank_that_has_failed_is_not_taken_for_what_it_sent() {
     const COUNT: usize = 1 << 20;

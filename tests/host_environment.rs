@@ -1,7 +1,8 @@
 //! Communicators over host buffers where the system lacks something: what the error says, and that it is one.
 //!
-//! The tests start this program again, most in namespaces of its own, with `HOST_STEPS` set: then it takes something away
-//! from itself and makes a communicator. Where there may be no such namespaces, the tests count as ignored and say so.
+//! The tests start this program again, most in namespaces of its own, with `HOST_STEPS` set: then it takes something
+//! away from itself and makes a communicator. Where there may be no such namespaces, the tests count as ignored and say
+//! so.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "all of this is tests, though not marked as such")]
 

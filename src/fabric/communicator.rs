@@ -131,7 +131,7 @@ impl Communicator {
             None
         };
         if shared.is_some() {
-            description += "; a board in shared memory";
+            description += "; a shared memory segment";
         }
         let collectives = HostCollectives::new(network, shared, selection_options)?;
         Ok(Self { collectives, world, description, not_sync: PhantomData })
@@ -249,12 +249,12 @@ impl Communicator {
         self.collectives.broadcast_in_place(data, root)
     }
 
-    /// Reduces all ranks' `send` into the root's `receive`. The other ranks need no `receive`, and theirs is left alone.
-    /// All buffers have the same number of elements.
+    /// Reduces all ranks' `send` into the root's `receive`. The other ranks need no `receive`, and theirs is left
+    /// alone. All buffers have the same number of elements.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`]; [`Error::Length`] for a root without `receive`; [`Error::Rank`] when there is no
-    /// such root.
+    /// As [`Communicator::all_reduce`]; [`Error::Length`] for a root without `receive`; [`Error::Rank`] when there is
+    /// no such root.
     pub fn reduce<T: Element>(
         &mut self,
         send: &[T],
@@ -278,8 +278,8 @@ impl Communicator {
         self.collectives.reduce_in_place(data, op, root)
     }
 
-    /// Part `r` of `send` goes to rank `r`, and part `r` of `receive` comes from it. There is one part of the same length
-    /// for each rank.
+    /// Part `r` of `send` goes to rank `r`, and part `r` of `receive` comes from it. There is one part of the same
+    /// length for each rank.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`]; [`Error::Length`] when the length is no multiple of the number of ranks.
@@ -300,8 +300,8 @@ impl Communicator {
     /// nothing is sent or received. The rest of `receive` is unchanged.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`]; [`Error::Length`] unless there is one part for each rank, within its buffer, the
-    /// part that this rank sends itself is as long as it receives it, and no two parts of `receive` overlap.
+    /// As [`Communicator::all_reduce`]; [`Error::Length`] unless there is one part for each rank, within its buffer,
+    /// the part that this rank sends itself is as long as it receives it, and no two parts of `receive` overlap.
     pub fn all_to_all_v<T: Element>(
         &mut self,
         send: &[T],
@@ -331,8 +331,8 @@ impl Communicator {
     /// alone.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`]; [`Error::Length`] for a root without `receive`; [`Error::Rank`] when there is no
-    /// such root.
+    /// As [`Communicator::all_reduce`]; [`Error::Length`] for a root without `receive`; [`Error::Rank`] when there is
+    /// no such root.
     pub fn gather<T: Element>(
         &mut self,
         send: &[T],
@@ -384,8 +384,8 @@ impl Communicator {
     /// It may wait for the peer to receive: ranks that send to each other in a circle deadlock; use `exchange`.
     ///
     /// # Errors
-    /// [`Error::Rank`] when there is no such peer, or it is this rank: nothing is sent then. Otherwise the communicator is
-    /// closed: [`Error::World`] when another rank has failed, or what libfabric reported.
+    /// [`Error::Rank`] when there is no such peer, or it is this rank: nothing is sent then. Otherwise the communicator
+    /// is closed: [`Error::World`] when another rank has failed, or what libfabric reported.
     pub fn send<T: Element>(&mut self, data: &[T], to: usize) -> Result<(), Error> {
         self.collectives.send(data, to)
     }

@@ -100,7 +100,7 @@ impl Message<'_> {
 /// Every rank sends to every other at once: 1 message to each, n (p-1)/p bytes.
 pub(crate) struct Direct<'a>(pub(crate) Message<'a>);
 
-// SAFETY: sends of the source and receives into the target, which are apart; parts do not overlap, nor do segments.
+// SAFETY: sends of the source and receives into the target, which are disjoint; parts do not overlap, nor do segments.
 unsafe impl Schedule for Direct<'_> {
     fn pipeline(&self) -> Pipeline {
         self.0.pipeline()

@@ -52,7 +52,7 @@ struct Buffers {
 
 impl Buffers {
     /// # Safety
-    /// The place and the `len` bytes that follow are within the buffer.
+    /// `len` bytes from the location on are within the buffer.
     unsafe fn locate(&self, location: Location, len: usize) -> *mut u8 {
         let (base, available) = match location.buffer {
             Buffer::Source => (self.memory.source.cast_mut(), self.memory.source_len),
@@ -60,7 +60,7 @@ impl Buffers {
             Buffer::Scratch => (self.scratch, self.scratch_len),
         };
         debug_assert!(location.offset + len <= available, "{location:?} + {len} ends after {available}");
-        // SAFETY: within the buffer, says the caller.
+        // SAFETY: within the buffer, as the caller promises.
         unsafe { base.add(location.offset) }
     }
 }

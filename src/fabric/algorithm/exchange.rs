@@ -11,7 +11,7 @@ pub(crate) struct Exchange {
     pub(crate) in_place: bool,
 }
 
-// SAFETY: sends the source and receives into the target, which is apart, or into scratch memory. One segment.
+// SAFETY: sends the source and receives into the target, which is disjoint, or into scratch memory. One segment.
 unsafe impl Schedule for Exchange {
     fn scratch_len(&self) -> usize {
         self.receive.filter(|_| self.in_place).map_or(0, |(_, len)| len)

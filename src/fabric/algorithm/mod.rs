@@ -184,7 +184,7 @@ impl Pipeline {
 /// An algorithm for one operation on one rank.
 ///
 /// # Safety
-/// In every round, what is received, what is sent and what is touched meanwhile must be as [`Round`] says, lie
+/// In every round, the memory received, sent and touched meanwhile must be as [`Round`] requires, lie
 /// within the buffers that the engine is given (`scratch_len` for the scratch memory), and be aligned for the
 /// element type where it is combined; no two receives overlap, and none overlaps a send of the same round.
 /// Segments in flight together touch disjoint memory.

@@ -1,7 +1,7 @@
 //! Algorithms for reduce.
 //!
 //! Costs for `p` ranks and `n` bytes, as messages on the critical path and bytes sent by each rank. Only the root has a
-//! target; the others keep what is not yet the result in scratch memory.
+//! target; the others keep partial results in scratch memory.
 
 use super::{Pipeline, Position, Round, Schedule, Spec, Tree, scratch, source, target};
 

@@ -1,7 +1,7 @@
 //! Algorithms for reduce_scatter.
 //!
 //! Costs for `p` ranks whose vectors have `n` bytes, a block of n/p for each rank, as messages on the critical path
-//! and bytes sent by each rank. What is not yet the result is kept in scratch memory: in place, a rank's vector stays
+//! and bytes sent by each rank. Partial results are kept in scratch memory: in place, a rank's vector stays
 //! as it is but for its own block.
 
 use super::{Pipeline, Position, Round, Schedule, Spec, scratch, source, target};

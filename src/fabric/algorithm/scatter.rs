@@ -12,9 +12,9 @@ use super::{Action, Buffer, Location, Pipeline, Round, Schedule};
 /// copies of the gather's last one, without messages.
 pub(crate) struct Reversed<S>(pub(crate) S);
 
-// SAFETY: what is sent, received and touched meanwhile in a round is that of one round of the gather. There no two sends
-// overlap either, since every byte goes one way, and what is copied meanwhile is in none of them: so sends can be
-// receives. The buffers are those of the gather under each other's names, and segments are disjoint as there.
+// SAFETY: the memory sent, received and touched meanwhile in a round is that of one round of the gather. There no two
+// sends overlap either, since every byte goes one way, and the memory copied meanwhile is in none of them: so sends can
+// be receives. The buffers are those of the gather under each other's names, and segments are disjoint as there.
 unsafe impl<S: Schedule> Schedule for Reversed<S> {
     fn pipeline(&self) -> Pipeline {
         self.0.pipeline()

@@ -37,7 +37,7 @@ impl<T: Transport> HostCollectives<T> {
 
     /// # Safety
     /// Both buffers are equally long, with a part of as many elements of type `E` for each rank; they are the same if
-    /// `in_place`, otherwise apart, and borrowed while this runs.
+    /// `in_place`, otherwise disjoint, and borrowed while this runs.
     unsafe fn all_to_all_memory<E: Element>(&mut self, memory: Memory, in_place: bool) -> Result<(), Error> {
         let collective = Collective::AllToAll;
         let part = memory.source_len / self.ranks;
@@ -90,7 +90,8 @@ impl<T: Transport> HostCollectives<T> {
         let spec = self.all_to_all_spec(parts(send_parts), parts(receive_parts), plan);
         let memory = Memory::out_of_place(send, receive);
         let name = collective.name();
-        // SAFETY: two buffers with all these parts, borrowed until this returns; no two parts that are received overlap.
+        // SAFETY: two buffers with all these parts, borrowed until this returns; no two parts that are received
+        // overlap.
         unsafe {
             match plan.algorithm {
                 Algorithm::Direct => self.run(name, &all_to_all::Direct(spec), memory, None),

@@ -54,8 +54,8 @@ impl<T: Transport> HostCollectives<T> {
     }
 
     /// # Safety
-    /// What is sent to a rank is the source, what is received from one the target; they are the same memory if
-    /// `in_place`, otherwise apart, and borrowed while this runs.
+    /// The source is sent, the target received; they are the same memory if
+    /// `in_place`, otherwise disjoint, and borrowed while this runs.
     unsafe fn exchange_memory<E: Element>(
         &mut self,
         operation: &'static str,

@@ -46,8 +46,8 @@ impl<T: Transport> HostCollectives<T> {
     }
 
     /// # Safety
-    /// The source has `count` elements of type `E` for each rank; the target is this rank's, or apart and as long. Both
-    /// are borrowed while this runs.
+    /// The source has `count` elements of type `E` for each rank; the target is this rank's, or disjoint and as long.
+    /// Both are borrowed while this runs.
     unsafe fn reduce_scatter_memory<E: Element>(
         &mut self,
         memory: Memory,

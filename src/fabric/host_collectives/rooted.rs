@@ -196,8 +196,8 @@ impl<T: Transport> HostCollectives<T> {
     }
 
     /// # Safety
-    /// The root's target has a block as long as the source for each rank, and the source is this rank's or apart from
-    /// it; both are borrowed while this runs.
+    /// The root's target has a block as long as the source for each rank, and the source is this rank's or disjoint
+    /// from it; both are borrowed while this runs.
     unsafe fn gather_memory<E: Element>(&mut self, memory: Memory, root: usize) -> Result<(), Error> {
         let collective = Collective::Gather;
         let block = memory.source_len;
@@ -253,8 +253,8 @@ impl<T: Transport> HostCollectives<T> {
     }
 
     /// # Safety
-    /// The root's source has a block as long as the target for each rank, and the target is this rank's or apart from
-    /// it; both are borrowed while this runs.
+    /// The root's source has a block as long as the target for each rank, and the target is this rank's or disjoint
+    /// from it; both are borrowed while this runs.
     unsafe fn scatter_memory<E: Element>(&mut self, memory: Memory, root: usize) -> Result<(), Error> {
         let collective = Collective::Scatter;
         let block = memory.target_len;

@@ -43,7 +43,7 @@ impl<T: Transport> HostCollectives<T> {
         let pieces = pieces(target_len, segment);
         self.run_in_shared_memory(name, |shared, progress| {
             for (start, len) in pieces.spans() {
-                // SAFETY: pieces lie within the buffers, which are as the caller promises, and fit on the board.
+                // SAFETY: pieces lie within the buffers, which are as the caller promises, and fit in a message.
                 unsafe {
                     let (source, target) = (source.wrapping_add(start), target.add(start));
                     if is_root {
@@ -62,8 +62,8 @@ impl<T: Transport> HostCollectives<T> {
     /// Gathers all blocks in rank order, on ranks with `receives`.
     ///
     /// # Safety
-    /// All sources are equally long. The target of a rank that receives has a block as long for each rank, and the source is
-    /// this rank's or apart from it; both are borrowed while this runs.
+    /// All sources are equally long. The target of a rank that receives has a block as long for each rank, and the
+    /// source is this rank's or disjoint from it; both are borrowed while this runs.
     pub(super) unsafe fn gather_in_shared_memory(
         &mut self,
         name: &'static str,
@@ -76,7 +76,7 @@ impl<T: Transport> HostCollectives<T> {
         let pieces = pieces(block, segment);
         self.run_in_shared_memory(name, |shared, progress| {
             for (start, len) in pieces.spans() {
-                // SAFETY: pieces lie within their blocks, which are as the caller promises, and fit on the board.
+                // SAFETY: pieces lie within their blocks, which are as the caller promises, and fit in a message.
                 unsafe {
                     let source = source.add(start);
                     shared.write(source, len, progress)?;
@@ -95,8 +95,8 @@ impl<T: Transport> HostCollectives<T> {
     }
 
     /// # Safety
-    /// All targets are equally long. The root's source has a block as long for each rank, and the target is this rank's or
-    /// apart from it; both are borrowed while this runs.
+    /// All targets are equally long. The root's source has a block as long for each rank, and the target is this rank's
+    /// or apart from it; both are borrowed while this runs.
     pub(super) unsafe fn scatter_in_shared_memory(
         &mut self,
         name: &'static str,
@@ -109,8 +109,8 @@ impl<T: Transport> HostCollectives<T> {
         let pieces = pieces(block, share_per_rank(segment, self.ranks));
         self.run_in_shared_memory(name, |shared, progress| {
             for (start, len) in pieces.spans() {
-                // SAFETY: pieces lie within their blocks, which are as the caller promises, and those of all ranks fit on
-                // the board.
+                // SAFETY: pieces lie within their blocks, which are as the caller promises, and those of all ranks fit
+                // in a message.
                 unsafe {
                     let target = target.add(start);
                     if own == root {
@@ -141,8 +141,8 @@ impl<T: Transport> HostCollectives<T> {
         let pieces = pieces(part, share_per_rank(segment, self.ranks));
         self.run_in_shared_memory(name, |shared, progress| {
             for (start, len) in pieces.spans() {
-                // SAFETY: pieces lie within their parts, which are as the caller promises, and those of all ranks fit on the
-                // board. What is overwritten in place is on the board by then.
+                // SAFETY: pieces lie within their parts, which are as the caller promises, and those of all ranks fit
+                // in a message. What is overwritten in place is in the shared segment by then.
                 unsafe {
                     let (source, target) = (source.add(start), target.add(start));
                     write_parts(shared, own, source, part, len, progress)?;
@@ -160,8 +160,8 @@ impl<T: Transport> HostCollectives<T> {
     /// Reduces all sources in rank order, on ranks with `receives`.
     ///
     /// # Safety
-    /// All sources are equally long, as is the target of a rank that receives, which is the source or apart from it; both are
-    /// aligned for the reduction's elements, and borrowed while this runs.
+    /// All sources are equally long, as is the target of a rank that receives, which is the source or disjoint from it;
+    /// both are aligned for the reduction's elements, and borrowed while this runs.
     pub(super) unsafe fn reduce_in_shared_memory(
         &mut self,
         name: &'static str,
@@ -174,7 +174,7 @@ impl<T: Transport> HostCollectives<T> {
         let pieces = pieces_of_elements(source_len, reduction, segment);
         self.run_in_shared_memory(name, |shared, progress| {
             for (start, len) in pieces.spans() {
-                // SAFETY: pieces lie within the source, and fit on the board.
+                // SAFETY: pieces lie within the source, and fit in a message.
                 unsafe { shared.write(source.add(start), len, progress)? };
                 if !receives {
                     continue;
@@ -185,8 +185,8 @@ impl<T: Transport> HostCollectives<T> {
                 for rank in 1..shared.ranks() {
                     let message = shared.read(rank, progress)?;
                     let before = if rank == 1 { first } else { target.cast_const() };
-                    // SAFETY: messages on the board are aligned and have this many bytes, which nobody changes before the
-                    // next operation; the target is apart from them.
+                    // SAFETY: messages in the segment are aligned and have this many bytes, which do not change before
+                    // the next operation; the target is disjoint from them.
                     unsafe { reduction.combine(target, before, message, len) };
                 }
                 // SAFETY: the target is borrowed by this operation.
@@ -197,8 +197,8 @@ impl<T: Transport> HostCollectives<T> {
     }
 
     /// # Safety
-    /// All targets are equally long. The source has a block as long for each rank, and the target is this rank's or apart from
-    /// it; both are aligned for the reduction's elements, and borrowed while this runs.
+    /// All targets are equally long. The source has a block as long for each rank, and the target is this rank's or
+    /// disjoint from it; both are aligned for the reduction's elements, and borrowed while this runs.
     pub(super) unsafe fn reduce_scatter_in_shared_memory(
         &mut self,
         name: &'static str,
@@ -211,8 +211,8 @@ impl<T: Transport> HostCollectives<T> {
         let pieces = pieces_of_elements(block, reduction, share_per_rank(segment, self.ranks));
         self.run_in_shared_memory(name, |shared, progress| {
             for (start, len) in pieces.spans() {
-                // SAFETY: pieces lie within their blocks, which are as the caller promises, and those of all ranks fit on the
-                // board.
+                // SAFETY: pieces lie within their blocks, which are as the caller promises, and those of all ranks fit
+                // in a message.
                 unsafe {
                     let (source, target) = (source.add(start), target.add(start));
                     write_parts(shared, own, source, block, len, progress)?;
@@ -229,8 +229,8 @@ impl<T: Transport> HostCollectives<T> {
     /// reduces a part of each piece, and writes the result with the next operation.
     ///
     /// # Safety
-    /// All buffers are equally long, and aligned for the reduction's elements; both of this rank's are the same or apart, and
-    /// borrowed while this runs.
+    /// All buffers are equally long, and aligned for the reduction's elements; both of this rank's are the same or
+    /// disjoint, and borrowed while this runs.
     pub(super) unsafe fn all_reduce_in_shared_memory(
         &mut self,
         name: &'static str,
@@ -250,7 +250,7 @@ impl<T: Transport> HostCollectives<T> {
                 if piece < pieces.parts() {
                     let (start, len) = pieces.span(piece);
                     let (place, window_len) = pieces.part(piece, ranks).span(own);
-                    // SAFETY: pieces, and their windows, lie within the buffers, and pieces fit on the board.
+                    // SAFETY: pieces, and their windows, lie within the buffers, and pieces fit in a message.
                     unsafe {
                         shared.write(source.add(start), len, progress)?;
                         let (target, source) = (target.add(place), source.add(place));
@@ -262,7 +262,7 @@ impl<T: Transport> HostCollectives<T> {
                 if let Some(reduced) = piece.checked_sub(1) {
                     let windows = pieces.part(reduced, ranks);
                     let (place, len) = windows.span(own);
-                    // SAFETY: as above; of the piece before, all sources are on the board.
+                    // SAFETY: as above; of the piece before, all sources are in the shared segment.
                     unsafe {
                         shared.write(target.add(place), len, progress)?;
                         for rank in others(own, ranks) {
@@ -307,8 +307,8 @@ impl PartialReduction {
     /// Reduces the part over all ranks.
     ///
     /// # Safety
-    /// The addresses are those of as many bytes as the window has, which are aligned for the reduction's elements, as the
-    /// offset is; every message of the board's operation has the window.
+    /// The addresses are those of as many bytes as the window has, which are aligned for the reduction's elements, as
+    /// the offset is; every message of the operation has the window.
     unsafe fn reduce(
         self,
         shared: &mut SharedSegment,
@@ -320,8 +320,8 @@ impl PartialReduction {
         let mut before = own;
         for other in others(rank, shared.ranks()) {
             let message = shared.read(other, progress)?;
-            // SAFETY: messages on the board are aligned, and nobody changes them before the next operation; they are apart
-            // from this rank's memory.
+            // SAFETY: messages in the segment are aligned, and they do not change before the next operation; they are
+            // apart from this rank's memory.
             unsafe { reduction.combine(target, before, message.add(offset), len) };
             before = target.cast_const();
         }
@@ -335,7 +335,7 @@ impl PartialReduction {
 /// all are copied together.
 ///
 /// # Safety
-/// They can be read, and fit on the board.
+/// They can be read, and fit in a message.
 unsafe fn write_parts(
     shared: &mut SharedSegment,
     own: usize,
@@ -364,7 +364,7 @@ unsafe fn write_parts(
 /// Copies this rank's own part, unless it is in place.
 ///
 /// # Safety
-/// Both are so many bytes, the same or apart.
+/// Both have `len` bytes, and are the same or disjoint.
 unsafe fn copy_own(source: *const u8, target: *mut u8, len: usize) {
     if source != target.cast_const() {
         // SAFETY: as promised by the caller.

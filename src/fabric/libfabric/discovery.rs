@@ -29,7 +29,7 @@ pub fn discover(library: &'static Fabric, hints: &Hints) -> Result<Vec<Info>, Er
     let (node, service) = (bytes(&hints.node)?, bytes(&hints.service)?);
     let question = InfoQuery { provider, node: node.as_deref(), service: service.as_deref(), flags: 0 };
     let answer = InfoList::query(library, &question, |entry| {
-        // SAFETY: `query` passes an entry that nobody else has, with all its attributes, whose names are null.
+        // SAFETY: `query` passes an entry that nothing else uses, with all its attributes, whose names are null.
         unsafe {
             (*entry).caps = hints.capabilities.iter().fold(0, |bits, capability| bits | capability.bit);
             (*entry).mode = EVERY_MODE;
@@ -116,7 +116,7 @@ fn refused(library: &Fabric, provider: Option<&str>) -> Error {
 /// # Safety
 /// `entry` must be a live entry of `library` with all its attributes.
 unsafe fn entry_info(library: &Fabric, entry: *const fi_info) -> Info {
-    // SAFETY: the caller vouches for the entry; fields are those that every libfabric from 1.17 on has, names are null
+    // SAFETY: the caller guarantees the entry; fields are those that every libfabric from 1.17 on has, names are null
     // or texts, and each value is described as what it is.
     unsafe {
         let (fabric, domain, endpoint) = ((*entry).fabric_attr, (*entry).domain_attr, (*entry).ep_attr);
@@ -164,7 +164,7 @@ unsafe fn entry_info(library: &Fabric, entry: *const fi_info) -> Info {
 /// `nic` must be live.
 unsafe fn nic_info(nic: *const fid_nic) -> Nic {
     let mut found = Nic::default();
-    // SAFETY: the caller vouches for the device; its attributes are null or live, and their names null or texts. The
+    // SAFETY: the caller guarantees the device; its attributes are null or live, and their names null or texts. The
     // place is that of a PCI bus when its type says so.
     unsafe {
         let named = |pointer| Some(text(pointer)).filter(|text| !text.is_empty());
@@ -225,7 +225,7 @@ unsafe fn address(format: u32, address: *const c_void, length: usize) -> Option<
     if address.is_null() {
         return None;
     }
-    // SAFETY: not null, so that many bytes as the caller vouches.
+    // SAFETY: not null, so that many bytes as the caller promises.
     let bytes = unsafe { std::slice::from_raw_parts(address.cast::<u8>(), length) };
     address_text(format, bytes)
 }

@@ -42,8 +42,8 @@ pub(crate) struct Domain {
     memories: Mutex<Vec<Arc<dyn Send + Sync>>>,
 }
 
-// SAFETY: the library's objects are bound to no thread; where endpoints of several threads share a domain, it was asked for
-// with FI_THREAD_SAFE, and otherwise one endpoint has it.
+// SAFETY: the library's objects are bound to no thread; where endpoints of several threads share a domain, it was asked
+// for with FI_THREAD_SAFE, and otherwise one endpoint has it.
 unsafe impl Send for Domain {}
 // SAFETY: as above.
 unsafe impl Sync for Domain {}
@@ -84,8 +84,8 @@ impl Domain {
 impl Drop for Domain {
     fn drop(&mut self) {
         let _setup = provider::setup_lock();
-        // SAFETY: each pointer is null or an object that was opened and is closed once, after its children, which each hold
-        // an `Arc` of this.
+        // SAFETY: each pointer is null or an object that was opened and is closed once, after its children, which each
+        // hold an `Arc` of this.
         unsafe {
             close([
                 (!self.domain.is_null()).then(|| &raw mut (*self.domain).fid),
@@ -98,10 +98,10 @@ impl Drop for Domain {
 /// Closes objects in this order, up to the first failure.
 ///
 /// # Safety
-/// They must be open, and nobody's afterwards.
+/// They must be open, and unused afterwards.
 unsafe fn close(objects: impl IntoIterator<Item = Option<*mut fid>>) {
     for fid in objects.into_iter().flatten() {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: the caller guarantees it.
         let result = unsafe { fabric_sys::fi_close(fid) };
         if result != 0 {
             tracing::warn!(result, "fi_close failed; the object is left open");
@@ -285,7 +285,7 @@ impl EndpointObjects {
                 let required = fabric_sys::FI_HMEM_P2P_REQUIRED as c_int;
                 let (level, option) = (fabric_sys::FI_OPT_ENDPOINT, fabric_sys::FI_OPT_FI_HMEM_P2P);
                 let value = (&raw const required).cast();
-                // A provider that cannot promise it answers with an error and goes on as it would have.
+                // A provider that cannot promise it returns an error, which changes nothing else.
                 let fid = &raw mut (*ep).fid;
                 let result =
                     fabric_sys::fi_setopt(fid, level as c_int, option as c_int, value, size_of::<c_int>());
@@ -350,8 +350,8 @@ impl EndpointObjects {
                 data: 0,
             };
             let flags = fabric_sys::FI_PEEK | fabric_sys::FI_DISCARD;
-            // SAFETY: the endpoint is open; the call is done with the message and its context when it returns. What it adds
-            // to the completion queue names the context, and is never read: reading the queue would move data.
+            // SAFETY: the endpoint is open; the call is done with the message and its context when it returns. What it
+            // adds to the completion queue names the context, and is never read: reading the queue would move data.
             unsafe { fabric_sys::fi_trecvmsg(self.ep, &raw const message, flags) };
             // `util_srx_peek` stores the message that it has found here.
             found = !context.internal[0].is_null();
@@ -367,8 +367,8 @@ impl EndpointObjects {
     /// libfabric's error number.
     ///
     /// # Safety
-    /// The memory must live as long as the domain, and may be accessed by peers at any time; `device` is what `interface` asks
-    /// for. Memory of a device must be the device's alone.
+    /// The memory must live as long as the domain, and may be accessed by peers at any time; `device` is what
+    /// `interface` asks for. Memory of a device must be the device's alone.
     pub(crate) unsafe fn register(
         &mut self,
         start: *const u8,
@@ -388,7 +388,7 @@ impl EndpointObjects {
         // With it shm copies from device to device (CUDA IPC), without it through host memory.
         let flags = if interface == fabric_sys::FI_HMEM_SYSTEM { 0 } else { fabric_sys::FI_HMEM_DEVICE_ONLY };
         let mut region = ptr::null_mut();
-        // SAFETY: the domain is open; the attributes live during the call; the caller vouches for the memory.
+        // SAFETY: the domain is open; the attributes live during the call; the caller guarantees the memory.
         let result = unsafe {
             fabric_sys::fi_mr_regattr(self.domain.domain, attributes.as_mut_ptr(), flags, &raw mut region)
         };

@@ -95,7 +95,7 @@ impl InfoList {
     ) -> Result<Self, Error> {
         let flags = source.map_or(0, |_| fabric_sys::FI_SOURCE);
         Self::query(fabric, &InfoQuery { provider, node: source, service: None, flags }, |hints| {
-            // SAFETY: `query` passes an entry that nobody else has, with all its attributes.
+            // SAFETY: `query` passes an entry that nothing else uses, with all its attributes.
             unsafe {
                 (*hints).caps = fabric_sys::FI_TAGGED | fabric_sys::FI_DIRECTED_RECV;
                 (*hints).mode = fabric_sys::FI_CONTEXT | fabric_sys::FI_CONTEXT2;
@@ -250,7 +250,7 @@ pub(crate) unsafe fn set_string(place: *mut *mut c_char, text: &str) -> Result<(
     if copy.is_null() {
         return Err(fabric_sys::FI_ENOMEM);
     }
-    // SAFETY: writable as the caller vouches; what it held was null, so nothing is lost.
+    // SAFETY: writable as the caller promises; what it held was null, so nothing is lost.
     unsafe { *place = copy };
     Ok(())
 }
@@ -261,7 +261,7 @@ pub(crate) unsafe fn text(pointer: *const c_char) -> String {
     if pointer.is_null() {
         return String::new();
     }
-    // SAFETY: not null, so a text as the caller vouches.
+    // SAFETY: not null, so a text as the caller promises.
     unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned()
 }
 

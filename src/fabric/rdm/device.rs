@@ -55,8 +55,8 @@ impl Endpoint {
     /// `address` on, for operations of this endpoint and its peers, as long as it is open. The endpoint needs
     /// [`Options::cuda`](super::Options).
     ///
-    /// Set `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS` on it first: otherwise a provider's copy from device to device (shm's by CUDA's
-    /// IPC) may still run when the operation is complete.
+    /// Set `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS` on it first: otherwise a provider's copy from device to device (shm's by
+    /// CUDA's IPC) may still run when the operation is complete.
     ///
     /// # Safety
     /// The memory must exist until the endpoint and all that share its domain are dropped or closed by an error, and
@@ -64,15 +64,15 @@ impl Endpoint {
     /// `cuMemAlloc`, not managed or host memory.
     ///
     /// # Errors
-    /// [`Error::Endpoint`] when libfabric has no CUDA, or the endpoint was opened without [`Options::cuda`](super::Options) or was closed;
-    /// [`Error::Call`] when the provider does not register it.
+    /// [`Error::Endpoint`] when libfabric has no CUDA, or the endpoint was opened without
+    /// [`Options::cuda`](super::Options) or was closed; [`Error::Call`] when the provider does not register it.
     pub unsafe fn register_cuda(
         &mut self,
         device: i32,
         address: u64,
         len: usize,
     ) -> Result<DeviceMemory, Error> {
-        // SAFETY: the caller vouches for the memory.
+        // SAFETY: the caller guarantees the memory.
         unsafe { self.register_device((fabric_sys::FI_HMEM_CUDA, device), address, len) }
     }
 
@@ -97,7 +97,7 @@ impl Endpoint {
                 | fabric_sys::FI_REMOTE_WRITE;
         }
         let start = ptr::with_exposed_provenance::<u8>(address as usize);
-        // SAFETY: the caller vouches for the memory, which no reference is ever made to.
+        // SAFETY: the caller guarantees the memory, which no reference is ever made to.
         let registered = unsafe { self.objects_mut(NAME)?.register(start, len, access, device) };
         let (key, descriptor) = registered.map_err(|code| match code {
             fabric_sys::FI_ENOSYS => {
@@ -126,8 +126,8 @@ impl Scope<'_> {
     /// [`send`](Self::send), or without a tag [`send_untagged`](Self::send_untagged), from a range of device memory.
     ///
     /// # Errors
-    /// As [`Endpoint::scope`](super::Endpoint::scope); [`Error::Endpoint`] when the memory has no such part, or is registered with another
-    /// endpoint.
+    /// As [`Endpoint::scope`](super::Endpoint::scope); [`Error::Endpoint`] when the memory has no such part, or is
+    /// registered with another endpoint.
     pub fn send_device(
         &mut self,
         peer: Peer,
@@ -141,8 +141,8 @@ impl Scope<'_> {
         }
         let DeviceRange { start, len, descriptor } = self.part(name, memory, range)?;
         self.endpoint.start(name, len, Some(peer), |objects, address, context| {
-            // SAFETY: the endpoint is open, the address is one of its own, the memory is registered with it and there until it
-            // is closed, and so lives the context until the operation is complete.
+            // SAFETY: the endpoint is open, the address is one of its own, the memory is registered with it and there
+            // until it is closed, and so lives the context until the operation is complete.
             unsafe {
                 match tag {
                     Some(tag) => {

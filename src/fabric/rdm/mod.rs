@@ -183,8 +183,8 @@ impl Drop for Endpoint {
     }
 }
 
-// SAFETY: the library's objects are bound to no thread (FI_THREAD_DOMAIN asks for one thread at a time within a domain, and
-// this type, which is not Sync, has the domain's only handle); the slots' memory is its own.
+// SAFETY: the library's objects are bound to no thread (FI_THREAD_DOMAIN asks for one thread at a time within a domain,
+// and this type, which is not Sync, has the domain's only handle); the slots' memory is its own.
 unsafe impl Send for Endpoint {}
 
 impl Endpoint {

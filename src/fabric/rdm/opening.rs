@@ -88,8 +88,8 @@ impl fmt::Debug for Options {
 }
 
 impl Endpoint {
-    /// Opens an endpoint with a domain of its own, which needs no locks: the library's objects are used by one thread at a
-    /// time.
+    /// Opens an endpoint with a domain of its own, which needs no locks: the library's objects are used by one thread
+    /// at a time.
     ///
     /// # Errors
     /// [`Error::Library`] without libfabric; [`Error::Provider`] when the provider has no such endpoint here;
@@ -278,7 +278,7 @@ fn query(
     let flags = if source.is_some() { fabric_sys::FI_SOURCE } else { 0 };
     let question = InfoQuery { provider: Some(name), node: source.as_deref(), service: None, flags };
     none_if_no_data(InfoList::query(library, &question, |hints| {
-        // SAFETY: `query` passes an entry that nobody else has, with all its attributes.
+        // SAFETY: `query` passes an entry that nothing else uses, with all its attributes.
         unsafe {
             (*hints).caps = fabric_sys::FI_TAGGED | fabric_sys::FI_DIRECTED_RECV;
             if options.untagged {

@@ -11,8 +11,8 @@ use crate::fabric::Error;
 /// Bytes that several operations and threads may share: a scope can move to another thread, and where endpoints share a
 /// domain, any of them moves the data of all, so the bytes may change during any call. They are read atomically.
 pub fn shared(data: &mut [u8]) -> &[AtomicU8] {
-    // SAFETY: an `AtomicU8` is laid out as a `u8`, and while the reference lives, which borrows the bytes exclusively, nobody
-    // has them in another way.
+    // SAFETY: an `AtomicU8` is laid out as a `u8`, and while the reference lives, which borrows the bytes exclusively,
+    // nobody has them in another way.
     unsafe { &*(ptr::from_mut(data) as *const [AtomicU8]) }
 }
 
@@ -38,8 +38,8 @@ impl<'env> Scope<'env> {
         let none = ptr::null_mut();
         if self.endpoint.completion_data {
             return self.endpoint.start("fi_tsenddata", len, Some(peer), |objects, address, context| {
-                // SAFETY: the endpoint is open, the address is one of its own, the data is borrowed until the operation is
-                // complete or the endpoint closed, and so lives the context.
+                // SAFETY: the endpoint is open, the address is one of its own, the data is borrowed until the operation
+                // is complete or the endpoint closed, and so lives the context.
                 unsafe { fabric_sys::fi_tsenddata(objects.ep, pointer, len, none, 0, address, tag, context) }
             });
         }
@@ -85,8 +85,8 @@ impl<'env> Scope<'env> {
     ) -> Result<Operation, Error> {
         let (pointer, len) = (data.as_ptr().cast_mut().cast::<c_void>(), data.len());
         self.endpoint.start("fi_trecv", len, Some(peer), |objects, address, context| {
-            // SAFETY: the endpoint is open; the memory may be written through shared references while any thread reads it, is
-            // borrowed until the operation is complete or the endpoint closed, and so lives the context.
+            // SAFETY: the endpoint is open; the memory may be written through shared references while any thread reads
+            // it, is borrowed until the operation is complete or the endpoint closed, and so lives the context.
             unsafe {
                 fabric_sys::fi_trecv(objects.ep, pointer, len, ptr::null_mut(), address, tag, 0, context)
             }
@@ -142,8 +142,8 @@ impl<'env> Scope<'env> {
     /// data has arrived or will arrive before anything that is sent later.
     ///
     /// # Errors
-    /// As [`Endpoint::scope`]; [`Error::Endpoint`] when the region ends before the data does, or the endpoint was opened
-    /// without [`Options::remote_memory`](super::Options).
+    /// As [`Endpoint::scope`]; [`Error::Endpoint`] when the region ends before the data does, or the endpoint was
+    /// opened without [`Options::remote_memory`](super::Options).
     pub fn write(
         &mut self,
         peer: Peer,

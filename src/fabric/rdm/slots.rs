@@ -36,7 +36,7 @@ pub(super) struct OperationSlots {
 impl Drop for OperationSlots {
     fn drop(&mut self) {
         for slot in &self.all {
-            // SAFETY: made of a box in `take`, and nobody else has it: the endpoint is closed before.
+            // SAFETY: made of a box in `take`, and not shared: the endpoint is closed before.
             drop(unsafe { Box::from_raw(slot.as_ptr()) });
         }
     }
@@ -62,7 +62,7 @@ impl OperationSlots {
                 slot.as_ptr()
             }
         };
-        // SAFETY: a slot of this list, which nobody refers to; the library writes only to its context.
+        // SAFETY: a slot of this list, which no reference exists to; the library writes only to its context.
         unsafe {
             (*pointer).state = OperationState::InFlight;
             (*pointer).name = name;

@@ -155,7 +155,7 @@ fn loops<T: Operand, O: Operator>() -> (Assign, Into) {
 /// As [`Reduction::combine`], with a count of elements and `a` being `out`.
 #[inline(always)]
 unsafe fn assign<T: Operand, O: Operator>(out: *mut u8, b: *const u8, count: usize) {
-    // SAFETY: aligned, valid for `count` elements and disjoint, says the caller; any bits are a number.
+    // SAFETY: aligned, valid for `count` elements and disjoint, as the caller promises; any bits are a number.
     let (out, b) = unsafe {
         (slice::from_raw_parts_mut(out.cast::<T>(), count), slice::from_raw_parts(b.cast::<T>(), count))
     };
@@ -168,7 +168,7 @@ unsafe fn assign<T: Operand, O: Operator>(out: *mut u8, b: *const u8, count: usi
 /// As [`Reduction::combine`], with a count of elements and `a` not being `out`.
 #[inline(always)]
 unsafe fn into<T: Operand, O: Operator>(out: *mut u8, a: *const u8, b: *const u8, count: usize) {
-    // SAFETY: aligned, valid for `count` elements and disjoint, says the caller; any bits are a number.
+    // SAFETY: aligned, valid for `count` elements and disjoint, as the caller promises; any bits are a number.
     let (out, a, b) = unsafe {
         (
             slice::from_raw_parts_mut(out.cast::<T>(), count),
@@ -185,7 +185,7 @@ unsafe fn into<T: Operand, O: Operator>(out: *mut u8, a: *const u8, b: *const u8
 /// As [`Reduction::finish`], with a count of elements.
 #[inline(always)]
 unsafe fn divide<T: Operand>(data: *mut u8, count: usize, ranks: usize) {
-    // SAFETY: aligned, valid for `count` elements and used by nothing else, says the caller.
+    // SAFETY: aligned, valid for `count` elements and used by nothing else, as the caller promises.
     let data = unsafe { slice::from_raw_parts_mut(data.cast::<T>(), count) };
     for value in data {
         *value = T::narrow(value.widen().divide(ranks));

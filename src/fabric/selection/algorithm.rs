@@ -35,8 +35,8 @@ pub enum Algorithm {
     /// messages and many ranks.
     Ring,
     /// For hosts with several ranks each: inside the hosts, then between hosts, shared by the ranks of each host
-    /// (multi-lane; Träff and Hunold 2020), then inside the hosts again. [`Plan::between`](super::Plan::between) is the algorithm between
-    /// hosts. Reductions, all_gather and broadcast only.
+    /// (multi-lane; Träff and Hunold 2020), then inside the hosts again. [`Plan::between`](super::Plan::between) is the
+    /// algorithm between hosts. Reductions, all_gather and broadcast only.
     Hierarchical,
 }
 

@@ -36,7 +36,7 @@ fn the_table_has_a_plan_for_every_operation_and_never_one_that_cannot_serve() {
             let last = |rule: &&Rule| {
                 (rule.collective, rule.medium, rule.ranks, rule.bytes) == (collective, medium, ANY, ANY)
             };
-            // For several hosts it goes on with the lines of a network.
+            // For several hosts, the rules for a network follow.
             if medium != Medium::Hosts {
                 let rule = RULES.iter().find(last).unwrap();
                 assert!(rule.plan.algorithm.serves(collective, 7), "{rule:?}");

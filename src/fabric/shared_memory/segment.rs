@@ -1,32 +1,35 @@
-//! A segment of shared memory through which the ranks of one host exchange messages: each rank writes its message once, and
-//! all others read it there.
+//! A segment of shared memory through which the ranks of one host exchange messages: each rank writes its message once,
+//! and all others read it there.
 //!
-//! A short message costs less than in any queue between two processes: the writer's cache line goes to the readers. Longer
-//! messages are cut into pieces.
+//! A short message costs less than in any queue between two processes: the writer's cache line goes to the readers.
+//! Longer messages are cut into pieces.
 //!
 //! # Protocol
-//! Each rank has slots, used by one operation after the other, and a few long buffers for messages that do not fit into a
-//! slot. In an operation a rank writes its message into its slot or its next long buffer, then stores the operation's number
-//! in the slot; readers wait for that number. A rank also publishes the operation that it has begun, which means that it has
-//! read all that it needs of the one before. It begins operation `k + SLOTS`, and so overwrites its message of operation
-//! `k`, only when every rank has begun `k + 1`; the same holds for a long buffer that it used last in operation `k`. A rank
-//! that reads nothing, such as the root of a broadcast, can thus be many short operations ahead of the others, or a few long
-//! ones.
+//! Each rank has slots, used by one operation after the other, and a few long buffers for messages that do not fit into
+//! a slot. In an operation a rank writes its message into its slot or its next long buffer, then stores the operation's
+//! number in the slot; readers wait for that number. A rank also publishes the operation that it has begun, which means
+//! that it has read all that it needs of the one before. It begins operation `k + SLOTS`, and so overwrites its message
+//! of operation `k`, only when every rank has begun `k + 1`; the same holds for a long buffer that it used last in
+//! operation `k`. A rank that reads nothing, such as the root of a broadcast, can thus be many short operations ahead
+//! of the others, or a few long ones.
 //!
-//! Each message carries the [signature](CallSignature) of the call. Operations that do not use the segment are counted there
-//! by each rank, so that a rank that waits for a message sees when the sender has passed the operation without writing it.
+//! Each message carries the [signature](CallSignature) of the call. Operations that do not use the segment are counted
+//! there by each rank, so that a rank that waits for a message sees when the sender has passed the operation without
+//! writing it.
 //!
 //! # Memory ordering
-//! Three words of each rank order the memory that is not atomic. They are stored with `Release` and loaded with `Acquire`:
+//! Three words of each rank order the memory that is not atomic. They are stored with `Release` and loaded with
+//! `Acquire`:
 //!
 //! - `sequence` of a slot: the message is written before it;
 //! - `started`: all reads of the previous operation are done before it is stored;
 //! - `skipped`: all messages of earlier operations in the segment are written before it.
 //!
-//! The other words are only read after one of these. Failures need two fences: a rank that fails stores `failed`, and reuses
-//! its buffers only after a fence; a rank that has read such a buffer (by cross-memory attach) checks `failed` after a fence,
-//! before it uses the data. Strongly ordered processors (x86-64) guarantee more than that and hide errors; `make loom` runs
-//! this file under a model of memory that guarantees only the orderings that are asked for (`model`).
+//! The other words are only read after one of these. Failures need two fences: a rank that fails stores `failed`, and
+//! reuses its buffers only after a fence; a rank that has read such a buffer (by cross-memory attach) checks `failed`
+//! after a fence, before it uses the data. Strongly ordered processors (x86-64) guarantee more than that and hide
+//! errors; `make loom` runs this file under a model of memory that guarantees only the orderings that are asked for
+//! (`model`).
 
 use std::fs::{self, File, OpenOptions};
 #[cfg(not(loom))]
@@ -89,8 +92,8 @@ pub(crate) struct SharedSegment {
 unsafe impl Send for SharedSegment {}
 
 impl SharedSegment {
-    /// Creates a segment for the ranks of a world, which must all be on this host. Collective. None, on all ranks, with too
-    /// many ranks or without shared memory. `oversubscribed`: there are more ranks than processors.
+    /// Creates a segment for the ranks of a world, which must all be on this host. Collective. None, on all ranks, with
+    /// too many ranks or without shared memory. `oversubscribed`: there are more ranks than processors.
     pub(crate) fn create(world: &dyn World, oversubscribed: bool) -> Result<Option<Self>, world::Error> {
         let (rank, ranks) = (world.rank(), world.size());
         if !(2..=MAX_RANKS).contains(&ranks) {
@@ -165,8 +168,8 @@ impl SharedSegment {
         own.skipped.store(self.skipped, Ordering::Release);
     }
 
-    /// Publishes that an operation of this rank has failed; its buffers may be reused after this. Ranks that still read them
-    /// by cross-memory attach discard the data.
+    /// Publishes that an operation of this rank has failed; its buffers may be reused after this. Ranks that still read
+    /// them by cross-memory attach discard the data.
     pub(crate) fn fail(&self) {
         self.area(self.rank).state.failed.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -183,7 +186,8 @@ impl SharedSegment {
         (self.call, self.history) = (call, history);
     }
 
-    /// Begins an operation with this rank's message. Waits for ranks that are too far behind, and calls `progress` meanwhile.
+    /// Begins an operation with this rank's message. Waits for ranks that are too far behind, and calls `progress`
+    /// meanwhile.
     ///
     /// # Safety
     /// `len` bytes of `data` are readable, and at most [`CAPACITY`].
@@ -238,8 +242,8 @@ impl SharedSegment {
         Ok(())
     }
 
-    /// Waits for a rank's message in the current operation, and calls `progress` meanwhile. The message has the length that
-    /// the call implies, stays unchanged until this rank begins the next operation, and is aligned to 16 bytes.
+    /// Waits for a rank's message in the current operation, and calls `progress` meanwhile. The message has the length
+    /// that the call implies, stays unchanged until this rank begins the next operation, and is aligned to 16 bytes.
     pub(crate) fn read(
         &mut self,
         rank: usize,
@@ -314,7 +318,8 @@ impl SharedSegment {
         }
     }
 
-    /// The error for a rank whose current or earlier calls differ. Earlier ones are found by comparing calls, which takes time.
+    /// The error for a rank whose current or earlier calls differ. Earlier ones are found by comparing calls, which
+    /// takes time.
     #[cold]
     fn mismatch(
         &self,

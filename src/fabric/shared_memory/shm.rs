@@ -165,7 +165,7 @@ mod tests {
             child.wait().unwrap();
             child.id()
         };
-        // Has ended, and nobody has asked how.
+        // A zombie.
         let mut ended =
             std::process::Command::new("true").stdout(std::process::Stdio::piped()).spawn().unwrap();
         let status = format!("/proc/{}/status", ended.id());

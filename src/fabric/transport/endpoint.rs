@@ -46,8 +46,9 @@ pub(crate) struct TaggedEndpoint {
     address: Vec<u8>,
 }
 
-// SAFETY: the library's objects are bound to no thread (FI_THREAD_DOMAIN asks for one thread at a time within a
-// domain, and this type, which is not Sync, has the domain's only handle); the operations' pointers are this type's own or its callers', who vouch for them.
+// SAFETY: the library's objects are bound to no thread (FI_THREAD_DOMAIN asks for one thread at a time within a domain,
+// and this type, which is not Sync, has the domain's only handle); the operations' pointers are this type's own or its
+// callers', who vouch for them.
 unsafe impl Send for TaggedEndpoint {}
 
 impl TaggedEndpoint {
@@ -130,7 +131,7 @@ impl TaggedEndpoint {
         if self.provider != "shm" || self.library.version() < Version::new(2, 5) {
             return;
         }
-        // The first send to a peer asks it to connect and is to be tried again; nobody receives this tag.
+        // The first send to a peer starts the connection, and is not repeated; this tag is never received.
         // SAFETY: the endpoint is open, and the message has no bytes.
         unsafe { fabric_sys::fi_tinject(self.objects.ep, ptr::null(), 0, to, CTS | RTS) };
     }
@@ -165,7 +166,7 @@ impl TaggedEndpoint {
     ) -> Result<u32, Error> {
         self.check_length("fi_trecv", peer, len)?;
         let message = TaggedMessage { peer, address: from, tag: with_length(tag, len), data, len };
-        // SAFETY: the endpoint is open; the caller vouches for the memory.
+        // SAFETY: the endpoint is open; the caller guarantees the memory.
         let posted = unsafe { self.operations.receive(self.objects.ep, message) };
         posted.map_err(|problem| self.explain(problem))
     }
@@ -186,7 +187,7 @@ impl TaggedEndpoint {
         // The memory of a send is only read.
         let message =
             TaggedMessage { peer, address: to, tag: with_length(tag, len), data: data.cast_mut(), len };
-        // SAFETY: the endpoint is open; the caller vouches for the memory.
+        // SAFETY: the endpoint is open; the caller guarantees the memory.
         let posted = unsafe { self.operations.send(self.objects.ep, message) };
         posted.map_err(|problem| self.explain(problem))
     }
@@ -217,8 +218,8 @@ impl TaggedEndpoint {
             Err(_) if count == -(fabric_sys::FI_EAGAIN as isize) => 0,
             Err(_) => return Err(self.failure("fi_cq_read", None, -count as c_int, None)),
         };
-        // SAFETY: the endpoint is open, the entries are its queue's, which wrote so many, and those who posted the operations vouch for
-        // their memory until they are complete.
+        // SAFETY: the endpoint is open, the entries are the queue's, which wrote `count` of them, and the posters of
+        // the operations guarantee their memory until they are complete.
         let result = unsafe {
             let mut written = entries[..count].iter();
             let noted = written.try_for_each(|entry| self.operations.completed(ep, entry.assume_init_ref()));

@@ -61,9 +61,9 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Connects all ranks of `world`. Collective, with the same `wanted` on all of them: one provider for everything, or none
-    /// for shared memory inside a host and the best network between hosts. Ranks whose `host` differs are taken to be on
-    /// different hosts.
+    /// Connects all ranks of `world`. Collective, with the same `wanted` on all of them: one provider for everything,
+    /// or none for shared memory inside a host and the best network between hosts. Ranks whose `host` differs are taken
+    /// to be on different hosts.
     pub(crate) fn open(
         world: &world::Handle,
         wanted: Option<&str>,
@@ -79,7 +79,8 @@ impl Network {
         let job = world.all_gather(&number)?.into_iter().next().unwrap_or_default();
         let endpoints = open_endpoints(library, world, &choice);
         share_failure(world, endpoints.as_ref().err())?;
-        // From here on other ranks of this process may use the endpoints' memory; dropping the network defers their closing.
+        // From here on other ranks of this process may use the endpoints' memory; dropping the network defers their
+        // closing.
         let mut network = Self {
             endpoints: endpoints?,
             deferred_close: DeferredClose::of_job(&job),
@@ -141,8 +142,8 @@ impl Network {
         Ok(routes.into_iter().map(|route| route.unwrap_or(nowhere)).collect())
     }
 
-    /// Agrees with the other ranks on the copy protocol of `shm`, on the rendezvous of long messages, and on a topic for
-    /// comparing calls; compares the host's ranks with its processors.
+    /// Agrees with the other ranks on the copy protocol of `shm`, on the rendezvous of long messages, and on a topic
+    /// for comparing calls; compares the host's ranks with its processors.
     fn agree_on_protocol(&mut self, choice: &ProviderChoice) -> Result<(), Error> {
         let (rank, hosts) = (self.rank, &choice.hosts);
         // `shm` probes in the same way when it sends; here all ranks of a host must learn the result.

@@ -45,7 +45,7 @@ impl<'a> Hierarchical<'a> {
     }
 }
 
-// SAFETY: receives into scratch memory behind what is kept there; the lane's schedule has a part of its own. The root
+// SAFETY: receives into scratch memory behind the partial results; the lane's schedule has a part of its own. The root
 // receives the other lanes' chunks of the target in the end. Segments are disjoint.
 unsafe impl Schedule for Hierarchical<'_> {
     fn pipeline(&self) -> Pipeline {

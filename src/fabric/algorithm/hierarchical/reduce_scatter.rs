@@ -207,8 +207,8 @@ impl Hierarchical<'_> {
     }
 }
 
-// SAFETY: receives into scratch memory behind what is kept and sent there; only the last round, and the one before, write
-// the target, when nothing sends this rank's own block. Segments are disjoint.
+// SAFETY: receives into scratch memory behind the partial results and the blocks to send; only the last round, and the
+// one before, write the target, when nothing sends this rank's own block. Segments are disjoint.
 unsafe impl Schedule for Hierarchical<'_> {
     fn pipeline(&self) -> Pipeline {
         self.spec.pipeline()

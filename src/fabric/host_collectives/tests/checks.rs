@@ -28,7 +28,7 @@ impl CollectiveCheck {
         (0..count).map(|index| T::reduced(&values(index), self.op)).collect()
     }
 
-    /// Runs it out of place and in place and checks all that it may and may not write.
+    /// Runs it out of place and in place, and checks all memory that it may and may not write.
     pub(super) fn check<T: Value>(&self, collectives: Rank<'_>) {
         match self.collective {
             Collective::ReduceScatter => self.check_reduce_scatter::<T>(collectives),

@@ -25,7 +25,7 @@ struct Log {
     received: Vec<LoggedMessage>,
 }
 
-/// A network that completes everything at once.
+/// A network that completes everything immediately.
 struct Counting {
     rank: usize,
     hosts: Hosts,
@@ -218,7 +218,7 @@ fn check(found: Cost, collective: Collective, algorithm: Algorithm, ranks: usize
             assert!(found.rounds == 2 * lg + 2 && found.messages <= 2 * lg + 2, "{what}");
             assert!(found.bytes <= 4 * n, "{what}");
         }
-        // lg p + p-1 messages, less than 2 n bytes; nobody gets a chunk twice.
+        // lg p + p-1 messages, less than 2 n bytes; no rank gets a chunk twice.
         (Collective::Broadcast, Algorithm::Ring) => {
             let steps = ranks.next_power_of_two().ilog2() as usize + ranks - 1;
             assert!(found.rounds <= steps && found.messages <= steps, "{what}");

@@ -242,7 +242,7 @@ fn hosts_exchange_as_little_as_promised() {
                 assert_eq!(found, expected, "{collective}, {between} between {h} hosts of {q}");
             }
         }
-        // Who has got several chunks does not get them again.
+        // A rank that has several chunks does not receive them again.
         let found = traffic(&in_turn(h, q), hierarchical(Broadcast, Ring), Broadcast, n);
         assert_eq!(found.bytes, (h - 1) * n);
         assert!(found.hops < lg + h, "{found:?}");

@@ -115,7 +115,7 @@ fn flat(collective: Collective, ranks: usize) -> impl Iterator<Item = Algorithm>
     Algorithm::ALL.into_iter().filter(serves)
 }
 
-/// Runs `body` as every rank of a new network, each on a host of its own, with a board.
+/// Runs `body` as every rank of a new network, each on a host of its own, with a shared segment.
 fn on_every_rank<R: Send>(
     ranks: usize,
     seed: u64,

@@ -197,10 +197,10 @@ fn pairs_exchange_messages_between_collectives() {
     }
 }
 
-/// A root that needs nothing of the others may be ahead of them: what they have not read yet must stay, on the board and
-/// between operations that do without it.
+/// A root that needs nothing of the others may be ahead of them: what they have not read yet must stay, in the shared
+/// segment and between operations that do without it.
 #[test]
-fn roots_on_the_board_do_not_overtake_those_who_read() {
+fn roots_in_shared_memory_do_not_overtake_readers() {
     let options = with_algorithm(
         Collective::Broadcast,
         Some(Algorithm::Board),
@@ -228,7 +228,7 @@ fn roots_on_the_board_do_not_overtake_those_who_read() {
                     thread::sleep(Duration::from_micros(200));
                 }
                 if seed % 9 == 4 {
-                    // Not on the board.
+                    // Not in the shared segment.
                     let mut sum = vec![1_i64; 10_000];
                     collectives.all_reduce_in_place(&mut sum, ReduceOp::Sum).unwrap();
                     assert_same(&sum, &vec![ranks as i64; 10_000]);

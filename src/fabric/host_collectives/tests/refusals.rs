@@ -126,7 +126,7 @@ fn ranks_that_disagree_about_the_length_find_out_and_keep_their_memory() {
         }),
     ];
     for (name, operation) in cases {
-        // Without a board, which has a test of its own.
+        // Without a shared segment, which has a test of its own.
         let ends = simulated::network(2, 1);
         thread::scope(|scope| {
             for (rank, mut end) in ends.into_iter().enumerate() {
@@ -149,7 +149,7 @@ fn ranks_that_disagree_about_the_length_find_out_and_keep_their_memory() {
             }
         });
     }
-    // On the board every rank reads what every other says about its length.
+    // In the shared segment every rank reads what every other says about its length.
     let cases = cases.into_iter().filter(|(name, _)| !matches!(*name, "all_to_all_v" | "exchange"));
     for (name, operation) in cases {
         let shared_segments = shared::shared_segments(2);

@@ -291,7 +291,7 @@ impl Transport for Simulated {
     ) -> Result<Request, Error> {
         assert!(peer != self.rank && peer < self.network.size && len > 0);
         self.posted.fetch_add(1, Ordering::SeqCst);
-        // SAFETY: the memory is valid for `len` bytes, says the caller.
+        // SAFETY: the memory is valid for `len` bytes, as the caller promises.
         unsafe { data.write_bytes(FILLING, len) };
         let request = self.request(RequestState::Receiving);
         self.receives.push(Receive { request: request.0 as usize, peer, tag, data, len });
@@ -308,7 +308,7 @@ impl Transport for Simulated {
     ) -> Result<Request, Error> {
         assert!(peer != self.rank && peer < self.network.size && len > 0);
         self.posted.fetch_add(1, Ordering::SeqCst);
-        // SAFETY: the memory is valid for `len` bytes, says the caller.
+        // SAFETY: the memory is valid for `len` bytes, as the caller promises.
         let bytes = unsafe { slice::from_raw_parts(data, len) };
         let (payload, state) = if len <= INJECT_SIZE {
             (Payload::Copied(bytes.to_vec()), RequestState::Done)

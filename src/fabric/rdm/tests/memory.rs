@@ -61,7 +61,7 @@ fn what_is_written_late_over_shm_is_written_to_no_other_memory() {
             let there = described(&mut one, to_other);
             one.farewell(&[to_other], 2).unwrap();
             line.read_exact(&mut [0]).unwrap();
-            // Whether it is told that the region is gone does not matter.
+            // It may get an error for the region that is gone, or not.
             let _late = one.scope(|scope| scope.write(to_other, &[1; LEN], there, 0).map(drop));
             line.write_all(&[1]).unwrap();
         },

@@ -1,5 +1,5 @@
-//! The segment under loom, a model checker: its memory guarantees only the orderings that are asked for, and it tries every
-//! interleaving of the threads (with a bounded number of preemptions). Run by `make loom`.
+//! The segment under loom, a model checker: its memory guarantees only the orderings that are asked for, and it tries
+//! every interleaving of the threads (with a bounded number of preemptions). Run by `make loom`.
 //!
 //! Words and messages are loom's instead of shared memory; the rest is the segment's code. Each test also runs with one
 //! ordering removed, and must then fail: all of them are needed.
@@ -16,8 +16,8 @@ use super::layout::{LONG_BUFFERS, LongBuffer, MessageSlot, RankArea, RankState, 
 use super::{CAPACITY, SharedSegment};
 
 thread_local! {
-    /// The ordering that is removed in this run: the name of the word, or "fence", and the ordering. Thread-local, as loom
-    /// runs all threads of a model in one thread of the system.
+    /// The ordering that is removed in this run: the name of the word, or "fence", and the ordering. Thread-local, as
+    /// loom runs all threads of a model in one thread of the system.
     static REMOVED: Cell<Option<(&'static str, Ordering)>> = const { Cell::new(None) };
 }
 
@@ -146,19 +146,16 @@ mod tests {
 
     /// Takes part in two operations; the second overwrites the message of the first.
     fn operate(shared: &mut SharedSegment, len: usize) {
-        let other_operation = 1 - shared.rank;
+        let other = 1 - shared.rank;
         for operation in 1..=2 {
             shared.begin_call(CallSignature::BARRIER, CallHash::default());
             let message = vec![10 * shared.rank as u8 + operation; len];
-            // SAFETY: the message has so many bytes, and so has the other's.
+            // SAFETY: both messages have this many bytes.
             let received = unsafe {
                 shared.write(message.as_ptr(), len, &mut || Ok(())).unwrap();
-                std::slice::from_raw_parts(shared.read(other_operation, &mut || Ok(())).unwrap(), len)
+                std::slice::from_raw_parts(shared.read(other, &mut || Ok(())).unwrap(), len)
             };
-            assert!(
-                received.iter().all(|&byte| byte == 10 * other_operation as u8 + operation),
-                "{received:?}"
-            );
+            assert!(received.iter().all(|&byte| byte == 10 * other as u8 + operation), "{received:?}");
         }
     }
 
@@ -183,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_has_gone_on_without_the_board_is_not_taken_for_one_that_called_something_else() {
+    fn a_rank_that_skips_the_segment_later_is_no_mismatch() {
         let body = || {
             let [mut first, mut second] = <[SharedSegment; 2]>::try_from(shared_segments(2)).ok().unwrap();
             let thread = loom::thread::spawn(move || {

@@ -37,7 +37,7 @@ fn a_root_is_ahead_as_far_as_there_is_room_and_no_message_is_lost() {
         (CAPACITY, LONG_BUFFERS),
     ] {
         let mut shared_segments = shared_segments(3);
-        let [root, others @ ..] = &mut shared_segments[..] else { panic!("three boards") };
+        let [root, others @ ..] = &mut shared_segments[..] else { panic!("three segments") };
         assert_eq!(ahead(root, len), room, "{len}");
         // The root waits until all have read a message, which they show by beginning the next operation.
         assert_eq!(follow(&mut others[0], len), vec![1; len]);
@@ -46,9 +46,9 @@ fn a_root_is_ahead_as_far_as_there_is_room_and_no_message_is_lost() {
         assert_eq!(ahead(root, len), 0, "{len}");
         assert_eq!(follow(&mut others[1], len), vec![2; len]);
         assert_eq!(ahead(root, len), 1, "{len}");
-        for other_operation in others {
+        for other in others {
             for number in 3..=room + 1 {
-                assert_eq!(follow(other_operation, len), vec![number as u8; len]);
+                assert_eq!(follow(other, len), vec![number as u8; len]);
             }
         }
     }
@@ -57,7 +57,7 @@ fn a_root_is_ahead_as_far_as_there_is_room_and_no_message_is_lost() {
 #[test]
 fn long_messages_among_short_ones_keep_their_places() {
     let mut shared_segments = shared_segments(2);
-    let [root, other_operation] = &mut shared_segments[..] else { panic!("two boards") };
+    let [root, other] = &mut shared_segments[..] else { panic!("two segments") };
     let lens: Vec<usize> =
         (0..300).map(|number| [8, 1000, 0, SLOT_CAPACITY, CAPACITY, 1, 600][number * 5 % 7]).collect();
     let mut read = 0;
@@ -65,7 +65,7 @@ fn long_messages_among_short_ones_keep_their_places() {
         let message = vec![number as u8; len];
         begin_call(root);
         let mut next_buffer = || {
-            assert_eq!(follow(other_operation, lens[read]), vec![read as u8; lens[read]]);
+            assert_eq!(follow(other, lens[read]), vec![read as u8; lens[read]]);
             read += 1;
             Ok(())
         };
@@ -74,7 +74,7 @@ fn long_messages_among_short_ones_keep_their_places() {
     }
     assert!(read > 200, "{read}");
     for (number, &len) in lens.iter().enumerate().skip(read) {
-        assert_eq!(follow(other_operation, len), vec![number as u8; len]);
+        assert_eq!(follow(other, len), vec![number as u8; len]);
     }
 }
 
