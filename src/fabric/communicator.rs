@@ -78,16 +78,16 @@ impl Options {
 ///
 /// An operation returns when this rank's part in it is complete: its result is there, and the buffers can be reused.
 ///
-/// Every rank gets the same bits from an all_reduce, also of floating-point numbers (a NaN's payload aside): its
-/// elements are combined in an order that is the same on all ranks. The order depends on the number of ranks and on
-/// the algorithm, which depends on the size. For results of each operator see [`ReduceOp`]; floating-point numbers of
-/// 16 and 8 bits are combined in `f32` and rounded after every combination; those of 8 bits saturate: what is too
-/// large, an infinity included, becomes the largest finite value, also the sum that an average divides. `max` and
-/// `min` give NaN when there is one, and order `-0 < +0`.
+/// Every rank gets the same bits from an all_reduce, also of floating-point numbers (except for a NaN's payload):
+/// elements are combined in an order that is the same on all ranks. It depends on the number of ranks and on the
+/// algorithm, which depends on the size. [`ReduceOp`] describes the results of each operator; floating-point numbers of
+/// 16 and 8 bits are combined in `f32` and rounded after every combination; those of 8 bits saturate: larger values,
+/// infinity included, become the largest finite value, also the sum that an average divides. `max` and `min` return NaN
+/// when there is one, and order `-0 < +0`.
 ///
-/// An operation that fails, or panics, closes the connections of this rank before it returns, since the network
-/// could otherwise write to buffers that are no longer borrowed; operations after that give [`Error::Closed`].
-/// It also tells the other ranks ([`World::fail`](world::World::fail)), whose operations then give [`Error::World`].
+/// An operation that fails or panics closes the connections of this rank before it returns, since the network could
+/// otherwise write to buffers that are no longer borrowed; later operations return [`Error::Closed`]. It also tells the
+/// other ranks ([`World::fail`](world::World::fail)), whose operations then return [`Error::World`].
 pub struct Communicator {
     collectives: HostCollectives<Network>,
     world: world::Handle,
@@ -249,8 +249,8 @@ impl Communicator {
         self.collectives.broadcast_in_place(data, root)
     }
 
-    /// Reduces all ranks' `send` into the root's `receive`. The other ranks need no `receive`, and theirs is left
-    /// alone. All buffers have the same number of elements.
+    /// Reduces all ranks' `send` into the root's `receive`. The other ranks need no `receive`, and theirs is unchanged.
+    /// All buffers have the same number of elements.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`]; [`Error::Length`] for a root without `receive`; [`Error::Rank`] when there is
@@ -327,8 +327,8 @@ impl Communicator {
     }
 
     /// The root's `receive` becomes all ranks' `send`, in rank order. `send` has the same number of elements on every
-    /// rank, and the root's `receive` that many for each rank. The other ranks need no `receive`, and theirs is left
-    /// alone.
+    /// rank, and the root's `receive` that many for each rank. The other ranks need no `receive`, and theirs is
+    /// unchanged.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`]; [`Error::Length`] for a root without `receive`; [`Error::Rank`] when there is
@@ -379,7 +379,7 @@ impl Communicator {
 
     /// Sends `data` to another rank, which calls [`recv`](Self::recv) or [`exchange`](Self::exchange) for as many
     /// elements of the same type. Messages from one rank to another are received in the order in which they were sent;
-    /// one of no elements is none, for both.
+    /// empty ones are not sent.
     ///
     /// It may wait for the peer to receive: ranks that send to each other in a circle deadlock; use `exchange`.
     ///

@@ -88,7 +88,7 @@ impl Message<'_> {
         round.receive(from, target(self.received.start(from) + start), len);
     }
 
-    /// Puts a segment of the part that stays here where it belongs.
+    /// Copies a segment of this rank's part for itself.
     fn keep(&self, segment: usize, round: &mut Round) {
         let rank = self.at.rank;
         let (start, len) = self.segment(segment, self.sent.len(rank));

@@ -44,9 +44,9 @@ unsafe impl Schedule for Direct {
 
 /// Down a binomial tree: lg p messages, rounded up; n lg p bytes.
 ///
-/// The number of ranks with the vector doubles in every round: the first powers of two from the root on, each of which
-/// sends it that power further. The ranks that send most are thus adjacent, and on hosts with more ranks than
-/// processors run on different ones.
+/// The number of ranks with the vector doubles in every round: in round `k` the ranks up to `2^k` after the root send
+/// it `2^k` ranks further. The ranks that send most are thus adjacent, and on hosts with more ranks than processors run
+/// on different ones.
 pub(crate) struct Binomial(pub(crate) Spec<Tree>);
 
 // SAFETY: the root only sends, from the source; another rank receives in one round and sends in later ones. Segments

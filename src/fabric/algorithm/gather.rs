@@ -29,8 +29,8 @@ unsafe impl Schedule for Direct {
     }
 }
 
-/// Up a binomial tree, in which every rank passes on its subtree's blocks: lg p messages, rounded up; the bytes pass
-/// through more ranks than the two that they concern.
+/// Up a binomial tree, in which every rank forwards its subtree's blocks: lg p messages, rounded up; blocks pass
+/// through other ranks on their way.
 pub(crate) struct Binomial(pub(crate) Spec<Tree>);
 
 // SAFETY: receives into scratch memory behind the blocks that are there already, and sends those. One segment.

@@ -21,8 +21,8 @@ impl Position {
 
 /// The binomial tree over all ranks, which are numbered from the root on, around the end.
 ///
-/// The parent of a number is the number without its lowest bit; at step `s` those whose lowest bit is `s` talk to
-/// their parents. The numbers of a subtree follow each other.
+/// The parent of a number is the number without its lowest bit; at step `s` those whose lowest bit is `s` communicate
+/// with their parents. The numbers of a subtree are consecutive.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tree {
     pub(crate) rank: usize,

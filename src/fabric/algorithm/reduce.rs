@@ -42,7 +42,7 @@ unsafe impl Schedule for Binomial {
     }
 }
 
-/// Every rank reduces one chunk, got from all others, and sends it to the root: 2 messages, n bytes.
+/// Every rank reduces one chunk, received from all others, and sends it to the root: 2 messages, n bytes.
 pub(crate) struct Pairwise(pub(crate) Spec<Tree>);
 
 // SAFETY: the first round receives into scratch memory, a part for each peer; in the second the root receives chunks

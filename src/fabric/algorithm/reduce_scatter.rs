@@ -6,7 +6,7 @@
 
 use super::{Pipeline, Position, Round, Schedule, Spec, scratch, source, target};
 
-/// Every rank sends each other its block, and combines what it gets: 1 message to each peer, n (p-1)/p bytes.
+/// Every rank sends every other its block, and combines the blocks received: 1 message to each peer, n (p-1)/p bytes.
 pub(crate) struct Pairwise(pub(crate) Spec<Position>);
 
 // SAFETY: receives into scratch memory, a part for each peer; the result is written when all sends are over, to the
@@ -37,8 +37,8 @@ unsafe impl Schedule for Pairwise {
     }
 }
 
-/// Halves the blocks that are left with partners at halving distance: lg p messages, n (p-1)/p bytes; a power of two
-/// of ranks.
+/// Exchanges halves of the remaining blocks with partners at halving distance: lg p messages, n (p-1)/p bytes; a power
+/// of two of ranks.
 pub(crate) struct RecursiveHalving(pub(crate) Spec<Position>);
 
 impl RecursiveHalving {

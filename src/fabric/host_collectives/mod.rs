@@ -273,7 +273,7 @@ impl<T: Transport> HostCollectives<T> {
     }
 
     /// # Safety
-    /// As [`Member::run`].
+    /// As [`HostCollectives::run`].
     unsafe fn execute<S: Schedule>(
         &mut self,
         name: &'static str,

@@ -96,7 +96,7 @@ impl<T: Transport> HostCollectives<T> {
 
     /// # Safety
     /// All targets are equally long. The root's source has a block as long for each rank, and the target is this rank's
-    /// or apart from it; both are borrowed while this runs.
+    /// or disjoint from it; both are borrowed while this runs.
     pub(super) unsafe fn scatter_in_shared_memory(
         &mut self,
         name: &'static str,
@@ -307,8 +307,8 @@ impl PartialReduction {
     /// Reduces the part over all ranks.
     ///
     /// # Safety
-    /// The addresses are those of as many bytes as the window has, which are aligned for the reduction's elements, as
-    /// the offset is; every message of the operation has the window.
+    /// The addresses have `len` bytes each, aligned for the reduction's elements, as is the offset; every message of
+    /// the operation contains the range.
     unsafe fn reduce(
         self,
         shared: &mut SharedSegment,

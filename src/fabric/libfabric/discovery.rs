@@ -217,7 +217,7 @@ fn flag_names(text: &str) -> BTreeSet<String> {
     text.split([',', '|', '[', ']', ' ']).filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
-/// An internet address, without the port when there is none, or the text that the address is.
+/// An internet address, with the port if there is one, or a text address.
 ///
 /// # Safety
 /// `address` must be null or point to `length` bytes.

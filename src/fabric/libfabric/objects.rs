@@ -76,7 +76,7 @@ impl Domain {
                 })
             }
         };
-        // On failure what is open is closed here, without the lock, which closing takes.
+        // On failure the open objects are closed here, without the lock, which closing takes.
         result.map(|()| Arc::new(opened))
     }
 }
@@ -174,7 +174,7 @@ impl Drop for EndpointObjects {
         // SAFETY: each pointer is null or an object that was opened and is closed once, after its children.
         unsafe {
             if !self.ep.is_null() && fabric_sys::fi_close(&raw mut (*self.ep).fid) != 0 {
-                // The library may go on to write into buffers whose owners are about to take them back.
+                // The library may continue to write into buffers whose borrows are about to end.
                 eprintln!("libfabric could not close an endpoint; ending the process");
                 std::process::abort();
             }
@@ -228,7 +228,7 @@ impl EndpointObjects {
             leaked: false,
             domain,
         };
-        // On failure what is open is closed here, without the lock, which closing takes.
+        // On failure the open objects are closed here, without the lock, which closing takes.
         let check = error_checker(library, &provider);
         let address = objects.open_all(info, settings, &check)?;
         Ok((objects, address))
@@ -367,8 +367,8 @@ impl EndpointObjects {
     /// libfabric's error number.
     ///
     /// # Safety
-    /// The memory must live as long as the domain, and may be accessed by peers at any time; `device` is what
-    /// `interface` asks for. Memory of a device must be the device's alone.
+    /// The memory must live as long as the domain, and may be accessed by peers at any time; `device` must fit
+    /// `interface`. Device memory must be the device's alone.
     pub(crate) unsafe fn register(
         &mut self,
         start: *const u8,

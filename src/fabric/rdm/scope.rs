@@ -102,7 +102,7 @@ impl<'env> Scope<'env> {
         const NAME: &str = "fi_send";
         self.untagged(NAME)?;
         let (pointer, len) = (data.as_ptr().cast::<c_void>(), data.len());
-        // Without a tag TCP's header has a length that is not slow, and needs no data.
+        // Without a tag TCP's header has a favourable length, and needs no completion data.
         self.endpoint.start(NAME, len, Some(peer), |objects, address, context| {
             // SAFETY: as in `send`.
             unsafe { fabric_sys::fi_send(objects.ep, pointer, len, ptr::null_mut(), address, context) }

@@ -61,7 +61,7 @@ pub(crate) fn remove_leftovers() {
         let pid = name.to_str().and_then(|name| name.strip_prefix(&own)?.split('-').next()?.parse().ok());
         let Some(pid) = pid.filter(|&pid: &i32| pid > 0) else { continue };
         if has_exited(pid) && entry.metadata().is_ok_and(|metadata| metadata.uid() == user) {
-            // Another process may have removed it first, which is as good.
+            // Another process may have removed it first.
             let _ = fs::remove_file(entry.path());
         }
     }

@@ -33,7 +33,7 @@ pub(crate) enum Reach {
 /// An endpoint for tagged messages, with its own domain, address vector and completion queue: used by one thread at a
 /// time, and nothing else moves its data.
 ///
-/// Closing it ends all operations in flight: the library forgets their buffers.
+/// Closing it ends all operations in flight: the library no longer uses their buffers.
 pub(crate) struct TaggedEndpoint {
     // Closed before the memory of `operations` is freed: fields drop in order.
     objects: EndpointObjects,
@@ -136,7 +136,7 @@ impl TaggedEndpoint {
         unsafe { fabric_sys::fi_tinject(self.objects.ep, ptr::null(), 0, to, CTS | RTS) };
     }
 
-    /// See [`Objects::must_stay_open`].
+    /// See [`EndpointObjects::must_stay_open`].
     pub(crate) fn must_stay_open(&self) -> bool {
         self.objects.must_stay_open()
     }
@@ -229,7 +229,7 @@ impl TaggedEndpoint {
         result.map(|()| count > 0).map_err(|problem| self.explain(problem))
     }
 
-    /// See [`Objects::discard`]; before any endpoint of this process is closed.
+    /// See [`EndpointObjects::discard`]; before any endpoint of this process is closed.
     pub(crate) fn discard(&mut self) {
         self.objects.discard();
     }

@@ -26,7 +26,9 @@ pub(crate) trait Transport {
     /// Placement of the ranks on hosts: the same on every rank.
     fn hosts(&self) -> Hosts;
     /// Posts a receive of exactly `len` bytes from `peer` with `tag`.
-    /// # Safety: `data..data+len` stays valid and untouched until the request is done.
+    ///
+    /// # Safety
+    /// `data..data+len` stays valid and untouched until the request is done.
     unsafe fn post_receive(
         &mut self,
         peer: usize,
@@ -34,7 +36,10 @@ pub(crate) trait Transport {
         data: *mut u8,
         len: usize,
     ) -> Result<Request, Error>;
-    /// Posts a send. # Safety: `data..data+len` stays valid and unchanged until the request is done.
+    /// Posts a send of `len` bytes to `peer` with `tag`.
+    ///
+    /// # Safety
+    /// `data..data+len` stays valid and unchanged until the request is done.
     unsafe fn post_send(
         &mut self,
         peer: usize,

@@ -163,7 +163,7 @@ impl Network {
         drop(probe);
         let copies = |host: &[usize]| host.iter().any(|&peer| all[peer].get(size_of::<u64>()) == Some(&1));
         self.uses_cma &= !copies(self.hosts.ranks_of(self.hosts.place(rank).0));
-        // Two ranks need none: the message that one waits for, the other has sent before any unexpected one.
+        // Two ranks need none: a rank only waits for messages that its peer has sent before any unexpected one.
         let mut ranks_of_hosts = (0..self.hosts.count()).map(|host| self.hosts.ranks_of(host));
         if ranks_of_hosts.any(|host| host.len() > 2 && copies(host)) {
             self.enable_rendezvous();
