@@ -302,6 +302,34 @@ fn plans(arguments: &Arguments, collective: Collective, ranks: usize) -> Vec<Opt
     plans
 }
 
+fn write_header(out: &mut impl Write) -> io::Result<()> {
+    let header = ["collective", "bytes", "MPI best", "median", "ours best", "median", "ratio best", "median"];
+    let [collective, rest @ ..] = header;
+    write!(out, "{collective:<14}")?;
+    for title in rest {
+        write!(out, "{title:>12}")?;
+    }
+    writeln!(out, "  algorithm")?;
+    Ok(())
+}
+
+/// Writes a line for each plan, fastest first, with its times relative to MPI's.
+fn write_rows(
+    out: &mut impl Write,
+    collective: Collective,
+    bytes: usize,
+    mpi: &Times,
+    plans: &mut [(String, Times)],
+) -> io::Result<()> {
+    plans.sort_by(|(_, one), (_, other)| one.best().total_cmp(&other.best()));
+    for (algorithm, ours) in plans {
+        let (best, median) = (ours.best() / mpi.best(), ours.median() / mpi.median());
+        write!(out, "{collective:<14}{bytes:>12}{:>12.2}{:>12.2}", mpi.best(), mpi.median())?;
+        writeln!(out, "{:>12.2}{:>12.2}{best:>12.2}{median:>12.2}  {algorithm}", ours.best(), ours.median())?;
+    }
+    Ok(())
+}
+
 fn run(arguments: &Arguments, ranks: world::Handle) -> Result<(), Failure> {
     if arguments.algorithm.is_some() && arguments.only.len() != 1 {
         return Err("--algorithm needs one collective: add --only".into());
@@ -320,14 +348,7 @@ fn run(arguments: &Arguments, ranks: world::Handle) -> Result<(), Failure> {
     if first {
         writeln!(out, "# {size} ranks; MPI: {library}; host backend: {describe}; {}", build::DESCRIPTION)?;
         writeln!(out, "# times in us; ratio = host backend / MPI; {} rounds, interleaved", arguments.rounds)?;
-        let header =
-            ["collective", "bytes", "MPI best", "median", "ours best", "median", "ratio best", "median"];
-        let [collective, rest @ ..] = header;
-        write!(out, "{collective:<14}")?;
-        for title in rest {
-            write!(out, "{title:>12}")?;
-        }
-        writeln!(out, "  algorithm")?;
+        write_header(&mut out)?;
     }
     let mut pair = Pair { world, ours: Vec::new(), rank, ranks: size, send: Vec::new(), receive: Vec::new() };
     let mut rows: Vec<Value> = Vec::new();
@@ -349,17 +370,7 @@ fn run(arguments: &Arguments, ranks: world::Handle) -> Result<(), Failure> {
                 pair.ours.iter().map(|ours| ours.plan(collective, bytes).to_string()).zip(ours).collect();
             let times: serde_json::Map<_, _> =
                 plans.iter().map(|(plan, times)| (plan.clone(), json!(times.0))).collect();
-            plans.sort_by(|(_, one), (_, other)| one.best().total_cmp(&other.best()));
-            for (algorithm, ours) in &plans {
-                let (best, median) = (ours.best() / mpi.best(), ours.median() / mpi.median());
-                write!(out, "{collective:<14}{bytes:>12}{:>12.2}{:>12.2}", mpi.best(), mpi.median())?;
-                writeln!(
-                    out,
-                    "{:>12.2}{:>12.2}{best:>12.2}{median:>12.2}  {algorithm}",
-                    ours.best(),
-                    ours.median()
-                )?;
-            }
+            write_rows(&mut out, collective, bytes, &mpi, &mut plans)?;
             rows.push(json!({
                 "collective": collective.name(),
                 "bytes": bytes,

@@ -14,7 +14,7 @@ use fabric_sys::{
 use libc::iovec;
 
 use crate::fabric::error::{Error, Failure};
-use crate::fabric::libfabric::provider::{self, Info};
+use crate::fabric::libfabric::provider::{self, InfoEntry};
 use crate::fabric::shared_memory::shm;
 
 /// Buffer size for an address of any provider.
@@ -50,7 +50,7 @@ unsafe impl Sync for Domain {}
 
 impl Domain {
     /// Opens them.
-    pub(crate) fn open(library: &'static Fabric, info: Info<'_>) -> Result<Arc<Self>, Error> {
+    pub(crate) fn open(library: &'static Fabric, info: InfoEntry<'_>) -> Result<Arc<Self>, Error> {
         let provider = info.provider();
         let check = error_checker(library, &provider);
         if provider == "shm" {
@@ -197,7 +197,7 @@ impl EndpointObjects {
     /// Opens a domain, and the objects of [`open_in`](Self::open_in) in it, for a number of peers.
     pub(crate) fn open(
         library: &'static Fabric,
-        info: Info<'_>,
+        info: InfoEntry<'_>,
         peers: usize,
     ) -> Result<(Self, Vec<u8>), Error> {
         let settings = EndpointSettings { peers, ..EndpointSettings::default() };
@@ -209,7 +209,7 @@ impl EndpointObjects {
     pub(crate) fn open_in(
         domain: Arc<Domain>,
         library: &'static Fabric,
-        info: Info<'_>,
+        info: InfoEntry<'_>,
         settings: EndpointSettings,
     ) -> Result<(Self, Vec<u8>), Error> {
         let provider = info.provider();
@@ -236,7 +236,7 @@ impl EndpointObjects {
 
     fn open_all(
         &mut self,
-        info: Info<'_>,
+        info: InfoEntry<'_>,
         settings: EndpointSettings,
         check: &dyn Fn(&'static str, c_int) -> Result<(), Error>,
     ) -> Result<Vec<u8>, Error> {

@@ -160,10 +160,11 @@ impl InfoList {
         if result == 0 { Ok(list) } else { Err(failure(-result)) }
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = Info<'_>> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = InfoEntry<'_>> {
         let mut next = self.first;
         std::iter::from_fn(move || {
-            let info = (!next.is_null()).then_some(Info { entry: next, list: std::marker::PhantomData })?;
+            let info =
+                (!next.is_null()).then_some(InfoEntry { entry: next, list: std::marker::PhantomData })?;
             // SAFETY: an entry of the list, which lives as long as `self`.
             next = unsafe { (*next).next };
             Some(info)
@@ -190,12 +191,12 @@ pub(crate) fn none_if_no_data(answer: Result<InfoList, Error>) -> Result<Option<
 
 /// One entry of a list.
 #[derive(Clone, Copy)]
-pub(crate) struct Info<'a> {
+pub(crate) struct InfoEntry<'a> {
     entry: *mut fi_info,
     list: std::marker::PhantomData<&'a InfoList>,
 }
 
-impl Info<'_> {
+impl InfoEntry<'_> {
     /// The entry, for calls of the library; live as long as the list.
     pub(crate) fn as_ptr(self) -> *mut fi_info {
         self.entry

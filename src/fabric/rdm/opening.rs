@@ -12,7 +12,7 @@ use super::Endpoint;
 use super::slots::OperationSlots;
 use crate::fabric::error::{Error, Failure};
 use crate::fabric::libfabric::objects::{Domain, EndpointObjects, EndpointSettings};
-use crate::fabric::libfabric::provider::{self, Info, InfoList, InfoQuery, none_if_no_data};
+use crate::fabric::libfabric::provider::{self, InfoEntry, InfoList, InfoQuery, none_if_no_data};
 use crate::fabric::shared_memory::shm;
 use crate::world;
 
@@ -127,7 +127,7 @@ fn open_in_domain<T>(
     }
     let list = query(library, &name, options, threading)?;
     // Some providers ignore the domain's name.
-    let wanted = |info: &Info<'_>| {
+    let wanted = |info: &InfoEntry<'_>| {
         let domain = options.domain.as_ref().is_none_or(|domain| *domain == info.domain());
         domain && info.provider() == name && info.fabric_name() != "efa-direct"
     };
@@ -149,7 +149,7 @@ fn open_in_domain<T>(
 fn open_endpoint(
     library: &'static Fabric,
     domain: &Arc<Domain>,
-    info: Info<'_>,
+    info: InfoEntry<'_>,
     options: &Options,
 ) -> Result<Endpoint, Error> {
     static NEXT_ID: AtomicU64 = AtomicU64::new(0);
@@ -219,7 +219,7 @@ fn unavailable(library: &'static Fabric, name: &str, options: &Options, threadin
         let mut there: Vec<String> = query(library, name, &others, threading)
             .ok()
             .flatten()
-            .map(|list| list.iter().map(Info::domain).collect())
+            .map(|list| list.iter().map(InfoEntry::domain).collect())
             .unwrap_or_default();
         there.sort_unstable();
         there.dedup();

@@ -9,7 +9,7 @@ use fabric_sys::{Fabric, Padded, Version, fi_addr_t, fi_cq_err_entry, fi_cq_tagg
 use crate::fabric::calls;
 use crate::fabric::error::{Error, Failure};
 use crate::fabric::libfabric::objects::EndpointObjects;
-use crate::fabric::libfabric::provider::{self, Info, InfoList};
+use crate::fabric::libfabric::provider::{self, InfoEntry, InfoList};
 use crate::fabric::shared_memory::shm;
 use crate::fabric::transport::operations::{
     CALLER_BITS, CTS, OperationError, Operations, RTS, TaggedMessage,
@@ -70,7 +70,7 @@ impl TaggedEndpoint {
             }
             list => list?,
         };
-        let candidates: Vec<Info<'_>> = list
+        let candidates: Vec<InfoEntry<'_>> = list
             .iter()
             .filter(|info| info.provider() == provider && info.fabric_name() != "efa-direct")
             .collect();
