@@ -130,6 +130,11 @@ unsafe impl Schedule for Pairwise<'_> {
         self.0.at.ranks - 1
     }
 
+    /// Parts of different lengths have different numbers of segments, so that later segments overtake earlier ones.
+    fn is_ordered(&self) -> bool {
+        matches!(self.0.sent, Parts::Ranges { .. })
+    }
+
     fn round(&self, segment: usize, number: usize, round: &mut Round) {
         let at = self.0.at;
         self.0.receive(at.below(number + 1), segment, round);

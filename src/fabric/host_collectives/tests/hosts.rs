@@ -140,6 +140,18 @@ fn nor_do_those_of_ranks_on_hosts_of_their_own() {
     }
 }
 
+/// Parts of different lengths: segments without bytes overtake others.
+#[test]
+fn segments_of_unequal_parts_do_not_wait_for_each_other_in_a_circle() {
+    let (ranks, collective) = (5, Collective::AllToAllV);
+    for seed in 0..20 {
+        let options = with_algorithm(collective, Some(Algorithm::Pairwise), DEFAULTS);
+        let options = SelectionOptions { segment: Some(100), in_flight: Some(3), ..options };
+        let hosts = Some(((0..ranks).collect(), Delivery::InOrder));
+        check::<i32>(&Case { ranks, count: 1500, seed, options, hosts }, collective, ReduceOp::Sum, 0);
+    }
+}
+
 fn cases() -> impl Strategy<Value = Case> {
     let placement = prop::collection::vec(0_usize..4, 2..=12);
     let count = prop_oneof![0_usize..12, 0_usize..5000];
