@@ -9,8 +9,8 @@
 //! Both sides' last results are verified. `host_collectives.sh` runs it under Open MPI and MPICH, on shared memory
 //! and on TCP, with the settings that make them use the same transport.
 //!
-//! With `--tune` every algorithm that serves the collective takes part, with several segments: what the host backend's
-//! table of algorithms was made from.
+//! With `--tune` every algorithm that serves the collective takes part, with several segments: the rules of the host
+//! backend come from these measurements.
 
 mod build;
 
@@ -113,7 +113,7 @@ enum Side {
     Ours(usize),
 }
 
-/// Both sides, their buffers, and what the results must be.
+/// Both sides, their buffers, and the expected results.
 struct Pair<'a> {
     world: &'a SimpleCommunicator,
     /// One for each plan that is measured.

@@ -1,8 +1,8 @@
 //! Operations over host buffers allocate when one of a size and kind is called for the first time, and never again.
 //!
-//! What is counted: each time that the thread of a rank asks Rust's global allocator for memory, whichever crate does
-//! it. What is not: memory that libfabric and the C library take from `malloc` by themselves, which no Rust allocator
-//! sees (libfabric has pools for its messages, which grow with what is in flight).
+//! Counted are allocations by a rank's thread from Rust's global allocator, in any crate. Not counted is memory that
+//! libfabric and the C library take from `malloc`, which no Rust allocator sees (libfabric has pools for its messages,
+//! which grow with the number in flight).
 
 #![cfg(feature = "fabric")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may fail loudly")]
@@ -34,7 +34,7 @@ struct Buffers<T> {
 
 impl<T: Element> Buffers<T> {
     fn new(rank: usize, ranks: usize, count: usize, value: T) -> Self {
-        // From one rank to another go so many elements.
+        // Elements from one rank to another.
         let length = |from: usize, to: usize| count * ((from + 2 * to) % ranks) / ranks;
         let parts = |length: &dyn Fn(usize) -> usize| {
             let mut end = ranks * count;
@@ -136,7 +136,7 @@ fn alone() -> MutexGuard<'static, ()> {
     ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Panics where one of the operations that are `wanted` goes on allocating. How many there were.
+/// Panics when one of the `wanted` operations keeps allocating. Returns the number of operations checked.
 fn check(
     communicator: &mut Communicator,
     counts: &[usize],
@@ -153,8 +153,8 @@ fn check(
             }
             checked += 1;
             call(communicator, &mut buffers, root).unwrap();
-            // How many messages are in flight at a time, and so how many have to be noted, also depends on who is late:
-            // what a call allocates for that, later ones find. What every call allocates, it does in every round.
+            // The number of messages in flight also depends on which ranks are late, and later calls reuse what was
+            // allocated for them. Memory that every call allocates is allocated in every round.
             let mut least = u64::MAX;
             for round in 1.. {
                 let before = allocations();

@@ -384,7 +384,7 @@ fn every_algorithm_between_hosts() {
     };
     for (provider, algorithms) in [
         (None, &[Direct, RecursiveDoubling, Rabenseifner, RecursiveHalving, Pairwise][..]),
-        // Over TCP alone what nobody has asked for yet holds up the rest, inside a host too.
+        // Over TCP alone unexpected messages block later ones, inside a host too.
         (Some("tcp"), &[Ring, Pairwise, Bruck, Binomial]),
     ] {
         for &between in algorithms {
@@ -441,8 +441,7 @@ fn sixty_four_ranks_get_their_sums() {
     });
 }
 
-/// Ranks of a host may read each other's memory: a message whose sender has failed meanwhile is not what it sent any
-/// more.
+/// With cross-memory attach, a message may change when its sender has failed meanwhile.
 #[test]
 fn a_message_of_a_rank_that_has_failed_is_not_taken_for_what_it_sent() {
     const COUNT: usize = 1 << 20;

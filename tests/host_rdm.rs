@@ -23,7 +23,7 @@ const MESSAGES: usize = 8;
 /// Set where this program is run once more, for the second side.
 const SECOND: &str = "COLLECTIVES_TEST_SECOND_SIDE";
 
-/// An endpoint and what it calls that at the other end of the line.
+/// An endpoint and its peer.
 fn endpoint(provider: &str, mut line: &UnixStream) -> (Endpoint, Peer) {
     let mut options = Options::new(provider);
     options.source = (provider == "tcp").then(|| "127.0.0.1".to_owned());

@@ -63,7 +63,7 @@ pub struct Abi {
 }
 
 impl Abi {
-    /// The ABIs that changed what the functions bound here take or return, newest first. All only lengthened
+    /// The ABIs that changed arguments or results of the functions bound here, newest first. All only lengthened
     /// structs at their end.
     #[cfg(target_env = "gnu")]
     const KNOWN: [(Self, &CStr); 5] = [
@@ -204,14 +204,14 @@ impl Fabric {
         self.abi
     }
 
-    /// The version to request from [`Fabric::fi_getinfo`]: the lower of what the library offers and what this
-    /// crate's types describe.
+    /// The version to request from [`Fabric::fi_getinfo`]: the lower of the library's and the one that this crate's
+    /// types describe.
     #[must_use]
     pub fn api_version(&self) -> Version {
         self.version.min(KNOWN_VERSION)
     }
 
-    /// `fi_getinfo`: lists what providers offer, best first. Free the list with [`Fabric::fi_freeinfo`].
+    /// `fi_getinfo`: lists the providers' entries, best first. Free the list with [`Fabric::fi_freeinfo`].
     ///
     /// # Safety
     /// As in C: `node` and `service` null or texts, `hints` null or from [`Fabric::fi_dupinfo`] of this library,

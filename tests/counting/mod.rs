@@ -1,4 +1,4 @@
-//! The system's allocator, which counts what each thread asks for.
+//! The system's allocator, with a count of each thread's allocations.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

@@ -5,7 +5,7 @@ use std::thread;
 use collectives::fabric::{Algorithm, Collective, Communicator, Options};
 use collectives::world;
 
-/// Runs `body` on each of so many ranks, and closes their communicators.
+/// Runs `body` on each of `ranks` ranks, and closes their communicators.
 pub(crate) fn on_every_rank(ranks: usize, options: &Options, body: impl Fn(&mut Communicator) + Sync) {
     let handles = world::threads(world::single(), ranks).unwrap();
     thread::scope(|scope| {

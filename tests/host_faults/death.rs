@@ -118,7 +118,8 @@ fn ranks_that_have_left_are_told_to_those_that_come_late() {
     });
 }
 
-/// Panics unless a victim that leaves ends well, and every other rank that waits for it with an error that says so.
+/// Panics unless a victim that leaves succeeds, and every other rank that waits for it fails with an error that names
+/// it.
 fn leave(carrier: &str, operation: &str, phase: &str, victim: usize) {
     let fault = format!("{carrier} {operation} {phase} {victim}");
     let (ended, left) = play(&fault);
@@ -234,7 +235,7 @@ fn death_while_closing() {
     }
 }
 
-/// Also where rank 0, which compares what ranks call, is not one of those that wait.
+/// Also when rank 0, which compares the calls, is not one of those that wait.
 pub(crate) fn mismatches_are_told_to_all_processes() {
     for provider in PROVIDERS {
         for (operation, victim) in [("all_reduce", 1), ("all_to_all_v", 2), ("exchange", 0)] {

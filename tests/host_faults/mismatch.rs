@@ -1,5 +1,5 @@
-//! Ranks that do not call the same: none gets data that another operation sent, none waits for ever, and each is told
-//! who called what.
+//! Ranks whose calls differ: none receives data of another operation, none hangs, and each gets an error with both
+//! calls.
 
 use crate::rank::{CARRIERS, options};
 use collectives::fabric::{Algorithm, Communicator, Error, Options};
@@ -97,14 +97,14 @@ fn told(
             sender.send((rank, result.map_or_else(|error| error.to_string(), |()| "ok".to_owned()))).unwrap();
         });
     }
-    // An error here is a rank that waits for ever.
+    // An error here means that a rank hangs.
     let mut told: Vec<(usize, String)> =
         (0..RANKS).map(|_| receiver.recv_timeout(PATIENCE).unwrap()).collect();
     told.sort();
     told.into_iter().map(|(_, text)| text).collect()
 }
 
-/// Panics unless every rank is told what rank 1 called, and what another did.
+/// Panics unless every rank's error names rank 1's call and another rank's.
 fn assert_told(case: &str, told: &[String], of_rank_1: &str, of_others: &str) {
     for text in told {
         let one = format!("rank 1 called {of_rank_1}");
@@ -115,7 +115,7 @@ fn assert_told(case: &str, told: &[String], of_rank_1: &str, of_others: &str) {
     }
 }
 
-/// Plays all cases at once, over each carrier and for short and long messages: rank 1 calls `wrong` of what the others
+/// Plays all cases concurrently, over each carrier and for short and long messages: rank 1 calls `wrong` of the others'
 /// call.
 fn play(names: &[&'static str], wrong: fn(Call) -> Call, told_of: fn(Call) -> String) {
     thread::scope(|scope| {
@@ -165,7 +165,7 @@ fn other_lengths_are_told() {
         "send/recv",
         "exchange",
     ];
-    // Shorter and longer than what others send, by an element or so much that another algorithm is chosen.
+    // Shorter and longer than the others' messages, by an element, or by so much that another algorithm is selected.
     play(&names, |right| Call { count: right.count + 1, ..right }, text);
     play(&names, |right| Call { count: right.count / 20, ..right }, text);
 }

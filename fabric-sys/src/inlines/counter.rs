@@ -26,7 +26,7 @@ inlines! {
     fn fi_cntr_seterr(cntr: *mut fid_cntr, value: u64) -> c_int
         = (*cntr).ops, seterr(cntr, value), late in fi_ops_cntr;
 
-    /// Waits until the count reaches `threshold`; `timeout` in milliseconds, negative for ever.
+    /// Waits until the count reaches `threshold`; `timeout` in milliseconds, negative for none.
     fn fi_cntr_wait(cntr: *mut fid_cntr, threshold: u64, timeout: c_int) -> c_int
         = (*cntr).ops, wait(cntr, threshold, timeout);
 }

@@ -1,4 +1,4 @@
-//! Opening domains, and what is opened on fabrics and domains.
+//! Domains, and the objects opened on fabrics and domains.
 
 use std::ffi::{c_int, c_void};
 

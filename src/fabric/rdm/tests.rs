@@ -180,12 +180,12 @@ fn who_only_injects_or_computes_has_not_waited() {
         compute();
         compute();
         one.scope(look).unwrap();
-        // Who serves its peers alone waits for nothing.
+        // An endpoint that only serves its peers does not time out.
         for _ in 0..3 {
             (0..1 << 13).try_for_each(|_| one.progress().map(drop)).unwrap();
             compute();
         }
-        // What is waited for comes soon after that begins.
+        // The message arrives soon after the wait begins.
         one.scope(|scope| {
             let received = scope.receive(to_other, 3, &mut [])?;
             look(scope)?;

@@ -43,7 +43,7 @@ proptest! {
         on_every_rank(ranks, seed, with_algorithm(collective, algorithm, options), |_, collectives| {
             let check = |operation: &CollectiveCheck, collectives: Rank<'_>| for_type!(data_type, check(operation, collectives));
             check(&operation, collectives);
-            // Whoever is early does not disturb what the others still do.
+            // Ranks that are early do not disturb the others.
             check(&CollectiveCheck { seed: seed ^ 1, root: (seed >> 8) as usize % ranks, ..operation }, collectives);
         });
     }
@@ -197,8 +197,8 @@ fn pairs_exchange_messages_between_collectives() {
     }
 }
 
-/// A root that needs nothing of the others may be ahead of them: what they have not read yet must stay, in the shared
-/// segment and between operations that do without it.
+/// A root that reads nothing may be ahead of the others: messages that they have not read yet must stay, in the shared
+/// segment and between operations without it.
 #[test]
 fn roots_in_shared_memory_do_not_overtake_readers() {
     let options = with_algorithm(

@@ -135,7 +135,7 @@ fn ranks_that_disagree_about_the_length_find_out_and_keep_their_memory() {
                     let mut collectives = HostCollectives::new(end, None, DEFAULTS).unwrap();
                     let mut memory = [7_u8; 200];
                     let result = operation(&mut collectives, &mut memory[..BYTES[rank]]);
-                    // Rank 1 receives in every one of them. What ranks call does not say how long parts are.
+                    // Rank 1 receives in each of them. The signature of the call does not contain the lengths of parts.
                     if rank == 1 {
                         let error = result.unwrap_err().to_string();
                         let expected = match name {
@@ -149,7 +149,7 @@ fn ranks_that_disagree_about_the_length_find_out_and_keep_their_memory() {
             }
         });
     }
-    // In the shared segment every rank reads what every other says about its length.
+    // In the shared segment every rank reads every other's signature.
     let cases = cases.into_iter().filter(|(name, _)| !matches!(*name, "all_to_all_v" | "exchange"));
     for (name, operation) in cases {
         let shared_segments = shared::shared_segments(2);

@@ -134,7 +134,7 @@ pub(crate) enum Delivery {
     InOrder,
 }
 
-/// The ends of a new network, each on a host of its own. `seed` decides what arrives when.
+/// The ends of a new network, each on a host of its own. `seed` determines the order of delivery.
 pub(crate) fn network(size: usize, seed: u64) -> Vec<Simulated> {
     network_of(&(0..size).collect::<Vec<_>>(), Delivery::Any, seed)
 }

@@ -21,7 +21,7 @@ fn memory_of_a_peer_is_written_and_read() {
                 })
                 .unwrap();
                 assert_eq!((&read[..500], &read[500..5500]), (&[0; 500][..], &written[..]), "{provider}");
-                // These providers read after what was written before.
+                // These providers order a read after earlier writes.
                 let mut injected = [0; 10];
                 one.scope(|scope| scope.read(to_other, &mut injected, there, 9000).map(drop)).unwrap();
                 assert_eq!(injected, [7; 10], "{provider}");

@@ -14,7 +14,7 @@ pub(super) fn options(provider: &str) -> Options {
     }
 }
 
-/// Two endpoints that know each other, and what each calls the other.
+/// Two endpoints that know each other, each with its peer.
 pub(super) fn pair() -> [(Endpoint, Peer); 2] {
     let options = options("tcp");
     acquainted([0; 2].map(|_| Endpoint::open(&options).unwrap()))
@@ -107,7 +107,7 @@ pub(super) fn described(endpoint: &mut Endpoint, peer: Peer) -> RemoteRegion {
     RemoteRegion::from_bytes(description)
 }
 
-/// The tag of such messages.
+/// The tag of messages with a description.
 pub(super) const DESCRIPTION: u64 = 100;
 
 pub(super) fn pattern(len: usize, seed: usize) -> Vec<u8> {

@@ -25,7 +25,7 @@ pub(super) fn pattern(from: usize, to: usize, length: usize, salt: usize) -> Vec
     data
 }
 
-/// Every rank sends to every other at once, messages of all sizes.
+/// Every rank sends messages of all sizes to every other, concurrently.
 pub(super) fn exchange(network: &mut Network) {
     let (rank, size) = (network.rank(), network.size());
     for (step, length) in SIZES.into_iter().enumerate() {
@@ -120,7 +120,7 @@ pub(super) fn wrong_length(network: &mut Network, sent: usize, expected: usize) 
         panic!("another error: {error}");
     };
     assert_eq!((*rank, *peer, *wanted), (1, 0, expected));
-    // A provider may say only that more came than fits.
+    // A provider may report only that more arrived than fits.
     assert!(*received == Some(sent) || (sent > expected && received.is_none()), "{error}");
     fs::write(seen, "").unwrap();
 }
