@@ -46,8 +46,8 @@ valgrind: packages-test ## the NCCL layer's tests on fake libraries under valgri
 test-aarch64: packages-test packages-aarch64 ## all tests that need no GPU, for aarch64 under qemu (docs/platforms.md)
 	tests/aarch64/test
 
-loom: ## the board in shared memory under a model of weak memory order, with each ordering and without
-	RUSTFLAGS="--cfg loom" $(CARGO) test --target-dir target/loom --no-default-features --features fabric --lib board::model
+loom: ## the shared memory segment under a model of weak memory order, with each ordering and without
+	RUSTFLAGS="--cfg loom" $(CARGO) test --target-dir target/loom --no-default-features --features fabric --lib segment::model
 
 newest: packages-test ## whether NVIDIA's newest wheels have NCCL functions that this repository lacks (asks the package index)
 	$(CARGO) xtask functions --newest

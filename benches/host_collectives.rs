@@ -9,8 +9,8 @@
 //! Both sides' last results are verified. `tools/host_collectives.sh` runs it under Open MPI and MPICH, on shared memory
 //! and on TCP, with the settings that make them use the same transport.
 //!
-//! With `--tune` every algorithm that serves the collective takes part, with several segments: what the host backend's
-//! table of algorithms was made from.
+//! With `--tune` every algorithm that serves the collective takes part, with several segments: the rules of the host
+//! backend come from these measurements.
 
 mod build;
 
@@ -27,7 +27,7 @@ use mpi::collective::{CommunicatorCollectives, Root, SystemOperation};
 use mpi::topology::{Communicator as _, SimpleCommunicator};
 use serde_json::{Value, json};
 
-/// What can be measured.
+/// The measured collectives.
 const MEASURED: [Collective; 5] = [
     Collective::AllReduce,
     Collective::AllGather,
@@ -77,7 +77,7 @@ struct Arguments {
     /// Also write the results to this file, as JSON.
     #[arg(long)]
     output: Option<String>,
-    /// What cargo bench passes.
+    /// Passed by cargo bench.
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -113,7 +113,7 @@ enum Side {
     Ours(usize),
 }
 
-/// Both sides, their buffers, and what the results must be.
+/// Both sides, their buffers, and the expected results.
 struct Pair<'a> {
     world: &'a SimpleCommunicator,
     /// One for each plan that is measured.
@@ -151,7 +151,7 @@ impl Pair<'_> {
         self.receive.resize(received, f32::NAN);
     }
 
-    /// What `receive` must hold afterwards.
+    /// Expected content of `receive`.
     fn expected(&self, collective: Collective, index: usize) -> f32 {
         let (rank, ranks, sent) = (self.rank, self.ranks, self.send.len());
         let sum = |index| (0..ranks).map(|rank| Self::element(rank, index)).sum();
@@ -302,6 +302,34 @@ fn plans(arguments: &Arguments, collective: Collective, ranks: usize) -> Vec<Opt
     plans
 }
 
+fn write_header(out: &mut impl Write) -> io::Result<()> {
+    let header = ["collective", "bytes", "MPI best", "median", "ours best", "median", "ratio best", "median"];
+    let [collective, rest @ ..] = header;
+    write!(out, "{collective:<14}")?;
+    for title in rest {
+        write!(out, "{title:>12}")?;
+    }
+    writeln!(out, "  algorithm")?;
+    Ok(())
+}
+
+/// Writes a line for each plan, fastest first, with its times relative to MPI's.
+fn write_rows(
+    out: &mut impl Write,
+    collective: Collective,
+    bytes: usize,
+    mpi: &Times,
+    plans: &mut [(String, Times)],
+) -> io::Result<()> {
+    plans.sort_by(|(_, one), (_, other)| one.best().total_cmp(&other.best()));
+    for (algorithm, ours) in plans {
+        let (best, median) = (ours.best() / mpi.best(), ours.median() / mpi.median());
+        write!(out, "{collective:<14}{bytes:>12}{:>12.2}{:>12.2}", mpi.best(), mpi.median())?;
+        writeln!(out, "{:>12.2}{:>12.2}{best:>12.2}{median:>12.2}  {algorithm}", ours.best(), ours.median())?;
+    }
+    Ok(())
+}
+
 fn run(arguments: &Arguments, ranks: world::Handle) -> Result<(), Failure> {
     if arguments.algorithm.is_some() && arguments.only.len() != 1 {
         return Err("--algorithm needs one collective: add --only".into());
@@ -320,14 +348,7 @@ fn run(arguments: &Arguments, ranks: world::Handle) -> Result<(), Failure> {
     if first {
         writeln!(out, "# {size} ranks; MPI: {library}; host backend: {describe}; {}", build::DESCRIPTION)?;
         writeln!(out, "# times in us; ratio = host backend / MPI; {} rounds, interleaved", arguments.rounds)?;
-        let header =
-            ["collective", "bytes", "MPI best", "median", "ours best", "median", "ratio best", "median"];
-        let [collective, rest @ ..] = header;
-        write!(out, "{collective:<14}")?;
-        for title in rest {
-            write!(out, "{title:>12}")?;
-        }
-        writeln!(out, "  algorithm")?;
+        write_header(&mut out)?;
     }
     let mut pair = Pair { world, ours: Vec::new(), rank, ranks: size, send: Vec::new(), receive: Vec::new() };
     let mut rows: Vec<Value> = Vec::new();
@@ -349,17 +370,7 @@ fn run(arguments: &Arguments, ranks: world::Handle) -> Result<(), Failure> {
                 pair.ours.iter().map(|ours| ours.plan(collective, bytes).to_string()).zip(ours).collect();
             let times: serde_json::Map<_, _> =
                 plans.iter().map(|(plan, times)| (plan.clone(), json!(times.0))).collect();
-            plans.sort_by(|(_, one), (_, other)| one.best().total_cmp(&other.best()));
-            for (algorithm, ours) in &plans {
-                let (best, median) = (ours.best() / mpi.best(), ours.median() / mpi.median());
-                write!(out, "{collective:<14}{bytes:>12}{:>12.2}{:>12.2}", mpi.best(), mpi.median())?;
-                writeln!(
-                    out,
-                    "{:>12.2}{:>12.2}{best:>12.2}{median:>12.2}  {algorithm}",
-                    ours.best(),
-                    ours.median()
-                )?;
-            }
+            write_rows(&mut out, collective, bytes, &mpi, &mut plans)?;
             rows.push(json!({
                 "collective": collective.name(),
                 "bytes": bytes,

@@ -1,8 +1,8 @@
 //! Operations over host buffers allocate when one of a size and kind is called for the first time, and never again.
 //!
-//! What is counted: each time that the thread of a rank asks Rust's global allocator for memory, whichever crate does it.
-//! What is not: memory that libfabric and the C library take from `malloc` by themselves, which no Rust allocator sees
-//! (libfabric has pools for its messages, which grow with what is in flight).
+//! Counted are allocations by a rank's thread from Rust's global allocator, in any crate. Not counted is memory that
+//! libfabric and the C library take from `malloc`, which no Rust allocator sees (libfabric has pools for its messages,
+//! which grow with the number in flight).
 
 #![cfg(feature = "fabric")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may fail loudly")]
@@ -19,7 +19,7 @@ mod host;
 use counting::allocations;
 use host::{on_every_rank, on_hosts, over, serves};
 
-/// What operations work on: all elements are equal, and stay so, since what is reduced is their average.
+/// Buffers of the operations: all elements are equal, and stay so, since reductions average them.
 struct Buffers<T> {
     /// A rank's block.
     block: Vec<T>,
@@ -34,7 +34,7 @@ struct Buffers<T> {
 
 impl<T: Element> Buffers<T> {
     fn new(rank: usize, ranks: usize, count: usize, value: T) -> Self {
-        // From one rank to another go so many elements.
+        // Elements from one rank to another.
         let length = |from: usize, to: usize| count * ((from + 2 * to) % ranks) / ranks;
         let parts = |length: &dyn Fn(usize) -> usize| {
             let mut end = ranks * count;
@@ -125,7 +125,7 @@ fn neighbours(ranks: &Communicator) -> (usize, usize) {
     ((rank + 1) % size, (rank + size - 1) % size)
 }
 
-/// So many calls of an operation are counted together, and so often at most.
+/// Calls of an operation that are counted together, and the largest number of such rounds.
 const CALLS: usize = 4;
 const ROUNDS: usize = 20;
 
@@ -136,7 +136,7 @@ fn alone() -> MutexGuard<'static, ()> {
     ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Panics where one of the operations that are `wanted` goes on allocating. How many there were.
+/// Panics when one of the `wanted` operations keeps allocating. Returns the number of operations checked.
 fn check(
     communicator: &mut Communicator,
     counts: &[usize],
@@ -153,8 +153,8 @@ fn check(
             }
             checked += 1;
             call(communicator, &mut buffers, root).unwrap();
-            // How many messages are in flight at a time, and so how many have to be noted, also depends on who is late:
-            // what a call allocates for that, later ones find. What every call allocates, it does in every round.
+            // The number of messages in flight also depends on which ranks are late, and later calls reuse what was
+            // allocated for them. Memory that every call allocates is allocated in every round.
             let mut least = u64::MAX;
             for round in 1.. {
                 let before = allocations();
@@ -178,7 +178,7 @@ fn check(
     checked
 }
 
-/// A few bytes, what fits on the board, more than that, and several segments.
+/// A few bytes, a message of the shared segment, more than that, and several segments.
 const COUNTS: [usize; 4] = [4, 3000, 40_000, 300_000];
 
 #[test]
@@ -218,7 +218,7 @@ fn no_algorithm_goes_on_allocating() {
     }
 }
 
-/// Options with the hierarchical algorithm wherever it serves, and what that is.
+/// Options with the hierarchical algorithm for the collectives that it serves, and these.
 fn hierarchical() -> (Options, Vec<Collective>) {
     let mut options = Options::default();
     let serves = |collective: &Collective| Algorithm::Hierarchical.serves(*collective, 4);

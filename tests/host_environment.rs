@@ -1,7 +1,8 @@
-//! Communicators over host buffers where the system lacks something: what the error says, and that it is one.
+//! Errors of communicators over host buffers where the system lacks something.
 //!
-//! The tests start this program again, most in namespaces of its own, with `HOST_STEPS` set: then it takes something away
-//! from itself and makes a communicator. Where there may be no such namespaces, the tests count as ignored and say so.
+//! The tests start this program again, most in namespaces of its own, with `HOST_STEPS` set: then it removes some
+//! resource of its own and makes a communicator. Where such namespaces are not permitted, the tests count as ignored
+//! and report it.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "all of this is tests, though not marked as such")]
 
@@ -74,7 +75,7 @@ fn no_namespaces() -> Option<String> {
     }
 }
 
-/// What is said after these steps; the process must have ended in good order.
+/// Output after these steps; the process must have succeeded.
 fn said(mut program: Command, steps: &str) -> Vec<String> {
     let Output { status, stdout, stderr } = program.env("HOST_STEPS", steps).output().unwrap();
     let text = String::from_utf8(stdout).unwrap();
@@ -82,7 +83,7 @@ fn said(mut program: Command, steps: &str) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// What each rank says in namespaces of its own after these steps; nothing must be left.
+/// Output of each rank in namespaces of its own after these steps; nothing must be left over.
 fn ranks(steps: &str) -> Vec<String> {
     let program = in_namespaces(env::current_exe().unwrap().to_str().unwrap());
     let mut lines = said(program, &format!("{steps} left"));
@@ -173,8 +174,8 @@ fn apart(namespaces: libc::c_int) {
     }
 }
 
-/// Makes a communicator of so many ranks, each a thread, reduces a short and a long vector, and prints what each says:
-/// `ok: ` and what carries its messages, or `error: `.
+/// Makes a communicator of this many ranks, each a thread, reduces a short and a long vector, and prints each rank's
+/// result: `ok: ` and the transport, or `error: `.
 fn meet(ranks: usize, provider: &str, prepare: impl Fn(usize) + Sync) {
     let mut options = Options::default();
     options.provider = Some(provider.to_owned()).filter(|provider| provider != "any");
@@ -190,7 +191,7 @@ fn meet(ranks: usize, provider: &str, prepare: impl Fn(usize) + Sync) {
                     Ok(way) => println!("ok: {way}"),
                     Err(error) => println!("error: {error}"),
                 }
-                // Nobody takes its namespaces along before all are done.
+                // No rank leaves its namespaces before all are done.
                 printed.wait();
             });
         }
@@ -218,7 +219,7 @@ fn assert_told(ranks: &[String], words: &[&str]) {
     assert!(own, "no rank says {words:?}: {ranks:#?}");
 }
 
-/// Panics unless so many ranks have reduced their vectors.
+/// Panics unless this many ranks have reduced their vectors.
 fn assert_ok(ranks: &[String], count: usize) {
     assert!(ranks.len() == count && ranks.iter().all(|said| said.starts_with("ok: ")), "{ranks:#?}");
 }
@@ -276,7 +277,7 @@ fn a_provider_without_a_capability_is_named() {
     assert!(error.contains("available: ") && error.contains("sockets"), "{error}");
 }
 
-/// Where a filter of system calls forbids it, the ranks say that they copy, and do.
+/// With a system call filter that forbids it, the ranks report that they copy, and do.
 fn ranks_that_may_not_read_each_other_copy() {
     for (steps, way) in
         [("ranks:3:shm", "shm (cross-memory attach)"), ("no-attach ranks:3:shm", "shm (copies)")]

@@ -1,6 +1,6 @@
 //! Communicators that are made and closed again and again leave nothing behind.
 //!
-//! A test binary of its own, and each case a process of its own: what is counted belongs to the whole process.
+//! A test binary of its own, and each case a process of its own, as the counts are those of the whole process.
 
 #![cfg(feature = "fabric")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may fail loudly")]
@@ -18,7 +18,7 @@ fn cycle(provider: &str, number: usize) {
     let handles = world::threads(world::single(), 2).unwrap();
     let mut options = Options::default();
     options.provider = Some(provider.to_owned());
-    // What has failed there is left open on purpose: see `Objects::must_stay_open`.
+    // Failed endpoints are left open on purpose there: see `EndpointObjects::must_stay_open`.
     let stays_open = provider == "tcp" && Library::load().unwrap().version() > Version::new(1, 17);
     thread::scope(|scope| {
         for handle in handles {
@@ -31,7 +31,7 @@ fn cycle(provider: &str, number: usize) {
                     assert!(data.iter().all(|&sum| sum == 2.0));
                 }
                 match number % 40 {
-                    // Over tcp this takes a second: only then do the ranks compare what they called.
+                    // Over tcp this takes a second: only then the ranks compare their calls.
                     39 if !stays_open => {
                         let mut data = vec![1_u8; 100 + communicator.rank()];
                         communicator.all_reduce_in_place(&mut data, ReduceOp::Sum).unwrap_err();
@@ -44,7 +44,7 @@ fn cycle(provider: &str, number: usize) {
     });
 }
 
-/// What this process has of the system.
+/// Resources of this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Held {
     descriptors: BTreeMap<String, usize>,
@@ -86,7 +86,7 @@ fn resident() -> usize {
 fn cycles_in_a_process() {
     let variable = |name: &str| env::var(format!("COLLECTIVES_TEST_{name}")).unwrap();
     let (provider, cycles) = (variable("PROVIDER"), variable("CYCLES").parse::<usize>().unwrap());
-    // What libfabric and the allocator keep for good is there after the first ones.
+    // Resources that libfabric and the allocator keep are allocated by the first ones.
     for number in 0..20 {
         cycle(&provider, number);
     }

@@ -1,4 +1,4 @@
-//! What operations of `fabric::rdm` allocate: nothing, when there have been as many before.
+//! Allocations of operations of `fabric::rdm`: none, after as many operations before.
 
 #![cfg(feature = "fabric")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may fail loudly")]
@@ -23,7 +23,7 @@ const MESSAGES: usize = 8;
 /// Set where this program is run once more, for the second side.
 const SECOND: &str = "COLLECTIVES_TEST_SECOND_SIDE";
 
-/// An endpoint and what it calls that at the other end of the line.
+/// An endpoint and its peer.
 fn endpoint(provider: &str, mut line: &UnixStream) -> (Endpoint, Peer) {
     let mut options = Options::new(provider);
     options.source = (provider == "tcp").then(|| "127.0.0.1".to_owned());
@@ -93,7 +93,7 @@ impl Buffers {
     }
 }
 
-/// How many allocations there were in each of the rounds after the first.
+/// Number of allocations in each of the rounds after the first.
 fn rounds(endpoint: &mut Endpoint, peer: Peer, remote: Option<RemoteRegion>) -> Vec<u64> {
     let mut buffers = Buffers::new(endpoint.longest_inject());
     let counts = (0..6).map(|_| {

@@ -1,13 +1,13 @@
-//! Why libfabric could not be loaded.
+//! Errors of loading libfabric.
 
 use std::fmt;
 
-/// One place that was tried, and why it did not do.
+/// A location that was tried, and the reason it was rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attempt {
     /// A path, or a name that the dynamic linker resolves.
     pub place: String,
-    /// Why it was not taken.
+    /// The reason.
     pub reason: String,
 }
 

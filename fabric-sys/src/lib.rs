@@ -1,7 +1,7 @@
 //! Raw bindings to libfabric, loaded at run time.
 //!
-//! Building needs no libfabric, no C compiler and no libclang. [`Fabric::load`] finds `libfabric.so.1` when the
-//! program runs, or says in one text every place that it looked at and how to install it.
+//! Building needs no libfabric, no C compiler and no libclang. [`Fabric::load`] finds `libfabric.so.1` when the program
+//! runs; its error lists every location that was tried and how to install it.
 //!
 //! libfabric exports a handful of functions, which are methods of [`Fabric`]. Everything else is calls through
 //! tables of function pointers that hang off its objects; in C those are inline functions of the headers, here

@@ -34,7 +34,7 @@ impl Version {
         Self { major: (raw >> 16) as u16, minor: (raw & 0xffff) as u16 }
     }
 
-    /// What `FI_VERSION(major, minor)` is in C.
+    /// The number `FI_VERSION(major, minor)`.
     #[must_use]
     pub const fn to_raw(self) -> u32 {
         (self.major as u32) << 16 | self.minor as u32
@@ -63,7 +63,7 @@ pub struct Abi {
 }
 
 impl Abi {
-    /// The ABIs that changed what the functions bound here take or return, newest first. All only lengthened
+    /// The ABIs that changed arguments or results of the functions bound here, newest first. All only lengthened
     /// structs at their end.
     #[cfg(target_env = "gnu")]
     const KNOWN: [(Self, &CStr); 5] = [
@@ -74,7 +74,7 @@ impl Abi {
         (Self { minor: 3 }, c"FABRIC_1.3"),
     ];
 
-    /// Whether `fi_domain_attr` has `max_ep_auth_key`.
+    /// True when `fi_domain_attr` has `max_ep_auth_key`.
     #[must_use]
     pub const fn has_max_ep_auth_key(self) -> bool {
         self.minor >= 7
@@ -148,7 +148,7 @@ impl Fabric {
     /// The file must be a libfabric: loading runs its code, and the functions are called as libfabric's.
     ///
     /// # Errors
-    /// Why the file could not be used.
+    /// The reason that the file cannot be used.
     pub unsafe fn from_path(path: &Path) -> Result<Self, LoadError> {
         // SAFETY: the caller vouches for the file.
         unsafe { Self::open(path.as_os_str()) }
@@ -204,14 +204,14 @@ impl Fabric {
         self.abi
     }
 
-    /// The version to request from [`Fabric::fi_getinfo`]: the lower of what the library offers and what this
-    /// crate's types describe.
+    /// The version to request from [`Fabric::fi_getinfo`]: the lower of the library's and the one that this crate's
+    /// types describe.
     #[must_use]
     pub fn api_version(&self) -> Version {
         self.version.min(KNOWN_VERSION)
     }
 
-    /// `fi_getinfo`: lists what providers offer, best first. Free the list with [`Fabric::fi_freeinfo`].
+    /// `fi_getinfo`: lists the providers' entries, best first. Free the list with [`Fabric::fi_freeinfo`].
     ///
     /// # Safety
     /// As in C: `node` and `service` null or texts, `hints` null or from [`Fabric::fi_dupinfo`] of this library,

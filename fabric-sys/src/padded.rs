@@ -5,8 +5,7 @@ use std::ops::{Deref, DerefMut};
 
 const SIZE: usize = 256;
 
-/// A zeroed `T` with room behind it: what a newer library, whose `T` has grown, reads there is zero, and what it
-/// writes there lands in memory of ours.
+/// A zeroed `T` with zeroed padding: a newer library, whose `T` is longer, reads zeros and writes into the padding.
 ///
 /// For `fi_cq_attr`, `fi_av_attr`, `fi_cntr_attr`, `fi_eq_attr`, `fi_mr_attr`, `fi_cq_err_entry` and
 /// `fi_eq_err_entry`, all of which are at most 112 bytes in every libfabric up to 2.6.

@@ -1,4 +1,4 @@
-//! Where libfabric may be.
+//! Locations of libfabric.
 
 use std::env;
 use std::ffi::OsStr;
@@ -10,7 +10,7 @@ pub(crate) const VARIABLE: &str = "FABRIC_LIBRARY";
 
 const SONAME: &str = "libfabric.so.1";
 
-/// What to try, in order. Plain names are resolved by the dynamic linker; paths are listed when they exist.
+/// Candidates, in order. Plain names are resolved by the dynamic linker; paths are listed when they exist.
 pub(crate) fn candidates() -> Vec<PathBuf> {
     let variable = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(path) = variable(VARIABLE) {
@@ -31,7 +31,7 @@ pub(crate) fn candidates() -> Vec<PathBuf> {
     candidates
 }
 
-/// The homes that were looked at and have no libfabric, for the error text.
+/// The directories without a libfabric, for the error text.
 pub(crate) fn empty_homes(candidates: &[PathBuf]) -> Option<&'static str> {
     let only_names = candidates.iter().all(|candidate| candidate.parent() == Some(Path::new("")));
     only_names.then_some(

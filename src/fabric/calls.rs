@@ -1,13 +1,14 @@
-//! What ranks call, so that those that do not call the same notice it.
+//! Signatures of the ranks' calls, so that ranks that do not call the same operations notice it.
 //!
-//! A [`Call`] has all of an operation that must be the same on every rank. On the board every message carries it, and a
-//! number that depends on all calls before. Over a network the tag of every message depends on all calls so far and on the message's length: a message of another
-//! operation is never taken for one of this rank's, but waits, as this rank does. A rank that has waited for long, or that
-//! closes, says what it has called last, and [`World::compare`](crate::world::World::compare) finds the difference.
+//! A [`CallSignature`] has everything about an operation that must be the same on every rank. In shared memory every
+//! message carries it, and a hash of all calls before. Over a network the tag of every message depends on all calls so
+//! far and on the message's length: a message of another operation is never matched, so both ranks wait. A rank that
+//! has waited for long, or that closes, publishes its last calls, and [`World::compare`](crate::world::World::compare)
+//! finds the difference.
 
 use std::fmt;
 
-use super::algorithm::selection::Collective;
+use super::selection::Collective;
 use crate::world::Called;
 use crate::{DataType, Element, ReduceOp};
 
@@ -19,20 +20,21 @@ const MESSAGE: u64 = BARRIER + 1;
 const PART: u64 = BARRIER + 2;
 const LEFT: u64 = BARRIER + 3;
 
-/// An operation with its type, operator, root and number of elements: the elements in the lower [`Call::COUNT`] bits.
+/// An operation with its type, operator, root and number of elements; the latter in the lower [`CallSignature::COUNT`]
+/// bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Call(u64);
+pub(crate) struct CallSignature(u64);
 
-impl Call {
+impl CallSignature {
     const COUNT: u32 = 40;
     const ROOT: u32 = 13;
     const OP: u32 = 3;
     const TYPE: u32 = 4;
     pub(crate) const BARRIER: Self = Self(BARRIER << (Self::COUNT + Self::ROOT + Self::OP + Self::TYPE));
-    /// What a rank that has left calls.
+    /// Signature of a rank that has left.
     pub(crate) const LEFT: Self = Self(LEFT << (Self::COUNT + Self::ROOT + Self::OP + Self::TYPE));
 
-    /// A collective with so many elements in the part of each rank.
+    /// A collective with `count` elements for each rank.
     pub(crate) fn of<E: Element>(collective: Collective, count: usize) -> Self {
         Self::new(collective as u64, E::DATA_TYPE, count)
     }
@@ -42,7 +44,7 @@ impl Call {
         Self::new(MESSAGE, data_type, count)
     }
 
-    /// What one rank sends another in an all_to_all_v.
+    /// One part of an all_to_all_v.
     pub(crate) fn part(data_type: DataType, count: usize) -> Self {
         Self::new(PART, data_type, count)
     }
@@ -70,7 +72,7 @@ impl Call {
 }
 
 /// `all_reduce of 100 float32, sum`.
-impl fmt::Display for Call {
+impl fmt::Display for CallSignature {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let field = |shift: u32, bits: u32| (self.0 >> shift & ((1 << bits) - 1)) as usize;
         let kind = (self.0 >> (Self::COUNT + Self::ROOT + Self::OP + Self::TYPE)) as usize;
@@ -105,13 +107,13 @@ impl fmt::Display for Call {
     }
 }
 
-/// All calls of a rank so far, in order, as a number that other calls have not (but for chance).
+/// Hash of the rank's call sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct History(u64);
+pub(crate) struct CallHash(u64);
 
-impl History {
-    pub(crate) fn add(&mut self, call: Call) {
-        // Every bit of a call counts for the highest bits, which tags have.
+impl CallHash {
+    pub(crate) fn add(&mut self, call: CallSignature) {
+        // Every bit of a call affects the highest bits, which tags contain.
         let spread = (self.0 ^ call.0).wrapping_mul(SPREAD);
         self.0 = (spread ^ spread >> 32).wrapping_mul(SPREAD);
     }
@@ -120,47 +122,47 @@ impl History {
         self.0
     }
 
-    /// 21 bits for the tags of an operation: the lower 5 tell operations that follow each other apart.
+    /// 21 bits for the tags of an operation: the lower 5 distinguish consecutive operations.
     pub(crate) fn signature(self, number: u64) -> u64 {
         (self.0 >> 48) << 5 | number & 0x1f
     }
 }
 
-/// 16 bits of a message's length.
+/// 16-bit hash of a message's length.
 pub(crate) fn of_length(len: usize) -> u64 {
     (len as u64).wrapping_mul(SPREAD) >> 48
 }
 
-/// What ranks have called, and where: the same place and number on all ranks that take part in it.
+/// A call and its position: the same stream and number on all ranks that take part in it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry {
-    /// 0 for an operation of all ranks; otherwise which message between which two ranks.
+pub(crate) struct CallRecord {
+    /// 0 for an operation of all ranks; otherwise kind of message and the two ranks.
     place: u64,
     number: u64,
-    call: Call,
+    call: CallSignature,
 }
 
-impl Entry {
+impl CallRecord {
     const RANK: u32 = 31;
 
-    /// The collective operation of this number.
-    pub(crate) fn collective(number: u64, call: Call) -> Self {
+    /// The collective operation with this number.
+    pub(crate) fn collective(number: u64, call: CallSignature) -> Self {
         Self { place: 0, number, call }
     }
 
-    /// The message of this number from one rank to another.
-    pub(crate) fn message(from: usize, to: usize, number: u64, call: Call) -> Self {
+    /// The message with this number from one rank to another.
+    pub(crate) fn message(from: usize, to: usize, number: u64, call: CallSignature) -> Self {
         Self { place: 1 << 62 | (from as u64) << Self::RANK | to as u64, number, call }
     }
 
-    /// What one rank sends another in the collective operation of this number.
-    pub(crate) fn part(from: usize, to: usize, number: u64, call: Call) -> Self {
+    /// One rank's part for another in the collective operation with this number.
+    pub(crate) fn part(from: usize, to: usize, number: u64, call: CallSignature) -> Self {
         Self { place: 2 << 62 | (from as u64) << Self::RANK | to as u64, number, call }
     }
 
     fn called(&self) -> Called {
         let Self { place, number, call } = *self;
-        let what = if place == 0 || call == Call::LEFT {
+        let what = if place == 0 || call == CallSignature::LEFT {
             call.to_string()
         } else {
             let rank = |place: u64| place & ((1 << Self::RANK) - 1);
@@ -170,35 +172,35 @@ impl Entry {
     }
 }
 
-/// What a rank has called last.
-pub(crate) struct Calls {
-    /// The same on all ranks of a communicator, and like no other's.
+/// The last calls of a rank.
+pub(crate) struct CallLog {
+    /// Identity of the communicator: the same on all its ranks.
     topic: u64,
-    /// A power of two of them, used in turn.
-    entries: Vec<Entry>,
+    /// Ring buffer whose length is a power of two.
+    entries: Vec<CallRecord>,
     count: usize,
 }
 
-impl Calls {
+impl CallLog {
     pub(crate) fn new(topic: u64, ranks: usize) -> Self {
         let most = (4 * ranks).max(64).next_power_of_two();
-        Self { topic, entries: vec![Entry::collective(0, Call(0)); most], count: 0 }
+        Self { topic, entries: vec![CallRecord::collective(0, CallSignature(0)); most], count: 0 }
     }
 
     pub(crate) fn topic(&self) -> u64 {
         self.topic
     }
 
-    pub(crate) fn record(&mut self, entry: Entry) {
+    pub(crate) fn record(&mut self, entry: CallRecord) {
         let last = self.entries.len() - 1;
         self.entries[self.count & last] = entry;
         self.count += 1;
     }
 
-    /// The last ones, in any order.
+    /// The recorded calls, in any order.
     pub(crate) fn called(&self) -> Vec<Called> {
         let known = self.count.min(self.entries.len());
-        self.entries[..known].iter().map(Entry::called).collect()
+        self.entries[..known].iter().map(CallRecord::called).collect()
     }
 }
 
@@ -213,26 +215,26 @@ mod tests {
         }
         assert!(DataType::ALL.iter().enumerate().all(|(place, &data_type)| data_type as usize == place));
         assert!(ReduceOp::ALL.iter().enumerate().all(|(place, &op)| op as usize == place));
-        let call = Call::of::<f32>(Collective::AllReduce, 100).with_op(ReduceOp::Sum);
+        let call = CallSignature::of::<f32>(Collective::AllReduce, 100).with_op(ReduceOp::Sum);
         assert_eq!(call.to_string(), "all_reduce of 100 float, sum");
-        let call = Call::of::<u8>(Collective::Reduce, 1 << 33).with_op(ReduceOp::Avg).with_root(0);
+        let call = CallSignature::of::<u8>(Collective::Reduce, 1 << 33).with_op(ReduceOp::Avg).with_root(0);
         assert_eq!(call.to_string(), "reduce of 8589934592 uint8, avg, root 0");
-        assert_eq!(Call::of::<f64>(Collective::AllToAllV, 0).to_string(), "all_to_all_v of double");
-        assert_eq!(Call::BARRIER.to_string(), "barrier");
-        assert_eq!(Entry::message(1, 0, 3, Call::LEFT).called().what, "nothing more, and left");
-        let message = Entry::message(2, 70_000, 9, Call::message(DataType::Int32, 5)).called();
+        assert_eq!(CallSignature::of::<f64>(Collective::AllToAllV, 0).to_string(), "all_to_all_v of double");
+        assert_eq!(CallSignature::BARRIER.to_string(), "barrier");
+        assert_eq!(CallRecord::message(1, 0, 3, CallSignature::LEFT).called().what, "nothing more, and left");
+        let message = CallRecord::message(2, 70_000, 9, CallSignature::message(DataType::Int32, 5)).called();
         assert_eq!(message.what, "send/recv of 5 int32 from rank 2 to rank 70000");
-        let part = Entry::part(2, 70_000, 9, Call::part(DataType::Int32, 0)).called();
+        let part = CallRecord::part(2, 70_000, 9, CallSignature::part(DataType::Int32, 0)).called();
         assert_eq!(part.what, "all_to_all_v of 0 int32 from rank 2 to rank 70000");
         assert_ne!(message.place, part.place);
     }
 
     #[test]
     fn what_was_different_once_stays_so() {
-        let (mut one, mut other) = (History::default(), History::default());
-        let call = Call::of::<f32>(Collective::Broadcast, 8000).with_root(3);
+        let (mut one, mut other) = (CallHash::default(), CallHash::default());
+        let call = CallSignature::of::<f32>(Collective::Broadcast, 8000).with_root(3);
         one.add(call);
-        other.add(Call::of::<f32>(Collective::Broadcast, 8000).with_root(2));
+        other.add(CallSignature::of::<f32>(Collective::Broadcast, 8000).with_root(2));
         for _ in 0..1000 {
             assert_ne!((one.word(), one.signature(7)), (other.word(), other.signature(7)));
             assert_ne!(one, other);
@@ -243,25 +245,28 @@ mod tests {
 
     #[test]
     fn calls_that_differ_in_anything_have_other_tags() {
-        let all = |count| Call::of::<f32>(Collective::Reduce, count);
-        let mut calls =
-            vec![Call::BARRIER, Call::message(DataType::Float32, 7), Call::part(DataType::Float32, 7)];
+        let all = |count| CallSignature::of::<f32>(Collective::Reduce, count);
+        let mut calls = vec![
+            CallSignature::BARRIER,
+            CallSignature::message(DataType::Float32, 7),
+            CallSignature::part(DataType::Float32, 7),
+        ];
         calls.extend((1..20).flat_map(|count| [all(count), all(count << 32)]));
         calls.extend((0..60).map(|root| all(7).with_root(root)));
         calls.extend(ReduceOp::ALL.map(|op| all(7).with_op(op)));
-        calls.extend(DataType::ALL.map(|data_type| Call::new(0, data_type, 7)));
-        calls.extend(Collective::ALL.map(|collective| Call::of::<i64>(collective, 7)));
+        calls.extend(DataType::ALL.map(|data_type| CallSignature::new(0, data_type, 7)));
+        calls.extend(Collective::ALL.map(|collective| CallSignature::of::<i64>(collective, 7)));
         let mut signatures: Vec<u64> = calls
             .iter()
             .map(|&call| {
-                let mut history = History::default();
+                let mut history = CallHash::default();
                 history.add(call);
                 history.signature(1)
             })
             .collect();
         signatures.sort_unstable();
         signatures.dedup();
-        // Of 60 000 values, and so many calls, hardly two are the same.
+        // Of 65 536 values: hardly two of so few calls collide.
         assert!(
             calls.len() > 120 && signatures.len() + 1 >= calls.len(),
             "{} of {}",
@@ -273,8 +278,8 @@ mod tests {
 
     #[test]
     fn only_the_last_calls_are_kept() {
-        let mut calls = Calls::new(1, 2);
-        (0..100).for_each(|number| calls.record(Entry::collective(number, Call::BARRIER)));
+        let mut calls = CallLog::new(1, 2);
+        (0..100).for_each(|number| calls.record(CallRecord::collective(number, CallSignature::BARRIER)));
         let mut numbers: Vec<u64> = calls.called().iter().map(|called| called.number).collect();
         numbers.sort_unstable();
         assert_eq!(numbers, (36..100).collect::<Vec<_>>());

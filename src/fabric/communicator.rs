@@ -5,55 +5,56 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::Error;
-use super::algorithm::selection::{Algorithm, Collective, Medium, Plan};
-use super::board::Board;
-use super::member::{Member, Tuning};
-use super::network::Network;
-use super::ways;
+use super::host_collectives::HostCollectives;
+use super::selection::{Algorithm, Collective, Medium, Plan, SelectionOptions};
+use super::shared_memory::segment::SharedSegment;
+use super::transport::network::Network;
+use super::transport::summary;
 use crate::{Element, ReduceOp, world};
 
-/// How a communicator is made and works. Every rank must ask for the same, but for its `host`.
+/// Options of a communicator. All but `host` must be the same on every rank.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Options {
-    /// The libfabric provider: `shm`, `tcp`, ...; if none, chosen by where the ranks are.
+    /// The libfabric provider: `shm`, `tcp`, ...; if none, chosen by the placement of the ranks.
     pub provider: Option<String>,
-    /// The name of this rank's host, which other ranks may not have: ranks with other names are taken to be on other
-    /// hosts, so that what several hosts would do can be tried on one. If none, `NCCL_HOSTID`; without that too, ranks
-    /// share a host when they can share memory.
+    /// Name of this rank's host: ranks with different names are taken to be on different hosts, so that several hosts
+    /// can be simulated on one. If none, `NCCL_HOSTID`; without that, ranks share a host when they can share memory.
     pub host: Option<String>,
-    /// The algorithm for all_reduce; if none, the table's.
+    /// Algorithm for all_reduce; if none, selected by the rules.
     pub all_reduce: Option<Algorithm>,
-    /// The algorithm for all_gather; if none, the table's.
+    /// Algorithm for all_gather; if none, selected by the rules.
     pub all_gather: Option<Algorithm>,
-    /// The algorithm for reduce_scatter; if none, the table's.
+    /// Algorithm for reduce_scatter; if none, selected by the rules.
     pub reduce_scatter: Option<Algorithm>,
-    /// The algorithm for broadcast; if none, the table's.
+    /// Algorithm for broadcast; if none, selected by the rules.
     pub broadcast: Option<Algorithm>,
-    /// The algorithm for reduce; if none, the table's.
+    /// Algorithm for reduce; if none, selected by the rules.
     pub reduce: Option<Algorithm>,
-    /// The algorithm for all_to_all; if none, the table's. In place, all but `board`, `bruck` and `hierarchical` are
-    /// carried out as `direct`.
+    /// Algorithm for all_to_all; if none, selected by the rules. In place, all but `board` and `bruck` run as `direct`.
     pub all_to_all: Option<Algorithm>,
-    /// The algorithm for all_to_all_v; if none, the table's. In place, all are carried out as `direct`.
+    /// Algorithm for all_to_all_v; if none, selected by the rules. In place, all run as `direct`.
     pub all_to_all_v: Option<Algorithm>,
-    /// The algorithm for gather; if none, the table's.
+    /// Algorithm for gather; if none, selected by the rules.
     pub gather: Option<Algorithm>,
-    /// The algorithm for scatter; if none, the table's.
+    /// Algorithm for scatter; if none, selected by the rules.
     pub scatter: Option<Algorithm>,
-    /// What the `hierarchical` algorithm does between hosts, for collectives for which it can be that; if none, the
-    /// table's.
+    /// Algorithm between hosts for `hierarchical`, where it serves the collective; if none, selected by the rules.
     pub between: Option<Algorithm>,
-    /// Bytes of a segment of long messages; if none, the table's.
+    /// Bytes of a segment of long messages; if none, selected by the rules.
     pub segment: Option<usize>,
-    /// Segments in flight at a time; if none, the table's.
+    /// Segments in flight at a time; if none, selected by the rules.
     pub in_flight: Option<usize>,
 }
 
 impl Options {
-    /// Asks for an algorithm for a collective.
+    /// Sets the algorithm for a collective.
     pub fn choose(&mut self, collective: Collective, algorithm: Algorithm) {
-        let place = match collective {
+        *self.slot(collective) = Some(algorithm);
+    }
+
+    fn slot(&mut self, collective: Collective) -> &mut Option<Algorithm> {
+        match collective {
             Collective::AllReduce => &mut self.all_reduce,
             Collective::AllGather => &mut self.all_gather,
             Collective::ReduceScatter => &mut self.reduce_scatter,
@@ -63,35 +64,32 @@ impl Options {
             Collective::AllToAllV => &mut self.all_to_all_v,
             Collective::Gather => &mut self.gather,
             Collective::Scatter => &mut self.scatter,
-        };
-        *place = Some(algorithm);
+        }
     }
 }
 
 /// One rank of a communicator over host buffers.
 ///
 /// All ranks call the same operations in the same order, with the same counts, element types, operators and roots
-/// (but for [`send`](Self::send), [`recv`](Self::recv) and [`exchange`](Self::exchange), which concern two ranks). When
-/// they do not, no rank receives data of another operation than its own, and all get [`Error::World`] or
-/// [`Error::OtherOperation`], which say who called what: at once where messages go over the board in shared memory,
-/// otherwise when a rank has waited for a second or closes the communicator. A rank that only sends may return from the
-/// operation before.
+/// (except for [`send`](Self::send), [`recv`](Self::recv) and [`exchange`](Self::exchange), which concern two ranks).
+/// When they do not, no rank receives data of another operation than its own, and all get [`Error::World`] or
+/// [`Error::OtherOperation`], which name the calls: immediately in shared memory, otherwise when a rank has waited for
+/// a second or closes the communicator. A rank that only sends may return from the operation before.
 ///
-/// An operation returns when this rank's part in it is over: its result is there, and the buffers can be used again.
-/// Other ranks may not have got so far.
+/// An operation returns when this rank's part in it is complete: its result is there, and the buffers can be reused.
 ///
-/// Every rank gets the same bits from an all_reduce, also of floating-point numbers (a NaN's payload aside): its
-/// elements are combined in an order that is the same on all ranks. The order depends on the number of ranks and on
-/// the algorithm, which depends on the size. For results of each operator see [`ReduceOp`]; floating-point numbers of
-/// 16 and 8 bits are combined in `f32` and rounded after every combination; those of 8 bits saturate: what is too
-/// large, an infinity included, becomes the largest finite value, also the sum that an average divides. `max` and
-/// `min` give NaN when there is one, and order `-0 < +0`.
+/// Every rank gets the same bits from an all_reduce, also of floating-point numbers (except for a NaN's payload):
+/// elements are combined in an order that is the same on all ranks. It depends on the number of ranks and on the
+/// algorithm, which depends on the size. [`ReduceOp`] describes the results of each operator; floating-point numbers of
+/// 16 and 8 bits are combined in `f32` and rounded after every combination; those of 8 bits saturate: larger values,
+/// infinity included, become the largest finite value, also the sum that an average divides. `max` and `min` return NaN
+/// when there is one, and order `-0 < +0`.
 ///
-/// An operation that fails, or panics, closes the connections of this rank before it returns, since the network
-/// could otherwise write to buffers that are no longer borrowed; operations after that give [`Error::Closed`].
-/// It also tells the other ranks ([`World::fail`](world::World::fail)), whose operations then give [`Error::World`].
+/// An operation that fails or panics closes the connections of this rank before it returns, since the network could
+/// otherwise write to buffers that are no longer borrowed; later operations return [`Error::Closed`]. It also tells the
+/// other ranks ([`World::fail`](world::World::fail)), whose operations then return [`Error::World`].
 pub struct Communicator {
-    member: Member<Network>,
+    collectives: HostCollectives<Network>,
     world: world::Handle,
     description: String,
     /// Used by one thread at a time, which may change.
@@ -104,22 +102,15 @@ impl Communicator {
     /// # Errors
     /// When libfabric cannot be loaded or has no provider that fits, or another rank fails.
     pub fn new(world: world::Handle, options: &Options) -> Result<Self, Error> {
-        let mut tuning = Tuning {
-            medium: Medium::Network,
-            all_reduce: options.all_reduce,
-            all_gather: options.all_gather,
-            reduce_scatter: options.reduce_scatter,
-            broadcast: options.broadcast,
-            reduce: options.reduce,
-            all_to_all: options.all_to_all,
-            all_to_all_v: options.all_to_all_v,
-            gather: options.gather,
-            scatter: options.scatter,
+        let mut asked = options.clone();
+        let mut selection_options = SelectionOptions {
+            algorithms: Collective::ALL.map(|collective| *asked.slot(collective)),
             between: options.between,
             segment: options.segment,
             in_flight: options.in_flight,
+            ..SelectionOptions::new(Medium::Network)
         };
-        let asked = tuning.describe(options.provider.as_deref());
+        let asked = selection_options.describe(options.provider.as_deref());
         let everyone = world.all_gather(asked.as_bytes())?;
         if let Some(rank) = everyone.iter().position(|other| *other != everyone[0]) {
             let asked = |rank: usize| String::from_utf8_lossy(&everyone[rank]);
@@ -131,42 +122,44 @@ impl Communicator {
             .into());
         }
         let network = Network::open(&world, options.provider.as_deref(), options.host.as_deref())?;
-        let mut description = ways::tell(&*world, &network.way(), &network.first_ranks())?;
+        let mut description = summary::describe_job(&*world, &network.summary(), &network.first_ranks())?;
         let medium = if network.is_shared_memory() { Medium::SharedMemory } else { Medium::Network };
-        tuning.medium = medium;
-        let board =
-            if medium == Medium::SharedMemory { Board::meet(&*world, network.is_crowded())? } else { None };
-        if board.is_some() {
-            description += "; a board in shared memory";
+        selection_options.medium = medium;
+        let shared = if medium == Medium::SharedMemory {
+            SharedSegment::create(&*world, network.is_oversubscribed())?
+        } else {
+            None
+        };
+        if shared.is_some() {
+            description += "; a shared memory segment";
         }
-        let member = Member::new(network, board, tuning)?;
-        Ok(Self { member, world, description, not_sync: PhantomData })
+        let collectives = HostCollectives::new(network, shared, selection_options)?;
+        Ok(Self { collectives, world, description, not_sync: PhantomData })
     }
 
     /// This rank, `0..size`.
     #[must_use]
     pub fn rank(&self) -> usize {
-        self.member.rank()
+        self.collectives.rank()
     }
 
-    /// How many ranks there are.
+    /// Number of ranks.
     #[must_use]
     pub fn size(&self) -> usize {
-        self.member.size()
+        self.collectives.size()
     }
 
-    /// What carries the messages, in a line for a report's header that is the same on all ranks: providers, how `shm` copies
-    /// long messages, and each host's interface and the address of its first rank there.
+    /// Describes the transport in one line, which is the same on all ranks: providers, copy protocol of `shm`, and each
+    /// host's interface and the address of its first rank there.
     #[must_use]
     pub fn describe(&self) -> &str {
         &self.description
     }
 
-    /// How an operation would be carried out whose size, as [`Rule::bytes`](super::Rule::bytes) counts it, is so many
-    /// bytes.
+    /// The plan for an operation of this size, counted as in [`Rule::bytes`](super::Rule::bytes).
     #[must_use]
     pub fn plan(&self, collective: Collective, bytes: usize) -> Plan {
-        self.member.plan(collective, bytes)
+        self.collectives.plan(collective, bytes)
     }
 
     /// Reduces all ranks' `send` into every rank's `receive`. Both have the same number of elements, which is the
@@ -181,7 +174,7 @@ impl Communicator {
         receive: &mut [T],
         op: ReduceOp,
     ) -> Result<(), Error> {
-        self.member.all_reduce(send, receive, op)
+        self.collectives.all_reduce(send, receive, op)
     }
 
     /// Reduces all ranks' `data` into every rank's `data`, which has the same number of elements on every rank.
@@ -189,7 +182,7 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::all_reduce`].
     pub fn all_reduce_in_place<T: Element>(&mut self, data: &mut [T], op: ReduceOp) -> Result<(), Error> {
-        self.member.all_reduce_in_place(data, op)
+        self.collectives.all_reduce_in_place(data, op)
     }
 
     /// Gathers all ranks' `send` in every rank's `receive`, in rank order. `send` has the same number of elements
@@ -198,7 +191,7 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::all_reduce`].
     pub fn all_gather<T: Element>(&mut self, send: &[T], receive: &mut [T]) -> Result<(), Error> {
-        self.member.all_gather(send, receive)
+        self.collectives.all_gather(send, receive)
     }
 
     /// Gathers all ranks' parts of `data` in every rank's `data`. With `n` elements for each rank, this rank's part
@@ -207,7 +200,7 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::all_reduce`]; [`Error::Length`] when the length is no multiple of the number of ranks.
     pub fn all_gather_in_place<T: Element>(&mut self, data: &mut [T]) -> Result<(), Error> {
-        self.member.all_gather_in_place(data)
+        self.collectives.all_gather_in_place(data)
     }
 
     /// Cuts the reduction of all ranks' `send` into one block for each rank, of `receive.len()` elements; `receive`
@@ -221,16 +214,16 @@ impl Communicator {
         receive: &mut [T],
         op: ReduceOp,
     ) -> Result<(), Error> {
-        self.member.reduce_scatter(send, receive, op)
+        self.collectives.reduce_scatter(send, receive, op)
     }
 
-    /// As [`reduce_scatter`](Self::reduce_scatter), with the result at this rank's own place in the input: with `n`
-    /// elements for each rank, from `rank * n` on. The rest of `data` stays as it is.
+    /// In-place [`reduce_scatter`](Self::reduce_scatter): the result replaces this rank's block of the input; with `n`
+    /// elements for each rank, from `rank * n` on. The rest of `data` is unchanged.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`]; [`Error::Length`] when the length is no multiple of the number of ranks.
     pub fn reduce_scatter_in_place<T: Element>(&mut self, data: &mut [T], op: ReduceOp) -> Result<(), Error> {
-        self.member.reduce_scatter_in_place(data, op)
+        self.collectives.reduce_scatter_in_place(data, op)
     }
 
     /// Every rank's `receive` becomes the root's `send`. The other ranks need no `send`, and theirs is not read. All
@@ -245,7 +238,7 @@ impl Communicator {
         receive: &mut [T],
         root: usize,
     ) -> Result<(), Error> {
-        self.member.broadcast(send, receive, root)
+        self.collectives.broadcast(send, receive, root)
     }
 
     /// Every rank's `data` becomes the root's. It has the same number of elements on every rank.
@@ -253,15 +246,15 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::all_reduce`]; [`Error::Rank`] when there is no such root.
     pub fn broadcast_in_place<T: Element>(&mut self, data: &mut [T], root: usize) -> Result<(), Error> {
-        self.member.broadcast_in_place(data, root)
+        self.collectives.broadcast_in_place(data, root)
     }
 
-    /// Reduces all ranks' `send` into the root's `receive`. The other ranks need no `receive`, and theirs is left alone.
+    /// Reduces all ranks' `send` into the root's `receive`. The other ranks need no `receive`, and theirs is unchanged.
     /// All buffers have the same number of elements.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`]; [`Error::Length`] for a root without `receive`; [`Error::Rank`] when there is no
-    /// such root.
+    /// As [`Communicator::all_reduce`]; [`Error::Length`] for a root without `receive`; [`Error::Rank`] when there is
+    /// no such root.
     pub fn reduce<T: Element>(
         &mut self,
         send: &[T],
@@ -269,11 +262,10 @@ impl Communicator {
         op: ReduceOp,
         root: usize,
     ) -> Result<(), Error> {
-        self.member.reduce(send, receive, op, root)
+        self.collectives.reduce(send, receive, op, root)
     }
 
-    /// As [`reduce`](Self::reduce), with the result in the place of the root's input. The other ranks' `data` is only
-    /// read.
+    /// In-place [`reduce`](Self::reduce): the result replaces the root's input. The other ranks' `data` is only read.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`]; [`Error::Rank`] when there is no such root.
@@ -283,33 +275,33 @@ impl Communicator {
         op: ReduceOp,
         root: usize,
     ) -> Result<(), Error> {
-        self.member.reduce_in_place(data, op, root)
+        self.collectives.reduce_in_place(data, op, root)
     }
 
-    /// Part `r` of `send` goes to rank `r`, and part `r` of `receive` comes from it. There is one part of the same length
-    /// for each rank.
+    /// Part `r` of `send` goes to rank `r`, and part `r` of `receive` comes from it. There is one part of the same
+    /// length for each rank.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`]; [`Error::Length`] when the length is no multiple of the number of ranks.
     pub fn all_to_all<T: Element>(&mut self, send: &[T], receive: &mut [T]) -> Result<(), Error> {
-        self.member.all_to_all(send, receive)
+        self.collectives.all_to_all(send, receive)
     }
 
-    /// Part `r` of `data` goes to rank `r`, and what comes from it takes the same place.
+    /// Part `r` of `data` goes to rank `r`, and the part from rank `r` replaces it.
     ///
     /// # Errors
     /// As [`Communicator::all_to_all`].
     pub fn all_to_all_in_place<T: Element>(&mut self, data: &mut [T]) -> Result<(), Error> {
-        self.member.all_to_all_in_place(data)
+        self.collectives.all_to_all_in_place(data)
     }
 
-    /// As [`all_to_all`](Self::all_to_all), with parts of any lengths at any places: the elements `send_parts[r]` go to
-    /// rank `r`, and what rank `r` sends here arrives in `receive_parts[r]`, which has the same length. Where a part is
-    /// empty, nothing is sent or received. The rest of `receive` is left alone.
+    /// An [`all_to_all`](Self::all_to_all) with parts of any lengths and offsets: the elements `send_parts[r]` go to
+    /// rank `r`, and those from rank `r` arrive in `receive_parts[r]`, which has the same length. For an empty part
+    /// nothing is sent or received. The rest of `receive` is unchanged.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`]; [`Error::Length`] unless there is one part for each rank, within its buffer, the
-    /// part that this rank sends itself is as long as it receives it, and no two parts of `receive` overlap.
+    /// As [`Communicator::all_reduce`]; [`Error::Length`] unless there is one part for each rank, within its buffer,
+    /// the part that this rank sends itself is as long as it receives it, and no two parts of `receive` overlap.
     pub fn all_to_all_v<T: Element>(
         &mut self,
         send: &[T],
@@ -317,11 +309,11 @@ impl Communicator {
         receive: &mut [T],
         receive_parts: &[Range<usize>],
     ) -> Result<(), Error> {
-        self.member.all_to_all_v(send, send_parts, receive, receive_parts)
+        self.collectives.all_to_all_v(send, send_parts, receive, receive_parts)
     }
 
-    /// As [`all_to_all_v`](Self::all_to_all_v) in one buffer, whose parts may be received where others were sent from.
-    /// What arrives waits in memory of the communicator until all is sent.
+    /// In-place [`all_to_all_v`](Self::all_to_all_v): parts may be received where others are sent from. What arrives
+    /// waits in memory of the communicator until all is sent.
     ///
     /// # Errors
     /// As [`Communicator::all_to_all_v`].
@@ -331,33 +323,33 @@ impl Communicator {
         send_parts: &[Range<usize>],
         receive_parts: &[Range<usize>],
     ) -> Result<(), Error> {
-        self.member.all_to_all_v_in_place(data, send_parts, receive_parts)
+        self.collectives.all_to_all_v_in_place(data, send_parts, receive_parts)
     }
 
     /// The root's `receive` becomes all ranks' `send`, in rank order. `send` has the same number of elements on every
-    /// rank, and the root's `receive` that many for each rank. The other ranks need no `receive`, and theirs is left
-    /// alone.
+    /// rank, and the root's `receive` that many for each rank. The other ranks need no `receive`, and theirs is
+    /// unchanged.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`]; [`Error::Length`] for a root without `receive`; [`Error::Rank`] when there is no
-    /// such root.
+    /// As [`Communicator::all_reduce`]; [`Error::Length`] for a root without `receive`; [`Error::Rank`] when there is
+    /// no such root.
     pub fn gather<T: Element>(
         &mut self,
         send: &[T],
         receive: Option<&mut [T]>,
         root: usize,
     ) -> Result<(), Error> {
-        self.member.gather(send, receive, root)
+        self.collectives.gather(send, receive, root)
     }
 
-    /// As [`gather`](Self::gather), with every rank's input at its own place in a buffer of the root's length: with `n`
+    /// In-place [`gather`](Self::gather): every rank's input is its block of a buffer of the root's length; with `n`
     /// elements for each rank, from `rank * n` on. Only the root's buffer is written.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`]; [`Error::Length`] when the length is no multiple of the number of ranks;
     /// [`Error::Rank`] when there is no such root.
     pub fn gather_in_place<T: Element>(&mut self, data: &mut [T], root: usize) -> Result<(), Error> {
-        self.member.gather_in_place(data, root)
+        self.collectives.gather_in_place(data, root)
     }
 
     /// Cuts the root's `send` into one block for each rank, of `receive.len()` elements; `receive` becomes this rank's.
@@ -372,43 +364,43 @@ impl Communicator {
         receive: &mut [T],
         root: usize,
     ) -> Result<(), Error> {
-        self.member.scatter(send, receive, root)
+        self.collectives.scatter(send, receive, root)
     }
 
-    /// As [`scatter`](Self::scatter), with every rank's result at its own place in a buffer of the root's length: with
-    /// `n` elements for each rank, from `rank * n` on. Nothing else is written.
+    /// In-place [`scatter`](Self::scatter): every rank's result is its block of a buffer of the root's length; with `n`
+    /// elements for each rank, from `rank * n` on. Nothing else is written.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`]; [`Error::Length`] when the length is no multiple of the number of ranks;
     /// [`Error::Rank`] when there is no such root.
     pub fn scatter_in_place<T: Element>(&mut self, data: &mut [T], root: usize) -> Result<(), Error> {
-        self.member.scatter_in_place(data, root)
+        self.collectives.scatter_in_place(data, root)
     }
 
     /// Sends `data` to another rank, which calls [`recv`](Self::recv) or [`exchange`](Self::exchange) for as many
     /// elements of the same type. Messages from one rank to another are received in the order in which they were sent;
-    /// one of no elements is none, for both.
+    /// empty ones are not sent.
     ///
-    /// It may wait for the other side to receive, and ranks that wait for each other in a circle wait for ever: two that
-    /// want to send to each other use `exchange`.
+    /// It may wait for the peer to receive: ranks that send to each other in a circle deadlock; use `exchange`.
     ///
     /// # Errors
-    /// [`Error::Rank`] when there is no such peer, or it is this rank: nothing is sent then. Otherwise the communicator is
-    /// closed: [`Error::World`] when another rank has failed, or what libfabric reported.
+    /// [`Error::Rank`] when there is no such peer, or it is this rank: nothing is sent then. Otherwise the communicator
+    /// is closed: [`Error::World`] when another rank has failed, or what libfabric reported.
     pub fn send<T: Element>(&mut self, data: &[T], to: usize) -> Result<(), Error> {
-        self.member.send(data, to)
+        self.collectives.send(data, to)
     }
 
-    /// Receives what another rank sends with [`send`](Self::send) or [`exchange`](Self::exchange), and waits for it.
+    /// Receives a message that another rank sends with [`send`](Self::send) or [`exchange`](Self::exchange), and waits
+    /// for it.
     ///
     /// # Errors
     /// As [`Communicator::send`].
     pub fn recv<T: Element>(&mut self, data: &mut [T], from: usize) -> Result<(), Error> {
-        self.member.recv(data, from)
+        self.collectives.recv(data, from)
     }
 
-    /// Sends `send` to one rank and receives `receive` from one, the same or another, at the same time. Both peers may be
-    /// this rank itself, which then copies.
+    /// Sends `send` to one rank and receives `receive` from the same or another, at the same time. If both peers are
+    /// this rank itself, it copies.
     ///
     /// # Errors
     /// As [`Communicator::send`]; [`Error::Length`] when a rank that sends to itself has buffers that differ in length.
@@ -419,10 +411,10 @@ impl Communicator {
         receive: &mut [T],
         from: usize,
     ) -> Result<(), Error> {
-        self.member.exchange(send, to, receive, from)
+        self.collectives.exchange(send, to, receive, from)
     }
 
-    /// As [`exchange`](Self::exchange), with what is received in the place of what is sent, and as long.
+    /// In-place [`exchange`](Self::exchange): the message received, of the same length, replaces the one sent.
     ///
     /// # Errors
     /// As [`Communicator::send`].
@@ -432,7 +424,7 @@ impl Communicator {
         to: usize,
         from: usize,
     ) -> Result<(), Error> {
-        self.member.exchange_in_place(data, to, from)
+        self.collectives.exchange_in_place(data, to, from)
     }
 
     /// Returns when every rank has called it.
@@ -440,16 +432,17 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::all_reduce`].
     pub fn barrier(&mut self) -> Result<(), Error> {
-        self.member.barrier()
+        self.collectives.barrier()
     }
 
-    /// Ends the communicator when every rank has called it. A communicator that is dropped instead closes at once; ranks that
-    /// wait for this one in a later operation are told so after a second, unless rank 0 left more than a minute before.
+    /// Ends the communicator when every rank has called it. A communicator that is dropped closes immediately; ranks
+    /// that wait for this one in a later operation get an error after a second, unless rank 0 left more than a minute
+    /// before.
     ///
     /// # Errors
     /// When another rank has failed.
     pub fn close(mut self) -> Result<(), Error> {
-        self.member.leave();
+        self.collectives.leave();
         self.world.barrier()?;
         Ok(())
     }
@@ -457,9 +450,9 @@ impl Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        // One that panics has failed, which is told otherwise.
+        // A panic is reported by the transport.
         if !std::thread::panicking() {
-            self.member.leave();
+            self.collectives.leave();
         }
     }
 }

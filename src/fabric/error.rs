@@ -1,4 +1,4 @@
-//! What can go wrong on the host backend.
+//! Errors of the host backend.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,24 +7,24 @@ use fabric_sys::{Fabric, LoadError};
 
 use crate::world;
 
-/// Why an operation of the host backend failed.
+/// An error of the host backend.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The buffers do not fit the operation. Nothing was sent; the communicator can be used on.
+    /// The buffers do not fit the operation. Nothing was sent; the communicator remains usable.
     #[error("{operation}: {problem}")]
     Length {
         /// The operation: `all_gather`.
         operation: &'static str,
-        /// Which buffer has how many elements, and how many it needs.
+        /// The buffer, its number of elements, and the number it needs.
         problem: String,
     },
-    /// There is no such root or peer. Nothing was sent; the communicator can be used on.
+    /// There is no such root or peer. Nothing was sent; the communicator remains usable.
     #[error("{operation}: {problem}")]
     Rank {
         /// The operation: `broadcast`.
         operation: &'static str,
-        /// Which rank was named, and which there are.
+        /// The rank that was named, and the ranks there are.
         problem: String,
     },
     /// An earlier operation failed or panicked, and took the communicator's connections with it.
@@ -36,7 +36,7 @@ pub enum Error {
         /// The operation that was asked for.
         operation: &'static str,
     },
-    /// The options ask for an algorithm that cannot do this.
+    /// The options name an algorithm that does not serve this collective.
     #[error(
         "{collective} on {ranks} ranks: algorithm '{algorithm}' cannot do it; choose one of {choices}, or none"
     )]
@@ -47,42 +47,42 @@ pub enum Error {
         algorithm: super::Algorithm,
         /// The number of ranks.
         ranks: usize,
-        /// Those that can.
+        /// Algorithms that serve it.
         choices: String,
     },
     /// Another rank failed.
     #[error(transparent)]
     World(#[from] world::Error),
-    /// There is no libfabric.
+    /// libfabric was not found.
     #[error(transparent)]
     Library(#[from] &'static LoadError),
-    /// The provider that was asked for cannot be used here.
+    /// The provider cannot be used here.
     #[error("provider '{provider}': {problem}")]
     Provider {
         /// The provider's name.
         provider: String,
-        /// Why not, and what can be used.
+        /// The reason, and the alternatives.
         problem: String,
     },
     /// A call of libfabric failed.
     #[error("{0}")]
     Call(Failure),
-    /// An endpoint ([`rdm`](super::rdm)) cannot do what was asked of it.
+    /// An endpoint ([`rdm`](super::rdm)) does not support the operation.
     #[error("{operation} over {provider}: {problem}")]
     Endpoint {
-        /// What was asked for: a function of libfabric.
+        /// The function of libfabric.
         operation: &'static str,
         /// The provider.
         provider: String,
-        /// Why not.
+        /// The reason.
         problem: String,
     },
-    /// Nothing has completed for as long as an endpoint ([`rdm`](super::rdm)) is to wait.
+    /// Nothing has completed within the timeout of an endpoint ([`rdm`](super::rdm)).
     #[error("waiting over {provider}: nothing has completed for {} s", limit.as_secs_f64())]
     TimedOut {
         /// The provider.
         provider: String,
-        /// How long it was to wait.
+        /// The timeout.
         limit: Duration,
     },
     /// Another rank could not open its endpoints.
@@ -90,10 +90,10 @@ pub enum Error {
     Peer {
         /// The rank.
         rank: usize,
-        /// What it reported.
+        /// Its error.
         problem: String,
     },
-    /// Another rank is at another operation.
+    /// Another rank called another operation.
     #[error(
         "rank {rank} called {called} while rank {peer} called {}; all ranks call the same operations in the same order \
          with the same lengths",
@@ -102,11 +102,11 @@ pub enum Error {
     OtherOperation {
         /// The rank that noticed.
         rank: usize,
-        /// What it called: `all_reduce of 100 float, sum`.
+        /// Its call: `all_reduce of 100 float, sum`.
         called: String,
-        /// The other.
+        /// The other rank.
         peer: usize,
-        /// What that called; none where they were different earlier.
+        /// The peer's call; none if an earlier one differs.
         peer_called: Option<String>,
     },
     /// A message was not as long as the receiver expected.
@@ -124,7 +124,7 @@ pub enum Error {
         provider: String,
         /// Bytes expected.
         expected: usize,
-        /// Bytes sent; none when the provider says only that they are more.
+        /// Bytes sent; none when the provider reports only that there are more.
         received: Option<usize>,
     },
 }
@@ -145,9 +145,9 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// The error of a call of `library` with this number, and the provider's own words, if it has any.
+    /// The error of a call of `library` with this number, and the provider's own text, if it has any.
     #[cold]
-    pub(super) fn of_call(
+    pub(crate) fn of_call(
         library: &Fabric,
         provider: &str,
         operation: &'static str,
@@ -162,7 +162,7 @@ impl Failure {
         Error::Call(Self { operation, provider: provider.to_owned(), peer, code, text })
     }
 
-    /// What to do about it.
+    /// Advice for the error number.
     fn advice(&self) -> &'static str {
         match self.code {
             fabric_sys::FI_ENOSPC | fabric_sys::FI_ENOMEM if self.provider == "shm" => {

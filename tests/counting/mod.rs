@@ -1,4 +1,4 @@
-//! The system's allocator, which counts what each thread asks for.
+//! The system's allocator, with a count of each thread's allocations.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -27,7 +27,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// How many times this thread has asked for memory.
+/// Number of allocations of this thread.
 pub(crate) fn allocations() -> u64 {
     ALLOCATIONS.get()
 }

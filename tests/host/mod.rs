@@ -5,7 +5,7 @@ use std::thread;
 use collectives::fabric::{Algorithm, Collective, Communicator, Options};
 use collectives::world;
 
-/// Runs `body` on each of so many ranks, and closes their communicators.
+/// Runs `body` on each of `ranks` ranks, and closes their communicators.
 pub(crate) fn on_every_rank(ranks: usize, options: &Options, body: impl Fn(&mut Communicator) + Sync) {
     let handles = world::threads(world::single(), ranks).unwrap();
     thread::scope(|scope| {
@@ -20,7 +20,7 @@ pub(crate) fn on_every_rank(ranks: usize, options: &Options, body: impl Fn(&mut 
     });
 }
 
-/// As [`on_every_rank`], with the number of each rank's host.
+/// [`on_every_rank`] with the number of each rank's host.
 pub(crate) fn on_hosts(hosts: &[usize], options: &Options, body: impl Fn(&mut Communicator) + Sync) {
     let handles = world::threads(world::single(), hosts.len()).unwrap();
     thread::scope(|scope| {
@@ -43,7 +43,7 @@ pub(crate) fn over(provider: &str) -> Options {
     options
 }
 
-/// Whether an algorithm can be asked for where all ranks are on one host.
+/// True when the options may name an algorithm where all ranks are on one host.
 pub(crate) fn serves(algorithm: Algorithm, collective: Collective, provider: &str, ranks: usize) -> bool {
     let has = match algorithm {
         Algorithm::Board => provider == "shm",

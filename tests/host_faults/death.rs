@@ -38,7 +38,7 @@ fn rank(rank: usize, port: u16, fault: &str) -> Command {
     command
 }
 
-/// How the ranks of a job have ended, and what of theirs is left in `/dev/shm`. Nothing else may be left.
+/// Exit of the ranks of a job, and the files that they have left in `/dev/shm`. Nothing else may be left.
 fn play(fault: &str) -> (Vec<Ended>, Vec<String>) {
     let (port, temporary) = (free_port(), tempfile::tempdir().unwrap());
     let mut job: Vec<Process> = (0..RANKS)
@@ -118,7 +118,8 @@ fn ranks_that_have_left_are_told_to_those_that_come_late() {
     });
 }
 
-/// Panics unless a victim that leaves ends well, and every other rank that waits for it with an error that says so.
+/// Panics unless a victim that leaves succeeds, and every other rank that waits for it fails with an error that names
+/// it.
 fn leave(carrier: &str, operation: &str, phase: &str, victim: usize) {
     let fault = format!("{carrier} {operation} {phase} {victim}");
     let (ended, left) = play(&fault);
@@ -160,7 +161,7 @@ fn death_while_the_ranks_meet() {
     }
 }
 
-/// Whether somebody is connected to this port of this host.
+/// True when a process is connected to this port of this host.
 fn is_connected(port: u16) -> bool {
     let local = format!("0100007F:{port:04X}");
     let table = fs::read_to_string("/proc/net/tcp").unwrap();
@@ -234,7 +235,7 @@ fn death_while_closing() {
     }
 }
 
-/// Also where rank 0, which compares what ranks call, is not one of those that wait.
+/// Also when rank 0, which compares the calls, is not one of those that wait.
 pub(crate) fn mismatches_are_told_to_all_processes() {
     for provider in PROVIDERS {
         for (operation, victim) in [("all_reduce", 1), ("all_to_all_v", 2), ("exchange", 0)] {

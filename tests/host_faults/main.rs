@@ -1,4 +1,4 @@
-//! Ranks of host communicators that die, or do not call the same: what the others say, and what is left behind.
+//! Ranks of host communicators that die or whose calls differ: errors of the other ranks, and leftovers.
 //!
 //! The tests start this program again, once per rank, with `HOST_FAULT` set: then it is a rank (see `rank`).
 

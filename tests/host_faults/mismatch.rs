@@ -1,5 +1,5 @@
-//! Ranks that do not call the same: none gets data that another operation sent, none waits for ever, and each is told
-//! who called what.
+//! Ranks whose calls differ: none receives data of another operation, none hangs, and each gets an error with both
+//! calls.
 
 use crate::rank::{CARRIERS, options};
 use collectives::fabric::{Algorithm, Communicator, Error, Options};
@@ -23,12 +23,12 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
 const RANKS: usize = 3;
 /// Elements of a short message, and of one that is cut into segments.
 const COUNTS: [usize; 2] = [60, 300_000];
-/// Where every rank needs something of every other.
+/// Operations in which every rank needs data of every other.
 const NEEDS_ALL: [&str; 4] = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"];
 /// Long after ranks that wait have been compared.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What rank 1 does otherwise than the others.
+/// Deviations of rank 1 from the others.
 #[derive(Clone, Copy)]
 struct Call {
     name: &'static str,
@@ -73,8 +73,8 @@ pub(crate) fn call<E: Element + From<u8>>(
     }
 }
 
-/// What each rank is told, with a communicator of threads, in which each calls `operation` until it fails, at most twice,
-/// and then closes; `at_once` if none may come through the first.
+/// The error of each rank, with a communicator of threads, in which each calls `operation` until it fails, at most
+/// twice, and then closes; with `at_once` every rank must fail in the first.
 fn told(
     carrier: &str,
     at_once: bool,
@@ -97,14 +97,14 @@ fn told(
             sender.send((rank, result.map_or_else(|error| error.to_string(), |()| "ok".to_owned()))).unwrap();
         });
     }
-    // An error here is a rank that waits for ever.
+    // An error here means that a rank hangs.
     let mut told: Vec<(usize, String)> =
         (0..RANKS).map(|_| receiver.recv_timeout(PATIENCE).unwrap()).collect();
     told.sort();
     told.into_iter().map(|(_, text)| text).collect()
 }
 
-/// Panics unless every rank is told what rank 1 called, and what another did.
+/// Panics unless every rank's error names rank 1's call and another rank's.
 fn assert_told(case: &str, told: &[String], of_rank_1: &str, of_others: &str) {
     for text in told {
         let one = format!("rank 1 called {of_rank_1}");
@@ -115,7 +115,7 @@ fn assert_told(case: &str, told: &[String], of_rank_1: &str, of_others: &str) {
     }
 }
 
-/// Plays all cases at once, over each carrier and for short and long messages: rank 1 calls `wrong` of what the others
+/// Plays all cases concurrently, over each carrier and for short and long messages: rank 1 calls `wrong` of the others'
 /// call.
 fn play(names: &[&'static str], wrong: fn(Call) -> Call, told_of: fn(Call) -> String) {
     thread::scope(|scope| {
@@ -138,7 +138,7 @@ fn play(names: &[&'static str], wrong: fn(Call) -> Call, told_of: fn(Call) -> St
     });
 }
 
-/// What is said of a call.
+/// Text of a call in an error.
 fn text(call: Call) -> String {
     let Call { name, count, root, op } = call;
     let op = if name.contains("reduce") { format!(", {op}") } else { String::new() };
@@ -165,7 +165,7 @@ fn other_lengths_are_told() {
         "send/recv",
         "exchange",
     ];
-    // Shorter and longer than what others send, by an element or so much that another algorithm is chosen.
+    // Shorter and longer than the others' messages, by an element, or by so much that another algorithm is selected.
     play(&names, |right| Call { count: right.count + 1, ..right }, text);
     play(&names, |right| Call { count: right.count / 20, ..right }, text);
 }
@@ -247,7 +247,7 @@ fn other_options_are_told() {
     }
 }
 
-/// Where nobody waits, because some only send, it is noticed later: at the latest when the ranks close.
+/// Without a rank that waits, as some only send, it is noticed later: at the latest when the ranks close.
 fn a_collective_too_few_is_told() {
     for provider in ["shm", "tcp"] {
         for count in COUNTS {

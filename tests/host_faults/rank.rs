@@ -1,4 +1,4 @@
-//! What a rank does that a test has started.
+//! A rank that a test has started.
 
 use collectives::ReduceOp;
 use collectives::fabric::{Algorithm, Collective, Communicator, Error, Options};
@@ -24,8 +24,8 @@ pub(crate) const OPERATIONS: [&str; 12] = [
     "exchange",
 ];
 
-/// What carries the operations of three ranks: shared memory with what the table says, which goes over the board mostly, or
-/// with messages of libfabric wherever there is another algorithm than the board, or a network.
+/// Transports of three ranks: shared memory as the rules select it, mostly through the shared segment; libfabric
+/// messages in shared memory wherever there is an algorithm for them; and a network.
 pub(crate) const CARRIERS: [&str; 3] = ["shm", MESSAGES, "tcp"];
 const MESSAGES: &str = "shm-messages";
 
@@ -45,7 +45,7 @@ pub(crate) fn options(carrier: &str) -> Options {
     options
 }
 
-/// Elements of a message that goes at once, and of one that is cut into segments.
+/// Elements of a message in one segment, and in several.
 const SHORT: usize = 4;
 const LONG: usize = 300_000;
 
@@ -77,7 +77,7 @@ pub(crate) fn run(fault: &str) {
         "leaves" | "left" => {
             let mut result = operate(&mut communicator, operation, SHORT);
             if phase == "left" && !is_victim {
-                // Longer than a rank 0 waits for others to take what it sent.
+                // Longer than rank 0 waits for others to receive its messages.
                 thread::sleep(Duration::from_secs(4));
             }
             while result.is_ok() && !is_victim {
@@ -119,7 +119,7 @@ fn between(communicator: &mut Communicator, operation: &str, is_victim: bool) ->
     if is_victim {
         die();
     }
-    // Who needs nothing of the victim's may go on for a while.
+    // Ranks that need nothing from the victim may continue for a while.
     loop {
         operate(communicator, operation, SHORT)?;
     }
@@ -149,7 +149,7 @@ fn middle(
     }
 }
 
-/// One operation with so many elements for each rank or message.
+/// One operation with `count` elements for each rank or message.
 fn operate(communicator: &mut Communicator, operation: &str, count: usize) -> Result<(), Error> {
     let (rank, ranks) = (communicator.rank(), communicator.size());
     let (next, previous) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
@@ -187,7 +187,7 @@ fn operate(communicator: &mut Communicator, operation: &str, count: usize) -> Re
 /// A world in which this rank can be made to die.
 struct Doomed {
     inner: Handle,
-    /// It dies when it begins the last of so many collective calls.
+    /// It dies when it begins the last of this many collective calls.
     calls_left: AtomicUsize,
     /// It dies when it has waited for others in an operation, and asks whether they live.
     at_check: AtomicBool,
@@ -208,7 +208,7 @@ impl Doomed {
         }
     }
 
-    /// Whether this is the rank after the victim, which is rank 0 or rank 1 of 3.
+    /// True for the rank after the victim, which is rank 0 or rank 1 of 3.
     fn victim_is_before(&self) -> bool {
         let fault = std::env::var("HOST_FAULT").unwrap_or_default();
         let victim = fault.split(' ').next_back().and_then(|victim| victim.parse::<usize>().ok());

@@ -11,7 +11,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("an_endpoint_is_closed_though_nobody_waited_for_a_peer_that_is_killed", unnoticed_deaths_are_survived),
 ];
 
-/// Tags: of what both receive, of what nobody asks for, of what is asked for and never sent.
+/// Tags: of messages that both receive, of unexpected ones, and of receives whose messages are never sent.
 const FIRST: u64 = 1;
 const UNASKED: u64 = 2;
 const NEVER: u64 = 3;
@@ -52,8 +52,8 @@ fn survive(how: &str) {
     }
 }
 
-/// Rank 1 kills itself in the middle of a message that rank 0 has not asked for. That one reads it then, gets an error,
-/// closes its endpoint, and only then says what the error was. Where nobody notices, it waits for nothing.
+/// Rank 1 kills itself in the middle of an unexpected message to rank 0, which then reads it, gets an error, closes its
+/// endpoint, and prints the error after that. If the failure goes unnoticed, there is nothing to wait for.
 pub(crate) fn run(words: &str) {
     let (provider, how) = words.split_once(' ').unwrap();
     let world = world::from_environment(&world::Options::from_environment().unwrap()).unwrap();

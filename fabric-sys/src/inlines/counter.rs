@@ -6,10 +6,10 @@ use super::inlines;
 use crate::fid_cntr;
 
 inlines! {
-    /// How many operations have completed.
+    /// Number of completed operations.
     fn fi_cntr_read(cntr: *mut fid_cntr) -> u64 = (*cntr).ops, read(cntr);
 
-    /// How many operations have failed.
+    /// Number of failed operations.
     fn fi_cntr_readerr(cntr: *mut fid_cntr) -> u64 = (*cntr).ops, readerr(cntr);
 
     /// Adds to the count.
@@ -26,7 +26,7 @@ inlines! {
     fn fi_cntr_seterr(cntr: *mut fid_cntr, value: u64) -> c_int
         = (*cntr).ops, seterr(cntr, value), late in fi_ops_cntr;
 
-    /// Waits until the count reaches `threshold`; `timeout` in milliseconds, negative for ever.
+    /// Waits until the count reaches `threshold`; `timeout` in milliseconds, negative for none.
     fn fi_cntr_wait(cntr: *mut fid_cntr, threshold: u64, timeout: c_int) -> c_int
         = (*cntr).ops, wait(cntr, threshold, timeout);
 }

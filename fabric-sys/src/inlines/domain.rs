@@ -1,4 +1,4 @@
-//! Opening domains, and what is opened on fabrics and domains.
+//! Domains, and the objects opened on fabrics and domains.
 
 use std::ffi::{c_int, c_void};
 
@@ -37,7 +37,7 @@ inlines! {
     fn fi_eq_open(fabric: *mut fid_fabric, attr: *mut fi_eq_attr, eq: *mut *mut fid_eq, context: *mut c_void) -> c_int
         = (*fabric).ops, eq_open(fabric, attr, eq, context);
 
-    /// Whether the wait objects of these queues may be waited on now.
+    /// Checks that the wait objects of these queues can be waited on now.
     fn fi_trywait(fabric: *mut fid_fabric, fids: *mut *mut fid, count: c_int) -> c_int
         = (*fabric).ops, trywait(fabric, fids, count);
 }

@@ -30,7 +30,7 @@ inlines! {
     /// Posts a send with flags.
     fn fi_sendmsg(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) -> isize = (*ep).msg, sendmsg(ep, msg, flags);
 
-    /// Sends a short message, whose buffer may be used again at once.
+    /// Sends a short message, whose buffer may be reused after the call.
     fn fi_inject(ep: *mut fid_ep, buf: *const c_void, len: usize, dest_addr: fi_addr_t) -> isize
         = (*ep).msg, inject(ep, buf, len, dest_addr);
 

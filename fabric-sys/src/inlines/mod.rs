@@ -1,10 +1,10 @@
 //! The inline functions of libfabric's headers: calls through the objects' tables of function pointers.
 //!
-//! Each is `unsafe` for the reasons that the C function has: objects must be live, of the right kind and opened
-//! with what the call needs; buffers must outlive the operation; threads must keep to the domain's threading
-//! model. A slot that a provider has left empty answers `-FI_ENOSYS`, as does every slot of a table that it has left
-//! out, which some do for what was not asked for, and one that came after libfabric 1.17 and that the library's table is
-//! too short for. For the slots of 1.17 the table's size is not looked at.
+//! Each is `unsafe` for the requirements of the C function: objects must be live, of the right kind and opened with the
+//! needed capabilities; buffers must outlive the operation; threads must keep to the domain's threading model. A slot
+//! that a provider has left empty returns `-FI_ENOSYS`, as does every slot of a table that it has left out (some do for
+//! capabilities that were not requested), and one that was added after libfabric 1.17 if the library's table is too
+//! short for it. For the slots of 1.17 the table's size is not checked.
 
 mod address;
 mod completion;
@@ -32,7 +32,7 @@ pub use tagged::*;
 
 use std::ffi::{c_char, c_int};
 
-/// What a call answers whose slot is not there.
+/// Return value of a call whose slot does not exist.
 pub(crate) trait Absent {
     const ABSENT: Self;
 }
@@ -69,8 +69,8 @@ macro_rules! inlines {
         #[inline]
         #[allow(clippy::too_many_arguments)]
         pub unsafe fn $name($($parameter: $type),*) -> $result {
-            // SAFETY: the caller vouches that the object is live, so its table, if it has one, is readable up to its size, and that
-            // the arguments are what the slot's C function asks for.
+            // SAFETY: the caller vouches that the object is live, so its table, if it has one, is readable up to its
+            // size, and that the arguments are what the slot's C function asks for.
             unsafe {
                 let table = $table;
                 if table.is_null() {

@@ -1,4 +1,4 @@
-//! What every object can do.
+//! Operations of every object.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -6,8 +6,8 @@ use super::inlines;
 use crate::fid;
 
 inlines! {
-    /// Closes an object. Children go first: endpoints before what they are bound to, those before their domain,
-    /// the domain before its fabric.
+    /// Closes an object. Children go first: endpoints before the objects bound to them, those before their domain, the
+    /// domain before its fabric.
     fn fi_close(fid: *mut fid) -> c_int = (*fid).ops, close(fid);
 
     /// Sends a control command.

@@ -31,7 +31,7 @@ inlines! {
     fn fi_writemsg(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> isize
         = (*ep).rma, writemsg(ep, msg, flags);
 
-    /// Writes a short buffer, which may be used again at once.
+    /// Writes a short buffer, which may be reused after the call.
     fn fi_inject_write(ep: *mut fid_ep, buf: *const c_void, len: usize, dest_addr: fi_addr_t, addr: u64, key: u64) -> isize
         = (*ep).rma, inject(ep, buf, len, dest_addr, addr, key);
 

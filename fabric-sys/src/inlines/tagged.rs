@@ -8,7 +8,7 @@ use super::inlines;
 use crate::{fi_addr_t, fi_msg_tagged, fid_ep};
 
 inlines! {
-    /// Posts a receive of a message whose tag equals `tag` in the bits that `ignore` leaves.
+    /// Posts a receive of a message whose tag equals `tag` in the bits that are not set in `ignore`.
     fn fi_trecv(ep: *mut fid_ep, buf: *mut c_void, len: usize, desc: *mut c_void, src_addr: fi_addr_t, tag: u64, ignore: u64, context: *mut c_void) -> isize
         = (*ep).tagged, recv(ep, buf, len, desc, src_addr, tag, ignore, context);
 
@@ -32,7 +32,7 @@ inlines! {
     fn fi_tsendmsg(ep: *mut fid_ep, msg: *const fi_msg_tagged, flags: u64) -> isize
         = (*ep).tagged, sendmsg(ep, msg, flags);
 
-    /// Sends a short message, whose buffer may be used again at once.
+    /// Sends a short message, whose buffer may be reused after the call.
     fn fi_tinject(ep: *mut fid_ep, buf: *const c_void, len: usize, dest_addr: fi_addr_t, tag: u64) -> isize
         = (*ep).tagged, inject(ep, buf, len, dest_addr, tag);
 

@@ -2,71 +2,25 @@
 //!
 //! Costs for `p` ranks and `n` bytes, as messages on the critical path and bytes sent by each rank.
 
-use super::{Round, Schedule, Split, scratch, source, target};
-
-/// What an all_reduce schedule is made for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Message {
-    pub(crate) rank: usize,
-    pub(crate) ranks: usize,
-    /// Elements of the vector.
-    pub(crate) count: usize,
-    pub(crate) element_size: usize,
-    /// The most bytes of a segment.
-    pub(crate) segment: usize,
-    /// Segments in flight together.
-    pub(crate) in_flight: usize,
-}
-
-impl Message {
-    fn whole(&self) -> Split {
-        Split::new(0, self.count, 1, self.element_size)
-    }
-
-    pub(super) fn segments(&self) -> Split {
-        Split::into_segments(self.count, self.element_size, self.segment)
-    }
-
-    /// The rank `distance` above this one, around the end.
-    fn above(&self, distance: usize) -> usize {
-        (self.rank + distance) % self.ranks
-    }
-
-    /// The rank `distance` (at most the number of ranks) below this one, around the end.
-    fn below(&self, distance: usize) -> usize {
-        (self.rank + self.ranks - distance) % self.ranks
-    }
-}
+use super::{Pipeline, Position, Round, Schedule, Spec, scratch, source, target};
 
 /// Every rank sends everything to every other and combines in rank order: 1 message, (p-1) n bytes.
-pub(crate) struct Direct(pub(crate) Message);
+pub(crate) struct Direct(pub(crate) Spec<Position>);
 
 // SAFETY: one round and one segment; each peer has a part of the scratch memory of its own, and the result is
 // written when all sends are over.
 unsafe impl Schedule for Direct {
-    fn segments(&self) -> usize {
-        1
-    }
-
-    fn in_flight(&self) -> usize {
-        1
-    }
-
-    fn rounds(&self) -> usize {
-        1
-    }
-
     fn scratch_len(&self) -> usize {
-        self.0.ranks * self.0.whole().largest()
+        self.0.at.ranks * self.0.bytes()
     }
 
     fn round(&self, _segment: usize, _number: usize, round: &mut Round) {
-        let Message { rank, ranks, .. } = self.0;
-        let len = self.0.whole().largest();
+        let Position { rank, ranks } = self.0.at;
+        let len = self.0.bytes();
         for distance in 1..ranks {
-            let from = self.0.below(distance);
+            let from = self.0.at.below(distance);
             round.receive(from, scratch(from * len), len);
-            round.send(self.0.above(distance), source(0), len);
+            round.send(self.0.at.above(distance), source(0), len);
         }
         // ((0 + 1) + 2) + ...: ranks after the second combine those before them in scratch memory first.
         for other in 1..rank {
@@ -81,14 +35,14 @@ unsafe impl Schedule for Direct {
     }
 }
 
-/// The largest power of two of ranks that work; each rank beyond is represented by a neighbour, to which it gives
-/// its vector first and from which it gets the result last.
+/// The largest power of two of the ranks works; each of the others is represented by a neighbour, to which it sends its
+/// vector first and from which it receives the result last.
 #[derive(Clone, Copy)]
 struct Fold {
     rank: usize,
-    /// How many ranks work.
+    /// Number of working ranks.
     workers: usize,
-    /// How many are represented: the even ones of the first `2 * represented` ranks.
+    /// Number of represented ranks: the even ones of the first `2 * represented`.
     represented: usize,
 }
 
@@ -98,7 +52,7 @@ impl Fold {
         Self { rank, workers, represented: ranks - workers }
     }
 
-    /// Rounds before the work, and as many after it.
+    /// Rounds before the first step, and as many after the last.
     fn outer_rounds(&self) -> usize {
         usize::from(self.represented > 0)
     }
@@ -126,12 +80,12 @@ impl Fold {
         if number < self.represented { 2 * number + 1 } else { number + self.represented }
     }
 
-    /// Where the vector of a worker lies at the first step.
-    fn vector(&self, offset: usize) -> super::Place {
+    /// Location of a worker's vector at the first step.
+    fn vector(&self, offset: usize) -> super::Location {
         if self.represents() { target(offset) } else { source(offset) }
     }
 
-    /// The round before the work, on `len` bytes.
+    /// The round before the first step, on `len` bytes.
     fn before(&self, offset: usize, len: usize, round: &mut Round) {
         if self.is_represented() {
             round.send(self.rank + 1, source(offset), len);
@@ -141,7 +95,7 @@ impl Fold {
         }
     }
 
-    /// The round after the work.
+    /// The round after the last step.
     fn after(&self, offset: usize, len: usize, round: &mut Round) {
         if self.is_represented() {
             round.receive(self.rank + 1, target(offset), len);
@@ -153,31 +107,23 @@ impl Fold {
 
 /// Exchanges and combines whole vectors with partners at doubling distance: lg p messages, n lg p bytes (for a
 /// number of ranks that is no power of two: 2 messages and up to 2 n bytes more).
-pub(crate) struct RecursiveDoubling(pub(crate) Message);
+pub(crate) struct RecursiveDoubling(pub(crate) Spec<Position>);
 
 // SAFETY: a round receives into scratch memory only, but for the last one, which receives into a target that this
 // rank no longer sends. One segment.
 unsafe impl Schedule for RecursiveDoubling {
-    fn segments(&self) -> usize {
-        1
-    }
-
-    fn in_flight(&self) -> usize {
-        1
-    }
-
     fn rounds(&self) -> usize {
-        let fold = Fold::new(self.0.rank, self.0.ranks);
+        let fold = Fold::new(self.0.at.rank, self.0.at.ranks);
         fold.steps() + 2 * fold.outer_rounds()
     }
 
     fn scratch_len(&self) -> usize {
-        self.0.whole().largest()
+        self.0.bytes()
     }
 
     fn round(&self, _segment: usize, number: usize, round: &mut Round) {
-        let fold = Fold::new(self.0.rank, self.0.ranks);
-        let len = self.0.whole().largest();
+        let fold = Fold::new(self.0.at.rank, self.0.at.ranks);
+        let len = self.0.bytes();
         if number < fold.outer_rounds() {
             return fold.before(0, len, round);
         }
@@ -201,21 +147,17 @@ unsafe impl Schedule for RecursiveDoubling {
 
 /// Rabenseifner's: reduce-scatter by recursive halving, then all-gather by recursive doubling: 2 lg p messages,
 /// 2 n (p-1)/p bytes (for a number of ranks that is no power of two: 2 messages and up to 2 n bytes more).
-pub(crate) struct Rabenseifner(pub(crate) Message);
+pub(crate) struct Rabenseifner(pub(crate) Spec<Position>);
 
 // SAFETY: the halving receives into scratch memory, the doubling into parts of the target that this rank gave away
 // while halving and does not send in that round. Segments are disjoint.
 unsafe impl Schedule for Rabenseifner {
-    fn segments(&self) -> usize {
-        self.0.segments().parts()
-    }
-
-    fn in_flight(&self) -> usize {
-        self.0.in_flight
+    fn pipeline(&self) -> Pipeline {
+        self.0.pipeline()
     }
 
     fn rounds(&self) -> usize {
-        let fold = Fold::new(self.0.rank, self.0.ranks);
+        let fold = Fold::new(self.0.at.rank, self.0.at.ranks);
         2 * fold.steps() + 2 * fold.outer_rounds()
     }
 
@@ -228,7 +170,7 @@ unsafe impl Schedule for Rabenseifner {
     }
 
     fn round(&self, segment: usize, number: usize, round: &mut Round) {
-        let fold = Fold::new(self.0.rank, self.0.ranks);
+        let fold = Fold::new(self.0.at.rank, self.0.at.ranks);
         let chunks = self.0.segments().part(segment, fold.workers);
         if number < fold.outer_rounds() {
             return fold.before(chunks.start(0), chunks.len(0, fold.workers), round);
@@ -266,19 +208,14 @@ unsafe impl Schedule for Rabenseifner {
     }
 }
 
-/// Reduce-scatter and all-gather, in each of which every rank exchanges with every other at once: 2 messages of
-/// n/p bytes to each peer, 2 n (p-1)/p bytes.
-pub(crate) struct Pairwise(pub(crate) Message);
+/// Reduce-scatter and all-gather, each by direct exchange: 2 messages of n/p bytes to each peer, 2 n (p-1)/p bytes.
+pub(crate) struct Pairwise(pub(crate) Spec<Position>);
 
 // SAFETY: the first round receives into scratch memory, a part for each peer; the second into chunks of the target
 // that are not this rank's, while it sends its own. Segments are disjoint.
 unsafe impl Schedule for Pairwise {
-    fn segments(&self) -> usize {
-        self.0.segments().parts()
-    }
-
-    fn in_flight(&self) -> usize {
-        self.0.in_flight
+    fn pipeline(&self) -> Pipeline {
+        self.0.pipeline()
     }
 
     fn rounds(&self) -> usize {
@@ -286,17 +223,17 @@ unsafe impl Schedule for Pairwise {
     }
 
     fn scratch_len(&self) -> usize {
-        self.0.segments().part(0, self.0.ranks).largest() * (self.0.ranks - 1)
+        self.0.segments().part(0, self.0.at.ranks).largest() * (self.0.at.ranks - 1)
     }
 
     fn round(&self, segment: usize, number: usize, round: &mut Round) {
-        let Message { rank, ranks, .. } = self.0;
+        let Position { rank, ranks } = self.0.at;
         let chunks = self.0.segments().part(segment, ranks);
         let mine = chunks.start(rank);
         let len = chunks.len(rank, rank + 1);
         for distance in 1..ranks {
-            let from = self.0.below(distance);
-            let to = self.0.above(distance);
+            let from = self.0.at.below(distance);
+            let to = self.0.at.above(distance);
             if number == 0 {
                 round.receive(from, scratch((distance - 1) * len), len);
                 round.send(to, source(chunks.start(to)), chunks.len(to, to + 1));
@@ -317,48 +254,44 @@ unsafe impl Schedule for Pairwise {
 
 /// Reduce-scatter and all-gather around a ring: 2 (p-1) messages of n/p bytes, 2 n (p-1)/p bytes, all to one
 /// neighbour.
-pub(crate) struct Ring(pub(crate) Message);
+pub(crate) struct Ring(pub(crate) Spec<Position>);
 
 // SAFETY: a reducing round receives into scratch memory, a gathering one into a chunk of the target next to the
 // one that it sends. Segments are disjoint.
 unsafe impl Schedule for Ring {
-    fn segments(&self) -> usize {
-        self.0.segments().parts()
-    }
-
-    fn in_flight(&self) -> usize {
-        self.0.in_flight
+    fn pipeline(&self) -> Pipeline {
+        self.0.pipeline()
     }
 
     fn rounds(&self) -> usize {
-        2 * (self.0.ranks - 1)
+        2 * (self.0.at.ranks - 1)
     }
 
     fn scratch_len(&self) -> usize {
-        self.0.segments().part(0, self.0.ranks).largest()
+        self.0.segments().part(0, self.0.at.ranks).largest()
     }
 
     fn round(&self, segment: usize, number: usize, round: &mut Round) {
-        let Message { ranks, .. } = self.0;
+        let ranks = self.0.at.ranks;
         let chunks = self.0.segments().part(segment, ranks);
         let steps = ranks - 1;
-        let (from, to) = (self.0.below(1), self.0.above(1));
+        let (from, to) = (self.0.at.below(1), self.0.at.above(1));
         if number < steps {
-            let give = self.0.below(number);
-            let take = self.0.below(number + 1);
+            let give = self.0.at.below(number);
+            let take = self.0.at.below(number + 1);
             let len = chunks.len(take, take + 1);
             let start = chunks.start(give);
-            let place = if number == 0 { source(start) } else { target(start) };
+            let location = if number == 0 { source(start) } else { target(start) };
             round.receive(from, scratch(0), len);
-            round.send(to, place, chunks.len(give, give + 1));
+            round.send(to, location, chunks.len(give, give + 1));
             round.combine(target(chunks.start(take)), source(chunks.start(take)), scratch(0), len);
             if number + 1 == steps {
                 round.finish(target(chunks.start(take)), len);
             }
         } else {
             let step = number - steps;
-            let give = (self.0.above(1) + ranks - step) % ranks;
-            let take = self.0.below(step);
+            let give = (self.0.at.above(1) + ranks - step) % ranks;
+            let take = self.0.at.below(step);
             round.receive(from, target(chunks.start(take)), chunks.len(take, take + 1));
             round.send(to, target(chunks.start(give)), chunks.len(give, give + 1));
         }

@@ -5,14 +5,14 @@
 
 use std::ops::Range;
 
-use super::{Position, Round, Schedule, scratch, source, target};
+use super::{Pipeline, Position, Round, Schedule, scratch, source, target};
 
-/// Where in a buffer each rank's part is.
+/// Layout of the ranks' parts in a buffer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Parts<'a> {
-    /// One after the other, of so many bytes each.
+    /// Parts of this many bytes, one after the other.
     Equal(usize),
-    /// Ranges of elements of so many bytes, one for each rank.
+    /// Ranges of elements, one for each rank.
     Ranges { ranges: &'a [Range<usize>], element_size: usize },
 }
 
@@ -31,7 +31,7 @@ impl Parts<'_> {
         }
     }
 
-    /// Bytes of the longest.
+    /// Bytes of the longest part.
     fn longest(&self) -> usize {
         match self {
             Self::Equal(len) => *len,
@@ -41,34 +41,38 @@ impl Parts<'_> {
         }
     }
 
-    /// Bytes of all together.
+    /// Bytes of all parts.
     fn total(&self, ranks: usize) -> usize {
         (0..ranks).map(|rank| self.len(rank)).sum()
     }
 }
 
-/// What an all_to_all schedule is made for.
+/// Parameters of an all_to_all schedule.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Message<'a> {
     pub(crate) at: Position,
-    /// What goes to each rank, in the source.
+    /// Parts of the source, by destination.
     pub(crate) sent: Parts<'a>,
-    /// What comes from each rank, in the target.
+    /// Parts of the target, by origin.
     pub(crate) received: Parts<'a>,
-    /// The most bytes of a segment of a part.
+    /// Largest segment of a part, in bytes.
     pub(crate) segment: usize,
-    /// Segments in flight together.
+    /// Largest number of segments in flight.
     pub(crate) in_flight: usize,
 }
 
 impl Message<'_> {
-    /// As many as the longest part needs. Ranks need not have as many as each other: the two that share a part know
-    /// which segments of it there are.
+    /// Number of segments of the longest part. It may differ between ranks: only the two that share a part need to
+    /// agree on its segments.
     fn segments(&self) -> usize {
         self.sent.longest().max(self.received.longest()).div_ceil(self.segment.max(1)).max(1)
     }
 
-    /// The start of a segment of a part of so many bytes, from the part's start, and its length.
+    fn pipeline(&self) -> Pipeline {
+        Pipeline { segments: self.segments(), in_flight: self.in_flight }
+    }
+
+    /// Start of a segment of a part of `len` bytes, relative to the part, and its bytes.
     fn segment(&self, number: usize, len: usize) -> (usize, usize) {
         let start = number.saturating_mul(self.segment.max(1)).min(len);
         (start, self.segment.max(1).min(len - start))
@@ -84,7 +88,7 @@ impl Message<'_> {
         round.receive(from, target(self.received.start(from) + start), len);
     }
 
-    /// Puts a segment of the part that stays here where it belongs.
+    /// Copies a segment of this rank's part for itself.
     fn keep(&self, segment: usize, round: &mut Round) {
         let rank = self.at.rank;
         let (start, len) = self.segment(segment, self.sent.len(rank));
@@ -96,22 +100,10 @@ impl Message<'_> {
 /// Every rank sends to every other at once: 1 message to each, n (p-1)/p bytes.
 pub(crate) struct Direct<'a>(pub(crate) Message<'a>);
 
-// SAFETY: sends of the source and receives into the target, which are apart; parts do not overlap, nor do segments.
+// SAFETY: sends of the source and receives into the target, which are disjoint; parts do not overlap, nor do segments.
 unsafe impl Schedule for Direct<'_> {
-    fn segments(&self) -> usize {
-        self.0.segments()
-    }
-
-    fn in_flight(&self) -> usize {
-        self.0.in_flight
-    }
-
-    fn rounds(&self) -> usize {
-        1
-    }
-
-    fn scratch_len(&self) -> usize {
-        0
+    fn pipeline(&self) -> Pipeline {
+        self.0.pipeline()
     }
 
     fn round(&self, segment: usize, _number: usize, round: &mut Round) {
@@ -130,20 +122,17 @@ pub(crate) struct Pairwise<'a>(pub(crate) Message<'a>);
 
 // SAFETY: as for `Direct`.
 unsafe impl Schedule for Pairwise<'_> {
-    fn segments(&self) -> usize {
-        self.0.segments()
-    }
-
-    fn in_flight(&self) -> usize {
-        self.0.in_flight
+    fn pipeline(&self) -> Pipeline {
+        self.0.pipeline()
     }
 
     fn rounds(&self) -> usize {
         self.0.at.ranks - 1
     }
 
-    fn scratch_len(&self) -> usize {
-        0
+    /// Parts of different lengths have different numbers of segments, so that later segments overtake earlier ones.
+    fn is_ordered(&self) -> bool {
+        matches!(self.0.sent, Parts::Ranges { .. })
     }
 
     fn round(&self, segment: usize, number: usize, round: &mut Round) {
@@ -156,12 +145,12 @@ unsafe impl Schedule for Pairwise<'_> {
     }
 }
 
-/// All at once, as [`Direct`], in one buffer: what arrives waits in scratch memory until all is sent. Parts of one
-/// length are cut into segments; others need not lie where they are sent from.
+/// [`Direct`] in one buffer: what arrives waits in scratch memory until all is sent. Parts of one length are cut into
+/// segments; others need not be received where they are sent from.
 pub(crate) struct InPlace<'a>(pub(crate) Message<'a>);
 
 impl InPlace<'_> {
-    /// Where a segment of one of these parts starts in its buffer, and its bytes.
+    /// Start of a segment of a part, relative to the buffer, and its bytes.
     fn part(&self, parts: &Parts<'_>, rank: usize, segment: usize) -> (usize, usize) {
         let (start, len) = match parts {
             Parts::Equal(len) => self.0.segment(segment, *len),
@@ -174,19 +163,11 @@ impl InPlace<'_> {
 // SAFETY: receives into scratch memory, a part for each peer, and copies from there when all is sent. Segments are
 // disjoint: those of equal parts lie at the same places of all parts, and of others there is one.
 unsafe impl Schedule for InPlace<'_> {
-    fn segments(&self) -> usize {
+    fn pipeline(&self) -> Pipeline {
         match self.0.sent {
-            Parts::Equal(_) => self.0.segments(),
-            Parts::Ranges { .. } => 1,
+            Parts::Equal(_) => self.0.pipeline(),
+            Parts::Ranges { .. } => Pipeline::WHOLE,
         }
-    }
-
-    fn in_flight(&self) -> usize {
-        self.0.in_flight
-    }
-
-    fn rounds(&self) -> usize {
-        1
     }
 
     fn scratch_len(&self) -> usize {
@@ -217,8 +198,8 @@ unsafe impl Schedule for InPlace<'_> {
     }
 }
 
-/// Bruck's, for parts of one length: every part travels the distance to its rank in steps of powers of two, together
-/// with others: lg p messages, rounded up, n/2 lg p bytes.
+/// Bruck's algorithm, for parts of one length: every part travels the distance to its rank in steps of powers of two,
+/// together with others: lg p messages, rounded up, n/2 lg p bytes.
 pub(crate) struct Bruck {
     pub(crate) at: Position,
     /// Bytes of a part.
@@ -226,17 +207,17 @@ pub(crate) struct Bruck {
 }
 
 impl Bruck {
-    /// The distances that have a step in them.
+    /// Distances whose binary representation has bit `step`.
     fn travellers(&self, step: usize) -> impl Iterator<Item = usize> + use<> {
         (1..self.at.ranks).filter(move |distance| distance >> step & 1 == 1)
     }
 
-    /// Where what is sent is put together: behind the parts. At most half of the distances have a step in them.
+    /// Start of the send buffer in scratch memory, behind the parts. At most half of the distances have a given bit.
     fn packed(&self) -> usize {
         self.at.ranks * self.part
     }
 
-    /// Where what is received arrives.
+    /// Start of the receive buffer in scratch memory.
     fn arrived(&self) -> usize {
         self.packed() + self.at.ranks / 2 * self.part
     }
@@ -251,15 +232,7 @@ impl Bruck {
 // SAFETY: sends one part of the scratch memory and receives into another; the target is written after the last message.
 // One segment.
 unsafe impl Schedule for Bruck {
-    fn segments(&self) -> usize {
-        1
-    }
-
-    fn in_flight(&self) -> usize {
-        1
-    }
-
-    /// The first is for putting the parts in the order of their distances.
+    /// The first round only sorts the parts by distance.
     fn rounds(&self) -> usize {
         1 + self.at.ranks.next_power_of_two().ilog2() as usize
     }

@@ -1,4 +1,4 @@
-//! The barrier: dissemination, in which every rank tells one at doubling distance that it has heard of all between.
+//! The barrier, by dissemination: in each step every rank signals the one at doubling distance.
 
 use super::{Round, Schedule, scratch};
 
@@ -10,14 +10,6 @@ pub(crate) struct Dissemination {
 
 // SAFETY: receives and sends different bytes of scratch memory.
 unsafe impl Schedule for Dissemination {
-    fn segments(&self) -> usize {
-        1
-    }
-
-    fn in_flight(&self) -> usize {
-        1
-    }
-
     fn rounds(&self) -> usize {
         self.ranks.next_power_of_two().ilog2() as usize
     }

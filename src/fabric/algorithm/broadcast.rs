@@ -3,62 +3,33 @@
 //! Costs for `p` ranks and `n` bytes, as messages on the critical path and bytes sent by the rank that sends most.
 //! Only the root has a source.
 
-use super::{Position, Round, Schedule, Split, Tree, source, target};
+use super::{Pipeline, Position, Round, Schedule, Spec, Tree, source, target};
 
-/// What a broadcast schedule is made for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Message {
-    pub(crate) tree: Tree,
-    /// Elements of the vector.
-    pub(crate) count: usize,
-    pub(crate) element_size: usize,
-    /// The most bytes of a segment.
-    pub(crate) segment: usize,
-    /// Segments in flight together.
-    pub(crate) in_flight: usize,
-}
-
-impl Message {
-    pub(super) fn segments(&self) -> Split {
-        Split::into_segments(self.count, self.element_size, self.segment)
+impl Spec<Tree> {
+    /// Location of the vector to send.
+    fn have(&self, offset: usize) -> super::Location {
+        if self.at.is_root() { source(offset) } else { target(offset) }
     }
 
-    /// Where a rank has what it sends.
-    fn have(&self, offset: usize) -> super::Place {
-        if self.tree.is_root() { source(offset) } else { target(offset) }
-    }
-
-    /// Puts the root's own segment where it belongs.
+    /// Copies the root's segment to its target.
     fn keep(&self, offset: usize, len: usize, round: &mut Round) {
-        if self.tree.is_root() {
+        if self.at.is_root() {
             round.copy_meanwhile(source(offset), target(offset), len);
         }
     }
 }
 
 /// The root sends every rank the vector: 1 message to each; (p-1) n bytes.
-pub(crate) struct Direct(pub(crate) Message);
+pub(crate) struct Direct(pub(crate) Spec<Tree>);
 
 // SAFETY: the root only sends, from the source; another rank only receives. Segments are disjoint.
 unsafe impl Schedule for Direct {
-    fn segments(&self) -> usize {
-        self.0.segments().parts()
-    }
-
-    fn in_flight(&self) -> usize {
-        self.0.in_flight
-    }
-
-    fn rounds(&self) -> usize {
-        1
-    }
-
-    fn scratch_len(&self) -> usize {
-        0
+    fn pipeline(&self) -> Pipeline {
+        self.0.pipeline()
     }
 
     fn round(&self, segment: usize, _number: usize, round: &mut Round) {
-        let Tree { rank, ranks, root } = self.0.tree;
+        let Tree { rank, ranks, root } = self.0.at;
         let (start, len) = self.0.segments().span(segment);
         if rank != root {
             return round.receive(root, target(start), len);
@@ -73,32 +44,24 @@ unsafe impl Schedule for Direct {
 
 /// Down a binomial tree: lg p messages, rounded up; n lg p bytes.
 ///
-/// With every round twice as many ranks have the vector: those up to a power of two from the root on, each of which sends it
-/// that power further. So the ranks that send most follow each other, and where ranks outnumber processors, which they take
-/// in turn, run on different ones.
-pub(crate) struct Binomial(pub(crate) Message);
+/// The number of ranks with the vector doubles in every round: in round `k` the ranks up to `2^k` after the root send
+/// it `2^k` ranks further. The ranks that send most are thus adjacent, and on hosts with more ranks than processors run
+/// on different ones.
+pub(crate) struct Binomial(pub(crate) Spec<Tree>);
 
 // SAFETY: the root only sends, from the source; another rank receives in one round and sends in later ones. Segments
 // are disjoint.
 unsafe impl Schedule for Binomial {
-    fn segments(&self) -> usize {
-        self.0.segments().parts()
-    }
-
-    fn in_flight(&self) -> usize {
-        self.0.in_flight
+    fn pipeline(&self) -> Pipeline {
+        self.0.pipeline()
     }
 
     fn rounds(&self) -> usize {
-        self.0.tree.steps()
-    }
-
-    fn scratch_len(&self) -> usize {
-        0
+        self.0.at.steps()
     }
 
     fn round(&self, segment: usize, number: usize, round: &mut Round) {
-        let tree = self.0.tree;
+        let tree = self.0.at;
         let (start, len) = self.0.segments().span(segment);
         let (me, have) = (tree.number(), 1 << number);
         if (have..2 * have).contains(&me) {
@@ -112,38 +75,30 @@ unsafe impl Schedule for Binomial {
     }
 }
 
-/// Scatters the vector down a binomial tree and gathers it around a ring: lg p + p-1 messages, less than 2 n bytes (van
-/// de Geijn's). A rank that got more than its own chunk with the scattering does not get that again.
-pub(crate) struct Ring(pub(crate) Message);
+/// Scatters the vector down a binomial tree and gathers it around a ring (van de Geijn): lg p + p-1 messages, less than
+/// 2 n bytes. A rank that got more than its own chunk from the scatter does not receive that again.
+pub(crate) struct Ring(pub(crate) Spec<Tree>);
 
 impl Ring {
-    /// Whether a number has a chunk after the scattering.
+    /// True when a rank, by its number, has a chunk after the scatter.
     fn has(&self, number: usize, chunk: usize) -> bool {
-        (number..number + self.0.tree.subtree(number)).contains(&chunk)
+        (number..number + self.0.at.subtree(number)).contains(&chunk)
     }
 }
 
 // SAFETY: the root only sends, from the source; another rank receives chunks into the target that it does not have yet,
 // and sends those that it has. Segments are disjoint.
 unsafe impl Schedule for Ring {
-    fn segments(&self) -> usize {
-        self.0.segments().parts()
-    }
-
-    fn in_flight(&self) -> usize {
-        self.0.in_flight
+    fn pipeline(&self) -> Pipeline {
+        self.0.pipeline()
     }
 
     fn rounds(&self) -> usize {
-        self.0.tree.steps() + self.0.tree.ranks - 1
-    }
-
-    fn scratch_len(&self) -> usize {
-        0
+        self.0.at.steps() + self.0.at.ranks - 1
     }
 
     fn round(&self, segment: usize, number: usize, round: &mut Round) {
-        let tree = self.0.tree;
+        let tree = self.0.at;
         let chunks = self.0.segments().part(segment, tree.ranks);
         let me = tree.number();
         if number == 0 {

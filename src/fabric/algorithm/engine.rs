@@ -1,9 +1,9 @@
-//! Carries out a schedule: posts the rounds of the segments in flight, and completes them as messages arrive.
+//! Runs a schedule: posts the rounds of the segments in flight, and completes them as messages arrive.
 
 use std::ops::Range;
 use std::ptr;
 
-use super::{Action, Buffer, Place, Round, Schedule};
+use super::{Action, Buffer, Location, Pipeline, Round, Schedule};
 use crate::fabric::Error;
 use crate::fabric::reduction::Reduction;
 use crate::fabric::transport::{Request, Transport};
@@ -19,7 +19,7 @@ pub(crate) struct Memory {
 
 impl Memory {
     /// Two buffers.
-    pub(crate) fn apart<E>(source: &[E], target: &mut [E]) -> Self {
+    pub(crate) fn out_of_place<E>(source: &[E], target: &mut [E]) -> Self {
         Self {
             source: source.as_ptr().cast(),
             source_len: size_of_val(source),
@@ -29,7 +29,7 @@ impl Memory {
     }
 
     /// Two ranges of the elements of one buffer, which must lie within it.
-    pub(crate) fn within<E>(data: &mut [E], source: Range<usize>, target: Range<usize>) -> Self {
+    pub(crate) fn in_place<E>(data: &mut [E], source: Range<usize>, target: Range<usize>) -> Self {
         debug_assert!(source.end <= data.len() && target.end <= data.len());
         // Both of one pointer: neither invalidates the other.
         let start = data.as_mut_ptr();
@@ -52,30 +52,30 @@ struct Buffers {
 
 impl Buffers {
     /// # Safety
-    /// The place and the `len` bytes that follow are within the buffer.
-    unsafe fn locate(&self, place: Place, len: usize) -> *mut u8 {
-        let (base, available) = match place.buffer {
+    /// `len` bytes from the location on are within the buffer.
+    unsafe fn locate(&self, location: Location, len: usize) -> *mut u8 {
+        let (base, available) = match location.buffer {
             Buffer::Source => (self.memory.source.cast_mut(), self.memory.source_len),
             Buffer::Target => (self.memory.target, self.memory.target_len),
             Buffer::Scratch => (self.scratch, self.scratch_len),
         };
-        debug_assert!(place.offset + len <= available, "{place:?} + {len} ends after {available}");
-        // SAFETY: within the buffer, says the caller.
-        unsafe { base.add(place.offset) }
+        debug_assert!(location.offset + len <= available, "{location:?} + {len} ends after {available}");
+        // SAFETY: within the buffer, as the caller promises.
+        unsafe { base.add(location.offset) }
     }
 }
 
-/// What tells an operation's messages apart from those of others.
+/// Identity of an operation, for the tags of its messages.
 #[derive(Clone, Copy)]
 pub(crate) enum Sequence {
-    /// Counts the operations of all ranks: the same on every rank.
+    /// A signature of the collective: the same on every rank.
     Collective(u64),
-    /// Counts the messages that one rank sends another, and those that it gets from one: the same on both.
+    /// Signatures of the messages sent and received: each the same on both ranks.
     Pair { sent: u64, received: u64 },
 }
 
 impl Sequence {
-    /// Set in the numbers of messages between two ranks.
+    /// Set in the signatures of messages between two ranks.
     const PAIR: u64 = 1 << 21;
 
     fn of_sent(self) -> u64 {
@@ -93,37 +93,37 @@ impl Sequence {
     }
 }
 
-/// What one operation on all its segments has in common.
-pub(crate) struct Operation<'a> {
+/// Parameters of an operation that its segments share.
+pub(crate) struct OperationContext<'a> {
     pub(crate) sequence: Sequence,
     pub(crate) memory: Memory,
     /// For schedules that combine.
     pub(crate) reduction: Option<&'a Reduction>,
 }
 
-/// Memory that operations use again and again: after the first of a size and kind, nothing is allocated.
+/// Memory that operations reuse: after the first of a size and kind, nothing is allocated.
 #[derive(Default)]
 pub(crate) struct Workspace {
-    slots: Vec<Slot>,
-    scratch: Vec<Line>,
+    slots: Vec<SegmentSlot>,
+    scratch: Vec<CacheLine>,
 }
 
 /// A cache line, which is also the alignment of scratch memory.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-struct Line([u8; 64]);
+struct CacheLine([u8; 64]);
 
 /// A segment in flight.
 #[derive(Default)]
-struct Slot {
-    /// The segment; none when there is none left.
+struct SegmentSlot {
+    /// The segment; none when no segment is left.
     segment: Option<usize>,
     number: usize,
     round: Round,
     pending: Vec<Request>,
 }
 
-/// Carries out `schedule`. After an error requests may be in flight: the transport must be closed before any of the
+/// Runs `schedule`. After an error requests may be in flight: the transport must be closed before any of the
 /// operation's memory or the workspace is touched.
 ///
 /// # Safety
@@ -133,28 +133,28 @@ pub(crate) unsafe fn run<T: Transport, S: Schedule>(
     transport: &mut T,
     workspace: &mut Workspace,
     schedule: &S,
-    operation: &Operation<'_>,
+    operation: &OperationContext<'_>,
 ) -> Result<(), Error> {
-    let segments = schedule.segments();
-    let in_flight = schedule.in_flight().clamp(1, segments.max(1));
-    let lines = schedule.scratch_len().div_ceil(size_of::<Line>());
+    let Pipeline { segments, in_flight } = schedule.pipeline();
+    let in_flight = in_flight.clamp(1, segments.max(1));
+    let lines = schedule.scratch_len().div_ceil(size_of::<CacheLine>());
     if workspace.scratch.len() < lines * in_flight {
-        workspace.scratch.resize(lines * in_flight, Line([0; 64]));
+        workspace.scratch.resize(lines * in_flight, CacheLine([0; 64]));
     }
     if workspace.slots.len() < in_flight {
-        workspace.slots.resize_with(in_flight, Slot::default);
+        workspace.slots.resize_with(in_flight, SegmentSlot::default);
     }
     let scratch = workspace.scratch.as_mut_ptr();
     let buffers = |index: usize| Buffers {
         memory: operation.memory,
         // SAFETY: the scratch memory has `lines` lines for each slot.
         scratch: unsafe { scratch.add(index * lines) }.cast::<u8>(),
-        scratch_len: lines * size_of::<Line>(),
+        scratch_len: lines * size_of::<CacheLine>(),
     };
     let slots = &mut workspace.slots[..in_flight];
 
     let rounds = schedule.rounds();
-    let order = schedule.is_ordered().then_some(Order { rounds, in_flight });
+    let order = schedule.is_ordered().then_some(RoundOrder { rounds, in_flight });
     for slot in &mut *slots {
         slot.segment = None;
         slot.pending.clear();
@@ -162,20 +162,20 @@ pub(crate) unsafe fn run<T: Transport, S: Schedule>(
     let mut started = 0;
     let mut ended = 0;
     while ended < segments {
-        let mut moved = false;
+        let mut progressed = false;
         for index in 0..in_flight {
             let waiting = (started < segments).then_some(started);
             if let Some(segment) = slots[index].segment {
                 let next = slots[index].number + 1;
                 if !slots[index].is_complete(transport)
-                    || next < rounds && !is_turn(order, slots, waiting, (segment, next))
+                    || next < rounds && !may_begin(order, slots, waiting, (segment, next))
                 {
                     continue;
                 }
-                moved = true;
+                progressed = true;
                 let slot = &mut slots[index];
                 // SAFETY: all messages of the round are complete; otherwise as the caller promises.
-                unsafe { slot.act(operation, transport.size(), buffers(index)) };
+                unsafe { slot.run_after(operation, transport.size(), buffers(index)) };
                 if next < rounds {
                     slot.number = next;
                     // SAFETY: as the caller promises; the scratch memory is the slot's own.
@@ -186,43 +186,47 @@ pub(crate) unsafe fn run<T: Transport, S: Schedule>(
                 ended += 1;
             }
             if let Some(segment) = waiting
-                && is_turn(order, slots, waiting, (segment, 0))
+                && may_begin(order, slots, waiting, (segment, 0))
             {
-                moved = true;
+                progressed = true;
                 started += 1;
                 slots[index].begin(segment);
                 // SAFETY: as the caller promises; the scratch memory is the slot's own.
                 unsafe { slots[index].post(transport, schedule, operation, buffers(index))? };
             }
         }
-        if !moved {
+        if !progressed {
             transport.progress()?;
         }
     }
     Ok(())
 }
 
-/// The order in which all ranks begin the rounds of all segments, for schedules that have one.
+/// The order in which all ranks begin the rounds of all segments, for ordered schedules.
 ///
-/// A network may hold up all messages from one rank to another behind one that nobody has asked for yet (TCP does, when
-/// that one is long or there are many). Ranks that begin the same rounds in the same order ask for messages in the order
-/// in which these are sent, so that none is held up for ever.
+/// A network may hold up all messages from one rank to another behind an unexpected one (TCP does when it is long or
+/// there are many). Ranks that begin the same rounds in the same order post receives in the order of the sends, so that
+/// none is held up forever.
 #[derive(Clone, Copy)]
-struct Order {
+struct RoundOrder {
     rounds: usize,
     in_flight: usize,
 }
 
-impl Order {
-    /// Segments follow each other such that as many are in flight as may be, each in another part of its rounds.
+impl RoundOrder {
+    /// Staggers the segments so that `in_flight` of them are in different rounds.
     fn key(self, (segment, number): (usize, usize)) -> (usize, usize) {
         (segment * self.rounds + number * self.in_flight, segment)
     }
 }
 
-/// Whether a round may begin: no other that comes before it is still to begin. `waiting` is the first segment of which
-/// no round has begun.
-fn is_turn(order: Option<Order>, slots: &[Slot], waiting: Option<usize>, entry: (usize, usize)) -> bool {
+/// True when no earlier round is still to begin. `waiting` is the first segment of which no round has begun.
+fn may_begin(
+    order: Option<RoundOrder>,
+    slots: &[SegmentSlot],
+    waiting: Option<usize>,
+    entry: (usize, usize),
+) -> bool {
     let Some(order) = order else { return true };
     let next = slots.iter().filter_map(|slot| Some((slot.segment?, slot.number + 1)));
     let key = order.key(entry);
@@ -231,13 +235,13 @@ fn is_turn(order: Option<Order>, slots: &[Slot], waiting: Option<usize>, entry: 
         .all(|other| key <= order.key(other))
 }
 
-impl Slot {
+impl SegmentSlot {
     fn begin(&mut self, segment: usize) {
         self.segment = Some(segment);
         self.number = 0;
     }
 
-    /// Posts the messages of the current round and does what is to be done meanwhile.
+    /// Posts the messages of the current round and runs its overlapped action.
     ///
     /// # Safety
     /// As [`run`]; the scratch memory is the slot's own.
@@ -245,7 +249,7 @@ impl Slot {
         &mut self,
         transport: &mut T,
         schedule: &S,
-        operation: &Operation<'_>,
+        operation: &OperationContext<'_>,
         buffers: Buffers,
     ) -> Result<(), Error> {
         let Some(segment) = self.segment else { return Ok(()) };
@@ -256,7 +260,7 @@ impl Slot {
             // SAFETY: the schedule stays within the buffers and receives into each byte once; nothing touches it
             // before the request is done, or, if this fails, before the caller has closed the transport.
             let request = unsafe {
-                let data = buffers.locate(transfer.place, transfer.len);
+                let data = buffers.locate(transfer.location, transfer.len);
                 let tag = tag(operation.sequence.of_received(), transfer.part);
                 transport.post_receive(transfer.peer, tag, data, transfer.len)?
             };
@@ -265,7 +269,7 @@ impl Slot {
         for transfer in &self.round.sends {
             // SAFETY: as above; the schedule changes nothing that it sends before the round is complete.
             let request = unsafe {
-                let data = buffers.locate(transfer.place, transfer.len).cast_const();
+                let data = buffers.locate(transfer.location, transfer.len).cast_const();
                 let tag = tag(operation.sequence.of_sent(), transfer.part);
                 transport.post_send(transfer.peer, tag, data, transfer.len)?
             };
@@ -273,7 +277,7 @@ impl Slot {
         }
         if let Some(action) = self.round.meanwhile {
             // SAFETY: the schedule promises that it touches nothing that messages of the round write.
-            unsafe { perform(&action, operation, transport.size(), buffers) };
+            unsafe { run_action(&action, operation, transport.size(), buffers) };
         }
         Ok(())
     }
@@ -283,21 +287,21 @@ impl Slot {
         self.pending.is_empty()
     }
 
-    /// Does what follows the round.
+    /// Runs the actions that follow the round.
     ///
     /// # Safety
     /// As [`run`]; the messages of the round are complete; the scratch memory is the slot's own.
-    unsafe fn act(&self, operation: &Operation<'_>, ranks: usize, buffers: Buffers) {
+    unsafe fn run_after(&self, operation: &OperationContext<'_>, ranks: usize, buffers: Buffers) {
         for action in &self.round.then {
             // SAFETY: as promised by the caller.
-            unsafe { perform(action, operation, ranks, buffers) };
+            unsafe { run_action(action, operation, ranks, buffers) };
         }
     }
 }
 
-/// Tells apart the messages between two ranks: 22 bits of the sequence's number, 14 of the segment's, 10 of the
-/// message's within a round and 16 of the round's, which leaves two for the transport. Each wraps around; messages in
-/// flight are never that far from each other, or those of one tag are matched in the order in which they were sent.
+/// Tag of a message between two ranks: 22 bits of the sequence, 14 of the segment, 10 of the message's index within a
+/// round and 16 of the round, which leaves two for the transport. Each wraps around; messages in flight are never that
+/// far apart, and those of one tag are matched in the order in which they were sent.
 fn tag(sequence: u64, segment: usize, part: usize, number: usize) -> u64 {
     let within = (segment as u64 & 0x3fff) << 26 | (part as u64 & 0x3ff) << 16 | number as u64 & 0xffff;
     (sequence & 0x3f_ffff) << 40 | within
@@ -305,7 +309,7 @@ fn tag(sequence: u64, segment: usize, part: usize, number: usize) -> u64 {
 
 /// # Safety
 /// As [`run`], with nothing in flight that writes what the action touches or reads what it writes.
-unsafe fn perform(action: &Action, operation: &Operation<'_>, ranks: usize, buffers: Buffers) {
+unsafe fn run_action(action: &Action, operation: &OperationContext<'_>, ranks: usize, buffers: Buffers) {
     match *action {
         Action::Combine { out, a, b, len } => {
             if let Some(reduction) = operation.reduction {

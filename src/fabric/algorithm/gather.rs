@@ -3,49 +3,20 @@
 //! Costs for `p` ranks that contribute `n` bytes each, as messages on the critical path; the root receives (p-1) n
 //! bytes. Only the root has a target.
 
-use super::{Position, Round, Schedule, Split, Tree, scratch, source, target};
-
-/// What a gather schedule is made for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Message {
-    pub(crate) tree: Tree,
-    /// Bytes of each rank's block.
-    pub(crate) block: usize,
-    /// The most bytes of a segment of a block.
-    pub(crate) segment: usize,
-    /// Segments in flight together.
-    pub(crate) in_flight: usize,
-}
-
-impl Message {
-    pub(super) fn segments(&self) -> Split {
-        Split::into_segments(self.block, 1, self.segment)
-    }
-}
+use super::{Pipeline, Position, Round, Schedule, Spec, Tree, scratch, source, target};
 
 /// Every rank sends its block to the root: 1 message of each, p-1 at the root.
-pub(crate) struct Direct(pub(crate) Message);
+pub(crate) struct Direct(pub(crate) Spec<Tree>);
 
 // SAFETY: the root only receives, into blocks of the target that are not its own. Segments are disjoint.
 unsafe impl Schedule for Direct {
-    fn segments(&self) -> usize {
-        self.0.segments().parts()
-    }
-
-    fn in_flight(&self) -> usize {
-        self.0.in_flight
-    }
-
-    fn rounds(&self) -> usize {
-        1
-    }
-
-    fn scratch_len(&self) -> usize {
-        0
+    fn pipeline(&self) -> Pipeline {
+        self.0.pipeline()
     }
 
     fn round(&self, segment: usize, _number: usize, round: &mut Round) {
-        let Message { tree: Tree { rank, ranks, root }, block, .. } = self.0;
+        let Tree { rank, ranks, root } = self.0.at;
+        let block = self.0.bytes();
         let (start, len) = self.0.segments().span(segment);
         if rank != root {
             return round.send(root, source(start), len);
@@ -58,30 +29,22 @@ unsafe impl Schedule for Direct {
     }
 }
 
-/// Up a binomial tree, in which every rank passes on its subtree's blocks: lg p messages, rounded up; the bytes pass
-/// through more ranks than the two that they concern.
-pub(crate) struct Binomial(pub(crate) Message);
+/// Up a binomial tree, in which every rank forwards its subtree's blocks: lg p messages, rounded up; blocks pass
+/// through other ranks on their way.
+pub(crate) struct Binomial(pub(crate) Spec<Tree>);
 
 // SAFETY: receives into scratch memory behind the blocks that are there already, and sends those. One segment.
 unsafe impl Schedule for Binomial {
-    fn segments(&self) -> usize {
-        1
-    }
-
-    fn in_flight(&self) -> usize {
-        1
-    }
-
     fn rounds(&self) -> usize {
-        self.0.tree.steps()
+        self.0.at.steps()
     }
 
     fn scratch_len(&self) -> usize {
-        self.0.tree.subtree(self.0.tree.number()) * self.0.block
+        self.0.at.subtree(self.0.at.number()) * self.0.bytes()
     }
 
     fn round(&self, _segment: usize, number: usize, round: &mut Round) {
-        let Message { tree, block, .. } = self.0;
+        let (tree, block) = (self.0.at, self.0.bytes());
         let me = tree.number();
         if let Some(child) = tree.child(number) {
             round.receive(tree.rank_of(child), scratch((child - me) * block), tree.subtree(child) * block);

@@ -1,18 +1,17 @@
 //! Collective algorithms, as schedules of rounds.
 //!
-//! A message is cut into segments, and each segment goes through the same rounds on its own: in a round a rank
-//! posts receives and sends, and when they are complete combines or copies what came. The engine keeps several
-//! segments in flight, so that one is combined while others are on their way. A schedule says what a rank does in
-//! a round; it is a plain function of rank, number of ranks, size, segment and round, so every rank knows what its
-//! peers do without being told.
+//! A message is cut into segments, and each segment goes through the same rounds. In a round a rank posts receives and
+//! sends, and when they are complete it combines or copies what arrived. The engine keeps several segments in flight,
+//! so that the combination of one overlaps with the transfer of others. A schedule is a function of rank, number of
+//! ranks, size, segment and round, so every rank knows its peers' rounds without communication.
 //!
 //! Most algorithms are those of R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of Collective Communication
 //! Operations in MPICH" (2005), and of J. Bruck, C.-T. Ho, S. Kipnis, E. Upfal and D. Weathersby, "Efficient
 //! Algorithms for All-to-All Communications in Multiport Message-Passing Systems" (1997).
 //!
-//! Every element of a reduction is combined in one order that depends on the number of ranks, the algorithm and
-//! the element's position only, and then copied, or combined in the same order on every rank: all ranks get the
-//! same bits (a NaN's payload aside).
+//! Every element of a reduction is combined in an order that depends only on the number of ranks, the algorithm and the
+//! element's position, and then copied, or combined in the same order on every rank: all ranks get the same bits
+//! (except for a NaN's payload).
 
 pub(crate) mod all_gather;
 pub(crate) mod all_reduce;
@@ -20,79 +19,79 @@ pub(crate) mod all_to_all;
 pub(crate) mod barrier;
 pub(crate) mod broadcast;
 pub(crate) mod engine;
+pub(crate) mod exchange;
 pub(crate) mod gather;
 pub(crate) mod hierarchical;
-pub(crate) mod hosts;
-pub(crate) mod pair;
 mod position;
 pub(crate) mod reduce;
 pub(crate) mod reduce_scatter;
 pub(crate) mod scatter;
-pub(crate) mod selection;
+mod spec;
 mod split;
 
 pub(crate) use position::{Position, Tree};
+pub(crate) use spec::Spec;
 pub(crate) use split::Split;
 
-/// One of the buffers of an operation.
+/// A buffer of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Buffer {
-    /// What this rank contributes. In place it is a part of, or all of, `Target`, or `Target` is a part of it.
+    /// This rank's input. In place it is part or all of `Target`, or `Target` is part of it.
     Source,
     /// The result.
     Target,
-    /// The segment's own scratch memory.
+    /// Scratch memory of the segment.
     Scratch,
 }
 
 /// A position in a buffer, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct Location {
     pub(crate) buffer: Buffer,
     pub(crate) offset: usize,
 }
 
-pub(crate) const fn source(offset: usize) -> Place {
-    Place { buffer: Buffer::Source, offset }
+pub(crate) const fn source(offset: usize) -> Location {
+    Location { buffer: Buffer::Source, offset }
 }
 
-pub(crate) const fn target(offset: usize) -> Place {
-    Place { buffer: Buffer::Target, offset }
+pub(crate) const fn target(offset: usize) -> Location {
+    Location { buffer: Buffer::Target, offset }
 }
 
-pub(crate) const fn scratch(offset: usize) -> Place {
-    Place { buffer: Buffer::Scratch, offset }
+pub(crate) const fn scratch(offset: usize) -> Location {
+    Location { buffer: Buffer::Scratch, offset }
 }
 
 /// A message to or from a peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Transfer {
     pub(crate) peer: usize,
-    pub(crate) place: Place,
+    pub(crate) location: Location,
     pub(crate) len: usize,
-    /// Which of the round's messages from one rank to another it is.
+    /// Index among the round's messages from one rank to another.
     pub(crate) part: usize,
 }
 
-/// What a rank does with its own memory.
+/// An operation on a rank's own memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Action {
     /// `out = a op b`. `b` overlaps neither of the others; `a` is `out` or does not overlap it.
-    Combine { out: Place, a: Place, b: Place, len: usize },
-    /// Ends an average: divides by the number of ranks.
-    Finish { data: Place, len: usize },
-    /// Copies; nothing when both places are the same memory.
-    Copy { from: Place, to: Place, len: usize },
+    Combine { out: Location, a: Location, b: Location, len: usize },
+    /// Completes an average: divides by the number of ranks.
+    Finish { data: Location, len: usize },
+    /// Copies, unless both locations are the same memory.
+    Copy { from: Location, to: Location, len: usize },
 }
 
-/// One round of one segment on one rank. Transfers and actions of no bytes are left out on both sides.
+/// One round of one segment on one rank. Transfers and actions of no bytes are left out, on the peer too.
 #[derive(Default)]
 pub(crate) struct Round {
     pub(crate) receives: Vec<Transfer>,
     pub(crate) sends: Vec<Transfer>,
-    /// Done while the messages are on their way; touches nothing that they write.
+    /// Runs while the messages are in flight; touches nothing that they write.
     pub(crate) meanwhile: Option<Action>,
-    /// Done when all messages have arrived and all that were sent may be overwritten.
+    /// Run when all messages of the round are complete.
     pub(crate) then: Vec<Action>,
 }
 
@@ -104,83 +103,113 @@ impl Round {
         self.then.clear();
     }
 
-    fn receive(&mut self, peer: usize, place: Place, len: usize) {
-        self.receive_part(peer, 0, place, len);
+    fn receive(&mut self, peer: usize, location: Location, len: usize) {
+        self.receive_part(peer, 0, location, len);
     }
 
-    fn send(&mut self, peer: usize, place: Place, len: usize) {
-        self.send_part(peer, 0, place, len);
+    fn send(&mut self, peer: usize, location: Location, len: usize) {
+        self.send_part(peer, 0, location, len);
     }
 
-    /// For several messages from one rank: `part` tells them apart.
-    fn receive_part(&mut self, peer: usize, part: usize, place: Place, len: usize) {
+    /// Receives one of several messages from a rank, with index `part`.
+    fn receive_part(&mut self, peer: usize, part: usize, location: Location, len: usize) {
         if len > 0 {
-            self.receives.push(Transfer { peer, place, len, part });
+            self.receives.push(Transfer { peer, location, len, part });
         }
     }
 
-    /// For several messages to one rank.
-    fn send_part(&mut self, peer: usize, part: usize, place: Place, len: usize) {
+    /// Sends one of several messages to a rank, with index `part`.
+    fn send_part(&mut self, peer: usize, part: usize, location: Location, len: usize) {
         if len > 0 {
-            self.sends.push(Transfer { peer, place, len, part });
+            self.sends.push(Transfer { peer, location, len, part });
         }
     }
 
-    fn copy(&mut self, from: Place, to: Place, len: usize) {
+    fn copy(&mut self, from: Location, to: Location, len: usize) {
         if len > 0 {
             self.then.push(Action::Copy { from, to, len });
         }
     }
 
-    /// Copies while the messages are on their way: once in a round.
-    fn copy_meanwhile(&mut self, from: Place, to: Place, len: usize) {
+    /// Copies while the messages are in flight; at most once in a round.
+    fn copy_meanwhile(&mut self, from: Location, to: Location, len: usize) {
         if len > 0 {
             self.meanwhile = Some(Action::Copy { from, to, len });
         }
     }
 
-    fn combine(&mut self, out: Place, a: Place, b: Place, len: usize) {
+    fn combine(&mut self, out: Location, a: Location, b: Location, len: usize) {
         if len > 0 {
             self.then.push(Action::Combine { out, a, b, len });
         }
     }
 
-    fn finish(&mut self, data: Place, len: usize) {
+    fn finish(&mut self, data: Location, len: usize) {
         if len > 0 {
             self.then.push(Action::Finish { data, len });
         }
     }
+
+    /// Maps the ranks and locations of a round that another schedule has written for some of the ranks and a part of
+    /// the buffers.
+    fn translate(&mut self, rank: impl Fn(usize) -> usize, location: impl Fn(Location) -> Location) {
+        for transfer in self.receives.iter_mut().chain(&mut self.sends) {
+            transfer.peer = rank(transfer.peer);
+            transfer.location = location(transfer.location);
+        }
+        for action in self.then.iter_mut().chain(&mut self.meanwhile) {
+            match action {
+                Action::Combine { out, a, b, .. } => {
+                    [*out, *a, *b] = [location(*out), location(*a), location(*b)];
+                }
+                Action::Finish { data, .. } => *data = location(*data),
+                Action::Copy { from, to, .. } => [*from, *to] = [location(*from), location(*to)],
+            }
+        }
+    }
+}
+
+/// Segments of a message, and how many of them may be in flight together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pipeline {
+    pub(crate) segments: usize,
+    pub(crate) in_flight: usize,
+}
+
+impl Pipeline {
+    /// A message that is not cut.
+    const WHOLE: Self = Self { segments: 1, in_flight: 1 };
 }
 
 /// An algorithm for one operation on one rank.
 ///
 /// # Safety
-/// In every round, what is received, what is sent and what is touched meanwhile must be as [`Round`] says, lie
+/// In every round, the memory received, sent and touched meanwhile must be as [`Round`] requires, lie
 /// within the buffers that the engine is given (`scratch_len` for the scratch memory), and be aligned for the
 /// element type where it is combined; no two receives overlap, and none overlaps a send of the same round.
 /// Segments in flight together touch disjoint memory.
 pub(crate) unsafe trait Schedule {
-    /// How many segments the message is cut into.
-    fn segments(&self) -> usize;
+    /// Segments of the message; a single one by default.
+    fn pipeline(&self) -> Pipeline {
+        Pipeline::WHOLE
+    }
 
-    /// How many segments may be in flight together.
-    fn in_flight(&self) -> usize;
+    /// Rounds of each segment: the same on every rank.
+    fn rounds(&self) -> usize {
+        1
+    }
 
-    /// How many rounds each segment goes through: the same on every rank.
-    fn rounds(&self) -> usize;
-
-    /// Whether all ranks must begin the rounds of all segments in one order: where a rank waits for some ranks in a round
-    /// and others may be rounds ahead meanwhile, and send it what it has not asked for.
+    /// True when all ranks must begin the rounds of all segments in one order: needed where a rank waits for some ranks
+    /// in a round while others may be rounds ahead and send it messages that it has not posted receives for.
     fn is_ordered(&self) -> bool {
         false
     }
 
-    /// Bytes of scratch memory that a segment needs, aligned to 64 bytes.
-    fn scratch_len(&self) -> usize;
+    /// Bytes of scratch memory per segment, aligned to 64 bytes.
+    fn scratch_len(&self) -> usize {
+        0
+    }
 
-    /// Writes what this rank does in a round of a segment into `round`, which is empty.
+    /// Fills `round`, which is empty, with this rank's part in a round of a segment.
     fn round(&self, segment: usize, number: usize, round: &mut Round);
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,4 +1,4 @@
-//! Where a rank stands among the others.
+//! A rank's place in a ring or a tree.
 
 /// A rank in the ring of all ranks.
 #[derive(Clone, Copy, Debug)]
@@ -21,8 +21,8 @@ impl Position {
 
 /// The binomial tree over all ranks, which are numbered from the root on, around the end.
 ///
-/// The parent of a number is the number without its lowest bit; at step `s` those whose lowest bit is `s` talk to
-/// their parents. The numbers of a subtree follow each other.
+/// The parent of a number is the number without its lowest bit; at step `s` those whose lowest bit is `s` communicate
+/// with their parents. The numbers of a subtree are consecutive.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tree {
     pub(crate) rank: usize,
@@ -45,29 +45,29 @@ impl Tree {
         self.rank == self.root
     }
 
-    /// How many steps there are.
+    /// Number of steps.
     pub(crate) fn steps(&self) -> usize {
         self.ranks.next_power_of_two().ilog2() as usize
     }
 
-    /// The parent's number, if this rank talks to it at this step.
+    /// Number of the parent, if this rank communicates with it at this step.
     pub(crate) fn parent(&self, step: usize) -> Option<usize> {
         let number = self.number();
         (number > 0 && number.trailing_zeros() as usize == step).then(|| number - (1 << step))
     }
 
-    /// The number of the child that talks to this rank at this step.
+    /// Number of the child that communicates with this rank at this step.
     pub(crate) fn child(&self, step: usize) -> Option<usize> {
         let (number, distance) = (self.number(), 1 << step);
         (number.is_multiple_of(2 * distance) && number + distance < self.ranks).then_some(number + distance)
     }
 
-    /// Whether this rank has children. The first of them then talks to it at step 0.
+    /// True when this rank has children. The first of them then communicates at step 0.
     pub(crate) fn has_children(&self) -> bool {
         self.child(0).is_some()
     }
 
-    /// How many ranks the subtree of a number has, with the number itself.
+    /// Number of ranks in the subtree of a number, itself included.
     pub(crate) fn subtree(&self, number: usize) -> usize {
         if number == 0 { self.ranks } else { (1 << number.trailing_zeros()).min(self.ranks - number) }
     }

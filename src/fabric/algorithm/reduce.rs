@@ -1,44 +1,21 @@
 //! Algorithms for reduce.
 //!
 //! Costs for `p` ranks and `n` bytes, as messages on the critical path and bytes sent by each rank. Only the root has a
-//! target; the others keep what is not yet the result in scratch memory.
+//! target; the others keep partial results in scratch memory.
 
-use super::{Position, Round, Schedule, Split, Tree, scratch, source, target};
-
-/// What a reduce schedule is made for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Message {
-    pub(crate) tree: Tree,
-    /// Elements of the vector.
-    pub(crate) count: usize,
-    pub(crate) element_size: usize,
-    /// The most bytes of a segment.
-    pub(crate) segment: usize,
-    /// Segments in flight together.
-    pub(crate) in_flight: usize,
-}
-
-impl Message {
-    pub(super) fn segments(&self) -> Split {
-        Split::into_segments(self.count, self.element_size, self.segment)
-    }
-}
+use super::{Pipeline, Position, Round, Schedule, Spec, Tree, scratch, source, target};
 
 /// Up a binomial tree, in which every rank combines its children's with its own: lg p messages, rounded up; n bytes.
-pub(crate) struct Binomial(pub(crate) Message);
+pub(crate) struct Binomial(pub(crate) Spec<Tree>);
 
 // SAFETY: receives into scratch memory beside what it keeps and sends there. Segments are disjoint.
 unsafe impl Schedule for Binomial {
-    fn segments(&self) -> usize {
-        self.0.segments().parts()
-    }
-
-    fn in_flight(&self) -> usize {
-        self.0.in_flight
+    fn pipeline(&self) -> Pipeline {
+        self.0.pipeline()
     }
 
     fn rounds(&self) -> usize {
-        self.0.tree.steps()
+        self.0.at.steps()
     }
 
     fn scratch_len(&self) -> usize {
@@ -46,7 +23,7 @@ unsafe impl Schedule for Binomial {
     }
 
     fn round(&self, segment: usize, number: usize, round: &mut Round) {
-        let tree = self.0.tree;
+        let tree = self.0.at;
         let segments = self.0.segments();
         let (start, len) = segments.span(segment);
         let partial = if tree.is_root() { target(start) } else { scratch(0) };
@@ -65,18 +42,14 @@ unsafe impl Schedule for Binomial {
     }
 }
 
-/// Every rank reduces one chunk, got from all others, and sends it to the root: 2 messages, n bytes.
-pub(crate) struct Pairwise(pub(crate) Message);
+/// Every rank reduces one chunk, received from all others, and sends it to the root: 2 messages, n bytes.
+pub(crate) struct Pairwise(pub(crate) Spec<Tree>);
 
 // SAFETY: the first round receives into scratch memory, a part for each peer; in the second the root receives chunks
 // of the target that are not its own and sends nothing. Segments are disjoint.
 unsafe impl Schedule for Pairwise {
-    fn segments(&self) -> usize {
-        self.0.segments().parts()
-    }
-
-    fn in_flight(&self) -> usize {
-        self.0.in_flight
+    fn pipeline(&self) -> Pipeline {
+        self.0.pipeline()
     }
 
     fn rounds(&self) -> usize {
@@ -84,11 +57,11 @@ unsafe impl Schedule for Pairwise {
     }
 
     fn scratch_len(&self) -> usize {
-        self.0.segments().part(0, self.0.tree.ranks).largest() * (self.0.tree.ranks - 1)
+        self.0.segments().part(0, self.0.at.ranks).largest() * (self.0.at.ranks - 1)
     }
 
     fn round(&self, segment: usize, number: usize, round: &mut Round) {
-        let Tree { rank, ranks, root } = self.0.tree;
+        let Tree { rank, ranks, root } = self.0.at;
         let at = Position { rank, ranks };
         let chunks = self.0.segments().part(segment, ranks);
         let (mine, len) = (chunks.start(rank), chunks.len(rank, rank + 1));

@@ -1,50 +1,19 @@
 //! Algorithms for reduce_scatter.
 //!
 //! Costs for `p` ranks whose vectors have `n` bytes, a block of n/p for each rank, as messages on the critical path
-//! and bytes sent by each rank. What is not yet the result is kept in scratch memory: in place, a rank's vector stays
+//! and bytes sent by each rank. Partial results are kept in scratch memory: in place, a rank's vector stays
 //! as it is but for its own block.
 
-use super::{Position, Round, Schedule, Split, scratch, source, target};
+use super::{Pipeline, Position, Round, Schedule, Spec, scratch, source, target};
 
-/// What a reduce_scatter schedule is made for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Message {
-    pub(crate) at: Position,
-    /// Elements of each rank's block.
-    pub(crate) count: usize,
-    pub(crate) element_size: usize,
-    /// The most bytes of a segment of a block.
-    pub(crate) segment: usize,
-    /// Segments in flight together.
-    pub(crate) in_flight: usize,
-}
-
-impl Message {
-    pub(super) fn segments(&self) -> Split {
-        Split::into_segments(self.count, self.element_size, self.segment)
-    }
-
-    fn block(&self) -> usize {
-        self.count * self.element_size
-    }
-}
-
-/// Every rank sends each other its block, and combines what it gets: 1 message to each peer, n (p-1)/p bytes.
-pub(crate) struct Pairwise(pub(crate) Message);
+/// Every rank sends every other its block, and combines the blocks received: 1 message to each peer, n (p-1)/p bytes.
+pub(crate) struct Pairwise(pub(crate) Spec<Position>);
 
 // SAFETY: receives into scratch memory, a part for each peer; the result is written when all sends are over, to the
 // own block, which is not sent. Segments are disjoint.
 unsafe impl Schedule for Pairwise {
-    fn segments(&self) -> usize {
-        self.0.segments().parts()
-    }
-
-    fn in_flight(&self) -> usize {
-        self.0.in_flight
-    }
-
-    fn rounds(&self) -> usize {
-        1
+    fn pipeline(&self) -> Pipeline {
+        self.0.pipeline()
     }
 
     fn scratch_len(&self) -> usize {
@@ -52,8 +21,8 @@ unsafe impl Schedule for Pairwise {
     }
 
     fn round(&self, segment: usize, _number: usize, round: &mut Round) {
-        let Message { at, .. } = self.0;
-        let (segments, block) = (self.0.segments(), self.0.block());
+        let at = self.0.at;
+        let (segments, block) = (self.0.segments(), self.0.bytes());
         let (start, len) = segments.span(segment);
         for distance in 1..at.ranks {
             let to = at.above(distance);
@@ -68,28 +37,20 @@ unsafe impl Schedule for Pairwise {
     }
 }
 
-/// Halves the blocks that are left with partners at halving distance: lg p messages, n (p-1)/p bytes; a power of two
-/// of ranks.
-pub(crate) struct RecursiveHalving(pub(crate) Message);
+/// Exchanges halves of the remaining blocks with partners at halving distance: lg p messages, n (p-1)/p bytes; a power
+/// of two of ranks.
+pub(crate) struct RecursiveHalving(pub(crate) Spec<Position>);
 
 impl RecursiveHalving {
-    /// Where in the scratch memory messages arrive: behind the half of all blocks that is left after the first round.
+    /// Start of the receive buffer in scratch memory: behind the half of all blocks that is left after the first round.
     fn arrivals(&self) -> usize {
-        self.0.at.ranks / 2 * self.0.block()
+        self.0.at.ranks / 2 * self.0.bytes()
     }
 }
 
 // SAFETY: receives into a part of the scratch memory that is not sent; the first round sends of the source, the others
 // of the scratch memory. The result is written when all sends are over. One segment.
 unsafe impl Schedule for RecursiveHalving {
-    fn segments(&self) -> usize {
-        1
-    }
-
-    fn in_flight(&self) -> usize {
-        1
-    }
-
     fn rounds(&self) -> usize {
         self.0.at.ranks.ilog2() as usize
     }
@@ -100,7 +61,7 @@ unsafe impl Schedule for RecursiveHalving {
 
     fn round(&self, _segment: usize, number: usize, round: &mut Round) {
         let Position { rank, ranks } = self.0.at;
-        let block = self.0.block();
+        let block = self.0.bytes();
         let distance = ranks >> (number + 1);
         let peer = rank ^ distance;
         // The blocks that both still share are 2 * distance; each keeps the half with its own number.
@@ -125,17 +86,13 @@ unsafe impl Schedule for RecursiveHalving {
 
 /// Passes partial results around a ring, each on its way to the rank whose block it is: p-1 messages of n/p bytes, all
 /// to one neighbour.
-pub(crate) struct Ring(pub(crate) Message);
+pub(crate) struct Ring(pub(crate) Spec<Position>);
 
 // SAFETY: receives into one half of the scratch memory what it combines there, and sends what the round before left in
 // the other half. The result is written when all sends are over. Segments are disjoint.
 unsafe impl Schedule for Ring {
-    fn segments(&self) -> usize {
-        self.0.segments().parts()
-    }
-
-    fn in_flight(&self) -> usize {
-        self.0.in_flight
+    fn pipeline(&self) -> Pipeline {
+        self.0.pipeline()
     }
 
     fn rounds(&self) -> usize {
@@ -147,8 +104,8 @@ unsafe impl Schedule for Ring {
     }
 
     fn round(&self, segment: usize, number: usize, round: &mut Round) {
-        let Message { at, .. } = self.0;
-        let (segments, block) = (self.0.segments(), self.0.block());
+        let at = self.0.at;
+        let (segments, block) = (self.0.segments(), self.0.bytes());
         let (start, len) = segments.span(segment);
         let half = |number: usize| scratch(number % 2 * segments.largest());
         let take = at.below((number + 2) % at.ranks);

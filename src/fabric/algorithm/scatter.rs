@@ -1,35 +1,27 @@
-//! Algorithms for scatter: those for gather, backwards.
+//! Algorithms for scatter: those for gather, reversed.
 //!
-//! So costs are those of the gather with the same name, with sends and receives exchanged: for `p` ranks that get `n`
+//! Costs are those of the gather with the same name, with sends and receives exchanged: for `p` ranks that get `n`
 //! bytes each, the root sends (p-1) n bytes, to each rank or down the tree. Only the root has a source.
 
-use super::{Action, Buffer, Place, Round, Schedule};
+use super::{Action, Buffer, Location, Pipeline, Round, Schedule};
 
-/// A gather that is played backwards: its rounds from the last to the first; what is received there is sent here, and
-/// copies go from the target to the source, which here are the source and the target.
+/// A gather reversed: its rounds run from the last to the first, its receives become sends, and its copies go from
+/// target to source, which are source and target here.
 ///
-/// What a gather copies after its messages must be copied before them here. So there is a round more: the first copies
-/// what the gather's last one does, without a message.
-pub(crate) struct Backwards<S>(pub(crate) S);
+/// Copies that follow the messages of a gather must precede them here. So there is one more round: the first does the
+/// copies of the gather's last one, without messages.
+pub(crate) struct Reversed<S>(pub(crate) S);
 
-// SAFETY: what is sent, received and touched meanwhile in a round is that of one round of the gather. There no two sends
-// overlap either, since every byte goes one way, and what is copied meanwhile is in none of them: so sends can be
-// receives. The buffers are those of the gather under each other's names, and segments are disjoint as there.
-unsafe impl<S: Schedule> Schedule for Backwards<S> {
-    fn segments(&self) -> usize {
-        self.0.segments()
-    }
-
-    fn in_flight(&self) -> usize {
-        self.0.in_flight()
+// SAFETY: the memory sent, received and touched meanwhile in a round is that of one round of the gather. There no two
+// sends overlap either, since every byte goes one way, and the memory copied meanwhile is in none of them: so sends can
+// be receives. The buffers are those of the gather under each other's names, and segments are disjoint as there.
+unsafe impl<S: Schedule> Schedule for Reversed<S> {
+    fn pipeline(&self) -> Pipeline {
+        self.0.pipeline()
     }
 
     fn rounds(&self) -> usize {
         self.0.rounds() + 1
-    }
-
-    fn is_ordered(&self) -> bool {
-        self.0.is_ordered()
     }
 
     fn scratch_len(&self) -> usize {
@@ -58,10 +50,10 @@ impl Round {
     fn turn_around(&mut self) {
         self.translate(
             |rank| rank,
-            |place| match place.buffer {
-                Buffer::Source => Place { buffer: Buffer::Target, ..place },
-                Buffer::Target => Place { buffer: Buffer::Source, ..place },
-                Buffer::Scratch => place,
+            |location| match location.buffer {
+                Buffer::Source => Location { buffer: Buffer::Target, ..location },
+                Buffer::Target => Location { buffer: Buffer::Source, ..location },
+                Buffer::Scratch => location,
             },
         );
         std::mem::swap(&mut self.receives, &mut self.sends);

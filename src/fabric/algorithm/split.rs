@@ -16,7 +16,7 @@ impl Split {
         Self { offset, base: count / parts, extra: count % parts, parts, element_size }
     }
 
-    /// As many parts as it takes for none to have more than `limit` bytes, but at least one and one element each.
+    /// The fewest parts of at most `limit` bytes, but at least one part, and one element in each.
     pub(crate) fn into_segments(count: usize, element_size: usize, limit: usize) -> Self {
         if count.checked_mul(element_size).is_some_and(|len| len <= limit) {
             // The usual case, without a division.
@@ -26,12 +26,12 @@ impl Split {
         Self::new(0, count, count.div_ceil(most).max(1), element_size)
     }
 
-    /// How many parts there are.
+    /// Number of parts.
     pub(crate) fn parts(&self) -> usize {
         self.parts
     }
 
-    /// Where part `index` starts; for `parts`, where the last one ends.
+    /// Start of part `index`; for `parts`, end of the last one.
     pub(crate) fn start(&self, index: usize) -> usize {
         self.offset + (index * self.base + index.min(self.extra)) * self.element_size
     }
@@ -41,12 +41,12 @@ impl Split {
         self.start(end) - self.start(first)
     }
 
-    /// Where part `index` starts, and its bytes.
+    /// Start of part `index`, and its bytes.
     pub(crate) fn span(&self, index: usize) -> (usize, usize) {
         (self.start(index), self.len(index, index + 1))
     }
 
-    /// All parts, as [`span`](Self::span) has them.
+    /// All parts: start and bytes.
     pub(crate) fn spans(self) -> impl Iterator<Item = (usize, usize)> {
         (0..self.parts).map(move |index| self.span(index))
     }

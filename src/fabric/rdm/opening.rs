@@ -1,4 +1,4 @@
-//! How endpoints are opened, and why they cannot be.
+//! Opening of endpoints, and the reasons for failing.
 
 use std::ffi::{CString, c_int};
 use std::fmt;
@@ -9,47 +9,46 @@ use std::time::Duration;
 use fabric_sys::{Fabric, fi_threading};
 
 use super::Endpoint;
-use super::slots::Slots;
-use crate::fabric::endpoint::chosen_by_variable;
+use super::slots::OperationSlots;
 use crate::fabric::error::{Error, Failure};
-use crate::fabric::objects::{Domain, Objects, Settings};
-use crate::fabric::provider::{self, Info, InfoList, Question, or_none};
-use crate::fabric::shm;
+use crate::fabric::libfabric::objects::{Domain, EndpointObjects, EndpointSettings};
+use crate::fabric::libfabric::provider::{self, InfoEntry, InfoList, InfoQuery, none_if_no_data};
+use crate::fabric::shared_memory::shm;
 use crate::world;
 
-/// How to open an endpoint.
+/// Options of an endpoint.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Options {
     /// libfabric's provider: `tcp`, `shm`, `efa`, `verbs;ofi_rxm`. `tcp` means the same in all versions of libfabric.
     pub provider: String,
-    /// The local address to bind to, where the provider has such: `127.0.0.1`.
+    /// Local address to bind to, where the provider has such addresses: `127.0.0.1`.
     pub source: Option<String>,
     /// The provider's domain, which is a network interface or a device: `eth0`, `mlx5_1`, `rdmap16s27-rdm`.
     pub domain: Option<String>,
-    /// Whether messages without a tag are sent and received, too (`FI_MSG`).
+    /// Also send and receive messages without a tag (`FI_MSG`).
     pub untagged: bool,
-    /// Whether threads that wait sleep (`fi_cq_sread`), instead of asking again and again. Not all providers can.
+    /// Threads that wait sleep (`fi_cq_sread`) instead of polling. Not supported by all providers.
     pub blocking: bool,
-    /// How long a thread that waits, and does not sleep, leaves the library alone before it asks again. A pause adds to the
-    /// latency; many short messages in a row, from a peer of the same host, were measured to be faster with one.
+    /// Time between two polls of a thread that waits and does not sleep. It adds to the latency; many short messages in
+    /// a row, from a peer of the same host, were measured to be faster with a pause.
     pub pause: Duration,
-    /// Whether to count what completes (`fi_cntr`), for [`Endpoint::counts`].
+    /// Count completions (`fi_cntr`), for [`Endpoint::counts`].
     pub counter: bool,
-    /// Whether memory of CUDA devices is used (`FI_HMEM`), as [`Endpoint::register_cuda`] registers it.
+    /// Use memory of CUDA devices (`FI_HMEM`), registered with [`Endpoint::register_cuda`].
     pub cuda: bool,
-    /// Whether memory of the peers is to be read and written (`FI_RMA`).
+    /// Read and write memory of the peers (`FI_RMA`).
     pub remote_memory: bool,
-    /// About how many peers there will be.
+    /// Approximate number of peers.
     pub peers: usize,
-    /// Waiting ends with an error when a rank of this world has failed.
+    /// World whose failure ends a wait with an error.
     pub world: Option<world::Handle>,
-    /// Waiting ends with an error when nothing at all has completed for so long, nor has been started.
+    /// Time without any completion, or start of an operation, after which a wait ends with an error.
     pub timeout: Option<Duration>,
 }
 
 impl Options {
-    /// Messages by this provider, bound to wherever it likes, and waiting without an end.
+    /// Options for messages over this provider, bound to its default address, without a timeout.
     #[must_use]
     pub fn new(provider: &str) -> Self {
         Self {
@@ -89,34 +88,35 @@ impl fmt::Debug for Options {
 }
 
 impl Endpoint {
-    /// Opens an endpoint with a domain of its own, which needs no locks: the library's objects are used by one thread at a
-    /// time.
+    /// Opens an endpoint with a domain of its own, which needs no locks: the library's objects are used by one thread
+    /// at a time.
     ///
     /// # Errors
     /// [`Error::Library`] without libfabric; [`Error::Provider`] when the provider has no such endpoint here;
     /// [`Error::Call`] when a call of libfabric fails.
     pub fn open(options: &Options) -> Result<Self, Error> {
-        opening(options, fabric_sys::FI_THREAD_DOMAIN, 1, |open| open())
+        open_in_domain(options, fabric_sys::FI_THREAD_DOMAIN, 1, |open| open())
     }
 
-    /// Opens so many endpoints on one domain, which share what the device has for a domain, and the library's locks
+    /// Opens `count` endpoints on one domain, which share the device's resources for it, and the library's locks
     /// (`FI_THREAD_SAFE`): each may be used by a thread of its own.
     ///
     /// # Errors
     /// As [`Endpoint::open`].
     pub fn open_sharing(options: &Options, count: usize) -> Result<Vec<Self>, Error> {
-        opening(options, fabric_sys::FI_THREAD_SAFE, count, |open| (0..count).map(|_| open()).collect())
+        open_in_domain(options, fabric_sys::FI_THREAD_SAFE, count, |open| {
+            (0..count).map(|_| open()).collect()
+        })
     }
 }
 
-/// Opens a domain as the options ask, and in it what `then` opens with its argument, at most `count` endpoints.
-fn opening<T>(
+/// Opens a domain as the options ask, and in it the endpoints that `then` opens with its argument, at most `count`.
+fn open_in_domain<T>(
     options: &Options,
     threading: fi_threading,
     count: usize,
     then: impl FnOnce(&dyn Fn() -> Result<Endpoint, Error>) -> Result<T, Error>,
 ) -> Result<T, Error> {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
     let library = Fabric::load()?;
     let name = provider::name_in(library, &options.provider);
     let unfit = |problem: String| Error::Provider { provider: name.clone(), problem };
@@ -125,74 +125,87 @@ fn opening<T>(
             "before libfabric 1.18 it crashes when it counts and a message comes that nobody waits for yet";
         return Err(unfit(problem.to_owned()));
     }
-    let list = find(library, &name, options, threading)?;
-    // Not all providers look at the domain's name.
-    let wanted = |info: &Info<'_>| {
+    let list = query(library, &name, options, threading)?;
+    // Some providers ignore the domain's name.
+    let wanted = |info: &InfoEntry<'_>| {
         let domain = options.domain.as_ref().is_none_or(|domain| *domain == info.domain());
         domain && info.provider() == name && info.fabric_name() != "efa-direct"
     };
     let info = list.as_ref().and_then(|list| list.iter().find(wanted));
-    let Some(info) = info else { return Err(unfit(missing(library, &name, options, threading))) };
-    let no_room = |shortage: Option<String>| match shortage.filter(|_| name == "shm") {
+    let Some(info) = info else { return Err(unfit(unavailable(library, &name, options, threading))) };
+    let check_room = |shortage: Option<String>| match shortage.filter(|_| name == "shm") {
         Some(problem) => Err(unfit(problem)),
         None => Ok(()),
     };
-    no_room(shm::shortage_for(count))?;
+    check_room(shm::shortage_before_open(count))?;
     let domain = Domain::open(library, info)?;
-    let settings = Settings {
+    then(&|| {
+        let endpoint = open_endpoint(library, &domain, info, options)?;
+        check_room(shm::shortage_after_open(count, endpoint.address()))?;
+        Ok(endpoint)
+    })
+}
+
+fn open_endpoint(
+    library: &'static Fabric,
+    domain: &Arc<Domain>,
+    info: InfoEntry<'_>,
+    options: &Options,
+) -> Result<Endpoint, Error> {
+    static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+    let name = info.provider();
+    let unfit = |problem: String| Error::Provider { provider: name.clone(), problem };
+    let settings = EndpointSettings {
         peers: options.peers,
         blocking: options.blocking,
         counter: options.counter,
         devices: options.cuda,
     };
-    then(&|| {
-        let opened = Objects::open_in(Arc::clone(&domain), library, info, settings);
-        let (objects, address) = opened.map_err(|error| match error {
-            Error::Call(failure) if options.blocking && failure.operation == "fi_cq_open" => unfit(format!(
-                "its completion queues have nothing that a thread could sleep on ({}): poll instead",
-                failure.text
-            )),
-            // Not all providers look at the address before they bind to it.
-            Error::Call(Failure { code: fabric_sys::FI_EADDRNOTAVAIL, .. }) if options.source.is_some() => {
-                unfit(no_address(&name, options))
-            }
-            other => other,
-        })?;
-        no_room(shm::shortage_with(count, &address))?;
-        Ok(Endpoint {
-            objects: Some(objects),
-            slots: Slots { all: Vec::new(), free: Vec::new() },
-            library,
-            address,
-            longest_inject: info.longest_inject(),
-            longest_message: info.longest_message(),
-            most_receives: info.queue_sizes().1,
-            // See `operations`: long messages with another length of header can be slow.
-            data: matches!(&name[..], "tcp" | "net"),
-            virtual_addresses: info.memory_mode() & fabric_sys::FI_MR_VIRT_ADDR as c_int != 0,
-            blocking: options.blocking,
-            pause: options.pause,
-            devices: options.cuda,
-            remote_memory: options.remote_memory,
-            untagged: options.untagged,
-            provider: name.clone(),
-            domain: info.domain(),
-            identity: NEXT.fetch_add(1, Ordering::Relaxed),
-            in_flight: 0,
-            idle: 0,
-            since: None,
-            world: options.world.clone(),
-            timeout: options.timeout,
-            last: None,
-            lost: false,
-        })
+    let opened = EndpointObjects::open_in(Arc::clone(domain), library, info, settings);
+    let (objects, address) = opened.map_err(|error| match error {
+        Error::Call(failure) if options.blocking && failure.operation == "fi_cq_open" => unfit(format!(
+            "its completion queues have nothing that a thread could sleep on ({}): poll instead",
+            failure.text
+        )),
+        // Some providers check the address only when they bind to it.
+        Error::Call(Failure { code: fabric_sys::FI_EADDRNOTAVAIL, .. }) if options.source.is_some() => {
+            unfit(no_address(&name, options))
+        }
+        other => other,
+    })?;
+    Ok(Endpoint {
+        objects: Some(objects),
+        slots: OperationSlots { all: Vec::new(), free: Vec::new() },
+        library,
+        address,
+        longest_inject: info.longest_inject(),
+        longest_message: info.longest_message(),
+        most_receives: info.queue_sizes().1,
+        // For the alignment of the header: see `transport::operations`.
+        completion_data: matches!(&name[..], "tcp" | "net"),
+        virtual_addresses: info.memory_mode() & fabric_sys::FI_MR_VIRT_ADDR as c_int != 0,
+        blocking: options.blocking,
+        pause: options.pause,
+        devices: options.cuda,
+        remote_memory: options.remote_memory,
+        untagged: options.untagged,
+        domain: info.domain(),
+        provider: name,
+        id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+        in_flight: 0,
+        idle: 0,
+        idle_since: None,
+        world: options.world.clone(),
+        timeout: options.timeout,
+        last_failure: None,
+        peer_lost: false,
     })
 }
 
-/// Why there is no entry for what the options ask.
-fn missing(library: &'static Fabric, name: &str, options: &Options, threading: fi_threading) -> String {
+/// The reason that no entry matches the options.
+fn unavailable(library: &'static Fabric, name: &str, options: &Options, threading: fi_threading) -> String {
     let finds = |options: &Options| {
-        let found = find(library, name, options, threading).ok().flatten();
+        let found = query(library, name, options, threading).ok().flatten();
         found.is_some_and(|list| list.iter().any(|info| info.provider() == name))
     };
     if options.source.is_some() {
@@ -203,10 +216,10 @@ fn missing(library: &'static Fabric, name: &str, options: &Options, threading: f
     }
     if let Some(domain) = &options.domain {
         let others = Options { domain: None, ..options.clone() };
-        let mut there: Vec<String> = find(library, name, &others, threading)
+        let mut there: Vec<String> = query(library, name, &others, threading)
             .ok()
             .flatten()
-            .map(|list| list.iter().map(Info::domain).collect())
+            .map(|list| list.iter().map(InfoEntry::domain).collect())
             .unwrap_or_default();
         there.sort_unstable();
         there.dedup();
@@ -229,11 +242,11 @@ fn missing(library: &'static Fabric, name: &str, options: &Options, threading: f
         library.version(),
         library.path().display(),
         command(name),
-        chosen_by_variable()
+        provider::chosen_by_variable()
     )
 }
 
-/// That there is no such address to bind to as the options name.
+/// The problem of a local address that does not exist.
 fn no_address(name: &str, options: &Options) -> String {
     let source = options.source.as_deref().unwrap_or_default();
     format!(
@@ -242,14 +255,14 @@ fn no_address(name: &str, options: &Options) -> String {
     )
 }
 
-/// What shows a provider's endpoints.
+/// Command that shows a provider's endpoints.
 fn command(name: &str) -> String {
     let quote = if name.contains([';', '^']) { "'" } else { "" };
     format!("nccl-bench fabric info -p {quote}{name}{quote} -t rdm")
 }
 
-/// The providers' entries for what the options ask.
-fn find(
+/// The entries that match the options.
+fn query(
     library: &'static Fabric,
     name: &str,
     options: &Options,
@@ -263,9 +276,9 @@ fn find(
         })?),
     };
     let flags = if source.is_some() { fabric_sys::FI_SOURCE } else { 0 };
-    let question = Question { provider: Some(name), node: source.as_deref(), service: None, flags };
-    or_none(InfoList::ask(library, &question, |hints| {
-        // SAFETY: `ask` passes an entry that nobody else has, with all its attributes.
+    let question = InfoQuery { provider: Some(name), node: source.as_deref(), service: None, flags };
+    none_if_no_data(InfoList::query(library, &question, |hints| {
+        // SAFETY: `query` passes an entry that nothing else uses, with all its attributes.
         unsafe {
             (*hints).caps = fabric_sys::FI_TAGGED | fabric_sys::FI_DIRECTED_RECV;
             if options.untagged {
@@ -281,7 +294,7 @@ fn find(
             }
             let domain = (*hints).domain_attr;
             if let Some(name) = &options.domain {
-                provider::set_text(&raw mut (*domain).name, name)?;
+                provider::set_string(&raw mut (*domain).name, name)?;
             }
             (*domain).threading = threading;
             (*domain).control_progress = fabric_sys::FI_PROGRESS_MANUAL;

@@ -1,4 +1,4 @@
-//! Handing operations over to the library, and reading what is complete.
+//! Submission of operations, and completions.
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
@@ -7,30 +7,30 @@ use std::time::Instant;
 
 use fabric_sys::{Padded, fi_addr_t, fi_cq_err_entry, fi_cq_tagged_entry};
 
-use super::slots::{Slot, State};
+use super::slots::{OperationSlot, OperationState};
 use super::{Completion, Counts, Endpoint, Operation, Peer};
 use crate::fabric::error::Error;
-use crate::fabric::objects::Objects;
+use crate::fabric::libfabric::objects::EndpointObjects;
 
-/// How many completions are read at once.
+/// Completions per read of the queue.
 const BATCH: usize = 16;
-/// How many times nothing is found before the processor is offered to other threads.
+/// Polls without a completion between two yields of the processor.
 const POLLS_PER_YIELD: u32 = 1000;
-/// How many times nothing is found before the other ranks and the clock are looked at.
+/// Polls without a completion between two checks of the world and the timeout.
 const POLLS_PER_CHECK: u32 = 1 << 13;
-/// How long a thread sleeps before it looks at them.
+/// Longest sleep between two such checks.
 const LONGEST_SLEEP_MS: c_int = 100;
 
 impl Endpoint {
-    /// How many operations have ended (`fi_cntr_read`); moves data.
+    /// Numbers of completed operations (`fi_cntr_read`). Makes progress.
     ///
     /// # Errors
-    /// [`Error::Endpoint`] when nothing is counted ([`Options::counter`](super::Options)), or the endpoint was closed.
+    /// [`Error::Endpoint`] without a counter ([`Options::counter`](super::Options)), or when the endpoint was closed.
     pub fn counts(&mut self) -> Result<Counts, Error> {
         const NAME: &str = "fi_cntr_read";
         let counter = self.objects_mut(NAME)?.counter;
         if counter.is_null() {
-            return Err(self.unusable(NAME, "it was opened without a counter".to_owned()));
+            return Err(self.endpoint_error(NAME, "it was opened without a counter".to_owned()));
         }
         // SAFETY: the counter is open.
         let (completed, failed) =
@@ -39,7 +39,7 @@ impl Endpoint {
     }
 
     pub(super) fn wait_for_count(&mut self, count: u64) -> Result<Counts, Error> {
-        self.wait_anew();
+        self.reset_wait();
         loop {
             let counts = self.counts()?;
             if counts.completed + counts.failed >= count {
@@ -49,29 +49,29 @@ impl Endpoint {
         }
     }
 
-    /// Moves data, for peers that read or write here. Whether anything has completed. Who only serves peers, with nothing in
-    /// flight, may do so for any time.
+    /// Makes progress, for peers that read or write here; returns true after a completion. It may be called for any
+    /// time with nothing in flight.
     ///
     /// # Errors
     /// As [`Endpoint::scope`].
     pub fn progress(&mut self) -> Result<bool, Error> {
         if self.in_flight == 0 {
-            self.since = None;
+            self.idle_since = None;
         }
         self.poll()
     }
 
-    /// Asks the queue, for who waits.
+    /// Polls the queue once, on behalf of a wait.
     pub(super) fn poll(&mut self) -> Result<bool, Error> {
         let mut entries = [const { MaybeUninit::<fi_cq_tagged_entry>::uninit() }; BATCH];
         let queue = self.objects_mut("fi_cq_read")?.cq;
         // SAFETY: the queue is open and of this format; the count is the array's.
         let count = unsafe { fabric_sys::fi_cq_read(queue, entries.as_mut_ptr().cast(), BATCH) };
-        self.took(&entries, count)
+        self.record_completions(&entries, count)
     }
 
-    /// As [`progress`](Self::progress), for who has nothing else to do.
-    fn rest(&mut self) -> Result<(), Error> {
+    /// Polls once, after the pause, or sleeps until a completion.
+    fn wait_once(&mut self) -> Result<(), Error> {
         if !self.blocking {
             if !self.pause.is_zero() {
                 let start = Instant::now();
@@ -88,42 +88,49 @@ impl Endpoint {
             fabric_sys::fi_cq_sread(queue, entries.as_mut_ptr().cast(), BATCH, ptr::null(), LONGEST_SLEEP_MS)
         };
         match -count as c_int {
-            fabric_sys::FI_EAGAIN | fabric_sys::FI_EINTR => self.look_around(),
-            _ => self.took(&entries, count).map(drop),
+            fabric_sys::FI_EAGAIN | fabric_sys::FI_EINTR => self.check_wait(),
+            _ => self.record_completions(&entries, count).map(drop),
         }
     }
 
-    /// Notes what was read from the queue, so many entries or a number of libfabric's.
-    fn took(&mut self, entries: &[MaybeUninit<fi_cq_tagged_entry>], count: isize) -> Result<bool, Error> {
+    /// Records the entries read from the queue; `count` is their number or libfabric's error.
+    fn record_completions(
+        &mut self,
+        entries: &[MaybeUninit<fi_cq_tagged_entry>],
+        count: isize,
+    ) -> Result<bool, Error> {
         if count > 0 {
             for entry in &entries[..count as usize] {
-                // SAFETY: the library has written so many.
+                // SAFETY: the library has written this many.
                 let entry = unsafe { entry.assume_init_ref() };
                 let received = entry.flags & fabric_sys::FI_RECV != 0;
-                self.note(entry.op_context, |len| {
-                    State::Done(Completion { len: if received { entry.len } else { len }, tag: entry.tag })
+                self.complete(entry.op_context, |len| {
+                    OperationState::Done(Completion {
+                        len: if received { entry.len } else { len },
+                        tag: entry.tag,
+                    })
                 });
             }
-            self.wait_anew();
+            self.reset_wait();
             return Ok(true);
         }
         match -count as c_int {
-            fabric_sys::FI_EAGAIN => self.idled().map(|()| false),
+            fabric_sys::FI_EAGAIN => self.on_idle().map(|()| false),
             code if code == fabric_sys::FI_EAVAIL as c_int => self.read_error().map(|()| true),
             code => {
-                self.lost = true;
+                self.peer_lost = true;
                 Err(self.failure("fi_cq_read", code, None))
             }
         }
     }
 
-    /// Notes the end of the operation whose context this is.
-    fn note(&mut self, context: *mut c_void, state: impl FnOnce(usize) -> State) {
+    /// Records the end of the operation with this context.
+    fn complete(&mut self, context: *mut c_void, state: impl FnOnce(usize) -> OperationState) {
         if context.is_null() {
             return;
         }
         // SAFETY: the library hands back what `start` gave it: a slot's context, which is its beginning, in flight.
-        let slot = unsafe { &mut *context.cast::<Slot>() };
+        let slot = unsafe { &mut *context.cast::<OperationSlot>() };
         slot.state = state(slot.len);
         self.in_flight -= 1;
     }
@@ -131,73 +138,73 @@ impl Endpoint {
     #[cold]
     fn read_error(&mut self) -> Result<(), Error> {
         let mut entry = Padded::<fi_cq_err_entry>::zeroed();
-        self.lost = true;
+        self.peer_lost = true;
         let queue = self.objects_mut("fi_cq_readerr")?.cq;
         // SAFETY: the queue is open; the entry is zeroed and long enough for any library.
         let result = unsafe { fabric_sys::fi_cq_readerr(queue, entry.as_mut_ptr(), 0) };
         if result < 1 {
             return Err(self.failure("fi_cq_readerr", -result as c_int, None));
         }
-        // The shm of libfabric 1.17 gives the number's negative.
+        // The shm of libfabric 1.17 reports a negative number.
         let code = entry.err.saturating_abs();
         let own = self.objects.as_ref().and_then(|objects| objects.provider_text(&entry));
         let Some(context) = NonNull::new(entry.op_context) else {
             return Err(self.failure("an injected operation", code, own));
         };
         // SAFETY: as in `note`.
-        let name = unsafe { (*context.cast::<Slot>().as_ptr()).name };
+        let name = unsafe { (*context.cast::<OperationSlot>().as_ptr()).name };
         if let Error::Call(failure) = self.failure(name, code, own) {
-            self.last = Some(failure);
+            self.last_failure = Some(failure);
         }
-        self.note(entry.op_context, |_| State::Failed(code));
+        self.complete(entry.op_context, |_| OperationState::Failed(code));
         Ok(())
     }
 
-    /// What is waited for begins now: whoever computed before, or only injects, has not waited in vain.
+    /// Restarts the timeout: time spent computing or injecting is no wait.
     #[inline]
-    pub(super) fn wait_anew(&mut self) {
+    pub(super) fn reset_wait(&mut self) {
         self.idle = 0;
-        self.since = None;
+        self.idle_since = None;
     }
 
-    /// Nothing was found.
-    fn idled(&mut self) -> Result<(), Error> {
+    /// Called after a poll without a completion.
+    fn on_idle(&mut self) -> Result<(), Error> {
         self.idle = self.idle.wrapping_add(1);
         if self.idle.is_multiple_of(POLLS_PER_YIELD) {
             std::thread::yield_now();
         }
-        if self.idle.is_multiple_of(POLLS_PER_CHECK) { self.look_around() } else { Ok(()) }
+        if self.idle.is_multiple_of(POLLS_PER_CHECK) { self.check_wait() } else { Ok(()) }
     }
 
-    /// Whether to go on waiting.
+    /// Checks the world and the timeout.
     #[cold]
-    fn look_around(&mut self) -> Result<(), Error> {
+    fn check_wait(&mut self) -> Result<(), Error> {
         if let Some(world) = &self.world {
-            world.check().inspect_err(|_| self.lost = true)?;
+            world.check().inspect_err(|_| self.peer_lost = true)?;
         }
         if let Some(timeout) = self.timeout {
-            let since = *self.since.get_or_insert_with(Instant::now);
-            if since.elapsed() > timeout {
-                self.lost = true;
+            let idle_since = *self.idle_since.get_or_insert_with(Instant::now);
+            if idle_since.elapsed() > timeout {
+                self.peer_lost = true;
                 return Err(Error::TimedOut { provider: self.provider.clone(), limit: timeout });
             }
         }
         Ok(())
     }
 
-    /// Starts one operation: calls until there is room for it.
+    /// Starts an operation: retries until the library has space for it.
     pub(super) fn start(
         &mut self,
         name: &'static str,
         len: usize,
         peer: Option<Peer>,
-        call: impl Fn(&Objects, fi_addr_t, *mut c_void) -> isize,
+        call: impl Fn(&EndpointObjects, fi_addr_t, *mut c_void) -> isize,
     ) -> Result<Operation, Error> {
         let slot = self.slots.take(name, len);
         if let Err(error) =
-            self.hand_over(name, len, peer, |objects, address| call(objects, address, slot.cast()))
+            self.submit(name, len, peer, |objects, address| call(objects, address, slot.cast()))
         {
-            self.slots.give_back(slot);
+            self.slots.release(slot);
             return Err(error);
         }
         self.in_flight += 1;
@@ -206,32 +213,32 @@ impl Endpoint {
         Ok(Operation { slot: index, generation })
     }
 
-    /// As [`start`](Self::start), of what is complete with the call.
+    /// Injects: the operation is complete when the call returns.
     pub(super) fn inject(
         &mut self,
         name: &'static str,
         len: usize,
         peer: Peer,
-        call: impl Fn(&Objects, fi_addr_t) -> isize,
+        call: impl Fn(&EndpointObjects, fi_addr_t) -> isize,
     ) -> Result<(), Error> {
         if len > self.longest_inject {
             let problem =
                 format!("{len} bytes are more than the {} that can be injected", self.longest_inject);
-            return Err(self.unusable(name, problem));
+            return Err(self.endpoint_error(name, problem));
         }
-        self.hand_over(name, len, Some(peer), call)
+        self.submit(name, len, Some(peer), call)
     }
 
-    /// Calls until the library takes it.
-    fn hand_over(
+    /// Calls the library until it accepts the operation.
+    fn submit(
         &mut self,
         name: &'static str,
         len: usize,
         peer: Option<Peer>,
-        call: impl Fn(&Objects, fi_addr_t) -> isize,
+        call: impl Fn(&EndpointObjects, fi_addr_t) -> isize,
     ) -> Result<(), Error> {
-        if peer.is_some_and(|peer| peer.endpoint != self.identity) {
-            return Err(self.unusable(name, "the peer is one of another endpoint".to_owned()));
+        if peer.is_some_and(|peer| peer.endpoint != self.id) {
+            return Err(self.endpoint_error(name, "the peer is one of another endpoint".to_owned()));
         }
         if len > self.longest_message {
             return Err(self.failure(name, fabric_sys::FI_EMSGSIZE, None));
@@ -240,12 +247,12 @@ impl Endpoint {
         loop {
             let result = call(self.objects_mut(name)?, address);
             if result == 0 {
-                self.wait_anew();
+                self.reset_wait();
                 return Ok(());
             }
             let code = -result as c_int;
             if code != fabric_sys::FI_EAGAIN {
-                self.lost = true;
+                self.peer_lost = true;
                 return Err(self.failure(name, code, None));
             }
             self.poll()?;
@@ -257,48 +264,51 @@ impl Endpoint {
         // SAFETY: a slot of this endpoint.
         let known = slot.filter(|&slot| unsafe { (*slot).generation } == operation.generation);
         let Some(slot) = known else {
-            return Err(self.unusable("waiting", "the operation is one of another scope".to_owned()));
+            return Err(self.endpoint_error("waiting", "the operation is one of another scope".to_owned()));
         };
-        self.wait_anew();
+        self.reset_wait();
         loop {
             // SAFETY: as above.
             let (state, name) = unsafe { ((*slot).state, (*slot).name) };
             match state {
-                State::InFlight => self.rest()?,
-                State::Done(completion) => {
-                    self.slots.give_back(slot);
+                OperationState::InFlight => self.wait_once()?,
+                OperationState::Done(completion) => {
+                    self.slots.release(slot);
                     return Ok(completion);
                 }
-                State::Failed(code) => {
-                    self.slots.give_back(slot);
-                    return Err(match &self.last {
+                OperationState::Failed(code) => {
+                    self.slots.release(slot);
+                    return Err(match &self.last_failure {
                         Some(failure) if failure.code == code => Error::Call(failure.clone()),
                         _ => self.failure(name, code, None),
                     });
                 }
-                State::Free => return Err(self.unusable("waiting", "the operation is not one".to_owned())),
+                OperationState::Free => {
+                    return Err(self.endpoint_error("waiting", "the operation is not one".to_owned()));
+                }
             }
         }
     }
 
-    /// Waits until nothing is in flight, and frees what nobody has waited for; the first error of these.
-    pub(super) fn settle(&mut self) -> Result<(), Error> {
-        self.wait_anew();
+    /// Waits until nothing is in flight, and frees operations that were not waited for; returns the first error of
+    /// these.
+    pub(super) fn wait_for_all(&mut self) -> Result<(), Error> {
+        self.reset_wait();
         while self.in_flight > 0 {
-            self.rest()?;
+            self.wait_once()?;
         }
         let mut failed = None;
         for index in 0..self.slots.all.len() {
             let slot = self.slots.all[index].as_ptr();
             // SAFETY: a slot of this endpoint.
             match unsafe { (*slot).state } {
-                State::Free => {}
-                State::Failed(code) => {
+                OperationState::Free => {}
+                OperationState::Failed(code) => {
                     // SAFETY: as above.
                     failed = failed.or(Some((unsafe { (*slot).name }, code)));
-                    self.slots.give_back(slot);
+                    self.slots.release(slot);
                 }
-                State::InFlight | State::Done(_) => self.slots.give_back(slot),
+                OperationState::InFlight | OperationState::Done(_) => self.slots.release(slot),
             }
         }
         match failed {

@@ -1,4 +1,4 @@
-//! Memory that peers read and write.
+//! Registered memory for remote access.
 
 use std::alloc::{self, Layout};
 use std::ptr::{self, NonNull};
@@ -21,64 +21,64 @@ fn page_size() -> usize {
     usize::try_from(size).ok().filter(|size| size.is_power_of_two()).unwrap_or(LARGEST_PAGE)
 }
 
-/// What the allocator gave, at the begin of a page.
-struct Block {
+/// Memory from the allocator, aligned to a page.
+struct PageBlock {
     start: NonNull<u8>,
     layout: Layout,
 }
 
 // SAFETY: it is memory, bound to no thread.
-unsafe impl Send for Block {}
+unsafe impl Send for PageBlock {}
 
-/// Memory of regions of `shm` that are gone, for others to come, never for anything else: a peer writes there by the address
-/// alone, whatever has become of the region, and may be late. Sizes are powers of two, so that all that was ever kept is at
-/// most about twice what a program has had at a time of each size.
-static KEPT: Mutex<Vec<Block>> = Mutex::new(Vec::new());
+/// Memory of dropped regions of `shm`, reused for later regions only: a late peer writes there by address alone,
+/// whatever has become of the region. Sizes are powers of two, which limits the memory kept to about twice what a
+/// program has had at a time of each size.
+static REUSABLE: Mutex<Vec<PageBlock>> = Mutex::new(Vec::new());
 
-/// Such memory that is free.
-fn again(layout: Layout) -> Option<NonNull<u8>> {
-    let mut blocks = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+/// Takes memory with this layout from [`REUSABLE`].
+fn reuse(layout: Layout) -> Option<NonNull<u8>> {
+    let mut blocks = REUSABLE.lock().unwrap_or_else(PoisonError::into_inner);
     let index = blocks.iter().position(|block| block.layout == layout)?;
     Some(blocks.swap_remove(index).start)
 }
 
-/// Zeroed memory at the begin of a page, accessed by atomic operations alone.
-pub(super) struct Memory {
+/// Zeroed, page-aligned memory, accessed by atomic operations only.
+pub(super) struct RegionMemory {
     start: NonNull<u8>,
     layout: Layout,
     len: usize,
-    /// Whether it is never given back to the allocator.
-    kept: bool,
+    /// True when it is never returned to the allocator.
+    reusable: bool,
 }
 
 // SAFETY: it is memory, accessed by atomic operations.
-unsafe impl Send for Memory {}
+unsafe impl Send for RegionMemory {}
 // SAFETY: as above.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for RegionMemory {}
 
-impl Memory {
-    /// `kept` is memory that peers may write to later than it is used.
-    pub(super) fn zeroed(len: usize, kept: bool) -> Option<Self> {
-        Self::zeroed_pages(len, kept, page_size())
+impl RegionMemory {
+    /// `reusable`: peers may write late, so the memory is kept for other regions.
+    pub(super) fn zeroed(len: usize, reusable: bool) -> Option<Self> {
+        Self::zeroed_pages(len, reusable, page_size())
     }
 
-    /// [`zeroed`](Self::zeroed) for a page size of `page` bytes. Memory of [`LARGE_PAGE`] or more begins at a
-    /// large page.
-    fn zeroed_pages(len: usize, kept: bool, page: usize) -> Option<Self> {
-        // A power of two, if there is so much.
-        let sizes = [if kept { len.max(page).checked_next_power_of_two() } else { None }, Some(len.max(1))];
+    /// [`zeroed`](Self::zeroed) for pages of `page` bytes. Memory of [`LARGE_PAGE`] or more is aligned to large pages.
+    fn zeroed_pages(len: usize, reusable: bool, page: usize) -> Option<Self> {
+        // A power of two, if that much is available.
+        let sizes =
+            [if reusable { len.max(page).checked_next_power_of_two() } else { None }, Some(len.max(1))];
         let (start, layout) = sizes.into_iter().flatten().find_map(|size| {
             let alignment = if size < LARGE_PAGE { page } else { page.max(LARGE_PAGE) };
             let layout = Layout::from_size_align(size, alignment).ok()?;
-            let again = if kept { again(layout) } else { None };
+            let reuse = if reusable { reuse(layout) } else { None };
             // SAFETY: the layout is not empty.
-            let start = again.or_else(|| NonNull::new(unsafe { alloc::alloc(layout) }))?;
+            let start = reuse.or_else(|| NonNull::new(unsafe { alloc::alloc(layout) }))?;
             Some((start, layout))
         })?;
-        // SAFETY: the memory is at least so long, and nobody else's in this process: a late peer of another one may undo some of
-        // it, as it may write to a region.
+        // SAFETY: the memory is at least this long, and used by nothing else in this process: a late peer in another
+        // one may overwrite it, as it may write to a region.
         unsafe { ptr::write_bytes(start.as_ptr(), 0, len) };
-        Some(Self { start, layout, len, kept })
+        Some(Self { start, layout, len, reusable })
     }
 
     pub(super) fn start(&self) -> *const u8 {
@@ -86,11 +86,11 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for RegionMemory {
     fn drop(&mut self) {
-        if self.kept {
-            let block = Block { start: self.start, layout: self.layout };
-            return KEPT.lock().unwrap_or_else(PoisonError::into_inner).push(block);
+        if self.reusable {
+            let block = PageBlock { start: self.start, layout: self.layout };
+            return REUSABLE.lock().unwrap_or_else(PoisonError::into_inner).push(block);
         }
         // SAFETY: allocated in `zeroed` with this layout.
         unsafe { alloc::dealloc(self.start.as_ptr(), self.layout) };
@@ -98,24 +98,24 @@ impl Drop for Memory {
 }
 
 impl Endpoint {
-    /// Memory that peers may read and write (`fi_mr_regattr`), zeroed, as long as this endpoint is open, or any that shares its
-    /// domain. Over `shm` a peer that is late may even then: such memory is kept for regions to come until the process ends,
-    /// and never is anything else.
+    /// Registers zeroed memory that peers may read and write (`fi_mr_regattr`), as long as this endpoint is open, or
+    /// any that shares its domain. Over `shm` a late peer may write even after that: such memory is reused only for
+    /// regions until the process ends.
     ///
     /// # Errors
-    /// [`Error::Call`] when the provider does not register it; [`Error::Endpoint`] when there is not so much memory, or the
-    /// endpoint was closed, or opened without [`Options::remote_memory`](super::Options).
+    /// [`Error::Call`] when the provider does not register it; [`Error::Endpoint`] when there is not enough memory, or
+    /// the endpoint was closed, or opened without [`Options::remote_memory`](super::Options).
     pub fn region(&mut self, len: usize) -> Result<Region, Error> {
         const NAME: &str = "fi_mr_regattr";
-        self.asked_for(self.remote_memory, NAME, "remote_memory")?;
-        let memory = Memory::zeroed(len, self.provider == "shm").map(Arc::new);
+        self.require_option(self.remote_memory, NAME, "remote_memory")?;
+        let memory = RegionMemory::zeroed(len, self.provider == "shm").map(Arc::new);
         let memory =
-            memory.ok_or_else(|| self.unusable(NAME, format!("there is no memory for {len} bytes")))?;
+            memory.ok_or_else(|| self.endpoint_error(NAME, format!("there is no memory for {len} bytes")))?;
         let access = fabric_sys::FI_REMOTE_READ | fabric_sys::FI_REMOTE_WRITE;
         let host = (fabric_sys::FI_HMEM_SYSTEM, 0);
         let objects = self.objects_mut(NAME)?;
         // First, so that it outlives the registration.
-        objects.keep(Arc::clone(&memory) as Arc<_>);
+        objects.keep_alive(Arc::clone(&memory) as Arc<_>);
         // SAFETY: the memory lives longer than the objects, and nothing but atomic accesses is made to it from here.
         let registered = unsafe { objects.register(memory.start(), len, access, host) };
         let (key, _) = registered.map_err(|code| self.failure(NAME, code, None))?;
@@ -127,12 +127,12 @@ impl Endpoint {
 /// Memory that peers of an endpoint may read and write.
 #[derive(Clone)]
 pub struct Region {
-    memory: Arc<Memory>,
+    memory: Arc<RegionMemory>,
     remote: RemoteRegion,
 }
 
 impl Region {
-    pub(super) fn new(memory: Arc<Memory>, remote: RemoteRegion) -> Self {
+    pub(super) fn new(memory: Arc<RegionMemory>, remote: RemoteRegion) -> Self {
         Self { memory, remote }
     }
 
@@ -144,18 +144,18 @@ impl Region {
     }
 
     #[cfg(test)]
-    pub(super) fn memory_of_test(&self) -> std::sync::Weak<Memory> {
+    pub(super) fn memory_of_test(&self) -> std::sync::Weak<RegionMemory> {
         Arc::downgrade(&self.memory)
     }
 
-    /// What a peer needs to read and write it.
+    /// The description for a peer that reads and writes it.
     #[must_use]
     pub fn remote(&self) -> RemoteRegion {
         self.remote
     }
 }
 
-/// Where a peer's region is: to be sent to whoever shall read or write it, and to be used with the endpoint that has it.
+/// Description of a peer's region: to be sent to the ranks that access it, and used with the endpoint that owns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteRegion {
     base: u64,
@@ -164,7 +164,7 @@ pub struct RemoteRegion {
 }
 
 impl RemoteRegion {
-    /// Bytes of a description.
+    /// Length of a description, in bytes.
     pub const BYTES: usize = 24;
 
     pub(super) fn new(base: u64, key: u64, len: u64) -> Self {
@@ -172,7 +172,7 @@ impl RemoteRegion {
     }
 
     /// Address and key of its byte `offset`.
-    pub(super) fn place(self, offset: u64) -> (u64, u64) {
+    pub(super) fn address_of(self, offset: u64) -> (u64, u64) {
         (self.base.wrapping_add(offset), self.key)
     }
 
@@ -186,11 +186,11 @@ impl RemoteRegion {
         bytes
     }
 
-    /// What a peer has sent.
+    /// Reads a description that a peer has sent.
     ///
-    /// Over `shm` nothing checks it: what is long goes straight to that address in the peer's process, as the user's rights
-    /// allow, whatever is there. So who tells or is told of regions is to be trusted as any process of the same user is, which
-    /// could do the same without a region.
+    /// Over `shm` nothing checks it: long transfers go directly to that address in the peer's process, with the user's
+    /// rights, whatever is there. Only accept descriptions from peers that are trusted like processes of the same user,
+    /// which could do the same without a region.
     #[must_use]
     pub fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
         let number = |index: usize| {
@@ -201,13 +201,13 @@ impl RemoteRegion {
         Self { base: number(0), key: number(1), len: number(2) }
     }
 
-    /// Bytes of the region.
+    /// Length of the region, in bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether it has none.
+    /// True for a region of no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -224,8 +224,11 @@ mod tests {
     fn memory_that_peers_may_write_late_becomes_memory_of_regions_alone() {
         // No other test has regions of this size.
         let len = 5 << 20;
-        let region = |len, kept| {
-            Region::new(Arc::new(Memory::zeroed(len, kept).unwrap()), RemoteRegion::new(0, 0, len as u64))
+        let region = |len, reusable| {
+            Region::new(
+                Arc::new(RegionMemory::zeroed(len, reusable).unwrap()),
+                RemoteRegion::new(0, 0, len as u64),
+            )
         };
         let first = region(len, true);
         let start = first.memory.start();
@@ -235,30 +238,30 @@ mod tests {
         // Others do not get it.
         let others = [region(len, false), region(2 * len, true), region(len / 4, true)];
         assert!(others.iter().all(|other| other.memory.start() != start));
-        let again = region(len - 100, true);
-        assert_eq!((again.memory.start(), again.bytes().len()), (start, len - 100));
-        assert!(again.bytes().iter().all(|byte| byte.load(Ordering::Relaxed) == 0));
+        let reuse = region(len - 100, true);
+        assert_eq!((reuse.memory.start(), reuse.bytes().len()), (start, len - 100));
+        assert!(reuse.bytes().iter().all(|byte| byte.load(Ordering::Relaxed) == 0));
         let beside = region(len, true);
         assert_ne!(beside.memory.start(), start);
-        assert!(Memory::zeroed(usize::MAX, true).is_none());
+        assert!(RegionMemory::zeroed(usize::MAX, true).is_none());
     }
 
     #[test]
     fn memory_begins_at_a_page_of_4_16_or_64_kib() {
         assert!([4 << 10, 16 << 10, LARGEST_PAGE].contains(&page_size()));
         for page in [4 << 10, 16 << 10, LARGEST_PAGE] {
-            for (len, kept) in
+            for (len, reusable) in
                 [(0, false), (1, false), (100_000, false), (1, true), (page + 1, true), (5 << 20, false)]
             {
                 // Two at a time: by chance, one may begin at a page without being aligned, but hardly both.
-                let both = [0; 2].map(|_| Memory::zeroed_pages(len, kept, page).unwrap());
+                let both = [0; 2].map(|_| RegionMemory::zeroed_pages(len, reusable, page).unwrap());
                 for memory in &both {
                     let alignment = if len > LARGE_PAGE { LARGE_PAGE } else { page };
                     assert!(
                         memory.start().addr().is_multiple_of(alignment),
                         "{len} bytes of pages of {page}"
                     );
-                    assert!(memory.layout.size() >= if kept { len.max(page) } else { len });
+                    assert!(memory.layout.size() >= if reusable { len.max(page) } else { len });
                 }
             }
         }

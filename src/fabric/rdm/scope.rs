@@ -8,19 +8,18 @@ use std::sync::atomic::AtomicU8;
 use super::{Completion, Counts, Endpoint, Operation, Peer, RemoteRegion};
 use crate::fabric::Error;
 
-/// Bytes for operations that share them. Whatever thread calls the library, they may change meanwhile: a scope can go to
-/// another thread, and where endpoints share a domain, any of them moves the data of all. So they are read by atomic
-/// operations.
+/// Bytes that several operations and threads may share: a scope can move to another thread, and where endpoints share a
+/// domain, any of them moves the data of all, so the bytes may change during any call. They are read atomically.
 pub fn shared(data: &mut [u8]) -> &[AtomicU8] {
-    // SAFETY: an `AtomicU8` is laid out as a `u8`, and while the reference lives, which borrows the bytes exclusively, nobody
-    // has them in another way.
+    // SAFETY: an `AtomicU8` is laid out as a `u8`, and while the reference lives, which borrows the bytes exclusively,
+    // nobody has them in another way.
     unsafe { &*(ptr::from_mut(data) as *const [AtomicU8]) }
 }
 
-/// The time in which operations are in flight. See [`Endpoint::scope`].
+/// The time in which operations are in flight.
 pub struct Scope<'env> {
     pub(super) endpoint: &'env mut Endpoint,
-    /// Buffers are borrowed for exactly `'env`, neither longer nor shorter.
+    /// Invariant: buffers are borrowed for exactly `'env`.
     environment: PhantomData<&'env mut &'env ()>,
 }
 
@@ -29,18 +28,18 @@ impl<'env> Scope<'env> {
         Self { endpoint, environment: PhantomData }
     }
 
-    /// Starts to send a message (`fi_tsend`; over TCP `fi_tsenddata`). The first to a peer waits until it is connected, for
-    /// which the peer has to do something, too.
+    /// Starts to send a message (`fi_tsend`; over TCP `fi_tsenddata`). The first to a peer waits for the connection,
+    /// for which the peer has to make progress, too.
     ///
     /// # Errors
     /// As [`Endpoint::scope`].
     pub fn send(&mut self, peer: Peer, tag: u64, data: &'env [u8]) -> Result<Operation, Error> {
         let (pointer, len) = (data.as_ptr().cast::<c_void>(), data.len());
         let none = ptr::null_mut();
-        if self.endpoint.data {
+        if self.endpoint.completion_data {
             return self.endpoint.start("fi_tsenddata", len, Some(peer), |objects, address, context| {
-                // SAFETY: the endpoint is open, the address is one of its own, the data is borrowed until the operation is
-                // complete or the endpoint closed, and so lives the context.
+                // SAFETY: the endpoint is open, the address is one of its own, the data is borrowed until the operation
+                // is complete or the endpoint closed, and so lives the context.
                 unsafe { fabric_sys::fi_tsenddata(objects.ep, pointer, len, none, 0, address, tag, context) }
             });
         }
@@ -50,9 +49,9 @@ impl<'env> Scope<'env> {
         })
     }
 
-    /// Sends a short message (`fi_tinject`), up to [`Endpoint::longest_inject`] bytes: they are copied, and nothing of it is
-    /// in flight or waited for after the call. If the provider cannot send it at once, later calls of the endpoint do;
-    /// see [what has arrived](super#what-has-arrived).
+    /// Sends a short message (`fi_tinject`) of up to [`Endpoint::longest_inject`] bytes: they are copied, so nothing is
+    /// in flight or waited for after the call. If the provider cannot send it immediately, later calls of the endpoint
+    /// do; see [completion](super#completion).
     ///
     /// # Errors
     /// As [`Endpoint::scope`]; [`Error::Endpoint`] when the message is too long.
@@ -65,7 +64,7 @@ impl<'env> Scope<'env> {
     }
 
     /// Starts to receive the next message of this peer with this tag (`fi_trecv`). A longer message is an error of the
-    /// operation, `FI_ETRUNC`; over TCP nothing more comes from this peer then.
+    /// operation, `FI_ETRUNC`; over TCP nothing more arrives from this peer then.
     ///
     /// # Errors
     /// As [`Endpoint::scope`].
@@ -73,8 +72,8 @@ impl<'env> Scope<'env> {
         self.receive_shared(peer, tag, shared(data))
     }
 
-    /// As [`receive`](Self::receive), into memory that several receives may share: which message is there in the end is not
-    /// defined. For measuring. See [`shared`].
+    /// [`receive`](Self::receive) into memory that several receives may share, whose final content is then undefined.
+    /// For measurements. See [`shared`].
     ///
     /// # Errors
     /// As [`Endpoint::scope`].
@@ -86,16 +85,16 @@ impl<'env> Scope<'env> {
     ) -> Result<Operation, Error> {
         let (pointer, len) = (data.as_ptr().cast_mut().cast::<c_void>(), data.len());
         self.endpoint.start("fi_trecv", len, Some(peer), |objects, address, context| {
-            // SAFETY: the endpoint is open; the memory may be written through shared references while any thread reads it, is
-            // borrowed until the operation is complete or the endpoint closed, and so lives the context.
+            // SAFETY: the endpoint is open; the memory may be written through shared references while any thread reads
+            // it, is borrowed until the operation is complete or the endpoint closed, and so lives the context.
             unsafe {
                 fabric_sys::fi_trecv(objects.ep, pointer, len, ptr::null_mut(), address, tag, 0, context)
             }
         })
     }
 
-    /// Starts to send a message without a tag (`fi_send`). [`Options::untagged`](super::Options) asks for such; they and those
-    /// with a tag do not meet.
+    /// Starts to send a message without a tag (`fi_send`). Needs [`Options::untagged`](super::Options); tagged and
+    /// untagged messages never match.
     ///
     /// # Errors
     /// As [`Endpoint::scope`]; [`Error::Endpoint`] when the endpoint was opened without.
@@ -103,14 +102,14 @@ impl<'env> Scope<'env> {
         const NAME: &str = "fi_send";
         self.untagged(NAME)?;
         let (pointer, len) = (data.as_ptr().cast::<c_void>(), data.len());
-        // Without a tag TCP's header has a length that is not slow, and needs no data.
+        // Without a tag TCP's header has a favourable length, and needs no completion data.
         self.endpoint.start(NAME, len, Some(peer), |objects, address, context| {
             // SAFETY: as in `send`.
             unsafe { fabric_sys::fi_send(objects.ep, pointer, len, ptr::null_mut(), address, context) }
         })
     }
 
-    /// As [`inject`](Self::inject), without a tag (`fi_inject`).
+    /// [`inject`](Self::inject) without a tag (`fi_inject`).
     ///
     /// # Errors
     /// As [`inject`](Self::inject) and [`send_untagged`](Self::send_untagged).
@@ -124,8 +123,8 @@ impl<'env> Scope<'env> {
         })
     }
 
-    /// Starts to receive the next message without a tag, whose ever (`fi_recv`), into memory that several receives may share,
-    /// as [`receive_shared`](Self::receive_shared).
+    /// Starts to receive the next message without a tag, from any peer (`fi_recv`), into memory that several receives
+    /// may share, as in [`receive_shared`](Self::receive_shared).
     ///
     /// # Errors
     /// As [`send_untagged`](Self::send_untagged).
@@ -139,12 +138,12 @@ impl<'env> Scope<'env> {
         })
     }
 
-    /// Starts to write into a peer's memory, from its byte `offset` on (`fi_write`). Complete when the provider says so,
-    /// which for most is when the data has arrived or will arrive before anything that is sent later.
+    /// Starts to write to a peer's memory, from its byte `offset` on (`fi_write`). For most providers complete when the
+    /// data has arrived or will arrive before anything that is sent later.
     ///
     /// # Errors
-    /// As [`Endpoint::scope`]; [`Error::Endpoint`] when the region ends before the data does, or the endpoint was opened
-    /// without [`Options::remote_memory`](super::Options).
+    /// As [`Endpoint::scope`]; [`Error::Endpoint`] when the region ends before the data does, or the endpoint was
+    /// opened without [`Options::remote_memory`](super::Options).
     pub fn write(
         &mut self,
         peer: Peer,
@@ -154,7 +153,7 @@ impl<'env> Scope<'env> {
     ) -> Result<Operation, Error> {
         const NAME: &str = "fi_write";
         let (pointer, len) = (data.as_ptr().cast::<c_void>(), data.len());
-        let (to, key) = self.place(NAME, region, offset, len)?;
+        let (to, key) = self.remote_address(NAME, region, offset, len)?;
         self.endpoint.start(NAME, len, Some(peer), |objects, address, context| {
             // SAFETY: as in `send`.
             unsafe {
@@ -163,7 +162,7 @@ impl<'env> Scope<'env> {
         })
     }
 
-    /// Writes a few bytes into a peer's memory (`fi_inject_write`), as [`inject`](Self::inject) sends them.
+    /// Writes a few bytes to a peer's memory (`fi_inject_write`), as [`inject`](Self::inject) sends them.
     ///
     /// # Errors
     /// As [`Scope::write`]; [`Error::Endpoint`] also when the data is longer than [`Endpoint::longest_inject`].
@@ -176,7 +175,7 @@ impl<'env> Scope<'env> {
     ) -> Result<(), Error> {
         const NAME: &str = "fi_inject_write";
         let (pointer, len) = (data.as_ptr().cast::<c_void>(), data.len());
-        let (to, key) = self.place(NAME, region, offset, len)?;
+        let (to, key) = self.remote_address(NAME, region, offset, len)?;
         self.endpoint.inject(NAME, len, peer, |objects, address| {
             // SAFETY: as in `inject`.
             unsafe { fabric_sys::fi_inject_write(objects.ep, pointer, len, address, to, key) }
@@ -197,7 +196,7 @@ impl<'env> Scope<'env> {
         self.read_shared(peer, shared(data), region, offset)
     }
 
-    /// As [`read`](Self::read), into memory that several reads may share. For measuring.
+    /// [`read`](Self::read) into memory that several reads may share. For measurements.
     ///
     /// # Errors
     /// As [`Scope::write`].
@@ -210,7 +209,7 @@ impl<'env> Scope<'env> {
     ) -> Result<Operation, Error> {
         const NAME: &str = "fi_read";
         let (pointer, len) = (data.as_ptr().cast_mut().cast::<c_void>(), data.len());
-        let (from, key) = self.place(NAME, region, offset, len)?;
+        let (from, key) = self.remote_address(NAME, region, offset, len)?;
         self.endpoint.start(NAME, len, Some(peer), |objects, address, context| {
             // SAFETY: as in `receive_shared`.
             unsafe {
@@ -232,11 +231,11 @@ impl<'env> Scope<'env> {
     /// # Errors
     /// As [`Endpoint::scope`].
     pub fn wait_all(&mut self) -> Result<(), Error> {
-        self.endpoint.settle()
+        self.endpoint.wait_for_all()
     }
 
-    /// As [`Endpoint::counts`], when at least so many operations have ended: injected ones have then left the library's
-    /// memory, as others that are complete.
+    /// Waits until at least `count` operations have completed, and returns [`Endpoint::counts`]. Injected ones have
+    /// then left the library's memory, as others that are complete.
     ///
     /// # Errors
     /// As [`Endpoint::counts`] and [`Endpoint::scope`].
@@ -244,7 +243,7 @@ impl<'env> Scope<'env> {
         self.endpoint.wait_for_count(count)
     }
 
-    /// As [`Endpoint::progress`].
+    /// Makes progress, as [`Endpoint::progress`].
     ///
     /// # Errors
     /// As [`Endpoint::scope`].
@@ -252,40 +251,40 @@ impl<'env> Scope<'env> {
         self.endpoint.progress()
     }
 
-    /// For messages without a tag.
+    /// Rejects messages without a tag where the endpoint has none.
     pub(super) fn untagged(&self, operation: &'static str) -> Result<(), Error> {
-        self.endpoint.asked_for(self.endpoint.untagged, operation, "untagged")
+        self.endpoint.require_option(self.endpoint.untagged, operation, "untagged")
     }
 
-    /// Where an access goes.
-    pub(super) fn place(
+    /// Remote address and key of an access.
+    pub(super) fn remote_address(
         &self,
         operation: &'static str,
         region: RemoteRegion,
         offset: u64,
         len: usize,
     ) -> Result<(u64, u64), Error> {
-        self.endpoint.asked_for(self.endpoint.remote_memory, operation, "remote_memory")?;
+        self.endpoint.require_option(self.endpoint.remote_memory, operation, "remote_memory")?;
         let end = offset.checked_add(len as u64);
         if end.is_none_or(|end| end > region.len()) {
             let problem = format!(
                 "{len} bytes from byte {offset} on are more than the region's {} bytes",
                 region.len()
             );
-            return Err(self.endpoint.unusable(operation, problem));
+            return Err(self.endpoint.endpoint_error(operation, problem));
         }
-        Ok(region.place(offset))
+        Ok(region.address_of(offset))
     }
 }
 
 impl Drop for Scope<'_> {
-    /// Buffers are given back now, whatever the library still wanted with them.
+    /// The borrows end here: closes the endpoint if the library still uses buffers.
     fn drop(&mut self) {
         if self.endpoint.in_flight > 0 {
             self.endpoint.close();
             self.endpoint.in_flight = 0;
         }
-        // What failed or was not waited for.
-        let _told_already = self.endpoint.settle();
+        // The errors were reported, or not waited for.
+        let _told_already = self.endpoint.wait_for_all();
     }
 }

@@ -1,4 +1,4 @@
-//! The places of operations in flight.
+//! Slots of operations in flight.
 
 use std::ffi::c_int;
 use std::ptr::NonNull;
@@ -7,20 +7,20 @@ use fabric_sys::fi_context2;
 
 use super::Completion;
 
-/// What is known of an operation.
+/// State of an operation.
 #[derive(Clone, Copy)]
-pub(super) enum State {
+pub(super) enum OperationState {
     Free,
     InFlight,
     Done(Completion),
     Failed(c_int),
 }
 
-/// An operation's place. The library keeps the address of `context` until the operation completes.
+/// An operation's slot. The library keeps the address of `context` until the operation completes.
 #[repr(C, align(64))]
-pub(super) struct Slot {
+pub(super) struct OperationSlot {
     pub(super) context: fi_context2,
-    pub(super) state: State,
+    pub(super) state: OperationState,
     pub(super) name: &'static str,
     pub(super) len: usize,
     pub(super) index: u32,
@@ -28,30 +28,30 @@ pub(super) struct Slot {
 }
 
 /// The slots at their fixed addresses.
-pub(super) struct Slots {
-    pub(super) all: Vec<NonNull<Slot>>,
+pub(super) struct OperationSlots {
+    pub(super) all: Vec<NonNull<OperationSlot>>,
     pub(super) free: Vec<u32>,
 }
 
-impl Drop for Slots {
+impl Drop for OperationSlots {
     fn drop(&mut self) {
         for slot in &self.all {
-            // SAFETY: made of a box in `take`, and nobody else has it: the endpoint is closed before.
+            // SAFETY: made of a box in `take`, and not shared: the endpoint is closed before.
             drop(unsafe { Box::from_raw(slot.as_ptr()) });
         }
     }
 }
 
-impl Slots {
-    pub(super) fn take(&mut self, name: &'static str, len: usize) -> *mut Slot {
+impl OperationSlots {
+    pub(super) fn take(&mut self, name: &'static str, len: usize) -> *mut OperationSlot {
         let pointer = match self.free.pop() {
             Some(index) => self.all[index as usize].as_ptr(),
             None => {
                 let index = self.all.len() as u32;
-                let slot = Slot {
+                let slot = OperationSlot {
                     // SAFETY: the library's own scratch memory: zero is a value.
                     context: unsafe { std::mem::zeroed() },
-                    state: State::Free,
+                    state: OperationState::Free,
                     name,
                     len,
                     index,
@@ -62,19 +62,19 @@ impl Slots {
                 slot.as_ptr()
             }
         };
-        // SAFETY: a slot of this list, which nobody refers to; the library writes only to its context.
+        // SAFETY: a slot of this list, which no reference exists to; the library writes only to its context.
         unsafe {
-            (*pointer).state = State::InFlight;
+            (*pointer).state = OperationState::InFlight;
             (*pointer).name = name;
             (*pointer).len = len;
         }
         pointer
     }
 
-    pub(super) fn give_back(&mut self, slot: *mut Slot) {
+    pub(super) fn release(&mut self, slot: *mut OperationSlot) {
         // SAFETY: as in `take`; the library has forgotten it.
         unsafe {
-            (*slot).state = State::Free;
+            (*slot).state = OperationState::Free;
             (*slot).generation = (*slot).generation.wrapping_add(1);
             self.free.push((*slot).index);
         }

@@ -13,7 +13,7 @@ trait Reference: Operand + Debug {
     fn values() -> Vec<Self>;
     fn reference(a: Self, b: Self, op: ReduceOp) -> Self;
     fn divided(self, ranks: usize) -> Self;
-    /// Whether both are the same number, with its sign, or both are NaN.
+    /// True when both are the same number, with its sign, or both are NaN.
     fn same(self, other: Self) -> bool;
 }
 
@@ -370,7 +370,7 @@ fn every_pair_of_eight_bits_reduces_as_the_formats_are_defined() {
     check_every_pair::<F8E5M2>();
 }
 
-/// What the definitions come to, in bits.
+/// Bits that follow from the definitions.
 #[test]
 fn eight_bits_round_to_even_saturate_and_keep_nan() {
     let check = |data_type, op, a: u8, b: u8, expected: u8| {

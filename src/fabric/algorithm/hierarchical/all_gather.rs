@@ -1,20 +1,19 @@
 //! all_gather.
 
-use super::super::all_gather::Message;
-use super::super::selection::Algorithm;
-use super::super::{Action, Place, Round, Schedule, source, target};
-use super::{Levels, Packed};
+use super::{Levels, PackedBlocks};
+use crate::fabric::algorithm::{Action, Location, Pipeline, Position, Round, Schedule, Spec, source, target};
+use crate::fabric::selection::Algorithm;
 
-/// Every lane gathers the blocks of its ranks from all hosts, and its ranks pass them on inside their hosts: the messages
-/// of the all_gather between hosts, and h-1 blocks from each rank.
+/// Every lane gathers the blocks of its ranks from all hosts, and its ranks forward them inside their hosts: the
+/// messages of the all_gather between hosts, and h-1 blocks from each rank.
 ///
-/// In the ring and the direct exchange (every lane's rank sends to all others of its lane at once) each block goes where
-/// it belongs, and is passed on in the round after it has come. Bruck's algorithm has the blocks of several hosts in one
-/// message, in scratch memory: lg h messages between hosts, rounded up.
+/// In the ring and the direct exchange each block arrives in its place, and is forwarded in the next round. Bruck's
+/// algorithm has the blocks of several hosts in one message, in scratch memory: lg h messages between hosts, rounded
+/// up.
 pub(crate) struct Hierarchical<'a> {
     pub(crate) levels: Levels<'a>,
-    /// That of all ranks.
-    pub(crate) message: Message,
+    /// The operation of all ranks.
+    pub(crate) spec: Spec<Position>,
 }
 
 impl Hierarchical<'_> {
@@ -33,32 +32,32 @@ impl Hierarchical<'_> {
         }
     }
 
-    /// The round of the first step between hosts: lanes that carry the blocks of several ranks get them before.
+    /// Round of the first step between hosts: lanes that carry the blocks of several ranks receive them before.
     fn first(&self) -> usize {
         usize::from(self.levels.here.hosts.have_others())
     }
 
-    /// Where this rank has a part of a rank's block.
-    fn place(&self, rank: usize, start: usize) -> Place {
-        if rank == self.message.rank { source(start) } else { target(rank * self.message.block + start) }
+    /// Location of a part of a rank's block.
+    fn location(&self, rank: usize, start: usize) -> Location {
+        if rank == self.spec.at.rank { source(start) } else { target(rank * self.spec.bytes() + start) }
     }
 
-    /// This lane's blocks of one host go to another.
+    /// Sends this lane's blocks of one host to another.
     fn send(&self, blocks_of: usize, to: usize, (start, len): (usize, usize), round: &mut Round) {
         let here = self.levels.here;
         for (part, rank) in here.hosts.bundle(blocks_of, here.index).enumerate() {
-            round.send_part(here.hosts.ranks_of(to)[here.index], part, self.place(rank, start), len);
+            round.send_part(here.hosts.ranks_of(to)[here.index], part, self.location(rank, start), len);
         }
     }
 
     fn receive(&self, blocks_of: usize, from: usize, (start, len): (usize, usize), round: &mut Round) {
         let here = self.levels.here;
         for (part, rank) in here.hosts.bundle(blocks_of, here.index).enumerate() {
-            round.receive_part(here.hosts.ranks_of(from)[here.index], part, self.place(rank, start), len);
+            round.receive_part(here.hosts.ranks_of(from)[here.index], part, self.location(rank, start), len);
         }
     }
 
-    /// Each block on its own.
+    /// A round with a message for each block.
     fn round_of_blocks(&self, (start, len): (usize, usize), number: usize, round: &mut Round) {
         let here = self.levels.here;
         let (hosts, lanes) = (here.hosts, here.hosts.lanes());
@@ -66,9 +65,9 @@ impl Hierarchical<'_> {
         if number == 0 {
             for other in here.others() {
                 round.send(ranks[other], source(start), len);
-                round.receive(ranks[other], self.place(ranks[other], start), len);
+                round.receive(ranks[other], self.location(ranks[other], start), len);
             }
-            round.meanwhile = self.message.keep(start, len);
+            round.meanwhile = self.spec.keep(start, len);
         }
         let direct = self.levels.between == Algorithm::Direct;
         if let Some(step) = number.checked_sub(self.first())
@@ -97,21 +96,21 @@ impl Hierarchical<'_> {
             };
             if here.index < lanes {
                 for (part, rank) in blocks(here.index) {
-                    round.send_part(ranks[other], part, self.place(rank, start), len);
+                    round.send_part(ranks[other], part, self.location(rank, start), len);
                 }
             }
             if other < lanes {
                 for (part, rank) in blocks(other) {
-                    round.receive_part(ranks[other], part, self.place(rank, start), len);
+                    round.receive_part(ranks[other], part, self.location(rank, start), len);
                 }
             }
         }
     }
 
-    /// The blocks of several hosts together, from this one's on: those of each lane in a part of the scratch memory.
-    fn packed(&self, lane: usize, len: usize) -> Packed<'_> {
-        let start = (0..lane).map(|lane| Packed::new(self.levels.here, lane, 0, len).len()).sum();
-        Packed::new(self.levels.here, lane, start, len)
+    /// The blocks of all hosts, from this one's on, those of each lane in a part of the scratch memory.
+    fn packed(&self, lane: usize, len: usize) -> PackedBlocks<'_> {
+        let start = (0..lane).map(|lane| PackedBlocks::new(self.levels.here, lane, 0, len).len()).sum();
+        PackedBlocks::new(self.levels.here, lane, start, len)
     }
 
     fn round_of_packed(&self, (start, len): (usize, usize), number: usize, round: &mut Round) {
@@ -125,9 +124,9 @@ impl Hierarchical<'_> {
                 round.send(ranks[here.index % lanes], source(start), len);
             } else {
                 for (position, rank) in hosts.bundle(here.host, here.index).enumerate().skip(1) {
-                    round.receive(rank, own.place(0, position), len);
+                    round.receive(rank, own.location(0, position), len);
                 }
-                round.copy_meanwhile(source(start), own.place(0, 0), len);
+                round.copy_meanwhile(source(start), own.location(0, 0), len);
             }
         }
         if let Some(step) = number.checked_sub(self.first())
@@ -137,8 +136,8 @@ impl Hierarchical<'_> {
             let known = 1 << step;
             let count = known.min(hosts.count() - known);
             let peer = |host: usize| hosts.ranks_of(host)[here.index];
-            round.receive(peer(here.above(known)), own.place(known, 0), own.len_of(known, count));
-            let have = if number == 0 { source(start) } else { own.place(0, 0) };
+            round.receive(peer(here.above(known)), own.location(known, 0), own.len_of(known, count));
+            let have = if number == 0 { source(start) } else { own.location(0, 0) };
             round.send(peer(here.below(known)), have, own.len_of(0, count));
         }
         if number + 1 < self.rounds() {
@@ -146,19 +145,19 @@ impl Hierarchical<'_> {
         }
         for other in here.others() {
             if has_lane {
-                round.send(ranks[other], own.place(0, 0), own.len());
+                round.send(ranks[other], own.location(0, 0), own.len());
             }
             if other < lanes {
                 let theirs = self.packed(other, len);
-                round.receive(ranks[other], theirs.place(0, 0), theirs.len());
+                round.receive(ranks[other], theirs.location(0, 0), theirs.len());
             }
         }
         for lane in 0..lanes {
             let packed = self.packed(lane, len);
             for distance in 0..hosts.count() {
                 for (position, rank) in hosts.bundle(here.above(distance), lane).enumerate() {
-                    let to = target(rank * self.message.block + start);
-                    round.then.push(Action::Copy { from: packed.place(distance, position), to, len });
+                    let to = target(rank * self.spec.bytes() + start);
+                    round.then.push(Action::Copy { from: packed.location(distance, position), to, len });
                 }
             }
         }
@@ -169,12 +168,8 @@ impl Hierarchical<'_> {
 // own one, which is copied meanwhile, from the source. Packed ones are received behind those that are sent, or in the
 // other lanes' parts of the scratch memory, and copied to the target in the end. Segments are disjoint.
 unsafe impl Schedule for Hierarchical<'_> {
-    fn segments(&self) -> usize {
-        self.message.segments().parts()
-    }
-
-    fn in_flight(&self) -> usize {
-        self.message.in_flight
+    fn pipeline(&self) -> Pipeline {
+        self.spec.pipeline()
     }
 
     fn rounds(&self) -> usize {
@@ -186,11 +181,11 @@ unsafe impl Schedule for Hierarchical<'_> {
     }
 
     fn scratch_len(&self) -> usize {
-        if self.is_packed() { self.message.ranks * self.message.segments().largest() } else { 0 }
+        if self.is_packed() { self.spec.at.ranks * self.spec.segments().largest() } else { 0 }
     }
 
     fn round(&self, segment: usize, number: usize, round: &mut Round) {
-        let part = self.message.segments().span(segment);
+        let part = self.spec.segments().span(segment);
         if part.1 == 0 {
             return;
         }

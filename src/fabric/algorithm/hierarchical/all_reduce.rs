@@ -1,46 +1,42 @@
 //! all_reduce.
 
-use super::super::all_reduce::{self, Message};
-use super::super::selection::Algorithm;
-use super::super::{Buffer, Round, Schedule, Split, scratch, source, target};
 use super::Levels;
+use crate::fabric::algorithm::all_reduce;
+use crate::fabric::algorithm::{
+    Buffer, Pipeline, Position, Round, Schedule, Spec, Split, scratch, source, target,
+};
+use crate::fabric::selection::Algorithm;
 
 /// Reduce-scatter inside the host, an all_reduce in each lane, all-gather inside the host: the messages of the
 /// all_reduce between hosts, and 1/q of its bytes from each rank.
 pub(crate) struct Hierarchical<'a> {
     pub(crate) levels: Levels<'a>,
-    /// That of all ranks.
-    pub(crate) message: Message,
+    /// The operation of all ranks.
+    pub(crate) spec: Spec<Position>,
 }
 
 impl Hierarchical<'_> {
-    /// A segment, a chunk for each lane that has something to do.
+    /// A segment, cut into a chunk for each lane in use.
     fn chunks(&self, segment: usize) -> Split {
-        self.levels.chunks(self.message.segments(), segment)
+        self.levels.chunks(self.spec.segments(), segment)
     }
 
-    /// What a lane does, for `count` elements, with the algorithm between hosts.
+    /// Passes the schedule of a lane, for `count` elements, to `then`.
     fn lane<R>(&self, count: usize, then: impl FnOnce(&dyn Schedule) -> R) -> R {
         let here = self.levels.here;
-        let message = Message {
-            rank: here.host,
-            ranks: here.hosts.count(),
-            count,
-            segment: usize::MAX,
-            in_flight: 1,
-            ..self.message
-        };
+        let at = Position { rank: here.host, ranks: here.hosts.count() };
+        let spec = Spec { at, count, segment: usize::MAX, in_flight: 1, ..self.spec };
         match self.levels.between {
-            Algorithm::Direct => then(&all_reduce::Direct(message)),
-            Algorithm::RecursiveDoubling => then(&all_reduce::RecursiveDoubling(message)),
-            Algorithm::Pairwise => then(&all_reduce::Pairwise(message)),
-            Algorithm::Rabenseifner => then(&all_reduce::Rabenseifner(message)),
+            Algorithm::Direct => then(&all_reduce::Direct(spec)),
+            Algorithm::RecursiveDoubling => then(&all_reduce::RecursiveDoubling(spec)),
+            Algorithm::Pairwise => then(&all_reduce::Pairwise(spec)),
+            Algorithm::Rabenseifner => then(&all_reduce::Rabenseifner(spec)),
             // The ring, which serves every number of hosts.
-            _ => then(&all_reduce::Ring(message)),
+            _ => then(&all_reduce::Ring(spec)),
         }
     }
 
-    /// Reduces inside the host: what lane `index` gets of the vector.
+    /// Reduce-scatter inside the host.
     fn reduce(&self, chunks: Split, round: &mut Round) {
         let (here, lanes) = (self.levels.here, chunks.parts());
         let ranks = here.neighbours();
@@ -57,7 +53,7 @@ impl Hierarchical<'_> {
         }
     }
 
-    /// Gives all ranks of the host what the lanes have.
+    /// All-gather inside the host.
     fn gather(&self, chunks: Split, round: &mut Round) {
         let (here, lanes) = (self.levels.here, chunks.parts());
         let ranks = here.neighbours();
@@ -77,12 +73,8 @@ impl Hierarchical<'_> {
 // lane's schedule promises, within this rank's chunk, and the last receives chunks of the target that are not this
 // rank's, while it sends its own. Segments are disjoint.
 unsafe impl Schedule for Hierarchical<'_> {
-    fn segments(&self) -> usize {
-        self.message.segments().parts()
-    }
-
-    fn in_flight(&self) -> usize {
-        self.message.in_flight
+    fn pipeline(&self) -> Pipeline {
+        self.spec.pipeline()
     }
 
     fn rounds(&self) -> usize {
@@ -116,11 +108,11 @@ unsafe impl Schedule for Hierarchical<'_> {
         let alone = here.neighbours().len() == 1;
         round.translate(
             |host| here.hosts.ranks_of(host)[here.index],
-            |place| match place.buffer {
-                Buffer::Scratch => place,
-                Buffer::Source if alone => source(start + place.offset),
+            |location| match location.buffer {
+                Buffer::Scratch => location,
+                Buffer::Source if alone => source(start + location.offset),
                 // What the ranks of the host have been reduced to.
-                Buffer::Source | Buffer::Target => target(start + place.offset),
+                Buffer::Source | Buffer::Target => target(start + location.offset),
             },
         );
     }

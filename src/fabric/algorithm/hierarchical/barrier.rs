@@ -1,12 +1,12 @@
 //! The barrier.
 
-use super::super::barrier::Dissemination;
-use super::super::hosts::Here;
-use super::super::{Round, Schedule, scratch};
+use crate::fabric::algorithm::barrier::Dissemination;
+use crate::fabric::algorithm::{Round, Schedule, scratch};
+use crate::fabric::hosts::HostPosition;
 
-/// Every host's ranks tell the first of them that they have come, the first ranks run a dissemination, and tell the others:
-/// lg h messages between hosts, rounded up, from the first rank of each.
-pub(crate) struct Hierarchical<'a>(pub(crate) Here<'a>);
+/// The ranks of a host signal its first rank, the first ranks run a dissemination, and signal the others: lg h messages
+/// between hosts, rounded up, from the first rank of each.
+pub(crate) struct Hierarchical<'a>(pub(crate) HostPosition<'a>);
 
 impl Hierarchical<'_> {
     fn between(&self) -> Dissemination {
@@ -16,14 +16,6 @@ impl Hierarchical<'_> {
 
 // SAFETY: receives bytes of scratch memory that are not sent, a byte of its own from each rank.
 unsafe impl Schedule for Hierarchical<'_> {
-    fn segments(&self) -> usize {
-        1
-    }
-
-    fn in_flight(&self) -> usize {
-        1
-    }
-
     fn rounds(&self) -> usize {
         self.between().rounds() + 2
     }
@@ -52,7 +44,7 @@ unsafe impl Schedule for Hierarchical<'_> {
             }
         } else if first {
             self.between().round(0, number - 1, round);
-            round.translate(|host| self.0.hosts.ranks_of(host)[0], |place| place);
+            round.translate(|host| self.0.hosts.ranks_of(host)[0], |location| location);
         }
     }
 }

@@ -1,38 +1,38 @@
 //! broadcast.
 
-use super::super::broadcast::{self, Message};
-use super::super::hosts::Here;
-use super::super::selection::Algorithm;
-use super::super::{Buffer, Round, Schedule, Split, Tree, source, target};
-use super::{Levels, Rooted};
+use super::{Levels, RootedHosts};
+use crate::fabric::algorithm::broadcast;
+use crate::fabric::algorithm::{Buffer, Pipeline, Round, Schedule, Spec, Split, Tree, source, target};
+use crate::fabric::hosts::HostPosition;
+use crate::fabric::selection::Algorithm;
 
-/// The root gives a chunk to each lane of its host, every lane broadcasts its chunk, and the ranks of each host give each
-/// other what they got: the messages of the broadcast between hosts, and 1/q of its bytes from each rank.
+/// The root sends a chunk to each lane of its host, every lane broadcasts its chunk, and the ranks of each host
+/// exchange their chunks: the messages of the broadcast between hosts, and 1/q of its bytes from each rank.
 pub(crate) struct Hierarchical<'a> {
     pub(crate) levels: Levels<'a>,
-    /// That of all ranks.
-    pub(crate) message: Message,
+    /// The operation of all ranks.
+    pub(crate) spec: Spec<Tree>,
 }
 
 impl<'a> Hierarchical<'a> {
-    fn rooted(&self) -> Rooted<'a> {
-        Rooted::new(self.levels.here, self.message.tree.root)
+    fn rooted(&self) -> RootedHosts<'a> {
+        RootedHosts::new(self.levels.here, self.spec.at.root)
     }
 
-    /// A segment, a chunk for each lane that has something to do.
+    /// A segment, cut into a chunk for each lane in use.
     fn chunks(&self, segment: usize) -> Split {
-        self.levels.chunks(self.message.segments(), segment)
+        self.levels.chunks(self.spec.segments(), segment)
     }
 
-    /// What a lane does, for `count` elements.
+    /// Passes the schedule of a lane, for `count` elements, to `then`.
     fn lane<R>(&self, count: usize, then: impl FnOnce(&dyn Schedule) -> R) -> R {
-        let Here { hosts, host, .. } = self.levels.here;
+        let HostPosition { hosts, host, .. } = self.levels.here;
         let tree = Tree { rank: host, ranks: hosts.count(), root: self.rooted().host };
-        let message = Message { tree, count, segment: usize::MAX, in_flight: 1, ..self.message };
+        let spec = Spec { at: tree, count, segment: usize::MAX, in_flight: 1, ..self.spec };
         match self.levels.between {
-            Algorithm::Ring => then(&broadcast::Ring(message)),
+            Algorithm::Ring => then(&broadcast::Ring(spec)),
             // The tree, which serves every number of hosts.
-            _ => then(&broadcast::Binomial(message)),
+            _ => then(&broadcast::Binomial(spec)),
         }
     }
 }
@@ -40,12 +40,8 @@ impl<'a> Hierarchical<'a> {
 // SAFETY: the root only sends, from the source. Another rank receives each chunk once, its lane's first, and sends that
 // when it has it. Segments are disjoint.
 unsafe impl Schedule for Hierarchical<'_> {
-    fn segments(&self) -> usize {
-        self.message.segments().parts()
-    }
-
-    fn in_flight(&self) -> usize {
-        self.message.in_flight
+    fn pipeline(&self) -> Pipeline {
+        self.spec.pipeline()
     }
 
     fn rounds(&self) -> usize {
@@ -56,14 +52,10 @@ unsafe impl Schedule for Hierarchical<'_> {
         true
     }
 
-    fn scratch_len(&self) -> usize {
-        0
-    }
-
     fn round(&self, segment: usize, number: usize, round: &mut Round) {
         let (here, rooted, chunks) = (self.levels.here, self.rooted(), self.chunks(segment));
         let (own, lanes) = (rooted.number(here.index), chunks.parts());
-        let is_root = self.message.tree.is_root();
+        let is_root = self.spec.at.is_root();
         let (start, len) = (|lane| chunks.start(lane), |lane| chunks.len(lane, lane + 1));
         if number == 0 {
             if is_root {
@@ -72,7 +64,7 @@ unsafe impl Schedule for Hierarchical<'_> {
                 }
                 round.copy_meanwhile(source(start(0)), target(start(0)), chunks.len(0, lanes));
             } else if rooted.is_home() && own < lanes {
-                round.receive(self.message.tree.root, target(start(own)), len(own));
+                round.receive(self.spec.at.root, target(start(own)), len(own));
             }
             return;
         }
@@ -83,9 +75,9 @@ unsafe impl Schedule for Hierarchical<'_> {
                 round.meanwhile = None;
                 round.translate(
                     |host| rooted.rank_of(host, own),
-                    |place| match place.buffer {
-                        Buffer::Source if is_root => source(start(own) + place.offset),
-                        _ => target(start(own) + place.offset),
+                    |location| match location.buffer {
+                        Buffer::Source if is_root => source(start(own) + location.offset),
+                        _ => target(start(own) + location.offset),
                     },
                 );
             }
@@ -93,7 +85,7 @@ unsafe impl Schedule for Hierarchical<'_> {
         }
         for other in here.others() {
             let (peer, lane) = (here.neighbours()[other], rooted.number(other));
-            if own < lanes && peer != self.message.tree.root {
+            if own < lanes && peer != self.spec.at.root {
                 let have = if is_root { source(start(own)) } else { target(start(own)) };
                 round.send(peer, have, len(own));
             }

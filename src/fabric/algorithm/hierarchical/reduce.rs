@@ -1,57 +1,55 @@
 //! reduce.
 
-use super::super::hosts::Here;
-use super::super::reduce::{self, Message};
-use super::super::selection::Algorithm;
-use super::super::{Buffer, Round, Schedule, Split, Tree, scratch, source, target};
-use super::{Levels, Rooted};
+use super::{Levels, RootedHosts};
+use crate::fabric::algorithm::reduce;
+use crate::fabric::algorithm::{
+    Buffer, Pipeline, Round, Schedule, Spec, Split, Tree, scratch, source, target,
+};
+use crate::fabric::hosts::HostPosition;
+use crate::fabric::selection::Algorithm;
 
-/// Reduce-scatter inside the host, a reduce in each lane, and the lanes of the root's host give it their chunks: the
+/// Reduce-scatter inside the host, a reduce in each lane, and the lanes of the root's host send it their chunks: the
 /// messages of the reduce between hosts, and 1/q of its bytes from each rank.
 pub(crate) struct Hierarchical<'a> {
     pub(crate) levels: Levels<'a>,
-    /// That of all ranks.
-    pub(crate) message: Message,
+    /// The operation of all ranks.
+    pub(crate) spec: Spec<Tree>,
 }
 
 impl<'a> Hierarchical<'a> {
-    fn rooted(&self) -> Rooted<'a> {
-        Rooted::new(self.levels.here, self.message.tree.root)
+    fn rooted(&self) -> RootedHosts<'a> {
+        RootedHosts::new(self.levels.here, self.spec.at.root)
     }
 
-    /// A segment, a chunk for each lane that has something to do.
+    /// A segment, cut into a chunk for each lane in use.
     fn chunks(&self, segment: usize) -> Split {
-        self.levels.chunks(self.message.segments(), segment)
+        self.levels.chunks(self.spec.segments(), segment)
     }
 
-    /// What a lane does, for `count` elements.
+    /// Passes the schedule of a lane, for `count` elements, to `then`.
     fn lane<R>(&self, count: usize, then: impl FnOnce(&dyn Schedule) -> R) -> R {
-        let Here { hosts, host, .. } = self.levels.here;
+        let HostPosition { hosts, host, .. } = self.levels.here;
         let tree = Tree { rank: host, ranks: hosts.count(), root: self.rooted().host };
-        let message = Message { tree, count, segment: usize::MAX, in_flight: 1, ..self.message };
+        let spec = Spec { at: tree, count, segment: usize::MAX, in_flight: 1, ..self.spec };
         match self.levels.between {
-            Algorithm::Pairwise => then(&reduce::Pairwise(message)),
+            Algorithm::Pairwise => then(&reduce::Pairwise(spec)),
             // The tree, which serves every number of hosts.
-            _ => then(&reduce::Binomial(message)),
+            _ => then(&reduce::Binomial(spec)),
         }
     }
 
-    /// In scratch memory: first what the host's ranks have been reduced to, then the result where this rank's lane has it
-    /// for the root, then what is received and what the lane needs.
+    /// Offset in scratch memory of the lane's result for the root. The host's reduction comes before it, receive
+    /// buffers and the lane's scratch memory after it.
     fn result(&self) -> usize {
         self.chunks(0).largest()
     }
 }
 
-// SAFETY: receives into scratch memory behind what is kept there; the lane's schedule has a part of its own. The root
+// SAFETY: receives into scratch memory behind the partial results; the lane's schedule has a part of its own. The root
 // receives the other lanes' chunks of the target in the end. Segments are disjoint.
 unsafe impl Schedule for Hierarchical<'_> {
-    fn segments(&self) -> usize {
-        self.message.segments().parts()
-    }
-
-    fn in_flight(&self) -> usize {
-        self.message.in_flight
+    fn pipeline(&self) -> Pipeline {
+        self.spec.pipeline()
     }
 
     fn rounds(&self) -> usize {
@@ -71,7 +69,7 @@ unsafe impl Schedule for Hierarchical<'_> {
     fn round(&self, segment: usize, number: usize, round: &mut Round) {
         let (here, rooted, chunks) = (self.levels.here, self.rooted(), self.chunks(segment));
         let (own, lanes) = (rooted.number(here.index), chunks.parts());
-        let is_root = self.message.tree.is_root();
+        let is_root = self.spec.at.is_root();
         let (start, len) = (|lane| chunks.start(lane), |lane| chunks.len(lane, lane + 1));
         let (result, others) = (self.result(), 2 * self.result());
         if number == 0 {
@@ -95,12 +93,12 @@ unsafe impl Schedule for Hierarchical<'_> {
                 let alone = here.neighbours().len() == 1;
                 round.translate(
                     |host| rooted.rank_of(host, own),
-                    |place| match place.buffer {
-                        Buffer::Source if alone => source(start(own) + place.offset),
-                        Buffer::Source => scratch(place.offset),
-                        Buffer::Target if is_root => target(start(own) + place.offset),
-                        Buffer::Target => scratch(result + place.offset),
-                        Buffer::Scratch => scratch(others + place.offset),
+                    |location| match location.buffer {
+                        Buffer::Source if alone => source(start(own) + location.offset),
+                        Buffer::Source => scratch(location.offset),
+                        Buffer::Target if is_root => target(start(own) + location.offset),
+                        Buffer::Target => scratch(result + location.offset),
+                        Buffer::Scratch => scratch(others + location.offset),
                     },
                 );
             }
@@ -111,7 +109,7 @@ unsafe impl Schedule for Hierarchical<'_> {
                 round.receive(rooted.rank_of(here.host, lane), target(start(lane)), len(lane));
             }
         } else if rooted.is_home() && own < lanes {
-            round.send(self.message.tree.root, scratch(result), len(own));
+            round.send(self.spec.at.root, scratch(result), len(own));
         }
     }
 }

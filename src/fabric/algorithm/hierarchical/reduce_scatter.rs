@@ -1,20 +1,21 @@
 //! reduce_scatter.
 
-use super::super::reduce_scatter::Message;
-use super::super::selection::Algorithm;
-use super::super::{Place, Round, Schedule, scratch, source, target};
-use super::{Levels, Packed};
+use super::{Levels, PackedBlocks};
+use crate::fabric::algorithm::{
+    Location, Pipeline, Position, Round, Schedule, Spec, scratch, source, target,
+};
+use crate::fabric::selection::Algorithm;
 
-/// The ranks of a host reduce what each of their lanes is to send to the other hosts, and every lane reduces that between
-/// hosts: the messages of the reduce_scatter between hosts, and h-1 blocks from each rank.
+/// The ranks of a host reduce the blocks that each of their lanes sends to other hosts, and every lane reduces those
+/// between hosts: the messages of the reduce_scatter between hosts, and h-1 blocks from each rank.
 ///
-/// With the ring, what is sent in a round is reduced inside the host in the round before. Otherwise all of it is reduced
-/// inside the host first, in scratch memory, and then goes to all hosts at once (pairwise), or that of several hosts
-/// together by recursive halving, which serves any number of hosts so: lg h messages between hosts, rounded up.
+/// With the ring, the blocks sent in a round are reduced inside the host in the round before. Otherwise all blocks are
+/// reduced inside the host first, in scratch memory, and then go to all hosts at once (pairwise), or those of several
+/// hosts together by recursive halving, which so serves any number of hosts: lg h messages between hosts, rounded up.
 pub(crate) struct Hierarchical<'a> {
     pub(crate) levels: Levels<'a>,
-    /// That of all ranks.
-    pub(crate) message: Message,
+    /// The operation of all ranks.
+    pub(crate) spec: Spec<Position>,
 }
 
 impl Hierarchical<'_> {
@@ -22,7 +23,7 @@ impl Hierarchical<'_> {
         !matches!(self.levels.between, Algorithm::Pairwise | Algorithm::RecursiveHalving)
     }
 
-    /// Rounds before the results are given to ranks without a lane.
+    /// Rounds before the results are sent to ranks without a lane.
     fn steps(&self) -> usize {
         let hosts = self.levels.here.hosts.count();
         match self.levels.between {
@@ -33,12 +34,12 @@ impl Hierarchical<'_> {
         }
     }
 
-    fn own(&self, rank: usize, start: usize) -> Place {
-        source(rank * self.message.count * self.message.element_size + start)
+    fn own(&self, rank: usize, start: usize) -> Location {
+        source(rank * self.spec.bytes() + start)
     }
 
-    /// What the lanes of this host are to have of the blocks of ranks of other hosts, or this one, goes to them; what
-    /// comes for this rank's lane arrives at `arrivals`, `apart` from rank to rank.
+    /// Sends the blocks of the hosts at `distances` to the lanes of this host that carry them. Those for this rank's
+    /// lane are received at `arrivals`, `apart` bytes from sender to sender.
     fn exchange(
         &self,
         distances: impl Iterator<Item = usize> + Clone,
@@ -63,19 +64,19 @@ impl Hierarchical<'_> {
             }
             if here.index < here.hosts.lanes() {
                 for (part, _) in blocks(here.index) {
-                    let place = scratch(arrivals + number * apart + part * len);
-                    round.receive_part(ranks[other], part, place, len);
+                    let location = scratch(arrivals + number * apart + part * len);
+                    round.receive_part(ranks[other], part, location, len);
                 }
             }
         }
     }
 
-    /// Where the result of a block of this host is: this rank's own, the first of its lane's, is where it belongs.
-    fn result(&self, position: usize, start: usize, others: usize, len: usize) -> Place {
+    /// Location of the result of a block of this host: the first of a lane is this rank's own, and goes to its target.
+    fn result(&self, position: usize, start: usize, others: usize, len: usize) -> Location {
         if position == 0 { target(start) } else { scratch(others + position * len) }
     }
 
-    /// Gives ranks without a lane their results, which are at `others`.
+    /// Sends ranks without a lane their results, which start at `others`.
     fn give(&self, others: usize, (start, len): (usize, usize), round: &mut Round) {
         let here = self.levels.here;
         let lane = here.index % here.hosts.lanes();
@@ -88,11 +89,11 @@ impl Hierarchical<'_> {
         }
     }
 
-    /// Bytes of the most blocks that a lane has of one host, a segment of each.
+    /// Largest number of bytes that a lane carries for one host, in one segment.
     fn most(&self) -> usize {
         let hosts = self.levels.here.hosts;
         let blocks = (0..hosts.count()).map(|host| hosts.bundle_len(host, 0)).max().unwrap_or(0);
-        blocks * self.message.segments().largest()
+        blocks * self.spec.segments().largest()
     }
 
     fn round_of_ring(&self, (start, len): (usize, usize), number: usize, round: &mut Round) {
@@ -143,7 +144,7 @@ impl Hierarchical<'_> {
         if number == self.steps() {
             return self.give(0, (start, len), round);
         }
-        let packed = Packed::new(here, here.index % hosts.lanes(), 0, len);
+        let packed = PackedBlocks::new(here, here.index % hosts.lanes(), 0, len);
         let arrivals = packed.len();
         if number == 0 {
             self.exchange(0..hosts.count(), (start, len), arrivals, packed.len(), round);
@@ -155,7 +156,7 @@ impl Hierarchical<'_> {
             let others = here.neighbours().len() - 1;
             for distance in 0..hosts.count() {
                 for (position, rank) in hosts.bundle(here.above(distance), here.index).enumerate() {
-                    let out = packed.place(distance, position);
+                    let out = packed.location(distance, position);
                     if others == 0 {
                         round.copy(self.own(rank, start), out, len);
                     }
@@ -172,15 +173,15 @@ impl Hierarchical<'_> {
         let blocks = hosts.bundle_len(here.host, here.index);
         if self.levels.between == Algorithm::Pairwise {
             for distance in 1..hosts.count() {
-                let place = scratch(arrivals + (distance - 1) * blocks * len);
-                round.receive(peer(here.below(distance)), place, blocks * len);
+                let location = scratch(arrivals + (distance - 1) * blocks * len);
+                round.receive(peer(here.below(distance)), location, blocks * len);
                 let theirs = packed.len_of(distance, 1);
-                round.send(peer(here.above(distance)), packed.place(distance, 0), theirs);
+                round.send(peer(here.above(distance)), packed.location(distance, 0), theirs);
             }
             for position in 0..blocks {
                 let out = self.result(position, start, 0, len);
                 for arrival in 0..hosts.count() - 1 {
-                    let before = if arrival == 0 { packed.place(0, position) } else { out };
+                    let before = if arrival == 0 { packed.location(0, position) } else { out };
                     let arrived = scratch(arrivals + (arrival * blocks + position) * len);
                     round.combine(out, before, arrived, len);
                 }
@@ -192,29 +193,25 @@ impl Hierarchical<'_> {
         let distance = 1 << (self.steps() - 1 - number);
         let count = distance.min(hosts.count() - distance);
         let theirs = packed.len_of(distance, count);
-        round.send(peer(here.above(distance)), packed.place(distance, 0), theirs);
+        round.send(peer(here.above(distance)), packed.location(distance, 0), theirs);
         let kept = packed.len_of(0, count);
         round.receive(peer(here.below(distance)), scratch(arrivals), kept);
         if !last {
-            return round.combine(packed.place(0, 0), packed.place(0, 0), scratch(arrivals), kept);
+            return round.combine(packed.location(0, 0), packed.location(0, 0), scratch(arrivals), kept);
         }
         for position in 0..blocks {
             let out = self.result(position, start, 0, len);
-            round.combine(out, packed.place(0, position), scratch(arrivals + position * len), len);
+            round.combine(out, packed.location(0, position), scratch(arrivals + position * len), len);
             round.finish(out, len);
         }
     }
 }
 
-// SAFETY: receives into scratch memory behind what is kept and sent there; only the last round, and the one before, write
-// the target, when nothing sends this rank's own block. Segments are disjoint.
+// SAFETY: receives into scratch memory behind the partial results and the blocks to send; only the last round, and the
+// one before, write the target, when nothing sends this rank's own block. Segments are disjoint.
 unsafe impl Schedule for Hierarchical<'_> {
-    fn segments(&self) -> usize {
-        self.message.segments().parts()
-    }
-
-    fn in_flight(&self) -> usize {
-        self.message.in_flight
+    fn pipeline(&self) -> Pipeline {
+        self.spec.pipeline()
     }
 
     fn rounds(&self) -> usize {
@@ -232,13 +229,13 @@ unsafe impl Schedule for Hierarchical<'_> {
             return (2 + neighbours) * self.most();
         }
         let packed =
-            Packed::new(here, here.index % here.hosts.lanes(), 0, self.message.segments().largest()).len();
+            PackedBlocks::new(here, here.index % here.hosts.lanes(), 0, self.spec.segments().largest()).len();
         let between = (here.hosts.count() - 1) * self.most();
         packed + between.max(packed).max((neighbours - 1) * packed)
     }
 
     fn round(&self, segment: usize, number: usize, round: &mut Round) {
-        let part = self.message.segments().span(segment);
+        let part = self.spec.segments().span(segment);
         if part.1 == 0 {
             return;
         }

@@ -1,0 +1,33 @@
+//! Parameters of schedules.
+
+use super::{Pipeline, Split};
+
+/// One rank's place among the others, and the vector or block that a schedule moves. `At` is a
+/// [`Position`](super::Position), or a [`Tree`](super::Tree) for collectives with a root.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spec<At> {
+    pub(crate) at: At,
+    /// Elements of the vector, or of each rank's block.
+    pub(crate) count: usize,
+    pub(crate) element_size: usize,
+    /// Largest segment, in bytes.
+    pub(crate) segment: usize,
+    /// Largest number of segments in flight.
+    pub(crate) in_flight: usize,
+}
+
+impl<At> Spec<At> {
+    /// The vector or block, cut into segments.
+    pub(super) fn segments(&self) -> Split {
+        Split::into_segments(self.count, self.element_size, self.segment)
+    }
+
+    pub(super) fn pipeline(&self) -> Pipeline {
+        Pipeline { segments: self.segments().parts(), in_flight: self.in_flight }
+    }
+
+    /// Bytes of the vector or block.
+    pub(super) fn bytes(&self) -> usize {
+        self.count * self.element_size
+    }
+}

@@ -1,0 +1,329 @@
+//! The collectives of one rank.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::fabric::Error;
+use crate::fabric::algorithm::engine::{self, Memory, OperationContext, Sequence, Workspace};
+use crate::fabric::algorithm::hierarchical::{self, Levels};
+use crate::fabric::algorithm::{Position, Schedule, Tree, barrier};
+use crate::fabric::calls::{CallHash, CallRecord, CallSignature};
+use crate::fabric::hosts::{HostPosition, Hosts};
+use crate::fabric::reduction::Reduction;
+use crate::fabric::selection::{
+    self, Algorithm, Collective, Medium, Plan, PlanTable, SelectionOptions, Topology,
+};
+use crate::fabric::shared_memory::segment::{COMPARE_TIMEOUT, SharedSegment};
+use crate::fabric::transport::Transport;
+
+mod all_gather;
+mod all_reduce;
+mod all_to_all;
+mod point_to_point;
+mod reduce_scatter;
+mod rooted;
+mod shared_memory;
+
+/// The collectives of one rank, over any transport.
+///
+/// An operation borrows the caller's buffers only while it runs, but posts requests that a transport may serve for as
+/// long as it is open. So an operation owns the transport while it runs, and returns it when all its requests are
+/// complete; after an error or a panic it drops, and so closes, the transport before the borrows end.
+pub(crate) struct HostCollectives<T> {
+    transport: Option<Box<T>>,
+    rank: usize,
+    ranks: usize,
+    medium: Medium,
+    plans: PlanTable,
+    /// Number of collective operations so far.
+    sequence: u64,
+    /// Signature of the current operation, or the next.
+    call: CallSignature,
+    /// Hash of all calls.
+    history: CallHash,
+    /// Messages sent to and received from each rank with send, recv and exchange.
+    pairs: Vec<PeerCounts>,
+    workspace: Workspace,
+    shared: Option<SharedSegment>,
+    /// Placement of the ranks.
+    hosts: Arc<Hosts>,
+    /// Scratch memory for checking parts for overlaps.
+    sorted_ranks: Vec<usize>,
+    /// True after [`leave`](Self::leave).
+    has_left: bool,
+}
+
+/// Number of ranks up to which a rank that leaves also says so to peers that it never exchanged a message with.
+const MAX_ANNOUNCED_PAIRS: usize = 64;
+
+#[derive(Clone, Copy, Default)]
+struct PeerCounts {
+    sent: u64,
+    received: u64,
+}
+
+impl<T: Transport> HostCollectives<T> {
+    /// On a network, the medium becomes [`Medium::Hosts`] where several ranks share a host.
+    pub(crate) fn new(
+        transport: T,
+        shared: Option<SharedSegment>,
+        mut options: SelectionOptions,
+    ) -> Result<Self, Error> {
+        let (rank, ranks) = (transport.rank(), transport.size());
+        let hosts = Arc::new(transport.hosts());
+        if options.medium == Medium::Network && hosts.is_hierarchical() {
+            options.medium = Medium::Hosts;
+        }
+        for collective in Collective::ALL {
+            let can = |algorithm: &Algorithm| {
+                let has = match algorithm {
+                    Algorithm::Board => shared.is_some() || ranks == 1,
+                    Algorithm::Hierarchical => options.medium == Medium::Hosts,
+                    _ => true,
+                };
+                has && algorithm.serves(collective, ranks)
+            };
+            if let Some(algorithm) = options.algorithm(collective).filter(|algorithm| !can(algorithm)) {
+                let choices = selection::names(Algorithm::ALL.into_iter().filter(can));
+                return Err(Error::Algorithm { collective, algorithm, ranks, choices });
+            }
+        }
+        let topology =
+            Topology { medium: options.medium, ranks, hosts: hosts.count(), shared: shared.is_some() };
+        let plans = PlanTable::new(|collective, bytes| {
+            let plan = selection::plan(collective, &topology, bytes, options.algorithm(collective));
+            plan.with(collective, options.between, options.segment, options.in_flight)
+        });
+        let transport = Some(Box::new(transport));
+        let workspace = Workspace::default();
+        let pairs = vec![PeerCounts::default(); ranks];
+        let (sequence, call, history, sorted_ranks) =
+            (0, CallSignature::BARRIER, CallHash::default(), Vec::new());
+        Ok(Self {
+            transport,
+            rank,
+            ranks,
+            medium: options.medium,
+            plans,
+            sequence,
+            call,
+            history,
+            pairs,
+            workspace,
+            shared,
+            hosts,
+            sorted_ranks,
+            has_left: false,
+        })
+    }
+
+    pub(crate) fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// Records that this rank calls nothing more, and compares calls: a rank that waits for it in another operation
+    /// would wait forever.
+    pub(crate) fn leave(&mut self) {
+        let Some(transport) = self.transport.as_mut().filter(|_| !self.has_left) else { return };
+        self.has_left = true;
+        transport.record(CallRecord::collective(self.sequence + 1, CallSignature::LEFT));
+        for (peer, &PeerCounts { sent, received }) in self.pairs.iter().enumerate() {
+            if peer != self.rank && (self.ranks <= MAX_ANNOUNCED_PAIRS || sent + received > 0) {
+                transport.record(CallRecord::message(self.rank, peer, sent + 1, CallSignature::LEFT));
+                transport.record(CallRecord::message(peer, self.rank, received + 1, CallSignature::LEFT));
+            }
+        }
+        transport.compare();
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        self.ranks
+    }
+
+    pub(crate) fn plan(&self, collective: Collective, bytes: usize) -> Plan {
+        self.plans.of(collective, bytes)
+    }
+
+    fn position(&self) -> Position {
+        Position { rank: self.rank, ranks: self.ranks }
+    }
+
+    fn tree(&self, root: usize) -> Tree {
+        Tree { rank: self.rank, ranks: self.ranks, root }
+    }
+
+    /// This rank's place among `hosts`, for a hierarchical plan.
+    fn levels<'a>(&self, hosts: &'a Hosts, plan: Plan) -> Levels<'a> {
+        let between = plan.between.unwrap_or(Algorithm::Ring);
+        Levels { here: HostPosition::new(hosts, self.rank), between }
+    }
+
+    /// True for an open communicator of a single rank.
+    fn is_single_rank(&self) -> bool {
+        self.ranks == 1 && self.transport.is_some()
+    }
+
+    /// Checks that there is a root with this number.
+    fn check_root(&self, operation: &'static str, root: usize) -> Result<(), Error> {
+        if root < self.ranks {
+            return Ok(());
+        }
+        let problem = format!("the root is rank {root}, but the ranks are 0 to {}", self.ranks - 1);
+        Err(Error::Rank { operation, problem })
+    }
+
+    /// Checks that a whole buffer has a part for each rank.
+    fn check_parts(
+        &self,
+        operation: &'static str,
+        (whole, whole_len): (&str, usize),
+        (part, part_len): (&str, usize),
+    ) -> Result<(), Error> {
+        if part_len.checked_mul(self.ranks) == Some(whole_len) {
+            return Ok(());
+        }
+        let problem = format!(
+            "the {part} buffer has {part_len} elements and there are {} ranks, but the {whole} buffer has \
+             {whole_len} elements; it must have as many as all {part} buffers together",
+            self.ranks
+        );
+        Err(Error::Length { operation, problem })
+    }
+
+    /// Checks that a buffer can be cut into a part for each rank.
+    fn check_multiple(&self, operation: &'static str, len: usize) -> Result<(), Error> {
+        if len.is_multiple_of(self.ranks) {
+            return Ok(());
+        }
+        let problem = format!(
+            "the buffer has {len} elements, which is no multiple of the number of ranks, {}",
+            self.ranks
+        );
+        Err(Error::Length { operation, problem })
+    }
+
+    pub(crate) fn barrier(&mut self) -> Result<(), Error> {
+        if self.is_single_rank() {
+            return Ok(());
+        }
+        self.call = CallSignature::BARRIER;
+        if self.shared.is_some() {
+            return self.barrier_in_shared_memory();
+        }
+        let memory = Memory::out_of_place::<u8>(&[], &mut []);
+        let hosts = Arc::clone(&self.hosts);
+        // SAFETY: the barriers use scratch memory only.
+        unsafe {
+            if self.medium == Medium::Hosts {
+                let schedule = hierarchical::barrier::Hierarchical(HostPosition::new(&hosts, self.rank));
+                return self.run("barrier", &schedule, memory, None);
+            }
+            let schedule = barrier::Dissemination { rank: self.rank, ranks: self.ranks };
+            self.run("barrier", &schedule, memory, None)
+        }
+    }
+
+    /// Counts and records the operation that begins.
+    fn record_call(&mut self) {
+        if let Some(transport) = &mut self.transport {
+            self.sequence += 1;
+            self.history.add(self.call);
+            transport.record(CallRecord::collective(self.sequence, self.call));
+        }
+    }
+
+    /// Returns the transport after an operation; if that failed, tells the other ranks and closes it.
+    fn finish_operation(
+        &mut self,
+        name: &str,
+        transport: Box<T>,
+        result: Result<(), Error>,
+    ) -> Result<(), Error> {
+        if let (Some(shared), Err(_)) = (&self.shared, &result) {
+            shared.fail();
+        }
+        match &result {
+            Ok(()) => self.transport = Some(transport),
+            // The others know it.
+            Err(Error::World(_)) => {}
+            Err(error) => transport.fail(&format!("{name}: {error}")),
+        }
+        result
+    }
+
+    /// # Safety
+    /// The memory is as large as the schedule says, aligned for the reduction's element type, and borrowed while
+    /// this runs.
+    unsafe fn run<S: Schedule>(
+        &mut self,
+        name: &'static str,
+        schedule: &S,
+        memory: Memory,
+        reduction: Option<&Reduction>,
+    ) -> Result<(), Error> {
+        self.record_call();
+        if let Some(shared) = self.shared.as_mut().filter(|_| self.transport.is_some()) {
+            shared.skip(self.call);
+        }
+        let sequence = Sequence::Collective(self.history.signature(self.sequence));
+        let operation = OperationContext { sequence, memory, reduction };
+        // SAFETY: passed on to the caller.
+        unsafe { self.execute(name, schedule, &operation) }
+    }
+
+    /// # Safety
+    /// As [`HostCollectives::run`].
+    unsafe fn execute<S: Schedule>(
+        &mut self,
+        name: &'static str,
+        schedule: &S,
+        operation: &OperationContext<'_>,
+    ) -> Result<(), Error> {
+        let Some(mut transport) = self.transport.take() else {
+            return Err(Error::Closed { operation: name });
+        };
+        // SAFETY: the buffers are as the caller promises. The workspace is used by nothing else. After an error or a
+        // panic the transport, which this function owns, is dropped and thereby closed before anything else is.
+        let result = unsafe { engine::run(&mut *transport, &mut self.workspace, schedule, operation) };
+        let result = match &self.shared {
+            Some(shared) if result.is_ok() && shared.others_failed() => {
+                Err(other_rank_failure(name, &mut *transport))
+            }
+            _ => result,
+        };
+        self.finish_operation(name, transport, result)
+    }
+}
+
+/// The error when another rank has failed: with cross-memory attach its messages may have been overwritten since.
+#[cold]
+fn other_rank_failure(operation: &'static str, transport: &mut impl Transport) -> Error {
+    let since = Instant::now();
+    while since.elapsed() < COMPARE_TIMEOUT {
+        if let Err(error) = transport.progress() {
+            return error;
+        }
+    }
+    Error::Closed { operation }
+}
+
+/// Checks that both buffers are equally long.
+fn check_equal(operation: &'static str, send: usize, receive: usize) -> Result<(), Error> {
+    if send == receive {
+        return Ok(());
+    }
+    let problem = format!(
+        "the send buffer has {send} elements and the receive buffer {receive}; they must have as many"
+    );
+    Err(Error::Length { operation, problem })
+}
+
+/// The elements of a rank's part of a buffer with a part for each rank.
+fn own_range(rank: usize, ranks: usize, len: usize) -> Range<usize> {
+    let part = len / ranks;
+    rank * part..(rank + 1) * part
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,110 @@
+//! Messages between two ranks.
+
+use super::{HostCollectives, PeerCounts};
+use crate::Element;
+use crate::fabric::Error;
+use crate::fabric::algorithm::engine::{Memory, OperationContext, Sequence};
+use crate::fabric::algorithm::exchange::Exchange;
+use crate::fabric::calls::{CallHash, CallRecord, CallSignature};
+use crate::fabric::transport::Transport;
+
+impl<T: Transport> HostCollectives<T> {
+    pub(crate) fn send<E: Element>(&mut self, data: &[E], to: usize) -> Result<(), Error> {
+        let memory = Memory::out_of_place(data, &mut []);
+        // SAFETY: a buffer of this many elements, borrowed until this returns.
+        unsafe { self.exchange_memory::<E>("send", memory, Some(to), None, false) }
+    }
+
+    pub(crate) fn recv<E: Element>(&mut self, data: &mut [E], from: usize) -> Result<(), Error> {
+        let memory = Memory::out_of_place(&[], data);
+        // SAFETY: a buffer of this many elements, borrowed until this returns.
+        unsafe { self.exchange_memory::<E>("recv", memory, None, Some(from), false) }
+    }
+
+    pub(crate) fn exchange<E: Element>(
+        &mut self,
+        send: &[E],
+        to: usize,
+        receive: &mut [E],
+        from: usize,
+    ) -> Result<(), Error> {
+        let operation = "exchange";
+        if self.rank == to && self.rank == from && self.transport.is_some() {
+            super::check_equal(operation, send.len(), receive.len())?;
+            receive.copy_from_slice(send);
+            return Ok(());
+        }
+        let memory = Memory::out_of_place(send, receive);
+        // SAFETY: two buffers, borrowed until this returns.
+        unsafe { self.exchange_memory::<E>(operation, memory, Some(to), Some(from), false) }
+    }
+
+    pub(crate) fn exchange_in_place<E: Element>(
+        &mut self,
+        data: &mut [E],
+        to: usize,
+        from: usize,
+    ) -> Result<(), Error> {
+        if self.rank == to && self.rank == from && self.transport.is_some() {
+            return Ok(());
+        }
+        let memory = Memory::in_place(data, 0..data.len(), 0..data.len());
+        // SAFETY: a buffer, borrowed until this returns.
+        unsafe { self.exchange_memory::<E>("exchange", memory, Some(to), Some(from), true) }
+    }
+
+    /// # Safety
+    /// The source is sent, the target received; they are the same memory if
+    /// `in_place`, otherwise disjoint, and borrowed while this runs.
+    unsafe fn exchange_memory<E: Element>(
+        &mut self,
+        operation: &'static str,
+        memory: Memory,
+        to: Option<usize>,
+        from: Option<usize>,
+        in_place: bool,
+    ) -> Result<(), Error> {
+        for peer in [to, from].into_iter().flatten() {
+            if peer >= self.ranks {
+                let problem = format!("the peer is rank {peer}, but the ranks are 0 to {}", self.ranks - 1);
+                return Err(Error::Rank { operation, problem });
+            }
+            if peer == self.rank && self.transport.is_some() {
+                let problem = format!(
+                    "the peer is rank {peer} itself; only an exchange with itself in both directions can be that"
+                );
+                return Err(Error::Rank { operation, problem });
+            }
+        }
+        let mut signature = PeerCounts::default();
+        if let Some(transport) = &mut self.transport {
+            let call = |len| CallSignature::message(E::DATA_TYPE, len / size_of::<E>());
+            let mut record_call = |from, to, number, call| {
+                transport.record(CallRecord::message(from, to, number, call));
+                let mut history = CallHash::default();
+                history.add(call);
+                history.signature(number)
+            };
+            // Messages of no bytes are not sent.
+            if let Some(to) = to.filter(|_| memory.source_len > 0) {
+                self.pairs[to].sent += 1;
+                signature.sent = record_call(self.rank, to, self.pairs[to].sent, call(memory.source_len));
+            }
+            if let Some(from) = from.filter(|_| memory.target_len > 0) {
+                self.pairs[from].received += 1;
+                signature.received =
+                    record_call(from, self.rank, self.pairs[from].received, call(memory.target_len));
+            }
+        }
+        let PeerCounts { sent, received } = signature;
+        let schedule = Exchange {
+            send: to.map(|to| (to, memory.source_len)),
+            receive: from.map(|from| (from, memory.target_len)),
+            in_place,
+        };
+        let operation_of =
+            OperationContext { sequence: Sequence::Pair { sent, received }, memory, reduction: None };
+        // SAFETY: the schedule is made for buffers of this size.
+        unsafe { self.execute(operation, &schedule, &operation_of) }
+    }
+}

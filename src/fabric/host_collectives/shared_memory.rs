@@ -1,0 +1,394 @@
+//! Collectives over the shared segment, in pieces that fit its buffers.
+//!
+//! Data in the segment is a copy, so a buffer may be overwritten as soon as its piece is written there: in place is the
+//! same as out of place. All ranks take part in every operation of the segment, in the same order, if only with an
+//! empty piece.
+
+use std::ptr;
+
+use super::HostCollectives;
+use crate::fabric::Error;
+use crate::fabric::algorithm::Split;
+use crate::fabric::algorithm::engine::Memory;
+use crate::fabric::reduction::Reduction;
+use crate::fabric::shared_memory::segment::{CAPACITY, SharedSegment};
+use crate::fabric::transport::Transport;
+
+/// Bytes of a part up to which all parts are copied together, this rank's own included.
+const SHORT_PART: usize = 512;
+
+type Progress<'a> = &'a mut dyn FnMut() -> Result<(), Error>;
+
+impl<T: Transport> HostCollectives<T> {
+    pub(super) fn barrier_in_shared_memory(&mut self) -> Result<(), Error> {
+        self.run_in_shared_memory("barrier", |shared, progress| {
+            // SAFETY: no bytes.
+            unsafe { shared.write(ptr::null(), 0, progress)? };
+            (0..shared.ranks()).try_for_each(|rank| shared.read(rank, progress).map(drop))
+        })
+    }
+
+    /// # Safety
+    /// The root's source, and every rank's target, have as many bytes as this rank's target; they are the same or
+    /// disjoint, and borrowed while this runs.
+    pub(super) unsafe fn broadcast_in_shared_memory(
+        &mut self,
+        name: &'static str,
+        memory: Memory,
+        root: usize,
+        segment: usize,
+    ) -> Result<(), Error> {
+        let Memory { source, target, target_len, .. } = memory;
+        let is_root = self.rank == root;
+        let pieces = pieces(target_len, segment);
+        self.run_in_shared_memory(name, |shared, progress| {
+            for (start, len) in pieces.spans() {
+                // SAFETY: pieces lie within the buffers, which are as the caller promises, and fit in a message.
+                unsafe {
+                    let (source, target) = (source.wrapping_add(start), target.add(start));
+                    if is_root {
+                        shared.write(source, len, progress)?;
+                        copy_own(source, target, len);
+                    } else {
+                        shared.write(ptr::null(), 0, progress)?;
+                        target.copy_from_nonoverlapping(shared.read(root, progress)?, len);
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Gathers all blocks in rank order, on ranks with `receives`.
+    ///
+    /// # Safety
+    /// All sources are equally long. The target of a rank that receives has a block as long for each rank, and the
+    /// source is this rank's or disjoint from it; both are borrowed while this runs.
+    pub(super) unsafe fn gather_in_shared_memory(
+        &mut self,
+        name: &'static str,
+        memory: Memory,
+        receives: bool,
+        segment: usize,
+    ) -> Result<(), Error> {
+        let Memory { source, source_len: block, target, .. } = memory;
+        let own = self.rank;
+        let pieces = pieces(block, segment);
+        self.run_in_shared_memory(name, |shared, progress| {
+            for (start, len) in pieces.spans() {
+                // SAFETY: pieces lie within their blocks, which are as the caller promises, and fit in a message.
+                unsafe {
+                    let source = source.add(start);
+                    shared.write(source, len, progress)?;
+                    if !receives {
+                        continue;
+                    }
+                    copy_own(source, target.add(own * block + start), len);
+                    for rank in others(own, shared.ranks()) {
+                        let place = target.add(rank * block + start);
+                        place.copy_from_nonoverlapping(shared.read(rank, progress)?, len);
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// # Safety
+    /// All targets are equally long. The root's source has a block as long for each rank, and the target is this rank's
+    /// or disjoint from it; both are borrowed while this runs.
+    pub(super) unsafe fn scatter_in_shared_memory(
+        &mut self,
+        name: &'static str,
+        memory: Memory,
+        root: usize,
+        segment: usize,
+    ) -> Result<(), Error> {
+        let Memory { source, target, target_len: block, .. } = memory;
+        let own = self.rank;
+        let pieces = pieces(block, share_per_rank(segment, self.ranks));
+        self.run_in_shared_memory(name, |shared, progress| {
+            for (start, len) in pieces.spans() {
+                // SAFETY: pieces lie within their blocks, which are as the caller promises, and those of all ranks fit
+                // in a message.
+                unsafe {
+                    let target = target.add(start);
+                    if own == root {
+                        let source = source.add(start);
+                        write_parts(shared, own, source, block, len, progress)?;
+                        copy_own(source.add(own * block), target, len);
+                    } else {
+                        shared.write(ptr::null(), 0, progress)?;
+                        target.copy_from_nonoverlapping(shared.read(root, progress)?.add(own * len), len);
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// # Safety
+    /// Both buffers are equally long, with a part for each rank, and the same or disjoint; they are borrowed while this
+    /// runs.
+    pub(super) unsafe fn all_to_all_in_shared_memory(
+        &mut self,
+        name: &'static str,
+        memory: Memory,
+        segment: usize,
+    ) -> Result<(), Error> {
+        let Memory { source, source_len, target, .. } = memory;
+        let (own, part) = (self.rank, source_len / self.ranks);
+        let pieces = pieces(part, share_per_rank(segment, self.ranks));
+        self.run_in_shared_memory(name, |shared, progress| {
+            for (start, len) in pieces.spans() {
+                // SAFETY: pieces lie within their parts, which are as the caller promises, and those of all ranks fit
+                // in a message. What is overwritten in place is in the shared segment by then.
+                unsafe {
+                    let (source, target) = (source.add(start), target.add(start));
+                    write_parts(shared, own, source, part, len, progress)?;
+                    copy_own(source.add(own * part), target.add(own * part), len);
+                    for rank in others(own, shared.ranks()) {
+                        let message = shared.read(rank, progress)?.add(own * len);
+                        target.add(rank * part).copy_from_nonoverlapping(message, len);
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Reduces all sources in rank order, on ranks with `receives`.
+    ///
+    /// # Safety
+    /// All sources are equally long, as is the target of a rank that receives, which is the source or disjoint from it;
+    /// both are aligned for the reduction's elements, and borrowed while this runs.
+    pub(super) unsafe fn reduce_in_shared_memory(
+        &mut self,
+        name: &'static str,
+        memory: Memory,
+        reduction: &Reduction,
+        receives: bool,
+        segment: usize,
+    ) -> Result<(), Error> {
+        let Memory { source, source_len, target, .. } = memory;
+        let pieces = pieces_of_elements(source_len, reduction, segment);
+        self.run_in_shared_memory(name, |shared, progress| {
+            for (start, len) in pieces.spans() {
+                // SAFETY: pieces lie within the source, and fit in a message.
+                unsafe { shared.write(source.add(start), len, progress)? };
+                if !receives {
+                    continue;
+                }
+                let first = shared.read(0, progress)?;
+                // SAFETY: the target is as long as the source.
+                let target = unsafe { target.add(start) };
+                for rank in 1..shared.ranks() {
+                    let message = shared.read(rank, progress)?;
+                    let before = if rank == 1 { first } else { target.cast_const() };
+                    // SAFETY: messages in the segment are aligned and have this many bytes, which do not change before
+                    // the next operation; the target is disjoint from them.
+                    unsafe { reduction.combine(target, before, message, len) };
+                }
+                // SAFETY: the target is borrowed by this operation.
+                unsafe { reduction.finish(target, len, shared.ranks()) };
+            }
+            Ok(())
+        })
+    }
+
+    /// # Safety
+    /// All targets are equally long. The source has a block as long for each rank, and the target is this rank's or
+    /// disjoint from it; both are aligned for the reduction's elements, and borrowed while this runs.
+    pub(super) unsafe fn reduce_scatter_in_shared_memory(
+        &mut self,
+        name: &'static str,
+        memory: Memory,
+        reduction: &Reduction,
+        segment: usize,
+    ) -> Result<(), Error> {
+        let Memory { source, target, target_len: block, .. } = memory;
+        let own = self.rank;
+        let pieces = pieces_of_elements(block, reduction, share_per_rank(segment, self.ranks));
+        self.run_in_shared_memory(name, |shared, progress| {
+            for (start, len) in pieces.spans() {
+                // SAFETY: pieces lie within their blocks, which are as the caller promises, and those of all ranks fit
+                // in a message.
+                unsafe {
+                    let (source, target) = (source.add(start), target.add(start));
+                    write_parts(shared, own, source, block, len, progress)?;
+                    let window =
+                        PartialReduction { target, own: source.add(own * block), offset: own * len, len };
+                    window.reduce(shared, own, reduction, progress)?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// A vector that fits in one message, and is not to be cut, is reduced by every rank. Of longer ones every rank
+    /// reduces a part of each piece, and writes the result with the next operation.
+    ///
+    /// # Safety
+    /// All buffers are equally long, and aligned for the reduction's elements; both of this rank's are the same or
+    /// disjoint, and borrowed while this runs.
+    pub(super) unsafe fn all_reduce_in_shared_memory(
+        &mut self,
+        name: &'static str,
+        memory: Memory,
+        reduction: &Reduction,
+        segment: usize,
+    ) -> Result<(), Error> {
+        let Memory { source, source_len, target, .. } = memory;
+        if source_len <= CAPACITY && segment > CAPACITY {
+            // SAFETY: as promised by the caller.
+            return unsafe { self.reduce_in_shared_memory(name, memory, reduction, true, segment) };
+        }
+        let (own, ranks) = (self.rank, self.ranks);
+        let pieces = pieces_of_elements(source_len, reduction, segment);
+        self.run_in_shared_memory(name, |shared, progress| {
+            for piece in 0..=pieces.parts() {
+                if piece < pieces.parts() {
+                    let (start, len) = pieces.span(piece);
+                    let (place, window_len) = pieces.part(piece, ranks).span(own);
+                    // SAFETY: pieces, and their windows, lie within the buffers, and pieces fit in a message.
+                    unsafe {
+                        shared.write(source.add(start), len, progress)?;
+                        let (target, source) = (target.add(place), source.add(place));
+                        let window =
+                            PartialReduction { target, own: source, offset: place - start, len: window_len };
+                        window.reduce(shared, own, reduction, progress)?;
+                    }
+                }
+                if let Some(reduced) = piece.checked_sub(1) {
+                    let windows = pieces.part(reduced, ranks);
+                    let (place, len) = windows.span(own);
+                    // SAFETY: as above; of the piece before, all sources are in the shared segment.
+                    unsafe {
+                        shared.write(target.add(place), len, progress)?;
+                        for rank in others(own, ranks) {
+                            let (place, len) = windows.span(rank);
+                            target.add(place).copy_from_nonoverlapping(shared.read(rank, progress)?, len);
+                        }
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Runs operations in the segment; the transport makes progress and checks the other ranks meanwhile.
+    fn run_in_shared_memory(
+        &mut self,
+        name: &'static str,
+        operation: impl FnOnce(&mut SharedSegment, &mut dyn FnMut() -> Result<(), Error>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let before = self.history;
+        self.record_call();
+        let (Some(mut transport), Some(shared)) = (self.transport.take(), self.shared.as_mut()) else {
+            return Err(Error::Closed { operation: name });
+        };
+        shared.begin_call(self.call, before);
+        let result = operation(shared, &mut || transport.progress());
+        self.finish_operation(name, transport, result)
+    }
+}
+
+/// The part of a piece that this rank reduces.
+struct PartialReduction {
+    target: *mut u8,
+    /// This rank's input: the target, or disjoint from it.
+    own: *const u8,
+    /// Offset in the others' messages.
+    offset: usize,
+    len: usize,
+}
+
+impl PartialReduction {
+    /// Reduces the part over all ranks.
+    ///
+    /// # Safety
+    /// The addresses have `len` bytes each, aligned for the reduction's elements, as is the offset; every message of
+    /// the operation contains the range.
+    unsafe fn reduce(
+        self,
+        shared: &mut SharedSegment,
+        rank: usize,
+        reduction: &Reduction,
+        progress: Progress<'_>,
+    ) -> Result<(), Error> {
+        let Self { target, own, offset, len } = self;
+        let mut before = own;
+        for other in others(rank, shared.ranks()) {
+            let message = shared.read(other, progress)?;
+            // SAFETY: messages in the segment are aligned, and they do not change before the next operation; they are
+            // apart from this rank's memory.
+            unsafe { reduction.combine(target, before, message.add(offset), len) };
+            before = target.cast_const();
+        }
+        // SAFETY: as promised by the caller.
+        unsafe { reduction.finish(target, len, shared.ranks()) };
+        Ok(())
+    }
+}
+
+/// Writes `len` bytes for each rank, of parts whose starts are `stride` bytes apart; leaves out this rank's own unless
+/// all are copied together.
+///
+/// # Safety
+/// They can be read, and fit in a message.
+unsafe fn write_parts(
+    shared: &mut SharedSegment,
+    own: usize,
+    source: *const u8,
+    stride: usize,
+    len: usize,
+    progress: Progress<'_>,
+) -> Result<(), Error> {
+    let ranks = shared.ranks();
+    let fill = |message: *mut u8| {
+        // SAFETY: as promised by the caller.
+        unsafe {
+            if stride == len && len <= SHORT_PART {
+                message.copy_from_nonoverlapping(source, ranks * len);
+                return;
+            }
+            for rank in others(own, ranks) {
+                message.add(rank * len).copy_from_nonoverlapping(source.add(rank * stride), len);
+            }
+        }
+    };
+    // SAFETY: as promised by the caller.
+    unsafe { shared.write_with(ranks * len, fill, progress) }
+}
+
+/// Copies this rank's own part, unless it is in place.
+///
+/// # Safety
+/// Both have `len` bytes, and are the same or disjoint.
+unsafe fn copy_own(source: *const u8, target: *mut u8, len: usize) {
+    if source != target.cast_const() {
+        // SAFETY: as promised by the caller.
+        unsafe { target.copy_from_nonoverlapping(source, len) };
+    }
+}
+
+/// The other ranks, from the next one on.
+fn others(own: usize, ranks: usize) -> impl Iterator<Item = usize> {
+    (own + 1..ranks).chain(0..own)
+}
+
+/// Bytes of a message for each rank.
+fn share_per_rank(segment: usize, ranks: usize) -> usize {
+    segment.min(CAPACITY) / ranks
+}
+
+/// Pieces of at most `segment` bytes that fit in a message.
+fn pieces(len: usize, segment: usize) -> Split {
+    Split::into_segments(len, 1, segment.clamp(1, CAPACITY))
+}
+
+/// The same, cut between elements.
+fn pieces_of_elements(len: usize, reduction: &Reduction, segment: usize) -> Split {
+    let element_size = reduction.element_size();
+    Split::into_segments(len / element_size, element_size, segment.min(CAPACITY))
+}

@@ -1,0 +1,147 @@
+//! Placement of the ranks on hosts.
+
+/// Hosts of a job: the same on every rank.
+///
+/// A *lane* consists of one rank of each host, those with the same index on their hosts. There are as many lanes as the
+/// smallest host has ranks; larger hosts have ranks without a lane.
+#[derive(Clone, Debug)]
+pub(crate) struct Hosts {
+    /// The ranks of each host, in order; hosts in the order of their first ranks.
+    ranks: Vec<Vec<usize>>,
+    /// By rank, its host and its index there.
+    places: Vec<(usize, usize)>,
+    lanes: usize,
+}
+
+impl Hosts {
+    /// Ranks whose labels are equal share a host.
+    pub(crate) fn new<L: PartialEq>(labels: &[L]) -> Self {
+        let mut ranks: Vec<Vec<usize>> = Vec::new();
+        let mut places = Vec::with_capacity(labels.len());
+        for (rank, label) in labels.iter().enumerate() {
+            let known = ranks.iter().position(|others| labels[others[0]] == *label);
+            let host = known.unwrap_or_else(|| {
+                ranks.push(Vec::new());
+                ranks.len() - 1
+            });
+            places.push((host, ranks[host].len()));
+            ranks[host].push(rank);
+        }
+        let lanes = ranks.iter().map(Vec::len).min().unwrap_or(0);
+        Self { ranks, places, lanes }
+    }
+
+    /// Number of hosts.
+    pub(crate) fn count(&self) -> usize {
+        self.ranks.len()
+    }
+
+    /// True with several hosts of which at least one has several ranks.
+    pub(crate) fn is_hierarchical(&self) -> bool {
+        self.ranks.len() > 1 && self.ranks.len() < self.places.len()
+    }
+
+    /// The host of a rank, and the rank's index there.
+    pub(crate) fn place(&self, rank: usize) -> (usize, usize) {
+        self.places[rank]
+    }
+
+    /// The ranks of a host.
+    pub(crate) fn ranks_of(&self, host: usize) -> &[usize] {
+        &self.ranks[host]
+    }
+
+    /// Number of lanes.
+    pub(crate) fn lanes(&self) -> usize {
+        self.lanes
+    }
+
+    /// True when some host has ranks without a lane.
+    pub(crate) fn have_others(&self) -> bool {
+        self.ranks.iter().any(|ranks| ranks.len() > self.lanes)
+    }
+
+    /// Ranks of a host whose blocks go through a lane: the lane's own rank, then its share of those without one.
+    pub(crate) fn bundle(&self, host: usize, lane: usize) -> impl Iterator<Item = usize> + '_ {
+        self.ranks[host].iter().skip(lane).step_by(self.lanes.max(1)).copied()
+    }
+
+    /// Number of ranks in a [`bundle`](Self::bundle).
+    pub(crate) fn bundle_len(&self, host: usize, lane: usize) -> usize {
+        self.ranks[host].len().saturating_sub(lane).div_ceil(self.lanes.max(1))
+    }
+}
+
+/// A rank's place among the hosts of a job.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HostPosition<'a> {
+    pub(crate) hosts: &'a Hosts,
+    /// This rank's host.
+    pub(crate) host: usize,
+    /// This rank's index there.
+    pub(crate) index: usize,
+}
+
+impl<'a> HostPosition<'a> {
+    pub(crate) fn new(hosts: &'a Hosts, rank: usize) -> Self {
+        let (host, index) = hosts.place(rank);
+        Self { hosts, host, index }
+    }
+
+    /// The ranks of this host.
+    pub(crate) fn neighbours(&self) -> &'a [usize] {
+        self.hosts.ranks_of(self.host)
+    }
+
+    /// The indices of this host's other ranks, from the next one on, around the end.
+    pub(crate) fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        let (index, count) = (self.index, self.neighbours().len());
+        (1..count).map(move |distance| (index + distance) % count)
+    }
+
+    /// The host `distance` above this one, around the end.
+    pub(crate) fn above(&self, distance: usize) -> usize {
+        (self.host + distance) % self.hosts.count()
+    }
+
+    /// The host `distance` (at most the number of hosts) below this one, around the end.
+    pub(crate) fn below(&self, distance: usize) -> usize {
+        (self.host + self.hosts.count() - distance) % self.hosts.count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_come_in_the_order_of_their_first_ranks_and_lanes_are_as_many_as_the_fewest_ranks() {
+        let hosts = Hosts::new(&["b", "a", "b", "c", "a", "b"]);
+        assert_eq!(hosts.count(), 3);
+        assert_eq!(hosts.ranks, [vec![0, 2, 5], vec![1, 4], vec![3]]);
+        assert_eq!((hosts.place(4), hosts.place(5)), ((1, 1), (0, 2)));
+        assert_eq!((hosts.lanes(), hosts.have_others()), (1, true));
+        assert_eq!(hosts.bundle(0, 0).collect::<Vec<_>>(), [0, 2, 5]);
+        let here = HostPosition::new(&hosts, 2);
+        assert_eq!(here.others().collect::<Vec<_>>(), [2, 0]);
+        assert_eq!((here.above(2), here.below(1)), (2, 2));
+    }
+
+    #[test]
+    fn ranks_without_a_lane_are_shared_among_the_lanes() {
+        let hosts = Hosts::new(&[0, 0, 1, 1, 1, 1, 1]);
+        for (host, lane, ranks) in [(0, 0, &[0][..]), (0, 1, &[1]), (1, 0, &[2, 4, 6]), (1, 1, &[3, 5])] {
+            assert_eq!(hosts.bundle(host, lane).collect::<Vec<_>>(), ranks);
+            assert_eq!(hosts.bundle_len(host, lane), ranks.len());
+        }
+    }
+
+    #[test]
+    fn one_host_alone_or_one_rank_per_host_is_no_hierarchy() {
+        for (labels, hierarchical) in
+            [(&[1, 1, 1][..], false), (&[1, 2, 3], false), (&[1], false), (&[1, 2, 1], true)]
+        {
+            assert_eq!(Hosts::new(labels).is_hierarchical(), hierarchical, "{labels:?}");
+        }
+    }
+}

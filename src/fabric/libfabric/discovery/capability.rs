@@ -1,0 +1,146 @@
+//! Endpoint types and capabilities.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Type of an endpoint: `fi_ep_attr::type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EndpointType {
+    /// `FI_EP_RDM`: reliable messages to any number of peers.
+    Rdm,
+    /// `FI_EP_MSG`: a reliable connection to one peer.
+    Msg,
+    /// `FI_EP_DGRAM`: datagrams, which may be lost.
+    Dgram,
+}
+
+impl EndpointType {
+    /// All types.
+    pub const ALL: [Self; 3] = [Self::Rdm, Self::Msg, Self::Dgram];
+
+    /// libfabric's name: `FI_EP_RDM`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Rdm => "FI_EP_RDM",
+            Self::Msg => "FI_EP_MSG",
+            Self::Dgram => "FI_EP_DGRAM",
+        }
+    }
+
+    pub(super) const fn raw(self) -> fabric_sys::fi_ep_type {
+        match self {
+            Self::Rdm => fabric_sys::FI_EP_RDM,
+            Self::Msg => fabric_sys::FI_EP_MSG,
+            Self::Dgram => fabric_sys::FI_EP_DGRAM,
+        }
+    }
+}
+
+impl fmt::Display for EndpointType {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
+/// A text that names no type of endpoint.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is none of FI_EP_RDM, FI_EP_MSG, FI_EP_DGRAM")]
+pub struct UnknownEndpointType(String);
+
+/// Reads `FI_EP_RDM` and `rdm`, upper or lower case.
+impl FromStr for EndpointType {
+    type Err = UnknownEndpointType;
+
+    fn from_str(text: &str) -> Result<Self, UnknownEndpointType> {
+        let upper = text.to_ascii_uppercase();
+        let short = upper.strip_prefix("FI_EP_").unwrap_or(&upper);
+        Self::ALL
+            .into_iter()
+            .find(|kind| kind.name().strip_prefix("FI_EP_") == Some(short))
+            .ok_or_else(|| UnknownEndpointType(text.to_owned()))
+    }
+}
+
+/// A capability of an endpoint: a bit of `fi_info::caps`.
+///
+/// Only those of [`Capability::ALL`] exist: a bit that this build does not know may have another meaning in the next
+/// libfabric.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Capability {
+    name: &'static str,
+    pub(super) bit: u64,
+}
+
+impl Capability {
+    /// All capabilities that every libfabric from 1.17 on knows. First the kinds of transfers, then their modifiers.
+    pub const ALL: &'static [Self] = &[
+        Self::new("FI_MSG", fabric_sys::FI_MSG),
+        Self::new("FI_TAGGED", fabric_sys::FI_TAGGED),
+        Self::new("FI_RMA", fabric_sys::FI_RMA),
+        Self::new("FI_ATOMIC", fabric_sys::FI_ATOMIC),
+        Self::new("FI_COLLECTIVE", fabric_sys::FI_COLLECTIVE),
+        Self::new("FI_MULTICAST", fabric_sys::FI_MULTICAST),
+        Self::new("FI_HMEM", fabric_sys::FI_HMEM),
+        Self::new("FI_DIRECTED_RECV", fabric_sys::FI_DIRECTED_RECV),
+        Self::new("FI_NAMED_RX_CTX", fabric_sys::FI_NAMED_RX_CTX),
+        Self::new("FI_READ", fabric_sys::FI_READ),
+        Self::new("FI_WRITE", fabric_sys::FI_WRITE),
+        Self::new("FI_RECV", fabric_sys::FI_RECV),
+        Self::new("FI_SEND", fabric_sys::FI_SEND),
+        Self::new("FI_REMOTE_READ", fabric_sys::FI_REMOTE_READ),
+        Self::new("FI_REMOTE_WRITE", fabric_sys::FI_REMOTE_WRITE),
+        Self::new("FI_MULTI_RECV", fabric_sys::FI_MULTI_RECV),
+        Self::new("FI_SOURCE", fabric_sys::FI_SOURCE),
+        Self::new("FI_SOURCE_ERR", fabric_sys::FI_SOURCE_ERR),
+        Self::new("FI_RMA_EVENT", fabric_sys::FI_RMA_EVENT),
+        Self::new("FI_RMA_PMEM", fabric_sys::FI_RMA_PMEM),
+        Self::new("FI_TRIGGER", fabric_sys::FI_TRIGGER),
+        Self::new("FI_FENCE", fabric_sys::FI_FENCE),
+        Self::new("FI_LOCAL_COMM", fabric_sys::FI_LOCAL_COMM),
+        Self::new("FI_REMOTE_COMM", fabric_sys::FI_REMOTE_COMM),
+        Self::new("FI_SHARED_AV", fabric_sys::FI_SHARED_AV),
+    ];
+
+    const fn new(name: &'static str, bit: u64) -> Self {
+        Self { name, bit }
+    }
+
+    /// libfabric's name: `FI_TAGGED`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        self.name
+    }
+}
+
+impl fmt::Debug for Capability {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name)
+    }
+}
+
+impl fmt::Display for Capability {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name)
+    }
+}
+
+/// A text that names no capability.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is none of {known}", known = Capability::ALL.iter().map(|each| each.name).collect::<Vec<_>>().join(", "))]
+pub struct UnknownCapability(String);
+
+/// Reads `FI_TAGGED` and `tagged`, upper or lower case.
+impl FromStr for Capability {
+    type Err = UnknownCapability;
+
+    fn from_str(text: &str) -> Result<Self, UnknownCapability> {
+        let upper = text.to_ascii_uppercase();
+        let short = upper.strip_prefix("FI_").unwrap_or(&upper);
+        Self::ALL
+            .iter()
+            .find(|capability| capability.name.strip_prefix("FI_") == Some(short))
+            .copied()
+            .ok_or_else(|| UnknownCapability(text.to_owned()))
+    }
+}

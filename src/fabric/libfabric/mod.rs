@@ -1,0 +1,5 @@
+//! libfabric's providers, discovery, and the objects of an endpoint.
+
+pub(crate) mod discovery;
+pub(crate) mod objects;
+pub(crate) mod provider;

@@ -1,0 +1,490 @@
+//! The library's objects of an endpoint.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use fabric_sys::{
+    Fabric, Padded, Version, fi_addr_t, fi_av_attr, fi_cntr_attr, fi_context2, fi_cq_attr, fi_cq_err_entry,
+    fi_hmem_iface, fi_mr_attr, fi_msg_tagged, fid, fid_av, fid_cntr, fid_cq, fid_domain, fid_ep, fid_fabric,
+    fid_mr,
+};
+
+use libc::iovec;
+
+use crate::fabric::error::{Error, Failure};
+use crate::fabric::libfabric::provider::{self, InfoEntry};
+use crate::fabric::shared_memory::shm;
+
+/// Buffer size for an address of any provider.
+const MAX_ADDRESS_LEN: usize = 512;
+/// Largest size hint of an address vector: the library multiplies it, and the product may wrap. There may be more
+/// peers.
+const MAX_PEERS: usize = 1 << 16;
+
+/// An address, padded with zeros: providers derive its length from its format, or for a text from its terminator, and
+/// the padding keeps that in bounds.
+fn padded(address: &[u8]) -> Vec<u8> {
+    let mut padded = address.to_vec();
+    padded.resize(address.len() + MAX_ADDRESS_LEN, 0);
+    padded
+}
+
+/// A fabric and its domain, each null until it is open. For one endpoint, or for several.
+pub(crate) struct Domain {
+    fabric: *mut fid_fabric,
+    domain: *mut fid_domain,
+    next_key: AtomicU64,
+    /// Registered memory, freed after everything is closed: over TCP a message finds its region by a key of the domain
+    /// when it begins, and any of the domain's endpoints continues to receive it after the region's endpoint was
+    /// closed.
+    memories: Mutex<Vec<Arc<dyn Send + Sync>>>,
+}
+
+// SAFETY: the library's objects are bound to no thread; where endpoints of several threads share a domain, it was asked
+// for with FI_THREAD_SAFE, and otherwise one endpoint has it.
+unsafe impl Send for Domain {}
+// SAFETY: as above.
+unsafe impl Sync for Domain {}
+
+impl Domain {
+    /// Opens them.
+    pub(crate) fn open(library: &'static Fabric, info: InfoEntry<'_>) -> Result<Arc<Self>, Error> {
+        let provider = info.provider();
+        let check = error_checker(library, &provider);
+        if provider == "shm" {
+            shm::remove_leftovers();
+        }
+        let mut opened = Self {
+            fabric: ptr::null_mut(),
+            domain: ptr::null_mut(),
+            next_key: AtomicU64::new(1),
+            memories: Mutex::default(),
+        };
+        let result = {
+            let _setup = provider::setup_lock();
+            let (info, none) = (info.as_ptr(), ptr::null_mut());
+            // SAFETY: the entry is live; both are kept until this type is dropped.
+            unsafe {
+                let result = library.fi_fabric((*info).fabric_attr, &raw mut opened.fabric, none);
+                check("fi_fabric", result).and_then(|()| {
+                    check(
+                        "fi_domain",
+                        fabric_sys::fi_domain(opened.fabric, info, &raw mut opened.domain, none),
+                    )
+                })
+            }
+        };
+        // On failure the open objects are closed here, without the lock, which closing takes.
+        result.map(|()| Arc::new(opened))
+    }
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        let _setup = provider::setup_lock();
+        // SAFETY: each pointer is null or an object that was opened and is closed once, after its children, which each
+        // hold an `Arc` of this.
+        unsafe {
+            close([
+                (!self.domain.is_null()).then(|| &raw mut (*self.domain).fid),
+                (!self.fabric.is_null()).then(|| &raw mut (*self.fabric).fid),
+            ]);
+        }
+    }
+}
+
+/// Closes objects in this order, up to the first failure.
+///
+/// # Safety
+/// They must be open, and unused afterwards.
+unsafe fn close(objects: impl IntoIterator<Item = Option<*mut fid>>) {
+    for fid in objects.into_iter().flatten() {
+        // SAFETY: the caller guarantees it.
+        let result = unsafe { fabric_sys::fi_close(fid) };
+        if result != 0 {
+            tracing::warn!(result, "fi_close failed; the object is left open");
+            break;
+        }
+    }
+}
+
+/// Converts the library's return values into results.
+fn error_checker<'a>(
+    library: &'static Fabric,
+    provider: &'a str,
+) -> impl Fn(&'static str, c_int) -> Result<(), Error> + 'a {
+    move |operation, result| match result {
+        0 => Ok(()),
+        code => Err(Failure::of_call(library, provider, operation, None, -code, None)),
+    }
+}
+
+/// True when libfabric reads the value of a variable as true.
+fn is_true(value: &str) -> bool {
+    matches!(&value.to_ascii_lowercase()[..], "1" | "true" | "yes" | "on")
+}
+
+/// Options of an endpoint.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct EndpointSettings {
+    /// Approximate number of peers.
+    pub(crate) peers: usize,
+    /// True when threads sleep in the completion queue.
+    pub(crate) blocking: bool,
+    /// True to count completions.
+    pub(crate) counter: bool,
+    /// True to use memory of devices.
+    pub(crate) devices: bool,
+}
+
+/// The library's objects, each null until it is open. Closed children first.
+pub(crate) struct EndpointObjects {
+    av: *mut fid_av,
+    pub(crate) cq: *mut fid_cq,
+    /// Null when there is none.
+    pub(crate) counter: *mut fid_cntr,
+    pub(crate) ep: *mut fid_ep,
+    /// True when the provider has promised to access memory of devices directly.
+    pub(crate) direct: bool,
+    /// Registered memory.
+    regions: Vec<*mut fid_mr>,
+    /// True when the endpoint has a name in shared memory, as its peers' have.
+    named: bool,
+    tcp: bool,
+    /// True when the kernel moves data asynchronously.
+    uring: bool,
+    version: Version,
+    /// True when threads sleep in the completion queue.
+    blocking: bool,
+    /// True when they are to be left open.
+    leaked: bool,
+    /// Closed last.
+    domain: Arc<Domain>,
+}
+
+impl Drop for EndpointObjects {
+    fn drop(&mut self) {
+        if self.leaked {
+            std::mem::forget(Arc::clone(&self.domain));
+            return;
+        }
+        let _setup = provider::setup_lock();
+        // SAFETY: each pointer is null or an object that was opened and is closed once, after its children.
+        unsafe {
+            if !self.ep.is_null() && fabric_sys::fi_close(&raw mut (*self.ep).fid) != 0 {
+                // The library may continue to write into buffers whose borrows are about to end.
+                eprintln!("libfabric could not close an endpoint; ending the process");
+                std::process::abort();
+            }
+            let regions = self.regions.iter().map(|&region| Some(&raw mut (*region).fid));
+            let rest = [
+                (!self.counter.is_null()).then(|| &raw mut (*self.counter).fid),
+                (!self.cq.is_null()).then(|| &raw mut (*self.cq).fid),
+                (!self.av.is_null()).then(|| &raw mut (*self.av).fid),
+            ];
+            close(regions.chain(rest));
+        }
+        if self.named {
+            // Peers that were killed leave their files.
+            shm::remove_leftovers();
+        }
+    }
+}
+
+impl EndpointObjects {
+    /// Opens a domain, and the objects of [`open_in`](Self::open_in) in it, for a number of peers.
+    pub(crate) fn open(
+        library: &'static Fabric,
+        info: InfoEntry<'_>,
+        peers: usize,
+    ) -> Result<(Self, Vec<u8>), Error> {
+        let settings = EndpointSettings { peers, ..EndpointSettings::default() };
+        Self::open_in(Domain::open(library, info)?, library, info, settings)
+    }
+
+    /// Opens an address vector, a completion queue for tagged messages (`FI_CQ_FORMAT_TAGGED`), and an endpoint that
+    /// uses them; returns the endpoint's address, too.
+    pub(crate) fn open_in(
+        domain: Arc<Domain>,
+        library: &'static Fabric,
+        info: InfoEntry<'_>,
+        settings: EndpointSettings,
+    ) -> Result<(Self, Vec<u8>), Error> {
+        let provider = info.provider();
+        let mut objects = Self {
+            av: ptr::null_mut(),
+            cq: ptr::null_mut(),
+            counter: ptr::null_mut(),
+            ep: ptr::null_mut(),
+            direct: false,
+            regions: Vec::new(),
+            named: provider == "shm",
+            tcp: provider == "tcp",
+            uring: std::env::var("FI_TCP_IO_URING").is_ok_and(|value| is_true(&value)),
+            version: library.version(),
+            blocking: settings.blocking,
+            leaked: false,
+            domain,
+        };
+        // On failure the open objects are closed here, without the lock, which closing takes.
+        let check = error_checker(library, &provider);
+        let address = objects.open_all(info, settings, &check)?;
+        Ok((objects, address))
+    }
+
+    fn open_all(
+        &mut self,
+        info: InfoEntry<'_>,
+        settings: EndpointSettings,
+        check: &dyn Fn(&'static str, c_int) -> Result<(), Error>,
+    ) -> Result<Vec<u8>, Error> {
+        let _setup = provider::setup_lock();
+        let none = ptr::null_mut();
+        let domain = self.domain.domain;
+        // SAFETY: the entry is live; every object is opened from live ones and kept until this type is dropped;
+        // attributes are zeroed, long enough for any library, and set as the library documents.
+        unsafe {
+            let mut attributes = Padded::<fi_av_attr>::zeroed();
+            attributes.type_ = fabric_sys::FI_AV_TABLE;
+            attributes.count = settings.peers.min(MAX_PEERS);
+            let result = fabric_sys::fi_av_open(domain, attributes.as_mut_ptr(), &raw mut self.av, none);
+            check("fi_av_open", result)?;
+
+            let (send, receive) = info.queue_sizes();
+            let mut attributes = Padded::<fi_cq_attr>::zeroed();
+            attributes.size = send.saturating_add(receive);
+            attributes.format = fabric_sys::FI_CQ_FORMAT_TAGGED;
+            attributes.wait_obj =
+                if settings.blocking { fabric_sys::FI_WAIT_UNSPEC } else { fabric_sys::FI_WAIT_NONE };
+            let result = fabric_sys::fi_cq_open(domain, attributes.as_mut_ptr(), &raw mut self.cq, none);
+            check("fi_cq_open", result)?;
+
+            if settings.counter {
+                let mut attributes = Padded::<fi_cntr_attr>::zeroed();
+                attributes.events = fabric_sys::FI_CNTR_EVENTS_COMP;
+                attributes.wait_obj = fabric_sys::FI_WAIT_NONE;
+                let counter = &raw mut self.counter;
+                let result = fabric_sys::fi_cntr_open(domain, attributes.as_mut_ptr(), counter, none);
+                check("fi_cntr_open", result)?;
+            }
+
+            let result = fabric_sys::fi_endpoint(domain, info.as_ptr(), &raw mut self.ep, none);
+            check("fi_endpoint", result)?;
+            let ep = self.ep;
+            check("fi_ep_bind", fabric_sys::fi_ep_bind(ep, &raw mut (*self.av).fid, 0))?;
+            let flags = fabric_sys::FI_TRANSMIT | fabric_sys::FI_RECV;
+            check("fi_ep_bind", fabric_sys::fi_ep_bind(ep, &raw mut (*self.cq).fid, flags))?;
+            if settings.counter {
+                let flags =
+                    fabric_sys::FI_SEND | fabric_sys::FI_RECV | fabric_sys::FI_READ | fabric_sys::FI_WRITE;
+                check("fi_ep_bind", fabric_sys::fi_ep_bind(ep, &raw mut (*self.counter).fid, flags))?;
+            }
+            if settings.devices {
+                let required = fabric_sys::FI_HMEM_P2P_REQUIRED as c_int;
+                let (level, option) = (fabric_sys::FI_OPT_ENDPOINT, fabric_sys::FI_OPT_FI_HMEM_P2P);
+                let value = (&raw const required).cast();
+                // A provider that cannot promise it returns an error, which changes nothing else.
+                let fid = &raw mut (*ep).fid;
+                let result =
+                    fabric_sys::fi_setopt(fid, level as c_int, option as c_int, value, size_of::<c_int>());
+                self.direct = result == 0;
+            }
+            if self.named
+                && let Some(name) = shm::new_address()
+            {
+                let bytes = name.as_bytes_with_nul();
+                let result =
+                    fabric_sys::fi_setname(&raw mut (*ep).fid, bytes.as_ptr().cast_mut().cast(), bytes.len());
+                check("fi_setname", result)?;
+            }
+            check("fi_enable", fabric_sys::fi_enable(ep))?;
+
+            let mut address = vec![0_u8; MAX_ADDRESS_LEN];
+            let mut length = address.len();
+            let result =
+                fabric_sys::fi_getname(&raw mut (*ep).fid, address.as_mut_ptr().cast(), &raw mut length);
+            check("fi_getname", result)?;
+            address.truncate(length);
+            Ok(address)
+        }
+    }
+
+    /// True when closing the endpoint can crash after a peer has ended in the middle of a message.
+    ///
+    /// libfabric's `tcp` (1.18 at the latest to 2.6; not the `net` of 1.17) buffers unexpected messages. When its
+    /// connection ends before all of one has arrived, `xnet_complete_rx` frees the buffer but leaves it in the list
+    /// that is freed with the endpoint.
+    ///
+    /// Not with `io_uring`: the kernel has the buffers, and would continue to write there.
+    pub(crate) fn must_stay_open(&self) -> bool {
+        self.tcp && self.version > Version::new(1, 17) && !self.uring
+    }
+
+    /// Leaves the objects open when they are dropped, if nothing can move data then: these are not polled again, no
+    /// other endpoint has the domain, and the library has no thread for sleepers.
+    pub(crate) fn leave_open(&mut self) {
+        self.leaked = !self.blocking && Arc::strong_count(&self.domain) == 1;
+    }
+
+    /// Discards unexpected messages, before any endpoint of this process is closed: from 1.19 on, closing an endpoint
+    /// of `shm` returns the buffers of such messages to their senders, whose memory may be gone.
+    ///
+    /// Moves no data, as the buffers of operations in flight may be gone.
+    pub(crate) fn discard(&mut self) {
+        if !self.named || self.version < Version::new(1, 19) {
+            return;
+        }
+        let mut found = true;
+        while found {
+            let mut context = fi_context2 { internal: [ptr::null_mut(); 8] };
+            let message = fi_msg_tagged {
+                msg_iov: ptr::null(),
+                desc: ptr::null_mut(),
+                iov_count: 0,
+                addr: fabric_sys::FI_ADDR_UNSPEC,
+                tag: 0,
+                ignore: u64::MAX,
+                context: (&raw mut context).cast(),
+                data: 0,
+            };
+            let flags = fabric_sys::FI_PEEK | fabric_sys::FI_DISCARD;
+            // SAFETY: the endpoint is open; the call is done with the message and its context when it returns. What it
+            // adds to the completion queue names the context, and is never read: reading the queue would move data.
+            unsafe { fabric_sys::fi_trecvmsg(self.ep, &raw const message, flags) };
+            // `util_srx_peek` stores the message that it has found here.
+            found = !context.internal[0].is_null();
+        }
+    }
+
+    /// Keeps memory alive as long as anything of the domain is open.
+    pub(crate) fn keep_alive(&self, memory: Arc<dyn Send + Sync>) {
+        self.domain.memories.lock().unwrap_or_else(PoisonError::into_inner).push(memory);
+    }
+
+    /// Registers memory for these accesses until this is dropped; returns its key and its descriptor for operations, or
+    /// libfabric's error number.
+    ///
+    /// # Safety
+    /// The memory must live as long as the domain, and may be accessed by peers at any time; `device` must fit
+    /// `interface`. Device memory must be the device's alone.
+    pub(crate) unsafe fn register(
+        &mut self,
+        start: *const u8,
+        len: usize,
+        access: u64,
+        (interface, device): (fi_hmem_iface, c_int),
+    ) -> Result<(u64, *mut c_void), c_int> {
+        let place = iovec { iov_base: start.cast_mut().cast(), iov_len: len };
+        let mut attributes = Padded::<fi_mr_attr>::zeroed();
+        attributes.__bindgen_anon_1.mr_iov = &raw const place;
+        attributes.iov_count = 1;
+        attributes.access = access;
+        // For providers that do not choose keys themselves.
+        attributes.requested_key = self.domain.next_key.fetch_add(1, Ordering::Relaxed);
+        attributes.iface = interface;
+        attributes.device.cuda = device;
+        // With it shm copies from device to device (CUDA IPC), without it through host memory.
+        let flags = if interface == fabric_sys::FI_HMEM_SYSTEM { 0 } else { fabric_sys::FI_HMEM_DEVICE_ONLY };
+        let mut region = ptr::null_mut();
+        // SAFETY: the domain is open; the attributes live during the call; the caller guarantees the memory.
+        let result = unsafe {
+            fabric_sys::fi_mr_regattr(self.domain.domain, attributes.as_mut_ptr(), flags, &raw mut region)
+        };
+        if result != 0 {
+            return Err(-result);
+        }
+        self.regions.push(region);
+        // SAFETY: the region was just made.
+        Ok(unsafe { (fabric_sys::fi_mr_key(region), fabric_sys::fi_mr_desc(region)) })
+    }
+
+    /// Inserts an address into the address vector. An error is libfabric's number.
+    pub(crate) fn insert(&mut self, address: &[u8]) -> Result<fi_addr_t, c_int> {
+        let mut inserted = fabric_sys::FI_ADDR_NOTAVAIL;
+        let padded = padded(address);
+        // SAFETY: the address vector is open, the address is padded and ends in zeros, the result is writable.
+        let count = unsafe {
+            fabric_sys::fi_av_insert(
+                self.av,
+                padded.as_ptr().cast(),
+                1,
+                &raw mut inserted,
+                0,
+                ptr::null_mut(),
+            )
+        };
+        if count == 1 && inserted != fabric_sys::FI_ADDR_NOTAVAIL {
+            return Ok(inserted);
+        }
+        Err(if count < 0 { -count } else { fabric_sys::FI_EINVAL })
+    }
+
+    /// The endpoint's own address in the provider's notation: `fi_sockaddr_in://127.0.0.1:40123`.
+    pub(crate) fn address_text(&self, address: &[u8]) -> String {
+        let padded = padded(address);
+        let mut buffer = [0_u8; MAX_ADDRESS_LEN];
+        let mut length = buffer.len();
+        // SAFETY: the address is padded; the buffer's length is passed along.
+        unsafe {
+            fabric_sys::fi_av_straddr(
+                self.av,
+                padded.as_ptr().cast(),
+                buffer.as_mut_ptr().cast(),
+                &raw mut length,
+            );
+        }
+        CStr::from_bytes_until_nul(&buffer)
+            .map_or_else(|_| String::new(), |text| text.to_string_lossy().into_owned())
+    }
+
+    /// The provider's text for a failed operation, if it has one; valid before the queue is read again.
+    pub(crate) fn provider_text(&self, entry: &fi_cq_err_entry) -> Option<String> {
+        let mut buffer = [0_u8; 256];
+        // SAFETY: the queue is open, the error's data is valid until the queue is read again, the buffer's length is
+        // passed along.
+        unsafe {
+            fabric_sys::fi_cq_strerror(
+                self.cq,
+                entry.prov_errno,
+                entry.err_data,
+                buffer.as_mut_ptr().cast(),
+                buffer.len(),
+            );
+        }
+        let text = CStr::from_bytes_until_nul(&buffer).ok()?.to_string_lossy().into_owned();
+        Some(text).filter(|text| !text.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_may_write_is_not_left_open() {
+        assert!(["1", "true", "YES", "On"].iter().all(|value| is_true(value)));
+        assert!(!["0", "false", "no", "off", "", "2", " 1"].iter().any(|value| is_true(value)));
+        let library = Fabric::load().unwrap();
+        let name = provider::name_in(library, "tcp");
+        let list = provider::InfoList::get(library, Some(&name), Some(c"127.0.0.1")).unwrap();
+        let info = list.iter().find(|info| info.provider() == name).unwrap();
+        let (mut objects, _) = EndpointObjects::open(library, info, 1).unwrap();
+        // Not the variable of whoever runs this.
+        objects.uring = false;
+        assert_eq!(objects.must_stay_open(), library.version() > Version::new(1, 17));
+        objects.uring = true;
+        assert!(!objects.must_stay_open());
+    }
+
+    #[test]
+    fn what_a_peer_sent_for_an_address_is_followed_by_zeros() {
+        for len in [0, 1, 511, 512, 513, 4096] {
+            let address = vec![b'x'; len];
+            let padded = padded(&address);
+            assert_eq!(padded[..len], address);
+            assert_eq!(padded[len..], [0; MAX_ADDRESS_LEN], "{len}");
+        }
+    }
+}

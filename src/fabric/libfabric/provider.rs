@@ -1,0 +1,279 @@
+//! Providers of libfabric for tagged messages between ranks, and `fi_getinfo`.
+
+use std::ffi::{CStr, CString, c_char};
+use std::ptr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use fabric_sys::{Fabric, Version, fi_info};
+
+use crate::fabric::error::{Error, Failure};
+
+/// A provider on this machine with reliable endpoints for tagged messages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Provider {
+    /// libfabric's name: `tcp`, `net`, `shm`, `efa`, `verbs;ofi_rxm`.
+    pub name: String,
+    /// Its domains: network interfaces or devices.
+    pub domains: Vec<String>,
+    /// Longest message, in bytes.
+    pub longest_message: usize,
+    /// Longest message that can be injected (its buffer is reusable after the call), in bytes.
+    pub longest_inject: usize,
+}
+
+/// Lists the providers of the loaded libfabric that can carry tagged messages between ranks here.
+///
+/// Uses `fi_getinfo`.
+///
+/// # Errors
+/// [`Error::Library`] without a libfabric.
+pub fn providers() -> Result<Vec<Provider>, Error> {
+    let fabric = Fabric::load()?;
+    let Some(list) = none_if_no_data(InfoList::get(fabric, None, None))? else { return Ok(Vec::new()) };
+    let mut providers: Vec<Provider> = Vec::new();
+    for info in list.iter() {
+        let (name, domain) = (info.provider(), info.domain());
+        match providers.iter_mut().find(|provider| provider.name == name) {
+            Some(provider) if provider.domains.contains(&domain) => {}
+            Some(provider) => provider.domains.push(domain),
+            None => providers.push(Provider {
+                name,
+                domains: vec![domain],
+                longest_message: info.longest_message(),
+                longest_inject: info.longest_inject(),
+            }),
+        }
+    }
+    Ok(providers)
+}
+
+/// The loaded library's name of a provider: the `tcp` of libfabric 1.18 is the `net` of 1.16 and 1.17, whose `tcp` is
+/// an older one without reliable endpoints of its own.
+pub(crate) fn name_in(fabric: &Fabric, provider: &str) -> String {
+    let renamed = Version::new(1, 18);
+    match provider {
+        "tcp" | "net" if fabric.version() < renamed => "net",
+        "tcp" | "net" => "tcp",
+        other => other,
+    }
+    .to_owned()
+}
+
+/// Held while providers are discovered and endpoints opened or closed: not all libraries are thread-safe then.
+pub(crate) fn setup_lock() -> MutexGuard<'static, ()> {
+    static SETUP: Mutex<()> = Mutex::new(());
+    SETUP.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The list that `fi_getinfo` returns, best first.
+pub(crate) struct InfoList {
+    fabric: &'static Fabric,
+    first: *mut fi_info,
+}
+
+/// Arguments of `fi_getinfo` beside the hints.
+#[derive(Default)]
+pub(crate) struct InfoQuery<'a> {
+    /// The library's name of a provider.
+    pub(crate) provider: Option<&'a str>,
+    /// The address of a peer, or with `FI_SOURCE` the one to bind to.
+    pub(crate) node: Option<&'a CStr>,
+    /// Its port, or the provider's equivalent.
+    pub(crate) service: Option<&'a CStr>,
+    /// `FI_SOURCE`, `FI_PROV_ATTR_ONLY`.
+    pub(crate) flags: u64,
+}
+
+impl InfoList {
+    /// Queries reliable endpoints for tagged messages, driven by one thread.
+    ///
+    /// `provider` is the library's name of one; `source` is the address to bind to.
+    pub(crate) fn get(
+        fabric: &'static Fabric,
+        provider: Option<&str>,
+        source: Option<&CStr>,
+    ) -> Result<Self, Error> {
+        let flags = source.map_or(0, |_| fabric_sys::FI_SOURCE);
+        Self::query(fabric, &InfoQuery { provider, node: source, service: None, flags }, |hints| {
+            // SAFETY: `query` passes an entry that nothing else uses, with all its attributes.
+            unsafe {
+                (*hints).caps = fabric_sys::FI_TAGGED | fabric_sys::FI_DIRECTED_RECV;
+                (*hints).mode = fabric_sys::FI_CONTEXT | fabric_sys::FI_CONTEXT2;
+                (*(*hints).ep_attr).type_ = fabric_sys::FI_EP_RDM;
+                (*(*hints).tx_attr).msg_order = fabric_sys::FI_ORDER_SAS;
+                (*(*hints).rx_attr).msg_order = fabric_sys::FI_ORDER_SAS;
+                let domain = (*hints).domain_attr;
+                (*domain).threading = fabric_sys::FI_THREAD_DOMAIN;
+                (*domain).control_progress = fabric_sys::FI_PROGRESS_MANUAL;
+                (*domain).data_progress = fabric_sys::FI_PROGRESS_MANUAL;
+                (*domain).resource_mgmt = fabric_sys::FI_RM_ENABLED;
+                (*domain).av_type = fabric_sys::FI_AV_TABLE;
+                (*domain).mr_mode =
+                    fabric_sys::FI_MR_VIRT_ADDR | fabric_sys::FI_MR_ALLOCATED | fabric_sys::FI_MR_PROV_KEY;
+            }
+            Ok(())
+        })
+    }
+
+    /// Queries with hints that `fill` completes; `question.provider` is set already. An error of `fill` is libfabric's
+    /// number.
+    pub(crate) fn query(
+        fabric: &'static Fabric,
+        question: &InfoQuery<'_>,
+        fill: impl FnOnce(*mut fi_info) -> Result<(), i32>,
+    ) -> Result<Self, Error> {
+        let failure = |code: i32| {
+            Error::Call(Failure {
+                operation: "fi_getinfo",
+                provider: question.provider.unwrap_or("any provider").to_owned(),
+                peer: None,
+                code,
+                text: fabric.fi_strerror(code),
+            })
+        };
+        let _setup = setup_lock();
+        // SAFETY: null makes an empty entry.
+        let hints = Self { fabric, first: unsafe { fabric.fi_dupinfo(ptr::null()) } };
+        if hints.first.is_null() {
+            return Err(failure(fabric_sys::FI_ENOMEM));
+        }
+        if let Some(provider) = question.provider {
+            // SAFETY: `fi_dupinfo` of null allocates the entry and all its attributes, of the library's own size;
+            // nobody else has them, and the name in them is null.
+            unsafe { set_string(&raw mut (*(*hints.first).fabric_attr).prov_name, provider) }
+                .map_err(failure)?;
+        }
+        fill(hints.first).map_err(failure)?;
+        let mut list = Self { fabric, first: ptr::null_mut() };
+        let pointer = |text: Option<&CStr>| text.map_or(ptr::null(), CStr::as_ptr);
+        // SAFETY: node and service are null or texts, the hints are the library's own, the result is writable.
+        let result = unsafe {
+            fabric.fi_getinfo(
+                fabric.api_version(),
+                pointer(question.node),
+                pointer(question.service),
+                question.flags,
+                hints.first,
+                &raw mut list.first,
+            )
+        };
+        if result == 0 { Ok(list) } else { Err(failure(-result)) }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = InfoEntry<'_>> {
+        let mut next = self.first;
+        std::iter::from_fn(move || {
+            let info =
+                (!next.is_null()).then_some(InfoEntry { entry: next, list: std::marker::PhantomData })?;
+            // SAFETY: an entry of the list, which lives as long as `self`.
+            next = unsafe { (*next).next };
+            Some(info)
+        })
+    }
+}
+
+impl Drop for InfoList {
+    fn drop(&mut self) {
+        if !self.first.is_null() {
+            // SAFETY: the library's list, freed once.
+            unsafe { self.fabric.fi_freeinfo(self.first) };
+        }
+    }
+}
+
+/// None when libfabric says that nothing matches (`FI_ENODATA`).
+pub(crate) fn none_if_no_data(answer: Result<InfoList, Error>) -> Result<Option<InfoList>, Error> {
+    match answer {
+        Err(Error::Call(Failure { code: fabric_sys::FI_ENODATA, .. })) => Ok(None),
+        list => list.map(Some),
+    }
+}
+
+/// One entry of a list.
+#[derive(Clone, Copy)]
+pub(crate) struct InfoEntry<'a> {
+    entry: *mut fi_info,
+    list: std::marker::PhantomData<&'a InfoList>,
+}
+
+impl InfoEntry<'_> {
+    /// The entry, for calls of the library; live as long as the list.
+    pub(crate) fn as_ptr(self) -> *mut fi_info {
+        self.entry
+    }
+
+    pub(crate) fn provider(self) -> String {
+        // SAFETY: the entry is live and its attributes are there; the name is null or a text.
+        unsafe { text((*(*self.entry).fabric_attr).prov_name) }
+    }
+
+    pub(crate) fn fabric_name(self) -> String {
+        // SAFETY: as for `provider`.
+        unsafe { text((*(*self.entry).fabric_attr).name) }
+    }
+
+    pub(crate) fn domain(self) -> String {
+        // SAFETY: as for `provider`.
+        unsafe { text((*(*self.entry).domain_attr).name) }
+    }
+
+    pub(crate) fn longest_message(self) -> usize {
+        // SAFETY: the entry is live and its attributes are there.
+        unsafe { (*(*self.entry).ep_attr).max_msg_size }
+    }
+
+    pub(crate) fn longest_inject(self) -> usize {
+        // SAFETY: as above.
+        unsafe { (*(*self.entry).tx_attr).inject_size }
+    }
+
+    /// Requirements on registered memory: bits of `FI_MR_*`.
+    pub(crate) fn memory_mode(self) -> i32 {
+        // SAFETY: as above.
+        unsafe { (*(*self.entry).domain_attr).mr_mode }
+    }
+
+    /// Largest numbers of sends and receives in flight.
+    pub(crate) fn queue_sizes(self) -> (usize, usize) {
+        // SAFETY: as above.
+        unsafe { ((*(*self.entry).tx_attr).size, (*(*self.entry).rx_attr).size) }
+    }
+}
+
+/// Stores a copy of `text` in hints, allocated by libc, as the library frees it. An error is libfabric's number.
+///
+/// # Safety
+/// `place` must be a writable field of hints that is null.
+pub(crate) unsafe fn set_string(place: *mut *mut c_char, text: &str) -> Result<(), i32> {
+    let text = CString::new(text).map_err(|_| fabric_sys::FI_EINVAL)?;
+    // SAFETY: a text goes in; null comes out when memory runs out.
+    let copy = unsafe { libc::strdup(text.as_ptr()) };
+    if copy.is_null() {
+        return Err(fabric_sys::FI_ENOMEM);
+    }
+    // SAFETY: writable as the caller promises; what it held was null, so nothing is lost.
+    unsafe { *place = copy };
+    Ok(())
+}
+
+/// # Safety
+/// `pointer` must be null or a text.
+pub(crate) unsafe fn text(pointer: *const c_char) -> String {
+    if pointer.is_null() {
+        return String::new();
+    }
+    // SAFETY: not null, so a text as the caller promises.
+    unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned()
+}
+
+/// Suffix of an error message when `FI_PROVIDER`, libfabric's own filter of providers, is set; otherwise empty.
+pub(crate) fn chosen_by_variable() -> String {
+    match std::env::var("FI_PROVIDER") {
+        Ok(filter) if !filter.is_empty() => {
+            format!(
+                "; FI_PROVIDER={filter} makes libfabric leave out all others: unset it, or name a provider it has"
+            )
+        }
+        _ => String::new(),
+    }
+}

@@ -1,0 +1,167 @@
+//! The rules that select algorithms.
+
+use super::{ANY, Algorithm, Collective, K, Medium, Plan, Rule};
+
+const fn rule(
+    collective: Collective,
+    medium: Medium,
+    ranks: usize,
+    bytes: usize,
+    algorithm: Algorithm,
+    segment: usize,
+    in_flight: usize,
+) -> Rule {
+    let plan = Plan { algorithm, between: None, segment, in_flight };
+    Rule { collective, medium, ranks, bytes, plan }
+}
+
+/// A rule for several hosts with several ranks each.
+const fn hosts(
+    collective: Collective,
+    hosts: usize,
+    bytes: usize,
+    between: Algorithm,
+    segment: usize,
+    in_flight: usize,
+) -> Rule {
+    let plan = Plan { algorithm: Algorithm::Hierarchical, between: Some(between), segment, in_flight };
+    Rule { collective, medium: Medium::Hosts, ranks: hosts, bytes, plan }
+}
+
+/// The rules that select an algorithm. The first that fits an operation, and whose algorithm serves it, is used; there
+/// is one for every operation.
+///
+/// Sizes were measured on one host, with 2, 4 and 8 ranks: over TCP with `benches/host_collectives.rs --tune`, for
+/// all_reduce, all_gather, reduce_scatter, broadcast and all_to_all; in shared memory with `nccl-bench --algo`, between
+/// the shared segment and messages, for these and for reduce, gather and scatter, up to 16 ranks for the first. Rules
+/// for other numbers of ranks are extrapolated; those for other collectives follow the sources named in the
+/// documentation of [`Algorithm`], and were not measured. Those for several hosts were measured with
+/// `tools/shaped_collectives.py`, with 4 hosts of 2 ranks.
+pub const RULES: &[Rule] = {
+    use Algorithm::{
+        Binomial, Board, Bruck, Direct, Pairwise, Rabenseifner, RecursiveDoubling, RecursiveHalving, Ring,
+    };
+    use Collective::{
+        AllGather, AllReduce, AllToAll, AllToAllV, Broadcast, Gather, Reduce, ReduceScatter, Scatter,
+    };
+    use Medium::{Network, SharedMemory};
+    &[
+        rule(AllReduce, SharedMemory, 2, 32 * K, Board, ANY, 1),
+        rule(AllReduce, SharedMemory, 2, 64 * K, Board, 32 * K, 1),
+        rule(AllReduce, SharedMemory, 2, 16384 * K, Pairwise, ANY, 1),
+        rule(AllReduce, SharedMemory, 4, 4 * K, Board, ANY, 1),
+        rule(AllReduce, SharedMemory, 4, 128 * K, Board, 32 * K, 1),
+        rule(AllReduce, SharedMemory, 3, 16384 * K, Pairwise, ANY, 1),
+        rule(AllReduce, SharedMemory, 3, ANY, Pairwise, 8192 * K, 1),
+        rule(AllReduce, SharedMemory, 4, 1024 * K, Rabenseifner, ANY, 1),
+        rule(AllReduce, SharedMemory, ANY, K, Board, ANY, 1),
+        rule(AllReduce, SharedMemory, 8, 1024 * K, Board, 32 * K, 1),
+        rule(AllReduce, SharedMemory, ANY, 256 * K, Board, 32 * K, 1),
+        rule(AllReduce, SharedMemory, ANY, 1024 * K, Rabenseifner, ANY, 1),
+        rule(AllReduce, SharedMemory, ANY, ANY, Ring, 1024 * K, 2),
+        rule(AllReduce, Network, 8, 64 * K, RecursiveDoubling, ANY, 1),
+        rule(AllReduce, Network, ANY, 16 * K, RecursiveDoubling, ANY, 1),
+        rule(AllReduce, Network, 2, ANY, Ring, 1024 * K, 2),
+        rule(AllReduce, Network, 3, ANY, Pairwise, 1024 * K, 3),
+        rule(AllReduce, Network, ANY, 1024 * K, Rabenseifner, 1024 * K, 2),
+        rule(AllReduce, Network, ANY, ANY, Ring, 1024 * K, 2),
+        rule(AllGather, SharedMemory, 2, 32 * K, Board, 32 * K, 1),
+        rule(AllGather, SharedMemory, 2, ANY, Direct, ANY, 1),
+        rule(AllGather, SharedMemory, ANY, ANY, Board, 32 * K, 1),
+        rule(AllGather, SharedMemory, 16, 4096 * K, Direct, ANY, 1),
+        rule(AllGather, SharedMemory, ANY, 8 * K, Bruck, ANY, 1),
+        rule(AllGather, SharedMemory, ANY, ANY, Ring, 256 * K, 3),
+        rule(AllGather, Network, 8, 128 * K, RecursiveDoubling, ANY, 1),
+        rule(AllGather, Network, ANY, 16 * K, Bruck, ANY, 1),
+        rule(AllGather, Network, 4, ANY, Direct, 256 * K, 3),
+        rule(AllGather, Network, 8, 1024 * K, Direct, 256 * K, 3),
+        rule(AllGather, Network, ANY, ANY, Ring, 256 * K, 3),
+        rule(ReduceScatter, SharedMemory, 2, 64 * K, Board, 32 * K, 1),
+        rule(ReduceScatter, SharedMemory, 2, ANY, Pairwise, 256 * K, 3),
+        rule(ReduceScatter, SharedMemory, 4, 128 * K, Board, 32 * K, 1),
+        rule(ReduceScatter, SharedMemory, 4, ANY, Pairwise, 256 * K, 3),
+        rule(ReduceScatter, SharedMemory, 8, 256 * K, Board, 32 * K, 1),
+        rule(ReduceScatter, SharedMemory, ANY, 64 * K, Board, 32 * K, 1),
+        rule(ReduceScatter, SharedMemory, ANY, 1024 * K, RecursiveHalving, ANY, 1),
+        rule(ReduceScatter, SharedMemory, ANY, 64 * K, Pairwise, ANY, 1),
+        rule(ReduceScatter, SharedMemory, ANY, ANY, Ring, 256 * K, 3),
+        rule(ReduceScatter, Network, ANY, 256 * K, RecursiveHalving, ANY, 1),
+        rule(ReduceScatter, Network, ANY, 64 * K, Pairwise, ANY, 1),
+        rule(ReduceScatter, Network, ANY, ANY, Ring, 256 * K, 3),
+        rule(Broadcast, SharedMemory, 2, 16 * K, Board, 32 * K, 1),
+        rule(Broadcast, SharedMemory, 2, 1024 * K, Binomial, ANY, 1),
+        rule(Broadcast, SharedMemory, 16, ANY, Board, 32 * K, 1),
+        rule(Broadcast, SharedMemory, ANY, 4 * K, Board, 32 * K, 1),
+        rule(Broadcast, SharedMemory, 2, ANY, Binomial, ANY, 1),
+        rule(Broadcast, SharedMemory, 8, ANY, Direct, ANY, 1),
+        rule(Broadcast, SharedMemory, ANY, 64 * K, Binomial, ANY, 1),
+        rule(Broadcast, SharedMemory, ANY, ANY, Ring, 1024 * K, 2),
+        rule(Broadcast, Network, 2, ANY, Binomial, 1024 * K, 2),
+        rule(Broadcast, Network, 4, 1024 * K, Binomial, 1024 * K, 2),
+        rule(Broadcast, Network, ANY, 256 * K, Binomial, ANY, 1),
+        rule(Broadcast, Network, ANY, ANY, Ring, 1024 * K, 2),
+        rule(Reduce, SharedMemory, 2, ANY, Board, 32 * K, 1),
+        rule(Reduce, SharedMemory, 4, 256 * K, Board, 32 * K, 1),
+        rule(Reduce, SharedMemory, 8, 64 * K, Board, 32 * K, 1),
+        rule(Reduce, SharedMemory, ANY, 4 * K, Board, 32 * K, 1),
+        rule(Reduce, SharedMemory, ANY, 64 * K, Binomial, ANY, 1),
+        rule(Reduce, SharedMemory, ANY, ANY, Pairwise, 1024 * K, 2),
+        rule(Reduce, Network, ANY, 64 * K, Binomial, ANY, 1),
+        rule(Reduce, Network, ANY, ANY, Pairwise, 1024 * K, 2),
+        rule(AllToAll, SharedMemory, 2, 64 * K, Board, 32 * K, 1),
+        rule(AllToAll, SharedMemory, 2, ANY, Direct, ANY, 1),
+        rule(AllToAll, SharedMemory, 4, 256 * K, Board, 32 * K, 1),
+        rule(AllToAll, SharedMemory, 4, 8192 * K, Direct, 1024 * K, 2),
+        rule(AllToAll, SharedMemory, 4, ANY, Direct, ANY, 1),
+        rule(AllToAll, SharedMemory, 8, 128 * K, Board, 32 * K, 1),
+        rule(AllToAll, SharedMemory, ANY, 64 * K, Board, 32 * K, 1),
+        rule(AllToAll, SharedMemory, 16, ANY, Direct, 1024 * K, 2),
+        rule(AllToAll, SharedMemory, ANY, 16 * K, Bruck, ANY, 1),
+        rule(AllToAll, SharedMemory, ANY, ANY, Pairwise, 256 * K, 4),
+        rule(AllToAll, Network, 2, ANY, Direct, 1024 * K, 2),
+        rule(AllToAll, Network, ANY, 16 * K, Bruck, ANY, 1),
+        rule(AllToAll, Network, 4, ANY, Direct, 1024 * K, 2),
+        rule(AllToAll, Network, 8, ANY, Direct, 256 * K, 3),
+        rule(AllToAll, Network, ANY, ANY, Pairwise, 256 * K, 4),
+        rule(AllToAllV, SharedMemory, 16, ANY, Direct, 1024 * K, 2),
+        rule(AllToAllV, SharedMemory, ANY, ANY, Pairwise, 256 * K, 4),
+        rule(AllToAllV, Network, 8, ANY, Direct, 1024 * K, 2),
+        rule(AllToAllV, Network, ANY, ANY, Pairwise, 256 * K, 4),
+        rule(Gather, SharedMemory, 2, 64 * K, Board, 32 * K, 1),
+        rule(Gather, SharedMemory, 2, ANY, Direct, 1024 * K, 2),
+        rule(Gather, SharedMemory, ANY, ANY, Board, 32 * K, 1),
+        rule(Gather, SharedMemory, 8, ANY, Direct, 1024 * K, 2),
+        rule(Gather, SharedMemory, ANY, 4 * K, Binomial, ANY, 1),
+        rule(Gather, SharedMemory, ANY, ANY, Direct, 256 * K, 2),
+        rule(Gather, Network, 8, ANY, Direct, 1024 * K, 2),
+        rule(Gather, Network, ANY, 4 * K, Binomial, ANY, 1),
+        rule(Gather, Network, ANY, ANY, Direct, 256 * K, 2),
+        rule(Scatter, SharedMemory, 2, 32 * K, Board, 32 * K, 1),
+        rule(Scatter, SharedMemory, 2, ANY, Direct, 1024 * K, 2),
+        rule(Scatter, SharedMemory, 8, 64 * K, Board, 32 * K, 1),
+        rule(Scatter, SharedMemory, ANY, 16 * K, Board, 32 * K, 1),
+        rule(Scatter, SharedMemory, 8, ANY, Direct, 1024 * K, 2),
+        rule(Scatter, SharedMemory, ANY, 64 * K, Binomial, ANY, 1),
+        rule(Scatter, SharedMemory, ANY, ANY, Direct, 256 * K, 2),
+        rule(Scatter, Network, 8, ANY, Direct, 1024 * K, 2),
+        rule(Scatter, Network, ANY, 64 * K, Binomial, ANY, 1),
+        rule(Scatter, Network, ANY, ANY, Direct, 256 * K, 2),
+        hosts(AllReduce, 8, 64 * K, Direct, ANY, 1),
+        hosts(AllReduce, ANY, 64 * K, RecursiveDoubling, ANY, 1),
+        hosts(AllReduce, 8, 2048 * K, Pairwise, 1024 * K, 3),
+        hosts(AllReduce, ANY, 1024 * K, Rabenseifner, ANY, 1),
+        hosts(AllReduce, ANY, ANY, Ring, 1024 * K, 3),
+        hosts(AllGather, 8, ANY, Direct, 256 * K, 3),
+        hosts(AllGather, ANY, 16 * K, Bruck, ANY, 1),
+        hosts(AllGather, ANY, ANY, Ring, 256 * K, 3),
+        hosts(ReduceScatter, 8, ANY, Pairwise, 256 * K, 3),
+        hosts(ReduceScatter, ANY, 256 * K, RecursiveHalving, ANY, 1),
+        hosts(ReduceScatter, ANY, ANY, Ring, 256 * K, 3),
+        hosts(Broadcast, 2, ANY, Binomial, 1024 * K, 3),
+        hosts(Broadcast, ANY, 256 * K, Binomial, ANY, 1),
+        hosts(Broadcast, ANY, ANY, Ring, 1024 * K, 3),
+        hosts(Reduce, 4, 8192 * K, Binomial, 1024 * K, 3),
+        hosts(Reduce, ANY, 64 * K, Binomial, ANY, 1),
+        hosts(Reduce, ANY, ANY, Pairwise, 1024 * K, 3),
+    ]
+};

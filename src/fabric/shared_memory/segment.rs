@@ -1,0 +1,389 @@
+//! A segment of shared memory through which the ranks of one host exchange messages: each rank writes its message once,
+//! and all others read it there.
+//!
+//! A short message costs less than in any queue between two processes: the writer's cache line goes to the readers.
+//! Longer messages are cut into pieces.
+//!
+//! # Protocol
+//! Each rank has slots, used by one operation after the other, and a few long buffers for messages that do not fit into
+//! a slot. In an operation a rank writes its message into its slot or its next long buffer, then stores the operation's
+//! number in the slot; readers wait for that number. A rank also publishes the operation that it has begun, which means
+//! that it has read all that it needs of the one before. It begins operation `k + SLOTS`, and so overwrites its message
+//! of operation `k`, only when every rank has begun `k + 1`; the same holds for a long buffer that it used last in
+//! operation `k`. A rank that reads nothing, such as the root of a broadcast, can thus be many short operations ahead
+//! of the others, or a few long ones.
+//!
+//! Each message carries the [signature](CallSignature) of the call. Operations that do not use the segment are counted
+//! there by each rank, so that a rank that waits for a message sees when the sender has passed the operation without
+//! writing it.
+//!
+//! # Memory ordering
+//! Three words of each rank order the memory that is not atomic. They are stored with `Release` and loaded with
+//! `Acquire`:
+//!
+//! - `sequence` of a slot: the message is written before it;
+//! - `started`: all reads of the previous operation are done before it is stored;
+//! - `skipped`: all messages of earlier operations in the segment are written before it.
+//!
+//! The other words are only read after one of these. Failures need two fences: a rank that fails stores `failed`, and
+//! reuses its buffers only after a fence; a rank that has read such a buffer (by cross-memory attach) checks `failed`
+//! after a fence, before it uses the data. Strongly ordered processors (x86-64) guarantee more than that and hide
+//! errors; `make loom` runs this file under a model of memory that guarantees only the orderings that are asked for
+//! (`model`).
+
+use std::fs::{self, File, OpenOptions};
+#[cfg(not(loom))]
+use std::hint::spin_loop;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::ptr;
+use std::sync::atomic::Ordering;
+#[cfg(not(loom))]
+use std::sync::atomic::fence;
+use std::time::{Duration, Instant};
+
+#[cfg(not(loom))]
+use self::layout::Mapping;
+use self::layout::{LONG_BUFFERS, MessageSlot, RankArea, SLOT_CAPACITY, SLOTS, segment_len};
+#[cfg(loom)]
+use self::model::{Mapping, fence, spin_loop};
+use crate::fabric::Error;
+use crate::fabric::calls::{CallHash, CallSignature};
+use crate::fabric::shared_memory::shm;
+use crate::world::{self, World};
+
+mod layout;
+
+/// Longest message of one rank, in bytes. Of 8, 16 and 32 KiB, the last was the fastest for most long vectors.
+pub(crate) const CAPACITY: usize = if cfg!(loom) { 64 } else { 32 << 10 };
+/// Largest number of ranks: each of them reads all the others' slots.
+const MAX_RANKS: usize = 64;
+/// Time for ranks whose earlier calls differ to find out which, or which rank has failed.
+pub(crate) const COMPARE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Polls between two calls of the caller's `progress`.
+const POLLS: u32 = if cfg!(loom) { 1 } else { 64 };
+/// The same on a host with more ranks than processors, where the peer may be waiting for this processor.
+const POLLS_OVERSUBSCRIBED: u32 = 8;
+
+/// One rank's view of the segment.
+pub(crate) struct SharedSegment {
+    memory: Mapping,
+    rank: usize,
+    ranks: usize,
+    /// Number of the current operation, from 1 on.
+    sequence: u64,
+    /// Last operation that all other ranks are known to have begun.
+    started: u64,
+    /// Last operation that used each long buffer.
+    last_used: [u64; LONG_BUFFERS],
+    next_buffer: usize,
+    call: CallSignature,
+    /// Hash of the calls before.
+    history: CallHash,
+    /// Number of operations that this rank has begun without the segment.
+    skipped: u64,
+    /// True with more ranks than processors: ranks that wait yield.
+    oversubscribed: bool,
+}
+
+// SAFETY: the mapping is bound to no thread.
+unsafe impl Send for SharedSegment {}
+
+impl SharedSegment {
+    /// Creates a segment for the ranks of a world, which must all be on this host. Collective. None, on all ranks, with
+    /// too many ranks or without shared memory. `oversubscribed`: there are more ranks than processors.
+    pub(crate) fn create(world: &dyn World, oversubscribed: bool) -> Result<Option<Self>, world::Error> {
+        let (rank, ranks) = (world.rank(), world.size());
+        if !(2..=MAX_RANKS).contains(&ranks) {
+            return Ok(None);
+        }
+        let made = if rank == 0 { create_file(ranks).ok() } else { None };
+        let name = made.as_ref().map_or(&[][..], |(path, _)| path.as_os_str().as_encoded_bytes());
+        let met = world.all_gather(name).and_then(|names| {
+            let path = names.first().map(|name| String::from_utf8_lossy(name).into_owned());
+            let shared = match &made {
+                Some((_, file)) => Self::map(file, rank, ranks, oversubscribed),
+                None => OpenOptions::new()
+                    .read(true)
+                    .write(true)
+                    .open(path.unwrap_or_default())
+                    .and_then(|file| Self::map(&file, rank, ranks, oversubscribed)),
+            };
+            let everyone = world.all_gather(&[u8::from(shared.is_ok())])?.iter().all(|has| has == &[1]);
+            Ok(shared.ok().filter(|_| everyone))
+        });
+        if let Some((path, _)) = made {
+            // All have it open, or do without it. Leftover names are removed by `shm::remove_leftovers`.
+            let _ = fs::remove_file(path);
+        }
+        met
+    }
+
+    fn map(file: &File, rank: usize, ranks: usize, oversubscribed: bool) -> io::Result<Self> {
+        // Any program can implement `World`, so its answers are checked.
+        if rank >= ranks || file.metadata()?.len() != segment_len(ranks) as u64 {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        Ok(Self::new(Mapping::new(file, ranks)?, rank, ranks, oversubscribed))
+    }
+
+    fn new(memory: Mapping, rank: usize, ranks: usize, oversubscribed: bool) -> Self {
+        Self {
+            memory,
+            rank,
+            ranks,
+            sequence: 0,
+            started: 0,
+            last_used: [0; LONG_BUFFERS],
+            next_buffer: 0,
+            call: CallSignature::BARRIER,
+            history: CallHash::default(),
+            skipped: 0,
+            oversubscribed,
+        }
+    }
+
+    /// Number of ranks, at least 2.
+    pub(crate) fn ranks(&self) -> usize {
+        self.ranks
+    }
+
+    /// A rank's area. Memory in it that is not atomic has one writer at a time: see the head of this file.
+    fn area(&self, rank: usize) -> &RankArea {
+        self.memory.area(rank)
+    }
+
+    /// A rank's slot for an operation.
+    fn slot(&self, rank: usize, operation: u64) -> &MessageSlot {
+        &self.area(rank).slots[(operation % SLOTS) as usize]
+    }
+
+    /// Publishes that this rank begins an operation without the segment.
+    pub(crate) fn skip(&mut self, call: CallSignature) {
+        self.skipped += 1;
+        let own = &self.area(self.rank).state;
+        own.call.store(call.word(), Ordering::Relaxed);
+        own.skipped.store(self.skipped, Ordering::Release);
+    }
+
+    /// Publishes that an operation of this rank has failed; its buffers may be reused after this. Ranks that still read
+    /// them by cross-memory attach discard the data.
+    pub(crate) fn fail(&self) {
+        self.area(self.rank).state.failed.store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// True when an operation of another rank has failed. If false, all data read from its memory before is valid.
+    pub(crate) fn others_failed(&self) -> bool {
+        fence(Ordering::SeqCst);
+        (0..self.ranks).any(|rank| self.area(rank).state.failed.load(Ordering::Relaxed) != 0)
+    }
+
+    /// Sets the call that the next messages belong to, and the hash of the calls before it.
+    pub(crate) fn begin_call(&mut self, call: CallSignature, history: CallHash) {
+        (self.call, self.history) = (call, history);
+    }
+
+    /// Begins an operation with this rank's message. Waits for ranks that are too far behind, and calls `progress`
+    /// meanwhile.
+    ///
+    /// # Safety
+    /// `len` bytes of `data` are readable, and at most [`CAPACITY`].
+    pub(crate) unsafe fn write(
+        &mut self,
+        data: *const u8,
+        len: usize,
+        progress: &mut dyn FnMut() -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        // SAFETY: `len` bytes are readable, as the caller promises, and writable there.
+        let fill = |message| unsafe { ptr::copy_nonoverlapping(non_null(data), message, len) };
+        // SAFETY: as promised by the caller.
+        unsafe { self.write_with(len, fill, progress) }
+    }
+
+    /// Begins an operation, as [`write`](Self::write), with a message that `fill` writes in place.
+    ///
+    /// # Safety
+    /// The message has at most [`CAPACITY`] bytes, and `fill` writes no more.
+    pub(crate) unsafe fn write_with(
+        &mut self,
+        len: usize,
+        fill: impl FnOnce(*mut u8),
+        progress: &mut dyn FnMut() -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        debug_assert!(len <= CAPACITY);
+        let operation = self.sequence + 1;
+        self.area(self.rank).state.started.store(operation, Ordering::Release);
+        let long_buffer = (len > SLOT_CAPACITY).then_some(self.next_buffer);
+        let last = long_buffer
+            .map_or(0, |long_buffer| self.last_used[long_buffer])
+            .max(operation.saturating_sub(SLOTS));
+        if last > 0 {
+            self.wait_for_all(last + 1, progress)?;
+        }
+        self.sequence = operation;
+        if let Some(long_buffer) = long_buffer {
+            self.last_used[long_buffer] = operation;
+            self.next_buffer = (long_buffer + 1) % LONG_BUFFERS;
+        }
+        let slot = self.slot(self.rank, operation);
+        let message = long_buffer.map_or_else(
+            || slot.message.write_ptr(),
+            |long_buffer| self.area(self.rank).long_buffers[long_buffer].0.write_ptr(),
+        );
+        // No other rank reads this: see the head of this file.
+        fill(message);
+        slot.call.store(self.call.word(), Ordering::Relaxed);
+        slot.history.store(self.history.word(), Ordering::Relaxed);
+        slot.long_buffer.store(long_buffer.unwrap_or(LONG_BUFFERS) as u64, Ordering::Relaxed);
+        slot.sequence.store(operation, Ordering::Release);
+        Ok(())
+    }
+
+    /// Waits for a rank's message in the current operation, and calls `progress` meanwhile. The message has the length
+    /// that the call implies, stays unchanged until this rank begins the next operation, and is aligned to 16 bytes.
+    pub(crate) fn read(
+        &mut self,
+        rank: usize,
+        progress: &mut dyn FnMut() -> Result<(), Error>,
+    ) -> Result<*const u8, Error> {
+        self.wait_for(
+            rank,
+            self.sequence,
+            |area, slot| area.slots[slot].sequence.load(Ordering::Acquire),
+            progress,
+        )?;
+        let slot = self.slot(rank, self.sequence);
+        let (call, history) = (slot.call.load(Ordering::Relaxed), slot.history.load(Ordering::Relaxed));
+        if (call, history) != (self.call.word(), self.history.word()) {
+            return Err(self.mismatch(rank, call, history, progress));
+        }
+        let long_buffer = self.area(rank).long_buffers.get(slot.long_buffer.load(Ordering::Relaxed) as usize);
+        Ok(long_buffer.map_or_else(|| slot.message.read_ptr(), |long_buffer| long_buffer.0.read_ptr()))
+    }
+
+    /// Waits until all other ranks have begun an operation.
+    fn wait_for_all(
+        &mut self,
+        operation: u64,
+        progress: &mut dyn FnMut() -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        if self.started >= operation {
+            return Ok(());
+        }
+        let mut all = u64::MAX;
+        for rank in (0..self.ranks).filter(|&rank| rank != self.rank) {
+            let started = |area: &RankArea, _| area.state.started.load(Ordering::Acquire);
+            all = all.min(self.wait_for(rank, operation, started, progress)?);
+        }
+        self.started = all;
+        Ok(())
+    }
+
+    /// Waits until `reached`, given a rank's area and the index of the operation's slot, returns `operation` or later;
+    /// returns that.
+    fn wait_for(
+        &self,
+        rank: usize,
+        operation: u64,
+        reached: impl Fn(&RankArea, usize) -> u64,
+        progress: &mut dyn FnMut() -> Result<(), Error>,
+    ) -> Result<u64, Error> {
+        let (area, slot) = (self.area(rank), (operation % SLOTS) as usize);
+        let most = if self.oversubscribed { POLLS_OVERSUBSCRIBED } else { POLLS };
+        let mut polls: u32 = 0;
+        loop {
+            let now = reached(area, slot);
+            if now >= operation {
+                return Ok(now);
+            }
+            polls += 1;
+            if polls == most {
+                polls = 0;
+                progress()?;
+                // A rank that calls the same operations skips the segment again only after this operation.
+                if area.state.skipped.load(Ordering::Acquire) > self.skipped
+                    && reached(area, slot) < operation
+                {
+                    let call = CallSignature::of_word(area.state.call.load(Ordering::Relaxed));
+                    return Err(self.other_operation(rank, Some(call)));
+                }
+                if self.oversubscribed {
+                    std::thread::yield_now();
+                }
+            }
+            spin_loop();
+        }
+    }
+
+    /// The error for a rank whose current or earlier calls differ. Earlier ones are found by comparing calls, which
+    /// takes time.
+    #[cold]
+    fn mismatch(
+        &self,
+        peer: usize,
+        call: u64,
+        history: u64,
+        progress: &mut dyn FnMut() -> Result<(), Error>,
+    ) -> Error {
+        if history == self.history.word() {
+            return self.other_operation(peer, Some(CallSignature::of_word(call)));
+        }
+        let since = Instant::now();
+        while since.elapsed() < COMPARE_TIMEOUT {
+            if let Err(error) = progress() {
+                return error;
+            }
+            std::thread::yield_now();
+        }
+        self.other_operation(peer, None)
+    }
+
+    #[cold]
+    fn other_operation(&self, peer: usize, peer_called: Option<CallSignature>) -> Error {
+        Error::OtherOperation {
+            rank: self.rank,
+            called: self.call.to_string(),
+            peer,
+            peer_called: peer_called.map(|call| call.to_string()),
+        }
+    }
+}
+
+/// Replaces a null pointer, which is allowed for no bytes.
+fn non_null(data: *const u8) -> *const u8 {
+    if data.is_null() { ptr::dangling() } else { data }
+}
+
+/// Creates a file for a segment that only this user can open.
+fn create_file(ranks: usize) -> io::Result<(PathBuf, File)> {
+    let path = Path::new(shm::DIRECTORY).join(shm::new_name());
+    let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+    // SAFETY: an open file. Reserving its memory keeps later writes from running out of it (SIGBUS).
+    let result = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, segment_len(ranks) as libc::off_t) };
+    if result != 0 {
+        let _ = fs::remove_file(&path);
+        return Err(io::Error::from_raw_os_error(result));
+    }
+    Ok((path, file))
+}
+
+#[cfg(loom)]
+mod model;
+#[cfg(loom)]
+pub(crate) use model::shared_segments;
+
+/// Segments for ranks that are threads of a test.
+#[cfg(not(loom))]
+#[cfg(test)]
+pub(crate) fn shared_segments(ranks: usize) -> Vec<SharedSegment> {
+    let (path, file) = create_file(ranks).unwrap();
+    fs::remove_file(path).unwrap();
+    (0..ranks).map(|rank| SharedSegment::map(&file, rank, ranks, true).unwrap()).collect()
+}
+
+#[cfg(not(loom))]
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,127 @@
+//! Layout of the segment, and its mapping.
+
+#[cfg(not(loom))]
+use std::cell::UnsafeCell;
+#[cfg(not(loom))]
+use std::fs::File;
+#[cfg(not(loom))]
+use std::io;
+#[cfg(not(loom))]
+use std::os::fd::AsRawFd;
+#[cfg(not(loom))]
+use std::ptr::{self, NonNull};
+#[cfg(not(loom))]
+use std::sync::atomic::AtomicU64;
+
+use super::CAPACITY;
+#[cfg(loom)]
+use super::model::{AtomicU64, MessageCell};
+
+/// Longest message in a slot, in bytes: with the header nine cache lines, so that slots spread over the sets of a
+/// cache.
+pub(super) const SLOT_CAPACITY: usize = if cfg!(loom) { 8 } else { 9 * 64 - 32 };
+/// Slots of each rank.
+pub(super) const SLOTS: u64 = if cfg!(loom) { 1 } else { 64 };
+/// Buffers of each rank for messages that are too long for a slot.
+pub(super) const LONG_BUFFERS: usize = if cfg!(loom) { 1 } else { 4 };
+
+/// A rank's message in one operation.
+#[repr(C, align(64))]
+pub(super) struct MessageSlot {
+    /// Number of the operation, written after everything else.
+    pub(super) sequence: AtomicU64,
+    /// Signature of the call, which also tells the message's length.
+    pub(super) call: AtomicU64,
+    /// Hash of the calls before.
+    pub(super) history: AtomicU64,
+    /// Index of the long buffer with the message; [`LONG_BUFFERS`] if it is in the slot.
+    pub(super) long_buffer: AtomicU64,
+    pub(super) message: MessageCell<SLOT_CAPACITY>,
+}
+
+#[repr(C, align(64))]
+pub(super) struct LongBuffer(pub(super) MessageCell<CAPACITY>);
+
+/// Memory for a message: one rank writes it, the others read it once it is complete.
+#[cfg(not(loom))]
+#[repr(transparent)]
+pub(super) struct MessageCell<const LEN: usize>(UnsafeCell<[u8; LEN]>);
+
+#[cfg(not(loom))]
+impl<const LEN: usize> MessageCell<LEN> {
+    /// Pointer for the rank that writes.
+    pub(super) fn write_ptr(&self) -> *mut u8 {
+        self.0.get().cast()
+    }
+
+    /// Pointer for the ranks that read.
+    pub(super) fn read_ptr(&self) -> *const u8 {
+        self.0.get().cast_const().cast()
+    }
+}
+
+/// Progress of a rank. It is written in every operation and seldom read, so it shares no cache line, and none that is
+/// prefetched in pairs, with anything else.
+#[repr(C, align(128))]
+pub(super) struct RankState {
+    /// Last operation begun in the segment.
+    pub(super) started: AtomicU64,
+    /// Number of operations begun without the segment.
+    pub(super) skipped: AtomicU64,
+    /// Signature of the last of those.
+    pub(super) call: AtomicU64,
+    /// 1 once an operation has failed.
+    pub(super) failed: AtomicU64,
+}
+
+/// A rank's part of the segment. All zeros is a valid value.
+#[repr(C)]
+pub(super) struct RankArea {
+    pub(super) slots: [MessageSlot; SLOTS as usize],
+    pub(super) long_buffers: [LongBuffer; LONG_BUFFERS],
+    pub(super) state: RankState,
+}
+
+/// Bytes of a segment.
+pub(super) fn segment_len(ranks: usize) -> usize {
+    ranks * size_of::<RankArea>()
+}
+
+/// A mapped segment.
+#[cfg(not(loom))]
+pub(super) struct Mapping {
+    start: NonNull<RankArea>,
+    ranks: usize,
+}
+
+#[cfg(not(loom))]
+impl Mapping {
+    /// Maps a file, which must be as long as the segment for this number of ranks.
+    pub(super) fn new(file: &File, ranks: usize) -> io::Result<Self> {
+        // SAFETY: a new mapping of a file of this length, at an address of the system's choice.
+        let memory = unsafe {
+            let access = libc::PROT_READ | libc::PROT_WRITE;
+            libc::mmap(ptr::null_mut(), segment_len(ranks), access, libc::MAP_SHARED, file.as_raw_fd(), 0)
+        };
+        if memory == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = NonNull::new(memory.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { start, ranks })
+    }
+
+    pub(super) fn area(&self, rank: usize) -> &RankArea {
+        debug_assert!(rank < self.ranks);
+        // SAFETY: the mapping, which begins at a page, has an area for each rank, and lives as long as this; everything
+        // in it is an atomic or in a cell.
+        unsafe { self.start.add(rank).as_ref() }
+    }
+}
+
+#[cfg(not(loom))]
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: this type's own mapping, of this length; nothing refers to it any more.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), segment_len(self.ranks)) };
+    }
+}

@@ -1,0 +1,209 @@
+//! Support for the `shm` provider: names in `/dev/shm`, free space there, and the choice of the copy protocol.
+
+use std::ffi::CString;
+use std::fs;
+use std::hash::{BuildHasher, RandomState};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// Directory of shared memory.
+pub(crate) const DIRECTORY: &str = "/dev/shm";
+const PREFIX: &str = "collectives-";
+const ADDRESS: &str = "fi_shm://";
+const VARIABLE: &str = "FI_SHM_DISABLE_CMA";
+
+/// Protocol of the `shm` provider for long messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShmProtocol {
+    /// Both sides copy through shared memory (`FI_SHM_DISABLE_CMA=1`): two copies, on two processors at once.
+    Copy,
+    /// The receiver reads the sender's memory (cross-memory attach) where the kernel lets it: one copy.
+    CrossMemoryAttach,
+}
+
+/// The protocol of `shm` that the environment selects.
+#[must_use]
+pub fn shm_protocol() -> ShmProtocol {
+    let value = std::env::var(VARIABLE).unwrap_or_default().to_ascii_lowercase();
+    match value.as_str() {
+        "1" | "yes" | "on" | "true" => ShmProtocol::Copy,
+        _ => ShmProtocol::CrossMemoryAttach,
+    }
+}
+
+/// A unique name for a file of this process in [`DIRECTORY`]: `collectives-<pid namespace>-<pid>-<random>`.
+pub(crate) fn new_name() -> String {
+    let random = RandomState::new().hash_one(std::process::id());
+    format!("{PREFIX}{}-{}-{random:016x}", pid_namespace().unwrap_or(0), std::process::id())
+}
+
+/// An address for an endpoint of this process, which contains the name of a file in [`DIRECTORY`].
+pub(crate) fn new_address() -> Option<CString> {
+    CString::new(format!("{ADDRESS}{}", new_name())).ok()
+}
+
+/// True for the address of an endpoint of this process.
+pub(crate) fn is_of_this_process(address: &[u8]) -> bool {
+    let own = format!("{PREFIX}{}-{}-", pid_namespace().unwrap_or(0), std::process::id());
+    address.windows(own.len()).any(|part| part == own.as_bytes())
+}
+
+/// Removes files in `/dev/shm` that killed processes of this user have left.
+///
+/// Only files with names from [`new_name`] and of this pid namespace: processes of other namespaces cannot be checked.
+pub(crate) fn remove_leftovers() {
+    let Some(namespace) = pid_namespace() else { return };
+    let own = format!("{PREFIX}{namespace}-");
+    // SAFETY: the function has no preconditions.
+    let user = unsafe { libc::geteuid() };
+    for entry in fs::read_dir(DIRECTORY).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|name| name.strip_prefix(&own)?.split('-').next()?.parse().ok());
+        let Some(pid) = pid.filter(|&pid: &i32| pid > 0) else { continue };
+        if has_exited(pid) && entry.metadata().is_ok_and(|metadata| metadata.uid() == user) {
+            // Another process may have removed it first.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// Largest size of an endpoint of `shm` in [`DIRECTORY`] (libfabric 1.17; 2.5 uses 13 MiB), and its size when it is
+/// opened.
+const WHOLE: u64 = 16 << 20;
+const FIRST: u64 = 4 << 20;
+
+/// Explains that libfabric has no `shm` here for lack of space in `/dev/shm`, and the remedy; none if there is enough.
+/// It wants space for an endpoint for each processor of the host.
+#[must_use]
+pub fn shm_shortage() -> Option<String> {
+    // SAFETY: the function has no preconditions.
+    let processors = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    let needed = WHOLE * u64::try_from(processors).unwrap_or(1);
+    shortage(
+        &format!("libfabric's shm needs up to {} for the processors of this host", mebibytes(needed)),
+        needed,
+    )
+}
+
+/// Explains that there is too little space to open the endpoints of this host's ranks; none if there is enough. A write
+/// there without space ends the process (SIGBUS).
+pub(crate) fn shortage_before_open(ranks: usize) -> Option<String> {
+    shortage_of_ranks(ranks, FIRST)
+}
+
+/// The same after they are opened, estimated from this rank's endpoint, which has this address.
+pub(crate) fn shortage_after_open(ranks: usize, address: &[u8]) -> Option<String> {
+    let name = address.strip_prefix(ADDRESS.as_bytes())?;
+    let name = std::str::from_utf8(name.split(|&byte| byte == 0).next()?).ok()?;
+    let metadata = fs::metadata(Path::new(DIRECTORY).join(name)).ok()?;
+    shortage_of_ranks(ranks, metadata.len().saturating_sub(512 * metadata.blocks()))
+}
+
+fn shortage_of_ranks(ranks: usize, each: u64) -> Option<String> {
+    let needed = each.saturating_mul(ranks as u64);
+    shortage(&format!("the {ranks} ranks of this host may need {}", mebibytes(needed)), needed)
+}
+
+fn shortage(who: &str, needed: u64) -> Option<String> {
+    // SAFETY: the struct is numbers, for which zero is a value; the call fills it; the path is a text.
+    let room = unsafe {
+        let mut room: libc::statvfs = std::mem::zeroed();
+        (libc::statvfs(c"/dev/shm".as_ptr(), &raw mut room) == 0).then_some(room)
+    }?;
+    let (free, all) = (room.f_bavail * room.f_frsize, room.f_blocks * room.f_frsize);
+    (free < needed).then(|| {
+        format!(
+            "{DIRECTORY} has {} free of {}, and {who}; make room there (containers: a larger --shm-size), or choose tcp",
+            mebibytes(free),
+            mebibytes(all)
+        )
+    })
+}
+
+fn mebibytes(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
+}
+
+fn has_exited(pid: i32) -> bool {
+    // SAFETY: signal 0 is not sent; it only asks whether the process exists.
+    let result = unsafe { libc::kill(pid, 0) };
+    if result == -1 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH) {
+        return true;
+    }
+    // A zombie keeps its number until its parent waits for it. The state is the first thread's.
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    status.contains("\nState:\tZ") && status.contains("\nThreads:\t1\n")
+}
+
+/// None without `/proc`.
+fn pid_namespace() -> Option<u64> {
+    fs::metadata("/proc/self/ns/pid").ok().map(|metadata| metadata.ino())
+}
+
+/// Identity of the shared memory that this process can reach: equal for two processes that can use `shm` together.
+/// Different in different pid namespaces, though they may share `/dev/shm`: `shm` looks up a peer's pid in its own
+/// namespace, and would read and write another process's memory. Processes whose `name` or, without one, whose
+/// `NCCL_HOSTID` differs are treated as on different hosts.
+pub(crate) fn host_identity(name: Option<&str>) -> String {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let folder = fs::metadata(Path::new(DIRECTORY)).map_or(0, |metadata| metadata.dev());
+    // SAFETY: the function has no preconditions.
+    let user = unsafe { libc::geteuid() };
+    let name = name.map_or_else(|| std::env::var("NCCL_HOSTID").unwrap_or_default(), str::to_owned);
+    let namespace = pid_namespace().unwrap_or(0);
+    format!("{} {folder} {namespace} {user} {}", boot.trim(), name.trim().replace('\n', " "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leftovers_of_dead_processes_go_and_others_stay() {
+        let dead = {
+            let mut child = std::process::Command::new("true").spawn().unwrap();
+            child.wait().unwrap();
+            child.id()
+        };
+        // A zombie.
+        let mut ended =
+            std::process::Command::new("true").stdout(std::process::Stdio::piped()).spawn().unwrap();
+        let status = format!("/proc/{}/status", ended.id());
+        while !fs::read_to_string(&status).unwrap().contains("State:\tZ") {
+            std::thread::yield_now();
+        }
+        let path = |pid: u32| {
+            Path::new(DIRECTORY).join(format!("{PREFIX}{}-{pid}-0123456789abcdef", pid_namespace().unwrap()))
+        };
+        let foreign = Path::new(DIRECTORY).join(format!("{PREFIX}1-{dead}-0123456789abcdef"));
+        let own = path(std::process::id());
+        for file in [&path(dead), &path(ended.id()), &own, &foreign] {
+            fs::write(file, "x").unwrap();
+        }
+        remove_leftovers();
+        assert!(!path(dead).exists() && !path(ended.id()).exists());
+        ended.wait().unwrap();
+        assert!(own.exists() && foreign.exists());
+        fs::remove_file(own).unwrap();
+        fs::remove_file(foreign).unwrap();
+    }
+
+    #[test]
+    fn there_is_no_room_for_more_endpoints_than_can_be_counted() {
+        assert_eq!(shortage_before_open(1), None);
+        // The bytes of the second wrap to none.
+        for ranks in [usize::MAX, 1 << 42] {
+            let problem = shortage_before_open(ranks).unwrap();
+            assert!(problem.contains(&format!("the {ranks} ranks")), "{problem}");
+        }
+    }
+
+    #[test]
+    fn addresses_differ_and_are_known_for_this_process_s() {
+        assert_ne!(new_address(), new_address());
+        assert!(is_of_this_process(new_address().unwrap().as_bytes()));
+        assert!(!is_of_this_process(
+            format!("fi_shm://{PREFIX}{}-1-0123456789abcdef", pid_namespace().unwrap()).as_bytes()
+        ));
+    }
+}

@@ -1,0 +1,60 @@
+//! Tagged messages between the ranks of a communicator, completed by polling.
+
+mod affinity;
+mod deferred_close;
+mod endpoint;
+pub(crate) mod network;
+mod operations;
+mod provider_choice;
+pub(crate) mod summary;
+
+use crate::fabric::Error;
+use crate::fabric::calls::CallRecord;
+use crate::fabric::hosts::Hosts;
+
+/// A posted operation, valid until `Transport::is_done` has returned true for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Request(pub(crate) u32);
+
+/// Tagged messages between the ranks of one communicator. Used by one thread. Tags have 62 bits. Once it is dropped,
+/// nothing touches the memory of requests that were not complete.
+pub(crate) trait Transport {
+    /// This rank, `0..size`.
+    fn rank(&self) -> usize;
+    /// Number of ranks.
+    fn size(&self) -> usize;
+    /// Placement of the ranks on hosts: the same on every rank.
+    fn hosts(&self) -> Hosts;
+    /// Posts a receive of exactly `len` bytes from `peer` with `tag`.
+    ///
+    /// # Safety
+    /// `data..data+len` stays valid and untouched until the request is done.
+    unsafe fn post_receive(
+        &mut self,
+        peer: usize,
+        tag: u64,
+        data: *mut u8,
+        len: usize,
+    ) -> Result<Request, Error>;
+    /// Posts a send of `len` bytes to `peer` with `tag`.
+    ///
+    /// # Safety
+    /// `data..data+len` stays valid and unchanged until the request is done.
+    unsafe fn post_send(
+        &mut self,
+        peer: usize,
+        tag: u64,
+        data: *const u8,
+        len: usize,
+    ) -> Result<Request, Error>;
+    /// Records a call of this rank, for comparison with other ranks when it waits for long.
+    fn record(&mut self, entry: CallRecord);
+    /// Compares this rank's calls with those of others; a difference fails on all ranks.
+    fn compare(&mut self);
+    /// Tells the other ranks that this one has failed, so that they do not wait for it.
+    fn fail(&self, reason: &str);
+    /// Polls for completions once; yields the processor from time to time when there are none.
+    fn progress(&mut self) -> Result<(), Error>;
+    /// True when `request` has completed, which frees it: not to be called again then.
+    fn is_done(&mut self, request: Request) -> bool;
+}

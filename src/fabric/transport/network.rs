@@ -1,0 +1,418 @@
+//! The transport of a job: shared memory between the ranks of a host, a network between hosts.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fabric_sys::{Fabric, fi_addr_t};
+
+use super::affinity;
+use super::deferred_close::DeferredClose;
+use super::endpoint::{Reach, TaggedEndpoint};
+use super::provider_choice::ProviderChoice;
+use super::summary::TransportSummary;
+use super::{Request, Transport};
+use crate::fabric::calls::{CallLog, CallRecord};
+use crate::fabric::error::Error;
+use crate::fabric::hosts::Hosts;
+use crate::fabric::shared_memory::cma_probe::{self, CmaProbe};
+use crate::fabric::shared_memory::shm::{self, ShmProtocol};
+use crate::world;
+
+/// Polls without a completion between two yields of the processor.
+const POLLS_PER_YIELD: u32 = 1000;
+/// The same on a host with more ranks than processors, where the peer may be waiting for this processor.
+const POLLS_PER_YIELD_OVERSUBSCRIBED: u32 = 16;
+/// Polls without a completion between two checks of the other ranks.
+const POLLS_PER_CHECK: u32 = 1 << 10;
+/// Time that a rank waits in an operation before it compares its calls with the other ranks'.
+const COMPARE_AFTER: Duration = Duration::from_secs(1);
+/// The request of a send that completed when it was posted.
+const COMPLETE: Request = Request(u32::MAX);
+
+/// Endpoint and address by which a peer is reached.
+#[derive(Clone, Copy)]
+struct Route {
+    endpoint: usize,
+    address: fi_addr_t,
+}
+
+/// Tagged messages to all ranks of a world, over an endpoint for this host and one for other hosts.
+pub(crate) struct Network {
+    endpoints: Vec<TaggedEndpoint>,
+    /// Takes the endpoints in shared memory when this is dropped.
+    deferred_close: Arc<DeferredClose>,
+    routes: Vec<Route>,
+    hosts: Hosts,
+    /// True when `shm` reads the memory of the other ranks (cross-memory attach).
+    uses_cma: bool,
+    world: world::Handle,
+    rank: usize,
+    polls_per_yield: u32,
+    oversubscribed: bool,
+    idle: u32,
+    calls: CallLog,
+    /// Time of the first check since the last completion.
+    idle_since: Instant,
+    /// True when the last calls have been compared.
+    compared: bool,
+    /// True when a peer may have ended in the middle of a message.
+    peer_lost: bool,
+}
+
+impl Network {
+    /// Connects all ranks of `world`. Collective, with the same `wanted` on all of them: one provider for everything,
+    /// or none for shared memory inside a host and the best network between hosts. Ranks whose `host` differs are taken
+    /// to be on different hosts.
+    pub(crate) fn open(
+        world: &world::Handle,
+        wanted: Option<&str>,
+        host: Option<&str>,
+    ) -> Result<Self, Error> {
+        // Every rank takes every step; one that fails tells the others, which then fail, too.
+        let library = Fabric::load().map_err(Error::from);
+        share_failure(world, library.as_ref().err())?;
+        let library = library?;
+        let choice = ProviderChoice::agree(library, world, wanted, host)?;
+        // A number that the first rank of no other job has.
+        let number = RandomState::new().hash_one(std::process::id()).to_le_bytes();
+        let job = world.all_gather(&number)?.into_iter().next().unwrap_or_default();
+        let endpoints = open_endpoints(library, world, &choice);
+        share_failure(world, endpoints.as_ref().err())?;
+        // From here on other ranks of this process may use the endpoints' memory; dropping the network defers their
+        // closing.
+        let mut network = Self {
+            endpoints: endpoints?,
+            deferred_close: DeferredClose::of_job(&job),
+            routes: Vec::new(),
+            hosts: Hosts::new(&choice.hosts),
+            uses_cma: false,
+            world: world.clone(),
+            rank: world.rank(),
+            polls_per_yield: POLLS_PER_YIELD,
+            oversubscribed: false,
+            idle: 0,
+            calls: CallLog::new(0, world.size()),
+            idle_since: Instant::now(),
+            compared: false,
+            peer_lost: false,
+        };
+        let routes = network.exchange_addresses(&choice)?;
+        network.agree_on_protocol(&choice)?;
+        // All ranks have announced themselves: this reads every other rank's announcement.
+        let read: Result<(), Error> =
+            network.endpoints.iter_mut().try_for_each(|endpoint| endpoint.progress().map(drop));
+        share_failure(world, read.as_ref().err())?;
+        read?;
+        network.routes = routes;
+        Ok(network)
+    }
+
+    /// Exchanges addresses, and announces this rank to its peers; returns the routes to them.
+    fn exchange_addresses(&mut self, choice: &ProviderChoice) -> Result<Vec<Route>, Error> {
+        let (rank, endpoints) = (self.rank, &mut self.endpoints);
+        let mut routes = vec![None; self.world.size()];
+        let mut names = vec![&choice.intra_host, &choice.inter_host];
+        names.dedup();
+        for name in names {
+            let own = endpoints.iter().position(|endpoint| endpoint.provider() == name);
+            let address = own.map_or(&[][..], |own| endpoints[own].address());
+            let addresses = self.world.all_gather(address)?;
+            let inserted = own.map_or(Ok(()), |own| {
+                for (peer, address) in addresses.iter().enumerate() {
+                    if choice.provider_of(rank, peer) == name && !address.is_empty() {
+                        let address = endpoints[own].insert(peer, address)?;
+                        routes[peer] = Some(Route { endpoint: own, address });
+                    }
+                }
+                Ok(())
+            });
+            share_failure(&self.world, inserted.as_ref().err())?;
+            inserted?;
+        }
+        for (peer, route) in routes.iter().enumerate() {
+            if let Some(Route { endpoint, address }) = *route
+                && peer != rank
+            {
+                endpoints[endpoint].announce(address);
+            }
+        }
+        // A rank alone on its host has no route to itself, and needs none.
+        let nowhere = Route { endpoint: 0, address: fabric_sys::FI_ADDR_NOTAVAIL };
+        Ok(routes.into_iter().map(|route| route.unwrap_or(nowhere)).collect())
+    }
+
+    /// Agrees with the other ranks on the copy protocol of `shm`, on the rendezvous of long messages, and on a topic
+    /// for comparing calls; compares the host's ranks with its processors.
+    fn agree_on_protocol(&mut self, choice: &ProviderChoice) -> Result<(), Error> {
+        let (rank, hosts) = (self.rank, &choice.hosts);
+        // `shm` probes in the same way when it sends; here all ranks of a host must learn the result.
+        let probe = CmaProbe::new();
+        let probes = self.world.all_gather(&probe.to_message())?;
+        let uses_shm = self.endpoints.iter().any(|endpoint| endpoint.provider() == "shm");
+        let can_read = |peer: usize| hosts[peer] != hosts[rank] || cma_probe::can_read(&probes[peer]);
+        self.uses_cma = uses_shm
+            && shm::shm_protocol() == ShmProtocol::CrossMemoryAttach
+            && (0..self.world.size()).all(can_read);
+        let topic = RandomState::new().hash_one(std::process::id());
+        let mut message = topic.to_le_bytes().to_vec();
+        message.push(u8::from(uses_shm && !self.uses_cma));
+        message.extend(affinity::thread_affinity());
+        let all = self.world.all_gather(&message)?;
+        // Every rank has read it.
+        drop(probe);
+        let copies = |host: &[usize]| host.iter().any(|&peer| all[peer].get(size_of::<u64>()) == Some(&1));
+        self.uses_cma &= !copies(self.hosts.ranks_of(self.hosts.place(rank).0));
+        // Two ranks need none: a rank only waits for messages that its peer has sent before any unexpected one.
+        let mut ranks_of_hosts = (0..self.hosts.count()).map(|host| self.hosts.ranks_of(host));
+        if ranks_of_hosts.any(|host| host.len() > 2 && copies(host)) {
+            self.enable_rendezvous();
+        }
+        let topic = all.first().and_then(|message| message.first_chunk()).copied().map(u64::from_le_bytes);
+        self.calls = CallLog::new(topic.unwrap_or_default(), self.world.size());
+
+        // Not the launcher's number of local ranks: it may take one host for several.
+        let local = all.iter().zip(hosts).filter(|(_, host)| **host == hosts[rank]);
+        let masks = local.clone().filter_map(|(message, _)| message.get(size_of::<u64>() + 1..));
+        self.oversubscribed = local.count() > affinity::available_processors(masks);
+        if self.oversubscribed {
+            self.polls_per_yield = POLLS_PER_YIELD_OVERSUBSCRIBED;
+        }
+        Ok(())
+    }
+
+    /// True when this host has more ranks than processors for them.
+    pub(crate) fn is_oversubscribed(&self) -> bool {
+        self.oversubscribed
+    }
+
+    /// Has long messages in shared memory wait for their receivers. On all ranks or none.
+    fn enable_rendezvous(&mut self) {
+        for endpoint in self.endpoints.iter_mut().filter(|endpoint| endpoint.provider() == "shm") {
+            endpoint.enable_rendezvous();
+        }
+    }
+
+    /// Providers, interface and address that this rank uses.
+    pub(crate) fn summary(&self) -> TransportSummary {
+        let mut summary = TransportSummary { host: world::host().name, ..TransportSummary::default() };
+        for endpoint in &self.endpoints {
+            match (endpoint.provider(), self.uses_cma) {
+                ("shm", false) => "shm (copies)".clone_into(&mut summary.intra_host),
+                ("shm", true) => "shm (cross-memory attach)".clone_into(&mut summary.intra_host),
+                (provider, _) => {
+                    summary.inter_host = format!("{provider} on {}", endpoint.domain());
+                    summary.address = endpoint.address_text();
+                }
+            }
+        }
+        summary
+    }
+
+    /// The first rank of each host.
+    pub(crate) fn first_ranks(&self) -> Vec<usize> {
+        let first = |host| self.hosts.ranks_of(host).first().copied();
+        (0..self.hosts.count()).filter_map(first).collect()
+    }
+
+    /// True when all messages go through shared memory: the same on all ranks.
+    pub(crate) fn is_shared_memory(&self) -> bool {
+        self.endpoints.iter().all(|endpoint| endpoint.provider() == "shm")
+    }
+
+    fn route(&self, peer: usize) -> Route {
+        self.routes[peer]
+    }
+
+    /// Replaces an error of a libfabric call by its cause where the world knows it, most often another rank's end.
+    #[cold]
+    fn explain(&mut self, error: Error) -> Error {
+        match error {
+            Error::Call(_) => {
+                self.peer_lost = true;
+                world::cause(&*self.world).map_or(error, Error::from)
+            }
+            other => other,
+        }
+    }
+
+    /// Checks that the other ranks are alive, and, after a while, that they call the same operations.
+    #[cold]
+    fn check(&mut self) -> Result<(), Error> {
+        if self.idle == POLLS_PER_CHECK {
+            self.idle_since = Instant::now();
+        } else if !self.compared && self.idle_since.elapsed() >= COMPARE_AFTER {
+            self.compare();
+        }
+        let checked = self.world.check();
+        // After any error others close, perhaps in the middle of a message.
+        self.peer_lost |= checked.is_err();
+        Ok(checked?)
+    }
+}
+
+/// Opens this rank's endpoints.
+fn open_endpoints(
+    library: &'static Fabric,
+    world: &world::Handle,
+    choice: &ProviderChoice,
+) -> Result<Vec<TaggedEndpoint>, Error> {
+    let (rank, size, hosts) = (world.rank(), world.size(), &choice.hosts);
+    let mut needed: Vec<&str> = (0..size).map(|peer| choice.provider_of(rank, peer)).collect();
+    // Shared memory is polled first, as it has the lower latency.
+    needed.sort_by_key(|&name| name != "shm");
+    needed.dedup();
+    let local_ranks = hosts.iter().filter(|&host| *host == hosts[rank]).count();
+    // A rank alone on its host needs no shared memory.
+    if local_ranks == 1 && size > 1 {
+        needed.retain(|&name| name != "shm");
+    }
+    let reach = if local_ranks == size { Reach::Host } else { Reach::Network };
+    let open = |&name: &&str| {
+        let problem = |problem| Error::Provider { provider: name.to_owned(), problem };
+        let is_shm = name == "shm";
+        if let Some(shortage) = shm::shortage_before_open(local_ranks).filter(|_| is_shm) {
+            return Err(problem(shortage));
+        }
+        let endpoint = TaggedEndpoint::open(library, name, reach, world.local_rank(), rank, size)?;
+        let unfit = if is_shm {
+            shm::shortage_after_open(local_ranks, endpoint.address())
+        } else {
+            loopback_problem(&endpoint.address_text()).filter(|_| !choice.one_network)
+        };
+        unfit.map_or(Ok(endpoint), |unfit| Err(problem(unfit)))
+    };
+    needed.iter().map(open).collect()
+}
+
+/// The problem with an address that only this host reaches.
+fn loopback_problem(address: &str) -> Option<String> {
+    let loopback = ["fi_sockaddr_in://127.", "fi_sockaddr_in6://[::1]"];
+    loopback.iter().any(|prefix| address.starts_with(prefix)).then(|| {
+        format!(
+            "this rank's address is {address}, which ranks on other hosts do not reach: no network interface but \
+             loopback is up or chosen; bring one up (ip link), or choose one that all hosts reach (FI_TCP_IFACE=<name>)"
+        )
+    })
+}
+
+/// Fails on all ranks when one of them has failed; that one reports its own error.
+fn share_failure(world: &world::Handle, error: Option<&Error>) -> Result<(), Error> {
+    let text = error.map(ToString::to_string).unwrap_or_default();
+    let all = world.all_gather(text.as_bytes())?;
+    if error.is_some() {
+        return Ok(());
+    }
+    match all.iter().enumerate().find(|(_, text)| !text.is_empty()) {
+        None => Ok(()),
+        Some((rank, text)) => Err(Error::Peer { rank, problem: String::from_utf8_lossy(text).into_owned() }),
+    }
+}
+
+fn request(endpoint: usize, index: u32) -> Request {
+    Request(index << 1 | endpoint as u32)
+}
+
+impl Transport for Network {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.routes.len()
+    }
+
+    fn hosts(&self) -> Hosts {
+        self.hosts.clone()
+    }
+
+    unsafe fn post_receive(
+        &mut self,
+        peer: usize,
+        tag: u64,
+        data: *mut u8,
+        len: usize,
+    ) -> Result<Request, Error> {
+        let Route { endpoint, address } = self.route(peer);
+        // SAFETY: passed on to the caller.
+        let posted = unsafe { self.endpoints[endpoint].post_receive(peer, address, tag, data, len) };
+        posted.map(|index| request(endpoint, index)).map_err(|error| self.explain(error))
+    }
+
+    unsafe fn post_send(
+        &mut self,
+        peer: usize,
+        tag: u64,
+        data: *const u8,
+        len: usize,
+    ) -> Result<Request, Error> {
+        let Route { endpoint, address } = self.route(peer);
+        // SAFETY: passed on to the caller.
+        let posted = unsafe { self.endpoints[endpoint].post_send(peer, address, tag, data, len) };
+        posted
+            .map(|index| index.map_or(COMPLETE, |index| request(endpoint, index)))
+            .map_err(|error| self.explain(error))
+    }
+
+    fn record(&mut self, entry: CallRecord) {
+        self.calls.record(entry);
+        self.compared = false;
+    }
+
+    #[cold]
+    fn compare(&mut self) {
+        self.compared = true;
+        self.world.compare(self.rank, self.calls.topic(), &self.calls.called());
+    }
+
+    fn fail(&self, reason: &str) {
+        self.world.fail(reason);
+    }
+
+    fn progress(&mut self) -> Result<(), Error> {
+        let mut moved = false;
+        for index in 0..self.endpoints.len() {
+            match self.endpoints[index].progress() {
+                Ok(any) => moved |= any,
+                Err(error) => return Err(self.explain(error)),
+            }
+        }
+        if moved {
+            self.idle = 0;
+            return Ok(());
+        }
+        self.idle = self.idle.wrapping_add(1);
+        if self.idle.is_multiple_of(self.polls_per_yield) {
+            std::thread::yield_now();
+        }
+        if self.idle.is_multiple_of(POLLS_PER_CHECK) {
+            self.check()?;
+        }
+        Ok(())
+    }
+
+    fn is_done(&mut self, request: Request) -> bool {
+        request == COMPLETE || self.endpoints[(request.0 & 1) as usize].is_done(request.0 >> 1)
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.world.fail("it panicked");
+        }
+        // A rank may have ended in the middle of an unexpected message.
+        self.peer_lost |= self.world.check().is_err();
+        for endpoint in self.endpoints.drain(..) {
+            if endpoint.provider() == "shm" {
+                self.deferred_close.add(endpoint);
+            } else if self.peer_lost && endpoint.must_stay_open() {
+                // Without progress it never touches a buffer again.
+                std::mem::forget(endpoint);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,146 @@
+//! Choice of the providers that carry a job's messages.
+
+use fabric_sys::Fabric;
+
+use crate::fabric::error::Error;
+use crate::fabric::libfabric::provider;
+use crate::fabric::shared_memory::shm;
+use crate::world;
+
+/// Largest number of ranks for which libfabric's `shm` opens an address vector.
+const MAX_SHM_RANKS: usize = 256;
+
+/// The providers of a job, by the library's names.
+pub(super) struct ProviderChoice {
+    pub(super) intra_host: String,
+    pub(super) inter_host: String,
+    /// By rank, the identity of its host: equal for ranks that share memory.
+    pub(super) hosts: Vec<String>,
+    /// True when all ranks have the same network interfaces, loopback included.
+    pub(super) one_network: bool,
+}
+
+impl ProviderChoice {
+    /// Collective: all ranks get the same choice, or all fail.
+    pub(super) fn agree(
+        library: &Fabric,
+        world: &world::Handle,
+        wanted: Option<&str>,
+        host: Option<&str>,
+    ) -> Result<Self, Error> {
+        let identity = shm::host_identity(host);
+        let network = network_identity();
+        let (hosts, networks): (Vec<String>, Vec<String>) = world
+            .all_gather(format!("{identity}\n{network}").as_bytes())?
+            .into_iter()
+            .map(|both| {
+                let both = String::from_utf8_lossy(&both);
+                let (host, network) = both.split_once('\n').unwrap_or((&both, ""));
+                (host.to_owned(), network.to_owned())
+            })
+            .unzip();
+        let one_network = networks.iter().all(|other| *other == network);
+        let one_host = hosts.iter().all(|host| *host == identity);
+        if let Some(wanted) = wanted {
+            let name = provider::name_in(library, wanted);
+            if let Some(problem) = shm_problem(hosts.len(), one_host).filter(|_| name == "shm") {
+                return Err(Error::Provider { provider: name, problem });
+            }
+            return Ok(Self { intra_host: name.clone(), inter_host: name, hosts, one_network });
+        }
+        let tcp = provider::name_in(library, "tcp");
+        let inter_host = if one_host {
+            tcp
+        } else {
+            let efa = provider::providers()
+                .is_ok_and(|providers| providers.iter().any(|provider| provider.name == "efa"));
+            let everywhere = world.all_gather(&[u8::from(efa)])?.iter().all(|efa| efa == &[1]);
+            if everywhere { "efa".to_owned() } else { tcp }
+        };
+        let intra_host = if world.size() > MAX_SHM_RANKS { inter_host.clone() } else { "shm".to_owned() };
+        Ok(Self { intra_host, inter_host, hosts, one_network })
+    }
+
+    pub(super) fn provider_of(&self, rank: usize, peer: usize) -> &str {
+        if self.hosts[rank] == self.hosts[peer] { &self.intra_host } else { &self.inter_host }
+    }
+}
+
+/// Identity of the network that this thread's sockets use: equal for ranks that share a loopback interface.
+fn network_identity() -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let namespace = std::fs::read_link("/proc/thread-self/ns/net").unwrap_or_default();
+    format!("{} {}", boot.trim(), namespace.display())
+}
+
+/// The reason that `shm` cannot be the only provider of a job, if there is one.
+fn shm_problem(ranks: usize, one_host: bool) -> Option<String> {
+    let problem = if !one_host {
+        "reaches only processes that share /dev/shm and the user, and the ranks of this job do not all"
+            .to_owned()
+    } else if ranks > MAX_SHM_RANKS {
+        format!("serves at most {MAX_SHM_RANKS} ranks, and this job has {ranks}")
+    } else {
+        return None;
+    };
+    Some(format!("{problem}; leave the choice open, or choose tcp"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::world::World;
+
+    /// A world of this many ranks, which all send the same.
+    struct Crowd(usize);
+
+    impl World for Crowd {
+        fn rank(&self) -> usize {
+            0
+        }
+        fn size(&self) -> usize {
+            self.0
+        }
+        fn local_rank(&self) -> usize {
+            0
+        }
+        fn local_size(&self) -> usize {
+            self.0
+        }
+        fn describe(&self) -> String {
+            format!("{} ranks", self.0)
+        }
+        fn barrier(&self) -> Result<(), world::Error> {
+            Ok(())
+        }
+        fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, world::Error> {
+            Ok(vec![mine.to_vec(); self.0])
+        }
+        fn check(&self) -> Result<(), world::Error> {
+            Ok(())
+        }
+        fn fail(&self, _reason: &str) {}
+        fn abort(&self, code: i32, _message: &str) -> ! {
+            std::process::exit(code)
+        }
+    }
+
+    #[test]
+    fn more_ranks_than_shm_takes_use_tcp() {
+        let library = Fabric::load().unwrap();
+        let plan = |ranks, wanted| {
+            ProviderChoice::agree(library, &(Arc::new(Crowd(ranks)) as world::Handle), wanted, None)
+        };
+        assert_eq!(plan(256, None).unwrap().intra_host, "shm");
+        let tcp = provider::name_in(library, "tcp");
+        let oversubscribed = plan(257, None).unwrap();
+        assert_eq!((oversubscribed.intra_host, oversubscribed.inter_host), (tcp.clone(), tcp));
+        assert_eq!(plan(256, Some("shm")).unwrap().intra_host, "shm");
+        assert_eq!(
+            plan(257, Some("shm")).err().unwrap().to_string(),
+            "provider 'shm': serves at most 256 ranks, and this job has 257; leave the choice open, or choose tcp"
+        );
+    }
+}
