@@ -1,6 +1,6 @@
 //! Which host this process runs on.
 
-use super::wire::MAX_NAME;
+use super::limits::MAX_NAME;
 use std::env;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -63,7 +63,7 @@ fn name() -> String {
 /// The addresses at which other hosts may reach this one: those of its interfaces that are up, but loopback and
 /// link-local ones. IPv4 comes first.
 #[cfg_attr(not(feature = "mpi"), expect(dead_code, reason = "ranks of other launchers know where to meet"))]
-pub(super) fn addresses() -> Vec<IpAddr> {
+pub(crate) fn addresses() -> Vec<IpAddr> {
     let mut first = std::ptr::null_mut();
     // SAFETY: the pointer is valid for writes.
     if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
@@ -114,7 +114,7 @@ fn shortened(mut text: String) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::wire::{Greeting, Member};
+    use super::super::tcp::wire::{Greeting, Member};
     use super::*;
 
     #[test]

@@ -24,28 +24,19 @@
 //! # Ok::<(), world::Error>(())
 //! ```
 
+mod call;
 mod cause;
-mod ending;
-#[cfg(any(test, fuzzing))]
-#[doc(hidden)]
-pub mod fuzz;
-mod gate;
 mod host;
 mod launcher;
-mod ledger;
-mod meeting;
+mod limits;
 #[cfg(feature = "mpi")]
 mod mpi;
-mod numbering;
-mod place;
-mod poll;
-mod rendezvous;
-mod service;
+mod process_exit;
+mod rendezvous_config;
 mod single;
-mod slurm;
+mod sync;
 mod tcp;
 mod threads;
-mod wire;
 
 use std::fmt;
 use std::str::FromStr;
@@ -54,12 +45,14 @@ use std::time::Duration;
 
 pub use cause::cause;
 pub use host::{Host, host};
-pub use launcher::{Launcher, Started};
+pub use launcher::{Launcher, Started, expand_nodelist};
 #[cfg(feature = "mpi")]
 pub use mpi::mpi;
-pub use place::Place;
+pub use rendezvous_config::Place;
 pub use single::single;
-pub use slurm::expand as expand_nodelist;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub use tcp::fuzz;
 pub use tcp::tcp;
 pub use threads::threads;
 

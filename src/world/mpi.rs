@@ -1,10 +1,10 @@
 //! A world of the ranks of an MPI launcher.
 
-use super::gate::lock;
 use super::host::{addresses, host};
 use super::launcher::Started;
+use super::sync::lock;
 use super::tcp::{self, Tcp};
-use super::{Called, Error, Handle, LastAct, Options, Place, World, ending, rendezvous};
+use super::{Called, Error, Handle, LastAct, Options, Place, World, process_exit};
 use mpi::Threading;
 use mpi::datatype::PartitionMut;
 use mpi::environment::Universe;
@@ -98,7 +98,7 @@ impl Mpi {
             if self.local_size == self.size {
                 place.hosts.push(Ipv4Addr::LOCALHOST.to_string());
             }
-            listener = rendezvous::listen(&place).ok();
+            listener = tcp::listen(&place).ok();
             if place.hosts.is_empty() {
                 place.hosts.push(host.name.clone());
                 place.hosts.extend(addresses().iter().map(IpAddr::to_string));
@@ -276,13 +276,13 @@ impl Mpi {
         if let Some(watch) = &self.watch {
             watch.shared.end_by_cause();
         }
-        ending::claim();
+        process_exit::claim();
         if let Some(watch) = &self.watch {
             watch.shared.explain(rank, message);
             watch.shared.last_words(code, rank, &format!("aborted with exit code {code}: {message}"));
         } else {
             let rank = rank.unwrap_or(self.rank);
-            ending::explain(&format!("rank {rank} on host {}: {message}", host().name));
+            process_exit::explain(&format!("rank {rank} on host {}: {message}", host().name));
         }
         self.world().abort(code)
     }

@@ -1,6 +1,6 @@
 //! A world of one process.
 
-use super::{Error, Handle, World, ending};
+use super::{Error, Handle, World, process_exit};
 use std::sync::Arc;
 
 #[derive(Debug)]
@@ -47,9 +47,9 @@ impl World for Single {
     fn fail(&self, _reason: &str) {}
 
     fn abort(&self, code: i32, message: &str) -> ! {
-        ending::claim();
-        ending::explain(message);
-        ending::exit(code)
+        process_exit::claim();
+        process_exit::explain(message);
+        process_exit::exit(code)
     }
 }
 

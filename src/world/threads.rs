@@ -1,9 +1,7 @@
 //! Each process of a world as several ranks, one per thread.
 
-use super::gate::{self, Gate, lock};
-use super::ledger::Ledger;
-use super::meeting::{Contribution, Late, agree, overdue};
-use super::wire::{pack, unpack};
+use super::call::{Contribution, Late, Ledger, agree, overdue, pack, unpack};
+use super::sync::{Gate, cores, lock};
 use super::{Called, Error, Handle, LastAct, World, YEAR, host};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -38,7 +36,7 @@ pub fn threads(process: Handle, per_process: usize) -> Result<Vec<Handle>, Error
         return Err(Error::Mismatch("a process needs at least one rank; 0 were asked for".to_owned()));
     }
     let team = Arc::new(Team {
-        spin: per_process * process.local_size() <= gate::cores(),
+        spin: per_process * process.local_size() <= cores(),
         process,
         renumbers,
         per_process,

@@ -1,11 +1,11 @@
 //! What ranks bring together for one barrier or all_gather.
 
-use super::Error;
+use crate::world::Error;
 use std::time::Duration;
 
 /// What one rank brings.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Contribution {
+pub(crate) enum Contribution {
     /// It is at a barrier.
     Barrier,
     /// Its message for an all_gather.
@@ -13,7 +13,7 @@ pub(super) enum Contribution {
 }
 
 impl Contribution {
-    pub(super) fn name(&self) -> &'static str {
+    pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Barrier => "barrier",
             Self::Message(_) => "all_gather",
@@ -25,7 +25,7 @@ impl Contribution {
 ///
 /// # Errors
 /// When some ranks are at a barrier and others at an all_gather.
-pub(super) fn agree(contributions: Vec<Contribution>, first: usize) -> Result<Option<Vec<Vec<u8>>>, Error> {
+pub(crate) fn agree(contributions: Vec<Contribution>, first: usize) -> Result<Option<Vec<Vec<u8>>>, Error> {
     let expected = contributions.first().map_or("barrier", Contribution::name);
     let mut messages = Vec::new();
     for (index, contribution) in contributions.into_iter().enumerate() {
@@ -45,14 +45,14 @@ pub(super) fn agree(contributions: Vec<Contribution>, first: usize) -> Result<Op
 }
 
 /// A rank, or a process of several, that others wait for.
-pub(super) struct Late {
+pub(crate) struct Late {
     /// The rank, or the first of the process.
-    pub(super) rank: usize,
+    pub(crate) rank: usize,
     /// The ranks of the process, where one of them is late and it is not known which: ` (the process of ranks 2 to 3)`.
-    pub(super) ranks: String,
-    pub(super) host: String,
-    /// Its [`World::note`](super::World::note).
-    pub(super) note: String,
+    pub(crate) ranks: String,
+    pub(crate) host: String,
+    /// Its [`World::note`](crate::world::World::note).
+    pub(crate) note: String,
 }
 
 /// How many late ranks a message names.
@@ -60,7 +60,7 @@ const MOST_NAMED: usize = 8;
 
 /// Why a call cannot go on that some ranks have not come to within `limit`: names the first of the late ones as the one
 /// that failed, and the others in the reason.
-pub(super) fn overdue(call: &str, limit: Duration, late: &[Late]) -> Option<Error> {
+pub(crate) fn overdue(call: &str, limit: Duration, late: &[Late]) -> Option<Error> {
     let (Late { rank, ranks, host, note }, others) = late.split_first()?;
     let last = |note: &str| {
         let note = note.trim().replace('\n', ", ");

@@ -1,12 +1,12 @@
 //! The ranks of each process: error messages name ranks of the job, not processes.
 
-use super::Error;
+use crate::world::Error;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Number of ranks in each process of a world ([`threads`](super::threads)). The ranks of process `p` begin
+/// Number of ranks in each process of a world ([`threads`](crate::world::threads)). The ranks of process `p` begin
 /// at `p * count`.
 #[derive(Debug)]
-pub(super) struct Numbering(AtomicUsize);
+pub(crate) struct Numbering(AtomicUsize);
 
 impl Default for Numbering {
     fn default() -> Self {
@@ -15,22 +15,22 @@ impl Default for Numbering {
 }
 
 impl Numbering {
-    pub(super) fn set(&self, count: usize) {
+    pub(crate) fn set(&self, count: usize) {
         self.0.store(count.max(1), Ordering::SeqCst);
     }
 
     /// The first rank of a process.
-    pub(super) fn first(&self, process: usize) -> usize {
+    pub(crate) fn first(&self, process: usize) -> usize {
         process.saturating_mul(self.count())
     }
 
     /// Number of ranks in each process.
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.0.load(Ordering::SeqCst)
     }
 
     /// Says which ranks end with a process: `rank 3 ends`, `ranks 2 to 3 end`.
-    pub(super) fn ends(&self, process: usize) -> String {
+    pub(crate) fn ends(&self, process: usize) -> String {
         let (first, count) = (self.first(process), self.count());
         if count == 1 {
             format!("rank {first} ends")
@@ -42,7 +42,7 @@ impl Numbering {
     /// Returns the rank that a message about `process` names, and the end of that message. The rank is `rank`
     /// if the process has it, otherwise the first of the process; the end of the message then names all ranks
     /// of the process.
-    pub(super) fn name(&self, process: usize, rank: Option<usize>) -> (usize, String) {
+    pub(crate) fn name(&self, process: usize, rank: Option<usize>) -> (usize, String) {
         let (first, count) = (self.first(process), self.count());
         match rank.filter(|rank| rank / count == process) {
             Some(rank) => (rank, String::new()),
@@ -52,7 +52,7 @@ impl Numbering {
     }
 
     /// The error of a failed process, or of its failed rank if that is known.
-    pub(super) fn failed(&self, process: usize, rank: Option<usize>, host: &str, reason: &str) -> Error {
+    pub(crate) fn failed(&self, process: usize, rank: Option<usize>, host: &str, reason: &str) -> Error {
         let (rank, ranks) = self.name(process, rank);
         Error::RankFailed { rank, host: host.to_owned(), reason: format!("{reason}{ranks}") }
     }

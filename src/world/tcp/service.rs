@@ -1,18 +1,17 @@
 //! The thread of a TCP world that serves its connections: it reads what other ranks say, sends what did not fit at
 //! once, keeps the heartbeat, and notices ranks that have died.
 
-use super::gate::lock;
-use super::meeting::Contribution;
+use super::connection::{Connection, MOST_AT_ONCE};
 use super::poll::Poll;
-use super::tcp::Shared;
+use super::state::Shared;
 use super::wire::{Frame, Frames};
-use super::{Error, OnFailure, ending};
-use std::collections::VecDeque;
-use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use crate::world::call::Contribution;
+use crate::world::sync::lock;
+use crate::world::{Error, OnFailure, process_exit};
+use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// How long a process has to end by itself after a failure, before it is ended ([`OnFailure::Exit`]).
@@ -29,112 +28,24 @@ const LAST_ACT_POLL: Duration = Duration::from_millis(20);
 /// When this thread runs so much later than it should, the machine or the process stood still, and silence says
 /// nothing about the others.
 const LATE: Duration = Duration::from_secs(2);
-/// How much is read from or written to one connection before the others have their turn, in bytes.
-const MOST_AT_ONCE: usize = 1 << 20;
-
-/// A connection to another rank. Sending never blocks: what does not fit waits in a queue.
-pub(super) struct Connection {
-    stream: TcpStream,
-    queue: Mutex<Queue>,
-    open: AtomicBool,
-}
-
-#[derive(Default)]
-struct Queue {
-    frames: VecDeque<Arc<[u8]>>,
-    /// How much of the first has been sent.
-    sent: usize,
-}
-
-impl Connection {
-    pub(super) fn new(stream: TcpStream) -> io::Result<Self> {
-        stream.set_nonblocking(true)?;
-        Ok(Self { stream, queue: Mutex::default(), open: AtomicBool::new(true) })
-    }
-
-    /// Sends, or queues what cannot be sent now: then the answer is `false`, and [`Connection::flush`] is due when
-    /// the connection can be written.
-    pub(super) fn send(&self, bytes: &Arc<[u8]>) -> bool {
-        if !self.open.load(Ordering::SeqCst) {
-            return true;
-        }
-        let mut queue = lock(&self.queue);
-        queue.frames.push_back(Arc::clone(bytes));
-        self.drain(&mut queue)
-    }
-
-    /// Sends what is queued, as far as possible; whether nothing is left.
-    pub(super) fn flush(&self) -> bool {
-        self.drain(&mut lock(&self.queue))
-    }
-
-    /// How much is queued, in frames and bytes of the first that have been sent: changes when something is sent.
-    fn backlog(&self) -> (usize, usize) {
-        let queue = lock(&self.queue);
-        (queue.frames.len(), queue.sent)
-    }
-
-    fn drain(&self, queue: &mut Queue) -> bool {
-        let mut total = 0;
-        while let Some(first) = queue.frames.front() {
-            if total >= MOST_AT_ONCE {
-                return false;
-            }
-            let end = first.len().min(queue.sent + MOST_AT_ONCE);
-            match (&self.stream).write(&first[queue.sent..end]) {
-                Ok(count) => {
-                    total += count;
-                    queue.sent += count;
-                    if queue.sent == first.len() {
-                        queue.frames.pop_front();
-                        queue.sent = 0;
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
-                Err(_) => {
-                    // Reading will tell what has happened to the other side.
-                    queue.frames.clear();
-                    queue.sent = 0;
-                }
-            }
-        }
-        true
-    }
-
-    fn idle(&self) -> bool {
-        lock(&self.queue).frames.is_empty()
-    }
-
-    pub(super) fn is_open(&self) -> bool {
-        self.open.load(Ordering::SeqCst)
-    }
-
-    fn close(&self) {
-        self.open.store(false, Ordering::SeqCst);
-        // Fails when the other side has gone already.
-        let _ = self.stream.shutdown(Shutdown::Both);
-    }
-}
-
 /// What only the service knows about a connection.
-pub(super) struct Line<'a> {
+pub(crate) struct Line<'a> {
     rank: usize,
     connection: &'a Connection,
-    pub(super) frames: Frames,
+    pub(crate) frames: Frames,
     heard: Instant,
     /// Whether the other side has left in good order.
     left: bool,
 }
 
 impl<'a> Line<'a> {
-    pub(super) fn new(rank: usize, connection: &'a Connection, frames: Frames, now: Instant) -> Self {
+    pub(crate) fn new(rank: usize, connection: &'a Connection, frames: Frames, now: Instant) -> Self {
         Self { rank, connection, frames, heard: now, left: false }
     }
 }
 
 /// Serves the connections of a world until it is closed.
-pub(super) fn run(shared: &Shared, woken: &UnixStream, frames: Vec<Frames>) {
+pub(crate) fn run(shared: &Shared, woken: &UnixStream, frames: Vec<Frames>) {
     let start = Instant::now();
     let mut lines: Vec<Line<'_>> = shared
         .connections
@@ -162,7 +73,7 @@ pub(super) fn run(shared: &Shared, woken: &UnixStream, frames: Vec<Frames>) {
             && exit_at.is_none()
             && closed_by.is_none()
         {
-            ending::explain(&shared.ends_with(&failure.error));
+            process_exit::explain(&shared.ends_with(&failure.error));
             last_act = start_last_act(shared, &failure.error).map(|done| (done, now + LAST_ACT));
             exit_at = Some(now + GRACE);
         }
@@ -199,8 +110,8 @@ pub(super) fn run(shared: &Shared, woken: &UnixStream, frames: Vec<Frames>) {
             match &last_act {
                 Some((done, by)) if now < *by && !done.load(Ordering::SeqCst) => *at = now + LAST_ACT_POLL,
                 _ => {
-                    ending::claim();
-                    ending::exit(failure.code);
+                    process_exit::claim();
+                    process_exit::exit(failure.code);
                 }
             }
         }
@@ -288,7 +199,7 @@ fn read(shared: &Shared, line: &mut Line<'_>, buffer: &mut [u8]) {
 }
 
 /// Does what the frames of a rank ask for.
-pub(super) fn take_frames(shared: &Shared, line: &mut Line<'_>) {
+pub(crate) fn take_frames(shared: &Shared, line: &mut Line<'_>) {
     while line.connection.is_open() {
         let reason = match line.frames.next() {
             Ok(None) => return,

@@ -1,6 +1,6 @@
 //! What ranks have said that they called, and whether it is the same.
 
-use super::{Called, Error};
+use crate::world::{Called, Error};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -11,7 +11,7 @@ const OF_A_CALL: usize = 128;
 
 /// What was said first of each call, by topic, the oldest topic first.
 #[derive(Debug, Default)]
-pub(super) struct Ledger(VecDeque<Topic>);
+pub(crate) struct Ledger(VecDeque<Topic>);
 
 #[derive(Debug)]
 struct Topic {
@@ -31,7 +31,7 @@ struct Difference {
 
 impl Ledger {
     /// Notes what a rank has called; the first difference to what another has, if there is one.
-    pub(super) fn note(&mut self, rank: usize, topic: u64, calls: Vec<Called>) -> Option<Error> {
+    pub(crate) fn note(&mut self, rank: usize, topic: u64, calls: Vec<Called>) -> Option<Error> {
         if !self.knows(topic) {
             self.0.push_back(Topic { topic, said: HashMap::new(), bytes: 0 });
         }
@@ -63,12 +63,12 @@ impl Ledger {
     }
 
     /// True when something was noted of a topic.
-    pub(super) fn knows(&self, topic: u64) -> bool {
+    pub(crate) fn knows(&self, topic: u64) -> bool {
         self.0.iter().any(|known| known.topic == topic)
     }
 
     /// The calls with the highest numbers of the newest topics, about `most` bytes in all: who said them, and the topic.
-    pub(super) fn newest(&self, most: usize) -> Vec<(usize, u64, Vec<Called>)> {
+    pub(crate) fn newest(&self, most: usize) -> Vec<(usize, u64, Vec<Called>)> {
         let mut left = most;
         let mut found = Vec::new();
         for topic in self.0.iter().rev() {

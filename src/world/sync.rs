@@ -14,7 +14,7 @@ const SPIN: Duration = Duration::from_micros(50);
 const YIELD: Duration = Duration::from_millis(1);
 
 #[derive(Debug, Default)]
-pub(super) struct Gate {
+pub(crate) struct Gate {
     asleep: AtomicUsize,
     lock: Mutex<()>,
     changed: Condvar,
@@ -23,12 +23,12 @@ pub(super) struct Gate {
 impl Gate {
     /// Returns when `done` is true. Whoever makes it true calls [`Gate::notify`] afterwards, and both sides use
     /// sequentially consistent atomics (or a lock) for what `done` reads. `spin` is for when a core is free.
-    pub(super) fn wait(&self, spin: bool, done: impl Fn() -> bool) {
+    pub(crate) fn wait(&self, spin: bool, done: impl Fn() -> bool) {
         self.wait_until(spin, None, done);
     }
 
     /// As [`Gate::wait`], but not beyond `deadline`; whether `done` was true.
-    pub(super) fn wait_until(&self, spin: bool, deadline: Option<Instant>, done: impl Fn() -> bool) -> bool {
+    pub(crate) fn wait_until(&self, spin: bool, deadline: Option<Instant>, done: impl Fn() -> bool) -> bool {
         if done() {
             return true;
         }
@@ -66,7 +66,7 @@ impl Gate {
 
     /// Wakes the waiters that sleep. The lock is taken so that a waiter between its check and its sleep is not
     /// missed.
-    pub(super) fn notify(&self) {
+    pub(crate) fn notify(&self) {
         if self.asleep.load(Ordering::SeqCst) > 0 {
             drop(lock(&self.lock));
             self.changed.notify_all();
@@ -75,12 +75,12 @@ impl Gate {
 }
 
 /// Locks, also when a thread has panicked with the lock held: what it protects here stays consistent.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// How many threads this process may run at once.
-pub(super) fn cores() -> usize {
+pub(crate) fn cores() -> usize {
     static CORES: OnceLock<usize> = OnceLock::new();
     *CORES.get_or_init(|| thread::available_parallelism().map_or(1, std::num::NonZero::get))
 }

@@ -1,6 +1,6 @@
 //! Slurm's short form for lists of hosts.
 
-use super::wire::{MAX_NAME, MAX_RANKS};
+use crate::world::limits::{MAX_NAME, MAX_RANKS};
 
 /// The most brackets in a name: they are expanded one inside the other.
 const MOST_BRACKETS: usize = 8;

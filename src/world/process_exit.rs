@@ -10,21 +10,21 @@ static EXPLAINED: AtomicBool = AtomicBool::new(false);
 
 /// Returns for the first thread that ends the process; any other sleeps until the process has ended, so that one
 /// reason is printed and one exit code returned.
-pub(super) fn claim() {
+pub(crate) fn claim() {
     while CLAIMED.swap(true, Ordering::SeqCst) {
         thread::sleep(Duration::from_secs(3600));
     }
 }
 
 /// Prints why the process ends, unless a reason has been printed already: what follows from it is not told again.
-pub(super) fn explain(line: &str) {
+pub(crate) fn explain(line: &str) {
     if !EXPLAINED.swap(true, Ordering::SeqCst) {
         say(line);
     }
 }
 
 /// Says that somebody else has printed why the process ends, as a panic does.
-pub(super) fn explained() {
+pub(crate) fn explained() {
     EXPLAINED.store(true, Ordering::SeqCst);
 }
 
@@ -37,7 +37,7 @@ fn say(line: &str) {
 
 /// Ends the process at once: no exit handlers, since those of a GPU driver or an MPI library can wait for ever
 /// for a thread that is stuck.
-pub(super) fn exit(code: i32) -> ! {
+pub(crate) fn exit(code: i32) -> ! {
     // SAFETY: `_exit` ends the process; it needs no state of this process to be consistent.
     unsafe { libc::_exit(code) }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// What to wait for, and afterwards what has happened, for each of several connections in order.
 #[derive(Default)]
-pub(super) struct Poll<'a> {
+pub(crate) struct Poll<'a> {
     entries: Vec<libc::pollfd>,
     /// Keeps the descriptors open while they are waited for.
     borrowed: std::marker::PhantomData<BorrowedFd<'a>>,
@@ -14,7 +14,7 @@ pub(super) struct Poll<'a> {
 
 impl<'a> Poll<'a> {
     /// Adds a connection to wait until it can be read, or also written; returns its number.
-    pub(super) fn add(&mut self, connection: &'a impl AsRawFd, write: bool) -> usize {
+    pub(crate) fn add(&mut self, connection: &'a impl AsRawFd, write: bool) -> usize {
         let events = if write { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN };
         self.entries.push(libc::pollfd { fd: connection.as_raw_fd(), events, revents: 0 });
         self.entries.len() - 1
@@ -24,7 +24,7 @@ impl<'a> Poll<'a> {
     ///
     /// # Errors
     /// When the system has no memory for it.
-    pub(super) fn wait(&mut self, timeout: Duration) -> io::Result<()> {
+    pub(crate) fn wait(&mut self, timeout: Duration) -> io::Result<()> {
         let milliseconds = timeout.as_micros().div_ceil(1000).min(i32::MAX as u128) as i32;
         // SAFETY: the entries are valid for reads and writes of their number, and every descriptor is open: the
         // connections are borrowed for the lifetime of `self`.
@@ -42,12 +42,12 @@ impl<'a> Poll<'a> {
     }
 
     /// Whether reading from connection `number` would give bytes, an end or an error.
-    pub(super) fn readable(&self, number: usize) -> bool {
+    pub(crate) fn readable(&self, number: usize) -> bool {
         self.entries[number].revents & !libc::POLLOUT != 0
     }
 
     /// Whether connection `number` takes bytes.
-    pub(super) fn writable(&self, number: usize) -> bool {
+    pub(crate) fn writable(&self, number: usize) -> bool {
         self.entries[number].revents & libc::POLLOUT != 0
     }
 }

@@ -1,0 +1,172 @@
+use super::codec::{Reader, put_text};
+use super::frame::FRAME_HEADER;
+use super::*;
+use crate::world::call::{pack, unpack};
+use crate::world::host::Host;
+use crate::world::limits::{MAX_NAME, MAX_RANKS};
+use crate::world::{Called, Error};
+use proptest::prelude::*;
+
+fn member(local: Option<(u32, u32)>) -> Member {
+    Member { host: Host { name: "node1".to_owned(), id: "node1 5f0c".to_owned() }, local }
+}
+
+fn greeting() -> Greeting {
+    Greeting { rank: 3, size: 8, key: "slurm 1.0".to_owned(), member: member(Some((1, 2))) }
+}
+
+fn called(place: u64, number: u64, what: &str) -> Called {
+    Called { place, number, what: what.to_owned() }
+}
+
+fn frames() -> Vec<Frame> {
+    let died = Error::RankFailed { rank: 3, host: "b".to_owned(), reason: "died: it panicked".to_owned() };
+    vec![
+        Frame::Heartbeat,
+        Frame::Goodbye,
+        Frame::Barrier(u64::MAX),
+        Frame::Message(7, vec![1, 2, 3]),
+        Frame::Message(8, Vec::new()),
+        Frame::Released(9),
+        Frame::Gathered(1, pack([&b"ab"[..], b"", b"c"])),
+        Frame::Failed(-1, died),
+        Frame::Failed(1, Error::Mismatch("ranks differ".to_owned())),
+        Frame::Abort(130, None, "interrupted".to_owned()),
+        Frame::Members(vec![member(None), member(Some((0, 1)))]),
+        Frame::GivenUp("rank 2 is missing".to_owned()),
+        Frame::Note("rank 3: filling\nrank 4: filling".to_owned()),
+        Frame::Called(3, 5, vec![called(1, 7, "barrier"), called(0, 8, "")]),
+        Frame::Called(0, 0, Vec::new()),
+    ]
+}
+
+#[test]
+fn a_greeting_is_read_as_it_was_written_and_not_before_its_end() {
+    let bytes = greeting().encode();
+    for end in 0..bytes.len() {
+        assert_eq!(Greeting::decode(&bytes[..end]), Ok(None), "{end} bytes");
+    }
+    assert_eq!(Greeting::decode(&bytes), Ok(Some(greeting())));
+    assert!(Greeting::decode(&[&bytes[..], b"x"].concat()).is_err());
+}
+
+#[test]
+fn an_answer_is_read_as_it_was_written_and_not_before_its_end() {
+    for answer in [Answer::Accepted, Answer::Refused("no".to_owned()), Answer::Stranger] {
+        let bytes = answer.encode();
+        for end in 0..bytes.len() {
+            assert_eq!(Answer::decode(&bytes[..end]), Ok(None), "{end} bytes");
+        }
+        let behind = [&bytes[..], b"more"].concat();
+        assert_eq!(Answer::decode(&behind), Ok(Some((answer, bytes.len()))));
+    }
+}
+
+#[test]
+fn frames_are_read_as_they_were_written_however_they_are_cut() {
+    let expected = frames();
+    let bytes: Vec<u8> = expected.iter().flat_map(Frame::encode).collect();
+    for piece in [1, 2, 3, 7, 64, bytes.len()] {
+        let mut stream = Frames::default();
+        let mut read = Vec::new();
+        for piece in bytes.chunks(piece) {
+            stream.push(piece);
+            while let Some(frame) = stream.next().unwrap() {
+                read.push(frame);
+            }
+        }
+        assert_eq!(read, expected, "pieces of {piece} bytes");
+    }
+}
+
+#[test]
+fn other_versions_and_other_protocols_are_refused_at_once() {
+    let mut bytes = greeting().encode();
+    bytes[8] = 9;
+    assert!(Greeting::decode(&bytes[..10]).unwrap_err().0.contains("version 9"));
+    assert!(Greeting::decode(b"GET").unwrap_err().0.contains("does not speak"));
+    assert!(Greeting::decode(b"NCCLbnch\x01\x00\xff\xff").unwrap_err().0.contains("65535 bytes"));
+}
+
+#[test]
+fn a_frame_that_claims_too_much_is_refused_before_it_comes() {
+    let mut stream = Frames::default();
+    stream.push(&[4, 0xff, 0xff, 0xff, 0xff]);
+    assert!(stream.next().is_err());
+}
+
+#[test]
+fn the_longest_list_of_ranks_fits_into_a_frame() {
+    assert!(Frame::longest_of_members(MAX_RANKS) <= MAX_FRAME);
+    // With names of any length, which are cut.
+    let long = Member { host: Host { name: "n".repeat(999), id: "i".repeat(999) }, local: Some((1, 2)) };
+    let frame = Frame::Members(vec![long; 40]).encode();
+    assert_eq!(frame.len() - FRAME_HEADER, Frame::longest_of_members(40));
+}
+
+#[test]
+fn names_that_could_play_with_a_terminal_are_refused() {
+    let mut evil = greeting();
+    evil.member.host.name = "a\x1b[2Jb".to_owned();
+    assert!(Greeting::decode(&evil.encode()).is_err());
+    let text = Frame::GivenUp("a\x1b[2Jb".to_owned()).encode();
+    let mut stream = Frames::default();
+    stream.push(&text);
+    assert_eq!(stream.next(), Ok(Some(Frame::GivenUp("a [2Jb".to_owned()))));
+}
+
+#[test]
+fn long_texts_are_cut_between_characters() {
+    let mut bytes = Vec::new();
+    put_text(&mut bytes, &"ä".repeat(200), MAX_NAME);
+    assert_eq!(Reader(&bytes).name().unwrap(), "ä".repeat(127));
+}
+
+#[test]
+fn packed_messages_are_the_same_unpacked() {
+    assert_eq!(unpack(&pack([&b"ab"[..], b"", b"c"])), Some(vec![b"ab".to_vec(), Vec::new(), b"c".to_vec()]));
+    assert_eq!(unpack(&[]), Some(Vec::new()));
+    assert_eq!(unpack(&[1, 0, 0, 0, 0, 0, 0, 0]), None);
+    assert_eq!(unpack(&[0xff; 9]), None);
+}
+
+proptest! {
+    #[test]
+    fn random_bytes_are_refused_or_understood(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        // What is understood is written the same again.
+        if let Ok(Some(greeting)) = Greeting::decode(&bytes) {
+            prop_assert_eq!(greeting.encode(), bytes.clone());
+        }
+        let _ = Answer::decode(&bytes);
+        let _ = unpack(&bytes);
+        let mut stream = Frames::default();
+        stream.push(&bytes);
+        while let Ok(Some(_)) = stream.next() {}
+    }
+
+    #[test]
+    fn damaged_words_are_refused_or_understood(
+        which in 0..15_usize,
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let mut bytes = match which {
+            13 => greeting().encode(),
+            14 => Answer::Refused("no".to_owned()).encode(),
+            frame => frames()[frame].encode(),
+        };
+        for (index, byte) in damage {
+            let index = index.index(bytes.len());
+            bytes[index] = byte;
+        }
+        bytes.truncate(cut.index(bytes.len()) + 1);
+        let _ = Greeting::decode(&bytes);
+        let _ = Answer::decode(&bytes);
+        let mut stream = Frames::default();
+        stream.push(&bytes);
+        while let Ok(Some(frame)) = stream.next() {
+            // A frame never holds more than came.
+            prop_assert!(frame.encode().len() <= bytes.len() + 16);
+        }
+    }
+}
