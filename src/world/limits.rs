@@ -1,6 +1,6 @@
-//! Limits that several modules check.
+//! Limits of a world.
 
-/// The longest name of a host, identity of a host or key of a job, in bytes.
+/// Maximum length of a host name, host identity or job key, in bytes.
 pub(crate) const MAX_NAME: usize = 255;
-/// The most ranks of a job: more than any has, and a list of them still fits into a frame.
+/// Maximum number of ranks of a job, whose list fits into a frame.
 pub(crate) const MAX_RANKS: usize = 1 << 18;

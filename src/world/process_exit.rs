@@ -1,42 +1,39 @@
-//! Ending a process from any thread, while others may be stuck inside a driver or a library.
+//! Ending this process from any thread, while others may be blocked in a driver or a library.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-static CLAIMED: AtomicBool = AtomicBool::new(false);
-static EXPLAINED: AtomicBool = AtomicBool::new(false);
+/// Exit code of a Rust program that has panicked.
+pub(crate) const PANICKED: i32 = 101;
 
-/// Returns for the first thread that ends the process; any other sleeps until the process has ended, so that one
-/// reason is printed and one exit code returned.
+static CLAIMED: AtomicBool = AtomicBool::new(false);
+static REPORTED: AtomicBool = AtomicBool::new(false);
+
+/// Returns for the first thread only; others sleep until the process has ended, so that one reason is printed and one exit
+/// code is returned.
 pub(crate) fn claim() {
     while CLAIMED.swap(true, Ordering::SeqCst) {
         thread::sleep(Duration::from_secs(3600));
     }
 }
 
-/// Prints why the process ends, unless a reason has been printed already: what follows from it is not told again.
-pub(crate) fn explain(line: &str) {
-    if !EXPLAINED.swap(true, Ordering::SeqCst) {
-        say(line);
+/// Prints a line on standard error, in a single write. Later calls print nothing.
+pub(crate) fn report_once(line: &str) {
+    if !REPORTED.swap(true, Ordering::SeqCst) {
+        let line = format!("{}\n", line.trim_end());
+        // Ignored if standard error is closed.
+        let _ = std::io::stderr().write_all(line.as_bytes());
     }
 }
 
-/// Says that somebody else has printed why the process ends, as a panic does.
-pub(crate) fn explained() {
-    EXPLAINED.store(true, Ordering::SeqCst);
+/// Makes [`report_once`] print nothing, for a panic that has been printed already.
+pub(crate) fn suppress_report() {
+    REPORTED.store(true, Ordering::SeqCst);
 }
 
-/// Prints one line on standard error, whole, also when several processes share it.
-fn say(line: &str) {
-    let line = format!("{}\n", line.trim_end());
-    // Nobody is left to be told that standard error is closed.
-    let _ = std::io::stderr().write_all(line.as_bytes());
-}
-
-/// Ends the process at once: no exit handlers, since those of a GPU driver or an MPI library can wait for ever
-/// for a thread that is stuck.
+/// Ends the process without exit handlers: those of a GPU driver or an MPI library can wait forever for a blocked thread.
 pub(crate) fn exit(code: i32) -> ! {
     // SAFETY: `_exit` ends the process; it needs no state of this process to be consistent.
     unsafe { libc::_exit(code) }

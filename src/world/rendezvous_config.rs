@@ -3,43 +3,41 @@
 use super::Error;
 use super::limits::{MAX_NAME, MAX_RANKS};
 
-/// A rank and where it meets the others: what [`tcp`](super::tcp) needs to know.
+/// A rank, and the address at which the ranks of its job meet: the parameters of [`tcp`](super::tcp).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct RendezvousConfig {
     /// This rank, `0..size`.
     pub rank: usize,
-    /// How many ranks there are, at most 262144.
+    /// Number of ranks, at most 262144.
     pub size: usize,
-    /// Names or addresses of rank 0's host. The others try each in turn until rank 0 of this job answers.
+    /// Names or addresses of rank 0's host. The other ranks try each in turn until rank 0 of this job answers.
     pub hosts: Vec<String>,
-    /// The ports on which rank 0 may listen: it takes the first that is free.
+    /// Ports of rank 0, which listens on the first that is available.
     pub ports: Vec<u16>,
-    /// What tells this job's ranks from those of others that meet at the same address. Not a secret. At most 255
-    /// bytes, without control characters.
+    /// Identifies the job among others at the same address. Not a secret. At most 255 bytes, without control characters.
     pub key: String,
-    /// This rank's number on its host and how many its host has, where the launcher says so. Without it, or where
-    /// two ranks of a host claim the same number, ranks are counted by host.
+    /// Local rank and local size, if the launcher gives them. Otherwise, or if two ranks of a host have the same, ranks are
+    /// counted by host.
     pub local: Option<(usize, usize)>,
 }
 
-impl Place {
-    /// Rank `rank` of `size`, meeting at `address`, which is `host:port` or `[IPv6]:port` of rank 0.
+impl RendezvousConfig {
+    /// Creates the configuration of rank `rank` of `size`. `address` is `host:port` or `[IPv6]:port` of rank 0.
     ///
     /// # Errors
-    /// When the address has no port, `rank` is not below `size`, or `size` is more than a rendezvous holds.
+    /// If the address has no port, `rank` is not below `size`, or `size` is above 262144.
     pub fn new(rank: usize, size: usize, address: &str) -> Result<Self, Error> {
         let (host, port) = host_and_port(address).ok_or_else(|| {
             Error::Environment(format!(
                 "`{address}` is not an address such as node1:29500 or [fd00::1]:29500"
             ))
         })?;
-        let place =
+        let config =
             Self { rank, size, hosts: vec![host], ports: vec![port], key: String::new(), local: None };
-        place.checked()
+        config.checked()
     }
 
-    /// # Errors
-    /// When the place cannot be one.
+    /// Validates the configuration.
     pub(crate) fn checked(self) -> Result<Self, Error> {
         let Self { rank, size, .. } = self;
         let wrong = |message: String| Err(Error::Environment(message));
@@ -77,7 +75,7 @@ fn host_and_port(address: &str) -> Option<(String, u16)> {
     let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     let host = match bracketed {
         Some(host) => host,
-        // Without brackets nobody can tell where an IPv6 address ends and the port begins.
+        // Without brackets, the port of an IPv6 address is ambiguous.
         None if host.contains(':') => return None,
         None => host,
     };

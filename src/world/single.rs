@@ -6,7 +6,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 struct Single;
 
-/// The world of one process: rank 0 of 1. Split it with [`threads`](super::threads) into a rank per GPU.
+/// Creates a world of one process: rank 0 of 1. [`threads`](super::threads) makes it a rank per GPU.
 pub fn single() -> Handle {
     Arc::new(Single)
 }
@@ -48,7 +48,7 @@ impl World for Single {
 
     fn abort(&self, code: i32, message: &str) -> ! {
         process_exit::claim();
-        process_exit::explain(message);
+        process_exit::report_once(message);
         process_exit::exit(code)
     }
 }

@@ -1,33 +1,33 @@
-//! Waiting for something that another thread makes true: first by spinning, then by yielding, then asleep.
+//! Waiting for a condition that another thread makes true: spin, then yield, then park.
 //!
-//! A barrier that puts its threads to sleep at once lets them leave tens of microseconds apart; one that only
-//! spins starves the ranks that have not arrived when there are more ranks than cores.
+//! A barrier that parks its threads at once lets them leave tens of microseconds apart; one that only spins starves
+//! the ranks that have not arrived if there are more ranks than cores.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a waiter spins when there is a core for it.
+/// Spinning time.
 const SPIN: Duration = Duration::from_micros(50);
-/// How long after that it gives its core to others but stays runnable.
+/// Time from the beginning of a wait until the thread parks; it yields after [`SPIN`].
 const YIELD: Duration = Duration::from_millis(1);
 
 #[derive(Debug, Default)]
-pub(crate) struct Gate {
-    asleep: AtomicUsize,
+pub(crate) struct SpinPark {
+    parked: AtomicUsize,
     lock: Mutex<()>,
-    changed: Condvar,
+    condvar: Condvar,
 }
 
-impl Gate {
-    /// Returns when `done` is true. Whoever makes it true calls [`Gate::notify`] afterwards, and both sides use
-    /// sequentially consistent atomics (or a lock) for what `done` reads. `spin` is for when a core is free.
+impl SpinPark {
+    /// Returns once `done` is true. The thread that makes it true calls [`SpinPark::notify`] afterwards, and both use
+    /// sequentially consistent atomics or a lock for the state that `done` reads. Set `spin` if a core is free.
     pub(crate) fn wait(&self, spin: bool, done: impl Fn() -> bool) {
         self.wait_until(spin, None, done);
     }
 
-    /// As [`Gate::wait`], but not beyond `deadline`; whether `done` was true.
+    /// Like [`SpinPark::wait`], until `deadline` at most. Returns the last value of `done`.
     pub(crate) fn wait_until(&self, spin: bool, deadline: Option<Instant>, done: impl Fn() -> bool) -> bool {
         if done() {
             return true;
@@ -48,38 +48,37 @@ impl Gate {
             thread::yield_now();
         }
         let mut guard = lock(&self.lock);
-        self.asleep.fetch_add(1, Ordering::SeqCst);
+        self.parked.fetch_add(1, Ordering::SeqCst);
         let mut ended = done();
         while !ended {
             guard = match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
-                None => self.changed.wait(guard).unwrap_or_else(PoisonError::into_inner),
+                None => self.condvar.wait(guard).unwrap_or_else(PoisonError::into_inner),
                 Some(Duration::ZERO) => break,
                 Some(left) => {
-                    self.changed.wait_timeout(guard, left).unwrap_or_else(PoisonError::into_inner).0
+                    self.condvar.wait_timeout(guard, left).unwrap_or_else(PoisonError::into_inner).0
                 }
             };
             ended = done();
         }
-        self.asleep.fetch_sub(1, Ordering::SeqCst);
+        self.parked.fetch_sub(1, Ordering::SeqCst);
         ended
     }
 
-    /// Wakes the waiters that sleep. The lock is taken so that a waiter between its check and its sleep is not
-    /// missed.
+    /// Wakes the parked threads. Takes the lock so that a waiter between its check and its wait is not missed.
     pub(crate) fn notify(&self) {
-        if self.asleep.load(Ordering::SeqCst) > 0 {
+        if self.parked.load(Ordering::SeqCst) > 0 {
             drop(lock(&self.lock));
-            self.changed.notify_all();
+            self.condvar.notify_all();
         }
     }
 }
 
-/// Locks, also when a thread has panicked with the lock held: what it protects here stays consistent.
+/// Locks a mutex, also if it is poisoned: the state that mutexes of this module protect stays consistent.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How many threads this process may run at once.
+/// Number of threads that this process may run in parallel.
 pub(crate) fn cores() -> usize {
     static CORES: OnceLock<usize> = OnceLock::new();
     *CORES.get_or_init(|| thread::available_parallelism().map_or(1, std::num::NonZero::get))

@@ -1,14 +1,13 @@
-//! What ranks bring together for one barrier or all_gather.
+//! Contributions of ranks to a barrier or all_gather.
 
 use crate::world::Error;
 use std::time::Duration;
 
-/// What one rank brings.
+/// Contribution of one rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Contribution {
-    /// It is at a barrier.
     Barrier,
-    /// Its message for an all_gather.
+    /// Message of an all_gather.
     Message(Vec<u8>),
 }
 
@@ -21,11 +20,12 @@ impl Contribution {
     }
 }
 
-/// The messages of all ranks, from `first` on in order; none at a barrier.
+/// Combines the contributions of all ranks, in rank order from `first`, to the messages of an all_gather; `None` for a
+/// barrier.
 ///
 /// # Errors
-/// When some ranks are at a barrier and others at an all_gather.
-pub(crate) fn agree(contributions: Vec<Contribution>, first: usize) -> Result<Option<Vec<Vec<u8>>>, Error> {
+/// If some ranks are at a barrier and others at an all_gather.
+pub(crate) fn combine(contributions: Vec<Contribution>, first: usize) -> Result<Option<Vec<Vec<u8>>>, Error> {
     let expected = contributions.first().map_or("barrier", Contribution::name);
     let mut messages = Vec::new();
     for (index, contribution) in contributions.into_iter().enumerate() {
@@ -44,24 +44,24 @@ pub(crate) fn agree(contributions: Vec<Contribution>, first: usize) -> Result<Op
     Ok((!messages.is_empty()).then_some(messages))
 }
 
-/// A rank, or a process of several, that others wait for.
-pub(crate) struct Late {
-    /// The rank, or the first of the process.
+/// A rank, or a process of several ranks, that others wait for.
+pub(crate) struct LateRank {
+    /// The rank, or the first one of the process.
     pub(crate) rank: usize,
-    /// The ranks of the process, where one of them is late and it is not known which: ` (the process of ranks 2 to 3)`.
+    /// Ranks of the process, if the late one is not known: ` (the process of ranks 2 to 3)`.
     pub(crate) ranks: String,
     pub(crate) host: String,
     /// Its [`World::note`](crate::world::World::note).
     pub(crate) note: String,
 }
 
-/// How many late ranks a message names.
-const MOST_NAMED: usize = 8;
+/// Maximum number of late ranks in a message.
+const MAX_NAMED: usize = 8;
 
-/// Why a call cannot go on that some ranks have not come to within `limit`: names the first of the late ones as the one
-/// that failed, and the others in the reason.
-pub(crate) fn overdue(call: &str, limit: Duration, late: &[Late]) -> Option<Error> {
-    let (Late { rank, ranks, host, note }, others) = late.split_first()?;
+/// Error for a call that some ranks have not reached within `limit`. The first late rank is the failed one; the reason names
+/// the others.
+pub(crate) fn late_error(call: &str, limit: Duration, late: &[LateRank]) -> Option<Error> {
+    let (LateRank { rank, ranks, host, note }, others) = late.split_first()?;
     let last = |note: &str| {
         let note = note.trim().replace('\n', ", ");
         if note.is_empty() { String::new() } else { format!(" (last heard of it: {note})") }
@@ -69,12 +69,12 @@ pub(crate) fn overdue(call: &str, limit: Duration, late: &[Late]) -> Option<Erro
     let article = if call.starts_with('a') { "an" } else { "a" };
     let mut reason =
         format!("did not come to {article} {call} within {} s{ranks}{}", limit.as_secs_f64(), last(note));
-    for (index, Late { rank, ranks, host, note }) in others.iter().take(MOST_NAMED - 1).enumerate() {
+    for (index, LateRank { rank, ranks, host, note }) in others.iter().take(MAX_NAMED - 1).enumerate() {
         let link = if index == 0 { "; neither did" } else { "," };
         reason += &format!("{link} rank {rank} on host {host}{ranks}{}", last(note));
     }
-    if others.len() >= MOST_NAMED {
-        reason += &format!(" and {} more", others.len() + 1 - MOST_NAMED);
+    if others.len() >= MAX_NAMED {
+        reason += &format!(" and {} more", others.len() + 1 - MAX_NAMED);
     }
     Some(Error::RankFailed { rank: *rank, host: host.clone(), reason })
 }
@@ -86,14 +86,14 @@ mod tests {
     #[test]
     fn late_ranks_are_named_with_what_is_known_of_them() {
         let late = |count: usize| {
-            let one = |rank| Late {
+            let one = |rank| LateRank {
                 rank,
                 ranks: String::new(),
                 host: format!("node{rank}"),
                 note: if rank == 1 { "a\nb\n" } else { "" }.to_owned(),
             };
             let late: Vec<_> = (1..=count).map(one).collect();
-            overdue("barrier", Duration::from_millis(1500), &late).map(|error| error.to_string())
+            late_error("barrier", Duration::from_millis(1500), &late).map(|error| error.to_string())
         };
         assert_eq!(late(0), None);
         let first = "rank 1 on host node1 did not come to a barrier within 1.5 s (last heard of it: a, b)";
@@ -102,14 +102,14 @@ mod tests {
         assert_eq!(late(3).unwrap(), three);
         assert!(late(8).unwrap().ends_with(", rank 8 on host node8"));
         assert!(late(10).unwrap().ends_with(", rank 8 on host node8 and 2 more"));
-        let process = Late {
+        let process = LateRank {
             rank: 2,
             ranks: " (the process of ranks 2 to 3)".to_owned(),
             host: "a".to_owned(),
             note: "sums".to_owned(),
         };
         assert_eq!(
-            overdue("barrier", Duration::from_secs(1), &[process]).unwrap().to_string(),
+            late_error("barrier", Duration::from_secs(1), &[process]).unwrap().to_string(),
             "rank 2 on host a did not come to a barrier within 1 s (the process of ranks 2 to 3) (last heard of it: sums)"
         );
     }
@@ -117,9 +117,9 @@ mod tests {
     #[test]
     fn ranks_at_different_calls_are_named() {
         let message = |byte| Contribution::Message(vec![byte]);
-        assert_eq!(agree(vec![message(1), message(2)], 0), Ok(Some(vec![vec![1], vec![2]])));
-        assert_eq!(agree(vec![Contribution::Barrier, Contribution::Barrier], 0), Ok(None));
-        let text = agree(vec![message(1), message(1), Contribution::Barrier], 4).unwrap_err().to_string();
+        assert_eq!(combine(vec![message(1), message(2)], 0), Ok(Some(vec![vec![1], vec![2]])));
+        assert_eq!(combine(vec![Contribution::Barrier, Contribution::Barrier], 0), Ok(None));
+        let text = combine(vec![message(1), message(1), Contribution::Barrier], 4).unwrap_err().to_string();
         assert!(text.starts_with("rank 4 called all_gather while rank 6 called barrier"), "{text}");
     }
 }

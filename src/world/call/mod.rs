@@ -5,7 +5,7 @@ mod log;
 mod numbering;
 mod pack;
 
-pub(crate) use contribution::{Contribution, Late, agree, overdue};
-pub(crate) use log::Ledger;
+pub(crate) use contribution::{Contribution, LateRank, combine, late_error};
+pub(crate) use log::CallLog;
 pub(crate) use numbering::Numbering;
 pub(crate) use pack::{pack, unpack};

@@ -1,4 +1,4 @@
-//! The ranks of each process: error messages name ranks of the job, not processes.
+//! Numbering of ranks by process: error messages name ranks of the job, not processes.
 
 use crate::world::Error;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,7 +19,7 @@ impl Numbering {
         self.0.store(count.max(1), Ordering::SeqCst);
     }
 
-    /// The first rank of a process.
+    /// First rank of a process.
     pub(crate) fn first(&self, process: usize) -> usize {
         process.saturating_mul(self.count())
     }
@@ -29,7 +29,7 @@ impl Numbering {
         self.0.load(Ordering::SeqCst)
     }
 
-    /// Says which ranks end with a process: `rank 3 ends`, `ranks 2 to 3 end`.
+    /// Text for the ranks that end with a process: `rank 3 ends`, `ranks 2 to 3 end`.
     pub(crate) fn ends(&self, process: usize) -> String {
         let (first, count) = (self.first(process), self.count());
         if count == 1 {
@@ -39,9 +39,8 @@ impl Numbering {
         }
     }
 
-    /// Returns the rank that a message about `process` names, and the end of that message. The rank is `rank`
-    /// if the process has it, otherwise the first of the process; the end of the message then names all ranks
-    /// of the process.
+    /// Returns the rank that a message about `process` names, and the end of that message: `rank` if it belongs to the
+    /// process; otherwise the first rank of the process, and a text with all of them.
     pub(crate) fn name(&self, process: usize, rank: Option<usize>) -> (usize, String) {
         let (first, count) = (self.first(process), self.count());
         match rank.filter(|rank| rank / count == process) {
@@ -51,7 +50,7 @@ impl Numbering {
         }
     }
 
-    /// The error of a failed process, or of its failed rank if that is known.
+    /// Error for a failed process, or its failed rank if that is known.
     pub(crate) fn failed(&self, process: usize, rank: Option<usize>, host: &str, reason: &str) -> Error {
         let (rank, ranks) = self.name(process, rank);
         Error::RankFailed { rank, host: host.to_owned(), reason: format!("{reason}{ranks}") }

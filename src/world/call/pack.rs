@@ -1,6 +1,6 @@
-//! Several messages in one.
+//! Packing of several messages into one.
 
-/// Messages one after the other, each behind its length.
+/// Concatenates messages, each with its length as a prefix.
 pub(crate) fn pack<'a>(messages: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut bytes = Vec::new();
     for message in messages {
@@ -10,7 +10,7 @@ pub(crate) fn pack<'a>(messages: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> 
     bytes
 }
 
-/// The messages that were packed; `None` when they were not.
+/// Splits packed messages; `None` if they are malformed.
 pub(crate) fn unpack(mut bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut messages = Vec::new();
     while !bytes.is_empty() {

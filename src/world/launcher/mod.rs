@@ -1,4 +1,4 @@
-//! What started this process.
+//! The launcher that started this process.
 
 mod nodelist;
 mod rendezvous;
@@ -12,20 +12,20 @@ pub use nodelist::expand as expand_nodelist;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Launcher {
-    /// None: the process was started by hand.
+    /// No launcher.
     None,
-    /// Whoever set `NCCL_BENCH_RANK` and `NCCL_BENCH_SIZE`.
+    /// A launcher that sets `NCCL_BENCH_RANK` and `NCCL_BENCH_SIZE`.
     Explicit,
     /// Open MPI's `mpirun`.
     OpenMpi,
-    /// MPICH's `mpiexec` (hydra), also that of Intel MPI and MVAPICH.
+    /// MPICH's `mpiexec` (Hydra), also in Intel MPI and MVAPICH.
     Mpich,
     /// Slurm's `srun`.
     Slurm,
-    /// torchrun, or anything that sets `RANK` and `WORLD_SIZE` as it does.
+    /// torchrun, or another launcher that sets `RANK` and `WORLD_SIZE`.
     Torchrun,
-    /// An indexed Job of Kubernetes, each of whose pods is a process. It tells a pod its number, but not how many there
-    /// are, nor where rank 0 is: the pod template does, with `NCCL_BENCH_SIZE` and `NCCL_BENCH_ADDR`.
+    /// An indexed Job of Kubernetes, with one process per pod. Kubernetes sets the index of a pod; the pod template must set
+    /// `NCCL_BENCH_SIZE` and `NCCL_BENCH_ADDR`.
     Kubernetes,
 }
 
@@ -43,27 +43,26 @@ impl fmt::Display for Launcher {
     }
 }
 
-/// What a launcher told this process about itself.
+/// Launcher, rank and size of this process, from its environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Started {
-    /// What started it.
+    /// The launcher.
     pub launcher: Launcher,
-    /// Its rank, where the launcher gave a readable one.
+    /// Its rank, if the launcher gives a valid one.
     pub rank: Option<usize>,
-    /// How many processes were started, where the launcher gave a readable number.
+    /// Number of processes, if the launcher gives a valid one.
     pub size: Option<usize>,
-    /// Whether an MPI library would find the other ranks: always under Open MPI's and MPICH's launchers, under
-    /// Slurm with its PMIx or PMI-2 plugin.
+    /// True if an MPI library can find the other ranks: always with the launchers of Open MPI and MPICH, with Slurm if
+    /// its PMIx or PMI-2 plugin is used.
     pub mpi: bool,
 }
 
-/// A launcher, the variables with rank and size, and what else has to be set for it to be this one.
+/// A launcher, its variables with rank and size, and the variables of which one must be set.
 type Signature = (Launcher, &'static [&'static str], &'static [&'static str], &'static [&'static str]);
 
-/// The innermost launcher comes first: torchrun runs under srun, mpirun runs inside a Slurm job. A Slurm batch
-/// script has a rank and a size too, but only the steps of `srun` have a step's number of tasks or identifier. All of
-/// them run inside pods.
+/// Known launchers, innermost first: torchrun runs under srun, mpirun inside a Slurm job, and all of them in pods. A Slurm
+/// batch script has a rank and a size too, but only a step of `srun` has a step's number of tasks or identifier.
 const SIGNATURES: &[Signature] = &[
     (Launcher::Explicit, &["NCCL_BENCH_RANK"], &["NCCL_BENCH_SIZE"], &["NCCL_BENCH_RANK"]),
     (Launcher::Torchrun, &["RANK"], &["WORLD_SIZE"], &["TORCHELASTIC_RUN_ID"]),
@@ -81,17 +80,17 @@ const SIGNATURES: &[Signature] = &[
         &["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"],
         &["SLURM_STEP_NUM_TASKS", "SLURM_STEP_ID", "SLURM_STEPID"],
     ),
-    (Launcher::Kubernetes, &[COMPLETION_INDEX], SIZES_IN_PODS, &[COMPLETION_INDEX]),
+    (Launcher::Kubernetes, &[COMPLETION_INDEX], POD_SIZES, &[COMPLETION_INDEX]),
 ];
 
-/// What Kubernetes tells a pod of an indexed Job: its number.
+/// Index of a pod in an indexed Job.
 pub(crate) const COMPLETION_INDEX: &str = "JOB_COMPLETION_INDEX";
 
-/// What a pod template can say of the number of pods.
-pub(crate) const SIZES_IN_PODS: &[&str] = &["NCCL_BENCH_SIZE", "WORLD_SIZE"];
+/// Variables of a pod template that give the number of pods.
+pub(crate) const POD_SIZES: &[&str] = &["NCCL_BENCH_SIZE", "WORLD_SIZE"];
 
 impl Started {
-    /// What started this process, from its environment.
+    /// Detects the launcher from the environment.
     pub fn detect() -> Self {
         Self::from_variables(&process_variable)
     }
@@ -102,7 +101,7 @@ impl Started {
         };
         for &(launcher, rank, size, marks) in SIGNATURES {
             let set = |names: &[&str]| names.iter().any(|name| variable(name).is_some());
-            // A pod that does not know how many there are is one of a Job all the same.
+            // A pod belongs to a Job even if its template gives no size.
             if set(marks) && (set(size) || launcher == Launcher::Kubernetes) {
                 let mpi = match launcher {
                     Launcher::OpenMpi | Launcher::Mpich => true,
@@ -115,9 +114,9 @@ impl Started {
         Self { launcher: Launcher::None, rank: None, size: None, mpi: false }
     }
 
-    /// A rank without a number of ranks, or the other way round: `(set, missing)`. Such a process is one of several, and
-    /// must not take itself for the only one. `WORLD_SIZE` and `NCCL_BENCH_SIZE` of 1 need no rank.
-    pub(crate) fn half_a_set(
+    /// A rank variable without its size variable or vice versa, as `(set, missing)`. The process is one of several and must
+    /// not run alone. `WORLD_SIZE` and `NCCL_BENCH_SIZE` of 1 need no rank.
+    pub(crate) fn incomplete_variables(
         &self,
         variable: &dyn Fn(&str) -> Option<String>,
     ) -> Option<(&'static str, &'static str)> {
@@ -126,7 +125,7 @@ impl Started {
         let unknown = self.launcher == Launcher::None;
         let pod = self.launcher == Launcher::Kubernetes;
         let halves = [
-            // These are this library's own: whoever sets them means them.
+            // This library's own variables are set on purpose.
             ("NCCL_BENCH_RANK", "NCCL_BENCH_SIZE", set("NCCL_BENCH_RANK")),
             ("NCCL_BENCH_SIZE", "NCCL_BENCH_RANK", unknown && several("NCCL_BENCH_SIZE")),
             (
@@ -144,9 +143,9 @@ impl Started {
             .map(|(set, missing, _)| (set, missing))
     }
 
-    /// A variable of an unknown launcher that says that there are several ranks, with its value. A rank of 0 says nothing:
-    /// batch scripts have it, too.
-    pub(crate) fn one_of_several(
+    /// A variable of an unknown launcher, and its value, that shows that there are several ranks. A rank of 0 does not: batch
+    /// scripts have it too.
+    pub(crate) fn rank_of_unknown_launcher(
         &self,
         variable: &dyn Fn(&str) -> Option<String>,
     ) -> Option<(&'static str, String)> {
@@ -167,9 +166,8 @@ impl Started {
         if unknown { larger.next() } else { None }
     }
 
-    /// Whether it is known that there is no other rank. The pod of a Job that was told its number alone is taken for the
-    /// only one when it is the first; any other cannot be.
-    pub(crate) fn alone(&self) -> bool {
+    /// True if there is no other rank. Without a size, the first pod of a Job counts as the only one.
+    pub(crate) fn is_single_process(&self) -> bool {
         match (self.launcher, self.size) {
             (Launcher::None, _) | (_, Some(1)) => true,
             (Launcher::Kubernetes, None) => self.rank == Some(0),
@@ -177,11 +175,11 @@ impl Started {
         }
     }
 
-    /// Whether rank and size as the MPI library sees them are what the launcher started. An MPI library that was
-    /// not made for the launcher takes every process for rank 0 of 1: a job that would measure nothing.
+    /// Compares the size that the MPI library reports with that of the launcher. With an MPI library that does not support
+    /// the launcher, every process is rank 0 of 1.
     ///
     /// # Errors
-    /// Says who started what, what the library (`described`, such as `Open MPI 4.1.4`) makes of it, and what to do.
+    /// If they differ. The error names the launcher, the library (`described`, such as `Open MPI 4.1.4`), and solutions.
     pub fn agrees_with_mpi(&self, described: &str, rank: usize, size: usize) -> Result<(), Error> {
         let Some(expected) = self.size.filter(|_| self.mpi) else { return Ok(()) };
         if expected == size {

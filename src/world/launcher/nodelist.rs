@@ -1,17 +1,17 @@
-//! Slurm's short form for lists of hosts.
+//! Slurm's compressed host lists.
 
 use crate::world::limits::{MAX_NAME, MAX_RANKS};
 
-/// The most brackets in a name: they are expanded one inside the other.
+/// Maximum number of brackets in a name; expansion is recursive.
 const MOST_BRACKETS: usize = 8;
-/// The most digits of a number: those of the largest that can be counted.
+/// Maximum number of digits in a number.
 const MOST_DIGITS: usize = 20;
 
-/// The hosts of a list in Slurm's short form, in order: `gpu[01-03,7],login` is `gpu01`, `gpu02`, `gpu03`, `gpu7`,
-/// `login`. Names with several brackets (`rack[1-2]node[1-4]`) count up from the last.
+/// Expands Slurm's compressed host list, in order: `gpu[01-03,7],login` is `gpu01`, `gpu02`, `gpu03`, `gpu7`, `login`. In
+/// names with several brackets (`rack[1-2]node[1-4]`), the last one varies fastest.
 ///
-/// `None` when the list is not well formed, or longer than any job's: more than 262144 hosts, 255 bytes in a name, 8
-/// brackets in a name, or 20 digits in a number.
+/// Returns `None` if the list is malformed, or has more than 262144 hosts, 255 bytes or 8 brackets in a name, or 20 digits
+/// in a number.
 pub fn expand(list: &str) -> Option<Vec<String>> {
     let mut hosts = Vec::new();
     for item in items(list)? {
@@ -26,7 +26,7 @@ pub fn expand(list: &str) -> Option<Vec<String>> {
     Some(hosts)
 }
 
-/// Splits at the commas outside brackets.
+/// Splits at commas outside brackets.
 fn items(list: &str) -> Option<Vec<&str>> {
     let mut items = Vec::new();
     let (mut start, mut inside) = (0, false);

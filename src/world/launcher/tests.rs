@@ -50,12 +50,15 @@ fn the_innermost_launcher_counts() {
 #[test]
 fn a_pod_of_an_indexed_job_has_a_number_and_what_its_template_says() {
     let pod = [("JOB_COMPLETION_INDEX", "3")];
-    let told = |more: &[(&str, &str)]| started(&[&pod[..], more].concat());
-    let Started { launcher, rank, size, mpi } = told(&[("NCCL_BENCH_SIZE", "8"), ("WORLD_SIZE", "16")]);
+    let detected = |more: &[(&str, &str)]| started(&[&pod[..], more].concat());
+    let Started { launcher, rank, size, mpi } = detected(&[("NCCL_BENCH_SIZE", "8"), ("WORLD_SIZE", "16")]);
     assert_eq!((launcher, rank, size, mpi), (Launcher::Kubernetes, Some(3), Some(8), false));
-    assert_eq!(told(&[("WORLD_SIZE", "16")]).size, Some(16));
-    assert_eq!((told(&[]).launcher, told(&[]).rank, told(&[]).size), (Launcher::Kubernetes, Some(3), None));
-    // Whatever runs inside the pod knows better.
+    assert_eq!(detected(&[("WORLD_SIZE", "16")]).size, Some(16));
+    assert_eq!(
+        (detected(&[]).launcher, detected(&[]).rank, detected(&[]).size),
+        (Launcher::Kubernetes, Some(3), None)
+    );
+    // A launcher that runs inside the pod takes precedence.
     for inner in [
         &[("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "2")][..],
         &[("PMI_RANK", "1"), ("PMI_SIZE", "2"), ("PMI_FD", "7")],
@@ -64,18 +67,18 @@ fn a_pod_of_an_indexed_job_has_a_number_and_what_its_template_says() {
         &[("SLURM_PROCID", "1"), ("SLURM_NTASKS", "2"), ("SLURM_STEP_ID", "0")],
         &[("NCCL_BENCH_RANK", "1"), ("NCCL_BENCH_SIZE", "2")],
     ] {
-        assert_eq!((told(inner).rank, told(inner).size), (Some(1), Some(2)), "{inner:?}");
+        assert_eq!((detected(inner).rank, detected(inner).size), (Some(1), Some(2)), "{inner:?}");
     }
 }
 
 #[test]
 fn only_the_first_pod_of_a_job_may_be_alone() {
-    let alone = |variables: &[(&str, &str)]| started(variables).alone();
+    let alone = |variables: &[(&str, &str)]| started(variables).is_single_process();
     let pod = |index| ("JOB_COMPLETION_INDEX", index);
     assert!(alone(&[]) && alone(&[pod("0")]) && alone(&[pod("3"), ("NCCL_BENCH_SIZE", "1")]));
     assert!(alone(&[("PMI_RANK", "0"), ("PMI_SIZE", "1"), ("PMI_FD", "7")]));
     assert!(!alone(&[pod("1")]) && !alone(&[pod("none")]) && !alone(&[pod("0"), ("WORLD_SIZE", "2")]));
-    // A launcher that says how many there are, in a way that nobody can read.
+    // A malformed size.
     assert!(!alone(&[("RANK", "0"), ("WORLD_SIZE", "two")]));
 }
 

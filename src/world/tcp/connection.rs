@@ -7,10 +7,10 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// How much is read from or written to one connection before the others have their turn, in bytes.
-pub(crate) const MOST_AT_ONCE: usize = 1 << 20;
+/// Maximum number of bytes read from or written to one connection before the others are served.
+pub(crate) const MAX_BYTES_PER_TURN: usize = 1 << 20;
 
-/// A connection to another rank. Sending never blocks: what does not fit waits in a queue.
+/// A connection to another rank. Sending never blocks: bytes that the socket does not take are queued.
 pub(crate) struct Connection {
     pub(crate) stream: TcpStream,
     queue: Mutex<Queue>,
@@ -20,7 +20,7 @@ pub(crate) struct Connection {
 #[derive(Default)]
 struct Queue {
     frames: VecDeque<Arc<[u8]>>,
-    /// How much of the first has been sent.
+    /// Number of bytes of the first frame that have been sent.
     sent: usize,
 }
 
@@ -30,10 +30,10 @@ impl Connection {
         Ok(Self { stream, queue: Mutex::default(), open: AtomicBool::new(true) })
     }
 
-    /// Sends, or queues what cannot be sent now: then the answer is `false`, and [`Connection::flush`] is due when
-    /// the connection can be written.
+    /// Sends or queues a frame. Returns `false` if bytes are queued, which [`Connection::flush`] sends once the
+    /// connection is writable.
     pub(crate) fn send(&self, bytes: &Arc<[u8]>) -> bool {
-        if !self.open.load(Ordering::SeqCst) {
+        if !self.is_open() {
             return true;
         }
         let mut queue = lock(&self.queue);
@@ -41,12 +41,12 @@ impl Connection {
         self.drain(&mut queue)
     }
 
-    /// Sends what is queued, as far as possible; whether nothing is left.
+    /// Sends queued bytes without blocking. Returns `true` if none are left.
     pub(crate) fn flush(&self) -> bool {
         self.drain(&mut lock(&self.queue))
     }
 
-    /// How much is queued, in frames and bytes of the first that have been sent: changes when something is sent.
+    /// Number of queued frames, and of bytes of the first one that have been sent. Changes with every byte sent.
     pub(crate) fn backlog(&self) -> (usize, usize) {
         let queue = lock(&self.queue);
         (queue.frames.len(), queue.sent)
@@ -55,10 +55,10 @@ impl Connection {
     fn drain(&self, queue: &mut Queue) -> bool {
         let mut total = 0;
         while let Some(first) = queue.frames.front() {
-            if total >= MOST_AT_ONCE {
+            if total >= MAX_BYTES_PER_TURN {
                 return false;
             }
-            let end = first.len().min(queue.sent + MOST_AT_ONCE);
+            let end = first.len().min(queue.sent + MAX_BYTES_PER_TURN);
             match (&self.stream).write(&first[queue.sent..end]) {
                 Ok(count) => {
                     total += count;
@@ -71,7 +71,7 @@ impl Connection {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
                 Err(_) => {
-                    // Reading will tell what has happened to the other side.
+                    // Reading reports the error.
                     queue.frames.clear();
                     queue.sent = 0;
                 }
@@ -80,7 +80,7 @@ impl Connection {
         true
     }
 
-    pub(crate) fn idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         lock(&self.queue).frames.is_empty()
     }
 
@@ -90,7 +90,7 @@ impl Connection {
 
     pub(crate) fn close(&self) {
         self.open.store(false, Ordering::SeqCst);
-        // Fails when the other side has gone already.
+        // Fails if the peer has closed the connection already.
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 }

@@ -1,4 +1,4 @@
-//! A world whose ranks talk over TCP, all through rank 0.
+//! A world over TCP: every rank is connected to rank 0, which forwards messages.
 
 mod connection;
 #[cfg(any(test, fuzzing))]
@@ -11,10 +11,10 @@ pub(crate) mod wire;
 
 use super::call::Contribution;
 use super::sync::{cores, lock};
-use super::{Called, Error, Handle, LastAct, Options, Place, World, YEAR, process_exit, single};
+use super::{Called, Error, ExitHook, Handle, Options, RendezvousConfig, World, YEAR, process_exit, single};
 use connection::Connection;
-use rendezvous::Met;
-use state::{Failure, Shared};
+use rendezvous::Connected;
+use state::{Failure, TcpState};
 use std::io;
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
@@ -27,63 +27,67 @@ use wire::{Frame, MAX_MESSAGE, Member};
 #[cfg(feature = "mpi")]
 pub(crate) use rendezvous::listen;
 
-/// Meets the other ranks of a job over TCP.
+/// Joins a world over TCP.
 ///
-/// All ranks connect to rank 0, and every rank has a thread that watches its connection: a rank whose process ends
-/// without leaving the job, or that is silent for longer than [`Options::dead_after`], is dead, and every other
-/// rank's operations return [`Error::RankFailed`] with its number and host; see [`Options::on_failure`] for what
-/// else can happen. Once all ranks are there, nothing listens any more.
+/// All ranks connect to rank 0, and a thread of each rank watches the connections. A rank whose process ends without
+/// leaving the job, or that is silent for longer than [`Options::dead_after`], is dead: the operations of all others
+/// return [`Error::RankFailed`] with its rank and host, and [`Options::on_failure`] applies. Rank 0 stops listening once
+/// all ranks are connected.
 ///
-/// Rank 0 passes on what ranks say. When it leaves, it stays connected for up to three seconds to those that have not
-/// left, so that a rank that fails at that moment is heard; a job whose ranks leave together does not wait.
+/// When rank 0 leaves, it stays connected for up to a minute to ranks that have not left, and forwards their failures.
+/// If all ranks leave together, it does not wait.
 ///
 /// # Errors
-/// When not all ranks have come before [`Options::timeout`]; the error names the missing ones, or what was tried.
-pub fn tcp(place: Place, options: &Options) -> Result<Handle, Error> {
-    let place = place.checked()?;
-    if place.size == 1 {
+/// If ranks are missing at [`Options::timeout`]: the error names them at rank 0, and the attempted addresses elsewhere.
+pub fn tcp(config: RendezvousConfig, options: &Options) -> Result<Handle, Error> {
+    let config = config.checked()?;
+    if config.size == 1 {
         return Ok(single());
     }
-    Ok(Arc::new(join(&place, options, None)?))
+    Ok(Arc::new(join(&config, options, None)?))
 }
 
-/// Meets the ranks of a job; rank 0 may be listening already.
-pub(crate) fn join(place: &Place, options: &Options, listener: Option<TcpListener>) -> Result<Tcp, Error> {
+/// Joins a world. Rank 0 may pass a listener.
+pub(crate) fn join(
+    config: &RendezvousConfig,
+    options: &Options,
+    listener: Option<TcpListener>,
+) -> Result<Tcp, Error> {
     let options = options.bounded();
-    let Met { members, connections, address } = rendezvous::meet(place, &options, listener)?;
+    let Connected { members, connections, address } = rendezvous::connect(config, &options, listener)?;
     let failed = |error: io::Error| {
-        Error::Rendezvous(format!("rank {} cannot serve its connections: {error}", place.rank))
+        Error::Rendezvous(format!("rank {} cannot serve its connections: {error}", config.rank))
     };
-    let (local_rank, local_size) = local_position(&members, place.rank);
+    let (local_rank, local_size) = local_position(&members, config.rank);
     let (wake, woken) = UnixStream::pair().map_err(failed)?;
     wake.set_nonblocking(true).map_err(failed)?;
     woken.set_nonblocking(true).map_err(failed)?;
     let mut streams = Vec::with_capacity(connections.len());
-    let mut frames = Vec::with_capacity(connections.len());
+    let mut decoders = Vec::with_capacity(connections.len());
     for connection in connections {
-        let (stream, left) = connection.unzip();
+        let (stream, decoder) = connection.unzip();
         let stream = stream.map(Connection::new).transpose().map_err(failed)?;
         streams.push(stream);
-        frames.push(left.unwrap_or_default());
+        decoders.push(decoder.unwrap_or_default());
     }
-    let shared = Arc::new(Shared::new(place.rank, members, streams, options, wake));
-    if place.rank == 0 {
-        shared.broadcast(&Frame::Members(shared.members.clone()));
+    let state = Arc::new(TcpState::new(config.rank, members, streams, options, wake));
+    if config.rank == 0 {
+        state.broadcast(&Frame::Members(state.members.clone()));
     }
     let service = thread::Builder::new()
         .name("world".to_owned())
         .spawn({
-            let shared = Arc::clone(&shared);
-            move || service::run(&shared, &woken, frames)
+            let state = Arc::clone(&state);
+            move || service::run(&state, &woken, decoders)
         })
         .map_err(failed)?;
     let spin = local_size <= cores();
     let description = format!("TCP rendezvous at {address}");
-    Ok(Tcp { shared, local_rank, local_size, spin, description, service: Some(service) })
+    Ok(Tcp { state, local_rank, local_size, spin, description, service: Some(service) })
 }
 
-/// A rank's number among those of its host, and how many these are: as its launcher said, or counted by rank when
-/// it said nothing or two ranks of the host claim one number, as those of two launchers on one host do.
+/// Local rank and local size of a rank: those of its launcher, or counted by host if the launcher gives none or two ranks
+/// of a host have the same, as with two launchers on one host.
 fn local_position(members: &[Member], rank: usize) -> (usize, usize) {
     let neighbours: Vec<usize> =
         (0..members.len()).filter(|&other| members[other].host.id == members[rank].host.id).collect();
@@ -100,12 +104,11 @@ fn local_position(members: &[Member], rank: usize) -> (usize, usize) {
     }
 }
 
-/// One rank's end of the star.
 pub(crate) struct Tcp {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) state: Arc<TcpState>,
     local_rank: usize,
     local_size: usize,
-    /// Whether there is a core for each rank of this host.
+    /// True if this host has a core for each of its ranks.
     spin: bool,
     description: String,
     service: Option<JoinHandle<()>>,
@@ -113,11 +116,11 @@ pub(crate) struct Tcp {
 
 impl World for Tcp {
     fn rank(&self) -> usize {
-        self.shared.rank
+        self.state.rank
     }
 
     fn size(&self) -> usize {
-        self.shared.size
+        self.state.size
     }
 
     fn local_rank(&self) -> usize {
@@ -133,7 +136,7 @@ impl World for Tcp {
     }
 
     fn barrier(&self) -> Result<(), Error> {
-        self.shared.call(Contribution::Barrier, self.spin).map(drop)
+        self.state.collective(Contribution::Barrier, self.spin).map(drop)
     }
 
     fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
@@ -143,49 +146,49 @@ impl World for Tcp {
                 mine.len()
             )));
         }
-        let messages = self.shared.call(Contribution::Message(mine.to_vec()), self.spin)?;
+        let messages = self.state.collective(Contribution::Message(mine.to_vec()), self.spin)?;
         messages.ok_or_else(|| Error::Mismatch("rank 0 took an all_gather for a barrier".to_owned()))
     }
 
     fn check(&self) -> Result<(), Error> {
-        self.shared.failure.get().map_or(Ok(()), |failure| Err(failure.error.clone()))
+        self.state.failure.get().map_or(Ok(()), |failure| Err(failure.error.clone()))
     }
 
     fn fail(&self, reason: &str) {
-        self.shared.fail_here(failure_code(), None, format!("failed: {reason}"));
+        self.state.fail_own(failure_code(), None, format!("failed: {reason}"));
     }
 
     fn set_limit(&self, limit: Option<Duration>) {
-        *lock(&self.shared.limit) = limit.map(|limit| limit.min(YEAR));
-        self.shared.wake_service();
+        *lock(&self.state.limit) = limit.map(|limit| limit.min(YEAR));
+        self.state.wake_service();
     }
 
     fn note(&self, text: &str) -> bool {
-        if self.shared.rank == 0 {
-            self.shared.noted(0, text.to_owned());
+        if self.state.rank == 0 {
+            self.state.set_note(0, text.to_owned());
         } else {
-            self.shared.broadcast(&Frame::Note(text.to_owned()));
+            self.state.broadcast(&Frame::Note(text.to_owned()));
         }
         true
     }
 
     fn notes(&self) -> Vec<String> {
-        lock(&self.shared.notes).clone()
+        lock(&self.state.notes).clone()
     }
 
     fn compare(&self, rank: usize, topic: u64, calls: &[Called]) {
-        if self.shared.rank == 0 {
-            self.shared.called(rank, topic, calls.to_vec());
+        if self.state.rank == 0 {
+            self.state.record_calls(rank, topic, calls.to_vec());
         } else {
             let number = u32::try_from(rank).unwrap_or(u32::MAX);
-            self.shared.broadcast(&Frame::Called(number, topic, calls.to_vec()));
-            lock(&self.shared.said_last).insert(rank, (topic, calls.to_vec()));
-            self.shared.compare_own();
+            self.state.broadcast(&Frame::Called(number, topic, calls.to_vec()));
+            lock(&self.state.last_calls).insert(rank, (topic, calls.to_vec()));
+            self.state.compare_own_calls();
         }
     }
 
-    fn before_exit(&self, act: LastAct) {
-        *lock(&self.shared.last_act) = Some(act);
+    fn before_exit(&self, hook: ExitHook) {
+        *lock(&self.state.exit_hook) = Some(hook);
     }
 
     fn abort(&self, code: i32, message: &str) -> ! {
@@ -193,12 +196,12 @@ impl World for Tcp {
     }
 
     fn name_ranks(&self, per_process: usize) -> bool {
-        self.shared.numbering.set(per_process);
+        self.state.numbering.set(per_process);
         true
     }
 
     fn fail_as(&self, rank: usize, reason: &str) {
-        self.shared.fail_here(failure_code(), Some(rank), format!("failed: {reason}"));
+        self.state.fail_own(failure_code(), Some(rank), format!("failed: {reason}"));
     }
 
     fn abort_as(&self, rank: usize, code: i32, message: &str) -> ! {
@@ -208,36 +211,33 @@ impl World for Tcp {
 
 impl Tcp {
     fn end(&self, code: i32, rank: Option<usize>, message: &str) -> ! {
-        self.shared.end_by_cause();
+        self.state.exit_if_peer_failed();
         process_exit::claim();
-        self.shared.explain(rank, message);
-        self.shared.last_words(code, rank, &format!("aborted with exit code {code}: {message}"));
+        self.state.report_exit(rank, message);
+        self.state.flush_abort(code, rank, &format!("aborted with exit code {code}: {message}"));
         process_exit::exit(code)
     }
 }
 
-/// The exit code of a Rust program that has panicked.
-const PANICKED: i32 = 101;
-
-/// Exit code of processes that end because the rank of this thread has failed.
+/// Exit code of processes that exit because the rank of this thread has failed.
 fn failure_code() -> i32 {
-    if thread::panicking() { PANICKED } else { 1 }
+    if thread::panicking() { process_exit::PANICKED } else { 1 }
 }
 
 impl Drop for Tcp {
     fn drop(&mut self) {
         if thread::panicking() {
-            process_exit::explained();
+            process_exit::suppress_report();
             let reason = "died: it panicked";
-            let error = self.shared.rank_failed(self.shared.rank, reason);
-            // Only the first failure counts; the others hear of this one all the same.
-            let _ = self.shared.failure.set(Failure { error, code: PANICKED, own: true });
-            self.shared.last_words(PANICKED, None, reason);
+            let error = self.state.rank_failed(self.state.rank, reason);
+            // Ignored if there is an earlier failure; the others are told in either case.
+            let _ = self.state.failure.set(Failure { error, code: process_exit::PANICKED, own: true });
+            self.state.flush_abort(process_exit::PANICKED, None, reason);
         }
-        self.shared.closing.store(true, Ordering::SeqCst);
-        self.shared.wake_service();
+        self.state.closing.store(true, Ordering::SeqCst);
+        self.state.wake_service();
         if let Some(service) = self.service.take() {
-            // It does not panic; if it did, there is nothing left to close.
+            // If it has panicked, there is nothing left to close.
             let _ = service.join();
         }
     }

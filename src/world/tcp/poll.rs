@@ -1,29 +1,29 @@
-//! Waiting until one of several connections has something to do.
+//! Waiting for events on several connections.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
-/// What to wait for, and afterwards what has happened, for each of several connections in order.
+/// Safe wrapper of `poll(2)`.
 #[derive(Default)]
 pub(crate) struct Poll<'a> {
     entries: Vec<libc::pollfd>,
-    /// Keeps the descriptors open while they are waited for.
+    /// Keeps the descriptors open.
     borrowed: std::marker::PhantomData<BorrowedFd<'a>>,
 }
 
 impl<'a> Poll<'a> {
-    /// Adds a connection to wait until it can be read, or also written; returns its number.
+    /// Adds a connection to wait until it is readable or, if `write` is set, writable. Returns its index.
     pub(crate) fn add(&mut self, connection: &'a impl AsRawFd, write: bool) -> usize {
         let events = if write { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN };
         self.entries.push(libc::pollfd { fd: connection.as_raw_fd(), events, revents: 0 });
         self.entries.len() - 1
     }
 
-    /// Waits until a connection is ready or the time is over, which is rounded up to milliseconds.
+    /// Waits until a connection is ready or `timeout`, rounded up to milliseconds, has passed.
     ///
     /// # Errors
-    /// When the system has no memory for it.
+    /// If `poll` fails for lack of memory.
     pub(crate) fn wait(&mut self, timeout: Duration) -> io::Result<()> {
         let milliseconds = timeout.as_micros().div_ceil(1000).min(i32::MAX as u128) as i32;
         // SAFETY: the entries are valid for reads and writes of their number, and every descriptor is open: the
@@ -41,13 +41,13 @@ impl<'a> Poll<'a> {
         if error.kind() == io::ErrorKind::Interrupted { Ok(()) } else { Err(error) }
     }
 
-    /// Whether reading from connection `number` would give bytes, an end or an error.
-    pub(crate) fn readable(&self, number: usize) -> bool {
-        self.entries[number].revents & !libc::POLLOUT != 0
+    /// True if a read from connection `index` returns bytes, end of file or an error.
+    pub(crate) fn readable(&self, index: usize) -> bool {
+        self.entries[index].revents & !libc::POLLOUT != 0
     }
 
-    /// Whether connection `number` takes bytes.
-    pub(crate) fn writable(&self, number: usize) -> bool {
-        self.entries[number].revents & libc::POLLOUT != 0
+    /// True if connection `index` accepts bytes.
+    pub(crate) fn writable(&self, index: usize) -> bool {
+        self.entries[index].revents & libc::POLLOUT != 0
     }
 }

@@ -1,10 +1,9 @@
-//! The thread of a TCP world that serves its connections: it reads what other ranks say, sends what did not fit at
-//! once, keeps the heartbeat, and notices ranks that have died.
+//! Service thread of a TCP world: receives frames, flushes queued ones, sends heartbeats and detects dead ranks.
 
-use super::connection::{Connection, MOST_AT_ONCE};
+use super::connection::{Connection, MAX_BYTES_PER_TURN};
 use super::poll::Poll;
-use super::state::Shared;
-use super::wire::{Frame, Frames};
+use super::state::TcpState;
+use super::wire::{Frame, FrameDecoder};
 use crate::world::call::Contribution;
 use crate::world::sync::lock;
 use crate::world::{Error, OnFailure, process_exit};
@@ -14,261 +13,323 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a process has to end by itself after a failure, before it is ended ([`OnFailure::Exit`]).
-const GRACE: Duration = Duration::from_secs(1);
-/// Limit for a world that is dropped: others may not take what was sent to them, or not take leave.
-const FAREWELL: Duration = Duration::from_secs(3);
-/// Limit for rank 0 that leaves a job without a failure, while other ranks stay: it passes on what they say of failures,
-/// and without it a rank would wait for ever for one that has failed.
-const STAY: Duration = Duration::from_secs(60);
-/// How long a process that ends with another rank may take for [`super::World::before_exit`].
-const LAST_ACT: Duration = Duration::from_secs(10);
-/// How often it is looked whether that is done.
-const LAST_ACT_POLL: Duration = Duration::from_millis(20);
-/// When this thread runs so much later than it should, the machine or the process stood still, and silence says
-/// nothing about the others.
-const LATE: Duration = Duration::from_secs(2);
-/// What only the service knows about a connection.
-pub(crate) struct Line<'a> {
+/// Time between a failure and the exit of this process ([`OnFailure::Exit`]).
+const EXIT_GRACE: Duration = Duration::from_secs(1);
+/// Time limit for closing a world while peers do not receive queued frames or do not leave.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
+/// Time limit for rank 0 to stay after it has left a job without a failure: it still forwards the failures of ranks that
+/// have not left, which would otherwise wait for a failed rank forever.
+const LINGER_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time limit for the hook of [`World::before_exit`](crate::world::World::before_exit).
+const EXIT_HOOK_TIMEOUT: Duration = Duration::from_secs(10);
+/// Polling interval while the hook runs.
+const EXIT_HOOK_POLL: Duration = Duration::from_millis(20);
+/// A wakeup that is later than this means that the machine or this process was suspended, so silence does not show
+/// that peers are dead.
+const STALL_THRESHOLD: Duration = Duration::from_secs(2);
+
+/// The service thread's state of a connection.
+pub(crate) struct Peer<'a> {
     rank: usize,
     connection: &'a Connection,
-    pub(crate) frames: Frames,
-    heard: Instant,
-    /// Whether the other side has left in good order.
-    left: bool,
+    pub(crate) decoder: FrameDecoder,
+    last_received: Instant,
+    /// True once the peer has left without a failure.
+    departed: bool,
 }
 
-impl<'a> Line<'a> {
-    pub(crate) fn new(rank: usize, connection: &'a Connection, frames: Frames, now: Instant) -> Self {
-        Self { rank, connection, frames, heard: now, left: false }
+impl<'a> Peer<'a> {
+    pub(crate) fn new(rank: usize, connection: &'a Connection, decoder: FrameDecoder, now: Instant) -> Self {
+        Self { rank, connection, decoder, last_received: now, departed: false }
     }
+}
+
+struct Service<'a> {
+    state: &'a TcpState,
+    peers: Vec<Peer<'a>>,
+    buffer: Vec<u8>,
+    next_heartbeat: Instant,
+    exit: Option<Exit>,
+    closing: Option<Closing>,
+}
+
+/// An exit of this process because of another rank's failure.
+struct Exit {
+    at: Instant,
+    code: i32,
+    /// The running hook: set once it is done, and its deadline.
+    hook: Option<(Arc<AtomicBool>, Instant)>,
+}
+
+struct Closing {
+    deadline: Instant,
+    /// [`Connection::backlog`] of the open connections.
+    backlog: Vec<(usize, usize)>,
+    failed: bool,
 }
 
 /// Serves the connections of a world until it is closed.
-pub(crate) fn run(shared: &Shared, woken: &UnixStream, frames: Vec<Frames>) {
-    let start = Instant::now();
-    let mut lines: Vec<Line<'_>> = shared
-        .connections
-        .iter()
-        .zip(frames)
-        .enumerate()
-        .filter_map(|(rank, (connection, frames))| Some(Line::new(rank, connection.as_ref()?, frames, start)))
-        .collect();
-    // What came right behind the rendezvous.
-    for line in &mut lines {
-        take_frames(shared, line);
-    }
-    let mut buffer = vec![0; 64 << 10];
-    let mut next_heartbeat = start;
-    let mut exit_at = None;
-    let mut last_act = None;
-    let mut closed_by = None;
-    let mut farewell = Vec::new();
-    let mut failed = false;
+pub(crate) fn run(state: &TcpState, woken: &UnixStream, decoders: Vec<FrameDecoder>) {
+    let mut service = Service::new(state, decoders);
     loop {
         let now = Instant::now();
-        if let Some(failure) = shared.failure()
-            && shared.options.on_failure == OnFailure::Exit
-            && !failure.own
-            && exit_at.is_none()
-            && closed_by.is_none()
-        {
-            process_exit::explain(&shared.ends_with(&failure.error));
-            last_act = start_last_act(shared, &failure.error).map(|done| (done, now + LAST_ACT));
-            exit_at = Some(now + GRACE);
+        service.start_exit(now);
+        if service.is_closed(now) {
+            return;
         }
-        if closed_by.is_none() && shared.closing.load(Ordering::SeqCst) {
-            closed_by = Some(now + if shared.rank == 0 { STAY } else { FAREWELL });
-            shared.take_leave();
+        service.exit_if_due(now);
+        if state.rank == 0 {
+            state.check_call_deadline(now);
         }
-        if let Some(by) = &mut closed_by {
-            let left: Vec<(usize, usize)> = lines
-                .iter()
-                .filter(|line| line.connection.is_open())
-                .map(|line| line.connection.backlog())
-                .collect();
-            // Whoever still takes its share of a long all_gather gets all of it.
-            if left != farewell {
-                *by = (*by).max(now + FAREWELL);
-                farewell = left;
-            }
-            if shared.failure().is_some() && !failed {
-                failed = true;
-                *by = now + FAREWELL;
-            }
-            if farewell.is_empty() || now >= *by {
-                for line in &lines {
-                    line.connection.flush();
-                    line.connection.close();
-                }
-                return;
-            }
-        }
-        if let (Some(at), Some(failure)) = (&mut exit_at, shared.failure())
-            && now >= *at
-        {
-            match &last_act {
-                Some((done, by)) if now < *by && !done.load(Ordering::SeqCst) => *at = now + LAST_ACT_POLL,
-                _ => {
-                    process_exit::claim();
-                    process_exit::exit(failure.code);
-                }
-            }
-        }
-        if shared.rank == 0 {
-            shared.expect(now);
-        }
-        if now >= next_heartbeat {
-            let beat: Arc<[u8]> = Frame::Heartbeat.encode().into();
-            for line in lines.iter().filter(|line| line.connection.is_open() && line.connection.idle()) {
-                line.connection.send(&beat);
-            }
-            next_heartbeat = now + shared.options.heartbeat;
-        }
+        service.send_heartbeat(now);
+        service.poll(woken, now);
+    }
+}
 
-        let due = if shared.rank == 0 { shared.due() } else { None };
-        let until = [exit_at, closed_by, due].into_iter().flatten().fold(next_heartbeat, Instant::min);
+impl<'a> Service<'a> {
+    fn new(state: &'a TcpState, decoders: Vec<FrameDecoder>) -> Self {
+        let start = Instant::now();
+        let mut peers: Vec<Peer<'_>> = state
+            .connections
+            .iter()
+            .zip(decoders)
+            .enumerate()
+            .filter_map(|(rank, (connection, decoder))| {
+                Some(Peer::new(rank, connection.as_ref()?, decoder, start))
+            })
+            .collect();
+        // Frames that arrived together with the end of the rendezvous.
+        for peer in &mut peers {
+            handle_frames(state, peer);
+        }
+        Self { state, peers, buffer: vec![0; 64 << 10], next_heartbeat: start, exit: None, closing: None }
+    }
+
+    /// Schedules the exit of this process if another rank has failed.
+    fn start_exit(&mut self, now: Instant) {
+        let exits = self.state.options.on_failure == OnFailure::Exit;
+        if !exits || self.exit.is_some() || self.closing.is_some() {
+            return;
+        }
+        let Some(failure) = self.state.failure().filter(|failure| !failure.own) else { return };
+        process_exit::report_once(&self.state.exit_message(&failure.error));
+        let hook = start_exit_hook(self.state, &failure.error).map(|done| (done, now + EXIT_HOOK_TIMEOUT));
+        self.exit = Some(Exit { at: now + EXIT_GRACE, code: failure.code, hook });
+    }
+
+    /// Ends the process once its exit is due and the hook is done.
+    fn exit_if_due(&mut self, now: Instant) {
+        let Some(exit) = self.exit.as_mut().filter(|exit| now >= exit.at) else { return };
+        match &exit.hook {
+            Some((done, deadline)) if now < *deadline && !done.load(Ordering::SeqCst) => {
+                exit.at = now + EXIT_HOOK_POLL;
+            }
+            _ => {
+                process_exit::claim();
+                process_exit::exit(exit.code);
+            }
+        }
+    }
+
+    /// Advances closing, if it has begun. Returns `true` once all connections are closed.
+    fn is_closed(&mut self, now: Instant) -> bool {
+        let state = self.state;
+        if self.closing.is_none() && state.closing.load(Ordering::SeqCst) {
+            let timeout = if state.rank == 0 { LINGER_TIMEOUT } else { CLOSE_TIMEOUT };
+            self.closing = Some(Closing { deadline: now + timeout, backlog: Vec::new(), failed: false });
+            state.send_goodbye();
+        }
+        let Some(closing) = &mut self.closing else { return false };
+        let open = self.peers.iter().filter(|peer| peer.connection.is_open());
+        let backlog: Vec<(usize, usize)> = open.map(|peer| peer.connection.backlog()).collect();
+        // A peer that still receives a long all_gather gets all of it.
+        if backlog != closing.backlog {
+            closing.deadline = closing.deadline.max(now + CLOSE_TIMEOUT);
+            closing.backlog = backlog;
+        }
+        if state.failure().is_some() && !closing.failed {
+            closing.failed = true;
+            closing.deadline = now + CLOSE_TIMEOUT;
+        }
+        let closed = closing.backlog.is_empty() || now >= closing.deadline;
+        if closed {
+            for peer in &self.peers {
+                peer.connection.flush();
+                peer.connection.close();
+            }
+        }
+        closed
+    }
+
+    fn send_heartbeat(&mut self, now: Instant) {
+        if now < self.next_heartbeat {
+            return;
+        }
+        let heartbeat: Arc<[u8]> = Frame::Heartbeat.encode().into();
+        for connection in self.peers.iter().map(|peer| peer.connection) {
+            if connection.is_open() && connection.is_idle() {
+                connection.send(&heartbeat);
+            }
+        }
+        self.next_heartbeat = now + self.state.options.heartbeat;
+    }
+
+    /// Waits for the connections or the next deadline, and serves the connections.
+    fn poll(&mut self, woken: &UnixStream, now: Instant) {
+        let state = self.state;
+        let exit = self.exit.as_ref().map(|exit| exit.at);
+        let close = self.closing.as_ref().map(|closing| closing.deadline);
+        let call = if state.rank == 0 { state.call_deadline() } else { None };
+        let until = [exit, close, call].into_iter().flatten().fold(self.next_heartbeat, Instant::min);
         let mut poll = Poll::default();
         let wake = poll.add(woken, false);
-        let waiting: Vec<Option<usize>> = lines
+        let entries: Vec<Option<usize>> = self
+            .peers
             .iter()
-            .map(|line| {
-                let connection = line.connection;
-                connection.is_open().then(|| poll.add(&connection.stream, !connection.idle()))
+            .map(|peer| {
+                let connection = peer.connection;
+                connection.is_open().then(|| poll.add(&connection.stream, !connection.is_idle()))
             })
             .collect();
         if let Err(error) = poll.wait(until.saturating_duration_since(now)) {
             let reason = format!("cannot wait for its connections any more: {error}");
-            shared.fail(shared.rank_failed(shared.rank, reason), 1);
+            state.fail(state.rank_failed(state.rank, reason), 1);
             std::thread::sleep(Duration::from_millis(100));
         }
         if poll.readable(wake) {
             let mut woken = woken;
-            while woken.read(&mut buffer).is_ok_and(|count| count > 0) {}
+            while woken.read(&mut self.buffer).is_ok_and(|count| count > 0) {}
         }
         let polled = Instant::now();
-        let late = polled > until + LATE;
-        for (line, number) in lines.iter_mut().zip(waiting) {
-            let Some(number) = number else { continue };
-            if poll.writable(number) {
-                line.connection.flush();
+        let stalled = polled > until + STALL_THRESHOLD;
+        for (peer, entry) in self.peers.iter_mut().zip(entries) {
+            let Some(entry) = entry else { continue };
+            if poll.writable(entry) {
+                peer.connection.flush();
             }
-            if poll.readable(number) {
-                read(shared, line, &mut buffer);
+            if poll.readable(entry) {
+                read_frames(state, peer, &mut self.buffer);
             }
-            part(shared, line);
-            if late {
-                line.heard = polled;
+            close_if_departed(state, peer);
+            if stalled {
+                peer.last_received = polled;
             }
-            let Some(dead_after) = shared.options.dead_after else { continue };
-            // What came while others were served is read next time: only what had not come by now is missing.
-            if line.connection.is_open() && polled.saturating_duration_since(line.heard) > dead_after {
-                let reason = format!("died: nothing was heard from it for {} s", dead_after.as_secs_f64());
-                shared.fail(shared.rank_failed(line.rank, reason), 1);
-                line.connection.flush();
-                line.connection.close();
-            }
+            check_silence(state, peer, polled);
         }
     }
 }
 
-/// Reads what has come from a rank.
-fn read(shared: &Shared, line: &mut Line<'_>, buffer: &mut [u8]) {
+/// Fails a peer that was silent for longer than [`Options::dead_after`](crate::world::Options::dead_after) before the
+/// poll. Data that arrived since then is read after the next one.
+fn check_silence(state: &TcpState, peer: &Peer<'_>, polled: Instant) {
+    let Some(dead_after) = state.options.dead_after else { return };
+    if peer.connection.is_open() && polled.saturating_duration_since(peer.last_received) > dead_after {
+        let reason = format!("died: nothing was heard from it for {} s", dead_after.as_secs_f64());
+        state.fail(state.rank_failed(peer.rank, reason), 1);
+        peer.connection.flush();
+        peer.connection.close();
+    }
+}
+
+/// Reads the available bytes of a connection and handles their frames.
+fn read_frames(state: &TcpState, peer: &mut Peer<'_>, buffer: &mut [u8]) {
     let mut total = 0;
-    while total < MOST_AT_ONCE && line.connection.is_open() {
-        let reason = match (&line.connection.stream).read(buffer) {
+    while total < MAX_BYTES_PER_TURN && peer.connection.is_open() {
+        let reason = match (&peer.connection.stream).read(buffer) {
             Ok(0) => "died: its connection closed".to_owned(),
             Ok(count) => {
                 total += count;
-                line.heard = Instant::now();
-                line.frames.push(&buffer[..count]);
-                take_frames(shared, line);
+                peer.last_received = Instant::now();
+                peer.decoder.push(&buffer[..count]);
+                handle_frames(state, peer);
                 continue;
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
             Err(error) => format!("died: its connection failed ({error})"),
         };
-        line.connection.close();
-        // Rank 0's answer to a farewell is the end of the connection.
-        let answered = shared.rank != 0 && shared.closing.load(Ordering::SeqCst);
-        if !line.left && !answered {
-            shared.fail(shared.rank_failed(line.rank, reason), 1);
+        peer.connection.close();
+        // Rank 0 answers a goodbye by closing the connection.
+        let answered = state.rank != 0 && state.closing.load(Ordering::SeqCst);
+        if !peer.departed && !answered {
+            state.fail(state.rank_failed(peer.rank, reason), 1);
         }
     }
 }
 
-/// Does what the frames of a rank ask for.
-pub(crate) fn take_frames(shared: &Shared, line: &mut Line<'_>) {
-    while line.connection.is_open() {
-        let reason = match line.frames.next() {
+/// Handles the complete frames of a peer.
+pub(crate) fn handle_frames(state: &TcpState, peer: &mut Peer<'_>) {
+    while peer.connection.is_open() {
+        let reason = match peer.decoder.next() {
             Ok(None) => return,
-            Ok(Some(frame)) => match act(shared, line, frame) {
-                None => continue,
-                Some(unexpected) => unexpected,
-            },
+            Ok(Some(frame)) => {
+                if handle_frame(state, peer, frame) {
+                    continue;
+                }
+                "a frame that it may not send".to_owned()
+            }
             Err(malformed) => malformed.0,
         };
-        line.connection.close();
-        shared.fail(shared.rank_failed(line.rank, format!("sent {reason}")), 1);
+        peer.connection.close();
+        state.fail(state.rank_failed(peer.rank, format!("sent {reason}")), 1);
     }
 }
 
-/// Closes the connection to a rank that has left, when neither side has anything to say any more. With rank 0 the
-/// other ranks stay connected until the job has failed or they leave, too: it passes on what they say of failures.
-fn part(shared: &Shared, line: &Line<'_>) {
-    let over = shared.rank == 0 || shared.told.load(Ordering::SeqCst);
-    if line.left && over && line.connection.is_open() && line.connection.flush() {
-        line.connection.close();
+/// Handles a frame. Returns `false` if the peer may not send it.
+fn handle_frame(state: &TcpState, peer: &mut Peer<'_>, frame: Frame) -> bool {
+    let at_root = state.rank == 0;
+    match frame {
+        Frame::Heartbeat => {}
+        Frame::Goodbye => {
+            peer.departed = true;
+            state.mark_departed(peer.rank);
+            close_if_departed(state, peer);
+        }
+        Frame::Note(text) if at_root => state.set_note(peer.rank, text),
+        Frame::Called(rank, topic, calls) if at_root => state.record_calls(rank as usize, topic, calls),
+        Frame::Called(rank, topic, calls) => state.record_forwarded_calls(rank as usize, topic, calls),
+        Frame::Barrier(number) if at_root => state.contribute(peer.rank, number, Contribution::Barrier),
+        Frame::Message(number, message) if at_root => {
+            state.contribute(peer.rank, number, Contribution::Message(message));
+        }
+        Frame::Abort(code, rank, reason) if at_root => state.record_abort(peer.rank, code, rank, reason),
+        Frame::Released(number) if !at_root => state.receive_result(number, None),
+        Frame::Gathered(number, messages) if !at_root => state.receive_result(number, Some(&messages)),
+        Frame::Failed(code, error) if !at_root => state.fail(error, code),
+        _ => return false,
+    }
+    true
+}
+
+/// Closes the connection to a departed peer once it is no longer needed. The other ranks stay connected to rank 0, which
+/// forwards failures, until the job has failed or they leave too.
+fn close_if_departed(state: &TcpState, peer: &Peer<'_>) {
+    let unneeded = state.rank == 0 || state.failure_sent.load(Ordering::SeqCst);
+    if peer.departed && unneeded && peer.connection.is_open() && peer.connection.flush() {
+        peer.connection.close();
     }
 }
 
-/// Starts what this process wants to do before it ends, and says when it is done.
-fn start_last_act(shared: &Shared, error: &Error) -> Option<Arc<AtomicBool>> {
-    let act = lock(&shared.last_act).take()?;
+/// Starts the hook of [`World::before_exit`](crate::world::World::before_exit). The returned flag is set once it is
+/// done.
+fn start_exit_hook(state: &TcpState, error: &Error) -> Option<Arc<AtomicBool>> {
+    let hook = lock(&state.exit_hook).take()?;
     let done = Arc::new(AtomicBool::new(false));
-    let thread = std::thread::Builder::new().name("last act".to_owned()).spawn({
+    let thread = std::thread::Builder::new().name("exit hook".to_owned()).spawn({
         let (done, error) = (Arc::clone(&done), error.clone());
         move || {
-            // Also when it panics: nothing is waited for then.
-            let _done = Done(done);
-            act(&error);
+            // Set also if the hook panics.
+            let _done = SetOnDrop(done);
+            hook(&error);
         }
     });
     thread.is_ok().then_some(done)
 }
 
-/// Says at its end that something is done.
-struct Done(Arc<AtomicBool>);
+struct SetOnDrop(Arc<AtomicBool>);
 
-impl Drop for Done {
+impl Drop for SetOnDrop {
     fn drop(&mut self) {
         self.0.store(true, Ordering::SeqCst);
     }
-}
-
-/// Does what a frame asks for, or says what is wrong with it.
-fn act(shared: &Shared, line: &mut Line<'_>, frame: Frame) -> Option<String> {
-    let at_root = shared.rank == 0;
-    match frame {
-        Frame::Heartbeat => {}
-        Frame::Goodbye => {
-            line.left = true;
-            shared.leave(line.rank);
-            part(shared, line);
-        }
-        Frame::Note(text) if at_root => shared.noted(line.rank, text),
-        Frame::Called(rank, topic, calls) if at_root => shared.called(rank as usize, topic, calls),
-        Frame::Called(rank, topic, calls) => shared.passed_on(rank as usize, topic, calls),
-        Frame::Barrier(number) if at_root => shared.arrive(line.rank, number, Contribution::Barrier),
-        Frame::Message(number, message) if at_root => {
-            shared.arrive(line.rank, number, Contribution::Message(message));
-        }
-        Frame::Abort(code, rank, reason) if at_root => shared.aborted(line.rank, code, rank, reason),
-        Frame::Released(number) if !at_root => shared.complete(number, None),
-        Frame::Gathered(number, messages) if !at_root => shared.complete(number, Some(&messages)),
-        Frame::Failed(code, error) if !at_root => shared.fail(error, code),
-        _ => return Some("a frame that it may not send".to_owned()),
-    }
-    None
 }

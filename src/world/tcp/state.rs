@@ -2,86 +2,88 @@
 
 use super::connection::Connection;
 use super::wire::{Frame, MAX_FRAME, Member};
-use crate::world::call::{Contribution, Late, Ledger, Numbering, agree, overdue, pack, unpack};
-use crate::world::sync::{Gate, lock};
-use crate::world::{Called, Error, LastAct, OnFailure, Options, process_exit};
+use crate::world::call::{CallLog, Contribution, LateRank, Numbering, combine, late_error, pack, unpack};
+use crate::world::sync::{SpinPark, lock};
+use crate::world::{Called, Error, ExitHook, OnFailure, Options, process_exit};
 use std::collections::HashMap;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a rank that ends the job tries to tell the others.
-const LAST_WORDS: Duration = Duration::from_secs(1);
-/// Bytes of calls, about, that rank 0 passes on to each rank when it leaves.
-const MOST_PASSED_ON: usize = 64 << 10;
-/// Limit of the time that an aborting thread waits for the service, which ends the process when another
-/// process has failed first. Longer than the service takes.
-const SERVICE_ENDS: Duration = Duration::from_secs(15);
+/// Time limit for sending an abort to the other ranks.
+const ABORT_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
+/// Approximate maximum size of the calls that rank 0 forwards to each rank when it leaves, in bytes.
+const MAX_FORWARDED_BYTES: usize = 64 << 10;
+/// Time limit for an aborting thread to wait for the service thread, which ends the process if another process has
+/// failed first. Longer than the service thread takes.
+const SERVICE_EXIT_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// What the rank's thread and its service share.
-pub(crate) struct Shared {
+pub(crate) struct TcpState {
     pub(crate) rank: usize,
     pub(crate) size: usize,
     pub(crate) members: Vec<Member>,
-    /// By rank: of rank 0 to all others, of the others to rank 0.
+    /// Connections by rank: rank 0 has one to every other rank, the others have one to rank 0.
     pub(crate) connections: Vec<Option<Connection>>,
     pub(crate) options: Options,
-    /// Held by the thread that is in a collective call.
-    pub(crate) call: Mutex<()>,
-    state: Mutex<State>,
-    /// Whether `state` has a reply for the thread that waits.
-    pub(crate) replied: AtomicBool,
-    /// Whether no reply can come any more.
-    pub(crate) stopped: AtomicBool,
-    /// The first reason for that: a failure, or that rank 0 has left.
-    pub(crate) why_stopped: OnceLock<Error>,
+    /// Held during a collective call.
+    calling: Mutex<()>,
+    call: Mutex<CallState>,
+    /// True once `call` has a result.
+    has_result: AtomicBool,
+    /// True once no result can arrive any more.
+    stopped: AtomicBool,
+    /// First reason for `stopped`: a failure, or the departure of rank 0.
+    stop_reason: OnceLock<Error>,
     pub(crate) failure: OnceLock<Failure>,
-    /// Held while the first failure is sent and recorded, so that only one is.
+    /// Held while the first failure is sent and recorded.
     stopping: Mutex<()>,
-    /// True once the failure is queued for the ranks that hear of it from this one.
-    pub(crate) told: AtomicBool,
+    /// True once the failure is queued for the ranks that this one tells of it.
+    pub(crate) failure_sent: AtomicBool,
     pub(crate) closing: AtomicBool,
-    /// How long ranks may keep others waiting.
+    /// Time limit of a collective call, from its first rank to its last.
     pub(crate) limit: Mutex<Option<Duration>>,
-    /// What each rank has noted; at rank 0 only.
+    /// Notes by rank; at rank 0 only.
     pub(crate) notes: Mutex<Vec<String>>,
-    /// Calls that ranks have said; at the other ranks those that rank 0 has passed on when it left.
-    pub(crate) ledger: Mutex<Ledger>,
-    /// The calls that each rank of this process said last, with their topic; not at rank 0.
-    pub(crate) said_last: Mutex<HashMap<usize, (u64, Vec<Called>)>>,
-    pub(crate) last_act: Mutex<Option<LastAct>>,
-    /// The ranks of each process.
+    /// Calls reported by ranks; at the other ranks those that a leaving rank 0 has forwarded.
+    call_log: Mutex<CallLog>,
+    /// Latest calls of each rank of this process, with their topic; not at rank 0.
+    pub(crate) last_calls: Mutex<HashMap<usize, (u64, Vec<Called>)>>,
+    pub(crate) exit_hook: Mutex<Option<ExitHook>>,
     pub(crate) numbering: Numbering,
-    pub(crate) gate: Gate,
+    waiters: SpinPark,
     wake: UnixStream,
 }
 
-/// Why the job has failed, and the exit code of processes that end with it.
+/// The job's failure.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) error: Error,
+    /// Exit code of processes that exit because of it.
     pub(crate) code: i32,
-    /// Whether this rank has said so itself, and lives on ([`World::fail`]).
+    /// True if this rank has reported it of itself and lives on ([`World::fail`](crate::world::World::fail)).
     pub(crate) own: bool,
 }
 
-struct State {
-    /// Of the collective call that comes next or is under way.
+/// The current or next collective call.
+struct CallState {
     number: u64,
-    /// What each rank has brought to it; at rank 0 only.
-    arrived: Vec<Option<Contribution>>,
+    /// Contributions by rank; at rank 0 only.
+    contributions: Vec<Option<Contribution>>,
     count: usize,
-    /// When the first rank came to it.
-    since: Option<Instant>,
-    /// Which ranks have left the job.
-    left: Vec<bool>,
-    reply: Option<Option<Vec<Vec<u8>>>>,
+    /// Arrival of the first rank.
+    started: Option<Instant>,
+    /// Ranks that have left the job.
+    departed: Vec<bool>,
+    result: Option<CallResult>,
 }
 
-impl Shared {
+/// Messages of an all_gather; `None` for a barrier.
+type CallResult = Option<Vec<Vec<u8>>>;
+
+impl TcpState {
     pub(crate) fn new(
         rank: usize,
         members: Vec<Member>,
@@ -91,65 +93,65 @@ impl Shared {
     ) -> Self {
         let size = members.len();
         let at_root = if rank == 0 { size } else { 0 };
-        let state = State {
+        let call = CallState {
             number: 0,
-            arrived: vec![None; at_root],
+            contributions: vec![None; at_root],
             count: 0,
-            since: None,
-            left: vec![false; size],
-            reply: None,
+            started: None,
+            departed: vec![false; size],
+            result: None,
         };
         Self {
             rank,
             size,
+            members,
             connections,
             options,
-            call: Mutex::new(()),
-            state: Mutex::new(state),
-            replied: AtomicBool::new(false),
+            calling: Mutex::new(()),
+            call: Mutex::new(call),
+            has_result: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
-            why_stopped: OnceLock::new(),
+            stop_reason: OnceLock::new(),
             failure: OnceLock::new(),
             stopping: Mutex::new(()),
-            told: AtomicBool::new(false),
+            failure_sent: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             limit: Mutex::default(),
             notes: Mutex::new(vec![String::new(); at_root]),
-            ledger: Mutex::default(),
-            said_last: Mutex::default(),
-            last_act: Mutex::default(),
+            call_log: Mutex::default(),
+            last_calls: Mutex::default(),
+            exit_hook: Mutex::default(),
             numbering: Numbering::default(),
-            gate: Gate::default(),
+            waiters: SpinPark::default(),
             wake,
-            members,
         }
     }
 
-    /// The number of this rank's collective call that comes next or is under way, and the answer to it, once.
+    /// Number of the current or next collective call, and the result of the last one, which is taken.
     #[cfg(any(test, fuzzing))]
-    pub(crate) fn take_reply(&self) -> (u64, Option<Option<Vec<Vec<u8>>>>) {
-        let mut state = lock(&self.state);
-        (state.number, state.reply.take())
+    pub(crate) fn take_result(&self) -> (u64, Option<CallResult>) {
+        let mut call = lock(&self.call);
+        (call.number, call.result.take())
     }
 
     pub(crate) fn failure(&self) -> Option<&Failure> {
         self.failure.get()
     }
 
-    /// Makes every operation of this rank fail, and, at rank 0, tells all others. Only the first failure counts.
+    /// Fails all operations of this rank, and at rank 0 those of all others. Only the first failure counts.
     pub(crate) fn fail(&self, error: Error, code: i32) {
         let failure = Failure { error: error.clone(), code, own: false };
         self.stop(failure, &Frame::Failed(code, error));
     }
 
-    /// Like [`Shared::fail`], for a failure of this process or of its rank `rank`. Tells rank 0.
-    pub(crate) fn fail_here(&self, code: i32, rank: Option<usize>, reason: String) {
+    /// Like [`TcpState::fail`], for a failure of this process or its rank `rank`. Tells rank 0.
+    pub(crate) fn fail_own(&self, code: i32, rank: Option<usize>, reason: String) {
         let error = self.own_failure(rank, &reason);
         let frame = self.own_frame(code, rank, reason);
         self.stop(Failure { error, code, own: true }, &frame);
     }
 
-    /// The frame that tells others that this process, or its rank `rank`, has failed.
+    /// Frame that reports a failure of this process or its rank `rank`.
     fn own_frame(&self, code: i32, rank: Option<usize>, reason: String) -> Frame {
         if self.rank == 0 {
             Frame::Failed(code, self.own_failure(rank, &reason))
@@ -158,13 +160,13 @@ impl Shared {
         }
     }
 
-    /// The error of this process, or of its rank `rank`.
+    /// Error for a failure of this process or its rank `rank`.
     fn own_failure(&self, rank: Option<usize>, reason: &str) -> Error {
         self.numbering.failed(self.rank, rank, self.host(self.rank), reason)
     }
 
-    /// Records the failure that another process has reported of itself, or of its rank `rank`.
-    pub(crate) fn aborted(&self, process: usize, code: i32, rank: Option<u32>, reason: String) {
+    /// Records a failure that `process` has reported of itself or its rank `rank`.
+    pub(crate) fn record_abort(&self, process: usize, code: i32, rank: Option<u32>, reason: String) {
         let rank = rank.map(|rank| rank as usize);
         self.fail(self.numbering.failed(process, rank, self.host(process), &reason), code);
     }
@@ -174,16 +176,17 @@ impl Shared {
         if self.failure.get().is_some() {
             return;
         }
-        self.why_stopped.get_or_init(|| failure.error.clone());
-        // Sent before `failure` is set: a thread that sees it may end the process, which the others would take for dead.
+        self.stop_reason.get_or_init(|| failure.error.clone());
+        // Sent before `failure` is set: a thread that sees it may end the process, and the others would report that
+        // process dead.
         if self.rank == 0 || failure.own {
             self.broadcast(frame);
         }
         let _ = self.failure.set(failure);
         drop(stopping);
-        self.told.store(true, Ordering::SeqCst);
+        self.failure_sent.store(true, Ordering::SeqCst);
         self.stopped.store(true, Ordering::SeqCst);
-        self.gate.notify();
+        self.waiters.notify();
         self.wake_service();
     }
 
@@ -191,197 +194,198 @@ impl Shared {
         self.numbering.failed(rank, None, self.host(rank), &reason.into())
     }
 
-    /// Message of this process when it ends because another one has failed.
-    pub(crate) fn ends_with(&self, error: &Error) -> String {
+    /// Message of this process when it exits because another one has failed.
+    pub(crate) fn exit_message(&self, error: &Error) -> String {
         format!("{error}; {} with it", self.numbering.ends(self.rank))
     }
 
-    /// Ends this process if another one is known to have failed, since its own failure follows from that one.
-    pub(crate) fn end_by_cause(&self) {
+    /// Ends this process if another one is known to have failed, which then is the cause of its own failure.
+    pub(crate) fn exit_if_peer_failed(&self) {
         let Some(failure) = self.failure().filter(|failure| !failure.own) else { return };
         if self.options.on_failure == OnFailure::Exit {
-            thread::sleep(SERVICE_ENDS);
+            thread::sleep(SERVICE_EXIT_TIMEOUT);
         }
         process_exit::claim();
-        process_exit::explain(&self.ends_with(&failure.error));
+        process_exit::report_once(&self.exit_message(&failure.error));
         process_exit::exit(failure.code);
     }
 
-    /// Prints why this process ends the job.
-    pub(crate) fn explain(&self, rank: Option<usize>, message: &str) {
+    /// Prints the reason for which this process ends the job.
+    pub(crate) fn report_exit(&self, rank: Option<usize>, message: &str) {
         let line = match self.failure() {
-            // The failure of one of its ranks says more.
+            // The failure of one of its ranks is more specific.
             Some(failure) if rank.is_none() && self.numbering.count() > 1 => failure.error.to_string(),
             _ => {
                 let (rank, ranks) = self.numbering.name(self.rank, rank);
                 format!("rank {rank} on host {}: {message}{ranks}", self.host(self.rank))
             }
         };
-        process_exit::explain(&line);
+        process_exit::report_once(&line);
     }
 
-    pub(crate) fn host(&self, rank: usize) -> &str {
+    fn host(&self, rank: usize) -> &str {
         self.members.get(rank).map_or("unknown", |member| &member.host.name)
     }
 
-    fn left(&self, rank: usize) -> Error {
+    fn departed_error(&self, rank: usize) -> Error {
         self.rank_failed(rank, "has left the job: it will not come to this barrier or all_gather")
     }
 
-    /// Makes the service look at what has changed.
+    /// Wakes the service thread to check for changes.
     pub(crate) fn wake_service(&self) {
-        // A full pipe has woken it already.
+        // If the pipe is full, a wakeup is pending.
         let _ = (&self.wake).write(&[0]);
     }
 
-    /// Sends to every rank that this one is connected to.
+    /// Sends a frame over all connections.
     pub(crate) fn broadcast(&self, frame: &Frame) {
         let bytes: Arc<[u8]> = frame.encode().into();
-        let mut stuck = false;
+        let mut queued = false;
         for connection in self.connections.iter().flatten() {
-            stuck |= !connection.send(&bytes);
+            queued |= !connection.send(&bytes);
         }
-        if stuck {
+        if queued {
             self.wake_service();
         }
     }
 
-    /// A rank has brought its part of a collective call; at rank 0 only.
-    pub(crate) fn arrive(&self, rank: usize, number: u64, contribution: Contribution) {
-        let mut state = lock(&self.state);
-        if number != state.number || state.arrived.get(rank).is_none_or(Option::is_some) {
-            let expected = state.number;
-            drop(state);
+    /// Adds the contribution of a rank to a collective call; at rank 0 only.
+    pub(crate) fn contribute(&self, rank: usize, number: u64, contribution: Contribution) {
+        let mut call = lock(&self.call);
+        if number != call.number || call.contributions.get(rank).is_none_or(Option::is_some) {
+            let expected = call.number;
+            drop(call);
             let reason = format!("is at collective call {number} of its own while rank 0 is at {expected}");
             return self.fail(self.rank_failed(rank, reason), 1);
         }
-        state.arrived[rank] = Some(contribution);
-        state.count += 1;
-        if state.count < self.size {
-            let first = state.since.is_none();
-            state.since.get_or_insert_with(Instant::now);
-            let absent = self.absent(&state);
-            drop(state);
-            if let Some(left) = absent {
-                self.fail(self.left(left), 1);
-            } else if first && lock(&self.limit).is_some() {
-                // It sleeps until something is due, and this is new.
-                self.wake_service();
-            }
-            return;
+        call.contributions[rank] = Some(contribution);
+        call.count += 1;
+        if call.count == self.size {
+            return self.complete(call);
         }
-        state.count = 0;
-        state.since = None;
-        let contributions = state.arrived.iter_mut().filter_map(Option::take).collect();
-        let messages = match agree(contributions, 0) {
+        let first = call.started.is_none();
+        call.started.get_or_insert_with(Instant::now);
+        let departed = self.departed_rank(&call);
+        drop(call);
+        if let Some(rank) = departed {
+            self.fail(self.departed_error(rank), 1);
+        } else if first && lock(&self.limit).is_some() {
+            // Its next deadline has changed.
+            self.wake_service();
+        }
+    }
+
+    /// Completes a call that all ranks have contributed to.
+    fn complete(&self, mut call: MutexGuard<'_, CallState>) {
+        call.count = 0;
+        call.started = None;
+        let contributions = call.contributions.iter_mut().filter_map(Option::take).collect();
+        let messages = match combine(contributions, 0) {
             Ok(messages) => messages,
             Err(error) => return self.fail(error, 1),
         };
-        state.number += 1;
+        let number = call.number;
+        call.number += 1;
         let frame = match &messages {
             None => Frame::Released(number),
             Some(messages) => {
                 let packed = pack(messages.iter().map(Vec::as_slice));
                 if packed.len() > MAX_FRAME - 8 {
                     let total = packed.len();
-                    return self.fail(
-                        Error::Mismatch(format!(
-                            "an all_gather of {total} bytes is more than {MAX_FRAME} can hold"
-                        )),
-                        1,
-                    );
+                    let error = format!("an all_gather of {total} bytes is more than {MAX_FRAME} can hold");
+                    return self.fail(Error::Mismatch(error), 1);
                 }
                 Frame::Gathered(number, packed)
             }
         };
         self.broadcast(&frame);
-        self.reply(state, messages);
+        self.publish_result(call, messages);
     }
 
-    /// When the ranks are late that others wait for; at rank 0 only.
-    pub(crate) fn due(&self) -> Option<Instant> {
+    /// Time by which all ranks must have arrived at the current call; at rank 0 only.
+    pub(crate) fn call_deadline(&self) -> Option<Instant> {
         let limit = (*lock(&self.limit))?;
-        let since = lock(&self.state).since?;
-        (!self.stopped.load(Ordering::SeqCst)).then_some(since + limit)
+        let started = lock(&self.call).started?;
+        (!self.stopped.load(Ordering::SeqCst)).then_some(started + limit)
     }
 
-    /// Fails when ranks are late.
-    pub(crate) fn expect(&self, now: Instant) {
-        if self.due().is_none_or(|due| now < due) {
+    /// Fails the job if ranks are late.
+    pub(crate) fn check_call_deadline(&self, now: Instant) {
+        if self.call_deadline().is_none_or(|deadline| now < deadline) {
             return;
         }
         let Some(limit) = *lock(&self.limit) else { return };
-        let state = lock(&self.state);
-        let call = state.arrived.iter().flatten().next().map_or("barrier", Contribution::name);
+        let call = lock(&self.call);
+        let name = call.contributions.iter().flatten().next().map_or("barrier", Contribution::name);
         let notes = lock(&self.notes);
-        let late: Vec<Late> = (0..self.size)
-            .filter(|&process| state.count > 0 && state.arrived[process].is_none())
+        let late: Vec<LateRank> = (0..self.size)
+            .filter(|&process| call.count > 0 && call.contributions[process].is_none())
             .map(|process| {
                 let (rank, ranks) = self.numbering.name(process, None);
-                Late { rank, ranks, host: self.host(process).to_owned(), note: notes[process].clone() }
+                LateRank { rank, ranks, host: self.host(process).to_owned(), note: notes[process].clone() }
             })
             .collect();
-        drop((notes, state));
-        if let Some(error) = overdue(call, limit, &late) {
+        drop((notes, call));
+        if let Some(error) = late_error(name, limit, &late) {
             self.fail(error, 1);
         }
     }
 
-    /// A rank has noted what it does; at rank 0 only.
-    pub(crate) fn noted(&self, rank: usize, text: String) {
+    /// Sets the note of a rank; at rank 0 only.
+    pub(crate) fn set_note(&self, rank: usize, text: String) {
         if let Some(note) = lock(&self.notes).get_mut(rank) {
             *note = text;
         }
     }
 
-    /// Tells the others that this rank leaves. Rank 0 does not compare calls any more, so it passes on what it knows.
-    pub(crate) fn take_leave(&self) {
+    /// Tells the others that this rank leaves. Rank 0 stops comparing calls, so it forwards the latest ones.
+    pub(crate) fn send_goodbye(&self) {
         if self.rank == 0 {
-            for (rank, topic, calls) in lock(&self.ledger).newest(MOST_PASSED_ON) {
+            for (rank, topic, calls) in lock(&self.call_log).newest(MAX_FORWARDED_BYTES) {
                 self.broadcast(&Frame::Called(u32::try_from(rank).unwrap_or(u32::MAX), topic, calls));
             }
         }
         self.broadcast(&Frame::Goodbye);
     }
 
-    /// Rank 0, which leaves, has passed on what a rank called.
-    pub(crate) fn passed_on(&self, rank: usize, topic: u64, calls: Vec<Called>) {
-        self.called(rank, topic, calls);
-        self.compare_own();
+    /// Records calls that rank 0 forwards when it leaves.
+    pub(crate) fn record_forwarded_calls(&self, rank: usize, topic: u64, calls: Vec<Called>) {
+        self.record_calls(rank, topic, calls);
+        self.compare_own_calls();
     }
 
-    /// Compares what this process's ranks said last with what rank 0 has passed on.
-    pub(crate) fn compare_own(&self) {
-        for (&rank, (topic, calls)) in lock(&self.said_last).iter() {
-            if lock(&self.ledger).knows(*topic) {
-                self.called(rank, *topic, calls.clone());
+    /// Compares the latest calls of this process with those that rank 0 has forwarded.
+    pub(crate) fn compare_own_calls(&self) {
+        for (&rank, (topic, calls)) in lock(&self.last_calls).iter() {
+            if lock(&self.call_log).has_topic(*topic) {
+                self.record_calls(rank, *topic, calls.clone());
             }
         }
     }
 
-    /// A rank has called this.
-    pub(crate) fn called(&self, rank: usize, topic: u64, calls: Vec<Called>) {
-        let different = lock(&self.ledger).note(rank, topic, calls);
-        if let Some(error) = different {
+    /// Records calls of a rank, and fails the job if they differ from those of another.
+    pub(crate) fn record_calls(&self, rank: usize, topic: u64, calls: Vec<Called>) {
+        let difference = lock(&self.call_log).record(rank, topic, calls);
+        if let Some(error) = difference {
             self.fail(error, 1);
         }
     }
 
-    /// A rank that has left and that others wait for. When rank 0 itself has left, they do not wait any more.
-    fn absent(&self, state: &State) -> Option<usize> {
-        (state.count > 0 && !self.closing.load(Ordering::SeqCst))
-            .then(|| (0..self.size).find(|&rank| state.left[rank] && state.arrived[rank].is_none()))?
+    /// A departed rank that others wait for. Nobody waits once rank 0 itself leaves.
+    fn departed_rank(&self, call: &CallState) -> Option<usize> {
+        (call.count > 0 && !self.closing.load(Ordering::SeqCst))
+            .then(|| (0..self.size).find(|&rank| call.departed[rank] && call.contributions[rank].is_none()))?
     }
 
-    fn reply(&self, mut state: std::sync::MutexGuard<'_, State>, reply: Option<Vec<Vec<u8>>>) {
-        state.reply = Some(reply);
-        drop(state);
-        self.replied.store(true, Ordering::SeqCst);
-        self.gate.notify();
+    fn publish_result(&self, mut call: MutexGuard<'_, CallState>, result: CallResult) {
+        call.result = Some(result);
+        drop(call);
+        self.has_result.store(true, Ordering::SeqCst);
+        self.waiters.notify();
     }
 
-    /// Rank 0 says that a collective call is complete; at the others only.
-    pub(crate) fn complete(&self, number: u64, packed: Option<&[u8]>) {
+    /// Receives the result of a collective call from rank 0; at the other ranks only.
+    pub(crate) fn receive_result(&self, number: u64, packed: Option<&[u8]>) {
         let messages = match packed.map(unpack) {
             None => None,
             Some(Some(messages)) if messages.len() == self.size => Some(messages),
@@ -389,63 +393,64 @@ impl Shared {
                 return self.fail(self.rank_failed(0, "sent an all_gather that is not well formed"), 1);
             }
         };
-        let mut state = lock(&self.state);
-        if number != state.number {
-            let expected = state.number;
-            drop(state);
+        let mut call = lock(&self.call);
+        if number != call.number {
+            let expected = call.number;
+            drop(call);
             let reason = format!("ended collective call {number} while this rank is at {expected}");
             return self.fail(self.rank_failed(0, reason), 1);
         }
-        state.number += 1;
-        self.reply(state, messages);
+        call.number += 1;
+        self.publish_result(call, messages);
     }
 
-    /// A rank has left in good order.
-    pub(crate) fn leave(&self, rank: usize) {
-        let mut state = lock(&self.state);
-        state.left[rank] = true;
-        let absent = if self.rank == 0 { self.absent(&state) } else { None };
-        drop(state);
-        if let Some(rank) = absent {
-            self.fail(self.left(rank), 1);
+    /// Marks a rank that has left without a failure.
+    pub(crate) fn mark_departed(&self, rank: usize) {
+        let mut call = lock(&self.call);
+        call.departed[rank] = true;
+        let departed = if self.rank == 0 { self.departed_rank(&call) } else { None };
+        drop(call);
+        if let Some(rank) = departed {
+            self.fail(self.departed_error(rank), 1);
         }
         if self.rank != 0 {
-            // Nothing comes without rank 0; this rank may go on alone until it asks for something.
-            self.why_stopped.get_or_init(|| self.left(0));
+            // No result arrives without rank 0. Not a failure until this rank calls a collective.
+            self.stop_reason.get_or_init(|| self.departed_error(0));
             self.stopped.store(true, Ordering::SeqCst);
-            self.gate.notify();
+            self.waiters.notify();
         }
     }
 
-    /// Takes part in a collective call.
-    pub(crate) fn call(&self, contribution: Contribution, spin: bool) -> Result<Option<Vec<Vec<u8>>>, Error> {
-        let _turn = lock(&self.call);
+    /// Runs a collective call.
+    pub(crate) fn collective(&self, contribution: Contribution, spin: bool) -> Result<CallResult, Error> {
+        let _calling = lock(&self.calling);
         if self.stopped.load(Ordering::SeqCst) {
-            return Err(self.why_stopped());
+            return Err(self.stop_reason());
         }
-        self.replied.store(false, Ordering::SeqCst);
-        let number = lock(&self.state).number;
+        self.has_result.store(false, Ordering::SeqCst);
+        let number = lock(&self.call).number;
         if self.rank == 0 {
-            self.arrive(0, number, contribution);
+            self.contribute(0, number, contribution);
         } else {
             self.broadcast(&match contribution {
                 Contribution::Barrier => Frame::Barrier(number),
                 Contribution::Message(message) => Frame::Message(number, message),
             });
         }
-        self.gate.wait(spin, || self.replied.load(Ordering::SeqCst) || self.stopped.load(Ordering::SeqCst));
-        let reply = lock(&self.state).reply.take();
-        reply.ok_or_else(|| self.why_stopped())
+        self.waiters
+            .wait(spin, || self.has_result.load(Ordering::SeqCst) || self.stopped.load(Ordering::SeqCst));
+        let result = lock(&self.call).result.take();
+        result.ok_or_else(|| self.stop_reason())
     }
 
-    fn why_stopped(&self) -> Error {
-        self.why_stopped.get().cloned().unwrap_or_else(|| self.left(0))
+    fn stop_reason(&self) -> Error {
+        self.stop_reason.get().cloned().unwrap_or_else(|| self.departed_error(0))
     }
 
-    /// Tells all others that this rank ends the job, for as long as it takes them to hear it, at most a second.
-    pub(crate) fn last_words(&self, code: i32, rank: Option<usize>, reason: &str) {
+    /// Tells all others that this rank aborts the job, and waits up to a second until the frames are sent.
+    pub(crate) fn flush_abort(&self, code: i32, rank: Option<usize>, reason: &str) {
         self.broadcast(&self.own_frame(code, rank, reason.to_owned()));
-        let deadline = Instant::now() + LAST_WORDS;
+        let deadline = Instant::now() + ABORT_FLUSH_TIMEOUT;
         while self.connections.iter().flatten().any(|connection| !connection.flush())
             && Instant::now() < deadline
         {

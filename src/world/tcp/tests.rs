@@ -10,18 +10,18 @@ fn positions(members: &[(&str, Option<(u32, u32)>)]) -> Vec<(usize, usize)> {
     (0..members.len()).map(|rank| local_position(&members, rank)).collect()
 }
 
-/// A rank that begins to wait after rank 0 has left compares with what rank 0 called last.
+/// A rank that begins to wait after rank 0 has left compares its calls with the latest ones of rank 0.
 #[test]
 fn calls_are_compared_with_those_of_a_rank_0_that_has_left() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let place = |rank| Place::new(rank, 2, &address).unwrap();
+    let config = |rank| RendezvousConfig::new(rank, 2, &address).unwrap();
     let other = thread::spawn({
-        let place = place(1);
-        move || join(&place, &Options::default(), None).unwrap()
+        let config = config(1);
+        move || join(&config, &Options::default(), None).unwrap()
     });
-    let zero = join(&place(0), &Options::default(), Some(listener)).unwrap();
+    let zero = join(&config(0), &Options::default(), Some(listener)).unwrap();
     let other = other.join().unwrap();
     let call = |number, what: &str| Called { place: 0, number, what: what.to_owned() };
     zero.compare(0, 7, &[call(2, "nothing more, and left"), call(1, "barrier")]);
@@ -37,9 +37,9 @@ fn calls_are_compared_with_those_of_a_rank_0_that_has_left() {
     assert!(error.starts_with("rank 0 called nothing more, and left while rank 1 called barrier"), "{error}");
 }
 
-/// A process that ends as soon as it sees a failure has told the others of it.
+/// A process that exits as soon as it sees a failure has sent it to the others.
 #[test]
-fn a_failure_is_on_its_way_before_it_is_seen() {
+fn a_failure_is_sent_before_it_is_visible() {
     use std::io::Read;
     for _ in 0..200 {
         let (own, mut other) = UnixStream::pair().unwrap();
@@ -48,10 +48,10 @@ fn a_failure_is_on_its_way_before_it_is_seen() {
         let (wake, _woken) = UnixStream::pair().unwrap();
         let host = Host { name: "a".to_owned(), id: "a".to_owned() };
         let members = vec![Member { host, local: None }; 2];
-        let shared = Shared::new(0, members, vec![None, Some(connection)], Options::default(), wake);
+        let state = TcpState::new(0, members, vec![None, Some(connection)], Options::default(), wake);
         thread::scope(|scope| {
-            scope.spawn(|| shared.fail(shared.rank_failed(1, "called nothing more, and left"), 1));
-            while shared.failure().is_none() {
+            scope.spawn(|| state.fail(state.rank_failed(1, "called nothing more, and left"), 1));
+            while state.failure().is_none() {
                 std::hint::spin_loop();
             }
             let mut frame = [0; 1024];
@@ -67,7 +67,7 @@ fn ranks_are_counted_by_host() {
 }
 
 #[test]
-fn what_the_launcher_says_counts_where_it_is_consistent() {
+fn consistent_local_ranks_of_the_launcher_are_used() {
     assert_eq!(positions(&[("a", Some((1, 2))), ("a", Some((0, 2)))]), [(1, 2), (0, 2)]);
     // One host, two containers with names of their own.
     assert_eq!(positions(&[("a", Some((0, 2))), ("b", Some((1, 2)))]), [(0, 2), (1, 2)]);

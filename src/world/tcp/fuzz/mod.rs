@@ -1,5 +1,5 @@
-//! What arbitrary bytes must not do to ranks that meet over TCP: each function takes any input, plays it, and panics
-//! when something does not hold. `cargo fuzz` calls them (`fuzz/`), and the tests with inputs that were kept.
+//! Fuzz targets for untrusted input of TCP worlds. Each function plays arbitrary bytes and panics if an invariant is
+//! violated. `cargo fuzz` calls them (`fuzz/`), and the tests with random inputs and a corpus.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "this is all tests")]
 
@@ -9,25 +9,25 @@ mod service;
 mod stream;
 mod wire;
 
-use super::wire::{Greeting, Member};
+use super::wire::{Hello, Member};
 use crate::world::host::Host;
 
 pub use join::join;
-pub use rendezvous::{Told, rendezvous};
+pub use rendezvous::{Outcome, rendezvous};
 pub use service::service;
 #[cfg(test)]
-pub(crate) use stream::{End, Wire};
+pub(crate) use stream::{PeerStream, SharedStream};
 pub use wire::wire;
 
-/// The longest input that is played.
-const LONGEST: usize = 4096;
+/// Maximum length of an input; the rest is ignored.
+const MAX_INPUT: usize = 4096;
 
-/// An input as a series of small numbers and of bytes; zeros when it has ended.
+/// An input, read as small numbers and bytes. Numbers are 0 after its end.
 struct Script<'a>(&'a [u8]);
 
 impl<'a> Script<'a> {
     fn new(data: &'a [u8]) -> Self {
-        Self(&data[..data.len().min(LONGEST)])
+        Self(&data[..data.len().min(MAX_INPUT)])
     }
 
     fn number(&mut self) -> usize {
@@ -44,15 +44,15 @@ impl<'a> Script<'a> {
 }
 
 const KEY: &str = "our job";
-/// Ranks of the job that waits. Rank 1 has come, the last one comes after all strangers.
+/// Size of the job. Rank 1 joins before the untrusted peers, the last rank after them.
 const SIZE: usize = 4;
 
 fn member(name: &str) -> Member {
     Member { host: Host { name: name.to_owned(), id: name.to_owned() }, local: None }
 }
 
-fn greeting(rank: usize, size: usize, key: &str, name: &str) -> Vec<u8> {
-    Greeting { rank: rank as u32, size: size as u32, key: key.to_owned(), member: member(name) }.encode()
+fn hello(rank: usize, size: usize, key: &str, name: &str) -> Vec<u8> {
+    Hello { rank: rank as u32, size: size as u32, key: key.to_owned(), member: member(name) }.encode()
 }
 
 #[cfg(test)]

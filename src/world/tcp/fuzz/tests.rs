@@ -4,21 +4,21 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// The inputs that are kept for a target of `cargo fuzz`.
-fn kept(target: &str) -> Vec<Vec<u8>> {
+/// Corpus of a target of `cargo fuzz`.
+fn corpus(target: &str) -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);
     let inputs: Vec<Vec<u8>> =
         fs::read_dir(folder).unwrap().map(|entry| fs::read(entry.unwrap().path()).unwrap()).collect();
-    assert!(!inputs.is_empty(), "no inputs are kept for {target}");
+    assert!(!inputs.is_empty(), "no corpus for {target}");
     inputs
 }
 
 #[test]
-fn inputs_that_were_kept_are_survived() {
-    kept("wire").iter().for_each(|input| wire(input));
-    kept("service").iter().for_each(|input| service(input));
-    let joined: BTreeSet<String> = kept("join").iter().map(|input| join(input)).collect();
-    // What listens at an address must have said for this to say anything.
+fn the_corpus_passes_and_covers_all_outcomes() {
+    corpus("wire").iter().for_each(|input| wire(input));
+    corpus("service").iter().for_each(|input| service(input));
+    let joined: BTreeSet<String> = corpus("join").iter().map(|input| join(input)).collect();
+    // The corpus covers these outcomes.
     for outcome in [
         "met",
         "rank 0 of another job listens there",
@@ -32,38 +32,41 @@ fn inputs_that_were_kept_are_survived() {
     ] {
         assert!(joined.iter().any(|joined| joined.contains(outcome)), "{outcome}: {joined:?}");
     }
-    let mut told = Told::default();
-    for input in kept("rendezvous") {
+    let mut outcome = Outcome::default();
+    for input in corpus("rendezvous") {
         let mut of_this = rendezvous(&input);
-        told.refusals.append(&mut of_this.refusals);
-        told.seated += of_this.seated;
+        outcome.rejections.append(&mut of_this.rejections);
+        outcome.accepted += of_this.accepted;
     }
-    // What strangers must have tried for this to say anything.
+    // The corpus covers these rejections.
     for reason in [
         "it belongs to another job (`another job`, this one is `our job`)",
         "it does not speak this program's protocol",
         "it speaks version 9 of the protocol",
-        "a greeting of 65535 bytes",
+        "a hello of 65535 bytes",
         "a name of 65535 bytes",
-        "its greeting took too long",
+        "its hello took too long",
         "it said nothing in time",
-        "it ended before its greeting",
+        "it ended before its hello",
         "too many connections came at once",
         "was started as one of",
         "was started twice",
-        "it ended after its greeting",
+        "it ended after its hello",
         "bytes too many",
     ] {
-        assert!(told.refusals.iter().any(|refusal| refusal.contains(reason)), "{reason}: {told:?}");
+        assert!(
+            outcome.rejections.iter().any(|rejection| rejection.contains(reason)),
+            "{reason}: {outcome:?}"
+        );
     }
-    assert!(told.seated > 1, "{told:?}");
+    assert!(outcome.accepted > 1, "{outcome:?}");
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn any_bytes_are_survived(data in prop::collection::vec(any::<u8>(), 0..300)) {
+    fn random_input_passes(data in prop::collection::vec(any::<u8>(), 0..300)) {
         wire(&data);
         rendezvous(&data);
         service(&data);
@@ -71,7 +74,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_behind_rank_0_s_consent_are_survived(
+    fn random_input_after_an_accepting_reply_passes(
         mut data in prop::collection::vec(any::<u8>(), 0..100),
         cut in any::<u8>(),
     ) {
@@ -79,9 +82,8 @@ proptest! {
         join(&data);
     }
 
-    /// A crowd of strangers takes longer, and comes rarely by chance.
     #[test]
-    fn any_bytes_behind_a_greeting_are_survived(
+    fn random_input_after_a_hello_passes(
         mut data in prop::collection::vec(any::<u8>(), 0..100),
         rank in 0_u8..6,
     ) {

@@ -1,47 +1,46 @@
-//! Decoding.
+//! Decoding of messages.
 
-use super::LONGEST;
+use super::MAX_INPUT;
 use crate::world::call::{pack, unpack};
-use crate::world::tcp::wire::{Answer, Frame, Frames, Greeting};
+use crate::world::tcp::wire::{Frame, FrameDecoder, Hello, HelloReply};
 
-/// Decodes the input as each of the messages, whole and in pieces.
+/// Decodes the input as each of the messages, in one piece and in several.
 ///
 /// # Panics
-/// When what is understood depends on how it was cut, or is not the same when it is written and read again.
+/// If the result depends on the pieces, or changes when it is encoded and decoded again.
 pub fn wire(data: &[u8]) {
-    let data = &data[..data.len().min(LONGEST)];
-    let greeting = Greeting::decode(data);
-    if let Ok(Some(greeting)) = &greeting {
-        assert_eq!(Greeting::decode(&greeting.encode()), Ok(Some(greeting.clone())));
+    let data = &data[..data.len().min(MAX_INPUT)];
+    let hello = Hello::decode(data);
+    if let Ok(Some(hello)) = &hello {
+        assert_eq!(Hello::decode(&hello.encode()), Ok(Some(hello.clone())));
     }
-    let answer = Answer::decode(data);
-    if let Ok(Some((answer, used))) = &answer {
+    let reply = HelloReply::decode(data);
+    if let Ok(Some((reply, used))) = &reply {
         assert!(*used <= data.len());
-        let written = answer.encode();
-        // What is no text gets longer when it is made one, and may be cut.
+        let written = reply.encode();
+        // Replacing invalid UTF-8 makes a text longer, so it may be truncated.
         if written.len() <= *used {
-            assert_eq!(Answer::decode(&written), Ok(Some((answer.clone(), written.len()))));
+            assert_eq!(HelloReply::decode(&written), Ok(Some((reply.clone(), written.len()))));
         }
     }
-    // Every length around the headers, and some of the others.
+    // All lengths around the headers, and some others.
     for end in (0..data.len()).filter(|end| *end < 64 || end % 37 == 0) {
-        // More bytes never change a judgement, but those behind a greeting, which are an error.
-        if let Err(malformed) = Greeting::decode(&data[..end]) {
-            assert_eq!(greeting.as_ref().map_err(|later| later.0.is_empty()), Err(false), "{malformed:?}");
+        // Further bytes never change a result, except that bytes after a hello are an error.
+        if let Err(malformed) = Hello::decode(&data[..end]) {
+            assert_eq!(hello.as_ref().map_err(|later| later.0.is_empty()), Err(false), "{malformed:?}");
         }
-        match Answer::decode(&data[..end]) {
+        match HelloReply::decode(&data[..end]) {
             Ok(None) => {}
-            known => assert_eq!(known, answer),
+            known => assert_eq!(known, reply),
         }
     }
-    let mut whole = Frames::default();
+    let mut whole = FrameDecoder::default();
     whole.push(data);
     let (frames, end) = all_frames(&mut whole);
-    let mut pieces = Frames::default();
+    let mut pieces = FrameDecoder::default();
     let (mut found, mut found_end) = (Vec::new(), None);
     let mut rest = data;
     while !rest.is_empty() && found_end.is_none() {
-        // Pieces of lengths that depend on the input.
         let (piece, others) = rest.split_at(rest.len().min(1 + usize::from(rest[0] % 32)));
         pieces.push(piece);
         rest = others;
@@ -52,8 +51,8 @@ pub fn wire(data: &[u8]) {
     assert_eq!((&found, &found_end), (&frames, &end));
     for frame in frames {
         let written = frame.encode();
-        if written.len() <= LONGEST {
-            let mut again = Frames::default();
+        if written.len() <= MAX_INPUT {
+            let mut again = FrameDecoder::default();
             again.push(&written);
             assert_eq!(again.next().as_ref(), Ok(&Some(frame)));
         }
@@ -63,8 +62,8 @@ pub fn wire(data: &[u8]) {
     }
 }
 
-/// The frames until more bytes must come, or until an error.
-fn all_frames(stream: &mut Frames) -> (Vec<Frame>, Option<String>) {
+/// Decodes frames until more bytes are needed or an error occurs.
+fn all_frames(stream: &mut FrameDecoder) -> (Vec<Frame>, Option<String>) {
     let mut frames = Vec::new();
     loop {
         match stream.next() {

@@ -1,17 +1,17 @@
-//! Addresses of rank 0, and how they are written.
+//! Resolving and formatting addresses.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 
-/// The addresses of a name, or of an address, with a port.
+/// Resolves a host name or address and a port.
 pub(crate) type Resolve<'a> = &'a dyn Fn(&str, u16) -> io::Result<Vec<SocketAddr>>;
 
-/// As the system does.
+/// Resolves with the system's resolver.
 pub(crate) fn resolve(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     (host, port).to_socket_addrs().map(Iterator::collect)
 }
 
-/// Numbers in ascending order as people write them: `1-3, 7`.
+/// Formats ascending numbers as ranges: `1-3, 7`.
 pub(crate) fn ranges(numbers: &[usize]) -> String {
     let mut parts: Vec<(usize, usize)> = Vec::new();
     for &number in numbers {
@@ -28,7 +28,7 @@ pub(crate) fn ranges(numbers: &[usize]) -> String {
     parts.collect::<Vec<_>>().join(", ")
 }
 
-/// `host:port`, with brackets around an IPv6 address.
-pub(crate) fn written(host: &str, port: u16) -> String {
+/// Formats `host:port`, with brackets around an IPv6 address.
+pub(crate) fn format_address(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }

@@ -1,40 +1,40 @@
 //! The other ranks' side of the rendezvous.
 
-use super::Met;
-use super::address::{Resolve, written};
-use crate::world::tcp::wire::{Answer, Frame, Frames, GREETING, Greeting, Member};
-use crate::world::{Error, Options, Place};
+use super::Connected;
+use super::address::{Resolve, format_address};
+use crate::world::tcp::wire::{Frame, FrameDecoder, HANDSHAKE_TIMEOUT, Hello, HelloReply, Member};
+use crate::world::{Error, Options, RendezvousConfig};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long an answer may take while rank 0 may as well listen on another port.
-const SEARCHING: Duration = Duration::from_secs(2);
-/// How much longer than rank 0 the others wait, so that they hear from it which ranks are missing.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time limit for a reply if rank 0 may listen on another port instead.
+const PORT_SEARCH_TIMEOUT: Duration = Duration::from_secs(2);
+/// Additional waiting time of the other ranks, in which rank 0 tells them the missing ranks.
+const RESULT_GRACE: Duration = Duration::from_secs(5);
 
-/// Why an attempt to join did not succeed.
+/// Failure of an attempt to join.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Failure {
-    /// Rank 0 may come later.
+pub(crate) enum JoinError {
+    /// Rank 0 may listen there later.
     Retry(String),
-    Final(Error),
+    Fatal(Error),
 }
 
-/// What failed last at each address.
+/// Latest failure by address.
 #[derive(Default)]
 pub(crate) struct Attempts(Vec<(String, String)>);
 
 impl Attempts {
-    pub(crate) fn note(&mut self, address: String, reason: String) {
+    pub(crate) fn record(&mut self, address: String, reason: String) {
         match self.0.iter_mut().find(|(known, _)| *known == address) {
             Some((_, last)) => *last = reason,
             None => self.0.push((address, reason)),
         }
     }
 
-    /// The addresses that failed alike, together.
+    /// Lists the failures, grouped by reason.
     pub(crate) fn summary(&self) -> String {
         let mut groups: Vec<(&str, Vec<&str>)> = Vec::new();
         for (address, reason) in &self.0 {
@@ -48,36 +48,37 @@ impl Attempts {
     }
 }
 
+/// Tries the configured addresses until rank 0 accepts this rank.
 pub(crate) fn join(
-    place: &Place,
+    config: &RendezvousConfig,
     member: Member,
     options: &Options,
     deadline: Instant,
     resolve: Resolve<'_>,
-) -> Result<Met, Error> {
+) -> Result<Connected, Error> {
     let timeout = options.timeout;
     let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-    let greeting =
-        Greeting { rank: number(place.rank), size: number(place.size), key: place.key.clone(), member }
+    let hello =
+        Hello { rank: number(config.rank), size: number(config.size), key: config.key.clone(), member }
             .encode();
     let mut attempts = Attempts::default();
     let mut pause = Duration::from_millis(20);
     loop {
-        for &port in &place.ports {
-            for host in &place.hosts {
-                let name = written(host, port);
+        for &port in &config.ports {
+            for host in &config.hosts {
+                let name = format_address(host, port);
                 let addresses = match resolve(host, port) {
                     Ok(addresses) => addresses,
                     Err(error) => {
-                        attempts.note(name, format!("its name cannot be resolved: {error}"));
+                        attempts.record(name, format!("its name cannot be resolved: {error}"));
                         continue;
                     }
                 };
                 for address in addresses {
-                    match attempt(place, &greeting, address, &name, timeout, deadline) {
+                    match try_join(config, &hello, address, &name, timeout, deadline) {
                         Ok(met) => return Ok(met),
-                        Err(Failure::Final(error)) => return Err(error),
-                        Err(Failure::Retry(reason)) => attempts.note(name.clone(), reason),
+                        Err(JoinError::Fatal(error)) => return Err(error),
+                        Err(JoinError::Retry(reason)) => attempts.record(name.clone(), reason),
                     }
                 }
             }
@@ -86,7 +87,7 @@ pub(crate) fn join(
         if left.is_zero() {
             return Err(Error::TimedOut(format!(
                 "rank {} did not find rank 0 within {} s; tried {}; is rank 0 running, and can this host reach it?",
-                place.rank,
+                config.rank,
                 timeout.as_secs_f64(),
                 attempts.summary()
             )));
@@ -99,128 +100,130 @@ pub(crate) fn join(
     }
 }
 
-fn attempt(
-    place: &Place,
-    greeting: &[u8],
+fn try_join(
+    config: &RendezvousConfig,
+    hello: &[u8],
     address: SocketAddr,
     name: &str,
     timeout: Duration,
     deadline: Instant,
-) -> Result<Met, Failure> {
-    let retry = |error: io::Error| Failure::Retry(error.to_string());
-    let patience =
-        deadline.saturating_duration_since(Instant::now()).clamp(Duration::from_millis(100), GREETING);
-    let mut stream = TcpStream::connect_timeout(&address, patience).map_err(retry)?;
-    // Connecting to a port of this host that nobody listens on can meet itself, and would then hold the port.
+) -> Result<Connected, JoinError> {
+    let retry = |error: io::Error| JoinError::Retry(error.to_string());
+    let limit = deadline
+        .saturating_duration_since(Instant::now())
+        .clamp(Duration::from_millis(100), HANDSHAKE_TIMEOUT);
+    let mut stream = TcpStream::connect_timeout(&address, limit).map_err(retry)?;
+    // TCP simultaneous open: a connection to an unused local port can connect to itself, and then occupies the port.
     if stream.local_addr().ok() == Some(address) {
-        return Err(Failure::Retry("nobody listens".to_owned()));
+        return Err(JoinError::Retry("nobody listens".to_owned()));
     }
     stream.set_nodelay(true).map_err(retry)?;
-    stream.set_write_timeout(Some(patience)).map_err(retry)?;
-    stream.write_all(greeting).map_err(retry)?;
+    stream.set_write_timeout(Some(limit)).map_err(retry)?;
+    stream.write_all(hello).map_err(retry)?;
 
-    let mut joining = Joining::new(place, name);
-    let mut until = Instant::now() + if place.ports.len() > 1 { patience.min(SEARCHING) } else { patience };
+    let mut handshake = Handshake::new(config, name);
+    let mut until =
+        Instant::now() + if config.ports.len() > 1 { limit.min(PORT_SEARCH_TIMEOUT) } else { limit };
     loop {
         let mut bytes = Vec::new();
-        let seated = joining.seated;
+        let accepted = handshake.accepted;
         match read_some(&mut stream, &mut bytes, until) {
             Ok(true) => {}
-            Ok(false) => return Err(joining.ended()),
-            Err(error) => return Err(joining.failed(&error)),
+            Ok(false) => return Err(handshake.ended()),
+            Err(error) => return Err(handshake.failed(&error)),
         }
-        if let Some(members) = joining.hear(&bytes)? {
-            let mut connections: Vec<_> = (0..place.size).map(|_| None).collect();
-            connections[0] = Some((stream, joining.frames));
-            return Ok(Met { members, connections, address: name.to_owned() });
+        if let Some(members) = handshake.receive(&bytes)? {
+            let mut connections: Vec<_> = (0..config.size).map(|_| None).collect();
+            connections[0] = Some((stream, handshake.decoder));
+            return Ok(Connected { members, connections, address: name.to_owned() });
         }
-        if joining.seated != seated {
-            until = Instant::now() + timeout + PATIENCE;
+        if handshake.accepted != accepted {
+            until = Instant::now() + timeout + RESULT_GRACE;
         }
     }
 }
 
-/// What a rank knows while it waits for what listens at rank 0's address, which may be anything.
-pub(crate) struct Joining<'a> {
-    place: &'a Place,
+/// State of a rank that has sent its hello. The peer is untrusted: it may be any server at rank 0's address.
+pub(crate) struct Handshake<'a> {
+    config: &'a RendezvousConfig,
     name: &'a str,
-    /// What has come of an answer.
+    /// Incomplete reply.
     bytes: Vec<u8>,
-    /// Whether rank 0 has accepted this rank.
-    pub(crate) seated: bool,
-    pub(crate) frames: Frames,
+    /// True once rank 0 has accepted this rank.
+    pub(crate) accepted: bool,
+    pub(crate) decoder: FrameDecoder,
 }
 
-impl<'a> Joining<'a> {
-    pub(crate) fn new(place: &'a Place, name: &'a str) -> Self {
-        Self { place, name, bytes: Vec::new(), seated: false, frames: Frames::default() }
+impl<'a> Handshake<'a> {
+    pub(crate) fn new(config: &'a RendezvousConfig, name: &'a str) -> Self {
+        Self { config, name, bytes: Vec::new(), accepted: false, decoder: FrameDecoder::default() }
     }
 
-    /// Takes what has come: all ranks, once they are there.
-    pub(crate) fn hear(&mut self, bytes: &[u8]) -> Result<Option<Vec<Member>>, Failure> {
-        if self.seated {
-            self.frames.push(bytes);
-            return self.wait();
+    /// Handles received bytes. Returns the list of ranks once it is complete.
+    pub(crate) fn receive(&mut self, bytes: &[u8]) -> Result<Option<Vec<Member>>, JoinError> {
+        if self.accepted {
+            self.decoder.push(bytes);
+            return self.next_members();
         }
         self.bytes.extend_from_slice(bytes);
-        let (answer, used) = match Answer::decode(&self.bytes) {
-            Ok(Some(answer)) => answer,
+        let (reply, used) = match HelloReply::decode(&self.bytes) {
+            Ok(Some(reply)) => reply,
             Ok(None) => return Ok(None),
             Err(malformed) => {
-                return Err(Failure::Retry(format!("what listens there is not rank 0: {}", malformed.0)));
+                return Err(JoinError::Retry(format!("what listens there is not rank 0: {}", malformed.0)));
             }
         };
-        match answer {
-            Answer::Accepted => {}
-            Answer::Stranger => {
-                return Err(Failure::Retry("rank 0 of another job listens there".to_owned()));
+        match reply {
+            HelloReply::Accepted => {}
+            HelloReply::OtherJob => {
+                return Err(JoinError::Retry("rank 0 of another job listens there".to_owned()));
             }
-            Answer::Refused(reason) => {
-                return Err(Failure::Final(Error::Rendezvous(format!(
+            HelloReply::Rejected(reason) => {
+                return Err(JoinError::Fatal(Error::Rendezvous(format!(
                     "rank 0 at {} refused this rank: {reason}",
                     self.name
                 ))));
             }
         }
-        self.seated = true;
-        self.frames.push(&self.bytes[used..]);
+        self.accepted = true;
+        self.decoder.push(&self.bytes[used..]);
         self.bytes = Vec::new();
-        self.wait()
+        self.next_members()
     }
 
-    fn wait(&mut self) -> Result<Option<Vec<Member>>, Failure> {
-        match self.frames.next_within(Frame::longest_of_members(self.place.size)) {
+    fn next_members(&mut self) -> Result<Option<Vec<Member>>, JoinError> {
+        match self.decoder.next_within(Frame::max_members_len(self.config.size)) {
             Ok(None) => Ok(None),
-            Ok(Some(Frame::Members(members))) if members.len() == self.place.size => Ok(Some(members)),
-            Ok(Some(Frame::GivenUp(reason))) => Err(Failure::Final(Error::TimedOut(reason))),
+            Ok(Some(Frame::Members(members))) if members.len() == self.config.size => Ok(Some(members)),
+            Ok(Some(Frame::RendezvousFailed(reason))) => Err(JoinError::Fatal(Error::TimedOut(reason))),
             Ok(Some(_)) => Err(self.fatal("rank 0 sent something else than the list of ranks".to_owned())),
             Err(malformed) => Err(self.fatal(format!("rank 0 sent {}", malformed.0))),
         }
     }
 
-    fn fatal(&self, what: String) -> Failure {
-        Failure::Final(Error::Rendezvous(format!("the rendezvous at {} failed: {what}", self.name)))
+    fn fatal(&self, what: String) -> JoinError {
+        JoinError::Fatal(Error::Rendezvous(format!("the rendezvous at {} failed: {what}", self.name)))
     }
 
-    /// The connection has ended.
-    pub(crate) fn ended(&self) -> Failure {
-        if self.seated {
+    /// Error for a connection that has closed.
+    pub(crate) fn ended(&self) -> JoinError {
+        if self.accepted {
             return self.fatal("rank 0 ended while other ranks were missing".to_owned());
         }
-        Failure::Retry("what listens there ended the connection without an answer".to_owned())
+        JoinError::Retry("what listens there ended the connection without an answer".to_owned())
     }
 
-    /// Nothing came in time, or the connection failed.
-    fn failed(&self, error: &io::Error) -> Failure {
-        if self.seated {
+    /// Error for a timeout or a failed connection.
+    fn failed(&self, error: &io::Error) -> JoinError {
+        if self.accepted {
             self.fatal(format!("rank 0 is silent: {error}"))
         } else {
-            Failure::Retry(error.to_string())
+            JoinError::Retry(error.to_string())
         }
     }
 }
 
-/// Reads what has come, or waits for something to come; `false` at the end of the connection.
+/// Reads at least one byte, waiting until `until`. Returns `false` at end of file.
 fn read_some(stream: &mut TcpStream, bytes: &mut Vec<u8>, until: Instant) -> io::Result<bool> {
     let mut buffer = [0; 4096];
     loop {

@@ -1,29 +1,30 @@
-//! Encoding and decoding of the parts of messages.
+//! Encoding and decoding of fields.
 
 use crate::world::host::Host;
 use crate::world::limits::MAX_NAME;
 
 pub(crate) const MAX_TEXT: usize = 16 << 10;
-/// Bytes that are not what they should be; says how.
+
+/// A protocol violation, with its description.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed(pub(crate) String);
 
-pub(crate) fn malformed<T>(what: impl Into<String>) -> Result<T, Malformed> {
-    Err(Malformed(what.into()))
+pub(crate) fn malformed<T>(description: impl Into<String>) -> Result<T, Malformed> {
+    Err(Malformed(description.into()))
 }
 
-/// One rank as all others know it.
+/// One rank, known to all others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Member {
     pub(crate) host: Host,
-    /// Number on its host and how many its host has, where its launcher said so.
+    /// Local rank and local size, if the launcher gives them.
     pub(crate) local: Option<(u32, u32)>,
 }
 
 pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Reader<'a> {
-    pub(crate) fn bytes(&mut self, count: usize) -> Result<&'a [u8], Malformed> {
+    fn bytes(&mut self, count: usize) -> Result<&'a [u8], Malformed> {
         let Some((bytes, rest)) = self.0.split_at_checked(count) else {
             return malformed("it ends too early");
         };
@@ -39,7 +40,7 @@ impl<'a> Reader<'a> {
         Ok(*array)
     }
 
-    pub(crate) fn u16(&mut self) -> Result<u16, Malformed> {
+    fn u16(&mut self) -> Result<u16, Malformed> {
         self.array().map(u16::from_le_bytes)
     }
 
@@ -57,7 +58,7 @@ impl<'a> Reader<'a> {
             return malformed(format!("a name of {length} bytes"));
         }
         let bytes = self.bytes(length)?;
-        // A name goes into messages: nothing that moves a terminal's cursor.
+        // Names are printed, so control characters are refused.
         match std::str::from_utf8(bytes) {
             Ok(name) if !name.chars().any(char::is_control) => Ok(name.to_owned()),
             _ => malformed("a name that is not text"),
@@ -83,9 +84,9 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A text behind its length, cut to what a reader takes.
-pub(crate) fn put_text(bytes: &mut Vec<u8>, text: &str, most: usize) {
-    let mut end = text.len().min(most);
+/// Appends a length-prefixed text, truncated to at most `max` bytes at a character boundary.
+pub(crate) fn put_text(bytes: &mut Vec<u8>, text: &str, max: usize) {
+    let mut end = text.len().min(max);
     while !text.is_char_boundary(end) {
         end -= 1;
     }

@@ -1,46 +1,45 @@
-//! Frames.
+//! Frames: messages between connected ranks.
 
 use super::MAX_FRAME;
 use super::codec::{MAX_TEXT, Malformed, Member, Reader, malformed, put_member, put_text};
 use crate::world::limits::MAX_NAME;
 use crate::world::{Called, Error};
 
-/// Kind, length of what follows.
+/// Kind, length of the body.
 pub(crate) const FRAME_HEADER: usize = 5;
 
-/// What ranks say once they have met.
+/// A message between connected ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Frame {
-    /// I live.
+    /// The sender is alive.
     Heartbeat,
-    /// I leave in good order.
+    /// The sender leaves the job without a failure.
     Goodbye,
-    /// I am at the barrier of this number.
+    /// The sender has entered the barrier with this call number.
     Barrier(u64),
-    /// My message for the all_gather of this number.
+    /// Message for the all_gather with this call number.
     Message(u64, Vec<u8>),
-    /// All are at the barrier of this number.
+    /// All ranks have entered the barrier with this call number.
     Released(u64),
-    /// All messages of the all_gather of this number, packed.
+    /// Packed messages of the all_gather with this call number.
     Gathered(u64, Vec<u8>),
-    /// The job has failed; processes that end with it use this exit code.
+    /// The job has failed. Processes that exit because of it use this exit code.
     Failed(i32, Error),
-    /// I abort the job, with this exit code and for this reason. The rank is given when it is one of several
-    /// in my process.
+    /// The sender aborts the job: exit code, the failed rank if its process has several, and reason.
     Abort(i32, Option<u32>, String),
-    /// The rendezvous is complete; these are all ranks, in order.
+    /// The rendezvous is complete; all ranks in order.
     Members(Vec<Member>),
-    /// The rendezvous has failed.
-    GivenUp(String),
-    /// What I am doing, for messages about me.
+    /// The rendezvous has failed, for the given reason.
+    RendezvousFailed(String),
+    /// Activity of the sender, for messages about it.
     Note(String),
-    /// What a rank of mine has called in a topic.
+    /// Calls of one rank of the sender: rank, topic and calls.
     Called(u32, u64, Vec<Called>),
 }
 
 impl Frame {
-    /// The most bytes behind the header of what ends a rendezvous: the list of so many ranks, or why it failed.
-    pub(crate) fn longest_of_members(ranks: usize) -> usize {
+    /// Maximum body length of the frame that ends a rendezvous of `ranks` ranks.
+    pub(crate) fn max_members_len(ranks: usize) -> usize {
         (2 + MAX_TEXT).max(ranks.saturating_mul(12 + 2 * MAX_NAME))
     }
 
@@ -96,7 +95,7 @@ impl Frame {
                 }
                 9
             }
-            Self::GivenUp(reason) => {
+            Self::RendezvousFailed(reason) => {
                 put_text(&mut bytes, reason, MAX_TEXT);
                 10
             }
@@ -154,7 +153,7 @@ impl Frame {
                 }
                 Self::Members(members)
             }
-            10 => Self::GivenUp(reader.text()?),
+            10 => Self::RendezvousFailed(reader.text()?),
             11 => Self::Note(reader.text()?),
             12 => {
                 let (rank, topic) = (reader.u32()?, reader.u64()?);
@@ -171,18 +170,18 @@ impl Frame {
     }
 }
 
-/// Cuts a stream of bytes into frames.
+/// Splits a byte stream into frames.
 #[derive(Debug, Default)]
-pub(crate) struct Frames {
+pub(crate) struct FrameDecoder {
     bytes: Vec<u8>,
-    /// How many of the bytes are used up.
+    /// Length of the prefix of `bytes` that has been decoded.
     used: usize,
 }
 
-impl Frames {
-    /// How many bytes are kept that no frame has used.
+impl FrameDecoder {
+    /// Number of bytes that have not been decoded.
     #[cfg(any(test, fuzzing))]
-    pub(crate) fn kept(&self) -> usize {
+    pub(crate) fn buffered(&self) -> usize {
         self.bytes.len() - self.used
     }
 
@@ -194,18 +193,18 @@ impl Frames {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next frame; `None` while more bytes must come.
+    /// Decodes the next frame; `None` if more bytes are needed.
     pub(crate) fn next(&mut self) -> Result<Option<Frame>, Malformed> {
         self.next_within(MAX_FRAME)
     }
 
-    /// The next frame, which may have so many bytes behind its header; `None` while more bytes must come.
-    pub(crate) fn next_within(&mut self, most: usize) -> Result<Option<Frame>, Malformed> {
+    /// Decodes the next frame, with a body of at most `max` bytes; `None` if more bytes are needed.
+    pub(crate) fn next_within(&mut self, max: usize) -> Result<Option<Frame>, Malformed> {
         let Some((&[kind, l0, l1, l2, l3], body)) = self.bytes[self.used..].split_first_chunk() else {
             return Ok(None);
         };
         let length = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
-        if length > most {
+        if length > max {
             return malformed(format!("a frame of {length} bytes"));
         }
         let Some(body) = body.get(..length) else { return Ok(None) };

@@ -1,39 +1,41 @@
-//! The handshake.
+//! Handshake of the rendezvous: a rank sends [`Hello`], rank 0 answers with [`HelloReply`].
 
 use super::codec::{MAX_TEXT, Malformed, Member, Reader, malformed, put_member, put_text};
 use crate::world::limits::MAX_NAME;
 use std::time::Duration;
 
-/// How long a connection may take to say its greeting, and rank 0 to answer it.
-pub(crate) const GREETING: Duration = Duration::from_secs(5);
+/// Time limit for each side's part of the handshake.
+pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+
 const MAGIC: [u8; 8] = *b"NCCLbnch";
 const VERSION: u16 = 1;
-/// Magic, version, length of what follows.
-const GREETING_HEADER: usize = 12;
-const MAX_GREETING: usize = 1024;
-/// Magic, version, verdict, length of the text.
-const ANSWER_HEADER: usize = 13;
-/// The first thing that a rank says to rank 0.
+/// Magic, version, length of the body.
+const HELLO_HEADER: usize = 12;
+const MAX_HELLO: usize = 1024;
+/// Magic, version, kind, length of the text.
+const REPLY_HEADER: usize = 13;
+
+/// First message of a rank to rank 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Greeting {
+pub(crate) struct Hello {
     pub(crate) rank: u32,
     pub(crate) size: u32,
     pub(crate) key: String,
     pub(crate) member: Member,
 }
 
-/// What rank 0 says to a greeting.
+/// Rank 0's reply to a [`Hello`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
-    /// Wait for the others.
+pub(crate) enum HelloReply {
+    /// The rank has joined and waits for the others.
     Accepted,
-    /// There is no place for you in this job.
-    Refused(String),
-    /// This is another job. Yours may come to listen here later.
-    Stranger,
+    /// The rank cannot join this job, for the given reason.
+    Rejected(String),
+    /// The rank belongs to another job, whose rank 0 may listen at this address later.
+    OtherJob,
 }
 
-/// Reads magic and version, as far as they have come.
+/// Checks magic and version in a possibly incomplete header.
 fn check_magic(bytes: &[u8]) -> Result<(), Malformed> {
     let count = bytes.len().min(MAGIC.len());
     if bytes[..count] != MAGIC[..count] {
@@ -50,7 +52,7 @@ fn check_magic(bytes: &[u8]) -> Result<(), Malformed> {
     Ok(())
 }
 
-impl Greeting {
+impl Hello {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut body = Vec::new();
         body.extend_from_slice(&self.rank.to_le_bytes());
@@ -64,55 +66,55 @@ impl Greeting {
         bytes
     }
 
-    /// From the first bytes of a connection; `None` while more must come.
+    /// Decodes the first bytes of a connection; `None` if more are needed.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Option<Self>, Malformed> {
         check_magic(bytes)?;
-        let Some((header, body)) = bytes.split_at_checked(GREETING_HEADER) else { return Ok(None) };
+        let Some((header, body)) = bytes.split_at_checked(HELLO_HEADER) else { return Ok(None) };
         let length = usize::from(u16::from_le_bytes([header[10], header[11]]));
-        if length > MAX_GREETING {
-            return malformed(format!("a greeting of {length} bytes"));
+        if length > MAX_HELLO {
+            return malformed(format!("a hello of {length} bytes"));
         }
-        let Some((body, behind)) = body.split_at_checked(length) else { return Ok(None) };
-        if !behind.is_empty() {
-            return malformed(format!("{} bytes too many", behind.len()));
+        let Some((body, rest)) = body.split_at_checked(length) else { return Ok(None) };
+        if !rest.is_empty() {
+            return malformed(format!("{} bytes too many", rest.len()));
         }
         let mut reader = Reader(body);
-        let greeting =
+        let hello =
             Self { rank: reader.u32()?, size: reader.u32()?, key: reader.name()?, member: reader.member()? };
-        reader.end(Some(greeting))
+        reader.end(Some(hello))
     }
 }
 
-impl Answer {
+impl HelloReply {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let (verdict, text) = match self {
+        let (kind, text) = match self {
             Self::Accepted => (0_u8, ""),
-            Self::Refused(text) => (1, text.as_str()),
-            Self::Stranger => (2, ""),
+            Self::Rejected(text) => (1, text.as_str()),
+            Self::OtherJob => (2, ""),
         };
         let mut bytes = MAGIC.to_vec();
         bytes.extend_from_slice(&VERSION.to_le_bytes());
-        bytes.push(verdict);
+        bytes.push(kind);
         put_text(&mut bytes, text, MAX_TEXT);
         bytes
     }
 
-    /// From the first bytes of a connection, with how many they were; `None` while more must come.
+    /// Decodes the first bytes of a connection, and returns the number of bytes used; `None` if more are needed.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Option<(Self, usize)>, Malformed> {
         check_magic(bytes)?;
-        let Some(header) = bytes.get(..ANSWER_HEADER) else { return Ok(None) };
+        let Some(header) = bytes.get(..REPLY_HEADER) else { return Ok(None) };
         let length = usize::from(u16::from_le_bytes([header[11], header[12]]));
         if length > MAX_TEXT {
-            return malformed(format!("an answer of {length} bytes"));
+            return malformed(format!("a reply of {length} bytes"));
         }
-        let Some(body) = bytes.get(11..ANSWER_HEADER + length) else { return Ok(None) };
+        let Some(body) = bytes.get(11..REPLY_HEADER + length) else { return Ok(None) };
         let text = Reader(body).text()?;
-        let answer = match header[10] {
+        let reply = match header[10] {
             0 => Self::Accepted,
-            1 => Self::Refused(text),
-            2 => Self::Stranger,
-            verdict => return malformed(format!("an answer of unknown kind {verdict}")),
+            1 => Self::Rejected(text),
+            2 => Self::OtherJob,
+            kind => return malformed(format!("a reply of unknown kind {kind}")),
         };
-        Ok(Some((answer, ANSWER_HEADER + length)))
+        Ok(Some((reply, REPLY_HEADER + length)))
     }
 }

@@ -1,19 +1,19 @@
-//! What the ranks of a TCP rendezvous say to each other. All numbers are little-endian.
+//! Messages of the TCP rendezvous and world. All numbers are little-endian.
 //!
-//! Decoding never panics, never reads past its input, and never allocates by a length that a stranger claims
-//! before that many bytes have come.
+//! Peers are untrusted: decoding never panics, never reads past its input, and allocates nothing for a claimed length
+//! before that many bytes have arrived.
 
 mod codec;
 mod frame;
 mod hello;
 
 pub(crate) use codec::Member;
-pub(crate) use frame::{Frame, Frames};
-pub(crate) use hello::{Answer, GREETING, Greeting};
+pub(crate) use frame::{Frame, FrameDecoder};
+pub(crate) use hello::{HANDSHAKE_TIMEOUT, Hello, HelloReply};
 
-/// The longest message of one rank in an all_gather, in bytes.
+/// Maximum length of one rank's all_gather message, in bytes.
 pub(crate) const MAX_MESSAGE: usize = 16 << 20;
-/// The longest frame, in bytes: all messages of an all_gather together.
+/// Maximum length of a frame, in bytes; it holds all messages of an all_gather.
 pub(crate) const MAX_FRAME: usize = 1 << 30;
 
 #[cfg(test)]
