@@ -1,4 +1,4 @@
-//! Memory that NCCL knows beforehand: what registrations and windows have in common, and registrations.
+//! Memory that is known to NCCL: registrations, and the common part of registrations and windows.
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, Weak};
@@ -11,32 +11,32 @@ use crate::nccl::allocation::Owner;
 use crate::nccl::communicator::{Communicator, Handle, Object, RegisteredMemory, State};
 use crate::nccl::{cuda, error::Error, nccl_group};
 
-/// NCCL's functions for a kind of memory that it knows.
+/// NCCL's functions for a kind of registered memory.
 #[derive(Debug)]
 pub(super) struct Functions {
-    /// The name of the one that makes NCCL know the memory.
+    /// Name of the function that registers the memory.
     pub(super) make: &'static str,
     pub(super) end_name: &'static str,
-    /// Makes NCCL forget the memory.
+    /// Deregisters the memory.
     pub(super) end: unsafe fn(&Nccl, ncclComm_t, *mut c_void) -> Result<ncclResult_t, MissingSymbol>,
 }
 
-/// Memory that NCCL knows, until this is dropped: NCCL forgets it then. It owns the memory, and the communicator's handle, so
-/// that neither can end before.
+/// Memory that is registered with NCCL until this is dropped. Owns the memory and the communicator's handle, so that
+/// both outlive it.
 #[derive(Debug)]
 pub(super) struct Registered {
     pub(super) communicator: Arc<Handle>,
     memory: RegisteredMemory,
     owner: Owner,
-    /// NCCL's handle; null when it has none. Where the communicator is non-blocking NCCL writes it from a thread of its own.
+    /// NCCL's handle, or null. For a non-blocking communicator, NCCL writes it from a thread of its own.
     pub(super) slot: AtomicPtr<c_void>,
     functions: &'static Functions,
-    /// True when NCCL has forgotten it.
+    /// True once NCCL has deregistered it.
     ended: AtomicBool,
 }
 
 impl Registered {
-    /// A buffer that NCCL is about to know.
+    /// Prepares a buffer for registration.
     pub(super) fn new<B: DeviceBuffer + ?Sized>(
         communicator: &Communicator,
         buffer: &B,
@@ -58,7 +58,7 @@ impl Registered {
         }))
     }
 
-    /// The communicator ends it before itself.
+    /// The communicator deregisters it before it ends.
     pub(super) fn add_to_communicator(self: &Arc<Self>) {
         self.communicator.add(Arc::downgrade(self) as Weak<dyn Object>);
     }
@@ -78,7 +78,7 @@ impl Registered {
         self.communicator.keep(left);
     }
 
-    /// True when NCCL has a handle of it, and has not forgotten it.
+    /// True if it is registered with NCCL.
     pub(super) fn is_active(&self) -> bool {
         !self.raw().is_null() && !self.ended.load(Ordering::Acquire)
     }
@@ -93,7 +93,7 @@ impl Registered {
         (start as *mut c_void, (end - start) as usize)
     }
 
-    /// Makes NCCL forget it. No work uses it any more.
+    /// Deregisters it. No work uses it any more.
     fn forget(&self) -> Result<(), Error> {
         let (operation, handle) = (self.functions.end_name, &*self.communicator);
         let state = handle.lock();
@@ -104,16 +104,16 @@ impl Registered {
         handle.finish(operation, code)
     }
 
-    /// Waits for the communicator's work, and makes NCCL forget it. A communicator whose work fails is aborted, which ends all
-    /// that belongs to it.
+    /// Waits for the communicator's work and deregisters the memory. If the work fails, the communicator is aborted
+    /// with all its objects.
     fn drain_and_forget(&self) -> Result<(), Error> {
         let (operation, handle) = (self.functions.end_name, &*self.communicator);
         if std::thread::panicking() {
-            // Dropping the communicator does the same.
+            // Dropping the communicator deregisters it too.
             return handle.abort().and(Err(Error::Aborted { operation }));
         }
         cuda::bind(&handle.context)?;
-        // Waiting would spoil a capture.
+        // Waiting would invalidate a capture.
         handle.streams().iter().try_for_each(|stream| cuda::refuse_captured(operation, stream))?;
         handle.drain_or_abort(operation)?;
         self.forget()
@@ -141,7 +141,7 @@ impl Drop for Registered {
             && let Err(error) = self.drain_and_forget()
         {
             if self.communicator.is_ending() {
-                // NCCL has ended the communicator with all that belongs to it, or is about to.
+                // NCCL has ended the communicator with all its objects, or is about to.
                 self.communicator.wait_for_abort();
             } else {
                 self.leave_to_communicator(&error);
@@ -150,13 +150,13 @@ impl Drop for Registered {
     }
 }
 
-/// Memory that is registered with a communicator (`ncclCommRegister`, NCCL 2.19): its collectives can read and write it without
-/// copies of their own. From [`Communicator::register`].
+/// Memory that is registered with a communicator (`ncclCommRegister`, NCCL 2.19), whose collectives access it without
+/// intermediate copies. From [`Communicator::register`].
 ///
-/// It owns the memory together with the [`Memory`](super::Memory). Dropping it waits for the communicator's work and takes the
-/// registration back (`ncclCommDeregister`); the communicator does so, too, when it is closed before. Where that is not possible,
-/// for example while the communicator's stream is being captured into a CUDA graph, the memory stays registered, and allocated,
-/// until the communicator ends.
+/// Owns the memory together with the [`Memory`](super::Memory). Dropping it waits for the communicator's work and
+/// deregisters it (`ncclCommDeregister`), as does closing the communicator. If that is not possible, for example while
+/// the communicator's stream is being captured into a CUDA graph, the memory stays registered and allocated until the
+/// communicator ends.
 #[derive(Debug)]
 pub struct Registration {
     _registered: Arc<Registered>,
@@ -166,12 +166,12 @@ static REGISTRATION: Functions =
     Functions { make: "ncclCommRegister", end_name: "ncclCommDeregister", end: Nccl::ncclCommDeregister };
 
 impl Communicator {
-    /// Registers memory with this communicator; a local operation. The memory is a [`Memory`](super::Memory) or a view of one;
-    /// several communicators may know one memory.
+    /// Registers memory with this communicator; a local operation. The memory is a [`Memory`](super::Memory) or a view
+    /// of one. It may be registered with several communicators.
     ///
-    /// Memory of [`Memory::alloc`](super::Memory::alloc) can always be registered. NCCL since 2.30.3 refuses memory of the
-    /// driver's pools (`cuMemAllocAsync`) with [`Error::Nccl`], and so most slices of cudarc that `Memory::try_from` has adopted;
-    /// collectives use it unregistered.
+    /// Memory of [`Memory::alloc`](super::Memory::alloc) can always be registered. NCCL 2.30.3 and later refuses memory
+    /// of the driver's pools (`cuMemAllocAsync`) with [`Error::Nccl`], and so most slices of cudarc that
+    /// `Memory::try_from` has adopted; collectives use it unregistered.
     ///
     /// ```no_run
     /// # use collectives::{ReduceOp, nccl::{Collectives, Communicator, Error, Memory}};

@@ -46,14 +46,14 @@ impl<'b> sealed::Launch<'b> for Immediate {
         };
         drop(state);
         if others.is_empty() && !events && matches!(code, Ok(ncclResult_t::ncclSuccess)) {
-            // The fast path. An empty list has nothing to free, which the compiler does not see.
+            // Fast path. An empty list has nothing to free, which the compiler does not detect.
             mem::forget(others);
             return Ok(());
         }
         let accesses = accesses.queued();
         let result = code.and_then(|code| handle.finish(name, code));
         drop(accesses);
-        // Whatever NCCL answered: something may have been queued.
+        // Even after an error, something may have been queued.
         let result = result.and(each(&others, |stream| communicator.make_wait(stream)));
         if events { result.and(released(stream)) } else { result }
     }
