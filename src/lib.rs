@@ -47,6 +47,7 @@
 //! The repository's `examples/` has a complete program for each concept.
 
 mod element;
+mod lock;
 pub mod world;
 
 #[cfg(feature = "fabric")]

@@ -47,7 +47,7 @@ use std::time::Duration;
 
 pub use cause::cause;
 pub use host::{Host, host};
-pub use launcher::{Launcher, Started, expand_nodelist};
+pub use launcher::{Launcher, Started};
 #[cfg(feature = "mpi")]
 pub use mpi::mpi;
 pub use options::{Join, Kind, OnFailure, OnWait, Options};

@@ -2,9 +2,9 @@
 
 use super::host::{addresses, host};
 use super::launcher::Started;
-use super::sync::lock;
 use super::tcp::{self, Tcp};
 use super::{Called, Error, ExitHook, Handle, Options, RendezvousConfig, World, process_exit};
+use crate::lock::lock;
 use mpi::Threading;
 use mpi::datatype::PartitionMut;
 use mpi::environment::Universe;

@@ -3,8 +3,9 @@
 //! A barrier that parks its threads at once lets them leave tens of microseconds apart; one that only spins starves
 //! the ranks that have not arrived if there are more ranks than cores.
 
+use crate::lock::lock;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -71,11 +72,6 @@ impl SpinPark {
             self.condvar.notify_all();
         }
     }
-}
-
-/// Locks a mutex, also if it is poisoned: the state that mutexes of this module protect stays consistent.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Number of threads that this process may run in parallel.

@@ -1,8 +1,9 @@
 //! Several ranks per process, one per thread.
 
 use super::call::{CallLog, Contribution, LateRank, combine, late_error, pack, unpack};
-use super::sync::{SpinPark, cores, lock};
+use super::sync::{SpinPark, cores};
 use super::{Called, Error, ExitHook, Handle, World, YEAR, host};
+use crate::lock::lock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;

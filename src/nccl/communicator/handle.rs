@@ -2,7 +2,7 @@
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::{fmt, ops::Range, ptr};
 
 use cudarc::driver::{CudaContext, CudaStream, result};
@@ -11,6 +11,7 @@ use spin::Yield;
 use spin::mutex::{SpinMutex, SpinMutexGuard};
 
 use super::config::Config;
+use crate::lock::lock;
 use crate::nccl::library::{Answer, Library, SYMMETRIC_RACE};
 use crate::nccl::{allocation::Allocation, cuda, error::Error};
 
@@ -190,31 +191,31 @@ impl Handle {
 
     /// Streams of its operations and graphs.
     pub(crate) fn streams(&self) -> Vec<Arc<CudaStream>> {
-        unpoisoned(&self.streams).clone()
+        lock(&self.streams).clone()
     }
 
     /// Adds the communicator's new stream, which is ordered after the previous one.
     pub(crate) fn add_stream(&self, stream: &Arc<CudaStream>) {
-        let mut streams = unpoisoned(&self.streams);
+        let mut streams = lock(&self.streams);
         streams.retain(|other| other != stream);
         streams.push(Arc::clone(stream));
     }
 
     /// Adds an object that must end before the communicator.
     pub(crate) fn add(&self, object: Weak<dyn Object>) {
-        let mut objects = unpoisoned(&self.objects);
+        let mut objects = lock(&self.objects);
         objects.retain(|object| object.strong_count() > 0);
         objects.push(object);
     }
 
     /// Keeps an object without another owner, whose release has failed, until the communicator has ended.
     pub(crate) fn keep(&self, object: Arc<dyn Object>) {
-        unpoisoned(&self.kept).push(object);
+        lock(&self.kept).push(object);
     }
 
     /// All graphs, registrations and windows. Drop them without the lock: the last owner of one may add another.
     pub(super) fn objects(&self) -> Vec<Arc<dyn Object>> {
-        unpoisoned(&self.objects).iter().filter_map(Weak::upgrade).collect()
+        lock(&self.objects).iter().filter_map(Weak::upgrade).collect()
     }
 
     /// All registrations and windows.
@@ -330,7 +331,7 @@ impl Handle {
 impl Drop for Handle {
     /// Frees the fence's byte in the order of the last stream, which is ordered after all previous ones.
     fn drop(&mut self) {
-        if let (Some(scratch), Some(last)) = (self.scratch.get_mut(), unpoisoned(&self.streams).pop()) {
+        if let (Some(scratch), Some(last)) = (self.scratch.get_mut(), lock(&self.streams).pop()) {
             scratch.stream = last;
         }
     }
@@ -339,8 +340,4 @@ impl Drop for Handle {
 /// True if the ranges overlap.
 pub(crate) fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
     one.start.max(other.start) < one.end.min(other.end)
-}
-
-pub(super) fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

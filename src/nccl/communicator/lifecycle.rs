@@ -5,7 +5,8 @@ use std::{mem, sync::Arc, thread};
 
 use nccl_sys::{Nccl, ncclComm_t, ncclResult_t};
 
-use super::handle::{Handle, Object, State, StateGuard, unpoisoned};
+use super::handle::{Handle, Object, State, StateGuard};
+use crate::lock::lock;
 use crate::nccl::{cuda, error::Error, library::Answer, nccl_group};
 
 const ABORT: &str = "ncclCommAbort";
@@ -191,7 +192,7 @@ impl Handle {
             return Ok(());
         }
         let ended = self.library.check(operation, code);
-        let kept = mem::take(&mut *unpoisoned(&self.kept));
+        let kept = mem::take(&mut *lock(&self.kept));
         if ended.is_err() {
             // NCCL may still use it.
             mem::forget(kept);

@@ -2,7 +2,7 @@
 
 mod device;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::{cell::RefCell, fmt, mem};
 
 use cudarc::driver::CudaStream;
@@ -17,6 +17,7 @@ use super::operation::buffers::Buffers;
 use super::operation::call::{Submission, sealed};
 use super::operation::{Call, agreement};
 use super::{cuda, library::Library, nccl_group};
+use crate::lock::lock;
 use device::{DeviceGraph, PrivateStream};
 
 const CAPTURE: &str = "capturing collectives into a CUDA graph";
@@ -66,7 +67,7 @@ struct GraphState {
 
 impl GraphState {
     fn graphs(&self) -> MutexGuard<'_, Option<Vec<DeviceGraph>>> {
-        self.graphs.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.graphs)
     }
 }
 

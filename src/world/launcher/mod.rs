@@ -6,8 +6,6 @@ mod rendezvous;
 use super::{Error, process_variable};
 use std::fmt;
 
-pub use nodelist::expand as expand_nodelist;
-
 /// A program that starts the ranks of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -12,7 +12,7 @@ const MOST_DIGITS: usize = 20;
 ///
 /// Returns `None` if the list is malformed, or has more than 262144 hosts, 255 bytes or 8 brackets in a name, or 20 digits
 /// in a number.
-pub fn expand(list: &str) -> Option<Vec<String>> {
+pub(crate) fn expand(list: &str) -> Option<Vec<String>> {
     let mut hosts = Vec::new();
     for item in items(list)? {
         if item.is_empty() || item.matches('[').count() > MOST_BRACKETS {

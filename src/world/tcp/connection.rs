@@ -1,6 +1,6 @@
 //! Connections to other ranks.
 
-use crate::world::sync::lock;
+use crate::lock::lock;
 use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::net::{Shutdown, TcpStream};

@@ -10,8 +10,9 @@ mod state;
 pub(crate) mod wire;
 
 use super::call::Contribution;
-use super::sync::{cores, lock};
+use super::sync::cores;
 use super::{Called, Error, ExitHook, Handle, Options, RendezvousConfig, World, YEAR, process_exit, single};
+use crate::lock::lock;
 use connection::Connection;
 use rendezvous::Connected;
 use state::{Failure, TcpState};

@@ -2,8 +2,9 @@
 
 use super::connection::Connection;
 use super::wire::{Frame, MAX_FRAME, Member};
+use crate::lock::lock;
 use crate::world::call::{CallLog, Contribution, LateRank, Numbering, combine, late_error, pack, unpack};
-use crate::world::sync::{SpinPark, lock};
+use crate::world::sync::SpinPark;
 use crate::world::{Called, Error, ExitHook, OnFailure, Options, process_exit};
 use std::collections::HashMap;
 use std::io::Write;
