@@ -1,5 +1,5 @@
-//! A rank that is killed while the others are inside a collective. Each rank is a process: this program again, told by
-//! its environment which rank it is. They talk with the test over their standard input and output, line by line.
+//! A rank that is killed while the others are inside a collective. Each rank is a process: this program again, with its
+//! rank in the environment. They exchange lines with the test over standard input and output.
 
 use std::env;
 use std::fmt::Display;
@@ -18,26 +18,26 @@ use crate::copies::Copies as _;
 use crate::gpus::{Gpus, missing};
 
 const RANK: &str = "GPU_NCCL_RANK";
-/// Which rank will die.
+/// Rank that is killed.
 const VICTIM: &str = "GPU_NCCL_VICTIM";
-/// How long a rank may be silent.
+/// Time limit for a rank's next line.
 const PATIENCE: Duration = Duration::from_secs(40);
-/// After how long a rank believes that its collective will not end.
+/// Time after which a rank assumes that its collective will not end.
 const SUSPICION: Duration = Duration::from_secs(2);
 
-/// What rank processes say and are told.
+/// Lines that rank processes and the test exchange.
 mod line {
-    /// The unique id follows.
+    /// Followed by the unique id.
     pub(super) const ID: &str = "rank says id ";
-    /// All have worked together.
+    /// All ranks have worked together.
     pub(super) const CONNECTED: &str = "rank says connected";
     /// The collective that cannot end has been queued.
     pub(super) const INSIDE: &str = "rank says inside";
-    /// The rest has worked together.
+    /// The remaining ranks have worked together.
     pub(super) const RECOVERED: &str = "rank says recovered";
 }
 
-/// Whether this process is a rank of such a test. If so, it never returns.
+/// Runs the rank and never returns, if this process is a rank of this test.
 pub(crate) fn run_if_rank() {
     let number = |name| env::var(name).ok()?.parse().ok();
     if let (Some(rank), Some(victim)) = (number(RANK), number(VICTIM)) {
@@ -121,7 +121,7 @@ fn from_hex(text: &str) -> [u8; UniqueId::BYTES] {
     std::array::from_fn(|index| u8::from_str_radix(&text[2 * index..][..2], 16).unwrap())
 }
 
-/// A rank's process, which never outlives the test.
+/// A rank's process, killed when the test ends.
 struct Rank {
     number: usize,
     child: Child,
@@ -155,7 +155,7 @@ impl Rank {
         writeln!(self.input, "{words}").unwrap();
     }
 
-    /// Waits for a line that begins so, and prints all others. The rest of that line.
+    /// Waits for a line with this prefix, prints all others, and returns the rest of the line.
     #[track_caller]
     fn wait_for(&self, beginning: &str) -> String {
         loop {
@@ -184,7 +184,7 @@ impl Rank {
 
 impl Drop for Rank {
     fn drop(&mut self) {
-        // Both fail where it has ended.
+        // Both fail if the process has ended.
         let _ended = (self.child.kill(), self.child.wait());
     }
 }
@@ -214,7 +214,7 @@ pub(crate) fn shrink_after_the_death_of_the_last_rank() {
     death_of(|ranks| ranks - 1);
 }
 
-/// The rank that has made the id.
+/// The rank that has created the id.
 pub(crate) fn shrink_after_the_death_of_rank_0() {
     death_of(|_| 0);
 }

@@ -1,4 +1,4 @@
-//! How communicators end: abort, revoke, finalize; and how they sleep.
+//! Abort, revoke, finalize and suspend.
 
 use std::sync::Barrier;
 use std::thread;
@@ -18,15 +18,15 @@ fn buffer(communicator: &Communicator) -> CudaSlice<f32> {
     communicator.stream().alloc_zeros(LEN).unwrap()
 }
 
-/// An operation of the communicator is refused for what it is now.
+/// Asserts that an operation is refused in the communicator's state.
 #[track_caller]
 fn unusable(communicator: &Communicator) {
     let error = communicator.all_reduce_in_place(&mut buffer(communicator), ReduceOp::Sum).unwrap_err();
     assert!(matches!(error, Error::Unusable { .. }), "{error}");
 }
 
-/// A collective whose peer never arrives is aborted by a watchdog, while the owner waits for its stream. `connected`: the
-/// ranks have worked together before, so that it hangs on the device; else it hangs while NCCL connects.
+/// A watchdog aborts a collective whose peer never arrives, while the owner waits for its stream. With `connected`, the
+/// ranks have worked together before, so that it hangs on the device; otherwise it hangs while NCCL connects.
 fn abort_alone(config: &Config, connected: bool) {
     let gpus = Gpus::all();
     let streams = &gpus.streams()[..2];
@@ -75,8 +75,8 @@ pub(crate) fn abort_while_nccl_connects_to_a_peer_that_never_arrives() {
     abort_alone(&Config::new().blocking(false), false);
 }
 
-/// A graph whose peers do not launch theirs hangs. The watchdog's abort ends it, and the owner is told, which still has its
-/// graph.
+/// A graph hangs because the peers do not launch theirs. The watchdog's abort ends it, and the owner, which still has
+/// its graph, gets an error.
 pub(crate) fn abort_of_a_graph_whose_peer_never_arrives() {
     let gpus = Gpus::all();
     let (all_launched, aborted) = (Barrier::new(gpus.count), Barrier::new(gpus.count));
@@ -100,7 +100,7 @@ pub(crate) fn abort_of_a_graph_whose_peer_never_arrives() {
         assert!(!end.try_is_complete().unwrap(), "nobody else has launched it");
         let handle = communicator.abort_handle();
         let watchdog = thread::spawn(move || handle.abort());
-        // Returns because of the abort alone.
+        // Returns only because of the abort.
         stream.synchronize().unwrap();
         let error = graph.launch().unwrap_err();
         assert!(matches!(error, Error::Aborted { .. }), "{error}");
@@ -111,7 +111,7 @@ pub(crate) fn abort_of_a_graph_whose_peer_never_arrives() {
     });
 }
 
-/// The last rank never arrives: the others stop their collective, which frees their streams, and go on without it.
+/// The last rank never arrives: the others stop their collective, which frees their streams, and continue without it.
 pub(crate) fn revoke_then_shrink() {
     let (gpus, seed) = (Gpus::all(), fresh_seed());
     let has = gpus.has("ncclCommRevoke");
@@ -144,7 +144,7 @@ pub(crate) fn revoke_then_shrink() {
     });
 }
 
-/// All ranks stop, without anything in flight, and part.
+/// All ranks stop without work in flight, and split.
 pub(crate) fn revoke_then_split() {
     let (gpus, seed) = (Gpus::all(), fresh_seed());
     let has = gpus.has("ncclCommRevoke");
@@ -178,7 +178,7 @@ pub(crate) fn finalize_then_close() {
     }
 }
 
-/// NCCL gives its memory back and takes it again.
+/// Suspends and resumes.
 pub(crate) fn suspend_and_resume() {
     let (gpus, seed) = (Gpus::all(), fresh_seed());
     let has = gpus.has("ncclCommSuspend");

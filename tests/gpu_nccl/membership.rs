@@ -1,4 +1,4 @@
-//! Communicators from communicators: parts, without some ranks, with more.
+//! Derived communicators: split, shrunk and grown.
 
 use std::sync::{Arc, Barrier, OnceLock};
 use std::time::Duration;
@@ -12,12 +12,12 @@ use crate::copies::Copies as _;
 use crate::gpus::{Gpus, missing};
 use crate::reference::fresh_seed;
 
-/// The half that a rank belongs to.
+/// Half of a rank.
 fn half(rank: usize, size: usize) -> i32 {
     (rank * 2 / size) as i32
 }
 
-/// Halves by color, then all in reverse order by key, then all but rank 0, which has no color.
+/// Splits into halves by color, then all in reverse order by key, then all but rank 0, which has no color.
 pub(crate) fn split() {
     let (gpus, seed) = (Gpus::all(), fresh_seed());
     let ended = Barrier::new(gpus.count);
@@ -47,7 +47,7 @@ pub(crate) fn split() {
             assert_eq!((part.rank(), part.size()), (rank - 1, size - 1));
             works(&part, seed);
         }
-        // The end of a communicator waits for all work of its GPU, also for that of ranks that share it.
+        // The end of a communicator waits for all work of its GPU, including that of ranks that share it.
         ended.wait();
         works(communicator, seed);
     });
@@ -79,7 +79,7 @@ pub(crate) fn split_of_all_ranks_in_one_thread() {
     works_together(&party, seed, Way::Grouped);
 }
 
-/// Two parts that run at the same time, each on a stream of its own: every second rank, and all in reverse order.
+/// Two parts run at the same time, each on a stream of its own: every second rank, and all in reverse order.
 pub(crate) fn split_onto_streams_of_their_own() {
     let (gpus, seed) = (Gpus::all(), fresh_seed());
     gpus.ranks(&Config::new(), |communicator| {
@@ -97,7 +97,7 @@ pub(crate) fn split_onto_streams_of_their_own() {
         works(&every_second, seed);
         works(&reversed, seed);
 
-        // The buffers belong to a third stream, that of the communicator which was split.
+        // The buffers belong to a third stream, that of the original communicator.
         let mut values =
             [1.0f32, 10.0].map(|value| communicator.stream().clone_htod(&[value; 1_001]).unwrap());
         every_second.all_reduce_in_place(&mut values[0], ReduceOp::Sum).unwrap();
@@ -110,7 +110,7 @@ pub(crate) fn split_onto_streams_of_their_own() {
     });
 }
 
-/// The last rank, which is well, is left out.
+/// Excludes the last rank, which works.
 pub(crate) fn shrink() {
     let (gpus, seed) = (Gpus::all(), fresh_seed());
     let has = gpus.has("ncclCommShrink");
@@ -145,7 +145,7 @@ pub(crate) fn shrink() {
     works_together(&rest, seed, Way::Grouped);
 }
 
-/// One rank, that all others join.
+/// All other ranks join a communicator of one rank.
 pub(crate) fn grow() {
     let (gpus, seed) = (Gpus::all(), fresh_seed());
     let first = || Communicator::builder(gpus.library, &gpus.stream(0)).init().unwrap();
@@ -193,7 +193,7 @@ pub(crate) fn creation_with_several_ids() {
     });
 }
 
-/// Pending communicators of all kinds come to life while the thread does other things.
+/// Pending communicators of all kinds complete while the thread does other work.
 pub(crate) fn pending_communicators() {
     let (gpus, seed) = (Gpus::all(), fresh_seed());
     let has_shrink = gpus.has("ncclCommShrink");
@@ -235,7 +235,7 @@ pub(crate) fn pending_communicators() {
     });
 }
 
-/// A communicator whose peers never come meets its deadline, and leaves nothing behind.
+/// A communicator whose peers never come reaches its deadline, and leaves nothing behind.
 pub(crate) fn a_communicator_whose_peers_never_come() {
     let gpus = Gpus::all();
     let stream = gpus.stream(0);

@@ -32,7 +32,7 @@ pub(crate) fn settings_of_the_loaded_version() {
     });
 }
 
-/// Every collective with settings of its own since NCCL 2.31; before, they are refused.
+/// Every collective with call settings since NCCL 2.31; before, they are refused.
 pub(crate) fn settings_of_calls() {
     let (gpus, seed) = (Gpus::all(), fresh_seed());
     gpus.ranks(&Config::new(), |communicator| {

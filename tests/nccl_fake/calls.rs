@@ -1,5 +1,5 @@
-//! Every collective, whichever way it goes to NCCL: at once, with settings, in a group, into a graph; what NCCL is told
-//! then, and what is refused before.
+//! Arguments of every collective on each path to NCCL: immediate, with settings, in a group, in a graph; and the calls
+//! that are refused.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -18,13 +18,13 @@ type View<'a> = MemoryView<'a, f32>;
 type ViewMut<'a> = MemoryViewMut<'a, f32>;
 type Table = [(usize, &'static str)];
 
-/// How many elements the buffer has that each call of `collectives` gets to itself, and what NCCL is told of rank 1 of 2:
-/// `m1` is the send buffer, `@` the call's own.
+/// Length of each call's buffer in `collectives`, and NCCL's expected arguments on rank 1 of 2. `m1` is the send
+/// buffer, `@` the call's own.
 const COLLECTIVES: &Table = &[
     (2, "all_reduce comm1 m1->@ count 2 type 7 op 0"),
     (2, "all_reduce comm1 @->@ count 2 type 7 op 4"),
     (2, "reduce comm1 m1->@ count 2 type 7 op 2 root 1"),
-    // What no root needs is left alone, whatever its length.
+    // Buffers that a rank other than the root does not need are ignored, whatever their length.
     (9, "reduce comm1 m1->null count 2 type 7 op 1 root 0"),
     (2, "reduce comm1 m1->null count 2 type 7 op 1 root 0"),
     (2, "reduce comm1 @->@ count 2 type 7 op 3 root 0"),
@@ -50,7 +50,7 @@ const COLLECTIVES: &Table = &[
     (4, "scatter comm1 @->@+8 count 2 type 7 op -1 root 0"),
 ];
 
-/// Calls each, on a communicator or a `Call`.
+/// Calls each collective, on a communicator or a `Call`.
 macro_rules! collectives {
     ($on:expr, $send:expr, $receive:expr) => {{
         let (on, [two, four]) = ($on, $send);
@@ -90,7 +90,7 @@ fn no_buffer<'a, 'b>(_: &'a mut ViewMut<'b>) -> Option<&'a mut ViewMut<'b>> {
     None
 }
 
-/// The same for those that have no settings.
+/// Collectives without a function with settings.
 const PEER_TO_PEER: &Table = &[
     (1, "send comm1 m1->null count 2 type 7 op -1 peer 0"),
     (2, "recv comm1 null->@ count 2 type 7 op -1 peer 0"),
@@ -101,7 +101,7 @@ const PEER_TO_PEER: &Table = &[
          send comm1 m1+12->null count 1 type 7 op -1 peer 1\n\
          recv comm1 null->@ count 1 type 7 op -1 peer 1",
     ),
-    // What is empty is neither sent nor received.
+    // Empty parts are neither sent nor received.
     (
         4,
         "recv comm1 null->@+4 count 2 type 7 op -1 peer 0\n\
@@ -139,7 +139,7 @@ fn call_peer_to_peer<'b, L: Launch<'b>>(
     peer_to_peer!(call, send, receive)
 }
 
-/// A send buffer of 16 bytes, `m1`, and receive buffers of so many elements each.
+/// A send buffer of 16 bytes, `m1`, and receive buffers with the given numbers of elements.
 struct Buffers {
     send: Memory,
     receive: Vec<Memory>,
@@ -167,7 +167,7 @@ fn lengths(table: &Table) -> impl Iterator<Item = usize> {
     table.iter().map(|&(len, _)| len)
 }
 
-/// The table's lines as the log has them, when its buffers begin with this one.
+/// The table's lines as they appear in the log, with buffers numbered from this one.
 fn lines(verb: &str, table: &Table, first: usize, settings: &str) -> Vec<String> {
     let mut lines = Vec::new();
     for (number, (_, calls)) in (first..).zip(table) {
@@ -179,7 +179,7 @@ fn lines(verb: &str, table: &Table, first: usize, settings: &str) -> Vec<String>
     lines
 }
 
-/// Everything that the fake is told by both tables.
+/// Expected log of both tables.
 fn all_lines(verb: &str) -> Vec<String> {
     let peers = lines(verb, PEER_TO_PEER, 2 + COLLECTIVES.len(), "");
     [lines(verb, COLLECTIVES, 2, ""), peers].concat()
@@ -257,7 +257,7 @@ fn every_collective_in_a_group_with_settings() {
     assert_eq!(fake.log(), lines("launch", COLLECTIVES, 2, " with settings"));
 }
 
-/// These lines with the stream of a capture.
+/// The lines with the stream of a capture.
 fn privately(lines: Vec<String>) -> Vec<String> {
     lines.iter().map(|line| line.replace(" s1 ", " s2 ")).collect()
 }
@@ -307,8 +307,8 @@ fn every_collective_into_a_graph_with_settings() {
     drop(graph);
 }
 
-/// What `mistakes` does wrong with rank 1 of 2, a send buffer of two elements and receive buffers of three, and what it
-/// is told.
+/// Invalid calls of `mistakes` on rank 1 of 2, with a send buffer of two elements and receive buffers of three, and
+/// their errors.
 const MISTAKES: &[&str] = &[
     "ncclAllReduce: the receive buffer has 3 elements and needs exactly 2",
     "ncclReduce: the receive buffer has 3 elements and needs exactly 2",
@@ -418,7 +418,7 @@ fn holes_6_and_7_every_mistake_is_refused_before_nccl_sees_it() {
     assert_eq!(mistakes(communicator.with(&config), &config, &send, own()), MISTAKES);
     assert_eq!(fake.log(), [""; 0]);
 
-    // Whoever ignores them has a group, or a graph, of nothing.
+    // If the errors are ignored, the group or graph is empty.
     group(|group| {
         assert_eq!(mistakes(group.on(&communicator), &config, &send, own()), MISTAKES);
         Ok::<_, Error>(())
@@ -433,7 +433,7 @@ fn holes_6_and_7_every_mistake_is_refused_before_nccl_sees_it() {
     assert_eq!(fake.log(), [""; 0]);
 }
 
-/// "send m1+8 to 0" and "recv m2 from 0" as the log has them, two elements each.
+/// Log lines of two elements: "send m1+8 to 0" and "recv m2 from 0".
 fn messages(lines: &[&str]) -> Vec<String> {
     let line = |line: &&str| {
         let words: Vec<_> = line.split(' ').collect();
@@ -594,7 +594,7 @@ fn each_buffer_of_another_stream_is_waited_for_and_waits() {
     .unwrap();
     assert_eq!(fake.log(), expected[4..]);
 
-    // What is not used is not waited for.
+    // Unused buffers are not waited for.
     communicator.reduce(&two, Some(&mut four), Sum, 0).unwrap();
     let launch = "launch reduce comm1 m1->null count 2 type 7 op 0 root 0 s1 device 0";
     assert_eq!(fake.log(), [&before[..2], &[launch], &after[..2]].concat());
@@ -642,7 +642,7 @@ fn memory_by_its_address_goes_into_collectives_like_any() {
     let other = communicator.stream().context().new_stream().unwrap();
     let memory = fake.memory(&other, 32);
     let address = memory.slice::<f64>(..0).unwrap().address();
-    // SAFETY: two parts of the memory, which outlives them.
+    // SAFETY: two disjoint parts of the memory, which outlives them.
     let (send, mut receive) = unsafe {
         (Memory::from_raw(address, 8, other.clone(), ()), Memory::from_raw(address + 8, 16, other, ()))
     };
@@ -654,7 +654,7 @@ fn memory_by_its_address_goes_into_collectives_like_any() {
     assert_eq!(log.len(), 9, "its stream is ordered like any: {log:#?}");
 }
 
-/// The buffer of another length is not used: only one like the root's says where the root's window is.
+/// A buffer of another length is not used: only one like the root's gives the root's offset in the window.
 #[test]
 fn a_gather_passes_the_receive_buffer_of_other_ranks_on_where_it_is_like_the_roots() {
     let fake = Fake::new();

@@ -1,4 +1,4 @@
-//! What a collective outside a group passes to NCCL, refuses, and orders before and after itself.
+//! Arguments, refusals and stream order of a collective outside a group.
 
 use collectives::nccl::{
     Collectives, Communicator, Config, DeviceBuffer, Error, Memory, Needed, ResultCode, group,
@@ -139,7 +139,7 @@ fn memory_of_a_stream_that_every_thread_has_its_own_of_is_refused() {
     assert!(matches!(result, Err(Error::Stream { operation: "ncclAllReduce", .. })));
     let result = group(|group| group.on(&communicator).all_reduce_in_place(&mut buffer, ReduceOp::Sum));
     assert!(matches!(result, Err(Error::Stream { .. })));
-    // SAFETY: no one uses the memory.
+    // SAFETY: nothing uses the memory.
     let memory = unsafe { Memory::from_raw(0x7000_0000_0000, 8, per_thread, ()) };
     assert!(matches!(
         communicator.register(&memory),

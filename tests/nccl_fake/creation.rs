@@ -1,4 +1,4 @@
-//! How communicators, their settings and memory come to be.
+//! Creation of communicators, and allocation of memory.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn hole_12_a_communicator_is_made_and_used_on_its_own_device() {
         |stream, rank| Communicator::builder(fake.library(), stream).rank(rank, 2).id(&fake.id()).init();
     let communicators = [make(&first, 0).unwrap(), make(&second, 1).unwrap()];
     assert_eq!(fake.log(), ["init comm1 rank 0/2 device 0", "init comm2 rank 1/2 device 1"]);
-    // Device 1 is current after the second one was made.
+    // Device 1 is current after the second one was created.
     communicators[0].all_reduce_in_place(&mut memory.slice_mut::<f32>(..2).unwrap(), ReduceOp::Sum).unwrap();
     assert_eq!(fake.log(), ["launch all_reduce comm1 m1->m1 count 2 type 7 op 0 s1 device 0"]);
 }
@@ -38,7 +38,7 @@ fn hole_12_work_that_nccl_leaves_to_the_current_device_finds_its_own() {
         communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(..2).unwrap(), op).unwrap();
         fake.log().into_iter().find(|line| line.starts_with("launch")).unwrap()
     };
-    // The kernel that scales.
+    // The scaling kernel.
     let sum = own.scaled_sum(0.5f32).unwrap();
     let mut view = fake.memory(&first, 64);
     let _other = fake.memory(&second, 64);
@@ -49,7 +49,7 @@ fn hole_12_work_that_nccl_leaves_to_the_current_device_finds_its_own() {
     assert!(all_reduce(&by_default, ReduceOp::Sum).ends_with("s0 device 0"));
 }
 
-/// The default stream is that of the context that is current.
+/// The default stream is that of the current context.
 #[test]
 fn hole_12_the_default_stream_is_that_of_the_communicators_device() {
     let fake = Fake::new();

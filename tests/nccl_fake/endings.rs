@@ -1,4 +1,4 @@
-//! How communicators end: closed, dropped, aborted.
+//! Closing, dropping and aborting communicators.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -57,7 +57,7 @@ fn memory_is_waited_for_even_when_cudarc_has_noted_a_failure() {
     let fake = Fake::new();
     let stream = fake.stream(0);
     let memory = fake.memory(&stream, 64);
-    // cudarc's own synchronize would answer with this, and not wait.
+    // cudarc's own synchronize would return this error and not wait.
     stream.context().record_err::<()>(Err(DriverError(CUresult::CUDA_ERROR_INVALID_VALUE)));
     drop(memory);
     let log = fake.log();
@@ -109,7 +109,7 @@ fn hole_14_an_operation_in_progress_is_waited_for_before_anything_is_ordered_aft
     assert_eq!(fake.log(), [""; 0], "aborted once");
 }
 
-/// That an abort waits for a thread inside NCCL: `inside::operations_exclude_an_abort`.
+/// See `group_guard::operations_exclude_an_abort` for an abort that waits for a thread inside NCCL.
 #[test]
 fn an_aborted_communicator_is_aborted_once_and_takes_nothing() {
     let fake = Fake::new();
@@ -137,7 +137,7 @@ fn an_abort_handle_outlives_its_communicator() {
 
 const MODE: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
 
-/// Asking a stream that is being captured for its work would end the capture.
+/// Querying a stream that is being captured would end the capture.
 #[test]
 fn a_communicator_that_ends_leaves_a_capture_of_its_stream_alone() {
     let close = |communicator: Communicator| {
@@ -158,7 +158,7 @@ fn a_communicator_that_ends_leaves_a_capture_of_its_stream_alone() {
     }
 }
 
-/// So does a capture of a stream that it had before.
+/// The same for a capture of a previous stream.
 #[test]
 fn nothing_changes_while_a_stream_that_must_be_waited_for_is_captured() {
     let fake = Fake::new();

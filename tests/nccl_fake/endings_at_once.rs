@@ -1,4 +1,4 @@
-//! What ends while something else of the same communicator goes on: in other threads, in parts that are being made, in graphs.
+//! Ends of communicators concurrent with other threads' calls, pending parts and graphs.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
@@ -17,7 +17,7 @@ fn pair(fake: &Fake) -> (Communicator, Communicator) {
     (first, second)
 }
 
-/// A launch that waits for another communicator must not come between the end of the work and the end of a registration.
+/// A launch that waits for another communicator must not come between the end of the work and that of a registration.
 #[test]
 fn a_launch_and_the_close_of_its_communicator_exclude_each_other() {
     let fake = Fake::new();
@@ -38,10 +38,10 @@ fn a_launch_and_the_close_of_its_communicator_exclude_each_other() {
             second.all_reduce_in_place(&mut third.slice_mut::<f32>(..).unwrap(), Sum).unwrap()
         });
         fake.until("inside NCCL");
-        // Either order is right: a launch before the close is waited for, one after it is refused.
+        // Either order is valid: a launch before the close is waited for, one after it is refused.
         scope.spawn(move || graph.launch());
         scope.spawn(move || first.close().unwrap());
-        // Time for both to come to the guard of the second: no condition tells that a thread waits for one.
+        // Time for both to reach the guard of the second: nothing shows that a thread waits for one.
         thread::sleep(Duration::from_millis(50));
         fake.set(Knob::CallMillis, 0);
     });
@@ -49,7 +49,7 @@ fn a_launch_and_the_close_of_its_communicator_exclude_each_other() {
     drop(registration);
 }
 
-/// Nobody could end a launch that is waited for with the communicators locked.
+/// A launch that is waited for with the communicators locked could not be ended.
 #[test]
 fn a_launch_that_cannot_be_ordered_can_be_aborted() {
     let fake = Fake::new();
@@ -90,7 +90,7 @@ fn a_graph_that_waits_for_signals_keeps_the_windows() {
     assert!(log.contains(&"deregister win1 comm1".to_owned()) && log.contains(&"ncclMemFree m1".to_owned()));
 }
 
-/// The buffers' streams are those that they have, whatever the communicator's is by then.
+/// The buffers' streams are their own, whatever the communicator's stream is by then.
 #[test]
 fn a_graph_is_ordered_with_the_streams_of_its_buffers() {
     let fake = Fake::new();
@@ -109,7 +109,7 @@ fn a_graph_is_ordered_with_the_streams_of_its_buffers() {
     drop((first, second, graph));
 }
 
-/// NCCL writes the handle until another thread's abort is done.
+/// NCCL may write the handle until another thread's abort is done.
 #[test]
 fn a_pending_part_that_is_dropped_waits_for_an_abort() {
     let fake = Fake::new();
@@ -157,7 +157,7 @@ fn a_part_that_is_made_outlives_its_parent() {
     assert_eq!((part.rank(), part.size()), (1, 2));
 }
 
-/// A parent that is closed had finished the part; what an abort has left of it, nobody knows.
+/// A closed parent has finished the part; the state after an abort is unknown.
 #[test]
 fn a_part_outlives_its_parents_close_and_not_its_abort() {
     let fake = Fake::new();
@@ -178,7 +178,7 @@ fn a_part_outlives_its_parents_close_and_not_its_abort() {
     assert_eq!(fake.log(), [""; 0]);
 }
 
-/// NCCL has done with the parent, but not with the new communicator.
+/// NCCL has finished with the parent, but not with the new communicator.
 #[test]
 fn what_grows_is_not_there_before_it_is_done_itself() {
     let fake = Fake::new();
@@ -191,7 +191,7 @@ fn what_grows_is_not_there_before_it_is_done_itself() {
     assert_eq!(pending.wait(Duration::from_secs(20)).unwrap().size(), 3);
 }
 
-/// The answer of a blocking communicator says whether it is done with the part.
+/// The result of a blocking communicator shows whether it is finished with the part.
 #[test]
 fn a_blocking_communicator_takes_operations_unless_nccl_goes_on_with_its_part() {
     let fake = Fake::new();
@@ -209,7 +209,7 @@ fn a_blocking_communicator_takes_operations_unless_nccl_goes_on_with_its_part() 
     drop(done);
 }
 
-/// A launch after that would do nothing.
+/// A launch after that would have no effect.
 #[test]
 fn a_graph_whose_communicator_could_not_be_finalized_is_not_launched() {
     let fake = Fake::new();

@@ -1,5 +1,5 @@
-//! Guards that a program forgets (`mem::forget`, a cycle of `Rc`s), so that they are never dropped: nothing is freed under
-//! NCCL's hands, and the communicator ends all the same.
+//! Guards that a program leaks (`mem::forget`, a cycle of `Rc`s), so that they are never dropped: NCCL uses no freed
+//! memory, and the communicator still ends.
 
 use std::mem;
 
@@ -25,7 +25,7 @@ fn a_forgotten_graph_keeps_its_buffers_and_ends_with_its_communicator() {
     assert_eq!(fake.log(), ["destroy graph1", "destroy comm1"], "the memory is not freed");
 }
 
-/// What cudarc and others queue later on a third stream comes after the launches.
+/// Later work of cudarc and others on a third stream is ordered after the launches.
 #[test]
 fn a_third_stream_is_ordered_after_each_launch_of_a_forgotten_graph() {
     let fake = Fake::new();
@@ -58,7 +58,7 @@ fn memory_whose_registration_was_forgotten_is_never_freed() {
     let memory = fake.memory(communicator.stream(), 64);
     drop(communicator.register(&memory).unwrap());
     mem::forget(communicator.register(&memory).unwrap());
-    // Another registration of the same memory, with this communicator or another, changes nothing.
+    // Another registration of the same memory, with this communicator or another, makes no difference.
     drop(communicator.register(&memory).unwrap());
     drop(other.register(&memory).unwrap());
     fake.log();
@@ -74,7 +74,7 @@ fn memory_whose_window_was_forgotten_is_never_freed() {
     let communicator = fake.communicator(&Config::new());
     let memory = fake.memory(communicator.stream(), 64);
     mem::forget(communicator.window(&memory, WindowKind::Symmetric).unwrap());
-    // A window that cannot be made changes nothing.
+    // A window that cannot be created makes no difference.
     fake.set(Knob::ManagementResult, 4);
     assert!(communicator.window(&memory, WindowKind::Symmetric).is_err());
     fake.log();

@@ -1,4 +1,4 @@
-//! CUDA graphs of collectives: what is captured, launched and freed, and what is left when something fails.
+//! CUDA graphs of collectives: capture, launch, release, and states after failures.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -42,7 +42,7 @@ fn a_graph_is_captured_apart_launched_often_and_destroyed_before_its_buffers() {
         capture.on(&communicator).all_reduce(&two, &mut all, Sum)
     })
     .unwrap();
-    // On a stream that nobody else has, and after nothing.
+    // On a private stream, ordered after nothing.
     let line = "all_reduce comm1 m2->m1 count 2 type 7 op 0 s3 device 0";
     assert_eq!(
         fake.log(),
@@ -55,7 +55,8 @@ fn a_graph_is_captured_apart_launched_often_and_destroyed_before_its_buffers() {
             "synchronize s3",
         ]
     );
-    // New values between the launches: before each comes the stream of the other buffer, and after.
+    // New values between the launches: each launch is ordered after the stream of the other buffer, and before its
+    // later work.
     for _ in 0..2 {
         communicator.stream().memcpy_htod(&[1.0f32; 2], &mut receive.slice_mut(..).unwrap()).unwrap();
         fake.log();
@@ -100,7 +101,7 @@ fn a_buffer_without_an_owner_is_refused() {
     assert_eq!(fake.log(), ["destroy graph1", "synchronize s1", "ncclMemFree m2"]);
 }
 
-/// A launch reads and writes registered memory and windows, which the graph keeps as it does the memory.
+/// A launch accesses registered memory and windows, which the graph keeps like the memory.
 #[test]
 fn registrations_and_windows_last_as_long_as_graphs_of_their_memory() {
     let fake = Fake::new();
@@ -137,7 +138,7 @@ fn several_communicators_make_one_graph_for_each_device() {
         let [first, other, third] = views.as_mut_slice() else { panic!("three") };
         capture.group(|capture| {
             capture.on(&communicators[0]).all_reduce_in_place(first, Sum)?;
-            // A group in a group changes nothing.
+            // A nested group makes no difference.
             capture.group(|capture| capture.on(&communicators[1]).all_reduce_in_place(other, Sum))
         })?;
         capture.on(&second).all_reduce_in_place(third, Sum)
@@ -306,7 +307,7 @@ fn a_capture_ends_even_when_cudarc_has_noted_a_failure_meanwhile() {
     assert_eq!(fake.log(), [""; 0]);
 }
 
-/// The program's captures on the communicator's stream have nothing to do with the layer's.
+/// The program's own captures on the communicator's stream do not affect the layer's.
 #[test]
 fn a_capture_of_somebody_else_is_left_alone() {
     let fake = Fake::new();
@@ -327,7 +328,7 @@ fn a_capture_of_somebody_else_is_left_alone() {
 fn non_blocking_communicators_are_refused_before_anything_is_captured() {
     let fake = Fake::new();
     let parent = fake.communicator(&Config::new().blocking(false));
-    // A part inherits it, whatever NCCL answers at the moment.
+    // A part inherits it, whatever NCCL returns at the moment.
     let part = parent.split(&Split::color(0)).unwrap();
     let pending = Communicator::builder(fake.library(), parent.stream()).init_pending().unwrap();
     let pending = pending.wait(std::time::Duration::from_secs(10)).unwrap();
@@ -346,7 +347,7 @@ fn non_blocking_communicators_are_refused_before_anything_is_captured() {
 const NON_BLOCKING: &str = "capturing collectives into a CUDA graph: communicators must be blocking \
                             (Config::blocking, NCCL_COMM_BLOCKING)";
 
-/// Where NCCL's own settings make it non-blocking in a way that cannot be seen.
+/// NCCL's own settings make it non-blocking in a way that cannot be detected.
 #[test]
 fn a_capture_that_nccl_goes_on_with_is_waited_for_and_refused() {
     let fake = Fake::new();
@@ -385,7 +386,7 @@ fn graphs_are_made_and_launched_outside_groups_and_captures() {
     assert!(matches!(graph.launch(), Err(Error::Stream { operation: "cuGraphLaunch", .. })));
     stream.end_capture(CUgraphInstantiate_flags(0)).unwrap();
     assert!(!fake.log().iter().any(|line| line.starts_with("launch")));
-    // Operations of the communicator go on beside its graphs.
+    // Operations of the communicator run beside its graphs.
     graph.launch().unwrap();
     assert_eq!(fake.log()[0], "launch graph1 on s1");
 }
@@ -483,7 +484,7 @@ fn a_capture_of_ones_own_takes_collectives_where_it_is_said_so() {
     assert!(stream.end_capture(CUgraphInstantiate_flags(0)).is_err());
 }
 
-/// On one memory the order of the calls counts, whatever the communicators' streams are.
+/// Operations on one memory keep the order of the calls, whatever the communicators' streams are.
 #[test]
 fn collectives_of_one_device_keep_their_order() {
     let fake = Fake::new();
@@ -508,7 +509,7 @@ fn collectives_of_one_device_keep_their_order() {
         .map(|line| &line[..1])
         .collect();
     assert_eq!(launched, ["1", "2", "1"], "{log:#?}");
-    // The second communicator's stream comes before and after.
+    // Ordered before and after the second communicator's stream.
     assert!(log[0].ends_with("records s2") && log[1].starts_with("s1 waits"), "{log:#?}");
     assert!(log.last().unwrap().starts_with("s2 waits"), "{log:#?}");
     drop((graph, memory));

@@ -1,4 +1,4 @@
-//! Groups: launched as one, or not at all.
+//! Groups: launched together or not at all.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
@@ -74,7 +74,7 @@ fn hole_5_an_error_inside_a_group_cancels_it_and_not_the_next() {
     assert!(matches!(result, Err(Error::Rank { rank: 9, size: 3 })), "the closure's own error");
     assert_eq!(fake.log(), [""; 0]);
 
-    // NCCL refuses the second operation: its error comes back, and NCCL does not launch the first either.
+    // NCCL refuses the second operation: its error is returned, and NCCL does not launch the first one either.
     let mut other = second.slice_mut::<f32>(..2).unwrap();
     fake.set(Knob::NcclResult, 5);
     let result = group(|group| {
@@ -103,7 +103,7 @@ fn hole_5_a_panic_inside_a_group_cancels_it_and_not_the_next() {
     }));
     assert!(panicked.is_err());
     assert_eq!(fake.log(), [""; 0]);
-    // Neither the thread nor the communicator is left inside a group.
+    // Neither the thread nor the communicator stays in a group.
     communicator.all_reduce_in_place(&mut view, ReduceOp::Sum).unwrap();
     assert_eq!(fake.log(), ["launch all_reduce comm1 m1->m1 count 2 type 7 op 0 s1 device 0"]);
 }
@@ -126,7 +126,7 @@ fn holes_2_and_4_nothing_else_happens_inside_a_group() {
         refused(Communicator::builder(library, stream).rank(0, 1).id(&id).config(&config).init().map(drop));
         refused(Communicator::builder(library, stream).id(&id).config(&config).init_pending().map(drop));
         refused(Communicator::init_all(library, &[], &config).map(drop));
-        // NCCL's own group is opened after the closure.
+        // NCCL's own group is started after the closure.
         closing.close()?;
         drop(spare);
         aborting.abort_handle().abort()?;
@@ -158,7 +158,7 @@ fn a_group_refuses_communicators_of_another_library() {
     assert_eq!(fake.log(), [""; 0]);
 }
 
-/// NCCL would hang, or one rank would write behind the end of another's buffer.
+/// NCCL would hang, or one rank would write past the end of another's buffer.
 #[test]
 fn ranks_of_one_communicator_in_a_group_are_compared() {
     let fake = Fake::new();
@@ -205,7 +205,7 @@ fn ranks_of_one_communicator_in_a_group_are_compared() {
         .map(drop),
         "rank 0 sends 4 float to rank 1, which receives nothing from it",
     );
-    // Ranks that are elsewhere, and other communicators, are not compared.
+    // Ranks elsewhere and other communicators are not compared.
     let more = fake.memory(&streams[0], 64);
     let one_more = more.slice::<f32>(..1).unwrap();
     let parts = Communicator::split_all(ranks.iter().zip([0, 1].map(|color| Some(Split::color(color)))));
@@ -427,7 +427,7 @@ fn a_simulated_group_is_estimated_and_not_launched() {
     let log = fake.log();
     assert_eq!(log.iter().filter(|line| line.starts_with("launch")).count(), 0, "{log:#?}");
     assert_eq!(log[2], "simulate 2 operations");
-    // What NCCL knows nothing of.
+    // Operations that NCCL has no function for.
     fake.set(Knob::SimulatedMicros, -1);
     let mut mine = memory[0].slice_mut::<f32>(..2).unwrap();
     let estimate = simulate(|group| group.on(&first).all_reduce_in_place(&mut mine, ReduceOp::Sum));
@@ -452,7 +452,7 @@ fn a_simulation_on_a_non_blocking_communicator_is_refused() {
     assert_eq!(fake.log(), [""; 0]);
 }
 
-/// NCCL copies a single rank's data at once, whatever the group is for.
+/// NCCL copies a single rank's data immediately in any group.
 #[test]
 fn a_simulated_group_leaves_out_single_ranks() {
     let fake = Fake::new();
@@ -498,7 +498,7 @@ fn a_simulated_group_that_fails_estimates_nothing() {
     assert!(matches!(result, Err(Error::Nccl { operation: "ncclAllReduce", code: ResultCode(5), .. })));
     assert_eq!(fake.log(), ["group of 0 cancelled"]);
 
-    // NCCL would take the ranks for connected.
+    // NCCL would treat the ranks as connected.
     let view = theirs.as_view();
     let result = simulate(|group| group.on(&first).send(&view, 0));
     assert_eq!(
@@ -522,7 +522,7 @@ fn a_simulated_group_that_fails_estimates_nothing() {
     assert_eq!(fake.log(), [line(1, 1)]);
 }
 
-/// What was recorded before the panic is not launched, though the closure goes on.
+/// Operations that were recorded before the panic are not launched, though the closure continues.
 #[test]
 fn a_panic_that_is_caught_inside_the_group_cancels_it() {
     let fake = Fake::new();
@@ -544,7 +544,7 @@ fn a_panic_that_is_caught_inside_the_group_cancels_it() {
     assert_eq!(fake.log(), [""; 0]);
 }
 
-/// A buffer that another library refused is not in the group.
+/// A buffer that another library has refused is not in the group.
 #[test]
 fn a_group_is_of_the_library_whose_operations_it_has() {
     let fake = Fake::new();

@@ -1,4 +1,4 @@
-//! While a thread is inside NCCL with a communicator no other is, whichever the call: the fake sees two.
+//! While a thread is inside NCCL with a communicator, no other thread is, for all calls: the fake detects two.
 
 use std::sync::mpsc;
 use std::thread;
@@ -31,7 +31,7 @@ fn excludes_an_abort(fake: &Fake, handle: &AbortHandle, call: impl FnOnce()) {
                 handle.abort().unwrap();
             });
             started.recv().unwrap();
-            // Time for the abort to come inside, if it does.
+            // Time for the abort to enter NCCL, if it does.
             thread::sleep(Duration::from_millis(50));
             fake.set(Knob::CallMillis, 0);
             abort.join().unwrap();
@@ -56,7 +56,7 @@ fn operations_exclude_an_abort() {
         group(|group| group.on(&communicator).all_reduce_in_place(&mut view, Sum)).unwrap();
     });
 
-    // NCCL waits for the graph, which ends whether it has come to be before the abort or not.
+    // NCCL waits for the graph, which ends in either order.
     let (communicator, handle, mut memory) = fresh(&fake);
     let mut view = memory.slice_mut::<f32>(..).unwrap();
     excludes_an_abort(&fake, &handle, || {
@@ -109,7 +109,7 @@ fn what_is_taken_back_excludes_an_abort() {
     excludes_an_abort(&fake, &handle, || drop(sum));
 }
 
-/// The second part of a graph is launched when the first one is.
+/// The second part of a graph is launched together with the first one.
 #[test]
 fn a_launch_excludes_what_changes_its_communicators() {
     type Change = fn(&Communicator) -> Result<(), Error>;
@@ -170,7 +170,7 @@ fn launches_and_groups_of_the_same_communicators_do_not_wait_for_each_other() {
         })
     };
     let (done, results) = mpsc::channel();
-    // Threads that may outlive the test, if it fails.
+    // Threads that may outlive the test if it fails.
     let start = |mut launch: Box<dyn FnMut(usize) -> Result<(), Error> + Send>| {
         let (go, batches) = mpsc::channel();
         let done = done.clone();
@@ -201,7 +201,8 @@ fn launches_and_groups_of_the_same_communicators_do_not_wait_for_each_other() {
     }
 }
 
-/// Another thread aborts the first communicator when the calls have come to the second, inside a group of NCCL's that has both.
+/// Another thread aborts the first communicator once the calls have reached the second one, inside an NCCL group with
+/// both.
 fn excludes_an_abort_of_the_first(fake: &Fake, line: &str, first: &Communicator, calls: impl FnOnce()) {
     let handle = first.abort_handle();
     fake.set(Knob::CallMillis, 20);

@@ -1,4 +1,5 @@
-//! Non-blocking communicators whose work NCCL's own thread does late: nothing is ordered after it, freed or read before.
+//! Non-blocking communicators with delayed work of NCCL's own thread: nothing is ordered after it, freed or read too
+//! early.
 
 use std::thread;
 use std::time::Duration;
@@ -14,7 +15,7 @@ fn non_blocking() -> Config {
     Config::new().blocking(false)
 }
 
-/// The worker begins when the layer has asked twice whether it is done.
+/// The worker starts once the layer has queried the state twice.
 fn hold(fake: &Fake) {
     fake.set(Knob::Worker, worker::HELD);
     fake.set(Knob::WorkerPolls, 2);
@@ -41,7 +42,7 @@ fn events_of_a_late_launch_come_after_it() {
 #[test]
 fn a_deadline_drops_what_was_to_be_launched() {
     let fake = Fake::new();
-    // The deadline is not for the making.
+    // The deadline does not apply to the creation.
     fake.set(Knob::Worker, worker::OFF);
     let communicator = fake.communicator(&non_blocking().deadline(Duration::from_millis(20)));
     let mut memory = fake.memory(communicator.stream(), 8);

@@ -1,4 +1,4 @@
-//! Communicators from communicators: split, shrunk, grown, joined; at once, and while NCCL works in the background.
+//! Derived communicators: split, shrunk, grown, joined, blocking and non-blocking.
 
 use std::thread;
 use std::time::Duration;
@@ -43,7 +43,7 @@ fn a_part_has_the_rank_and_the_size_that_nccl_says_and_the_same_stream() {
             "split comm1 color 2147483647 key -1 into comm3 rank 0/1 device 0 non-blocking over Socket",
         ]
     );
-    // A part outlives the whole.
+    // A part outlives the original.
     parent.close().unwrap();
     let mut memory = fake.memory(child.stream(), 8);
     child.all_reduce_in_place(&mut memory.slice_mut::<f32>(..2).unwrap(), Sum).unwrap();
@@ -87,7 +87,7 @@ fn several_ranks_of_a_thread_are_split_together() {
     );
     drop(parts);
     fake.log();
-    // The second is wrong: neither is split.
+    // The second one is invalid: neither is split.
     let result = Communicator::split_all(parents.iter().zip([key(0), key(-5)]));
     let text = "ncclCommSplit: color -5: colors are 0 to 2147483647; ranks that do not take part have none";
     not_allowed(result, text);
@@ -131,7 +131,7 @@ fn hole_13_shrinking_after_a_death_ends_what_hangs() {
     fake.set(Knob::Hang, 1);
     parent.all_reduce_in_place(&mut memory.slice_mut::<f32>(..2).unwrap(), Sum).unwrap();
     let rest = parent.shrink(&Shrink::without(&[0]).abort()).unwrap();
-    // Does not wait for ever.
+    // Does not wait forever.
     parent.stream().synchronize().unwrap();
     parent.abort_handle().abort().unwrap();
     rest.close().unwrap();
@@ -278,7 +278,7 @@ fn a_part_that_nccl_refuses_leaves_the_whole_as_it_was() {
     parent.split(&Split::color(0)).unwrap();
 }
 
-/// A non-blocking parent, which NCCL is busy with.
+/// A non-blocking parent that NCCL is working on.
 fn busy(fake: &Fake, config: &Config) -> Communicator {
     fake.set(Knob::AsyncResult, 0);
     let parent = fake.communicator(&config.clone().blocking(false));
@@ -288,7 +288,8 @@ fn busy(fake: &Fake, config: &Config) -> Communicator {
 
 const SPLIT: &str = "split comm1 color 0 key 0 into comm2 rank 1/2 device 0 non-blocking inheriting";
 
-/// NCCL answers a non-blocking parent "success" or "in progress" while it goes on, and the handle is null until then.
+/// NCCL returns "success" or "in progress" for a non-blocking parent while it continues, and the handle is null until
+/// it has finished.
 #[test]
 fn hole_14_a_part_is_waited_for_until_the_parent_is_done() {
     for answer in [0, IN_PROGRESS] {
@@ -359,7 +360,7 @@ fn hole_14_a_pending_part_that_is_dropped_ends_what_nccl_is_working_on() {
     assert!(matches!(error, Error::Deadline { operation: "ncclCommShrink", .. }), "{error}");
     assert_eq!(fake.log()[1..], ["abort comm3"]);
 
-    // What is done goes alone.
+    // A finished one ends alone.
     let parent = busy(&fake, &Config::new());
     let pending = parent.split_pending(&Split::color(0)).unwrap();
     fake.set(Knob::AsyncResult, 0);
@@ -389,7 +390,7 @@ fn hole_14_the_abort_handle_of_a_pending_part_ends_its_parent() {
     assert_eq!(fake.log(), [SPLIT, "abort comm1"]);
     drop(parent);
 
-    // Of one that is not made from another: that one.
+    // The communicator itself, if it is not derived.
     let parent = busy(&fake, &Config::new());
     let mut pending = parent.split_pending(&Split::color(0)).unwrap();
     fake.set(Knob::AsyncResult, 0);

@@ -1,4 +1,4 @@
-//! Ranks of a real MPI launcher. The program that starts them has to be the one of the MPI that was built with.
+//! Ranks of a real MPI launcher, which must belong to the MPI library of this build.
 
 use crate::job::{Ended, assert_barriers_hold, command, free_port, soon, start};
 use std::env;
@@ -18,17 +18,17 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("mpi::tcp_works_under_its_launcher", tcp_works_under_its_launcher),
 ];
 
-/// Whether this program was built with Open MPI; else it is MPICH or one of its family.
+/// True if this program was built with Open MPI, otherwise MPICH or a derivative.
 fn open_mpi() -> bool {
     mpi::environment::library_version().unwrap().starts_with("Open MPI")
 }
 
-/// The launcher of the MPI that this program was built with, or of the other one.
+/// Launcher of the MPI library of this build, or of the other one.
 fn launcher(own: bool) -> &'static str {
     if open_mpi() == own { "mpirun.openmpi" } else { "mpirun.mpich" }
 }
 
-/// With a folder of its own: launchers of Open MPI that start at the same time fall over each other's in `/tmp`.
+/// With a folder of its own: Open MPI's launchers that start at the same time interfere with each other in `/tmp`.
 fn under(launcher: &str, count: usize, steps: &str) -> (Command, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let mut command = command(launcher);
@@ -86,7 +86,7 @@ fn a_panic_ends_all() {
 fn a_killed_rank_takes_the_others_down() {
     let ended = run(3, "exit-on-failure barriers:1 kill@1 stuck");
     assert_ne!(ended.code, Some(0), "{ended:?}");
-    // Open MPI names it, too, and may be faster.
+    // Open MPI reports it too, and may be faster.
     assert!(ended.stderr.contains("rank 1 "), "{ended:?}");
 }
 

@@ -1,4 +1,4 @@
-//! Ranks that meet over TCP, each a process.
+//! Ranks of a TCP rendezvous, each in a process of its own.
 
 use crate::job::{
     Ended, Process, all_ended, assert_all_well, assert_barriers_hold, free_port, rank, soon, start,
@@ -41,7 +41,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("tcp::a_limit_beyond_the_clock_is_as_good_as_none", a_limit_beyond_the_clock_is_as_good_as_none),
 ];
 
-/// The time within which a failed rank takes the others down.
+/// Time limit for the end of all ranks after a failure.
 const LIMIT: Duration = Duration::from_secs(10);
 
 fn ranks_meet_wait_and_gather() {
@@ -74,7 +74,7 @@ fn ranks_meet_wait_and_gather() {
 }
 
 fn long_messages_are_gathered() {
-    // Longer than sockets hold, so that sending has to wait for the receivers.
+    // Larger than socket buffers, so that sending has to wait for the receivers.
     let job =
         all_ended(&mut start_job(4, "gather-bytes:10000000 gather-bytes:0 gather-bytes:3000001"), soon());
     assert_all_well(&job);
@@ -90,12 +90,12 @@ fn barriers_hold() {
     assert_barriers_hold(&job.iter().map(|ended| ended.stdout.as_str()).collect::<Vec<_>>(), 100);
 }
 
-/// Lets every rank come to its last step, which is to be stuck.
+/// Waits until all ranks are at their last step, in which they hang.
 fn let_them_get_stuck() {
     thread::sleep(Duration::from_millis(1500));
 }
 
-/// Panics unless all ranks but `dead` end with code 1 and exactly one line that names it and its reason.
+/// Panics unless all ranks but `dead` exit with code 1 and exactly one line that names it and the reason.
 fn assert_taken_down(job: &mut [Process], dead: usize, reason: &str, by: Instant) {
     for (rank, process) in job.iter_mut().enumerate().filter(|(rank, _)| *rank != dead) {
         let ended = process.ended(by);
@@ -141,7 +141,7 @@ fn a_failure_is_reported_by_every_operation() {
 
 fn a_rank_that_says_it_failed_is_named() {
     for failing in [0, 1] {
-        // It leaves in good order afterwards.
+        // It leaves without a failure afterwards.
         let mut job =
             start_job(3, &format!("barriers:1 fail@{failing}:lost check-until-failed@{}", (failing + 1) % 3));
         for (rank, ended) in all_ended(&mut job, soon()).into_iter().enumerate() {
@@ -182,7 +182,7 @@ fn late_ranks_are_named() {
 }
 
 fn a_limit_is_for_those_that_keep_others_waiting() {
-    // Nobody waits while all compute for longer than the limit.
+    // No rank waits while all compute for longer than the limit.
     let job = all_ended(&mut start_job(3, "limit:20000 barriers:20 gather:4"), soon());
     assert_all_well(&job);
     let job = all_ended(&mut start_job(2, "limit:4000 barriers:2 sleep:6000 barriers:2"), soon());
@@ -208,7 +208,7 @@ fn a_process_does_its_last_act_before_it_ends() {
         assert_eq!(ended.code, Some(1), "{ended:?}");
         assert!(ended.stdout.contains("\nkept although rank 1 on host "), "{ended:?}");
     }
-    // Who has left in good order does not end with the others.
+    // A rank that has left without a failure does not exit with the others.
     let mut job = start_job(3, "exit-on-failure last-act barriers:1 sleep@1:500 kill@1 stuck@2");
     let first = job[0].ended(soon());
     assert_eq!((first.code, first.stderr.as_str()), (Some(0), ""), "{first:?}");
@@ -277,7 +277,7 @@ fn different_collectives_are_an_error() {
     }
 }
 
-/// Connects to rank 0 of a job that waits.
+/// Connects to rank 0 of a waiting job.
 fn connect(port: u16) -> TcpStream {
     let by = soon();
     loop {
@@ -310,7 +310,7 @@ fn strangers_do_not_disturb() {
     }
     // More silent connections than rank 0 keeps.
     held.extend((0..300).map(|_| connect(port)));
-    // One that is cut off as soon as it is accepted, and one that sends byte by byte.
+    // One that closes as soon as it is accepted, and one that sends byte by byte.
     drop(connect(port));
     let mut slow = connect(port);
     for byte in b"NCCLbnch\x01\x00" {
@@ -320,7 +320,7 @@ fn strangers_do_not_disturb() {
     job.push(start_rank(2, 3, port, "exit-on-failure print gather:4 barriers:3"));
     let job = all_ended(&mut job, soon());
     assert_all_well(&job);
-    // Whoever spoke something else was turned away without an answer.
+    // Other protocols are rejected without a reply.
     let mut answer = Vec::new();
     held[1].set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let _ = held[1].read_to_end(&mut answer);
@@ -396,7 +396,7 @@ fn a_rank_waits_for_a_rank_zero_that_stood_still() {
     drop(connect(port));
     zero.signal(libc::SIGSTOP);
     let mut others: Vec<Process> = (1..3).map(|rank| start_rank(rank, 3, port, "print barriers:2")).collect();
-    // After five seconds without an answer each gives up its connection, and makes another.
+    // After five seconds without a reply, each closes its connection and connects again.
     thread::sleep(Duration::from_secs(7));
     zero.signal(libc::SIGCONT);
     let mut job = vec![zero.ended(soon())];
@@ -421,7 +421,7 @@ fn a_port_in_use_is_told() {
     assert!(ended.stderr.contains("MASTER_PORT"), "{ended:?}");
 }
 
-/// A port after which `count` more are free, and listeners on it and some of them.
+/// A port after which `count` more are available, and listeners on it and some of them.
 fn listen_on_some(more: &[u16]) -> (u16, Vec<TcpListener>) {
     loop {
         let first = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -438,7 +438,7 @@ fn listen_on_some(more: &[u16]) -> (u16, Vec<TcpListener>) {
 }
 
 fn torchruns_own_port_is_left_alone() {
-    // torchrun's store, and somebody who never answers on the port after it.
+    // torchrun's store, and a server that never replies on the next port.
     let (port, _listeners) = listen_on_some(&[1]);
     let start = |number: usize| {
         start(rank(
@@ -471,7 +471,7 @@ fn slurm_steps_meet() {
                 ("SLURM_STEP_ID", "0"),
                 ("SLURM_LOCALID", &number.to_string()),
                 ("SLURM_JOB_ID", &job_id),
-                // The first is not known to any resolver; the step's own host is.
+                // No resolver knows the first one; the step's own host is known.
                 ("SLURM_JOB_NODELIST", "no-such-host-[07-09].invalid"),
                 ("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1"),
             ],
@@ -505,7 +505,7 @@ fn hosts_are_told_apart() {
         command.env("NCCL_HOSTID", host).env("NCCL_BENCH_KEY", key);
         start(command)
     };
-    // What comes out of a file ends its line, and is the same without.
+    // A value read from a file ends with a line break, and is the same without.
     let mut job = [start(0, "a\n", "ours"), start(1, "b\r\n", "ours\n"), start(2, "a", " ours")];
     let job = all_ended(&mut job, soon());
     assert_all_well(&job);

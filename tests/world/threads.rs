@@ -56,7 +56,7 @@ fn barriers_hold_under_stress() {
                 entered.fetch_add(1, Ordering::SeqCst);
                 world.barrier().unwrap();
                 let now = entered.load(Ordering::SeqCst);
-                // All have entered this barrier, and nobody the one after next.
+                // All have entered this barrier, and none the one after next.
                 assert!(now >= round * count && now < (round + 1) * count + count, "{now} in round {round}");
                 if (round + world.rank()) % 64 == 0 {
                     thread::yield_now();
@@ -142,7 +142,7 @@ fn a_late_thread_is_named() {
         world.set_limit(Some(Duration::from_millis(500)));
         world.barrier().unwrap();
         if world.rank() == 1 {
-            // It keeps its place until the others have given it up.
+            // It keeps its number until the others have given up.
             while waiting.load(Ordering::SeqCst) > 0 {
                 thread::sleep(Duration::from_millis(5));
             }
@@ -164,7 +164,7 @@ fn a_late_thread_of_another_process_is_named() {
     let mut job = start_job(2, "threads:2 limit:1500 barriers:1 stuck@3 fast-barriers:1");
     let ended = job[0].ended(soon());
     assert_eq!(ended.code, Some(3), "{ended:?}");
-    // Whichever notices first: the other thread of that process, or rank 0.
+    // Either the other thread of that process or rank 0 notices first.
     let named =
         ended.stderr.contains("rank 3 on host") || ended.stderr.contains("the process of ranks 2 to 3");
     assert!(named && ended.stderr.contains("did not come to a barrier within 1.5 s"), "{ended:?}");
