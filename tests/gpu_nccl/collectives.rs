@@ -8,7 +8,8 @@ use cudarc::driver::CudaSlice;
 use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 
-use crate::case::{Case, Collective, Room, Way, call, check_all, check_some};
+use crate::arena::Room;
+use crate::case::{Case, Collective, Way, call, check_all, check_some};
 use crate::copies::Copies as _;
 use crate::gpus::Gpus;
 use crate::reference::{Value, bits, fresh_seed, reduced};

@@ -8,7 +8,8 @@ use collectives::nccl::{Collectives, Communicator, Config, Error, Graph, Memory}
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use half::f16;
 
-use crate::case::{Room, Way, adopted, check_all};
+use crate::arena::{Room, adopted};
+use crate::case::{Way, check_all};
 use crate::collectives::SHORT;
 use crate::copies::Copies as _;
 use crate::gpus::Gpus;

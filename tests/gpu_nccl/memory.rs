@@ -10,7 +10,8 @@ use collectives::nccl::{
 };
 use half::bf16;
 
-use crate::case::{Room, Way, bytes, check_all};
+use crate::arena::{Room, bytes};
+use crate::case::{Way, check_all};
 use crate::collectives::{LENGTHS, LONGEST, SHORT};
 use crate::copies::Copies as _;
 use crate::gpus::{Gpus, missing};

@@ -5,7 +5,8 @@ use std::slice;
 use collectives::ReduceOp;
 use collectives::nccl::{CallConfig, Collectives, Communicator, Config, Error, Memory, Split, group};
 
-use crate::case::{Case, Collective, Room, Way, check, check_all};
+use crate::arena::Room;
+use crate::case::{Case, Collective, Way, check, check_all};
 use crate::collectives::{LONGEST, SHORT, works};
 use crate::copies::Copies as _;
 use crate::gpus::{Gpus, missing};

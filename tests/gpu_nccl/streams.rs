@@ -7,7 +7,8 @@ use collectives::ReduceOp;
 use collectives::nccl::{Collectives, Communicator, Config, UniqueId, group};
 use cudarc::driver::{CudaSlice, CudaStream};
 
-use crate::case::{Room, Way, adopted, check_all};
+use crate::arena::{Room, adopted};
+use crate::case::{Way, check_all};
 use crate::collectives::{SHORT, works};
 use crate::copies::Copies as _;
 use crate::gpus::Gpus;

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | 1 | `groups` | `hole_1_*` |
 //! | 2, 4 | `groups` | `hole_2_*` |
-//! | 3 | `forgotten` | `hole_3_*` |
+//! | 3 | `leaked` | `hole_3_*` |
 //! | 5 | `groups` | |
 //! | 6 | `calls`, `collective`, `windows` | `hole_6_*` |
 //! | 7 | `calls`, here | |
@@ -12,8 +12,8 @@
 //! | 10 | here | |
 //! | 11 | `collective` | |
 //! | 12 | `calls`, `collective`, `creation` | |
-//! | 13 | `endings`, `aborts`, `membership` | |
-//! | 14 | `creation`, `endings`, `aborts`, `membership`, `windows` | |
+//! | 13 | `lifecycle`, `aborts`, `split` | |
+//! | 14 | `creation`, `lifecycle`, `aborts`, `split`, `windows` | |
 //! | 15 | | `hole_15_*` |
 //! | 16, 17 | here | |
 //! | 18 | the documentation's own examples, which are tests | |
@@ -25,7 +25,7 @@
 //! | 1 | `calls`, here | |
 //! | 2, 3, 4, 6 | here | |
 //! | 5 | | `monarch_5_*` |
-//! | 7 | `calls`, `membership`, `operators` | `monarch_7_*` |
+//! | 7 | `calls`, `split`, `operators` | `monarch_7_*` |
 //! | 8 | the lint `undocumented_unsafe_blocks`, and `what_may_move_and_what_may_be_shared` | |
 
 use collectives::ReduceOp::Sum;

@@ -9,6 +9,7 @@ mod job;
 #[cfg(feature = "mpi")]
 mod mpi;
 mod rank;
+mod rendezvous;
 mod tcp;
 mod threads;
 
@@ -21,6 +22,7 @@ fn main() {
     }
     let mut tests: Vec<(&str, fn())> = Vec::new();
     tests.extend(tcp::TESTS);
+    tests.extend(rendezvous::TESTS);
     tests.extend(threads::TESTS);
     #[cfg(feature = "mpi")]
     tests.extend(mpi::TESTS);

@@ -109,7 +109,7 @@ fn take(world: &dyn World, step: &str, argument: &str) -> Result<(), world::Erro
         "note" => println!("heard: {}", world.note(argument)),
         "notes" => println!("notes: {}", world.notes().join(", ")),
         // Takes longer than the exit of a process without a hook.
-        "last-act" => world.before_exit(Box::new(|error| {
+        "exit-hook" => world.before_exit(Box::new(|error| {
             thread::sleep(Duration::from_millis(1500));
             println!("kept although {error}");
         })),

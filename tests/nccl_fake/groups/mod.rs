@@ -1,5 +1,8 @@
 //! Groups: launched together or not at all.
 
+mod nested;
+mod simulated;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 use std::time::Duration;
@@ -14,6 +17,23 @@ use crate::fake::{Fake, Knob};
 use crate::{IN_PROGRESS, not_allowed};
 
 const CANCELLED: &str = "ncclGroupStart: cancelled, because a group in it failed or panicked";
+
+/// Two communicators on one stream, with a buffer of 8 bytes each.
+fn pair(fake: &Fake) -> ([Communicator; 2], [Memory; 2]) {
+    let first = fake.communicator(&Config::new());
+    let second = first.split(&Split::color(0)).unwrap();
+    let memory = [fake.memory(first.stream(), 8), fake.memory(first.stream(), 8)];
+    fake.log();
+    ([first, second], memory)
+}
+
+fn line(comm: usize, memory: usize) -> String {
+    format!("launch all_reduce comm{comm} m{memory}->m{memory} count 2 type 7 op 0 s1 device 0")
+}
+
+fn first_words(fake: &Fake) -> Vec<String> {
+    fake.log().iter().map(|line| line.split(' ').next().unwrap().to_owned()).collect()
+}
 
 #[test]
 fn a_group_launches_at_its_end_over_all_communicators() {
@@ -277,87 +297,6 @@ fn an_abort_does_not_wait_for_the_closure_and_the_group_fails() {
     assert_eq!(fake.log(), ["abort comm1"]);
 }
 
-/// Two communicators on one stream, with a buffer of 8 bytes each.
-fn pair(fake: &Fake) -> ([Communicator; 2], [Memory; 2]) {
-    let first = fake.communicator(&Config::new());
-    let second = first.split(&Split::color(0)).unwrap();
-    let memory = [fake.memory(first.stream(), 8), fake.memory(first.stream(), 8)];
-    fake.log();
-    ([first, second], memory)
-}
-
-fn line(comm: usize, memory: usize) -> String {
-    format!("launch all_reduce comm{comm} m{memory}->m{memory} count 2 type 7 op 0 s1 device 0")
-}
-
-#[test]
-fn hole_4_a_group_in_a_group_is_launched_with_it() {
-    let fake = Fake::new();
-    let ([first, second], mut memory) = pair(&fake);
-    let [mut mine, mut theirs] = memory.each_mut().map(|memory| memory.slice_mut::<f32>(..2).unwrap());
-    let answer = group(|group| {
-        group.on(&first).all_reduce_in_place(&mut mine, ReduceOp::Sum)?;
-        let answer = group.nested(|group| {
-            group.nested(|group| group.on(&second).all_reduce_in_place(&mut theirs, ReduceOp::Sum))?;
-            Ok::<_, Error>(42)
-        })?;
-        assert_eq!(fake.log(), [""; 0], "nothing is launched at the inner end");
-        Ok::<_, Error>(answer)
-    });
-    assert_eq!(answer.unwrap(), 42);
-    assert_eq!(fake.log(), [line(1, 1), line(2, 2)]);
-}
-
-#[test]
-fn hole_5_a_group_in_a_group_that_fails_cancels_all_even_when_nobody_looks() {
-    let fake = Fake::new();
-    let ([first, second], mut memory) = pair(&fake);
-    let [mut mine, mut theirs] = memory.each_mut().map(|memory| memory.slice_mut::<f32>(..2).unwrap());
-    let result = group(|group| {
-        group.on(&first).all_reduce_in_place(&mut mine, ReduceOp::Sum)?;
-        for rank in [7, 8] {
-            let ignored: Result<(), _> = group.nested(|_| Err(Error::Rank { rank, size: 2 }));
-            assert!(ignored.is_err());
-        }
-        group.nested(|group| group.on(&second).all_reduce_in_place(&mut theirs, ReduceOp::Sum))
-    });
-    not_allowed(result, CANCELLED);
-    assert_eq!(fake.log(), [""; 0]);
-
-    // NCCL refuses an operation of the inner group.
-    fake.set(Knob::NcclResult, 4);
-    let result =
-        group(|group| group.nested(|group| group.on(&first).all_reduce_in_place(&mut mine, ReduceOp::Sum)));
-    assert!(matches!(result, Err(Error::Nccl { operation: "ncclAllReduce", code: ResultCode(4), .. })));
-    assert_eq!(fake.log(), ["group of 0 cancelled"]);
-    first.all_reduce_in_place(&mut mine, ReduceOp::Sum).unwrap();
-    assert_eq!(fake.log(), [line(1, 1)]);
-}
-
-#[test]
-fn hole_5_a_panic_in_a_group_in_a_group_cancels_all() {
-    let fake = Fake::new();
-    let ([first, _second], mut memory) = pair(&fake);
-    let mut mine = memory[0].slice_mut::<f32>(..2).unwrap();
-    let panicked = catch_unwind(AssertUnwindSafe(|| {
-        group(|group| {
-            group.nested(|group| -> Result<(), Error> {
-                group.on(&first).all_reduce_in_place(&mut mine, ReduceOp::Sum)?;
-                panic!("in the middle of the inner group")
-            })
-        })
-    }));
-    assert!(panicked.is_err());
-    assert_eq!(fake.log(), [""; 0]);
-
-    first.all_reduce_in_place(&mut mine, ReduceOp::Sum).unwrap();
-    assert_eq!(fake.log(), [line(1, 1)]);
-}
-
-fn first_words(fake: &Fake) -> Vec<String> {
-    fake.log().iter().map(|line| line.split(' ').next().unwrap().to_owned()).collect()
-}
-
 #[test]
 fn what_is_dropped_in_a_group_ends_at_once() {
     let fake = Fake::new();
@@ -408,118 +347,6 @@ fn a_communicator_that_is_dropped_in_a_group_that_panics_is_aborted() {
     }));
     assert!(panicked.is_err());
     assert_eq!(fake.log(), ["abort comm2"]);
-}
-
-#[test]
-fn a_simulated_group_is_estimated_and_not_launched() {
-    let fake = Fake::new();
-    let ([first, second], mut memory) = pair(&fake);
-    let other = first.stream().context().new_stream().unwrap();
-    let mut foreign = fake.memory(&other, 8);
-    let [mut mine, _] = memory.each_mut().map(|memory| memory.slice_mut::<f32>(..2).unwrap());
-    let mut theirs = foreign.slice_mut::<f32>(..2).unwrap();
-    fake.set(Knob::SimulatedMicros, 42);
-    let estimate = simulate(|group| {
-        group.on(&first).all_reduce_in_place(&mut mine, ReduceOp::Sum)?;
-        group.nested(|group| group.on(&second).all_reduce_in_place(&mut theirs, ReduceOp::Sum))
-    });
-    assert_eq!(estimate.unwrap(), Some(Duration::from_micros(42)));
-    let log = fake.log();
-    assert_eq!(log.iter().filter(|line| line.starts_with("launch")).count(), 0, "{log:#?}");
-    assert_eq!(log[2], "simulate 2 operations");
-    // Operations that NCCL has no function for.
-    fake.set(Knob::SimulatedMicros, -1);
-    let mut mine = memory[0].slice_mut::<f32>(..2).unwrap();
-    let estimate = simulate(|group| group.on(&first).all_reduce_in_place(&mut mine, ReduceOp::Sum));
-    assert_eq!(estimate.unwrap(), None);
-    assert_eq!(fake.log(), ["simulate 1 operations"]);
-    assert_eq!(simulate(|_| Ok::<_, Error>(())).unwrap(), None);
-    assert_eq!(fake.log(), [""; 0]);
-}
-
-/// NCCL would launch the operations.
-#[test]
-fn a_simulation_on_a_non_blocking_communicator_is_refused() {
-    let fake = Fake::new();
-    let communicator = fake.communicator(&Config::new().blocking(false));
-    let mut memory = fake.memory(communicator.stream(), 8);
-    let mut view = memory.slice_mut::<f32>(..2).unwrap();
-    fake.log();
-    let result = simulate(|group| group.on(&communicator).all_reduce_in_place(&mut view, ReduceOp::Sum));
-    let wanted =
-        "ncclAllReduce: not possible in a simulation on a non-blocking communicator: NCCL would launch it";
-    assert_eq!(result.unwrap_err().to_string(), wanted);
-    assert_eq!(fake.log(), [""; 0]);
-}
-
-/// NCCL copies a single rank's data immediately in any group.
-#[test]
-fn a_simulated_group_leaves_out_single_ranks() {
-    let fake = Fake::new();
-    let stream = fake.stream(0);
-    let alone = Communicator::builder(fake.library(), &stream).init().unwrap();
-    let ([first, _], [mut memory, _]) = pair(&fake);
-    let mut own = fake.memory(&stream, 8);
-    let [mut mine, mut theirs] = [&mut own, &mut memory].map(|memory| memory.slice_mut::<f32>(..2).unwrap());
-    fake.set(Knob::SimulatedMicros, -1);
-    fake.log();
-    let result = simulate(|group| group.on(&alone).all_reduce_in_place(&mut mine, ReduceOp::Sum));
-    assert_eq!(result.unwrap(), None);
-    assert_eq!(fake.log(), ["simulate 0 operations"]);
-    let result = simulate(|group| {
-        group.on(&alone).all_reduce_in_place(&mut mine, ReduceOp::Sum)?;
-        group.on(&first).all_reduce_in_place(&mut theirs, ReduceOp::Sum)
-    });
-    assert_eq!(result.unwrap(), None);
-    assert_eq!(fake.log(), ["simulate 1 operations"]);
-}
-
-#[test]
-fn a_simulated_group_that_fails_estimates_nothing() {
-    let fake = Fake::new();
-    let ([first, second], mut memory) = pair(&fake);
-    let [mut mine, mut theirs] = memory.each_mut().map(|memory| memory.slice_mut::<f32>(..2).unwrap());
-    let result = simulate(|group| {
-        group.on(&first).all_reduce_in_place(&mut mine, ReduceOp::Sum)?;
-        drop(second);
-        Err(Error::Rank { rank: 7, size: 2 })
-    });
-    assert!(matches!(result, Err(Error::Rank { rank: 7, .. })));
-    assert_eq!(fake.log(), ["destroy comm2"]);
-
-    let result = simulate(|group| {
-        group.on(&first).all_reduce_in_place(&mut mine, ReduceOp::Sum)?;
-        let _ignored: Result<(), _> = group.nested(|_| Err(Error::Rank { rank: 8, size: 2 }));
-        Ok::<_, Error>(())
-    });
-    not_allowed(result, CANCELLED);
-    fake.set(Knob::NcclResult, 5);
-    let result = simulate(|group| group.on(&first).all_reduce_in_place(&mut theirs, ReduceOp::Sum));
-    assert!(matches!(result, Err(Error::Nccl { operation: "ncclAllReduce", code: ResultCode(5), .. })));
-    assert_eq!(fake.log(), ["group of 0 cancelled"]);
-
-    // NCCL would treat the ranks as connected.
-    let view = theirs.as_view();
-    let result = simulate(|group| group.on(&first).send(&view, 0));
-    assert_eq!(
-        result.unwrap_err().to_string(),
-        "ncclSend: not possible in a simulation: NCCL would take ranks for connected that are not"
-    );
-    let result = simulate(|group| group.on(&first).scatter_in_place(&mut mine, 0));
-    let text = "ncclScatter: not possible in a simulation: NCCL would take ranks for connected that are not";
-    not_allowed(result, text);
-    assert_eq!(fake.log(), [""; 0]);
-
-    let old = fake.rank(fake.old_library(), 1, 2, &Config::new());
-    let result = simulate(|group| group.on(&old).all_reduce_in_place(&mut theirs, ReduceOp::Sum));
-    assert!(matches!(result, Err(Error::MissingSymbol(_))), "{result:?}");
-    group(|_| {
-        assert!(matches!(simulate(|_| Ok::<_, Error>(())), Err(Error::InsideGroup { .. })));
-        Ok::<_, Error>(())
-    })
-    .unwrap();
-    first.all_reduce_in_place(&mut mine, ReduceOp::Sum).unwrap();
-    assert_eq!(fake.log(), [line(1, 1)]);
 }
 
 /// Operations that were recorded before the panic are not launched, though the closure continues.

@@ -109,7 +109,7 @@ fn hole_14_an_operation_in_progress_is_waited_for_before_anything_is_ordered_aft
     assert_eq!(fake.log(), [""; 0], "aborted once");
 }
 
-/// See `group_guard::operations_exclude_an_abort` for an abort that waits for a thread inside NCCL.
+/// See `exclusion::operations_exclude_an_abort` for an abort that waits for a thread inside NCCL.
 #[test]
 fn an_aborted_communicator_is_aborted_once_and_takes_nothing() {
     let fake = Fake::new();
