@@ -33,7 +33,7 @@ macro_rules! nccl_api {
             /// Looks every function up.
             ///
             /// # Safety
-            /// `lookup` answers with the address of NCCL's function of that name.
+            /// `lookup` returns the address of NCCL's function of that name.
             pub(crate) unsafe fn find(lookup: Lookup<'_>) -> Result<Self, String> {
                 Ok(Self {
                     $($required: {

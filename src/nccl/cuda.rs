@@ -119,13 +119,13 @@ pub(crate) fn refuse_captured(operation: &'static str, stream: &CudaStream) -> R
     match unsafe { result::stream::is_capturing(stream.cu_stream()) } {
         Ok(CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE) => Ok(()),
         Ok(_) => Err(Error::Stream { operation, reason: CAPTURED }),
-        Err(error) => Err(not_known_to_be_free(operation, error)),
+        Err(error) => Err(capture_status_error(operation, error)),
     }
 }
 
 /// `cuStreamIsCapturing` fails for the legacy default stream while a stream that is ordered with it is captured.
 #[cold]
-fn not_known_to_be_free(operation: &'static str, error: DriverError) -> Error {
+fn capture_status_error(operation: &'static str, error: DriverError) -> Error {
     match error.0 {
         CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT => Error::Stream { operation, reason: CAPTURED },
         _ => Error::Cuda { operation: "cuStreamIsCapturing", error },

@@ -212,14 +212,13 @@ impl Error {
 }
 
 /// Calls it for each item, in spite of errors, and returns the first error.
-pub(crate) fn each<T>(
+pub(crate) fn try_each<T>(
     items: impl IntoIterator<Item = T>,
     mut call: impl FnMut(T) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let mut result = Ok(());
     for item in items {
-        let answer = call(item);
-        result = result.and(answer);
+        result = result.and(call(item));
     }
     result
 }

@@ -11,7 +11,7 @@ use super::error::{Error, ResultCode};
 pub const SYMMETRIC_RACE: RangeInclusive<Version> = Version::new(2, 28, 3)..=Version::new(2, 30, 6);
 
 /// Result of an NCCL function that some versions lack.
-pub(crate) type Answer = Result<ncclResult_t, MissingSymbol>;
+pub(crate) type CallResult = Result<ncclResult_t, MissingSymbol>;
 
 /// libnccl, loaded for the life of the process. A handle: cheap to copy.
 #[derive(Clone, Copy, Debug)]

@@ -6,7 +6,7 @@ use cudarc::driver::CudaStream;
 use nccl_sys::{Nccl, Version, ncclComm_t, ncclConfig_t};
 
 use super::{Communicator, Config, Pending, pending::Started};
-use crate::nccl::library::{Answer, Library};
+use crate::nccl::library::{CallResult, Library};
 use crate::nccl::{cuda, error::Error, nccl_group, unique_id::UniqueId};
 
 /// First NCCL that accesses other ranks' buffers directly only if they are registered.
@@ -159,7 +159,7 @@ impl Builder<'_> {
     fn start_with(
         self,
         name: &'static str,
-        call: impl FnOnce(&'static Nccl, *mut ncclComm_t, &mut ncclConfig_t) -> Answer,
+        call: impl FnOnce(&'static Nccl, *mut ncclComm_t, &mut ncclConfig_t) -> CallResult,
     ) -> Started {
         let Self { library, stream, .. } = self;
         cuda::check_stream(name, stream)?;

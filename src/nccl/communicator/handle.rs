@@ -12,7 +12,7 @@ use spin::mutex::{SpinMutex, SpinMutexGuard};
 
 use super::config::Config;
 use crate::lock::lock;
-use crate::nccl::library::{Answer, Library, SYMMETRIC_RACE};
+use crate::nccl::library::{CallResult, Library, SYMMETRIC_RACE};
 use crate::nccl::{allocation::Allocation, cuda, error::Error};
 
 /// While it is held, no other thread is inside NCCL with the communicator.
@@ -310,7 +310,7 @@ impl Handle {
         &self,
         operation: &'static str,
         accepted: impl FnOnce(State) -> bool,
-        call: impl FnOnce(&'static Nccl, ncclComm_t) -> Answer,
+        call: impl FnOnce(&'static Nccl, ncclComm_t) -> CallResult,
     ) -> Result<(), Error> {
         let state = self.lock();
         let comm = self.comm(*state, accepted, operation)?;

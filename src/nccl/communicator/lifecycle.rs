@@ -7,7 +7,7 @@ use nccl_sys::{Nccl, ncclComm_t, ncclResult_t};
 
 use super::handle::{Handle, Object, State, StateGuard};
 use crate::lock::lock;
-use crate::nccl::{cuda, error::Error, library::Answer, nccl_group};
+use crate::nccl::{cuda, error::Error, library::CallResult, nccl_group};
 
 const ABORT: &str = "ncclCommAbort";
 
@@ -41,7 +41,7 @@ impl Handle {
         operation: &'static str,
         from: State,
         to: State,
-        call: impl FnOnce(&'static Nccl, ncclComm_t) -> Answer,
+        call: impl FnOnce(&'static Nccl, ncclComm_t) -> CallResult,
     ) -> Result<(), Error> {
         nccl_group::forbid(operation)?;
         cuda::bind(&self.context)?;
@@ -57,7 +57,7 @@ impl Handle {
     #[cold]
     pub(crate) fn finish(&self, operation: &'static str, code: ncclResult_t) -> Result<(), Error> {
         match code {
-            ncclResult_t::ncclInProgress => self.settle(operation, self.config.deadline),
+            ncclResult_t::ncclInProgress => self.wait_for_nccl(operation, self.config.deadline),
             code => self.library.check(operation, code),
         }
     }
@@ -70,13 +70,17 @@ impl Handle {
     /// Waits until NCCL's own thread has finished `operation`. Aborts the communicator at the deadline, so that NCCL
     /// does not access the operation's buffers after the call.
     #[cold]
-    pub(crate) fn settle(&self, operation: &'static str, limit: Option<Duration>) -> Result<(), Error> {
-        let settled = wait_until(limit, || self.is_finished(operation)).unwrap_or_else(|limit| {
+    pub(crate) fn wait_for_nccl(
+        &self,
+        operation: &'static str,
+        limit: Option<Duration>,
+    ) -> Result<(), Error> {
+        let result = wait_until(limit, || self.is_finished(operation)).unwrap_or_else(|limit| {
             cuda::bind(&self.context)?;
             self.abort_locked(self.lock())?;
             Err(Error::Deadline { operation, limit })
         });
-        settled.inspect_err(|_| self.wait_for_abort())
+        result.inspect_err(|_| self.wait_for_abort())
     }
 
     /// Waits for another thread's abort, during which NCCL's own thread may access the buffers of its current
@@ -211,11 +215,11 @@ fn wait_until(
 
 /// Polls until there is a result; the error means that the limit has passed. Does not sleep at first, since most waits
 /// are short.
-fn poll<T>(limit: Option<Duration>, mut ask: impl FnMut() -> Option<T>) -> Result<T, Duration> {
+fn poll<T>(limit: Option<Duration>, mut attempt: impl FnMut() -> Option<T>) -> Result<T, Duration> {
     let started = Instant::now();
     loop {
-        if let Some(answer) = ask() {
-            return Ok(answer);
+        if let Some(result) = attempt() {
+            return Ok(result);
         }
         let waited = started.elapsed();
         if let Some(limit) = limit.filter(|&limit| waited >= limit) {

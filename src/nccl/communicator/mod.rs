@@ -55,12 +55,12 @@ impl Communicator {
 
     /// Called once all ranks have joined.
     fn connected(mut self) -> Result<Self, Error> {
-        self.rank = self.ask("ncclCommUserRank", Nccl::ncclCommUserRank)?;
-        self.size = self.ask("ncclCommCount", Nccl::ncclCommCount)?;
+        self.rank = self.query("ncclCommUserRank", Nccl::ncclCommUserRank)?;
+        self.size = self.query("ncclCommCount", Nccl::ncclCommCount)?;
         Ok(self)
     }
 
-    fn ask(
+    fn query(
         &self,
         operation: &'static str,
         function: unsafe fn(&Nccl, ncclComm_t, *mut c_int) -> ncclResult_t,
@@ -112,7 +112,7 @@ impl Communicator {
     pub fn device(&self) -> Result<usize, Error> {
         const OPERATION: &str = "ncclCommCuDevice";
         nccl_group::forbid(OPERATION)?;
-        self.ask(OPERATION, Nccl::ncclCommCuDevice)
+        self.query(OPERATION, Nccl::ncclCommCuDevice)
     }
 
     /// Moves the communicator to another stream of its device, ordered after the queued work of the previous one.

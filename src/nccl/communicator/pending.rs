@@ -54,15 +54,15 @@ impl Origin {
     }
 
     /// Waits until NCCL has finished.
-    fn settle(&mut self, limit: Option<Duration>) -> Result<bool, Error> {
-        self.finish(self.parent.settle(self.operation, limit).map(|()| true))
+    fn wait_for_nccl(&mut self, limit: Option<Duration>) -> Result<bool, Error> {
+        self.finish(self.parent.wait_for_nccl(self.operation, limit).map(|()| true))
     }
 
     /// A parent that was closed meanwhile has finished too.
-    fn finish(&mut self, answer: Result<bool, Error>) -> Result<bool, Error> {
-        self.done = match answer {
+    fn finish(&mut self, result: Result<bool, Error>) -> Result<bool, Error> {
+        self.done = match result {
             Err(Error::Aborted { .. }) if *self.parent.lock() == State::Closed => true,
-            answer => answer?,
+            result => result?,
         };
         Ok(self.done)
     }
@@ -88,8 +88,8 @@ impl Pending {
     /// Starts the creation of one communicator.
     pub(super) fn start(operation: &'static str, start: impl FnOnce() -> Started) -> Result<Self, Error> {
         nccl_group::forbid(operation)?;
-        let (pending, answer) = start()?;
-        answer.map(|()| pending)
+        let (pending, result) = start()?;
+        result.map(|()| pending)
     }
 
     /// Starts several in one NCCL group, which uses their parents until it has ended; none without a library.
@@ -105,9 +105,9 @@ impl Pending {
         let mut guards = Guards::lock(parents);
         nccl_group::run(library, nccl_group::END, || {
             ranks.into_iter().try_for_each(|rank| {
-                let (pending, answer) = start(rank, &mut guards)?;
+                let (pending, result) = start(rank, &mut guards)?;
                 group.push(pending);
-                answer
+                result
             })
         })?;
         drop(guards);
@@ -118,15 +118,15 @@ impl Pending {
     pub(super) fn new(
         operation: &'static str,
         communicator: Communicator,
-        answer: ncclResult_t,
+        result: ncclResult_t,
         parent: Option<(&Arc<Handle>, State)>,
     ) -> Started {
         let origin = parent.map(|(parent, before)| {
             let (parent, child) = (Arc::clone(parent), Arc::clone(&communicator.handle));
             Origin { operation, parent, child, before, done: false }
         });
-        let answer = communicator.handle.library.accept(operation, answer).map(drop);
-        Ok((Self { operation, origin, communicator }, answer))
+        let result = communicator.handle.library.accept(operation, result).map(drop);
+        Ok((Self { operation, origin, communicator }, result))
     }
 
     /// Returns true once NCCL has finished. Does not block.
@@ -170,12 +170,12 @@ impl Pending {
     fn finish(mut self, limit: Option<Duration>) -> Result<Option<Communicator>, Error> {
         nccl_group::forbid(self.operation)?;
         if let Some(mut origin) = self.origin.take() {
-            origin.settle(limit)?;
+            origin.wait_for_nccl(limit)?;
         }
         if self.communicator.handle.raw_handle().is_null() {
             return Ok(None);
         }
-        self.communicator.handle.settle(self.operation, limit)?;
+        self.communicator.handle.wait_for_nccl(self.operation, limit)?;
         self.communicator.connected().map(Some)
     }
 

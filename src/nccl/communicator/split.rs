@@ -10,7 +10,7 @@ use nccl_sys::{
 
 use super::handle::{Guards, State};
 use super::{Communicator, Config, Pending, pending::Started};
-use crate::nccl::library::{Answer, Library};
+use crate::nccl::library::{CallResult, Library};
 use crate::nccl::{cuda, error::Error, nccl_group, unique_id::UniqueId};
 
 const SPLIT: &str = "ncclCommSplit";
@@ -296,7 +296,7 @@ impl Communicator {
         stream: &Arc<CudaStream>,
         config: Option<&Config>,
         guards: &mut Guards<'_>,
-        call: impl FnOnce(&'static Nccl, ncclComm_t, *mut ncclComm_t, *mut ncclConfig_t) -> Answer,
+        call: impl FnOnce(&'static Nccl, ncclComm_t, *mut ncclComm_t, *mut ncclConfig_t) -> CallResult,
     ) -> Started {
         let (library, parent) = (self.library(), &self.handle);
         cuda::bind(&parent.context)?;

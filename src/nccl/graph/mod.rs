@@ -10,7 +10,7 @@ use nccl_sys::{cudaStream_t, ncclResult_t};
 
 use super::allocation::Owner;
 use super::communicator::{Communicator, Guards, Handle, Object};
-use super::error::{Error, each};
+use super::error::{Error, try_each};
 use super::memory::{DeviceBuffer, DeviceBufferMut};
 use super::operation::batch::{Batch, Member, Step, nested};
 use super::operation::buffers::Buffers;
@@ -182,11 +182,12 @@ impl Graph {
         // Each one, in spite of errors: launched graphs release their buffers.
         let mut unordered = Vec::new();
         let written = || windows.iter().map(|(memory, _)| &memory.stream);
-        let result = each(launched, |graph| graph.launch(LAUNCH, written(), &mut unordered));
+        let result = try_each(launched, |graph| graph.launch(LAUNCH, written(), &mut unordered));
         drop(guards);
         drop(graphs);
         // Memory may be freed in the order of streams that are not ordered after the launch, so wait for it.
-        each(unordered, |stream| cuda::bind(stream.context()).and_then(|()| cuda::wait(&stream))).and(result)
+        try_each(unordered, |stream| cuda::bind(stream.context()).and_then(|()| cuda::wait(&stream)))
+            .and(result)
     }
 }
 
@@ -229,7 +230,7 @@ fn capture(library: Library, batch: &Batch<'_>) -> Result<Vec<DeviceGraph>, Erro
         // NCCL's own thread must finish first; an abort would wait for the captures.
         batch.members.iter().for_each(|member| member.handle.wait_for_thread(CAPTURE));
         drop(captures);
-        batch.settle(CAPTURE)?;
+        batch.wait_for_threads(CAPTURE)?;
         return Err(non_blocking());
     }
     let all = || streams().chain(batch.others.iter().map(|other| &other.stream));
@@ -241,7 +242,7 @@ fn capture(library: Library, batch: &Batch<'_>) -> Result<Vec<DeviceGraph>, Erro
 fn run(library: Library, batch: &Batch<'_>, streams: &[cudaStream_t]) -> Result<ncclResult_t, Error> {
     // SAFETY: the guards are held, and the batch lives until NCCL is done; the graph keeps its buffers.
     let call = |step: &Step| unsafe { step.call(&batch.members, streams) };
-    let mut answer = ncclResult_t::ncclSuccess;
+    let mut result = ncclResult_t::ncclSuccess;
     for steps in batch.steps.chunk_by(|one, other| one.group.is_some() && one.group == other.group) {
         let code = match steps {
             [step] if step.group.is_none() => call(step)?,
@@ -253,10 +254,10 @@ fn run(library: Library, batch: &Batch<'_>, streams: &[cudaStream_t]) -> Result<
             }
         };
         if code == ncclResult_t::ncclInProgress {
-            answer = code;
+            result = code;
         }
     }
-    Ok(answer)
+    Ok(result)
 }
 
 impl fmt::Debug for Graph {

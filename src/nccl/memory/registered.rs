@@ -15,10 +15,10 @@ use crate::nccl::{cuda, error::Error, nccl_group};
 #[derive(Debug)]
 pub(super) struct Functions {
     /// Name of the function that registers the memory.
-    pub(super) make: &'static str,
-    pub(super) end_name: &'static str,
+    pub(super) register_name: &'static str,
+    pub(super) deregister_name: &'static str,
     /// Deregisters the memory.
-    pub(super) end: unsafe fn(&Nccl, ncclComm_t, *mut c_void) -> Result<ncclResult_t, MissingSymbol>,
+    pub(super) deregister: unsafe fn(&Nccl, ncclComm_t, *mut c_void) -> Result<ncclResult_t, MissingSymbol>,
 }
 
 /// Memory that is registered with NCCL until this is dropped. Owns the memory and the communicator's handle, so that
@@ -43,7 +43,7 @@ impl Registered {
         symmetric: bool,
         functions: &'static Functions,
     ) -> Result<Arc<Self>, Error> {
-        let operation = functions.make;
+        let operation = functions.register_name;
         nccl_group::forbid(operation)?;
         cuda::bind(&communicator.handle.context)?;
         let OwnedBuffer { stream, owner, addresses, .. } =
@@ -64,8 +64,8 @@ impl Registered {
     }
 
     /// Leaves it to the communicator, which tries again when it is closed.
-    fn leave_to_communicator(&self, error: &Error) {
-        tracing::warn!("{}: {error}", self.functions.end_name);
+    fn defer_to_communicator(&self, error: &Error) {
+        tracing::warn!("{}: {error}", self.functions.deregister_name);
         let left = Arc::new(Self {
             communicator: Arc::clone(&self.communicator),
             memory: self.memory.clone(),
@@ -94,20 +94,20 @@ impl Registered {
     }
 
     /// Deregisters it. No work uses it any more.
-    fn forget(&self) -> Result<(), Error> {
-        let (operation, handle) = (self.functions.end_name, &*self.communicator);
+    fn deregister(&self) -> Result<(), Error> {
+        let (operation, handle) = (self.functions.deregister_name, &*self.communicator);
         let state = handle.lock();
         let communicator = handle.comm(*state, State::exists, operation)?;
         // SAFETY: the communicator is alive, the handle is one of its own, and no work of this rank uses it.
-        let code = unsafe { (self.functions.end)(handle.raw(), communicator, self.raw()) }?;
+        let code = unsafe { (self.functions.deregister)(handle.raw(), communicator, self.raw()) }?;
         drop(state);
         handle.finish(operation, code)
     }
 
     /// Waits for the communicator's work and deregisters the memory. If the work fails, the communicator is aborted
     /// with all its objects.
-    fn drain_and_forget(&self) -> Result<(), Error> {
-        let (operation, handle) = (self.functions.end_name, &*self.communicator);
+    fn drain_and_deregister(&self) -> Result<(), Error> {
+        let (operation, handle) = (self.functions.deregister_name, &*self.communicator);
         if std::thread::panicking() {
             // Dropping the communicator deregisters it too.
             return handle.abort().and(Err(Error::Aborted { operation }));
@@ -116,7 +116,7 @@ impl Registered {
         // Waiting would invalidate a capture.
         handle.streams().iter().try_for_each(|stream| cuda::refuse_captured(operation, stream))?;
         handle.drain_or_abort(operation)?;
-        self.forget()
+        self.deregister()
     }
 }
 
@@ -124,8 +124,8 @@ impl Object for Registered {
     fn release(&self) {
         if self.is_active() {
             self.ended.store(true, Ordering::Release);
-            if let Err(error) = self.forget() {
-                self.leave_to_communicator(&error);
+            if let Err(error) = self.deregister() {
+                self.defer_to_communicator(&error);
             }
         }
     }
@@ -138,13 +138,13 @@ impl Object for Registered {
 impl Drop for Registered {
     fn drop(&mut self) {
         if self.is_active()
-            && let Err(error) = self.drain_and_forget()
+            && let Err(error) = self.drain_and_deregister()
         {
             if self.communicator.is_ending() {
                 // NCCL has ended the communicator with all its objects, or is about to.
                 self.communicator.wait_for_abort();
             } else {
-                self.leave_to_communicator(&error);
+                self.defer_to_communicator(&error);
             }
         }
     }
@@ -162,8 +162,11 @@ pub struct Registration {
     _registered: Arc<Registered>,
 }
 
-static REGISTRATION: Functions =
-    Functions { make: "ncclCommRegister", end_name: "ncclCommDeregister", end: Nccl::ncclCommDeregister };
+static REGISTRATION: Functions = Functions {
+    register_name: "ncclCommRegister",
+    deregister_name: "ncclCommDeregister",
+    deregister: Nccl::ncclCommDeregister,
+};
 
 impl Communicator {
     /// Registers memory with this communicator; a local operation. The memory is a [`Memory`](super::Memory) or a view
@@ -189,7 +192,7 @@ impl Communicator {
     pub fn register<B: DeviceBuffer + ?Sized>(&self, buffer: &B) -> Result<Registration, Error> {
         let registered = Registered::new(self, buffer, false, &REGISTRATION)?;
         let ((address, bytes), slot) = (registered.address_and_bytes(), registered.slot.as_ptr());
-        self.handle.call(REGISTRATION.make, State::is_alive, |raw, communicator| {
+        self.handle.call(REGISTRATION.register_name, State::is_alive, |raw, communicator| {
             // SAFETY: `call` holds the guard, and the handle is alive; the memory has so many bytes; writes one pointer.
             unsafe { raw.ncclCommRegister(communicator, address, bytes, slot) }
         })?;

@@ -37,7 +37,7 @@ impl<'a, T: Element> MemoryView<'a, T> {
 
     /// A subrange.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Self, Error> {
-        let range = within(range, self.len)?;
+        let range = checked_range(range, self.len)?;
         let address = self.address + (range.start * size_of::<T>()) as CUdeviceptr;
         Ok(Self { address, len: range.len(), ..*self })
     }
@@ -73,7 +73,7 @@ impl<T: Element> MemoryViewMut<'_, T> {
 }
 
 /// The range of elements, if it is within `len`.
-pub(super) fn within(range: impl RangeBounds<usize>, len: usize) -> Result<Range<usize>, Error> {
+pub(super) fn checked_range(range: impl RangeBounds<usize>, len: usize) -> Result<Range<usize>, Error> {
     let start = match range.start_bound() {
         Bound::Included(&start) => start,
         Bound::Excluded(&before) => before.saturating_add(1),

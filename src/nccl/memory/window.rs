@@ -7,19 +7,21 @@ use nccl_sys::{NCCL_WIN_COLL_SYMMETRIC, NCCL_WIN_DEFAULT, NCCL_WIN_STRICT_ORDERI
 
 use super::buffer::DeviceBuffer;
 use super::registered::{Functions, Registered};
-use super::view::within;
+use super::view::checked_range;
 use crate::Element;
 use crate::nccl::communicator::{Communicator, Guards, State};
-use crate::nccl::error::{Error, each};
+use crate::nccl::error::{Error, try_each};
 use crate::nccl::{cuda, library::Library, nccl_group};
 
 const WINDOW: &str = "ncclCommWindowRegister";
 
 static FUNCTIONS: Functions = Functions {
-    make: WINDOW,
-    end_name: "ncclCommWindowDeregister",
+    register_name: WINDOW,
+    deregister_name: "ncclCommWindowDeregister",
     // SAFETY: by the contract of the field, which is that of this function.
-    end: |raw, communicator, window| unsafe { raw.ncclCommWindowDeregister(communicator, window.cast()) },
+    deregister: |raw, communicator, window| unsafe {
+        raw.ncclCommWindowDeregister(communicator, window.cast())
+    },
 };
 
 /// Kind of a window. NCCL 2.27.
@@ -114,7 +116,7 @@ pub fn windows<'a, B: DeviceBuffer + ?Sized + 'a>(
     drop(guards);
     grouped?;
     // Each one, in spite of errors: NCCL may write into every window until it is done with that one.
-    each(&windows, Window::finish)?;
+    try_each(&windows, Window::finish)?;
     Ok(windows)
 }
 
@@ -153,7 +155,7 @@ impl Window {
 
     fn finish(&self) -> Result<(), Error> {
         let handle = &*self.registered.communicator;
-        handle.settle(WINDOW, handle.config.deadline)?;
+        handle.wait_for_nccl(WINDOW, handle.config.deadline)?;
         self.registered.add_to_communicator();
         Ok(())
     }
@@ -205,7 +207,7 @@ impl Window {
             let reason = "NCCL made no window of the memory here (Window::is_active)";
             return Err(Error::argument(operation, reason));
         }
-        within(offset..offset.saturating_add(len), self.bytes() / size_of::<T>())?;
+        checked_range(offset..offset.saturating_add(len), self.bytes() / size_of::<T>())?;
         Ok((self.registered.raw().cast(), offset * size_of::<T>()))
     }
 }

@@ -236,7 +236,7 @@ const NOTED: &str = "an earlier operation of cudarc's";
 ///
 /// # Errors
 /// [`Error::Cuda`] if an event was not recorded. NCCL's work is done then, so that nothing has to wait for the event.
-pub(super) fn released(stream: &CudaStream) -> Result<(), Error> {
+pub(super) fn check_recorded(stream: &CudaStream) -> Result<(), Error> {
     stream.context().check_err().map_err(|error| {
         let _already_failing = cuda::bind(stream.context()).and_then(|()| cuda::wait(stream));
         Error::Cuda { operation: NOTED, error }

@@ -125,12 +125,12 @@ impl<'env> Group<'env> {
         let call = |step: &Step| unsafe { step.call(&batch.members, &streams) }.map(drop);
         let ended = nccl_group::run_until(library, || batch.steps.iter().try_for_each(call), name, end);
         drop(guards);
-        let settled = match ended {
+        let finished = match ended {
             // NCCL's own thread is still launching, and the ordering below must come after that.
-            Ok((ncclResult_t::ncclInProgress, ())) => batch.settle(name),
+            Ok((ncclResult_t::ncclInProgress, ())) => batch.wait_for_threads(name),
             ended => ended.map(drop),
         };
-        settled.and(batch.release())
+        finished.and(batch.release())
     }
 }
 
