@@ -248,7 +248,7 @@ pub fn from_environment(options: &Options) -> Result<Handle, Error> {
         && let Some((set, missing)) = started.incomplete_variables(&process_variable)
     {
         return Err(Error::Environment(format!(
-            "{set} is set but {missing} is not, so this process cannot know its place among the ranks: set {missing}, \
+            "{set} is set but {missing} is not, so this process cannot determine its rank: set {missing}, \
              or unset {set} where this process is the only one"
         )));
     }

@@ -114,7 +114,7 @@ impl Mpi {
         if port == 0 {
             // Rank 0 cannot listen.
             if self.rank == 0 {
-                tracing::warn!("rank 0 cannot listen, so nobody notices a rank that hangs");
+                tracing::warn!("rank 0 cannot listen, so hanging ranks are not detected");
             }
             return Ok(None);
         }
@@ -123,7 +123,7 @@ impl Mpi {
         let options = Options { timeout: options.timeout.min(MONITOR_TIMEOUT), ..options.clone() };
         let joined = tcp::join(&config, &options, listener);
         if let (0, Err(error)) = (self.rank, &joined) {
-            tracing::warn!("nobody notices a rank that hangs: {error}");
+            tracing::warn!("hanging ranks are not detected: {error}");
         }
         Ok(joined.ok())
     }

@@ -236,7 +236,7 @@ impl Team {
             let theirs =
                 unpack(bytes).filter(|theirs| theirs.len() == self.per_process).ok_or_else(|| {
                     Error::Mismatch(format!(
-                        "process {process} gathered something else than its {} ranks' messages",
+                        "process {process} did not gather its {} ranks' messages",
                         self.per_process
                     ))
                 })?;

@@ -421,6 +421,7 @@ fn two_threads_inside_nccl_are_seen() {
     world.0.bug("while another thread is inside NCCL");
 
     // A communicator belongs to the thread's group from its first operation on.
+    // SAFETY: our own library.
     unsafe { world.0.nccl.ncclGroupStart() };
     world.0.all_reduce(SUM);
     thread::scope(|scope| scope.spawn(|| world.0.all_reduce(SUM)).join().unwrap());

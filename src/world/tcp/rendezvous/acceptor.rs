@@ -101,7 +101,9 @@ fn name_problems(config: &RendezvousConfig, port: u16) -> String {
     let problem = |name: &String| match resolve(name, port) {
         Err(error) => Some(format!("; rank 0's name {name} cannot be resolved here: {error}")),
         Ok(addresses) if addresses.iter().any(is_own) => None,
-        Ok(_) => Some(format!("; the others look for rank 0 at {name}, which is no address of this host")),
+        Ok(_) => {
+            Some(format!("; the other ranks look for rank 0 at {name}, which is not an address of this host"))
+        }
     };
     let problems: Option<Vec<String>> = config.hosts.iter().map(problem).collect();
     problems.unwrap_or_default().concat()
@@ -224,7 +226,7 @@ impl<'a, S: Read + Write> Acceptor<'a, S> {
             if ready {
                 self.read_hello(connection, now);
             } else if now - connection.since >= HANDSHAKE_TIMEOUT {
-                self.reject(&mut connection.stream, None, "it said nothing in time".to_owned());
+                self.reject(&mut connection.stream, None, "it sent nothing in time".to_owned());
             } else {
                 self.pending.push_back(connection);
             }
@@ -241,7 +243,7 @@ impl<'a, S: Read + Write> Acceptor<'a, S> {
     pub(crate) fn add_pending(&mut self, stream: S, now: Instant) {
         self.pending.push_back(Pending { stream, bytes: Vec::new(), since: now, polled: false });
         if self.pending.len() > MAX_PENDING {
-            self.evict_oldest("too many connections came at once");
+            self.evict_oldest("too many connections were pending");
         }
     }
 
@@ -268,7 +270,11 @@ impl<'a, S: Read + Write> Acceptor<'a, S> {
         let mut buffer = [0; 2048];
         match connection.stream.read(&mut buffer) {
             Ok(0) => {
-                return self.reject(&mut connection.stream, None, "it ended before its hello".to_owned());
+                return self.reject(
+                    &mut connection.stream,
+                    None,
+                    "it closed the connection before its hello".to_owned(),
+                );
             }
             Ok(count) => connection.bytes.extend_from_slice(&buffer[..count]),
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
@@ -308,7 +314,7 @@ impl<'a, S: Read + Write> Acceptor<'a, S> {
             format!("rank {rank} of {size} was started twice, on {} and on {host}", first.host.name)
         } else if has_ended(&mut stream) || stream.write_all(&HelloReply::Accepted.encode()).is_err() {
             self.disconnected[rank] = Some(member.host.name);
-            return self.reject(&mut stream, None, "it ended after its hello".to_owned());
+            return self.reject(&mut stream, None, "it closed the connection after its hello".to_owned());
         } else {
             self.joined[rank] = Some((stream, member));
             return;

@@ -115,7 +115,7 @@ fn try_join(
     let mut stream = TcpStream::connect_timeout(&address, limit).map_err(retry)?;
     // TCP simultaneous open: a connection to an unused local port can connect to itself, and then occupies the port.
     if stream.local_addr().ok() == Some(address) {
-        return Err(JoinError::Retry("nobody listens".to_owned()));
+        return Err(JoinError::Retry("no server listens there".to_owned()));
     }
     stream.set_nodelay(true).map_err(retry)?;
     stream.set_write_timeout(Some(limit)).map_err(retry)?;
@@ -170,7 +170,7 @@ impl<'a> Handshake<'a> {
             Ok(Some(reply)) => reply,
             Ok(None) => return Ok(None),
             Err(malformed) => {
-                return Err(JoinError::Retry(format!("what listens there is not rank 0: {}", malformed.0)));
+                return Err(JoinError::Retry(format!("the server there is not rank 0: {}", malformed.0)));
             }
         };
         match reply {
@@ -196,7 +196,7 @@ impl<'a> Handshake<'a> {
             Ok(None) => Ok(None),
             Ok(Some(Frame::Members(members))) if members.len() == self.config.size => Ok(Some(members)),
             Ok(Some(Frame::RendezvousFailed(reason))) => Err(JoinError::Fatal(Error::TimedOut(reason))),
-            Ok(Some(_)) => Err(self.fatal("rank 0 sent something else than the list of ranks".to_owned())),
+            Ok(Some(_)) => Err(self.fatal("rank 0 sent another frame than the list of ranks".to_owned())),
             Err(malformed) => Err(self.fatal(format!("rank 0 sent {}", malformed.0))),
         }
     }
@@ -210,7 +210,7 @@ impl<'a> Handshake<'a> {
         if self.accepted {
             return self.fatal("rank 0 ended while other ranks were missing".to_owned());
         }
-        JoinError::Retry("what listens there ended the connection without an answer".to_owned())
+        JoinError::Retry("the server there closed the connection without a reply".to_owned())
     }
 
     /// Error for a timeout or a failed connection.
@@ -229,7 +229,7 @@ fn read_some(stream: &mut TcpStream, bytes: &mut Vec<u8>, until: Instant) -> io:
     loop {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, "no answer in time"));
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "no reply in time"));
         }
         stream.set_read_timeout(Some(left))?;
         match stream.read(&mut buffer) {

@@ -67,7 +67,7 @@ fn a_rank_that_reconnects_joins_with_its_latest_connection() {
     acceptor.add_pending(ended(), now);
     acceptor.poll(&[], &[true], now);
     assert_eq!(acceptor.missing().collect::<Vec<_>>(), [1]);
-    assert_eq!(acceptor.last_rejection, "it ended after its hello");
+    assert_eq!(acceptor.last_rejection, "it closed the connection after its hello");
     let text = acceptor.timeout_message("here", Duration::from_secs(1));
     assert!(text.contains(&format!("(rank 1 came from {} and ended)", host().name)), "{text}");
     let last = hello_sent();
