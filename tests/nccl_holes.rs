@@ -83,7 +83,7 @@ fn none_compiles() {
 
 /// Safe counterpart of hole 15: these move between threads, and the abort handle is shared by them.
 #[test]
-fn what_may_move_and_what_may_be_shared() {
+fn types_are_send_and_sync_as_documented() {
     fn moves<T: Send>() {}
     fn is_shared<T: Send + Sync>() {}
     moves::<Communicator>();

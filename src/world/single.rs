@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_rank_that_gathers_its_own_message() {
+    fn a_single_rank_gathers_its_own_message() {
         let world = single();
         assert_eq!((world.rank(), world.size(), world.local_rank(), world.local_size()), (0, 1, 0, 1));
         assert_eq!(world.all_gather(b"abc").unwrap(), [b"abc"]);

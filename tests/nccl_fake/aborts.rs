@@ -37,7 +37,7 @@ fn hole_13_a_watchdog_ends_a_collective_that_hangs() {
 }
 
 #[test]
-fn hole_14_a_watchdog_ends_what_nccls_own_thread_is_doing() {
+fn hole_14_a_watchdog_aborts_work_of_nccls_own_thread() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new().blocking(false));
     let mut memory = fake.memory(communicator.stream(), 8);
@@ -57,7 +57,7 @@ fn hole_14_a_watchdog_ends_what_nccls_own_thread_is_doing() {
 }
 
 #[test]
-fn a_watchdog_waits_for_a_thread_inside_nccl_and_then_says_that_it_is_busy() {
+fn a_watchdog_waits_for_a_thread_inside_nccl_and_then_returns_busy() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let mut memory = fake.memory(communicator.stream(), 8);

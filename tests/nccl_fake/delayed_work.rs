@@ -22,7 +22,7 @@ fn hold(fake: &Fake) {
 }
 
 #[test]
-fn events_of_a_late_launch_come_after_it() {
+fn events_are_ordered_after_a_late_launch() {
     let fake = Fake::new();
     let communicator = fake.communicator(&non_blocking());
     let other = communicator.stream().context().new_stream().unwrap();
@@ -85,7 +85,7 @@ fn a_call_returns_after_the_abort_of_another_thread() {
 }
 
 #[test]
-fn handles_that_come_late_are_waited_for() {
+fn late_handles_are_waited_for() {
     let fake = Fake::new();
     let communicator = fake.communicator(&non_blocking());
     let memory = fake.memory(communicator.stream(), 64);

@@ -31,7 +31,7 @@ fn unknown_codes_keep_their_number() {
 }
 
 #[test]
-fn without_a_visible_gpu_the_user_is_told_what_hides_them() {
+fn without_a_visible_gpu_the_error_names_the_variable_that_hides_them() {
     let text = |visible: Option<&str>| Error::NoDevice { visible: visible.map(PathBuf::from) }.to_string();
     assert_eq!(
         text(Some("")),

@@ -267,7 +267,7 @@ fn registrations_and_windows_hold_memory_and_end_before_their_communicator() {
 }
 
 #[test]
-fn communicators_come_from_communicators() {
+fn communicators_are_derived() {
     let fake = Fake::new();
     let world = World::new(&fake, true);
     let (nccl, comm) = (world.nccl, world.comm);
@@ -311,7 +311,7 @@ fn communicators_come_from_communicators() {
 }
 
 #[test]
-fn a_child_of_a_non_blocking_communicator_comes_when_the_parent_says_so() {
+fn a_child_of_a_non_blocking_communicator_exists_once_the_parent_reports_success() {
     let fake = Fake::new();
     let world = World::new(&fake, false);
     let mut child = null_mut();
@@ -406,7 +406,7 @@ struct Across<T>(T);
 unsafe impl<T> Sync for Across<T> {}
 
 #[test]
-fn two_threads_inside_nccl_are_seen() {
+fn two_threads_inside_nccl_are_detected() {
     let fake = Fake::new();
     let world = Across(World::new(&fake, true));
     let world = &world;

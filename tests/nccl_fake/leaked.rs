@@ -85,7 +85,7 @@ fn memory_whose_window_was_forgotten_is_never_freed() {
 }
 
 #[test]
-fn memory_of_a_forgotten_communicator_that_knows_it_is_never_freed() {
+fn registered_memory_of_a_leaked_communicator_is_never_freed() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let memory = fake.memory(communicator.stream(), 64);

@@ -111,7 +111,7 @@ fn hole_14_an_operation_in_progress_is_waited_for_before_anything_is_ordered_aft
 
 /// See `exclusion::operations_exclude_an_abort` for an abort that waits for a thread inside NCCL.
 #[test]
-fn an_aborted_communicator_is_aborted_once_and_takes_nothing() {
+fn an_aborted_communicator_is_aborted_once_and_accepts_no_operations() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let mut memory = fake.memory(communicator.stream(), 64);
@@ -139,7 +139,7 @@ const MODE: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_TH
 
 /// Querying a stream that is being captured would end the capture.
 #[test]
-fn a_communicator_that_ends_leaves_a_capture_of_its_stream_alone() {
+fn the_end_of_a_communicator_does_not_affect_a_capture_of_its_stream() {
     let close = |communicator: Communicator| {
         let error = communicator.close().unwrap_err();
         assert!(matches!(error, Error::Stream { .. }), "{error}");
@@ -160,7 +160,7 @@ fn a_communicator_that_ends_leaves_a_capture_of_its_stream_alone() {
 
 /// The same for a capture of a previous stream.
 #[test]
-fn nothing_changes_while_a_stream_that_must_be_waited_for_is_captured() {
+fn nothing_changes_if_a_captured_stream_would_have_to_be_waited_for() {
     let fake = Fake::new();
     let mut communicator = fake.communicator(&Config::new());
     let before = communicator.stream().clone();

@@ -81,7 +81,7 @@ fn a_thread_that_panics_does_not_wait_for_memory() {
 /// During a capture, CUDA refuses to wait for work and to allocate and free memory, and invalidates the capture.
 /// (Before NCCL 2.19 the memory is CUDA's.)
 #[test]
-fn memory_comes_and_goes_while_its_thread_captures_another_stream() {
+fn memory_is_allocated_and_freed_while_its_thread_captures_another_stream() {
     for mode in [
         CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL,
         CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
@@ -122,7 +122,7 @@ fn communicators_and_what_they_know_end_while_their_thread_captures_another_stre
 }
 
 #[test]
-fn memory_without_an_owner_is_left_alone() {
+fn memory_without_an_owner_is_not_freed() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let stream = communicator.stream();

@@ -134,7 +134,7 @@ fn an_operator_is_of_one_communicator() {
 }
 
 #[test]
-fn an_operator_that_is_dropped_in_a_group_is_destroyed_at_once() {
+fn an_operator_dropped_in_a_group_is_destroyed_immediately() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let mut memory = fake.memory(communicator.stream(), 16);

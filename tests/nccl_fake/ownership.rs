@@ -68,7 +68,7 @@ fn an_error_that_cudarc_has_noted_is_no_matter_of_buffers_without_events() {
 
 /// The events after the work are not recorded then, so the work must be done before the buffer is used again.
 #[test]
-fn an_error_that_is_noted_during_a_call_is_told_when_the_work_is_done() {
+fn an_error_recorded_during_a_call_is_returned_once_the_work_is_done() {
     for grouped in [false, true] {
         let fake = Fake::new();
         let communicator = fake.communicator(&Config::new());
@@ -128,7 +128,7 @@ fn a_copy_of_another_thread_is_not_captured() {
 
 /// NCCL is aborted at the deadline, which would wait for a graph of this thread.
 #[test]
-fn a_deadline_and_a_watchdog_do_not_meet_graphs() {
+fn deadlines_and_watchdogs_do_not_affect_graphs() {
     let fake = Fake::new();
     let config = Config::new().blocking(false).deadline(Duration::from_millis(50));
     let communicator = fake.communicator(&config);
@@ -205,7 +205,7 @@ fn a_graph_that_waits_for_signals_orders_the_streams_of_windows_that_are_made_la
 
 /// Waiting for the work would invalidate the capture, and end the communicator.
 #[test]
-fn a_registration_that_is_dropped_while_the_stream_is_captured_lasts_as_long_as_the_communicator() {
+fn a_registration_dropped_during_a_capture_lasts_until_the_communicator_ends() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let stream = communicator.stream().clone();
@@ -258,7 +258,7 @@ fn a_copy_on_a_stream_of_another_device_is_waited_for() {
 
 /// One memory, two communicators, whose registrations end in any order and on any thread.
 #[test]
-fn registrations_belong_to_nobody_else() {
+fn registrations_are_not_shared() {
     let fake = Fake::new();
     let (first, second) = (fake.communicator(&Config::new()), fake.communicator(&Config::new()));
     let memory = Memory::try_from(first.stream().alloc_zeros::<f32>(4).unwrap()).unwrap();
@@ -278,7 +278,7 @@ fn registrations_belong_to_nobody_else() {
 }
 
 #[test]
-fn a_communicator_that_is_forgotten_keeps_what_nccl_knows() {
+fn a_leaked_communicator_keeps_its_registered_memory() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new().name("forgotten"));
     let mut memory = fake.memory(communicator.stream(), 16);
@@ -296,7 +296,7 @@ fn a_communicator_that_is_forgotten_keeps_what_nccl_knows() {
 
 /// Versions whose symmetric kernels do not wait for a preceding kernel that triggers programmatic launch early.
 #[test]
-fn operations_in_symmetric_windows_come_after_the_work_before_them() {
+fn operations_in_symmetric_windows_are_ordered_after_earlier_work() {
     let fake = Fake::new();
     let log_of = |library, config: &Config, kind| {
         let communicator = fake.rank(library, 1, 2, config);

@@ -21,7 +21,7 @@ fn inside_group<T>(result: Result<T, Error>) {
 }
 
 #[test]
-fn a_part_has_the_rank_and_the_size_that_nccl_says_and_the_same_stream() {
+fn a_part_has_nccls_rank_and_size_and_the_same_stream() {
     let fake = Fake::new();
     let parent = fake.communicator(&Config::new());
     fake.set(Knob::SplitSize, 1);
@@ -96,7 +96,7 @@ fn several_ranks_of_a_thread_are_split_together() {
 }
 
 #[test]
-fn a_communicator_shrinks_without_the_ranks_that_are_named_once_each() {
+fn shrinking_ignores_duplicate_ranks() {
     let fake = Fake::new();
     let parent = fake.rank(fake.library(), 1, 4, &Config::new());
     let wrong = |ranks: &[usize], reason: &str| {
@@ -310,7 +310,7 @@ fn hole_14_a_part_is_waited_for_until_the_parent_is_done() {
 }
 
 #[test]
-fn hole_14_a_part_that_never_comes_meets_the_deadline_of_its_parent() {
+fn hole_14_a_part_that_never_completes_reaches_its_parents_deadline() {
     for answer in [0, IN_PROGRESS] {
         let fake = Fake::new();
         let parent = busy(&fake, &Config::new().deadline(Duration::from_millis(20)));
@@ -443,7 +443,7 @@ fn hole_14_what_grows_is_waited_for_itself() {
 }
 
 #[test]
-fn what_comes_of_a_communicator_outlives_its_abort() {
+fn objects_of_a_communicator_outlive_its_abort() {
     let fake = Fake::new();
     let parent = fake.communicator(&Config::new());
     let child = parent.split(&Split::color(0)).unwrap();

@@ -223,7 +223,7 @@ fn a_change_of_state_is_waited_for_fails_or_is_missing() {
 }
 
 #[test]
-fn a_change_of_state_that_never_comes_meets_its_deadline() {
+fn a_state_change_that_never_completes_reaches_its_deadline() {
     let fake = Fake::new();
     let config = Config::new().blocking(false).deadline(std::time::Duration::from_millis(20));
     for change in [Communicator::revoke, Communicator::finalize] {

@@ -209,7 +209,7 @@ fn hole_14_a_window_is_waited_for() {
 }
 
 #[test]
-fn when_the_work_fails_the_communicator_is_aborted_with_all_that_it_knows() {
+fn if_the_work_fails_the_communicator_is_aborted_with_all_its_objects() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let mut memory = [fake.memory(communicator.stream(), 64), fake.memory(communicator.stream(), 64)];
@@ -250,7 +250,7 @@ fn when_the_work_fails_the_communicator_is_aborted_after_its_graphs() {
 }
 
 #[test]
-fn one_sided_operations_reach_nccl_at_once_and_in_groups() {
+fn one_sided_operations_reach_nccl_immediately_and_in_groups() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let memory = fake.memory(communicator.stream(), 64);
@@ -319,7 +319,7 @@ fn hole_6_one_sided_operations_stay_inside_their_window() {
 
 /// NCCL 2.28.9 gives wrong results with such offsets.
 #[test]
-fn places_that_nccl_is_known_to_misread_are_refused() {
+fn misaligned_offsets_are_refused() {
     let fake = Fake::new();
     let misread = |library, kind, operation: &dyn Fn(&Communicator, &Memory, &mut Memory) -> Result| {
         let communicator = fake.rank(library, 1, 2, &Config::new());

@@ -6,14 +6,14 @@ use std::process::Command;
 use tempfile::TempDir;
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
-    ("mpi::ranks_meet_wait_and_gather", ranks_meet_wait_and_gather),
-    ("mpi::threads_of_its_processes_meet", threads_of_its_processes_meet),
+    ("mpi::ranks_connect_wait_and_gather", ranks_connect_wait_and_gather),
+    ("mpi::threads_of_processes_call_together", threads_of_processes_call_together),
     ("mpi::an_abort_ends_all", an_abort_ends_all),
     ("mpi::a_panic_ends_all", a_panic_ends_all),
     ("mpi::a_killed_rank_takes_the_others_down", a_killed_rank_takes_the_others_down),
     ("mpi::a_stopped_rank_takes_the_others_down", a_stopped_rank_takes_the_others_down),
     ("mpi::a_failure_is_reported_by_check", a_failure_is_reported_by_check),
-    ("mpi::a_rank_that_says_it_failed_is_named", a_rank_that_says_it_failed_is_named),
+    ("mpi::a_rank_that_reports_its_failure_is_named", a_rank_that_reports_its_failure_is_named),
     ("mpi::another_mpis_launcher_is_detected", another_mpis_launcher_is_detected),
     ("mpi::tcp_works_under_its_launcher", tcp_works_under_its_launcher),
 ];
@@ -47,7 +47,7 @@ fn run(count: usize, steps: &str) -> Ended {
     start(command).ended(soon())
 }
 
-fn ranks_meet_wait_and_gather() {
+fn ranks_connect_wait_and_gather() {
     for count in [1, 2, 4] {
         let ended = run(count, "print barriers:20 gather:5 check gather-bytes:0 gather-bytes:100000");
         assert_eq!(ended.code, Some(0), "{ended:?}");
@@ -64,7 +64,7 @@ fn ranks_meet_wait_and_gather() {
     }
 }
 
-fn threads_of_its_processes_meet() {
+fn threads_of_processes_call_together() {
     let ended = run(2, "threads:2 print barriers:10 gather:4");
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert_barriers_hold(&[&ended.stdout], 10);
@@ -103,7 +103,7 @@ fn a_failure_is_reported_by_check() {
     assert!(ended.stderr.contains("error: rank 1 on host "), "{ended:?}");
 }
 
-fn a_rank_that_says_it_failed_is_named() {
+fn a_rank_that_reports_its_failure_is_named() {
     let ended = run(2, "barriers:1 fail@1:lost check-until-failed@0");
     assert_eq!(ended.code, Some(3), "{ended:?}");
     assert!(ended.stderr.contains("error: rank 1 on host "), "{ended:?}");

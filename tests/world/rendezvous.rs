@@ -15,8 +15,8 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("rendezvous::a_rank_waits_for_a_suspended_rank_zero", a_rank_waits_for_a_suspended_rank_zero),
     ("rendezvous::sizes_that_differ_are_reported", sizes_that_differ_are_reported),
     ("rendezvous::a_port_in_use_is_reported", a_port_in_use_is_reported),
-    ("rendezvous::torchruns_own_port_is_left_alone", torchruns_own_port_is_left_alone),
-    ("rendezvous::slurm_steps_meet", slurm_steps_meet),
+    ("rendezvous::the_port_of_torchrun_itself_is_not_used", the_port_of_torchrun_itself_is_not_used),
+    ("rendezvous::slurm_steps_connect", slurm_steps_connect),
     ("rendezvous::ipv6_and_names_work", ipv6_and_names_work),
     ("rendezvous::hosts_are_distinguished", hosts_are_distinguished),
     ("rendezvous::a_limit_beyond_the_clock_counts_as_none", a_limit_beyond_the_clock_counts_as_none),
@@ -182,7 +182,7 @@ fn listen_on_some(more: &[u16]) -> (u16, Vec<TcpListener>) {
     }
 }
 
-fn torchruns_own_port_is_left_alone() {
+fn the_port_of_torchrun_itself_is_not_used() {
     // torchrun's store, and a server that never replies on the next port.
     let (port, _listeners) = listen_on_some(&[1]);
     let start = |number: usize| {
@@ -205,7 +205,7 @@ fn torchruns_own_port_is_left_alone() {
     assert!(!job[1].stdout.contains(&format!("localhost:{port}\n")), "{job:?}");
 }
 
-fn slurm_steps_meet() {
+fn slurm_steps_connect() {
     let job_id = std::process::id().to_string();
     let start = |number: usize| {
         start(rank(

@@ -7,17 +7,17 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
-    ("tcp::ranks_meet_wait_and_gather", ranks_meet_wait_and_gather),
+    ("tcp::ranks_connect_wait_and_gather", ranks_connect_wait_and_gather),
     ("tcp::long_messages_are_gathered", long_messages_are_gathered),
     ("tcp::barriers_hold", barriers_hold),
     ("tcp::a_killed_rank_takes_the_others_down", a_killed_rank_takes_the_others_down),
     ("tcp::a_stopped_rank_takes_the_others_down", a_stopped_rank_takes_the_others_down),
     ("tcp::a_failure_is_reported_by_every_operation", a_failure_is_reported_by_every_operation),
-    ("tcp::a_rank_that_says_it_failed_is_named", a_rank_that_says_it_failed_is_named),
+    ("tcp::a_rank_that_reports_its_failure_is_named", a_rank_that_reports_its_failure_is_named),
     ("tcp::late_ranks_are_named", late_ranks_are_named),
-    ("tcp::a_limit_is_for_those_that_keep_others_waiting", a_limit_is_for_those_that_keep_others_waiting),
+    ("tcp::a_limit_applies_only_while_ranks_wait", a_limit_applies_only_while_ranks_wait),
     ("tcp::notes_reach_rank_zero", notes_reach_rank_zero),
-    ("tcp::a_process_does_its_last_act_before_it_ends", a_process_does_its_last_act_before_it_ends),
+    ("tcp::a_process_runs_its_exit_hook", a_process_runs_its_exit_hook),
     ("tcp::an_abort_ends_all_with_its_code", an_abort_ends_all_with_its_code),
     ("tcp::a_panic_is_reported", a_panic_is_reported),
     ("tcp::a_rank_that_leaves_early_is_named", a_rank_that_leaves_early_is_named),
@@ -28,7 +28,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
 /// Time limit for the end of all ranks after a failure.
 const LIMIT: Duration = Duration::from_secs(10);
 
-fn ranks_meet_wait_and_gather() {
+fn ranks_connect_wait_and_gather() {
     for size in 1..=8 {
         let port = free_port();
         // Rank 0 comes last in half of the cases.
@@ -123,7 +123,7 @@ fn a_failure_is_reported_by_every_operation() {
     }
 }
 
-fn a_rank_that_says_it_failed_is_named() {
+fn a_rank_that_reports_its_failure_is_named() {
     for failing in [0, 1] {
         // It leaves without a failure afterwards.
         let mut job =
@@ -165,7 +165,7 @@ fn late_ranks_are_named() {
     }
 }
 
-fn a_limit_is_for_those_that_keep_others_waiting() {
+fn a_limit_applies_only_while_ranks_wait() {
     // No rank waits while all compute for longer than the limit.
     let job = all_ended(&mut start_job(3, "limit:20000 barriers:20 gather:4"), soon());
     assert_all_well(&job);
@@ -185,7 +185,7 @@ fn notes_reach_rank_zero() {
     assert_eq!(alone[0].stdout, "heard: false\nnotes: \n");
 }
 
-fn a_process_does_its_last_act_before_it_ends() {
+fn a_process_runs_its_exit_hook() {
     let mut job = start_job(3, "exit-on-failure exit-hook barriers:2 kill@1 stuck");
     for rank in [0, 2] {
         let ended = job[rank].ended(soon());

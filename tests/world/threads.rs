@@ -9,10 +9,10 @@ use std::time::Duration;
 pub(crate) const TESTS: &[(&str, fn())] = &[
     ("threads::ranks_are_numbered_by_process_then_thread", ranks_are_numbered_by_process_then_thread),
     ("threads::barriers_hold_under_stress", barriers_hold_under_stress),
-    ("threads::gathered_messages_come_in_rank_order", gathered_messages_come_in_rank_order),
+    ("threads::gathered_messages_are_in_rank_order", gathered_messages_are_in_rank_order),
     ("threads::a_thread_that_panics_is_named", a_thread_that_panics_is_named),
     ("threads::a_thread_that_leaves_is_named", a_thread_that_leaves_is_named),
-    ("threads::a_thread_that_says_it_failed_is_named", a_thread_that_says_it_failed_is_named),
+    ("threads::a_thread_that_reports_its_failure_is_named", a_thread_that_reports_its_failure_is_named),
     ("threads::of_another_process_that_failed_are_named", of_another_process_that_failed_are_named),
     ("threads::a_late_thread_is_named", a_late_thread_is_named),
     ("threads::a_late_thread_of_another_process_is_named", a_late_thread_of_another_process_is_named),
@@ -68,7 +68,7 @@ fn barriers_hold_under_stress() {
     }
 }
 
-fn gathered_messages_come_in_rank_order() {
+fn gathered_messages_are_in_rank_order() {
     for result in each(world::threads(world::single(), 5).unwrap(), |world| {
         for round in 0..500_usize {
             let message = |rank: usize| vec![rank as u8; (rank + round) % 7];
@@ -117,7 +117,7 @@ fn a_thread_that_leaves_is_named() {
     }
 }
 
-fn a_thread_that_says_it_failed_is_named() {
+fn a_thread_that_reports_its_failure_is_named() {
     let results = each(world::threads(world::single(), 3).unwrap(), |world| {
         world.barrier().unwrap();
         if world.rank() == 1 {

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn late_ranks_are_named_with_what_is_known_of_them() {
+    fn late_ranks_are_named_with_their_notes() {
         let late = |count: usize| {
             let one = |rank| LateRank {
                 rank,

@@ -7,7 +7,7 @@ fn started(variables: &[(&str, &str)]) -> Started {
 }
 
 #[test]
-fn each_launcher_is_known_by_its_variables() {
+fn each_launcher_is_detected_by_its_variables() {
     let known = |variables: &[(&str, &str)]| {
         let Started { launcher, rank, size, mpi } = started(variables);
         (launcher, rank.zip(size), mpi)
@@ -48,7 +48,7 @@ fn the_innermost_launcher_counts() {
 }
 
 #[test]
-fn a_pod_of_an_indexed_job_has_a_number_and_what_its_template_says() {
+fn a_pod_of_an_indexed_job_has_an_index_and_variables_of_its_template() {
     let pod = [("JOB_COMPLETION_INDEX", "3")];
     let detected = |more: &[(&str, &str)]| started(&[&pod[..], more].concat());
     let Started { launcher, rank, size, mpi } = detected(&[("NCCL_BENCH_SIZE", "8"), ("WORLD_SIZE", "16")]);
@@ -83,7 +83,7 @@ fn only_the_first_pod_of_a_job_may_be_alone() {
 }
 
 #[test]
-fn an_mpi_that_does_not_know_the_launcher_is_an_error_that_says_what_to_do() {
+fn an_mpi_that_does_not_support_the_launcher_is_an_error_with_advice() {
     let mpich = started(&[("PMI_RANK", "1"), ("PMI_SIZE", "4"), ("PMI_FD", "7")]);
     let text = mpich.agrees_with_mpi("Open MPI 4.1.4", 0, 1).unwrap_err().to_string();
     assert_eq!(

@@ -14,7 +14,7 @@ fn messages(lines: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn what_an_old_library_lacks_is_composed_of_sends_and_receives() {
+fn missing_functions_are_composed_of_sends_and_receives() {
     let fake = Fake::new();
     let old = fake.rank(fake.old_library(), 1, 3, &Config::new());
     let (send, mut receive) = (fake.memory(old.stream(), 24), fake.memory(old.stream(), 24));

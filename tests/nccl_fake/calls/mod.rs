@@ -194,7 +194,7 @@ fn all_buffers(fake: &Fake, communicator: &Communicator) -> Buffers {
 }
 
 #[test]
-fn every_collective_at_once() {
+fn every_collective_immediately() {
     fn at_once(on: &Communicator, send: &[View<'_>; 2], receive: &mut [ViewMut<'_>]) -> Result {
         collectives!(on, send, receive)
     }
@@ -342,7 +342,7 @@ fn each_buffer_of_another_stream_is_waited_for_and_waits() {
 }
 
 #[test]
-fn memory_by_its_address_goes_into_collectives_like_any() {
+fn adopted_raw_memory_is_a_buffer_of_collectives() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let other = communicator.stream().context().new_stream().unwrap();
@@ -362,7 +362,7 @@ fn memory_by_its_address_goes_into_collectives_like_any() {
 
 /// A buffer of another length is not used: only one like the root's gives the root's offset in the window.
 #[test]
-fn a_gather_passes_the_receive_buffer_of_other_ranks_on_where_it_is_like_the_roots() {
+fn a_gather_passes_other_ranks_receive_buffers_that_are_like_the_roots() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let (send, mut receive) = (fake.memory(communicator.stream(), 8), fake.memory(communicator.stream(), 64));

@@ -159,7 +159,7 @@ fn monarch_7_numbers_of_8_bits_are_refused_where_nccl_has_none() {
 }
 
 #[test]
-fn settings_of_a_call_need_a_library_that_knows_them_and_texts_for_c() {
+fn call_settings_need_a_library_with_them_and_strings_without_nul() {
     let fake = Fake::new();
     let middle = fake.rank(fake.library_2_28(), 1, 2, &Config::new());
     let mut memory = fake.memory(middle.stream(), 16);

@@ -46,7 +46,7 @@ fn code<T>(result: Result<T, DriverError>) -> CUresult {
 }
 
 #[test]
-fn a_capture_that_ends_before_nccl_is_done_is_seen() {
+fn a_capture_that_ends_before_nccl_is_done_is_detected() {
     let fake = Fake::new();
     let world = World::new(&fake, true);
     fake.set(Knob::NcclResult, IN_PROGRESS);

@@ -213,7 +213,7 @@ fn a_graph_uses_memory_whenever_it_is_launched_and_where() {
 }
 
 #[test]
-fn registrations_and_windows_are_kept_as_long_as_work_needs_them() {
+fn registrations_and_windows_live_as_long_as_work_needs_them() {
     let fake = Fake::new();
     let world = World::new(&fake, true);
     let (nccl, comm, stream) = (world.nccl, world.comm, world.stream());

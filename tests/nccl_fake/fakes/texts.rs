@@ -33,7 +33,7 @@ fn text() -> Vec<c_char> {
 }
 
 #[test]
-fn a_text_that_changes_before_the_end_of_its_communicator_is_seen() {
+fn a_string_that_changes_before_the_end_of_its_communicator_is_detected() {
     let fake = Fake::new();
     let world = World::new(&fake, true);
     for field in ["netName", "commName"] {
@@ -54,7 +54,7 @@ fn a_text_that_changes_before_the_end_of_its_communicator_is_seen() {
 
 /// The one test that reads freed memory, as NCCL would.
 #[test]
-fn a_text_that_is_freed_is_seen() {
+fn a_freed_string_is_detected() {
     let fake = Fake::new();
     let world = World::new(&fake, true);
     let text = CString::new(NAME).unwrap();

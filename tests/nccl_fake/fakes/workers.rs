@@ -217,7 +217,7 @@ fn an_abort_drops_the_work_or_waits_for_it() {
 }
 
 #[test]
-fn a_late_launch_that_fails_is_told_afterwards() {
+fn a_failed_late_launch_is_reported_afterwards() {
     let fake = Fake::new();
     let world = World::held(&fake);
     world.all_reduce(SUM);

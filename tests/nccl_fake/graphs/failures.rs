@@ -31,7 +31,7 @@ fn an_error_or_a_panic_in_the_closure_captures_nothing() {
 }
 
 #[test]
-fn a_group_that_fails_cancels_the_capture_even_when_nobody_looks() {
+fn a_failed_group_cancels_the_capture_even_if_its_error_is_ignored() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let mut memory = fake.memory(communicator.stream(), 8);
@@ -47,7 +47,7 @@ fn a_group_that_fails_cancels_the_capture_even_when_nobody_looks() {
 }
 
 #[test]
-fn when_nccl_fails_in_a_capture_it_ends_and_nothing_is_left_of_it() {
+fn a_capture_in_which_nccl_fails_is_discarded() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let mut memory = [fake.memory(communicator.stream(), 8), fake.memory(communicator.stream(), 8)];
@@ -107,7 +107,7 @@ fn a_capture_ends_even_when_cudarc_has_noted_a_failure_meanwhile() {
 
 /// The program's own captures on the communicator's stream do not affect the layer's.
 #[test]
-fn a_capture_of_somebody_else_is_left_alone() {
+fn a_users_capture_is_not_affected() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let stream = communicator.stream();
@@ -164,7 +164,7 @@ fn a_capture_that_nccl_goes_on_with_is_waited_for_and_refused() {
 }
 
 #[test]
-fn graphs_are_made_and_launched_outside_groups_and_captures() {
+fn graphs_are_captured_and_launched_outside_groups_and_captures() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let stream = communicator.stream();

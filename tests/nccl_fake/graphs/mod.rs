@@ -32,7 +32,7 @@ macro_rules! graph_of {
 mod failures;
 
 #[test]
-fn a_graph_is_captured_apart_launched_often_and_destroyed_before_its_buffers() {
+fn a_graph_is_captured_privately_launched_often_and_destroyed_before_its_buffers() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let other = communicator.stream().context().new_stream().unwrap();
@@ -198,7 +198,7 @@ fn ranks_of_one_communicator_that_share_a_device_are_refused() {
 }
 
 #[test]
-fn a_graph_of_nothing_does_nothing() {
+fn an_empty_graph_does_nothing() {
     let fake = Fake::new();
     let graph = Graph::capture(|_| Ok::<_, Error>(())).unwrap();
     graph.launch().unwrap();
@@ -207,7 +207,7 @@ fn a_graph_of_nothing_does_nothing() {
 }
 
 #[test]
-fn what_ends_or_suspends_a_communicator_ends_or_suspends_its_graphs() {
+fn ending_or_suspending_a_communicator_ends_or_suspends_its_graphs() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let mut memory = fake.memory(communicator.stream(), 8);
@@ -255,7 +255,7 @@ fn a_graph_refuses_communicators_of_another_library() {
 }
 
 #[test]
-fn a_capture_of_ones_own_takes_collectives_where_it_is_said_so() {
+fn a_users_capture_accepts_collectives_through_captured_only() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let stream = communicator.stream();

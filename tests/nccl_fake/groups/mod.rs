@@ -60,7 +60,7 @@ fn a_group_launches_at_its_end_over_all_communicators() {
 }
 
 #[test]
-fn hole_1_events_of_a_group_come_after_the_launch() {
+fn hole_1_events_of_a_group_are_ordered_after_the_launch() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let other = communicator.stream().context().new_stream().unwrap();
@@ -129,7 +129,7 @@ fn hole_5_a_panic_inside_a_group_cancels_it_and_not_the_next() {
 }
 
 #[test]
-fn holes_2_and_4_nothing_else_happens_inside_a_group() {
+fn holes_2_and_4_other_operations_are_refused_inside_a_group() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let [spare, closing, aborting] = [0; 3].map(|_| fake.communicator(&Config::new()));
@@ -298,7 +298,7 @@ fn an_abort_does_not_wait_for_the_closure_and_the_group_fails() {
 }
 
 #[test]
-fn what_is_dropped_in_a_group_ends_at_once() {
+fn objects_dropped_in_a_group_end_immediately() {
     let fake = Fake::new();
     for fails in [false, true] {
         let ([communicator, spare], [registered, shared]) = pair(&fake);

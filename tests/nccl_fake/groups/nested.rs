@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn hole_4_a_group_in_a_group_is_launched_with_it() {
+fn hole_4_a_nested_group_is_launched_with_the_outer_one() {
     let fake = Fake::new();
     let ([first, second], mut memory) = pair(&fake);
     let [mut mine, mut theirs] = memory.each_mut().map(|memory| memory.slice_mut::<f32>(..2).unwrap());
@@ -21,7 +21,7 @@ fn hole_4_a_group_in_a_group_is_launched_with_it() {
 }
 
 #[test]
-fn hole_5_a_group_in_a_group_that_fails_cancels_all_even_when_nobody_looks() {
+fn hole_5_a_failed_nested_group_cancels_all_even_if_its_error_is_ignored() {
     let fake = Fake::new();
     let ([first, second], mut memory) = pair(&fake);
     let [mut mine, mut theirs] = memory.each_mut().map(|memory| memory.slice_mut::<f32>(..2).unwrap());
@@ -47,7 +47,7 @@ fn hole_5_a_group_in_a_group_that_fails_cancels_all_even_when_nobody_looks() {
 }
 
 #[test]
-fn hole_5_a_panic_in_a_group_in_a_group_cancels_all() {
+fn hole_5_a_panic_in_a_nested_group_cancels_all() {
     let fake = Fake::new();
     let ([first, _second], mut memory) = pair(&fake);
     let mut mine = memory[0].slice_mut::<f32>(..2).unwrap();
