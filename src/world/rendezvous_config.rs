@@ -1,4 +1,4 @@
-//! Which rank this process is and where it meets the others, as launchers tell it in variables.
+//! Configuration of a rendezvous.
 
 use super::Error;
 use super::limits::{MAX_NAME, MAX_RANKS};

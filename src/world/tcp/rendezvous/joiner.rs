@@ -76,7 +76,7 @@ pub(crate) fn join(
                 };
                 for address in addresses {
                     match try_join(config, &hello, address, &name, timeout, deadline) {
-                        Ok(met) => return Ok(met),
+                        Ok(connected) => return Ok(connected),
                         Err(JoinError::Fatal(error)) => return Err(error),
                         Err(JoinError::Retry(reason)) => attempts.record(name.clone(), reason),
                     }
