@@ -42,10 +42,7 @@ pub fn threads(process: Handle, per_process: usize) -> Result<Vec<Handle>, Error
         per_process,
         call: Mutex::new(LocalCall {
             contributions: (0..per_process).map(|_| None).collect(),
-            arrived: 0,
-            complete: false,
-            result: None,
-            departed: None,
+            ..LocalCall::default()
         }),
         limit: Mutex::default(),
         call_log: Mutex::default(),
@@ -82,6 +79,7 @@ struct Team {
 }
 
 /// Current call of the threads of a process.
+#[derive(Default)]
 struct LocalCall {
     contributions: Vec<Option<Contribution>>,
     arrived: usize,

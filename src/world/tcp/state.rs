@@ -69,6 +69,7 @@ pub(crate) struct Failure {
 }
 
 /// The current or next collective call.
+#[derive(Default)]
 struct CallState {
     number: u64,
     /// Contributions by rank; at rank 0 only.
@@ -94,14 +95,8 @@ impl TcpState {
     ) -> Self {
         let size = members.len();
         let at_root = if rank == 0 { size } else { 0 };
-        let call = CallState {
-            number: 0,
-            contributions: vec![None; at_root],
-            count: 0,
-            started: None,
-            departed: vec![false; size],
-            result: None,
-        };
+        let contributions = vec![None; at_root];
+        let call = CallState { contributions, departed: vec![false; size], ..CallState::default() };
         Self {
             rank,
             size,

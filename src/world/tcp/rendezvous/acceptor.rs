@@ -1,7 +1,7 @@
 //! Rank 0's side of the rendezvous.
 
 use super::Connected;
-use super::address::{format_address, ranges, resolve};
+use super::address::{format_address, group, ranges, resolve};
 use crate::world::tcp::poll::Poll;
 use crate::world::tcp::wire::{Frame, FrameDecoder, HANDSHAKE_TIMEOUT, Hello, HelloReply, Member};
 use crate::world::{Error, RendezvousConfig};
@@ -336,15 +336,8 @@ impl<'a, S: Read + Write> Acceptor<'a, S> {
         {
             text += &format!(" (rank {rank} came from {host} and ended)");
         }
-        let mut hosts: Vec<(&str, Vec<usize>)> = Vec::new();
-        for (rank, joined) in self.joined.iter().enumerate() {
-            let Some((_, member)) = joined else { continue };
-            let name = member.host.name.as_str();
-            match hosts.iter_mut().find(|(host, _)| *host == name) {
-                Some((_, ranks)) => ranks.push(rank),
-                None => hosts.push((name, vec![rank])),
-            }
-        }
+        let joined = self.joined.iter().enumerate();
+        let hosts = group(joined.filter_map(|(rank, joined)| Some((&joined.as_ref()?.1.host.name, rank))));
         for (index, (host, ranks)) in hosts.iter().enumerate() {
             text += if index == 0 { "; present: " } else { ", " };
             text += &format!("rank {} on {host}", ranges(ranks));

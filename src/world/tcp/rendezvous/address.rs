@@ -28,6 +28,18 @@ pub(crate) fn ranges(numbers: &[usize]) -> String {
     parts.collect::<Vec<_>>().join(", ")
 }
 
+/// Groups values by key, in the order of their first values.
+pub(crate) fn group<K: PartialEq, V>(items: impl IntoIterator<Item = (K, V)>) -> Vec<(K, Vec<V>)> {
+    let mut groups: Vec<(K, Vec<V>)> = Vec::new();
+    for (key, value) in items {
+        match groups.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, values)) => values.push(value),
+            None => groups.push((key, vec![value])),
+        }
+    }
+    groups
+}
+
 /// Formats `host:port`, with brackets around an IPv6 address.
 pub(crate) fn format_address(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }

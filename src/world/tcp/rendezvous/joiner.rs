@@ -1,7 +1,7 @@
 //! The other ranks' side of the rendezvous.
 
 use super::Connected;
-use super::address::{Resolve, format_address};
+use super::address::{Resolve, format_address, group};
 use crate::world::tcp::wire::{Frame, FrameDecoder, HANDSHAKE_TIMEOUT, Hello, HelloReply, Member};
 use crate::world::{Error, Options, RendezvousConfig};
 use std::io::{self, Read, Write};
@@ -36,13 +36,7 @@ impl Attempts {
 
     /// Lists the failures, grouped by reason.
     pub(crate) fn summary(&self) -> String {
-        let mut groups: Vec<(&str, Vec<&str>)> = Vec::new();
-        for (address, reason) in &self.0 {
-            match groups.iter_mut().find(|(known, _)| known == reason) {
-                Some((_, addresses)) => addresses.push(address),
-                None => groups.push((reason, vec![address])),
-            }
-        }
+        let groups = group(self.0.iter().map(|(address, reason)| (reason, address.as_str())));
         let texts = groups.iter().map(|(reason, addresses)| format!("{}: {reason}", addresses.join(", ")));
         texts.collect::<Vec<_>>().join("; ")
     }

@@ -43,66 +43,52 @@ impl Frame {
         (2 + MAX_TEXT).max(ranks.saturating_mul(12 + 2 * MAX_NAME))
     }
 
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        // The length is filled in at the end.
-        let mut bytes = vec![0; FRAME_HEADER];
-        let kind = match self {
+    fn kind(&self) -> u8 {
+        match self {
             Self::Heartbeat => 1,
             Self::Goodbye => 2,
-            Self::Barrier(number) => {
+            Self::Barrier(_) => 3,
+            Self::Message(..) => 4,
+            Self::Released(_) => 5,
+            Self::Gathered(..) => 6,
+            Self::Failed(..) => 7,
+            Self::Abort(..) => 8,
+            Self::Members(_) => 9,
+            Self::RendezvousFailed(_) => 10,
+            Self::Note(_) => 11,
+            Self::Called(..) => 12,
+        }
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        // The length is filled in at the end.
+        let mut bytes = vec![self.kind(), 0, 0, 0, 0];
+        match self {
+            Self::Heartbeat | Self::Goodbye => {}
+            Self::Barrier(number) | Self::Released(number) => bytes.extend_from_slice(&number.to_le_bytes()),
+            Self::Message(number, content) | Self::Gathered(number, content) => {
                 bytes.extend_from_slice(&number.to_le_bytes());
-                3
-            }
-            Self::Message(number, message) => {
-                bytes.extend_from_slice(&number.to_le_bytes());
-                bytes.extend_from_slice(message);
-                4
-            }
-            Self::Released(number) => {
-                bytes.extend_from_slice(&number.to_le_bytes());
-                5
-            }
-            Self::Gathered(number, messages) => {
-                bytes.extend_from_slice(&number.to_le_bytes());
-                bytes.extend_from_slice(messages);
-                6
+                bytes.extend_from_slice(content);
             }
             Self::Failed(code, error) => {
                 bytes.extend_from_slice(&code.to_le_bytes());
-                match error {
+                let (rank, host, reason) = match error {
                     Error::RankFailed { rank, host, reason } => {
-                        bytes.extend_from_slice(&u32::try_from(*rank).unwrap_or(u32::MAX).to_le_bytes());
-                        put_text(&mut bytes, host, MAX_NAME);
-                        put_text(&mut bytes, reason, MAX_TEXT);
+                        (u32::try_from(*rank).unwrap_or(u32::MAX), host.as_str(), reason.clone())
                     }
-                    other => {
-                        bytes.extend_from_slice(&u32::MAX.to_le_bytes());
-                        put_text(&mut bytes, "", MAX_NAME);
-                        put_text(&mut bytes, &other.to_string(), MAX_TEXT);
-                    }
-                }
-                7
+                    other => (u32::MAX, "", other.to_string()),
+                };
+                bytes.extend_from_slice(&rank.to_le_bytes());
+                put_text(&mut bytes, host, MAX_NAME);
+                put_text(&mut bytes, &reason, MAX_TEXT);
             }
             Self::Abort(code, rank, reason) => {
                 bytes.extend_from_slice(&code.to_le_bytes());
                 bytes.extend_from_slice(&rank.unwrap_or(u32::MAX).to_le_bytes());
                 put_text(&mut bytes, reason, MAX_TEXT);
-                8
             }
-            Self::Members(members) => {
-                for member in members {
-                    put_member(&mut bytes, member);
-                }
-                9
-            }
-            Self::RendezvousFailed(reason) => {
-                put_text(&mut bytes, reason, MAX_TEXT);
-                10
-            }
-            Self::Note(text) => {
-                put_text(&mut bytes, text, MAX_TEXT);
-                11
-            }
+            Self::Members(members) => members.iter().for_each(|member| put_member(&mut bytes, member)),
+            Self::RendezvousFailed(text) | Self::Note(text) => put_text(&mut bytes, text, MAX_TEXT),
             Self::Called(rank, topic, calls) => {
                 bytes.extend_from_slice(&rank.to_le_bytes());
                 bytes.extend_from_slice(&topic.to_le_bytes());
@@ -111,12 +97,10 @@ impl Frame {
                     bytes.extend_from_slice(&number.to_le_bytes());
                     put_text(&mut bytes, what, MAX_TEXT);
                 }
-                12
             }
-        };
+        }
         // Callers keep frames below MAX_FRAME.
         let length = u32::try_from(bytes.len() - FRAME_HEADER).unwrap_or(u32::MAX);
-        bytes[0] = kind;
         bytes[1..FRAME_HEADER].copy_from_slice(&length.to_le_bytes());
         bytes
     }
