@@ -25,8 +25,9 @@ fn calls_are_compared_with_those_of_a_rank_0_that_has_left() {
     let other = other.join().unwrap();
     let call = |number, what: &str| Called { place: 0, number, what: what.to_owned() };
     zero.compare(0, 7, &[call(2, "nothing more, and left"), call(1, "barrier")]);
-    // Returns when the connection is closed.
-    drop(zero);
+    let leaving = thread::spawn(move || drop(zero));
+    // Fails once rank 0 has left.
+    other.barrier().unwrap_err();
     other.compare(1, 7, &[call(1, "barrier"), call(2, "barrier")]);
     let waited = Instant::now();
     while other.check().is_ok() {
@@ -35,6 +36,8 @@ fn calls_are_compared_with_those_of_a_rank_0_that_has_left() {
     }
     let error = other.check().unwrap_err().to_string();
     assert!(error.starts_with("rank 0 called nothing more, and left while rank 1 called barrier"), "{error}");
+    drop(other);
+    leaving.join().unwrap();
 }
 
 /// A process that exits as soon as it sees a failure has sent it to the others.
