@@ -1,5 +1,4 @@
-//! A CUDA graph of collectives over all GPUs of this machine, which is captured once and launched with new values in every
-//! step.
+//! A CUDA graph of collectives over all GPUs of this machine, captured once and launched with new values in every step.
 //!
 //! ```text
 //! cargo run --release --example nccl_graph
@@ -20,7 +19,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let memories = streams.iter().map(|stream| Memory::alloc(library, stream, LEN * size_of::<f32>()));
     let mut memories = memories.collect::<Result<Vec<_>, _>>()?;
 
-    // The group is for the one thread that has all ranks, as outside a graph.
+    // The group is needed because one thread has all ranks, as outside a graph.
     let graph = Graph::capture(|capture| {
         capture.group(|capture| {
             communicators.iter().zip(&mut memories).try_for_each(|(communicator, memory)| {

@@ -1,4 +1,4 @@
-//! One thread drives all GPUs of this machine: operations of all communicators are launched as one group. An error in a
+//! One thread drives all GPUs of this machine: a group launches operations of all communicators together. An error in a
 //! group cancels all of it.
 //!
 //! ```text
@@ -11,7 +11,7 @@ use cudarc::driver::{CudaContext, CudaSlice};
 
 const LEN: usize = 1024;
 
-/// A function that needs a group, and may be called inside one.
+/// A function that needs a group and may be called inside one.
 fn share_numbers<'env>(
     group: &Group<'env>,
     communicators: &'env [Communicator],
@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let communicators = Communicator::init_all(library, &streams, &Config::new())?;
 
     let mut sums = Vec::new();
-    // A number for each rank, of which each knows its own.
+    // A number per rank; each rank knows its own.
     let mut numbers = Vec::new();
     for (rank, stream) in streams.iter().enumerate() {
         sums.push(stream.clone_htod(&[1.0_f32; LEN])?);
@@ -46,7 +46,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         share_numbers(group, &communicators, &mut numbers)
     })?;
 
-    // There is no such rank: the operations before the error are not launched either.
+    // An invalid rank: the operations before the error are not launched either.
     let cancelled = nccl::group(|group| {
         for (communicator, sum) in communicators.iter().zip(&mut sums) {
             group.on(communicator).all_reduce_in_place(sum, ReduceOp::Sum)?;

@@ -1,5 +1,5 @@
-//! Which libnccl is loaded, and its parameters: those `NCCL_*` variables that it can be asked for, with the values that
-//! they have in this process (NCCL 2.30.4). Needs no GPU.
+//! Prints the loaded libnccl and its parameters: the `NCCL_*` variables that it lists, with their values in this
+//! process (NCCL 2.30.4). Needs no GPU.
 //!
 //! ```text
 //! NCCL_DEBUG_FILE=log.txt cargo run --example nccl_parameters
@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("{name}={value}");
     }
 
-    // One alone, by its name.
+    // A single one, by name.
     println!("the log goes to: {:?}", library.parameter("NCCL_DEBUG_FILE")?);
     Ok(())
 }

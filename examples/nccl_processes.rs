@@ -1,4 +1,4 @@
-//! Sums a vector over all GPUs of a job: a process and a communicator for each GPU, started by any launcher.
+//! Sums a vector over all GPUs of a job: a process and a communicator per GPU, started by any launcher.
 //!
 //! ```text
 //! cargo run --release --example nccl_processes                              # one rank
@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let world = world::from_environment(&world::Options::from_environment()?)?;
     let (rank, size) = (world.rank(), world.size());
     let library = Library::load()?;
-    // Rank 0 makes the id, and the world carries its bytes to all.
+    // Rank 0 creates the id, and the world sends its bytes to all.
     let mine = if rank == 0 { UniqueId::new(library)?.as_bytes().to_vec() } else { Vec::new() };
     let id = world.all_gather(&mine)?.swap_remove(0);
     let id = UniqueId::from_bytes(id.try_into().map_err(|_| "rank 0 has sent no id")?);

@@ -1,5 +1,5 @@
-//! Sums over all GPUs of this machine to which every rank contributes with a weight: one that is known when the
-//! operator is made, and one that lies in device memory, where kernels can change it.
+//! Weighted sums over all GPUs of this machine: with a weight that is known when the operator is created, and one in
+//! device memory, where kernels can change it.
 //!
 //! ```text
 //! cargo run --release --example nccl_scaled_sum
@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         scalars.push(stream.clone_htod(&[0.5_f32])?);
     }
 
-    // Rank r's values count r + 1 times.
+    // Rank r's values have weight r + 1.
     let weight = |communicator: &Communicator| (communicator.rank() + 1) as f32;
     let sums = communicators.iter().map(|each| each.scaled_sum(weight(each)));
     let sums = sums.collect::<Result<Vec<_>, _>>()?;

@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         incoming.push(stream.alloc_zeros::<i64>(LEN)?);
     }
 
-    // Outside a group each send would wait for its receive, and nobody would come to receive.
+    // Outside a group, each send would wait for a receive that is never called.
     nccl::group(|group| {
         for (rank, (outgoing, incoming)) in outgoing.iter().zip(&mut incoming).enumerate() {
             let (left, right) = ((rank + gpus - 1) % gpus, (rank + 1) % gpus);

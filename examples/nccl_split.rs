@@ -1,5 +1,4 @@
-//! Communicators from a communicator: the GPUs of this machine with even numbers, and those with odd ones, each in the
-//! opposite order.
+//! Splits a communicator: the GPUs of this machine with even numbers and those with odd ones, each in reverse order.
 //!
 //! ```text
 //! cargo run --release --example nccl_split
@@ -15,10 +14,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let streams = (0..gpus).map(|gpu| CudaContext::new(gpu)?.new_stream()).collect::<Result<Vec<_>, _>>()?;
     let all = Communicator::init_all(library, &streams, &Config::new())?;
 
-    // One thread has all ranks; where each has a thread or a process, it calls Communicator::split.
+    // One thread has all ranks; with a thread or process per rank, each calls Communicator::split.
     let split = |rank: usize| Split::color((rank % 2) as i32).key((gpus - rank) as i32);
     let parts = Communicator::split_all(all.iter().map(|each| (each, Some(split(each.rank())))))?;
-    // All take part, so there is a communicator for each.
+    // All take part, so there is a communicator per rank.
     let parts: Vec<_> = parts.into_iter().flatten().collect();
     assert_eq!(parts.len(), gpus);
 

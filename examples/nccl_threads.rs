@@ -1,4 +1,4 @@
-//! Sums a vector over all GPUs of this machine: a thread and a communicator for each GPU.
+//! Sums a vector over all GPUs of this machine: a thread and a communicator per GPU.
 //!
 //! ```text
 //! cargo run --release --example nccl_threads
@@ -15,7 +15,7 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 fn main() -> Result<(), Failure> {
     let gpus = nccl::device_count().map_err(|error| format!("needs a GPU: {error}"))?;
     let library = Library::load()?;
-    // One rank makes the id, and all get it: here they are threads of one process.
+    // One rank creates the id and passes it to all, here threads of one process.
     let id = UniqueId::new(library)?;
     println!("{gpus} GPUs, NCCL {} from {}", library.version(), library.path().display());
 

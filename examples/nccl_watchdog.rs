@@ -1,5 +1,5 @@
-//! What to do about ranks that never come: a deadline for connecting, a watchdog that aborts connecting, and one that
-//! aborts a collective in which the other rank does not take part. The last needs two GPUs.
+//! Handling of missing ranks: a deadline for connecting, a watchdog that aborts connecting, and one that aborts a
+//! collective in which the other rank does not take part. The last needs two GPUs.
 //!
 //! ```text
 //! cargo run --release --example nccl_watchdog
@@ -14,7 +14,7 @@ use cudarc::driver::CudaContext;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// A thread that aborts after a second. One of a real program would look whether there is progress.
+/// A thread that aborts after a second. A real watchdog would check for progress.
 fn watch(handle: AbortHandle) -> JoinHandle<Result<(), Error>> {
     thread::spawn(move || {
         thread::sleep(Duration::from_secs(1));
@@ -68,12 +68,12 @@ fn main() -> Result<(), Failure> {
 
     let watchdog = watch(communicators[0].abort_handle());
     communicators[0].all_reduce_in_place(&mut buffers[0], ReduceOp::Sum)?;
-    // Returns when the collective has been aborted. What the buffer holds is then of no use.
+    // Returns once the collective has been aborted. The contents of the buffer are then undefined.
     streams[0].synchronize()?;
     join(watchdog)?;
     let error = communicators[0].async_error();
     assert!(matches!(error, Err(Error::Aborted { .. })), "{error:?}");
-    // The other rank cannot end in good order without this one.
+    // The other rank cannot close its communicator without this one.
     communicators[1].abort_handle().abort()?;
     println!("a collective was aborted");
     Ok(())

@@ -1,5 +1,5 @@
-//! Memory that NCCL knows beforehand, on all GPUs of this machine: a registration, which saves copies, and a window,
-//! into which another rank writes. Says what the loaded libnccl is too old for.
+//! Registered memory on all GPUs of this machine: a registration, which avoids copies, and a window, into which another
+//! rank writes. Prints features that the loaded libnccl lacks.
 //!
 //! ```text
 //! cargo run --release --example nccl_window
@@ -33,11 +33,11 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// What was done.
+/// Runs one rank. Returns a description of the result.
 fn one_rank(library: Library, rank: usize, gpus: usize, id: &UniqueId) -> Result<String, Failure> {
     let stream = CudaContext::new(rank)?.new_stream()?;
     let communicator = Communicator::builder(library, &stream).rank(rank, gpus).id(id).init()?;
-    // What is sent, and behind it what arrives.
+    // The first half is sent, the second half received.
     let mut memory = Memory::alloc(library, &stream, 2 * LEN * size_of::<f32>())?;
     stream.memcpy_htod(&[(rank + 1) as f32; LEN], &mut memory.slice_mut::<f32>(..LEN)?)?;
 

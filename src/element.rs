@@ -6,7 +6,7 @@ use std::str::FromStr;
 use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 
-/// The type of a buffer's elements, in the order of `ncclDataType_t`.
+/// Type of a buffer's elements, in the order of `ncclDataType_t`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DataType {
@@ -37,7 +37,7 @@ pub enum DataType {
 }
 
 impl DataType {
-    /// Every type, in NCCL's order.
+    /// All types, in NCCL's order.
     pub const ALL: [Self; 12] = [
         Self::Int8,
         Self::Uint8,
@@ -53,7 +53,7 @@ impl DataType {
         Self::Float8E5M2,
     ];
 
-    /// Bytes of one element.
+    /// Size of one element in bytes.
     #[must_use]
     pub const fn size(self) -> usize {
         match self {
@@ -64,7 +64,7 @@ impl DataType {
         }
     }
 
-    /// The name that nccl-tests uses: `float`, `half`, `bfloat16`, `int8`, ...
+    /// Name in nccl-tests: `float`, `half`, `bfloat16`, `int8`, ...
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -83,7 +83,7 @@ impl DataType {
         }
     }
 
-    /// The Rust name, accepted beside [`DataType::name`] when parsing: `f32`, `f16`, `bf16`, `i8`, ...
+    /// Name in Rust, which parsing accepts too: `f32`, `f16`, `bf16`, `i8`, ...
     #[must_use]
     pub const fn rust_name(self) -> &'static str {
         match self {
@@ -102,7 +102,7 @@ impl DataType {
         }
     }
 
-    /// Whether the type is a floating-point type.
+    /// True for floating-point types.
     #[must_use]
     pub const fn is_float(self) -> bool {
         matches!(
@@ -117,7 +117,7 @@ impl DataType {
     }
 }
 
-/// A reduction operator that every backend has built in.
+/// A reduction operator of all backends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ReduceOp {
@@ -134,10 +134,10 @@ pub enum ReduceOp {
 }
 
 impl ReduceOp {
-    /// Every operator, in NCCL's order.
+    /// All operators, in NCCL's order.
     pub const ALL: [Self; 5] = [Self::Sum, Self::Prod, Self::Max, Self::Min, Self::Avg];
 
-    /// The name that nccl-tests uses.
+    /// Name in nccl-tests.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -150,7 +150,7 @@ impl ReduceOp {
     }
 }
 
-/// A text that names no element type or operator.
+/// Error of parsing an unknown element type or operator.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{text}' is none of {known}")]
 pub struct UnknownName {
@@ -197,14 +197,14 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A Rust type whose values collectives can move and reduce.
+/// A Rust type whose values collectives can transfer and reduce.
 ///
 /// # Safety
 /// Sealed: `DATA_TYPE` describes exactly the memory of `Self`, and every bit pattern is a valid value.
 pub unsafe trait Element:
     sealed::Sealed + Copy + Default + fmt::Debug + PartialEq + Send + Sync + 'static
 {
-    /// The type's tag.
+    /// Tag of the type.
     const DATA_TYPE: DataType;
 }
 

@@ -1,17 +1,17 @@
 //! Collectives for Rust: NCCL over CUDA buffers and libfabric over host buffers, both loaded at run time.
 //!
 //! - [`nccl`](nccl/index.html) (feature `nccl`, on): communicators, collectives, groups, windows and CUDA graphs over
-//!   buffers of [cudarc](https://docs.rs/cudarc). Its page goes through all concepts.
+//!   buffers of [cudarc](https://docs.rs/cudarc). Its page explains all concepts.
 //! - [`fabric`](fabric/index.html) (feature `fabric`, on): endpoints, and communicators over host buffers, on
 //!   libfabric.
-//! - [`world`]: who the ranks are: one process, threads, MPI (feature `mpi`, off), or a TCP rendezvous.
-//! - [`Element`], [`DataType`], [`ReduceOp`]: what all of them move and reduce.
+//! - [`world`]: the ranks of a job: one process, threads, MPI (feature `mpi`, off), or a TCP rendezvous.
+//! - [`Element`], [`DataType`], [`ReduceOp`]: element types and reduction operators of all backends.
 //!
-//! A program builds without CUDA, NCCL and libfabric, and starts without them: what is missing is an error, which says
-//! how to install it. Each call checks its own rank's buffers: lengths, types, devices, and that they live long enough.
+//! A program builds and starts without CUDA, NCCL and libfabric: a missing library is an error with installation advice.
+//! Each call checks its own rank's buffers: lengths, types, devices and lifetimes.
 //!
-//! # Two GPUs, a thread each
-//! Every rank has a vector, and gets the mean of both.
+//! # Two GPUs with a thread each
+//! Every rank has a vector, and receives the mean of both.
 #![cfg_attr(feature = "nccl", doc = "```no_run")]
 #![cfg_attr(not(feature = "nccl"), doc = "```ignore")]
 //! use collectives::ReduceOp;
@@ -40,13 +40,14 @@
 //!     means.into_iter().try_for_each(|mean| Ok(println!("the mean is {}", mean?))) // 0.5, twice
 //! }
 //! ```
-//! The program's own `Cargo.toml` needs cudarc beside this crate, since cudarc's types are in this crate's interface:
-//! `cudarc = { version = "0.19", default-features = false }`. Which version of CUDA's API cudarc has is its own to choose:
-//! that of the `nvcc` on the `PATH`, else the newest, or one of its features, such as `cuda-12000`.
+//! The program's `Cargo.toml` also needs cudarc, whose types are part of this crate's interface:
+//! `cudarc = { version = "0.19", default-features = false }`. cudarc chooses the version of the CUDA API: that of the
+//! `nvcc` on the `PATH`, otherwise the newest, or that of one of its features, such as `cuda-12000`.
 //!
 //! The repository's `examples/` has a complete program for each concept.
 
 mod element;
+mod lock;
 pub mod world;
 
 #[cfg(feature = "fabric")]

@@ -1,8 +1,8 @@
-//! Programs that other wrappers accept and that read or write freed, foreign or mistyped memory: none compiles here.
-//! Numbers in names are those of the holes that they show.
+//! Programs that other wrappers accept and that access freed, foreign or mistyped memory: none compiles here. Numbers
+//! in names are those of the holes.
 //!
-//! The first line of each program has the compiler's error codes that it must end with, and no others. Codes, and not
-//! whole messages, so that any compiler can run this.
+//! The first line of each program lists the compiler's expected error codes, and no others. Only codes are compared, so
+//! that any compiler version works.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // tests
 #![cfg(feature = "nccl")]
@@ -18,7 +18,7 @@ use collectives::nccl::{AbortHandle, Communicator, Graph, Library, Memory, Pendi
 
 type Codes = BTreeSet<String>;
 
-/// Each program's name with the codes that it asks for.
+/// Programs with their expected codes.
 fn programs(folder: &Path) -> BTreeMap<String, Codes> {
     let program = |entry: fs::DirEntry| {
         let text = fs::read_to_string(entry.path()).unwrap();
@@ -29,7 +29,7 @@ fn programs(folder: &Path) -> BTreeMap<String, Codes> {
     fs::read_dir(folder).unwrap().map(|entry| program(entry.unwrap())).collect()
 }
 
-/// Each program's name with the codes of its errors; those that compile have none.
+/// Programs with the codes of their errors; those that compile have none.
 fn compile(project: &Path, programs: &BTreeMap<String, Codes>) -> BTreeMap<String, Codes> {
     let output = Command::new(env::var_os("CARGO").unwrap_or("cargo".into()))
         .args(["check", "--bins", "--keep-going", "--offline", "--message-format=json", "--quiet"])
@@ -81,9 +81,9 @@ fn none_compiles() {
     assert_eq!(compile(project.path(), &programs), programs);
 }
 
-/// What hole 15 is about has a safe way: these move between threads, and the abort handle is shared by them.
+/// Safe counterpart of hole 15: these move between threads, and the abort handle is shared by them.
 #[test]
-fn what_may_move_and_what_may_be_shared() {
+fn types_are_send_and_sync_as_documented() {
     fn moves<T: Send>() {}
     fn is_shared<T: Send + Sync>() {}
     moves::<Communicator>();

@@ -1,4 +1,4 @@
-//! What listens at rank 0's address, to a rank that joins.
+//! A server at rank 0's address, seen by a joining rank.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {

@@ -1,4 +1,4 @@
-//! Strangers while a job waits for its last rank.
+//! Untrusted peers of a job that waits for its last rank.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {

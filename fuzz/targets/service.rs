@@ -1,4 +1,4 @@
-//! What ranks say once they have met.
+//! Frames between connected ranks.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {

@@ -1,4 +1,4 @@
-//! Every message between ranks, from any bytes.
+//! Decoding of all messages.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {

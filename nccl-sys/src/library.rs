@@ -13,7 +13,7 @@ use crate::bindings::ncclResult_t;
 use crate::table::{FLOOR, Functions};
 use crate::version::Version;
 
-/// NCCL's name for the loader.
+/// Soname of the library.
 const SONAME: &str = "libnccl.so.2";
 
 /// A loaded libnccl: its functions, version and path. Never unloaded, because NCCL keeps threads of its own.
@@ -24,27 +24,27 @@ pub struct Nccl {
 }
 
 impl Nccl {
-    /// The libnccl of this process, found and loaded by the first call.
+    /// Returns the libnccl of this process, which the first call finds and loads.
     ///
-    /// Searched, in this order: the path in `$NCCL_LIBRARY` (when set, nothing else); `libnccl.so.2` and `libnccl.so`
-    /// by the loader's own rules, which finds a copy that the process has loaded already; `$NCCL_HOME`,
-    /// `$CONDA_PREFIX`, the Python package `nvidia-nccl-cu12` or `-cu13` in `$VIRTUAL_ENV`, in the environment of
-    /// each `python3` on `PATH` and in `~/.local`; `/usr/local/nccl`, `/usr/local/cuda`, `/opt/nccl`.
+    /// Search order: the path in `$NCCL_LIBRARY` (if set, nothing else); `libnccl.so.2` and `libnccl.so` by the
+    /// loader's rules, which find a copy that the process has loaded already; `$NCCL_HOME`, `$CONDA_PREFIX`, the Python
+    /// package `nvidia-nccl-cu12` or `-cu13` in `$VIRTUAL_ENV`, in the environment of each `python3` on `PATH` and in
+    /// `~/.local`; `/usr/local/nccl`, `/usr/local/cuda`, `/opt/nccl`.
     ///
     /// # Errors
-    /// Every place with the reason why it did not do. The answer is the same for the life of the process.
+    /// All places that were tried, with the reason for each. The result is the same for the life of the process.
     pub fn load() -> Result<&'static Self, &'static LoadError> {
         static LOADED: OnceLock<Result<Nccl, LoadError>> = OnceLock::new();
         LOADED.get_or_init(Self::search).as_ref()
     }
 
-    /// Loads the library of this path or soname and keeps it loaded. For tests; programs use [`Nccl::load`].
+    /// Loads the library with this path or soname. It stays loaded. For tests; programs use [`Nccl::load`].
     ///
     /// # Safety
     /// The file is a libnccl: its initialisers may run, and its functions have the signatures of NCCL's header.
     ///
     /// # Errors
-    /// When it cannot be loaded, is older than [`FLOOR`] or lacks a function that [`FLOOR`] has.
+    /// If it cannot be loaded, is older than [`FLOOR`] or lacks a function of [`FLOOR`].
     pub unsafe fn from_path(path: impl AsRef<Path>) -> Result<Self, LoadError> {
         // SAFETY: the caller vouches for the file.
         unsafe { Self::open(path.as_ref().as_os_str()) }.map_err(|reason| LoadError {
@@ -52,13 +52,13 @@ impl Nccl {
         })
     }
 
-    /// What `ncclGetVersion` says.
+    /// Version from `ncclGetVersion`.
     #[must_use]
     pub fn version(&self) -> Version {
         self.version
     }
 
-    /// The file that was really loaded.
+    /// Path of the loaded file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -81,7 +81,7 @@ impl Nccl {
     }
 
     /// # Safety
-    /// As [`Nccl::from_path`].
+    /// The contract of [`Nccl::from_path`].
     unsafe fn open(name: &OsStr) -> Result<Self, String> {
         // SAFETY: the caller vouches for the file, so its initialisers are NCCL's.
         let library =
@@ -126,13 +126,13 @@ impl fmt::Debug for Nccl {
     }
 }
 
-/// The loader's own words, without libloading's prefix.
+/// The loader's message, without libloading's prefix.
 fn reason(error: &libloading::Error) -> String {
     use std::error::Error as _;
     error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }
 
-/// The file that an address was loaded from.
+/// File that contains an address.
 fn origin(address: *const c_void) -> Option<PathBuf> {
     let mut info = libc::Dl_info {
         dli_fname: std::ptr::null(),
@@ -151,7 +151,7 @@ fn origin(address: *const c_void) -> Option<PathBuf> {
     Some(PathBuf::from(name))
 }
 
-/// Every place to try, in order.
+/// All places to try, in order.
 fn places() -> Vec<PathBuf> {
     let variable = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(path) = variable("NCCL_LIBRARY") {
@@ -195,7 +195,7 @@ fn places() -> Vec<PathBuf> {
     places
 }
 
-/// Where NVIDIA's wheel puts the library in a Python environment: one folder for each of its Python versions.
+/// Folders of NVIDIA's wheel in a Python environment, one per Python version.
 fn python_packages(prefix: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(prefix.join("lib")) else { return Vec::new() };
     let mut folders: Vec<PathBuf> = entries
@@ -209,23 +209,23 @@ fn python_packages(prefix: &Path) -> Vec<PathBuf> {
     folders
 }
 
-/// One place where libnccl was looked for.
+/// A place where libnccl was searched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attempt {
-    /// The path, or the name that the loader was asked for.
+    /// Path, or name passed to the loader.
     pub place: String,
-    /// Why it did not do: the loader's words, or what the library lacks.
+    /// Reason for the failure: the loader's message, or a missing function.
     pub reason: String,
 }
 
-/// No libnccl could be loaded. Displays every place that was tried, and how to install NCCL.
+/// No libnccl could be loaded. Displays all places that were tried, and how to install NCCL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadError {
     attempts: Vec<Attempt>,
 }
 
 impl LoadError {
-    /// Every place that was tried, in order.
+    /// Places that were tried, in order.
     #[must_use]
     pub fn attempts(&self) -> &[Attempt] {
         &self.attempts

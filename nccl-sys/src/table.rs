@@ -33,7 +33,7 @@ macro_rules! nccl_api {
             /// Looks every function up.
             ///
             /// # Safety
-            /// `lookup` answers with the address of NCCL's function of that name.
+            /// `lookup` returns the address of NCCL's function of that name.
             pub(crate) unsafe fn find(lookup: Lookup<'_>) -> Result<Self, String> {
                 Ok(Self {
                     $($required: {
@@ -91,10 +91,10 @@ macro_rules! nccl_api {
                 }
             )*)*
 
-            /// Refuses a function of [`API`] that the loaded library does not have, as calling it would.
+            /// Returns the error of calling a function of [`API`] that the loaded library lacks.
             ///
             /// # Errors
-            /// When the loaded library is too old to have it.
+            /// If the loaded library is too old.
             pub fn require(&self, name: &str) -> Result<(), MissingSymbol> {
                 match name {
                     $($(stringify!($optional) if self.functions.$optional.is_none() => {
@@ -104,7 +104,7 @@ macro_rules! nccl_api {
                 }
             }
 
-            /// Whether the loaded library has the function of this name.
+            /// True if the loaded library has the function with this name.
             pub fn has(&self, name: &str) -> bool {
                 match name {
                     $(stringify!($required) => true,)*
@@ -114,7 +114,7 @@ macro_rules! nccl_api {
             }
         }
 
-        /// Does not compile where a signature differs from the generated declaration. Nothing is linked: an unused
+        /// Compile-time check of all signatures against the generated declarations. Nothing is linked: an unused
         /// constant leaves no reference to its symbol.
         const _: () = {
             $(const _: unsafe extern "C" fn($($r_type),*) -> $r_result = functions::$required;)*

@@ -1,4 +1,4 @@
-//! Device memory with shared ownership: freed when nobody can use it any more.
+//! Device memory with shared ownership.
 
 use std::sync::{Arc, Mutex};
 use std::{any::Any, ffi::c_void, mem, ptr, thread};
@@ -8,13 +8,14 @@ use cudarc::driver::{CudaStream, result};
 
 use super::{cuda, error::Error, library::Library};
 
-/// Keeps memory allocated as long as it lives.
+/// Keeps memory allocated while it lives.
 pub type Owner = Arc<dyn Any + Send + Sync>;
 
 const ALLOC: &str = "ncclMemAlloc";
 const FREE: &str = "ncclMemFree";
 
-/// Device memory of one stream. The last of the [`Memory`](super::Memory), its registrations, windows and graphs frees it.
+/// Device memory of one stream. Freed by its last owner: the [`Memory`](super::Memory), a registration, a window or a
+/// graph.
 #[derive(Debug)]
 pub(crate) struct Allocation {
     pub(crate) address: CUdeviceptr,
@@ -29,20 +30,21 @@ enum Source {
     Nccl(Library),
     /// `cuMemAlloc`.
     Cuda,
-    /// Another allocator: dropping the owner frees it. Nobody locks the mutex, which is there for `Sync`.
+    /// Another allocator: dropping the owner frees it. The mutex is never locked; it provides `Sync`.
     Owned(Mutex<Box<dyn Any + Send>>),
     /// Nothing to free.
     Borrowed,
 }
 
 impl Allocation {
-    /// Memory from `ncclMemAlloc`, or `cuMemAlloc` where the library is older, with zeroes written in the order of the stream.
+    /// Allocates with `ncclMemAlloc`, or `cuMemAlloc` if the library is older, and zeroes the memory in the order of
+    /// the stream.
     pub(crate) fn new(library: Library, stream: &Arc<CudaStream>, bytes: usize) -> Result<Self, Error> {
         cuda::refuse_per_thread(ALLOC, stream)?;
         cuda::bind(stream.context())?;
-        // A graph would write the zeroes again whenever it is launched.
+        // A captured memset would zero the memory in every launch.
         cuda::refuse_captured(ALLOC, stream)?;
-        // NCCL's allocator wants at least one byte.
+        // NCCL's allocator requires at least one byte.
         let room = bytes.max(1);
         let (address, source) = if library.raw().has(ALLOC) {
             let mut address: *mut c_void = ptr::null_mut();
@@ -54,18 +56,18 @@ impl Allocation {
             (cuda_memory(room)?, Source::Cuda)
         };
         let allocation = Self { address, bytes, stream: Arc::clone(stream), source };
-        // SAFETY: the memory was just allocated with at least so many bytes, in the stream's context.
+        // SAFETY: the memory was just allocated with at least this size, in the stream's context.
         unsafe { result::memset_d8_async(address, 0, room, stream.cu_stream()) }
             .map_err(Error::cuda("cuMemsetD8Async"))?;
         Ok(allocation)
     }
 
-    /// One byte that is not initialised. The stream's context is current.
+    /// Allocates one uninitialised byte. The stream's context is current.
     pub(crate) fn scratch(stream: &Arc<CudaStream>) -> Result<Self, Error> {
         Ok(Self { address: cuda_memory(1)?, bytes: 1, stream: Arc::clone(stream), source: Source::Cuda })
     }
 
-    /// Memory that is allocated until `owner` is dropped, which happens in the order of `stream`.
+    /// Adopts memory that is allocated until `owner` is dropped. It is dropped in the order of `stream`.
     pub(crate) fn adopt<O: Send + 'static>(
         address: CUdeviceptr,
         bytes: usize,
@@ -77,13 +79,13 @@ impl Allocation {
         Self { address, bytes, stream, source }
     }
 
-    /// Frees the memory, or finds that its owner may now be dropped.
+    /// Frees the memory, or checks that its owner may be dropped.
     fn free(&self, source: &Source) -> Result<(), Error> {
         if matches!(source, Source::Borrowed) {
             return Ok(());
         }
         cuda::bind(self.stream.context())?;
-        // The stream cannot be waited for while it is captured, and work from before may still use the memory.
+        // A captured stream cannot be waited for, and earlier work may still use the memory.
         cuda::refuse_captured(FREE, &self.stream)?;
         if matches!(source, Source::Owned(_)) {
             return Ok(());
@@ -105,9 +107,9 @@ impl Allocation {
     }
 }
 
-/// Memory of the current context.
+/// Allocates memory in the current context.
 fn cuda_memory(bytes: usize) -> Result<CUdeviceptr, Error> {
-    // SAFETY: the callers let nobody read it before it is written.
+    // SAFETY: the callers write the memory before it is read.
     cuda::relaxed(|| unsafe { result::malloc_sync(bytes) }.map_err(Error::cuda("cuMemAlloc")))
 }
 

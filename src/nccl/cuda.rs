@@ -1,6 +1,6 @@
-//! The CUDA driver under NCCL: finding it, and the current context.
+//! Availability of the CUDA driver, and the current context.
 //!
-//! cudarc panics when libcuda is missing. Ask [`available`] first; everything in [`nccl`](super) does.
+//! cudarc panics without libcuda. Call [`available`] first, as everything in [`nccl`](super) does.
 
 use std::{cell::Cell, env, path::PathBuf, sync::OnceLock};
 
@@ -13,13 +13,14 @@ use libloading::Library;
 
 use super::error::Error;
 
-/// The oldest driver API that this project supports, as cuDriverGetVersion says it: CUDA 12.0.
+/// Minimum driver API version, as returned by cuDriverGetVersion: CUDA 12.0.
 const OLDEST: i32 = 12_000;
 
-/// Checks that CUDA's driver library is there, new enough, and initialised (`cuInit`). The first answer stays.
+/// Checks that the CUDA driver library is installed and new enough, and initialises it (`cuInit`). The first result is
+/// cached.
 ///
 /// # Errors
-/// [`Error::NoDriver`] with the reason; [`Error::NoDevice`] when the driver shows this process no GPU.
+/// [`Error::NoDriver`] with the reason; [`Error::NoDevice`] if the driver shows this process no GPU.
 pub fn available() -> Result<(), Error> {
     static ANSWER: OnceLock<Result<(), Error>> = OnceLock::new();
     ANSWER.get_or_init(probe).clone()
@@ -41,7 +42,7 @@ fn probe() -> Result<(), Error> {
     result::init().map_err(|error| refused(error.0))
 }
 
-/// The reason why `cuInit` failed. It says "no device" also where CUDA_VISIBLE_DEVICES hides them all.
+/// Error of a failed `cuInit`. It reports "no device" also if CUDA_VISIBLE_DEVICES hides all devices.
 fn refused(code: CUresult) -> Error {
     match code {
         CUresult::CUDA_ERROR_NO_DEVICE => {
@@ -51,7 +52,7 @@ fn refused(code: CUresult) -> Error {
     }
 }
 
-/// The newest CUDA version that libcuda supports. The library is there.
+/// Newest CUDA version that libcuda supports. libcuda must be loaded.
 fn version() -> Result<i32, Error> {
     let mut version = 0;
     // SAFETY: writes one int; allowed before cuInit; every libcuda has it.
@@ -61,31 +62,32 @@ fn version() -> Result<i32, Error> {
     }
 }
 
-/// The newest CUDA version that the driver supports (`cuDriverGetVersion`): 13000 for 13.0. It fails like [`available`].
+/// Newest CUDA version that the driver supports (`cuDriverGetVersion`): 13000 for 13.0. Errors are those of
+/// [`available`].
 pub fn driver_version() -> Result<i32, Error> {
     available()?;
     version()
 }
 
-/// The number of CUDA devices that this process can use (`cuDeviceGetCount`). It fails like [`available`].
+/// Number of CUDA devices of this process (`cuDeviceGetCount`). Errors are those of [`available`].
 pub fn device_count() -> Result<usize, Error> {
     available()?;
     let count = CudaContext::device_count().map_err(Error::cuda("cuDeviceGetCount"))?;
     Ok(usize::try_from(count).unwrap_or(0))
 }
 
-/// `CU_STREAM_LEGACY`; the handle 0 is the same stream. Each context has its own.
+/// `CU_STREAM_LEGACY`, the same stream as handle 0. Each context has its own.
 const LEGACY_STREAM: usize = 1;
-/// The handle of the calling thread's own default stream.
+/// Per-thread default stream.
 const PER_THREAD_STREAM: usize = 2;
 
-/// True for the legacy default stream: that of the context that is current.
+/// True for the legacy default stream of the current context.
 #[inline]
 pub(crate) fn is_default(stream: &CudaStream) -> bool {
     stream.cu_stream() as usize <= LEGACY_STREAM
 }
 
-/// Refuses a stream on which NCCL cannot work.
+/// Refuses a stream that NCCL does not support.
 pub(crate) fn check_stream(operation: &'static str, stream: &CudaStream) -> Result<(), Error> {
     if stream.context().is_primary() {
         return refuse_per_thread(operation, stream);
@@ -95,7 +97,8 @@ pub(crate) fn check_stream(operation: &'static str, stream: &CudaStream) -> Resu
     Err(Error::Stream { operation, reason })
 }
 
-/// Refuses a stream that is another one on every thread: what one thread waits for on it says nothing of the others.
+/// Refuses a per-thread default stream: it is a different stream on every thread, so waiting on one thread does not
+/// order work of others.
 pub(crate) fn refuse_per_thread(operation: &'static str, stream: &CudaStream) -> Result<(), Error> {
     if stream.cu_stream() as usize != PER_THREAD_STREAM {
         return Ok(());
@@ -108,20 +111,21 @@ pub(crate) fn refuse_per_thread(operation: &'static str, stream: &CudaStream) ->
 const CAPTURED: &str = "the stream is being captured into a CUDA graph, which keeps no buffer alive: end the capture \
                         first, and use Graph::capture, or Communicator::captured (unsafe)";
 
-/// Refuses a stream that is being captured: a graph can be launched at any time, and keeps no buffer. Its context is current.
+/// Refuses a stream that is being captured: a graph can be launched at any time, and does not keep buffers. Its context
+/// is current.
 #[inline]
 pub(crate) fn refuse_captured(operation: &'static str, stream: &CudaStream) -> Result<(), Error> {
     // SAFETY: the stream is alive: cudarc's object holds it.
     match unsafe { result::stream::is_capturing(stream.cu_stream()) } {
         Ok(CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE) => Ok(()),
         Ok(_) => Err(Error::Stream { operation, reason: CAPTURED }),
-        Err(error) => Err(not_known_to_be_free(operation, error)),
+        Err(error) => Err(capture_status_error(operation, error)),
     }
 }
 
-/// The legacy default stream has no answer while a stream is captured that is ordered with it.
+/// `cuStreamIsCapturing` fails for the legacy default stream while a stream that is ordered with it is captured.
 #[cold]
-fn not_known_to_be_free(operation: &'static str, error: DriverError) -> Error {
+fn capture_status_error(operation: &'static str, error: DriverError) -> Error {
     match error.0 {
         CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT => Error::Stream { operation, reason: CAPTURED },
         _ => Error::Cuda { operation: "cuStreamIsCapturing", error },
@@ -129,12 +133,12 @@ fn not_known_to_be_free(operation: &'static str, error: DriverError) -> Error {
 }
 
 thread_local! {
-    /// True when [`bind`] has been called on this thread.
+    /// True once [`bind`] has been called on this thread.
     static BOUND: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Sees to it that this thread has a context before a call in which NCCL changes devices and restores the one before: without a
-/// context it would restore the first GPU, and make a context there.
+/// Ensures that this thread has a context before a call in which NCCL changes devices and restores the previous one.
+/// Without a context it would restore the first GPU, and create a context there.
 #[inline]
 pub(crate) fn bind_once(context: &CudaContext) -> Result<(), Error> {
     if BOUND.get() { Ok(()) } else { bind(context) }
@@ -152,25 +156,26 @@ pub(crate) fn bind(context: &CudaContext) -> Result<(), Error> {
     unsafe { result::ctx::set_current(context.cu_ctx()) }.map_err(Error::cuda("cuCtxSetCurrent"))
 }
 
-/// Waits for all work of the stream, whose context is current. (cudarc's `synchronize` does not wait after a noted failure.)
+/// Waits for all work of the stream, whose context is current. (cudarc's `synchronize` does not wait after a recorded
+/// failure.)
 pub(crate) fn wait(stream: &CudaStream) -> Result<(), Error> {
     // SAFETY: the stream is alive: cudarc's object holds it.
     let wait = || unsafe { result::stream::synchronize(stream.cu_stream()) };
     relaxed(|| wait().map_err(Error::cuda("cuStreamSynchronize")))
 }
 
-/// Makes `second` wait for what is queued on `first`.
+/// Makes `second` wait for the queued work of `first`.
 pub(crate) fn order(event: &CudaEvent, first: &CudaStream, second: &CudaStream) -> Result<(), Error> {
     event.record(first).and_then(|()| second.wait(event)).map_err(Error::cuda("cuStreamWaitEvent"))
 }
 
-/// Makes `second` wait for what is queued on `first`, the stream of NCCL's work. Where that fails, the host waits for `first`,
-/// since memory of `second` may be freed in the order of `second` from then on.
+/// Makes `second` wait for the queued work of `first`, NCCL's stream. If that fails, the host waits for `first`, since
+/// memory of `second` may be freed in the order of `second` from then on.
 pub(crate) fn make_wait(event: &CudaEvent, first: &CudaStream, second: &CudaStream) -> Result<(), Error> {
     order(event, first, second).inspect_err(|_| _ = wait(first))
 }
 
-/// True when the stream has no work left. Its context is current.
+/// True if the stream has no work left. Its context is current.
 pub(crate) fn is_idle(stream: &CudaStream) -> Result<bool, Error> {
     // SAFETY: the stream is alive: cudarc's object holds it.
     relaxed(|| match unsafe { sys::cuStreamQuery(stream.cu_stream()) } {
@@ -179,8 +184,8 @@ pub(crate) fn is_idle(stream: &CudaStream) -> Result<bool, Error> {
     })
 }
 
-/// Calls functions of the driver that concern no captured stream. Without this, CUDA refuses to wait for work, to ask for it and
-/// to free memory while this thread captures any stream, or another thread does in global mode, and spoils the capture.
+/// Runs driver calls that concern no captured stream. Otherwise, while this thread captures any stream, or another
+/// thread does in global mode, CUDA would refuse to wait for work, query it or free memory, and invalidate the capture.
 pub(crate) fn relaxed<T>(calls: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
     // SAFETY: exchanges this thread's mode with the one behind the pointer, now and to restore it below.
@@ -191,7 +196,7 @@ pub(crate) fn relaxed<T>(calls: impl FnOnce() -> Result<T, Error>) -> Result<T, 
     exchange().map_err(Error::cuda(operation)).and(result)
 }
 
-/// `CUmemAccessDesc` for a device, as every version of CUDA reads it. (cudarc's struct depends on its features.)
+/// `CUmemAccessDesc` of a device, in the layout of every CUDA version. (cudarc's struct depends on its features.)
 #[repr(C)]
 struct DeviceAccess {
     location: CUmemLocationType,
@@ -201,8 +206,8 @@ struct DeviceAccess {
 
 const _: () = assert!(size_of::<DeviceAccess>() == size_of::<CUmemAccessDesc>());
 
-/// Lets the process's other GPUs reach memory of the device's pool, from which cudarc allocates. Until 2.22 NCCL accesses the
-/// buffers of ranks of its own process directly, and counts on that they are reachable.
+/// Gives the process's other GPUs access to the device's memory pool, from which cudarc allocates. Before 2.23, NCCL
+/// accesses the buffers of ranks in its process directly, and requires that access.
 pub(crate) fn share_pool(context: &CudaContext) -> Result<(), Error> {
     if !context.has_async_alloc() {
         return Ok(());
@@ -226,7 +231,7 @@ pub(crate) fn share_pool(context: &CudaContext) -> Result<(), Error> {
     // SAFETY: the device is valid.
     let pool = unsafe { result::device::get_mem_pool(context.cu_device()) }
         .map_err(Error::cuda("cuDeviceGetMemPool"))?;
-    // SAFETY: the pool is the device's own, and the list has so many entries.
+    // SAFETY: the pool is the device's own, and the list has this number of entries.
     let code = unsafe { sys::cuMemPoolSetAccess(pool, peers.as_ptr().cast(), peers.len()) };
     code.result().map_err(Error::cuda("cuMemPoolSetAccess"))
 }

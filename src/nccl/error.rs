@@ -1,4 +1,4 @@
-//! Errors, and what to do about them.
+//! Errors and advice.
 
 use std::path::{Path, PathBuf};
 use std::{fmt, time::Duration};
@@ -7,12 +7,12 @@ use cudarc::driver::DriverError;
 use cudarc::driver::sys::CUresult;
 use nccl_sys::{LoadError, MissingSymbol, Version, ncclResult_t as Code};
 
-/// A result code of NCCL. Newer libraries may return codes that this build does not know.
+/// Result code of NCCL. Newer libraries may return codes that are unknown to this build.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ResultCode(pub u32);
 
 impl ResultCode {
-    /// NCCL's name for the code, if this build knows it.
+    /// NCCL's name of the code, if known to this build.
     #[must_use]
     pub fn name(self) -> Option<&'static str> {
         Some(match Code(self.0) {
@@ -76,31 +76,32 @@ pub enum Error {
     /// The machine has no usable CUDA driver.
     #[error("no CUDA driver: {reason}; install the NVIDIA driver, or inside a container pass the GPUs in")]
     NoDriver { reason: String },
-    /// The CUDA driver is there, but shows this process no device. `visible` is `CUDA_VISIBLE_DEVICES`, if it is set.
+    /// The CUDA driver shows this process no device. `visible` is `CUDA_VISIBLE_DEVICES`, if it is set.
     #[error(
         "no CUDA device: the driver is there, but shows this process no GPU; CUDA_VISIBLE_DEVICES is {}: it must \
          name GPUs that there are, and a container must have been given them",
         visible_text(visible.as_deref())
     )]
     NoDevice { visible: Option<PathBuf> },
-    /// A call of the CUDA driver failed.
+    /// A CUDA driver call has failed.
     #[error("{operation} failed: {error}; {}", cuda_advice(*error))]
     Cuda { operation: &'static str, error: DriverError },
-    /// A call of NCCL failed. `meaning` is NCCL's text for the code; `detail` its last warning, if any, of any thread.
+    /// An NCCL call has failed. `meaning` is NCCL's text for the code; `detail` its last warning, if any, of any
+    /// thread.
     #[error("{operation} failed with {code}: {meaning}{}; {}", detail_text(detail), code.advice())]
     Nccl { operation: &'static str, code: ResultCode, meaning: Box<str>, detail: Box<str> },
     /// The loaded libnccl would ignore or misread a setting or an element type: `Config::traffic_class`, `f8e4m3`, ...
     #[error("{what} needs NCCL {since}; loaded {loaded} from {}", path.display())]
     TooOld { what: &'static str, since: Version, loaded: Version, path: &'static Path },
-    /// A call that is not allowed like this, whatever the state of the communicator.
+    /// An invalid call, in any state of the communicator.
     #[error("{operation}: {reason}")]
     Argument { operation: &'static str, reason: String },
-    /// No such rank.
+    /// An invalid rank.
     #[error(
         "rank {rank} of {size}: a rank is at least 0 and below the size, which is between 1 and 2147483647"
     )]
     Rank { rank: usize, size: usize },
-    /// A place in a symmetric window with which the loaded NCCL gives wrong results.
+    /// An offset in a symmetric window for which the loaded NCCL gives wrong results.
     #[error(
         "{operation}: NCCL {loaded} gives wrong results with places in symmetric windows that are no multiple of 4 \
          bytes, of the buffer or of a rank's part; use a multiple, WindowKind::Plain, or NCCL 2.30"
@@ -112,22 +113,22 @@ pub enum Error {
     /// A view would reach past the end of its memory, which has room for `len` elements of this type.
     #[error("a view of elements {start}..{end}: the memory has {len}")]
     View { start: usize, end: usize, len: usize },
-    /// A buffer that cannot be kept for a registration, a window or a graph.
+    /// A buffer without an owner, which a registration, window or graph needs.
     #[error(
         "{operation}: the buffer has no owner that keeps it allocated: use a Memory (Memory::try_from adopts a \
          CudaSlice, Memory::from_raw any memory)"
     )]
     NotOwned { operation: &'static str },
-    /// Ranks of one communicator ask for different things in one group or graph.
+    /// Ranks of one communicator call different operations in a group or graph.
     #[error("{operation}: the ranks of a communicator do not ask for the same: {reason}")]
     Disagreement { operation: &'static str, reason: String },
-    /// A buffer lies on another device than the communicator.
+    /// A buffer is on another device than the communicator.
     #[error(
         "{operation}: the {buffer} is in a context of device {found}, the communicator in the primary context of \
          device {expected}"
     )]
     WrongDevice { operation: &'static str, buffer: &'static str, expected: usize, found: usize },
-    /// A stream that NCCL cannot work on. `reason` also says what to use instead.
+    /// A stream that NCCL does not support. `reason` names an alternative.
     #[error("{operation}: {reason}")]
     Stream { operation: &'static str, reason: &'static str },
     /// Not allowed while this thread is inside a [`group`](super::group()).
@@ -139,7 +140,7 @@ pub enum Error {
     /// Another library than the communicator's.
     #[error("{operation}: the communicator was made with another libnccl than the others")]
     WrongLibrary { operation: &'static str },
-    /// The communicator is in a state that does not allow it. `reason` also says what to do.
+    /// The state of the communicator does not allow the operation. `reason` gives a solution.
     #[error("{operation}: the communicator cannot be used: {reason}")]
     Unusable { operation: &'static str, reason: &'static str },
     /// The communicator has been aborted.
@@ -150,7 +151,7 @@ pub enum Error {
         "{operation} did not finish within {limit:?}; the communicator has been aborted: look at the other ranks"
     )]
     Deadline { operation: &'static str, limit: Duration },
-    /// A thread stayed inside NCCL with this communicator, so that it cannot be aborted.
+    /// A thread stays inside NCCL with this communicator, so that it cannot be aborted.
     #[error(
         "{operation}: a thread is inside a blocking NCCL call with this communicator since {waited:?}; \
          NCCL can only abort it once that call returns. Non-blocking communicators (Config::blocking) can be \
@@ -159,7 +160,7 @@ pub enum Error {
     Busy { operation: &'static str, waited: Duration },
 }
 
-/// The number of elements that a buffer needs.
+/// Required number of elements of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Needed {
@@ -204,21 +205,20 @@ impl Error {
         Self::Argument { operation, reason: reason.into() }
     }
 
-    /// A text for NCCL contains a NUL byte.
+    /// Error for a text with a NUL byte.
     pub(crate) fn nul(operation: &'static str) -> Self {
         Self::argument(operation, "the text must not contain a NUL byte")
     }
 }
 
-/// Calls it for each of them, whatever it answers for the others; the first error.
-pub(crate) fn each<T>(
+/// Calls it for each item, in spite of errors, and returns the first error.
+pub(crate) fn try_each<T>(
     items: impl IntoIterator<Item = T>,
     mut call: impl FnMut(T) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let mut result = Ok(());
     for item in items {
-        let answer = call(item);
-        result = result.and(answer);
+        result = result.and(call(item));
     }
     result
 }

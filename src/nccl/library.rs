@@ -6,50 +6,51 @@ use nccl_sys::{MissingSymbol, Nccl, Version, ncclResult_t};
 
 use super::error::{Error, ResultCode};
 
-/// The versions whose symmetric kernels do not wait for a kernel that triggers programmatic launch early: see `docs/limits.md`.
+/// Versions whose symmetric kernels do not wait for a kernel that triggers programmatic launch early: see
+/// `docs/limits.md`.
 pub const SYMMETRIC_RACE: RangeInclusive<Version> = Version::new(2, 28, 3)..=Version::new(2, 30, 6);
 
-/// The result of a function of NCCL's that some versions lack.
-pub(crate) type Answer = Result<ncclResult_t, MissingSymbol>;
+/// Result of an NCCL function that some versions lack.
+pub(crate) type CallResult = Result<ncclResult_t, MissingSymbol>;
 
-/// libnccl, loaded for the life of the process. A handle: cheap to copy and to pass on.
+/// libnccl, loaded for the life of the process. A handle: cheap to copy.
 #[derive(Clone, Copy, Debug)]
 pub struct Library(&'static Nccl);
 
 impl Library {
-    /// Finds and loads libnccl once per process: see [`Nccl::load`] for where it looks.
+    /// Finds and loads libnccl once per process; see [`Nccl::load`] for the search order.
     ///
     /// # Errors
-    /// [`Error::Library`], which lists every place that was tried and how to install NCCL.
+    /// [`Error::Library`], which lists all places that were tried and how to install NCCL.
     pub fn load() -> Result<Self, Error> {
         Nccl::load().map(Self).map_err(Error::Library)
     }
 
-    /// A library that was loaded through `nccl_sys`.
+    /// Wraps a library that was loaded through `nccl_sys`.
     #[must_use]
     pub fn from_raw(nccl: &'static Nccl) -> Self {
         Self(nccl)
     }
 
-    /// The raw functions.
+    /// Raw functions.
     #[must_use]
     pub fn raw(self) -> &'static Nccl {
         self.0
     }
 
-    /// The version of the loaded library (`ncclGetVersion`).
+    /// Version of the loaded library (`ncclGetVersion`).
     #[must_use]
     pub fn version(self) -> Version {
         self.0.version()
     }
 
-    /// The file that was really loaded.
+    /// Path of the loaded file.
     #[must_use]
     pub fn path(self) -> &'static Path {
         self.0.path()
     }
 
-    /// Refuses what the loaded library is too old for.
+    /// Refuses a feature that the loaded library does not support.
     pub(crate) fn require(self, what: &'static str, since: Version) -> Result<(), Error> {
         let loaded = self.version();
         if loaded >= since {
@@ -58,12 +59,12 @@ impl Library {
         Err(Error::TooOld { what, since, loaded, path: self.path() })
     }
 
-    /// `Ok` for ncclSuccess, else the error with NCCL's last message.
+    /// Returns `Ok` for ncclSuccess, otherwise an error with NCCL's last message.
     pub(crate) fn check(self, operation: &'static str, code: ncclResult_t) -> Result<(), Error> {
         if code == ncclResult_t::ncclSuccess { Ok(()) } else { Err(self.failure(operation, code)) }
     }
 
-    /// The code where NCCL has done what it was asked to, or goes on with it on a thread of its own.
+    /// Returns the code for ncclSuccess, and for ncclInProgress, if NCCL continues on a thread of its own.
     pub(crate) fn accept(self, operation: &'static str, code: ncclResult_t) -> Result<ncclResult_t, Error> {
         match code {
             ncclResult_t::ncclSuccess | ncclResult_t::ncclInProgress => Ok(code),
@@ -82,13 +83,14 @@ impl Library {
     }
 }
 
-/// The size of NCCL's buffer of the last message.
+/// Size of NCCL's buffer for the last message.
 const MESSAGE: usize = 1024;
 
 /// Copies one of NCCL's strings, at most `limit` bytes of it.
 ///
 /// # Safety
-/// `string` is null, or has a NUL or `limit` bytes. Another thread may be writing to it meanwhile: each byte is read once.
+/// `string` is null, or has a NUL or `limit` bytes. Another thread may write to it concurrently: each byte is read
+/// once.
 pub(super) unsafe fn text(string: *const c_char, limit: usize) -> String {
     if string.is_null() {
         return String::new();
@@ -103,7 +105,7 @@ mod tests {
     /// The fake's messages are shorter.
     #[test]
     fn text_stops_at_the_limit() {
-        // SAFETY: so many bytes.
+        // SAFETY: the array has this number of bytes.
         assert_eq!(unsafe { super::text([b'x' as _; 8].as_ptr(), 8) }, "xxxxxxxx");
     }
 }

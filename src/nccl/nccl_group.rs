@@ -1,4 +1,4 @@
-//! NCCL's group of a thread, and the operations that are refused while a program describes one.
+//! NCCL's group of a thread, and the operations that are refused while a group is recorded.
 
 use std::{cell::Cell, marker::PhantomData, ptr};
 
@@ -13,13 +13,13 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Refuses an operation that would not be part of the group that this thread describes.
+/// Refuses an operation that cannot be part of the group that this thread is recording.
 #[inline]
 pub(crate) fn forbid(operation: &'static str) -> Result<(), Error> {
     if INSIDE.get() { Err(Error::InsideGroup { operation }) } else { Ok(()) }
 }
 
-/// A guard: this thread describes a group while it lives.
+/// Guard: this thread records a group while it lives.
 pub(crate) struct Scope(PhantomData<*const ()>);
 
 impl Scope {
@@ -38,8 +38,8 @@ impl Drop for Scope {
     }
 }
 
-/// Runs calls of NCCL's, and no code of the program's, in a group of NCCL's, which is cancelled when they fail. Returns
-/// ncclSuccess or ncclInProgress, with the value. `operation` is the name in errors of the end.
+/// Runs NCCL calls, and no code of the program, in an NCCL group, which is cancelled if they fail. Returns ncclSuccess
+/// or ncclInProgress, and the value. `operation` names the end of the group in errors.
 pub(crate) fn run<T>(
     library: Library,
     operation: &'static str,
@@ -49,7 +49,7 @@ pub(crate) fn run<T>(
     run_until(library, calls, operation, |raw| unsafe { raw.ncclGroupEnd() })
 }
 
-/// Like [`run`], with another end of the group than `ncclGroupEnd`.
+/// Like [`run`], with another function than `ncclGroupEnd` at the end.
 pub(crate) fn run_until<T>(
     library: Library,
     calls: impl FnOnce() -> Result<T, Error>,
@@ -62,12 +62,12 @@ pub(crate) fn run_until<T>(
     Ok((library.accept(operation, end(library.raw()))?, value))
 }
 
-/// Cancels NCCL's group of this thread. NCCL has no function for it, but launches nothing when a call in the group has failed, so
-/// an invalid one is made.
+/// Cancels NCCL's group of this thread. NCCL has no function for that, but launches nothing if a call in the group has
+/// failed, so this makes an invalid call.
 fn cancel(library: Library) {
     let (raw, none) = (library.raw(), ptr::null_mut());
     let (data_type, op) = (ncclDataType_t::ncclInt8, ncclRedOp_t::ncclSum);
-    // SAFETY: every NCCL refuses a null communicator before it looks at anything else. Closes this thread's group.
+    // SAFETY: every NCCL checks for a null communicator first. Closes this thread's group.
     unsafe {
         let _refused = raw.ncclAllReduce(none, none, 0, data_type, op, none.cast(), none.cast());
         let _cancelled = raw.ncclGroupEnd();

@@ -1,4 +1,4 @@
-//! NCCL's parameters, what they are set to in this process, and encryption.
+//! NCCL's parameters, and encryption.
 
 use std::ffi::{CStr, CString, c_int};
 use std::ptr;
@@ -10,8 +10,9 @@ use super::{error::Error, library::Library};
 const PARAMETER: &str = "ncclParamGetParameter";
 
 impl Library {
-    /// The names and values of the parameters that NCCL lists (`ncclParamGetAllParameterKeys`, NCCL 2.30.4): up to 2.32 only a
-    /// few of the `NCCL_*` variables, most about its log, and a few more with `NCCL_PARAM_DUMP_ALL=true` in the environment.
+    /// Names and values of NCCL's parameters (`ncclParamGetAllParameterKeys`, NCCL 2.30.4). Up to 2.32, NCCL lists only
+    /// a few of the `NCCL_*` variables, mostly about its log, and a few more with `NCCL_PARAM_DUMP_ALL=true` in the
+    /// environment.
     ///
     /// ```no_run
     /// for (name, value) in collectives::nccl::Library::load()?.parameters()? {
@@ -29,17 +30,17 @@ impl Library {
         let code = unsafe { self.raw().ncclParamGetAllParameterKeys(&mut table, &mut length) }?;
         self.check(OPERATION, code)?;
         let length = usize::try_from(length).unwrap_or(0);
-        // SAFETY: the table has so many strings, and stays until this thread asks for it again.
+        // SAFETY: the table has this number of strings, and stays valid until this thread's next call.
         let names: Vec<CString> =
             (0..length).map(|index| unsafe { CStr::from_ptr(*table.add(index)) }.to_owned()).collect();
         let value = |name: CString| Ok((lossy(&name), self.value_of(&name)?));
         names.into_iter().map(value).collect()
     }
 
-    /// The value of any parameter, by the name of its variable (`ncclParamGetParameter`, NCCL 2.30.4).
+    /// Value of a parameter, by the name of its environment variable (`ncclParamGetParameter`, NCCL 2.30.4).
     ///
     /// # Errors
-    /// Those of [`parameters`](Self::parameters), also when there is no such parameter; [`Error::Argument`] for a NUL byte.
+    /// Those of [`parameters`](Self::parameters), also for an unknown parameter; [`Error::Argument`] for a NUL byte.
     pub fn parameter(self, name: &str) -> Result<String, Error> {
         self.value_of(&CString::new(name).map_err(|_| Error::nul(PARAMETER))?)
     }
@@ -52,11 +53,11 @@ impl Library {
         if value.is_null() {
             return Ok(String::new());
         }
-        // SAFETY: NCCL's string ends with NUL, and stays until this thread asks for the next one.
+        // SAFETY: NCCL's string ends with NUL, and stays valid until this thread's next call.
         Ok(lossy(unsafe { CStr::from_ptr(value) }))
     }
 
-    /// Writes all parameters into NCCL's log (`ncclParamDumpAll`, NCCL 2.30.4).
+    /// Writes all parameters to NCCL's log (`ncclParamDumpAll`, NCCL 2.30.4).
     ///
     /// # Errors
     /// [`Error::MissingSymbol`] before NCCL 2.30.4.
@@ -65,8 +66,8 @@ impl Library {
         Ok(unsafe { self.raw().ncclParamDumpAll() }?)
     }
 
-    /// Has NCCL encrypt its TCP connections with a key that all ranks share, or not (`ncclSetEncryption`, NCCL 2.32). To be
-    /// called before the first communicator is made.
+    /// Enables encryption of NCCL's TCP connections with a pre-shared key, which is the same on all ranks, or disables
+    /// it (`ncclSetEncryption`, NCCL 2.32). Call it before the first communicator is created.
     ///
     /// # Errors
     /// [`Error::MissingSymbol`] before NCCL 2.32; [`Error::Nccl`]; [`Error::Argument`] for a key with a NUL byte.
@@ -77,10 +78,10 @@ impl Library {
             Some(_) => ncclEncryptionMode_t::NCCL_ENCRYPTION_MODE_PSK,
             None => ncclEncryptionMode_t::NCCL_ENCRYPTION_MODE_NONE,
         };
-        // NCCL's header does not say that it copies the key: it stays for the life of the process.
+        // NCCL's header does not say that it copies the key, so it is leaked.
         let psk = key.map_or(ptr::null_mut(), CString::into_raw);
         let config = ncclEncryptionConfig_t { mode: mode.0 as c_int, psk, ..Default::default() };
-        // SAFETY: the struct lives for the length of the call, its text for ever.
+        // SAFETY: the struct lives for the duration of the call, its string forever.
         let code = unsafe { self.raw().ncclSetEncryption(&config) }?;
         self.check("ncclSetEncryption", code)
     }

@@ -1,12 +1,12 @@
-//! Settings for C structs of NCCL's: builder methods for their fields, and texts that NCCL keeps pointers to.
+//! Builder methods for NCCL's C structs, and strings that NCCL keeps pointers to.
 
 use std::ffi::{CString, c_char};
 use std::sync::Arc;
 
 use super::error::Error;
 
-/// A struct `Settings`, and builder methods of the type that has one as its field `settings`: for each method its type, its field
-/// of the C struct, and the version of NCCL that introduced it.
+/// Defines a struct `Settings`, and builder methods of the type with a field `settings`. Each method has its type, its
+/// field of the C struct, and the first version of NCCL with that field.
 macro_rules! settings {
     ($owner:ident for $raw:ty {
         $($(#[$doc:meta])* $method:ident($type:ty) => $field:ident since $since:expr;)*
@@ -39,7 +39,8 @@ macro_rules! settings {
 
 pub(crate) use settings;
 
-/// A text for C, or that it cannot be one. Clones share it: its address stays the same until the last one is dropped.
+/// A C string, or an error for a text with a NUL byte. Clones share it: its address is stable until the last one is
+/// dropped.
 #[derive(Clone, Debug)]
 pub(crate) struct Text(Option<Arc<CString>>);
 
@@ -48,7 +49,7 @@ impl Text {
         Self(CString::new(text).ok().map(Arc::new))
     }
 
-    /// Its address; refused for a text with a NUL byte.
+    /// Its address; an error for a text with a NUL byte.
     pub(crate) fn as_ptr(&self, setting: &'static str) -> Result<*const c_char, Error> {
         self.0.as_ref().map(|text| text.as_ptr()).ok_or_else(|| Error::nul(setting))
     }

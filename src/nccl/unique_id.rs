@@ -1,4 +1,4 @@
-//! The id by which the ranks of a new communicator find each other.
+//! Id by which the ranks of a new communicator find each other.
 
 use std::{ffi::c_char, fmt};
 
@@ -6,18 +6,18 @@ use nccl_sys::{NCCL_UNIQUE_ID_BYTES, ncclUniqueId};
 
 use super::{error::Error, library::Library};
 
-/// Made by one rank, sent to all others as bytes, and used for one communicator.
+/// Id of a new communicator. One rank creates it and sends its bytes to all others. For one communicator only.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct UniqueId([u8; UniqueId::BYTES]);
 
 impl UniqueId {
-    /// The size of the id in bytes.
+    /// Size of the id in bytes.
     pub const BYTES: usize = NCCL_UNIQUE_ID_BYTES as usize;
 
-    /// A new id. The calling process runs the meeting point of the ranks from now on (`ncclGetUniqueId`).
+    /// Creates an id. The calling process serves the bootstrap of the ranks from now on (`ncclGetUniqueId`).
     ///
     /// # Errors
-    /// [`Error::Nccl`] when NCCL finds no network interface for it, among others.
+    /// [`Error::Nccl`], for example if NCCL finds no network interface.
     pub fn new(library: Library) -> Result<Self, Error> {
         let mut id = ncclUniqueId { internal: [0; Self::BYTES] };
         // SAFETY: writes one id.
@@ -31,13 +31,13 @@ impl UniqueId {
         Self(id.internal.map(|byte| byte.to_ne_bytes()[0]))
     }
 
-    /// The id that another rank sent.
+    /// Id from the bytes that another rank has sent.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
         Self(bytes)
     }
 
-    /// The bytes to send to the other ranks.
+    /// Bytes to send to the other ranks.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; Self::BYTES] {
         &self.0
@@ -49,7 +49,7 @@ impl UniqueId {
 }
 
 impl fmt::Debug for UniqueId {
-    /// Only the magic number, the id's first 8 bytes: enough to see whether two ranks have the same.
+    /// Shows the magic number only, the id's first 8 bytes: enough to compare two ranks.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("UniqueId(")?;
         for byte in &self.0[..8] {

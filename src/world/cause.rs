@@ -1,20 +1,21 @@
-//! Telling the rank that failed from those that noticed it.
+//! Distinguishing the rank that failed from the ranks that observe the failure.
 
 use super::{Error, World};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a rank that has lost another waits for the world to name it. A process that is killed gives its memory back
-/// first, which other processes' libraries notice at once, and closes its connections afterwards. Shorter than the three
-/// seconds for which rank 0 still listens when it has left ([`tcp`](super::tcp)), so that the others hear of this rank.
+/// Time limit for the world to name the failed rank. A killed process releases its memory first, which libraries on other
+/// ranks notice at once, and its connections are closed afterwards. Shorter than the time for which rank 0 stays
+/// connected after it has left ([`tcp`](super::tcp)), so that this rank's failure still reaches the others.
 const LIMIT: Duration = Duration::from_secs(2);
+/// Polling interval.
 const POLL: Duration = Duration::from_millis(1);
 
-/// Which rank's failure is behind an error of a library that carries data between ranks, as far as `world` learns it
-/// within two seconds; `None` when no rank has failed.
+/// Returns the rank failure that has caused a communication library's error, waiting up to two seconds for `world` to
+/// learn of it; `None` if no rank has failed.
 ///
-/// When a rank dies, a library may fail on the others before their world has noticed. Whoever ended the job with the
-/// library's error would be taken for the rank that failed, so it asks here first.
+/// If a rank dies, the library may fail on other ranks before their world learns of the death. A rank that ended the job
+/// with the library's error would be reported as the failed one, so call this first.
 pub fn cause(world: &dyn World) -> Option<Error> {
     let by = Instant::now() + LIMIT;
     loop {

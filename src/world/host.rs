@@ -1,42 +1,40 @@
-//! Which host this process runs on.
+//! Identity and addresses of this host.
 
-use super::wire::MAX_NAME;
+use super::limits::MAX_NAME;
 use std::env;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A host as the ranks tell it to each other.
+/// A host of the job.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Host {
     /// Its name, for messages.
     pub name: String,
-    /// Equal for two processes exactly when they share one host: its name and the kernel's boot identifier, or
-    /// the value of `NCCL_HOSTID`, with which NCCL too is told where a host begins and ends; white space around that does
-    /// not count.
+    /// Equal for two processes if and only if they share a host: its name and the kernel's boot identifier, or the value
+    /// of `NCCL_HOSTID`, which NCCL uses too, without surrounding white space.
     pub id: String,
 }
 
-/// The host of this process.
+/// Returns the host of this process.
 pub fn host() -> Host {
-    known_as(&name(), env::var("NCCL_HOSTID").ok().as_deref())
+    host_named(&host_name(), env::var("NCCL_HOSTID").ok().as_deref())
 }
 
-/// The host of this name, which the user calls `told`.
-fn known_as(name: &str, told: Option<&str>) -> Host {
-    // What was read from a file ends its line; other ranks may have been told the same without.
-    let id = told.map(str::trim).filter(|id| !id.is_empty()).map_or_else(
+/// The host with this name and, if set, the identity of `NCCL_HOSTID`.
+fn host_named(name: &str, host_id: Option<&str>) -> Host {
+    // A value that was read from a file ends with a line break, which other ranks may not have.
+    let id = host_id.map(str::trim).filter(|id| !id.is_empty()).map_or_else(
         || {
             let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
             format!("{name} {}", boot.trim())
         },
         str::to_owned,
     );
-    Host { name: shortened(visible(name)), id: shortened(visible(&id)) }
+    Host { name: truncate(escape_controls(name)), id: truncate(escape_controls(&id)) }
 }
 
-/// A text with its control characters, which no rank takes from another, written as in a program: so what differs still
-/// does.
-fn visible(text: &str) -> String {
+/// Escapes control characters, which the wire format refuses in names. Distinct texts stay distinct.
+fn escape_controls(text: &str) -> String {
     let mut visible = String::new();
     for character in text.chars() {
         if character.is_control() {
@@ -48,7 +46,7 @@ fn visible(text: &str) -> String {
     visible
 }
 
-fn name() -> String {
+fn host_name() -> String {
     let mut buffer = [0_u8; 256];
     // SAFETY: the buffer is valid for writes of the length given, which leaves room for a final zero.
     let status = unsafe { libc::gethostname(buffer.as_mut_ptr().cast(), buffer.len() - 1) };
@@ -60,10 +58,9 @@ fn name() -> String {
     }
 }
 
-/// The addresses at which other hosts may reach this one: those of its interfaces that are up, but loopback and
-/// link-local ones. IPv4 comes first.
+/// Addresses of this host's interfaces that are up, except loopback and link-local ones; IPv4 first.
 #[cfg_attr(not(feature = "mpi"), expect(dead_code, reason = "ranks of other launchers know where to meet"))]
-pub(super) fn addresses() -> Vec<IpAddr> {
+pub(crate) fn addresses() -> Vec<IpAddr> {
     let mut first = std::ptr::null_mut();
     // SAFETY: the pointer is valid for writes.
     if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
@@ -104,8 +101,8 @@ pub(super) fn addresses() -> Vec<IpAddr> {
     addresses
 }
 
-/// As much of a text as fits into the rendezvous' greeting.
-fn shortened(mut text: String) -> String {
+/// Truncates a text to [`MAX_NAME`] bytes at a character boundary.
+fn truncate(mut text: String) -> String {
     while text.len() > MAX_NAME {
         text.pop();
     }
@@ -114,7 +111,7 @@ fn shortened(mut text: String) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::wire::{Greeting, Member};
+    use super::super::tcp::wire::{Hello, Member};
     use super::*;
 
     #[test]
@@ -125,25 +122,25 @@ mod tests {
     }
 
     #[test]
-    fn what_a_host_is_called_can_be_told_to_other_ranks() {
-        let id = |told| known_as("node1", Some(told)).id;
-        // As it comes out of a file.
+    fn names_and_identities_can_be_sent_to_other_ranks() {
+        let id = |host_id| host_named("node1", Some(host_id)).id;
+        // Read from a file.
         assert_eq!((id("rack 7"), id(" rack 7\r\n")), ("rack 7".to_owned(), "rack 7".to_owned()));
-        // Hosts that differ still do.
+        // Distinct hosts stay distinct.
         assert_eq!((id("a\tb"), id("a b")), ("a\\tb".to_owned(), "a b".to_owned()));
-        // As if it were not set.
-        assert_eq!(known_as("node1", Some("\n")), known_as("node1", None));
-        assert!(known_as("node1", None).id.starts_with("node1 "));
-        for told in [None, Some("a\nb"), Some("\x1b[2J\u{85}"), Some("\x01\x02".repeat(200).as_str())] {
-            let member = Member { host: known_as("no\x07de", told), local: None };
-            let greeting = Greeting { rank: 1, size: 2, key: String::new(), member };
-            assert_eq!(Greeting::decode(&greeting.encode()), Ok(Some(greeting)), "{told:?}");
+        // Same as unset.
+        assert_eq!(host_named("node1", Some("\n")), host_named("node1", None));
+        assert!(host_named("node1", None).id.starts_with("node1 "));
+        for host_id in [None, Some("a\nb"), Some("\x1b[2J\u{85}"), Some("\x01\x02".repeat(200).as_str())] {
+            let member = Member { host: host_named("no\x07de", host_id), local: None };
+            let hello = Hello { rank: 1, size: 2, key: String::new(), member };
+            assert_eq!(Hello::decode(&hello.encode()), Ok(Some(hello)), "{host_id:?}");
         }
     }
 
     #[test]
     fn a_long_name_is_cut_between_characters() {
-        let cut = shortened("ä".repeat(MAX_NAME));
+        let cut = truncate("ä".repeat(MAX_NAME));
         assert_eq!(cut, "ä".repeat(MAX_NAME / 2));
     }
 }

@@ -1,10 +1,10 @@
-//! A world of the ranks of an MPI launcher.
+//! A world over MPI.
 
-use super::gate::lock;
 use super::host::{addresses, host};
 use super::launcher::Started;
 use super::tcp::{self, Tcp};
-use super::{Called, Error, Handle, LastAct, Options, Place, World, ending, rendezvous};
+use super::{Called, Error, ExitHook, Handle, Options, RendezvousConfig, World, process_exit};
+use crate::lock::lock;
 use mpi::Threading;
 use mpi::datatype::PartitionMut;
 use mpi::environment::Universe;
@@ -16,23 +16,22 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-/// How long the ranks may take to connect for watching each other; without it the world works all the same.
-const CONNECTING: Duration = Duration::from_secs(10);
+/// Time limit for connecting the monitor. The world works without it.
+const MONITOR_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Initialises MPI and joins its `MPI_COMM_WORLD`. Once per process: MPI cannot be initialised again.
 ///
-/// MPI itself does not say which rank has failed, and waits for ever for one that hangs. So the ranks also watch each
-/// other over TCP, as those of [`tcp`](super::tcp) do, and [`Options::on_failure`] and [`Options::dead_after`] hold
-/// here too; only a thread that waits inside MPI is not freed by [`OnFailure::Report`](super::OnFailure::Report).
-/// Where rank 0's host takes no connections from the others, the world goes without; a warning says so.
+/// MPI does not report failed ranks, and waits forever for one that hangs. The ranks therefore monitor each other over TCP
+/// like those of [`tcp`](super::tcp), and [`Options::on_failure`] and [`Options::dead_after`] apply. However,
+/// [`OnFailure::Report`](super::OnFailure::Report) cannot interrupt a thread that waits inside MPI. If the other ranks
+/// cannot connect to rank 0, the world works without monitoring, and logs a warning.
 ///
-/// MPI is finalised when the last handle is dropped; not after a panic or [`World::abort`], when it could wait for
-/// ever. A process that ends without leaving makes the launcher end the others.
+/// MPI is finalised when the last handle is dropped, but not after a panic or [`World::abort`], when it could wait forever.
+/// If a process ends without leaving, the launcher ends the others.
 ///
 /// # Errors
-/// When MPI is initialised already or cannot be called from several threads in turn, and when the launcher started
-/// more processes than the MPI library sees: it then belongs to another MPI, and every process believes that it is
-/// rank 0 of 1.
+/// If MPI is initialised already, does not support `MPI_THREAD_SERIALIZED`, or sees fewer processes than the launcher has
+/// started: the launcher then belongs to another MPI library, and every process is rank 0 of 1.
 pub fn mpi(options: &Options) -> Result<Handle, Error> {
     let started = Started::detect();
     let Some((universe, threading)) = ::mpi::initialize_with_threading(Threading::Serialized) else {
@@ -55,16 +54,16 @@ pub fn mpi(options: &Options) -> Result<Handle, Error> {
     drop(here);
     let universe = ManuallyDrop::new(universe);
     let mut joined =
-        Mpi { watch: None, universe, call: Mutex::new(()), rank, size, local_rank, local_size, name };
-    joined.watch = joined.watch(options)?;
+        Mpi { monitor: None, universe, call: Mutex::new(()), rank, size, local_rank, local_size, name };
+    joined.monitor = joined.connect_monitor(options)?;
     Ok(Arc::new(joined))
 }
 
 struct Mpi {
-    /// Notices ranks that fail. Dropped before MPI is finalised, so that a rank that waits there is not missed.
-    watch: Option<Tcp>,
+    /// Detects failed ranks. Dropped before MPI is finalised, so that the others do not miss a rank that waits there.
+    monitor: Option<Tcp>,
     universe: ManuallyDrop<Universe>,
-    /// Held by the thread that calls MPI: its threads may do so in turn only.
+    /// Held during a call of MPI, which does not support concurrent calls.
     call: Mutex<()>,
     rank: usize,
     size: usize,
@@ -78,12 +77,12 @@ impl Mpi {
         self.universe.world()
     }
 
-    /// Connects the ranks, at an address of rank 0 that MPI tells the others.
-    fn watch(&self, options: &Options) -> Result<Option<Tcp>, Error> {
+    /// Connects the ranks over TCP, at an address of rank 0 that is broadcast through MPI.
+    fn connect_monitor(&self, options: &Options) -> Result<Option<Tcp>, Error> {
         if self.size == 1 {
             return Ok(None);
         }
-        let mut place = Place {
+        let mut config = RendezvousConfig {
             rank: self.rank,
             size: self.size,
             hosts: Vec::new(),
@@ -92,54 +91,55 @@ impl Mpi {
             local: None,
         };
         let mut listener = None;
-        let mut told = Vec::new();
+        let mut lines = Vec::new();
         if self.rank == 0 {
             let host = host();
             if self.local_size == self.size {
-                place.hosts.push(Ipv4Addr::LOCALHOST.to_string());
+                config.hosts.push(Ipv4Addr::LOCALHOST.to_string());
             }
-            listener = rendezvous::listen(&place).ok();
-            if place.hosts.is_empty() {
-                place.hosts.push(host.name.clone());
-                place.hosts.extend(addresses().iter().map(IpAddr::to_string));
+            listener = tcp::listen(&config).ok();
+            if config.hosts.is_empty() {
+                config.hosts.push(host.name.clone());
+                config.hosts.extend(addresses().iter().map(IpAddr::to_string));
             }
             let port = listener.as_ref().and_then(|listener| Some(listener.local_addr().ok()?.port()));
-            told.push(port.unwrap_or(0).to_string());
-            told.push(format!("mpi {} {}", host.name, std::process::id()));
-            told.append(&mut place.hosts);
+            lines.push(port.unwrap_or(0).to_string());
+            lines.push(format!("mpi {} {}", host.name, std::process::id()));
+            lines.append(&mut config.hosts);
         }
-        let told = self.all_gather(told.join("\n").as_bytes())?.into_iter().next().unwrap_or_default();
-        let told = String::from_utf8_lossy(&told).into_owned();
-        let mut told = told.lines().map(str::to_owned);
-        let port = told.next().and_then(|port| port.parse().ok()).unwrap_or(0);
+        let text = self.all_gather(lines.join("\n").as_bytes())?.into_iter().next().unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let mut lines = text.lines().map(str::to_owned);
+        let port = lines.next().and_then(|port| port.parse().ok()).unwrap_or(0);
         if port == 0 {
-            // Rank 0 cannot listen, and all know it.
+            // Rank 0 cannot listen.
             if self.rank == 0 {
-                tracing::warn!("rank 0 cannot listen, so nobody notices a rank that hangs");
+                tracing::warn!("rank 0 cannot listen, so hanging ranks are not detected");
             }
             return Ok(None);
         }
-        (place.ports, place.key, place.hosts) = (vec![port], told.next().unwrap_or_default(), told.collect());
-        let options = Options { timeout: options.timeout.min(CONNECTING), ..options.clone() };
-        let joined = tcp::join(&place, &options, listener);
+        (config.ports, config.key, config.hosts) =
+            (vec![port], lines.next().unwrap_or_default(), lines.collect());
+        let options = Options { timeout: options.timeout.min(MONITOR_TIMEOUT), ..options.clone() };
+        let joined = tcp::join(&config, &options, listener);
         if let (0, Err(error)) = (self.rank, &joined) {
-            tracing::warn!("nobody notices a rank that hangs: {error}");
+            tracing::warn!("hanging ranks are not detected: {error}");
         }
         Ok(joined.ok())
     }
 }
 
-/// A rank or a number of ranks: MPI's are never negative.
+/// Converts a rank or a number of ranks, which MPI never makes negative.
 fn index(number: ::mpi::Count) -> usize {
     usize::try_from(number).unwrap_or(0)
 }
 
-/// The MPI library's name and version: `Open MPI 4.1.4`.
+/// Name and version of the MPI library: `Open MPI 4.1.4`.
 fn library() -> String {
     short(&::mpi::environment::library_version().unwrap_or_default())
 }
 
-/// The name and version out of what `MPI_Get_library_version` says, which can be many lines.
+/// Extracts name and version from the text of `MPI_Get_library_version`, which may have many lines.
 fn short(version: &str) -> String {
     let line = version.lines().next().unwrap_or_default();
     let line = line.split(',').next().unwrap_or_default();
@@ -192,7 +192,7 @@ impl World for Mpi {
                 i32::MAX
             )));
         }
-        // Each fits, since their sum does.
+        // Each length fits, since the sum does.
         let counts: Vec<i32> = lengths.iter().map(|&length| i32::try_from(length).unwrap_or(0)).collect();
         let starts: Vec<i32> = counts
             .iter()
@@ -203,7 +203,7 @@ impl World for Mpi {
             })
             .collect();
         let mut all = vec![0_u8; usize::try_from(total).unwrap_or(0)];
-        // Open MPI takes the buffers of nothing at all for wrong arguments.
+        // Open MPI reports an error for empty buffers.
         if total > 0 {
             world.all_gather_varcount_into(
                 mine,
@@ -221,48 +221,48 @@ impl World for Mpi {
     }
 
     fn check(&self) -> Result<(), Error> {
-        self.watch.as_ref().map_or(Ok(()), Tcp::check)
+        self.monitor.as_ref().map_or(Ok(()), Tcp::check)
     }
 
     fn fail(&self, reason: &str) {
-        if let Some(watch) = &self.watch {
-            watch.fail(reason);
+        if let Some(monitor) = &self.monitor {
+            monitor.fail(reason);
         }
     }
 
     fn note(&self, text: &str) -> bool {
-        self.watch.as_ref().is_some_and(|watch| watch.note(text))
+        self.monitor.as_ref().is_some_and(|monitor| monitor.note(text))
     }
 
     fn notes(&self) -> Vec<String> {
-        self.watch.as_ref().map(World::notes).unwrap_or_default()
+        self.monitor.as_ref().map(World::notes).unwrap_or_default()
     }
 
     fn compare(&self, rank: usize, topic: u64, calls: &[Called]) {
-        if let Some(watch) = &self.watch {
-            watch.compare(rank, topic, calls);
+        if let Some(monitor) = &self.monitor {
+            monitor.compare(rank, topic, calls);
         }
     }
 
-    fn before_exit(&self, act: LastAct) {
-        if let Some(watch) = &self.watch {
-            watch.before_exit(act);
+    fn before_exit(&self, hook: ExitHook) {
+        if let Some(monitor) = &self.monitor {
+            monitor.before_exit(hook);
         }
     }
 
-    /// `MPI_Abort`. Called without waiting for a thread that is inside MPI, since that may be what hangs.
+    /// `MPI_Abort`. Does not wait for a thread inside MPI, which may hang.
     fn abort(&self, code: i32, message: &str) -> ! {
         self.end(code, None, message)
     }
 
     fn name_ranks(&self, per_process: usize) -> bool {
-        // Without a watch, no error names a rank.
-        self.watch.as_ref().is_none_or(|watch| watch.name_ranks(per_process))
+        // Without a monitor, no error names a rank.
+        self.monitor.as_ref().is_none_or(|monitor| monitor.name_ranks(per_process))
     }
 
     fn fail_as(&self, rank: usize, reason: &str) {
-        if let Some(watch) = &self.watch {
-            watch.fail_as(rank, reason);
+        if let Some(monitor) = &self.monitor {
+            monitor.fail_as(rank, reason);
         }
     }
 
@@ -273,32 +273,29 @@ impl World for Mpi {
 
 impl Mpi {
     fn end(&self, code: i32, rank: Option<usize>, message: &str) -> ! {
-        if let Some(watch) = &self.watch {
-            watch.shared.end_by_cause();
+        if let Some(monitor) = &self.monitor {
+            monitor.state.exit_if_peer_failed();
         }
-        ending::claim();
-        if let Some(watch) = &self.watch {
-            watch.shared.explain(rank, message);
-            watch.shared.last_words(code, rank, &format!("aborted with exit code {code}: {message}"));
+        process_exit::claim();
+        if let Some(monitor) = &self.monitor {
+            monitor.state.report_exit(rank, message);
+            monitor.state.flush_abort(code, rank, &format!("aborted with exit code {code}: {message}"));
         } else {
             let rank = rank.unwrap_or(self.rank);
-            ending::explain(&format!("rank {rank} on host {}: {message}", host().name));
+            process_exit::report_once(&format!("rank {rank} on host {}: {message}", host().name));
         }
         self.world().abort(code)
     }
 }
 
-/// The exit code of a Rust program that has panicked.
-const PANICKED: i32 = 101;
-
 impl Drop for Mpi {
     fn drop(&mut self) {
         if thread::panicking() {
-            // Dropped while panicking, it tells the others.
-            self.watch = None;
-            self.world().abort(PANICKED)
+            // Tells the others, since this thread is panicking.
+            self.monitor = None;
+            self.world().abort(process_exit::PANICKED)
         }
-        self.watch = None;
+        self.monitor = None;
         // SAFETY: the universe is not used again: this is the one place that drops it, and `self` ends here.
         unsafe { ManuallyDrop::drop(&mut self.universe) };
     }

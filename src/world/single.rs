@@ -1,12 +1,12 @@
 //! A world of one process.
 
-use super::{Error, Handle, World, ending};
+use super::{Error, Handle, World, process_exit};
 use std::sync::Arc;
 
 #[derive(Debug)]
 struct Single;
 
-/// The world of one process: rank 0 of 1. Split it with [`threads`](super::threads) into a rank per GPU.
+/// Creates a world of one process: rank 0 of 1. [`threads`](super::threads) makes it a rank per GPU.
 pub fn single() -> Handle {
     Arc::new(Single)
 }
@@ -47,9 +47,9 @@ impl World for Single {
     fn fail(&self, _reason: &str) {}
 
     fn abort(&self, code: i32, message: &str) -> ! {
-        ending::claim();
-        ending::explain(message);
-        ending::exit(code)
+        process_exit::claim();
+        process_exit::report_once(message);
+        process_exit::exit(code)
     }
 }
 
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_rank_that_gathers_its_own_message() {
+    fn a_single_rank_gathers_its_own_message() {
         let world = single();
         assert_eq!((world.rank(), world.size(), world.local_rank(), world.local_size()), (0, 1, 0, 1));
         assert_eq!(world.all_gather(b"abc").unwrap(), [b"abc"]);

@@ -1,26 +1,24 @@
-//! Each process of a world as several ranks, one per thread.
+//! Several ranks per process, one per thread.
 
-use super::gate::{self, Gate, lock};
-use super::ledger::Ledger;
-use super::meeting::{Contribution, Late, agree, overdue};
-use super::wire::{pack, unpack};
-use super::{Called, Error, Handle, LastAct, World, YEAR, host};
+use super::call::{CallLog, Contribution, LateRank, combine, late_error, pack, unpack};
+use super::sync::{SpinPark, cores};
+use super::{Called, Error, ExitHook, Handle, World, YEAR, host};
+use crate::lock::lock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Makes `per_process` ranks of every process: thread `t` of process `p` is rank `p * per_process + t`. The
-/// handles come in the order of the threads; give each thread its own and keep none, since dropping a handle
-/// tells the other threads that this rank is gone.
+/// Splits every process of a world into `per_process` ranks: thread `t` of process `p` is rank `p * per_process + t`.
+/// Returns a handle per thread, in order. Move each one to its thread: dropping a handle means that its rank leaves.
 ///
-/// Every process calls this at the same time with the same number.
+/// A collective call of all processes, with the same `per_process`.
 ///
-/// A thread that panics, fails ([`World::fail`]) or drops its handle makes the others' [`World::barrier`] and
-/// [`World::all_gather`] return an error that names it; they never wait for a thread that cannot come.
+/// If a thread panics, fails ([`World::fail`]) or drops its handle, [`World::barrier`] and [`World::all_gather`] of the
+/// others return an error that names its rank; they do not wait for it.
 ///
 /// # Errors
-/// When `per_process` is 0, when processes disagree about it, or when another process has failed.
+/// If `per_process` is 0 or differs between processes, or another process has failed.
 pub fn threads(process: Handle, per_process: usize) -> Result<Vec<Handle>, Error> {
     let renumbers = process.name_ranks(per_process);
     let all = process.all_gather(&(per_process as u64).to_le_bytes())?;
@@ -38,75 +36,73 @@ pub fn threads(process: Handle, per_process: usize) -> Result<Vec<Handle>, Error
         return Err(Error::Mismatch("a process needs at least one rank; 0 were asked for".to_owned()));
     }
     let team = Arc::new(Team {
-        spin: per_process * process.local_size() <= gate::cores(),
+        spin: per_process * process.local_size() <= cores(),
         process,
         renumbers,
         per_process,
-        meeting: Mutex::new(Meeting {
+        call: Mutex::new(LocalCall {
             contributions: (0..per_process).map(|_| None).collect(),
-            arrived: 0,
-            complete: false,
-            outcome: None,
-            left: None,
+            ..LocalCall::default()
         }),
         limit: Mutex::default(),
-        ledger: Mutex::default(),
-        round: AtomicUsize::new(0),
-        doomed: AtomicBool::new(false),
-        gate: Gate::default(),
+        call_log: Mutex::default(),
+        completed: AtomicUsize::new(0),
+        broken: AtomicBool::new(false),
+        waiters: SpinPark::default(),
     });
     Ok((0..per_process)
-        .map(|thread| Arc::new(Member { team: Arc::clone(&team), thread }) as Handle)
+        .map(|thread| Arc::new(ThreadRank { team: Arc::clone(&team), thread }) as Handle)
         .collect())
 }
 
-/// Reason of the failure of a rank whose thread panicked.
+/// Reason for the failure of a rank whose thread has panicked.
 const PANIC: &str = "its thread panicked";
 
-/// What all ranks of a process share.
+/// State that the ranks of a process share.
 struct Team {
     process: Handle,
-    /// True when errors of `process` already name ranks of the job.
+    /// True if errors of `process` name ranks of the job already.
     renumbers: bool,
     per_process: usize,
-    /// Whether there is a core for each rank of this host.
+    /// True if this host has a core for each of its ranks.
     spin: bool,
-    meeting: Mutex<Meeting>,
-    /// How long ranks may keep others waiting.
+    call: Mutex<LocalCall>,
+    /// Time limit of a call, from its first rank to its last.
     limit: Mutex<Option<Duration>>,
-    /// What ranks have called.
-    ledger: Mutex<Ledger>,
-    /// How many meetings have ended.
-    round: AtomicUsize,
-    /// Whether a thread has left or failed, so that no meeting can ever be complete again.
-    doomed: AtomicBool,
-    gate: Gate,
+    /// Calls reported by ranks.
+    call_log: Mutex<CallLog>,
+    /// Number of completed calls.
+    completed: AtomicUsize,
+    /// True once a thread has left or failed, so that no further call can complete.
+    broken: AtomicBool,
+    waiters: SpinPark,
 }
 
-/// What the threads of a process bring together for one barrier or gathering.
-struct Meeting {
+/// Current call of the threads of a process.
+#[derive(Default)]
+struct LocalCall {
     contributions: Vec<Option<Contribution>>,
     arrived: usize,
-    /// Whether all have come and one of them meets the other processes.
+    /// True while the last thread calls the other processes.
     complete: bool,
-    /// Of the meeting that ended last. Nobody can overwrite it before all have read it: the next meeting is not
-    /// complete without them.
-    outcome: Option<Result<Arc<Vec<Vec<u8>>>, Error>>,
-    /// The thread that left first, and how; one that panicked or failed goes before one that went.
-    left: Option<(usize, End)>,
+    /// Result of the previous call. All threads read it before it is overwritten, since the next call cannot complete
+    /// without them.
+    result: Option<Result<Arc<Vec<Vec<u8>>>, Error>>,
+    /// First thread that has left; one with a failure takes precedence.
+    departed: Option<(usize, Departure)>,
 }
 
-/// How a rank has left.
-enum End {
+/// Departure of a rank.
+enum Departure {
     Left,
     Panicked,
-    /// It lives on, but for the others it has left.
+    /// [`World::fail`], for the given reason. Its thread lives on.
     Failed(String),
-    /// It did not come in time, or called something else than others.
-    Wrong(Error),
+    /// It was late, or its calls differ from those of another rank.
+    Error(Error),
 }
 
-struct Member {
+struct ThreadRank {
     team: Arc<Team>,
     thread: usize,
 }
@@ -116,109 +112,115 @@ impl Team {
         self.process.rank() * self.per_process + thread
     }
 
-    /// The thread that has left, if there is one.
-    fn missing(&self, meeting: &Meeting) -> Option<Error> {
-        let (thread, end) = meeting.left.as_ref()?;
-        let reason = match end {
-            End::Left => "has left the job: it will not come to this barrier or all_gather".to_owned(),
-            End::Panicked => format!("died: {PANIC}"),
-            End::Failed(reason) => format!("failed: {reason}"),
-            End::Wrong(error) => return Some(error.clone()),
+    /// Error for the thread that has left, if any.
+    fn departed_error(&self, call: &LocalCall) -> Option<Error> {
+        let (thread, departure) = call.departed.as_ref()?;
+        let reason = match departure {
+            Departure::Left => "has left the job: it will not come to this barrier or all_gather".to_owned(),
+            Departure::Panicked => format!("died: {PANIC}"),
+            Departure::Failed(reason) => format!("failed: {reason}"),
+            Departure::Error(error) => return Some(error.clone()),
         };
         Some(Error::RankFailed { rank: self.rank(*thread), host: host().name, reason })
     }
 
-    fn leave(&self, thread: usize, end: End) {
-        let mut meeting = lock(&self.meeting);
-        match (&meeting.left, &end) {
-            (None, _) | (Some((_, End::Left)), End::Panicked | End::Failed(_) | End::Wrong(_)) => {
-                meeting.left = Some((thread, end));
+    fn depart(&self, thread: usize, departure: Departure) {
+        let mut call = lock(&self.call);
+        match (&call.departed, &departure) {
+            (None, _)
+            | (
+                Some((_, Departure::Left)),
+                Departure::Panicked | Departure::Failed(_) | Departure::Error(_),
+            ) => {
+                call.departed = Some((thread, departure));
             }
             _ => {}
         }
-        drop(meeting);
-        self.doomed.store(true, Ordering::SeqCst);
-        self.gate.notify();
+        drop(call);
+        self.broken.store(true, Ordering::SeqCst);
+        self.waiters.notify();
     }
 
-    /// Waits until every thread has brought something; the last one meets the other processes for all.
-    fn meet(&self, thread: usize, contribution: Contribution) -> Result<Arc<Vec<Vec<u8>>>, Error> {
-        let mut meeting = lock(&self.meeting);
-        if let Some(error) = self.missing(&meeting) {
+    /// Runs a collective call. The last thread to arrive calls the other processes for all.
+    fn collective(&self, thread: usize, contribution: Contribution) -> Result<Arc<Vec<Vec<u8>>>, Error> {
+        let mut call = lock(&self.call);
+        if let Some(error) = self.departed_error(&call) {
             return Err(error);
         }
-        let round = self.round.load(Ordering::SeqCst);
-        if meeting.contributions[thread].replace(contribution).is_some() {
+        let number = self.completed.load(Ordering::SeqCst);
+        if call.contributions[thread].replace(contribution).is_some() {
             return Err(Error::Mismatch(format!(
                 "rank {} is in two collective calls at once; one thread at a time may call",
                 self.rank(thread)
             )));
         }
-        meeting.arrived += 1;
-        if meeting.arrived == self.per_process {
-            let contributions = meeting.contributions.iter_mut().filter_map(Option::take).collect();
-            meeting.arrived = 0;
-            meeting.complete = true;
-            drop(meeting);
-            let outcome = self.meet_processes(contributions);
-            let mut meeting = lock(&self.meeting);
-            meeting.outcome = Some(outcome.clone());
-            meeting.complete = false;
-            drop(meeting);
-            self.round.store(round.wrapping_add(1), Ordering::SeqCst);
-            self.gate.notify();
-            return outcome;
+        call.arrived += 1;
+        if call.arrived == self.per_process {
+            let contributions = call.contributions.iter_mut().filter_map(Option::take).collect();
+            call.arrived = 0;
+            call.complete = true;
+            drop(call);
+            let result = self.call_processes(contributions);
+            let mut call = lock(&self.call);
+            call.result = Some(result.clone());
+            call.complete = false;
+            drop(call);
+            self.completed.store(number.wrapping_add(1), Ordering::SeqCst);
+            self.waiters.notify();
+            return result;
         }
-        drop(meeting);
-        let ended = || self.round.load(Ordering::SeqCst) != round;
-        let over = || ended() || self.doomed.load(Ordering::SeqCst);
+        drop(call);
+        let ended = || self.completed.load(Ordering::SeqCst) != number;
+        let over = || ended() || self.broken.load(Ordering::SeqCst);
         let limit = *lock(&self.limit);
-        if !self.gate.wait_until(self.spin, limit.map(|limit| Instant::now() + limit), over) {
-            self.expect(round, limit.unwrap_or_default());
-            // Either some are late, and this ends at once, or it is for the process' world to limit this.
-            self.gate.wait(false, over);
+        if !self.waiters.wait_until(self.spin, limit.map(|limit| Instant::now() + limit), over) {
+            self.fail_if_late(number, limit.unwrap_or_default());
+            // Unless threads of this process were late, the world of processes limits the call.
+            self.waiters.wait(false, over);
         }
-        let mut meeting = lock(&self.meeting);
+        let mut call = lock(&self.call);
         if ended() {
-            return meeting.outcome.clone().unwrap_or_else(|| {
-                Err(Error::Mismatch("a meeting of threads has ended without an outcome".to_owned()))
+            return call.result.clone().unwrap_or_else(|| {
+                Err(Error::Mismatch("a call of threads has ended without a result".to_owned()))
             });
         }
-        // Whoever has left was not in this meeting, so it cannot be complete.
-        meeting.contributions[thread] = None;
-        meeting.arrived = meeting.arrived.saturating_sub(1);
+        // The call cannot complete without the thread that has left.
+        call.contributions[thread] = None;
+        call.arrived = call.arrived.saturating_sub(1);
         Err(self
-            .missing(&meeting)
+            .departed_error(&call)
             .unwrap_or_else(|| Error::Mismatch("a thread of this process has left the job".to_owned())))
     }
 
-    /// Gives up a meeting that has taken longer than `limit`, when some of this process' threads have not come to it.
-    fn expect(&self, round: usize, limit: Duration) {
-        let meeting = lock(&self.meeting);
-        if meeting.complete || self.round.load(Ordering::SeqCst) != round || self.missing(&meeting).is_some()
+    /// Fails a call that threads of this process have not reached within `limit`.
+    fn fail_if_late(&self, number: usize, limit: Duration) {
+        let call = lock(&self.call);
+        if call.complete
+            || self.completed.load(Ordering::SeqCst) != number
+            || self.departed_error(&call).is_some()
         {
             return;
         }
-        let call = meeting.contributions.iter().flatten().next().map_or("barrier", Contribution::name);
-        let threads = || (0..self.per_process).filter(|&thread| meeting.contributions[thread].is_none());
+        let name = call.contributions.iter().flatten().next().map_or("barrier", Contribution::name);
+        let threads = || (0..self.per_process).filter(|&thread| call.contributions[thread].is_none());
         let host = host().name;
         let late: Vec<_> = threads()
-            .map(|thread| Late {
+            .map(|thread| LateRank {
                 rank: self.rank(thread),
                 ranks: String::new(),
                 host: host.clone(),
                 note: String::new(),
             })
             .collect();
-        let (Some(first), Some(error)) = (threads().next(), overdue(call, limit, &late)) else { return };
-        drop(meeting);
-        self.leave(first, End::Wrong(error.clone()));
+        let (Some(first), Some(error)) = (threads().next(), late_error(name, limit, &late)) else { return };
+        drop(call);
+        self.depart(first, Departure::Error(error.clone()));
         self.process.fail(&error.to_string());
     }
 
-    fn meet_processes(&self, contributions: Vec<Contribution>) -> Result<Arc<Vec<Vec<u8>>>, Error> {
-        let Some(messages) = agree(contributions, self.rank(0))? else {
-            return self.process.barrier().map(|()| Arc::default()).map_err(|error| self.renumbered(error));
+    fn call_processes(&self, contributions: Vec<Contribution>) -> Result<Arc<Vec<Vec<u8>>>, Error> {
+        let Some(messages) = combine(contributions, self.rank(0))? else {
+            return self.process.barrier().map(|()| Arc::default()).map_err(|error| self.renumber(error));
         };
         if self.process.size() == 1 {
             return Ok(Arc::new(messages));
@@ -226,13 +228,13 @@ impl Team {
         let all = self
             .process
             .all_gather(&pack(messages.iter().map(Vec::as_slice)))
-            .map_err(|error| self.renumbered(error))?;
+            .map_err(|error| self.renumber(error))?;
         let mut unpacked = Vec::with_capacity(all.len() * self.per_process);
         for (process, bytes) in all.iter().enumerate() {
             let theirs =
                 unpack(bytes).filter(|theirs| theirs.len() == self.per_process).ok_or_else(|| {
                     Error::Mismatch(format!(
-                        "process {process} gathered something else than its {} ranks' messages",
+                        "process {process} did not gather its {} ranks' messages",
                         self.per_process
                     ))
                 })?;
@@ -241,8 +243,8 @@ impl Team {
         Ok(Arc::new(unpacked))
     }
 
-    /// An error of the world of processes, in the ranks of this one.
-    fn renumbered(&self, error: Error) -> Error {
+    /// Converts an error of the world of processes to ranks of this world.
+    fn renumber(&self, error: Error) -> Error {
         match error {
             Error::RankFailed { rank, host, reason } if self.per_process > 1 && !self.renumbers => {
                 let first = rank * self.per_process;
@@ -255,8 +257,8 @@ impl Team {
     }
 }
 
-impl Member {
-    /// Tells the other processes that this rank has failed.
+impl ThreadRank {
+    /// Reports this rank's failure to the other processes.
     fn fail_process(&self, reason: &str) {
         if self.team.per_process == 1 {
             self.team.process.fail(reason);
@@ -266,7 +268,7 @@ impl Member {
     }
 }
 
-impl World for Member {
+impl World for ThreadRank {
     fn rank(&self) -> usize {
         self.team.rank(self.thread)
     }
@@ -291,26 +293,27 @@ impl World for Member {
     }
 
     fn barrier(&self) -> Result<(), Error> {
-        self.team.meet(self.thread, Contribution::Barrier).map(drop)
+        self.team.collective(self.thread, Contribution::Barrier).map(drop)
     }
 
     fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
-        let all = self.team.meet(self.thread, Contribution::Message(mine.to_vec()))?;
+        let all = self.team.collective(self.thread, Contribution::Message(mine.to_vec()))?;
         Ok(Arc::unwrap_or_clone(all))
     }
 
     fn check(&self) -> Result<(), Error> {
-        if self.team.doomed.load(Ordering::SeqCst) {
-            let meeting = lock(&self.team.meeting);
-            if let Some((_, End::Panicked | End::Failed(_) | End::Wrong(_))) = meeting.left {
-                return self.team.missing(&meeting).map_or(Ok(()), Err);
+        if self.team.broken.load(Ordering::SeqCst) {
+            let call = lock(&self.team.call);
+            if let Some((_, Departure::Panicked | Departure::Failed(_) | Departure::Error(_))) = call.departed
+            {
+                return self.team.departed_error(&call).map_or(Ok(()), Err);
             }
         }
-        self.team.process.check().map_err(|error| self.team.renumbered(error))
+        self.team.process.check().map_err(|error| self.team.renumber(error))
     }
 
     fn fail(&self, reason: &str) {
-        self.team.leave(self.thread, End::Failed(reason.to_owned()));
+        self.team.depart(self.thread, Departure::Failed(reason.to_owned()));
         self.fail_process(reason);
     }
 
@@ -319,7 +322,7 @@ impl World for Member {
         self.team.process.set_limit(limit);
     }
 
-    /// Of the whole process, whichever of its ranks calls it.
+    /// Applies to the whole process.
     fn note(&self, text: &str) -> bool {
         self.team.process.note(text)
     }
@@ -329,28 +332,28 @@ impl World for Member {
     }
 
     fn compare(&self, rank: usize, topic: u64, calls: &[Called]) {
-        let different = lock(&self.team.ledger).note(rank, topic, calls.to_vec());
+        let different = lock(&self.team.call_log).record(rank, topic, calls.to_vec());
         if let Some(error) = different {
             self.team.process.fail(&error.to_string());
-            self.team.leave(self.thread, End::Wrong(error));
+            self.team.depart(self.thread, Departure::Error(error));
         } else {
             self.team.process.compare(rank, topic, calls);
         }
     }
 
-    /// Of the whole process, whichever of its ranks calls it.
-    fn before_exit(&self, act: LastAct) {
-        self.team.process.before_exit(act);
+    /// Applies to the whole process.
+    fn before_exit(&self, hook: ExitHook) {
+        self.team.process.before_exit(hook);
     }
 
-    /// Aborts in the name of the rank of this process that failed first.
+    /// Names the first failed rank of this process.
     fn abort(&self, code: i32, message: &str) -> ! {
         if self.team.per_process == 1 {
             self.team.process.abort(code, message)
         }
-        let first = match &lock(&self.team.meeting).left {
-            Some((thread, End::Panicked)) => Some((*thread, PANIC.to_owned())),
-            Some((thread, End::Failed(reason))) => Some((*thread, format!("failed: {reason}"))),
+        let first = match &lock(&self.team.call).departed {
+            Some((thread, Departure::Panicked)) => Some((*thread, PANIC.to_owned())),
+            Some((thread, Departure::Failed(reason))) => Some((*thread, format!("failed: {reason}"))),
             _ => None,
         };
         match first.filter(|(thread, _)| *thread != self.thread) {
@@ -360,14 +363,13 @@ impl World for Member {
     }
 }
 
-impl Drop for Member {
+impl Drop for ThreadRank {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.team.leave(self.thread, End::Panicked);
-            // Ranks of other processes may be waiting for it.
+            self.team.depart(self.thread, Departure::Panicked);
             self.fail_process(PANIC);
         } else {
-            self.team.leave(self.thread, End::Left);
+            self.team.depart(self.thread, Departure::Left);
         }
     }
 }

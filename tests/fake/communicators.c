@@ -1,4 +1,4 @@
-/* Communicators of the fake NCCL: how they are made, from an id or from others, changed and ended. */
+/* Communicators of the fake NCCL: creation, from an id or from others, changes and end. */
 #include "library.h"
 
 #include <stdatomic.h>
@@ -9,7 +9,7 @@
 enum { PROMISES = 256, NO_COLOR = -1, SHRINK_ABORT = 1 };
 
 struct id { char bytes[128]; };
-/* The first fields of NCCL's configuration. Every version has those up to `network` in these places. */
+/* First fields of NCCL's configuration. Those up to `network` have the same offsets in every version. */
 struct config {
   size_t size;
   unsigned magic, version;
@@ -31,7 +31,7 @@ void communicators_reset(void) {
   memset(promises, 0, sizeof promises);
 }
 
-/* Being inside NCCL. */
+/* Calls inside NCCL. */
 
 static int bug(const struct comm *comm, const char *call, const char *why) {
   fake_log("BUG: %s on comm%d %s", call, comm->name, why);
@@ -98,7 +98,7 @@ void promise(struct comm *parent, void *place, void *value, struct comm *child) 
   else fake_log("BUG: too many results under way for the fake");
   fake_unlock();
 }
-/* The place belongs to NCCL until then: who looks at it sees null, and nothing else may be there. */
+/* The slot belongs to NCCL until then: it is null, and nothing else may be written into it. */
 static void end_promises(struct comm *parent, int kept) {
   fake_lock();
   for (int i = 0; i < PROMISES; i++) {
@@ -120,7 +120,7 @@ void keep_promises(struct comm *parent) {
 }
 void break_promises(struct comm *parent) { end_promises(parent, 0); }
 
-/* New ones. */
+/* Creation. */
 
 int ncclGetUniqueId(struct id *id) {
   memset(id, 0, sizeof *id);
@@ -129,7 +129,7 @@ int ncclGetUniqueId(struct id *id) {
 }
 static int is_id(const struct id *id, const char *kind) { return id && !strcmp(id->bytes, kind); }
 
-/* A communicator without a configuration of its own has the pointers of its parent's. */
+/* A communicator without a configuration inherits its parent's pointers. */
 static void keep_texts(struct comm *comm, const struct config *config, const struct comm *parent) {
   if (!config) {
     memcpy(comm->texts, parent->texts, sizeof comm->texts);
@@ -148,7 +148,7 @@ void read_texts(const struct comm *comm) {
   }
 }
 
-/* NULL without a configuration for it, neither its own nor its parent's. */
+/* NULL if neither the communicator nor its parent has a configuration. */
 static struct comm *new_comm(int size, int rank, const struct config *config, const struct comm *parent) {
   if (config ? config->magic != (unsigned)MAGIC : !parent) return NULL;
   struct comm *comm = calloc(1, sizeof *comm);
@@ -163,7 +163,7 @@ static struct comm *new_comm(int size, int rank, const struct config *config, co
   keep_texts(comm, config, parent);
   return comm;
 }
-/* "comm2 rank 1/2 device 0": what is said of every new one. */
+/* Description of a new communicator: "comm2 rank 1/2 device 0". */
 static const char *news(const struct comm *comm, const struct config *config) {
   static _Thread_local char text[FAKE_LINE / 2];
   const char *network = config ? config->network : NULL;
@@ -172,7 +172,7 @@ static const char *news(const struct comm *comm, const struct config *config) {
            config ? "" : " inheriting");
   return text;
 }
-/* The end of an initialisation: the handle is there at once, NCCL goes on in the background. */
+/* End of an initialisation: the handle is valid immediately, NCCL continues in the background. */
 static int born(struct comm *comm) {
   int result = fake_take(FAKE_INIT_RESULT);
   if (result) return refuse(result, "the fake was told to fail");
@@ -201,9 +201,9 @@ int ncclCommInitRankScalable(struct comm **out, int size, int rank, int ids, str
 }
 #endif
 
-/* A child that NCCL makes in the background of its parent. As in NCCL 2.32 the call answers "success" also where the
- * parent is non-blocking and its work under way, unless the fake was told otherwise: whether it is done, and that the
- * handle has been written, only the parent's ncclCommGetAsyncError says. */
+/* A child that NCCL creates in the background of its parent. Like NCCL 2.32, the call returns "success" also for a
+ * non-blocking parent with work in progress, unless the fake is set to another result. Only the parent's
+ * ncclCommGetAsyncError shows that the work is done and the handle written. */
 static int conceive(struct comm *parent, struct comm **out, struct comm *child) {
   int told = parent->late;
   promise(parent, out, child, child);
@@ -255,7 +255,7 @@ int ncclCommGetUniqueId(struct comm *comm, struct id *id) {
   leave(comm);
   return code;
 }
-/* The handle of the new communicator is there at once, and that one is asked whether it is done. */
+/* The handle of the new communicator is valid immediately, and its own state is queried. */
 int ncclCommGrow(struct comm *comm, int size, const struct id *id, int rank, struct comm **out, struct config *config) {
   int code = comm ? begin(comm, "ncclCommGrow", ACTIVE) : SUCCESS;
   if (code) return code;
@@ -277,7 +277,7 @@ int ncclCommGrow(struct comm *comm, int size, const struct id *id, int rank, str
 }
 #endif
 
-/* What they say about themselves. */
+/* Queries. */
 
 int ncclCommGetAsyncError(struct comm *comm, int *code) {
   int refused = enter(comm, "ncclCommGetAsyncError", ALIVE);
@@ -334,7 +334,7 @@ int ncclCommResume(struct comm *comm) {
 }
 #endif
 
-/* Their ends. */
+/* End. */
 
 int ncclCommFinalize(struct comm *comm) {
   if (!comm) return SUCCESS;
@@ -361,7 +361,7 @@ int ncclCommRevoke(struct comm *comm, int flags) {
 }
 #endif
 
-/* NCCL waits for the end of graphs with the communicator's operations, also when it aborts: that ends what hangs first. */
+/* NCCL waits for the end of graphs with the communicator's operations, also for an abort, which first ends hanging work. */
 static int end(struct comm *comm, const char *call, enum needs needs) {
   if (!comm) return SUCCESS;
   int code = enter(comm, call, needs);
@@ -385,7 +385,7 @@ static int end(struct comm *comm, const char *call, enum needs needs) {
 int ncclCommAbort(struct comm *comm) { return end(comm, "abort", ALIVE); }
 int ncclCommDestroy(struct comm *comm) { return end(comm, "destroy", READY); }
 
-/* What the safe layer does in other ways. */
+/* Functions that the safe layer does not use. */
 #define UNUSED(name) \
   int name(void) { return fake_log("BUG: " #name " called"), INVALID_USAGE; }
 UNUSED(ncclCommInitRank)

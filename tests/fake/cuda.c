@@ -1,5 +1,5 @@
-/* Streams, events and the rest of the part of the CUDA driver API that cudarc and the safe layer use. Memory is the host's. Handles are small numbers:
- * the log calls the first stream s1, the first event e1. */
+/* Fake CUDA driver: streams, events and the other functions that cudarc and the safe layer use. Memory is host memory.
+ * Handles are small numbers: the log names the first stream s1, the first event e1. */
 #include "cuda.h"
 
 #include <stdio.h>
@@ -11,9 +11,9 @@ enum { DEVICES = 4, ATTRIBUTE_MEMORY_POOLS = 115, EXTRA_CONTEXT = 100, PATIENCE_
 static struct stream streams[STREAMS];
 static struct event events[EVENTS];
 static int stream_count, event_count;
-/* What the capture of FAKE_CAPTURED has drawn in: an event recorded on a captured stream, a stream that waits for it. */
+/* Parts of the capture of FAKE_CAPTURED: an event recorded on a captured stream, a stream that waits for it. */
 static intptr_t captured_event, captured_stream;
-/* What fake_wait waits for. */
+/* Condition of fake_wait. */
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static _Thread_local intptr_t current;
 
@@ -55,7 +55,7 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
   (void)device;
   return *value = attribute == ATTRIBUTE_MEMORY_POOLS, 0;
 }
-/* Devices 0 to 2 are connected with each other. */
+/* Devices 0 to 2 are peers. */
 int cuDeviceCanAccessPeer(int *can, int device, int peer) { return *can = device != peer && device < 3 && peer < 3, 0; }
 int cuDeviceGetMemPool(intptr_t *pool, int device) { return *pool = 0x3000 + device, 0; }
 struct pool_access { int kind, device, flags; };
@@ -126,7 +126,7 @@ void fake_wait_for_graphs(const struct fake_owner *owner) {
   fake_unlock();
 }
 
-/* Querying and waiting for a captured stream is not allowed, and invalidates the capture; that of other streams may wait
+/* Querying or waiting for a captured stream is refused and invalidates the capture; for other streams, the call may wait
  * for other work. */
 static int refused(intptr_t stream, const char *call) {
   int capture = stream_of(stream)->capture;
@@ -160,7 +160,7 @@ int cuCtxSynchronize(void) {
   return code;
 }
 
-/* Whether FAKE_CAPTURED says that the stream is captured. Under the lock. */
+/* True if the stream is captured according to FAKE_CAPTURED. Under the lock. */
 static int captured(intptr_t stream) {
   int knob = fake_get(FAKE_CAPTURED);
   return knob > 0 && (stream == 0x1000 + knob || stream == captured_stream);
@@ -199,7 +199,7 @@ int cuEventRecord(intptr_t event, intptr_t stream) {
   return code;
 }
 
-/* A wait in the terms of captures: work of a capture may only depend on work of the same one. */
+/* A wait in a capture: work of a capture may only depend on work of the same one. */
 static int depend(struct stream *stream, const struct event *event) {
   if (capture_state(stream->capture) == 2) return CAPTURE_INVALIDATED;
   if (!stream->capture && event->capture) {
@@ -229,7 +229,7 @@ int cuStreamWaitEvent(intptr_t stream, intptr_t event, unsigned flags) {
   fake_unlock();
   return code;
 }
-/* A captured event cannot be asked. */
+/* A captured event cannot be queried. */
 int cuEventQuery(intptr_t event) {
   fake_lock();
   int code = event_of(event)->capture ? CAPTURED_EVENT : event_of(event)->hung ? NOT_READY : 0;

@@ -1,4 +1,4 @@
-/* What the files of the fake CUDA driver share. All of it under fake_lock. */
+/* Declarations of the fake CUDA driver. Everything is under fake_lock. */
 #ifndef CUDA_H
 #define CUDA_H
 
@@ -26,34 +26,34 @@ enum { STREAMS = 256, EVENTS = 1024 };
 
 struct stream {
   int device;
-  int capture;                   /* the number of the capture that it is part of, or 0 */
-  int work, joined;              /* how much was captured on it, and how much of that another stream waits for */
-  const struct fake_owner *hung; /* whose operation it waits for */
+  int capture;                   /* number of its capture, or 0 */
+  int work, joined;              /* captured work, and the part of it that another stream waits for */
+  const struct fake_owner *hung; /* owner of the operation that it waits for */
 };
 struct event {
-  int stream, capture, work; /* as the stream was when it recorded */
+  int stream, capture, work; /* state of the stream at the record */
   const struct fake_owner *hung;
 };
 
-/* A use of memory that was launched, or (clock NEVER) will be. */
+/* A launched use of memory, or (clock NEVER) a future one. */
 struct access {
   size_t from, to;
   int writes, stream;
-  unsigned clock; /* of the stream, when it was launched */
+  unsigned clock; /* of the stream, at the launch */
   const struct fake_owner *owner;
   char what[128];
 };
 enum { ACCESSES = 32 };
-/* Memory. It keeps its address and its name when it has been freed, so that its use is seen. */
+/* Memory. It keeps its address and name after it was freed, so that its use is detected. */
 struct block {
   char *start;
   size_t bytes;
   int name, by_nccl, freed;
-  int pins, graphs; /* in registrations and the like, in nodes of graphs */
-  int count;        /* of the accesses */
+  int pins, graphs; /* number of registrations and windows, number of graph nodes */
+  int count;        /* number of accesses */
   struct access accesses[ACCESSES];
 };
-/* NULL when there is none, or no longer. */
+/* NULL if it does not exist. */
 struct block *block_of(int name);
 
 /* By number; the default streams are number 0. */
@@ -67,12 +67,12 @@ extern pthread_mutex_t fake_mutex;
 /* The capture of a stream: 0 none, 1 active, 2 invalid. */
 int capture_state(int capture);
 void capture_invalidate(int capture, const char *why);
-/* A wait for the whole context. 0 or why it is refused. */
+/* A wait for the whole context. 0 or the error. */
 int capture_refuses_context(int device, const char *call);
-/* A call that may wait for other work. 0 or why it is refused. */
+/* A call that may wait for other work. 0 or the error. */
 int capture_refuses_unsafe(const char *call);
 
-/* As fake_perform; `who` does it, in the words of mistakes. */
+/* Like fake_perform; `who` names the caller in messages about mistakes. */
 void perform(const struct fake_work *work, const char *who);
 
 /* order.c: streams and events by number. */
@@ -80,7 +80,7 @@ void order_new_stream(int stream, int blocking);
 void order_new_event(int event);
 void order_record(int event, int stream);
 void order_wait(int stream, int event);
-/* The host has seen that all of it is done. */
+/* The host has observed that all of it is done. */
 void order_stream_done(int stream);
 void order_event_done(int event);
 /* The host frees a block. */
@@ -88,7 +88,7 @@ void order_free(const struct block *block, const char *call);
 void order_reset(void);
 
 void streams_reset(void);
-/* Forgets what the capture of FAKE_CAPTURED has drawn in. */
+/* Clears the parts of the capture of FAKE_CAPTURED. */
 void captured_reset(void);
 void memory_reset(void);
 void graphs_reset(void);

@@ -1,5 +1,5 @@
-/* Captures of the fake CUDA driver, and the graphs that come of them. The first capture makes graph1, even if it fails.
- * A graph repeats the lines that were captured. */
+/* Captures of the fake CUDA driver, and their graphs. The first capture creates graph1, even if it fails. A graph repeats
+ * the captured lines. */
 #include "cuda.h"
 
 #include <stdio.h>
@@ -8,7 +8,7 @@
 enum { GRAPHS = 64, NODES = 64, GLOBAL = 0, THREAD_LOCAL, RELAXED };
 
 static struct graph {
-  int state;  /* as capture_state has it */
+  int state;  /* see capture_state */
   int origin; /* the number of the stream */
   int mode;
   const void *thread;
@@ -18,7 +18,7 @@ static struct graph {
 } graphs[GRAPHS];
 static int captures;
 static _Thread_local char me;
-/* What calls that may wait for other work heed on this thread: all captures (GLOBAL), its own, or none. */
+/* Captures that forbid this thread's blocking calls: all (GLOBAL), its own, or none. */
 static _Thread_local int heeded;
 
 void graphs_reset(void) {
@@ -59,7 +59,7 @@ int capture_refuses_unsafe(const char *call) {
   return code;
 }
 
-/* Whether its blocks may be freed. */
+/* True if its blocks may be freed. */
 static void pin(const struct fake_work *node, int pins) {
   for (int i = 0; i < node->count; i++) {
     struct block *block = block_of(node->uses[i].block);

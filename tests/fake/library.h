@@ -1,4 +1,4 @@
-/* What the files of the fake NCCL share. Built with -DFAKE_VERSION=22809 it has the functions of that version. */
+/* Declarations of the fake NCCL. With -DFAKE_VERSION=22809 it has the functions of that version. */
 #ifndef LIBRARY_H
 #define LIBRARY_H
 
@@ -7,70 +7,70 @@
 enum { SUCCESS = 0, UNHANDLED_CUDA_ERROR = 1, INVALID_ARGUMENT = 4, INVALID_USAGE = 5, IN_PROGRESS = 7 };
 enum { UNDEFINED = -2147483647 - 1, MAGIC = (int)0xcafebeef };
 
-/* Communicators are never freed, so that use after the end is seen here and not by chance. */
+/* Communicators are never freed, so that use after the end is always detected. */
 struct comm {
   int name, rank, size, device, blocking;
-  int late;                   /* the call that is running shall answer so */
+  int late;                   /* result of the current call */
   int finalized, revoked, suspended, growing;
-  int held;                   /* by the group of a thread */
-  int managed;                /* by a call in that group that is no operation */
+  int held;                   /* by a thread's group */
+  int managed;                /* by a management call in that group */
   _Atomic(const void *) user; /* the thread that is inside NCCL with it */
-  int jobs;                   /* of the worker */
-  int failed;                 /* the code of one that failed */
-  struct text { const char *given, *copy; } texts[2]; /* the configuration's: its pointers are kept, as NCCL does */
+  int jobs;                   /* jobs of the worker */
+  int failed;                 /* code of a failed job */
+  struct text { const char *given, *copy; } texts[2]; /* strings of the configuration, to which NCCL keeps pointers */
   struct fake_owner owner;
 };
 
-/* What a call asks of its communicator: the later ones also what the earlier ones do. */
+/* Requirements of a call on its communicator; each includes the previous ones. */
 enum needs { ALIVE, READY, ACTIVE };
-/* Every call with a communicator begins here and, unless this is not 0, ends with `leave`. */
+/* Begins every call with a communicator. If it returns 0, the call ends with `leave`. */
 int enter(struct comm *comm, const char *call, enum needs needs);
 void leave(struct comm *comm);
 
-/* The same for calls that are no operations, which may be told to fail. */
+/* The same for management calls, which can be set to fail. */
 int begin(struct comm *comm, const char *call, enum needs needs);
-/* The end of one that NCCL goes on with in the background: leaves, and answers as the communicator would. In a group
- * that goes on at its end. */
+/* Ends a management call that NCCL continues in the background, or in a group at its end: leaves, and returns the
+ * communicator's result. */
 int finish(struct comm *comm);
 int settle(struct comm *comm);
-/* The value goes to the place when the parent's work is done; the child, if any, is lost when that fails. */
+/* Writes the value to the slot once the parent's work is done; if that fails, the child, if any, is lost. */
 void promise(struct comm *parent, void *place, void *value, struct comm *child);
-/* The parent's work is done: what was promised is written, or, where it failed, never will be. */
+/* Called when the parent's work is done: writes the deferred values, or drops them after a failure. */
 void keep_promises(struct comm *parent);
-/* The same before anybody has asked. */
+/* The same before a query. */
 void write_promises(struct comm *parent);
 void break_promises(struct comm *parent);
 
-/* Whether this thread is inside a group; then the communicator is the thread's until that ends. */
+/* True if this thread is in a group; the communicator then belongs to the thread until its end. */
 int in_group(void);
 void hold(struct comm *comm);
-/* Notes NCCL's words and the group's error, and is that error. */
+/* Records NCCL's last message and the group's error, and returns the error. */
 int refuse(int code, const char *words);
 
 /* The same for operations. */
 int begin_operation(struct comm *comm, const char *what);
-/* The device that work on the stream goes to. */
+/* Device of work on the stream. */
 int device_of(const struct comm *comm, int op, intptr_t stream);
 void append(char *line, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Queues or launches. */
 int submit(struct comm *comm, const struct fake_work *work);
-/* Launches, or puts into the graph that captures the stream. */
+/* Launches, or adds to the graph that captures the stream. */
 int launch(const struct fake_work *work);
 
-/* Whether the communicator's work is the worker's. */
+/* True if the worker executes the communicator's work. */
 int has_worker(const struct comm *comm);
-/* The worker launches the work, or, without any, finishes what the communicator was asked to. */
+/* Makes the worker launch the work, or without any, finish the management call. */
 void work_later(struct comm *comm, const struct fake_work *work);
-/* Somebody asks whether the worker is done. */
+/* Counts a query of the worker's state. */
 void worker_polled(void);
-/* Returns when the worker has no job of the communicator any more. */
+/* Waits until the worker has no job of the communicator. */
 void stop_work(struct comm *comm);
 void worker_reset(void);
 
-/* A mistake if the texts of the configuration are no longer what they were: NCCL reads them whenever it likes. */
+/* A mistake if the strings of the configuration have changed: NCCL may read them at any time. */
 void read_texts(const struct comm *comm);
 
-/* What was made for a communicator and has to go before it. */
+/* An object of a communicator, which must end before it. */
 struct object {
   enum kind { REGISTRATION = 1, WINDOW, OPERATOR } kind;
   struct comm *comm;
@@ -78,13 +78,13 @@ struct object {
   size_t bytes;
   int name, alive, block, type, flags;
 };
-/* A user's operator of this number, for an operation on this type. Logs misuse. */
+/* Checks a user's operator for an operation on this type. Logs misuse. */
 void check_operator(const struct comm *comm, int number, int type);
-/* Whether a registration or a window of the owner's communicator has all of this memory. */
+/* True if a registration or window of the owner's communicator contains all of this memory. */
 int objects_know(const struct fake_owner *owner, const void *start, size_t bytes);
-/* The object that was to be made is not. */
+/* Drops an object whose creation has failed. */
 void never_made(struct object *object);
-/* The communicator ends, and its objects with it. If it is destroyed, its operators should have gone before. */
+/* Ends the communicator and its objects. If it is destroyed, its operators must have ended before. */
 void end_objects(struct comm *comm, int destroyed);
 
 size_t type_size(int type);

@@ -1,4 +1,4 @@
-/* The log and the knobs of the fakes. */
+/* Log and settings of the fakes. */
 #include "cuda.h"
 
 #include <stdarg.h>
@@ -83,7 +83,7 @@ void fake_set(int knob, int value) {
   fake_unlock();
 }
 
-/* For the tests: as freshly loaded, for the calling thread. */
+/* For the tests: resets the fakes, for the calling thread. */
 void fake_cuda_reset(void) {
   fake_lock();
   memset(knobs, 0, sizeof knobs);

@@ -1,17 +1,17 @@
-/* Memory of the fake CUDA driver: blocks of the host's, called m1, m2 and so on in the log. */
+/* Memory of the fake CUDA driver: blocks of host memory, named m1, m2 and so on in the log. */
 #include "cuda.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Freed blocks above this size are given back at once. */
+/* Freed blocks above this size are released immediately. */
 enum { BLOCKS = 512, LARGE = 1 << 20 };
 
 static struct block blocks[BLOCKS];
 static int allocations;
 
-/* What a test has left behind is forgotten. Only what was freed is given back: somebody may have the rest still. */
+/* Forgets the blocks of a test. Only freed ones are released: the others may still be in use. */
 void memory_reset(void) {
   for (int i = 0; i < BLOCKS; i++) {
     if (blocks[i].freed) free(blocks[i].start);
@@ -21,7 +21,7 @@ void memory_reset(void) {
   allocations = 0;
 }
 
-/* Under the lock. Blocks do not touch: the allocator keeps its own data between them. So the end of one is its. */
+/* Under the lock. Blocks are not adjacent, since the allocator keeps its own data between them: the end address is unique. */
 static struct block *find(const void *address) {
   const char *wanted = address;
   for (int i = 0; i < BLOCKS; i++) {
@@ -69,7 +69,7 @@ const char *fake_address(const void *address) {
   return text;
 }
 
-/* A free place: an unused one, or that of the block that was made first of those that were freed. */
+/* A free slot: an unused one, or that of the oldest freed block. */
 static struct block *place(void) {
   struct block *found = NULL;
   for (int i = 0; i < BLOCKS; i++) {
@@ -106,7 +106,7 @@ static void release(struct block *block) {
   block->start = NULL;
   block->freed = 0;
 }
-/* The block that a call frees, or NULL when it must not. Under the lock. */
+/* The block that a call frees, or NULL if that is a mistake. Under the lock. */
 static struct block *victim(void *memory, int by_nccl, const char *call) {
   struct block *block = find_live(memory);
   if (!block || block->start != memory) {
@@ -138,7 +138,7 @@ void fake_unpin(int name) {
   fake_unlock();
 }
 
-/* The work's use of the same bytes, for reading or writing, if it has any. */
+/* The work's other use of the same bytes, if any. */
 static struct fake_use *same_use(struct fake_work *work, const struct fake_use *use) {
   for (int i = 0; i < work->count; i++) {
     struct fake_use *other = &work->uses[i];
@@ -167,8 +167,8 @@ void fake_use(struct fake_work *work, const char *who, const void *start, size_t
   fake_unlock();
 }
 
-/* Work of the driver's own with one or two parts of memory. In a capture it would become a node: the graphs of the fake
- * do not repeat it, they only say so. Whether it is to be done now, or the code that the call answers. */
+/* The driver's own work with one or two parts of memory. In a capture it becomes a node, which the fake's graphs only
+ * log. Returns NOW if it must be executed now, or the call's result. */
 enum { NOW = -1 };
 static int work_on(intptr_t stream, const char *what, const void *to, const void *from, size_t bytes) {
   struct fake_work work = {.stream = stream};
@@ -182,7 +182,7 @@ static int work_on(intptr_t stream, const char *what, const void *to, const void
   if (captured) return captured < 0 ? CAPTURE_INVALIDATED : 0;
   strcpy(work.line, who);
   fake_perform(&work);
-  /* Memory that is not there is left alone. */
+  /* Memory that is not allocated is not accessed. */
   int there = (!to || fake_room(to) >= bytes) && (!from || fake_room(from) >= bytes);
   return !bytes || there ? NOW : ILLEGAL_ADDRESS;
 }

@@ -16,11 +16,11 @@ use libloading::os::unix::{Library as Object, RTLD_GLOBAL, RTLD_NOW};
 use nccl_sys::Nccl;
 use tempfile::TempDir;
 
-/// The knobs of fake.h.
+/// Settings of the fakes (fake.h).
 #[derive(Clone, Copy)]
 pub(crate) enum Knob {
     StreamBusy,
-    /// A bit for each cuEventRecord from now on.
+    /// Bitmask of the following cuEventRecord calls that fail.
     EventsFail,
     NcclResult,
     InitResult,
@@ -28,37 +28,37 @@ pub(crate) enum Knob {
     CallMillis,
     Captured,
     ManagementResult,
-    /// The answer of the next call that takes a registration, a window or an operator back.
+    /// Result of the next call that deregisters memory or destroys an operator.
     DisposalResult,
     SplitSize,
     Hang,
     NoWindows,
     SimulatedMicros,
-    /// How non-blocking communicators do what they are asked to: a constant of [`worker`].
+    /// Execution of non-blocking calls: a constant of [`worker`].
     Worker,
-    /// The ncclCommGetAsyncError of this number from now lets a held worker run.
+    /// Number of the ncclCommGetAsyncError call that lets a held worker run.
     WorkerPolls,
-    /// The answer of cuDriverGetVersion.
+    /// Result of cuDriverGetVersion.
     DriverVersion,
-    /// The answer of cuDeviceGetCount.
+    /// Result of cuDeviceGetCount.
     DeviceCount,
 }
 
 /// Values of [`Knob::Worker`]: `fake_worker` of fake.h.
 pub(crate) mod worker {
-    /// A thread of NCCL's does it, soon; the call answers ncclInProgress.
+    /// A thread of NCCL executes them soon; the call returns ncclInProgress.
     pub(crate) const RUNS: i32 = 0;
-    /// It is done at once, in the call.
+    /// The call executes them.
     pub(crate) const OFF: i32 = 1;
     /// The thread waits for `RUNS`; an abort drops the communicator's jobs.
     pub(crate) const HELD: i32 = 2;
-    /// As `HELD`, but an abort waits until the jobs are done.
+    /// Like `HELD`, but an abort waits until the jobs are done.
     pub(crate) const HELD_IN_ABORTS: i32 = 3;
 }
 
 struct Loaded {
     cuda: Object,
-    /// The fakes of NCCL that could be loaded.
+    /// The fakes of NCCL that can be loaded.
     nccl: Vec<Object>,
     newest: &'static Nccl,
     middle: &'static Nccl,
@@ -70,7 +70,7 @@ struct Loaded {
 const CUDA: &[&str] = &["log.c", "cuda.c", "memory.c", "order.c", "graphs.c"];
 const NCCL: &[&str] = &["nccl.c", "communicators.c", "objects.c", "worker.c", "parameters.c"];
 
-/// Starts the compiler. Wait for it.
+/// Starts the compiler. Wait for the returned process.
 fn compile(folder: &Path, sources: &[&str], output: &str, flags: &[&str]) -> Child {
     Command::new("cc")
         .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake"))
@@ -85,7 +85,7 @@ fn compile(folder: &Path, sources: &[&str], output: &str, flags: &[&str]) -> Chi
         .expect("a C compiler, for this test")
 }
 
-/// The folder of fakes that another process has built for this one.
+/// Folder of fakes that another process has built for this one.
 pub(crate) const BUILT: &str = "COLLECTIVES_TEST_FAKES";
 
 /// Builds the fakes.
@@ -134,7 +134,7 @@ fn load() -> Loaded {
     }
 }
 
-/// The fakes, for one test at a time, as freshly loaded.
+/// The fakes in their initial state, for one test at a time.
 pub(crate) struct Fake {
     loaded: &'static Loaded,
     _alone: MutexGuard<'static, ()>,
@@ -148,7 +148,7 @@ impl Fake {
         let fake = Self { loaded: LOADED.get_or_init(load), _alone: alone };
         // SAFETY: functions of our own libraries, of this signature.
         unsafe {
-            // First what the workers may still have to do.
+            // First the workers finish their jobs.
             for nccl in &fake.loaded.nccl {
                 nccl.get::<extern "C" fn()>(b"fake_nccl_reset").unwrap()();
             }
@@ -162,22 +162,22 @@ impl Fake {
         Library::from_raw(self.loaded.newest)
     }
 
-    /// NCCL 2.28.9, without anything newer.
+    /// NCCL 2.28.9, without newer functions.
     pub(crate) fn library_2_28(&self) -> Library {
         Library::from_raw(self.loaded.middle)
     }
 
-    /// NCCL 2.18.3, without anything newer.
+    /// NCCL 2.18.3, without newer functions.
     pub(crate) fn old_library(&self) -> Library {
         Library::from_raw(self.loaded.old)
     }
 
-    /// Why a 2.18 without ncclCommSplit could not be loaded.
+    /// Load error of a 2.18 without ncclCommSplit.
     pub(crate) fn broken(&self) -> &LoadError {
         &self.loaded.broken
     }
 
-    /// Why a 2.14 could not be loaded.
+    /// Load error of a 2.14.
     pub(crate) fn ancient(&self) -> &LoadError {
         &self.loaded.ancient
     }
@@ -188,7 +188,7 @@ impl Fake {
         set(knob as c_int, value);
     }
 
-    /// What happened since the last call. Fails when a fake saw a mistake.
+    /// Returns the log since the last call. Fails if a fake has detected a mistake.
     pub(crate) fn log(&self) -> Vec<String> {
         let lines = self.log_with_bugs();
         let bug = lines.iter().find(|line| line.contains("BUG") || line.contains("INSIDE A GROUP"));
@@ -208,7 +208,7 @@ impl Fake {
         text.to_str().unwrap().lines().map(str::to_owned).collect()
     }
 
-    /// A new stream on a device.
+    /// Creates a stream on a device.
     pub(crate) fn stream(&self, device: usize) -> Arc<CudaStream> {
         CudaContext::new(device).unwrap().new_stream().unwrap()
     }
@@ -217,7 +217,7 @@ impl Fake {
         UniqueId::new(self.library()).unwrap()
     }
 
-    /// Reads the log until it has this line, or after half a minute fails. What it had until then.
+    /// Reads the log until it has this line, for at most half a minute. Returns the lines before it.
     #[track_caller]
     pub(crate) fn until(&self, line: &str) -> Vec<String> {
         let (start, mut log) = (Instant::now(), Vec::new());
@@ -229,7 +229,7 @@ impl Fake {
         log
     }
 
-    /// Waits until somebody has asked NCCL whether it is done, or after half a minute fails.
+    /// Waits until NCCL's state has been queried, for at most half a minute.
     #[track_caller]
     pub(crate) fn until_polled(&self) {
         const POLLS: i32 = i32::MAX;
@@ -243,12 +243,12 @@ impl Fake {
         }
     }
 
-    /// Rank 1 of 2 on a new stream of device 0. The log is empty afterwards.
+    /// Creates rank 1 of 2 on a new stream of device 0, and empties the log.
     pub(crate) fn communicator(&self, config: &Config) -> Communicator {
         self.rank(self.library(), 1, 2, config)
     }
 
-    /// A rank of so many, of a library, on a new stream of device 0. The log is empty afterwards.
+    /// Creates a rank of a library on a new stream of device 0, and empties the log.
     pub(crate) fn rank(&self, library: Library, rank: usize, size: usize, config: &Config) -> Communicator {
         let communicator = Communicator::builder(library, &self.stream(0))
             .rank(rank, size)
@@ -268,7 +268,7 @@ impl Fake {
 }
 
 impl Drop for Fake {
-    /// What a test has not read must be free of mistakes, too.
+    /// The unread rest of the log must be free of mistakes too.
     fn drop(&mut self) {
         if !thread::panicking() {
             self.log();

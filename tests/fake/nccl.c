@@ -1,5 +1,4 @@
-/* An NCCL that queues, launches and frees nothing but says so in the log. This file: versions, errors, groups and
- * operations. */
+/* A fake NCCL that logs operations instead of executing them. This file: versions, errors, groups and operations. */
 #include "library.h"
 
 #include <stdarg.h>
@@ -8,7 +7,7 @@
 
 enum { QUEUE = 256 };
 
-/* NCCL's settings of one operation. */
+/* NCCL's configuration of one operation. */
 struct settings {
   size_t size;
   unsigned magic, version;
@@ -25,7 +24,7 @@ static _Thread_local int depth, group_error, queued, held, late;
 static _Thread_local struct { struct comm *comm; struct fake_work work; } queue[QUEUE];
 static _Thread_local struct comm *holding[QUEUE];
 
-/* For the tests: names start again. */
+/* For the tests: restarts the names. */
 void fake_nccl_reset(void) {
   worker_reset();
   communicators_reset();
@@ -97,14 +96,14 @@ int submit(struct comm *comm, const struct fake_work *work) {
   return SUCCESS;
 }
 
-/* The queue is dropped because of an error. */
+/* Drops the queue because of an error. */
 static int cancel(int error, int operations) {
   for (int i = 0; i < held; i++) break_promises(holding[i]);
   fake_log("group of %d cancelled", operations);
   let_go();
   return error;
 }
-/* What was begun in the group and is no operation: NCCL goes on with it in the background. */
+/* Management calls of the group, which NCCL continues in the background. */
 static int finish_group(int result) {
   for (int i = 0; i < held; i++) {
     if (result == IN_PROGRESS) holding[i]->owner.busy = 1;
@@ -157,7 +156,7 @@ size_t type_size(int type) {
   return type >= 0 && type < 12 ? sizes[type] : 0;
 }
 
-/* How much of a buffer an operation uses: counts of elements, on every rank or on the root alone. */
+/* Length of a buffer of an operation, in counts of elements, on every rank or only on the root. */
 enum extent { NEITHER, ONE, ALL, ONE_AT_ROOT, ALL_AT_ROOT };
 
 struct operation {
@@ -194,7 +193,7 @@ void append(char *line, const char *format, ...) {
   va_end(arguments);
 }
 
-/* The settings that are set, in the log's words. */
+/* The fields that are set, as text for the log. */
 static int describe(char *line, const struct settings *settings) {
   if (!settings) return append(line, " without settings"), SUCCESS;
   if (settings->magic != (unsigned)MAGIC || settings->size != sizeof *settings) return INVALID_ARGUMENT;
@@ -221,16 +220,15 @@ int begin_operation(struct comm *comm, const char *what) {
   return SUCCESS;
 }
 
-/* The device that work goes to: NCCL makes its own current, and afterwards the one that was. But the default stream is
- * that of the current device, a single rank's kernel goes there, too, and without a context NCCL would afterwards make one
- * on the first device. */
+/* Device of work: NCCL makes its own device current, and restores the previous one afterwards. However, the default stream
+ * and a single rank's kernel use the current device, and without a context NCCL would create one on the first device. */
 int device_of(const struct comm *comm, int op, intptr_t stream) {
   int kernel = comm->size == 1 && op >= 4, current = fake_device();
   return !stream || kernel || current < 0 ? current : comm->device;
 }
 
-/* NCCL up to 2.29.3 has a kernel that scales a single rank's elements, in blocks that do not always reach the last ones. Of
- * 8-bit floating-point numbers it has none. */
+/* NCCL up to 2.29.3 has a kernel that scales a single rank's elements, in blocks that may not cover the last ones. It has
+ * none for 8-bit floating-point numbers. */
 static int scale_alone(const struct operation *operation) {
   size_t bytes = type_size(operation->type), blocks = (operation->count * bytes + 16383) / 16384;
   if (operation->type >= 10) return INVALID_ARGUMENT;
@@ -273,7 +271,7 @@ static int operate(const struct operation *operation) {
   return code;
 }
 
-/* A collective and its variant with settings. The second word says which further parameters it has. */
+/* A collective and its variant with a configuration. The second argument selects further parameters. */
 #define FURTHER_NONE
 #define FURTHER_OP , int op
 #define FURTHER_ROOT , int root

@@ -1,5 +1,4 @@
-/* What the fake NCCL makes of memory and for communicators: allocations, registrations, windows with one-sided
- * operations, and users' operators. */
+/* Objects of the fake NCCL: allocations, registrations, windows with one-sided operations, and users' operators. */
 #include "library.h"
 
 #include <stdio.h>
@@ -16,7 +15,7 @@ void objects_reset(void) {
   names[OPERATOR] = FIRST_OPERATOR - 1;
 }
 
-/* The object's name in the log; the text is the thread's, until the second call after this one. */
+/* The object's name in the log. The text is thread-local, and valid until the second call after this one. */
 static const char *name(const struct object *object) {
   static _Thread_local char texts[2][16];
   static _Thread_local int next;
@@ -26,7 +25,7 @@ static const char *name(const struct object *object) {
   return text;
 }
 
-/* Its memory must not be freed from now on. */
+/* Forbids freeing its memory. */
 static struct object *make(enum kind kind, struct comm *comm, void *start, size_t bytes) {
   struct object *made = NULL;
   if (bytes > fake_room(start))
@@ -52,7 +51,7 @@ void never_made(struct object *object) {
   if (object->alive) end(object);
   fake_unlock();
 }
-/* Whether this is an object that lives and belongs to the communicator; a mistake if not. */
+/* True if this is a live object of the communicator; otherwise a mistake. */
 static int good(const struct object *object, enum kind kind, const struct comm *comm, const char *call) {
   if (object < objects || object >= objects + OBJECTS || object->kind != kind)
     return fake_log("BUG: %s of an unknown handle", call), 0;
@@ -82,7 +81,7 @@ void end_objects(struct comm *comm, int destroyed) {
   }
   fake_unlock();
 }
-/* The end of an object at the user's wish. */
+/* End of an object by the user. */
 static int dispose(struct comm *comm, struct object *object, enum kind kind, const char *call, const char *verb) {
   int code = enter(comm, call, ALIVE);
   if (code || !object) {
@@ -131,7 +130,7 @@ int ncclCommDeregister(struct comm *comm, struct object *handle) {
 #endif
 
 #if FAKE_VERSION >= 22700
-/* Of a non-blocking communicator the handle comes when its ncclCommGetAsyncError says that the work is done. */
+/* The handle of a non-blocking communicator's object is written once ncclCommGetAsyncError reports that the work is done. */
 int ncclCommWindowRegister(struct comm *comm, void *start, size_t bytes, struct object **window, int flags) {
   int code = begin(comm, "ncclCommWindowRegister", ACTIVE);
   if (code) return code;
@@ -165,7 +164,7 @@ int ncclWinGetUserPtr(struct comm *comm, struct object *window, void **out) {
   return code;
 }
 
-/* Whether all of it is in a window of the communicator that NCCL can send from. */
+/* True if all of it is in a window of the communicator that NCCL can send from. */
 static int in_window(const struct comm *comm, const char *from, size_t bytes) {
   int found = 0;
   fake_lock();
@@ -178,7 +177,7 @@ static int in_window(const struct comm *comm, const char *from, size_t bytes) {
   return found;
 }
 static int peer_exists(const struct comm *comm, int peer) { return peer >= 0 && peer < comm->size; }
-/* The common beginning and end of one-sided operations. */
+/* Common part of one-sided operations. */
 static struct fake_work begin_work(struct comm *comm, intptr_t stream) {
   return (struct fake_work){.owner = &comm->owner, .stream = stream};
 }
@@ -215,7 +214,7 @@ int ncclSignal(int peer, int signal, int context, unsigned flags, struct comm *c
            flags);
   return one_sided(comm, &work);
 }
-/* What the peers have put into the communicator's windows is there when it has waited for their signals. */
+/* Peers' writes into the communicator's windows have arrived once it has waited for their signals. */
 static void receive(struct comm *comm, struct fake_work *work) {
   fake_lock();
   for (int i = 0; i < OBJECTS; i++) {
@@ -244,7 +243,7 @@ int ncclWaitSignal(int count, struct wait *waits, struct comm *comm, intptr_t st
 }
 #endif
 
-/* Users' operators. Their numbers are never used again, so that each is seen to be of one communicator. */
+/* Users' operators. Their numbers are never reused, so that use with another communicator is detected. */
 
 static struct object *operator_of(int number) {
   struct object *found = NULL;

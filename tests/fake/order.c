@@ -1,5 +1,4 @@
-/* The order of work on streams, and the mistakes that are seen with it: memory that is used after its end, or by two
- * pieces of work of which one writes and neither is ordered after the other.
+/* Order of work on streams, and detection of mistakes: use of freed memory, and unordered accesses of which one writes.
  *
  * Every stream has a vector clock: for each stream how much of that stream's work is done before the stream's next piece.
  * An event keeps the clock of the stream that recorded it, and who waits for it takes over what that has. The host is one
@@ -28,8 +27,8 @@ static void merge(unsigned *into, const unsigned *from) {
   for (int i = 0; i < STREAMS; i++)
     if (into[i] < from[i]) into[i] = from[i];
 }
-/* What is queued next on the stream comes after what the host has waited for; the default stream and blocking ones wait
- * for each other. */
+/* Orders the next work of the stream after everything that the host has waited for. The default stream and blocking ones
+ * wait for each other. */
 static void next(int stream) {
   merge(clocks[stream], clocks[HOST]);
   if (is_blocking[stream]) merge(clocks[stream], clocks[0]);
@@ -47,7 +46,7 @@ void order_stream_done(int stream) {
 }
 void order_event_done(int event) { merge(clocks[HOST], events[event]); }
 
-/* Whether the access was over before the next piece of work of the stream, or of the host. */
+/* True if the access ended before the next piece of work of the stream, or of the host. */
 static int is_before(const struct access *access, int stream) {
   return access->clock <= clocks[stream][access->stream];
 }
@@ -61,7 +60,7 @@ static void remember(struct block *block, const struct access *access) {
   if (block->count == ACCESSES) forget(block, 0);
   block->accesses[block->count++] = *access;
 }
-/* What is ordered after the new access is ordered after these, too. */
+/* Work that is ordered after the new access is ordered after these too. */
 static void forget_older(struct block *block, const struct access *access) {
   for (int i = block->count - 1; i >= 0; i--) {
     const struct access *older = &block->accesses[i];
@@ -70,8 +69,8 @@ static void forget_older(struct block *block, const struct access *access) {
   }
 }
 
-/* Says which access of the block comes in the way of a new one. Expected ones are launched in their order, so that none
- * on its stream does if it is expected itself. */
+/* Logs accesses of the block that conflict with a new one. Announced accesses are launched in order, so one does not
+ * conflict with others of its stream. */
 static void compare(const struct block *block, const struct access *access, const char *who, int stream) {
   for (int i = 0; i < block->count; i++) {
     const struct access *older = &block->accesses[i];

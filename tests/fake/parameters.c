@@ -36,7 +36,7 @@ int ncclParamGetAllParameterKeys(const char ***table, int *length) {
   *table = keys;
   return *length = PARAMETERS, SUCCESS;
 }
-/* The text is the thread's, until the next call, and the length goes without the NUL. */
+/* The text is thread-local, until the next call; the length excludes the NUL. */
 int ncclParamGetParameter(const char *key, const char **value, int *length) {
   static _Thread_local char text[64];
   const struct parameter *parameter = find(key);
@@ -54,7 +54,7 @@ int ncclParamGetStr(const struct parameter *handle, const char **out) {
   if (handle->sign != 's') return INVALID_ARGUMENT;
   return *out = strcpy(text, handle->text), SUCCESS;
 }
-/* The bytes of a number, or a string with its NUL. */
+/* Copies the bytes of a number, or a string with its NUL. */
 int ncclParamGet(const struct parameter *handle, void *out, int room, int *length) {
   int bytes = handle->sign == 's' ? handle->bytes + 1 : handle->bytes;
   *length = room < bytes ? 0 : bytes;

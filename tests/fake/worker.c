@@ -1,5 +1,5 @@
-/* The thread that does what non-blocking communicators are asked to, as long as FAKE_WORKER says so. It does one job
- * after the other, each as a whole under the lock. */
+/* The worker thread of non-blocking communicators, controlled by FAKE_WORKER. It executes one job after the other, each
+ * under the lock. */
 #include "library.h"
 
 #include <pthread.h>
@@ -14,7 +14,7 @@ static struct job {
 } jobs[JOBS];
 static int count;
 
-/* Of those that earlier tests have left behind, nothing happens any more. */
+/* Jobs of earlier tests are dropped. */
 void worker_reset(void) {
   fake_lock();
   count = 0;
@@ -29,7 +29,7 @@ void worker_polled(void) {
   fake_count_down(FAKE_WORKER_POLLS);
 }
 
-/* Takes a job off the list. Under the lock, as all that follows. */
+/* Removes a job from the list. This and the following functions run under the lock. */
 static struct job take(int index) {
   struct job job = jobs[index];
   count--;
@@ -41,7 +41,7 @@ static struct job take(int index) {
 static void run(struct job *job) {
   struct comm *comm = job->comm;
   job->work.late = 1;
-  /* After a failure the rest is left. */
+  /* After a failure the other jobs are dropped. */
   if (job->launches && !comm->failed) comm->failed = launch(&job->work);
   read_texts(comm);
   if (!job->launches) write_promises(comm);

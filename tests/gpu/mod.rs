@@ -1,4 +1,4 @@
-//! How tests on GPUs run: one at a time, and counted as ignored, with the reason, where there are too few GPUs.
+//! Runner of tests on GPUs: one at a time, and counted as ignored, with the reason, if there are too few GPUs.
 
 use std::env;
 use std::panic::resume_unwind;
@@ -10,16 +10,16 @@ use std::time::Duration;
 use collectives::nccl::{self, Error, Library, Version};
 use libtest_mimic::{Arguments, Completion, Trial};
 
-/// No test takes that long. What hangs on a GPU cannot be ended but with the process.
+/// Maximum duration of a test. Work that hangs on a GPU can only be ended with the process.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Lets several ranks share a GPU.
 const SHARE: &str = "NCCL_MULTI_RANK_GPU_ENABLE";
-/// The number of ranks that share the GPUs then.
+/// Number of ranks that share the GPUs then.
 const RANKS: &str = "COLLECTIVES_TEST_RANKS";
 
-/// Ranks of a test that uses the whole machine: one on each GPU. Where the environment and the loaded NCCL let ranks share
-/// GPUs there are at least two, or as many as the environment says.
+/// Number of ranks of a test that uses the whole machine: one per GPU. If the environment and the loaded NCCL let ranks
+/// share GPUs, at least two, or the number in the environment.
 pub(crate) fn ranks() -> Result<usize, Error> {
     let gpus = nccl::device_count()?;
     if env::var(SHARE).is_ok_and(|value| value == "1") && Library::load()?.version() >= Version::new(2, 30, 0)
@@ -30,7 +30,7 @@ pub(crate) fn ranks() -> Result<usize, Error> {
     Ok(gpus)
 }
 
-/// A test that needs so many GPUs, or ranks that share fewer.
+/// A test that needs this number of GPUs, or ranks that share fewer.
 pub(crate) fn test(name: &str, gpus: usize, body: fn()) -> Trial {
     ignorable(name, body, move || {
         let found = ranks()?;
@@ -38,13 +38,13 @@ pub(crate) fn test(name: &str, gpus: usize, body: fn()) -> Trial {
     })
 }
 
-/// A test whose ranks cannot share a GPU, and why not.
+/// A test whose ranks cannot share a GPU, and the reason.
 #[allow(dead_code, reason = "not every program has such tests")]
 pub(crate) fn unshared_test(name: &str, reason: &'static str, body: fn()) -> Trial {
     ignorable(name, body, move || Ok((ranks()? > nccl::device_count()?).then(|| reason.to_owned())))
 }
 
-/// A test that is ignored for a reason that is found when it begins.
+/// A test that is ignored for a reason that is found at its start.
 fn ignorable(
     name: &str,
     body: fn(),
@@ -55,7 +55,7 @@ fn ignorable(
     Trial::ignorable_test(name, move || match obstacle() {
         Ok(None) => {
             let (running, ended) = mpsc::channel::<()>();
-            // In a thread of its own: no CUDA context is current there from the test before.
+            // In a thread of its own, which has no current CUDA context of an earlier test.
             let thread = thread.spawn(move || {
                 let _until_the_end = running;
                 body();
@@ -78,7 +78,7 @@ fn ignorable(
     })
 }
 
-/// Tests named after their functions, by the number of GPUs that they need.
+/// Tests by name, and the number of GPUs that they need.
 macro_rules! tests {
     ($($gpus:literal => [$($test:path),+ $(,)?]),+ $(,)?) => {
         vec![$($($crate::gpu::test(&stringify!($test).replace(' ', ""), $gpus, $test)),+),+]
@@ -86,8 +86,8 @@ macro_rules! tests {
 }
 pub(crate) use tests;
 
-/// Runs the tests that the command line asks for and ends the process. Each uses all GPUs: more than one at a time
-/// only if `--test-threads` says so.
+/// Runs the tests that the command line selects, and exits. Each uses all GPUs: more than one at a time only with
+/// `--test-threads`.
 pub(crate) fn run(tests: Vec<Trial>) -> ! {
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(1);

@@ -1,5 +1,5 @@
-//! Every collective as data: what each rank puts in, what it must find afterwards, and how it is called. So all ways to
-//! call them and all kinds of memory are tested with the same cases.
+//! Every collective as data: inputs, expected results, and ways to call it. All ways to call collectives and all kinds
+//! of memory are tested with the same cases.
 
 use std::fmt;
 use std::ops::Range;
@@ -7,15 +7,15 @@ use std::sync::{Arc, Once};
 
 use collectives::ReduceOp;
 use collectives::nccl::{
-    CallConfig, Collectives, Communicator, DeviceBuffer, DeviceBufferMut, Error, Graph, Group, Library,
-    Memory, MemoryView, MemoryViewMut, Version, Window, group, simulate,
+    CallConfig, Collectives, Communicator, DeviceBuffer, DeviceBufferMut, Error, Graph, Group, Version,
+    group, simulate,
 };
-use cudarc::driver::{CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut};
 
+use crate::arena::{Arena, GUARDS, Room};
 use crate::copies::Copies as _;
 use crate::reference::{Value, bits, reduced};
 
-/// A collective, with what all ranks must agree on.
+/// A collective with the arguments that are the same on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Collective {
     AllReduce(ReduceOp),
@@ -34,7 +34,7 @@ pub(crate) enum Collective {
 use Collective::*;
 
 impl Collective {
-    /// All of them, with every operator and these roots.
+    /// All collectives, with all operators and these roots.
     pub(crate) fn all(roots: &[usize]) -> Vec<Self> {
         let mut all = vec![AllGather, AllToAll, AllToAllV, Ring];
         for op in ReduceOp::ALL {
@@ -54,35 +54,35 @@ impl Collective {
         }
     }
 
-    /// Whether it can have its result in the place of its input.
+    /// True if it has an in-place variant.
     pub(crate) fn has_in_place(self) -> bool {
         !matches!(self, AllToAll | AllToAllV | Ring)
     }
 
-    /// Whether it is one function of NCCL, which takes a configuration.
+    /// True if it is a single NCCL function, which takes a configuration.
     pub(crate) fn is_one_function(self) -> bool {
         !matches!(self, AllToAllV | Ring)
     }
 }
 
-/// What a rank must find at some place.
+/// Expected value of an element.
 enum Wanted<T> {
     Value(T),
-    /// An average that is rounded.
+    /// A rounded average.
     Near(T),
-    /// What was there before.
+    /// The previous value.
     Kept,
     Anything,
 }
 
-/// A collective of a certain length over certain data.
+/// A collective with a length and data.
 #[derive(Clone, Copy)]
 pub(crate) struct Case {
     pub(crate) collective: Collective,
     pub(crate) in_place: bool,
-    /// Elements of one part.
+    /// Elements per part.
     pub(crate) len: usize,
-    /// Ranks.
+    /// Number of ranks.
     pub(crate) size: usize,
     pub(crate) seed: u64,
 }
@@ -96,7 +96,7 @@ impl fmt::Debug for Case {
 }
 
 impl Case {
-    /// The input of a rank.
+    /// Input of a rank.
     fn input<T: Value>(&self, rank: usize, index: usize) -> T {
         let bits = bits(self.seed, rank, index);
         match self.collective.op() {
@@ -111,13 +111,12 @@ impl Case {
         if exact { Wanted::Value(value) } else { Wanted::Near(value) }
     }
 
-    /// Elements that go from one rank to another in `AllToAllV`.
+    /// Elements from one rank to another in `AllToAllV`.
     fn exchanged(&self, from: usize, to: usize) -> usize {
         self.len * ((from + 2 * to) % 3) / 2
     }
 
-    /// Parts of `AllToAllV`, with an element between them that belongs to none: in rank order to send, in reverse order
-    /// to receive.
+    /// Parts of `AllToAllV`, with an unused element between them: in rank order to send, in reverse order to receive.
     fn parts(&self, rank: usize, sent: bool) -> Vec<Range<usize>> {
         let mut parts = vec![0..0; self.size];
         let mut start = 1;
@@ -153,12 +152,7 @@ impl Case {
         }
     }
 
-    /// Elements that no buffer of a case with this length needs more of.
-    pub(crate) fn room(len: usize, size: usize) -> usize {
-        size * len + size + 1 + 2 * GUARDS
-    }
-
-    /// What a rank's receive buffer holds before.
+    /// Previous contents of a rank's receive buffer.
     fn before<T: Value>(&self, rank: usize, index: usize) -> T {
         match self.collective {
             _ if !self.in_place => guard(),
@@ -168,7 +162,7 @@ impl Case {
         }
     }
 
-    /// What a rank's receive buffer must hold afterwards.
+    /// Expected contents of a rank's receive buffer.
     fn wanted<T: Value>(&self, rank: usize, index: usize) -> Wanted<T> {
         let &Self { in_place, len, size, .. } = self;
         let input = |rank, index| Wanted::Value(self.input(rank, index));
@@ -197,132 +191,39 @@ impl Case {
         }
     }
 
-    /// Whether NCCL has algorithms for it, and does not make sends and receives of it.
+    /// True if NCCL has an algorithm for it, instead of composing it of sends and receives.
     fn has_algorithm(&self) -> bool {
         matches!(self.collective, AllReduce(_) | Reduce(..) | Broadcast(_) | AllGather | ReduceScatter(_))
     }
 
-    /// Whether ranks other than the root pass a buffer where they need none: sometimes they do.
+    /// True if ranks other than the root pass a buffer that they do not need: in some cases.
     fn generous(&self) -> bool {
         self.len.is_multiple_of(2)
     }
 }
 
-/// Elements before and after each view that must stay.
-const GUARDS: usize = 17;
-
 fn guard<T: Value>() -> T {
     T::any(0xa5a5_a5a5_a5a5_a5a5)
 }
 
-/// Elements before a view: sometimes it does not lie at a multiple of 16 bytes.
+/// Elements before a view: in some cases it is not aligned to 16 bytes.
 fn lead(case: &Case) -> usize {
     if case.generous() { 16 } else { GUARDS }
 }
 
-/// Memory with room for views of one type.
-pub(crate) trait Arena<T: Value> {
-    /// Whether it may be a symmetric window.
-    const WINDOW: bool = false;
-    type View<'a>: DeviceBuffer<Element = T> + DevicePtr<T>
-    where
-        Self: 'a;
-    type ViewMut<'a>: DeviceBufferMut<Element = T> + DevicePtrMut<T>
-    where
-        Self: 'a;
-    fn view(&self, range: Range<usize>) -> Self::View<'_>;
-    fn view_mut(&mut self, range: Range<usize>) -> Self::ViewMut<'_>;
-}
-
-impl<T: Value> Arena<T> for Memory {
-    type View<'a> = MemoryView<'a, T>;
-    type ViewMut<'a> = MemoryViewMut<'a, T>;
-    fn view(&self, range: Range<usize>) -> MemoryView<'_, T> {
-        self.slice(range).unwrap()
-    }
-    fn view_mut(&mut self, range: Range<usize>) -> MemoryViewMut<'_, T> {
-        self.slice_mut(range).unwrap()
-    }
-}
-
-/// Memory that is a window.
-impl<T: Value> Arena<T> for (Memory, Window) {
-    const WINDOW: bool = true;
-    type View<'a> = MemoryView<'a, T>;
-    type ViewMut<'a> = MemoryViewMut<'a, T>;
-    fn view(&self, range: Range<usize>) -> MemoryView<'_, T> {
-        self.0.slice(range).unwrap()
-    }
-    fn view_mut(&mut self, range: Range<usize>) -> MemoryViewMut<'_, T> {
-        self.0.slice_mut(range).unwrap()
-    }
-}
-
-impl<T: Value> Arena<T> for CudaSlice<T> {
-    type View<'a> = CudaView<'a, T>;
-    type ViewMut<'a> = CudaViewMut<'a, T>;
-    fn view(&self, range: Range<usize>) -> CudaView<'_, T> {
-        self.slice(range)
-    }
-    fn view_mut(&mut self, range: Range<usize>) -> CudaViewMut<'_, T> {
-        self.slice_mut(range)
-    }
-}
-
-/// A rank's memory.
-pub(crate) struct Room<A> {
-    pub(crate) send: A,
-    pub(crate) receive: A,
-}
-
-/// Bytes of memory that cases up to this length need, for every type.
-pub(crate) fn bytes(len: usize, size: usize) -> usize {
-    Case::room(len, size) * size_of::<u64>()
-}
-
-impl Room<Memory> {
-    pub(crate) fn new(library: Library, stream: &Arc<CudaStream>, len: usize, size: usize) -> Self {
-        let memory = || Memory::alloc(library, stream, bytes(len, size)).unwrap();
-        Self { send: memory(), receive: memory() }
-    }
-
-    /// On the communicators' streams.
-    pub(crate) fn of(party: &[Communicator], len: usize) -> Vec<Self> {
-        let room = |member: &Communicator| Self::new(member.library(), member.stream(), len, member.size());
-        party.iter().map(room).collect()
-    }
-}
-
-impl<T: Value> Room<CudaSlice<T>> {
-    /// cudarc's own memory, on any stream.
-    pub(crate) fn of_cudarc(stream: &Arc<CudaStream>, len: usize, size: usize) -> Self {
-        let slice = || stream.alloc_zeros(Case::room(len, size)).unwrap();
-        Self { send: slice(), receive: slice() }
-    }
-}
-
-/// The same memory, which graphs can keep.
-pub(crate) fn adopted<T: Value>(rooms: Vec<Room<CudaSlice<T>>>) -> Vec<Room<Memory>> {
-    let adopt = |slice| Memory::try_from(slice).unwrap();
-    rooms
-        .into_iter()
-        .map(|Room { send, receive }| Room { send: adopt(send), receive: adopt(receive) })
-        .collect()
-}
-
-/// How collectives are called.
+/// Way to call collectives.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Way<'b> {
-    /// One after the other: only where this thread has one rank.
+    /// One after the other: only if this thread has one rank.
     Alone,
-    /// With a configuration, otherwise as above.
+    /// With a configuration, otherwise like `Alone`.
     Configured(&'b CallConfig),
     Grouped,
-    /// In groups inside a group.
+    /// In nested groups.
     Nested,
-    /// In a CUDA graph, launched more than once where that gives the same result.
+    /// In a CUDA graph, launched several times if the result is the same.
     Graph,
-    /// Not really.
+    /// Simulated only.
     Simulated,
 }
 
@@ -352,7 +253,7 @@ where
             AllToAllV => call.all_to_all_v(send, &case.parts(rank, true), receive, &case.parts(rank, false)),
             Gather(root) => call.gather(send, needed(root).then_some(receive), root),
             Scatter(root) => call.scatter(needed(root).then_some(send), receive, root),
-            // Outside a group, somebody has to begin.
+            // Outside a group, one side must begin.
             Ring if rank == 0 => call.send(send, right).and_then(|()| call.recv(receive, left)),
             Ring => call.recv(receive, left).and_then(|()| call.send(send, right)),
         },
@@ -410,8 +311,7 @@ where
     }
 }
 
-/// Fills the memory of this thread's ranks, calls the collective, and looks at everything that it may and may not have
-/// changed.
+/// Fills the memory of this thread's ranks, calls the collective, and checks everything that it may and may not change.
 #[track_caller]
 pub(crate) fn check<T: Value, A: Arena<T>>(
     party: &[Communicator],
@@ -419,7 +319,7 @@ pub(crate) fn check<T: Value, A: Arena<T>>(
     way: Way<'_>,
     case: &Case,
 ) {
-    // NCCL 2.30.7 chooses a kernel for it in symmetric windows that it does not have.
+    // NCCL 2.30.7 selects a kernel for it in symmetric windows that does not exist.
     if A::WINDOW
         && case.collective == AllReduce(ReduceOp::Avg)
         && party[0].library().version() == Version::new(2, 30, 7)
@@ -481,7 +381,7 @@ pub(crate) fn check<T: Value, A: Arena<T>>(
     }
 }
 
-/// Only calls it, with whatever is in the memory.
+/// Calls it with arbitrary memory contents.
 pub(crate) fn call<T: Value, A: Arena<T>>(
     party: &[Communicator],
     rooms: &mut [Room<A>],
@@ -517,7 +417,7 @@ fn download<T: Value, A: Arena<T>>(arena: &A, len: usize) -> Vec<T> {
     DeviceBuffer::stream(&view).read(&view)
 }
 
-/// All collectives with all operators, each with fresh data, that the way allows.
+/// Checks all collectives with all operators that the way supports, each with fresh data.
 #[track_caller]
 pub(crate) fn check_all<T: Value, A: Arena<T>>(
     party: &[Communicator],
@@ -529,7 +429,7 @@ pub(crate) fn check_all<T: Value, A: Arena<T>>(
     check_some::<T, A>(party, rooms, way, lengths, seed, |_| true);
 }
 
-/// As [`check_all`], those that are wanted.
+/// Like [`check_all`], for the given collectives.
 #[track_caller]
 pub(crate) fn check_some<T: Value, A: Arena<T>>(
     party: &[Communicator],
@@ -540,7 +440,7 @@ pub(crate) fn check_some<T: Value, A: Arena<T>>(
     wanted: impl Fn(Collective) -> bool,
 ) {
     let size = party[0].size();
-    // Every root, unless that is a lot.
+    // All roots, unless there are many.
     let roots: Vec<_> = match size {
         1..=4 => (0..size).collect(),
         _ => vec![0, 1 + seed as usize % (size - 2), size - 1],

@@ -8,12 +8,13 @@ use cudarc::driver::CudaSlice;
 use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 
-use crate::case::{Case, Collective, Room, Way, call, check_all, check_some};
+use crate::arena::Room;
+use crate::case::{Case, Collective, Way, call, check_all, check_some};
 use crate::copies::Copies as _;
 use crate::gpus::Gpus;
 use crate::reference::{Value, bits, fresh_seed, reduced};
 
-/// Elements of each rank's part: one, an odd number, and enough for several thread blocks.
+/// Elements per part: one, an odd number, and enough for several thread blocks.
 pub(crate) const LENGTHS: [usize; 3] = [1, 1_001, 100_000];
 pub(crate) const SHORT: [usize; 2] = [1, 1_001];
 pub(crate) const LONGEST: usize = LENGTHS[2];
@@ -22,7 +23,7 @@ fn is_fp8<T: Value>() -> bool {
     matches!(T::DATA_TYPE, DataType::Float8E4M3 | DataType::Float8E5M2)
 }
 
-/// All collectives of one type. 8-bit floating-point numbers came with NCCL 2.24, and only GPUs since Hopper reduce them.
+/// All collectives of one type. 8-bit floating-point numbers need NCCL 2.24, and Hopper or newer to reduce them.
 fn of_type<T: Value>(
     gpus: Gpus,
     party: &[Communicator],
@@ -61,12 +62,12 @@ pub(crate) fn of_every_type(
     each!(i8, u8, i32, u32, i64, u64, f16, f32, f64, bf16, F8E4M3, F8E5M2);
 }
 
-/// What a communicator that was made in an unusual way must be able to do.
+/// Checks a communicator that was created in an unusual way.
 pub(crate) fn works(communicator: &Communicator, seed: u64) {
     works_together(slice::from_ref(communicator), seed, Way::Alone);
 }
 
-/// As [`works`], for all that this thread has.
+/// Like [`works`], for all communicators of this thread.
 pub(crate) fn works_together(party: &[Communicator], seed: u64, way: Way<'_>) {
     let mut rooms = Room::of(party, SHORT[1]);
     check_all::<f32, _>(party, &mut rooms, way, &SHORT, seed);
@@ -81,7 +82,7 @@ pub(crate) fn every_collective_with_every_type_and_operator() {
     });
 }
 
-/// NCCL chooses other algorithms for some megabytes than for less.
+/// NCCL uses other algorithms for several megabytes.
 pub(crate) fn collectives_of_several_megabytes() {
     const LEN: usize = 1_000_001;
     let (gpus, seed) = (Gpus::all(), fresh_seed());
@@ -126,7 +127,7 @@ pub(crate) fn every_collective_over_cudarcs_own_slices() {
     of_type::<u8>(&party, Way::Nested, seed);
 }
 
-/// Several operations of several types in one group: what NCCL does about them together.
+/// Several operations of several types in one group.
 pub(crate) fn groups_of_different_operations() {
     const LEN: usize = 4_099;
     let (gpus, seed) = (Gpus::all(), fresh_seed());
@@ -153,7 +154,7 @@ pub(crate) fn groups_of_different_operations() {
         Ok::<_, Error>(())
     })
     .unwrap();
-    // The inputs are freed in their streams' order: after the group.
+    // The inputs are freed in their streams' order, after the group.
     drop((numbers, texts));
     let inputs: Vec<_> = (0..gpus.count).map(of).collect();
     let sum: Vec<f32> =
@@ -165,7 +166,7 @@ pub(crate) fn groups_of_different_operations() {
     }
 }
 
-/// NCCL estimates, or knows nothing, and writes nothing anywhere; the same group then works.
+/// NCCL estimates or returns nothing, and writes nothing; the same group then works.
 pub(crate) fn a_simulated_group_launches_nothing() {
     let (gpus, seed) = (Gpus::all(), fresh_seed());
     let party = gpus.together(&Config::new());
@@ -194,7 +195,7 @@ pub(crate) fn a_simulated_group_launches_nothing() {
     }
 }
 
-/// An error in the middle of a group of real operations: nothing is launched, and the communicators go on.
+/// An error in the middle of a group of real operations: nothing is launched, and the communicators still work.
 pub(crate) fn a_cancelled_group_launches_nothing() {
     const LEN: usize = 1024;
     let gpus = Gpus::all();
@@ -208,7 +209,7 @@ pub(crate) fn a_cancelled_group_launches_nothing() {
         Err(Error::Rank { rank: 1, size: 1 })
     });
     assert!(matches!(result, Err(Error::Rank { .. })));
-    // The error of a nested group cancels all of it, even if it is not passed on.
+    // The error of a nested group cancels the whole group, even if it is not propagated.
     let result: Result<(), Error> = group(|group| {
         for (member, buffer) in party.iter().zip(&mut buffers) {
             group.on(member).all_reduce_in_place(buffer, ReduceOp::Sum)?;
@@ -235,7 +236,7 @@ pub(crate) fn a_cancelled_group_launches_nothing() {
     }
 }
 
-/// Every rank's scalar is another one; on the host, on the device, and on the device in the order of another stream.
+/// Every rank has another scalar: on the host, on the device, and on the device in the order of another stream.
 pub(crate) fn scaled_sums_with_scalars_on_host_and_device() {
     fn scalar<T: Value>(rank: usize) -> T {
         T::small(1 + (rank % 3) as u8)
@@ -243,7 +244,7 @@ pub(crate) fn scaled_sums_with_scalars_on_host_and_device() {
 
     fn of_type<T: Value>(communicator: &Communicator, len: usize, seed: u64) {
         let (stream, rank, size) = (communicator.stream(), communicator.rank(), communicator.size());
-        // Scalars of up to 3: as if there were more ranks, so that all is exact.
+        // Scalars of up to 3, like three times as many ranks, so that all results are exact.
         let input = |rank, index| T::contribution(bits(seed, rank, index), ReduceOp::Sum, 4 * size);
         let scaled =
             |index| reduced(ReduceOp::Sum, (0..size).map(|rank| input(rank, index).multiply(scalar(rank))));
@@ -284,7 +285,7 @@ pub(crate) fn scaled_sums_with_scalars_on_host_and_device() {
 
     let (gpus, seed) = (Gpus::all(), fresh_seed());
     gpus.ranks(&Config::new(), |communicator| {
-        // Of the last length, NCCL up to 2.29.3 leaves out an element on a single rank.
+        // With the last length, NCCL up to 2.29.3 skips an element on a single rank.
         for len in [LENGTHS[0], LENGTHS[1], LENGTHS[2], 4_097] {
             of_type::<f32>(communicator, len, seed);
             of_type::<f64>(communicator, len, seed);

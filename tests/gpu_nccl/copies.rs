@@ -9,10 +9,10 @@ use std::sync::Arc;
 use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, DeviceRepr};
 
 pub(crate) trait Copies {
-    /// The buffer's elements, after all that is queued on the stream and all that has written them.
+    /// Returns the buffer's elements, after all queued work of the stream and all writes to the buffer.
     #[track_caller]
     fn read<T: DeviceRepr>(&self, buffer: &impl DevicePtr<T>) -> Vec<T>;
-    /// Writes them into the buffer, after all that is queued on the stream and all that has used it.
+    /// Writes the buffer, after all queued work of the stream and all uses of the buffer.
     #[track_caller]
     fn write<T: DeviceRepr>(&self, values: &[T], buffer: &mut impl DevicePtrMut<T>);
 }

@@ -1,4 +1,4 @@
-//! The machine's GPUs, with a rank on each, or several where they share: one thread each, or all in one.
+//! The machine's GPUs, with a rank on each, or several if they share: one thread per rank, or all in one thread.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,13 +12,13 @@ use cudarc::driver::{CudaContext, CudaStream};
 #[derive(Clone, Copy)]
 pub(crate) struct Gpus {
     pub(crate) library: Library,
-    /// Ranks.
+    /// Number of ranks.
     pub(crate) count: usize,
     devices: usize,
 }
 
 impl Gpus {
-    /// Says which NCCL it is, and how many GPUs there are.
+    /// Prints the version of NCCL and the number of GPUs.
     pub(crate) fn all() -> Self {
         let library = Library::load().unwrap();
         let (count, devices) = (crate::gpu::ranks().unwrap(), device_count().unwrap());
@@ -27,17 +27,17 @@ impl Gpus {
         Self { library, count, devices }
     }
 
-    /// True when ranks share a GPU.
+    /// True if ranks share a GPU.
     pub(crate) fn are_shared(&self) -> bool {
         self.count > self.devices
     }
 
-    /// The GPU of a rank: they are dealt in turn.
+    /// GPU of a rank, assigned round-robin.
     pub(crate) fn device(&self, rank: usize) -> usize {
         rank % self.devices
     }
 
-    /// Whether NCCL has functions of this version, so that the test goes one way or the other, and says which.
+    /// True if NCCL has functions of this version. Prints which path the test takes.
     pub(crate) fn has(&self, function: &str) -> bool {
         let has = self.library.raw().has(function);
         if !has {
@@ -50,7 +50,7 @@ impl Gpus {
         self.library.version() >= Version::new(major, minor, patch)
     }
 
-    /// On the GPU of a rank.
+    /// A stream on the GPU of a rank.
     pub(crate) fn stream(&self, rank: usize) -> Arc<CudaStream> {
         CudaContext::new(self.device(rank)).unwrap().new_stream().unwrap()
     }
@@ -59,18 +59,18 @@ impl Gpus {
         (0..self.count).map(|rank| self.stream(rank)).collect()
     }
 
-    /// Whether NCCL reduces 8-bit floating-point numbers on these GPUs: Hopper or newer, since 2.24.
+    /// True if NCCL reduces 8-bit floating-point numbers on these GPUs: Hopper or newer, since 2.24.
     pub(crate) fn reduce_fp8(&self) -> bool {
         (0..self.devices)
             .all(|device| CudaContext::new(device).unwrap().compute_capability().unwrap() >= (9, 0))
     }
 
-    /// A rank of all.
+    /// Communicator of one rank.
     pub(crate) fn rank<'a>(&self, stream: &'a Arc<CudaStream>, rank: usize) -> Builder<'a> {
         Communicator::builder(self.library, stream).rank(rank, self.count)
     }
 
-    /// All ranks in this thread.
+    /// Communicators of all ranks in this thread.
     pub(crate) fn together(&self, config: &Config) -> Vec<Communicator> {
         Communicator::init_all(self.library, &self.streams(), config).unwrap()
     }
@@ -84,7 +84,7 @@ impl Gpus {
         });
     }
 
-    /// As [`ranks`](Self::ranks), for bodies that end their communicators themselves.
+    /// Like [`ranks`](Self::ranks), for bodies that end their communicators themselves.
     pub(crate) fn owned_ranks(&self, config: &Config, body: impl Fn(Communicator) + Sync) {
         let id = UniqueId::new(self.library).unwrap();
         self.threads(|rank, crew| {
@@ -95,7 +95,7 @@ impl Gpus {
         });
     }
 
-    /// Runs a thread for each rank. When one panics, the communicators of all are aborted, so that nobody waits for it.
+    /// Runs a thread per rank. If one panics, the communicators of all are aborted, so that none waits for it.
     pub(crate) fn threads(&self, body: impl Fn(usize, &Crew) + Sync) {
         let crew = Crew::default();
         thread::scope(|scope| {
@@ -131,7 +131,7 @@ impl Crew {
     }
 }
 
-/// That the loaded NCCL lacks the function, by name.
+/// Asserts the error of a function that the loaded NCCL lacks.
 #[track_caller]
 pub(crate) fn missing<T>(result: Result<T, Error>, function: &str) {
     match result {

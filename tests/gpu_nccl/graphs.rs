@@ -8,13 +8,14 @@ use collectives::nccl::{Collectives, Communicator, Config, Error, Graph, Memory}
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use half::f16;
 
-use crate::case::{Room, Way, adopted, check_all};
+use crate::arena::{Room, adopted};
+use crate::case::{Way, check_all};
 use crate::collectives::SHORT;
 use crate::copies::Copies as _;
 use crate::gpus::Gpus;
 use crate::reference::{Value, bits, fresh_seed, reduced};
 
-/// Over NCCL's memory and slices of cudarc that were adopted, by one rank in each thread and by all in one.
+/// NCCL's memory and adopted slices of cudarc, with one rank per thread and all in one thread.
 pub(crate) fn every_collective_in_graphs() {
     fn cudarc<T: Value>(party: &[Communicator], seed: u64) {
         let room = |member: &Communicator| Room::of_cudarc(member.stream(), SHORT[1], member.size());
@@ -37,7 +38,7 @@ pub(crate) fn every_collective_in_graphs() {
     cudarc::<f64>(&party, seed);
 }
 
-/// What `launches` sums in place make of the ranks' inputs: the first one their sum, and each later one a multiple of it.
+/// Expected result of `launches` in-place sums: the first is the sum of the ranks' inputs, each later one a multiple.
 fn repeated(seed: u64, ranks: usize, index: usize, launches: u32) -> f64 {
     let inputs = (0..ranks).map(|rank| f64::contribution(bits(seed, rank, index), ReduceOp::Sum, ranks));
     reduced(ReduceOp::Sum, inputs) * (ranks as f64).powi(launches as i32 - 1)
@@ -58,12 +59,12 @@ fn compare(found: &[f64], seed: u64, ranks: usize, launches: u32) {
     }
 }
 
-/// What the memory holds after all that is queued on its stream.
+/// Contents of the memory after all queued work of its stream.
 fn values(memory: &Memory) -> Vec<f64> {
     memory.stream().read(&memory.slice::<f64>(..).unwrap())
 }
 
-/// A graph launched ten times without a pause in between: each launch works on the results of the one before.
+/// A graph launched ten times in a row: each launch works on the results of the previous one.
 pub(crate) fn a_graph_launched_ten_times() {
     let (gpus, seed) = (Gpus::all(), fresh_seed());
     gpus.ranks(&Config::new(), |communicator| {
@@ -90,7 +91,7 @@ pub(crate) fn a_graph_launched_ten_times() {
     });
 }
 
-/// The same with all ranks in one thread, in one graph with a group in it. Ranks that share a GPU are refused there.
+/// The same with all ranks in one thread, in one graph with a group. Ranks that share a GPU are refused there.
 pub(crate) fn a_graph_over_all_gpus_launched_ten_times() {
     let (gpus, seed) = (Gpus::all(), fresh_seed());
     let party = gpus.together(&Config::new());
@@ -117,7 +118,7 @@ pub(crate) fn a_graph_over_all_gpus_launched_ten_times() {
         return assert!(error.to_string().contains("ranks of one communicator that share a GPU"), "{error}");
     }
     let graph = graph.unwrap();
-    // The graph has them, too.
+    // The graph owns them too.
     drop(sources);
     for _ in 0..LAUNCHES {
         graph.launch().unwrap();
@@ -131,7 +132,7 @@ pub(crate) fn a_graph_over_all_gpus_launched_ten_times() {
 }
 
 /// New values before every launch, on the communicator's stream or another; the results are read there. One of the two
-/// buffers is a slice that was adopted.
+/// buffers is an adopted slice.
 pub(crate) fn a_graph_refilled_between_launches() {
     let (gpus, seed) = (Gpus::all(), fresh_seed());
     gpus.ranks(&Config::new(), |communicator| {
@@ -160,7 +161,7 @@ pub(crate) fn a_graph_refilled_between_launches() {
     });
 }
 
-/// A graph can be forgotten, or dropped after its communicator, with which it ends.
+/// A graph can be leaked, or dropped after its communicator, with which it ends.
 pub(crate) fn graphs_end_with_their_communicator() {
     let (gpus, seed) = (Gpus::all(), fresh_seed());
     gpus.owned_ranks(&Config::new(), |communicator| {
@@ -187,12 +188,12 @@ pub(crate) fn graphs_end_with_their_communicator() {
     });
 }
 
-/// A capture of one's own, with a copy of cudarc's in it, launched several times with other inputs.
+/// The program's own capture, with a copy of cudarc, launched several times with other inputs.
 pub(crate) fn a_capture_of_ones_own() {
     let (gpus, seed) = (Gpus::all(), fresh_seed());
     gpus.ranks(&Config::new(), |communicator| {
         let (rank, size, stream) = (communicator.rank(), communicator.size(), communicator.stream());
-        // SAFETY: this thread uses its buffers on one stream alone.
+        // SAFETY: this thread uses its buffers on one stream only.
         unsafe { stream.context().disable_event_tracking() };
         let mut source = stream.clone_htod(&inputs(seed, rank, size)).unwrap();
         let mut buffer = stream.alloc_zeros::<f64>(LEN).unwrap();
@@ -216,7 +217,7 @@ pub(crate) fn a_capture_of_ones_own() {
     });
 }
 
-/// Graphs of non-blocking communicators are refused; the communicators go on.
+/// Graphs of non-blocking communicators are refused; the communicators still work.
 pub(crate) fn a_graph_of_a_non_blocking_communicator() {
     let (gpus, seed) = (Gpus::all(), fresh_seed());
     gpus.ranks(&Config::new().blocking(false), |communicator| {

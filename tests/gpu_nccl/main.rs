@@ -2,23 +2,24 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "all of this is tests, though not marked as such")]
 
+mod arena;
 mod case;
 mod collectives;
 mod copies;
-mod death;
-mod endings;
 #[path = "../gpu/mod.rs"]
 mod gpu;
 mod gpus;
 mod graphs;
-mod membership;
+mod killed_rank;
+mod lifecycle;
 mod memory;
 mod reference;
 mod settings;
+mod split;
 mod streams;
 
 fn main() {
-    death::run_if_rank();
+    killed_rank::run_if_rank();
     let mut tests = gpu::tests! {
         1 => [
             collectives::every_collective_with_every_type_and_operator,
@@ -50,28 +51,28 @@ fn main() {
             settings::settings_of_the_loaded_version,
             settings::settings_of_calls,
             settings::parameters,
-            endings::finalize_then_close,
-            endings::suspend_and_resume,
-            membership::a_communicator_whose_peers_never_come,
+            lifecycle::finalize_then_close,
+            lifecycle::suspend_and_resume,
+            split::a_communicator_whose_peers_never_come,
         ],
         2 => [
             memory::one_sided_writes_and_signals,
-            membership::split,
-            membership::split_of_all_ranks_in_one_thread,
-            membership::split_onto_streams_of_their_own,
-            membership::shrink,
-            membership::grow,
-            membership::creation_with_several_ids,
-            membership::pending_communicators,
+            split::split,
+            split::split_of_all_ranks_in_one_thread,
+            split::split_onto_streams_of_their_own,
+            split::shrink,
+            split::grow,
+            split::creation_with_several_ids,
+            split::pending_communicators,
             streams::the_host_does_not_wait,
-            endings::revoke_then_shrink,
-            endings::revoke_then_split,
-            endings::abort_of_a_graph_whose_peer_never_arrives,
-            endings::abort_of_a_collective_whose_peer_never_arrives,
-            endings::abort_of_a_non_blocking_collective_whose_peer_never_arrives,
-            endings::abort_while_nccl_connects_to_a_peer_that_never_arrives,
-            death::shrink_after_the_death_of_the_last_rank,
-            death::shrink_after_the_death_of_rank_0,
+            lifecycle::revoke_then_shrink,
+            lifecycle::revoke_then_split,
+            lifecycle::abort_of_a_graph_whose_peer_never_arrives,
+            lifecycle::abort_of_a_collective_whose_peer_never_arrives,
+            lifecycle::abort_of_a_non_blocking_collective_whose_peer_never_arrives,
+            lifecycle::abort_while_nccl_connects_to_a_peer_that_never_arrives,
+            killed_rank::shrink_after_the_death_of_the_last_rank,
+            killed_rank::shrink_after_the_death_of_rank_0,
         ],
     };
     tests.push(gpu::unshared_test(

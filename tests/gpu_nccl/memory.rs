@@ -1,4 +1,4 @@
-//! Memory that NCCL knows beforehand: registered, and windows, which other ranks write into.
+//! Registrations, and windows that other ranks write into.
 
 use std::slice;
 use std::thread;
@@ -10,7 +10,8 @@ use collectives::nccl::{
 };
 use half::bf16;
 
-use crate::case::{Room, Way, bytes, check_all};
+use crate::arena::{Room, bytes};
+use crate::case::{Way, check_all};
 use crate::collectives::{LENGTHS, LONGEST, SHORT};
 use crate::copies::Copies as _;
 use crate::gpus::{Gpus, missing};
@@ -87,14 +88,14 @@ pub(crate) fn parts_and_adopted_slices_registered_by_two_communicators() {
         assert!(found[..LEN].iter().chain(&found[2 * LEN..]).all(|&value| value == 1.0), "not registered");
         assert!(found[LEN..2 * LEN].iter().all(|&value| value == cube), "{} for {cube}", found[LEN]);
         assert!(stream.read(&adopted.slice::<f32>(..).unwrap()) == [cube; LEN]);
-        // The last owners of the memory are registrations, of which the communicator's end is the end.
+        // The last owners of the memory are registrations, which end with the communicator.
         drop((memory, adopted));
         second.close().unwrap();
         drop(second_registrations);
     });
 }
 
-/// A window outlives its communicator, and is dropped by another thread; its memory is the program's all the time.
+/// A window outlives its communicator, and is dropped by another thread; the program can use its memory all the time.
 pub(crate) fn windows_dropped_after_their_communicators() {
     const LEN: usize = 1_001;
     let gpus = Gpus::all();
@@ -121,7 +122,7 @@ pub(crate) fn windows_dropped_after_their_communicators() {
     }
 }
 
-/// Which kinds of windows the loaded NCCL has.
+/// Kinds of windows of the loaded NCCL.
 fn kinds(gpus: Gpus) -> Vec<WindowKind> {
     let mut kinds = vec![WindowKind::Plain, WindowKind::Symmetric];
     if gpus.is_at_least(2, 29, 0) {
@@ -130,7 +131,7 @@ fn kinds(gpus: Gpus) -> Vec<WindowKind> {
     kinds
 }
 
-/// Memory as a window.
+/// Registers memory as a window.
 fn window(communicator: &Communicator, len: usize, kind: WindowKind) -> (Memory, Window) {
     let memory = memory(communicator, len);
     let window = communicator.window(&memory, kind).unwrap();
@@ -165,7 +166,7 @@ pub(crate) fn every_collective_over_windows() {
     });
 }
 
-/// NCCL knows a window's memory by the address that this process has for it.
+/// NCCL returns this process's address of a window's memory.
 fn address(gpus: Gpus, (memory, window): &(Memory, Window)) {
     if !gpus.is_at_least(2, 29, 0) {
         return missing(window.address(), "ncclWinGetUserPtr");
@@ -199,7 +200,7 @@ pub(crate) fn windows_of_all_ranks_in_one_thread() {
     }
 }
 
-/// Registrations and windows of communicators that work on threads of their own.
+/// Registrations and windows of non-blocking communicators.
 pub(crate) fn memory_of_non_blocking_communicators() {
     let (gpus, seed) = (Gpus::all(), fresh_seed());
     let (has, has_windows) = (gpus.has("ncclCommRegister"), gpus.has("ncclCommWindowRegister"));
@@ -222,7 +223,7 @@ pub(crate) fn memory_of_non_blocking_communicators() {
 }
 
 /// Every rank writes into its right neighbour's window and waits for its left one's data, several times: the neighbour
-/// says when it has looked.
+/// signals that it has read it.
 pub(crate) fn one_sided_writes_and_signals() {
     const LEN: usize = 10_007;
     const ROUNDS: usize = 5;
@@ -253,7 +254,7 @@ pub(crate) fn one_sided_writes_and_signals() {
             assert!(matches!(error, Error::Nccl { .. }), "{error}");
             return;
         }
-        // Every window is there, and the zeroes are written, before anybody writes into it.
+        // All windows exist and are zeroed before anything is written into them.
         let mut barrier = stream.alloc_zeros::<u8>(1).unwrap();
         communicator.all_reduce_in_place(&mut barrier, ReduceOp::Max).unwrap();
         let values = |rank, round| -> Vec<u64> {
@@ -274,7 +275,7 @@ pub(crate) fn one_sided_writes_and_signals() {
     });
 }
 
-/// Memory that only its address is known of.
+/// Adopted memory of which only the address is known.
 pub(crate) fn raw_memory() {
     const LEN: usize = 1_001;
     let gpus = Gpus::all();
@@ -283,7 +284,7 @@ pub(crate) fn raw_memory() {
         let mut memory = Memory::alloc(communicator.library(), stream, LEN * 8).unwrap();
         let mut view = memory.slice_mut::<i64>(..LEN).unwrap();
         stream.write(&vec![rank as i64 + 1; LEN], &mut view);
-        // SAFETY: zeroed memory of this stream, which outlives this object and is used on this stream alone.
+        // SAFETY: zeroed memory of this stream, which outlives this object and is used on this stream only.
         let mut raw = unsafe { Memory::from_raw(view.address(), LEN * 8, stream.clone(), ()) };
         communicator.all_reduce_in_place(&mut raw.slice_mut::<i64>(..).unwrap(), ReduceOp::Sum).unwrap();
         let sum = (1..=communicator.size() as i64).sum::<i64>();

@@ -1,4 +1,4 @@
-//! Fresh random inputs, and what operators make of them, computed on the host.
+//! Random inputs and expected results, computed on the host.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -7,12 +7,12 @@ use cudarc::driver::{DeviceRepr, ValidAsZeroBits};
 use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 
-/// A number that differs from run to run, in the message of every failing comparison.
+/// Seed that differs from run to run; every failure prints it.
 pub(crate) fn fresh_seed() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64
 }
 
-/// 64 well-mixed bits for each rank and index.
+/// 64 well-mixed bits per rank and index.
 pub(crate) fn bits(seed: u64, rank: usize, index: usize) -> u64 {
     let mut state = seed ^ ((rank as u64) << 48) ^ index as u64;
     for factor in [0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb] {
@@ -21,24 +21,24 @@ pub(crate) fn bits(seed: u64, rank: usize, index: usize) -> u64 {
     state ^ (state >> 31)
 }
 
-/// Arithmetic of the reference. Inputs are chosen such that every order of reduction is exact, except for averages of
-/// floating-point numbers over a count that is no power of two.
+/// Arithmetic of the reference. Inputs are such that every order of reduction is exact, except for averages of
+/// floating-point numbers over a number of ranks that is not a power of two.
 pub(crate) trait Value: Element + DeviceRepr + ValidAsZeroBits + PartialOrd {
     /// Any value that equals itself.
     fn any(bits: u64) -> Self;
-    /// What a rank contributes to a reduction over so many ranks.
+    /// A rank's contribution to a reduction over `ranks` ranks.
     fn contribution(bits: u64, op: ReduceOp, ranks: usize) -> Self;
     fn add(self, other: Self) -> Self;
     fn multiply(self, other: Self) -> Self;
     /// The average, from a sum.
     fn divide(self, count: usize) -> Self;
-    /// Whether it is an average of that many contributions that NCCL may compute: it scales every contribution first.
+    /// True if it is a valid average of that many contributions: NCCL scales every contribution first.
     fn near(self, average: Self, ranks: usize) -> bool;
     /// A small whole number, 0 to 4.
     fn small(value: u8) -> Self;
 }
 
-/// A small number: up to `limit`, with either sign where there are negative ones.
+/// A small number up to `limit`, with either sign if the type is signed.
 fn small(bits: u64, limit: u64, signed: bool) -> i64 {
     let magnitude = (bits % (limit + 1)).cast_signed();
     if signed && bits >> 63 == 1 { -magnitude } else { magnitude }
@@ -60,7 +60,7 @@ macro_rules! integers {
     })*};
 }
 
-/// Whole numbers up to two to the power of `$digits` are exact; `$top` is the exponent's highest bit.
+/// Whole numbers up to 2^`$digits` are exact; `$top` is the exponent's highest bit.
 macro_rules! floats {
     ($($type:ty: $digits:expr, $top:expr, $raw:ty, $from:expr, $to:expr);* $(;)?) => {$(impl Value for $type {
         fn any(bits: u64) -> Self { <$type>::from_bits(bits as $raw & !(1 << $top)) }
@@ -94,7 +94,7 @@ floats! {
     F8E5M2: 3, 6, u8, F8E5M2::from_f64, |value: F8E5M2| value.to_f64();
 }
 
-/// The reduction of all ranks' contributions.
+/// Reduction of all ranks' contributions.
 pub(crate) fn reduced<T: Value>(op: ReduceOp, values: impl ExactSizeIterator<Item = T>) -> T {
     let ranks = values.len();
     let value = values.reduce(|first, second| match op {

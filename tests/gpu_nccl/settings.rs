@@ -5,7 +5,8 @@ use std::slice;
 use collectives::ReduceOp;
 use collectives::nccl::{CallConfig, Collectives, Communicator, Config, Error, Memory, Split, group};
 
-use crate::case::{Case, Collective, Room, Way, check, check_all};
+use crate::arena::Room;
+use crate::case::{Case, Collective, Way, check, check_all};
 use crate::collectives::{LONGEST, SHORT, works};
 use crate::copies::Copies as _;
 use crate::gpus::{Gpus, missing};
@@ -32,7 +33,7 @@ pub(crate) fn settings_of_the_loaded_version() {
     });
 }
 
-/// Every collective with settings of its own since NCCL 2.31; before, they are refused.
+/// Every collective with call settings since NCCL 2.31; before, they are refused.
 pub(crate) fn settings_of_calls() {
     let (gpus, seed) = (Gpus::all(), fresh_seed());
     gpus.ranks(&Config::new(), |communicator| {

@@ -1,4 +1,4 @@
-//! Streams: of buffers, of communicators, and that the host does not wait for them.
+//! Streams of buffers and communicators, and calls that do not wait.
 
 use std::slice;
 use std::sync::{Arc, Barrier};
@@ -7,7 +7,8 @@ use collectives::ReduceOp;
 use collectives::nccl::{Collectives, Communicator, Config, UniqueId, group};
 use cudarc::driver::{CudaSlice, CudaStream};
 
-use crate::case::{Room, Way, adopted, check_all};
+use crate::arena::{Room, adopted};
+use crate::case::{Way, check_all};
 use crate::collectives::{SHORT, works};
 use crate::copies::Copies as _;
 use crate::gpus::Gpus;
@@ -44,7 +45,7 @@ pub(crate) fn buffers_of_other_streams() {
     check_all::<f32, _>(&party, &mut adopted(rooms(&party)), Way::Graph, &SHORT, seed);
 }
 
-/// A buffer that another stream is still a long time from having written, and reads afterwards.
+/// Another stream writes the buffer late, and reads it afterwards.
 pub(crate) fn work_of_other_streams_comes_before_and_after() {
     const LONG: usize = 64 << 20;
     const LEN: usize = 100_003;
@@ -100,7 +101,7 @@ pub(crate) fn communicators_on_other_streams() {
 }
 
 /// The other ranks enter the collective only after rank 0's call has returned: if the call waited for them, the test
-/// would hang. And what it has queued cannot be done yet.
+/// would hang. Its queued work cannot be done yet.
 pub(crate) fn the_host_does_not_wait() {
     const LEN: usize = 1 << 20;
     let gpus = Gpus::all();
@@ -109,7 +110,7 @@ pub(crate) fn the_host_does_not_wait() {
         gpus.ranks(&config, |communicator| {
             let stream = communicator.stream();
             let mut buffer = stream.clone_htod(&vec![1.0f32; LEN]).unwrap();
-            // NCCL connects here, which all ranks wait for.
+            // NCCL connects here, for which all ranks wait.
             communicator.all_reduce_in_place(&mut buffer, ReduceOp::Sum).unwrap();
             let foreign = other(communicator);
             let mut theirs = foreign.clone_htod(&vec![1.0f32; LEN]).unwrap();

@@ -30,14 +30,14 @@ fn hole_13_a_watchdog_ends_a_collective_that_hangs() {
     assert_eq!(fake.log(), ["abort comm1"]);
     let result = communicator.all_reduce_in_place(&mut view, Sum);
     assert!(matches!(result, Err(Error::Aborted { operation: "ncclAllReduce" })));
-    // The memory waits for its stream, which does not hang any more.
+    // The memory waits for its stream, which no longer hangs.
     drop(memory);
     drop(communicator);
     assert_eq!(fake.log(), ["synchronize s1", "ncclMemFree m1"]);
 }
 
 #[test]
-fn hole_14_a_watchdog_ends_what_nccls_own_thread_is_doing() {
+fn hole_14_a_watchdog_aborts_work_of_nccls_own_thread() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new().blocking(false));
     let mut memory = fake.memory(communicator.stream(), 8);
@@ -57,7 +57,7 @@ fn hole_14_a_watchdog_ends_what_nccls_own_thread_is_doing() {
 }
 
 #[test]
-fn a_watchdog_waits_for_a_thread_inside_nccl_and_then_says_that_it_is_busy() {
+fn a_watchdog_waits_for_a_thread_inside_nccl_and_then_returns_busy() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let mut memory = fake.memory(communicator.stream(), 8);
@@ -82,7 +82,7 @@ fn a_watchdog_waits_for_a_thread_inside_nccl_and_then_says_that_it_is_busy() {
     assert_eq!(fake.log(), ["leaving NCCL", &format!("launch {LINE}"), "abort comm1"]);
 }
 
-/// NCCL knows the memory until the abort is done.
+/// NCCL uses the memory until the abort is done.
 #[test]
 fn registered_memory_is_freed_after_the_abort_of_another_thread() {
     for dropped_first in [false, true] {
@@ -108,7 +108,7 @@ fn registered_memory_is_freed_after_the_abort_of_another_thread() {
                 abort();
                 scope.spawn(drops);
             }
-            // Time to free the memory, if nobody waits for the abort.
+            // Time to free the memory if the abort is not waited for.
             thread::sleep(Duration::from_millis(30));
             fake.set(Knob::Worker, worker::RUNS);
         });
@@ -117,7 +117,7 @@ fn registered_memory_is_freed_after_the_abort_of_another_thread() {
     }
 }
 
-/// NCCL's abort waits until the graphs are gone, which end before it, whoever has them.
+/// NCCL's abort waits until the graphs are destroyed, so they end before it, whoever owns them.
 #[test]
 fn a_watchdog_ends_the_graphs_of_the_owner() {
     let fake = Fake::new();
@@ -142,7 +142,7 @@ fn a_watchdog_ends_the_graphs_of_the_owner() {
     assert!(matches!(graph.launch(), Err(Error::Aborted { operation: "cuGraphLaunch" })));
     assert!(matches!(communicator.async_error(), Err(Error::Aborted { .. })));
     assert!(matches!(communicator.finalize(), Err(Error::Aborted { .. })));
-    // A second watchdog has nothing to do.
+    // A second watchdog has no effect.
     communicator.abort_handle().abort().unwrap();
     let log = fake.log();
     assert_eq!(log, ["destroy graph1", "abort comm1"]);

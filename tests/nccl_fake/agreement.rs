@@ -1,11 +1,11 @@
-//! Which operations of ranks in one group are compared with each other, and which are not.
+//! Comparison of the operations of several ranks in one group.
 
 use collectives::ReduceOp::Sum;
 use collectives::nccl::{Collectives, Communicator, Config, Error, Memory, Signal, Split, group};
 
 use crate::fake::Fake;
 
-/// Ranks of one communicator, each of its own device, with 64 bytes each.
+/// Ranks of one communicator, each on a device of its own, with 64 bytes each.
 fn ranks<const N: usize>(fake: &Fake) -> ([Communicator; N], [Memory; N]) {
     let streams: [_; N] = std::array::from_fn(|device| fake.stream(device));
     let ranks = Communicator::init_all(fake.library(), &streams, &Config::new()).unwrap();
@@ -99,7 +99,7 @@ fn messages_from_and_to_ranks_that_are_elsewhere_are_not_compared() {
     })
     .unwrap();
     assert_eq!(fake.log().len(), 2);
-    // Nor with those of another communicator that has this rank.
+    // Nor with those of another communicator of this rank.
     let others = Communicator::split_all(ranks.iter().map(|rank| (rank, Some(Split::color(0))))).unwrap();
     let others: Vec<_> = others.into_iter().flatten().collect();
     fake.log();
@@ -112,7 +112,7 @@ fn messages_from_and_to_ranks_that_are_elsewhere_are_not_compared() {
     assert_eq!(fake.log().len(), 3);
 }
 
-/// Parts of one color that are made one after the other are two communicators.
+/// Parts of one color that are created one after the other are two communicators.
 #[test]
 fn communicators_that_are_made_alike_are_not_compared() {
     let fake = Fake::new();

@@ -1,5 +1,5 @@
-//! Streams that are being captured into a CUDA graph: everything is refused and nothing is queued, since a graph that is
-//! launched later would use buffers that nothing keeps alive.
+//! Streams that are being captured into a CUDA graph: everything is refused and nothing is queued, since later launches
+//! of the graph would use buffers that nothing keeps alive.
 
 use collectives::ReduceOp;
 use collectives::nccl::{Collectives, Config, Error, Memory, group};
@@ -67,7 +67,7 @@ fn a_captured_stream_of_a_buffer_does_not_draw_the_communicators_in() {
         group(|group| group.on(&communicator).all_reduce_in_place(&mut view, ReduceOp::Sum)),
         "ncclAllReduce",
     );
-    // Neither an event nor a wait: the communicator's stream is as it was.
+    // No event and no wait: the communicator's stream is unchanged.
     assert_eq!(fake.log(), [""; 0]);
     fake.set(Knob::Captured, 0);
 }
@@ -120,7 +120,7 @@ fn grouped_operations_are_refused_whenever_the_capture_begins() {
     refused(result, "ncclGroupEnd");
     assert_eq!(fake.log(), [""; 0]);
 
-    // The stream of a buffer, which the communicator's waits for already.
+    // The buffer's stream, which the communicator's stream has waited for already.
     fake.set(Knob::Captured, 0);
     let mut foreign = fake.memory(&communicator.stream().context().new_stream().unwrap(), 8);
     let mut theirs = foreign.slice_mut::<f32>(..2).unwrap();
@@ -132,7 +132,7 @@ fn grouped_operations_are_refused_whenever_the_capture_begins() {
     refused(result, "ncclGroupEnd");
     assert_eq!(fake.log(), ["e1 records s2", "s1 waits e1"]);
 
-    // The next group is as good as new.
+    // The next group works.
     fake.set(Knob::Captured, 0);
     let mut view = memory.slice_mut::<f32>(..2).unwrap();
     group(|group| group.on(&communicator).all_reduce_in_place(&mut view, ReduceOp::Sum)).unwrap();
@@ -146,7 +146,7 @@ fn memory_is_neither_made_nor_freed_in_a_capture() {
     let memory = fake.memory(&stream, 64);
     fake.set(Knob::Captured, 1);
     refused(Memory::alloc(fake.library(), &stream, 64).map(drop), "ncclMemAlloc");
-    // What was queued before may still use it, and nobody can wait for that now.
+    // Earlier queued work may still use it, and cannot be waited for now.
     drop(memory);
     assert_eq!(fake.log(), [""; 0]);
     fake.set(Knob::Captured, 0);

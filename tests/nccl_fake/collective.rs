@@ -1,4 +1,4 @@
-//! What a collective outside a group passes to NCCL, refuses, and orders before and after itself.
+//! Arguments, refusals and stream order of a collective outside a group.
 
 use collectives::nccl::{
     Collectives, Communicator, Config, DeviceBuffer, Error, Memory, Needed, ResultCode, group,
@@ -129,7 +129,7 @@ fn hole_12_other_devices_and_contexts_are_refused() {
 }
 
 #[test]
-fn memory_of_a_stream_that_every_thread_has_its_own_of_is_refused() {
+fn memory_of_a_per_thread_stream_is_refused() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let per_thread = communicator.stream().context().per_thread_stream();
@@ -139,7 +139,7 @@ fn memory_of_a_stream_that_every_thread_has_its_own_of_is_refused() {
     assert!(matches!(result, Err(Error::Stream { operation: "ncclAllReduce", .. })));
     let result = group(|group| group.on(&communicator).all_reduce_in_place(&mut buffer, ReduceOp::Sum));
     assert!(matches!(result, Err(Error::Stream { .. })));
-    // SAFETY: no one uses the memory.
+    // SAFETY: nothing uses the memory.
     let memory = unsafe { Memory::from_raw(0x7000_0000_0000, 8, per_thread, ()) };
     assert!(matches!(
         communicator.register(&memory),
@@ -234,7 +234,7 @@ fn cudarc_buffers_are_freed_after_nccl_has_used_them() {
 }
 
 #[test]
-fn copies_go_both_ways_through_memory() {
+fn memory_is_copied_in_both_directions() {
     fn round_trip<T: Element + DeviceRepr + ValidAsZeroBits>(fake: &Fake, values: &[T]) {
         let stream = fake.stream(0);
         let (mut memory, at) = (fake.memory(&stream, 64), 16 / size_of::<T>());

@@ -1,4 +1,4 @@
-//! How communicators, their settings and memory come to be.
+//! Creation of communicators, and allocation of memory.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::fake::{Fake, Knob};
 use crate::{IN_PROGRESS, REMOTE_ERROR, not_allowed};
 
 #[test]
-fn hole_12_a_communicator_is_made_and_used_on_its_own_device() {
+fn hole_12_a_communicator_is_created_and_used_on_its_own_device() {
     let fake = Fake::new();
     let (first, second) = (fake.stream(0), fake.stream(1));
     let mut memory = fake.memory(&first, 64);
@@ -17,7 +17,7 @@ fn hole_12_a_communicator_is_made_and_used_on_its_own_device() {
         |stream, rank| Communicator::builder(fake.library(), stream).rank(rank, 2).id(&fake.id()).init();
     let communicators = [make(&first, 0).unwrap(), make(&second, 1).unwrap()];
     assert_eq!(fake.log(), ["init comm1 rank 0/2 device 0", "init comm2 rank 1/2 device 1"]);
-    // Device 1 is current after the second one was made.
+    // Device 1 is current after the second one was created.
     communicators[0].all_reduce_in_place(&mut memory.slice_mut::<f32>(..2).unwrap(), ReduceOp::Sum).unwrap();
     assert_eq!(fake.log(), ["launch all_reduce comm1 m1->m1 count 2 type 7 op 0 s1 device 0"]);
 }
@@ -38,7 +38,7 @@ fn hole_12_work_that_nccl_leaves_to_the_current_device_finds_its_own() {
         communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(..2).unwrap(), op).unwrap();
         fake.log().into_iter().find(|line| line.starts_with("launch")).unwrap()
     };
-    // The kernel that scales.
+    // The scaling kernel.
     let sum = own.scaled_sum(0.5f32).unwrap();
     let mut view = fake.memory(&first, 64);
     let _other = fake.memory(&second, 64);
@@ -49,7 +49,7 @@ fn hole_12_work_that_nccl_leaves_to_the_current_device_finds_its_own() {
     assert!(all_reduce(&by_default, ReduceOp::Sum).ends_with("s0 device 0"));
 }
 
-/// The default stream is that of the context that is current.
+/// The default stream is that of the current context.
 #[test]
 fn hole_12_the_default_stream_is_that_of_the_communicators_device() {
     let fake = Fake::new();
@@ -80,7 +80,7 @@ fn hole_12_a_thread_without_a_context_gets_the_communicators() {
 }
 
 #[test]
-fn hole_14_an_initialisation_that_never_completes_meets_its_deadline() {
+fn hole_14_an_initialisation_that_never_completes_reaches_its_deadline() {
     let fake = Fake::new();
     let stream = fake.stream(0);
     fake.set(Knob::AsyncResult, IN_PROGRESS);
@@ -104,7 +104,7 @@ fn hole_14_an_initialisation_that_never_completes_meets_its_deadline() {
 }
 
 #[test]
-fn hole_14_a_pending_communicator_comes_to_life_fails_or_is_aborted() {
+fn hole_14_a_pending_communicator_completes_fails_or_is_aborted() {
     let fake = Fake::new();
     let stream = fake.stream(0);
     let start = || {
@@ -131,7 +131,7 @@ fn hole_14_a_pending_communicator_comes_to_life_fails_or_is_aborted() {
 }
 
 #[test]
-fn a_failed_initialisation_leaves_nothing_behind() {
+fn a_failed_initialisation_frees_everything() {
     let fake = Fake::new();
     let streams = [fake.stream(0), fake.stream(1)];
     fake.set(Knob::InitResult, 2);
@@ -161,7 +161,7 @@ fn ranks_outside_the_size_are_refused() {
 }
 
 #[test]
-fn settings_reach_nccl_and_those_of_newer_versions_are_refused() {
+fn settings_are_passed_to_nccl_and_newer_ones_are_refused() {
     let fake = Fake::new();
     let stream = fake.stream(0);
     let init = |library, config: &Config| {
@@ -189,7 +189,7 @@ fn settings_reach_nccl_and_those_of_newer_versions_are_refused() {
 }
 
 #[test]
-fn hole_19_a_library_without_a_function_answers_instead_of_failing() {
+fn hole_19_a_missing_function_is_an_error() {
     let fake = Fake::new();
     let stream = fake.stream(0);
     fake.log();
@@ -228,7 +228,7 @@ fn devices_are_counted() {
 }
 
 #[test]
-fn functions_that_this_crate_does_not_have_take_nccls_own_handle() {
+fn the_raw_handle_can_be_passed_to_other_functions() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let (mut rank, mut size) = (0, 0);

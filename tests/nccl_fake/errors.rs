@@ -31,7 +31,7 @@ fn unknown_codes_keep_their_number() {
 }
 
 #[test]
-fn without_a_visible_gpu_the_user_is_told_what_hides_them() {
+fn without_a_visible_gpu_the_error_names_the_variable_that_hides_them() {
     let text = |visible: Option<&str>| Error::NoDevice { visible: visible.map(PathBuf::from) }.to_string();
     assert_eq!(
         text(Some("")),
@@ -59,7 +59,7 @@ fn an_id_travels_as_bytes() {
         Communicator::builder(fake.library(), &fake.stream(0)).rank(0, 2).id(id).init().map(drop)
     };
     join(&same).unwrap();
-    // Also bytes that are no characters of ASCII come to NCCL.
+    // Bytes other than ASCII are passed to NCCL too.
     let mut bytes = *id.as_bytes();
     bytes[0] = 0xe6;
     let error = join(&UniqueId::from_bytes(bytes)).unwrap_err();
@@ -109,7 +109,7 @@ fn failures_of_nccl_say_what_to_do() {
 
 #[test]
 fn failures_of_the_driver_say_what_to_do() {
-    // It has the names.
+    // The text contains the names.
     let _fake = Fake::new();
     let advice = [
         (CUresult::CUDA_ERROR_OUT_OF_MEMORY, "the device has too little free memory: see nvidia-smi"),

@@ -1,5 +1,4 @@
-//! One failure does not stop the rest: each communicator is waited for, each stream ordered, each graph launched, whatever the
-//! others say.
+//! One failure does not stop the rest: every communicator is waited for, every stream ordered, every graph launched.
 
 use std::sync::Arc;
 use std::thread;
@@ -14,7 +13,7 @@ use cudarc::driver::{CudaStream, DevicePtrMut, DriverError};
 
 use crate::fake::{Fake, Knob, worker};
 
-/// The place of the line in the log.
+/// Index of the line in the log.
 #[track_caller]
 fn at(log: &[String], wanted: &str) -> usize {
     log.iter().position(|line| line == wanted).unwrap_or_else(|| panic!("no {wanted:?} in {log:#?}"))
@@ -35,15 +34,15 @@ fn pair(fake: &Fake, configs: [Config; 2]) -> [Communicator; 2] {
     })
 }
 
-/// Non-blocking ones, the first of which meets a deadline.
+/// Non-blocking communicators, the first of which reaches a deadline.
 fn one_with_a_deadline(fake: &Fake) -> [Communicator; 2] {
-    // Not while they are made.
+    // Not during their creation.
     fake.set(Knob::Worker, worker::OFF);
     let config = Config::new().blocking(false);
     pair(fake, [config.clone().deadline(Duration::from_millis(20)), config])
 }
 
-/// Runs the call while NCCL's worker is held; it begins when the first communicator has been aborted.
+/// Runs the call while NCCL's worker is held; it starts once the first communicator has been aborted.
 fn while_the_first_fails<T>(fake: &Fake, call: impl FnOnce() -> T) -> T {
     fake.log();
     fake.set(Knob::Worker, worker::HELD);
@@ -72,7 +71,7 @@ fn a_group_waits_for_each_of_its_communicators() {
         })
     });
     assert!(matches!(result, Err(Error::Deadline { operation: "ncclGroupEnd", .. })), "{result:?}");
-    // What is queued later on the second buffer's stream comes after the work, which came late.
+    // Later work on the second buffer's stream is ordered after the late work.
     let log = fake.log();
     let launched = at(&log, "launch all_reduce comm2 m2->m2 count 2 type 7 op 0 s2 device 1");
     assert!(log[launched..].iter().any(|line| line.starts_with("s4 waits")), "{log:#?}");
@@ -87,7 +86,7 @@ fn windows_that_are_made_together_are_each_waited_for() {
         windows(communicators.iter().zip(&memory), WindowKind::Symmetric).map(drop)
     });
     assert!(matches!(result, Err(Error::Deadline { operation: "ncclCommWindowRegister", .. })), "{result:?}");
-    // The second came to be, and was taken back.
+    // The second one was created and deregistered.
     let log = fake.log();
     at(&log, "deregister win2 comm2");
 }
@@ -141,7 +140,7 @@ fn each_stream_is_ordered_after_the_launch_of_a_graph() {
     let log = fake.log();
     let launched = at(&log, "launch graph1 on s1");
     assert!(log[launched..].iter().any(|line| line.starts_with("s3 waits")), "{log:#?}");
-    // Nothing orders the first buffer's stream: the host waits.
+    // Nothing orders the first buffer's stream, so the host waits.
     assert_eq!(log.last().unwrap(), "synchronize s1");
 }
 
@@ -166,7 +165,7 @@ fn the_graph_of_each_device_is_launched_and_waited_for() {
     assert!(!log.contains(&"launch graph1 on s1".to_owned()), "{log:#?}");
     let launched = at(&log, "launch graph2 on s2");
     assert!(log[launched..].iter().any(|line| line.starts_with("s4 waits")), "{log:#?}");
-    // No stream is ordered after either.
+    // Neither stream is ordered after it.
     fake.set(Knob::EventsFail, 0b1010);
     cannot_order(graph.launch());
     let log = fake.log();
@@ -174,13 +173,13 @@ fn the_graph_of_each_device_is_launched_and_waited_for() {
     assert_eq!(log[log.len() - 2..], ["synchronize s1", "synchronize s2"]);
 }
 
-/// Errors that cudarc notes in both contexts while NCCL is called: the events of neither buffer are recorded.
+/// Errors that cudarc records in both contexts while NCCL is called: the events of neither buffer are recorded.
 #[test]
 fn each_device_of_a_group_is_asked_for_noted_errors() {
     let fake = Fake::new();
     let communicators = pair(&fake, [Config::new(), Config::new()]);
     let contexts = communicators.each_ref().map(|each| each.stream().context().clone());
-    // cudarc tracks events of buffers from the second stream of a context on.
+    // cudarc tracks events of buffers once a context has a second stream.
     let _others = communicators.each_ref().map(|each| other_stream(each.stream()));
     let mut buffers = communicators.each_ref().map(|each| {
         let mut buffer = each.stream().alloc_zeros::<f32>(2).unwrap();
@@ -208,7 +207,7 @@ fn each_device_of_a_group_is_asked_for_noted_errors() {
     assert!(at(&log, "synchronize s1") < at(&log, "synchronize s2"), "{log:#?}");
 }
 
-/// NCCL refuses to take back the first registration, which then lasts until the communicator has ended.
+/// NCCL refuses to deregister the first registration, which then lasts until the communicator has ended.
 #[test]
 fn each_registration_is_taken_back_when_a_communicator_closes() {
     let fake = Fake::new();

@@ -1,4 +1,4 @@
-//! The fakes themselves: what they answer, and which mistakes they see. Everything here goes through the raw functions.
+//! Tests of the fakes: their results, and the mistakes that they detect, through the raw functions.
 
 mod graphs;
 mod order;
@@ -23,7 +23,7 @@ const FLOAT: ncclDataType_t = ncclDataType_t::ncclFloat32;
 const SUM: ncclRedOp_t = ncclRedOp_t::ncclSum;
 const CAPTURE: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
 
-/// A communicator of two ranks, its rank 1, on a stream of its own with a buffer of 64 bytes, all of it raw.
+/// Rank 1 of a communicator of two ranks, on a stream of its own with a buffer of 64 bytes, all raw.
 struct World<'a> {
     fake: &'a Fake,
     nccl: &'static Nccl,
@@ -75,7 +75,7 @@ impl<'a> World<'a> {
         assert_eq!(self.fake.log(), lines);
     }
 
-    /// The one mistake that was seen.
+    /// The one mistake that was detected.
     #[track_caller]
     fn bug(&self, words: &str) {
         let log = self.fake.log_with_bugs();
@@ -267,7 +267,7 @@ fn registrations_and_windows_hold_memory_and_end_before_their_communicator() {
 }
 
 #[test]
-fn communicators_come_from_communicators() {
+fn communicators_are_derived() {
     let fake = Fake::new();
     let world = World::new(&fake, true);
     let (nccl, comm) = (world.nccl, world.comm);
@@ -311,7 +311,7 @@ fn communicators_come_from_communicators() {
 }
 
 #[test]
-fn a_child_of_a_non_blocking_communicator_comes_when_the_parent_says_so() {
+fn a_child_of_a_non_blocking_communicator_exists_once_the_parent_reports_success() {
     let fake = Fake::new();
     let world = World::new(&fake, false);
     let mut child = null_mut();
@@ -328,19 +328,19 @@ fn a_child_of_a_non_blocking_communicator_comes_when_the_parent_says_so() {
         assert_eq!(world.async_error(), OK);
         assert!(!child.is_null());
 
-        // In a group the parent is asked after its end.
+        // In a group, the parent is queried after the group's end.
         fake.set(Knob::AsyncResult, IN_PROGRESS);
         world.nccl.ncclGroupStart();
         assert_eq!(world.nccl.ncclCommSplit(world.comm, 0, 0, &mut child, null_mut()), OK);
         assert_eq!(world.nccl.ncclGroupEnd(), ncclResult_t::ncclInProgress);
         assert!(child.is_null());
-        // Its place must stay NCCL's.
+        // The slot must stay valid for NCCL.
         child = ptr::dangling_mut();
         fake.set(Knob::AsyncResult, 0);
         assert_eq!(world.async_error(), OK);
         world.bug("a place was reused");
 
-        // What fails, or is aborted, never comes.
+        // A failed or aborted communicator is never created.
         for failure in [6, 0] {
             fake.set(Knob::AsyncResult, IN_PROGRESS);
             assert_eq!(world.nccl.ncclCommSplit(world.comm, 0, 0, &mut child, null_mut()), OK);
@@ -400,13 +400,13 @@ impl World<'_> {
     }
 }
 
-/// Handles go to other threads here, which is what the fake has to see.
+/// Passes handles to other threads, which the fake must detect.
 struct Across<T>(T);
 // SAFETY: the fake's own handles, whose misuse it is built for.
 unsafe impl<T> Sync for Across<T> {}
 
 #[test]
-fn two_threads_inside_nccl_are_seen() {
+fn two_threads_inside_nccl_are_detected() {
     let fake = Fake::new();
     let world = Across(World::new(&fake, true));
     let world = &world;
@@ -420,7 +420,7 @@ fn two_threads_inside_nccl_are_seen() {
     });
     world.0.bug("while another thread is inside NCCL");
 
-    // From its first operation on a communicator belongs to the thread's group.
+    // A communicator belongs to the thread's group from its first operation on.
     // SAFETY: our own library.
     unsafe { world.0.nccl.ncclGroupStart() };
     world.0.all_reduce(SUM);

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | 1 | `groups` | `hole_1_*` |
 //! | 2, 4 | `groups` | `hole_2_*` |
-//! | 3 | `forgotten` | `hole_3_*` |
+//! | 3 | `leaked` | `hole_3_*` |
 //! | 5 | `groups` | |
 //! | 6 | `calls`, `collective`, `windows` | `hole_6_*` |
 //! | 7 | `calls`, here | |
@@ -12,8 +12,8 @@
 //! | 10 | here | |
 //! | 11 | `collective` | |
 //! | 12 | `calls`, `collective`, `creation` | |
-//! | 13 | `endings`, `aborts`, `membership` | |
-//! | 14 | `creation`, `endings`, `aborts`, `membership`, `windows` | |
+//! | 13 | `lifecycle`, `aborts`, `split` | |
+//! | 14 | `creation`, `lifecycle`, `aborts`, `split`, `windows` | |
 //! | 15 | | `hole_15_*` |
 //! | 16, 17 | here | |
 //! | 18 | the documentation's own examples, which are tests | |
@@ -25,8 +25,8 @@
 //! | 1 | `calls`, here | |
 //! | 2, 3, 4, 6 | here | |
 //! | 5 | | `monarch_5_*` |
-//! | 7 | `calls`, `membership`, `operators` | `monarch_7_*` |
-//! | 8 | the lint `undocumented_unsafe_blocks`, and `what_may_move_and_what_may_be_shared` | |
+//! | 7 | `calls`, `split`, `operators` | `monarch_7_*` |
+//! | 8 | the lint `undocumented_unsafe_blocks`, and `types_are_send_and_sync_as_documented` | |
 
 use collectives::ReduceOp::Sum;
 use collectives::nccl::{
@@ -81,7 +81,7 @@ fn hole_10_numbers_of_nccl_that_this_build_does_not_know() {
 }
 
 #[test]
-fn hole_16_every_type_has_its_number_also_those_of_8_bits() {
+fn hole_16_every_type_has_nccls_number() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let memory = fake.memory(communicator.stream(), 16);
@@ -93,7 +93,7 @@ fn hole_16_every_type_has_its_number_also_those_of_8_bits() {
 }
 
 #[test]
-fn hole_17_an_error_says_what_failed_why_and_what_to_do() {
+fn hole_17_an_error_has_the_operation_the_reason_and_advice() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let mut memory = fake.memory(communicator.stream(), 16);
@@ -215,7 +215,7 @@ fn monarch_4_lengths_that_do_not_fit_all_ranks_are_refused() {
 }
 
 #[test]
-fn monarch_6_a_code_of_a_newer_nccl_is_an_error_with_nccls_last_words() {
+fn monarch_6_a_code_of_a_newer_nccl_is_an_error_with_nccls_last_message() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let mut memory = fake.memory(communicator.stream(), 16);

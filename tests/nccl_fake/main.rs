@@ -1,5 +1,5 @@
-//! The safe NCCL layer on a fake NCCL and a fake CUDA driver that record what was queued, launched, freed and when.
-//! Numbers in names are those of the holes in other wrappers that the layer closes.
+//! The safe NCCL layer on a fake NCCL and a fake CUDA driver that record what is queued, launched and freed. Numbers in
+//! names are those of the holes in other wrappers that the layer closes.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // tests
 #![cfg(feature = "nccl")]
@@ -12,20 +12,19 @@ mod calls;
 mod capture;
 mod collective;
 mod creation;
-mod endings;
-mod endings_at_once;
+mod delayed_work;
 mod errors;
+mod exclusion;
 mod failures;
 #[path = "../fake/mod.rs"]
 mod fake;
 mod fakes;
-mod forgotten;
 mod graphs;
 mod groups;
 mod holes;
-mod inside;
-mod late;
-mod membership;
+mod leaked;
+mod lifecycle;
+mod lifecycle_races;
 mod memory;
 mod operators;
 mod overlaps;
@@ -33,10 +32,11 @@ mod ownership;
 mod parameters;
 mod processes;
 mod programs;
+mod split;
 mod states;
 mod windows;
 
-/// The error of a call that is not allowed like this, with this text.
+/// Asserts an [`Error::Argument`] with this text.
 #[track_caller]
 fn not_allowed<T>(result: Result<T, Error>, text: &str) {
     let error = result.err().unwrap();
@@ -44,6 +44,6 @@ fn not_allowed<T>(result: Result<T, Error>, text: &str) {
     assert_eq!(error.to_string(), text);
 }
 
-/// Results of NCCL that the fake is told to answer.
+/// NCCL result codes that the fake is set to return.
 const IN_PROGRESS: i32 = 7;
 const REMOTE_ERROR: i32 = 6;

@@ -1,4 +1,4 @@
-//! `Memory`: its views, and when it is freed.
+//! `Memory`: its views and its release.
 
 use std::ops::Bound::{self, Excluded, Included, Unbounded};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,7 +12,7 @@ use crate::fake::{Fake, Knob};
 #[test]
 fn views_end_within_their_memory() {
     let fake = Fake::new();
-    // Four numbers, and a part of a fifth.
+    // Four numbers and a part of a fifth.
     let mut memory = fake.memory(&fake.stream(0), 18);
     let start = memory.slice::<u8>(..0).unwrap().address();
     let view = |range: (Bound<usize>, Bound<usize>)| {
@@ -57,7 +57,7 @@ fn views_end_within_their_memory() {
     assert!(matches!(whole.split_at_mut(5), Err(Error::View { .. })));
 }
 
-/// A test that panics because a collective hangs has to end.
+/// A test that panics because a collective hangs must end.
 #[test]
 fn a_thread_that_panics_does_not_wait_for_memory() {
     let fake = Fake::new();
@@ -78,10 +78,10 @@ fn a_thread_that_panics_does_not_wait_for_memory() {
     communicator.abort_handle().abort().unwrap();
 }
 
-/// CUDA refuses to wait for work, and to allocate and free memory then, and spoils the capture. (Before NCCL 2.19 the memory is
-/// CUDA's.)
+/// During a capture, CUDA refuses to wait for work and to allocate and free memory, and invalidates the capture.
+/// (Before NCCL 2.19 the memory is CUDA's.)
 #[test]
-fn memory_comes_and_goes_while_its_thread_captures_another_stream() {
+fn memory_is_allocated_and_freed_while_its_thread_captures_another_stream() {
     for mode in [
         CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL,
         CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
@@ -96,14 +96,14 @@ fn memory_comes_and_goes_while_its_thread_captures_another_stream() {
         assert_eq!(log[1..4], ["cuMemAlloc m1", "synchronize s1", "cuMemFree m1"]);
         assert_eq!(log[4..], ["ncclMemAlloc m2", "synchronize s1", "ncclMemFree m2"]);
         other.end_capture(CUgraphInstantiate_flags(0)).unwrap();
-        // What the layer does not do is refused as ever.
+        // Operations on the captured stream are still refused.
         other.begin_capture(mode).unwrap();
         stream.synchronize().unwrap_err();
         other.end_capture(CUgraphInstantiate_flags(0)).map(drop).unwrap_err();
     }
 }
 
-/// Nor is the work of a communicator a matter of other streams' captures.
+/// Captures of other streams do not affect a communicator's work.
 #[test]
 fn communicators_and_what_they_know_end_while_their_thread_captures_another_stream() {
     let fake = Fake::new();
@@ -122,7 +122,7 @@ fn communicators_and_what_they_know_end_while_their_thread_captures_another_stre
 }
 
 #[test]
-fn memory_without_an_owner_is_left_alone() {
+fn memory_without_an_owner_is_not_freed() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let stream = communicator.stream();

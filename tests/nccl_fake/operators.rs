@@ -1,4 +1,4 @@
-//! Sums that scale every rank's input first: operators of the user's, which NCCL keeps for one communicator.
+//! Scaled sums: program-defined operators, which NCCL keeps per communicator.
 
 use collectives::nccl::{
     AbortHandle, Collectives, Communicator, Config, Error, Graph, Memory, Needed, group,
@@ -97,7 +97,7 @@ fn a_scalar_of_another_stream_is_ordered_before_and_after_every_use() {
     })
     .unwrap();
     assert_eq!(fake.log(), [&launch[..], &after].concat());
-    // Of a graph, before and after each launch.
+    // In a graph, before and after each launch.
     let graph =
         Graph::capture(|capture| capture.on(&communicator).all_reduce_in_place(&mut view, &op)).unwrap();
     let log = fake.log();
@@ -106,7 +106,7 @@ fn a_scalar_of_another_stream_is_ordered_before_and_after_every_use() {
     let log: Vec<_> = fake.log().iter().map(|line| line.replace("e2", "e1")).collect();
     assert_eq!(log[..3], ["e1 records s2", "s1 waits e1", "launch graph1 on s1"]);
     assert_eq!(log[4..], after);
-    // The operator goes before its scalar, which the graph keeps.
+    // The operator ends before its scalar, which the graph keeps.
     drop(op);
     drop(scalars);
     assert_eq!(fake.log(), ["destroy op5 comm1"]);
@@ -134,7 +134,7 @@ fn an_operator_is_of_one_communicator() {
 }
 
 #[test]
-fn an_operator_that_is_dropped_in_a_group_is_destroyed_at_once() {
+fn an_operator_dropped_in_a_group_is_destroyed_immediately() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let mut memory = fake.memory(communicator.stream(), 16);
@@ -195,7 +195,7 @@ fn an_operator_that_nccl_refuses_is_an_error() {
     assert_eq!(fake.log(), [""; 0]);
 }
 
-/// NCCL copies an operator into an operation when it takes it, which is after the closure.
+/// NCCL copies an operator into an operation when it is called, which is after the closure.
 #[test]
 fn an_operator_that_is_dropped_in_a_capture_lasts_until_nccl_has_copied_it() {
     let fake = Fake::new();
@@ -225,7 +225,7 @@ fn an_operator_that_is_dropped_in_a_capture_lasts_until_nccl_has_copied_it() {
     assert!(matches!(refused, Err(Error::NotOwned { operation: "ncclRedOpCreatePreMulSum" })));
 }
 
-/// NCCL would scale it, with a kernel that does not know all types, and leaves out elements of some lengths.
+/// NCCL would scale it with a kernel that does not support all types and skips elements of some lengths.
 #[test]
 fn the_average_of_a_single_rank_is_a_copy() {
     let fake = Fake::new();
@@ -259,7 +259,7 @@ fn what_does_not_scale_is_the_same_for_a_single_rank() {
     assert_eq!(fake.log(), lines.map(|line| format!("launch {line} s1 device 0")));
 }
 
-/// The fake sees elements that NCCL's kernel for a single rank leaves out.
+/// The fake detects elements that NCCL's kernel for a single rank skips.
 #[test]
 fn a_single_rank_scales_every_element_or_none() {
     const BYTES: usize = 600_000;
@@ -292,7 +292,7 @@ fn a_single_rank_scales_every_element_or_none() {
     scale(&fake, &alone, &mut memory, 2.0f32);
     scale(&fake, &alone, &mut memory, 2.0f64);
 
-    // 4096 elements are four packs for each of two blocks; the last one is left over.
+    // 4096 elements are four packs for each of two blocks; one is left over.
     let sum = alone.scaled_sum(2.0f32).unwrap();
     let [send, mut receive] = [&stream; 2].map(|stream| fake.memory(stream, 20_000));
     let (send, mut receive) =
@@ -339,7 +339,7 @@ fn scaled_sums_that_nccl_has_not_for_a_single_rank_are_refused() {
     drop(pair.scaled_sum(F8E4M3::from_f32(1.0)).unwrap());
 }
 
-/// The program's log aborts the communicator.
+/// A log subscriber of the program aborts the communicator.
 struct AbortingLog(AbortHandle);
 
 impl Subscriber for AbortingLog {

@@ -1,4 +1,4 @@
-//! Memory that operations of one group in a graph share. Outside of graphs the types see to that.
+//! Memory shared by operations of one group in a graph. Outside of graphs, borrows exclude that.
 
 use collectives::nccl::{Collectives, Config, Error, Graph, Memory};
 
@@ -25,7 +25,7 @@ fn operations_of_a_group_in_a_graph_do_not_share_what_one_writes() {
     not_allowed(Err::<(), _>(error), &format!("ncclRecv: {text}"));
     assert_eq!(fake.log(), [""; 0]);
     exchange(2..4).unwrap();
-    // One after the other they may.
+    // Sharing is allowed one after the other.
     Graph::capture(|capture| {
         capture.on(&communicator).send(&memory.slice::<f32>(..2)?, 0)?;
         capture.on(&communicator).recv(&mut memory.slice_mut::<f32>(1..3)?, 0)
@@ -33,7 +33,7 @@ fn operations_of_a_group_in_a_graph_do_not_share_what_one_writes() {
     .unwrap();
 }
 
-/// To the byte, of buffers that are read, written, or an operator's scalar.
+/// Exact to the byte, for buffers that are read or written, and an operator's scalar.
 #[test]
 fn operations_of_a_group_in_a_graph_may_use_neighbours() {
     let fake = Fake::new();
@@ -79,7 +79,7 @@ fn operations_of_a_group_in_a_graph_may_use_neighbours() {
     }
 }
 
-/// Whoever made both has said that nothing else writes the memory while a collective uses it.
+/// The caller of the unsafe constructor guarantees that nothing else writes the memory while a collective uses it.
 #[test]
 fn memory_by_its_address_is_its_makers_matter() {
     let fake = Fake::new();
@@ -88,7 +88,7 @@ fn memory_by_its_address_is_its_makers_matter() {
     let address = memory.slice::<f32>(..).unwrap().address();
     let [send, mut receive] = [(); 2].map(|()| {
         let stream = communicator.stream().clone();
-        // SAFETY: the memory lives to the end of the test; nothing looks at what is in it.
+        // SAFETY: the memory lives to the end of the test, and nothing reads it.
         unsafe { Memory::from_raw(address, 8, stream, ()) }
     });
     Graph::capture(|capture| {

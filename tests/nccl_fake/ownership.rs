@@ -1,4 +1,5 @@
-//! Safe programs that once made NCCL use what was gone, or left work unordered: each is refused, ordered, or owned now.
+//! Safe programs that once made NCCL use freed memory or left work unordered: each is now refused, ordered, or an
+//! owner.
 
 use std::mem;
 use std::thread;
@@ -17,7 +18,7 @@ use crate::fake::{Fake, Knob, worker};
 const NOTED: DriverError = DriverError(CUresult::CUDA_ERROR_INVALID_VALUE);
 const LAUNCH: &str = "launch all_reduce comm1 m1->m1 count 4 type 7 op 0 s1 device 0";
 
-/// What a destructor of cudarc's does when it fails, on any thread.
+/// Effect of a failed destructor of cudarc, on any thread.
 fn note(context: &CudaContext) {
     context.record_err::<()>(Err(NOTED));
 }
@@ -26,7 +27,7 @@ fn is_noted(result: Result<(), Error>) {
     assert!(matches!(result, Err(Error::Cuda { error: NOTED, .. })), "{result:?}");
 }
 
-/// cudarc waits for no event then, and records none.
+/// cudarc then waits for no event and records none.
 #[test]
 fn an_error_that_cudarc_has_noted_ends_a_call_before_anything_is_queued() {
     let fake = Fake::new();
@@ -42,7 +43,7 @@ fn an_error_that_cudarc_has_noted_ends_a_call_before_anything_is_queued() {
     is_noted(group(|group| group.on(&communicator).all_reduce_in_place(&mut data, Sum)));
     let log = fake.log();
     assert!(!log.iter().any(|line| line.contains("all_reduce")), "{log:#?}");
-    // Told once: the next call waits for the copy, and records.
+    // Reported once: the next call waits for the copy, and records.
     communicator.all_reduce_in_place(&mut data, Sum).unwrap();
     let log = fake.log();
     let launched = log.iter().position(|line| line == LAUNCH).unwrap();
@@ -50,7 +51,7 @@ fn an_error_that_cudarc_has_noted_ends_a_call_before_anything_is_queued() {
     assert!(log[launched..].iter().any(|line| line.ends_with("records s1")), "{log:#?}");
 }
 
-/// A memory has no events, so that none was left out: who looks for the error finds it.
+/// A memory has no events, so none is missed: code that checks for the error finds it.
 #[test]
 fn an_error_that_cudarc_has_noted_is_no_matter_of_buffers_without_events() {
     let fake = Fake::new();
@@ -65,9 +66,9 @@ fn an_error_that_cudarc_has_noted_is_no_matter_of_buffers_without_events() {
     assert_eq!(context.check_err(), Err(NOTED));
 }
 
-/// The events after the work are not recorded then: whoever uses the buffer next has to find the work done.
+/// The events after the work are not recorded then, so the work must be done before the buffer is used again.
 #[test]
-fn an_error_that_is_noted_during_a_call_is_told_when_the_work_is_done() {
+fn an_error_recorded_during_a_call_is_returned_once_the_work_is_done() {
     for grouped in [false, true] {
         let fake = Fake::new();
         let communicator = fake.communicator(&Config::new());
@@ -96,7 +97,7 @@ fn an_error_that_is_noted_during_a_call_is_told_when_the_work_is_done() {
     }
 }
 
-/// Another thread's copy on the communicator's stream goes to that stream, and not into the graph.
+/// Another thread's copy on the communicator's stream goes to that stream and not into the graph.
 #[test]
 fn a_copy_of_another_thread_is_not_captured() {
     let fake = Fake::new();
@@ -125,15 +126,15 @@ fn a_copy_of_another_thread_is_not_captured() {
     assert_eq!(log.len(), 2, "nothing but the collective: {log:#?}");
 }
 
-/// At the deadline NCCL is aborted, which would wait for a graph of this thread.
+/// NCCL is aborted at the deadline, which would wait for a graph of this thread.
 #[test]
-fn a_deadline_and_a_watchdog_do_not_meet_graphs() {
+fn deadlines_and_watchdogs_do_not_affect_graphs() {
     let fake = Fake::new();
     let config = Config::new().blocking(false).deadline(Duration::from_millis(50));
     let communicator = fake.communicator(&config);
     let mut memory = fake.memory(communicator.stream(), 16);
     let mut view = memory.slice_mut::<f32>(..4).unwrap();
-    // NCCL would accept it: it answers with success.
+    // NCCL would accept it and return success.
     fake.set(Knob::Worker, worker::OFF);
     let captured = Graph::capture(|capture| capture.on(&communicator).all_reduce_in_place(&mut view, Sum));
     assert!(captured.unwrap_err().to_string().contains("must be blocking"));
@@ -145,7 +146,7 @@ fn a_deadline_and_a_watchdog_do_not_meet_graphs() {
     assert_eq!(fake.log().last().unwrap(), "abort comm1");
 }
 
-/// A window's memory may be of another stream than the communicator's, on which it is read.
+/// A window's memory may belong to another stream than the communicator's, on which it is read.
 #[test]
 fn waiting_for_signals_orders_the_streams_of_all_windows() {
     let fake = Fake::new();
@@ -164,12 +165,12 @@ fn waiting_for_signals_orders_the_streams_of_all_windows() {
     fake.log();
     graph.launch().unwrap();
     assert!(fake.log().last().unwrap().starts_with("s2 waits"));
-    // Other operations have nothing to do with the windows of other streams.
+    // Other operations are not ordered with the windows' streams.
     communicator.broadcast_in_place(&mut own.slice_mut::<f32>(..2).unwrap(), 0).unwrap();
     assert_eq!(fake.log(), ["launch broadcast comm1 m2->m2 count 2 type 7 op -1 root 0 s1 device 0"]);
 }
 
-/// Other ranks write into them all the same.
+/// Other ranks still write into them.
 #[test]
 fn a_graph_that_waits_for_signals_orders_the_streams_of_windows_that_are_made_later() {
     let fake = Fake::new();
@@ -202,9 +203,9 @@ fn a_graph_that_waits_for_signals_orders_the_streams_of_windows_that_are_made_la
     }
 }
 
-/// Waiting for the work would spoil the capture, and the communicator with it.
+/// Waiting for the work would invalidate the capture, and end the communicator.
 #[test]
-fn a_registration_that_is_dropped_while_the_stream_is_captured_lasts_as_long_as_the_communicator() {
+fn a_registration_dropped_during_a_capture_lasts_until_the_communicator_ends() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let stream = communicator.stream().clone();
@@ -223,7 +224,7 @@ fn a_registration_that_is_dropped_while_the_stream_is_captured_lasts_as_long_as_
     assert_eq!(fake.log(), ["deregister reg1 comm1", "destroy comm1", "synchronize s1", "ncclMemFree m1"]);
 }
 
-/// NCCL 2.27 to 2.30 keep a pointer to the text, and its parts inherit that.
+/// NCCL 2.27 to 2.30 keep a pointer to the text, which derived communicators inherit.
 #[test]
 fn a_part_owns_the_texts_that_it_inherits() {
     let fake = Fake::new();
@@ -236,12 +237,12 @@ fn a_part_owns_the_texts_that_it_inherits() {
     let others: Vec<_> = (0..64).map(|_| vec![b'x'; name.len() + 1]).collect();
     drop(smaller);
     drop(others);
-    // The fake compares the text when a communicator ends.
+    // The fake compares the text at the end of a communicator.
     assert_eq!(fake.log().last().unwrap(), "destroy comm3");
 }
 
-/// Memory is freed in the order of its own stream alone: the host waits for a copy on another device's. (A copy between devices
-/// is cudarc's matter: docs/limits.md.)
+/// Memory is freed in the order of its own stream only: the host waits for a copy on another device's. (Copies between
+/// devices are cudarc's: docs/limits.md.)
 #[test]
 fn a_copy_on_a_stream_of_another_device_is_waited_for() {
     let fake = Fake::new();
@@ -257,7 +258,7 @@ fn a_copy_on_a_stream_of_another_device_is_waited_for() {
 
 /// One memory, two communicators, whose registrations end in any order and on any thread.
 #[test]
-fn registrations_belong_to_nobody_else() {
+fn registrations_are_not_shared() {
     let fake = Fake::new();
     let (first, second) = (fake.communicator(&Config::new()), fake.communicator(&Config::new()));
     let memory = Memory::try_from(first.stream().alloc_zeros::<f32>(4).unwrap()).unwrap();
@@ -277,7 +278,7 @@ fn registrations_belong_to_nobody_else() {
 }
 
 #[test]
-fn a_communicator_that_is_forgotten_keeps_what_nccl_knows() {
+fn a_leaked_communicator_keeps_its_registered_memory() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new().name("forgotten"));
     let mut memory = fake.memory(communicator.stream(), 16);
@@ -293,9 +294,9 @@ fn a_communicator_that_is_forgotten_keeps_what_nccl_knows() {
     assert_eq!(fake.log(), ["destroy graph1", "synchronize s1", "ncclMemFree m1"]);
 }
 
-/// On the versions whose symmetric kernels do not wait for a kernel before them that triggers programmatic launch early.
+/// Versions whose symmetric kernels do not wait for a preceding kernel that triggers programmatic launch early.
 #[test]
-fn operations_in_symmetric_windows_come_after_the_work_before_them() {
+fn operations_in_symmetric_windows_are_ordered_after_earlier_work() {
     let fake = Fake::new();
     let log_of = |library, config: &Config, kind| {
         let communicator = fake.rank(library, 1, 2, config);

@@ -1,4 +1,4 @@
-//! Decisions that a process takes once, or reads from its environment: each case in a process of its own.
+//! Decisions that a process makes once or reads from its environment: each case runs in a process of its own.
 
 use std::env;
 use std::process::{Command, Stdio};
@@ -11,8 +11,8 @@ use crate::fake::{self, Fake, Knob, worker};
 const CASE: &str = "COLLECTIVES_TEST_CASE";
 const BLOCKING: &str = "NCCL_COMM_BLOCKING";
 
-/// Runs the test once more for each case, in a process whose variable has the case's value, and whose NCCL is a fake: that one
-/// calls `body`.
+/// Runs the test again for each case, in a process whose variable has the case's value and whose NCCL is a fake. That
+/// process calls `body`.
 pub(crate) fn in_processes(test: &str, cases: &[(&str, Option<&str>)], body: impl Fn(&str)) {
     if let Ok(case) = env::var(CASE) {
         return body(&case);
@@ -47,7 +47,7 @@ fn a_driver_that_is_too_old_or_missing_is_an_error() {
             let text = cuda::available().unwrap_err().to_string();
             let wanted = "no CUDA driver: the driver supports CUDA 11.8; 12.0 or newer is needed; ";
             assert!(text.starts_with(wanted), "{text}");
-            // The first answer stays.
+            // The first result is cached.
             fake.set(Knob::DriverVersion, 0);
             assert!(matches!(device_count(), Err(Error::NoDriver { .. })));
             assert!(matches!(cuda::driver_version(), Err(Error::NoDriver { .. })));
@@ -72,7 +72,7 @@ fn the_environment_says_which_communicators_are_blocking() {
     let cases = [("blocking", Some("1")), ("non-blocking", Some(" 0 ")), ("as configured", Some("2"))];
     in_processes("processes::the_environment_says_which_communicators_are_blocking", &cases, |case| {
         let fake = Fake::new();
-        // What NCCL does is not asked for here.
+        // NCCL's own behaviour is not tested here.
         fake.set(Knob::Worker, worker::OFF);
         for blocking in [true, false] {
             let communicator = fake.communicator(&Config::new().blocking(blocking));

@@ -1,4 +1,4 @@
-//! Programs as users write them, whole ones but for one function: each compiles, and runs with a single rank.
+//! Complete user programs, except for one function: each compiles, and runs with a single rank.
 
 use collectives::nccl::{Communicator, Library};
 
@@ -22,7 +22,7 @@ mod symmetric_windows;
 #[path = "../programs/thread_per_device.rs"]
 mod thread_per_device;
 
-/// With one device, since the fakes move no data between ranks. What the fakes see as a mistake, they see here, too.
+/// With one device, since the fakes move no data between ranks. The fakes detect mistakes here too.
 #[test]
 fn programs_of_users_run() {
     in_processes("programs::programs_of_users_run", &[("all", None)], |_| {

@@ -1,4 +1,4 @@
-//! Communicators that are revoked, finalized, suspended, moved or aborted: what they still do, and how they end.
+//! Communicators that are revoked, finalized, suspended, moved or aborted: allowed operations, and their end.
 
 use std::sync::Arc;
 use std::thread;
@@ -26,7 +26,7 @@ fn refused<T>(result: Result<T>, operation: &str, reason: &str) {
     assert_eq!(error, format!("{operation}: the communicator cannot be used: {reason}"));
 }
 
-/// Everything that needs a communicator that works, none of which reaches NCCL.
+/// Everything that needs a working communicator, none of which reaches NCCL.
 fn works_no_more(fake: &Fake, communicator: &Communicator, memory: &mut Memory, reason: &str) {
     fake.log();
     {
@@ -62,7 +62,7 @@ fn a_revoked_communicator_can_be_split_and_shrunk_and_nothing_else() {
     fake.set(Knob::Hang, 1);
     communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(..2).unwrap(), Sum).unwrap();
     communicator.revoke().unwrap();
-    // What hung no longer does.
+    // Hanging work no longer hangs.
     communicator.stream().synchronize().unwrap();
     works_no_more(&fake, &communicator, &mut memory, REVOKED);
     refused(communicator.resume(), "ncclCommResume", REVOKED);
@@ -97,7 +97,7 @@ fn a_finalized_communicator_can_only_be_closed() {
     }
 }
 
-/// NCCL waits for the work itself. Only what has to be taken back before needs the work done.
+/// NCCL waits for the work itself. Only objects that must be deregistered before need the work to be done.
 #[test]
 fn finalizing_waits_for_the_work_where_there_is_something_to_take_back() {
     let fake = Fake::new();
@@ -136,7 +136,7 @@ fn a_suspended_communicator_works_again_when_it_is_resumed() {
     refused(communicator.split(&Split::color(0)), "ncclCommSplit", SUSPENDED);
     refused(communicator.shrink(&Shrink::without(&[0])), "ncclCommShrink", SUSPENDED);
     communicator.resume().unwrap();
-    // A second time nothing happens.
+    // The second call has no effect.
     communicator.resume().unwrap();
     communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(..2).unwrap(), Sum).unwrap();
     assert_eq!(
@@ -193,7 +193,7 @@ fn a_change_of_state_is_waited_for_fails_or_is_missing() {
         drop(communicator);
         fake.log();
 
-        // Refused: nothing has changed, but where NCCL has begun to end it.
+        // Refused: nothing has changed, unless NCCL has begun to end it.
         let communicator = fake.communicator(&Config::new());
         fake.set(Knob::ManagementResult, 5);
         let error = change(&communicator).unwrap_err();
@@ -223,7 +223,7 @@ fn a_change_of_state_is_waited_for_fails_or_is_missing() {
 }
 
 #[test]
-fn a_change_of_state_that_never_comes_meets_its_deadline() {
+fn a_state_change_that_never_completes_reaches_its_deadline() {
     let fake = Fake::new();
     let config = Config::new().blocking(false).deadline(std::time::Duration::from_millis(20));
     for change in [Communicator::revoke, Communicator::finalize] {
@@ -234,7 +234,7 @@ fn a_change_of_state_that_never_comes_meets_its_deadline() {
         assert!(matches!(change(&communicator), Err(Error::Deadline { .. })));
         assert!(fake.log()[1].starts_with("abort comm"));
     }
-    // Work that is queued is waited for before the memory goes.
+    // Queued work is waited for before the memory is released.
     fake.set(Knob::AsyncResult, 0);
     let communicator = fake.communicator(&config);
     fake.set(Knob::StreamBusy, i32::MAX);
@@ -258,7 +258,7 @@ fn a_communicator_moves_to_another_stream_of_its_device() {
     communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(..2).unwrap(), Sum).unwrap();
     let launch = "launch all_reduce comm1 m1->m1 count 2 type 7 op 0 s2 device 0";
     assert_eq!(fake.log(), ["e1 records s1", "s2 waits e1", launch]);
-    // One that cannot move stays.
+    // One that cannot move keeps its stream.
     let error = communicator.set_stream(&fake.stream(1)).unwrap_err();
     assert!(matches!(error, Error::WrongDevice { buffer: "stream", expected: 0, found: 1, .. }), "{error}");
     let per_thread = communicator.stream().context().per_thread_stream();
@@ -271,7 +271,7 @@ fn a_communicator_moves_to_another_stream_of_its_device() {
     fake.log();
     communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(..2).unwrap(), Sum).unwrap();
     assert_eq!(fake.log(), [launch]);
-    // What ends it waits for the new stream.
+    // Ending it waits for the new stream.
     let registration = communicator.register(&memory).unwrap();
     fake.set(Knob::StreamBusy, 3);
     drop(registration);
@@ -279,7 +279,7 @@ fn a_communicator_moves_to_another_stream_of_its_device() {
     assert_eq!(fake.log()[1..], ["deregister reg1 comm1", "destroy comm1"]);
 }
 
-/// A graph runs on the stream that the communicator had when it was captured.
+/// A graph runs on the stream that the communicator had at the capture.
 #[test]
 fn the_stream_that_a_communicator_had_before_is_waited_for_too() {
     let fake = Fake::new();
@@ -299,7 +299,7 @@ fn the_stream_that_a_communicator_had_before_is_waited_for_too() {
     assert_eq!(fake.log(), ["destroy graph1", "abort comm1"]);
 }
 
-/// Nothing of another thread comes between the end of the queued work and NCCL's answer.
+/// No call of another thread comes between the end of the queued work and NCCL's result.
 #[test]
 fn a_graph_is_not_launched_once_a_suspension_has_begun() {
     let fake = Fake::new();
@@ -309,14 +309,14 @@ fn a_graph_is_not_launched_once_a_suspension_has_begun() {
         capture.on(&communicator).all_reduce_in_place(&mut memory.slice_mut::<f32>(..2)?, Sum)
     })
     .unwrap();
-    // The work does not end before a launch has been refused.
+    // The work ends after a launch has been refused.
     fake.set(Knob::StreamBusy, i32::MAX);
     let communicator = thread::scope(|scope| {
         let suspended = scope.spawn(move || communicator.suspend().map(|()| communicator));
         let started = Instant::now();
         let refusal = loop {
             match graph.launch() {
-                // Emptied: the log is full after some seconds of launches.
+                // Emptied, since launches fill the log within seconds.
                 Ok(()) if started.elapsed() < Duration::from_secs(20) => drop(fake.log()),
                 result => break result,
             }
@@ -331,7 +331,7 @@ fn a_graph_is_not_launched_once_a_suspension_has_begun() {
     graph.launch().unwrap();
 }
 
-/// Its graphs, windows and registrations have ended, and NCCL may have freed what operations need.
+/// Its graphs, windows and registrations have ended, and NCCL may have freed resources of operations.
 #[test]
 fn a_communicator_that_could_not_be_finalized_can_only_be_ended() {
     let ends: [fn(Communicator); 3] = [
@@ -382,7 +382,7 @@ fn a_communicator_whose_finalization_fails_in_the_background_is_aborted() {
     assert_eq!(fake.log(), ["finalize comm1", "abort comm1"]);
 }
 
-/// A capture that begins while a communicator is about to be finalized: it goes on with its operators.
+/// If a capture begins while a communicator is about to be finalized, it keeps its operators.
 #[test]
 fn operators_outlive_an_end_that_a_capture_prevents() {
     let fake = Fake::new();
@@ -394,12 +394,12 @@ fn operators_outlive_an_end_that_a_capture_prevents() {
         capture.on(&communicator).all_reduce_in_place(&mut memory.slice_mut::<f32>(..2)?, Sum)
     })
     .unwrap();
-    // The work does not end before the capture.
+    // The work ends after the capture has begun.
     fake.set(Knob::StreamBusy, i32::MAX);
     let result = thread::scope(|scope| {
         scope.spawn(|| {
             while graph.launch().is_ok() {
-                // Emptied: the log is full after some seconds of launches.
+                // Emptied, since launches fill the log within seconds.
                 drop(fake.log());
             }
             stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED).unwrap();

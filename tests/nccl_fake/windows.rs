@@ -1,4 +1,4 @@
-//! Memory that NCCL knows beforehand: registrations, windows, and one-sided operations into them.
+//! Registrations, windows, and one-sided operations.
 
 use collectives::ReduceOp::Sum;
 use collectives::nccl::{
@@ -30,7 +30,7 @@ fn registered_memory_is_used_and_taken_back_after_the_work() {
             "deregister reg1 comm1",
         ]
     );
-    // The memory is as before, and can be registered again.
+    // The memory is unchanged and can be registered again.
     drop(communicator.register(&memory).unwrap());
     drop(memory);
     assert_eq!(fake.log()[1..], ["deregister reg2 comm1", "synchronize s1", "ncclMemFree m1"]);
@@ -125,7 +125,7 @@ fn memory_of_another_device_is_refused_and_so_are_groups() {
     fake.set(Knob::ManagementResult, 3);
     assert!(matches!(communicator.register(&memory), Err(Error::Nccl { operation: "ncclCommRegister", .. })));
     fake.log();
-    // What was refused is not known to NCCL, and freed.
+    // Refused memory is not registered, and freed.
     drop(memory);
     assert_eq!(fake.log(), ["synchronize s1", "ncclMemFree m2"]);
 }
@@ -186,7 +186,7 @@ fn where_nccl_makes_no_windows_collectives_work_as_ever() {
     assert_eq!(log, ["synchronize s1", "ncclMemFree m1", "synchronize s1", "ncclMemFree m2"]);
 }
 
-/// The handle of a non-blocking communicator's window comes from NCCL's own thread.
+/// NCCL's own thread writes the handle of a non-blocking communicator's window.
 #[test]
 fn hole_14_a_window_is_waited_for() {
     for answer in [0, IN_PROGRESS] {
@@ -209,7 +209,7 @@ fn hole_14_a_window_is_waited_for() {
 }
 
 #[test]
-fn when_the_work_fails_the_communicator_is_aborted_with_all_that_it_knows() {
+fn if_the_work_fails_the_communicator_is_aborted_with_all_its_objects() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let mut memory = [fake.memory(communicator.stream(), 64), fake.memory(communicator.stream(), 64)];
@@ -250,7 +250,7 @@ fn when_the_work_fails_the_communicator_is_aborted_after_its_graphs() {
 }
 
 #[test]
-fn one_sided_operations_reach_nccl_at_once_and_in_groups() {
+fn one_sided_operations_reach_nccl_immediately_and_in_groups() {
     let fake = Fake::new();
     let communicator = fake.communicator(&Config::new());
     let memory = fake.memory(communicator.stream(), 64);
@@ -292,7 +292,7 @@ fn hole_6_one_sided_operations_stay_inside_their_window() {
     fake.log();
     // SAFETY: all of them are refused.
     let put = |by: &Communicator, offset, peer| unsafe { by.put(&part, &window, offset, Signal::new(peer)) };
-    // Past the end, past everything.
+    // Past the end, and past everything.
     for offset in [15, 16, usize::MAX - 3, usize::MAX] {
         let result = put(&communicator, offset, 0);
         assert!(matches!(result, Err(Error::View { len: 16, .. })), "{offset}: {result:?}");
@@ -317,9 +317,9 @@ fn hole_6_one_sided_operations_stay_inside_their_window() {
     assert_eq!(fake.log(), [""; 0]);
 }
 
-/// NCCL 2.28.9 was seen to give wrong results with such places.
+/// NCCL 2.28.9 gives wrong results with such offsets.
 #[test]
-fn places_that_nccl_is_known_to_misread_are_refused() {
+fn misaligned_offsets_are_refused() {
     let fake = Fake::new();
     let misread = |library, kind, operation: &dyn Fn(&Communicator, &Memory, &mut Memory) -> Result| {
         let communicator = fake.rank(library, 1, 2, &Config::new());
@@ -333,7 +333,7 @@ fn places_that_nccl_is_known_to_misread_are_refused() {
                 .all_gather(&send.slice::<u8>(offset..offset + 3)?, &mut receive.slice_mut::<u8>(1..7)?)
         }
     };
-    // Rank 1's part begins at byte 3, and both ranks have to know it.
+    // Rank 1's part begins at byte 3, and both ranks must agree.
     let in_place = |communicator: &Communicator, _: &Memory, receive: &mut Memory| {
         let first = fake.rank(communicator.library(), 0, 2, &Config::new());
         let mut room = memory(&first);
@@ -357,11 +357,11 @@ fn places_that_nccl_is_known_to_misread_are_refused() {
     let halves = |communicator: &Communicator, _: &Memory, receive: &mut Memory| {
         communicator.all_gather_in_place(&mut receive.slice_mut::<f16>(2..4)?)
     };
-    // Place and parts are odd, their sum is not.
+    // Offset and parts are odd, their sum is even.
     let both = |communicator: &Communicator, _: &Memory, receive: &mut Memory| {
         communicator.reduce_scatter_in_place(&mut receive.slice_mut::<u8>(2..6)?, Sum)
     };
-    // What counts is where the buffer begins, which ends with the window.
+    // The offset of the buffer counts; it ends with the window.
     let last = |communicator: &Communicator, _: &Memory, receive: &mut Memory| {
         communicator.reduce_scatter_in_place(&mut receive.slice_mut::<u8>(58..64)?, Sum)
     };
@@ -393,7 +393,7 @@ fn memory(communicator: &Communicator) -> Memory {
     Memory::alloc(communicator.library(), communicator.stream(), 64).unwrap()
 }
 
-/// Each operation writes the byte on the stream that the communicator has then.
+/// Each operation writes the byte on the current stream of the communicator.
 #[test]
 fn the_byte_of_the_fence_is_freed_after_the_last_stream_that_wrote_it() {
     let fake = Fake::new();
@@ -405,13 +405,13 @@ fn the_byte_of_the_fence_is_freed_after_the_last_stream_that_wrote_it() {
     communicator.set_stream(&second).unwrap();
     communicator.all_reduce_in_place(&mut memory.slice_mut::<f32>(..).unwrap(), Sum).unwrap();
     assert!(fake.log().contains(&"a byte is written on s2".to_owned()));
-    // An abort waits for no stream.
+    // An abort does not wait for a stream.
     communicator.abort_handle().abort().unwrap();
     drop((window, communicator));
     assert_eq!(fake.log(), ["abort comm1", "synchronize s2", "cuMemFree m2"]);
 }
 
-/// The call says then that it did nothing, or that its work is done.
+/// The error then means that the call had no effect, or that its work is done.
 #[test]
 fn what_is_received_is_there_also_when_cudarc_has_noted_an_error_before_the_wait() {
     let fake = Fake::new();
@@ -425,7 +425,7 @@ fn what_is_received_is_there_also_when_cudarc_has_noted_an_error_before_the_wait
     let result = communicator.wait_signals(&[(Signal::new(0), 1)]);
     assert!(matches!(result, Err(Error::Cuda { .. })), "{result:?}");
     let mut host = [0f32; 16];
-    // Refused, or done: either way what follows on the memory's stream has nothing to wait for.
+    // Refused or done: in either case, later work on the memory's stream has nothing to wait for.
     other.memcpy_dtoh(&memory.slice::<f32>(..).unwrap(), &mut host).unwrap();
     fake.log();
     drop(window);

@@ -11,7 +11,7 @@ use cudarc::driver::{CudaSlice, CudaStream};
 
 fn main() {}
 
-/// What the other programs get wrong, done right.
+/// Valid counterparts of the other programs.
 fn test(
     communicator: Communicator,
     mut memory: Memory,
@@ -75,7 +75,8 @@ fn operators(
     communicator.close()
 }
 
-/// Registrations and windows are values: of memory that stays the program's, shared by communicators, dropped anywhere.
+/// Registrations and windows are values: of memory that the program keeps, shared by communicators, dropped in any
+/// order.
 struct Known {
     registrations: [Registration; 2],
     window: Window,

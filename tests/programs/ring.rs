@@ -5,7 +5,7 @@ use cudarc::driver::{CudaContext, CudaSlice};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Every step passes on what came in the step before, so that the two buffers change places.
+/// Every step forwards the data of the previous step, so the two buffers swap.
 fn ring(communicator: &Communicator, [block, next]: &mut [CudaSlice<f32>; 2]) -> Result<(), Error> {
     let (rank, size) = (communicator.rank(), communicator.size());
     for _ in 1..size {

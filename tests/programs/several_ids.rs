@@ -1,4 +1,4 @@
-//! One id for each 256 ranks, as NCCL's manual advises.
+//! One id per 256 ranks, as NCCL's manual recommends.
 
 use collectives::ReduceOp;
 use collectives::nccl::{self, Collectives, Communicator, Library, UniqueId};

@@ -1,4 +1,4 @@
-//! A thread for each device.
+//! A thread per device.
 
 use collectives::ReduceOp;
 use collectives::nccl::{Collectives, Communicator, Library, UniqueId, device_count};

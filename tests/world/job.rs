@@ -1,4 +1,4 @@
-//! Starting ranks as processes and looking at how they end.
+//! Ranks as processes, and their exits.
 
 use std::env;
 use std::io::Read;
@@ -14,7 +14,7 @@ pub(crate) struct Process {
     errors: Option<thread::JoinHandle<String>>,
 }
 
-/// How a process has ended.
+/// Exit of a process.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) code: Option<i32>,
@@ -22,7 +22,7 @@ pub(crate) struct Ended {
     pub(crate) stderr: String,
 }
 
-/// Variables that launchers set, which would tell a rank something else than its test.
+/// Variables of launchers, removed from the environment of a test's ranks.
 const FOREIGN: [&str; 8] =
     ["NCCL_BENCH_", "OMPI_", "PMI", "SLURM_", "TORCHELASTIC_", "MASTER_", "JOB_COMPLETION_", "NCCL_HOSTID"];
 
@@ -38,7 +38,7 @@ pub(crate) fn command(program: &str) -> Command {
     command
 }
 
-/// This program, to take the given steps as a rank.
+/// This program as a rank with the given steps.
 pub(crate) fn rank(steps: &str, variables: &[(&str, &str)]) -> Command {
     let mut command = command(env::current_exe().unwrap().to_str().unwrap());
     command.env("WORLD_STEPS", steps).envs(variables.iter().copied());
@@ -70,7 +70,7 @@ impl Process {
         self.child.try_wait().unwrap().is_none()
     }
 
-    /// Waits for the end; panics when it has not come by then.
+    /// Waits for the exit; panics if it does not exit in time.
     pub(crate) fn ended(&mut self, by: Instant) -> Ended {
         let status = loop {
             if let Some(status) = self.child.try_wait().unwrap() {
@@ -94,23 +94,23 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Both fail when it has ended.
+        // Both fail if the process has exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Generous: for jobs that end by themselves.
+/// Time limit for jobs that end by themselves.
 pub(crate) fn soon() -> Instant {
     Instant::now() + Duration::from_secs(60)
 }
 
-/// A port that nothing listens on.
+/// Returns an unused port.
 pub(crate) fn free_port() -> u16 {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
 }
 
-/// Starts rank `rank` of `size` that meets the others at `port` of this host.
+/// Starts rank `rank` of `size`, with a rendezvous at `port` of this host.
 pub(crate) fn start_rank(rank_: usize, size: usize, port: u16, steps: &str) -> Process {
     start(tcp_rank(rank_, size, port, steps))
 }
@@ -133,20 +133,20 @@ pub(crate) fn start_job(size: usize, steps: &str) -> Vec<Process> {
     (0..size).map(|rank| start_rank(rank, size, port, steps)).collect()
 }
 
-/// Waits until every rank of a job has said something on its own line; for jobs that `say` it.
+/// Waits until every rank of a job has printed its line of the step `say`.
 pub(crate) fn all_ended(job: &mut [Process], by: Instant) -> Vec<Ended> {
     job.iter_mut().map(|process| process.ended(by)).collect()
 }
 
-/// Panics unless every process has ended with code 0 and without a word on standard error.
+/// Panics unless every process has exited with code 0 and an empty standard error.
 pub(crate) fn assert_all_well(job: &[Ended]) {
     for (rank, ended) in job.iter().enumerate() {
         assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "rank {rank}: {ended:?}");
     }
 }
 
-/// Panics unless in every barrier the last rank had entered before the first left. Takes the outputs of all ranks
-/// after the step `barriers`.
+/// Panics unless in every barrier the last rank had entered before the first left. Takes the outputs of all ranks after
+/// the step `barriers`.
 pub(crate) fn assert_barriers_hold(outputs: &[&str], count: usize) {
     let mut last_entered = vec![0_u128; count];
     let mut first_left = vec![u128::MAX; count];

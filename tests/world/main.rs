@@ -1,7 +1,7 @@
 //! Worlds between real processes.
 //!
-//! The tests start this program again, once per rank, with `WORLD_STEPS` set: then it joins a world and does those
-//! steps instead of testing (see `rank`).
+//! The tests start this program again, once per rank, with `WORLD_STEPS` set: it then joins a world and runs those
+//! steps instead of tests (see `rank`).
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "all of this is tests, though not marked as such")]
 
@@ -9,6 +9,7 @@ mod job;
 #[cfg(feature = "mpi")]
 mod mpi;
 mod rank;
+mod rendezvous;
 mod tcp;
 mod threads;
 
@@ -21,6 +22,7 @@ fn main() {
     }
     let mut tests: Vec<(&str, fn())> = Vec::new();
     tests.extend(tcp::TESTS);
+    tests.extend(rendezvous::TESTS);
     tests.extend(threads::TESTS);
     #[cfg(feature = "mpi")]
     tests.extend(mpi::TESTS);

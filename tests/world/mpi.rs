@@ -1,4 +1,4 @@
-//! Ranks of a real MPI launcher. The program that starts them has to be the one of the MPI that was built with.
+//! Ranks of a real MPI launcher, which must belong to the MPI library of this build.
 
 use crate::job::{Ended, assert_barriers_hold, command, free_port, soon, start};
 use std::env;
@@ -6,29 +6,29 @@ use std::process::Command;
 use tempfile::TempDir;
 
 pub(crate) const TESTS: &[(&str, fn())] = &[
-    ("mpi::ranks_meet_wait_and_gather", ranks_meet_wait_and_gather),
-    ("mpi::threads_of_its_processes_meet", threads_of_its_processes_meet),
+    ("mpi::ranks_connect_wait_and_gather", ranks_connect_wait_and_gather),
+    ("mpi::threads_of_processes_call_together", threads_of_processes_call_together),
     ("mpi::an_abort_ends_all", an_abort_ends_all),
     ("mpi::a_panic_ends_all", a_panic_ends_all),
     ("mpi::a_killed_rank_takes_the_others_down", a_killed_rank_takes_the_others_down),
     ("mpi::a_stopped_rank_takes_the_others_down", a_stopped_rank_takes_the_others_down),
     ("mpi::a_failure_is_reported_by_check", a_failure_is_reported_by_check),
-    ("mpi::a_rank_that_says_it_failed_is_named", a_rank_that_says_it_failed_is_named),
+    ("mpi::a_rank_that_reports_its_failure_is_named", a_rank_that_reports_its_failure_is_named),
     ("mpi::another_mpis_launcher_is_detected", another_mpis_launcher_is_detected),
     ("mpi::tcp_works_under_its_launcher", tcp_works_under_its_launcher),
 ];
 
-/// Whether this program was built with Open MPI; else it is MPICH or one of its family.
+/// True if this program was built with Open MPI, otherwise MPICH or a derivative.
 fn open_mpi() -> bool {
     mpi::environment::library_version().unwrap().starts_with("Open MPI")
 }
 
-/// The launcher of the MPI that this program was built with, or of the other one.
+/// Launcher of the MPI library of this build, or of the other one.
 fn launcher(own: bool) -> &'static str {
     if open_mpi() == own { "mpirun.openmpi" } else { "mpirun.mpich" }
 }
 
-/// With a folder of its own: launchers of Open MPI that start at the same time fall over each other's in `/tmp`.
+/// With a folder of its own: Open MPI's launchers that start at the same time interfere with each other in `/tmp`.
 fn under(launcher: &str, count: usize, steps: &str) -> (Command, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let mut command = command(launcher);
@@ -47,7 +47,7 @@ fn run(count: usize, steps: &str) -> Ended {
     start(command).ended(soon())
 }
 
-fn ranks_meet_wait_and_gather() {
+fn ranks_connect_wait_and_gather() {
     for count in [1, 2, 4] {
         let ended = run(count, "print barriers:20 gather:5 check gather-bytes:0 gather-bytes:100000");
         assert_eq!(ended.code, Some(0), "{ended:?}");
@@ -64,7 +64,7 @@ fn ranks_meet_wait_and_gather() {
     }
 }
 
-fn threads_of_its_processes_meet() {
+fn threads_of_processes_call_together() {
     let ended = run(2, "threads:2 print barriers:10 gather:4");
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert_barriers_hold(&[&ended.stdout], 10);
@@ -86,7 +86,7 @@ fn a_panic_ends_all() {
 fn a_killed_rank_takes_the_others_down() {
     let ended = run(3, "exit-on-failure barriers:1 kill@1 stuck");
     assert_ne!(ended.code, Some(0), "{ended:?}");
-    // Open MPI names it, too, and may be faster.
+    // Open MPI reports it too, and may be faster.
     assert!(ended.stderr.contains("rank 1 "), "{ended:?}");
 }
 
@@ -103,7 +103,7 @@ fn a_failure_is_reported_by_check() {
     assert!(ended.stderr.contains("error: rank 1 on host "), "{ended:?}");
 }
 
-fn a_rank_that_says_it_failed_is_named() {
+fn a_rank_that_reports_its_failure_is_named() {
     let ended = run(2, "barriers:1 fail@1:lost check-until-failed@0");
     assert_eq!(ended.code, Some(3), "{ended:?}");
     assert!(ended.stderr.contains("error: rank 1 on host "), "{ended:?}");

@@ -1,14 +1,14 @@
-//! What a rank does that a test has started.
+//! Steps of a rank that a test has started.
 
 use collectives::world::{self, Handle, OnFailure, Options, World};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Joins the world of the environment and does the steps, which are separated by spaces: `name`, `name:argument`,
-/// or `name@rank:argument` for one rank only.
+/// Joins the world of the environment and runs the steps, which are separated by spaces: `name`, `name:argument`, or
+/// `name@rank:argument` for one rank only.
 ///
-/// `exit-on-failure` comes first; it and `threads:N` choose how the world is made. An error of the world is printed
-/// as `error: ...` and ends the process with code 3.
+/// `exit-on-failure` must be first; it and `threads:N` configure the world. An error of the world is printed as `error:
+/// ...` and ends the process with code 3.
 pub(crate) fn run(steps: &str) {
     let mut steps: Vec<&str> = steps.split(' ').collect();
     let mut options = Options::from_environment().unwrap();
@@ -108,12 +108,12 @@ fn take(world: &dyn World, step: &str, argument: &str) -> Result<(), world::Erro
         "limit" => world.set_limit(Some(Duration::from_millis(number()))),
         "note" => println!("heard: {}", world.note(argument)),
         "notes" => println!("notes: {}", world.notes().join(", ")),
-        // Takes longer than a process has that does nothing before it ends.
-        "last-act" => world.before_exit(Box::new(|error| {
+        // Takes longer than the exit of a process without a hook.
+        "exit-hook" => world.before_exit(Box::new(|error| {
             thread::sleep(Duration::from_millis(1500));
             println!("kept although {error}");
         })),
-        // As a call to a GPU that never returns.
+        // Like a call to a GPU that never returns.
         "stuck" => thread::sleep(Duration::from_secs(600)),
         "sleep" => thread::sleep(Duration::from_millis(number())),
         "spin" => {

@@ -9,10 +9,10 @@ use std::time::Duration;
 pub(crate) const TESTS: &[(&str, fn())] = &[
     ("threads::ranks_are_numbered_by_process_then_thread", ranks_are_numbered_by_process_then_thread),
     ("threads::barriers_hold_under_stress", barriers_hold_under_stress),
-    ("threads::gathered_messages_come_in_rank_order", gathered_messages_come_in_rank_order),
+    ("threads::gathered_messages_are_in_rank_order", gathered_messages_are_in_rank_order),
     ("threads::a_thread_that_panics_is_named", a_thread_that_panics_is_named),
     ("threads::a_thread_that_leaves_is_named", a_thread_that_leaves_is_named),
-    ("threads::a_thread_that_says_it_failed_is_named", a_thread_that_says_it_failed_is_named),
+    ("threads::a_thread_that_reports_its_failure_is_named", a_thread_that_reports_its_failure_is_named),
     ("threads::of_another_process_that_failed_are_named", of_another_process_that_failed_are_named),
     ("threads::a_late_thread_is_named", a_late_thread_is_named),
     ("threads::a_late_thread_of_another_process_is_named", a_late_thread_of_another_process_is_named),
@@ -56,7 +56,7 @@ fn barriers_hold_under_stress() {
                 entered.fetch_add(1, Ordering::SeqCst);
                 world.barrier().unwrap();
                 let now = entered.load(Ordering::SeqCst);
-                // All have entered this barrier, and nobody the one after next.
+                // All have entered this barrier, and none the one after next.
                 assert!(now >= round * count && now < (round + 1) * count + count, "{now} in round {round}");
                 if (round + world.rank()) % 64 == 0 {
                     thread::yield_now();
@@ -68,7 +68,7 @@ fn barriers_hold_under_stress() {
     }
 }
 
-fn gathered_messages_come_in_rank_order() {
+fn gathered_messages_are_in_rank_order() {
     for result in each(world::threads(world::single(), 5).unwrap(), |world| {
         for round in 0..500_usize {
             let message = |rank: usize| vec![rank as u8; (rank + round) % 7];
@@ -117,7 +117,7 @@ fn a_thread_that_leaves_is_named() {
     }
 }
 
-fn a_thread_that_says_it_failed_is_named() {
+fn a_thread_that_reports_its_failure_is_named() {
     let results = each(world::threads(world::single(), 3).unwrap(), |world| {
         world.barrier().unwrap();
         if world.rank() == 1 {
@@ -142,7 +142,7 @@ fn a_late_thread_is_named() {
         world.set_limit(Some(Duration::from_millis(500)));
         world.barrier().unwrap();
         if world.rank() == 1 {
-            // It keeps its place until the others have given it up.
+            // It keeps its number until the others have given up.
             while waiting.load(Ordering::SeqCst) > 0 {
                 thread::sleep(Duration::from_millis(5));
             }
@@ -164,7 +164,7 @@ fn a_late_thread_of_another_process_is_named() {
     let mut job = start_job(2, "threads:2 limit:1500 barriers:1 stuck@3 fast-barriers:1");
     let ended = job[0].ended(soon());
     assert_eq!(ended.code, Some(3), "{ended:?}");
-    // Whichever notices first: the other thread of that process, or rank 0.
+    // Either the other thread of that process or rank 0 notices first.
     let named =
         ended.stderr.contains("rank 3 on host") || ended.stderr.contains("the process of ranks 2 to 3");
     assert!(named && ended.stderr.contains("did not come to a barrier within 1.5 s"), "{ended:?}");

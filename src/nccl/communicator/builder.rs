@@ -1,4 +1,4 @@
-//! Making a communicator.
+//! Creation of a communicator.
 
 use std::{ffi::c_int, ptr, sync::Arc};
 
@@ -6,16 +6,16 @@ use cudarc::driver::CudaStream;
 use nccl_sys::{Nccl, Version, ncclComm_t, ncclConfig_t};
 
 use super::{Communicator, Config, Pending, pending::Started};
-use crate::nccl::library::{Answer, Library};
+use crate::nccl::library::{CallResult, Library};
 use crate::nccl::{cuda, error::Error, nccl_group, unique_id::UniqueId};
 
-/// From here on NCCL accesses other ranks' buffers directly only when they are registered.
+/// First NCCL that accesses other ranks' buffers directly only if they are registered.
 const DIRECT_ONLY_WHEN_REGISTERED: Version = Version::new(2, 23, 0);
 
 const INIT: &str = "ncclCommInitRankConfig";
 const GROW: &str = "ncclCommGrow";
 
-/// A communicator in the making: from [`Communicator::builder`].
+/// Builder of a communicator, from [`Communicator::builder`].
 #[derive(Clone, Debug)]
 #[must_use = "nothing is made before `init`, `init_pending` or `join`"]
 pub struct Builder<'a> {
@@ -28,7 +28,7 @@ pub struct Builder<'a> {
 }
 
 impl Communicator {
-    /// A communicator on the device of the stream. Without anything else it is one of a single rank.
+    /// Builds a communicator on the device of the stream. By default it has a single rank.
     ///
     /// ```no_run
     /// # use std::sync::Arc;
@@ -43,7 +43,8 @@ impl Communicator {
         Builder { library, stream, rank: 0, size: 1, ids: Vec::new(), config: Config::new() }
     }
 
-    /// One communicator over streams of different devices, in one thread: rank `i` is on `streams[i]`. See [`Builder::init`].
+    /// Creates a communicator per stream in one thread: rank `i` is on `streams[i]`, each on a device of its own. See
+    /// [`Builder::init`].
     pub fn init_all(
         library: Library,
         streams: &[Arc<CudaStream>],
@@ -54,21 +55,22 @@ impl Communicator {
         let size = streams.len();
         let rank = |(rank, stream)| Self::builder(library, stream).rank(rank, size).id(&id).config(config);
         let ranks: Vec<_> = streams.iter().enumerate().map(rank).collect();
-        // Non-blocking ones may still be connecting when the group has ended.
+        // Non-blocking ones may still be connecting after the end of the group.
         let pending = Pending::start_group(Some(library), [], ranks, |rank, _| rank.start())?;
         pending.into_iter().map(Pending::join).collect()
     }
 }
 
 impl Builder<'_> {
-    /// This rank's number, and the number of ranks.
+    /// This rank and the number of ranks.
     pub fn rank(mut self, rank: usize, size: usize) -> Self {
         (self.rank, self.size) = (rank, size);
         self
     }
 
-    /// The id by which the ranks find each other. A single rank needs none. Several, each made by another rank, let thousands of
-    /// ranks find each other faster (`ncclCommInitRankScalable`, NCCL 2.23): all pass the same ids in the same order.
+    /// Id by which the ranks find each other. A single rank needs none. Several ids, each created by another rank, let
+    /// thousands of ranks connect faster (`ncclCommInitRankScalable`, NCCL 2.23): all ranks pass the same ids in the
+    /// same order.
     pub fn id(mut self, id: &UniqueId) -> Self {
         self.ids.push(*id);
         self
@@ -80,37 +82,39 @@ impl Builder<'_> {
         self
     }
 
-    /// The settings.
+    /// Configuration.
     pub fn config(mut self, config: &Config) -> Self {
         self.config = config.clone();
         self
     }
 
-    /// Joins the communicator (`ncclCommInitRankConfig`), and waits for the other ranks: see [`Config::deadline`].
+    /// Joins the communicator (`ncclCommInitRankConfig`) and waits for the other ranks; see [`Config::deadline`].
     ///
     /// # Errors
     /// - Before anything is started: [`Error::Rank`]; [`Error::Argument`] for the number of ids; [`Error::TooOld`];
-    ///   [`Error::Stream`] for a per-thread default stream, or a context that is not the device's primary one, which NCCL uses;
-    ///   [`Error::MissingSymbol`] for several ids before NCCL 2.23; [`Error::InsideGroup`]: see [`Communicator::init_all`].
-    /// - [`Error::Nccl`], [`Error::Deadline`] when connecting fails.
+    ///   [`Error::Stream`] for a per-thread default stream, or a context other than the device's primary one, which
+    ///   NCCL uses; [`Error::MissingSymbol`] for several ids before NCCL 2.23; [`Error::InsideGroup`]: see
+    ///   [`Communicator::init_all`].
+    /// - [`Error::Nccl`], [`Error::Deadline`] if connecting fails.
     pub fn init(self) -> Result<Communicator, Error> {
         Pending::start(INIT, || self.start())?.join()
     }
 
-    /// Like [`init`](Self::init), but returns at once: NCCL connects on a thread of its own (`Config::blocking(false)`).
+    /// Like [`init`](Self::init), but returns immediately: NCCL connects on a thread of its own
+    /// (`Config::blocking(false)`).
     pub fn init_pending(mut self) -> Result<Pending, Error> {
         self.config = self.config.blocking(false);
         Pending::start(INIT, || self.start())
     }
 
-    /// Joins a communicator that [grows](Communicator::grow), as a new rank, with the id of [`Communicator::grow_id`]
-    /// (`ncclCommGrow`, NCCL 2.29). It fails like [`init`](Self::init).
+    /// Joins a [growing](Communicator::grow) communicator as a new rank, with the id of [`Communicator::grow_id`]
+    /// (`ncclCommGrow`, NCCL 2.29). Errors are those of [`init`](Self::init).
     pub fn join(self) -> Result<Communicator, Error> {
         nccl_group::forbid(GROW)?;
         let [id] = self.ids[..] else { return Err(self.wrong_ids(GROW)) };
         let ((rank, size), id) = (self.raw_rank()?, id.raw());
         let call = |raw: &Nccl, slot, config: &mut ncclConfig_t| {
-            // SAFETY: see `start_with`; a rank that joins has no communicator yet.
+            // SAFETY: see `start_with`; a joining rank has no communicator yet.
             unsafe { raw.ncclCommGrow(ptr::null_mut(), size, &id, rank, slot, config) }
         };
         Pending::start(GROW, || self.start_with(GROW, call))?.join()
@@ -128,7 +132,7 @@ impl Builder<'_> {
         let mut ids: Vec<_> = self.ids.iter().map(UniqueId::raw).collect();
         let count = ids.len() as c_int;
         let name = if count == 1 { INIT } else { "ncclCommInitRankScalable" };
-        // SAFETY: see `start_with`; there are so many ids, no more than ranks, which NCCL copies.
+        // SAFETY: see `start_with`; the number of ids is right and at most that of ranks, and NCCL copies them.
         self.start_with(name, |raw, slot, config| unsafe {
             match ids[..] {
                 [id] => Ok(raw.ncclCommInitRankConfig(slot, size, id, rank, config)),
@@ -151,11 +155,11 @@ impl Builder<'_> {
         }
     }
 
-    /// A communicator that does not come to life aborts what there is of it when dropped.
+    /// If creation fails, dropping the communicator aborts it.
     fn start_with(
         self,
         name: &'static str,
-        call: impl FnOnce(&'static Nccl, *mut ncclComm_t, &mut ncclConfig_t) -> Answer,
+        call: impl FnOnce(&'static Nccl, *mut ncclComm_t, &mut ncclConfig_t) -> CallResult,
     ) -> Started {
         let Self { library, stream, .. } = self;
         cuda::check_stream(name, stream)?;
@@ -165,7 +169,8 @@ impl Builder<'_> {
             cuda::share_pool(stream.context())?;
         }
         let communicator = Communicator::connecting(library, stream, self.config, self.ids);
-        // The handle, with the slot and the texts of the configuration, outlives NCCL's object. The right device is current.
+        // The handle, with the slot and the configuration's strings, outlives NCCL's object. The right device is
+        // current.
         let code = call(library.raw(), communicator.handle.slot(), &mut raw)?;
         Pending::new(name, communicator, code, None)
     }

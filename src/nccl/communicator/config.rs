@@ -1,4 +1,4 @@
-//! Settings of a communicator.
+//! Configuration of a communicator.
 
 use std::{env, time::Duration};
 
@@ -7,7 +7,8 @@ use nccl_sys::{Version, ncclConfig_t};
 use crate::nccl::settings::{Text, settings};
 use crate::nccl::{error::Error, library::Library};
 
-/// Settings of a communicator (`ncclConfig_t`). What is left out has NCCL's default; what the loaded library lacks is refused.
+/// Configuration of a communicator (`ncclConfig_t`). Unset fields have NCCL's defaults; fields that the loaded library
+/// does not support are refused.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -24,48 +25,50 @@ pub struct Config {
 }
 
 settings! { Config for ncclConfig_t {
-    /// True (default) to have calls wait inside NCCL until it has connected or launched. With `false` NCCL works on a thread of
-    /// its own, calls wait for it up to [`Config::deadline`], and can be aborted meanwhile. NCCL 2.14, field `blocking`.
+    /// True (default) to let calls wait inside NCCL until it has connected or launched. With `false`, NCCL works on a
+    /// thread of its own, calls wait for it up to [`Config::deadline`] and can be aborted. NCCL 2.14, field `blocking`.
     blocking(bool) => blocking since Version::new(2, 14, 0);
     /// Size of the thread block clusters of NCCL's kernels, 0 to 8. NCCL 2.17, field `cgaClusterSize`.
     cluster_size(i32) => cgaClusterSize since Version::new(2, 17, 0);
-    /// Fewest thread blocks of NCCL's kernels. NCCL 2.17, field `minCTAs`.
+    /// Minimum number of thread blocks of NCCL's kernels. NCCL 2.17, field `minCTAs`.
     min_ctas(i32) => minCTAs since Version::new(2, 17, 0);
-    /// Most thread blocks of NCCL's kernels. NCCL 2.17, field `maxCTAs`.
+    /// Maximum number of thread blocks of NCCL's kernels. NCCL 2.17, field `maxCTAs`.
     max_ctas(i32) => maxCTAs since Version::new(2, 17, 0);
-    /// True to have communicators that are split off this one share its resources. NCCL 2.18, field `splitShare`.
+    /// True to let communicators that are split from this one share its resources. NCCL 2.18, field `splitShare`.
     split_share(bool) => splitShare since Version::new(2, 18, 0);
     /// Traffic class of the network. NCCL 2.26, field `trafficClass`.
     traffic_class(i32) => trafficClass since Version::new(2, 26, 0);
-    /// True to let collectives run inside the network (SHARP). NCCL 2.27, field `collnetEnable`.
+    /// True to allow in-network reductions (SHARP). NCCL 2.27, field `collnetEnable`.
     collnet(bool) => collnetEnable since Version::new(2, 27, 0);
-    /// Use of thread blocks: a mask of `NCCL_CTA_POLICY_*`. NCCL 2.27, field `CTAPolicy`.
+    /// Policy for thread blocks: a mask of `NCCL_CTA_POLICY_*`. NCCL 2.27, field `CTAPolicy`.
     cta_policy(i32) => CTAPolicy since Version::new(2, 27, 0);
-    /// True to have communicators that are shrunk from this one share its resources. NCCL 2.27, field `shrinkShare`.
+    /// True to let communicators that are shrunk from this one share its resources. NCCL 2.27, field `shrinkShare`.
     shrink_share(bool) => shrinkShare since Version::new(2, 27, 0);
     /// Thread blocks of kernels that use NVLink SHARP. NCCL 2.27, field `nvlsCTAs`.
     nvls_ctas(i32) => nvlsCTAs since Version::new(2, 27, 0);
-    /// Channels for each peer over the network in send and receive. NCCL 2.28, field `nChannelsPerNetPeer`.
+    /// Channels per network peer in send and receive. NCCL 2.28, field `nChannelsPerNetPeer`.
     channels_per_net_peer(i32) => nChannelsPerNetPeer since Version::new(2, 28, 0);
     /// True to schedule work for NVLink. NCCL 2.28, field `nvlinkCentricSched`.
     nvlink_centric_sched(bool) => nvlinkCentricSched since Version::new(2, 28, 0);
-    /// Use with CUDA graphs: 0 none, 1 one graph, 2 several graphs, or graphs and other work. NCCL 2.29, field `graphUsageMode`.
+    /// Use with CUDA graphs: 0 none, 1 one graph, 2 several graphs, or graphs and other work. NCCL 2.29, field
+    /// `graphUsageMode`.
     graph_usage_mode(i32) => graphUsageMode since Version::new(2, 29, 0);
     /// Contexts for one-sided operations. NCCL 2.29, field `numRmaCtx`.
     rma_contexts(i32) => numRmaCtx since Version::new(2, 29, 0);
-    /// Most peers of send and receive. NCCL 2.30, field `maxP2pPeers`.
+    /// Maximum number of peers of send and receive. NCCL 2.30, field `maxP2pPeers`.
     max_p2p_peers(i32) => maxP2pPeers since Version::new(2, 30, 0);
-    /// True to order launches inside a captured graph by stream. NCCL 2.30.7, field `graphStreamOrdering`.
+    /// True to order launches in a captured graph by stream. NCCL 2.30.7, field `graphStreamOrdering`.
     graph_stream_ordering(bool) => graphStreamOrdering since Version::new(2, 30, 7);
-    /// True to have launches of several communicators keep the order of the host. NCCL 2.31, field `launchOrderImplicit`.
+    /// True to launch operations of several communicators in the order of the host's calls. NCCL 2.31, field
+    /// `launchOrderImplicit`.
     launch_order_implicit(bool) => launchOrderImplicit since Version::new(2, 31, 0);
     /// Signals for one-sided operations. NCCL 2.31, field `numRmaSig`.
     rma_signals(i32) => numRmaSig since Version::new(2, 31, 0);
-    /// True to set one-sided operations up at once. NCCL 2.31, field `rmaEagerInit`.
+    /// True to set up one-sided operations eagerly. NCCL 2.31, field `rmaEagerInit`.
     rma_eager_init(bool) => rmaEagerInit since Version::new(2, 31, 0);
     /// A value of `ncclHostCftMode_t`. NCCL 2.31, field `hostCftMode`.
     host_cft_mode(i32) => hostCftMode since Version::new(2, 31, 0);
-    /// Parts of NVLink SHARP that are used: a value of `ncclNvlsHostMode_t`. NCCL 2.31, field `nvlsHostMode`.
+    /// Use of NVLink SHARP: a value of `ncclNvlsHostMode_t`. NCCL 2.31, field `nvlsHostMode`.
     nvls_host_mode(i32) => nvlsHostMode since Version::new(2, 31, 0);
 }}
 
@@ -76,39 +79,42 @@ impl Config {
         Self::default()
     }
 
-    /// The network plugin to use: `Socket`, `IB`, `AWS Libfabric`, ... NCCL 2.17, field `netName`.
+    /// Network plugin: `Socket`, `IB`, `AWS Libfabric`, ... NCCL 2.17, field `netName`.
     #[must_use]
     pub fn network(mut self, name: &str) -> Self {
         self.network = Some(Text::new(name));
         self
     }
 
-    /// A name of the communicator for logs and profilers. NCCL 2.27, field `commName`.
+    /// Name of the communicator for logs and profilers. NCCL 2.27, field `commName`.
     #[must_use]
     pub fn name(mut self, name: &str) -> Self {
         self.name = Some(Text::new(name));
         self
     }
 
-    /// Limit for calls that wait for NCCL's own threads, and for closing, which waits for queued work; then the communicator is
-    /// aborted and the call fails. Without it they wait for ever. Calls that block inside NCCL ([`Config::blocking`]) ignore it.
+    /// Time limit for calls that wait for NCCL's own threads, and for closing, which waits for queued work. After it
+    /// the communicator is aborted and the call fails. Default: none. Calls that block inside NCCL
+    /// ([`Config::blocking`]) ignore it.
     #[must_use]
     pub fn deadline(mut self, limit: Duration) -> Self {
         self.deadline = Some(limit);
         self
     }
 
-    /// True (default) to order operations in symmetric windows after a kernel before them that triggers programmatic launch
-    /// early, which the kernels of NCCL 2.28.3 to 2.30.6 do not do themselves: see `docs/limits.md`. It costs about a microsecond
-    /// for each operation of such a communicator, and nothing with other versions. Without it results can be wrong, without an
-    /// error. Graphs and [`captured`](super::Communicator::captured) collectives have none: no wrong results were seen in graphs.
+    /// True (default) to order operations in symmetric windows after a preceding kernel that triggers programmatic
+    /// launch early, which the kernels of NCCL 2.28.3 to 2.30.6 do not do themselves: see `docs/limits.md`. It costs
+    /// about a microsecond per operation of such a communicator, and nothing with other versions. With `false`, results
+    /// can be wrong without an error. Graphs and [`captured`](super::Communicator::captured) collectives are not
+    /// ordered: no wrong results were observed in graphs.
     #[must_use]
     pub fn symmetric_fence(mut self, fence: bool) -> Self {
         self.unfenced = !fence;
         self
     }
 
-    /// False where NCCL works on threads of its own. The variable, also from NCCL's configuration file, overrides the setting.
+    /// False if NCCL works on threads of its own. The environment variable, also from NCCL's configuration file,
+    /// overrides the setting.
     pub(crate) fn is_blocking(&self) -> bool {
         match env::var("NCCL_COMM_BLOCKING").ok().as_deref().map(str::trim) {
             Some("0") => false,
@@ -117,7 +123,7 @@ impl Config {
         }
     }
 
-    /// The C struct. Its pointers are valid as long as `self` or a clone of it lives.
+    /// The C struct. Its pointers are valid while `self` or a clone of it is alive.
     pub(crate) fn raw(&self, library: Library) -> Result<ncclConfig_t, Error> {
         let mut raw = ncclConfig_t::default();
         self.settings.apply(&mut raw, library)?;

@@ -1,8 +1,8 @@
-//! NCCL's object of a communicator, shared by all that need it: its state, and the calls that go to it.
+//! NCCL's communicator object, its state, and calls on it.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::{fmt, ops::Range, ptr};
 
 use cudarc::driver::{CudaContext, CudaStream, result};
@@ -11,44 +11,45 @@ use spin::Yield;
 use spin::mutex::{SpinMutex, SpinMutexGuard};
 
 use super::config::Config;
-use crate::nccl::library::{Answer, Library, SYMMETRIC_RACE};
+use crate::lock::lock;
+use crate::nccl::library::{CallResult, Library, SYMMETRIC_RACE};
 use crate::nccl::{allocation::Allocation, cuda, error::Error};
 
-/// While it lives, no other thread is inside NCCL with the communicator.
+/// While it is held, no other thread is inside NCCL with the communicator.
 pub(crate) type StateGuard<'a> = SpinMutexGuard<'a, State, Yield>;
 
-/// NCCL's object, owned by the communicator, and by the windows, registrations, graphs and abort handles of it. NCCL wants one
-/// thread at a time inside it with a communicator, abort included: the mutex is held around every call.
+/// NCCL's communicator object, shared by the communicator and its windows, registrations, graphs and abort handles.
+/// NCCL allows one thread at a time per communicator, abort included: the mutex is held during every call.
 #[derive(Debug)]
 pub(crate) struct Handle {
     pub(crate) library: Library,
     pub(crate) context: Arc<CudaContext>,
-    /// NCCL keeps pointers to the texts in it.
+    /// NCCL keeps pointers to its strings.
     pub(crate) config: Config,
-    /// The same number for all ranks of the communicator in this process, and for no other communicator.
+    /// The same number for all ranks of the communicator in this process, and unique among communicators.
     pub(crate) communicator_key: u64,
-    /// Number of communicators that were made of this one: the same on all ranks, which make them together.
+    /// Number of communicators derived from this one: the same on all ranks, which derive them together.
     pub(super) derived: AtomicU64,
-    /// Where NCCL writes its handle. Some versions write it from a thread of their own, after the call has returned.
+    /// Slot for NCCL's handle. Some versions write it from a thread of their own, after the call has returned.
     slot: AtomicPtr<ncclComm>,
-    /// Its owner takes it around every call, and there is hardly ever anybody else: what counts is what taking it costs then,
-    /// which is half with one atomic exchange instead of two. An abort, which may have to wait, waits by itself.
+    /// Held during every call, almost always without contention. A spin lock halves the uncontended cost: one atomic
+    /// exchange instead of two. An abort, which may wait long, polls instead.
     pub(super) state: SpinMutex<State, Yield>,
-    /// The streams that its operations and graphs run on: the last is the communicator's, the others those it had before.
+    /// Streams of its operations and graphs: the last is the current one, the others are previous ones.
     streams: Mutex<Vec<Arc<CudaStream>>>,
-    /// Graphs, operators, registrations and windows, which end before the communicator does.
+    /// Graphs, operators, registrations and windows, which must end before the communicator.
     objects: Mutex<Vec<Weak<dyn Object>>>,
-    /// Objects that nobody else owns, and that could not be ended: they stay until the communicator has ended.
+    /// Objects without another owner whose release has failed. Kept until the communicator has ended.
     pub(super) kept: Mutex<Vec<Arc<dyn Object>>>,
-    /// The byte that a [fence](Self::fence) writes, where operations need one.
+    /// Byte that a [fence](Self::fence) writes, if operations need fences.
     scratch: OnceLock<Allocation>,
 }
 
-/// The guards of several communicators: no other thread is inside NCCL with any of them.
+/// Guards of several communicators: no other thread is inside NCCL with any of them.
 pub(crate) struct Guards<'a>(Vec<(&'a Handle, StateGuard<'a>)>);
 
 impl<'a> Guards<'a> {
-    /// Locks each once, in one order, whoever locks several: a graph may be launched by another thread.
+    /// Locks each one once, in a global order: another thread may launch a graph of the same communicators.
     pub(crate) fn lock(handles: impl IntoIterator<Item = &'a Handle>) -> Self {
         let mut handles: Vec<_> = handles.into_iter().collect();
         handles.sort_by_key(|handle| ptr::from_ref(*handle));
@@ -56,7 +57,7 @@ impl<'a> Guards<'a> {
         Self(handles.into_iter().map(|handle| (handle, handle.lock())).collect())
     }
 
-    /// Refuses where one of them takes no operations.
+    /// Refuses if one of them accepts no operations.
     pub(crate) fn all_alive(self, operation: &'static str) -> Result<Self, Error> {
         for (handle, state) in &self.0 {
             handle.comm(**state, State::is_alive, operation)?;
@@ -64,7 +65,7 @@ impl<'a> Guards<'a> {
         Ok(self)
     }
 
-    /// NCCL's handle of one of them, as long as the guards are held; see [`Handle::comm`].
+    /// NCCL's handle of one of them, valid while the guards are held; see [`Handle::comm`].
     pub(crate) fn comm(
         &mut self,
         handle: &Handle,
@@ -77,11 +78,11 @@ impl<'a> Guards<'a> {
     }
 }
 
-/// Memory that is registered or a window.
+/// Memory of a registration or window.
 #[derive(Clone, Debug)]
 pub(crate) struct RegisteredMemory {
     pub(crate) addresses: Range<u64>,
-    /// NCCL's handle of it, as a number.
+    /// NCCL's handle of the window or registration, as a number.
     pub(crate) raw: usize,
     /// True for a symmetric window.
     pub(crate) symmetric: bool,
@@ -90,48 +91,48 @@ pub(crate) struct RegisteredMemory {
 
 /// A registration, a window, an operator or a graph.
 pub(crate) trait Object: fmt::Debug + Send + Sync {
-    /// Ends NCCL's part of it: its communicator is about to end. It is not used any more.
+    /// Ends NCCL's part of it, because its communicator is about to end. It is not used afterwards.
     fn release(&self);
 
-    /// True for what may be launched until it is released.
+    /// True for an object that can be launched until it is released.
     fn is_graph(&self) -> bool {
         false
     }
 
-    /// The memory of a registration or window; none for the others.
+    /// Memory of a registration or window; `None` for other objects.
     fn memory(&self) -> Option<RegisteredMemory> {
         None
     }
 }
 
-/// State of NCCL's object. Those between the first and the last three allow nothing but asking and ending, and what they say.
+/// State of NCCL's object. Intermediate states allow queries and ending only, besides the listed operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Alive,
-    /// A communicator is being made from it, by NCCL's own thread.
+    /// NCCL's own thread is creating a communicator from it.
     Busy,
-    /// Its memory is about to be released.
+    /// Its memory is being released.
     Suspending,
     /// Its memory is released. It can be resumed.
     Suspended,
     /// Its operations have been stopped. It can be split and shrunk.
     Revoked,
-    /// Its operations have been flushed, or are about to be.
+    /// Its operations have been flushed or are being flushed.
     Finalized,
-    /// A thread is ending it: nobody else may use it, though NCCL may still do what it was asked to before.
+    /// A thread is ending it: no other thread may use it, though NCCL may still be working on earlier operations.
     Aborting,
     Aborted,
     Closed,
 }
 
 impl State {
-    /// True while operations are possible.
+    /// True while operations are allowed.
     #[inline]
     pub(crate) fn is_alive(self) -> bool {
         self == Self::Alive
     }
 
-    /// True while NCCL's object may be asked and ended.
+    /// True while queries and ending are allowed.
     pub(crate) fn exists(self) -> bool {
         !matches!(self, Self::Aborting | Self::Aborted | Self::Closed)
     }
@@ -150,7 +151,7 @@ impl State {
 }
 
 impl Handle {
-    /// `key` is the same for all ranks of the communicator, and for no other communicator.
+    /// `key` is the same for all ranks of the communicator, and unique among communicators.
     pub(super) fn new(
         library: Library,
         stream: &Arc<CudaStream>,
@@ -177,44 +178,44 @@ impl Handle {
         self.library.raw()
     }
 
-    /// Where NCCL shall write its handle.
+    /// Slot into which NCCL writes its handle.
     pub(crate) fn slot(&self) -> *mut ncclComm_t {
         self.slot.as_ptr()
     }
 
-    /// NCCL's handle, whatever the state; null until NCCL has written it.
+    /// NCCL's handle in any state; null until NCCL has written it.
     #[inline]
     pub(crate) fn raw_handle(&self) -> ncclComm_t {
         self.slot.load(Ordering::Acquire)
     }
 
-    /// The streams that its operations and graphs run on.
+    /// Streams of its operations and graphs.
     pub(crate) fn streams(&self) -> Vec<Arc<CudaStream>> {
-        unpoisoned(&self.streams).clone()
+        lock(&self.streams).clone()
     }
 
-    /// Adds the communicator's new stream, which comes after what is queued on the one before.
+    /// Adds the communicator's new stream, which is ordered after the previous one.
     pub(crate) fn add_stream(&self, stream: &Arc<CudaStream>) {
-        let mut streams = unpoisoned(&self.streams);
+        let mut streams = lock(&self.streams);
         streams.retain(|other| other != stream);
         streams.push(Arc::clone(stream));
     }
 
-    /// Adds an object that ends before the communicator does.
+    /// Adds an object that must end before the communicator.
     pub(crate) fn add(&self, object: Weak<dyn Object>) {
-        let mut objects = unpoisoned(&self.objects);
+        let mut objects = lock(&self.objects);
         objects.retain(|object| object.strong_count() > 0);
         objects.push(object);
     }
 
-    /// Keeps an object that nobody else owns, and that could not be ended, until the communicator has ended.
+    /// Keeps an object without another owner, whose release has failed, until the communicator has ended.
     pub(crate) fn keep(&self, object: Arc<dyn Object>) {
-        unpoisoned(&self.kept).push(object);
+        lock(&self.kept).push(object);
     }
 
-    /// All graphs, registrations and windows. The caller drops them without the lock: the last owner of one may add another.
+    /// All graphs, registrations and windows. Drop them without the lock: the last owner of one may add another.
     pub(super) fn objects(&self) -> Vec<Arc<dyn Object>> {
-        unpoisoned(&self.objects).iter().filter_map(Weak::upgrade).collect()
+        lock(&self.objects).iter().filter_map(Weak::upgrade).collect()
     }
 
     /// All registrations and windows.
@@ -222,7 +223,7 @@ impl Handle {
         self.objects().into_iter().filter_map(|object| Some((object.memory()?, object))).collect()
     }
 
-    /// The registrations and windows that have any of these addresses.
+    /// Registrations and windows that overlap these addresses.
     pub(crate) fn registered_at(&self, addresses: &Range<u64>) -> Vec<(RegisteredMemory, Arc<dyn Object>)> {
         let mut registered = self.registered();
         registered.retain(|(memory, _)| overlap(&memory.addresses, addresses));
@@ -233,14 +234,14 @@ impl Handle {
         self.registered_at(&(address..address + 1)).iter().any(|(memory, _)| memory.symmetric)
     }
 
-    /// Before an operation on the stream: orders it after a kernel before it that triggers programmatic launch early, where the
+    /// Orders an operation on the stream after a preceding kernel that triggers programmatic launch early, if the
     /// loaded NCCL needs that. Events do not order the two kernels; other work between them does.
     #[inline]
     pub(crate) fn fence(&self, stream: &CudaStream) -> Result<(), Error> {
         self.scratch.get().map_or(Ok(()), |scratch| self.write(scratch, stream))
     }
 
-    /// Before a symmetric window is made: operations need a fence from now on, where the loaded NCCL does.
+    /// Enables fences before a symmetric window is created, if the loaded NCCL needs them.
     pub(crate) fn prepare_fence(&self, stream: &Arc<CudaStream>) -> Result<(), Error> {
         let needed = SYMMETRIC_RACE.contains(&self.library.version()) && !self.config.unfenced;
         if needed && self.scratch.get().is_none() {
@@ -252,18 +253,18 @@ impl Handle {
     #[cold]
     fn write(&self, scratch: &Allocation, stream: &CudaStream) -> Result<(), Error> {
         cuda::bind(&self.context)?;
-        // SAFETY: the byte is alive until `self` is dropped, which waits for the stream; the stream is alive.
+        // SAFETY: the byte is allocated until `self` is dropped, which waits for the stream; the stream is alive.
         unsafe { result::memset_d8_async(scratch.address, 0, 1, stream.cu_stream()) }
             .map_err(Error::cuda("cuMemsetD8Async"))
     }
 
-    /// Keeps every other thread out of NCCL with this communicator.
+    /// Keeps all other threads out of NCCL with this communicator.
     #[inline]
     pub(crate) fn lock(&self) -> StateGuard<'_> {
         self.state.lock()
     }
 
-    /// NCCL's handle, for as long as the guard of the state is held.
+    /// NCCL's handle, valid while the state's guard is held.
     ///
     /// # Errors
     /// [`Error::Unusable`] or [`Error::Aborted`] in a state that is not accepted.
@@ -277,12 +278,12 @@ impl Handle {
         if accepted(state) { Ok(self.raw_handle()) } else { Err(state.refuse(operation)) }
     }
 
-    /// True when NCCL has ended it, or is about to.
+    /// True once NCCL has ended it or is about to.
     pub(crate) fn is_ending(&self) -> bool {
         !self.lock().exists()
     }
 
-    /// Changes the state `from`, and no other, without NCCL. Returns the state before.
+    /// Changes the state only if it is `from`, without calling NCCL. Returns the previous state.
     pub(crate) fn replace(&self, from: State, to: State) -> State {
         let mut state = self.lock();
         let before = *state;
@@ -292,7 +293,8 @@ impl Handle {
         before
     }
 
-    /// Changes the state to `to`, so that graphs that other threads launch are refused, and waits. Alive again when that fails.
+    /// Sets the state to `to`, so that other threads cannot launch graphs, and waits. The state is alive again if that
+    /// fails.
     pub(crate) fn wait_in_state<T>(
         &self,
         operation: &'static str,
@@ -303,19 +305,19 @@ impl Handle {
         wait().inspect_err(|_| _ = self.replace(to, State::Alive))
     }
 
-    /// Calls a function of NCCL's in the states that are accepted.
+    /// Calls a function of NCCL in the accepted states.
     pub(crate) fn call(
         &self,
         operation: &'static str,
         accepted: impl FnOnce(State) -> bool,
-        call: impl FnOnce(&'static Nccl, ncclComm_t) -> Answer,
+        call: impl FnOnce(&'static Nccl, ncclComm_t) -> CallResult,
     ) -> Result<(), Error> {
         let state = self.lock();
         let comm = self.comm(*state, accepted, operation)?;
         self.library.check(operation, call(self.raw(), comm)?)
     }
 
-    /// False while NCCL's background work goes on. When it has failed, the error.
+    /// Returns false while NCCL's background work goes on, or its error.
     pub(super) fn is_finished(&self, operation: &'static str) -> Result<bool, Error> {
         let mut code = ncclResult_t::ncclSuccess;
         self.call(operation, State::exists, |raw, comm| {
@@ -327,19 +329,15 @@ impl Handle {
 }
 
 impl Drop for Handle {
-    /// Frees the fence's byte in the order of the last stream, which comes after all streams before it.
+    /// Frees the fence's byte in the order of the last stream, which is ordered after all previous ones.
     fn drop(&mut self) {
-        if let (Some(scratch), Some(last)) = (self.scratch.get_mut(), unpoisoned(&self.streams).pop()) {
+        if let (Some(scratch), Some(last)) = (self.scratch.get_mut(), lock(&self.streams).pop()) {
             scratch.stream = last;
         }
     }
 }
 
-/// True when both ranges have an address.
+/// True if the ranges overlap.
 pub(crate) fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
     one.start.max(other.start) < one.end.min(other.end)
-}
-
-pub(super) fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! Communicators: one rank's end of a group of GPUs.
+//! Communicators.
 
 mod builder;
 mod config;
@@ -23,20 +23,22 @@ pub use pending::Pending;
 pub use split::{Grow, Shrink, Split};
 pub use suspend::MemoryStatistics;
 
-/// One rank of a group of GPUs. It may move between threads, but only one uses it at a time; any may use an [`AbortHandle`].
+/// One rank of a communicator over GPUs. It may move between threads, but only one thread uses it at a time; any thread
+/// may use an [`AbortHandle`].
 ///
-/// All [collectives](super::Collectives) run in the order of the calls on the communicator's stream. The host does not wait for
-/// them: synchronise the stream, or use the buffers through cudarc, which orders its work after them.
+/// All [collectives](super::Collectives) run in the order of the calls on the communicator's stream. The host does not
+/// wait for them: synchronise the stream, or use the buffers through cudarc, which orders its work after them.
 ///
-/// Dropping it waits for its queued work and destroys it, after its graphs, windows and registrations. It is aborted instead,
-/// with a warning in the log, when NCCL has reported an error, when [`Config::deadline`] passes, and while its stream is being
-/// captured into a CUDA graph, which waiting would break; and without one when the thread is panicking. [`Communicator::close`]
-/// does the same and returns the error. One thread may close several ranks, one after the other.
+/// Dropping it waits for its queued work and destroys it, after its graphs, windows and registrations. It is aborted
+/// instead, with a warning in the log, if NCCL has reported an error, [`Config::deadline`] passes, or its stream is
+/// being captured into a CUDA graph, which waiting would invalidate; and without a warning if the thread is panicking.
+/// [`Communicator::close`] does the same and returns the error. One thread may close several ranks, one after the
+/// other.
 #[derive(Debug)]
 pub struct Communicator {
     pub(crate) handle: Arc<Handle>,
     pub(crate) stream: Arc<CudaStream>,
-    /// Orders work of other streams before and after NCCL's. Made when first needed.
+    /// Orders work of other streams before and after NCCL's. Created on first use.
     event: OnceCell<Arc<CudaEvent>>,
     rank: usize,
     /// 0 until all ranks have joined.
@@ -44,77 +46,81 @@ pub struct Communicator {
 }
 
 impl Communicator {
-    /// One whose handle NCCL has yet to write. `key` is the same for all its ranks, and for no other communicator.
+    /// A communicator whose handle NCCL has not written yet. `key` is the same for all its ranks, and unique among
+    /// communicators.
     fn connecting(library: Library, stream: &Arc<CudaStream>, config: Config, key: impl Hash) -> Self {
         let (handle, stream) = (Handle::new(library, stream, config, key), Arc::clone(stream));
         Self { handle, stream, event: OnceCell::new(), rank: 0, size: 0 }
     }
 
-    /// All ranks have joined.
+    /// Called once all ranks have joined.
     fn connected(mut self) -> Result<Self, Error> {
-        self.rank = self.ask("ncclCommUserRank", Nccl::ncclCommUserRank)?;
-        self.size = self.ask("ncclCommCount", Nccl::ncclCommCount)?;
+        self.rank = self.query("ncclCommUserRank", Nccl::ncclCommUserRank)?;
+        self.size = self.query("ncclCommCount", Nccl::ncclCommCount)?;
         Ok(self)
     }
 
-    fn ask(
+    fn query(
         &self,
         operation: &'static str,
         function: unsafe fn(&Nccl, ncclComm_t, *mut c_int) -> ncclResult_t,
     ) -> Result<usize, Error> {
         let mut value = 0;
         self.handle.call(operation, State::exists, |raw, comm| {
-            // SAFETY: `call` holds the guard, and the handle is alive; the three functions that are passed write one int.
+            // SAFETY: `call` holds the guard, and the handle is alive; the three functions that are passed write one
+            // int.
             Ok(unsafe { function(raw, comm, &mut value) })
         })?;
         Ok(usize::try_from(value).unwrap_or(0))
     }
 
-    /// This rank's number, `0..size`.
+    /// This rank, `0..size`.
     #[must_use]
     pub fn rank(&self) -> usize {
         self.rank
     }
 
-    /// The number of ranks.
+    /// Number of ranks.
     #[must_use]
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// The stream on which the collectives run.
+    /// Stream of the collectives.
     #[must_use]
     pub fn stream(&self) -> &Arc<CudaStream> {
         &self.stream
     }
 
-    /// NCCL's own handle, for functions that this crate does not have (`ncclComm_t`). It must not be destroyed, nor used at the
-    /// same time by two threads, or after the communicator has ended; null while NCCL is still connecting.
+    /// NCCL's handle (`ncclComm_t`), for functions that this crate lacks. It must not be destroyed, used by two threads
+    /// at the same time, or used after the communicator has ended. Null while NCCL is connecting.
     #[must_use]
     pub fn as_raw(&self) -> ncclComm_t {
         self.handle.raw_handle()
     }
 
-    /// The library that the communicator belongs to.
+    /// Library of the communicator.
     #[must_use]
     pub fn library(&self) -> Library {
         self.handle.library
     }
 
-    /// The number of the CUDA device, as NCCL knows it (`ncclCommCuDevice`).
+    /// CUDA device number, from NCCL (`ncclCommCuDevice`).
     ///
     /// # Errors
     /// [`Error::InsideGroup`]; [`Error::Aborted`]; [`Error::Nccl`].
     pub fn device(&self) -> Result<usize, Error> {
         const OPERATION: &str = "ncclCommCuDevice";
         nccl_group::forbid(OPERATION)?;
-        self.ask(OPERATION, Nccl::ncclCommCuDevice)
+        self.query(OPERATION, Nccl::ncclCommCuDevice)
     }
 
-    /// Moves it to another stream of its device, after what is queued on the old one, where graphs captured before stay.
+    /// Moves the communicator to another stream of its device, ordered after the queued work of the previous one.
+    /// Graphs that were captured before stay on the previous stream.
     ///
     /// # Errors
-    /// [`Error::Stream`], [`Error::WrongDevice`], [`Error::Cuda`]: it stays on its stream then. [`Error::InsideGroup`].
+    /// [`Error::Stream`], [`Error::WrongDevice`], [`Error::Cuda`]: the stream is unchanged then.
+    /// [`Error::InsideGroup`].
     pub fn set_stream(&mut self, stream: &Arc<CudaStream>) -> Result<(), Error> {
         const OPERATION: &str = "moving a communicator to another stream";
         nccl_group::forbid(OPERATION)?;
@@ -129,23 +135,26 @@ impl Communicator {
         Ok(())
     }
 
-    /// The failure that NCCL has seen since, if any (`ncclCommGetAsyncError`), of a rank or the network. Cheap enough to poll.
+    /// Returns an asynchronous error of a rank or the network, if NCCL has detected one (`ncclCommGetAsyncError`).
+    /// Cheap enough to poll.
     ///
     /// # Errors
-    /// [`Error::Nccl`]: the communicator can only be dropped or aborted then. [`Error::Aborted`]; [`Error::InsideGroup`].
+    /// [`Error::Nccl`]: the communicator can only be dropped or aborted then. [`Error::Aborted`];
+    /// [`Error::InsideGroup`].
     pub fn async_error(&self) -> Result<(), Error> {
         nccl_group::forbid("ncclCommGetAsyncError")?;
         self.handle.is_finished("an operation in the background").map(drop)
     }
 
-    /// A handle that ends the communicator from any thread.
+    /// Handle for aborting the communicator from any thread.
     #[must_use]
     pub fn abort_handle(&self) -> AbortHandle {
         AbortHandle(Arc::clone(&self.handle))
     }
 
-    /// Stops all operations of this rank, queued, running or hanging, but keeps the communicator, so that it can be split or
-    /// shrunk (`ncclCommRevoke`, NCCL 2.28.7). Buffers of stopped operations hold anything. All ranks that go on call it.
+    /// Stops all operations of this rank, queued, running or hanging, but keeps the communicator, so that it can be
+    /// split or shrunk (`ncclCommRevoke`, NCCL 2.28.7). The contents of buffers of stopped operations are undefined.
+    /// All remaining ranks call it.
     ///
     /// # Errors
     /// [`Error::MissingSymbol`] before NCCL 2.28.7; [`Error::InsideGroup`]; [`Error::Nccl`]; [`Error::Deadline`];
@@ -157,14 +166,15 @@ impl Communicator {
         })
     }
 
-    /// Waits until all ranks' queued work is done and frees what is only needed for operations (`ncclCommFinalize`): all ranks
-    /// call it, and the communicator can only be closed or aborted afterwards, whatever NCCL answers. Its graphs, windows,
-    /// registrations and scaled sums end first. [`close`](Self::close) alone does both; this is to see errors before.
+    /// Waits until all ranks' queued work is done and frees resources that only operations need (`ncclCommFinalize`).
+    /// All ranks call it. Afterwards the communicator can only be closed or aborted, even after an error. Its graphs,
+    /// windows, registrations and scaled sums end first. [`close`](Self::close) finalizes too; call this to see errors
+    /// earlier.
     ///
     /// # Errors
     /// [`Error::InsideGroup`]; [`Error::Nccl`]; [`Error::Deadline`]; [`Error::Aborted`] and [`Error::Unusable`].
-    /// [`Error::Stream`] while a stream of it is being captured and anything has to end first: nothing has changed then, or, where
-    /// the capture began meanwhile, only its graphs have ended.
+    /// [`Error::Stream`] while one of its streams is being captured and dependent objects have to end first: nothing
+    /// has changed then, or, if the capture began during the call, only its graphs have ended.
     pub fn finalize(&self) -> Result<(), Error> {
         const OPERATION: &str = "ncclCommFinalize";
         nccl_group::forbid(OPERATION)?;
@@ -179,17 +189,18 @@ impl Communicator {
         })
     }
 
-    /// Waits for the queued work and destroys the communicator (`ncclCommDestroy`), after its graphs, windows and registrations.
+    /// Waits for the queued work and destroys the communicator (`ncclCommDestroy`), after its graphs, windows and
+    /// registrations.
     ///
     /// # Errors
-    /// [`Error::Nccl`] or [`Error::Cuda`] when the queued work failed, [`Error::Deadline`] when it took longer than
-    /// [`Config::deadline`], [`Error::Stream`] while a stream of it is being captured into a CUDA graph, which waiting would
-    /// break: it is aborted then. [`Error::Aborted`] when it was before.
+    /// [`Error::Nccl`] or [`Error::Cuda`] if the queued work has failed, [`Error::Deadline`] if it took longer than
+    /// [`Config::deadline`], [`Error::Stream`] while one of its streams is being captured into a CUDA graph, which
+    /// waiting would invalidate: the communicator is aborted then. [`Error::Aborted`] if it was aborted before.
     pub fn close(self) -> Result<(), Error> {
         self.handle.close()
     }
 
-    /// Refuses what is on another device, or in another of its contexts.
+    /// Refuses an object on another device or in another context of the device.
     pub(crate) fn expect_device(
         &self,
         operation: &'static str,
@@ -204,19 +215,20 @@ impl Communicator {
         Err(Error::WrongDevice { operation, buffer, expected, found })
     }
 
-    /// Makes NCCL's stream wait for what is queued on `other`.
+    /// Makes NCCL's stream wait for the queued work of `other`.
     #[cold]
     pub(crate) fn wait_for(&self, other: &CudaStream) -> Result<(), Error> {
         cuda::order(&*self.event()?, other, &self.stream)
     }
 
-    /// Makes `other` wait for what is queued on NCCL's stream.
+    /// Makes `other` wait for the queued work of NCCL's stream.
     #[cold]
     pub(crate) fn make_wait(&self, other: &CudaStream) -> Result<(), Error> {
         cuda::make_wait(&*self.event()?, &self.stream, other)
     }
 
-    /// The event that orders streams. A wait refers to the latest record before it, so one serves any number of pairs.
+    /// Event for ordering streams. A wait refers to the latest record before it, so one event serves any number of
+    /// pairs.
     pub(crate) fn event(&self) -> Result<Arc<CudaEvent>, Error> {
         if let Some(event) = self.event.get() {
             return Ok(Arc::clone(event));

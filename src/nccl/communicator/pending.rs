@@ -8,8 +8,8 @@ use super::handle::{Guards, Handle, State};
 use super::{AbortHandle, Communicator};
 use crate::nccl::{error::Error, library::Library, nccl_group};
 
-/// A communicator that NCCL is still working on, on a thread of its own. Dropping it aborts the work, and with it the
-/// communicator that it is made from, where there is one: NCCL cannot abort one without the other.
+/// A communicator that NCCL is creating on a thread of its own. Dropping it aborts the work and, if it is derived from
+/// another communicator, that one too: NCCL cannot abort one without the other.
 ///
 /// ```no_run
 /// # use std::{sync::Arc, time::Duration};
@@ -27,42 +27,42 @@ use crate::nccl::{error::Error, library::Library, nccl_group};
 #[must_use = "dropping it aborts the work"]
 pub struct Pending {
     operation: &'static str,
-    /// Until the new communicator exists.
+    /// Waits until the new communicator exists.
     origin: Option<Origin>,
     communicator: Communicator,
 }
 
-/// A new communicator with NCCL's answer. Whatever that is, it is kept until the group that it is made in has ended.
+/// A new communicator with NCCL's result code. It is kept until its NCCL group has ended, even after an error.
 pub(super) type Started = Result<(Pending, Result<(), Error>), Error>;
 
-/// The communicator that the new one is made from. Dropping it aborts work that goes on: NCCL would write to a slot that is gone.
+/// Parent of the new communicator. Dropping it aborts unfinished work: NCCL would write to a freed slot.
 #[derive(Debug)]
 struct Origin {
     operation: &'static str,
     parent: Arc<Handle>,
     child: Arc<Handle>,
-    /// The parent's state before.
+    /// Previous state of the parent.
     before: State,
-    /// True when NCCL is done with the parent, which may have begun something else since.
+    /// True once NCCL has finished with the parent, which may have begun another operation since.
     done: bool,
 }
 
 impl Origin {
-    /// False while NCCL's work goes on.
+    /// Returns false while NCCL's work goes on.
     fn is_finished(&mut self) -> Result<bool, Error> {
         self.finish(self.parent.is_finished(self.operation))
     }
 
     /// Waits until NCCL has finished.
-    fn settle(&mut self, limit: Option<Duration>) -> Result<bool, Error> {
-        self.finish(self.parent.settle(self.operation, limit).map(|()| true))
+    fn wait_for_nccl(&mut self, limit: Option<Duration>) -> Result<bool, Error> {
+        self.finish(self.parent.wait_for_nccl(self.operation, limit).map(|()| true))
     }
 
-    /// A parent that was closed meanwhile had finished, too.
-    fn finish(&mut self, answer: Result<bool, Error>) -> Result<bool, Error> {
-        self.done = match answer {
+    /// A parent that was closed meanwhile has finished too.
+    fn finish(&mut self, result: Result<bool, Error>) -> Result<bool, Error> {
+        self.done = match result {
             Err(Error::Aborted { .. }) if *self.parent.lock() == State::Closed => true,
-            answer => answer?,
+            result => result?,
         };
         Ok(self.done)
     }
@@ -85,14 +85,14 @@ impl Drop for Origin {
 }
 
 impl Pending {
-    /// Starts one communicator.
+    /// Starts the creation of one communicator.
     pub(super) fn start(operation: &'static str, start: impl FnOnce() -> Started) -> Result<Self, Error> {
         nccl_group::forbid(operation)?;
-        let (pending, answer) = start()?;
-        answer.map(|()| pending)
+        let (pending, result) = start()?;
+        result.map(|()| pending)
     }
 
-    /// Starts several, none without a library, in one group of NCCL's, which uses their parents until it has ended.
+    /// Starts several in one NCCL group, which uses their parents until it has ended; none without a library.
     pub(super) fn start_group<'a, T>(
         library: Option<Library>,
         parents: impl IntoIterator<Item = &'a Handle>,
@@ -100,39 +100,39 @@ impl Pending {
         mut start: impl FnMut(T, &mut Guards<'a>) -> Started,
     ) -> Result<Vec<Self>, Error> {
         let Some(library) = library else { return Ok(Vec::new()) };
-        // Those of a group that fails are dropped when it has been cancelled, and the guards have been given back.
+        // If the group fails, they are dropped after it was cancelled and the guards were released.
         let mut group = Vec::new();
         let mut guards = Guards::lock(parents);
         nccl_group::run(library, nccl_group::END, || {
             ranks.into_iter().try_for_each(|rank| {
-                let (pending, answer) = start(rank, &mut guards)?;
+                let (pending, result) = start(rank, &mut guards)?;
                 group.push(pending);
-                answer
+                result
             })
         })?;
         drop(guards);
         Ok(group)
     }
 
-    /// A communicator with NCCL's answer, and the one that it is made from with the state that this had before.
+    /// A communicator with NCCL's result code, and its parent with the previous state.
     pub(super) fn new(
         operation: &'static str,
         communicator: Communicator,
-        answer: ncclResult_t,
+        result: ncclResult_t,
         parent: Option<(&Arc<Handle>, State)>,
     ) -> Started {
         let origin = parent.map(|(parent, before)| {
             let (parent, child) = (Arc::clone(parent), Arc::clone(&communicator.handle));
             Origin { operation, parent, child, before, done: false }
         });
-        let answer = communicator.handle.library.accept(operation, answer).map(drop);
-        Ok((Self { operation, origin, communicator }, answer))
+        let result = communicator.handle.library.accept(operation, result).map(drop);
+        Ok((Self { operation, origin, communicator }, result))
     }
 
-    /// True when NCCL has finished. Returns at once.
+    /// Returns true once NCCL has finished. Does not block.
     ///
     /// # Errors
-    /// When the work has failed: [`Error::Nccl`], or [`Error::Aborted`]. [`Error::InsideGroup`].
+    /// [`Error::Nccl`] or [`Error::Aborted`] if the work has failed. [`Error::InsideGroup`].
     pub fn poll(&mut self) -> Result<bool, Error> {
         nccl_group::forbid(self.operation)?;
         if let Some(origin) = &mut self.origin
@@ -141,27 +141,27 @@ impl Pending {
             return Ok(false);
         }
         self.origin = None;
-        // Without a handle NCCL has made no communicator for this rank.
+        // Without a handle, NCCL has created no communicator for this rank.
         let handle = &self.communicator.handle;
         Ok(handle.raw_handle().is_null() || handle.is_finished(self.operation)?)
     }
 
-    /// Waits until NCCL has finished, but no longer than `limit`.
+    /// Waits until NCCL has finished, for at most `limit`.
     ///
     /// # Errors
-    /// [`Error::Deadline`] when it has not, and [`Error::InsideGroup`], which both abort it. [`Error::Nccl`] when it has failed.
+    /// [`Error::Deadline`] and [`Error::InsideGroup`], both of which abort it. [`Error::Nccl`] if the work has failed.
     pub fn wait(self, limit: Duration) -> Result<Communicator, Error> {
         let operation = self.operation;
         self.finish(Some(limit))?.ok_or(Error::Aborted { operation })
     }
 
-    /// Waits as long as the configuration allows.
+    /// Waits for at most [`Config::deadline`](super::Config::deadline).
     pub(super) fn join(self) -> Result<Communicator, Error> {
         let operation = self.operation;
         self.join_part()?.ok_or(Error::Aborted { operation })
     }
 
-    /// Like [`join`](Self::join); nothing where NCCL has made no communicator for this rank.
+    /// Like [`join`](Self::join); `None` if NCCL has created no communicator for this rank.
     pub(super) fn join_part(self) -> Result<Option<Communicator>, Error> {
         let limit = self.communicator.handle.config.deadline;
         self.finish(limit)
@@ -170,16 +170,16 @@ impl Pending {
     fn finish(mut self, limit: Option<Duration>) -> Result<Option<Communicator>, Error> {
         nccl_group::forbid(self.operation)?;
         if let Some(mut origin) = self.origin.take() {
-            origin.settle(limit)?;
+            origin.wait_for_nccl(limit)?;
         }
         if self.communicator.handle.raw_handle().is_null() {
             return Ok(None);
         }
-        self.communicator.handle.settle(self.operation, limit)?;
+        self.communicator.handle.wait_for_nccl(self.operation, limit)?;
         self.communicator.connected().map(Some)
     }
 
-    /// A handle that ends the work from any thread, and with it the communicator that the new one is made from.
+    /// Handle for aborting the work, and with it the parent of the new communicator, from any thread.
     #[must_use]
     pub fn abort_handle(&self) -> AbortHandle {
         let handle = self.origin.as_ref().map_or(&self.communicator.handle, |origin| &origin.parent);

@@ -1,4 +1,4 @@
-//! Communicators from communicators: parts of one, one without some ranks, one with more.
+//! Deriving communicators: parts of one, one without some ranks, one with more ranks.
 
 use std::sync::{Arc, atomic::Ordering};
 use std::{ffi::c_int, ptr};
@@ -10,14 +10,14 @@ use nccl_sys::{
 
 use super::handle::{Guards, State};
 use super::{Communicator, Config, Pending, pending::Started};
-use crate::nccl::library::{Answer, Library};
+use crate::nccl::library::{CallResult, Library};
 use crate::nccl::{cuda, error::Error, nccl_group, unique_id::UniqueId};
 
 const SPLIT: &str = "ncclCommSplit";
 const SHRINK: &str = "ncclCommShrink";
 const GROW: &str = "ncclCommGrow";
 
-/// A rank's part in [`Communicator::split`]: the ranks of one color form a communicator, ordered by key.
+/// A rank's arguments of [`Communicator::split`]. The ranks of one color form a communicator, ordered by key.
 #[derive(Clone, Debug)]
 #[must_use = "it is a description for `Communicator::split`"]
 pub struct Split {
@@ -28,31 +28,31 @@ pub struct Split {
 }
 
 impl Split {
-    /// The part of this color, from 0 to 2147483647.
+    /// Color, from 0 to 2147483647.
     pub const fn color(color: i32) -> Self {
         Self { color, key: 0, stream: None, config: None }
     }
 
-    /// Ranks with lower keys have lower numbers; equal ones keep their order. 0 without it.
+    /// Key. Ranks with lower keys have lower numbers; equal keys keep the order of ranks. Default: 0.
     pub const fn key(mut self, key: i32) -> Self {
         self.key = key;
         self
     }
 
-    /// The stream of the new communicator, on the same device. Without it, it has the one that is split.
+    /// Stream of the new communicator, on the same device. Default: that of the original one.
     pub fn stream(mut self, stream: &Arc<CudaStream>) -> Self {
         self.stream = Some(Arc::clone(stream));
         self
     }
 
-    /// The settings of the new communicator. Without them it has those of the one that is split.
+    /// Configuration of the new communicator. Default: that of the original one.
     pub fn config(mut self, config: &Config) -> Self {
         self.config = Some(config.clone());
         self
     }
 }
 
-/// The ranks that [`Communicator::shrink`] leaves out.
+/// Ranks that [`Communicator::shrink`] excludes.
 #[derive(Clone, Debug)]
 #[must_use = "it is a description for `Communicator::shrink`"]
 pub struct Shrink {
@@ -62,25 +62,26 @@ pub struct Shrink {
 }
 
 impl Shrink {
-    /// Without these ranks, which are well and have nothing in flight (`NCCL_SHRINK_DEFAULT`).
+    /// Excludes these ranks, which work and have no operations in flight (`NCCL_SHRINK_DEFAULT`).
     pub fn without(ranks: &[usize]) -> Self {
         Self { exclude: ranks.to_vec(), abort: false, config: None }
     }
 
-    /// Ends operations in flight first: for ranks that have died (`NCCL_SHRINK_ABORT`). Their buffers hold anything then.
+    /// Aborts operations in flight first, for ranks that have died (`NCCL_SHRINK_ABORT`). The contents of their buffers
+    /// are then undefined.
     pub const fn abort(mut self) -> Self {
         self.abort = true;
         self
     }
 
-    /// The settings of the new communicator. Without them it has those of the one that is shrunk.
+    /// Configuration of the new communicator. Default: that of the original one.
     pub fn config(mut self, config: &Config) -> Self {
         self.config = Some(config.clone());
         self
     }
 }
 
-/// The size to which [`Communicator::grow`] brings a communicator.
+/// Arguments of [`Communicator::grow`].
 #[derive(Clone, Debug)]
 #[must_use = "it is a description for `Communicator::grow`"]
 pub struct Grow {
@@ -90,18 +91,18 @@ pub struct Grow {
 }
 
 impl Grow {
-    /// So many ranks in all.
+    /// Total number of ranks.
     pub const fn to(size: usize) -> Self {
         Self { size, id: None, config: None }
     }
 
-    /// The id that new ranks have, on the rank that [made](Communicator::grow_id) it.
+    /// Id of the new ranks, on the rank that [created](Communicator::grow_id) it.
     pub const fn id(mut self, id: &UniqueId) -> Self {
         self.id = Some(*id);
         self
     }
 
-    /// The settings of the new communicator. Without them it has those of the one that grows.
+    /// Configuration of the new communicator. Default: that of the original one.
     pub fn config(mut self, config: &Config) -> Self {
         self.config = Some(config.clone());
         self
@@ -109,7 +110,7 @@ impl Grow {
 }
 
 impl Communicator {
-    /// A communicator of the ranks with the same color (`ncclCommSplit`, NCCL 2.18). All ranks call it, or
+    /// Creates a communicator of the ranks with the same color (`ncclCommSplit`, NCCL 2.18). All ranks call it, or
     /// [`split_none`](Self::split_none); see [`split_all`](Self::split_all) for several ranks in one thread.
     ///
     /// ```no_run
@@ -128,18 +129,19 @@ impl Communicator {
         self.split_pending(split)?.join()
     }
 
-    /// Takes no part in a [`split`](Self::split) of the other ranks.
+    /// Takes part in a [`split`](Self::split) of the other ranks without a communicator of its own.
     pub fn split_none(&self) -> Result<(), Error> {
         Pending::start(SPLIT, || self.start_split(None, &mut self.guard()))?.join_part().map(drop)
     }
 
-    /// Like [`split`](Self::split), but does not wait on a non-blocking communicator, which takes no operations until it is done.
+    /// Like [`split`](Self::split), but does not wait on a non-blocking communicator, which accepts no operations until
+    /// it is done.
     pub fn split_pending(&self, split: &Split) -> Result<Pending, Error> {
         Pending::start(SPLIT, || self.start_split(Some(split), &mut self.guard()))
     }
 
-    /// [`split`](Self::split) for several ranks in one thread, of the same library ([`Error::WrongLibrary`]): each communicator
-    /// with its part, in order; none for one that takes no part.
+    /// [`split`](Self::split) for several ranks in one thread, of the same library ([`Error::WrongLibrary`]). Returns
+    /// their new communicators in order; `None` for a rank without arguments.
     pub fn split_all<'a>(
         ranks: impl IntoIterator<Item = (&'a Self, Option<Split>)>,
     ) -> Result<Vec<Option<Self>>, Error> {
@@ -148,7 +150,8 @@ impl Communicator {
         pending.into_iter().map(Pending::join_part).collect()
     }
 
-    /// A communicator without some ranks, on this one's stream (`ncclCommShrink`, NCCL 2.27): all others call it with one list.
+    /// Creates a communicator without some ranks, on this one's stream (`ncclCommShrink`, NCCL 2.27). All remaining
+    /// ranks call it with the same list.
     ///
     /// ```no_run
     /// # use collectives::nccl::{Communicator, Error, Shrink};
@@ -161,18 +164,19 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Argument`] for an empty list, this rank, or one that there is not; [`Error::MissingSymbol`] before NCCL 2.27;
+    /// [`Error::Argument`] for an empty list, this rank, or an invalid one; [`Error::MissingSymbol`] before NCCL 2.27;
     /// otherwise those of [`split`](Self::split).
     pub fn shrink(&self, shrink: &Shrink) -> Result<Self, Error> {
         self.shrink_pending(shrink)?.join()
     }
 
-    /// [`shrink`](Self::shrink) that does not wait: see [`split_pending`](Self::split_pending).
+    /// Non-blocking [`shrink`](Self::shrink): see [`split_pending`](Self::split_pending).
     pub fn shrink_pending(&self, shrink: &Shrink) -> Result<Pending, Error> {
         Pending::start(SHRINK, || self.start_shrink(shrink, &mut self.guard()))
     }
 
-    /// [`shrink`](Self::shrink) for several remaining ranks in one thread, all of the same library ([`Error::WrongLibrary`]).
+    /// [`shrink`](Self::shrink) for several remaining ranks in one thread, of the same library
+    /// ([`Error::WrongLibrary`]).
     pub fn shrink_all<'a>(
         ranks: impl IntoIterator<Item = &'a Self>,
         shrink: &Shrink,
@@ -182,7 +186,7 @@ impl Communicator {
         pending.into_iter().map(Pending::join).collect()
     }
 
-    /// An id that one rank makes and sends to new ones, for one [`grow`](Self::grow) (`ncclCommGetUniqueId`, NCCL 2.29).
+    /// Creates an id for one [`grow`](Self::grow), to be sent to the new ranks (`ncclCommGetUniqueId`, NCCL 2.29).
     ///
     /// # Errors
     /// [`Error::MissingSymbol`] before NCCL 2.29; [`Error::Nccl`]; [`Error::InsideGroup`]; [`Error::Aborted`] and
@@ -199,8 +203,8 @@ impl Communicator {
         Ok(UniqueId::from_raw(&id))
     }
 
-    /// A communicator with more ranks, on this one's stream (`ncclCommGrow`, NCCL 2.29). All ranks of this one call it and keep
-    /// their numbers; the new ones call [`Builder::join`](super::Builder::join) at the same time.
+    /// Creates a communicator with more ranks, on this one's stream (`ncclCommGrow`, NCCL 2.29). All ranks of this one
+    /// call it and keep their numbers; the new ranks call [`Builder::join`](super::Builder::join) at the same time.
     ///
     /// ```no_run
     /// # use collectives::nccl::{Communicator, Error, Grow, UniqueId};
@@ -217,12 +221,12 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Rank`] when the size is not more than this communicator's; otherwise those of [`split`](Self::split).
+    /// [`Error::Rank`] unless the size is larger than this communicator's; otherwise those of [`split`](Self::split).
     pub fn grow(&self, grow: &Grow) -> Result<Self, Error> {
         self.grow_pending(grow)?.join()
     }
 
-    /// [`grow`](Self::grow) that does not wait: see [`split_pending`](Self::split_pending).
+    /// Non-blocking [`grow`](Self::grow): see [`split_pending`](Self::split_pending).
     pub fn grow_pending(&self, grow: &Grow) -> Result<Pending, Error> {
         Pending::start(GROW, || self.start_grow(grow, &mut self.guard()))
     }
@@ -265,7 +269,7 @@ impl Communicator {
         let flags = if *abort { NCCL_SHRINK_ABORT } else { NCCL_SHRINK_DEFAULT };
         let count = exclude.len() as c_int;
         self.derive((SHRINK, 0), &self.stream, config.as_ref(), guards, |raw, parent, slot, config| {
-            // SAFETY: see `derive`; there are so many excluded ranks, which NCCL copies.
+            // SAFETY: see `derive`; the number of excluded ranks is right, and NCCL copies them.
             unsafe { raw.ncclCommShrink(parent, exclude.as_mut_ptr(), count, slot, config, flags as c_int) }
         })
     }
@@ -283,26 +287,27 @@ impl Communicator {
         })
     }
 
-    /// Calls a function that makes a communicator from this one, with this one's raw handle, the place for the new one, which
-    /// stays until NCCL has finished, and the configuration or null. Communicators that are made together differ by `number`.
+    /// Calls a function that derives a communicator from this one. Its arguments are this one's raw handle, the slot of
+    /// the new one, which stays valid until NCCL has finished, and the configuration or null. `number` distinguishes
+    /// communicators that are created together.
     fn derive(
         &self,
         (operation, number): (&'static str, i64),
         stream: &Arc<CudaStream>,
         config: Option<&Config>,
         guards: &mut Guards<'_>,
-        call: impl FnOnce(&'static Nccl, ncclComm_t, *mut ncclComm_t, *mut ncclConfig_t) -> Answer,
+        call: impl FnOnce(&'static Nccl, ncclComm_t, *mut ncclComm_t, *mut ncclConfig_t) -> CallResult,
     ) -> Started {
         let (library, parent) = (self.library(), &self.handle);
         cuda::bind(&parent.context)?;
-        // NCCL copies the parent's pointers to texts where there is no configuration: the clone owns them, too.
+        // Without a configuration, NCCL copies the parent's string pointers: the clone owns the strings too.
         let settings = config.unwrap_or(&parent.config).clone();
         let mut raw = settings.raw(library)?;
         let raw: *mut ncclConfig_t = if config.is_some() { &mut raw } else { ptr::null_mut() };
-        // A revoked communicator lives on in its parts, but takes no new ranks.
+        // A revoked communicator can be split and shrunk, but not grown.
         let accepted = |state: State| state.is_alive() || state == State::Revoked && operation != GROW;
         let (comm, state) = guards.comm(parent, accepted, operation)?;
-        // Counted where all ranks come to it: what only this rank refuses is no communicator of the others.
+        // Counted after the local checks: a call that only this rank refuses is no communicator of the others.
         let derived = parent.derived.fetch_add(1, Ordering::Relaxed);
         let key = (parent.communicator_key, derived, operation, number);
         let child = Self::connecting(library, stream, settings, key);
@@ -314,7 +319,7 @@ impl Communicator {
         Pending::new(operation, child, code, Some((parent, before)))
     }
 
-    /// The library of all of these; none where there are none.
+    /// The common library; `None` without communicators.
     pub(crate) fn common_library<'a>(
         operation: &'static str,
         mut communicators: impl Iterator<Item = &'a Self>,
@@ -328,7 +333,7 @@ impl Communicator {
     }
 }
 
-/// Starts several ranks of one thread, in one group of NCCL's.
+/// Starts several ranks of one thread in one NCCL group.
 fn start_all<'a, T>(
     operation: &'static str,
     ranks: impl IntoIterator<Item = (&'a Communicator, T)>,

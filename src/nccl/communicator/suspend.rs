@@ -1,4 +1,4 @@
-//! Giving NCCL's device memory back for a while, and how much there is.
+//! Suspending communicators, and memory statistics.
 
 use std::ffi::c_int;
 
@@ -13,19 +13,19 @@ const STATISTICS: &str = "ncclCommMemStats";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryStatistics {
-    /// Given back by [`Communicator::suspend`].
+    /// Released by [`Communicator::suspend`].
     pub suspendable: u64,
     /// Stays allocated.
     pub persistent: u64,
-    /// All that NCCL tracks.
+    /// Total tracked by NCCL.
     pub total: u64,
     /// True for a suspended communicator.
     pub suspended: bool,
 }
 
 impl Communicator {
-    /// Waits for the queued work and gives the communicator's device memory back, as far as NCCL can make it again
-    /// (`ncclCommSuspend`, NCCL 2.29.7). Until [`resume`](Self::resume) all operations are refused. All ranks call it.
+    /// Waits for the queued work and releases the communicator's device memory, as far as NCCL can allocate it again
+    /// (`ncclCommSuspend`, NCCL 2.29.7). Operations are refused until [`resume`](Self::resume). All ranks call it.
     ///
     /// ```no_run
     /// # use collectives::nccl::{Communicator, Error};
@@ -39,8 +39,8 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::MissingSymbol`] before NCCL 2.29.7; [`Error::Nccl`], among others for communicators that share resources;
-    /// [`Error::InsideGroup`]; [`Error::Deadline`]; [`Error::Aborted`] and [`Error::Unusable`]. [`Error::Stream`] while a stream
-    /// of it is being captured: nothing has changed then.
+    /// [`Error::InsideGroup`]; [`Error::Deadline`]; [`Error::Aborted`] and [`Error::Unusable`]. [`Error::Stream`] while one of
+    /// its streams is being captured: nothing has changed then.
     pub fn suspend(&self) -> Result<(), Error> {
         const OPERATION: &str = "ncclCommSuspend";
         nccl_group::forbid(OPERATION)?;
@@ -54,10 +54,11 @@ impl Communicator {
         })
     }
 
-    /// Allocates again what [`suspend`](Self::suspend) gave back (`ncclCommResume`, NCCL 2.29.7). All ranks call it.
+    /// Allocates the memory again that [`suspend`](Self::suspend) has released (`ncclCommResume`, NCCL 2.29.7). All
+    /// ranks call it.
     ///
     /// # Errors
-    /// Those of [`suspend`](Self::suspend); nothing happens when the communicator is not suspended.
+    /// Those of [`suspend`](Self::suspend). No effect if the communicator is not suspended.
     pub fn resume(&self) -> Result<(), Error> {
         const OPERATION: &str = "ncclCommResume";
         nccl_group::forbid(OPERATION)?;
@@ -71,7 +72,7 @@ impl Communicator {
         })
     }
 
-    /// The device memory that NCCL has allocated for the communicator.
+    /// Statistics of NCCL's device memory for the communicator.
     ///
     /// # Errors
     /// [`Error::MissingSymbol`] before NCCL 2.29.7; [`Error::Nccl`]; [`Error::InsideGroup`]; [`Error::Aborted`].

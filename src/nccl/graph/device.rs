@@ -1,4 +1,4 @@
-//! CUDA graphs of NCCL's work on one device, captured on streams that nobody else has.
+//! CUDA graphs of NCCL's work on one device, captured on private streams.
 
 use std::{ptr, sync::Arc};
 
@@ -9,13 +9,13 @@ use cudarc::driver::{CudaContext, CudaEvent, CudaStream, result};
 use nccl_sys::cudaStream_t;
 
 use crate::nccl::cuda;
-use crate::nccl::error::{Error, each};
+use crate::nccl::error::{Error, try_each};
 
-/// A stream that is captured. (Not cudarc's: with a second stream cudarc begins to track events of buffers.)
+/// A stream for capturing. (Not one of cudarc: with a second stream, cudarc begins to track events of buffers.)
 #[derive(Debug)]
 pub(super) struct PrivateStream {
     raw: CUstream,
-    /// The graph is launched on this one.
+    /// Stream on which the graph is launched.
     stream: Arc<CudaStream>,
     capturing: bool,
 }
@@ -26,7 +26,7 @@ impl PrivateStream {
         let raw = result::stream::create(result::stream::StreamKind::NonBlocking)
             .map_err(Error::cuda("cuStreamCreate"))?;
         let mut private = Self { raw, stream: Arc::clone(stream), capturing: false };
-        // Only NCCL's calls come until the end; what it allocates meanwhile is its own matter.
+        // Only NCCL calls the driver until the end of the capture, and its allocations are its own matter.
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: the stream is alive and its context current.
         unsafe { result::stream::begin_capture(raw, mode) }.map_err(Error::cuda("cuStreamBeginCapture"))?;
@@ -42,12 +42,12 @@ impl PrivateStream {
         self.stream.context()
     }
 
-    /// Ends the capture. Of `streams`, those of the device are ordered with the graph.
+    /// Ends the capture. Streams of `streams` on this device are ordered with the graph.
     pub(super) fn end_capture<'a>(
         &mut self,
         streams: impl Iterator<Item = &'a Arc<CudaStream>>,
     ) -> Result<DeviceGraph, Error> {
-        // Before the capture ends: it answers with a failure that cudarc has noted, if there is one.
+        // Before the end of the capture: it returns an error that cudarc has recorded, if any.
         let event = self.context().new_event(None).map_err(Error::cuda("cuEventCreate"))?;
         cuda::bind(self.context())?;
         self.capturing = false;
@@ -91,13 +91,13 @@ impl Drop for PrivateStream {
     }
 }
 
-/// A graph of one device, launched on one stream.
+/// Graph of one device, launched on one stream.
 #[derive(Debug)]
 pub(super) struct DeviceGraph {
     exec: CUgraphExec,
     graph: CUgraph,
     stream: Arc<CudaStream>,
-    /// Other streams that its buffers belong to, and those of its other communicators.
+    /// Streams of its buffers and of its other communicators.
     buffer_streams: Vec<Arc<CudaStream>>,
     event: CudaEvent,
 }
@@ -115,16 +115,16 @@ impl DeviceGraph {
         stream.context() == self.stream.context() && !self.streams().any(|own| own == stream)
     }
 
-    /// Refuses to launch while a stream of it is being captured, and after an error that cudarc has noted, since the buffers'
-    /// streams may not be ordered with each other then.
+    /// Refuses to launch while one of its streams is being captured, and after an error that cudarc has recorded, since
+    /// the streams may not be ordered with each other then.
     pub(super) fn check(&self, operation: &'static str) -> Result<(), Error> {
         self.stream.context().check_err().map_err(Error::cuda(operation))?;
         cuda::bind(self.stream.context())?;
         self.streams().try_for_each(|stream| cuda::refuse_captured(operation, stream))
     }
 
-    /// Launches it after what is queued on the streams of its buffers. What is queued later on these, and on those of `written`
-    /// that are on the device, comes after it; where that cannot be ordered, the graph's stream is added to `unordered`.
+    /// Launches the graph, ordered after the queued work of its buffers' streams. Later work on them, and on streams of
+    /// `written` on the same device, is ordered after it. If that fails, the graph's stream is added to `unordered`.
     pub(super) fn launch<'a>(
         &'a self,
         operation: &'static str,
@@ -137,7 +137,7 @@ impl DeviceGraph {
         // SAFETY: graph and stream are alive, and the context is current.
         let launched = unsafe { result::graph::launch(self.exec, self.stream.cu_stream()) };
         let later = self.buffer_streams.iter().chain(written.filter(|stream| self.is_other(stream)));
-        let ordered = each(later, |other| order(&self.stream, other));
+        let ordered = try_each(later, |other| order(&self.stream, other));
         if ordered.is_err() {
             unordered.push(Arc::clone(&self.stream));
         }
@@ -146,7 +146,7 @@ impl DeviceGraph {
 }
 
 impl Drop for DeviceGraph {
-    /// A launch that is under way ends first: the driver sees to that.
+    /// The driver completes a running launch first.
     fn drop(&mut self) {
         let destroy = || {
             cuda::bind(self.stream.context())?;

@@ -2,7 +2,7 @@
 
 mod device;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::{cell::RefCell, fmt, mem};
 
 use cudarc::driver::CudaStream;
@@ -10,30 +10,31 @@ use nccl_sys::{cudaStream_t, ncclResult_t};
 
 use super::allocation::Owner;
 use super::communicator::{Communicator, Guards, Handle, Object};
-use super::error::{Error, each};
+use super::error::{Error, try_each};
 use super::memory::{DeviceBuffer, DeviceBufferMut};
 use super::operation::batch::{Batch, Member, Step, nested};
 use super::operation::buffers::Buffers;
 use super::operation::call::{Submission, sealed};
 use super::operation::{Call, agreement};
 use super::{cuda, library::Library, nccl_group};
+use crate::lock::lock;
 use device::{DeviceGraph, PrivateStream};
 
 const CAPTURE: &str = "capturing collectives into a CUDA graph";
 const LAUNCH: &str = "cuGraphLaunch";
 
-/// Collectives as a CUDA graph, which launches all of them at the cost of one kernel, any number of times.
+/// A CUDA graph of collectives, which launches all of them at the cost of one kernel, any number of times.
 ///
-/// It owns its buffers together with their [`Memory`](super::Memory), which stays the program's between launches: new values
-/// written into it, on its own stream or through cudarc, come before the next launch, and what is queued later comes after the
-/// launches before. Another thread that uses the memory meanwhile sees any mixture of old and new values. Slices of cudarc are
-/// adopted with `Memory::try_from`.
+/// It owns its buffers together with their [`Memory`](super::Memory), which the program can use between launches:
+/// writes on the memory's stream or through cudarc come before the next launch, and later work comes after the previous
+/// launches. Concurrent accesses from another thread see a mixture of old and new values. Adopt slices of cudarc with
+/// `Memory::try_from`.
 ///
-/// The collectives of a device run in the order of the calls, on the stream that the first of its communicators had when it was
-/// captured, and in order with the streams of the others. It ends with the first of them that is closed, finalized or aborted: it
-/// cannot be launched any more then.
+/// The collectives of a device run in the order of the calls, on the stream that the first of its communicators had at
+/// the capture, and are ordered with the streams of the others. The graph ends with the first communicator that is
+/// closed, finalized or aborted: it can no longer be launched then.
 ///
-/// For graphs that also have kernels and copies of your own, see [`Communicator::captured`].
+/// For graphs with other kernels and copies, see [`Communicator::captured`].
 ///
 /// ```no_run
 /// # use collectives::{ReduceOp, nccl::{Collectives, Communicator, Error, Graph, Memory}};
@@ -55,18 +56,18 @@ pub struct Graph {
 
 #[derive(Debug)]
 struct GraphState {
-    /// Each communicator once.
+    /// Communicators, without duplicates.
     handles: Vec<Arc<Handle>>,
-    /// True when it waits for signals: other ranks have written into windows when a launch is done.
+    /// True if it waits for signals: other ranks may have written into windows when a launch is done.
     waits: bool,
-    /// One for each device; nothing when a communicator has ended. Destroyed before what is below.
+    /// Graphs by device; `None` once a communicator has ended. Destroyed before the fields below.
     graphs: Mutex<Option<Vec<DeviceGraph>>>,
     _kept: Vec<Owner>,
 }
 
 impl GraphState {
     fn graphs(&self) -> MutexGuard<'_, Option<Vec<DeviceGraph>>> {
-        self.graphs.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.graphs)
     }
 }
 
@@ -81,20 +82,21 @@ impl Object for GraphState {
     }
 }
 
-/// Takes collectives for a [`Graph`].
+/// Records collectives of a [`Graph`].
 #[derive(Debug)]
 pub struct Capture {
     batch: RefCell<Batch<'static>>,
 }
 
 impl Capture {
-    /// The collectives of a communicator, for the graph. Their buffers have owners: [`Memory`](super::Memory) and its views.
+    /// Returns the collectives of a communicator, for the graph. Their buffers need owners: [`Memory`](super::Memory)
+    /// and its views.
     pub fn on<'b>(&self, communicator: &'b Communicator) -> Call<'b, &Self> {
         Call::new(communicator, self)
     }
 
-    /// Collectives that NCCL launches as one, as in a [`group`](super::group()): what several communicators of one thread need
-    /// here, too.
+    /// Groups collectives that NCCL launches together, as in a [`group`](super::group()), which several communicators
+    /// of one thread need.
     ///
     /// # Errors
     /// The closure's.
@@ -114,15 +116,15 @@ impl<'b> sealed::Launch<'b> for &Capture {
 }
 
 impl Graph {
-    /// Makes a graph of the collectives that the closure calls. Nothing runs before [`launch`](Self::launch). All ranks capture
-    /// the same collectives and launch their graphs as often as each other.
+    /// Captures a graph of the collectives that the closure calls. Nothing runs before [`launch`](Self::launch). All
+    /// ranks capture the same collectives and launch their graphs equally often.
     ///
     /// # Errors
-    /// The closure's; [`Error::NotOwned`] for a buffer without an owner; [`Error::Argument`] for operations of one group that
-    /// share what one of them writes, for ranks of one communicator that share a GPU, and for a communicator that is
-    /// non-blocking, by its configuration or `NCCL_COMM_BLOCKING`; [`Error::WrongLibrary`]; [`Error::Disagreement`] where ranks
-    /// of one communicator do not ask for the same; [`Error::InsideGroup`]; [`Error::Nccl`] and [`Error::Cuda`] when the capture
-    /// fails.
+    /// The closure's; [`Error::NotOwned`] for a buffer without an owner; [`Error::Argument`] for operations of one
+    /// group that access a buffer that one of them writes, for ranks of one communicator that share a GPU, and for a
+    /// communicator that is non-blocking, by its configuration or `NCCL_COMM_BLOCKING`; [`Error::WrongLibrary`];
+    /// [`Error::Disagreement`] if ranks of one communicator call different operations; [`Error::InsideGroup`];
+    /// [`Error::Nccl`] and [`Error::Cuda`] if the capture fails.
     pub fn capture<E: From<Error>>(body: impl FnOnce(&Capture) -> Result<(), E>) -> Result<Self, E> {
         nccl_group::forbid(CAPTURE)?;
         let capture = Capture { batch: RefCell::default() };
@@ -150,7 +152,7 @@ impl Graph {
         for handle in &state.handles {
             handle.add(Arc::downgrade(&state) as Weak<dyn Object>);
         }
-        // One that was aborted meanwhile did not see the graph, and NCCL waits for it.
+        // If it was aborted meanwhile, the abort did not release this graph, and NCCL waits for it.
         if state.handles.iter().any(|handle| handle.is_ending()) {
             *state.graphs() = None;
             return Err(Error::Aborted { operation: CAPTURE });
@@ -158,32 +160,34 @@ impl Graph {
         Ok(Self { state })
     }
 
-    /// Launches all collectives of the graph, after what is queued on the communicators' and the buffers' streams. Returns when
-    /// they are queued. Work that is queued on those streams later comes after them.
+    /// Launches all collectives of the graph, ordered after the queued work of the communicators' and the buffers'
+    /// streams. Returns once they are queued. Later work of those streams is ordered after them.
     ///
     /// # Errors
-    /// [`Error::Cuda`]; [`Error::Aborted`] and [`Error::Unusable`]; [`Error::InsideGroup`]; [`Error::Stream`] when a stream is
-    /// being captured.
+    /// [`Error::Cuda`]; [`Error::Aborted`] and [`Error::Unusable`]; [`Error::InsideGroup`]; [`Error::Stream`] while a
+    /// stream is being captured.
     pub fn launch(&self) -> Result<(), Error> {
         nccl_group::forbid(LAUNCH)?;
         let state = &*self.state;
-        // Also those that were made after the capture. Dropped last: the last owner of one waits for the communicator.
+        // Including those that were created after the capture. Dropped last: the last owner of one waits for the
+        // communicator.
         let receiving = state.handles.iter().filter(|_| state.waits);
         let windows: Vec<_> = receiving.flat_map(|handle| handle.registered()).collect();
         let graphs = state.graphs();
-        // As long as the guards are held, nobody ends a communicator that the graph needs.
+        // While the guards are held, no communicator of the graph can be ended.
         let guards = Guards::lock(state.handles.iter().map(|handle| &**handle)).all_alive(LAUNCH)?;
         let reason = "a communicator of the graph has been finalized, closed or aborted: capture a new one";
         let launched = graphs.as_ref().ok_or(Error::Unusable { operation: LAUNCH, reason })?;
         launched.iter().try_for_each(|graph| graph.check(LAUNCH))?;
-        // Each, whatever the others say: those that are launched give their buffers back.
+        // Each one, in spite of errors: launched graphs release their buffers.
         let mut unordered = Vec::new();
         let written = || windows.iter().map(|(memory, _)| &memory.stream);
-        let result = each(launched, |graph| graph.launch(LAUNCH, written(), &mut unordered));
+        let result = try_each(launched, |graph| graph.launch(LAUNCH, written(), &mut unordered));
         drop(guards);
         drop(graphs);
-        // Memory may be freed in the order of streams that do not come after the launch: it has to be done.
-        each(unordered, |stream| cuda::bind(stream.context()).and_then(|()| cuda::wait(&stream))).and(result)
+        // Memory may be freed in the order of streams that are not ordered after the launch, so wait for it.
+        try_each(unordered, |stream| cuda::bind(stream.context()).and_then(|()| cuda::wait(&stream)))
+            .and(result)
     }
 }
 
@@ -191,7 +195,7 @@ fn non_blocking() -> Error {
     Error::argument(CAPTURE, "communicators must be blocking (Config::blocking, NCCL_COMM_BLOCKING)")
 }
 
-/// The collectives of a device follow each other: ranks of one communicator there would wait for each other.
+/// Collectives of a device run one after the other, so ranks of one communicator on it would wait for each other.
 fn refuse_ranks_of_one_device(members: &[Member]) -> Result<(), Error> {
     for (index, one) in members.iter().enumerate() {
         let mut same = members[..index].iter().filter(|other| {
@@ -206,8 +210,8 @@ fn refuse_ranks_of_one_device(members: &[Member]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Captures the operations on streams of their own, one for each device, so that those of a device keep their order whatever the
-/// communicators' streams are. They are launched on the stream of the device's first communicator.
+/// Captures the operations on private streams, one per device, which keeps the order of a device's operations for any
+/// streams of the communicators. They are launched on the stream of the device's first communicator.
 fn capture(library: Library, batch: &Batch<'_>) -> Result<Vec<DeviceGraph>, Error> {
     let streams = || batch.members.iter().map(|member| &member.stream);
     let guards = batch.lock(CAPTURE)?;
@@ -223,22 +227,22 @@ fn capture(library: Library, batch: &Batch<'_>) -> Result<Vec<DeviceGraph>, Erro
     let captured = run(library, batch, &private);
     drop(guards);
     if captured? == ncclResult_t::ncclInProgress {
-        // A thread of NCCL's has to be done with what it was given; an abort would wait for the captures.
+        // NCCL's own thread must finish first; an abort would wait for the captures.
         batch.members.iter().for_each(|member| member.handle.wait_for_thread(CAPTURE));
         drop(captures);
-        batch.settle(CAPTURE)?;
+        batch.wait_for_threads(CAPTURE)?;
         return Err(non_blocking());
     }
     let all = || streams().chain(batch.others.iter().map(|other| &other.stream));
     captures.iter_mut().map(|capture| capture.end_capture(all())).collect()
 }
 
-/// Calls NCCL for every step. The guards of the communicators are held. ncclInProgress where a communicator is non-blocking after
-/// all.
+/// Calls NCCL for every step. The guards of the communicators are held. Returns ncclInProgress if a communicator is
+/// non-blocking in spite of its configuration.
 fn run(library: Library, batch: &Batch<'_>, streams: &[cudaStream_t]) -> Result<ncclResult_t, Error> {
     // SAFETY: the guards are held, and the batch lives until NCCL is done; the graph keeps its buffers.
     let call = |step: &Step| unsafe { step.call(&batch.members, streams) };
-    let mut answer = ncclResult_t::ncclSuccess;
+    let mut result = ncclResult_t::ncclSuccess;
     for steps in batch.steps.chunk_by(|one, other| one.group.is_some() && one.group == other.group) {
         let code = match steps {
             [step] if step.group.is_none() => call(step)?,
@@ -250,10 +254,10 @@ fn run(library: Library, batch: &Batch<'_>, streams: &[cudaStream_t]) -> Result<
             }
         };
         if code == ncclResult_t::ncclInProgress {
-            answer = code;
+            result = code;
         }
     }
-    Ok(answer)
+    Ok(result)
 }
 
 impl fmt::Debug for Graph {

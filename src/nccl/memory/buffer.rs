@@ -1,4 +1,4 @@
-//! The buffers that collectives read and write: device memory with a length, a type, and a stream that it belongs to.
+//! Buffers of collectives: device memory with a length, an element type, and a stream.
 
 use std::{ops::Range, sync::Arc};
 
@@ -8,68 +8,67 @@ use cudarc::driver::{CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, De
 use crate::Element;
 use crate::nccl::{allocation::Owner, communicator::Communicator, cuda, error::Error};
 
-/// The address of a buffer for work on one stream, valid as long as this object lives.
+/// Address of a buffer for work on one stream, valid while this object lives.
 #[derive(Debug)]
 pub struct Access<'a> {
     address: CUdeviceptr,
-    /// Tells the buffer's owner, when dropped, that the work is queued.
+    /// Dropped to tell the buffer's owner that the work is queued.
     queued: Option<SyncOnDrop<'a>>,
 }
 
 impl<'a> Access<'a> {
-    /// `queued` is dropped once the work is queued; buffers that need no notice and wait for no events pass `None`.
+    /// `queued` is dropped once the work is queued; `None` for buffers that need no notice and wait for no events.
     #[must_use]
     pub fn new(address: CUdeviceptr, queued: Option<SyncOnDrop<'a>>) -> Self {
         Self { address, queued }
     }
 
-    /// True when the stream may have been made to wait for events of the buffer. A buffer of cudarc without events has nothing to
-    /// wait for.
+    /// True if the stream may wait for events of the buffer. A buffer of cudarc without events does not wait.
     #[inline]
     pub(crate) fn has_events(&self) -> bool {
         !matches!(self.queued, None | Some(SyncOnDrop::Record(None)))
     }
 
-    /// The address on the device.
+    /// Device address.
     #[must_use]
     pub fn address(&self) -> CUdeviceptr {
         self.address
     }
 }
 
-/// Device memory that a collective can read: cudarc's slices and views, [`Memory`](super::Memory) and its views, and what other
-/// libraries implement it for.
+/// Device memory that a collective can read: cudarc's slices and views, [`Memory`](super::Memory) and its views, and
+/// types of other libraries.
 ///
 /// # Safety
-/// - [`read`](Self::read) answers with the address of [`len`](Self::len) initialised elements in device memory of the context of
-///   [`stream`](Self::stream).
-/// - They stay allocated at least until `self` is dropped, and after that until all work is done that was queued on
+/// - [`read`](Self::read) returns the address of [`len`](Self::len) initialised elements in device memory of the
+///   context of [`stream`](Self::stream).
+/// - They stay allocated at least until `self` is dropped, and until all work is done that was queued on
 ///   [`stream`](Self::stream) before: memory is freed in the order of that stream.
-/// - NCCL older than 2.23: ranks on other GPUs of this process can reach the memory, where the hardware allows it. Memory of
-///   `cuMemAlloc` and of the device's pool is; memory of `cuMemCreate` only with `cuMemSetAccess`.
+/// - Before NCCL 2.23: ranks on other GPUs of this process can access the memory, if the hardware allows it. This holds
+///   for memory of `cuMemAlloc` and of the device's pool; memory of `cuMemCreate` needs `cuMemSetAccess`.
 /// - `len`, `stream` and the address do not change while `self` is borrowed.
-/// - The memory stays allocated as long as an [`owner`](Self::owner) lives, where there is one.
+/// - The memory stays allocated as long as an [`owner`](Self::owner) lives, if it has one.
 pub unsafe trait DeviceBuffer {
-    /// The type of the elements.
+    /// Element type.
     type Element: Element;
 
-    /// Elements.
+    /// Number of elements.
     fn len(&self) -> usize;
 
-    /// True when there are no elements.
+    /// True if there are no elements.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The stream in whose order the memory is used and freed.
+    /// Stream in whose order the memory is used and freed.
     fn stream(&self) -> &Arc<CudaStream>;
 
-    /// The address, for work on `stream` that reads. That work is ordered after what is queued on [`stream`](Self::stream), by
-    /// the caller, and after anything else that this buffer knows of, by this method, whose answer then has a `queued`: the
-    /// caller has to look whether waiting has drawn `stream` into a graph.
+    /// Returns the address for reading work on `stream`. The caller orders that work after the queued work of
+    /// [`stream`](Self::stream). This method orders it after all other work that the buffer knows of; it then returns a
+    /// `queued`, and the caller must check that `stream` has not become part of a capture.
     fn read<'a>(&'a self, stream: &'a CudaStream) -> Access<'a>;
 
-    /// Keeps the memory allocated without this object: registrations, windows and graphs need one.
+    /// Owner that keeps the memory allocated without this object, for registrations, windows and graphs.
     fn owner(&self) -> Option<Owner> {
         None
     }
@@ -78,17 +77,17 @@ pub unsafe trait DeviceBuffer {
 /// Device memory that a collective can write.
 ///
 /// # Safety
-/// In addition to the contract of [`DeviceBuffer`], nothing else can reach the elements while `self` is mutably borrowed, and
-/// [`write`](Self::write) has the address of [`read`](DeviceBuffer::read).
+/// In addition to the contract of [`DeviceBuffer`], nothing else can access the elements while `self` is mutably
+/// borrowed, and [`write`](Self::write) returns the address of [`read`](DeviceBuffer::read).
 pub unsafe trait DeviceBufferMut: DeviceBuffer {
-    /// The address, for work on `stream` that reads and writes. Otherwise as [`read`](DeviceBuffer::read).
+    /// Returns the address for reading and writing work on `stream`. Otherwise like [`read`](DeviceBuffer::read).
     fn write<'a>(&'a mut self, stream: &'a CudaStream) -> Access<'a>;
 }
 
 macro_rules! cudarc_buffer {
     ($($type:ty),*) => {$(
-        // SAFETY: cudarc's buffers hold `len` elements in the context of their stream, on which they are freed; their views
-        // borrow them. That a buffer from CudaStream::alloc is initialised was vouched for there.
+        // SAFETY: cudarc's buffers hold `len` elements in the context of their stream, on which they are freed; their
+        // views borrow them. The caller of CudaStream::alloc guarantees that its buffer is initialised.
         unsafe impl<T: Element> DeviceBuffer for $type {
             type Element = T;
 
@@ -127,7 +126,7 @@ macro_rules! cudarc_buffer_mut {
 cudarc_buffer!(CudaSlice<T>, CudaView<'_, T>, CudaViewMut<'_, T>);
 cudarc_buffer_mut!(CudaSlice<T>, CudaViewMut<'_, T>);
 
-/// A buffer that is used longer than it is borrowed. It has an owner, and so no events that work would have to wait for.
+/// A buffer that is used longer than it is borrowed. It has an owner, and therefore no events to wait for.
 #[derive(Clone, Debug)]
 pub(crate) struct OwnedBuffer {
     pub(crate) stream: Arc<CudaStream>,
@@ -137,7 +136,7 @@ pub(crate) struct OwnedBuffer {
 }
 
 impl OwnedBuffer {
-    /// A buffer that is read. `name` is for errors.
+    /// A buffer that is read. `name` is used in errors.
     pub(crate) fn new<B: DeviceBuffer + ?Sized>(
         communicator: &Communicator,
         operation: &'static str,

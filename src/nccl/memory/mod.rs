@@ -1,4 +1,4 @@
-//! Device memory: what collectives read and write, registrations and windows.
+//! Device memory: buffers of collectives, registrations and windows.
 
 mod buffer;
 mod registered;
@@ -20,15 +20,16 @@ pub use registered::Registration;
 pub use view::{MemoryView, MemoryViewMut};
 pub use window::{Signal, Window, WindowKind, windows};
 
-/// Device memory of one stream, which registrations, windows and graphs can own together with this object. From NCCL's allocator
-/// ([`alloc`](Self::alloc)), which its fastest algorithms can use directly; or adopted, from a slice of cudarc
-/// (`Memory::try_from(slice)`) or any other allocator ([`from_raw`](Self::from_raw)).
+/// Device memory of one stream, with shared ownership: registrations, windows and graphs own it together with this
+/// object. From NCCL's allocator ([`alloc`](Self::alloc)), which NCCL's fastest algorithms can use directly; or
+/// adopted, from a slice of cudarc (`Memory::try_from(slice)`) or any other allocator ([`from_raw`](Self::from_raw)).
 ///
-/// Typed views of any part of it go into collectives, and into cudarc's copies. It is itself a buffer of bytes.
+/// Typed views of any part of it are buffers of collectives and of cudarc's copies. The memory itself is a buffer of
+/// bytes.
 ///
-/// It is freed when this object and all registrations, windows and graphs of it are gone, in the order of its stream; the last of
-/// them waits for that, for memory of [`alloc`](Self::alloc). Where it cannot wait, the memory is never freed, with a warning:
-/// while its stream is being captured into a CUDA graph, and in a thread that panics while the stream is at work.
+/// It is freed once this object and all its registrations, windows and graphs are dropped, in the order of its stream;
+/// the last owner waits for that, for memory of [`alloc`](Self::alloc). If it cannot wait, the memory is leaked with a
+/// warning: while its stream is being captured into a CUDA graph, and in a panicking thread while the stream has work.
 ///
 /// ```no_run
 /// # use collectives::{ReduceOp, nccl::{Collectives, Communicator, Error, Memory}};
@@ -46,18 +47,18 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Zeroed memory on the stream's device (`ncclMemAlloc`, NCCL 2.19; `cuMemAlloc` where the library is older). The zeroes are
-    /// written in the order of the stream.
+    /// Allocates zeroed memory on the stream's device (`ncclMemAlloc`, NCCL 2.19; `cuMemAlloc` if the library is
+    /// older). The zeroes are written in the order of the stream.
     ///
     /// # Errors
-    /// [`Error::Nccl`] or [`Error::Cuda`], most often because the device has no room for it; [`Error::Stream`] for a per-thread
-    /// default stream, and while the stream is being captured into a CUDA graph.
+    /// [`Error::Nccl`] or [`Error::Cuda`], usually for lack of memory; [`Error::Stream`] for a per-thread default
+    /// stream, and while the stream is being captured into a CUDA graph.
     pub fn alloc(library: Library, stream: &Arc<CudaStream>, bytes: usize) -> Result<Self, Error> {
         Ok(Self { allocation: Arc::new(Allocation::new(library, stream, bytes)?) })
     }
 
-    /// Memory of another allocator: `bytes` at `address`, used in the order of `stream`, and freed by dropping `owner`, which is
-    /// `()` where something else frees it.
+    /// Adopts memory of another allocator: `bytes` at `address`, used in the order of `stream`, and freed by dropping
+    /// `owner`, or `()` if something else frees it.
     ///
     /// ```no_run
     /// # use std::sync::Arc;
@@ -72,10 +73,10 @@ impl Memory {
     /// ```
     ///
     /// # Safety
-    /// The memory is initialised memory of the stream's context, aligned for every element that views of it have; it stays
-    /// allocated until `owner` is dropped (for `()`, as long as this object or a registration, a window or a graph of it exists)
-    /// and, after that, until the work is done that is queued on `stream` then; and nothing else writes it, or reads it while a
-    /// collective writes it.
+    /// - The memory is initialised, in the stream's context, and aligned for all elements of its views.
+    /// - It stays allocated until `owner` is dropped (for `()`, as long as this object, its registrations, windows or graphs
+    ///   exist), and then until the work that is queued on `stream` at that time is done.
+    /// - Nothing else writes it, or reads it while a collective writes it.
     #[must_use]
     pub unsafe fn from_raw<O: Send + 'static>(
         address: u64,
@@ -86,31 +87,31 @@ impl Memory {
         Self { allocation: Arc::new(Allocation::adopt(address, bytes, stream, owner)) }
     }
 
-    /// Its size in bytes.
+    /// Size in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.allocation.bytes
     }
 
-    /// The stream in whose order it is used and freed.
+    /// Stream in whose order it is used and freed.
     #[must_use]
     pub fn stream(&self) -> &Arc<CudaStream> {
         &self.allocation.stream
     }
 
-    /// A view to read. The range counts elements of type `T` from the beginning of the memory: `slice::<f32>(1..3)` begins at
-    /// byte 4.
+    /// Returns a read-only view. The range counts elements of type `T` from the beginning of the memory:
+    /// `slice::<f32>(1..3)` begins at byte 4.
     ///
     /// # Errors
-    /// [`Error::View`] when it would reach past the end.
+    /// [`Error::View`] if it would reach past the end.
     pub fn slice<T: Element>(&self, range: impl RangeBounds<usize>) -> Result<MemoryView<'_, T>, Error> {
         MemoryView::new(&self.allocation, range)
     }
 
-    /// A view to read and write. The range counts elements of type `T` from the beginning of the memory.
+    /// Returns a mutable view. The range counts elements of type `T` from the beginning of the memory.
     ///
     /// # Errors
-    /// [`Error::View`] when it would reach past the end.
+    /// [`Error::View`] if it would reach past the end.
     pub fn slice_mut<T: Element>(
         &mut self,
         range: impl RangeBounds<usize>,
@@ -119,7 +120,7 @@ impl Memory {
     }
 }
 
-// SAFETY: all of its bytes are initialised, and stay allocated as long as an owner, in the order of its stream.
+// SAFETY: all bytes are initialised, and stay allocated as long as an owner, in the order of its stream.
 unsafe impl DeviceBuffer for Memory {
     type Element = u8;
 
@@ -147,14 +148,14 @@ unsafe impl DeviceBufferMut for Memory {
     }
 }
 
-/// The alignment of the largest element.
+/// Alignment of the largest element.
 const ALIGNMENT: u64 = 8;
 
-/// Its events are given up: from now on the memory is used in the order of the slice's stream.
+/// Adopts a slice. Its events are discarded: from now on the memory is used in the order of the slice's stream.
 ///
 /// # Errors
-/// [`Error::Cuda`] when the stream cannot be ordered after the slice's earlier uses; [`Error::Argument`] for one that begins in
-/// the middle of an element.
+/// [`Error::Cuda`] if the stream cannot be ordered after earlier uses of the slice; [`Error::Argument`] for a slice
+/// that is not aligned to 8 bytes.
 impl<T: Element> TryFrom<CudaSlice<T>> for Memory {
     type Error = Error;
 

@@ -1,4 +1,4 @@
-//! Memory that NCCL knows beforehand: what registrations and windows have in common, and registrations.
+//! Memory that is known to NCCL: registrations, and the common part of registrations and windows.
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, Weak};
@@ -11,39 +11,39 @@ use crate::nccl::allocation::Owner;
 use crate::nccl::communicator::{Communicator, Handle, Object, RegisteredMemory, State};
 use crate::nccl::{cuda, error::Error, nccl_group};
 
-/// NCCL's functions for a kind of memory that it knows.
+/// NCCL's functions for a kind of registered memory.
 #[derive(Debug)]
 pub(super) struct Functions {
-    /// The name of the one that makes NCCL know the memory.
-    pub(super) make: &'static str,
-    pub(super) end_name: &'static str,
-    /// Makes NCCL forget the memory.
-    pub(super) end: unsafe fn(&Nccl, ncclComm_t, *mut c_void) -> Result<ncclResult_t, MissingSymbol>,
+    /// Name of the function that registers the memory.
+    pub(super) register_name: &'static str,
+    pub(super) deregister_name: &'static str,
+    /// Deregisters the memory.
+    pub(super) deregister: unsafe fn(&Nccl, ncclComm_t, *mut c_void) -> Result<ncclResult_t, MissingSymbol>,
 }
 
-/// Memory that NCCL knows, until this is dropped: NCCL forgets it then. It owns the memory, and the communicator's handle, so
-/// that neither can end before.
+/// Memory that is registered with NCCL until this is dropped. Owns the memory and the communicator's handle, so that
+/// both outlive it.
 #[derive(Debug)]
 pub(super) struct Registered {
     pub(super) communicator: Arc<Handle>,
     memory: RegisteredMemory,
     owner: Owner,
-    /// NCCL's handle; null when it has none. Where the communicator is non-blocking NCCL writes it from a thread of its own.
+    /// NCCL's handle, or null. For a non-blocking communicator, NCCL writes it from a thread of its own.
     pub(super) slot: AtomicPtr<c_void>,
     functions: &'static Functions,
-    /// True when NCCL has forgotten it.
+    /// True once NCCL has deregistered it.
     ended: AtomicBool,
 }
 
 impl Registered {
-    /// A buffer that NCCL is about to know.
+    /// Prepares a buffer for registration.
     pub(super) fn new<B: DeviceBuffer + ?Sized>(
         communicator: &Communicator,
         buffer: &B,
         symmetric: bool,
         functions: &'static Functions,
     ) -> Result<Arc<Self>, Error> {
-        let operation = functions.make;
+        let operation = functions.register_name;
         nccl_group::forbid(operation)?;
         cuda::bind(&communicator.handle.context)?;
         let OwnedBuffer { stream, owner, addresses, .. } =
@@ -58,14 +58,14 @@ impl Registered {
         }))
     }
 
-    /// The communicator ends it before itself.
+    /// The communicator deregisters it before it ends.
     pub(super) fn add_to_communicator(self: &Arc<Self>) {
         self.communicator.add(Arc::downgrade(self) as Weak<dyn Object>);
     }
 
     /// Leaves it to the communicator, which tries again when it is closed.
-    fn leave_to_communicator(&self, error: &Error) {
-        tracing::warn!("{}: {error}", self.functions.end_name);
+    fn defer_to_communicator(&self, error: &Error) {
+        tracing::warn!("{}: {error}", self.functions.deregister_name);
         let left = Arc::new(Self {
             communicator: Arc::clone(&self.communicator),
             memory: self.memory.clone(),
@@ -78,7 +78,7 @@ impl Registered {
         self.communicator.keep(left);
     }
 
-    /// True when NCCL has a handle of it, and has not forgotten it.
+    /// True if it is registered with NCCL.
     pub(super) fn is_active(&self) -> bool {
         !self.raw().is_null() && !self.ended.load(Ordering::Acquire)
     }
@@ -93,30 +93,30 @@ impl Registered {
         (start as *mut c_void, (end - start) as usize)
     }
 
-    /// Makes NCCL forget it. No work uses it any more.
-    fn forget(&self) -> Result<(), Error> {
-        let (operation, handle) = (self.functions.end_name, &*self.communicator);
+    /// Deregisters it. No work uses it any more.
+    fn deregister(&self) -> Result<(), Error> {
+        let (operation, handle) = (self.functions.deregister_name, &*self.communicator);
         let state = handle.lock();
         let communicator = handle.comm(*state, State::exists, operation)?;
         // SAFETY: the communicator is alive, the handle is one of its own, and no work of this rank uses it.
-        let code = unsafe { (self.functions.end)(handle.raw(), communicator, self.raw()) }?;
+        let code = unsafe { (self.functions.deregister)(handle.raw(), communicator, self.raw()) }?;
         drop(state);
         handle.finish(operation, code)
     }
 
-    /// Waits for the communicator's work, and makes NCCL forget it. A communicator whose work fails is aborted, which ends all
-    /// that belongs to it.
-    fn drain_and_forget(&self) -> Result<(), Error> {
-        let (operation, handle) = (self.functions.end_name, &*self.communicator);
+    /// Waits for the communicator's work and deregisters the memory. If the work fails, the communicator is aborted
+    /// with all its objects.
+    fn drain_and_deregister(&self) -> Result<(), Error> {
+        let (operation, handle) = (self.functions.deregister_name, &*self.communicator);
         if std::thread::panicking() {
-            // Dropping the communicator does the same.
+            // Dropping the communicator deregisters it too.
             return handle.abort().and(Err(Error::Aborted { operation }));
         }
         cuda::bind(&handle.context)?;
-        // Waiting would spoil a capture.
+        // Waiting would invalidate a capture.
         handle.streams().iter().try_for_each(|stream| cuda::refuse_captured(operation, stream))?;
         handle.drain_or_abort(operation)?;
-        self.forget()
+        self.deregister()
     }
 }
 
@@ -124,8 +124,8 @@ impl Object for Registered {
     fn release(&self) {
         if self.is_active() {
             self.ended.store(true, Ordering::Release);
-            if let Err(error) = self.forget() {
-                self.leave_to_communicator(&error);
+            if let Err(error) = self.deregister() {
+                self.defer_to_communicator(&error);
             }
         }
     }
@@ -138,40 +138,43 @@ impl Object for Registered {
 impl Drop for Registered {
     fn drop(&mut self) {
         if self.is_active()
-            && let Err(error) = self.drain_and_forget()
+            && let Err(error) = self.drain_and_deregister()
         {
             if self.communicator.is_ending() {
-                // NCCL has ended the communicator with all that belongs to it, or is about to.
+                // NCCL has ended the communicator with all its objects, or is about to.
                 self.communicator.wait_for_abort();
             } else {
-                self.leave_to_communicator(&error);
+                self.defer_to_communicator(&error);
             }
         }
     }
 }
 
-/// Memory that is registered with a communicator (`ncclCommRegister`, NCCL 2.19): its collectives can read and write it without
-/// copies of their own. From [`Communicator::register`].
+/// Memory that is registered with a communicator (`ncclCommRegister`, NCCL 2.19), whose collectives access it without
+/// intermediate copies. From [`Communicator::register`].
 ///
-/// It owns the memory together with the [`Memory`](super::Memory). Dropping it waits for the communicator's work and takes the
-/// registration back (`ncclCommDeregister`); the communicator does so, too, when it is closed before. Where that is not possible,
-/// for example while the communicator's stream is being captured into a CUDA graph, the memory stays registered, and allocated,
-/// until the communicator ends.
+/// Owns the memory together with the [`Memory`](super::Memory). Dropping it waits for the communicator's work and
+/// deregisters it (`ncclCommDeregister`), as does closing the communicator. If that is not possible, for example while
+/// the communicator's stream is being captured into a CUDA graph, the memory stays registered and allocated until the
+/// communicator ends.
 #[derive(Debug)]
 pub struct Registration {
     _registered: Arc<Registered>,
 }
 
-static REGISTRATION: Functions =
-    Functions { make: "ncclCommRegister", end_name: "ncclCommDeregister", end: Nccl::ncclCommDeregister };
+static REGISTRATION: Functions = Functions {
+    register_name: "ncclCommRegister",
+    deregister_name: "ncclCommDeregister",
+    deregister: Nccl::ncclCommDeregister,
+};
 
 impl Communicator {
-    /// Registers memory with this communicator; a local operation. The memory is a [`Memory`](super::Memory) or a view of one;
-    /// several communicators may know one memory.
+    /// Registers memory with this communicator; a local operation. The memory is a [`Memory`](super::Memory) or a view
+    /// of one. It may be registered with several communicators.
     ///
-    /// Memory of [`Memory::alloc`](super::Memory::alloc) can always be registered. NCCL since 2.30.3 refuses memory of the
-    /// driver's pools (`cuMemAllocAsync`) with [`Error::Nccl`], and so most slices of cudarc that `Memory::try_from` has adopted;
-    /// collectives use it unregistered.
+    /// Memory of [`Memory::alloc`](super::Memory::alloc) can always be registered. NCCL 2.30.3 and later refuses memory
+    /// of the driver's pools (`cuMemAllocAsync`) with [`Error::Nccl`], and so most slices of cudarc that
+    /// `Memory::try_from` has adopted; collectives use it unregistered.
     ///
     /// ```no_run
     /// # use collectives::{ReduceOp, nccl::{Collectives, Communicator, Error, Memory}};
@@ -189,7 +192,7 @@ impl Communicator {
     pub fn register<B: DeviceBuffer + ?Sized>(&self, buffer: &B) -> Result<Registration, Error> {
         let registered = Registered::new(self, buffer, false, &REGISTRATION)?;
         let ((address, bytes), slot) = (registered.address_and_bytes(), registered.slot.as_ptr());
-        self.handle.call(REGISTRATION.make, State::is_alive, |raw, communicator| {
+        self.handle.call(REGISTRATION.register_name, State::is_alive, |raw, communicator| {
             // SAFETY: `call` holds the guard, and the handle is alive; the memory has so many bytes; writes one pointer.
             unsafe { raw.ncclCommRegister(communicator, address, bytes, slot) }
         })?;

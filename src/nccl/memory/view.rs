@@ -1,4 +1,4 @@
-//! Typed parts of memory.
+//! Typed views of memory.
 
 use std::marker::PhantomData;
 use std::ops::{Bound, Range, RangeBounds};
@@ -12,7 +12,7 @@ use crate::Element;
 use crate::nccl::allocation::{Allocation, Owner};
 use crate::nccl::error::Error;
 
-/// A part of a [`Memory`](super::Memory), to read. Its methods refuse to reach past its end ([`Error::View`]).
+/// A read-only part of a [`Memory`](super::Memory). Its methods refuse to reach past its end ([`Error::View`]).
 #[derive(Clone, Copy, Debug)]
 pub struct MemoryView<'a, T> {
     allocation: &'a Arc<Allocation>,
@@ -35,45 +35,45 @@ impl<'a, T: Element> MemoryView<'a, T> {
         Self { allocation, address, len, elements: PhantomData }.slice(range)
     }
 
-    /// A part of it.
+    /// A subrange.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Self, Error> {
-        let range = within(range, self.len)?;
+        let range = checked_range(range, self.len)?;
         let address = self.address + (range.start * size_of::<T>()) as CUdeviceptr;
         Ok(Self { address, len: range.len(), ..*self })
     }
 
-    /// The elements before `mid`, and the others.
+    /// Splits it into the elements before `mid` and the rest.
     pub fn split_at(&self, mid: usize) -> Result<(Self, Self), Error> {
         Ok((self.slice(..mid)?, self.slice(mid..)?))
     }
 }
 
 impl<T: Element> MemoryViewMut<'_, T> {
-    /// The same part, to read.
+    /// A read-only view of the same part.
     #[must_use]
     pub fn as_view(&self) -> MemoryView<'_, T> {
         self.0
     }
 
-    /// A part of it, to read.
+    /// A read-only subrange.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<MemoryView<'_, T>, Error> {
         self.0.slice(range)
     }
 
-    /// A part of it, to read and write.
+    /// A mutable subrange.
     pub fn slice_mut(&mut self, range: impl RangeBounds<usize>) -> Result<MemoryViewMut<'_, T>, Error> {
         self.0.slice(range).map(MemoryViewMut)
     }
 
-    /// The elements before `mid`, and the others: both can be written at the same time.
+    /// Splits it into the elements before `mid` and the rest, which can both be written at the same time.
     pub fn split_at_mut(self, mid: usize) -> Result<(Self, Self), Error> {
         let (before, after) = self.0.split_at(mid)?;
         Ok((Self(before), Self(after)))
     }
 }
 
-/// The range of elements, if there are so many.
-pub(super) fn within(range: impl RangeBounds<usize>, len: usize) -> Result<Range<usize>, Error> {
+/// The range of elements, if it is within `len`.
+pub(super) fn checked_range(range: impl RangeBounds<usize>, len: usize) -> Result<Range<usize>, Error> {
     let start = match range.start_bound() {
         Bound::Included(&start) => start,
         Bound::Excluded(&before) => before.saturating_add(1),
@@ -87,7 +87,8 @@ pub(super) fn within(range: impl RangeBounds<usize>, len: usize) -> Result<Range
     if start <= end && end <= len { Ok(start..end) } else { Err(Error::View { start, end, len }) }
 }
 
-/// Orders a copy of cudarc's on another stream: it waits for the memory's stream first, and the host for it afterwards.
+/// Orders a copy of cudarc on another stream: it waits for the memory's stream first, and the host for the copy
+/// afterwards.
 fn borrowed<'a>(own: &CudaStream, stream: &'a CudaStream) -> SyncOnDrop<'a> {
     if own == stream {
         return SyncOnDrop::Sync(None);
@@ -99,7 +100,7 @@ fn borrowed<'a>(own: &CudaStream, stream: &'a CudaStream) -> SyncOnDrop<'a> {
 macro_rules! memory_view {
     ($($type:ident $(. $view:tt)?),*) => {$(
         impl<T: Element> $type<'_, T> {
-            /// The address of the first element on the device: to pass to kernels.
+            /// Device address of the first element, for kernels.
             #[must_use]
             pub fn address(&self) -> CUdeviceptr {
                 self$(.$view)?.address

@@ -1,4 +1,4 @@
-//! Windows: memory that all ranks of a communicator can reach.
+//! Windows: memory that all ranks of a communicator can access.
 
 use std::{ffi::c_int, sync::Arc};
 
@@ -7,32 +7,34 @@ use nccl_sys::{NCCL_WIN_COLL_SYMMETRIC, NCCL_WIN_DEFAULT, NCCL_WIN_STRICT_ORDERI
 
 use super::buffer::DeviceBuffer;
 use super::registered::{Functions, Registered};
-use super::view::within;
+use super::view::checked_range;
 use crate::Element;
 use crate::nccl::communicator::{Communicator, Guards, State};
-use crate::nccl::error::{Error, each};
+use crate::nccl::error::{Error, try_each};
 use crate::nccl::{cuda, library::Library, nccl_group};
 
 const WINDOW: &str = "ncclCommWindowRegister";
 
 static FUNCTIONS: Functions = Functions {
-    make: WINDOW,
-    end_name: "ncclCommWindowDeregister",
+    register_name: WINDOW,
+    deregister_name: "ncclCommWindowDeregister",
     // SAFETY: by the contract of the field, which is that of this function.
-    end: |raw, communicator, window| unsafe { raw.ncclCommWindowDeregister(communicator, window.cast()) },
+    deregister: |raw, communicator, window| unsafe {
+        raw.ncclCommWindowDeregister(communicator, window.cast())
+    },
 };
 
-/// The purpose of a window. NCCL 2.27.
+/// Kind of a window. NCCL 2.27.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WindowKind {
     /// `NCCL_WIN_DEFAULT`.
     Plain,
-    /// `NCCL_WIN_COLL_SYMMETRIC`: every rank uses the same offsets in it, which NCCL's fastest kernels and one-sided operations
-    /// need.
+    /// `NCCL_WIN_COLL_SYMMETRIC`: all ranks use the same offsets, which NCCL's fastest kernels and one-sided operations
+    /// require.
     #[default]
     Symmetric,
-    /// `NCCL_WIN_STRICT_ORDERING` in addition: one-sided operations arrive in order. NCCL 2.29.
+    /// Adds `NCCL_WIN_STRICT_ORDERING`: one-sided operations arrive in order. NCCL 2.29.
     SymmetricOrdered,
 }
 
@@ -50,11 +52,11 @@ impl WindowKind {
     }
 }
 
-/// Memory that all ranks of a communicator can reach, from [`Communicator::window`]. Collectives on the memory use NCCL's fastest
-/// kernels; with [`put`](crate::nccl::Collectives::put) other ranks write into it.
+/// Memory that all ranks of a communicator can access, from [`Communicator::window`]. Collectives on the memory use
+/// NCCL's fastest kernels; other ranks write into it with [`put`](crate::nccl::Collectives::put).
 ///
-/// It owns the memory together with the [`Memory`](super::Memory), whose views go into collectives, and is taken back
-/// (`ncclCommWindowDeregister`) when and as a [`Registration`](super::Registration) is.
+/// Owns the memory together with the [`Memory`](super::Memory), whose views are passed to collectives. Deregistered
+/// (`ncclCommWindowDeregister`) like a [`Registration`](super::Registration).
 ///
 /// ```no_run
 /// # use collectives::nccl::{Collectives, Communicator, Error, Memory, Signal, WindowKind};
@@ -76,8 +78,8 @@ pub struct Window {
 }
 
 impl Communicator {
-    /// Makes memory a window that all ranks of the communicator can reach (`ncclCommWindowRegister`, NCCL 2.27), when the work
-    /// that is queued on the memory's stream is done. All ranks call it together, each with memory of the same size: a
+    /// Registers memory as a window of all ranks (`ncclCommWindowRegister`, NCCL 2.27), once the work that is queued on
+    /// the memory's stream is done. All ranks call it together, each with memory of the same size: a
     /// [`Memory`](super::Memory) or a view of one; see [`windows`] for several ranks in one thread.
     ///
     /// # Errors
@@ -91,7 +93,7 @@ impl Communicator {
     }
 }
 
-/// Windows of several communicators of one thread, made together: each communicator's with its memory, in order.
+/// Registers windows of several communicators of one thread together, each with its memory. Returns them in order.
 ///
 /// # Errors
 /// Those of [`Communicator::window`]; [`Error::WrongLibrary`] for communicators of different libraries.
@@ -113,8 +115,8 @@ pub fn windows<'a, B: DeviceBuffer + ?Sized + 'a>(
     });
     drop(guards);
     grouped?;
-    // Each, whatever the others say: NCCL writes into every window until it is done with that one.
-    each(&windows, Window::finish)?;
+    // Each one, in spite of errors: NCCL may write into every window until it is done with that one.
+    try_each(&windows, Window::finish)?;
     Ok(windows)
 }
 
@@ -129,7 +131,7 @@ impl Window {
         let library = communicator.library();
         library.raw().require(WINDOW)?;
         let flags = kind.flags(library)?;
-        // The memory's zeroes, and all that was written into it, come before what other ranks write.
+        // The memory's zeroes and earlier writes come before writes of other ranks.
         cuda::refuse_captured(WINDOW, buffer.stream())?;
         cuda::wait(buffer.stream())?;
         if symmetric {
@@ -138,40 +140,41 @@ impl Window {
         Ok(Self { registered, flags })
     }
 
-    /// Calls NCCL, which writes its handle before the communicator reports success: [finish](Self::finish) waits for that.
+    /// Calls NCCL, which writes its handle before the communicator reports success; [finish](Self::finish) waits for
+    /// that.
     fn start(&self, guards: &mut Guards<'_>) -> Result<(), Error> {
         let ((address, bytes), slot) =
             (self.registered.address_and_bytes(), self.registered.slot.as_ptr().cast());
         let handle = &*self.registered.communicator;
         let (comm, _) = guards.comm(handle, State::is_alive, WINDOW)?;
-        // SAFETY: the guard is held, and the handle is alive; the memory has so many bytes; the slot lives until the callers have
-        // waited for NCCL.
+        // SAFETY: the guard is held, and the handle is alive; the length is that of the memory; the slot lives until
+        // the callers have waited for NCCL.
         let code = unsafe { handle.raw().ncclCommWindowRegister(comm, address, bytes, slot, self.flags) }?;
         handle.library.accept(WINDOW, code).map(drop)
     }
 
     fn finish(&self) -> Result<(), Error> {
         let handle = &*self.registered.communicator;
-        handle.settle(WINDOW, handle.config.deadline)?;
+        handle.wait_for_nccl(WINDOW, handle.config.deadline)?;
         self.registered.add_to_communicator();
         Ok(())
     }
 
-    /// True when NCCL made a window of it, and the communicator is not finalized or closed. Where the GPUs cannot reach each
-    /// other's memory it does not, without an error: collectives work as ever, [`put`](crate::nccl::Collectives::put) does not.
+    /// True if NCCL has created a window, and the communicator is not finalized or closed. If the GPUs cannot access
+    /// each other's memory, NCCL creates none, without an error: collectives still work,
+    /// [`put`](crate::nccl::Collectives::put) does not.
     #[must_use]
     pub fn is_active(&self) -> bool {
         self.registered.is_active()
     }
 
-    /// The window's size in bytes.
+    /// Size of the window in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.registered.address_and_bytes().1
     }
 
-    /// The address that NCCL knows the window's memory by on this rank (`ncclWinGetUserPtr`, NCCL 2.29); 0 for a window that is
-    /// not active.
+    /// NCCL's address of the window's memory on this rank (`ncclWinGetUserPtr`, NCCL 2.29); 0 for an inactive window.
     ///
     /// # Errors
     /// [`Error::MissingSymbol`] before NCCL 2.29; [`Error::Nccl`]; [`Error::Aborted`].
@@ -188,8 +191,8 @@ impl Window {
         Ok(address as CUdeviceptr)
     }
 
-    /// NCCL's handle for a write of `len` elements from element `offset` on of another rank's part, which has this one's size;
-    /// and the offset in bytes.
+    /// Checks a write of `len` elements at element `offset` of another rank's window, which has the size of this one.
+    /// Returns NCCL's handle and the offset in bytes.
     pub(crate) fn target<T: Element>(
         &self,
         operation: &'static str,
@@ -204,24 +207,24 @@ impl Window {
             let reason = "NCCL made no window of the memory here (Window::is_active)";
             return Err(Error::argument(operation, reason));
         }
-        within(offset..offset.saturating_add(len), self.bytes() / size_of::<T>())?;
+        checked_range(offset..offset.saturating_add(len), self.bytes() / size_of::<T>())?;
         Ok((self.registered.raw().cast(), offset * size_of::<T>()))
     }
 }
 
-/// A signal to or from another rank: what one-sided operations use to say that they are done.
+/// A signal to or from another rank, with which one-sided operations report completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signal {
     /// The other rank.
     pub peer: usize,
-    /// The number of the signal (`sigIdx`): see [`Config::rma_signals`](crate::nccl::Config::rma_signals).
+    /// Number of the signal (`sigIdx`): see [`Config::rma_signals`](crate::nccl::Config::rma_signals).
     pub index: i32,
-    /// The number of the context (`ctx`): see [`Config::rma_contexts`](crate::nccl::Config::rma_contexts).
+    /// Number of the context (`ctx`): see [`Config::rma_contexts`](crate::nccl::Config::rma_contexts).
     pub context: i32,
 }
 
 impl Signal {
-    /// The first signal of the first context, to or from this rank.
+    /// First signal of the first context, to or from this rank.
     #[must_use]
     pub const fn new(peer: usize) -> Self {
         Self { peer, index: 0, context: 0 }

@@ -1,4 +1,4 @@
-//! Comparison of the ranks of one communicator that are in one batch: whether they ask for the same.
+//! Comparison of the operations of several ranks of one communicator in a batch.
 
 use nccl_sys::ncclRedOp_t;
 
@@ -7,8 +7,9 @@ use super::kind::{Kind, Operation};
 use crate::DataType;
 use crate::nccl::error::Error;
 
-/// Refuses operations on which ranks of one communicator differ: lengths, types, roots, and the order of the collectives. NCCL
-/// would hang, or one rank would write behind the end of another's buffer. Ranks of other threads and processes cannot be seen.
+/// Refuses operations that differ between ranks of one communicator: lengths, types, roots, and the order of the
+/// collectives. NCCL would hang, or one rank would write past the end of another's buffer. Ranks of other threads and
+/// processes cannot be compared.
 pub(crate) fn check(members: &[Member], steps: &[Step]) -> Result<(), Error> {
     let same = |one: &Member, other: &Member| one.handle.communicator_key == other.handle.communicator_key;
     let mut calls: Vec<(&Member, Calls<'_>)> = Vec::new();
@@ -29,7 +30,7 @@ pub(crate) fn check(members: &[Member], steps: &[Step]) -> Result<(), Error> {
     Ok(())
 }
 
-/// The operations of one rank, in order.
+/// Operations of one rank, in order.
 struct Calls<'a> {
     rank: usize,
     operations: Vec<&'a Operation>,
@@ -40,7 +41,7 @@ impl<'a> Calls<'a> {
         self.operations.iter().copied().filter(|operation| operation.is_collective())
     }
 
-    /// Compares collectives as far as both ranks have them: others may follow in another group.
+    /// Compares collectives that both ranks have called: others may follow in another group.
     fn compare_collectives(&self, other: &Self) -> Result<(), Error> {
         let mut pairs = self.collectives().zip(other.collectives());
         let Some((one, two)) = pairs.find(|(one, two)| described(one) != described(two)) else {
@@ -72,7 +73,7 @@ impl<'a> Calls<'a> {
         let elements = |operation: &Operation| match &operation.kind {
             Kind::Send(to) if sends && *to == peer => Some(operation.count),
             Kind::Recv(from) if !sends && *from == peer => Some(operation.count),
-            // Where a part is empty, nothing is sent or received, which the other side has to know.
+            // Nothing is sent or received for an empty part, which the other side must know.
             Kind::AllToAllV(exchanges) if sends => Some(exchanges[peer].send.len()),
             Kind::AllToAllV(exchanges) => Some(exchanges[peer].receive.len()),
             _ => None,
@@ -81,11 +82,11 @@ impl<'a> Calls<'a> {
     }
 }
 
-/// Elements and their type.
+/// Number and type of elements.
 type Message = (usize, DataType);
 
-/// All of a collective that must be the same on all ranks: name, elements, type, root and operator. Operators that the program
-/// has made have another number on each rank.
+/// Properties of a collective that must be equal on all ranks: name, elements, type, root and operator. Operators
+/// created by the program have a different number on each rank, so they are left out.
 fn described(operation: &Operation) -> (&'static str, usize, DataType, Option<usize>, Option<u32>) {
     let Operation { ref kind, count, data_type, .. } = *operation;
     let op = kind.op().map(|op| op.0).filter(|&op| op <= ncclRedOp_t::ncclAvg.0);

@@ -1,11 +1,11 @@
-//! Operations that are checked first, and go to NCCL together later: those of a group and of a graph.
+//! Batches: operations of a group or graph, which are checked first and passed to NCCL together.
 
 use std::{cell::RefCell, ptr, sync::Arc};
 
 use cudarc::driver::{CudaEvent, CudaStream};
 use nccl_sys::{cudaStream_t, ncclResult_t};
 
-use super::buffers::{Buffers, OtherStreams, Queued, released};
+use super::buffers::{Buffers, OtherStreams, Queued, check_recorded};
 use super::call::Submission;
 use super::call_config::CallConfig;
 use super::kind::{Kind, Operation};
@@ -14,33 +14,33 @@ use super::submit::call_nccl;
 use crate::nccl::allocation::Owner;
 use crate::nccl::communicator::{Guards, Handle, State, overlap};
 use crate::nccl::cuda;
-use crate::nccl::error::{Error, each};
+use crate::nccl::error::{Error, try_each};
 use crate::nccl::library::Library;
 use crate::nccl::memory::{DeviceBuffer, DeviceBufferMut, OwnedBuffer};
 
-/// Operations with all that they need until they are done.
+/// Operations, and the objects that they need until they are done.
 #[derive(Debug, Default)]
 pub(crate) struct Batch<'env> {
-    /// The library of all communicators; none where there is no operation.
+    /// Common library of the communicators; `None` without operations.
     pub(crate) library: Option<Library>,
     pub(crate) steps: Vec<Step>,
-    /// Each communicator once.
+    /// Communicators, without duplicates.
     pub(crate) members: Vec<Member>,
-    /// Keep the buffers' addresses valid, and hold back what cudarc does when the work is queued.
+    /// Keep the buffers' addresses valid, and delay cudarc's record of the accesses until the work is queued.
     accesses: Vec<Queued<'env>>,
-    /// True when cudarc's events order an access.
+    /// True if cudarc's events order an access.
     has_events: bool,
-    /// The streams of buffers that are not their communicator's.
+    /// Streams of buffers other than their communicator's stream.
     pub(crate) others: Vec<OtherStream>,
-    /// Owners of the buffers, registrations and windows that a graph uses at every launch.
+    /// Owners of the buffers, registrations and windows that a graph uses in every launch.
     pub(crate) kept: Vec<Owner>,
-    /// Operators, until NCCL has copied them.
+    /// Operators, kept until NCCL has copied them.
     operators: Vec<Arc<Operator>>,
-    /// [Nested](nested) groups that have not ended, have failed or have panicked.
+    /// Number of [nested](nested) groups that have not ended, have failed or have panicked.
     unfinished: usize,
-    /// The index of the first step of the outermost of these.
+    /// Index of the first step of the outermost nested group.
     group: usize,
-    /// The buffers that it uses so far; in graphs only.
+    /// Buffers of the outermost nested group; in graphs only.
     group_buffers: Vec<OwnedBuffer>,
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct Member {
     pub(crate) rank: usize,
 }
 
-/// A stream that work of a batch is ordered with.
+/// A stream that the batch's work is ordered with.
 #[derive(Debug)]
 pub(crate) struct OtherStream {
     /// Index of the communicator.
@@ -68,12 +68,13 @@ pub(crate) struct Step {
     config: Option<CallConfig>,
     pub(crate) operation: Operation,
     addresses: (u64, u64),
-    /// In a [nested] group: the index of its first step.
+    /// Index of the first step of the step's [nested] group.
     pub(crate) group: Option<usize>,
 }
 
 impl<'env> Batch<'env> {
-    /// Checks an operation as far as that can be done without NCCL, and makes the communicator's stream wait for the buffers'.
+    /// Checks an operation as far as possible without NCCL, and orders the communicator's stream after those of the
+    /// buffers.
     pub(crate) fn record(
         &mut self,
         submission: Submission<'env>,
@@ -90,8 +91,8 @@ impl<'env> Batch<'env> {
         self.push(submission, addresses, others)
     }
 
-    /// Like [`record`](Self::record), for an operation that is launched whenever its graph is: it keeps its buffers by their
-    /// owners, and no stream waits for another yet.
+    /// Like [`record`](Self::record), for an operation of a graph: keeps the owners of its buffers, and does not order
+    /// streams yet.
     pub(crate) fn record_for_graph<'b>(
         &mut self,
         submission: Submission<'b>,
@@ -105,11 +106,11 @@ impl<'env> Batch<'env> {
             let registered = communicator.handle.registered_at(&buffer.addresses);
             self.kept.extend(registered.into_iter().map(|(_, object)| Arc::new(object) as Owner));
             self.kept.push(buffer.owner);
-            // Also the communicator's own: it may move to another stream before the graph is captured.
+            // Including the communicator's own stream, which may change before the graph is captured.
             others.push(buffer.stream);
         }
         self.operators.extend(buffers.operator.cloned());
-        // Buffers with an owner have no events: nothing waits here.
+        // Buffers with an owner have no events, so this does not wait.
         let addresses =
             communicator.addresses(operation, offsets, &buffers.accesses(&communicator.stream))?;
         for (memory, object) in communicator.handle.registered() {
@@ -124,8 +125,9 @@ impl<'env> Batch<'env> {
         self.push(submission, addresses, others)
     }
 
-    /// Operations of one group run at the same time: what one writes, no other uses. Outside of graphs the types see to that.
-    /// Only memory of one owner is compared: for memory by its address, its maker has vouched.
+    /// Refuses a buffer that overlaps one of the same group, if one of them is written: operations of a group run
+    /// concurrently. Outside of graphs, borrows ensure this. Only buffers of one owner are compared: for raw addresses,
+    /// the caller of the unsafe constructor guarantees it.
     fn refuse_overlap(&mut self, operation: &'static str, buffer: &OwnedBuffer) -> Result<(), Error> {
         if self.unfinished == 0 {
             return Ok(());
@@ -143,7 +145,7 @@ impl<'env> Batch<'env> {
         Ok(())
     }
 
-    /// Checks that NCCL has the operation, and that the communicator can be used, together with the others.
+    /// Checks that NCCL supports the operation, and that the communicator can be used together with the others.
     fn check(&self, submission: &Submission<'_>) -> Result<(), Error> {
         let Submission { communicator, config, operation } = submission;
         let library = self.library.unwrap_or(communicator.library());
@@ -177,13 +179,14 @@ impl<'env> Batch<'env> {
         Ok(())
     }
 
-    /// Refuses to go on where a [nested] group failed.
+    /// Returns an error after a failed [nested] group.
     pub(crate) fn refuse_unfinished(&self, operation: &'static str) -> Result<(), Error> {
         let reason = "cancelled, because a group in it failed or panicked";
         if self.unfinished == 0 { Ok(()) } else { Err(Error::argument(operation, reason)) }
     }
 
-    /// A capture may have begun since the operations were recorded, or have drawn a stream in through a buffer's events.
+    /// A capture may have begun since the operations were recorded, or a buffer's events may have made a stream part of
+    /// one.
     pub(crate) fn refuse_captured(&self, operation: &'static str) -> Result<(), Error> {
         let members = self.members.iter().map(|member| &member.stream);
         for stream in members.chain(self.others.iter().map(|other| &other.stream)) {
@@ -193,33 +196,33 @@ impl<'env> Batch<'env> {
         Ok(())
     }
 
-    /// Keeps other threads from using or ending the communicators, all of which can be used.
+    /// Locks all communicators, which must accept operations.
     pub(crate) fn lock(&self, operation: &'static str) -> Result<Guards<'_>, Error> {
         Guards::lock(self.members.iter().map(|member| &*member.handle)).all_alive(operation)
     }
 
-    /// Waits until NCCL's own threads are done with what they were given.
-    pub(crate) fn settle(&self, operation: &'static str) -> Result<(), Error> {
-        // Each, whatever the others say: afterwards the buffers may be used again.
-        each(&self.members, |member| member.handle.finish(operation, ncclResult_t::ncclInProgress))
+    /// Waits until NCCL's own threads have finished the operations.
+    pub(crate) fn wait_for_threads(&self, operation: &'static str) -> Result<(), Error> {
+        // Each one, in spite of errors: afterwards the buffers may be used again.
+        try_each(&self.members, |member| member.handle.finish(operation, ncclResult_t::ncclInProgress))
     }
 
-    /// Gives the buffers back to cudarc, and makes their streams wait for the communicators'.
+    /// Returns the buffers to cudarc, and makes their streams wait for those of the communicators.
     pub(crate) fn release(&mut self) -> Result<(), Error> {
         self.accesses.clear();
-        // Each, whatever the others say: their memory may be freed in the order of their streams from now on.
-        let led = each(&self.others, |OtherStream { member, stream: other, event }| {
+        // Each one, in spite of errors: from now on, memory may be freed in the order of these streams.
+        let led = try_each(&self.others, |OtherStream { member, stream: other, event }| {
             let stream = &self.members[*member].stream;
             cuda::bind(stream.context()).and_then(|()| cuda::make_wait(event, stream, other))
         });
         if !self.has_events {
             return led;
         }
-        led.and(each(&self.members, |member| released(&member.stream)))
+        led.and(try_each(&self.members, |member| check_recorded(&member.stream)))
     }
 }
 
-/// A group in the batch, all of which fails when this fails or panics: it counts as unfinished then.
+/// Runs a nested group. If it fails or panics, it counts as unfinished, and the whole batch fails.
 pub(crate) fn nested<T, E>(batch: &RefCell<Batch<'_>>, body: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
     let mut outer = batch.borrow_mut();
     if outer.unfinished == 0 {
@@ -234,7 +237,7 @@ pub(crate) fn nested<T, E>(batch: &RefCell<Batch<'_>>, body: impl FnOnce() -> Re
 }
 
 impl Step {
-    /// Calls NCCL with the stream that each communicator has in `streams`; ncclSuccess or ncclInProgress.
+    /// Calls NCCL with the stream of each communicator from `streams`. Returns ncclSuccess or ncclInProgress.
     ///
     /// # Safety
     /// The caller holds the guards of [`Batch::lock`], and the batch of the step lives until NCCL is done with it.

@@ -1,4 +1,4 @@
-//! Buffers of an operation, their checks, and the order of their streams.
+//! Buffers of an operation: checks, and ordering of their streams.
 
 use std::{mem::ManuallyDrop, sync::Arc};
 
@@ -16,14 +16,14 @@ pub(super) const SEND: &str = "send buffer";
 pub(super) const RECEIVE: &str = "receive buffer";
 pub(super) const IN_PLACE: &str = "buffer";
 
-/// The buffers of an operation. Without `send`, both of NCCL's addresses are in `receive`; without `receive`, NCCL writes
+/// Buffers of an operation. Without `send`, both of NCCL's addresses are in `receive`; without `receive`, NCCL writes
 /// nothing.
 #[doc(hidden)]
 pub struct Buffers<'b, S: ?Sized, R: ?Sized> {
     send: Option<&'b S>,
     receive: Option<&'b mut R>,
     pub(super) operator: Option<&'b Arc<Operator>>,
-    /// Where NCCL's two addresses are in the buffers, in bytes.
+    /// Offsets of NCCL's two addresses in the buffers, in bytes.
     pub(super) offsets: (u64, u64),
 }
 
@@ -35,7 +35,7 @@ impl<'b, S: DeviceBuffer + ?Sized> Buffers<'b, S, MemoryViewMut<'b, u8>> {
 }
 
 impl<'b, B: DeviceBufferMut + ?Sized> Buffers<'b, B, B> {
-    /// One buffer that is written, and read where the operation reads.
+    /// One buffer that is written, and read if the operation reads.
     #[inline]
     pub(super) fn in_place(buffer: &'b mut B, operator: Option<&'b Arc<Operator>>) -> Self {
         Self::new(None, Some(buffer), operator)
@@ -52,7 +52,7 @@ impl<'b, S: DeviceBuffer + ?Sized, R: DeviceBufferMut + ?Sized> Buffers<'b, S, R
         Self { send, receive, operator, offsets: (0, 0) }
     }
 
-    /// Orders the accesses after what the buffers know of.
+    /// Orders the accesses after events of the buffers.
     #[inline(always)]
     pub(super) fn accesses(self, stream: &'b CudaStream) -> Accesses<'b> {
         Accesses {
@@ -61,7 +61,7 @@ impl<'b, S: DeviceBuffer + ?Sized, R: DeviceBufferMut + ?Sized> Buffers<'b, S, R
         }
     }
 
-    /// The buffers, and the scalar that the operator reads, to be used longer than they are borrowed.
+    /// Buffers, and the operator's scalar, with their owners.
     pub(super) fn owned(
         &self,
         communicator: &Communicator,
@@ -82,8 +82,8 @@ impl<'b, S: DeviceBuffer + ?Sized, R: DeviceBufferMut + ?Sized> Buffers<'b, S, R
     }
 }
 
-/// The accesses to an operation's buffers, valid as long as the buffers are borrowed. Dropping them does nothing: cudarc records
-/// that the stream has used the buffers when [those of queued work](Self::queued) are dropped.
+/// Accesses to an operation's buffers, valid while the buffers are borrowed. Dropping them has no effect: cudarc
+/// records the stream's use of the buffers when [those of queued work](Self::queued) are dropped.
 #[derive(Debug)]
 pub(super) struct Accesses<'b> {
     send: ManuallyDrop<Option<Access<'b>>>,
@@ -94,26 +94,26 @@ pub(super) struct Accesses<'b> {
 pub(super) type Queued<'b> = (Option<Access<'b>>, Option<Access<'b>>);
 
 impl<'b> Accesses<'b> {
-    /// True when the stream may have been made to wait for events of a buffer.
+    /// True if the stream may wait for events of a buffer.
     #[inline]
     pub(super) fn have_events(&self) -> bool {
-        // Not a loop: the compiler does not see through one.
+        // Not a loop, which the compiler does not unroll.
         self.send.as_ref().is_some_and(Access::has_events)
             || self.receive.as_ref().is_some_and(Access::has_events)
     }
 
-    /// The accesses of work that is being queued, to be dropped when it is. Without events that does nothing.
+    /// Accesses of work that is being queued, to be dropped once it is. Dropping has no effect without events.
     pub(super) fn queued(self) -> Queued<'b> {
         (ManuallyDrop::into_inner(self.send), ManuallyDrop::into_inner(self.receive))
     }
 }
 
-/// The streams of an operation's buffers that are not the communicator's: hardly ever any.
+/// Streams of an operation's buffers other than the communicator's. Rarely any.
 pub(super) type OtherStreams = Vec<Arc<CudaStream>>;
 
 impl Communicator {
-    /// Checks where the buffers are, and orders NCCL's stream, which may be `captured`, after theirs. Those that are not NCCL's
-    /// are added to `others`.
+    /// Checks the devices of the buffers, and orders NCCL's stream, which may be `captured`, after their streams.
+    /// Streams other than NCCL's are added to `others`.
     #[inline(always)]
     pub(super) fn access<'b>(
         &'b self,
@@ -146,8 +146,8 @@ impl Communicator {
         Ok(accesses)
     }
 
-    /// Checks that a buffer is on this communicator's device, and makes NCCL's stream wait for the buffer's, which is then added
-    /// to `others`.
+    /// Checks that a buffer is on this communicator's device, and makes NCCL's stream wait for that of the buffer,
+    /// which is added to `others`.
     #[cold]
     fn wait_for_other(
         &self,
@@ -161,7 +161,7 @@ impl Communicator {
             return Ok(());
         }
         cuda::refuse_per_thread(operation, stream)?;
-        // Waiting for a captured stream would draw the communicator's own into the capture.
+        // Waiting for a captured stream would make the communicator's stream part of the capture.
         cuda::refuse_captured(operation, stream)?;
         self.wait_for(stream)?;
         others.push(Arc::clone(stream));
@@ -171,8 +171,8 @@ impl Communicator {
     /// Checks that the stream has waited for the events of cudarc's buffers.
     ///
     /// # Errors
-    /// [`Error::Cuda`] when cudarc has noted an error, since it does not wait then. [`Error::Stream`] when the events have drawn
-    /// the stream into the capture of the stream that recorded them.
+    /// [`Error::Cuda`] if cudarc has recorded an error, since it does not wait then. [`Error::Stream`] if the events
+    /// have made the stream part of a capture.
     #[cold]
     fn check_events(&self, operation: &'static str, captured: bool) -> Result<(), Error> {
         self.stream.context().check_err().map_err(Error::cuda(NOTED))?;
@@ -182,8 +182,8 @@ impl Communicator {
     /// NCCL's two addresses of an operation.
     ///
     /// # Errors
-    /// [`Error::Misaligned`] in a symmetric window, at a place that is no multiple of 4 bytes, before NCCL 2.30: results are wrong
-    /// with 2.28.9, and right with 2.30.7.
+    /// [`Error::Misaligned`] in a symmetric window at an offset that is not a multiple of 4 bytes, before NCCL 2.30:
+    /// results are wrong with 2.28.9, and right with 2.30.7.
     #[inline]
     pub(super) fn addresses(
         &self,
@@ -192,8 +192,8 @@ impl Communicator {
         Accesses { send, receive }: &Accesses<'_>,
     ) -> Result<(u64, u64), Error> {
         let target = receive.as_ref().map_or(0, Access::address);
-        // All ranks must come to the same answer, so that what counts is not where this rank's own part lies: in place, rank 0's
-        // part begins with the buffer, and the others' follow it.
+        // All ranks must agree, so this rank's own part does not count: in place, rank 0's part is at the beginning of
+        // the buffer, and the others follow it.
         let first = send.as_ref().map_or(target, Access::address);
         let (source, target) = (first + offsets.0, target + offsets.1);
         let part = (operation.count * operation.data_type.size()) as u64;
@@ -212,31 +212,31 @@ impl Communicator {
     #[cold]
     fn refuse_misaligned(&self, operation: &'static str, address: u64) -> Result<(), Error> {
         let loaded = self.library().version();
-        // A single rank's operations are copies.
+        // Operations of a single rank are copies.
         if loaded < Version::new(2, 30, 0) && self.size() > 1 && self.handle.in_a_symmetric_window(address) {
             return Err(Error::Misaligned { operation, loaded });
         }
         Ok(())
     }
 
-    /// Adds the streams of the communicator's windows, into which signals tell that other ranks have written.
+    /// Adds the streams of the communicator's windows, into which other ranks may have written before a signal.
     #[cold]
     pub(super) fn add_streams_of_windows(&self, others: &mut OtherStreams) -> Result<(), Error> {
         let streams = self.handle.registered().into_iter().map(|(memory, _)| memory.stream);
         others.extend(streams.filter(|stream| **stream != *self.stream));
-        // The event cannot be created after an error that cudarc has noted.
+        // An event cannot be created after an error that cudarc has recorded.
         if others.is_empty() { Ok(()) } else { self.event().map(drop) }
     }
 }
 
-/// An operation of the driver whose failure cudarc noted.
+/// Driver function whose failure cudarc has recorded.
 const NOTED: &str = "an earlier operation of cudarc's";
 
 /// Checks that cudarc recorded its events when the accesses were released.
 ///
 /// # Errors
-/// [`Error::Cuda`] when an event was not recorded. NCCL's work is done then, so that nothing has to wait for the event.
-pub(super) fn released(stream: &CudaStream) -> Result<(), Error> {
+/// [`Error::Cuda`] if an event was not recorded. NCCL's work is done then, so that nothing has to wait for the event.
+pub(super) fn check_recorded(stream: &CudaStream) -> Result<(), Error> {
     stream.context().check_err().map_err(|error| {
         let _already_failing = cuda::bind(stream.context()).and_then(|()| cuda::wait(stream));
         Error::Cuda { operation: NOTED, error }

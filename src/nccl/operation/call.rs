@@ -1,4 +1,4 @@
-//! Calls of collectives: checks of what is passed, and the ways to NCCL.
+//! Calls of collectives: argument checks and submission.
 
 use std::{ops::Range, sync::Arc};
 
@@ -11,10 +11,9 @@ use crate::nccl::communicator::Communicator;
 use crate::nccl::error::{Error, Needed};
 use crate::nccl::memory::{DeviceBuffer, DeviceBufferMut};
 
-/// A collective call in the making: on which communicator, with which settings, and where it goes. Its methods are the
-/// [collectives](super::Collectives).
+/// A communicator with call settings and a destination. Its methods are the [collectives](super::Collectives).
 ///
-/// From [`Communicator::with`] (with settings of its own), [`Group::on`](super::Group::on),
+/// From [`Communicator::with`] (settings for one call), [`Group::on`](super::Group::on),
 /// [`Capture::on`](crate::nccl::Capture::on) and [`Communicator::captured`].
 #[derive(Clone, Copy, Debug)]
 #[must_use = "this is a call without a collective"]
@@ -24,7 +23,7 @@ pub struct Call<'b, L = Immediate> {
     launch: L,
 }
 
-/// The destination of a collective: NCCL, at once, or a group or graph. Sealed.
+/// Destination of a collective: NCCL immediately, a group or a graph. Sealed.
 pub trait Launch<'b>: sealed::Launch<'b> {}
 
 impl<'b, L: sealed::Launch<'b>> Launch<'b> for L {}
@@ -33,7 +32,7 @@ pub(crate) mod sealed {
     use super::{Buffers, DeviceBuffer, DeviceBufferMut, Error, Submission};
 
     pub trait Launch<'b>: Copy {
-        /// Takes a checked operation.
+        /// Submits a checked operation.
         fn launch(
             self,
             submission: Submission<'b>,
@@ -42,7 +41,7 @@ pub(crate) mod sealed {
     }
 }
 
-/// An operation whose arguments have been checked.
+/// An operation with checked arguments.
 #[doc(hidden)]
 pub struct Submission<'b> {
     pub(crate) communicator: &'b Communicator,
@@ -53,23 +52,24 @@ pub struct Submission<'b> {
 /// Calls NCCL immediately.
 #[derive(Clone, Copy, Debug)]
 pub struct Immediate {
-    /// True where the communicator's stream may be captured into a graph.
+    /// True if the communicator's stream may be captured into a graph.
     pub(super) captured: bool,
 }
 
 impl Communicator {
-    /// Collectives with settings of their own for one call. All ranks use the same.
+    /// Returns the collectives with settings for one call. All ranks use the same settings.
     pub fn with<'b>(&'b self, config: &'b CallConfig) -> Call<'b> {
         Call::new(self, Immediate { captured: false }).with(config)
     }
 
-    /// Collectives on a stream that is being captured into a CUDA graph by other means than
-    /// [`Graph::capture`](crate::nccl::Graph::capture), which keeps all of the following itself:
+    /// Returns the collectives for a stream that is being captured into a CUDA graph by other means than
+    /// [`Graph::capture`](crate::nccl::Graph::capture), which ensures all of the following itself:
     ///
     /// # Safety
-    /// Until the graph, and every graph that is made of it, is destroyed, the communicator is not dropped or aborted, the buffers
-    /// stay allocated, and nothing else accesses them while the graph runs. Buffers of cudarc whose events are tracked make the
-    /// stream wait for events outside the capture, which ends it: turn that off first (`CudaContext::disable_event_tracking`).
+    /// Until the graph and every graph created from it are destroyed, the communicator must not be dropped or aborted,
+    /// the buffers must stay allocated, and nothing else may access them while the graph runs. Event tracking of
+    /// cudarc's buffers makes the stream wait for events outside the capture, which ends it: disable it first
+    /// (`CudaContext::disable_event_tracking`).
     ///
     /// ```no_run
     /// # use collectives::{ReduceOp, nccl::{Collectives, Communicator}};
@@ -99,7 +99,7 @@ impl<'b, L> Call<'b, L> {
         Self { communicator, config: None, launch }
     }
 
-    /// With settings for this call. All ranks use the same.
+    /// Sets the settings of this call. All ranks use the same.
     pub fn with(mut self, config: &'b CallConfig) -> Self {
         self.config = Some(config);
         self
@@ -107,7 +107,7 @@ impl<'b, L> Call<'b, L> {
 }
 
 impl<'b, L: Launch<'b>> Call<'b, L> {
-    /// A collective from one buffer to another. Where only the root needs one of them, it may be missing on others.
+    /// Submits a collective from one buffer to another. A buffer that only the root needs may be missing on others.
     #[inline(always)]
     pub(super) fn out_of_place<S, R>(
         self,
@@ -135,7 +135,7 @@ impl<'b, L: Launch<'b>> Call<'b, L> {
             } else {
                 let gathered = send.and_then(|send| send.len().checked_mul(size));
                 match kind {
-                    // NCCL's copy engines find the root's window by this one.
+                    // NCCL's copy engines find the root's window by this address.
                     Kind::Gather(_) if receive.as_deref().map(R::len) == gathered => {}
                     Kind::Gather(_) | Kind::Reduce(..) => receive = None,
                     _ => send = None,
@@ -154,7 +154,7 @@ impl<'b, L: Launch<'b>> Call<'b, L> {
         self.submit(kind, count, Buffers::new(send, receive, operator))
     }
 
-    /// A collective whose result takes the place of its input.
+    /// Submits a collective whose result replaces its input.
     #[inline(always)]
     pub(super) fn in_place<B: DeviceBufferMut + ?Sized>(
         self,
@@ -172,7 +172,7 @@ impl<'b, L: Launch<'b>> Call<'b, L> {
         self.submit(kind, count, buffers)
     }
 
-    /// Hands an operation on, with `count` in the meaning of NCCL's function.
+    /// Submits an operation, with the `count` of NCCL's function.
     #[inline(always)]
     pub(super) fn submit<S: DeviceBuffer + ?Sized>(
         self,
@@ -197,14 +197,14 @@ impl<'b, L: Launch<'b>> Call<'b, L> {
         launch.launch(Submission { communicator, config, operation }, buffers)
     }
 
-    /// Refuses a rank that there is not.
+    /// Refuses an invalid rank.
     #[inline]
     pub(super) fn check_rank(&self, rank: Option<usize>) -> Result<(), Error> {
         let size = self.communicator.size();
         rank.filter(|&rank| rank >= size).map_or(Ok(()), |rank| Err(Error::Rank { rank, size }))
     }
 
-    /// The number of elements of each rank's part in a buffer that holds one part for each rank.
+    /// Length of each rank's part in a buffer with one part per rank.
     fn part(&self, operation: &'static str, buffer: &'static str, found: usize) -> Result<usize, Error> {
         let size = self.communicator.size();
         if found.is_multiple_of(size) {
@@ -213,7 +213,7 @@ impl<'b, L: Launch<'b>> Call<'b, L> {
         Err(Error::Length { operation, buffer, needed: Needed::MultipleOf(size), found })
     }
 
-    /// The parts of a send and a receive buffer, of these lengths, for each rank.
+    /// Checks the parts of a send and a receive buffer of these lengths, one per rank.
     pub(super) fn exchanges(
         &self,
         (send, sent): (&[Range<usize>], usize),
@@ -222,7 +222,7 @@ impl<'b, L: Launch<'b>> Call<'b, L> {
         let (own, size) = (self.communicator.rank(), self.communicator.size());
         check_parts(SEND, send, sent, size)?;
         check_parts(RECEIVE, receive, received, size)?;
-        // Two ranks' data in one place would be a mixture of both.
+        // Overlapping parts would mix the data of two ranks.
         let mut order: Vec<_> = (0..).zip(receive).filter(|(_, part)| !part.is_empty()).collect();
         order.sort_by_key(|(_, part)| part.start);
         for pair in order.windows(2) {
@@ -242,7 +242,7 @@ impl<'b, L: Launch<'b>> Call<'b, L> {
     }
 }
 
-/// Refuses a buffer that has another number of elements; no number is more than any buffer has.
+/// Refuses a buffer of another length. `needed` is `None` if the length overflows.
 #[inline(always)]
 fn expect(
     operation: &'static str,
@@ -259,7 +259,7 @@ fn expect(
     }
 }
 
-/// Refuses parts that are not one for each rank, or not within a buffer of `len` elements.
+/// Refuses parts unless there is one per rank, within a buffer of `len` elements.
 fn check_parts(buffer: &'static str, parts: &[Range<usize>], len: usize, size: usize) -> Result<(), Error> {
     if parts.len() != size {
         return Err(wrong_parts(buffer, &format!("there are {} for {size} ranks", parts.len())));

@@ -8,12 +8,12 @@ use crate::nccl::{
     settings::{Text, settings},
 };
 
-/// The first NCCL with functions that take it.
+/// First NCCL with functions that take a configuration.
 const SINCE: Version = Version::new(2, 31, 0);
 
-/// Settings of one collective call (`ncclCollConfig_t`, NCCL 2.31): for [`Communicator::with`](crate::nccl::Communicator::with)
-/// and [`Call::with`](super::Call::with). All ranks pass the same. What is left out, NCCL chooses. Calls with it are refused when
-/// the loaded library is too old.
+/// Settings of one collective call (`ncclCollConfig_t`, NCCL 2.31), for
+/// [`Communicator::with`](crate::nccl::Communicator::with) and [`Call::with`](super::Call::with). All ranks pass the
+/// same. NCCL chooses unset fields. Calls with settings are refused if the loaded library is too old.
 ///
 /// ```no_run
 /// # use collectives::{ReduceOp, nccl::{CallConfig, Collectives, Communicator, Error, Memory}};
@@ -30,31 +30,31 @@ pub struct CallConfig {
 }
 
 settings! { CallConfig for ncclCollConfig_t {
-    /// Fewest thread blocks, which are NCCL's channels. Field `minCTAs`.
+    /// Minimum number of thread blocks, which are NCCL's channels. Field `minCTAs`.
     min_ctas(i32) => minCTAs since SINCE;
-    /// Most thread blocks, no more than the communicator's. Field `maxCTAs`.
+    /// Maximum number of thread blocks, at most the communicator's. Field `maxCTAs`.
     max_ctas(i32) => maxCTAs since SINCE;
-    /// Most thread blocks of kernels that use NVLink SHARP. Field `nvlsCTAs`.
+    /// Maximum number of thread blocks of kernels that use NVLink SHARP. Field `nvlsCTAs`.
     nvls_ctas(i32) => nvlsCTAs since SINCE;
-    /// Size of the thread block clusters: the same for all collectives of a group. Field `cgaClusterSize`.
+    /// Size of the thread block clusters, the same for all collectives of a group. Field `cgaClusterSize`.
     cluster_size(i32) => cgaClusterSize since SINCE;
-    /// Use of thread blocks: a mask of `NCCL_CTA_POLICY_*`. Field `CTAPolicy`.
+    /// Policy for thread blocks: a mask of `NCCL_CTA_POLICY_*`. Field `CTAPolicy`.
     cta_policy(i32) => CTAPolicy since SINCE;
-    /// True (default) to have the call fail when nothing of [`algorithm`](Self::algorithm) can be used; false to take another.
+    /// True (default) to fail if no algorithm of [`algorithm`](Self::algorithm) can be used; false to use another one.
     /// Field `forceAlgSelection`.
     force_algorithm(bool) => forceAlgSelection since SINCE;
-    /// A number that profilers see with the call's events; below 2^63. Field `userProfilerTag`, NCCL 2.32.
+    /// Tag of the call's events for profilers, below 2^63. Field `userProfilerTag`, NCCL 2.32.
     profiler_tag(u64) => userProfilerTag since Version::new(2, 32, 0);
 }}
 
 impl CallConfig {
-    /// NCCL's choices.
+    /// Creates settings without any field set.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The algorithms and protocols that NCCL may choose from, in the words of NCCL's manual. Field `algSelection`.
+    /// Algorithms and protocols that NCCL may choose from, in the syntax of NCCL's manual. Field `algSelection`.
     #[must_use]
     pub fn algorithm(mut self, selection: &str) -> Self {
         self.algorithm = Some(Text::new(selection));

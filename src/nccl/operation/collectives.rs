@@ -12,38 +12,39 @@ use crate::nccl::communicator::Communicator;
 use crate::nccl::error::Error;
 use crate::nccl::memory::{DeviceBuffer, DeviceBufferMut, Memory, Signal, Window};
 
-/// The collectives: of a [`Communicator`], and of a [`Call`] that goes into a [`group`](super::group()) or a
-/// [`Graph`](crate::nccl::Graph), or has a [`CallConfig`](super::CallConfig). Bring it into scope to call them.
+/// The collectives of a [`Communicator`], and of a [`Call`] of a [`group`](super::group()), a
+/// [`Graph`](crate::nccl::Graph) or with a [`CallConfig`](super::CallConfig). Import the trait to call them.
 ///
-/// Each returns when the operation is queued on the communicator's stream; the host does not wait for it. A buffer of another
-/// stream is used after the work that is queued there, and work queued there later comes after the operation. All ranks call the
-/// same collectives in the same order with the same type, operator, root and lengths.
+/// Each method returns once the operation is queued on the communicator's stream, without waiting for it. If a buffer
+/// belongs to another stream, the operation is ordered after the work that is queued there, and before work that is
+/// queued there later. All ranks call the same collectives in the same order with the same type, operator, root and
+/// lengths.
 ///
 /// # Errors
-/// Every method returns these before anything is queued:
-/// - [`Error::Length`] for buffers with other lengths than the method says; [`Error::Argument`] for a root without the buffer
-///   that only the root needs; [`Error::Rank`] for a root or peer that there is not; [`Error::WrongDevice`];
-///   [`Error::WrongCommunicator`] for another communicator's operator; [`Error::TooOld`] for 8-bit floating-point numbers before
-///   NCCL 2.24.
-/// - [`Error::Stream`] for a buffer of a per-thread default stream, and while a stream of these is being captured into a CUDA
-///   graph.
-/// - [`Error::Misaligned`] for all_reduce, all_gather and reduce_scatter in symmetric windows before NCCL 2.30, where the buffer
-///   or a rank's part begins at no multiple of 4 bytes.
-/// - [`Error::Cuda`] when cudarc has noted an error in the context, which unorders its events: the call did nothing, or its work
-///   is done.
+/// All methods return these errors before anything is queued:
+/// - [`Error::Length`] for buffers of other lengths than documented; [`Error::Argument`] for a root without the buffer
+///   that only the root needs; [`Error::Rank`] for an invalid root or peer; [`Error::WrongDevice`];
+///   [`Error::WrongCommunicator`] for another communicator's operator; [`Error::TooOld`] for 8-bit floating-point
+///   numbers before NCCL 2.24.
+/// - [`Error::Stream`] for a buffer of a per-thread default stream, and while one of the streams is being captured into
+///   a CUDA graph.
+/// - [`Error::Misaligned`] for all_reduce, all_gather and reduce_scatter in symmetric windows before NCCL 2.30, if the
+///   offset of the buffer or of a rank's part is not a multiple of 4 bytes.
+/// - [`Error::Cuda`] if cudarc has recorded an error in the context, so that its events no longer order work: the call
+///   had no effect, or its work is done.
 /// - [`Error::NotOwned`] in a graph for a buffer without an owner.
 /// - [`Error::InsideGroup`] inside a [`group`](super::group()): use [`Group::on`](super::Group::on).
-/// - [`Error::Nccl`], [`Error::Aborted`], [`Error::Unusable`], [`Error::Deadline`] when NCCL could not queue it.
+/// - [`Error::Nccl`], [`Error::Aborted`], [`Error::Unusable`], [`Error::Deadline`] if NCCL could not queue it.
 pub trait Collectives<'b>: Sized {
-    /// The way to NCCL.
+    /// Destination of the calls.
     type Launch: Launch<'b>;
 
-    /// The call that these methods complete, for code that is the same for calls at once, in a group and in a graph: it is
-    /// generic in the [`Launch`].
+    /// Returns the call that these methods complete. Code that is generic over [`Launch`] works for immediate calls,
+    /// groups and graphs.
     fn call(self) -> Call<'b, Self::Launch>;
 
-    /// Element `i` of `receive` becomes the reduction of element `i` of all ranks' `send`, which has the same length
-    /// (`ncclAllReduce`).
+    /// Sets element `i` of `receive` to the reduction of element `i` of all ranks' `send` (`ncclAllReduce`). Both have
+    /// the same length.
     #[inline]
     fn all_reduce<S, R, O>(self, send: &'b S, receive: &'b mut R, op: O) -> Result<(), Error>
     where
@@ -56,7 +57,7 @@ pub trait Collectives<'b>: Sized {
         call.out_of_place(Kind::AllReduce(op), Some(send), Some(receive), operator)
     }
 
-    /// [`all_reduce`](Self::all_reduce) with the result in the place of the input.
+    /// In-place [`all_reduce`](Self::all_reduce).
     #[inline]
     fn all_reduce_in_place<B, O>(self, buffer: &'b mut B, op: O) -> Result<(), Error>
     where
@@ -68,8 +69,8 @@ pub trait Collectives<'b>: Sized {
         call.in_place(Kind::AllReduce(op), buffer, operator)
     }
 
-    /// Element `i` of the root's `receive` becomes the reduction of element `i` of all ranks' `send` (`ncclReduce`). Both have
-    /// the same length. The other ranks need no `receive`, and theirs is left alone.
+    /// Sets element `i` of the root's `receive` to the reduction of element `i` of all ranks' `send` (`ncclReduce`).
+    /// Both have the same length. The other ranks need no `receive`, which is not written.
     ///
     /// ```no_run
     /// # use collectives::{ReduceOp, nccl::{Collectives, Communicator, Error}};
@@ -92,7 +93,7 @@ pub trait Collectives<'b>: Sized {
         call.out_of_place(Kind::Reduce(op, root), Some(send), receive, operator)
     }
 
-    /// [`reduce`](Self::reduce) with the result in the place of the root's input. The other ranks' buffers are only read.
+    /// In-place [`reduce`](Self::reduce). The other ranks' buffers are only read.
     fn reduce_in_place<B, O>(self, buffer: &'b mut B, op: O, root: usize) -> Result<(), Error>
     where
         B: DeviceBufferMut + ?Sized,
@@ -103,7 +104,7 @@ pub trait Collectives<'b>: Sized {
         call.in_place(Kind::Reduce(op, root), buffer, operator)
     }
 
-    /// All ranks' `receive` become the root's `send`, which has the same length (`ncclBroadcast`). The other ranks need no
+    /// Copies the root's `send` to all ranks' `receive`, of the same length (`ncclBroadcast`). The other ranks need no
     /// `send`.
     fn broadcast<S, R>(self, send: Option<&'b S>, receive: &'b mut R, root: usize) -> Result<(), Error>
     where
@@ -113,7 +114,7 @@ pub trait Collectives<'b>: Sized {
         self.call().out_of_place(Kind::Broadcast(root), send, Some(receive), None)
     }
 
-    /// All ranks' buffers become the root's (`ncclBroadcast`).
+    /// Copies the root's buffer to those of all ranks (`ncclBroadcast`).
     fn broadcast_in_place<B>(self, buffer: &'b mut B, root: usize) -> Result<(), Error>
     where
         B: DeviceBufferMut + ?Sized,
@@ -121,8 +122,8 @@ pub trait Collectives<'b>: Sized {
         self.call().in_place(Kind::Broadcast(root), buffer, None)
     }
 
-    /// `receive` becomes all ranks' `send`, in rank order (`ncclAllGather`): rank `r`'s part begins at element `r * send.len()`,
-    /// and `receive.len() == size * send.len()`.
+    /// Concatenates all ranks' `send` in `receive`, in rank order (`ncclAllGather`): rank `r`'s part begins at element
+    /// `r * send.len()`, and `receive.len() == size * send.len()`.
     fn all_gather<S, R>(self, send: &'b S, receive: &'b mut R) -> Result<(), Error>
     where
         S: DeviceBuffer + ?Sized,
@@ -131,14 +132,14 @@ pub trait Collectives<'b>: Sized {
         self.call().out_of_place(Kind::AllGather, Some(send), Some(receive), None)
     }
 
-    /// [`all_gather`](Self::all_gather) with this rank's input at its own place in the buffer, whose length is a multiple of
-    /// `size`: from element `rank * (buffer.len() / size)` on.
+    /// In-place [`all_gather`](Self::all_gather): this rank's input is its own part of the buffer, from element `rank *
+    /// (buffer.len() / size)` on. The length of the buffer is a multiple of `size`.
     fn all_gather_in_place<B: DeviceBufferMut + ?Sized>(self, buffer: &'b mut B) -> Result<(), Error> {
         self.call().in_place(Kind::AllGather, buffer, None)
     }
 
-    /// The reduction of all ranks' `send` is cut into one part for each rank, of `receive.len()` elements, and `receive` becomes
-    /// this rank's (`ncclReduceScatter`): `send.len() == size * receive.len()`.
+    /// Reduces all ranks' `send`, splits the result into one part of `receive.len()` elements per rank, and stores this
+    /// rank's part in `receive` (`ncclReduceScatter`): `send.len() == size * receive.len()`.
     fn reduce_scatter<S, R, O>(self, send: &'b S, receive: &'b mut R, op: O) -> Result<(), Error>
     where
         S: DeviceBuffer + ?Sized,
@@ -150,8 +151,9 @@ pub trait Collectives<'b>: Sized {
         call.out_of_place(Kind::ReduceScatter(op), Some(send), Some(receive), operator)
     }
 
-    /// [`reduce_scatter`](Self::reduce_scatter) with the result at this rank's own place in the input, whose length is a multiple
-    /// of `size`: from element `rank * (buffer.len() / size)` on. The rest of the buffer then holds anything.
+    /// In-place [`reduce_scatter`](Self::reduce_scatter): the result is stored in this rank's own part of the input,
+    /// from element `rank * (buffer.len() / size)` on. The length of the buffer is a multiple of `size`. The contents
+    /// of the other parts are undefined afterwards.
     fn reduce_scatter_in_place<B, O>(self, buffer: &'b mut B, op: O) -> Result<(), Error>
     where
         B: DeviceBufferMut + ?Sized,
@@ -162,9 +164,9 @@ pub trait Collectives<'b>: Sized {
         call.in_place(Kind::ReduceScatter(op), buffer, operator)
     }
 
-    /// Part `r` of `send` goes to rank `r`, and part `r` of `receive` comes from it (`ncclAlltoAll`, or sends and receives in a
-    /// group before NCCL 2.28). There is one part of the same length for each rank: both have the same length, a multiple of
-    /// `size`.
+    /// Sends part `r` of `send` to rank `r`, and receives part `r` of `receive` from it (`ncclAlltoAll`, or sends and
+    /// receives in a group before NCCL 2.28). Each buffer has one part per rank, all of the same length: both have the
+    /// same length, a multiple of `size`.
     fn all_to_all<S, R>(self, send: &'b S, receive: &'b mut R) -> Result<(), Error>
     where
         S: DeviceBuffer + ?Sized,
@@ -173,9 +175,9 @@ pub trait Collectives<'b>: Sized {
         self.call().out_of_place(Kind::AllToAll, Some(send), Some(receive), None)
     }
 
-    /// [`all_to_all`](Self::all_to_all) with parts of any lengths at any places (sends and receives in a group): the elements
-    /// `send_parts[r]` go to rank `r`, and what rank `r` sends here arrives in `receive_parts[r]`, which has the same length.
-    /// Where a part is empty, nothing is sent or received.
+    /// [`all_to_all`](Self::all_to_all) with parts of any lengths and offsets (sends and receives in a group): the
+    /// elements `send_parts[r]` are sent to rank `r`, and the elements from rank `r` are stored in `receive_parts[r]`,
+    /// of the same length. Nothing is sent or received for an empty part.
     ///
     /// ```no_run
     /// # use collectives::nccl::{Collectives, Communicator, Error};
@@ -189,7 +191,7 @@ pub trait Collectives<'b>: Sized {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Argument`] unless there is one part for each rank, within its buffer, and no two receive parts overlap.
+    /// [`Error::Argument`] unless there is one part per rank, within its buffer, and receive parts do not overlap.
     fn all_to_all_v<S, R>(
         self,
         send: &'b S,
@@ -206,10 +208,11 @@ pub trait Collectives<'b>: Sized {
         call.submit(Kind::AllToAllV(exchanges), 0, Buffers::new(Some(send), Some(receive), None))
     }
 
-    /// The root's `receive` becomes all ranks' `send`, in rank order (`ncclGather`, or sends and receives in a group before NCCL
-    /// 2.28): `receive.len() == size * send.len()`. The other ranks need no `receive`, and theirs is not written; but where the
-    /// root's is in a symmetric window, all pass theirs, of the same length and at the same place of the window: NCCL hangs
-    /// otherwise where it uses the GPUs' copy engines ([`Config::cta_policy`](crate::nccl::Config::cta_policy)).
+    /// Concatenates all ranks' `send` in the root's `receive`, in rank order (`ncclGather`, or sends and receives in a
+    /// group before NCCL 2.28): `receive.len() == size * send.len()`. The other ranks need no `receive`, which is not
+    /// written. However, if the root's is in a symmetric window, all ranks must pass theirs, of the same length and at
+    /// the same offset in the window: otherwise NCCL hangs if it uses the GPUs' copy engines
+    /// ([`Config::cta_policy`](crate::nccl::Config::cta_policy)).
     fn gather<S, R>(self, send: &'b S, receive: Option<&'b mut R>, root: usize) -> Result<(), Error>
     where
         S: DeviceBuffer + ?Sized,
@@ -218,8 +221,9 @@ pub trait Collectives<'b>: Sized {
         self.call().out_of_place(Kind::Gather(root), Some(send), receive, None)
     }
 
-    /// [`gather`](Self::gather) with every rank's input at its own place in a buffer of the root's length, a multiple of `size`:
-    /// from element `rank * (buffer.len() / size)` on. Only the root's buffer is written.
+    /// In-place [`gather`](Self::gather): every rank's input is its own part of a buffer of the root's length, from
+    /// element `rank * (buffer.len() / size)` on. The length is a multiple of `size`. Only the root's buffer is
+    /// written.
     fn gather_in_place<B>(self, buffer: &'b mut B, root: usize) -> Result<(), Error>
     where
         B: DeviceBufferMut + ?Sized,
@@ -227,9 +231,9 @@ pub trait Collectives<'b>: Sized {
         self.call().in_place(Kind::Gather(root), buffer, None)
     }
 
-    /// The root's `send` is cut into one part for each rank, of `receive.len()` elements, and `receive` becomes this rank's
-    /// (`ncclScatter`, or sends and receives in a group before NCCL 2.28): `send.len() == size * receive.len()`. The other ranks
-    /// need no `send`.
+    /// Splits the root's `send` into one part of `receive.len()` elements per rank, and stores this rank's part in
+    /// `receive` (`ncclScatter`, or sends and receives in a group before NCCL 2.28): `send.len() == size *
+    /// receive.len()`. The other ranks need no `send`.
     fn scatter<S, R>(self, send: Option<&'b S>, receive: &'b mut R, root: usize) -> Result<(), Error>
     where
         S: DeviceBuffer + ?Sized,
@@ -238,8 +242,9 @@ pub trait Collectives<'b>: Sized {
         self.call().out_of_place(Kind::Scatter(root), send, Some(receive), None)
     }
 
-    /// [`scatter`](Self::scatter) with every rank's result at its own place in a buffer of the root's length, a multiple of
-    /// `size`: from element `rank * (buffer.len() / size)` on. Nothing else is written.
+    /// In-place [`scatter`](Self::scatter): every rank's result is stored in its own part of a buffer of the root's
+    /// length, from element `rank * (buffer.len() / size)` on. The length is a multiple of `size`. Nothing else is
+    /// written.
     fn scatter_in_place<B>(self, buffer: &'b mut B, root: usize) -> Result<(), Error>
     where
         B: DeviceBufferMut + ?Sized,
@@ -247,28 +252,28 @@ pub trait Collectives<'b>: Sized {
         self.call().in_place(Kind::Scatter(root), buffer, None)
     }
 
-    /// Sends the buffer to another rank, which receives it with [`recv`](Self::recv) of the same type and length (`ncclSend`).
+    /// Sends the buffer to another rank, which calls [`recv`](Self::recv) with the same type and length (`ncclSend`).
     /// The stream waits for the other side: to send and receive at the same time, use a [`group`](super::group()).
     fn send<S: DeviceBuffer + ?Sized>(self, buffer: &'b S, peer: usize) -> Result<(), Error> {
         self.call().submit(Kind::Send(peer), buffer.len(), Buffers::send_only(Some(buffer)))
     }
 
-    /// Receives what another rank sends with [`send`](Self::send) (`ncclRecv`).
+    /// Receives the elements that another rank [sends](Self::send) (`ncclRecv`).
     fn recv<R: DeviceBufferMut + ?Sized>(self, buffer: &'b mut R, peer: usize) -> Result<(), Error> {
         self.call().submit(Kind::Recv(peer), buffer.len(), Buffers::in_place(buffer, None))
     }
 
-    /// Writes `source`, which lies in a window itself, into the window of the signal's peer, from element `offset` on, and raises
-    /// the signal there when it has arrived (`ncclPutSignal`, NCCL 2.29). The peer waits for it with
+    /// Writes `source`, which must be in a window, into the window of the signal's peer, from element `offset` on, and
+    /// raises the signal there once it has arrived (`ncclPutSignal`, NCCL 2.29). The peer waits for it with
     /// [`wait_signals`](Self::wait_signals).
     ///
     /// # Safety
-    /// Until the data has arrived, the peer keeps its window and the communicator, and uses that part of the window for nothing
-    /// else: this rank cannot see to that.
+    /// Until the data has arrived, the peer must keep its window and the communicator, and must not use that part of
+    /// the window otherwise, which this rank cannot check.
     ///
     /// # Errors
-    /// [`Error::MissingSymbol`] before NCCL 2.29; [`Error::View`] when it would reach past the end of a window of this one's
-    /// size; [`Error::WrongCommunicator`] for another communicator's window.
+    /// [`Error::MissingSymbol`] before NCCL 2.29; [`Error::View`] if it would reach past the end of a window of this
+    /// rank's size; [`Error::WrongCommunicator`] for another communicator's window.
     unsafe fn put<S: DeviceBuffer + ?Sized>(
         self,
         source: &'b S,
@@ -289,7 +294,8 @@ pub trait Collectives<'b>: Sized {
         self.call().submit(Kind::Signal(signal), 0, Buffers::send_only(None::<&Memory>))
     }
 
-    /// Makes the stream wait until each of these signals has been raised so many times (`ncclWaitSignal`, NCCL 2.29).
+    /// Makes the stream wait until each of these signals has been raised the given number of times (`ncclWaitSignal`,
+    /// NCCL 2.29).
     ///
     /// # Errors
     /// [`Error::MissingSymbol`] before NCCL 2.29; [`Error::Argument`].

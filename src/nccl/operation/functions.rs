@@ -1,4 +1,4 @@
-//! The calls of NCCL's functions.
+//! Calls of NCCL's functions.
 
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
@@ -8,7 +8,7 @@ use nccl_sys::{Version, cudaStream_t, ncclCollConfig_t, ncclComm_t, ncclRedOp_t,
 use super::kind::{Exchange, Kind, Operation, raw_type};
 use crate::nccl::{error::Error, library::Library, memory::Signal, nccl_group};
 
-/// Arguments of all of NCCL's functions: the addresses of the buffers, the communicator, and the stream.
+/// Common arguments of NCCL's functions: addresses of the buffers, communicator and stream.
 #[derive(Clone, Copy)]
 pub(super) struct Arguments {
     pub(super) from: *const c_void,
@@ -18,7 +18,7 @@ pub(super) struct Arguments {
 }
 
 impl Operation {
-    /// Calls NCCL's function, or others with the same result where the library has none.
+    /// Calls NCCL's function, or equivalent ones if the library lacks it.
     ///
     /// # Safety
     /// The addresses are those of the checked buffers, the handle is alive, and no other thread uses it.
@@ -55,7 +55,7 @@ impl Operation {
                     raw.ncclSignal(peer as c_int, index, context, 0, comm, stream)?
                 }
                 Kind::WaitSignals(ref descriptions) => {
-                    // NCCL takes a pointer to mutable but only reads.
+                    // NCCL takes a mutable pointer but only reads.
                     let mut descriptions = descriptions.clone();
                     let count = descriptions.len() as c_int;
                     raw.ncclWaitSignal(count, descriptions.as_mut_ptr(), comm, stream)?
@@ -65,8 +65,8 @@ impl Operation {
         Ok(code)
     }
 
-    /// A scaled sum over a single rank. The kernel that NCCL has for it leaves out the last elements of some lengths, from 2.19
-    /// to 2.29.3: those follow in a call of their own.
+    /// A scaled sum over a single rank. NCCL's kernel skips the last elements of some lengths, from 2.19 to 2.29.3:
+    /// they need a second call.
     ///
     /// # Safety
     /// See [`call`](Self::call).
@@ -95,7 +95,7 @@ impl Operation {
         }
     }
 
-    /// Composes the operation of sends and receives in a group: for what NCCL has no function, or a newer one.
+    /// Composes the operation of sends and receives in a group, if NCCL has no function for it or is too old.
     ///
     /// # Safety
     /// See [`call`](Self::call).
@@ -111,7 +111,7 @@ impl Operation {
             let (Exchange { send, receive }, peer) = (self.exchange(rank), rank as c_int);
             let from = from.wrapping_byte_add(send.start * bytes);
             let to = to.wrapping_byte_add(receive.start * bytes);
-            // NCCL gives empty sends and receives a share of its channels, too.
+            // NCCL assigns channels to empty sends and receives too.
             if !send.is_empty() {
                 // SAFETY: by the contract of `call`: the part lies within the checked buffer.
                 accept(unsafe { raw.ncclSend(from, send.len(), t, peer, comm, stream) })?;
@@ -125,7 +125,7 @@ impl Operation {
         Ok(nccl_group::run(library, self.name(), || (0..self.size).try_for_each(exchange))?.0)
     }
 
-    /// The elements that go to a rank and come from it.
+    /// Elements that are sent to a rank and received from it.
     fn exchange(&self, peer: usize) -> Exchange {
         let (part, whole) = (peer * self.count..(peer + 1) * self.count, 0..self.count);
         let only = |condition: bool, range: Range<usize>| if condition { range } else { 0..0 };
@@ -139,7 +139,7 @@ impl Operation {
         Exchange { send, receive }
     }
 
-    /// Calls the variant of NCCL's function that takes a configuration. The versions that have them scale all elements.
+    /// Calls the variant of NCCL's function with a configuration. Versions with these functions scale all elements.
     ///
     /// # Safety
     /// See [`call`](Self::call); the pointers in the configuration are valid.
@@ -172,11 +172,11 @@ impl Operation {
     }
 }
 
-/// The first NCCL whose kernel for a single rank scales all elements again.
+/// First NCCL whose kernel for a single rank scales all elements again.
 const SCALES_ALL: Version = Version::new(2, 29, 7);
 
-/// True when older kernels scale all of so many elements. It gives each block of threads the same number of elements: their share
-/// rounded down, and then up to 16 bytes.
+/// True if older kernels scale all of `count` elements. They give each thread block the same number of elements: an
+/// equal share, rounded down, then up to a multiple of 16 bytes.
 fn is_scaled_whole(count: usize, bytes: usize) -> bool {
     let blocks = (count * bytes).div_ceil(16 << 10).clamp(1, 32);
     (count / blocks).next_multiple_of(16 / bytes) * blocks >= count

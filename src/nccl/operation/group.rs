@@ -1,4 +1,4 @@
-//! Groups: several operations, on any number of communicators, that NCCL launches as one.
+//! Groups: several operations, on any number of communicators, that NCCL launches together.
 
 use std::{cell::RefCell, marker::PhantomData, time::Duration};
 
@@ -15,12 +15,11 @@ use crate::nccl::nccl_group::{self, END, START, Scope};
 
 const SIMULATE: &str = "ncclGroupSimulateEnd";
 
-/// Queues operations and launches them as one (`ncclGroupStart`, `ncclGroupEnd`): the way to use several communicators in one
-/// thread, to send and receive at the same time, and to make NCCL overlap operations.
+/// Records operations and launches them together (`ncclGroupStart`, `ncclGroupEnd`): to use several communicators in
+/// one thread, to send and receive at the same time, and to let NCCL overlap operations.
 ///
-/// Nothing goes to NCCL before the closure has returned. When it returns an error or panics, nothing does at all. Communicators
-/// and buffers stay borrowed until the group has ended. Where several ranks of one communicator are in the group, they are
-/// compared first.
+/// Nothing is passed to NCCL before the closure has returned, or if it returns an error or panics. Communicators and
+/// buffers stay borrowed until the group has ended. Several ranks of one communicator in the group are compared first.
 ///
 /// ```no_run
 /// # use collectives::nccl::{self, Collectives, Communicator, Error, Memory};
@@ -38,8 +37,8 @@ const SIMULATE: &str = "ncclGroupSimulateEnd";
 ///
 /// # Errors
 /// The closure's; [`Error::InsideGroup`] inside another group: see [`Group::nested`]; [`Error::WrongLibrary`] for communicators
-/// of different libraries; [`Error::Disagreement`] where ranks of one communicator do not ask for the same; [`Error::Nccl`],
-/// [`Error::Deadline`] or [`Error::Aborted`] when the launch fails.
+/// of different libraries; [`Error::Disagreement`] if ranks of one communicator call different operations; [`Error::Nccl`],
+/// [`Error::Deadline`] or [`Error::Aborted`] if the launch fails.
 pub fn group<'env, T, E: From<Error>>(body: impl FnOnce(&Group<'env>) -> Result<T, E>) -> Result<T, E> {
     let scope = Scope::enter(START)?;
     let group = Group { simulated: false, batch: RefCell::default(), environment: PhantomData };
@@ -50,10 +49,10 @@ pub fn group<'env, T, E: From<Error>>(body: impl FnOnce(&Group<'env>) -> Result<
     Ok(value)
 }
 
-/// Like [`group()`], but launches nothing: NCCL only estimates how long the operations would take together
-/// (`ncclGroupSimulateEnd`, NCCL 2.22). No estimate where NCCL has none. What is on a communicator of one rank is left out. All
-/// ranks simulate the same, since NCCL may connect them for it. Only collectives with an algorithm: all_reduce, reduce,
-/// broadcast, all_gather, reduce_scatter; and only on blocking communicators.
+/// Like [`group()`], but launches nothing: NCCL only estimates the duration of the operations (`ncclGroupSimulateEnd`,
+/// NCCL 2.22). Returns `None` if NCCL has no estimate. Operations on communicators of one rank are left out. All ranks
+/// simulate the same, since NCCL may connect them for it. Only collectives with an algorithm are supported: all_reduce,
+/// reduce, broadcast, all_gather, reduce_scatter; and only blocking communicators.
 ///
 /// ```no_run
 /// # use collectives::{ReduceOp, nccl::{self, Collectives, Communicator, Error, Memory}};
@@ -67,8 +66,8 @@ pub fn group<'env, T, E: From<Error>>(body: impl FnOnce(&Group<'env>) -> Result<
 /// ```
 ///
 /// # Errors
-/// Those of [`group()`]; [`Error::MissingSymbol`] before NCCL 2.22; [`Error::Argument`] for sends, receives, and what NCCL makes
-/// of them: after a simulation of those, NCCL (up to 2.30 at least) takes ranks for connected that are not.
+/// Those of [`group()`]; [`Error::MissingSymbol`] before NCCL 2.22; [`Error::Argument`] for sends, receives, and operations
+/// composed of them: after simulating those, NCCL (at least up to 2.30) treats unconnected ranks as connected.
 pub fn simulate<'env, E: From<Error>>(
     body: impl FnOnce(&Group<'env>) -> Result<(), E>,
 ) -> Result<Option<Duration>, E> {
@@ -81,11 +80,11 @@ pub fn simulate<'env, E: From<Error>>(
         // SAFETY: closes NCCL's group of this thread; writes into one struct of ours.
         unsafe { raw.ncclGroupSimulateEnd(&mut info) }.unwrap_or(ncclResult_t::ncclInvalidUsage)
     })?;
-    // In microseconds; negative where NCCL knows nothing.
+    // In microseconds; negative without an estimate.
     Ok(Duration::try_from_secs_f64(f64::from(info.estimatedTime) * 1e-6).ok())
 }
 
-/// Takes operations until the closure of [`group()`] returns.
+/// Records operations until the closure of [`group()`] returns.
 pub struct Group<'env> {
     simulated: bool,
     batch: RefCell<Batch<'env>>,
@@ -94,13 +93,13 @@ pub struct Group<'env> {
 }
 
 impl<'env> Group<'env> {
-    /// The collectives of a communicator, as part of the group.
+    /// Returns the collectives of a communicator, as part of the group.
     pub fn on<'g>(&'g self, communicator: &'env Communicator) -> Call<'env, &'g Self> {
         Call::new(communicator, self)
     }
 
-    /// A group inside this one, which is launched with it: for functions that group operations and may be called inside a group
-    /// or not. When it fails, this whole group is cancelled, even if the error is not passed on.
+    /// Nests a group in this one, which launches it: for functions that group operations and may be called inside a
+    /// group or not. If it fails, this whole group is cancelled, even if the error is not propagated.
     ///
     /// # Errors
     /// The closure's.
@@ -108,7 +107,7 @@ impl<'env> Group<'env> {
         nested(&self.batch, || body(self))
     }
 
-    /// Hands all operations to NCCL, and orders other streams after them, whatever NCCL answers.
+    /// Passes all operations to NCCL, and orders other streams after them, even after an error.
     fn run(self, name: &'static str, end: impl FnOnce(&Nccl) -> ncclResult_t) -> Result<(), Error> {
         let mut batch = self.batch.into_inner();
         batch.refuse_unfinished(START)?;
@@ -121,17 +120,17 @@ impl<'env> Group<'env> {
         let streams = batch.members.iter().map(|member| member.stream.cu_stream() as cudaStream_t);
         let streams: Vec<_> = streams.collect();
         let guards = batch.lock(name)?;
-        // SAFETY: the guards are held, and what is recorded lives to the end of this function, by when NCCL has queued the
+        // SAFETY: the guards are held, and the batch lives until the end of this function, by when NCCL has queued the
         // operations.
         let call = |step: &Step| unsafe { step.call(&batch.members, &streams) }.map(drop);
         let ended = nccl_group::run_until(library, || batch.steps.iter().try_for_each(call), name, end);
         drop(guards);
-        let settled = match ended {
-            // NCCL's own thread is still launching: what is ordered below has to come after that.
-            Ok((ncclResult_t::ncclInProgress, ())) => batch.settle(name),
+        let finished = match ended {
+            // NCCL's own thread is still launching, and the ordering below must come after that.
+            Ok((ncclResult_t::ncclInProgress, ())) => batch.wait_for_threads(name),
             ended => ended.map(drop),
         };
-        settled.and(batch.release())
+        finished.and(batch.release())
     }
 }
 
@@ -154,7 +153,7 @@ impl<'env> sealed::Launch<'env> for &Group<'env> {
                 return Err(Error::argument(operation.name(), reason));
             }
         }
-        // NCCL copies the data of a single rank at once, also in a group that it only simulates.
+        // NCCL copies the data of a single rank immediately, even in a simulated group.
         let left_out = self.simulated && operation.size == 1;
         let mut batch = self.batch.borrow_mut();
         batch.record(submission, buffers)?;

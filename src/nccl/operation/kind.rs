@@ -1,4 +1,4 @@
-//! Checked operations, without their buffers, and NCCL's numbers for them.
+//! Checked operations without their buffers, and NCCL's constants for them.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use nccl_sys::{MissingSymbol, Version, ncclDataType_t, ncclRedOp_t, ncclWaitSign
 use crate::nccl::{error::Error, library::Library, memory::Signal};
 use crate::{DataType, Element, ReduceOp};
 
-/// NCCL's number of a type.
+/// NCCL's constant of a type.
 pub(super) const fn raw_type(data_type: DataType) -> ncclDataType_t {
     match data_type {
         DataType::Int8 => ncclDataType_t::ncclInt8,
@@ -25,7 +25,7 @@ pub(super) const fn raw_type(data_type: DataType) -> ncclDataType_t {
     }
 }
 
-/// NCCL's number of an operator.
+/// NCCL's constant of an operator.
 pub(super) const fn raw_op(op: ReduceOp) -> ncclRedOp_t {
     match op {
         ReduceOp::Sum => ncclRedOp_t::ncclSum,
@@ -36,10 +36,10 @@ pub(super) const fn raw_op(op: ReduceOp) -> ncclRedOp_t {
     }
 }
 
-/// The first NCCL with 8-bit floating-point types.
+/// First NCCL with 8-bit floating-point types.
 const FP8: Version = Version::new(2, 24, 0);
 
-/// Refuses a type that the library does not have yet.
+/// Refuses a type that the library does not support.
 #[inline]
 pub(super) fn require_type<T: Element>(library: Library) -> Result<(), Error> {
     if const { is_fp8(T::DATA_TYPE) } { library.require(T::DATA_TYPE.name(), FP8) } else { Ok(()) }
@@ -49,22 +49,23 @@ pub(super) const fn is_fp8(data_type: DataType) -> bool {
     data_type.size() == 1 && data_type.is_float()
 }
 
-/// A checked operation: everything of it but the buffers.
+/// A checked operation without its buffers.
 #[derive(Clone, Debug)]
 pub(crate) struct Operation {
     pub(crate) kind: Kind,
-    /// Elements, in the meaning of NCCL's function.
+    /// Count argument of NCCL's function, in elements.
     pub(crate) count: usize,
     pub(crate) data_type: DataType,
-    /// This rank's number.
+    /// This rank.
     pub(crate) rank: usize,
-    /// The number of ranks.
+    /// Number of ranks.
     pub(crate) size: usize,
-    /// True for a scaled sum over a single rank, for which NCCL has a kernel. NCCL does not make its device current before it.
+    /// True for a scaled sum over a single rank, for which NCCL has a kernel. NCCL does not make its device current
+    /// before it.
     pub(crate) is_scale: bool,
 }
 
-/// Roots and peers are below the size, and so fit into NCCL's ints.
+/// Kind of an operation. Roots and peers are below the size, so they fit into NCCL's ints.
 #[derive(Clone, Debug)]
 pub(crate) enum Kind {
     AllReduce(ncclRedOp_t),
@@ -78,7 +79,7 @@ pub(crate) enum Kind {
     Scatter(usize),
     Send(usize),
     Recv(usize),
-    /// With the other rank's window, and the offset in it in bytes.
+    /// With the peer's window, and the offset in it in bytes.
     Put(Signal, ncclWindow_t, usize),
     Signal(Signal),
     WaitSignals(Box<[ncclWaitSignalDesc_t]>),
@@ -88,7 +89,7 @@ pub(super) const PUT: &str = "ncclPutSignal";
 pub(super) const WAIT_SIGNAL: &str = "ncclWaitSignal";
 pub(super) const ALL_TO_ALL_V: &str = "all_to_all_v (ncclSend, ncclRecv)";
 
-/// The elements of the send buffer that go to a rank, and those of the receive buffer that come from it.
+/// Elements of the send buffer that are sent to a rank, and elements of the receive buffer that come from it.
 #[derive(Clone, Debug)]
 pub(crate) struct Exchange {
     pub(crate) send: Range<usize>,
@@ -96,7 +97,7 @@ pub(crate) struct Exchange {
 }
 
 impl Kind {
-    /// NCCL's function.
+    /// Name of NCCL's function.
     #[inline]
     pub(crate) const fn name(&self) -> &'static str {
         match self {
@@ -117,13 +118,13 @@ impl Kind {
         }
     }
 
-    /// True where the send buffer has one part for each rank.
+    /// True if the send buffer has one part per rank.
     #[inline]
     pub(crate) const fn sends_parts(&self) -> bool {
         matches!(self, Self::ReduceScatter(_) | Self::AllToAll | Self::Scatter(_))
     }
 
-    /// True where the receive buffer has one part for each rank.
+    /// True if the receive buffer has one part per rank.
     #[inline]
     pub(crate) const fn receives_parts(&self) -> bool {
         matches!(self, Self::AllGather | Self::AllToAll | Self::Gather(_))
@@ -139,7 +140,7 @@ impl Kind {
         }
     }
 
-    /// The other rank, of two that take part.
+    /// The other rank, for operations between two ranks.
     #[inline]
     pub(crate) const fn peer(&self) -> Option<usize> {
         match *self {
@@ -149,7 +150,7 @@ impl Kind {
         }
     }
 
-    /// True where only the root needs a send buffer. Where it is false and there is a root, only that needs a receive buffer.
+    /// True if only the root needs a send buffer. If false, and there is a root, only the root needs a receive buffer.
     #[inline]
     pub(crate) const fn root_sends(&self) -> bool {
         matches!(self, Self::Broadcast(_) | Self::Scatter(_))
@@ -165,13 +166,13 @@ impl Kind {
 }
 
 impl Operation {
-    /// NCCL's function.
+    /// Name of NCCL's function.
     #[inline]
     pub(crate) const fn name(&self) -> &'static str {
         self.kind.name()
     }
 
-    /// Refuses an operation whose function the library lacks, and which cannot be composed of others.
+    /// Refuses an operation that the library has no function for, unless it can be composed of others.
     pub(crate) fn require(&self, library: Library) -> Result<(), MissingSymbol> {
         match self.kind {
             Kind::Put(..) | Kind::Signal(_) | Kind::WaitSignals(_) => library.raw().require(self.name()),
@@ -179,18 +180,18 @@ impl Operation {
         }
     }
 
-    /// True for an operation after which the windows' memory has what other ranks wrote.
+    /// True for an operation after which the windows' memory contains other ranks' writes.
     #[inline]
     pub(crate) const fn waits(&self) -> bool {
         matches!(self.kind, Kind::WaitSignals(_))
     }
 
-    /// True where NCCL has an algorithm for it, and does not make sends and receives of it.
+    /// True if NCCL has an algorithm for it, instead of composing it of sends and receives.
     pub(crate) const fn has_algorithm(&self) -> bool {
         matches!(self.kind, Kind::Broadcast(_) | Kind::AllGather) || self.kind.op().is_some()
     }
 
-    /// True for a collective that is one function of NCCL: these have variants that take a configuration.
+    /// True for a collective with an NCCL function of its own, which has a variant with a configuration.
     #[inline]
     pub(crate) const fn is_collective(&self) -> bool {
         self.has_algorithm() || matches!(self.kind, Kind::AllToAll | Kind::Gather(_) | Kind::Scatter(_))

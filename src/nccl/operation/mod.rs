@@ -1,4 +1,4 @@
-//! Operations: collectives, messages and one-sided operations, their checks, and the ways to NCCL.
+//! Operations: collectives, point-to-point and one-sided operations, their checks, and their submission.
 
 pub(crate) mod agreement;
 pub(crate) mod batch;

@@ -1,4 +1,4 @@
-//! Reduction operators: NCCL's own, and sums that scale every rank's input first.
+//! Reduction operators: NCCL's own, and sums with a scalar factor per rank.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -22,7 +22,7 @@ mod sealed {
 
 /// An operator for elements of type `T`: a [`ReduceOp`], or a [`ScaledSum`] by reference. Sealed.
 pub trait Reduction<'b, T: Element>: sealed::Sealed {
-    /// NCCL's number of the operator for a communicator, and the object where the program has made it.
+    /// NCCL's number of the operator for a communicator, and the object of a program-defined operator.
     #[doc(hidden)]
     fn resolve(self, communicator: &Communicator) -> (ncclRedOp_t, Option<&'b Arc<Operator>>);
 }
@@ -31,16 +31,16 @@ impl sealed::Sealed for ReduceOp {}
 impl<'b, T: Element> Reduction<'b, T> for ReduceOp {
     #[inline]
     fn resolve(self, communicator: &Communicator) -> (ncclRedOp_t, Option<&'b Arc<Operator>>) {
-        // The average over a single rank is a copy. NCCL would run a kernel that scales, which it does not have for 8-bit
-        // floating-point numbers, and which leaves out elements of some lengths.
+        // The average over a single rank is a copy. NCCL would run a scaling kernel, which it lacks for 8-bit
+        // floating-point numbers, and which skips elements of some lengths.
         let copies = self == Self::Avg && communicator.size() == 1;
         (raw_op(if copies { Self::Sum } else { self }), None)
     }
 }
 
-/// The sum of all ranks' inputs, each multiplied by its rank's scalar first: an average with weights, or gradients scaled on the
-/// way. Made by [`Communicator::scaled_sum`] and [`Communicator::scaled_sum_on_device`], for that communicator and one element
-/// type. All ranks use one; their scalars may differ.
+/// Sum of all ranks' inputs, each multiplied by its rank's scalar: for weighted averages or gradient scaling. Created
+/// by [`Communicator::scaled_sum`] and [`Communicator::scaled_sum_on_device`], for that communicator and one element
+/// type. All ranks use a scaled sum; their scalars may differ.
 ///
 /// ```no_run
 /// # use collectives::nccl::{Collectives, Communicator, Error, Memory};
@@ -52,23 +52,23 @@ impl<'b, T: Element> Reduction<'b, T> for ReduceOp {
 /// ```
 pub struct ScaledSum<'c, T> {
     operator: Arc<Operator>,
-    /// The communicator lives, and nobody writes the scalar, as long as this object.
+    /// The communicator lives, and nothing writes the scalar, as long as this object.
     borrowed: PhantomData<(&'c Communicator, T)>,
 }
 
 impl Communicator {
-    /// A sum of inputs that are multiplied by `scalar` first (`ncclRedOpCreatePreMulSum`, `ncclScalarHostImmediate`).
+    /// Creates a sum of inputs multiplied by `scalar` (`ncclRedOpCreatePreMulSum`, `ncclScalarHostImmediate`).
     ///
     /// # Errors
-    /// [`Error::InsideGroup`]; for 8-bit floating-point numbers, [`Error::TooOld`] before NCCL 2.24 and [`Error::Argument`] on a
-    /// communicator of one rank; [`Error::Nccl`]; [`Error::Aborted`] and [`Error::Unusable`].
+    /// [`Error::InsideGroup`]; for 8-bit floating-point numbers, [`Error::TooOld`] before NCCL 2.24 and
+    /// [`Error::Argument`] on a communicator of one rank; [`Error::Nccl`]; [`Error::Aborted`] and [`Error::Unusable`].
     pub fn scaled_sum<T: Element>(&self, mut scalar: T) -> Result<ScaledSum<'_, T>, Error> {
         let residence = ncclScalarResidence_t::ncclScalarHostImmediate;
         self.create_op::<T>(ptr::from_mut(&mut scalar).cast(), residence, None)
     }
 
-    /// Like [`scaled_sum`](Self::scaled_sum), with a scalar in device memory that is read whenever a collective with the operator
-    /// runs (`ncclScalarDevice`): a view of a [`Memory`](crate::nccl::Memory).
+    /// Like [`scaled_sum`](Self::scaled_sum), with a scalar in device memory that is read whenever a collective with
+    /// the operator runs (`ncclScalarDevice`): a view of a [`Memory`](crate::nccl::Memory).
     ///
     /// # Errors
     /// Those of [`scaled_sum`](Self::scaled_sum); [`Error::Length`] unless the buffer has exactly one element;
@@ -129,13 +129,13 @@ impl<T> fmt::Debug for ScaledSum<'_, T> {
     }
 }
 
-/// An operator that the program has made. NCCL copies it into every operation that uses it.
+/// A program-defined operator. NCCL copies it into every operation that uses it.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Operator {
     pub(super) communicator: Arc<Handle>,
     op: ncclRedOp_t,
-    /// The scalar in device memory; none for one of the host.
+    /// Scalar in device memory; `None` for a host scalar.
     pub(super) scalar: Option<OwnedBuffer>,
     /// True once it has been released.
     ended: AtomicBool,

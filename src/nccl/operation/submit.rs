@@ -4,13 +4,13 @@ use std::mem;
 
 use nccl_sys::{cudaStream_t, ncclResult_t};
 
-use super::buffers::{Buffers, OtherStreams, released};
+use super::buffers::{Buffers, OtherStreams, check_recorded};
 use super::call::{Immediate, Submission, sealed};
 use super::call_config::CallConfig;
 use super::functions::Arguments;
 use super::kind::Operation;
 use crate::nccl::communicator::{Handle, State};
-use crate::nccl::error::{Error, each};
+use crate::nccl::error::{Error, try_each};
 use crate::nccl::memory::{DeviceBuffer, DeviceBufferMut};
 use crate::nccl::{cuda, nccl_group};
 
@@ -46,16 +46,16 @@ impl<'b> sealed::Launch<'b> for Immediate {
         };
         drop(state);
         if others.is_empty() && !events && matches!(code, Ok(ncclResult_t::ncclSuccess)) {
-            // The fast path. An empty list has nothing to free, which the compiler does not see.
+            // Fast path. An empty list has nothing to free, which the compiler does not detect.
             mem::forget(others);
             return Ok(());
         }
         let accesses = accesses.queued();
         let result = code.and_then(|code| handle.finish(name, code));
         drop(accesses);
-        // Whatever NCCL answered: something may have been queued.
-        let result = result.and(each(&others, |stream| communicator.make_wait(stream)));
-        if events { result.and(released(stream)) } else { result }
+        // Even after an error, something may have been queued.
+        let result = result.and(try_each(&others, |stream| communicator.make_wait(stream)));
+        if events { result.and(check_recorded(stream)) } else { result }
     }
 }
 

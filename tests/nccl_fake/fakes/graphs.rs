@@ -1,4 +1,4 @@
-//! Streams that hang, captures and graphs.
+//! Hanging streams, captures and graphs.
 
 use std::thread;
 use std::time::Duration;
@@ -46,7 +46,7 @@ fn code<T>(result: Result<T, DriverError>) -> CUresult {
 }
 
 #[test]
-fn a_capture_that_ends_before_nccl_is_done_is_seen() {
+fn a_capture_that_ends_before_nccl_is_done_is_detected() {
     let fake = Fake::new();
     let world = World::new(&fake, true);
     fake.set(Knob::NcclResult, IN_PROGRESS);
@@ -137,12 +137,12 @@ fn what_a_capture_does_not_allow_invalidates_it() {
     assert_eq!(end(), CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 
     stream.begin_capture(CAPTURE).unwrap();
-    // SAFETY: asks for memory and does not get it.
+    // SAFETY: the allocation is refused.
     let refused = unsafe { result::malloc_sync(8) };
     assert_eq!(code(refused), CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     assert_eq!(end(), CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 
-    // Another stream is drawn in, and has to be waited for.
+    // Another stream becomes part of the capture, and must be waited for.
     stream.begin_capture(CAPTURE).unwrap();
     let inside = stream.record_event(None).unwrap();
     other.wait(&inside).unwrap();

@@ -1,4 +1,4 @@
-//! Work that is not ordered after what uses the same memory, and memory that is used after its end.
+//! Unordered work on the same memory, and use of freed memory.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -27,13 +27,13 @@ impl World<'_> {
 }
 
 fn set(memory: *mut c_void, bytes: usize, stream: CUstream) {
-    // SAFETY: the fake leaves memory alone that is not there.
+    // SAFETY: the fake does not access memory that is not allocated.
     let _refused = unsafe { result::memset_d8_async(memory as u64, 0, bytes, stream) };
 }
 
 fn read(memory: *mut c_void, stream: CUstream) {
     let mut bytes = [0; 8];
-    // SAFETY: the fake leaves memory alone that is not there, and copies at once.
+    // SAFETY: the fake does not access memory that is not allocated, and copies immediately.
     let _refused = unsafe { result::memcpy_dtoh_async(&mut bytes, memory as u64, stream) };
 }
 
@@ -52,7 +52,7 @@ fn two_streams_without_order_race() {
         "all_reduce comm1 m1->m1 count 2 type 7 op 0 s1 device 0 races for m1 with copy from m1+4 on s2",
     );
 
-    // Two that read do not.
+    // Two reads are allowed.
     first.wait(&second.record_event(None).unwrap()).unwrap();
     read(world.at(32), first.cu_stream());
     read(world.at(32), second.cu_stream());
@@ -68,7 +68,7 @@ fn events_order_what_was_queued_before_them() {
     let (second, third) = (world.second_stream(), world.second_stream());
     let early = world.stream.record_event(None).unwrap();
     world.all_reduce(SUM);
-    // Through a stream that has nothing to do with it.
+    // Through an unrelated stream.
     second.wait(&world.stream.record_event(None).unwrap()).unwrap();
     third.wait(&second.record_event(None).unwrap()).unwrap();
     set(world.memory, 64, third.cu_stream());
@@ -100,7 +100,7 @@ fn what_the_host_has_waited_for_is_before_all_that_follows() {
         set(world.memory, 8, second.cu_stream());
         second.synchronize().unwrap();
         world.nothing_wrong();
-        // The other stream's own work is not what was waited for.
+        // The wait does not cover the other stream's own work.
         set(world.memory, 8, second.cu_stream());
         wait();
         world.all_reduce(SUM);
@@ -213,14 +213,14 @@ fn a_graph_uses_memory_whenever_it_is_launched_and_where() {
 }
 
 #[test]
-fn registrations_and_windows_are_kept_as_long_as_work_needs_them() {
+fn registrations_and_windows_live_as_long_as_work_needs_them() {
     let fake = Fake::new();
     let world = World::new(&fake, true);
     let (nccl, comm, stream) = (world.nccl, world.comm, world.stream());
     let (mut handle, mut window) = (null_mut(), null_mut());
     // SAFETY: our own library.
     unsafe {
-        // Work that is under way.
+        // Work that is still running.
         nccl.ncclCommRegister(comm, world.memory, 64, &mut handle).unwrap();
         world.all_reduce(SUM);
         assert_eq!(nccl.ncclCommDeregister(comm, handle).unwrap(), OK);
@@ -262,7 +262,7 @@ fn what_peers_have_put_is_there_after_the_wait_for_their_signals() {
     let second = world.second_stream();
     let mut window = null_mut();
     let mut waits = ncclWaitSignalDesc_t { opCnt: 1, peer: 0, sigIdx: 0, ctx: 0 };
-    // Until the signal what was there before may be used.
+    // Until the signal, the previous contents may be used.
     set(world.memory, 64, second.cu_stream());
     // SAFETY: our own library.
     unsafe {

@@ -1,4 +1,4 @@
-//! The texts of a configuration, of which NCCL keeps the pointers.
+//! Strings of a configuration, to which NCCL keeps pointers.
 
 use std::ffi::{CString, c_char};
 use std::ptr::null_mut;
@@ -11,7 +11,7 @@ use crate::fake::Fake;
 const NAME: &str = "a name of some length";
 
 impl World<'_> {
-    /// A part with a configuration, or with the whole's.
+    /// A part with a configuration of its own, or with that of the original.
     fn part(&self, config: Option<&mut ncclConfig_t>) -> ncclComm_t {
         let mut part = null_mut();
         let config = config.map_or(null_mut(), |config| &raw mut *config);
@@ -33,7 +33,7 @@ fn text() -> Vec<c_char> {
 }
 
 #[test]
-fn a_text_that_changes_before_the_end_of_its_communicator_is_seen() {
+fn a_string_that_changes_before_the_end_of_its_communicator_is_detected() {
     let fake = Fake::new();
     let world = World::new(&fake, true);
     for field in ["netName", "commName"] {
@@ -52,9 +52,9 @@ fn a_text_that_changes_before_the_end_of_its_communicator_is_seen() {
     }
 }
 
-/// The one test that reads memory after its end, as NCCL would.
+/// The one test that reads freed memory, as NCCL would.
 #[test]
-fn a_text_that_is_freed_is_seen() {
+fn a_freed_string_is_detected() {
     let fake = Fake::new();
     let world = World::new(&fake, true);
     let text = CString::new(NAME).unwrap();

@@ -23,11 +23,11 @@ impl<'a> World<'a> {
 
     /// Writes eight bytes of the memory.
     fn set(&self, offset: usize, stream: &CudaStream) {
-        // SAFETY: there are so many bytes.
+        // SAFETY: the memory has this number of bytes.
         unsafe { result::memset_d8_async(self.at(offset) as u64, 0, 8, stream.cu_stream()) }.unwrap();
     }
 
-    /// Lets the worker do what there is, and answers with its result.
+    /// Runs the worker's jobs, and returns their result.
     fn released(&self) -> ncclResult_t {
         self.fake.set(Knob::Worker, worker::RUNS);
         let start = Instant::now();
@@ -66,12 +66,12 @@ fn operations_are_launched_late() {
     let (queue, launch) = (format!("queue {LINE}"), format!("launch {LINE}"));
     world.logs(&[&queue, &queue, &launch, &launch]);
 
-    // If nobody holds it.
+    // If it is not held.
     assert_eq!(world.all_reduce(SUM), IN_PROGRESS);
     assert_eq!(world.released(), OK);
     world.logs(&[&launch]);
 
-    // When somebody has asked twice.
+    // After two queries.
     fake.set(Knob::Worker, worker::HELD);
     fake.set(Knob::WorkerPolls, 2);
     world.all_reduce(SUM);
@@ -118,7 +118,7 @@ fn memory_is_not_used_before_a_late_launch() {
     world.bug("set m1 on s2 races for m1 with all_reduce");
 }
 
-/// When it comes, nobody knows: it must be ordered when it is asked for.
+/// Its completion time is unknown, so it must be ordered when it is called.
 #[test]
 fn a_late_launch_is_ordered_by_what_was_before_the_call() {
     let fake = Fake::new();
@@ -154,7 +154,7 @@ fn handles_are_written_late() {
     let (mut part, mut window, mut whole) = (null_mut(), null_mut(), null_mut());
     let mut config = ncclConfig_t { blocking: 0, ..Default::default() };
     let mut id = ncclUniqueId { internal: [0; 128] };
-    // SAFETY: our own library; the places outlive the work.
+    // SAFETY: our own library; the slots outlive the work.
     unsafe {
         assert_eq!(nccl.ncclCommSplit(comm, 0, 0, &mut part, null_mut()), OK);
         assert_eq!(world.async_error(), IN_PROGRESS);
@@ -169,7 +169,7 @@ fn handles_are_written_late() {
         assert_eq!(world.released(), OK);
         assert!(!window.is_null());
 
-        // A communicator of its own is there at once, and busy.
+        // An independent communicator exists immediately, and is busy.
         fake.set(Knob::Worker, worker::HELD);
         nccl.ncclGetUniqueId(&mut id);
         assert_eq!(nccl.ncclCommInitRankConfig(&mut whole, 2, id, 1, &mut config), IN_PROGRESS);
@@ -217,7 +217,7 @@ fn an_abort_drops_the_work_or_waits_for_it() {
 }
 
 #[test]
-fn a_late_launch_that_fails_is_told_afterwards() {
+fn a_failed_late_launch_is_reported_afterwards() {
     let fake = Fake::new();
     let world = World::held(&fake);
     world.all_reduce(SUM);
@@ -247,7 +247,7 @@ fn texts_are_read_late() {
     let mut config = ncclConfig_t { blocking: 0, commName: text.as_ptr().cast(), ..Default::default() };
     let mut new = [null_mut(); 2];
     let mut id = ncclUniqueId { internal: [0; 128] };
-    // SAFETY: our own library; the places outlive the work.
+    // SAFETY: our own library; the slots outlive the work.
     unsafe {
         world.nccl.ncclGetUniqueId(&mut id);
         world.nccl.ncclCommSplit(world.comm, 0, 0, &mut new[0], &mut config);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use collectives::world::{self, Launcher, OnFailure, Place, Started};
+use collectives::world::{self, Launcher, OnFailure, RendezvousConfig, Started};
 use serde::{Deserialize, Serialize};
 
 use super::waiting::Waiting;
@@ -24,8 +24,8 @@ pub(super) fn meet(
     let mut options = options.or_environment().map_err(mpi_exec::stop)?;
     let launcher = Started::detect().launcher;
     let place = match (&arguments.listen, &arguments.connect) {
-        (Some(address), _) => Place::new(0, 2, address),
-        (_, Some(address)) => Place::new(1, 2, address),
+        (Some(address), _) => RendezvousConfig::new(0, 2, address),
+        (_, Some(address)) => RendezvousConfig::new(1, 2, address),
         _ if launcher == Launcher::None => {
             return Err(Stop::Refused(
                 "it takes two: start this by a launcher (mpirun -np 2 nccl-bench fabric ...), or give --listen HOST:PORT to \
@@ -33,7 +33,7 @@ pub(super) fn meet(
                     .to_owned(),
             ));
         }
-        _ => Place::from_environment(),
+        _ => RendezvousConfig::from_environment(),
     };
     let named = arguments.listen.is_some()
         || arguments.connect.is_some()

@@ -1,0 +1,161 @@
+//! Log of reported calls, compared between ranks.
+
+use crate::world::{Called, Error};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+/// Approximate maximum size of the log, in bytes.
+const MAX_BYTES: usize = 64 << 20;
+/// Approximate size of a call without its text, in bytes.
+const CALL_OVERHEAD: usize = 128;
+
+/// First report of each call, by topic; oldest topic first.
+#[derive(Debug, Default)]
+pub(crate) struct CallLog(VecDeque<Topic>);
+
+#[derive(Debug)]
+struct Topic {
+    topic: u64,
+    /// Rank and text by place and number.
+    calls: HashMap<(u64, u64), (usize, String)>,
+    bytes: usize,
+}
+
+/// A call that differs between two ranks.
+struct Difference {
+    /// Number and place. The lowest is reported.
+    call: (u64, u64),
+    other: (usize, String),
+    own: String,
+}
+
+impl CallLog {
+    /// Records calls of a rank. Returns an error for the first one that differs from that of another rank.
+    pub(crate) fn record(&mut self, rank: usize, topic: u64, calls: Vec<Called>) -> Option<Error> {
+        if !self.has_topic(topic) {
+            self.0.push_back(Topic { topic, calls: HashMap::new(), bytes: 0 });
+        }
+        let known = self.0.iter_mut().find(|known| known.topic == topic)?;
+        let mut first: Option<Difference> = None;
+        for Called { place, number, what } in calls {
+            match known.calls.get(&(place, number)) {
+                None => {
+                    known.bytes += CALL_OVERHEAD + what.len();
+                    known.calls.insert((place, number), (rank, what));
+                }
+                Some((other, told)) if *other != rank && *told != what => {
+                    let call = (number, place);
+                    if first.as_ref().is_none_or(|before| call < before.call) {
+                        first = Some(Difference { call, other: (*other, told.clone()), own: what });
+                    }
+                }
+                Some(_) => {}
+            }
+        }
+        self.evict(topic);
+        let Difference { other, own, .. } = first?;
+        let own = (rank, own);
+        let ((first, one), (second, another)) = if own.0 < other.0 { (own, other) } else { (other, own) };
+        Some(Error::Mismatch(format!(
+            "rank {first} called {one} while rank {second} called {another}; all ranks call the same operations in the \
+             same order with the same lengths"
+        )))
+    }
+
+    pub(crate) fn has_topic(&self, topic: u64) -> bool {
+        self.0.iter().any(|known| known.topic == topic)
+    }
+
+    /// Calls with the highest numbers of the newest topics, about `max` bytes in total, as rank, topic and calls.
+    pub(crate) fn newest(&self, max: usize) -> Vec<(usize, u64, Vec<Called>)> {
+        let mut left = max;
+        let mut found = Vec::new();
+        for topic in self.0.iter().rev() {
+            let mut calls: Vec<_> = topic.calls.iter().collect();
+            calls.sort_unstable_by_key(|((place, number), _)| (Reverse(*number), *place));
+            let mut by_rank: BTreeMap<usize, Vec<Called>> = BTreeMap::new();
+            for (&(place, number), (rank, what)) in calls {
+                let Some(rest) = left.checked_sub(CALL_OVERHEAD + what.len()) else { break };
+                left = rest;
+                by_rank.entry(*rank).or_default().push(Called { place, number, what: what.clone() });
+            }
+            found.extend(by_rank.into_iter().map(|(rank, calls)| (rank, topic.topic, calls)));
+        }
+        found
+    }
+
+    /// Evicts the oldest topics, and the current one last, while the log is too large. Waiting ranks report their calls
+    /// again.
+    fn evict(&mut self, current: u64) {
+        while self.0.iter().map(|topic| topic.bytes).sum::<usize>() > MAX_BYTES {
+            let oldest = self.0.iter().position(|topic| topic.topic != current).unwrap_or(0);
+            self.0.remove(oldest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn calls(calls: &[(u64, &str)]) -> Vec<Called> {
+        calls.iter().map(|&(number, what)| Called { place: 0, number, what: what.to_owned() }).collect()
+    }
+
+    #[test]
+    fn the_first_difference_names_both_ranks() {
+        let mut call_log = CallLog::default();
+        assert_eq!(call_log.record(2, 7, calls(&[(1, "a"), (2, "b"), (3, "c")])), None);
+        // Another communicator, equal calls, and calls that only one rank has reported.
+        assert_eq!(call_log.record(1, 8, calls(&[(1, "x")])), None);
+        assert_eq!(call_log.record(3, 7, calls(&[(3, "c"), (4, "d")])), None);
+        assert_eq!(call_log.record(4, 7, calls(&[(9, "x")])), None);
+        let error = call_log.record(1, 7, calls(&[(4, "y"), (3, "x"), (2, "b")])).unwrap().to_string();
+        assert!(error.starts_with("rank 1 called x while rank 2 called c; all ranks "), "{error}");
+        let error = call_log.record(5, 7, calls(&[(1, "b")])).unwrap().to_string();
+        assert!(error.starts_with("rank 2 called a while rank 5 called b; "), "{error}");
+    }
+
+    #[test]
+    fn the_newest_calls_are_returned_up_to_the_limit() {
+        let mut call_log = CallLog::default();
+        assert_eq!(call_log.record(2, 7, calls(&[(1, "a"), (2, "b")])), None);
+        assert_eq!(call_log.record(1, 8, calls(&[(4, "d"), (5, "e"), (3, "c")])), None);
+        assert_eq!(call_log.record(0, 8, calls(&[(6, "f")])), None);
+        let call = CALL_OVERHEAD + 1;
+        let newest = |max: usize| call_log.newest(max);
+        assert_eq!(newest(0), []);
+        assert_eq!(newest(2 * call), [(0, 8, calls(&[(6, "f")])), (1, 8, calls(&[(5, "e")]))]);
+        let five = newest(5 * call);
+        assert_eq!(five[1], (1, 8, calls(&[(5, "e"), (4, "d"), (3, "c")])));
+        assert_eq!(five[2], (2, 7, calls(&[(2, "b")])));
+    }
+
+    #[test]
+    fn calls_are_kept_until_the_log_is_too_large() {
+        let mut call_log = CallLog::default();
+        assert_eq!(call_log.record(0, 1, calls(&[(1, "a")])), None);
+        assert_eq!(call_log.record(0, 1, calls(&[(2, "b")])), None);
+        assert_eq!(
+            call_log.record(0, 1, calls(&[(1, "another")])),
+            None,
+            "a rank does not differ from itself"
+        );
+        for topic in 10..100 {
+            assert_eq!(call_log.record(0, topic, calls(&[(1, "a")])), None);
+        }
+        assert!(call_log.record(1, 99, calls(&[(1, "x")])).is_some());
+        let error = call_log.record(1, 1, calls(&[(1, "x")])).unwrap().to_string();
+        assert!(error.starts_with("rank 0 called a while rank 1 called x; "), "{error}");
+        let long = "x".repeat(MAX_BYTES / 3);
+        for topic in 200..204 {
+            assert_eq!(call_log.record(0, topic, calls(&[(1, &long)])), None);
+        }
+        assert_eq!(call_log.0.iter().map(|topic| topic.topic).collect::<Vec<_>>(), [202, 203]);
+        assert_eq!(call_log.record(1, 1, calls(&[(1, "y")])), None);
+        // More than there is room for, of one topic.
+        let much: Vec<(u64, &str)> = (0..4).map(|number| (number, long.as_str())).collect();
+        assert_eq!(call_log.record(2, 300, calls(&much)), None);
+        assert!(call_log.0.is_empty());
+    }
+}

@@ -1,0 +1,79 @@
+//! Numbering of ranks by process: error messages name ranks of the job, not processes.
+
+use crate::world::Error;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Number of ranks in each process of a world ([`threads`](crate::world::threads)). The ranks of process `p` begin
+/// at `p * count`.
+#[derive(Debug)]
+pub(crate) struct Numbering(AtomicUsize);
+
+impl Default for Numbering {
+    fn default() -> Self {
+        Self(AtomicUsize::new(1))
+    }
+}
+
+impl Numbering {
+    pub(crate) fn set(&self, count: usize) {
+        self.0.store(count.max(1), Ordering::SeqCst);
+    }
+
+    /// First rank of a process.
+    pub(crate) fn first(&self, process: usize) -> usize {
+        process.saturating_mul(self.count())
+    }
+
+    /// Number of ranks in each process.
+    pub(crate) fn count(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    /// Text for the ranks that end with a process: `rank 3 ends`, `ranks 2 to 3 end`.
+    pub(crate) fn ends(&self, process: usize) -> String {
+        let (first, count) = (self.first(process), self.count());
+        if count == 1 {
+            format!("rank {first} ends")
+        } else {
+            format!("ranks {first} to {} end", first + count - 1)
+        }
+    }
+
+    /// Returns the rank that a message about `process` names, and the end of that message: `rank` if it belongs to the
+    /// process; otherwise the first rank of the process, and a text with all of them.
+    pub(crate) fn name(&self, process: usize, rank: Option<usize>) -> (usize, String) {
+        let (first, count) = (self.first(process), self.count());
+        match rank.filter(|rank| rank / count == process) {
+            Some(rank) => (rank, String::new()),
+            None if count == 1 => (first, String::new()),
+            None => (first, format!(" (the process of ranks {first} to {})", first + count - 1)),
+        }
+    }
+
+    /// Error for a failed process, or its failed rank if that is known.
+    pub(crate) fn failed(&self, process: usize, rank: Option<usize>, host: &str, reason: &str) -> Error {
+        let (rank, ranks) = self.name(process, rank);
+        Error::RankFailed { rank, host: host.to_owned(), reason: format!("{reason}{ranks}") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_named_and_not_processes() {
+        let numbering = Numbering::default();
+        let failed = |process, rank| numbering.failed(process, rank, "a", "died").to_string();
+        assert_eq!(
+            (failed(1, None), numbering.ends(1)),
+            ("rank 1 on host a died".to_owned(), "rank 1 ends".to_owned())
+        );
+        numbering.set(2);
+        assert_eq!(failed(1, None), "rank 2 on host a died (the process of ranks 2 to 3)");
+        assert_eq!(failed(1, Some(3)), "rank 3 on host a died");
+        // A process cannot blame the ranks of another.
+        assert_eq!(failed(1, Some(1)), failed(1, None));
+        assert_eq!((numbering.first(2), numbering.ends(2)), (4, "ranks 4 to 5 end".to_owned()));
+    }
+}

@@ -1,0 +1,210 @@
+//! The launcher that started this process.
+
+mod nodelist;
+mod rendezvous;
+
+use super::{Error, process_variable};
+use std::fmt;
+
+/// A program that starts the ranks of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Launcher {
+    /// No launcher.
+    None,
+    /// A launcher that sets `NCCL_BENCH_RANK` and `NCCL_BENCH_SIZE`.
+    Explicit,
+    /// Open MPI's `mpirun`.
+    OpenMpi,
+    /// MPICH's `mpiexec` (Hydra), also in Intel MPI and MVAPICH.
+    Mpich,
+    /// Slurm's `srun`.
+    Slurm,
+    /// torchrun, or another launcher that sets `RANK` and `WORLD_SIZE`.
+    Torchrun,
+    /// An indexed Job of Kubernetes, with one process per pod. Kubernetes sets the index of a pod; the pod template must set
+    /// `NCCL_BENCH_SIZE` and `NCCL_BENCH_ADDR`.
+    Kubernetes,
+}
+
+impl fmt::Display for Launcher {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(match self {
+            Self::None => "no launcher",
+            Self::Explicit => "NCCL_BENCH_RANK and NCCL_BENCH_SIZE",
+            Self::OpenMpi => "Open MPI's mpirun",
+            Self::Mpich => "MPICH's mpiexec",
+            Self::Slurm => "Slurm's srun",
+            Self::Torchrun => "torchrun",
+            Self::Kubernetes => "Kubernetes",
+        })
+    }
+}
+
+/// Launcher, rank and size of this process, from its environment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Started {
+    /// The launcher.
+    pub launcher: Launcher,
+    /// Its rank, if the launcher gives a valid one.
+    pub rank: Option<usize>,
+    /// Number of processes, if the launcher gives a valid one.
+    pub size: Option<usize>,
+    /// True if an MPI library can find the other ranks: always with the launchers of Open MPI and MPICH, with Slurm if
+    /// its PMIx or PMI-2 plugin is used.
+    pub mpi: bool,
+}
+
+/// A launcher, its variables with rank and size, and the variables of which one must be set.
+type Signature = (Launcher, &'static [&'static str], &'static [&'static str], &'static [&'static str]);
+
+/// Known launchers, innermost first: torchrun runs under srun, mpirun inside a Slurm job, and all of them in pods. A Slurm
+/// batch script has a rank and a size too, but only a step of `srun` has a step's number of tasks or identifier.
+const SIGNATURES: &[Signature] = &[
+    (Launcher::Explicit, &["NCCL_BENCH_RANK"], &["NCCL_BENCH_SIZE"], &["NCCL_BENCH_RANK"]),
+    (Launcher::Torchrun, &["RANK"], &["WORLD_SIZE"], &["TORCHELASTIC_RUN_ID"]),
+    (Launcher::OpenMpi, &["OMPI_COMM_WORLD_RANK"], &["OMPI_COMM_WORLD_SIZE"], &["OMPI_COMM_WORLD_SIZE"]),
+    (
+        Launcher::Mpich,
+        &["PMI_RANK"],
+        &["PMI_SIZE"],
+        &["PMI_FD", "PMI_PORT", "HYDI_CONTROL_FD", "MPI_LOCALNRANKS"],
+    ),
+    (Launcher::Torchrun, &["RANK"], &["WORLD_SIZE"], &["RANK"]),
+    (
+        Launcher::Slurm,
+        &["SLURM_PROCID"],
+        &["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"],
+        &["SLURM_STEP_NUM_TASKS", "SLURM_STEP_ID", "SLURM_STEPID"],
+    ),
+    (Launcher::Kubernetes, &[COMPLETION_INDEX], POD_SIZES, &[COMPLETION_INDEX]),
+];
+
+/// Index of a pod in an indexed Job.
+pub(crate) const COMPLETION_INDEX: &str = "JOB_COMPLETION_INDEX";
+
+/// Variables of a pod template that give the number of pods.
+pub(crate) const POD_SIZES: &[&str] = &["NCCL_BENCH_SIZE", "WORLD_SIZE"];
+
+impl Started {
+    /// Detects the launcher from the environment.
+    pub fn detect() -> Self {
+        Self::from_variables(&process_variable)
+    }
+
+    pub(crate) fn from_variables(variable: &dyn Fn(&str) -> Option<String>) -> Self {
+        let number = |names: &[&str]| {
+            names.iter().find_map(|name| variable(name)).and_then(|value| value.trim().parse::<usize>().ok())
+        };
+        for &(launcher, rank, size, marks) in SIGNATURES {
+            let set = |names: &[&str]| names.iter().any(|name| variable(name).is_some());
+            // A pod belongs to a Job even if its template gives no size.
+            if set(marks) && (set(size) || launcher == Launcher::Kubernetes) {
+                let mpi = match launcher {
+                    Launcher::OpenMpi | Launcher::Mpich => true,
+                    Launcher::Slurm => set(&["PMIX_RANK", "PMI_RANK"]),
+                    Launcher::None | Launcher::Explicit | Launcher::Torchrun | Launcher::Kubernetes => false,
+                };
+                return Self { launcher, rank: number(rank), size: number(size), mpi };
+            }
+        }
+        Self { launcher: Launcher::None, rank: None, size: None, mpi: false }
+    }
+
+    /// A rank variable without its size variable or vice versa, as `(set, missing)`. The process is one of several and must
+    /// not run alone. `WORLD_SIZE` and `NCCL_BENCH_SIZE` of 1 need no rank.
+    pub(crate) fn incomplete_variables(
+        &self,
+        variable: &dyn Fn(&str) -> Option<String>,
+    ) -> Option<(&'static str, &'static str)> {
+        let set = |name: &str| variable(name).is_some();
+        let several = |name: &str| variable(name).is_some_and(|size| size.trim() != "1");
+        let unknown = self.launcher == Launcher::None;
+        let pod = self.launcher == Launcher::Kubernetes;
+        let halves = [
+            // This library's own variables are set on purpose.
+            ("NCCL_BENCH_RANK", "NCCL_BENCH_SIZE", set("NCCL_BENCH_RANK")),
+            ("NCCL_BENCH_SIZE", "NCCL_BENCH_RANK", unknown && several("NCCL_BENCH_SIZE")),
+            (
+                "NCCL_BENCH_ADDR",
+                "NCCL_BENCH_RANK",
+                unknown && !set("NCCL_BENCH_SIZE") && set("NCCL_BENCH_ADDR"),
+            ),
+            ("NCCL_BENCH_ADDR", "NCCL_BENCH_SIZE", pod && !set("WORLD_SIZE") && set("NCCL_BENCH_ADDR")),
+            ("RANK", "WORLD_SIZE", unknown && set("RANK")),
+            ("WORLD_SIZE", "RANK", unknown && several("WORLD_SIZE")),
+        ];
+        halves
+            .into_iter()
+            .find(|&(_, missing, means)| means && !set(missing))
+            .map(|(set, missing, _)| (set, missing))
+    }
+
+    /// A variable of an unknown launcher, and its value, that shows that there are several ranks. A rank of 0 does not: batch
+    /// scripts have it too.
+    pub(crate) fn rank_of_unknown_launcher(
+        &self,
+        variable: &dyn Fn(&str) -> Option<String>,
+    ) -> Option<(&'static str, String)> {
+        let unknown = self.launcher == Launcher::None;
+        let ranks = [
+            "PMI_RANK",
+            "PMIX_RANK",
+            "SLURM_PROCID",
+            "LOCAL_RANK",
+            "MPI_LOCALRANKID",
+            "OMPI_COMM_WORLD_RANK",
+        ];
+        let names = ranks.map(|name| (name, 0)).into_iter().chain([("PMI_SIZE", 1)]);
+        let mut larger = names.filter_map(|(name, most)| {
+            let value = variable(name)?;
+            value.trim().parse::<usize>().is_ok_and(|number| number > most).then_some((name, value))
+        });
+        if unknown { larger.next() } else { None }
+    }
+
+    /// True if there is no other rank. Without a size, the first pod of a Job counts as the only one.
+    pub(crate) fn is_single_process(&self) -> bool {
+        match (self.launcher, self.size) {
+            (Launcher::None, _) | (_, Some(1)) => true,
+            (Launcher::Kubernetes, None) => self.rank == Some(0),
+            _ => false,
+        }
+    }
+
+    /// Compares the size that the MPI library reports with that of the launcher. With an MPI library that does not support
+    /// the launcher, every process is rank 0 of 1.
+    ///
+    /// # Errors
+    /// If they differ. The error names the launcher, the library (`described`, such as `Open MPI 4.1.4`), and solutions.
+    pub fn agrees_with_mpi(&self, described: &str, rank: usize, size: usize) -> Result<(), Error> {
+        let Some(expected) = self.size.filter(|_| self.mpi) else { return Ok(()) };
+        if expected == size {
+            return Ok(());
+        }
+        let family = described.split_whitespace().take_while(|word| !word.starts_with(char::is_numeric));
+        let family = family.collect::<Vec<_>>().join(" ");
+        let seen = if size == 1 {
+            "every process believes that it is rank 0 of 1".to_owned()
+        } else {
+            format!("this process believes that it is rank {rank} of {size}")
+        };
+        let advice = match self.launcher {
+            Launcher::Slurm => {
+                "start it with a PMI that this MPI library speaks (srun --mpi=list shows them)"
+            }
+            _ => "start it with the mpirun of that MPI",
+        };
+        Err(Error::Launcher(format!(
+            "{} started {expected} processes, but this program was built with {described}, so {seen}; \
+             {advice}{}, build it with the MPI of this launcher, or let the ranks meet over TCP \
+             (`Options::kind = Kind::Tcp`)",
+            self.launcher,
+            if self.launcher == Launcher::Slurm { String::new() } else { format!(" ({family})") },
+        )))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,263 @@
+//! Rendezvous configuration from each launcher's environment variables.
+
+use super::{COMPLETION_INDEX, Launcher, POD_SIZES, Started, nodelist};
+use crate::world::limits::MAX_RANKS;
+use crate::world::{Error, RendezvousConfig, process_variable};
+use std::os::unix::process::parent_id;
+
+type Variable<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// Default port of torchrun and PyTorch.
+const MASTER_PORT: u16 = 29500;
+
+/// Number of candidates for a derived port, which another program may use.
+const CANDIDATES: u16 = 8;
+
+impl RendezvousConfig {
+    /// Reads the configuration from the launcher's environment variables. The first row that applies is used:
+    ///
+    /// | launcher | rank and size | rank 0's host | port |
+    /// |---|---|---|---|
+    /// | none | `NCCL_BENCH_RANK`, `NCCL_BENCH_SIZE` | `NCCL_BENCH_ADDR`, as `host:port` | |
+    /// | torchrun | `RANK`, `WORLD_SIZE` | `MASTER_ADDR` | the first available of `MASTER_PORT` + 1 to + 8, since torchrun itself listens on `MASTER_PORT` |
+    /// | one that sets torchrun's variables | `RANK`, `WORLD_SIZE` | `MASTER_ADDR` | `MASTER_PORT`, or 29500 |
+    /// | Slurm | `SLURM_PROCID`, `SLURM_STEP_NUM_TASKS` or `SLURM_NTASKS` | `MASTER_ADDR`, or the first of `SLURM_STEP_NODELIST` or `SLURM_JOB_NODELIST`, or `SLURM_LAUNCH_NODE_IPADDR` | `MASTER_PORT`, or one derived from the identifiers of job and step |
+    /// | Kubernetes | `JOB_COMPLETION_INDEX`, `NCCL_BENCH_SIZE` or `WORLD_SIZE` | `NCCL_BENCH_ADDR`, as `host:port`, or `MASTER_ADDR` | `MASTER_PORT`, or 29500 |
+    /// | Open MPI, MPICH | their own variables | `MASTER_ADDR`, or this host if all ranks are on it | `MASTER_PORT`, or one derived from the job: Open MPI's namespace, MPICH's parent process |
+    ///
+    /// `NCCL_BENCH_ADDR` overrides host and port, and `NCCL_BENCH_KEY`, without surrounding white space, the job's key.
+    ///
+    /// # Errors
+    /// If a variable is missing or malformed, which the error names, or the configuration is invalid.
+    pub fn from_environment() -> Result<Self, Error> {
+        Self::from_variables(&process_variable)
+    }
+
+    pub(crate) fn from_variables(variable: Variable<'_>) -> Result<Self, Error> {
+        let launcher = match Started::from_variables(variable).launcher {
+            // A rendezvous is requested, so the variables that distinguish a step from a batch script are not needed.
+            Launcher::None if variable("SLURM_PROCID").is_some() => Launcher::Slurm,
+            launcher => launcher,
+        };
+        let mut config = match launcher {
+            Launcher::Explicit => explicit(variable),
+            Launcher::Torchrun => torchrun(variable),
+            Launcher::Slurm => slurm(variable),
+            Launcher::Kubernetes => kubernetes(variable),
+            Launcher::OpenMpi => open_mpi(variable),
+            Launcher::Mpich => mpich(variable),
+            Launcher::None => Err(Error::Environment(
+                "a TCP rendezvous needs to know its rank: start with torchrun or srun, or set NCCL_BENCH_RANK, \
+                 NCCL_BENCH_SIZE and NCCL_BENCH_ADDR (host:port of rank 0) for every process"
+                    .to_owned(),
+            )),
+        }?;
+        if let Some(address) = variable("NCCL_BENCH_ADDR") {
+            let given = Self::new(0, 1, &address)
+                .map_err(|error| Error::Environment(format!("NCCL_BENCH_ADDR: {error}")))?;
+            (config.hosts, config.ports) = (given.hosts, given.ports);
+        }
+        // A value that was read from a file ends with a line break, which other ranks may not have.
+        if let Some(key) = variable("NCCL_BENCH_KEY").as_deref().map(str::trim).filter(|key| !key.is_empty())
+        {
+            key.clone_into(&mut config.key);
+        }
+        config.checked()
+    }
+}
+
+fn number(variable: Variable<'_>, name: &str) -> Result<usize, Error> {
+    let value = variable(name).ok_or_else(|| Error::Environment(format!("{name} is not set")))?;
+    value
+        .trim()
+        .parse()
+        .map_err(|_| Error::Environment(format!("{name} is `{value}`, which is not a number")))
+}
+
+fn port(variable: Variable<'_>) -> Result<Option<u16>, Error> {
+    let Some(value) = variable("MASTER_PORT") else { return Ok(None) };
+    let port = value.trim().parse().ok().filter(|&port| port != 0);
+    port.map(Some).ok_or_else(|| {
+        Error::Environment(format!("MASTER_PORT is `{value}`, which is not a port from 1 to 65535"))
+    })
+}
+
+/// Local rank and local size, if both are set and consistent.
+fn local_position(variable: Variable<'_>, rank: &str, size: &str) -> Option<(usize, usize)> {
+    let (rank, size) = (number(variable, rank).ok()?, number(variable, size).ok()?);
+    (rank < size).then_some((rank, size))
+}
+
+fn master_host(variable: Variable<'_>) -> Option<String> {
+    variable("MASTER_ADDR").map(|host| host.trim_start_matches('[').trim_end_matches(']').to_owned())
+}
+
+fn explicit(variable: Variable<'_>) -> Result<RendezvousConfig, Error> {
+    let (rank, size) = (number(variable, "NCCL_BENCH_RANK")?, number(variable, "NCCL_BENCH_SIZE")?);
+    if size > 1 && variable("NCCL_BENCH_ADDR").is_none() {
+        return Err(Error::Environment(
+            "NCCL_BENCH_RANK is set but NCCL_BENCH_ADDR is not: set it to host:port of rank 0".to_owned(),
+        ));
+    }
+    Ok(RendezvousConfig { rank, size, hosts: Vec::new(), ports: Vec::new(), key: String::new(), local: None })
+}
+
+fn torchrun(variable: Variable<'_>) -> Result<RendezvousConfig, Error> {
+    let host = match (master_host(variable), variable("NCCL_BENCH_ADDR")) {
+        (None, None) => {
+            return Err(Error::Environment(
+                "RANK and WORLD_SIZE are set but MASTER_ADDR is not: set it to the name of rank 0's host"
+                    .to_owned(),
+            ));
+        }
+        (host, _) => host,
+    };
+    let port = port(variable)?.unwrap_or(MASTER_PORT);
+    let run = variable("TORCHELASTIC_RUN_ID");
+    // torchrun's own store listens on MASTER_PORT.
+    let ports = match run {
+        Some(_) => (1..=CANDIDATES).filter_map(|offset| port.checked_add(offset)).collect(),
+        None => vec![port],
+    };
+    Ok(RendezvousConfig {
+        rank: number(variable, "RANK")?,
+        size: number(variable, "WORLD_SIZE")?,
+        hosts: host.into_iter().collect(),
+        ports,
+        key: run.map(|run| format!("torchrun {run} {port}")).unwrap_or_default(),
+        local: local_position(variable, "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    })
+}
+
+fn slurm(variable: Variable<'_>) -> Result<RendezvousConfig, Error> {
+    let size = ["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"]
+        .into_iter()
+        .find(|name| variable(name).is_some())
+        .unwrap_or("SLURM_NTASKS");
+    let mut hosts = Vec::new();
+    if let Some(master) = master_host(variable) {
+        hosts.push(master);
+    } else {
+        for name in ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"] {
+            let Some(list) = variable(name) else { continue };
+            let listed = nodelist::expand(&list).ok_or_else(|| {
+                Error::Environment(format!(
+                    "{name} is `{list}`, which is not a list of at most {MAX_RANKS} hosts such as node[01-04]: set \
+                     MASTER_ADDR to the name of rank 0's host"
+                ))
+            })?;
+            hosts.extend(listed.into_iter().next());
+            break;
+        }
+        // The host of srun, which is rank 0's if srun runs inside a batch script.
+        hosts.extend(variable("SLURM_LAUNCH_NODE_IPADDR"));
+    }
+    let job = variable("SLURM_JOB_ID").or_else(|| variable("SLURM_JOBID")).unwrap_or_default();
+    let step = variable("SLURM_STEP_ID").or_else(|| variable("SLURM_STEPID")).unwrap_or_default();
+    let key = format!("slurm {job}.{step}");
+    Ok(RendezvousConfig {
+        rank: number(variable, "SLURM_PROCID")?,
+        size: number(variable, size)?,
+        hosts,
+        ports: port(variable)?.map_or_else(|| derived_ports(&key), |port| vec![port]),
+        key,
+        // Slurm gives the number of tasks per host in a compressed form only, so ranks are counted by host.
+        local: None,
+    })
+}
+
+/// A pod of an indexed Job. Kubernetes gives its index only; the pod template must give the rest.
+fn kubernetes(variable: Variable<'_>) -> Result<RendezvousConfig, Error> {
+    let rank = number(variable, COMPLETION_INDEX)?;
+    let missing = |what: &str, example: &str| {
+        Error::Environment(format!(
+            "this is pod {rank} of an indexed Job ({COMPLETION_INDEX}), but nothing says {what}: add {example} to the \
+             container's env in the pod template, or choose `Options::kind = Kind::Single` where each pod is a job of its \
+             own"
+        ))
+    };
+    let size = POD_SIZES.iter().find(|name| variable(name).is_some()).ok_or_else(|| {
+        missing("how many pods there are", "{name: NCCL_BENCH_SIZE, value: \"2\"}, the Job's completions,")
+    })?;
+    let size = number(variable, size)?;
+    let host = master_host(variable);
+    if size > 1 && host.is_none() && variable("NCCL_BENCH_ADDR").is_none() {
+        return Err(missing(
+            "where pod 0 is",
+            "{name: NCCL_BENCH_ADDR, value: \"JOB-0.SERVICE:29500\"}, with the names of the Job and of the headless \
+             Service that is the pods' subdomain,",
+        ));
+    }
+    Ok(RendezvousConfig {
+        rank,
+        size,
+        hosts: host.into_iter().collect(),
+        ports: vec![port(variable)?.unwrap_or(MASTER_PORT)],
+        key: String::new(),
+        // Pods of one node have host names of their own, which NCCL uses too.
+        local: None,
+    })
+}
+
+fn open_mpi(variable: Variable<'_>) -> Result<RendezvousConfig, Error> {
+    let local = local_position(variable, "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE");
+    let job = variable("PMIX_NAMESPACE").or_else(|| variable("OMPI_MCA_ess_base_jobid"));
+    let example = "mpirun -x NCCL_BENCH_ADDR=node1:29500 ...";
+    mpi_launcher(variable, ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"], local, job, example)
+}
+
+fn mpich(variable: Variable<'_>) -> Result<RendezvousConfig, Error> {
+    let local = local_position(variable, "MPI_LOCALRANKID", "MPI_LOCALNRANKS");
+    // No variable identifies the job, but its processes on a host have the same parent.
+    let here = local.is_some_and(|(_, here)| Some(here) == number(variable, "PMI_SIZE").ok());
+    let job = here.then(|| format!("under process {}", parent_id()));
+    let example = "mpiexec -genv NCCL_BENCH_ADDR node1:29500 ...";
+    mpi_launcher(variable, ["PMI_RANK", "PMI_SIZE"], local, job, example)
+}
+
+fn mpi_launcher(
+    variable: Variable<'_>,
+    [rank, size]: [&str; 2],
+    local: Option<(usize, usize)>,
+    job: Option<String>,
+    example: &str,
+) -> Result<RendezvousConfig, Error> {
+    let (rank, size) = (number(variable, rank)?, number(variable, size)?);
+    let here = local.is_some_and(|(_, here)| here == size);
+    if size > 1 && !here && master_host(variable).is_none() && variable("NCCL_BENCH_ADDR").is_none() {
+        return Err(Error::Environment(format!(
+            "mpirun does not say that all {size} ranks are on this host, nor where rank 0 is: name its host and a \
+             free port of it, as {example}, or let the ranks meet through MPI (feature `mpi`, and \
+             `Options::join_mpi = Some(world::mpi)`)"
+        )));
+    }
+    let here = here.then(|| "127.0.0.1".to_owned());
+    let key = job.as_ref().map(|job| format!("mpirun {job}")).unwrap_or_default();
+    let ports = match (port(variable)?, &job) {
+        (Some(port), _) => vec![port],
+        (None, Some(_)) => derived_ports(&key),
+        (None, None) => Vec::new(),
+    };
+    Ok(RendezvousConfig {
+        rank,
+        size,
+        hosts: master_host(variable).or(here).into_iter().collect(),
+        ports,
+        key,
+        local,
+    })
+}
+
+/// Candidate ports for a job, below the ephemeral ports (32768 and above).
+fn derived_ports(key: &str) -> Vec<u16> {
+    // FNV-1a: independent of host, program version and compiler.
+    let hash = key.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let slot = u16::try_from((hash ^ (hash >> 32)) % 1250).unwrap_or(0);
+    let first = 20_000 + slot * CANDIDATES;
+    (first..first + CANDIDATES).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,97 @@
+use super::*;
+
+fn started(variables: &[(&str, &str)]) -> Started {
+    Started::from_variables(&|name| {
+        variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+    })
+}
+
+#[test]
+fn each_launcher_is_detected_by_its_variables() {
+    let known = |variables: &[(&str, &str)]| {
+        let Started { launcher, rank, size, mpi } = started(variables);
+        (launcher, rank.zip(size), mpi)
+    };
+    assert_eq!(known(&[]), (Launcher::None, None, false));
+    let open_mpi = [("OMPI_COMM_WORLD_RANK", "2"), ("OMPI_COMM_WORLD_SIZE", "4"), ("PMIX_RANK", "2")];
+    assert_eq!(known(&open_mpi), (Launcher::OpenMpi, Some((2, 4)), true));
+    let mpich = [("PMI_RANK", "1"), ("PMI_SIZE", "3"), ("PMI_FD", "7")];
+    assert_eq!(known(&mpich), (Launcher::Mpich, Some((1, 3)), true));
+    assert_eq!(known(&[("RANK", "1"), ("WORLD_SIZE", "2")]), (Launcher::Torchrun, Some((1, 2)), false));
+    let explicit = [("NCCL_BENCH_RANK", "0"), ("NCCL_BENCH_SIZE", "2")];
+    assert_eq!(known(&explicit), (Launcher::Explicit, Some((0, 2)), false));
+    let slurm = [("SLURM_PROCID", "5"), ("SLURM_NTASKS", "8"), ("SLURM_STEP_ID", "0")];
+    assert_eq!(known(&slurm), (Launcher::Slurm, Some((5, 8)), false));
+    let with_pmix = [&slurm[..], &[("PMIX_RANK", "5")]].concat();
+    assert_eq!(known(&with_pmix), (Launcher::Slurm, Some((5, 8)), true));
+    // Slurm's PMI-2 sets the same two variables as MPICH's launcher.
+    let with_pmi = [&slurm[..], &[("PMI_RANK", "5"), ("PMI_SIZE", "8")]].concat();
+    assert_eq!(known(&with_pmi), (Launcher::Slurm, Some((5, 8)), true));
+}
+
+#[test]
+fn a_batch_script_is_not_a_step() {
+    let batch = [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8"), ("SLURM_JOB_ID", "77")];
+    assert_eq!(started(&batch).launcher, Launcher::None);
+}
+
+#[test]
+fn the_innermost_launcher_counts() {
+    let slurm = [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "2"), ("SLURM_STEP_ID", "0")];
+    let torchrun = [("RANK", "9"), ("WORLD_SIZE", "16"), ("TORCHELASTIC_RUN_ID", "none")];
+    let mpirun = [("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "2")];
+    assert_eq!(started(&[&slurm[..], &torchrun[..]].concat()).rank, Some(9));
+    assert_eq!(started(&[&mpirun[..], &torchrun[..]].concat()).launcher, Launcher::Torchrun);
+    assert_eq!(started(&[&slurm[..], &mpirun[..]].concat()).launcher, Launcher::OpenMpi);
+    let exported = [("RANK", "1"), ("WORLD_SIZE", "2")];
+    assert_eq!(started(&[&mpirun[..], &exported[..]].concat()).launcher, Launcher::OpenMpi);
+}
+
+#[test]
+fn a_pod_of_an_indexed_job_has_an_index_and_variables_of_its_template() {
+    let pod = [("JOB_COMPLETION_INDEX", "3")];
+    let detected = |more: &[(&str, &str)]| started(&[&pod[..], more].concat());
+    let Started { launcher, rank, size, mpi } = detected(&[("NCCL_BENCH_SIZE", "8"), ("WORLD_SIZE", "16")]);
+    assert_eq!((launcher, rank, size, mpi), (Launcher::Kubernetes, Some(3), Some(8), false));
+    assert_eq!(detected(&[("WORLD_SIZE", "16")]).size, Some(16));
+    assert_eq!(
+        (detected(&[]).launcher, detected(&[]).rank, detected(&[]).size),
+        (Launcher::Kubernetes, Some(3), None)
+    );
+    // A launcher that runs inside the pod takes precedence.
+    for inner in [
+        &[("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "2")][..],
+        &[("PMI_RANK", "1"), ("PMI_SIZE", "2"), ("PMI_FD", "7")],
+        &[("RANK", "1"), ("WORLD_SIZE", "2"), ("TORCHELASTIC_RUN_ID", "none")],
+        &[("RANK", "1"), ("WORLD_SIZE", "2")],
+        &[("SLURM_PROCID", "1"), ("SLURM_NTASKS", "2"), ("SLURM_STEP_ID", "0")],
+        &[("NCCL_BENCH_RANK", "1"), ("NCCL_BENCH_SIZE", "2")],
+    ] {
+        assert_eq!((detected(inner).rank, detected(inner).size), (Some(1), Some(2)), "{inner:?}");
+    }
+}
+
+#[test]
+fn only_the_first_pod_of_a_job_may_be_alone() {
+    let alone = |variables: &[(&str, &str)]| started(variables).is_single_process();
+    let pod = |index| ("JOB_COMPLETION_INDEX", index);
+    assert!(alone(&[]) && alone(&[pod("0")]) && alone(&[pod("3"), ("NCCL_BENCH_SIZE", "1")]));
+    assert!(alone(&[("PMI_RANK", "0"), ("PMI_SIZE", "1"), ("PMI_FD", "7")]));
+    assert!(!alone(&[pod("1")]) && !alone(&[pod("none")]) && !alone(&[pod("0"), ("WORLD_SIZE", "2")]));
+    // A malformed size.
+    assert!(!alone(&[("RANK", "0"), ("WORLD_SIZE", "two")]));
+}
+
+#[test]
+fn an_mpi_that_does_not_support_the_launcher_is_an_error_with_advice() {
+    let mpich = started(&[("PMI_RANK", "1"), ("PMI_SIZE", "4"), ("PMI_FD", "7")]);
+    let text = mpich.agrees_with_mpi("Open MPI 4.1.4", 0, 1).unwrap_err().to_string();
+    assert_eq!(
+        text,
+        "MPICH's mpiexec started 4 processes, but this program was built with Open MPI 4.1.4, so every process \
+         believes that it is rank 0 of 1; start it with the mpirun of that MPI (Open MPI), build it with the MPI \
+         of this launcher, or let the ranks meet over TCP (`Options::kind = Kind::Tcp`)"
+    );
+    mpich.agrees_with_mpi("MPICH 4.0.2", 1, 4).unwrap();
+    started(&[]).agrees_with_mpi("Open MPI 4.1.4", 0, 1).unwrap();
+}

@@ -1,0 +1,82 @@
+//! A rank that joins.
+
+use super::{KEY, SIZE, Script, member};
+use crate::world::RendezvousConfig;
+use crate::world::tcp::rendezvous::{Handshake, JoinError};
+use crate::world::tcp::wire::{Frame, FrameDecoder, HelloReply, Member};
+
+/// Plays the input as the bytes that a server at rank 0's address sends to a joining rank, in pieces. Returns the outcome.
+///
+/// # Panics
+/// If the rank joins another job, the outcome depends on the pieces, too much is buffered, or a server that is not rank 0
+/// causes a fatal error.
+pub fn join(data: &[u8]) -> String {
+    let mut script = Script::new(data);
+    let cut = script.number();
+    let mut sent = Vec::new();
+    while !script.0.is_empty() {
+        let action = script.number();
+        let number = action / 8;
+        match action % 8 {
+            0 => sent.extend(HelloReply::Accepted.encode()),
+            1 => sent.extend(HelloReply::Rejected("there is no place".to_owned()).encode()),
+            2 => sent.extend(HelloReply::OtherJob.encode()),
+            3 => {
+                let members = (0..number % 6).map(|rank| member(&format!("node{rank}"))).collect();
+                sent.extend(Frame::Members(members).encode());
+            }
+            4 => sent.extend(Frame::RendezvousFailed("rank 2 is missing".to_owned()).encode()),
+            5 => sent.extend(Frame::Heartbeat.encode()),
+            // Header of a frame of any length.
+            6 => sent.extend([&[9][..], script.bytes(4)].concat()),
+            _ => sent.extend_from_slice(script.bytes(number)),
+        }
+    }
+    let mut config = RendezvousConfig::new(1, SIZE, "127.0.0.1:29500").unwrap();
+    config.key = KEY.to_owned();
+    let whole = play(&config, &sent, sent.len().max(1));
+    let (outcome, left) = play(&config, &sent, 1 + cut % 64);
+    assert_eq!(outcome, whole.0, "the outcome depends on the pieces");
+    let reply = HelloReply::decode(&sent);
+    let accepted = matches!(reply, Ok(Some((HelloReply::Accepted, _))));
+    match &outcome {
+        Ok(members) => {
+            assert!(accepted && members.len() == SIZE);
+            let Ok(Some((_, used))) = reply else { panic!("no reply") };
+            let mut decoder = FrameDecoder::default();
+            decoder.push(&sent[used..]);
+            assert_eq!(decoder.next(), Ok(Some(Frame::Members(members.clone()))));
+            // Bytes after the list of ranks are kept.
+            assert!(left <= decoder.buffered() && whole.1 == decoder.buffered());
+            "met".to_owned()
+        }
+        Err(JoinError::Retry(reason)) => {
+            assert!(!accepted && !matches!(reply, Ok(Some((HelloReply::Rejected(_), _)))), "{reason}");
+            reason.clone()
+        }
+        Err(JoinError::Fatal(error)) => {
+            assert!(accepted || matches!(reply, Ok(Some((HelloReply::Rejected(_), _)))), "{error}");
+            error.to_string()
+        }
+    }
+}
+
+/// Feeds the bytes to a joining rank, in pieces of the given length. Returns the outcome and the number of buffered bytes.
+fn play(config: &RendezvousConfig, sent: &[u8], piece: usize) -> (Result<Vec<Member>, JoinError>, usize) {
+    let mut handshake = Handshake::new(config, "127.0.0.1:29500");
+    for bytes in sent.chunks(piece) {
+        match handshake.receive(bytes) {
+            Ok(None) => {
+                let max = Frame::max_members_len(SIZE) + 64 + piece;
+                assert!(
+                    handshake.decoder.buffered() <= max,
+                    "{} bytes are buffered",
+                    handshake.decoder.buffered()
+                );
+            }
+            Ok(Some(members)) => return (Ok(members), handshake.decoder.buffered()),
+            Err(failure) => return (Err(failure), 0),
+        }
+    }
+    (Err(handshake.ended()), 0)
+}

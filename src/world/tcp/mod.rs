@@ -1,0 +1,248 @@
+//! A world over TCP: every rank is connected to rank 0, which forwards messages.
+
+mod connection;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
+mod poll;
+mod rendezvous;
+mod service;
+mod state;
+pub(crate) mod wire;
+
+use super::call::Contribution;
+use super::sync::cores;
+use super::{Called, Error, ExitHook, Handle, Options, RendezvousConfig, World, YEAR, process_exit, single};
+use crate::lock::lock;
+use connection::Connection;
+use rendezvous::Connected;
+use state::{Failure, TcpState};
+use std::io;
+use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+use wire::{Frame, MAX_MESSAGE, Member};
+
+#[cfg(feature = "mpi")]
+pub(crate) use rendezvous::listen;
+
+/// Joins a world over TCP.
+///
+/// All ranks connect to rank 0, and a thread of each rank watches the connections. A rank whose process ends without
+/// leaving the job, or that is silent for longer than [`Options::dead_after`], is dead: the operations of all others
+/// return [`Error::RankFailed`] with its rank and host, and [`Options::on_failure`] applies. Rank 0 stops listening once
+/// all ranks are connected.
+///
+/// When rank 0 leaves, it stays connected for up to a minute to ranks that have not left, and forwards their failures.
+/// If all ranks leave together, it does not wait.
+///
+/// # Errors
+/// If ranks are missing at [`Options::timeout`]: the error names them at rank 0, and the attempted addresses elsewhere.
+pub fn tcp(config: RendezvousConfig, options: &Options) -> Result<Handle, Error> {
+    let config = config.checked()?;
+    if config.size == 1 {
+        return Ok(single());
+    }
+    Ok(Arc::new(join(&config, options, None)?))
+}
+
+/// Joins a world. Rank 0 may pass a listener.
+pub(crate) fn join(
+    config: &RendezvousConfig,
+    options: &Options,
+    listener: Option<TcpListener>,
+) -> Result<Tcp, Error> {
+    let options = options.bounded();
+    let Connected { members, connections, address } = rendezvous::connect(config, &options, listener)?;
+    let failed = |error: io::Error| {
+        Error::Rendezvous(format!("rank {} cannot serve its connections: {error}", config.rank))
+    };
+    let (local_rank, local_size) = local_position(&members, config.rank);
+    let (wake, woken) = UnixStream::pair().map_err(failed)?;
+    wake.set_nonblocking(true).map_err(failed)?;
+    woken.set_nonblocking(true).map_err(failed)?;
+    let mut streams = Vec::with_capacity(connections.len());
+    let mut decoders = Vec::with_capacity(connections.len());
+    for connection in connections {
+        let (stream, decoder) = connection.unzip();
+        let stream = stream.map(Connection::new).transpose().map_err(failed)?;
+        streams.push(stream);
+        decoders.push(decoder.unwrap_or_default());
+    }
+    let state = Arc::new(TcpState::new(config.rank, members, streams, options, wake));
+    if config.rank == 0 {
+        state.broadcast(&Frame::Members(state.members.clone()));
+    }
+    let service = thread::Builder::new()
+        .name("world".to_owned())
+        .spawn({
+            let state = Arc::clone(&state);
+            move || service::run(&state, &woken, decoders)
+        })
+        .map_err(failed)?;
+    let spin = local_size <= cores();
+    let description = format!("TCP rendezvous at {address}");
+    Ok(Tcp { state, local_rank, local_size, spin, description, service: Some(service) })
+}
+
+/// Local rank and local size of a rank: those of its launcher, or counted by host if the launcher gives none or two ranks
+/// of a host have the same, as with two launchers on one host.
+fn local_position(members: &[Member], rank: usize) -> (usize, usize) {
+    let neighbours: Vec<usize> =
+        (0..members.len()).filter(|&other| members[other].host.id == members[rank].host.id).collect();
+    let claimed = |rank: usize| members[rank].local.map(|(number, _)| number);
+    let distinct = neighbours.iter().all(|&one| {
+        claimed(one).is_some()
+            && neighbours.iter().all(|&other| one == other || claimed(one) != claimed(other))
+    });
+    match members[rank].local {
+        Some((number, size)) if distinct && size as usize >= neighbours.len() => {
+            (number as usize, size as usize)
+        }
+        _ => (neighbours.iter().position(|&other| other == rank).unwrap_or(0), neighbours.len()),
+    }
+}
+
+pub(crate) struct Tcp {
+    pub(crate) state: Arc<TcpState>,
+    local_rank: usize,
+    local_size: usize,
+    /// True if this host has a core for each of its ranks.
+    spin: bool,
+    description: String,
+    service: Option<JoinHandle<()>>,
+}
+
+impl World for Tcp {
+    fn rank(&self) -> usize {
+        self.state.rank
+    }
+
+    fn size(&self) -> usize {
+        self.state.size
+    }
+
+    fn local_rank(&self) -> usize {
+        self.local_rank
+    }
+
+    fn local_size(&self) -> usize {
+        self.local_size
+    }
+
+    fn describe(&self) -> String {
+        self.description.clone()
+    }
+
+    fn barrier(&self) -> Result<(), Error> {
+        self.state.collective(Contribution::Barrier, self.spin).map(drop)
+    }
+
+    fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        if mine.len() > MAX_MESSAGE {
+            return Err(Error::Mismatch(format!(
+                "a message of {} bytes is too long for an all_gather over TCP, which takes {MAX_MESSAGE}",
+                mine.len()
+            )));
+        }
+        let messages = self.state.collective(Contribution::Message(mine.to_vec()), self.spin)?;
+        messages.ok_or_else(|| Error::Mismatch("rank 0 took an all_gather for a barrier".to_owned()))
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        self.state.failure.get().map_or(Ok(()), |failure| Err(failure.error.clone()))
+    }
+
+    fn fail(&self, reason: &str) {
+        self.state.fail_own(failure_code(), None, format!("failed: {reason}"));
+    }
+
+    fn set_limit(&self, limit: Option<Duration>) {
+        *lock(&self.state.limit) = limit.map(|limit| limit.min(YEAR));
+        self.state.wake_service();
+    }
+
+    fn note(&self, text: &str) -> bool {
+        if self.state.rank == 0 {
+            self.state.set_note(0, text.to_owned());
+        } else {
+            self.state.broadcast(&Frame::Note(text.to_owned()));
+        }
+        true
+    }
+
+    fn notes(&self) -> Vec<String> {
+        lock(&self.state.notes).clone()
+    }
+
+    fn compare(&self, rank: usize, topic: u64, calls: &[Called]) {
+        if self.state.rank == 0 {
+            self.state.record_calls(rank, topic, calls.to_vec());
+        } else {
+            let number = u32::try_from(rank).unwrap_or(u32::MAX);
+            self.state.broadcast(&Frame::Called(number, topic, calls.to_vec()));
+            lock(&self.state.last_calls).insert(rank, (topic, calls.to_vec()));
+            self.state.compare_own_calls();
+        }
+    }
+
+    fn before_exit(&self, hook: ExitHook) {
+        *lock(&self.state.exit_hook) = Some(hook);
+    }
+
+    fn abort(&self, code: i32, message: &str) -> ! {
+        self.end(code, None, message)
+    }
+
+    fn name_ranks(&self, per_process: usize) -> bool {
+        self.state.numbering.set(per_process);
+        true
+    }
+
+    fn fail_as(&self, rank: usize, reason: &str) {
+        self.state.fail_own(failure_code(), Some(rank), format!("failed: {reason}"));
+    }
+
+    fn abort_as(&self, rank: usize, code: i32, message: &str) -> ! {
+        self.end(code, Some(rank), message)
+    }
+}
+
+impl Tcp {
+    fn end(&self, code: i32, rank: Option<usize>, message: &str) -> ! {
+        self.state.exit_if_peer_failed();
+        process_exit::claim();
+        self.state.report_exit(rank, message);
+        self.state.flush_abort(code, rank, &format!("aborted with exit code {code}: {message}"));
+        process_exit::exit(code)
+    }
+}
+
+/// Exit code of processes that exit because the rank of this thread has failed.
+fn failure_code() -> i32 {
+    if thread::panicking() { process_exit::PANICKED } else { 1 }
+}
+
+impl Drop for Tcp {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            process_exit::suppress_report();
+            let reason = "died: it panicked";
+            let error = self.state.rank_failed(self.state.rank, reason);
+            // Ignored if there is an earlier failure; the others are told in either case.
+            let _ = self.state.failure.set(Failure { error, code: process_exit::PANICKED, own: true });
+            self.state.flush_abort(process_exit::PANICKED, None, reason);
+        }
+        self.state.closing.store(true, Ordering::SeqCst);
+        self.state.wake_service();
+        if let Some(service) = self.service.take() {
+            // If it has panicked, there is nothing left to close.
+            let _ = service.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

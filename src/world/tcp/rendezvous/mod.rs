@@ -1,0 +1,55 @@
+//! Rendezvous over TCP: rank 0 listens, all others connect to it.
+//!
+//! Rank 0 serves all connections from one thread without blocking on any of them. Every connection has five seconds to
+//! send a [`Hello`](super::wire::Hello) of this job; otherwise it is rejected and counted. The other ranks retry until
+//! the deadline, also while the name of rank 0's host cannot be resolved, as with a pod that starts later.
+
+mod acceptor;
+mod address;
+mod joiner;
+
+use super::wire::{FrameDecoder, Member};
+use crate::world::host::host;
+use crate::world::{Error, Options, RendezvousConfig};
+use std::net::{TcpListener, TcpStream};
+use std::time::Instant;
+
+pub(crate) use acceptor::listen;
+#[cfg(any(test, fuzzing))]
+pub(crate) use acceptor::{Acceptor, MAX_ACCEPTS, MAX_PENDING};
+#[cfg(any(test, fuzzing))]
+pub(crate) use joiner::{Handshake, JoinError};
+
+/// The connected ranks of a job.
+pub(crate) struct Connected {
+    pub(crate) members: Vec<Member>,
+    /// Connections by rank, with bytes that were read beyond the rendezvous: rank 0 has one to every other rank, the
+    /// others have one to rank 0.
+    pub(crate) connections: Vec<Option<(TcpStream, FrameDecoder)>>,
+    /// Address of rank 0.
+    pub(crate) address: String,
+}
+
+/// Connects all ranks of a job. Rank 0 may pass a listener.
+///
+/// # Errors
+/// If the deadline has passed: the error names the missing ranks, or the attempted addresses.
+pub(crate) fn connect(
+    config: &RendezvousConfig,
+    options: &Options,
+    listener: Option<TcpListener>,
+) -> Result<Connected, Error> {
+    let local =
+        config.local.and_then(|(rank, size)| Some((u32::try_from(rank).ok()?, u32::try_from(size).ok()?)));
+    let member = Member { host: host(), local };
+    let deadline = Instant::now() + options.timeout;
+    if config.rank == 0 {
+        let listener = listener.map_or_else(|| listen(config), Ok)?;
+        acceptor::accept_ranks(config, &listener, member, options.timeout, deadline)
+    } else {
+        joiner::join(config, member, options, deadline, &address::resolve)
+    }
+}
+
+#[cfg(test)]
+mod tests;

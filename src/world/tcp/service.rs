@@ -1,0 +1,335 @@
+//! Service thread of a TCP world: receives frames, flushes queued ones, sends heartbeats and detects dead ranks.
+
+use super::connection::{Connection, MAX_BYTES_PER_TURN};
+use super::poll::Poll;
+use super::state::TcpState;
+use super::wire::{Frame, FrameDecoder};
+use crate::lock::lock;
+use crate::world::call::Contribution;
+use crate::world::{Error, OnFailure, process_exit};
+use std::io::{self, Read};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Time between a failure and the exit of this process ([`OnFailure::Exit`]).
+const EXIT_GRACE: Duration = Duration::from_secs(1);
+/// Time limit for closing a world while peers do not receive queued frames or do not leave.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
+/// Time limit for rank 0 to stay after it has left a job without a failure: it still forwards the failures of ranks that
+/// have not left, which would otherwise wait for a failed rank forever.
+const LINGER_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time limit for the hook of [`World::before_exit`](crate::world::World::before_exit).
+const EXIT_HOOK_TIMEOUT: Duration = Duration::from_secs(10);
+/// Polling interval while the hook runs.
+const EXIT_HOOK_POLL: Duration = Duration::from_millis(20);
+/// A wakeup that is later than this means that the machine or this process was suspended, so silence does not show
+/// that peers are dead.
+const STALL_THRESHOLD: Duration = Duration::from_secs(2);
+
+/// The service thread's state of a connection.
+pub(crate) struct Peer<'a> {
+    rank: usize,
+    connection: &'a Connection,
+    pub(crate) decoder: FrameDecoder,
+    last_received: Instant,
+    /// True once the peer has left without a failure.
+    departed: bool,
+}
+
+impl<'a> Peer<'a> {
+    pub(crate) fn new(rank: usize, connection: &'a Connection, decoder: FrameDecoder, now: Instant) -> Self {
+        Self { rank, connection, decoder, last_received: now, departed: false }
+    }
+}
+
+struct Service<'a> {
+    state: &'a TcpState,
+    peers: Vec<Peer<'a>>,
+    buffer: Vec<u8>,
+    next_heartbeat: Instant,
+    exit: Option<Exit>,
+    closing: Option<Closing>,
+}
+
+/// An exit of this process because of another rank's failure.
+struct Exit {
+    at: Instant,
+    code: i32,
+    /// The running hook: set once it is done, and its deadline.
+    hook: Option<(Arc<AtomicBool>, Instant)>,
+}
+
+struct Closing {
+    deadline: Instant,
+    /// [`Connection::backlog`] of the open connections.
+    backlog: Vec<(usize, usize)>,
+    failed: bool,
+}
+
+/// Serves the connections of a world until it is closed.
+pub(crate) fn run(state: &TcpState, woken: &UnixStream, decoders: Vec<FrameDecoder>) {
+    let mut service = Service::new(state, decoders);
+    loop {
+        let now = Instant::now();
+        service.start_exit(now);
+        if service.is_closed(now) {
+            return;
+        }
+        service.exit_if_due(now);
+        if state.rank == 0 {
+            state.check_call_deadline(now);
+        }
+        service.send_heartbeat(now);
+        service.poll(woken, now);
+    }
+}
+
+impl<'a> Service<'a> {
+    fn new(state: &'a TcpState, decoders: Vec<FrameDecoder>) -> Self {
+        let start = Instant::now();
+        let mut peers: Vec<Peer<'_>> = state
+            .connections
+            .iter()
+            .zip(decoders)
+            .enumerate()
+            .filter_map(|(rank, (connection, decoder))| {
+                Some(Peer::new(rank, connection.as_ref()?, decoder, start))
+            })
+            .collect();
+        // Frames that arrived together with the end of the rendezvous.
+        for peer in &mut peers {
+            handle_frames(state, peer);
+        }
+        Self { state, peers, buffer: vec![0; 64 << 10], next_heartbeat: start, exit: None, closing: None }
+    }
+
+    /// Schedules the exit of this process if another rank has failed.
+    fn start_exit(&mut self, now: Instant) {
+        let exits = self.state.options.on_failure == OnFailure::Exit;
+        if !exits || self.exit.is_some() || self.closing.is_some() {
+            return;
+        }
+        let Some(failure) = self.state.failure().filter(|failure| !failure.own) else { return };
+        process_exit::report_once(&self.state.exit_message(&failure.error));
+        let hook = start_exit_hook(self.state, &failure.error).map(|done| (done, now + EXIT_HOOK_TIMEOUT));
+        self.exit = Some(Exit { at: now + EXIT_GRACE, code: failure.code, hook });
+    }
+
+    /// Ends the process once its exit is due and the hook is done.
+    fn exit_if_due(&mut self, now: Instant) {
+        let Some(exit) = self.exit.as_mut().filter(|exit| now >= exit.at) else { return };
+        match &exit.hook {
+            Some((done, deadline)) if now < *deadline && !done.load(Ordering::SeqCst) => {
+                exit.at = now + EXIT_HOOK_POLL;
+            }
+            _ => {
+                process_exit::claim();
+                process_exit::exit(exit.code);
+            }
+        }
+    }
+
+    /// Advances closing, if it has begun. Returns `true` once all connections are closed.
+    fn is_closed(&mut self, now: Instant) -> bool {
+        let state = self.state;
+        if self.closing.is_none() && state.closing.load(Ordering::SeqCst) {
+            let timeout = if state.rank == 0 { LINGER_TIMEOUT } else { CLOSE_TIMEOUT };
+            self.closing = Some(Closing { deadline: now + timeout, backlog: Vec::new(), failed: false });
+            state.send_goodbye();
+        }
+        let Some(closing) = &mut self.closing else { return false };
+        let open = self.peers.iter().filter(|peer| peer.connection.is_open());
+        let backlog: Vec<(usize, usize)> = open.map(|peer| peer.connection.backlog()).collect();
+        // A peer that still receives a long all_gather gets all of it.
+        if backlog != closing.backlog {
+            closing.deadline = closing.deadline.max(now + CLOSE_TIMEOUT);
+            closing.backlog = backlog;
+        }
+        if state.failure().is_some() && !closing.failed {
+            closing.failed = true;
+            closing.deadline = now + CLOSE_TIMEOUT;
+        }
+        let closed = closing.backlog.is_empty() || now >= closing.deadline;
+        if closed {
+            for peer in &self.peers {
+                peer.connection.flush();
+                peer.connection.close();
+            }
+        }
+        closed
+    }
+
+    fn send_heartbeat(&mut self, now: Instant) {
+        if now < self.next_heartbeat {
+            return;
+        }
+        let heartbeat: Arc<[u8]> = Frame::Heartbeat.encode().into();
+        for connection in self.peers.iter().map(|peer| peer.connection) {
+            if connection.is_open() && connection.is_idle() {
+                connection.send(&heartbeat);
+            }
+        }
+        self.next_heartbeat = now + self.state.options.heartbeat;
+    }
+
+    /// Waits for the connections or the next deadline, and serves the connections.
+    fn poll(&mut self, woken: &UnixStream, now: Instant) {
+        let state = self.state;
+        let exit = self.exit.as_ref().map(|exit| exit.at);
+        let close = self.closing.as_ref().map(|closing| closing.deadline);
+        let call = if state.rank == 0 { state.call_deadline() } else { None };
+        let until = [exit, close, call].into_iter().flatten().fold(self.next_heartbeat, Instant::min);
+        let mut poll = Poll::default();
+        let wake = poll.add(woken, false);
+        let entries: Vec<Option<usize>> = self
+            .peers
+            .iter()
+            .map(|peer| {
+                let connection = peer.connection;
+                connection.is_open().then(|| poll.add(&connection.stream, !connection.is_idle()))
+            })
+            .collect();
+        if let Err(error) = poll.wait(until.saturating_duration_since(now)) {
+            let reason = format!("cannot wait for its connections any more: {error}");
+            state.fail(state.rank_failed(state.rank, reason), 1);
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        if poll.readable(wake) {
+            let mut woken = woken;
+            while woken.read(&mut self.buffer).is_ok_and(|count| count > 0) {}
+        }
+        let polled = Instant::now();
+        let stalled = polled > until + STALL_THRESHOLD;
+        for (peer, entry) in self.peers.iter_mut().zip(entries) {
+            let Some(entry) = entry else { continue };
+            if poll.writable(entry) {
+                peer.connection.flush();
+            }
+            if poll.readable(entry) {
+                read_frames(state, peer, &mut self.buffer);
+            }
+            close_if_departed(state, peer);
+            if stalled {
+                peer.last_received = polled;
+            }
+            check_silence(state, peer, polled);
+        }
+    }
+}
+
+/// Fails a peer that was silent for longer than [`Options::dead_after`](crate::world::Options::dead_after) before the
+/// poll. Data that arrived since then is read after the next one.
+fn check_silence(state: &TcpState, peer: &Peer<'_>, polled: Instant) {
+    let Some(dead_after) = state.options.dead_after else { return };
+    if peer.connection.is_open() && polled.saturating_duration_since(peer.last_received) > dead_after {
+        let reason = format!("died: nothing was heard from it for {} s", dead_after.as_secs_f64());
+        state.fail(state.rank_failed(peer.rank, reason), 1);
+        peer.connection.flush();
+        peer.connection.close();
+    }
+}
+
+/// Reads the available bytes of a connection and handles their frames.
+fn read_frames(state: &TcpState, peer: &mut Peer<'_>, buffer: &mut [u8]) {
+    let mut total = 0;
+    while total < MAX_BYTES_PER_TURN && peer.connection.is_open() {
+        let reason = match (&peer.connection.stream).read(buffer) {
+            Ok(0) => "died: its connection closed".to_owned(),
+            Ok(count) => {
+                total += count;
+                peer.last_received = Instant::now();
+                peer.decoder.push(&buffer[..count]);
+                handle_frames(state, peer);
+                continue;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+            Err(error) => format!("died: its connection failed ({error})"),
+        };
+        peer.connection.close();
+        // Rank 0 answers a goodbye by closing the connection.
+        let answered = state.rank != 0 && state.closing.load(Ordering::SeqCst);
+        if !peer.departed && !answered {
+            state.fail(state.rank_failed(peer.rank, reason), 1);
+        }
+    }
+}
+
+/// Handles the complete frames of a peer.
+pub(crate) fn handle_frames(state: &TcpState, peer: &mut Peer<'_>) {
+    while peer.connection.is_open() {
+        let reason = match peer.decoder.next() {
+            Ok(None) => return,
+            Ok(Some(frame)) => {
+                if handle_frame(state, peer, frame) {
+                    continue;
+                }
+                "a frame that it may not send".to_owned()
+            }
+            Err(malformed) => malformed.0,
+        };
+        peer.connection.close();
+        state.fail(state.rank_failed(peer.rank, format!("sent {reason}")), 1);
+    }
+}
+
+/// Handles a frame. Returns `false` if the peer may not send it.
+fn handle_frame(state: &TcpState, peer: &mut Peer<'_>, frame: Frame) -> bool {
+    let at_root = state.rank == 0;
+    match frame {
+        Frame::Heartbeat => {}
+        Frame::Goodbye => {
+            peer.departed = true;
+            state.mark_departed(peer.rank);
+            close_if_departed(state, peer);
+        }
+        Frame::Note(text) if at_root => state.set_note(peer.rank, text),
+        Frame::Called(rank, topic, calls) if at_root => state.record_calls(rank as usize, topic, calls),
+        Frame::Called(rank, topic, calls) => state.record_forwarded_calls(rank as usize, topic, calls),
+        Frame::Barrier(number) if at_root => state.contribute(peer.rank, number, Contribution::Barrier),
+        Frame::Message(number, message) if at_root => {
+            state.contribute(peer.rank, number, Contribution::Message(message));
+        }
+        Frame::Abort(code, rank, reason) if at_root => state.record_abort(peer.rank, code, rank, reason),
+        Frame::Released(number) if !at_root => state.receive_result(number, None),
+        Frame::Gathered(number, messages) if !at_root => state.receive_result(number, Some(&messages)),
+        Frame::Failed(code, error) if !at_root => state.fail(error, code),
+        _ => return false,
+    }
+    true
+}
+
+/// Closes the connection to a departed peer once it is no longer needed. The other ranks stay connected to rank 0, which
+/// forwards failures, until the job has failed or they leave too.
+fn close_if_departed(state: &TcpState, peer: &Peer<'_>) {
+    let unneeded = state.rank == 0 || state.failure_sent.load(Ordering::SeqCst);
+    if peer.departed && unneeded && peer.connection.is_open() && peer.connection.flush() {
+        peer.connection.close();
+    }
+}
+
+/// Starts the hook of [`World::before_exit`](crate::world::World::before_exit). The returned flag is set once it is
+/// done.
+fn start_exit_hook(state: &TcpState, error: &Error) -> Option<Arc<AtomicBool>> {
+    let hook = lock(&state.exit_hook).take()?;
+    let done = Arc::new(AtomicBool::new(false));
+    let thread = std::thread::Builder::new().name("exit hook".to_owned()).spawn({
+        let (done, error) = (Arc::clone(&done), error.clone());
+        move || {
+            // Set also if the hook panics.
+            let _done = SetOnDrop(done);
+            hook(&error);
+        }
+    });
+    thread.is_ok().then_some(done)
+}
+
+struct SetOnDrop(Arc<AtomicBool>);
+
+impl Drop for SetOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,456 @@
+//! State that a rank shares with its service thread.
+
+use super::connection::Connection;
+use super::wire::{Frame, MAX_FRAME, Member};
+use crate::lock::lock;
+use crate::world::call::{CallLog, Contribution, LateRank, Numbering, combine, late_error, pack, unpack};
+use crate::world::sync::SpinPark;
+use crate::world::{Called, Error, ExitHook, OnFailure, Options, process_exit};
+use std::collections::HashMap;
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Time limit for sending an abort to the other ranks.
+const ABORT_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
+/// Approximate maximum size of the calls that rank 0 forwards to each rank when it leaves, in bytes.
+const MAX_FORWARDED_BYTES: usize = 64 << 10;
+/// Time limit for an aborting thread to wait for the service thread, which ends the process if another process has
+/// failed first. Longer than the service thread takes.
+const SERVICE_EXIT_TIMEOUT: Duration = Duration::from_secs(15);
+
+pub(crate) struct TcpState {
+    pub(crate) rank: usize,
+    pub(crate) size: usize,
+    pub(crate) members: Vec<Member>,
+    /// Connections by rank: rank 0 has one to every other rank, the others have one to rank 0.
+    pub(crate) connections: Vec<Option<Connection>>,
+    pub(crate) options: Options,
+    /// Held during a collective call.
+    calling: Mutex<()>,
+    call: Mutex<CallState>,
+    /// True once `call` has a result.
+    has_result: AtomicBool,
+    /// True once no result can arrive any more.
+    stopped: AtomicBool,
+    /// First reason for `stopped`: a failure, or the departure of rank 0.
+    stop_reason: OnceLock<Error>,
+    pub(crate) failure: OnceLock<Failure>,
+    /// Held while the first failure is sent and recorded.
+    stopping: Mutex<()>,
+    /// True once the failure is queued for the ranks that this one tells of it.
+    pub(crate) failure_sent: AtomicBool,
+    pub(crate) closing: AtomicBool,
+    /// Time limit of a collective call, from its first rank to its last.
+    pub(crate) limit: Mutex<Option<Duration>>,
+    /// Notes by rank; at rank 0 only.
+    pub(crate) notes: Mutex<Vec<String>>,
+    /// Calls reported by ranks; at the other ranks those that a leaving rank 0 has forwarded.
+    call_log: Mutex<CallLog>,
+    /// Latest calls of each rank of this process, with their topic; not at rank 0.
+    pub(crate) last_calls: Mutex<HashMap<usize, (u64, Vec<Called>)>>,
+    pub(crate) exit_hook: Mutex<Option<ExitHook>>,
+    pub(crate) numbering: Numbering,
+    waiters: SpinPark,
+    wake: UnixStream,
+}
+
+/// The job's failure.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub(crate) error: Error,
+    /// Exit code of processes that exit because of it.
+    pub(crate) code: i32,
+    /// True if this rank has reported it of itself and lives on ([`World::fail`](crate::world::World::fail)).
+    pub(crate) own: bool,
+}
+
+/// The current or next collective call.
+#[derive(Default)]
+struct CallState {
+    number: u64,
+    /// Contributions by rank; at rank 0 only.
+    contributions: Vec<Option<Contribution>>,
+    count: usize,
+    /// Arrival of the first rank.
+    started: Option<Instant>,
+    /// Ranks that have left the job.
+    departed: Vec<bool>,
+    result: Option<CallResult>,
+}
+
+/// Messages of an all_gather; `None` for a barrier.
+type CallResult = Option<Vec<Vec<u8>>>;
+
+impl TcpState {
+    pub(crate) fn new(
+        rank: usize,
+        members: Vec<Member>,
+        connections: Vec<Option<Connection>>,
+        options: Options,
+        wake: UnixStream,
+    ) -> Self {
+        let size = members.len();
+        let at_root = if rank == 0 { size } else { 0 };
+        let contributions = vec![None; at_root];
+        let call = CallState { contributions, departed: vec![false; size], ..CallState::default() };
+        Self {
+            rank,
+            size,
+            members,
+            connections,
+            options,
+            calling: Mutex::new(()),
+            call: Mutex::new(call),
+            has_result: AtomicBool::new(false),
+            stopped: AtomicBool::new(false),
+            stop_reason: OnceLock::new(),
+            failure: OnceLock::new(),
+            stopping: Mutex::new(()),
+            failure_sent: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+            limit: Mutex::default(),
+            notes: Mutex::new(vec![String::new(); at_root]),
+            call_log: Mutex::default(),
+            last_calls: Mutex::default(),
+            exit_hook: Mutex::default(),
+            numbering: Numbering::default(),
+            waiters: SpinPark::default(),
+            wake,
+        }
+    }
+
+    /// Number of the current or next collective call, and the result of the last one, which is taken.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn take_result(&self) -> (u64, Option<CallResult>) {
+        let mut call = lock(&self.call);
+        (call.number, call.result.take())
+    }
+
+    pub(crate) fn failure(&self) -> Option<&Failure> {
+        self.failure.get()
+    }
+
+    /// Fails all operations of this rank, and at rank 0 those of all others. Only the first failure counts.
+    pub(crate) fn fail(&self, error: Error, code: i32) {
+        let failure = Failure { error: error.clone(), code, own: false };
+        self.stop(failure, &Frame::Failed(code, error));
+    }
+
+    /// Like [`TcpState::fail`], for a failure of this process or its rank `rank`. Tells rank 0.
+    pub(crate) fn fail_own(&self, code: i32, rank: Option<usize>, reason: String) {
+        let error = self.own_failure(rank, &reason);
+        let frame = self.own_frame(code, rank, reason);
+        self.stop(Failure { error, code, own: true }, &frame);
+    }
+
+    /// Frame that reports a failure of this process or its rank `rank`.
+    fn own_frame(&self, code: i32, rank: Option<usize>, reason: String) -> Frame {
+        if self.rank == 0 {
+            Frame::Failed(code, self.own_failure(rank, &reason))
+        } else {
+            Frame::Abort(code, rank.and_then(|rank| u32::try_from(rank).ok()), reason)
+        }
+    }
+
+    /// Error for a failure of this process or its rank `rank`.
+    fn own_failure(&self, rank: Option<usize>, reason: &str) -> Error {
+        self.numbering.failed(self.rank, rank, self.host(self.rank), reason)
+    }
+
+    /// Records a failure that `process` has reported of itself or its rank `rank`.
+    pub(crate) fn record_abort(&self, process: usize, code: i32, rank: Option<u32>, reason: String) {
+        let rank = rank.map(|rank| rank as usize);
+        self.fail(self.numbering.failed(process, rank, self.host(process), &reason), code);
+    }
+
+    fn stop(&self, failure: Failure, frame: &Frame) {
+        let stopping = lock(&self.stopping);
+        if self.failure.get().is_some() {
+            return;
+        }
+        self.stop_reason.get_or_init(|| failure.error.clone());
+        // Sent before `failure` is set: a thread that sees it may end the process, and the others would report that
+        // process dead.
+        if self.rank == 0 || failure.own {
+            self.broadcast(frame);
+        }
+        let _ = self.failure.set(failure);
+        drop(stopping);
+        self.failure_sent.store(true, Ordering::SeqCst);
+        self.stopped.store(true, Ordering::SeqCst);
+        self.waiters.notify();
+        self.wake_service();
+    }
+
+    pub(crate) fn rank_failed(&self, rank: usize, reason: impl Into<String>) -> Error {
+        self.numbering.failed(rank, None, self.host(rank), &reason.into())
+    }
+
+    /// Message of this process when it exits because another one has failed.
+    pub(crate) fn exit_message(&self, error: &Error) -> String {
+        format!("{error}; {} with it", self.numbering.ends(self.rank))
+    }
+
+    /// Ends this process if another one is known to have failed, which then is the cause of its own failure.
+    pub(crate) fn exit_if_peer_failed(&self) {
+        let Some(failure) = self.failure().filter(|failure| !failure.own) else { return };
+        if self.options.on_failure == OnFailure::Exit {
+            thread::sleep(SERVICE_EXIT_TIMEOUT);
+        }
+        process_exit::claim();
+        process_exit::report_once(&self.exit_message(&failure.error));
+        process_exit::exit(failure.code);
+    }
+
+    /// Prints the reason for which this process ends the job.
+    pub(crate) fn report_exit(&self, rank: Option<usize>, message: &str) {
+        let line = match self.failure() {
+            // The failure of one of its ranks is more specific.
+            Some(failure) if rank.is_none() && self.numbering.count() > 1 => failure.error.to_string(),
+            _ => {
+                let (rank, ranks) = self.numbering.name(self.rank, rank);
+                format!("rank {rank} on host {}: {message}{ranks}", self.host(self.rank))
+            }
+        };
+        process_exit::report_once(&line);
+    }
+
+    fn host(&self, rank: usize) -> &str {
+        self.members.get(rank).map_or("unknown", |member| &member.host.name)
+    }
+
+    fn departed_error(&self, rank: usize) -> Error {
+        self.rank_failed(rank, "has left the job: it will not come to this barrier or all_gather")
+    }
+
+    /// Wakes the service thread to check for changes.
+    pub(crate) fn wake_service(&self) {
+        // If the pipe is full, a wakeup is pending.
+        let _ = (&self.wake).write(&[0]);
+    }
+
+    /// Sends a frame over all connections.
+    pub(crate) fn broadcast(&self, frame: &Frame) {
+        let bytes: Arc<[u8]> = frame.encode().into();
+        let mut queued = false;
+        for connection in self.connections.iter().flatten() {
+            queued |= !connection.send(&bytes);
+        }
+        if queued {
+            self.wake_service();
+        }
+    }
+
+    /// Adds the contribution of a rank to a collective call; at rank 0 only.
+    pub(crate) fn contribute(&self, rank: usize, number: u64, contribution: Contribution) {
+        let mut call = lock(&self.call);
+        if number != call.number || call.contributions.get(rank).is_none_or(Option::is_some) {
+            let expected = call.number;
+            drop(call);
+            let reason = format!("is at collective call {number} of its own while rank 0 is at {expected}");
+            return self.fail(self.rank_failed(rank, reason), 1);
+        }
+        call.contributions[rank] = Some(contribution);
+        call.count += 1;
+        if call.count == self.size {
+            return self.complete(call);
+        }
+        let first = call.started.is_none();
+        call.started.get_or_insert_with(Instant::now);
+        let departed = self.departed_rank(&call);
+        drop(call);
+        if let Some(rank) = departed {
+            self.fail(self.departed_error(rank), 1);
+        } else if first && lock(&self.limit).is_some() {
+            // Its next deadline has changed.
+            self.wake_service();
+        }
+    }
+
+    /// Completes a call that all ranks have contributed to.
+    fn complete(&self, mut call: MutexGuard<'_, CallState>) {
+        call.count = 0;
+        call.started = None;
+        let contributions = call.contributions.iter_mut().filter_map(Option::take).collect();
+        let messages = match combine(contributions, 0) {
+            Ok(messages) => messages,
+            Err(error) => return self.fail(error, 1),
+        };
+        let number = call.number;
+        call.number += 1;
+        let frame = match &messages {
+            None => Frame::Released(number),
+            Some(messages) => {
+                let packed = pack(messages.iter().map(Vec::as_slice));
+                if packed.len() > MAX_FRAME - 8 {
+                    let total = packed.len();
+                    let error = format!("an all_gather of {total} bytes is more than {MAX_FRAME} can hold");
+                    return self.fail(Error::Mismatch(error), 1);
+                }
+                Frame::Gathered(number, packed)
+            }
+        };
+        self.broadcast(&frame);
+        self.publish_result(call, messages);
+    }
+
+    /// Time by which all ranks must have arrived at the current call; at rank 0 only.
+    pub(crate) fn call_deadline(&self) -> Option<Instant> {
+        let limit = (*lock(&self.limit))?;
+        let started = lock(&self.call).started?;
+        (!self.stopped.load(Ordering::SeqCst)).then_some(started + limit)
+    }
+
+    /// Fails the job if ranks are late.
+    pub(crate) fn check_call_deadline(&self, now: Instant) {
+        if self.call_deadline().is_none_or(|deadline| now < deadline) {
+            return;
+        }
+        let Some(limit) = *lock(&self.limit) else { return };
+        let call = lock(&self.call);
+        let name = call.contributions.iter().flatten().next().map_or("barrier", Contribution::name);
+        let notes = lock(&self.notes);
+        let late: Vec<LateRank> = (0..self.size)
+            .filter(|&process| call.count > 0 && call.contributions[process].is_none())
+            .map(|process| {
+                let (rank, ranks) = self.numbering.name(process, None);
+                LateRank { rank, ranks, host: self.host(process).to_owned(), note: notes[process].clone() }
+            })
+            .collect();
+        drop((notes, call));
+        if let Some(error) = late_error(name, limit, &late) {
+            self.fail(error, 1);
+        }
+    }
+
+    /// Sets the note of a rank; at rank 0 only.
+    pub(crate) fn set_note(&self, rank: usize, text: String) {
+        if let Some(note) = lock(&self.notes).get_mut(rank) {
+            *note = text;
+        }
+    }
+
+    /// Tells the others that this rank leaves. Rank 0 stops comparing calls, so it forwards the latest ones.
+    pub(crate) fn send_goodbye(&self) {
+        if self.rank == 0 {
+            for (rank, topic, calls) in lock(&self.call_log).newest(MAX_FORWARDED_BYTES) {
+                self.broadcast(&Frame::Called(u32::try_from(rank).unwrap_or(u32::MAX), topic, calls));
+            }
+        }
+        self.broadcast(&Frame::Goodbye);
+    }
+
+    /// Records calls that rank 0 forwards when it leaves.
+    pub(crate) fn record_forwarded_calls(&self, rank: usize, topic: u64, calls: Vec<Called>) {
+        self.record_calls(rank, topic, calls);
+        self.compare_own_calls();
+    }
+
+    /// Compares the latest calls of this process with those that rank 0 has forwarded.
+    pub(crate) fn compare_own_calls(&self) {
+        for (&rank, (topic, calls)) in lock(&self.last_calls).iter() {
+            if lock(&self.call_log).has_topic(*topic) {
+                self.record_calls(rank, *topic, calls.clone());
+            }
+        }
+    }
+
+    /// Records calls of a rank, and fails the job if they differ from those of another.
+    pub(crate) fn record_calls(&self, rank: usize, topic: u64, calls: Vec<Called>) {
+        let difference = lock(&self.call_log).record(rank, topic, calls);
+        if let Some(error) = difference {
+            self.fail(error, 1);
+        }
+    }
+
+    /// A departed rank that others wait for. Nobody waits once rank 0 itself leaves.
+    fn departed_rank(&self, call: &CallState) -> Option<usize> {
+        (call.count > 0 && !self.closing.load(Ordering::SeqCst))
+            .then(|| (0..self.size).find(|&rank| call.departed[rank] && call.contributions[rank].is_none()))?
+    }
+
+    fn publish_result(&self, mut call: MutexGuard<'_, CallState>, result: CallResult) {
+        call.result = Some(result);
+        drop(call);
+        self.has_result.store(true, Ordering::SeqCst);
+        self.waiters.notify();
+    }
+
+    /// Receives the result of a collective call from rank 0; at the other ranks only.
+    pub(crate) fn receive_result(&self, number: u64, packed: Option<&[u8]>) {
+        let messages = match packed.map(unpack) {
+            None => None,
+            Some(Some(messages)) if messages.len() == self.size => Some(messages),
+            Some(_) => {
+                return self.fail(self.rank_failed(0, "sent an all_gather that is not well formed"), 1);
+            }
+        };
+        let mut call = lock(&self.call);
+        if number != call.number {
+            let expected = call.number;
+            drop(call);
+            let reason = format!("ended collective call {number} while this rank is at {expected}");
+            return self.fail(self.rank_failed(0, reason), 1);
+        }
+        call.number += 1;
+        self.publish_result(call, messages);
+    }
+
+    /// Marks a rank that has left without a failure.
+    pub(crate) fn mark_departed(&self, rank: usize) {
+        let mut call = lock(&self.call);
+        call.departed[rank] = true;
+        let departed = if self.rank == 0 { self.departed_rank(&call) } else { None };
+        drop(call);
+        if let Some(rank) = departed {
+            self.fail(self.departed_error(rank), 1);
+        }
+        if self.rank != 0 {
+            // No result arrives without rank 0. Not a failure until this rank calls a collective.
+            self.stop_reason.get_or_init(|| self.departed_error(0));
+            self.stopped.store(true, Ordering::SeqCst);
+            self.waiters.notify();
+        }
+    }
+
+    /// Runs a collective call.
+    pub(crate) fn collective(&self, contribution: Contribution, spin: bool) -> Result<CallResult, Error> {
+        let _calling = lock(&self.calling);
+        if self.stopped.load(Ordering::SeqCst) {
+            return Err(self.stop_reason());
+        }
+        self.has_result.store(false, Ordering::SeqCst);
+        let number = lock(&self.call).number;
+        if self.rank == 0 {
+            self.contribute(0, number, contribution);
+        } else {
+            self.broadcast(&match contribution {
+                Contribution::Barrier => Frame::Barrier(number),
+                Contribution::Message(message) => Frame::Message(number, message),
+            });
+        }
+        self.waiters
+            .wait(spin, || self.has_result.load(Ordering::SeqCst) || self.stopped.load(Ordering::SeqCst));
+        let result = lock(&self.call).result.take();
+        result.ok_or_else(|| self.stop_reason())
+    }
+
+    fn stop_reason(&self) -> Error {
+        self.stop_reason.get().cloned().unwrap_or_else(|| self.departed_error(0))
+    }
+
+    /// Tells all others that this rank aborts the job, and waits up to a second until the frames are sent.
+    pub(crate) fn flush_abort(&self, code: i32, rank: Option<usize>, reason: &str) {
+        self.broadcast(&self.own_frame(code, rank, reason.to_owned()));
+        let deadline = Instant::now() + ABORT_FLUSH_TIMEOUT;
+        while self.connections.iter().flatten().any(|connection| !connection.flush())
+            && Instant::now() < deadline
+        {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}

@@ -1,0 +1,80 @@
+use super::*;
+use crate::world::Host;
+use std::time::Instant;
+
+fn positions(members: &[(&str, Option<(u32, u32)>)]) -> Vec<(usize, usize)> {
+    let members: Vec<Member> = members
+        .iter()
+        .map(|&(host, local)| Member { host: Host { name: host.to_owned(), id: host.to_owned() }, local })
+        .collect();
+    (0..members.len()).map(|rank| local_position(&members, rank)).collect()
+}
+
+/// A rank that begins to wait after rank 0 has left compares its calls with the latest ones of rank 0.
+#[test]
+fn calls_are_compared_with_those_of_a_rank_0_that_has_left() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let config = |rank| RendezvousConfig::new(rank, 2, &address).unwrap();
+    let other = thread::spawn({
+        let config = config(1);
+        move || join(&config, &Options::default(), None).unwrap()
+    });
+    let zero = join(&config(0), &Options::default(), Some(listener)).unwrap();
+    let other = other.join().unwrap();
+    let call = |number, what: &str| Called { place: 0, number, what: what.to_owned() };
+    zero.compare(0, 7, &[call(2, "nothing more, and left"), call(1, "barrier")]);
+    let leaving = thread::spawn(move || drop(zero));
+    // Fails once rank 0 has left.
+    other.barrier().unwrap_err();
+    other.compare(1, 7, &[call(1, "barrier"), call(2, "barrier")]);
+    let waited = Instant::now();
+    while other.check().is_ok() {
+        assert!(waited.elapsed() < Duration::from_secs(60), "no difference was found");
+        thread::sleep(Duration::from_millis(1));
+    }
+    let error = other.check().unwrap_err().to_string();
+    assert!(error.starts_with("rank 0 called nothing more, and left while rank 1 called barrier"), "{error}");
+    drop(other);
+    leaving.join().unwrap();
+}
+
+/// A process that exits as soon as it sees a failure has sent it to the others.
+#[test]
+fn a_failure_is_sent_before_it_is_visible() {
+    use std::io::Read;
+    for _ in 0..200 {
+        let (own, mut other) = UnixStream::pair().unwrap();
+        other.set_nonblocking(true).unwrap();
+        let connection = Connection::new(std::os::fd::OwnedFd::from(own).into()).unwrap();
+        let (wake, _woken) = UnixStream::pair().unwrap();
+        let host = Host { name: "a".to_owned(), id: "a".to_owned() };
+        let members = vec![Member { host, local: None }; 2];
+        let state = TcpState::new(0, members, vec![None, Some(connection)], Options::default(), wake);
+        thread::scope(|scope| {
+            scope.spawn(|| state.fail(state.rank_failed(1, "called nothing more, and left"), 1));
+            while state.failure().is_none() {
+                std::hint::spin_loop();
+            }
+            let mut frame = [0; 1024];
+            assert!(other.read(&mut frame).is_ok_and(|length| length > 0), "the failure was seen first");
+        });
+    }
+}
+
+#[test]
+fn ranks_are_counted_by_host() {
+    let counted = positions(&[("a", None), ("b", None), ("a", None), ("a", None)]);
+    assert_eq!(counted, [(0, 3), (0, 1), (1, 3), (2, 3)]);
+}
+
+#[test]
+fn consistent_local_ranks_of_the_launcher_are_used() {
+    assert_eq!(positions(&[("a", Some((1, 2))), ("a", Some((0, 2)))]), [(1, 2), (0, 2)]);
+    // One host, two containers with names of their own.
+    assert_eq!(positions(&[("a", Some((0, 2))), ("b", Some((1, 2)))]), [(0, 2), (1, 2)]);
+    // Two launchers on one host.
+    assert_eq!(positions(&[("a", Some((0, 1))), ("a", Some((0, 1)))]), [(0, 2), (1, 2)]);
+    assert_eq!(positions(&[("a", Some((0, 2))), ("a", None)]), [(0, 2), (1, 2)]);
+}

@@ -1,0 +1,159 @@
+use super::codec::{Reader, put_text};
+use super::frame::FRAME_HEADER;
+use super::*;
+use crate::world::call::{pack, unpack};
+use crate::world::host::Host;
+use crate::world::limits::{MAX_NAME, MAX_RANKS};
+use crate::world::{Called, Error};
+use proptest::prelude::*;
+
+fn member(local: Option<(u32, u32)>) -> Member {
+    Member { host: Host { name: "node1".to_owned(), id: "node1 5f0c".to_owned() }, local }
+}
+
+fn hello() -> Hello {
+    Hello { rank: 3, size: 8, key: "slurm 1.0".to_owned(), member: member(Some((1, 2))) }
+}
+
+fn called(place: u64, number: u64, what: &str) -> Called {
+    Called { place, number, what: what.to_owned() }
+}
+
+fn frames() -> Vec<Frame> {
+    let died = Error::RankFailed { rank: 3, host: "b".to_owned(), reason: "died: it panicked".to_owned() };
+    vec![
+        Frame::Heartbeat,
+        Frame::Goodbye,
+        Frame::Barrier(u64::MAX),
+        Frame::Message(7, vec![1, 2, 3]),
+        Frame::Message(8, Vec::new()),
+        Frame::Released(9),
+        Frame::Gathered(1, pack([&b"ab"[..], b"", b"c"])),
+        Frame::Failed(-1, died),
+        Frame::Failed(1, Error::Mismatch("ranks differ".to_owned())),
+        Frame::Abort(130, None, "interrupted".to_owned()),
+        Frame::Members(vec![member(None), member(Some((0, 1)))]),
+        Frame::RendezvousFailed("rank 2 is missing".to_owned()),
+        Frame::Note("rank 3: filling\nrank 4: filling".to_owned()),
+        Frame::Called(3, 5, vec![called(1, 7, "barrier"), called(0, 8, "")]),
+        Frame::Called(0, 0, Vec::new()),
+    ]
+}
+
+#[test]
+fn hellos_survive_encoding_and_need_all_bytes() {
+    let bytes = hello().encode();
+    for end in 0..bytes.len() {
+        assert_eq!(Hello::decode(&bytes[..end]), Ok(None), "{end} bytes");
+    }
+    assert_eq!(Hello::decode(&bytes), Ok(Some(hello())));
+    assert!(Hello::decode(&[&bytes[..], b"x"].concat()).is_err());
+}
+
+#[test]
+fn replies_survive_encoding_and_need_all_bytes() {
+    for reply in [HelloReply::Accepted, HelloReply::Rejected("no".to_owned()), HelloReply::OtherJob] {
+        let bytes = reply.encode();
+        for end in 0..bytes.len() {
+            assert_eq!(HelloReply::decode(&bytes[..end]), Ok(None), "{end} bytes");
+        }
+        let behind = [&bytes[..], b"more"].concat();
+        assert_eq!(HelloReply::decode(&behind), Ok(Some((reply, bytes.len()))));
+    }
+}
+
+#[test]
+fn frames_survive_encoding_in_pieces_of_any_length() {
+    let expected = frames();
+    let bytes: Vec<u8> = expected.iter().flat_map(Frame::encode).collect();
+    for piece in [1, 2, 3, 7, 64, bytes.len()] {
+        let mut stream = FrameDecoder::default();
+        let mut read = Vec::new();
+        for piece in bytes.chunks(piece) {
+            stream.push(piece);
+            while let Some(frame) = stream.next().unwrap() {
+                read.push(frame);
+            }
+        }
+        assert_eq!(read, expected, "pieces of {piece} bytes");
+    }
+}
+
+#[test]
+fn other_versions_and_protocols_are_refused_early() {
+    let mut bytes = hello().encode();
+    bytes[8] = 9;
+    assert!(Hello::decode(&bytes[..10]).unwrap_err().0.contains("version 9"));
+    assert!(Hello::decode(b"GET").unwrap_err().0.contains("does not speak"));
+    assert!(Hello::decode(b"NCCLbnch\x01\x00\xff\xff").unwrap_err().0.contains("65535 bytes"));
+}
+
+#[test]
+fn a_frame_that_claims_too_many_bytes_is_refused_before_it_arrives() {
+    let mut stream = FrameDecoder::default();
+    stream.push(&[4, 0xff, 0xff, 0xff, 0xff]);
+    assert!(stream.next().is_err());
+}
+
+#[test]
+fn the_longest_list_of_ranks_fits_into_a_frame() {
+    assert!(Frame::max_members_len(MAX_RANKS) <= MAX_FRAME);
+    // With names of any length, which are cut.
+    let long = Member { host: Host { name: "n".repeat(999), id: "i".repeat(999) }, local: Some((1, 2)) };
+    let frame = Frame::Members(vec![long; 40]).encode();
+    assert_eq!(frame.len() - FRAME_HEADER, Frame::max_members_len(40));
+}
+
+#[test]
+fn control_characters_in_names_are_refused() {
+    let mut evil = hello();
+    evil.member.host.name = "a\x1b[2Jb".to_owned();
+    assert!(Hello::decode(&evil.encode()).is_err());
+    let text = Frame::RendezvousFailed("a\x1b[2Jb".to_owned()).encode();
+    let mut stream = FrameDecoder::default();
+    stream.push(&text);
+    assert_eq!(stream.next(), Ok(Some(Frame::RendezvousFailed("a [2Jb".to_owned()))));
+}
+
+#[test]
+fn long_texts_are_truncated_between_characters() {
+    let mut bytes = Vec::new();
+    put_text(&mut bytes, &"ä".repeat(200), MAX_NAME);
+    assert_eq!(Reader(&bytes).name().unwrap(), "ä".repeat(127));
+}
+
+#[test]
+fn packed_messages_survive_unpacking() {
+    assert_eq!(unpack(&pack([&b"ab"[..], b"", b"c"])), Some(vec![b"ab".to_vec(), Vec::new(), b"c".to_vec()]));
+    assert_eq!(unpack(&[]), Some(Vec::new()));
+    assert_eq!(unpack(&[1, 0, 0, 0, 0, 0, 0, 0]), None);
+    assert_eq!(unpack(&[0xff; 9]), None);
+}
+
+proptest! {
+    #[test]
+    fn damaged_messages_are_refused_or_decoded(
+        which in 0..15_usize,
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let mut bytes = match which {
+            13 => hello().encode(),
+            14 => HelloReply::Rejected("no".to_owned()).encode(),
+            frame => frames()[frame].encode(),
+        };
+        for (index, byte) in damage {
+            let index = index.index(bytes.len());
+            bytes[index] = byte;
+        }
+        bytes.truncate(cut.index(bytes.len()) + 1);
+        let _ = Hello::decode(&bytes);
+        let _ = HelloReply::decode(&bytes);
+        let mut stream = FrameDecoder::default();
+        stream.push(&bytes);
+        while let Ok(Some(frame)) = stream.next() {
+            // A frame is not longer than its input.
+            prop_assert!(frame.encode().len() <= bytes.len() + 16);
+        }
+    }
+}
