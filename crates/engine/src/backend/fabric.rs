@@ -8,8 +8,8 @@ use collectives::ReduceOp;
 use collectives::fabric::{self, Communicator, Options};
 use collectives::world::{self, World};
 
+use super::discovery::exchange;
 use super::host::{Carrier, Library, Offer};
-use super::selection::exchange;
 use super::{Abilities, Work};
 use crate::collective::{Collective, Layout as _, Member};
 use crate::data::Op;
@@ -28,11 +28,11 @@ pub(super) fn find(settings: &Request, process: &dyn World) -> Result<Offer, Sto
     let provider = (settings.provider != "auto").then_some(settings.provider.as_str());
     let processes = exchange(process, library(provider))?;
     for (index, each) in processes.iter().enumerate() {
-        if let Err(reason) = &each.found {
+        if let Err(reason) = &each.result {
             return Err(Stop::Refused(format!("process {index} on {}: {reason}", each.host)));
         }
     }
-    let first = processes.into_iter().next().and_then(|first| first.found.ok()).unwrap_or_default();
+    let first = processes.into_iter().next().and_then(|first| first.result.ok()).unwrap_or_default();
     let mut options = Options::default();
     options.provider = provider.map(str::to_owned);
     for (collective, algorithm) in settings.tuning.choices(&settings.collectives).map_err(Stop::Refused)? {

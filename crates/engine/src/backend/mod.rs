@@ -39,6 +39,7 @@ macro_rules! with_element {
     }};
 }
 
+mod discovery;
 mod fabric;
 mod host;
 #[cfg(feature = "mpi")]

@@ -2,25 +2,14 @@
 
 use std::thread::{self, JoinHandle};
 
-use collectives::world::{self, World};
-use serde::{Deserialize, Serialize};
+use collectives::world::World;
 
+use super::discovery::exchange;
 use super::host::{Find, Hosts};
 use super::paired::Paired;
 use super::{Node, fabric, nccl};
 use crate::request::{BackendChoice, Request, Versus};
 use crate::supervision::Stop;
-
-/// What one process found, told to all others.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Found<T> {
-    /// The name of the process's host.
-    pub host: String,
-    /// Tells hosts of one name apart.
-    pub host_id: String,
-    /// What is there, or why it is not.
-    pub found: Result<T, String>,
-}
 
 /// The search for GPUs, which begins before the processes have met: the CUDA driver takes some tenths of a second to
 /// start, and so does MPI.
@@ -88,7 +77,7 @@ pub fn choose(
         .iter()
         .enumerate()
         .filter_map(|(index, each)| {
-            Some(format!("process {index} on {}: {}", each.host, each.found.as_ref().err()?))
+            Some(format!("process {index} on {}: {}", each.host, each.result.as_ref().err()?))
         })
         .collect();
     let Some(reason) = without.first() else {
@@ -129,7 +118,7 @@ pub fn choose(
             String::from_utf8_lossy(asked)
         )));
     }
-    let why = processes.iter().find_map(|each| each.found.as_ref().err()).map_or("", String::as_str);
+    let why = processes.iter().find_map(|each| each.result.as_ref().err()).map_or("", String::as_str);
     let first_line = why.lines().next().unwrap_or(why);
     match on_hosts(fabric::find, &format!("because no GPU can be used: {first_line}")) {
         Err(Stop::Refused(fabric)) => Err(Stop::Refused(format!(
@@ -137,15 +126,4 @@ pub fn choose(
         ))),
         prepared => prepared,
     }
-}
-
-/// Tells all processes what this one found, and returns what each of them did, in rank order.
-pub(super) fn exchange<T>(process: &dyn World, found: Result<T, String>) -> Result<Vec<Found<T>>, Stop>
-where
-    T: Serialize + for<'de> Deserialize<'de>,
-{
-    let world::Host { name: host, id: host_id } = world::host();
-    let mine = Found { host, host_id, found };
-    let all = process.all_gather(&serde_json::to_vec(&mine)?)?;
-    Ok(all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>()?)
 }

@@ -8,8 +8,9 @@ use half::{bf16, f16};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
+use super::hash::mix;
 use super::recipe::Recipe;
-use super::value::{mix, position_of};
+use super::value::position_of;
 use super::{DataError, Op, Problem, Segment, Source, check, fill_input, supported_types};
 
 /// Arithmetic that rounds to the type at every step.

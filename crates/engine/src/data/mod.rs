@@ -30,6 +30,7 @@
 
 mod device;
 mod format;
+mod hash;
 mod op;
 mod recipe;
 pub mod traffic;

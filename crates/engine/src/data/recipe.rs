@@ -3,7 +3,7 @@
 use collectives::DataType;
 
 use super::format::FormatTag;
-use super::value::mix;
+use super::hash::mix;
 use super::{DataError, Op, Problem, Source};
 
 /// What a value is made by: see the enum of the same name in kernels.cu. With [`RESULT`] added: the result.

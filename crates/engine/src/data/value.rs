@@ -58,28 +58,13 @@
 use super::format::{
     Bfloat16, Float8E4M3, Float8E5M2, Float16, Float32, Float64, Format, FormatTag, Int8, Int32, Int64,
 };
+use super::hash::{mix, scramble};
 use super::recipe::{AVG, COPY, DOUBLED, EXTREME, PROD, RESULT, Recipe, SIGNED, SUM, VANISHING};
 
 const SUM_RESULT: u32 = SUM | RESULT;
 const PROD_RESULT: u32 = PROD | RESULT;
 const EXTREME_RESULT: u32 = EXTREME | RESULT;
 const AVG_RESULT: u32 = AVG | RESULT;
-
-/// Mixes all bits (Doug Lea's 64-bit mixer).
-#[inline(always)]
-pub(super) const fn mix(mut x: u64) -> u64 {
-    x = (x ^ (x >> 32)).wrapping_mul(0xdaba_0b6e_b093_22e3);
-    x = (x ^ (x >> 32)).wrapping_mul(0xdaba_0b6e_b093_22e3);
-    x ^ (x >> 32)
-}
-
-/// Mixes all bits (Chris Wellons' 32-bit mixer `lowbias32`).
-#[inline(always)]
-const fn scramble(mut x: u32) -> u32 {
-    x = (x ^ (x >> 16)).wrapping_mul(0x7feb_352d);
-    x = (x ^ (x >> 15)).wrapping_mul(0x846c_a68b);
-    x ^ (x >> 16)
-}
 
 #[inline(always)]
 const fn low32(x: u64) -> u32 {

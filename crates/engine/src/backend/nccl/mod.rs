@@ -18,7 +18,7 @@ use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use cudarc::driver::{CudaContext, CudaStream, result};
 use serde::{Deserialize, Serialize};
 
-use super::selection::Found;
+use super::discovery::Discovery;
 use super::{Abilities, Body, Device, MemoryUse, Node, Place, Rooms};
 use crate::collective::Collective;
 use crate::data::{DeviceData, Op};
@@ -124,11 +124,11 @@ impl GpuNode {
     pub(super) fn prepare(
         settings: &Request,
         process: &dyn World,
-        processes: &[Found<Gpus>],
+        processes: &[Discovery<Gpus>],
     ) -> Result<Self, Stop> {
         let found: Vec<(&str, &Gpus)> = processes
             .iter()
-            .filter_map(|each| Some((each.host.as_str(), each.found.as_ref().ok()?)))
+            .filter_map(|each| Some((each.host.as_str(), each.result.as_ref().ok()?)))
             .collect();
         let first = one_version(&found)?;
         let threads = settings.threads.unwrap_or(1);
