@@ -1,4 +1,4 @@
-//! JSON Lines: the run, then a line per measurement as it comes, then how it ended.
+//! JSON JsonLines: the run, then a line per measurement as it comes, then how it ended.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
@@ -35,7 +35,7 @@ struct MeasurementLine<'a> {
 
 /// The last line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct End {
+pub(super) struct EndLine {
     kind: String,
     pub(super) outcome: Outcome,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -117,7 +117,7 @@ pub(super) fn write(run: &Run, out: &mut dyn Write) -> io::Result<()> {
 
 /// The last line of a run that has ended.
 fn end(run: &Run) -> io::Result<Vec<u8>> {
-    line(&End {
+    line(&EndLine {
         kind: "end".to_owned(),
         outcome: run.outcome.clone(),
         ended_at: run.ended_at.clone(),
@@ -127,9 +127,9 @@ fn end(run: &Run) -> io::Result<Vec<u8>> {
 }
 
 /// What can lose its end again.
-pub(super) trait Cut: Write {
+pub(super) trait Truncate: Write {
     /// Leaves the first `length` bytes, and goes on writing there.
-    fn cut(&mut self, length: u64) -> io::Result<()>;
+    fn truncate(&mut self, length: u64) -> io::Result<()>;
 
     /// Its length now, in bytes.
     fn length(&self) -> io::Result<u64>;
@@ -138,8 +138,8 @@ pub(super) trait Cut: Write {
     fn keep(&mut self) -> io::Result<()>;
 }
 
-impl Cut for File {
-    fn cut(&mut self, length: u64) -> io::Result<()> {
+impl Truncate for File {
+    fn truncate(&mut self, length: u64) -> io::Result<()> {
         self.set_len(length)?;
         self.seek(SeekFrom::Start(length)).map(drop)
     }
@@ -153,19 +153,19 @@ impl Cut for File {
     }
 }
 
-/// A file of JSON Lines after its header.
+/// A file of JSON JsonLines after its header.
 #[derive(Debug)]
-pub(super) struct Lines<W> {
+pub(super) struct JsonLines<W> {
     out: W,
     /// Bytes of whole lines.
     length: u64,
-    /// Lines of measurements.
+    /// JsonLines of measurements.
     measurements: usize,
     /// True when somebody else has changed the file's length.
     damaged: bool,
 }
 
-impl<W: Cut> Lines<W> {
+impl<W: Truncate> JsonLines<W> {
     /// Goes on after a header of `length` bytes.
     pub(super) fn after(out: W, length: u64) -> Self {
         Self { out, length, measurements: 0, damaged: false }
@@ -196,7 +196,7 @@ impl<W: Cut> Lines<W> {
         self.damaged |= self.out.length()? != self.length;
         if let Err(error) = self.out.write_all(line).and_then(|()| self.out.flush()) {
             // Half a line helps nobody. Where even this fails, the reader leaves it out.
-            let _ = self.out.cut(self.length);
+            let _ = self.out.truncate(self.length);
             return Err(error);
         }
         self.length += line.len() as u64;
@@ -204,7 +204,7 @@ impl<W: Cut> Lines<W> {
     }
 }
 
-impl Lines<File> {
+impl JsonLines<File> {
     /// True when the lines written so far are in the file of this name; false when it has been removed or has lost some.
     ///
     /// # Errors
@@ -253,8 +253,8 @@ pub(super) mod tests {
         }
     }
 
-    impl Cut for Disk {
-        fn cut(&mut self, length: u64) -> io::Result<()> {
+    impl Truncate for Disk {
+        fn truncate(&mut self, length: u64) -> io::Result<()> {
             self.content.truncate(usize::try_from(length).unwrap());
             Ok(())
         }
@@ -268,11 +268,11 @@ pub(super) mod tests {
         }
     }
 
-    fn begun(run: &Run, room: usize) -> Lines<Disk> {
+    fn begun(run: &Run, room: usize) -> JsonLines<Disk> {
         let content =
             header(&Run { measurements: Vec::new(), outcome: Outcome::Running, ..run.clone() }).unwrap();
         let length = content.len() as u64;
-        Lines::after(Disk { content, room }, length)
+        JsonLines::after(Disk { content, room }, length)
     }
 
     #[test]

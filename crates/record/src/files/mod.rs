@@ -5,28 +5,24 @@
 //! it has what was measured when the process is killed.
 
 mod csv;
-mod document;
 #[cfg(test)]
 mod documentation;
 mod json;
 mod json_lines;
 mod markdown;
 pub mod nccl_tests;
-mod nccl_tests_read;
 mod read;
 pub mod replacement;
-mod source;
-mod words;
 
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-pub use read::{Cut, Problem, ReadError, read, read_each};
+pub use read::{ReadError, ReadProblem, Truncated, read, read_each};
 
 use crate::run::{Measurement, Run};
-use json_lines::Lines;
+use json_lines::JsonLines;
 
 /// A file to write (`--output`).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,7 +115,7 @@ struct OutputFile {
     /// What `output.path` is, links followed: what is replaced.
     target: PathBuf,
     /// The open file of JSON Lines, from the start of the run on.
-    lines: Option<Lines<std::fs::File>>,
+    lines: Option<JsonLines<std::fs::File>>,
 }
 
 impl Files {
@@ -212,7 +208,7 @@ impl OutputFile {
     fn start(&mut self, run: &Run) -> io::Result<()> {
         let header = json_lines::header(run)?;
         let file = replacement::begin(&self.target, |out| out.write_all(&header))?;
-        self.lines = Some(Lines::after(file, header.len() as u64));
+        self.lines = Some(JsonLines::after(file, header.len() as u64));
         Ok(())
     }
 }

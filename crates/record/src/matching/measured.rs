@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::Metric;
-use crate::files::{Cut, ReadError, read_each};
+use crate::files::{ReadError, Truncated, read_each};
 use crate::run::{Measurement, Placement, Provenance, Run};
 use crate::sides::{self, Side};
 use crate::statistics::Statistics;
@@ -147,7 +147,7 @@ pub fn read(path: &Path, side: Side, metric: Metric, partial: bool) -> Result<Ve
         Metric::Busbw => busbw_gbps,
     };
     let (mut own, mut other) = (Rows::default(), Rows::default());
-    let cut = if partial { Cut::Read } else { Cut::Refused };
+    let cut = if partial { Truncated::Read } else { Truncated::Refused };
     let run = read_each(path, cut, &mut |each| {
         let key = Key::of(&each);
         let mut wrong = each.wrong;

@@ -8,7 +8,7 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::read::Problem;
+use super::error::ReadProblem;
 use crate::collective::Collective;
 use crate::number;
 use crate::provenance;
@@ -22,7 +22,7 @@ use crate::statistics::Statistics;
 const VERSION: u64 = 3;
 
 #[derive(Deserialize)]
-struct File {
+struct ParsedFile {
     start_time: String,
     args: Vec<String>,
     /// `NAME=value`, all of them.
@@ -30,14 +30,14 @@ struct File {
     env: Vec<String>,
     /// Absent in ours, of host memory.
     nccl_version: Option<u64>,
-    config: Config,
+    config: ParsedConfig,
     #[serde(default)]
     errors: Vec<String>,
     end_time: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct Config {
+struct ParsedConfig {
     nthreads: usize,
     ngpus: usize,
     minimum_bytes: u64,
@@ -52,11 +52,11 @@ struct Config {
     per_iter_timing: String,
     per_iter_skip: usize,
     parallel_init: String,
-    devices: Vec<Device>,
+    devices: Vec<ParsedDevice>,
 }
 
 #[derive(Deserialize)]
-struct Device {
+struct ParsedDevice {
     rank: usize,
     group: usize,
     pid: u32,
@@ -69,7 +69,7 @@ struct Device {
 
 /// A size: what was measured of it.
 #[derive(Deserialize)]
-pub(super) struct Row {
+pub(super) struct ParsedRow {
     size: u64,
     count: u64,
     #[serde(rename = "type")]
@@ -77,10 +77,10 @@ pub(super) struct Row {
     redop: String,
     root: String,
     /// Absent in ours, of a run that ended before it; so is `in_place`.
-    out_of_place: Option<Half>,
-    out_of_place_per_iter: Option<Times>,
-    in_place: Option<Half>,
-    in_place_per_iter: Option<Times>,
+    out_of_place: Option<ParsedHalf>,
+    out_of_place_per_iter: Option<ParsedTimes>,
+    in_place: Option<ParsedHalf>,
+    in_place_per_iter: Option<ParsedTimes>,
     actual_iterations: usize,
     /// The program of a row's collective; empty where the command tells it.
     #[serde(default)]
@@ -88,7 +88,7 @@ pub(super) struct Row {
 }
 
 #[derive(Deserialize)]
-struct Half {
+struct ParsedHalf {
     /// Absent with `-C`, which puts the host's time in its place.
     #[serde(default, deserialize_with = "number::if_any")]
     time: Option<f64>,
@@ -103,7 +103,7 @@ struct Half {
 }
 
 #[derive(Deserialize)]
-struct Times {
+struct ParsedTimes {
     skipped_iterations: usize,
     #[serde(deserialize_with = "number::each_or_nan")]
     times_us: Vec<f64>,
@@ -117,10 +117,10 @@ pub(super) fn began(text: &[u8]) -> bool {
 }
 
 /// Whether the version is one that this reads, where the file has said it.
-pub(super) fn known_version(fields: &Map<String, Value>) -> Result<(), Problem> {
+pub(super) fn known_version(fields: &Map<String, Value>) -> Result<(), ReadProblem> {
     match fields.get("version").and_then(Value::as_u64) {
         None | Some(VERSION) => Ok(()),
-        Some(found) => Err(Problem::Damaged(format!(
+        Some(found) => Err(ReadProblem::Damaged(format!(
             "it has version {found} of nccl-tests' JSON, and this program reads version {VERSION}"
         ))),
     }
@@ -140,13 +140,13 @@ pub(super) fn has_head(fields: &Map<String, Value>) -> bool {
 /// What the rows need of the fields before them.
 pub(super) fn head(fields: &Map<String, Value>) -> Result<Head, serde_json::Error> {
     let args = Vec::<String>::deserialize(&fields["args"])?;
-    let config = Config::deserialize(&fields["config"])?;
+    let config = ParsedConfig::deserialize(&fields["config"])?;
     Ok(Head { collective: collective(&args), aggregated: config.aggregated_iterations })
 }
 
 impl Head {
     /// The measurements of a row, whose number is the cycle for now.
-    pub(super) fn measurements(&self, number: usize, row: &Row) -> impl Iterator<Item = Measurement> {
+    pub(super) fn measurements(&self, number: usize, row: &ParsedRow) -> impl Iterator<Item = Measurement> {
         let halves = [
             (Placement::OutOfPlace, &row.out_of_place, &row.out_of_place_per_iter),
             (Placement::InPlace, &row.in_place, &row.in_place_per_iter),
@@ -176,10 +176,10 @@ pub(super) fn number_cycles(measurements: &mut [Measurement], rows: usize, cycle
 }
 
 /// What the file says beside its rows.
-pub(super) fn run(fields: Map<String, Value>) -> Result<Run, Problem> {
+pub(super) fn run(fields: Map<String, Value>) -> Result<Run, ReadProblem> {
     known_version(&fields)?;
-    let file: File = serde_json::from_value(Value::Object(fields))
-        .map_err(|error| Problem::Damaged(format!("it is not as nccl-tests writes it: {error}")))?;
+    let file: ParsedFile = serde_json::from_value(Value::Object(fields))
+        .map_err(|error| ReadProblem::Damaged(format!("it is not as nccl-tests writes it: {error}")))?;
     let command = CommandLine(&file.args);
     let config = &file.config;
     let messages: Vec<&str> =
@@ -228,7 +228,12 @@ pub(super) fn run(fields: Map<String, Value>) -> Result<Run, Problem> {
 }
 
 /// One placement of a row, without what the row does not say.
-fn measurement(row: &Row, placement: Placement, half: &Half, times: Option<&Times>) -> Measurement {
+fn measurement(
+    row: &ParsedRow,
+    placement: Placement,
+    half: &ParsedHalf,
+    times: Option<&ParsedTimes>,
+) -> Measurement {
     let per_iteration = times.map(|times| PerIteration {
         skipped: times.skipped_iterations,
         times_us: times.times_us.clone(),
@@ -268,7 +273,7 @@ fn measurement(row: &Row, placement: Placement, half: &Half, times: Option<&Time
     }
 }
 
-fn settings(config: &Config, command: &CommandLine<'_>, cycles: usize) -> Settings {
+fn settings(config: &ParsedConfig, command: &CommandLine<'_>, cycles: usize) -> Settings {
     let flag = |short, long| command.number(short, long).is_some_and(|value| value != 0);
     Settings {
         threads: config.nthreads,
@@ -315,7 +320,7 @@ fn settings(config: &Config, command: &CommandLine<'_>, cycles: usize) -> Settin
     }
 }
 
-fn rank(device: &Device) -> Rank {
+fn rank(device: &ParsedDevice) -> Rank {
     Rank {
         rank: device.rank,
         group: device.group,
@@ -349,7 +354,7 @@ impl CommandLine<'_> {
 }
 
 /// `./build/all_reduce_perf` and `all_reduce_perf_mpi` are `allreduce` here. In nccl-bench's own file the command names it.
-pub(crate) fn collective(args: &[String]) -> String {
+pub(in crate::files) fn collective(args: &[String]) -> String {
     let of_command = args.get(1).and_then(|command| command.parse::<Collective>().ok());
     if let Some(collective) = of_command {
         return collective.name().to_owned();
@@ -372,11 +377,11 @@ fn library_version(code: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::parse;
     use super::*;
-    use crate::files::read::parse;
     use crate::sample;
 
-    const ALL_REDUCE: &str = include_str!("../../tests/data/all_reduce.json");
+    const ALL_REDUCE: &str = include_str!("../../../tests/data/all_reduce.json");
 
     #[test]
     fn a_real_file_says_the_same_as_a_run() {
