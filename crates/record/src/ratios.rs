@@ -1,14 +1,13 @@
 //! What the ratios of two sides' times say together (`--vs`).
 
 use crate::run::{Measurement, Placement};
+use crate::statistics::GeometricMean;
 
 /// Ratios of our times to the other side's, as they come.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ratios {
-    count: usize,
-    /// Sums of logarithms: of the medians, of the bests.
-    medians: f64,
-    bests: f64,
+    medians: GeometricMean,
+    bests: GeometricMean,
     worst: Option<Worst>,
 }
 
@@ -27,9 +26,8 @@ impl Ratios {
         if measurement.bytes == 0 || !is_ratio(versus.ratio) || !is_ratio(versus.best_ratio) {
             return;
         }
-        self.count += 1;
-        self.medians += versus.ratio.ln();
-        self.bests += versus.best_ratio.ln();
+        self.medians.add(versus.ratio);
+        self.bests.add(versus.best_ratio);
         if self.worst.as_ref().is_none_or(|worst| worst.ratio < versus.ratio) {
             self.worst = Some(Worst { ratio: versus.ratio, what: describe(measurement) });
         }
@@ -40,12 +38,11 @@ impl Ratios {
     #[must_use]
     pub fn summary(&self) -> Option<String> {
         let worst = self.worst.as_ref()?;
-        let mean = |logarithms: f64| (logarithms / self.count as f64).exp();
         Some(format!(
             "medians {:.3}, bests {:.3} in geometric mean of {}; worst {:.3} at {}",
-            mean(self.medians),
-            mean(self.bests),
-            self.count,
+            self.medians.value()?,
+            self.bests.value()?,
+            self.medians.count(),
             worst.ratio,
             worst.what
         ))

@@ -46,7 +46,7 @@ impl Statistics {
         Some(Self {
             samples,
             min_us,
-            median_us: (sorted[(samples - 1) / 2] + sorted[samples / 2]) / 2.0,
+            median_us: median_of_sorted(&sorted),
             mean_us,
             p95_us: nearest_rank(95),
             p99_us: nearest_rank(99),
@@ -59,6 +59,54 @@ impl Statistics {
     #[must_use]
     pub fn variation_percent(&self) -> f64 {
         if self.mean_us > 0.0 { self.deviation_us / self.mean_us * 100.0 } else { 0.0 }
+    }
+}
+
+/// Median: the middle value, or the mean of the two middle ones; `None` without values.
+#[must_use]
+pub fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    (!sorted.is_empty()).then(|| median_of_sorted(&sorted))
+}
+
+fn median_of_sorted(sorted: &[f64]) -> f64 {
+    (sorted[(sorted.len() - 1) / 2] + sorted[sorted.len() / 2]) / 2.0
+}
+
+/// Geometric mean of values above 0, collected one at a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct GeometricMean {
+    count: usize,
+    sum_of_logarithms: f64,
+}
+
+impl GeometricMean {
+    /// Adds a value above 0.
+    pub fn add(&mut self, value: f64) {
+        self.count += 1;
+        self.sum_of_logarithms += value.ln();
+    }
+
+    /// Number of values.
+    #[must_use]
+    pub const fn count(&self) -> usize {
+        self.count
+    }
+
+    /// The mean; `None` without values.
+    #[must_use]
+    pub fn value(&self) -> Option<f64> {
+        (self.count > 0).then(|| (self.sum_of_logarithms / self.count as f64).exp())
+    }
+}
+
+impl FromIterator<f64> for GeometricMean {
+    fn from_iter<I: IntoIterator<Item = f64>>(values: I) -> Self {
+        values.into_iter().fold(Self::default(), |mut mean, value| {
+            mean.add(value);
+            mean
+        })
     }
 }
 
@@ -83,5 +131,17 @@ mod tests {
         let one = Statistics::of(&[7.0]).unwrap();
         assert_eq!((one.min_us, one.median_us, one.p99_us, one.deviation_us), (7.0, 7.0, 7.0, 0.0));
         assert_eq!(Statistics::of(&[3.0, 1.0, 2.0]).unwrap().median_us, 2.0);
+        assert_eq!(
+            (median(&[]), median(&[3.0, 1.0]), median(&[3.0, 1.0, 2.5])),
+            (None, Some(2.0), Some(2.5))
+        );
+    }
+
+    #[test]
+    fn a_geometric_mean_is_the_root_of_the_product() {
+        let mean = |values: &[f64]| values.iter().copied().collect::<GeometricMean>();
+        assert_eq!(mean(&[]).value(), None);
+        assert!((mean(&[1.0, 2.0, 32.0]).value().unwrap() - 4.0).abs() < 1e-12);
+        assert_eq!(mean(&[0.5, 2.0]).count(), 2);
     }
 }

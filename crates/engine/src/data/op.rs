@@ -30,13 +30,9 @@ impl Op {
     /// The name that nccl-tests uses.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Sum => "sum",
-            Self::Prod => "prod",
-            Self::Max => "max",
-            Self::Min => "min",
-            Self::Avg => "avg",
-            Self::MulSum => "mulsum",
+        match self.built_in() {
+            Some(op) => op.name(),
+            None => "mulsum",
         }
     }
 

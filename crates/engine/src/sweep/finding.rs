@@ -9,7 +9,7 @@ use crate::backend::{Side, StreamRounds, Times, Work};
 use crate::collective::{Bandwidth, Layout as _};
 use crate::data::Tally;
 use record::provenance::now_utc;
-use record::statistics::Statistics;
+use record::statistics::{Statistics, median};
 use record::{Average, Measurement, Mismatch, PerIteration, Placement, RankTimes, Versus};
 
 /// What the rounds of one side took on this rank.
@@ -55,7 +55,7 @@ impl Taken {
             (0..count).map(|round| reduce(average, ranks.iter().map(|found| found.seconds[round]))).collect();
         let mismatches = ranks.iter().enumerate().filter(|(_, found)| found.wrong > 0);
         Self {
-            seconds: reduce(average, ranks.iter().map(|found| median(&found.seconds))),
+            seconds: reduce(average, ranks.iter().map(|found| median(&found.seconds).unwrap_or(0.0))),
             best: rounds.iter().copied().fold(f64::INFINITY, f64::min),
             rounds_us: if count > 1 {
                 rounds.iter().map(|seconds| seconds * 1e6).collect()
@@ -155,7 +155,7 @@ pub(super) fn measurement(
     let per_rank = findings
         .iter()
         .map(|finding| RankTimes {
-            time_us: finding.sides.first().map_or(0.0, |ours| median(&ours.seconds)) * 1e6,
+            time_us: finding.sides.first().and_then(|ours| median(&ours.seconds)).unwrap_or(0.0) * 1e6,
             statistics: skipped(&finding.each_us),
         })
         .collect();
@@ -222,8 +222,4 @@ pub(super) fn processes(findings: &[Finding]) -> Vec<Vec<f64>> {
         .into_iter()
         .map(|findings| longest(findings.iter().map(|finding| &finding.each_us[..])))
         .collect()
-}
-
-pub(super) fn median(values: &[f64]) -> f64 {
-    Statistics::of(values).map_or(0.0, |statistics| statistics.median_us)
 }

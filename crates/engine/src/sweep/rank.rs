@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use collectives::world::World;
 use serde::{Deserialize, Serialize};
 
-use super::finding::{self, Finding, Found, Round, Rounds, median, reduce};
+use super::finding::{self, Finding, Found, Round, Rounds, reduce};
 use super::repeat::{fitting, is_stable};
 use super::{Case, End, Event, Plan, RankObserver, decode};
 use crate::backend::{Backend, Place, Schedule, Side, StreamRounds, Times, Work};
@@ -14,6 +14,7 @@ use crate::collective::{Collective, Layout as _, Member};
 use crate::data::Mismatches;
 use crate::data::traffic::Traffic;
 use crate::supervision::Signal;
+use record::statistics::median;
 use record::{Measurement, Placement};
 
 /// The seed of the data that timed operations move.
@@ -152,7 +153,7 @@ impl RankSweep<'_> {
         let finding = Finding {
             process: std::process::id(),
             host: collectives::world::host().id,
-            enqueue: rounds.first().map_or(0.0, |ours| median(&ours.enqueue)),
+            enqueue: rounds.first().and_then(|ours| median(&ours.enqueue)).unwrap_or(0.0),
             each_us,
             sides: found,
             stop: self.observer.stop().map(Signal::number),

@@ -1,6 +1,6 @@
 //! How often a measurement is repeated: as often as time allows, or until its median is known.
 
-use super::finding::median;
+use record::statistics::median;
 
 /// Rounds that a median needs before anything is said of how well it is known.
 pub(super) const LEAST_ROUNDS: usize = 6;
@@ -37,6 +37,5 @@ pub(super) fn is_stable(rounds: &[f64], share: f64) -> bool {
     let middle = count as f64 / 2.0;
     let lower = sorted[(middle - reach).floor().max(0.0) as usize];
     let upper = sorted[((middle + reach).ceil() as usize).min(count - 1)];
-    let median = median(&sorted);
-    upper - median <= share * median && median - lower <= share * median
+    median(rounds).is_some_and(|median| upper - median <= share * median && median - lower <= share * median)
 }

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::measured::{Key, Rows, Source, TableKey};
 use super::{Error, Metric, Threshold};
 use crate::run::{Outcome, Run};
+use crate::statistics::GeometricMean;
 
 /// Rounding must not make a difference of exactly the threshold one beyond it.
 const ROUNDING: f64 = 1e-9;
@@ -325,16 +326,12 @@ fn means(rows: &[Row], others: usize) -> Vec<Mean> {
     }
     let mean = |collective: Option<&str>| {
         let chosen = |row: &&Row| collective.is_none_or(|name| row.key.table.collective == name);
-        let logarithms = |file: usize| -> Vec<f64> {
-            rows.iter().filter(chosen).filter_map(|row| row.ratios[file].map(f64::ln)).collect()
-        };
-        let all: Vec<Vec<f64>> = (0..others).map(logarithms).collect();
-        let geometric =
-            |logarithms: &Vec<f64>| (logarithms.iter().sum::<f64>() / logarithms.len() as f64).exp();
+        let of_file = |file: usize| rows.iter().filter(chosen).filter_map(|row| row.ratios[file]).collect();
+        let all: Vec<GeometricMean> = (0..others).map(of_file).collect();
         Mean {
             collective: collective.map(str::to_owned),
-            ratios: all.iter().map(|found| (!found.is_empty()).then(|| geometric(found))).collect(),
-            rows: all.iter().map(Vec::len).collect(),
+            ratios: all.iter().map(GeometricMean::value).collect(),
+            rows: all.iter().map(GeometricMean::count).collect(),
         }
     };
     collectives.iter().map(|&name| Some(name)).chain([None]).map(mean).collect()

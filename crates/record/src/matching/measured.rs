@@ -10,7 +10,7 @@ use super::Metric;
 use crate::files::{ReadError, Truncated, read_each};
 use crate::run::{Measurement, Placement, Provenance, Run};
 use crate::sides::{self, Side};
-use crate::statistics::Statistics;
+use crate::statistics::median;
 
 /// The identity of a row: measurements with equal keys are compared.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -129,7 +129,7 @@ impl Rows {
     /// The median over the cycles; `None` when no cycle has a value above 0.
     pub fn median(&self, key: &Key) -> Option<f64> {
         let row = &self.rows[*self.places.get(key)?];
-        Statistics::of(&row.values).map(|statistics| statistics.median_us)
+        median(&row.values)
     }
 
     /// Describes the rows with wrong data: `allreduce float sum, 8 bytes in-place: 3 wrong elements`.
