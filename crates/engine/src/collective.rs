@@ -2,7 +2,7 @@
 
 use collectives::{DataType, fabric};
 
-use crate::data::Segment;
+use crate::data::ExpectedSegment;
 use crate::data::traffic::Traffic;
 use record::Placement;
 
@@ -23,7 +23,7 @@ pub struct Counts {
 
 /// The element counts of an operation on one rank of its group, and its root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Member {
+pub struct Participant {
     /// The rank's number in the group.
     pub rank: usize,
     /// How many ranks the group has.
@@ -32,7 +32,7 @@ pub struct Member {
     pub root: Option<usize>,
 }
 
-impl Member {
+impl Participant {
     /// Whether this rank is the root.
     fn is_root(&self) -> bool {
         self.root == Some(self.rank)
@@ -48,7 +48,13 @@ pub trait Layout {
     /// Element counts of an operation for a requested size in bytes. A part per rank is rounded down to 16 bytes.
     /// `traffic` is that of [`Collective::AllToAllV`].
     #[must_use]
-    fn counts(self, bytes: u64, data_type: DataType, member: Member, traffic: Option<&Traffic>) -> Counts;
+    fn counts(
+        self,
+        bytes: u64,
+        data_type: DataType,
+        participant: Participant,
+        traffic: Option<&Traffic>,
+    ) -> Counts;
 
     /// Where in the receive buffer a rank's input lies when the operation runs in place, in elements.
     #[must_use]
@@ -60,16 +66,21 @@ pub trait Layout {
 
     /// Whether the operation reads this rank's input.
     #[must_use]
-    fn has_input(self, member: Member) -> bool;
+    fn has_input(self, participant: Participant) -> bool;
 
     /// What a rank's result must hold afterwards; nothing where it has none. A rank that is not the root of a reduce must
     /// find its receive buffer as it was, which is filled with its input beforehand ([`Collective::keeps_receive`]).
     #[must_use]
-    fn result(self, counts: &Counts, member: Member, traffic: Option<&Traffic>) -> Vec<Segment>;
+    fn result(
+        self,
+        counts: &Counts,
+        participant: Participant,
+        traffic: Option<&Traffic>,
+    ) -> Vec<ExpectedSegment>;
 
     /// Whether this rank's receive buffer must stay as it was.
     #[must_use]
-    fn keeps_receive(self, member: Member) -> bool;
+    fn keeps_receive(self, participant: Participant) -> bool;
 
     /// Bytes that the algorithm bandwidth counts: the size, but in a hypercube what comes from other ranks.
     #[must_use]
@@ -92,10 +103,16 @@ impl Layout for Collective {
         }
     }
 
-    fn counts(self, bytes: u64, data_type: DataType, member: Member, traffic: Option<&Traffic>) -> Counts {
+    fn counts(
+        self,
+        bytes: u64,
+        data_type: DataType,
+        participant: Participant,
+        traffic: Option<&Traffic>,
+    ) -> Counts {
         let count = usize::try_from(bytes).unwrap_or(usize::MAX) / data_type.size();
-        let part = (count / member.ranks) & !(16 / data_type.size() - 1);
-        let whole = part * member.ranks;
+        let part = (count / participant.ranks) & !(16 / data_type.size() - 1);
+        let whole = part * participant.ranks;
         let counts = |send, receive, parameter| Counts { send, receive, parameter, largest: whole };
         match self {
             Self::AllReduce | Self::Reduce | Self::Broadcast | Self::SendRecv => {
@@ -106,8 +123,8 @@ impl Layout for Collective {
             Self::AllToAll => counts(whole, whole, part),
             Self::AllToAllV => match traffic {
                 Some(traffic) => Counts {
-                    send: traffic.sent(member.rank),
-                    receive: traffic.received(member.rank),
+                    send: traffic.sent(participant.rank),
+                    receive: traffic.received(participant.rank),
                     parameter: traffic.parameter(),
                     largest: traffic.busiest(),
                 },
@@ -130,16 +147,21 @@ impl Layout for Collective {
         }
     }
 
-    fn has_input(self, member: Member) -> bool {
-        !matches!(self, Self::Broadcast | Self::Scatter) || member.is_root()
+    fn has_input(self, participant: Participant) -> bool {
+        !matches!(self, Self::Broadcast | Self::Scatter) || participant.is_root()
     }
 
-    fn result(self, counts: &Counts, member: Member, traffic: Option<&Traffic>) -> Vec<Segment> {
-        let Member { rank, ranks, root } = member;
+    fn result(
+        self,
+        counts: &Counts,
+        participant: Participant,
+        traffic: Option<&Traffic>,
+    ) -> Vec<ExpectedSegment> {
+        let Participant { rank, ranks, root } = participant;
         let copied = |from: usize, start: usize, count: usize| {
-            Segment::copied(from as u32, start as u64, count as u64)
+            ExpectedSegment::copied(from as u32, start as u64, count as u64)
         };
-        let reduced = |start: usize, count: usize| Segment::reduced(start as u64, count as u64);
+        let reduced = |start: usize, count: usize| ExpectedSegment::reduced(start as u64, count as u64);
         let root = root.unwrap_or(0);
         match self {
             Self::AllReduce => vec![reduced(0, counts.receive)],
@@ -165,8 +187,8 @@ impl Layout for Collective {
         }
     }
 
-    fn keeps_receive(self, member: Member) -> bool {
-        self == Self::Reduce && !member.is_root()
+    fn keeps_receive(self, participant: Participant) -> bool {
+        self == Self::Reduce && !participant.is_root()
     }
 
     fn moved(self, counts: &Counts, data_type: DataType, ranks: usize) -> usize {
@@ -190,7 +212,7 @@ impl Counts {
 mod tests {
     use super::*;
 
-    const EIGHT: Member = Member { rank: 3, ranks: 8, root: None };
+    const EIGHT: Participant = Participant { rank: 3, ranks: 8, root: None };
 
     #[test]
     fn a_link_that_is_always_full_has_its_speed_as_bus_bandwidth() {
@@ -222,9 +244,9 @@ mod tests {
     #[test]
     fn parts_per_rank_are_rounded_down_to_sixteen_bytes() {
         let counts = |collective: Collective, bytes, data_type, ranks| {
-            let member = Member { rank: 0, ranks, root: None };
+            let participant = Participant { rank: 0, ranks, root: None };
             let Counts { send, receive, parameter, largest } =
-                collective.counts(bytes, data_type, member, None);
+                collective.counts(bytes, data_type, participant, None);
             (send, receive, parameter, largest)
         };
         use Collective::{AllGather, AllReduce, AllToAll, ReduceScatter};
@@ -242,11 +264,11 @@ mod tests {
         for collective in Collective::ALL {
             let root = collective.has_root().then_some(3);
             for rank in 0..8 {
-                let member = Member { rank, ranks: 8, root };
+                let participant = Participant { rank, ranks: 8, root };
                 let traffic = Traffic::generated(1 << 20, DataType::Float32, 8, 1.0);
                 let traffic = (collective == Collective::AllToAllV).then_some(&traffic);
-                let counts = collective.counts(1 << 20, DataType::Float32, member, traffic);
-                let result = collective.result(&counts, member, traffic);
+                let counts = collective.counts(1 << 20, DataType::Float32, participant, traffic);
+                let result = collective.result(&counts, participant, traffic);
                 let elements: u64 = result.iter().map(|segment| segment.count).sum();
                 let none = collective == Collective::Gather && rank != 3;
                 assert_eq!(elements, if none { 0 } else { counts.receive as u64 }, "{collective} {rank}");

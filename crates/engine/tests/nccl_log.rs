@@ -8,7 +8,7 @@ use std::ffi::CString;
 use std::process::Command;
 use std::thread;
 
-use engine::nccl_choice::{Bytes, Log, Operation, Unavailable, chosen, own_variables, profiler};
+use engine::nccl_choice::{Bytes, Log, OperationKey, Unavailable, chosen, own_variables, profiler};
 
 /// Where a library can be found, when this program is started again.
 const AGAIN: &str = "LD_LIBRARY_PATH";
@@ -102,7 +102,7 @@ fn main() {
     unsafe { libc::fclose(file) };
     assert_eq!(choices.len(), 1, "{choices:?}");
     assert_eq!((choices[0].0.bytes, choices[0].1), (Bytes::Count(8), 1));
-    let operation = Operation { collective: "allreduce", count_bytes: 8, ranks: 8, aggregated: 1 };
+    let operation = OperationKey { collective: "allreduce", count_bytes: 8, ranks: 8, aggregated: 1 };
     let algorithm = chosen(&choices, &operation).unwrap();
     assert_eq!((algorithm.algorithm.as_str(), algorithm.channels), ("ring", Some(8)));
     println!("NCCL's log is read: ok");

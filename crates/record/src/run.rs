@@ -77,7 +77,7 @@ pub struct Provenance {
     pub cuda_driver: Option<String>,
     /// What was measured in turn with it (`--vs`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub versus: Option<Library>,
+    pub versus: Option<BackendLibrary>,
     /// What the data goes through, where that is known: `shm`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transport: Option<String>,
@@ -91,7 +91,7 @@ pub struct Provenance {
 
 /// A backend and the library that carries its data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Library {
+pub struct BackendLibrary {
     /// `mpi`.
     pub backend: String,
     /// The library's version, of MPI with its name: `Open MPI 4.1.4`.

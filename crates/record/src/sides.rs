@@ -5,7 +5,7 @@ use crate::run::{Measurement, Provenance, Run};
 /// Which side of a run with `--vs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
-pub enum Side {
+pub enum SelectedSide {
     /// What was measured (--backend)
     Own,
     /// What was measured in turn with it (--vs)
@@ -14,7 +14,7 @@ pub enum Side {
     Both,
 }
 
-impl Side {
+impl SelectedSide {
     /// The sides of `run` that are meant, with what each is called: its backend, or nothing where the run has only one
     /// side. Nothing when that is not the side that is meant.
     #[must_use]
@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn each_side_has_what_it_took_and_who_it_was() {
         let run = sample::full();
-        let sides = Side::Both.of(run.clone());
+        let sides = SelectedSide::Both.of(run.clone());
         let [(Some(own_name), own), (Some(other_name), other)] = &sides[..] else { panic!("{sides:#?}") };
         assert_eq!((own_name.as_str(), other_name.as_str()), ("nccl", "mpi"));
         assert_eq!(other.provenance.library_version, "Open MPI 4.1.4");
@@ -108,8 +108,8 @@ mod tests {
             assert!(own.versus.is_none() && other.versus.is_none() && other.statistics.is_none());
         }
         assert_eq!(other.measurements[1].mismatches[0].rank, 0);
-        assert_eq!(Side::Own.of(run.clone()), [(None, run.clone())]);
-        assert_eq!(Side::Other.of(run), [(Some("mpi".to_owned()), other.clone())]);
+        assert_eq!(SelectedSide::Own.of(run.clone()), [(None, run.clone())]);
+        assert_eq!(SelectedSide::Other.of(run), [(Some("mpi".to_owned()), other.clone())]);
     }
 
     #[test]
@@ -118,8 +118,8 @@ mod tests {
         unknown.provenance.versus = None;
         nothing.measurements.drain(..3);
         for run in [unknown, nothing] {
-            assert_eq!(Side::Both.of(run.clone()), [(None, run.clone())]);
-            assert_eq!(Side::Other.of(run), []);
+            assert_eq!(SelectedSide::Both.of(run.clone()), [(None, run.clone())]);
+            assert_eq!(SelectedSide::Other.of(run), []);
         }
     }
 }

@@ -21,7 +21,7 @@ pub const SERVICE: &str = "KUBERNETES_SERVICE_HOST";
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Host {
     /// `/sys/class/infiniband`.
-    pub devices: Vec<Device>,
+    pub devices: Vec<RdmaDevice>,
     /// The modules out of [`MODULES`] that are loaded.
     pub modules: Vec<&'static str>,
     /// `/dev/infiniband`: the files of devices, `uverbs0`, and of the connection manager, `rdma_cm`.
@@ -43,7 +43,7 @@ const MODULES: [&str; 4] = ["efa", "ib_uverbs", "rdma_cm", "mlx5_ib"];
 
 /// An RDMA device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Device {
+pub struct RdmaDevice {
     /// Name: `rdmap0s6`.
     pub name: String,
     /// Kernel driver: `efa`.
@@ -133,7 +133,7 @@ impl Host {
     }
 }
 
-impl Device {
+impl RdmaDevice {
     /// True for a device of the driver efa, or, without a known driver, of its name.
     pub fn is_efa(&self) -> bool {
         match &self.driver {
@@ -164,7 +164,7 @@ impl Device {
     }
 }
 
-fn devices(class: &Path) -> Vec<Device> {
+fn devices(class: &Path) -> Vec<RdmaDevice> {
     let of = |name: String| {
         let folder = class.join(&name);
         let driver = driver(&folder.join("device"));
@@ -184,7 +184,7 @@ fn devices(class: &Path) -> Vec<Device> {
             })
             .collect();
         ports.sort_by_key(|port| port.number);
-        Device { name, driver, ports }
+        RdmaDevice { name, driver, ports }
     };
     names(class).into_iter().map(of).collect()
 }
@@ -299,7 +299,7 @@ mod tests {
         let host = efa_host().look();
         let names: Vec<&str> = host.devices.iter().map(|device| device.name.as_str()).collect();
         assert_eq!(names, ["rdmap0s6", "rdmap10s6"]);
-        assert!(host.devices.iter().all(Device::is_efa));
+        assert!(host.devices.iter().all(RdmaDevice::is_efa));
         assert_eq!([0, 1].map(|index| host.devices[index].is_up()), [true, false]);
         assert_eq!(host.devices[0].description(), "driver efa, ACTIVE 100 Gb/sec (4X EDR)");
         assert_eq!(host.modules, ["efa", "ib_uverbs"]);

@@ -9,9 +9,9 @@ use collectives::fabric::{self, Communicator, Options};
 use collectives::world::{self, World};
 
 use super::discovery::exchange;
-use super::host::{Carrier, Library, Offer};
-use super::{Abilities, Work};
-use crate::collective::{Collective, Layout as _, Member};
+use super::host::{Carrier, Connector, HostBackend};
+use super::{Capabilities, Work};
+use crate::collective::{Collective, Layout as _, Participant};
 use crate::data::Op;
 use crate::request::Request;
 use crate::supervision::Stop;
@@ -24,9 +24,9 @@ pub const RANKS_ALONE: usize = 2;
 ///
 /// # Errors
 /// [`Stop::Refused`] when a process has none, or not the provider that is asked for.
-pub(super) fn find(settings: &Request, process: &dyn World) -> Result<Offer, Stop> {
+pub(super) fn find(settings: &Request, process: &dyn World) -> Result<HostBackend, Stop> {
     let provider = (settings.provider != "auto").then_some(settings.provider.as_str());
-    let processes = exchange(process, library(provider))?;
+    let processes = exchange(process, connector(provider))?;
     for (index, each) in processes.iter().enumerate() {
         if let Err(reason) = &each.result {
             return Err(Stop::Refused(format!("process {index} on {}: {reason}", each.host)));
@@ -41,22 +41,22 @@ pub(super) fn find(settings: &Request, process: &dyn World) -> Result<Offer, Sto
     options.between = settings.tuning.between;
     options.segment = settings.tuning.segment;
     options.in_flight = settings.tuning.in_flight;
-    Ok(Offer {
-        library: Arc::new(Libfabric { options }),
+    Ok(HostBackend {
+        connector: Arc::new(Libfabric { options }),
         name: "fabric",
         version: first.version,
         path: first.path,
-        abilities: abilities(),
+        capabilities: capabilities(),
         ranks_alone: RANKS_ALONE,
         notes: Vec::new(),
     })
 }
 
 /// What there is over host memory: all but the operator that scales on a GPU.
-fn abilities() -> Abilities {
-    let mut abilities = Abilities::default();
-    abilities.ops.retain(|op| op.built_in().is_some());
-    abilities
+fn capabilities() -> Capabilities {
+    let mut capabilities = Capabilities::default();
+    capabilities.ops.retain(|op| op.built_in().is_some());
+    capabilities
 }
 
 /// The libfabric that a process found.
@@ -67,10 +67,10 @@ struct Loaded {
 }
 
 /// The version and path of libfabric, for the report; an error when it has no such provider.
-fn library(provider: Option<&str>) -> Result<Loaded, String> {
-    let library = fabric::Library::load().map_err(|error| error.to_string())?;
+fn connector(provider: Option<&str>) -> Result<Loaded, String> {
+    let connector = fabric::Library::load().map_err(|error| error.to_string())?;
     let loaded =
-        Loaded { version: library.version().to_string(), path: library.path().display().to_string() };
+        Loaded { version: connector.version().to_string(), path: connector.path().display().to_string() };
     let providers = fabric::providers().map_err(|error| error.to_string())?;
     if providers.is_empty() {
         let cause = match std::env::var("FI_PROVIDER") {
@@ -109,7 +109,7 @@ struct Libfabric {
     options: Options,
 }
 
-impl Library for Libfabric {
+impl Connector for Libfabric {
     fn connect(&self, world: &world::Handle) -> anyhow::Result<Box<dyn Carrier>> {
         Ok(Box::new(FabricRank {
             communicator: Communicator::new(world.clone(), &self.options)?,
@@ -132,9 +132,9 @@ impl FabricRank {
         self.sent.clear();
         self.received.clear();
         if let Some(traffic) = &work.traffic {
-            let own = work.member.rank;
+            let own = work.participant.rank;
             let part = |start: usize, count: usize| start..start + count;
-            for peer in 0..work.member.ranks {
+            for peer in 0..work.participant.ranks {
                 self.sent.push(part(traffic.send_start(own, peer), traffic.count(own, peer)));
                 self.received.push(part(traffic.receive_start(peer, own), traffic.count(peer, own)));
             }
@@ -148,9 +148,11 @@ impl Carrier for FabricRank {
     }
 
     fn algorithm(&self, work: &Work, placement: Placement) -> Option<record::Algorithm> {
-        let collective = work.collective.on_fabric().filter(|_| work.member.ranks > 1)?;
+        let collective = work.collective.on_fabric().filter(|_| work.participant.ranks > 1)?;
         let bytes = match collective {
-            fabric::Collective::AllGather | fabric::Collective::Gather => work.bytes() / work.member.ranks,
+            fabric::Collective::AllGather | fabric::Collective::Gather => {
+                work.bytes() / work.participant.ranks
+            }
             fabric::Collective::AllToAllV => 0,
             _ => work.bytes(),
         };
@@ -203,7 +205,7 @@ fn out_of_place<T: collectives::Element>(
     receive: &mut [T],
     (sent, received): (&[Range<usize>], &[Range<usize>]),
 ) -> Result<(), fabric::Error> {
-    let Member { rank, ranks, root } = work.member;
+    let Participant { rank, ranks, root } = work.participant;
     let root = root.unwrap_or(0);
     let op = work.op.and_then(Op::built_in).unwrap_or(ReduceOp::Sum);
     match work.collective {
@@ -221,7 +223,7 @@ fn out_of_place<T: collectives::Element>(
         }
         Collective::Hypercube => {
             receive[rank * send.len()..][..send.len()].copy_from_slice(send);
-            hypercube(communicator, work.member, receive)
+            hypercube(communicator, work.participant, receive)
         }
     }
 }
@@ -232,7 +234,7 @@ fn in_place<T: collectives::Element>(
     data: &mut [T],
     (sent, received): (&[Range<usize>], &[Range<usize>]),
 ) -> Result<(), fabric::Error> {
-    let Member { rank, ranks, root } = work.member;
+    let Participant { rank, ranks, root } = work.participant;
     let root = root.unwrap_or(0);
     let op = work.op.and_then(Op::built_in).unwrap_or(ReduceOp::Sum);
     match work.collective {
@@ -248,24 +250,24 @@ fn in_place<T: collectives::Element>(
         Collective::SendRecv => {
             communicator.exchange_in_place(data, (rank + 1) % ranks, (rank + ranks - 1) % ranks)
         }
-        Collective::Hypercube => hypercube(communicator, work.member, data),
+        Collective::Hypercube => hypercube(communicator, work.participant, data),
     }
 }
 
 /// Exchanges all parts that are known, from this rank's own on, with partners at doubling distance.
 fn hypercube<T: collectives::Element>(
     communicator: &mut Communicator,
-    member: Member,
+    participant: Participant,
     data: &mut [T],
 ) -> Result<(), fabric::Error> {
-    let part = data.len() / member.ranks;
-    for step in 0..member.ranks.ilog2() {
+    let part = data.len() / participant.ranks;
+    for step in 0..participant.ranks.ilog2() {
         let block = 1 << step;
-        let peer = member.rank ^ block;
+        let peer = participant.rank ^ block;
         // The partners' parts lie side by side.
-        let first = member.rank / (2 * block) * (2 * block) * part;
+        let first = participant.rank / (2 * block) * (2 * block) * part;
         let (low, high) = data[first..first + 2 * block * part].split_at_mut(block * part);
-        let (mine, theirs) = if member.rank < peer { (low, high) } else { (high, low) };
+        let (mine, theirs) = if participant.rank < peer { (low, high) } else { (high, low) };
         communicator.exchange(mine, peer, theirs, peer)?;
     }
     Ok(())

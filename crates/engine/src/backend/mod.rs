@@ -6,9 +6,9 @@ use std::time::Duration;
 use collectives::{DataType, world};
 use serde::{Deserialize, Serialize};
 
-use crate::collective::{Collective, Counts, Layout as _, Member};
+use crate::collective::{Collective, Counts, Layout as _, Participant};
 use crate::data::traffic::Traffic;
-use crate::data::{DataError, Mismatches, Op, Problem, Segment, Tally};
+use crate::data::{DataError, DataSpec, ExpectedSegment, Mismatches, Op, Tally};
 use record::{Algorithm, Blocking, Placement, Provenance, Rank};
 
 /// Runs `$body` with the type `$T` that a [`DataType`] names.
@@ -49,7 +49,7 @@ mod paired;
 mod selection;
 
 pub use fabric::RANKS_ALONE;
-pub use host::{Find, Offer};
+pub use host::{FindHostBackend, HostBackend};
 pub use selection::{Search, choose};
 
 /// One operation of one rank.
@@ -62,7 +62,7 @@ pub struct Work {
     /// The operator that the table prints; one that the collective uses only where it reduces.
     pub op: Option<Op>,
     /// The rank, its group and the root.
-    pub member: Member,
+    pub participant: Participant,
     /// How many elements.
     pub counts: Counts,
     /// Who sends how much to whom, where that differs.
@@ -84,29 +84,29 @@ impl Work {
 
     /// Where the rank's result begins in the receive buffer, in elements.
     fn result_start(&self, placement: Placement) -> usize {
-        self.collective.result_start(&self.counts, self.member.rank, placement)
+        self.collective.result_start(&self.counts, self.participant.rank, placement)
     }
 
     /// What the rank's result must be.
-    fn result(&self) -> Vec<Segment> {
-        self.collective.result(&self.counts, self.member, self.traffic.as_deref())
+    fn result(&self) -> Vec<ExpectedSegment> {
+        self.collective.result(&self.counts, self.participant, self.traffic.as_deref())
     }
 
     /// The lowest bit of an element whose change is wrong, whatever the tolerance has let pass before.
     fn significant_bit(&self) -> Result<u64, DataError> {
-        Ok((2 * self.problem(0).tolerance()? + 1).next_power_of_two())
+        Ok((2 * self.data_spec(0).tolerance()? + 1).next_power_of_two())
     }
 
     /// The test data of this operation.
-    fn problem(&self, seed: u64) -> Problem {
+    fn data_spec(&self, seed: u64) -> DataSpec {
         let op = self.op.filter(|_| self.collective.reduces());
-        Problem { seed, ranks: self.member.ranks as u32, op, data_type: self.data_type }
+        DataSpec { seed, ranks: self.participant.ranks as u32, op, data_type: self.data_type }
     }
 }
 
 /// How operations are timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Schedule {
+pub struct TimedLoop {
     /// How many iterations, at least 1.
     pub iterations: usize,
     /// Operations of an iteration, at least 1.
@@ -119,7 +119,7 @@ pub struct Schedule {
     pub each: bool,
 }
 
-impl Schedule {
+impl TimedLoop {
     /// How many operations it makes.
     #[must_use]
     pub fn operations(&self) -> usize {
@@ -136,15 +136,15 @@ pub struct StreamRounds {
     pub graph_launches: usize,
     /// The seed of the first round's data; the others have those that follow.
     pub seed: u64,
-    /// One element of the result to damage before each check, where there is such an element.
-    pub damaged: Option<usize>,
+    /// One element of the result to corrupt before each check, where there is such an element.
+    pub corrupt_index: Option<usize>,
 }
 
 impl StreamRounds {
     /// `count` rounds, queued one by one.
     #[must_use]
     pub const fn eager(count: usize, seed: u64) -> Self {
-        Self { rounds: count, graph_launches: 0, seed, damaged: None }
+        Self { rounds: count, graph_launches: 0, seed, corrupt_index: None }
     }
 
     /// At least `count` rounds, as a graph that is launched several times. It has two rounds or more, unless `count` is 1:
@@ -153,7 +153,7 @@ impl StreamRounds {
     pub fn graph(count: usize, seed: u64) -> Self {
         // More launches than these only for graphs that would become large.
         let launches = (count / 2).clamp(1, 4).max(count.div_ceil(64));
-        Self { rounds: count.div_ceil(launches), graph_launches: launches, seed, damaged: None }
+        Self { rounds: count.div_ceil(launches), graph_launches: launches, seed, corrupt_index: None }
     }
 
     /// How many rounds run in all.
@@ -163,7 +163,7 @@ impl StreamRounds {
     }
 }
 
-/// What a schedule took on one rank.
+/// What a timed_loop took on one rank.
 #[derive(Clone, Debug, Default)]
 pub struct Times {
     /// All operations, from the first one's enqueueing to the last one's completion.
@@ -187,11 +187,11 @@ pub struct MemoryUse {
 
 /// Which of two libraries carries the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum BackendRole {
     /// The backend's own.
-    Ours,
-    /// The one that it is measured in turn with ([`Node::versus`]).
-    Theirs,
+    Primary,
+    /// The one that it is measured in activate with ([`Node::versus`]).
+    Baseline,
 }
 
 /// One rank's buffers and communicator. Used by one thread.
@@ -209,7 +209,7 @@ pub trait Backend {
         Vec::new()
     }
 
-    /// How an operation is carried out, where this side chooses that.
+    /// How an operation is carried out, where this role chooses that.
     fn algorithm(&self, _work: &Work, _placement: Placement) -> Option<Algorithm> {
         None
     }
@@ -219,8 +219,8 @@ pub trait Backend {
         None
     }
 
-    /// Has this side carry the operations that follow; ours does at the start. No rank is inside an operation then.
-    fn turn(&mut self, _side: Side) {}
+    /// Has this role carry the operations that follow; primary does at the start. No rank is inside an operation then.
+    fn activate(&mut self, _side: BackendRole) {}
 
     /// Writes this rank's input where `placement` has it, and clears the result; of both sides where they have buffers of
     /// their own.
@@ -241,8 +241,8 @@ pub trait Backend {
     /// See [`Backend::fill`].
     fn complete(&mut self) -> anyhow::Result<()>;
 
-    /// Runs a schedule. `barrier` waits for all ranks; it is called before the clock starts where something has to be
-    /// prepared, and where the schedule says so.
+    /// Runs a timed_loop. `barrier` waits for all ranks; it is called before the clock starts where something has to be
+    /// prepared, and where the timed_loop says so.
     ///
     /// # Errors
     /// See [`Backend::fill`], and `barrier`'s.
@@ -250,7 +250,7 @@ pub trait Backend {
         &mut self,
         work: &Work,
         placement: Placement,
-        schedule: &Schedule,
+        timed_loop: &TimedLoop,
         barrier: &dyn Fn() -> anyhow::Result<()>,
     ) -> anyhow::Result<Times>;
 
@@ -258,7 +258,7 @@ pub trait Backend {
     ///
     /// # Errors
     /// See [`Backend::fill`].
-    fn damage(&mut self, work: &Work, placement: Placement, index: usize) -> anyhow::Result<()>;
+    fn corrupt(&mut self, work: &Work, placement: Placement, index: usize) -> anyhow::Result<()>;
 
     /// Compares the whole result with what it must be, after [`Backend::fill`] with the same seed.
     ///
@@ -285,7 +285,7 @@ pub trait Backend {
 
 /// Bytes of a rank's two buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rooms {
+pub struct BufferSizes {
     /// The largest size of the sweep, through which operations move on.
     pub size: usize,
     /// Of the send buffer.
@@ -296,7 +296,7 @@ pub struct Rooms {
 
 /// Where a rank is in its group: the ranks that measure together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct GroupPosition {
     /// The rank's number in the group.
     pub rank: usize,
     /// How many ranks the group has.
@@ -307,7 +307,7 @@ pub struct Place {
 
 /// What a backend can measure.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Abilities {
+pub struct Capabilities {
     /// These collectives.
     pub collectives: Vec<Collective>,
     /// Elements of these types.
@@ -318,7 +318,7 @@ pub struct Abilities {
     pub out_of_place_only: Vec<Collective>,
 }
 
-impl Abilities {
+impl Capabilities {
     /// What the others have as well. In place they need not.
     fn shared_with(mut self, others: &Self) -> Self {
         self.collectives.retain(|collective| others.collectives.contains(collective));
@@ -328,7 +328,7 @@ impl Abilities {
     }
 }
 
-impl Default for Abilities {
+impl Default for Capabilities {
     /// Everything.
     fn default() -> Self {
         Self {
@@ -349,15 +349,15 @@ pub trait Node: Sync {
     fn gpus(&self) -> usize;
 
     /// Where rank `index` of this process is in its group.
-    fn place(&self, index: usize) -> Place;
+    fn position(&self, index: usize) -> GroupPosition;
 
     /// What all ranks can measure.
-    fn abilities(&self) -> Abilities {
-        Abilities::default()
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default()
     }
 
-    /// What the other side can do, where there is one (`--vs`): all that [`Node::abilities`] has, but perhaps not in place.
-    fn versus(&self) -> Option<Abilities> {
+    /// What the other role can do, where there is one (`--vs`): all that [`Node::capabilities`] has, but perhaps not in place.
+    fn versus(&self) -> Option<Capabilities> {
         None
     }
 
@@ -376,14 +376,14 @@ pub trait Node: Sync {
     ///
     /// # Errors
     /// When the device does not answer.
-    fn open(&self, index: usize) -> anyhow::Result<Box<dyn Device>>;
+    fn open(&self, index: usize) -> anyhow::Result<Box<dyn RankDevice>>;
 }
 
 /// What is done with a connected rank.
-pub type Body<'a> = dyn FnMut(&mut dyn Backend) -> anyhow::Result<()> + 'a;
+pub type RankBody<'a> = dyn FnMut(&mut dyn Backend) -> anyhow::Result<()> + 'a;
 
 /// A rank's device, before it has met the other ranks.
-pub trait Device {
+pub trait RankDevice {
     /// The device in the list of ranks; whose rank, process and host are filled in by the caller.
     fn describe(&self) -> Rank;
 
@@ -400,8 +400,8 @@ pub trait Device {
     fn connect(
         self: Box<Self>,
         world: &world::Handle,
-        rooms: Rooms,
-        body: &mut Body<'_>,
+        buffer_sizes: BufferSizes,
+        body: &mut RankBody<'_>,
     ) -> anyhow::Result<()>;
 }
 

@@ -1,4 +1,4 @@
-//! Host memory over the MPI library that the program is linked to, and under whose launcher it was started.
+//! Host memory over the MPI connector that the program is linked to, and under whose launcher it was started.
 //!
 //! The `mpi` crate's own collectives have no `MPI_IN_PLACE` and do not say that MPI failed. So operations are calls of MPI
 //! itself, on a communicator of their own that returns its errors.
@@ -14,9 +14,9 @@ use anyhow::Context as _;
 use collectives::DataType;
 use collectives::world::{self, World};
 
-use super::host::{Carrier, Library, Offer, asks_for};
-use super::{Abilities, Work};
-use crate::collective::{Collective, Member};
+use super::host::{Carrier, Connector, HostBackend, requests_operator};
+use super::{Capabilities, Work};
+use crate::collective::{Collective, Participant};
 use crate::data::Op;
 use crate::request::Size;
 use crate::request::{BackendChoice, Request};
@@ -40,14 +40,14 @@ const OPS: [Op; 4] = [Op::Sum, Op::Prod, Op::Max, Op::Min];
 /// The most elements that MPI's functions can count.
 const MOST: usize = c_int::MAX as usize;
 
-/// The MPI library whose world `process` is.
+/// The MPI connector whose world `process` is.
 ///
 /// # Errors
 /// [`Stop::Refused`] when MPI cannot do what is asked for, or the processes have met in another way than through MPI. The
 /// same on every process.
-pub fn find(settings: &Request, process: &dyn World) -> Result<Offer, Stop> {
+pub fn find(settings: &Request, process: &dyn World) -> Result<HostBackend, Stop> {
     let refused = |problem: &str| Err(Stop::Refused(problem.to_owned()));
-    if let Some(problem) = misfit(settings) {
+    if let Some(problem) = unsupported(settings) {
         return refused(&problem);
     }
     // Not so under the world of another kind, which such settings do not join.
@@ -58,17 +58,17 @@ pub fn find(settings: &Request, process: &dyn World) -> Result<Offer, Stop> {
         "alltoallv in place is left out over MPI, which has it only where each two ranks send each other the same"
             .to_owned()
     });
-    Ok(Offer {
-        library: Arc::new(Mpi),
+    Ok(HostBackend {
+        connector: Arc::new(Mpi),
         name: "mpi",
-        // A world of MPI describes itself by its library.
+        // A world of MPI describes itself by its connector.
         version: process.describe(),
         path: library_path(),
-        abilities: Abilities {
+        capabilities: Capabilities {
             data_types: if reduces(settings) { NUMBERS.to_vec() } else { DataType::ALL.to_vec() },
             ops: OPS.to_vec(),
             out_of_place_only: vec![Collective::AllToAllV],
-            ..Abilities::default()
+            ..Capabilities::default()
         },
         ranks_alone: 1,
         notes: notes.into_iter().collect(),
@@ -76,7 +76,7 @@ pub fn find(settings: &Request, process: &dyn World) -> Result<Offer, Stop> {
 }
 
 /// What MPI cannot do of what is asked for.
-fn misfit(settings: &Request) -> Option<String> {
+fn unsupported(settings: &Request) -> Option<String> {
     if let Some(threads @ 2..) = settings.threads {
         return Some(format!(
             "-t {threads}: a rank of MPI is a process; start so many with its launcher instead (mpirun -np)"
@@ -94,7 +94,7 @@ fn misfit(settings: &Request) -> Option<String> {
             "{argument}: that is for collectives over libfabric; an MPI library has variables of its own"
         ));
     }
-    if let Some(op) = settings.ops.iter().find(|&&op| !OPS.contains(&op) && asks_for(settings, op)) {
+    if let Some(op) = settings.ops.iter().find(|&&op| !OPS.contains(&op) && requests_operator(settings, op)) {
         return Some(format!("-o {op}: MPI has no such operator; it has sum, prod, max and min"));
     }
     let reduced = |data_type: &&DataType| reduces(settings) && !NUMBERS.contains(data_type);
@@ -118,7 +118,7 @@ fn reduces(settings: &Request) -> bool {
     settings.collectives.iter().any(|collective| collective.reduces())
 }
 
-/// The file that the MPI library was loaded from, where that can be found out.
+/// The file that the MPI connector was loaded from, where that can be found out.
 fn library_path() -> String {
     let mut found = libc::Dl_info {
         dli_fname: ptr::null(),
@@ -131,19 +131,23 @@ fn library_path() -> String {
     if !known || found.dli_fname.is_null() {
         return String::new();
     }
-    // SAFETY: the loader's own text, which lives as long as the library is loaded: as long as the program.
+    // SAFETY: the loader's own text, which lives as long as the connector is loaded: as long as the program.
     unsafe { CStr::from_ptr(found.dli_fname) }.to_string_lossy().into_owned()
 }
 
 struct Mpi;
 
-impl Library for Mpi {
+impl Connector for Mpi {
     fn connect(&self, _world: &world::Handle) -> anyhow::Result<Box<dyn Carrier>> {
         let communicator = SimpleCommunicator::world().duplicate();
         // SAFETY: the communicator is live, and the handler is one of MPI's own.
         let code = unsafe { ffi::MPI_Comm_set_errhandler(communicator.as_raw(), ffi::RSMPI_ERRORS_RETURN) };
         check("MPI_Comm_set_errhandler", code)?;
-        Ok(Box::new(MpiRank { communicator, sent: Parts::default(), received: Parts::default() }))
+        Ok(Box::new(MpiRank {
+            communicator,
+            sent: VectorCounts::default(),
+            received: VectorCounts::default(),
+        }))
     }
 }
 
@@ -152,24 +156,24 @@ struct MpiRank {
     /// Of all of the world's ranks, for these operations alone. Its errors are returned.
     communicator: SimpleCommunicator,
     /// The parts of an alltoallv, kept so that an operation allocates nothing.
-    sent: Parts,
-    received: Parts,
+    sent: VectorCounts,
+    received: VectorCounts,
 }
 
-/// Counts and starts of each rank's part, in elements.
+/// Counts and displacements of each rank's part, in elements.
 #[derive(Default)]
-struct Parts {
+struct VectorCounts {
     counts: Vec<c_int>,
-    starts: Vec<c_int>,
+    displacements: Vec<c_int>,
 }
 
-impl Parts {
+impl VectorCounts {
     fn set(&mut self, parts: impl Iterator<Item = (usize, usize)>) -> anyhow::Result<()> {
         self.counts.clear();
-        self.starts.clear();
+        self.displacements.clear();
         for (start, count) in parts {
             self.counts.push(count_of(count)?);
-            self.starts.push(count_of(start)?);
+            self.displacements.push(count_of(start)?);
         }
         Ok(())
     }
@@ -253,14 +257,14 @@ impl Carrier for MpiRank {
         let (from, to) = (send.as_ptr().cast::<c_void>(), receive.as_mut_ptr().cast::<c_void>());
         match work.collective {
             // MPI's has one buffer; the root's result lies in the other one, too.
-            Collective::Broadcast if work.member.root == Some(work.member.rank) => {
+            Collective::Broadcast if work.participant.root == Some(work.participant.rank) => {
                 // SAFETY: the root's buffer is only read.
                 unsafe { self.call(work, ptr::null(), from.cast_mut()) }?;
                 receive.copy_from_slice(send);
                 Ok(())
             }
             Collective::Hypercube => {
-                receive[work.member.rank * send.len()..][..send.len()].copy_from_slice(send);
+                receive[work.participant.rank * send.len()..][..send.len()].copy_from_slice(send);
                 self.hypercube(work, receive)
             }
             // SAFETY: both buffers are as long as the counts say.
@@ -270,7 +274,7 @@ impl Carrier for MpiRank {
 
     fn in_place(&mut self, work: &Work, data: &mut [u8]) -> anyhow::Result<()> {
         require(work, data, work.counts.send.max(work.counts.receive))?;
-        let Member { rank, root, .. } = work.member;
+        let Participant { rank, root, .. } = work.participant;
         let is_root = root == Some(rank);
         let part = |elements: usize| rank * elements * work.data_type.size();
         let (mine, theirs) = (part(work.counts.send), part(work.counts.receive));
@@ -318,7 +322,7 @@ impl MpiRank {
     /// `send` and `receive` are the addresses of as many elements as the operation's counts say, or what MPI takes in the
     /// place of a buffer on this rank; what is written overlaps nothing else.
     unsafe fn call(&mut self, work: &Work, send: *const c_void, receive: *mut c_void) -> anyhow::Result<()> {
-        let Member { rank, ranks, root } = work.member;
+        let Participant { rank, ranks, root } = work.participant;
         let (element, operator, comm) = (element(work)?, operator(work)?, self.communicator.as_raw());
         let (sent, received) = (count_of(work.counts.send)?, count_of(work.counts.receive)?);
         // What goes from a rank to a rank.
@@ -359,11 +363,11 @@ impl MpiRank {
                     ffi::MPI_Alltoallv(
                         send,
                         self.sent.counts.as_ptr(),
-                        self.sent.starts.as_ptr(),
+                        self.sent.displacements.as_ptr(),
                         element,
                         receive,
                         self.received.counts.as_ptr(),
-                        self.received.starts.as_ptr(),
+                        self.received.displacements.as_ptr(),
                         element,
                         comm,
                     ),
@@ -375,7 +379,7 @@ impl MpiRank {
                     ("MPI_Scatter", ffi::MPI_Scatter(send, part, element, receive, part, element, root, comm))
                 }
                 Collective::SendRecv => {
-                    let (next, previous) = neighbours(work.member)?;
+                    let (next, previous) = neighbours(work.participant)?;
                     let status = ffi::RSMPI_STATUS_IGNORE;
                     let code = ffi::MPI_Sendrecv(
                         send, sent, element, next, 0, receive, received, element, previous, 0, comm, status,
@@ -390,7 +394,7 @@ impl MpiRank {
 
     /// Sends a buffer to the next rank, and receives the previous one's into it.
     fn replace(&mut self, work: &Work, data: &mut [u8]) -> anyhow::Result<()> {
-        let (next, previous) = neighbours(work.member)?;
+        let (next, previous) = neighbours(work.participant)?;
         let (count, element) = (count_of(work.counts.send)?, element(work)?);
         let (data, comm) = (data.as_mut_ptr().cast::<c_void>(), self.communicator.as_raw());
         // SAFETY: as in `call`; the buffer has `count` elements.
@@ -403,7 +407,7 @@ impl MpiRank {
 
     /// Exchanges all parts that are known, from this rank's own on, with partners at doubling distance.
     fn hypercube(&mut self, work: &Work, data: &mut [u8]) -> anyhow::Result<()> {
-        let Member { rank, ranks, .. } = work.member;
+        let Participant { rank, ranks, .. } = work.participant;
         let (element, comm) = (element(work)?, self.communicator.as_raw());
         let part = data.len() / ranks;
         for step in 0..ranks.ilog2() {
@@ -430,14 +434,14 @@ impl MpiRank {
 }
 
 /// The next rank and the previous one.
-fn neighbours(Member { rank, ranks, .. }: Member) -> anyhow::Result<(c_int, c_int)> {
+fn neighbours(Participant { rank, ranks, .. }: Participant) -> anyhow::Result<(c_int, c_int)> {
     Ok((count_of((rank + 1) % ranks)?, count_of((rank + ranks - 1) % ranks)?))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::{FabricOptions, Wish};
+    use crate::request::{AlgorithmChoice, FabricOptions};
     use Collective::{AllGather, AllReduce, Broadcast, Reduce, ReduceScatter, SendRecv};
 
     fn of(collectives: &[Collective]) -> Request {
@@ -446,7 +450,7 @@ mod tests {
 
     #[test]
     fn what_mpi_cannot_do_is_refused_with_what_it_can() {
-        let ring = Wish { collective: None, algorithm: collectives::fabric::Algorithm::Ring };
+        let ring = AlgorithmChoice { collective: None, algorithm: collectives::fabric::Algorithm::Ring };
         let tuning = FabricOptions { algorithms: vec![ring], ..FabricOptions::default() };
         let types = |types: &[DataType], request| Request { data_types: types.to_vec(), ..request };
         let ops = |ops: &[Op], request| Request { ops: ops.to_vec(), ..request };
@@ -470,7 +474,7 @@ mod tests {
             ),
             (up_to(16 << 30, types(&[DataType::Float16], of(&[AllGather]))), &["4294967294 bytes"]),
         ] {
-            let text = misfit(&request).unwrap_or_else(|| panic!("{request:?} is taken"));
+            let text = unsupported(&request).unwrap_or_else(|| panic!("{request:?} is taken"));
             assert!(parts.iter().all(|part| text.contains(part)), "{request:?}: {text}");
         }
     }
@@ -500,7 +504,7 @@ mod tests {
             },
             Request { max_bytes: Some(8 << 30), ..types(&[DataType::Float64], of(&[AllGather])) },
         ] {
-            assert_eq!(misfit(&request), None, "{request:?}");
+            assert_eq!(unsupported(&request), None, "{request:?}");
         }
     }
 }

@@ -5,7 +5,7 @@ use std::thread::{self, JoinHandle};
 use collectives::world::World;
 
 use super::discovery::exchange;
-use super::host::{Find, Hosts};
+use super::host::{FindHostBackend, HostNode};
 use super::paired::Paired;
 use super::{Node, fabric, nccl};
 use crate::request::{BackendChoice, Request, Versus};
@@ -52,18 +52,19 @@ pub fn choose(
     settings: &Request,
     search: Search,
     process: &dyn World,
-    mpi: Option<Find>,
+    mpi: Option<FindHostBackend>,
 ) -> Result<Box<dyn Node>, Stop> {
     let mpi = || mpi.ok_or_else(|| Stop::Refused("this program is not linked to MPI".to_owned()));
     let versus = match settings.versus {
         Some(Versus::Mpi) => Some(mpi()?),
-        Some(Versus::Fabric) => Some(fabric::find as Find),
+        Some(Versus::Fabric) => Some(fabric::find as FindHostBackend),
         None => None,
     };
-    let on_hosts = |find: Find, why: &str| match Hosts::prepare(settings, process, find, versus, why) {
-        Ok(hosts) => Ok(Box::new(hosts) as Box<dyn Node>),
-        Err(stop) => Err(stop),
-    };
+    let on_hosts =
+        |find: FindHostBackend, why: &str| match HostNode::prepare(settings, process, find, versus, why) {
+            Ok(hosts) => Ok(Box::new(hosts) as Box<dyn Node>),
+            Err(stop) => Err(stop),
+        };
     match settings.backend {
         BackendChoice::Fabric => {
             let flag = if versus.is_some() { "--vs" } else { "--backend fabric" };
@@ -88,13 +89,13 @@ pub fn choose(
                  NCCL_ALGO and NCCL_PROTO"
             )));
         }
-        let ours = Box::new(nccl::GpuNode::prepare(settings, process, &processes)?);
-        let Some(find) = versus else { return Ok(ours) };
-        let ranks = ours.threads() * ours.gpus();
+        let primary = Box::new(nccl::GpuNode::prepare(settings, process, &processes)?);
+        let Some(find) = versus else { return Ok(primary) };
+        let ranks = primary.threads() * primary.gpus();
         let on_host = Request { gpus: None, threads: Some(ranks), ..settings.clone() };
         let why = "for what NCCL is measured in turn with (--vs)";
-        let theirs = Box::new(Hosts::prepare(&on_host, process, find, None, why)?);
-        return Ok(Box::new(Paired { ours, theirs }));
+        let baseline = Box::new(HostNode::prepare(&on_host, process, find, None, why)?);
+        return Ok(Box::new(Paired { primary, baseline }));
     };
     if settings.backend == BackendChoice::Nccl {
         let flag =

@@ -15,7 +15,8 @@ use cudarc::nvrtc::Ptx;
 use super::format::FormatTag;
 use super::recipe::Recipe;
 use super::{
-    DataError, Mismatch, Mismatches, Problem, Segment, Source, Tally, expected_bits, require_length,
+    DataError, DataSpec, ElementSource, ExpectedSegment, Mismatches, Tally, WrongElement, expected_bits,
+    require_length,
 };
 
 // SAFETY: `#[repr(C)]`, only integers, and the layout of `Recipe` in kernels.cu.
@@ -125,7 +126,7 @@ impl DeviceData {
     /// index `first_index` on.
     ///
     /// # Errors
-    /// If the problem is not defined, `bytes` ends within an element, the buffer is not aligned to its elements, or
+    /// If the spec is not defined, `bytes` ends within an element, the buffer is not aligned to its elements, or
     /// the driver fails.
     ///
     /// # Safety
@@ -134,14 +135,14 @@ impl DeviceData {
     pub unsafe fn fill(
         &mut self,
         stream: &Arc<CudaStream>,
-        problem: &Problem,
+        spec: &DataSpec,
         rank: u32,
         first_index: u64,
         buffer: CUdeviceptr,
         bytes: u64,
     ) -> Result<(), DataError> {
-        let (recipe, format) = Recipe::new(problem, Source::Rank(rank))?;
-        let size = problem.data_type.size();
+        let (recipe, format) = Recipe::new(spec, ElementSource::Rank(rank))?;
+        let size = spec.data_type.size();
         if !bytes.is_multiple_of(size as u64) {
             return Err(DataError::Length { expected: bytes - bytes % size as u64, found: bytes });
         }
@@ -172,19 +173,19 @@ impl DeviceData {
     pub unsafe fn check(
         &mut self,
         stream: &Arc<CudaStream>,
-        problem: &Problem,
-        segments: &[Segment],
+        spec: &DataSpec,
+        segments: &[ExpectedSegment],
         buffer: CUdeviceptr,
         bytes: u64,
     ) -> Result<Mismatches, DataError> {
         self.clear(stream)?;
         // SAFETY: by the contract above.
-        unsafe { self.count(stream, problem, segments, buffer, bytes) }?;
+        unsafe { self.count(stream, spec, segments, buffer, bytes) }?;
         let Some(Tally { wrong, lowest: index }) = self.tally(stream)? else {
             return Ok(Mismatches::default());
         };
-        let size = problem.data_type.size();
-        let expected_bits = expected_bits(problem, segments, index)?.unwrap_or_default();
+        let size = spec.data_type.size();
+        let expected_bits = expected_bits(spec, segments, index)?.unwrap_or_default();
         let mut element = [0_u8; 8];
         let address = buffer + index * size as u64;
         // SAFETY: the kernel found this element inside the buffer; `element` outlives the copy, as the stream is
@@ -193,7 +194,7 @@ impl DeviceData {
         let done = stream.synchronize();
         copied.and(done).map_err(failed("reading the first wrong element"))?;
         let found_bits = u64::from_le_bytes(element);
-        let first = Mismatch { index, expected_bits, found_bits, data_type: problem.data_type };
+        let first = WrongElement { index, expected_bits, found_bits, data_type: spec.data_type };
         Ok(Mismatches { wrong, first: Some(first) })
     }
 
@@ -219,17 +220,17 @@ impl DeviceData {
     pub unsafe fn count(
         &mut self,
         stream: &Arc<CudaStream>,
-        problem: &Problem,
-        segments: &[Segment],
+        spec: &DataSpec,
+        segments: &[ExpectedSegment],
         buffer: CUdeviceptr,
         bytes: u64,
     ) -> Result<(), DataError> {
-        let size = problem.data_type.size();
+        let size = spec.data_type.size();
         require_length(segments, size, bytes)?;
         require_alignment(buffer, size)?;
         let mut base = 0_u64;
-        for &Segment { source, count, first_index } in segments {
-            let (recipe, format) = Recipe::new(problem, source)?;
+        for &ExpectedSegment { source, count, first_index } in segments {
+            let (recipe, format) = Recipe::new(spec, source)?;
             if count != 0 {
                 let kernels = self.kernels(format)?;
                 let shape = self.shape(count * size as u64);

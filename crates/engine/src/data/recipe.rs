@@ -1,10 +1,10 @@
-//! What a problem's values need beside the element's index: worked out once per call, for host and device.
+//! What a spec's values need beside the element's index: worked out once per call, for host and device.
 
 use collectives::DataType;
 
 use super::format::FormatTag;
 use super::hash::mix;
-use super::{DataError, Op, Problem, Source};
+use super::{DataError, DataSpec, ElementSource, Op};
 
 /// What a value is made by: see the enum of the same name in kernels.cu. With [`RESULT`] added: the result.
 pub(super) const COPY: u32 = 0;
@@ -53,17 +53,17 @@ const _: () = assert!(size_of::<Recipe>() == 64);
 
 impl Recipe {
     /// The recipe of what `source` says, and the format that it is for.
-    pub(super) fn new(problem: &Problem, source: Source) -> Result<(Self, FormatTag), DataError> {
-        let Problem { seed, ranks, op, data_type } = *problem;
-        if ranks == 0 || ranks > Problem::MAX_RANKS {
+    pub(super) fn new(spec: &DataSpec, source: ElementSource) -> Result<(Self, FormatTag), DataError> {
+        let DataSpec { seed, ranks, op, data_type } = *spec;
+        if ranks == 0 || ranks > DataSpec::MAX_RANKS {
             return Err(DataError::Ranks { ranks });
         }
         let format = FormatTag::of(data_type).ok_or(DataError::DataType { data_type })?;
         let rank = match source {
-            Source::Rank(rank) if rank >= ranks => return Err(DataError::Rank { rank, ranks }),
-            Source::Rank(rank) => Some(rank),
-            Source::Reduced if op.is_none() => return Err(DataError::NoOperator),
-            Source::Reduced => None,
+            ElementSource::Rank(rank) if rank >= ranks => return Err(DataError::Rank { rank, ranks }),
+            ElementSource::Rank(rank) => Some(rank),
+            ElementSource::Reduced if op.is_none() => return Err(DataError::NoOperator),
+            ElementSource::Reduced => None,
         };
         let start = mix(seed.wrapping_add(0x6a09_e667_f3bc_c908));
         let recipe = match op {

@@ -25,7 +25,7 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::PathBuf;
 
-use super::settings::{self, Variables};
+use super::settings::{self, Assignments};
 use super::{Bytes, Choice, Unavailable, copies};
 use record::Algorithm;
 
@@ -116,7 +116,7 @@ fn named_or_numbered(word: &str, names: &[&str]) -> String {
 
 /// NCCL's log as it grows.
 pub struct Log {
-    source: Source,
+    source: LogFile,
     /// Up to where it has been read.
     position: u64,
     /// The beginning of a line whose end is not there yet.
@@ -130,7 +130,7 @@ impl fmt::Debug for Log {
 }
 
 #[derive(Debug)]
-enum Source {
+enum LogFile {
     /// Memory that nobody else knows of, and that ends with this process.
     Own(File),
     /// The user's file, which NCCL makes when it is first used.
@@ -158,14 +158,14 @@ impl Log {
     /// The log, and which variables have to be set for it.
     pub(super) fn prepare(
         setting: &dyn Fn(&str) -> Option<String>,
-    ) -> Result<(Self, Variables), Unavailable> {
+    ) -> Result<(Self, Assignments), Unavailable> {
         let (source, variables) = match setting("NCCL_DEBUG").filter(|level| !level.is_empty()) {
-            Some(level) => (Source::Users { path: users_file(&level, setting)?, file: None }, Vec::new()),
+            Some(level) => (LogFile::Users { path: users_file(&level, setting)?, file: None }, Vec::new()),
             None => {
                 let (file, path) = memory()?;
                 let values = ["INFO".to_owned(), "TUNING".to_owned(), path];
                 let variables = VARIABLES.into_iter().zip(values).collect();
-                (Source::Own(file), variables)
+                (LogFile::Own(file), variables)
             }
         };
         Ok((Self { source, position: 0, partial: Vec::new() }, variables))
@@ -176,7 +176,7 @@ impl Log {
     ///
     /// # Errors
     /// When the log cannot be read.
-    pub fn forget(&mut self) -> io::Result<()> {
+    pub fn clear(&mut self) -> io::Result<()> {
         self.partial.clear();
         self.position = match self.file()? {
             Some(file) => file.metadata()?.len(),
@@ -186,7 +186,7 @@ impl Log {
         Ok(())
     }
 
-    /// What NCCL has chosen since the last call of this or of [`forget`](Self::forget), each with how many lines said
+    /// What NCCL has chosen since the last call of this or of [`clear`](Self::clear), each with how many lines said
     /// so, in the order of the last of these lines. An operation has one line, or one for each GPU of this process.
     ///
     /// # Errors
@@ -237,8 +237,8 @@ impl Log {
     /// The file, once it exists.
     fn file(&mut self) -> io::Result<Option<&File>> {
         match &mut self.source {
-            Source::Own(file) => Ok(Some(file)),
-            Source::Users { path, file } => {
+            LogFile::Own(file) => Ok(Some(file)),
+            LogFile::Users { path, file } => {
                 if file.is_none() {
                     *file = match File::open(path) {
                         Ok(opened) => Some(opened),
@@ -253,7 +253,7 @@ impl Log {
 
     /// Gives the memory of what was read back. NCCL goes on writing behind it.
     fn free(&self) {
-        if let Source::Own(file) = &self.source
+        if let LogFile::Own(file) = &self.source
             && let Ok(length) = libc::off_t::try_from(self.position)
             && length > 0
         {
@@ -454,7 +454,7 @@ mod tests {
         assert_eq!((variables[0].1.as_str(), variables[1].1.as_str()), ("INFO", "TUNING"));
         let mut nccl = fs::OpenOptions::new().write(true).truncate(true).open(&variables[2].1).unwrap();
         nccl.write_all(RING.as_bytes()).unwrap();
-        log.forget().unwrap();
+        log.clear().unwrap();
         assert_eq!(names(&mut log), []);
         nccl.write_all([TREE, RING, TREE].concat().as_bytes()).unwrap();
         let (begin, end) = RING.split_at(30);
@@ -465,7 +465,7 @@ mod tests {
         // More than one buffer, with lines across its end; what was read takes no memory any more.
         nccl.write_all(TREE.repeat(5000).as_bytes()).unwrap();
         assert_eq!(names(&mut log), [("tree".to_owned(), 5000)]);
-        let Source::Own(file) = &log.source else { panic!("its own") };
+        let LogFile::Own(file) = &log.source else { panic!("its own") };
         assert!(
             file.metadata().unwrap().blocks() * 512 <= rustix::param::page_size() as u64,
             "{:?}",
@@ -489,11 +489,11 @@ mod tests {
         assert_eq!(variables, []);
         assert_eq!(names(&mut log), [], "nobody has made it yet");
         write(&real, "w", &RING.repeat(9));
-        log.forget().unwrap();
+        log.clear().unwrap();
         // It was of another run, and NCCL starts its own.
         write(&real, "w", RING);
         assert_eq!(names(&mut log), [("ring".to_owned(), 1)]);
-        log.forget().unwrap();
+        log.clear().unwrap();
         write(&real, "a", TREE);
         assert_eq!(names(&mut log), [("tree".to_owned(), 1)]);
         assert_eq!(fs::read_to_string(&real).unwrap(), [RING, TREE].concat());

@@ -52,7 +52,7 @@ pub enum Bytes {
 
 /// Which operations a choice shall belong to.
 #[derive(Clone, Copy, Debug)]
-pub struct Operation<'a> {
+pub struct OperationKey<'a> {
     /// The collective, by its name on the command line: `allreduce`.
     pub collective: &'a str,
     /// The count that NCCL's function takes, times the size of an element.
@@ -63,7 +63,7 @@ pub struct Operation<'a> {
     pub aggregated: usize,
 }
 
-impl Operation<'_> {
+impl OperationKey<'_> {
     /// Whether NCCL can have said `choice` about this operation.
     fn is_of(&self, choice: &Choice) -> bool {
         let named = choice.collective.as_deref().is_none_or(|name| name == self.collective);
@@ -90,7 +90,7 @@ fn copies(name: &str) -> Algorithm {
 
 /// What NCCL chose for `operation`: of several answers the one that was given most often, and of equals the last.
 #[must_use]
-pub fn chosen(choices: &[(Choice, u64)], operation: &Operation<'_>) -> Option<Algorithm> {
+pub fn chosen(choices: &[(Choice, u64)], operation: &OperationKey<'_>) -> Option<Algorithm> {
     choices
         .iter()
         .filter(|(choice, _)| operation.is_of(choice))
@@ -137,11 +137,11 @@ pub enum Unavailable {
 
 /// Where NCCL's choices are read.
 #[derive(Debug, Default)]
-pub struct Sources {
+pub struct ChoiceSources {
     log: Option<Log>,
 }
 
-impl Sources {
+impl ChoiceSources {
     /// Has NCCL tell its choices to this process: the profiler, and the log where that is asked for. Also says what will
     /// not be known for want of a log.
     ///
@@ -164,24 +164,24 @@ impl Sources {
     ///
     /// # Errors
     /// When the log cannot be read.
-    pub fn forget(&mut self) -> io::Result<()> {
-        profiler::forget();
-        self.log.as_mut().map_or(Ok(()), Log::forget)
+    pub fn clear(&mut self) -> io::Result<()> {
+        profiler::clear();
+        self.log.as_mut().map_or(Ok(()), Log::clear)
     }
 
     /// What was chosen for an operation since then.
     ///
-    /// The profiler comes first: it knows what it was told of. Where that lacks something, the log may have it.
+    /// The profiler comes first: it knows what it was recorded of. Where that lacks something, the log may have it.
     ///
     /// # Errors
     /// When the log cannot be read.
-    pub fn chosen(&mut self, operation: &Operation<'_>) -> io::Result<Option<Algorithm>> {
-        let told = chosen(&profiler::choices(), operation);
-        if told.as_ref().is_some_and(|told| told.channels.is_some()) {
-            return Ok(told);
+    pub fn chosen(&mut self, operation: &OperationKey<'_>) -> io::Result<Option<Algorithm>> {
+        let recorded = chosen(&profiler::choices(), operation);
+        if recorded.as_ref().is_some_and(|recorded| recorded.channels.is_some()) {
+            return Ok(recorded);
         }
-        let Some(log) = &mut self.log else { return Ok(told) };
-        Ok(chosen(&log.choices()?, operation).or(told))
+        let Some(log) = &mut self.log else { return Ok(recorded) };
+        Ok(chosen(&log.choices()?, operation).or(recorded))
     }
 }
 
@@ -198,8 +198,8 @@ mod tests {
                 .map(|(text, times)| (parse_line(&format!("NCCL INFO {text}")).unwrap(), *times))
                 .collect()
         };
-        let gather = Operation { collective: "allgather", count_bytes: 1024, ranks: 8, aggregated: 1 };
-        let name = |lines: &[(&str, u64)], operation: &Operation<'_>| {
+        let gather = OperationKey { collective: "allgather", count_bytes: 1024, ranks: 8, aggregated: 1 };
+        let name = |lines: &[(&str, u64)], operation: &OperationKey<'_>| {
             chosen(&choices(lines), operation).map(|it| it.algorithm)
         };
         // From 2.24 on what a rank sends, before the whole result.
@@ -207,14 +207,14 @@ mod tests {
         let old = ("AllGather: 8192 Bytes -> Algo 6 proto 2 time 1.0", 1);
         assert_eq!(name(&[new], &gather).as_deref(), Some("ring"));
         assert_eq!(name(&[old], &gather).as_deref(), Some("pat"));
-        assert_eq!(name(&[new], &Operation { count_bytes: 8192, ..gather }), None);
-        assert_eq!(name(&[new], &Operation { collective: "allreduce", ..gather }), None);
-        assert_eq!(name(&[old], &Operation { ranks: 4, ..gather }), None);
+        assert_eq!(name(&[new], &OperationKey { count_bytes: 8192, ..gather }), None);
+        assert_eq!(name(&[new], &OperationKey { collective: "allreduce", ..gather }), None);
+        assert_eq!(name(&[old], &OperationKey { ranks: 4, ..gather }), None);
         // Older versions log a group's sum, once.
         let group = ("8192 Bytes -> Algo 0 proto 0 time 1.0", 1);
-        let reduce = Operation { collective: "allreduce", count_bytes: 2048, ranks: 8, aggregated: 4 };
+        let reduce = OperationKey { collective: "allreduce", count_bytes: 2048, ranks: 8, aggregated: 4 };
         assert_eq!(name(&[group], &reduce).as_deref(), Some("tree"));
-        assert_eq!(name(&[group], &Operation { aggregated: 3, ..reduce }), None);
+        assert_eq!(name(&[group], &OperationKey { aggregated: 3, ..reduce }), None);
         // The most frequent answer counts, else the last.
         let tree = "AllGather: 1024 Bytes -> Algo TREE proto LL channel{Lo..Hi}={0..3}";
         assert_eq!(name(&[(new.0, 20), (tree, 1)], &gather).as_deref(), Some("ring"));
@@ -228,11 +228,11 @@ mod tests {
         let _turn = profiler::tests::turn();
         let (log, variables) = Log::prepare(&|_| None).unwrap();
         let mut nccl = std::fs::OpenOptions::new().write(true).truncate(true).open(&variables[2].1).unwrap();
-        let mut sources = Sources { log: Some(log) };
-        let operation = Operation { collective: "allreduce", count_bytes: 64, ranks: 8, aggregated: 1 };
-        let mut chosen = |told: &[(&str, Option<u32>)], logged: &str| {
-            sources.forget().unwrap();
-            for (algorithm, channels) in told {
+        let mut sources = ChoiceSources { log: Some(log) };
+        let operation = OperationKey { collective: "allreduce", count_bytes: 64, ranks: 8, aggregated: 1 };
+        let mut chosen = |recorded: &[(&str, Option<u32>)], logged: &str| {
+            sources.clear().unwrap();
+            for (algorithm, channels) in recorded {
                 profiler::tests::tell("AllReduce", 16, algorithm, *channels);
             }
             nccl.write_all(logged.as_bytes()).unwrap();

@@ -16,7 +16,7 @@
 //! NCCL 2.23 knows only v1, which has numbers instead of names, and is not supported.
 //!
 //! Each operation reads a mask of events, an `int` of NCCL's. Where it is zero, NCCL calls nothing: so it is zero but for
-//! the operations that are listened to ([`listen`]), and never while operations are timed.
+//! the operations that are listened to ([`set_enabled`]), and never while operations are timed.
 //!
 //! # Another profiler
 //! Where `NCCL_PROFILER_PLUGIN` is set, also in one of NCCL's configuration files, this plugin stays away: that is for
@@ -52,14 +52,14 @@ const SUCCESS: c_int = 0;
 /// More different choices than one operation has.
 const MOST_CHOICES: usize = 256;
 
-/// NCCL's mask of events, once it has told where that is.
+/// NCCL's mask of events, once it has recorded where that is.
 static MASK: AtomicPtr<c_int> = AtomicPtr::new(ptr::null_mut());
 /// Whether what NCCL tells is wanted.
-static LISTENING: AtomicBool = AtomicBool::new(false);
-/// What it told, each with how often, in the order of the last time.
+static ENABLED: AtomicBool = AtomicBool::new(false);
+/// What it recorded, each with how often, in the order of the last time.
 static CHOICES: Mutex<Vec<(Choice, u64)>> = Mutex::new(Vec::new());
 
-fn told() -> MutexGuard<'static, Vec<(Choice, u64)>> {
+fn recorded() -> MutexGuard<'static, Vec<(Choice, u64)>> {
     CHOICES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -84,20 +84,20 @@ fn has_default_plugin() -> bool {
 }
 
 /// Whether NCCL shall tell what it chooses from now on. To be turned off before anything is timed.
-pub fn listen(on: bool) {
-    LISTENING.store(on, Ordering::Relaxed);
+pub fn set_enabled(on: bool) {
+    ENABLED.store(on, Ordering::Relaxed);
     set_mask(on);
 }
 
-/// What NCCL told so far does not count.
-pub fn forget() {
-    told().clear();
+/// What NCCL recorded so far does not count.
+pub fn clear() {
+    recorded().clear();
 }
 
-/// What NCCL told since then, each with how often, in the order of the last time.
+/// What NCCL recorded since then, each with how often, in the order of the last time.
 #[must_use]
 pub fn choices() -> Vec<(Choice, u64)> {
-    told().clone()
+    recorded().clone()
 }
 
 /// Writes NCCL's mask, where that is known.
@@ -113,14 +113,14 @@ fn set_mask(on: bool) {
 }
 
 fn note(choice: Choice) {
-    let mut told = told();
-    let known = told.iter().position(|(other, _)| *other == choice);
+    let mut recorded = recorded();
+    let known = recorded.iter().position(|(other, _)| *other == choice);
     let times = match known {
-        Some(place) => told.remove(place).1,
-        None if told.len() == MOST_CHOICES => return,
+        Some(place) => recorded.remove(place).1,
+        None if recorded.len() == MOST_CHOICES => return,
         None => 0,
     };
-    told.push((choice, times + 1));
+    recorded.push((choice, times + 1));
 }
 
 /// An event, in words that all versions of the interface share.
@@ -214,7 +214,7 @@ fn bytes(count: usize, data_type: &str) -> Option<u64> {
 
 // What NCCL hands over: the beginning of its structs, up to the last field that is read.
 
-/// What is told of a collective, by interface v2.
+/// What is recorded of a collective, by interface v2.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct CollectiveV2 {
@@ -234,7 +234,7 @@ struct CollectiveV2 {
     protocol: *const c_char,
 }
 
-/// What is told of a collective, by interface v3.
+/// What is recorded of a collective, by interface v3.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct CollectiveV3 {
@@ -253,7 +253,7 @@ struct CollectiveV3 {
     protocol: *const c_char,
 }
 
-/// What is told of a collective, by interfaces v4 to v6.
+/// What is recorded of a collective, by interfaces v4 to v6.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct CollectiveV4 {
@@ -270,7 +270,7 @@ struct CollectiveV4 {
     protocol: *const c_char,
 }
 
-/// What is told of a send or a receive, by interfaces v2 and v3.
+/// What is recorded of a send or a receive, by interfaces v2 and v3.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct PartV2 {
@@ -283,7 +283,7 @@ struct PartV2 {
     peer: c_int,
 }
 
-/// What is told of a send or a receive, by interfaces v4 to v6.
+/// What is recorded of a send or a receive, by interfaces v4 to v6.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct PartV4 {
@@ -295,7 +295,7 @@ struct PartV4 {
     channels: u8,
 }
 
-/// What is told of a collective of copy engines, by interface v6.
+/// What is recorded of a collective of copy engines, by interface v6.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct CopiesV6 {
@@ -311,14 +311,14 @@ struct CopiesV6 {
 macro_rules! collective {
     ($type:ty: $channels:expr) => {
         impl From<$type> for Event {
-            fn from(told: $type) -> Self {
+            fn from(recorded: $type) -> Self {
                 Self::Collective {
-                    function: told.function,
-                    count: told.count,
-                    data_type: told.data_type,
-                    algorithm: told.algorithm,
-                    protocol: told.protocol,
-                    channels: $channels(told),
+                    function: recorded.function,
+                    count: recorded.count,
+                    data_type: recorded.data_type,
+                    algorithm: recorded.algorithm,
+                    protocol: recorded.protocol,
+                    channels: $channels(recorded),
                 }
             }
         }
@@ -328,7 +328,7 @@ macro_rules! collective {
 // The most channels that there can be are not those that there are.
 collective!(CollectiveV2: |_| 0);
 collective!(CollectiveV3: |_| 0);
-collective!(CollectiveV4: |told: CollectiveV4| told.channels);
+collective!(CollectiveV4: |recorded: CollectiveV4| recorded.channels);
 
 impl From<PartV2> for Event {
     fn from(PartV2 { peer, count, .. }: PartV2) -> Self {
@@ -468,7 +468,7 @@ unsafe fn init(context: *mut *mut c_void, mask: *mut c_int) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { *context = something() };
     MASK.store(mask, Ordering::Release);
-    set_mask(LISTENING.load(Ordering::Relaxed));
+    set_mask(ENABLED.load(Ordering::Relaxed));
     SUCCESS
 }
 
@@ -524,7 +524,7 @@ where
     // SAFETY: NCCL hands over a place for it.
     unsafe { *event = got };
     // What rank 0 does is what NCCL logs, too. A graph that was captured while this was listening tells later, as well.
-    if *rank != 0 || !LISTENING.load(Ordering::Relaxed) {
+    if *rank != 0 || !ENABLED.load(Ordering::Relaxed) {
         return SUCCESS;
     }
     // SAFETY: the kind says which of them it is.

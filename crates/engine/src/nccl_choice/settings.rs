@@ -9,8 +9,8 @@ use std::sync::{Mutex, PoisonError};
 
 use super::Unavailable;
 
-/// Variables to set.
-pub(super) type Variables = Vec<(&'static str, String)>;
+/// Assignments to set.
+pub(super) type Assignments = Vec<(&'static str, String)>;
 
 /// Those that were set.
 static SET: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
@@ -23,7 +23,7 @@ pub fn own_variables() -> Vec<&'static str> {
 }
 
 /// Sets variables of this process, as long as it has one thread.
-pub(super) fn set(variables: Variables) -> Result<(), Unavailable> {
+pub(super) fn set(variables: Assignments) -> Result<(), Unavailable> {
     let threads = fs::read_dir("/proc/self/task")?.count();
     if !variables.is_empty() && threads != 1 {
         return Err(Unavailable::Threads { threads });

@@ -58,14 +58,14 @@ pub enum Roots {
 
 /// An algorithm that is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wish {
+pub struct AlgorithmChoice {
     /// For this collective; `None`: for all that are measured.
     pub collective: Option<fabric::Collective>,
     /// The algorithm.
     pub algorithm: fabric::Algorithm,
 }
 
-impl FromStr for Wish {
+impl FromStr for AlgorithmChoice {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -91,7 +91,7 @@ pub fn fabric_collective(text: &str) -> Result<fabric::Collective, String> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FabricOptions {
     /// `--algo`.
-    pub algorithms: Vec<Wish>,
+    pub algorithms: Vec<AlgorithmChoice>,
     /// `--between`.
     pub between: Option<fabric::Algorithm>,
     /// `--segment`, in bytes.
@@ -131,7 +131,7 @@ impl FabricOptions {
                 "--between {between}: nothing that is measured has this algorithm between hosts{known}"
             ));
         }
-        let hierarchical = |wish: &Wish| wish.algorithm == fabric::Algorithm::Hierarchical;
+        let hierarchical = |wish: &AlgorithmChoice| wish.algorithm == fabric::Algorithm::Hierarchical;
         if let Some(between) = self.between
             && !self.algorithms.iter().any(hierarchical)
         {
@@ -140,7 +140,7 @@ impl FabricOptions {
             ));
         }
         let mut choices = Vec::new();
-        for &Wish { collective, algorithm } in &self.algorithms {
+        for &AlgorithmChoice { collective, algorithm } in &self.algorithms {
             let all = collective.map_or_else(|| measured.clone(), |collective| vec![collective]);
             let serving: Vec<_> = all.iter().filter(|&&collective| serves(algorithm, collective)).collect();
             match (collective, serving.is_empty()) {

@@ -13,9 +13,9 @@ use crate::collective::Collective;
 use crate::data::Op;
 use crate::data::traffic::Pattern;
 
-pub use choices::{BackendChoice, FabricOptions, Fault, Roots, Versus, Wish, fabric_collective};
+pub use choices::{AlgorithmChoice, BackendChoice, FabricOptions, Fault, Roots, Versus, fabric_collective};
 pub use size::{Size, Step, Sweep};
-pub use variables::{SYMMETRIC_FENCE, Split, Variables};
+pub use variables::{GroupSplit, SYMMETRIC_FENCE, Variables};
 
 /// Which lists were given as `all`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -11,7 +11,7 @@ pub const SYMMETRIC_FENCE: &str = "NCCL_BENCH_SYMMETRIC_FENCE";
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Variables {
     /// `NCCL_TESTS_SPLIT_MASK`, `NCCL_TESTS_SPLIT`: which processes measure together.
-    pub split: Option<Split>,
+    pub split: Option<GroupSplit>,
     /// `NCCL_TESTS_DEVICE`: the first CUDA ordinal of every process.
     pub device: Option<usize>,
     /// `NCCL_TESTS_MIN_BW`: GB/s that the mean bus bandwidth must reach, but for 10 %.
@@ -27,7 +27,7 @@ pub struct Variables {
 
 /// How processes are divided into groups that measure side by side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Split {
+pub enum GroupSplit {
     /// By the bits of their number that are in this mask.
     And(u64),
     /// By their number with these bits set.
@@ -38,7 +38,7 @@ pub enum Split {
     Divide(u64),
 }
 
-impl Split {
+impl GroupSplit {
     /// The group of a process.
     #[must_use]
     pub fn color(self, process: usize) -> u64 {
@@ -94,9 +94,9 @@ impl Variables {
                 let digits = mask.trim().trim_start_matches("0x").trim_start_matches("0X");
                 let bits = u64::from_str_radix(digits, 16)
                     .map_err(|_| wrong("NCCL_TESTS_SPLIT_MASK", &mask, "a hexadecimal mask, as in 0x7"))?;
-                Some(Split::And(bits))
+                Some(GroupSplit::And(bits))
             }
-            (None, Some(text)) => Some(Split::parse(&text).ok_or_else(|| {
+            (None, Some(text)) => Some(GroupSplit::parse(&text).ok_or_else(|| {
                 wrong("NCCL_TESTS_SPLIT", &text, "AND, OR, MOD or DIV and a number, as in MOD 8 or AND 0x7")
             })?),
             (None, None) => None,

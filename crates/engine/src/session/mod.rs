@@ -16,9 +16,9 @@ use collectives::world::{self, Started};
 
 use crate::agreement;
 use crate::backend::{self, Node};
-use crate::nccl_choice::Sources;
+use crate::nccl_choice::ChoiceSources;
 use crate::request::Request;
-use crate::supervision::{FAILED, Interrupt, Salvage, Stop, Verdict, Watch, Watched, await_cause};
+use crate::supervision::{FAILED, Interrupt, RankProgress, Salvage, Stop, Verdict, Watchdog, await_cause};
 use checks::{check_ranks, within};
 pub use observer::{Observer, Start};
 
@@ -26,7 +26,7 @@ pub use observer::{Observer, Start};
 #[derive(Debug)]
 pub struct Session {
     request: Request,
-    choices: Sources,
+    choices: ChoiceSources,
     /// Reason for which NCCL's choices will not be known in full.
     choices_note: Option<String>,
     salvage: Salvage,
@@ -43,7 +43,7 @@ impl Session {
     pub fn new(request: Request) -> io::Result<Self> {
         let first = Started::detect().rank.is_none_or(|rank| rank == 0);
         let (choices, choices_note) = if first && request.backend.may_use_gpus() {
-            Sources::start(request.log_choices)
+            ChoiceSources::start(request.log_choices)
         } else {
             Default::default()
         };
@@ -64,7 +64,7 @@ impl Session {
         self,
         world: &world::Handle,
         observer: Arc<dyn Observer>,
-        mpi: Option<backend::Find>,
+        mpi: Option<backend::FindHostBackend>,
     ) -> Result<Verdict, Stop> {
         let Self { request, choices, choices_note, salvage, interrupt, search } = self;
         interrupt.joined(world);
@@ -73,14 +73,14 @@ impl Session {
         let result = agreement::agree(world, &request, prepared).and_then(|()| {
             let saved = Arc::clone(&observer);
             salvage.set(move |outcome| saved.salvage(outcome));
-            let shared = Shared {
+            let context = ProcessContext {
                 observer: &*observer,
                 choices: Mutex::new(choices),
                 choices_note,
                 interrupt: &interrupt,
                 salvage: &salvage,
             };
-            let result = measure(&request, search, mpi, world, &shared);
+            let result = measure(&request, search, mpi, world, &context);
             salvage.clear();
             result
         });
@@ -92,10 +92,10 @@ impl Session {
     }
 }
 
-/// State shared by all ranks of a process.
-struct Shared<'a> {
+/// State context by all ranks of a process.
+struct ProcessContext<'a> {
     observer: &'a dyn Observer,
-    choices: Mutex<Sources>,
+    choices: Mutex<ChoiceSources>,
     choices_note: Option<String>,
     interrupt: &'a Interrupt,
     salvage: &'a Salvage,
@@ -111,19 +111,19 @@ fn fail(error: &anyhow::Error, rank: &dyn world::World, salvage: &Salvage) -> ! 
 fn measure(
     request: &Request,
     search: backend::Search,
-    mpi: Option<backend::Find>,
+    mpi: Option<backend::FindHostBackend>,
     process: &world::Handle,
-    shared: &Shared<'_>,
+    context: &ProcessContext<'_>,
 ) -> Result<Verdict, Stop> {
-    let mut watch = Watch::start(process, request.timeout, shared.salvage)?;
-    watch.phase("looking for libraries and devices");
+    let mut watchdog = Watchdog::start(process, request.timeout, context.salvage)?;
+    watchdog.begin_step("looking for libraries and devices");
     let node = backend::choose(request, search, &**process, mpi)?;
-    let request = &within(request, &node.abilities());
+    let request = &within(request, &node.capabilities());
     let ranks = world::threads(process.clone(), node.threads() * node.gpus())?;
-    check_ranks(request, ranks[0].size(), node.place(0).ranks)?;
-    let watched = watch.ranks(ranks.iter().map(|rank| rank.rank()));
+    check_ranks(request, ranks[0].size(), node.position(0).ranks)?;
+    let progress = watchdog.ranks(ranks.iter().map(|rank| rank.rank()));
     let mut verdict = Verdict::Good;
-    for result in run_ranks(request, &*node, ranks, watched, shared) {
+    for result in run_ranks(request, &*node, ranks, progress, context) {
         verdict = result?;
     }
     Ok(verdict)
@@ -134,21 +134,21 @@ fn run_ranks(
     request: &Request,
     node: &dyn Node,
     ranks: Vec<world::Handle>,
-    watched: Vec<Watched>,
-    shared: &Shared<'_>,
+    progress: Vec<RankProgress>,
+    context: &ProcessContext<'_>,
 ) -> Vec<Result<Verdict, Stop>> {
     let first = ranks[0].rank();
     thread::scope(|scope| {
         let threads: Vec<_> = ranks
             .into_iter()
-            .zip(watched)
+            .zip(progress)
             .enumerate()
-            .map(|(index, (world, watched))| {
+            .map(|(index, (world, progress))| {
                 // Each thread owns its world: one that panics leaves it, and its siblings learn which rank that was.
                 thread::Builder::new().name(format!("rank {}", world.rank())).spawn_scoped(scope, move || {
-                    match rank::run(request, node, index, &world, &watched, shared) {
+                    match rank::run(request, node, index, &world, &progress, context) {
                         // The siblings may be waiting for this rank: the whole job has to end.
-                        Err(Stop::Failed(error)) => fail(&error, &*world, shared.salvage),
+                        Err(Stop::Failed(error)) => fail(&error, &*world, context.salvage),
                         result => result,
                     }
                 })

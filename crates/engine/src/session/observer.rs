@@ -2,9 +2,9 @@
 
 use record::{Outcome, Run};
 
-use crate::backend::Place;
+use crate::backend::GroupPosition;
 use crate::supervision::Stop;
-use crate::sweep::{Event, Plan};
+use crate::sweep::{Event, SweepPlan};
 
 /// State of a run before the first measurement.
 #[derive(Debug)]
@@ -12,9 +12,9 @@ pub struct Start<'a> {
     /// The record, without measurements.
     pub run: Run,
     /// The plan of the sweep.
-    pub plan: &'a Plan,
+    pub plan: &'a SweepPlan,
     /// The place of rank 0 in its group.
-    pub place: Place,
+    pub position: GroupPosition,
     /// The largest size, in bytes, where memory did not allow the requested one.
     pub reduced_to: Option<u64>,
 }
@@ -51,7 +51,7 @@ pub trait Observer: Send + Sync + 'static {
     fn event(&self, event: Event<'_>) -> anyhow::Result<()>;
 
     /// Rank 0 begins a step: `the timed operations of allreduce float`.
-    fn phase(&self, _what: &str) {}
+    fn step(&self, _what: &str) {}
 
     /// The run has ended by itself.
     ///

@@ -86,10 +86,10 @@ impl Signal {
 
 /// Whether this run shall stop. Clones share the answer; the default is never asked to by a signal.
 #[derive(Clone, Debug, Default)]
-pub struct Interrupt(Arc<Shared>);
+pub struct Interrupt(Arc<InterruptState>);
 
 #[derive(Default)]
-struct Shared {
+struct InterruptState {
     requested: AtomicI32,
     /// Whether the process is ending by itself.
     done: AtomicBool,
@@ -97,7 +97,7 @@ struct Shared {
     salvage: Salvage,
 }
 
-impl std::fmt::Debug for Shared {
+impl std::fmt::Debug for InterruptState {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(formatter, "{:?}", self.requested)
     }
@@ -113,7 +113,7 @@ impl Interrupt {
     /// # Errors
     /// When the system has no thread left.
     pub fn install(salvage: Salvage) -> io::Result<Self> {
-        let interrupt = Self(Arc::new(Shared { salvage, ..Shared::default() }));
+        let interrupt = Self(Arc::new(InterruptState { salvage, ..InterruptState::default() }));
         let ignored = Signal::WAITED.map(is_ignored);
         let signals: SigSet = Signal::WAITED.into_iter().map(Signal::system).collect();
         signals.thread_block()?;

@@ -18,16 +18,16 @@ type Hook = Box<dyn FnOnce(Outcome) + Send>;
 ///
 /// Clones share the hook.
 #[derive(Clone, Default)]
-pub struct Salvage(Arc<Shared>);
+pub struct Salvage(Arc<SalvageState>);
 
 #[derive(Default)]
-struct Shared {
-    state: Mutex<State>,
+struct SalvageState {
+    state: Mutex<HookState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-enum State {
+enum HookState {
     #[default]
     Nothing,
     Ready(Hook),
@@ -46,16 +46,16 @@ impl Salvage {
     /// waits for no lock that a rank could hold for ever.
     pub fn set(&self, hook: impl FnOnce(Outcome) + Send + 'static) {
         let mut state = self.lock();
-        if !matches!(*state, State::Running) {
-            *state = State::Ready(Box::new(hook));
+        if !matches!(*state, HookState::Running) {
+            *state = HookState::Ready(Box::new(hook));
         }
     }
 
     /// The run saves its results itself. Waits for a hook that runs already, at most five seconds.
     pub fn clear(&self) {
         let mut state = self.lock();
-        if matches!(*state, State::Ready(_)) {
-            *state = State::Nothing;
+        if matches!(*state, HookState::Ready(_)) {
+            *state = HookState::Nothing;
         }
         drop(self.wait(state));
     }
@@ -72,15 +72,15 @@ impl Salvage {
                 hook(outcome);
             });
         }
-        matches!(*self.wait(self.lock()), State::Nothing)
+        matches!(*self.wait(self.lock()), HookState::Nothing)
     }
 
     /// The hook, for whoever comes first.
     fn begin(&self) -> Option<Hook> {
         let mut state = self.lock();
         match std::mem::take(&mut *state) {
-            State::Ready(hook) => {
-                *state = State::Running;
+            HookState::Ready(hook) => {
+                *state = HookState::Running;
                 Some(hook)
             }
             other => {
@@ -114,14 +114,14 @@ impl Salvage {
         rank.abort(code, &cause.map_or_else(|| message.to_owned(), |cause| cause.to_string()))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, HookState> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits while the hook runs, up to the limit.
-    fn wait<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn wait<'a>(&'a self, mut state: MutexGuard<'a, HookState>) -> MutexGuard<'a, HookState> {
         let deadline = Instant::now() + LIMIT;
-        while matches!(*state, State::Running) {
+        while matches!(*state, HookState::Running) {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
@@ -137,7 +137,7 @@ struct Ended(Salvage);
 
 impl Drop for Ended {
     fn drop(&mut self) {
-        *self.0.lock() = State::Nothing;
+        *self.0.lock() = HookState::Nothing;
         self.0.0.changed.notify_all();
     }
 }

@@ -2,18 +2,18 @@
 //!
 //! It follows nccl-tests so that numbers compare: warm-up over a ladder of sizes, then per size and placement one
 //! untimed operation, a barrier, the timed iterations on the wall clock of every rank, and verification in a run of its
-//! own. `rank` does so on each rank, `repeat` says how often, and `finding` makes one measurement of what all ranks found.
+//! own. `rank` does so on each rank, `repeat` says how often, and `results` makes one measurement of what all ranks found.
 
-mod finding;
 mod rank;
 mod repeat;
+mod results;
 pub mod sizing;
 
 use collectives::DataType;
 use collectives::world::World;
 use serde::Deserialize;
 
-use crate::backend::{Abilities, Backend, MemoryUse, Place, Schedule, Work};
+use crate::backend::{Backend, Capabilities, GroupPosition, MemoryUse, TimedLoop, Work};
 use crate::collective::Collective;
 use crate::data::Op;
 use crate::request::Sweep;
@@ -24,19 +24,19 @@ use record::{Algorithm, Measurement, Placement};
 
 /// A request with what the ranks and the backend determine.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct SweepPlan {
     /// What is measured.
     pub request: Request,
     /// The sizes: from the request's smallest to the largest that all ranks have memory for.
     pub sweep: Sweep,
-    /// Abilities of the other side, where it is measured in turn with the backend, round by round.
-    pub versus: Option<Abilities>,
+    /// Capabilities of the other role, where it is measured in turn with the backend, round by round.
+    pub versus: Option<Capabilities>,
     /// Collectives that are measured with two buffers only.
     pub out_of_place_only: Vec<Collective>,
 }
 
-impl Plan {
-    /// The plan for sizes up to `max_bytes`, with one side.
+impl SweepPlan {
+    /// The plan for sizes up to `max_bytes`, with one role.
     #[must_use]
     pub fn new(request: &Request, max_bytes: u64) -> Self {
         let sweep = Sweep { min: request.min_bytes, max: max_bytes, step: request.step };
@@ -45,8 +45,8 @@ impl Plan {
 
     /// The timed operations of a size and placement.
     #[must_use]
-    pub fn schedule(&self) -> Schedule {
-        Schedule {
+    pub fn timed_loop(&self) -> TimedLoop {
+        TimedLoop {
             iterations: self.request.iterations,
             aggregated: self.request.aggregated,
             blocking: self.request.blocking,
@@ -79,7 +79,7 @@ pub enum Event<'a> {
 
 /// How a sweep ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum SweepEnd {
     /// Everything was measured.
     Complete,
     /// Some rank was asked to stop, by this signal.
@@ -95,10 +95,10 @@ pub trait RankObserver {
     fn event(&mut self, event: Event<'_>) -> anyhow::Result<()>;
 
     /// What this rank is about to do: for those who watch it.
-    fn phase(&self, _what: &dyn Fn() -> String) {}
+    fn begin_step(&self, _what: &dyn Fn() -> String) {}
 
     /// What this rank does now may take as long as it likes.
-    fn unlimited(&self, _what: &'static str) {}
+    fn begin_unlimited_step(&self, _what: &'static str) {}
 
     /// The signal for which the sweep shall end after this measurement.
     fn stop(&self) -> Option<Signal> {
@@ -114,7 +114,7 @@ pub trait RankObserver {
     }
 
     /// Operations that are not timed begin or end, of which it can be learned how they are carried out.
-    fn listen(&mut self, _on: bool) {}
+    fn record_choices(&mut self, _on: bool) {}
 
     /// How the operations since then were carried out, `aggregated` of them in a group, where that is known.
     ///
@@ -130,30 +130,30 @@ pub trait RankObserver {
 /// # Errors
 /// When the backend or another rank fails, or the observer does.
 pub fn run(
-    plan: &Plan,
+    plan: &SweepPlan,
     world: &dyn World,
-    place: Place,
+    position: GroupPosition,
     backend: &mut dyn Backend,
     observer: &mut dyn RankObserver,
-) -> anyhow::Result<End> {
+) -> anyhow::Result<SweepEnd> {
     let mut seed = TIMING_SEED;
     for &collective in &plan.request.collectives {
-        if !collective.runs_over(place.ranks) {
-            let reason = format!("it needs a power of two of ranks, and there are {}", place.ranks);
+        if !collective.runs_over(position.ranks) {
+            let reason = format!("it needs a power of two of ranks, and there are {}", position.ranks);
             observer.event(Event::LeftOut(collective, reason))?;
             continue;
         }
         observer.event(Event::Begin(collective))?;
-        for case in cases(plan, collective, place) {
-            let mut rank = RankSweep { plan, world, place, backend, observer, case, seed: &mut seed };
-            if let End::Stopped(signal) = rank.run()? {
-                return Ok(End::Stopped(signal));
+        for case in cases(plan, collective, position) {
+            let mut rank = RankSweep { plan, world, position, backend, observer, case, seed: &mut seed };
+            if let SweepEnd::Stopped(signal) = rank.run()? {
+                return Ok(SweepEnd::Stopped(signal));
             }
         }
         let memory = if plan.request.memory_report { most_memory(world, backend)? } else { None };
         observer.event(Event::End(memory))?;
     }
-    Ok(End::Complete)
+    Ok(SweepEnd::Complete)
 }
 
 /// The most that any rank has taken of each kind.
@@ -177,7 +177,7 @@ pub struct Case {
 }
 
 /// All of a collective: types, of each the operators, of each the roots.
-pub fn cases(plan: &Plan, collective: Collective, place: Place) -> Vec<Case> {
+pub fn cases(plan: &SweepPlan, collective: Collective, position: GroupPosition) -> Vec<Case> {
     let ops: Vec<Option<Op>> = if collective.loops_over_ops() {
         plan.request.ops.iter().copied().map(Some).collect()
     } else {
@@ -186,7 +186,7 @@ pub fn cases(plan: &Plan, collective: Collective, place: Place) -> Vec<Case> {
     let roots: Vec<Option<usize>> = match plan.request.roots {
         _ if !collective.has_root() => vec![None],
         Roots::One(root) => vec![Some(root)],
-        Roots::All => (0..place.ranks).map(Some).collect(),
+        Roots::All => (0..position.ranks).map(Some).collect(),
     };
     let mut cases = Vec::new();
     for &data_type in &plan.request.data_types {

@@ -2,7 +2,7 @@
 
 use record::statistics::median;
 
-/// Rounds that a median needs before anything is said of how well it is known.
+/// RankRounds that a median needs before anything is said of how well it is known.
 pub(super) const LEAST_ROUNDS: usize = 6;
 
 /// How many iterations take at most `seconds`, from 1 to `most`; `trial` says what so many take. The last trial is of a
@@ -25,7 +25,7 @@ pub(super) fn fitting(
 }
 
 /// Whether the median of the rounds is known as well as `share` of it: whether the 95 % confidence interval, from order
-/// statistics (the binomial distribution, approximated by the normal one), is within it to both sides.
+/// statistics (the binomial distribution, approximated by the normal one), is within it to both roles.
 pub(super) fn is_stable(rounds: &[f64], share: f64) -> bool {
     let count = rounds.len();
     if count < LEAST_ROUNDS {

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use crate::nccl_tests::too_slow;
 use crate::ratios::Ratios;
-use crate::run::{Library, Measurement, Outcome, Placement, Run, Versus};
+use crate::run::{BackendLibrary, Measurement, Outcome, Placement, Run, Versus};
 
 pub(super) fn write(run: &Run, mut out: impl Write) -> io::Result<()> {
     let mut collectives: Vec<&str> = Vec::new();
@@ -74,7 +74,7 @@ fn provenance(run: &Run) -> Vec<(&'static str, String)> {
     let library = format!("{} {} ({})", found.backend, found.library_version, found.library_path);
     list.push(("Library", plain(library.trim_end_matches(" ()"))));
     list.extend(found.versus.as_ref().map(|versus| {
-        let Library { backend, library_version, library_path } = versus;
+        let BackendLibrary { backend, library_version, library_path } = versus;
         ("Versus", plain(format!("{backend} {library_version} ({library_path})").trim_end_matches(" ()")))
     }));
     list.extend(found.cuda_driver.as_deref().map(|version| ("CUDA driver", plain(version))));

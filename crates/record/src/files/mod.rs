@@ -76,11 +76,11 @@ impl FromStr for Output {
 
 /// Files that cannot be written, each with its reason.
 #[derive(Debug, thiserror::Error)]
-pub struct Error {
+pub struct WriteError {
     failures: Vec<(PathBuf, io::Error)>,
 }
 
-impl Error {
+impl WriteError {
     /// `Ok` when there are none.
     fn unless_empty(failures: Vec<(PathBuf, io::Error)>) -> Result<(), Self> {
         if failures.is_empty() { Ok(()) } else { Err(Self { failures }) }
@@ -93,7 +93,7 @@ impl Error {
     }
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for WriteError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, (path, reason)) in self.failures.iter().enumerate() {
             let separator = if index > 0 { "; " } else { "" };
@@ -124,7 +124,7 @@ impl Files {
     /// # Errors
     /// When one is a folder or named twice, its folder is missing or not writable, or the disk is full. All such files
     /// are named.
-    pub fn open(outputs: &[Output]) -> Result<Self, Error> {
+    pub fn open(outputs: &[Output]) -> Result<Self, WriteError> {
         let mut files: Vec<OutputFile> = Vec::new();
         let mut failures = Vec::new();
         for output in outputs {
@@ -137,7 +137,7 @@ impl Files {
                 Err(reason) => failures.push((output.path.clone(), reason)),
             }
         }
-        Error::unless_empty(failures).map(|()| Self { files })
+        WriteError::unless_empty(failures).map(|()| Self { files })
     }
 
     /// True when one of the files is the one that `path` names, links followed.
@@ -151,7 +151,7 @@ impl Files {
     ///
     /// # Errors
     /// When one cannot be written; the older file is still there then.
-    pub fn start(&mut self, run: &Run) -> Result<(), Error> {
+    pub fn start(&mut self, run: &Run) -> Result<(), WriteError> {
         self.each(
             |file| if file.output.format == Format::JsonLines { file.start(run) } else { file.write(run) },
         )
@@ -161,7 +161,7 @@ impl Files {
     ///
     /// # Errors
     /// When one cannot be written; it then ends with the measurement before.
-    pub fn measurement(&mut self, measurement: &Measurement) -> Result<(), Error> {
+    pub fn measurement(&mut self, measurement: &Measurement) -> Result<(), WriteError> {
         self.each(|file| file.lines.as_mut().map_or(Ok(()), |lines| lines.measurement(measurement)))
     }
 
@@ -170,7 +170,7 @@ impl Files {
     ///
     /// # Errors
     /// When some cannot be written; the others are. Of a file that cannot be replaced, the older one stays.
-    pub fn finish(mut self, run: &Run) -> Result<(), Error> {
+    pub fn finish(mut self, run: &Run) -> Result<(), WriteError> {
         // First what takes least: a launcher may kill the process within a second.
         self.files.sort_by_key(|file| file.output.format != Format::JsonLines);
         self.each(|file| match file.output.format {
@@ -180,9 +180,9 @@ impl Files {
     }
 
     /// Does it for all files, also when it fails for one.
-    fn each(&mut self, mut act: impl FnMut(&mut OutputFile) -> io::Result<()>) -> Result<(), Error> {
+    fn each(&mut self, mut act: impl FnMut(&mut OutputFile) -> io::Result<()>) -> Result<(), WriteError> {
         let act = |file: &mut OutputFile| act(file).err().map(|reason| (file.output.path.clone(), reason));
-        Error::unless_empty(self.files.iter_mut().filter_map(act).collect())
+        WriteError::unless_empty(self.files.iter_mut().filter_map(act).collect())
     }
 }
 

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::measured::{Key, Rows, Source, TableKey};
-use super::{Error, Metric, Threshold};
+use super::measured::{Key, Rows, RunRows, TableKey};
+use super::{MatchError, Metric, Threshold};
 use crate::run::{Outcome, Run};
 use crate::statistics::GeometricMean;
 
@@ -37,20 +37,20 @@ pub struct Comparison {
     /// True with `--partial`: a file may be incomplete, and the rows that both files have decide.
     pub partial: bool,
     /// The runs, in the order given; the first is the reference.
-    pub files: Vec<File>,
+    pub files: Vec<ComparedFile>,
     /// What is not the same in all files, and may be why their values differ.
     pub differences: Vec<Difference>,
     /// What the first file and at least one other have.
-    pub rows: Vec<Row>,
+    pub rows: Vec<ComparedRow>,
     /// Geometric means of the ratios, for each collective and for all rows.
-    pub means: Vec<Mean>,
+    pub means: Vec<MeanRatio>,
     /// One for each file but the first.
     pub verdicts: Vec<FileVerdict>,
 }
 
 /// One run of a comparison: a file, or one side of it.
 #[derive(Debug, Serialize)]
-pub struct File {
+pub struct ComparedFile {
     /// `A`, `B`, ...
     pub letter: String,
     /// The file.
@@ -84,7 +84,7 @@ pub struct Difference {
 
 /// A row that the first file and at least one other have.
 #[derive(Debug, Serialize)]
-pub struct Row {
+pub struct ComparedRow {
     /// The identity of the row.
     #[serde(flatten)]
     pub key: Key,
@@ -96,7 +96,7 @@ pub struct Row {
 
 /// Of each file but the first the geometric mean of its ratios.
 #[derive(Debug, Serialize)]
-pub struct Mean {
+pub struct MeanRatio {
     /// Over which rows; absent: over all.
     pub collective: Option<String>,
     /// One geometric mean for each file but the first; absent without rows.
@@ -133,26 +133,26 @@ impl Comparison {
     /// Compares each file with the first. With `partial`, an incomplete file is judged by the rows that it
     /// has.
     pub fn of(
-        sources: &[Source],
+        sources: &[RunRows],
         metric: Metric,
         threshold: Threshold,
         partial: bool,
-    ) -> Result<Self, Error> {
-        let [first, others @ ..] = sources else { return Err(Error::TooFew) };
+    ) -> Result<Self, MatchError> {
+        let [first, others @ ..] = sources else { return Err(MatchError::TooFew) };
         if others.is_empty() {
-            return Err(Error::TooFew);
+            return Err(MatchError::TooFew);
         }
         for other in others {
             in_common(first, other, metric)?;
         }
-        let rows: Vec<Row> = first
+        let rows: Vec<ComparedRow> = first
             .rows
             .keys()
             .filter(|key| others.iter().any(|other| other.rows.has(key)))
-            .map(|key| Row::of(key, sources))
+            .map(|key| ComparedRow::of(key, sources))
             .collect();
-        let files: Vec<File> =
-            sources.iter().enumerate().map(|(index, source)| File::of(index, source)).collect();
+        let files: Vec<ComparedFile> =
+            sources.iter().enumerate().map(|(index, source)| ComparedFile::of(index, source)).collect();
         let limits = Limits { metric, threshold, partial };
         let verdicts =
             (1..sources.len()).map(|file| FileVerdict::of(file, sources, &files, &rows, limits)).collect();
@@ -176,10 +176,10 @@ impl Comparison {
 }
 
 /// Fails when two files have no row in common, or none with a value in both.
-fn in_common(first: &Source, other: &Source, metric: Metric) -> Result<(), Error> {
+fn in_common(first: &RunRows, other: &RunRows, metric: Metric) -> Result<(), MatchError> {
     let mut common = first.rows.keys().filter(|key| other.rows.has(key)).peekable();
     if common.peek().is_none() {
-        return Err(Error::NothingInCommon {
+        return Err(MatchError::NothingInCommon {
             first: first.path.clone(),
             other: other.path.clone(),
             in_first: listed(first.rows.keys()).join(", "),
@@ -188,21 +188,21 @@ fn in_common(first: &Source, other: &Source, metric: Metric) -> Result<(), Error
     }
     if !common.any(|key| first.rows.median(key).and(other.rows.median(key)).is_some()) {
         let (first, other) = (first.path.clone(), other.path.clone());
-        return Err(Error::NoValues { first, other, metric });
+        return Err(MatchError::NoValues { first, other, metric });
     }
     Ok(())
 }
 
-impl Row {
-    fn of(key: &Key, sources: &[Source]) -> Self {
+impl ComparedRow {
+    fn of(key: &Key, sources: &[RunRows]) -> Self {
         let values: Vec<Option<f64>> = sources.iter().map(|source| source.rows.median(key)).collect();
         let ratios = values[1..].iter().map(|value| Some((*value)? / values[0]?)).collect();
         Self { key: key.clone(), values, ratios }
     }
 }
 
-impl File {
-    fn of(index: usize, Source { path, run, rows }: &Source) -> Self {
+impl ComparedFile {
+    fn of(index: usize, RunRows { path, run, rows }: &RunRows) -> Self {
         Self {
             letter: letter(index),
             path: path.clone(),
@@ -266,8 +266,14 @@ struct Limits {
 }
 
 impl FileVerdict {
-    fn of(file: usize, sources: &[Source], files: &[File], rows: &[Row], limits: Limits) -> Self {
-        let slowdown = |row: &Row| row.ratios[file - 1].map(|ratio| limits.metric.slowdown(ratio));
+    fn of(
+        file: usize,
+        sources: &[RunRows],
+        files: &[ComparedFile],
+        rows: &[ComparedRow],
+        limits: Limits,
+    ) -> Self {
+        let slowdown = |row: &ComparedRow| row.ratios[file - 1].map(|ratio| limits.metric.slowdown(ratio));
         let slowdowns: Vec<(usize, f64)> =
             rows.iter().enumerate().filter_map(|(index, row)| Some((index, slowdown(row)?))).collect();
         let limit = 1.0 + limits.threshold.0 + ROUNDING;
@@ -295,17 +301,22 @@ impl FileVerdict {
 }
 
 /// Returns why the file or the first one is incomplete, and notes on both.
-fn doubts(file: usize, files: &[File], rows: &[Row], own: &Rows) -> (Vec<String>, Vec<String>) {
+fn doubts(
+    file: usize,
+    files: &[ComparedFile],
+    rows: &[ComparedRow],
+    own: &Rows,
+) -> (Vec<String>, Vec<String>) {
     let both = || [&files[0], &files[file]].into_iter();
-    let mut incomplete: Vec<String> = both().filter_map(File::unfinished).collect();
+    let mut incomplete: Vec<String> = both().filter_map(ComparedFile::unfinished).collect();
     let unverified = both().filter(|file| file.unverified > 0);
     let mut notes: Vec<String> = unverified
-        .map(|File { letter, unverified, measurements, .. }| {
+        .map(|ComparedFile { letter, unverified, measurements, .. }| {
             format!("{letter} did not verify the data of {unverified} of its {measurements} measurements")
         })
         .collect();
     let without = rows.iter().filter(|row| own.has(&row.key) && row.ratios[file - 1].is_none());
-    let (one_sided, neither): (Vec<&Row>, Vec<&Row>) =
+    let (one_sided, neither): (Vec<&ComparedRow>, Vec<&ComparedRow>) =
         without.partition(|row| row.values[0].is_some() || row.values[file].is_some());
     if !one_sided.is_empty() {
         incomplete
@@ -317,7 +328,7 @@ fn doubts(file: usize, files: &[File], rows: &[Row], own: &Rows) -> (Vec<String>
     (incomplete, notes)
 }
 
-fn means(rows: &[Row], others: usize) -> Vec<Mean> {
+fn means(rows: &[ComparedRow], others: usize) -> Vec<MeanRatio> {
     let mut collectives: Vec<&str> = Vec::new();
     for row in rows {
         if !collectives.contains(&row.key.table.collective.as_str()) {
@@ -325,10 +336,10 @@ fn means(rows: &[Row], others: usize) -> Vec<Mean> {
         }
     }
     let mean = |collective: Option<&str>| {
-        let chosen = |row: &&Row| collective.is_none_or(|name| row.key.table.collective == name);
+        let chosen = |row: &&ComparedRow| collective.is_none_or(|name| row.key.table.collective == name);
         let of_file = |file: usize| rows.iter().filter(chosen).filter_map(|row| row.ratios[file]).collect();
         let all: Vec<GeometricMean> = (0..others).map(of_file).collect();
-        Mean {
+        MeanRatio {
             collective: collective.map(str::to_owned),
             ratios: all.iter().map(GeometricMean::value).collect(),
             rows: all.iter().map(GeometricMean::count).collect(),

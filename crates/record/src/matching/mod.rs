@@ -15,8 +15,8 @@ use serde::Serialize;
 
 use crate::files::ReadError;
 
-pub use comparison::{Comparison, Difference, File, FileVerdict, Mean, Row, letter};
-pub use measured::{Key, Rows, Source, TableKey, placement, read};
+pub use comparison::{ComparedFile, ComparedRow, Comparison, Difference, FileVerdict, MeanRatio, letter};
+pub use measured::{Key, Rows, RunRows, TableKey, placement, read};
 
 /// A share of a value: `5%` is 0.05.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
@@ -77,7 +77,7 @@ impl Metric {
 
 /// Reason for which runs cannot be compared.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum MatchError {
     /// Files that are no results.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Unreadable(Vec<ReadError>),

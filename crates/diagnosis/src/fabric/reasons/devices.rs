@@ -4,12 +4,12 @@ use collectives::fabric::Version;
 use rustix::io::Errno;
 
 use super::{Reason, some};
-use crate::host::rdma::{Device, Host, Memlock, OnPci};
+use crate::host::rdma::{Host, Memlock, OnPci, RdmaDevice};
 
 /// What EFA needs.
 pub(super) fn efa(host: &Host, version: Version) -> Vec<Reason> {
     let mut reasons = Vec::new();
-    let (devices, others): (Vec<&Device>, Vec<&Device>) =
+    let (devices, others): (Vec<&RdmaDevice>, Vec<&RdmaDevice>) =
         host.devices.iter().partition(|device| device.is_efa());
     if devices.is_empty() {
         reasons.extend(no_efa_device(host, &others));
@@ -43,7 +43,7 @@ pub(super) fn efa(host: &Host, version: Version) -> Vec<Reason> {
 }
 
 /// Why there is no EFA device in `/sys/class/infiniband`.
-fn no_efa_device(host: &Host, others: &[&Device]) -> Vec<Reason> {
+fn no_efa_device(host: &Host, others: &[&RdmaDevice]) -> Vec<Reason> {
     let mut by_driver: Vec<(Option<&str>, Vec<&str>)> = Vec::new();
     for OnPci { place, driver } in &host.efa_on_pci {
         let driver = driver.as_deref();
@@ -116,7 +116,7 @@ fn into_the_network(host: &Host) -> String {
 /// What verbs needs.
 pub(super) fn verbs(host: &Host) -> Vec<Reason> {
     let mut reasons = Vec::new();
-    let (efa, devices): (Vec<&Device>, Vec<&Device>) =
+    let (efa, devices): (Vec<&RdmaDevice>, Vec<&RdmaDevice>) =
         host.devices.iter().partition(|device| device.is_efa());
     if devices.is_empty() {
         let none = "this host has no RDMA device (nothing in /sys/class/infiniband)";
@@ -157,7 +157,7 @@ pub(super) fn verbs(host: &Host) -> Vec<Reason> {
 }
 
 /// Devices, those that are alike together: `2 EFA devices (driver efa, ACTIVE 100 Gb/sec): rdmap0s6, rdmap1s6`.
-pub fn described(devices: &[&Device]) -> String {
+pub fn described(devices: &[&RdmaDevice]) -> String {
     let mut groups: Vec<(&str, String, Vec<&str>)> = Vec::new();
     for device in devices {
         let (kind, description) = (if device.is_efa() { "EFA" } else { "RDMA" }, device.description());

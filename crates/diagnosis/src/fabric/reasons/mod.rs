@@ -226,7 +226,7 @@ fn excluded(name: &str, given: &[Hint], without: &[Vec<Entry>], alone: &[Vec<Ent
 }
 
 /// What is known of this libfabric and this machine.
-pub struct Circumstances<'a> {
+pub struct Facts<'a> {
     /// The hints of the request.
     pub hints: &'a Hints,
     /// What libfabric offers when nothing in particular is asked for.
@@ -246,7 +246,7 @@ pub struct Circumstances<'a> {
 }
 
 /// Why the provider that was asked for is not there at all; nothing when it is.
-pub fn missing(known: &Circumstances<'_>) -> Vec<Reason> {
+pub fn missing(known: &Facts<'_>) -> Vec<Reason> {
     let wanted = known.hints.provider.as_ref();
     if wanted.is_some() && !known.of_provider.is_empty() {
         return Vec::new();
@@ -292,8 +292,8 @@ fn hides(value: &str, provider: &str) -> bool {
 }
 
 /// Whether libfabric has the provider.
-fn registration(known: &Circumstances<'_>, wanted: &str) -> Vec<Reason> {
-    let Circumstances { version, path, .. } = known;
+fn registration(known: &Facts<'_>, wanted: &str) -> Vec<Reason> {
+    let Facts { version, path, .. } = known;
     let names: Vec<&str> = known.registered.iter().map(|provider| provider.name.as_str()).collect();
     // What is excluded need not be there.
     let parts = wanted.split(';').filter(|part| !part.starts_with('^'));

@@ -153,7 +153,7 @@ fn why(wanted: &str, version: (u16, u16), registered: &[&str], library: &str, ho
         .map(|name| Registered { name: (*name).to_owned(), version: Version::new(1, 0) })
         .collect();
     let hints = hints(Some(wanted), None, &[]);
-    missing(&Circumstances {
+    missing(&Facts {
         hints: &hints,
         all: &offered(),
         of_provider: &answer(&hints).unwrap(),
@@ -377,7 +377,7 @@ fn other_providers_are_missing_by_name() {
 #[test]
 fn a_variable_that_hides_providers_is_named() {
     let (wanted, none) = (hints(Some("tcp"), None, &[]), hints(None, None, &[]));
-    let mut known = Circumstances {
+    let mut known = Facts {
         hints: &wanted,
         all: &[],
         of_provider: &[],

@@ -9,8 +9,8 @@ use collectives::nccl::{
     WindowKind,
 };
 
-use super::operate::{Buffers, Exchange};
-use crate::backend::{Rooms, Work, shift};
+use super::operation::{OperationBuffers, PeerExchange};
+use crate::backend::{BufferSizes, Work, shift};
 use crate::collective::{Collective, Layout as _};
 use record::Placement;
 
@@ -23,15 +23,15 @@ const LARGEST_ELEMENT: usize = 8;
 pub(super) struct RankMemory {
     send: Memory,
     receive: Memory,
-    rooms: Rooms,
+    buffer_sizes: BufferSizes,
     /// Elements by which parts are shifted.
     unaligned: usize,
-    known: Known,
+    known: BufferRegistration,
 }
 
 /// The buffers as NCCL knows them, until this is dropped.
 #[derive(Debug)]
-enum Known {
+enum BufferRegistration {
     Not,
     Registered { _guards: [Registration; 2], note: Option<String> },
     Windows { _guards: [Window; 2], active: bool },
@@ -53,17 +53,19 @@ impl Parts {
         work: &Work,
         placement: Placement,
         index: usize,
-        rooms: &Rooms,
+        buffer_sizes: &BufferSizes,
         unaligned: usize,
     ) -> Self {
-        let (size, counts, rank) = (work.data_type.size(), &work.counts, work.member.rank);
+        let (size, counts, rank) = (work.data_type.size(), &work.counts, work.participant.rank);
         let start = |room: usize, step: usize| unaligned + shift(index, step, room) / size;
-        let receive = start(rooms.receive, work.bytes());
+        let receive = start(buffer_sizes.receive, work.bytes());
         let input = match placement {
             Placement::InPlace => receive + work.collective.in_place_input(counts, rank),
             // A send buffer that has no room for the largest size is gone through by what is sent.
-            Placement::OutOfPlace if rooms.send >= rooms.size => start(rooms.send, work.bytes()),
-            Placement::OutOfPlace => start(rooms.send, counts.send * size),
+            Placement::OutOfPlace if buffer_sizes.send >= buffer_sizes.size => {
+                start(buffer_sizes.send, work.bytes())
+            }
+            Placement::OutOfPlace => start(buffer_sizes.send, counts.send * size),
         };
         let result = receive + work.result_start(placement);
         Self { placement, input: input..input + counts.send, result: result..result + counts.receive }
@@ -85,7 +87,7 @@ pub(super) fn overlaps(work: &Work, placement: Placement) -> bool {
 impl RankMemory {
     pub(super) fn alloc(
         communicator: &Communicator,
-        rooms: Rooms,
+        buffer_sizes: BufferSizes,
         unaligned: usize,
     ) -> Result<Self, nccl::Error> {
         let alloc = |room: usize| {
@@ -93,11 +95,11 @@ impl RankMemory {
             Memory::alloc(communicator.library(), communicator.stream(), bytes)
         };
         Ok(Self {
-            send: alloc(rooms.send)?,
-            receive: alloc(rooms.receive)?,
-            rooms,
+            send: alloc(buffer_sizes.send)?,
+            receive: alloc(buffer_sizes.receive)?,
+            buffer_sizes,
             unaligned,
-            known: Known::Not,
+            known: BufferRegistration::Not,
         })
     }
 
@@ -111,12 +113,12 @@ impl RankMemory {
         let windows = loaded >= nccl::Version::new(2, 27, 0);
         let (send, receive) = (&self.send, &self.receive);
         self.known = match how {
-            record::Registration::None => Known::Not,
+            record::Registration::None => BufferRegistration::Not,
             record::Registration::Symmetric if windows => {
                 let send = communicator.window(send, WindowKind::Symmetric)?;
                 let receive = communicator.window(receive, WindowKind::Symmetric)?;
                 let active = send.is_active() && receive.is_active();
-                Known::Windows { _guards: [send, receive], active }
+                BufferRegistration::Windows { _guards: [send, receive], active }
             }
             asked => {
                 let note = format!(
@@ -124,7 +126,7 @@ impl RankMemory {
                 );
                 let note = (asked == record::Registration::Symmetric).then_some(note);
                 let _guards = [communicator.register(send)?, communicator.register(receive)?];
-                Known::Registered { _guards, note }
+                BufferRegistration::Registered { _guards, note }
             }
         };
         Ok(())
@@ -133,17 +135,17 @@ impl RankMemory {
     /// What was not possible of what was asked for.
     pub(super) fn note(&self) -> Option<String> {
         match &self.known {
-            Known::Registered { note, .. } => note.clone(),
-            Known::Windows { active: false, .. } => {
+            BufferRegistration::Registered { note, .. } => note.clone(),
+            BufferRegistration::Windows { active: false, .. } => {
                 Some("NCCL makes no symmetric windows here: -R 2 has no effect".to_owned())
             }
-            Known::Not | Known::Windows { .. } => None,
+            BufferRegistration::Not | BufferRegistration::Windows { .. } => None,
         }
     }
 
     /// The parts of operation `index` of a loop.
     pub(super) fn parts(&self, work: &Work, placement: Placement, index: usize) -> Parts {
-        Parts::new(work, placement, index, &self.rooms, self.unaligned)
+        Parts::new(work, placement, index, &self.buffer_sizes, self.unaligned)
     }
 
     /// The parts as what users pass. For operations that do not [overlap](overlaps).
@@ -151,33 +153,37 @@ impl RankMemory {
     pub(super) fn views<T: Element>(
         &mut self,
         parts: &Parts,
-    ) -> Result<Buffers<MemoryView<'_, T>, MemoryViewMut<'_, T>>, nccl::Error> {
+    ) -> Result<OperationBuffers<MemoryView<'_, T>, MemoryViewMut<'_, T>>, nccl::Error> {
         Ok(match parts.placement {
-            Placement::OutOfPlace => Buffers::Two(
+            Placement::OutOfPlace => OperationBuffers::Two(
                 self.send.slice(parts.input.clone())?,
                 self.receive.slice_mut(parts.result.clone())?,
             ),
-            Placement::InPlace => Buffers::InPlace(self.receive.slice_mut(parts.whole())?),
+            Placement::InPlace => OperationBuffers::InPlace(self.receive.slice_mut(parts.whole())?),
         })
     }
 
     /// The parts, each as memory of its own: for operations that are queued together, or whose buffers overlap.
-    pub(super) fn apart(&self, work: &Work, parts: &Parts) -> Result<Buffers<Memory, Memory>, nccl::Error> {
+    pub(super) fn apart(
+        &self,
+        work: &Work,
+        parts: &Parts,
+    ) -> Result<OperationBuffers<Memory, Memory>, nccl::Error> {
         let (input, result) = (parts.input.clone(), parts.result.clone());
         let from = if parts.placement == Placement::InPlace { &self.receive } else { &self.send };
         Ok(match (work.collective, parts.placement) {
-            (Collective::Hypercube, _) => Buffers::Steps(self.steps(work, result.start)?),
+            (Collective::Hypercube, _) => OperationBuffers::Steps(self.steps(work, result.start)?),
             (_, Placement::InPlace) if !overlaps(work, parts.placement) => {
-                Buffers::InPlace(part(&self.receive, work, parts.whole())?)
+                OperationBuffers::InPlace(part(&self.receive, work, parts.whole())?)
             }
-            _ => Buffers::Two(part(from, work, input)?, part(&self.receive, work, result)?),
+            _ => OperationBuffers::Two(part(from, work, input)?, part(&self.receive, work, result)?),
         })
     }
 
     /// A hypercube's exchanges, in the receive buffer from element `start` on: of the parts that a rank has with a neighbour,
     /// which is twice as far away in each step.
-    fn steps(&self, work: &Work, start: usize) -> Result<Vec<Exchange<Memory>>, nccl::Error> {
-        let (rank, count) = (work.member.rank, work.counts.send);
+    fn steps(&self, work: &Work, start: usize) -> Result<Vec<PeerExchange<Memory>>, nccl::Error> {
+        let (rank, count) = (work.participant.rank, work.counts.send);
         let step = |step: u32| {
             let block = 1_usize << step;
             let peer = rank ^ block;
@@ -185,9 +191,9 @@ impl RankMemory {
                 let first = start + (rank & !(block - 1)) * count;
                 part(&self.receive, work, first..first + block * count)
             };
-            Ok(Exchange { send: of(rank)?, receive: of(peer)?, peer })
+            Ok(PeerExchange { send: of(rank)?, receive: of(peer)?, peer })
         };
-        (0..work.member.ranks.ilog2()).map(step).collect()
+        (0..work.participant.ranks.ilog2()).map(step).collect()
     }
 
     /// Where a hypercube's own part has to be copied from and to before it begins; `None` where it is in its place, as with all
@@ -195,7 +201,7 @@ impl RankMemory {
     pub(super) fn own_part(&self, work: &Work, parts: &Parts) -> Option<(u64, u64)> {
         let copied = work.collective == Collective::Hypercube && parts.placement == Placement::OutOfPlace;
         copied.then(|| {
-            let target = parts.result.start + work.member.rank * work.counts.send;
+            let target = parts.result.start + work.participant.rank * work.counts.send;
             (element(&self.send, work, parts.input.start), element(&self.receive, work, target))
         })
     }
@@ -209,7 +215,7 @@ impl RankMemory {
     pub(super) fn input_address(&self, work: &Work, placement: Placement) -> Option<u64> {
         let start = self.parts(work, placement, 0).input.start;
         let memory = if placement == Placement::InPlace { &self.receive } else { &self.send };
-        work.collective.has_input(work.member).then(|| element(memory, work, start))
+        work.collective.has_input(work.participant).then(|| element(memory, work, start))
     }
 
     /// Where this rank's result is.
@@ -237,21 +243,21 @@ fn part(memory: &Memory, work: &Work, elements: Range<usize>) -> Result<Memory, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collective::Member;
+    use crate::collective::Participant;
     use crate::data::Op;
     use crate::data::traffic::{Pattern, Traffic};
     use collectives::DataType;
 
     fn work(collective: Collective, bytes: usize, data_type: DataType, rank: usize, ranks: usize) -> Work {
-        let member = Member { rank, ranks, root: collective.has_root().then_some(ranks - 1) };
+        let participant = Participant { rank, ranks, root: collective.has_root().then_some(ranks - 1) };
         let traffic = (collective == Collective::AllToAllV)
             .then(|| Arc::new(Traffic::new(&Pattern::Spread(1.0), bytes as u64, data_type, ranks)));
-        let counts = collective.counts(bytes as u64, data_type, member, traffic.as_deref());
-        Work { collective, data_type, op: Some(Op::Sum), member, counts, traffic }
+        let counts = collective.counts(bytes as u64, data_type, participant, traffic.as_deref());
+        Work { collective, data_type, op: Some(Op::Sum), participant, counts, traffic }
     }
 
     /// Calls `look` with every collective and placement, the first operations of a loop, several ranks, sizes, types and shifts.
-    fn each(mut look: impl FnMut(&Work, &Parts, &Rooms, usize)) {
+    fn each(mut look: impl FnMut(&Work, &Parts, &BufferSizes, usize)) {
         for collective in Collective::ALL {
             for ranks in [1, 2, 3, 8].into_iter().filter(|&ranks| collective.runs_over(ranks)) {
                 for (rank, bytes, unaligned) in
@@ -261,11 +267,11 @@ mod tests {
                         let work = work(collective, bytes, data_type, rank, ranks);
                         let sent = work.counts.send * data_type.size();
                         for (size, send) in [(4096, 4096), (9000, 9000), (4096, sent)] {
-                            let rooms = Rooms { size, send, receive: size };
+                            let buffer_sizes = BufferSizes { size, send, receive: size };
                             for placement in [Placement::OutOfPlace, Placement::InPlace] {
                                 for index in 0..5 {
-                                    let parts = Parts::new(&work, placement, index, &rooms, unaligned);
-                                    look(&work, &parts, &rooms, unaligned);
+                                    let parts = Parts::new(&work, placement, index, &buffer_sizes, unaligned);
+                                    look(&work, &parts, &buffer_sizes, unaligned);
                                 }
                             }
                         }
@@ -277,11 +283,15 @@ mod tests {
 
     #[test]
     fn parts_lie_within_the_buffers() {
-        each(|work, parts, rooms, unaligned| {
+        each(|work, parts, buffer_sizes, unaligned| {
             let elements = |room: usize| (room + unaligned * LARGEST_ELEMENT) / work.data_type.size();
-            let input_room = if parts.placement == Placement::InPlace { rooms.receive } else { rooms.send };
-            assert!(parts.input.end <= elements(input_room), "{work:?} {parts:?} {rooms:?}");
-            assert!(parts.result.end <= elements(rooms.receive), "{work:?} {parts:?} {rooms:?}");
+            let input_room =
+                if parts.placement == Placement::InPlace { buffer_sizes.receive } else { buffer_sizes.send };
+            assert!(parts.input.end <= elements(input_room), "{work:?} {parts:?} {buffer_sizes:?}");
+            assert!(
+                parts.result.end <= elements(buffer_sizes.receive),
+                "{work:?} {parts:?} {buffer_sizes:?}"
+            );
             assert!(unaligned <= parts.input.start && unaligned <= parts.result.start, "{parts:?}");
         });
     }
@@ -294,8 +304,8 @@ mod tests {
                 return;
             }
             let whole = parts.whole();
-            let part = whole.len() / work.member.ranks;
-            let own = whole.start + work.member.rank * part;
+            let part = whole.len() / work.participant.ranks;
+            let own = whole.start + work.participant.rank * part;
             let (input, result) = match work.collective {
                 Collective::AllGather | Collective::Gather => (own..own + part, whole.clone()),
                 Collective::ReduceScatter | Collective::Scatter => (whole.clone(), own..own + part),
@@ -309,8 +319,8 @@ mod tests {
     fn operations_move_on_through_the_buffers() {
         let work = work(Collective::AllGather, 64, DataType::Float32, 1, 2);
         let starts = |placement, send| {
-            let rooms = Rooms { size: 200, send, receive: 200 };
-            let parts = (0..4).map(|index| Parts::new(&work, placement, index, &rooms, 2));
+            let buffer_sizes = BufferSizes { size: 200, send, receive: 200 };
+            let parts = (0..4).map(|index| Parts::new(&work, placement, index, &buffer_sizes, 2));
             parts.map(|parts| (parts.input.start, parts.result.start)).collect::<Vec<_>>()
         };
         assert_eq!(starts(Placement::OutOfPlace, 200), [(2, 2), (18, 18), (34, 34), (2, 2)]);

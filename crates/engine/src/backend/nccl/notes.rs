@@ -2,7 +2,7 @@
 
 use collectives::nccl::{SYMMETRIC_RACE, Version};
 
-use super::share::MULTI_RANK;
+use super::assignment::MULTI_RANK;
 use crate::data::EARLY_CAPABILITY;
 use crate::request::Request;
 use crate::request::SYMMETRIC_FENCE;

@@ -11,7 +11,7 @@ use cudarc::driver::CudaGraph;
 use cudarc::driver::result;
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 
-use super::operate::{Common, Scalar, Way};
+use super::operation::{LaunchMode, LoopParameters, Scalar};
 use super::rank::GpuRank;
 use crate::backend::{StreamRounds, Work};
 use crate::data::{Tally, expected_bits};
@@ -67,7 +67,7 @@ impl GpuRank<'_> {
         work: &Work,
         placement: Placement,
         rounds: &StreamRounds,
-        common: &Common<'_, T>,
+        common: &LoopParameters<'_, T>,
     ) -> anyhow::Result<CudaGraph> {
         let stream = self.stream();
         // As the safe layer does for collectives alone: NCCL may allocate memory meanwhile.
@@ -92,24 +92,24 @@ impl GpuRank<'_> {
         placement: Placement,
         rounds: &StreamRounds,
         round: usize,
-        common: &Common<'_, T>,
+        common: &LoopParameters<'_, T>,
     ) -> anyhow::Result<()> {
         let seed = rounds.seed.wrapping_add(round as u64);
         self.write_input(work, placement, seed, DELAYS[round % DELAYS.len()])?;
         let parts = self.memory.parts(work, placement, 0);
         self.copy_own_part(work, &parts)?;
-        let way = if rounds.graph_launches > 0 { Way::Captured } else { Way::Immediate };
-        self.queue(way, work, common, placement, &parts, false)?;
-        if let Some(index) = rounds.damaged {
+        let mode = if rounds.graph_launches > 0 { LaunchMode::Captured } else { LaunchMode::Immediate };
+        self.queue(mode, work, common, placement, &parts, false)?;
+        if let Some(index) = rounds.corrupt_index {
             self.damage_on_stream(work, placement, seed, index)?;
         }
         let expected = work.result();
         let elements: u64 = expected.iter().map(|segment| segment.count).sum();
         let address = self.memory.result_address(work, placement);
-        let (stream, problem) = (self.stream(), work.problem(seed));
+        let (stream, spec) = (self.stream(), work.data_spec(seed));
         let bytes = elements * work.data_type.size() as u64;
         // SAFETY: the result is in this rank's memory, which is initialised; all work on it is on this stream.
-        unsafe { self.data.count(stream, &problem, &expected, address, bytes) }?;
+        unsafe { self.data.count(stream, &spec, &expected, address, bytes) }?;
         Ok(())
     }
 
@@ -145,7 +145,7 @@ impl GpuRank<'_> {
         seed: u64,
         index: usize,
     ) -> anyhow::Result<()> {
-        let Some(bits) = expected_bits(&work.problem(seed), &work.result(), index as u64)? else {
+        let Some(bits) = expected_bits(&work.data_spec(seed), &work.result(), index as u64)? else {
             return Ok(());
         };
         let size = work.data_type.size();

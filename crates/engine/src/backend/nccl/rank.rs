@@ -11,8 +11,8 @@ use cudarc::driver::sys::{self, CUevent_flags, CUresult};
 use cudarc::driver::{CudaEvent, CudaStream, result};
 
 use super::memory::{Parts, RankMemory, overlaps};
-use super::operate::{self, Buffers, Common, Scalar, Views, Way};
-use crate::backend::{Backend, MemoryUse, Schedule, StreamRounds, Times, Work};
+use super::operation::{self, LaunchMode, LoopParameters, OperationBuffers, Scalar, Views};
+use crate::backend::{Backend, MemoryUse, StreamRounds, TimedLoop, Times, Work};
 use crate::data::{DeviceData, Mismatches, Op, Tally};
 use record::{Blocking, Placement};
 
@@ -57,29 +57,29 @@ impl<'a> GpuRank<'a> {
 
     /// Where the input is once more, for a rank that must find its receive buffer as it was.
     pub(super) fn kept_address(&self, work: &Work, placement: Placement) -> Option<u64> {
-        let kept = work.collective.keeps_receive(work.member) && placement == Placement::OutOfPlace;
+        let kept = work.collective.keeps_receive(work.participant) && placement == Placement::OutOfPlace;
         kept.then(|| self.memory.receive_address(work))
     }
 
     /// What the operations of a loop share.
-    pub(super) fn common<T: Scalar>(&self, work: &Work) -> Result<Common<'a, T>, nccl::Error> {
-        let member = work.member;
+    pub(super) fn common<T: Scalar>(&self, work: &Work) -> Result<LoopParameters<'a, T>, nccl::Error> {
+        let participant = work.participant;
         let scaled = match work.op {
             Some(Op::MulSum) if work.collective.reduces() => {
-                Some(self.communicator.scaled_sum(T::of(Op::scale_of(member.rank as u32)))?)
+                Some(self.communicator.scaled_sum(T::of(Op::scale_of(participant.rank as u32)))?)
             }
             _ => None,
         };
         let (mut sent, mut received) = (Vec::new(), Vec::new());
         if let Some(traffic) = &work.traffic {
-            let own = member.rank;
+            let own = participant.rank;
             let part = |start: usize, count: usize| start..start + count;
-            for peer in 0..member.ranks {
+            for peer in 0..participant.ranks {
                 sent.push(part(traffic.send_start(own, peer), traffic.count(own, peer)));
                 received.push(part(traffic.receive_start(peer, own), traffic.count(peer, own)));
             }
         }
-        Ok(Common { scaled, sent, received })
+        Ok(LoopParameters { scaled, sent, received })
     }
 
     /// Memory for each operation, where that is needed, `aggregated` at a time being queued together.
@@ -89,7 +89,7 @@ impl<'a> GpuRank<'a> {
         placement: Placement,
         parts: &[Parts],
         aggregated: usize,
-    ) -> Result<Option<Vec<Buffers<Memory, Memory>>>, nccl::Error> {
+    ) -> Result<Option<Vec<OperationBuffers<Memory, Memory>>>, nccl::Error> {
         let needed = aggregated > 1 || overlaps(work, placement);
         needed.then(|| parts.iter().map(|parts| self.memory.apart(work, parts)).collect()).transpose()
     }
@@ -107,19 +107,19 @@ impl<'a> GpuRank<'a> {
     /// operations that run at the same time.
     pub(super) fn queue<T: Scalar>(
         &mut self,
-        way: Way<'_>,
+        mode: LaunchMode<'_>,
         work: &Work,
-        common: &Common<'_, T>,
+        common: &LoopParameters<'_, T>,
         placement: Placement,
         parts: &Parts,
         at_once: bool,
     ) -> anyhow::Result<()> {
         if at_once || overlaps(work, placement) {
             let mut apart = self.memory.apart(work, parts)?;
-            operate::queue(way, self.communicator, work, common, &mut apart.views::<T>()?)
+            operation::queue(mode, self.communicator, work, common, &mut apart.views::<T>()?)
         } else {
             let mut buffers = self.memory.views::<T>(parts)?;
-            operate::queue(way, self.communicator, work, common, &mut buffers)
+            operation::queue(mode, self.communicator, work, common, &mut buffers)
         }
     }
 
@@ -134,10 +134,10 @@ impl<'a> GpuRank<'a> {
         let parts = self.memory.parts(work, placement, index);
         self.copy_own_part(work, &parts)?;
         if !graph {
-            return self.queue(Way::Immediate, work, &common, placement, &parts, false);
+            return self.queue(LaunchMode::Immediate, work, &common, placement, &parts, false);
         }
         let graph = Graph::capture(|capture| {
-            self.queue(Way::Capture(capture), work, &common, placement, &parts, false)
+            self.queue(LaunchMode::Capture(capture), work, &common, placement, &parts, false)
         })?;
         graph.launch()?;
         // Before the graph ends.
@@ -149,22 +149,22 @@ impl<'a> GpuRank<'a> {
     fn iterate<T: Scalar>(
         &mut self,
         work: &Work,
-        common: &Common<'_, T>,
+        common: &LoopParameters<'_, T>,
         prepared: &mut Prepared<'_, T>,
         operations: Range<usize>,
     ) -> anyhow::Result<()> {
         let Some(apart) = &mut prepared.apart else {
             let mut buffers = self.memory.views::<T>(&prepared.parts[operations.start])?;
-            return operate::queue(Way::Immediate, self.communicator, work, common, &mut buffers);
+            return operation::queue(LaunchMode::Immediate, self.communicator, work, common, &mut buffers);
         };
         let parts = &prepared.parts[operations.clone()];
         parts.iter().try_for_each(|parts| self.copy_own_part(work, parts))?;
         let communicator = self.communicator;
         match &mut apart[operations] {
-            [one] => operate::queue(Way::Immediate, communicator, work, common, one),
+            [one] => operation::queue(LaunchMode::Immediate, communicator, work, common, one),
             several => nccl::group(|group| {
                 let mut buffers = several.iter_mut();
-                buffers.try_for_each(|buffers| operate::add(group, communicator, work, common, buffers))
+                buffers.try_for_each(|buffers| operation::add(group, communicator, work, common, buffers))
             }),
         }
     }
@@ -173,11 +173,11 @@ impl<'a> GpuRank<'a> {
         &mut self,
         work: &Work,
         placement: Placement,
-        schedule: &Schedule,
+        timed_loop: &TimedLoop,
         barrier: &dyn Fn() -> anyhow::Result<()>,
     ) -> anyhow::Result<Times> {
-        let Schedule { iterations, aggregated, blocking, .. } = *schedule;
-        if schedule.each {
+        let TimedLoop { iterations, aggregated, blocking, .. } = *timed_loop;
+        if timed_loop.each {
             self.make_events(2 * iterations)?;
         }
         let prepared = iterations.min(PREPARED.div_ceil(aggregated));
@@ -185,18 +185,18 @@ impl<'a> GpuRank<'a> {
         let parts = (0..prepared * aggregated).map(|index| self.memory.parts(work, placement, index));
         let parts: Vec<_> = parts.collect();
         let mut apart = self.apart(work, placement, &parts, aggregated)?;
-        let views = apart.as_mut().map(|apart| apart.iter_mut().map(Buffers::views).collect());
+        let views = apart.as_mut().map(|apart| apart.iter_mut().map(OperationBuffers::views).collect());
         let mut operations = Prepared { parts, apart: views.transpose()? };
         barrier()?;
         let mut counted = Duration::ZERO;
         let mut start = Instant::now();
         for iteration in 0..iterations {
-            if schedule.each {
+            if timed_loop.each {
                 self.events[2 * iteration].record(self.stream())?;
             }
             let first = iteration % prepared * aggregated;
             self.iterate(work, &common, &mut operations, first..first + aggregated)?;
-            if schedule.each {
+            if timed_loop.each {
                 self.events[2 * iteration + 1].record(self.stream())?;
             }
             match blocking {
@@ -217,7 +217,7 @@ impl<'a> GpuRank<'a> {
         let enqueue = counted + start.elapsed();
         self.wait()?;
         let total = counted + start.elapsed();
-        let each_us = if schedule.each { self.each_us(iterations, aggregated)? } else { Vec::new() };
+        let each_us = if timed_loop.each { self.each_us(iterations, aggregated)? } else { Vec::new() };
         Ok(Times { total, enqueue, each_us })
     }
 
@@ -225,14 +225,14 @@ impl<'a> GpuRank<'a> {
         &mut self,
         work: &Work,
         placement: Placement,
-        schedule: &Schedule,
+        timed_loop: &TimedLoop,
         barrier: &dyn Fn() -> anyhow::Result<()>,
     ) -> anyhow::Result<Times> {
-        let Schedule { iterations, aggregated, graph_launches, .. } = *schedule;
+        let TimedLoop { iterations, aggregated, graph_launches, .. } = *timed_loop;
         let common = self.common::<T>(work)?;
         let mut queue = |capture: &Capture, index: usize| {
             let parts = self.memory.parts(work, placement, index);
-            self.queue(Way::Capture(capture), work, &common, placement, &parts, aggregated > 1)
+            self.queue(LaunchMode::Capture(capture), work, &common, placement, &parts, aggregated > 1)
         };
         let graph = Graph::capture(|capture| {
             (0..iterations).map(|iteration| iteration * aggregated).try_for_each(|first| {
@@ -286,9 +286,9 @@ impl<'a> GpuRank<'a> {
 
     pub(super) fn fill_at(&mut self, work: &Work, seed: u64, address: u64) -> anyhow::Result<()> {
         let bytes = (work.counts.send * work.data_type.size()) as u64;
-        let (stream, problem) = (self.stream(), work.problem(seed));
+        let (stream, spec) = (self.stream(), work.data_spec(seed));
         // SAFETY: the address has room for a rank's input, all work on this memory is on this one stream.
-        unsafe { self.data.fill(stream, &problem, work.member.rank as u32, 0, address, bytes) }?;
+        unsafe { self.data.fill(stream, &spec, work.participant.rank as u32, 0, address, bytes) }?;
         Ok(())
     }
 }
@@ -333,17 +333,17 @@ impl Backend for GpuRank<'_> {
         &mut self,
         work: &Work,
         placement: Placement,
-        schedule: &Schedule,
+        timed_loop: &TimedLoop,
         barrier: &dyn Fn() -> anyhow::Result<()>,
     ) -> anyhow::Result<Times> {
-        with_element!(work.data_type, T => if schedule.graph_launches > 0 {
-            self.time_graph::<T>(work, placement, schedule, barrier)
+        with_element!(work.data_type, T => if timed_loop.graph_launches > 0 {
+            self.time_graph::<T>(work, placement, timed_loop, barrier)
         } else {
-            self.time_typed::<T>(work, placement, schedule, barrier)
+            self.time_typed::<T>(work, placement, timed_loop, barrier)
         })
     }
 
-    fn damage(&mut self, work: &Work, placement: Placement, index: usize) -> anyhow::Result<()> {
+    fn corrupt(&mut self, work: &Work, placement: Placement, index: usize) -> anyhow::Result<()> {
         if index < work.counts.receive {
             let size = work.data_type.size();
             let flip = work.significant_bit()?.to_le_bytes();
@@ -370,9 +370,9 @@ impl Backend for GpuRank<'_> {
         }
         let size = work.data_type.size();
         let address = self.memory.result_address(work, placement);
-        let (stream, problem) = (self.stream(), work.problem(seed));
+        let (stream, spec) = (self.stream(), work.data_spec(seed));
         // SAFETY: the result is in this rank's memory, initialised by `fill`; all work on it is on this stream.
-        Ok(unsafe { self.data.check(stream, &problem, &expected, address, elements * size as u64) }?)
+        Ok(unsafe { self.data.check(stream, &spec, &expected, address, elements * size as u64) }?)
     }
 
     fn check_on_stream(

@@ -6,8 +6,8 @@ use super::*;
 pub(in super::super) fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    listen(false);
-    forget();
+    set_enabled(false);
+    clear();
     turn
 }
 
@@ -87,14 +87,14 @@ const RING: Collective<'_> = Collective {
 };
 
 impl Layout {
-    fn collective(&self, rank: c_int, told: &Collective<'_>) -> Raw {
+    fn collective(&self, rank: c_int, recorded: &Collective<'_>) -> Raw {
         let mut raw = Raw::new(COLLECTIVE, self.kind_bytes, rank);
-        raw.text(self.function, told.function);
-        raw.put(self.count, &told.count.to_le_bytes());
-        raw.text(self.data_type, told.data_type);
-        raw.put(self.channels, &[told.channels]);
-        raw.text(self.algorithm, told.algorithm);
-        raw.text(self.algorithm + 8, told.protocol);
+        raw.text(self.function, recorded.function);
+        raw.put(self.count, &recorded.count.to_le_bytes());
+        raw.text(self.data_type, recorded.data_type);
+        raw.put(self.channels, &[recorded.channels]);
+        raw.text(self.algorithm, recorded.algorithm);
+        raw.text(self.algorithm + 8, recorded.protocol);
         raw
     }
 
@@ -121,7 +121,7 @@ fn start<I, D>(plugin: &Plugin<I, D>, raw: &Raw) -> *mut c_void {
 /// Tells of a collective of `count` floats through the newest version, or, without channels, through one that has none.
 pub(in super::super) fn tell(function: &str, count: usize, algorithm: &str, channels: Option<u32>) {
     let (function, algorithm) = (CString::new(function).unwrap(), CString::new(algorithm).unwrap());
-    let told = Collective {
+    let recorded = Collective {
         function: &function,
         count,
         data_type: c"ncclFloat32",
@@ -129,12 +129,12 @@ pub(in super::super) fn tell(function: &str, count: usize, algorithm: &str, chan
         channels: channels.unwrap_or(99) as u8,
         ..RING
     };
-    listen(true);
+    set_enabled(true);
     match channels {
-        Some(_) => start(&V6, &LAYOUT_V5.collective(0, &told)),
-        None => start(&V3, &LAYOUT_V3.collective(0, &told)),
+        Some(_) => start(&V6, &LAYOUT_V5.collective(0, &recorded)),
+        None => start(&V3, &LAYOUT_V3.collective(0, &recorded)),
     };
-    listen(false);
+    set_enabled(false);
 }
 
 fn choice(collective: Option<&str>, bytes: Bytes, named: (&str, Option<&str>, Option<u32>)) -> Choice {
@@ -150,16 +150,16 @@ fn choice(collective: Option<&str>, bytes: Bytes, named: (&str, Option<&str>, Op
     }
 }
 
-/// What each version is told, with the mask that NCCL has.
+/// What each version is recorded, with the mask that NCCL has.
 fn version<I, D>(plugin: &Plugin<I, D>, layout: &Layout, mask: &AtomicI32, has_channels: bool) {
     // SAFETY: a C string, as NCCL takes it for.
     assert_eq!(unsafe { CStr::from_ptr(plugin.name) }, c"nccl-bench");
-    assert_eq!(mask.load(Ordering::Relaxed), 0, "nothing is told unless it is asked for");
+    assert_eq!(mask.load(Ordering::Relaxed), 0, "nothing is recorded unless it is asked for");
     let collective = layout.collective(0, &RING);
     start(plugin, &collective);
     assert_eq!(choices(), [], "a graph's late events");
 
-    listen(true);
+    set_enabled(true);
     assert_eq!(mask.load(Ordering::Relaxed), 1 << 1 | 1 << 2 | 1 << 12);
     let group = start(plugin, &Raw::new(GROUP, layout.kind_bytes, 0));
     assert!(!group.is_null(), "else NCCL 2.27 does not tell what is in it");
@@ -175,14 +175,14 @@ fn version<I, D>(plugin: &Plugin<I, D>, layout: &Layout, mask: &AtomicI32, has_c
     if layout.kind_bytes == 8 {
         start(plugin, &Raw::new(1 << 9, 8, 0));
     }
-    listen(false);
+    set_enabled(false);
     assert_eq!(mask.load(Ordering::Relaxed), 0);
 
     let known = |channels: u32| has_channels.then_some(channels);
     let ring = choice(Some("allreduce"), Bytes::Count(2000), ("ring", Some("ll128"), known(24)));
     let part = choice(None, Bytes::Part, ("p2p", None, known(8)));
     assert_eq!(choices(), [(ring, 3), (part, 1)]);
-    forget();
+    clear();
     assert_eq!(choices(), []);
 
     // SAFETY: as NCCL calls them.
@@ -221,13 +221,13 @@ fn each_version_of_the_interface_is_understood() {
     }
 
     // Another communicator that begins meanwhile changes nothing.
-    listen(true);
+    set_enabled(true);
     begins(&|context| {
         // SAFETY: as above.
         unsafe { (V6.init)(context, 8, MASK.as_ptr(), null.cast(), 1, 8, 0, null) }
     });
     assert_eq!(MASK.load(Ordering::Relaxed), EVENTS);
-    listen(false);
+    set_enabled(false);
 }
 
 #[test]
@@ -237,9 +237,9 @@ fn copies_by_copy_engines_are_told_by_the_newest_version() {
     raw.text(32, c"AlltoAll");
     raw.put(56, &4096_usize.to_le_bytes());
     raw.text(72, c"ncclFloat8e4m3");
-    listen(true);
+    set_enabled(true);
     start(&V6, &raw);
-    listen(false);
+    set_enabled(false);
     let copied = choice(Some("alltoall"), Bytes::Count(4096), ("copy_engine", None, None));
     assert_eq!(choices(), [(copied, 1)]);
 }
@@ -247,25 +247,25 @@ fn copies_by_copy_engines_are_told_by_the_newest_version() {
 #[test]
 fn what_nccl_has_no_name_for_is_not_known() {
     let _turn = turn();
-    listen(true);
+    set_enabled(true);
     start(&V6, &LAYOUT_V5.collective(0, &Collective { algorithm: c"Unknown", ..RING }));
     let mut without = LAYOUT_V5.collective(0, &RING);
     without.put(LAYOUT_V5.function, &[0; 8]);
     start(&V6, &without);
     assert_eq!(choices(), []);
     start(&V6, &LAYOUT_V5.collective(0, &Collective { protocol: c"Unknown", channels: 0, ..RING }));
-    listen(false);
+    set_enabled(false);
     assert_eq!(choices(), [(choice(Some("allreduce"), Bytes::Count(2000), ("ring", None, None)), 1)]);
 }
 
 #[test]
 fn what_is_told_takes_no_more_memory_than_it_needs() {
     let _turn = turn();
-    listen(true);
+    set_enabled(true);
     for count in 0..2 * MOST_CHOICES {
         start(&V6, &LAYOUT_V5.collective(0, &Collective { count: count + 1, ..RING }));
     }
-    listen(false);
+    set_enabled(false);
     assert_eq!(choices().len(), MOST_CHOICES);
 }
 
