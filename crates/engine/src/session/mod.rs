@@ -1,7 +1,54 @@
 //! A measurement as a library call: from a request to events and a verdict.
 //!
-//! A session knows neither terminal nor files: an [`Observer`] receives what was measured. It does own the process: signals
-//! are taken over, and a rank that fails ends the job, since the other ranks may be stuck in a device's work.
+//! A session uses neither a terminal nor files: an [`Observer`] receives the results. It does own the process: it takes
+//! over the signals, and a rank that fails ends the process and the job, because the other ranks may wait for a device.
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//!
+//! use collectives::world;
+//! use engine::collective::Collective;
+//! use engine::request::{BackendChoice, Request};
+//! use engine::session::{Observer, Session, Start};
+//! use engine::sweep::Event;
+//! use record::Outcome;
+//!
+//! struct Print;
+//!
+//! impl Observer for Print {
+//!     fn start(&self, start: Start<'_>) -> anyhow::Result<()> {
+//!         println!("{} ranks over {}", start.run.ranks.len(), start.run.provenance.backend);
+//!         Ok(())
+//!     }
+//!
+//!     fn event(&self, event: Event<'_>) -> anyhow::Result<()> {
+//!         if let Event::Measured(measurement, _) = event {
+//!             println!("{} bytes: {:.2} us", measurement.bytes, measurement.time_us);
+//!         }
+//!         Ok(())
+//!     }
+//!
+//!     fn finish(&self, _outcome: Outcome) -> anyhow::Result<()> {
+//!         Ok(())
+//!     }
+//!
+//!     fn salvage(&self, _outcome: Outcome) {}
+//! }
+//!
+//! fn main() -> anyhow::Result<()> {
+//!     // Two ranks, each a thread of this process with buffers in host memory.
+//!     let request = Request {
+//!         backend: BackendChoice::Fabric,
+//!         threads: Some(2),
+//!         ..Request::new(vec![Collective::AllReduce])
+//!     };
+//!     let session = Session::new(request)?;
+//!     // Several processes would join the world of `world::from_environment`.
+//!     let verdict = session.run(&world::single(), Arc::new(Print), None);
+//!     println!("{verdict:?}");
+//!     Ok(())
+//! }
+//! ```
 
 mod checks;
 mod observer;
@@ -22,7 +69,7 @@ use crate::supervision::{FAILED, Interrupt, RankProgress, Salvage, Stop, Verdict
 use checks::{check_ranks, within};
 pub use observer::{Observer, Start};
 
-/// One measurement by all processes of a job.
+/// One process's part in carrying out a request.
 #[derive(Debug)]
 pub struct Session {
     request: Request,
@@ -35,11 +82,13 @@ pub struct Session {
 }
 
 impl Session {
-    /// Takes over the signals of the process and begins to look for GPUs. To be called before the process starts threads
-    /// and loads NCCL: variables are set, and threads that run already would not block the signals.
+    /// Takes over the signals of the process (SIGINT, SIGTERM, SIGHUP) and starts the search for GPUs in the background.
+    ///
+    /// Call it in `main`, before the process starts threads or loads NCCL: it may set environment variables, and threads
+    /// that run already would still receive the signals.
     ///
     /// # Errors
-    /// When the system has no thread left.
+    /// When no thread can be started.
     pub fn new(request: Request) -> io::Result<Self> {
         let first = Started::detect().rank.is_none_or(|rank| rank == 0);
         let (choices, choices_note) = if first && request.backend.may_use_gpus() {
@@ -53,13 +102,14 @@ impl Session {
         Ok(Self { request, choices, choices_note, salvage, interrupt, search })
     }
 
-    /// Measures as one process of `world`; every process calls it with an equal request. `mpi` finds the MPI library that
-    /// the program is linked to. `observer` is used by the process of rank 0 alone.
+    /// Runs the measurement as one process of `world`. Every process calls it with an equal request
+    /// ([`Request::common`]) and gets the same verdict. Only the process of rank 0 calls `observer`. `mpi` is
+    /// `backend::mpi::find` in a program that is linked to MPI, else `None`.
     ///
-    /// A failure after the processes have agreed ends the process and the job, once the observer has saved the results.
+    /// A failure while running does not return: the observer saves the results, and the process and the job end.
     ///
     /// # Errors
-    /// [`Stop::Refused`], on every process, when the request cannot be carried out.
+    /// [`Stop::Refused`], with the same text on every process, when the request cannot be carried out.
     pub fn run(
         self,
         world: &world::Handle,
