@@ -1,5 +1,7 @@
 //! The buffers of each collective: element counts, offsets, and the expected result.
 
+use std::ops::Range;
+
 use collectives::{DataType, fabric};
 
 use crate::data::ExpectedSegment;
@@ -33,9 +35,52 @@ pub struct Participant {
 }
 
 impl Participant {
-    /// Whether this rank is the root.
-    fn is_root(&self) -> bool {
+    pub(crate) fn is_root(&self) -> bool {
         self.root == Some(self.rank)
+    }
+
+    /// The next rank, to which a sendrecv sends.
+    pub(crate) fn next(&self) -> usize {
+        (self.rank + 1) % self.ranks
+    }
+
+    /// The previous rank, from which a sendrecv receives.
+    pub(crate) fn previous(&self) -> usize {
+        (self.rank + self.ranks - 1) % self.ranks
+    }
+
+    /// The exchanges of a hypercube, in order: of all parts that are known, with partners at doubling distance.
+    pub(crate) fn hypercube(&self) -> impl Iterator<Item = HypercubeStep> {
+        let rank = self.rank;
+        (0..self.ranks.ilog2()).map(move |step| {
+            let block = 1_usize << step;
+            let parts_of = |rank: usize| (rank & !(block - 1))..(rank & !(block - 1)) + block;
+            let peer = rank ^ block;
+            HypercubeStep { peer, own: parts_of(rank), theirs: parts_of(peer) }
+        })
+    }
+}
+
+/// One exchange of a hypercube.
+#[derive(Clone, Debug)]
+pub(crate) struct HypercubeStep {
+    pub(crate) peer: usize,
+    /// The ranks whose parts are sent.
+    pub(crate) own: Range<usize>,
+    /// The ranks whose parts are received, which are adjacent to `own`.
+    pub(crate) theirs: Range<usize>,
+}
+
+impl HypercubeStep {
+    /// The sent and the received elements of a buffer with `part` elements for each rank.
+    pub(crate) fn split<'a, T>(&self, data: &'a mut [T], part: usize) -> (&'a [T], &'a mut [T]) {
+        let (first, second) = data.split_at_mut(self.own.start.max(self.theirs.start) * part);
+        let length = self.own.len() * part;
+        if self.own.start < self.theirs.start {
+            (&first[self.own.start * part..][..length], &mut second[..length])
+        } else {
+            (&second[..length], &mut first[self.theirs.start * part..][..length])
+        }
     }
 }
 
@@ -183,7 +228,7 @@ impl Layout for Collective {
                     .map(|from| copied(from, traffic.send_start(from, rank), traffic.count(from, rank)))
                     .collect()
             }),
-            Self::SendRecv => vec![copied((rank + ranks - 1) % ranks, 0, counts.receive)],
+            Self::SendRecv => vec![copied(participant.previous(), 0, counts.receive)],
         }
     }
 

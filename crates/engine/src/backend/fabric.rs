@@ -128,16 +128,12 @@ struct FabricRank {
 }
 
 impl FabricRank {
-    fn parts(&mut self, work: &Work) {
+    fn set_parts(&mut self, work: &Work) {
         self.sent.clear();
         self.received.clear();
         if let Some(traffic) = &work.traffic {
-            let own = work.participant.rank;
-            let part = |start: usize, count: usize| start..start + count;
-            for peer in 0..work.participant.ranks {
-                self.sent.push(part(traffic.send_start(own, peer), traffic.count(own, peer)));
-                self.received.push(part(traffic.receive_start(peer, own), traffic.count(peer, own)));
-            }
+            self.sent.extend(traffic.send_ranges(work.participant.rank));
+            self.received.extend(traffic.receive_ranges(work.participant.rank));
         }
     }
 }
@@ -181,7 +177,7 @@ impl Carrier for FabricRank {
             let (send, receive) = (bytemuck::cast_slice(send), bytemuck::cast_slice_mut(receive));
             Ok(out_of_place::<T>(communicator, work, send, receive, (sent, received))?)
         }
-        self.parts(work);
+        self.set_parts(work);
         with_element!(work.data_type, T => typed::<T>(self, work, send, receive))
     }
 
@@ -193,7 +189,7 @@ impl Carrier for FabricRank {
         ) -> anyhow::Result<()> {
             Ok(in_place::<T>(communicator, work, bytemuck::cast_slice_mut(data), (sent, received))?)
         }
-        self.parts(work);
+        self.set_parts(work);
         with_element!(work.data_type, T => typed::<T>(self, work, data))
     }
 }
@@ -205,7 +201,7 @@ fn out_of_place<T: collectives::Element>(
     receive: &mut [T],
     (sent, received): (&[Range<usize>], &[Range<usize>]),
 ) -> Result<(), fabric::Error> {
-    let Participant { rank, ranks, root } = work.participant;
+    let Participant { rank, root, .. } = work.participant;
     let root = root.unwrap_or(0);
     let op = work.op.and_then(Op::built_in).unwrap_or(ReduceOp::Sum);
     match work.collective {
@@ -219,7 +215,7 @@ fn out_of_place<T: collectives::Element>(
         Collective::Gather => communicator.gather(send, Some(receive), root),
         Collective::Scatter => communicator.scatter(Some(send), receive, root),
         Collective::SendRecv => {
-            communicator.exchange(send, (rank + 1) % ranks, receive, (rank + ranks - 1) % ranks)
+            communicator.exchange(send, work.participant.next(), receive, work.participant.previous())
         }
         Collective::Hypercube => {
             receive[rank * send.len()..][..send.len()].copy_from_slice(send);
@@ -234,8 +230,7 @@ fn in_place<T: collectives::Element>(
     data: &mut [T],
     (sent, received): (&[Range<usize>], &[Range<usize>]),
 ) -> Result<(), fabric::Error> {
-    let Participant { rank, ranks, root } = work.participant;
-    let root = root.unwrap_or(0);
+    let root = work.participant.root.unwrap_or(0);
     let op = work.op.and_then(Op::built_in).unwrap_or(ReduceOp::Sum);
     match work.collective {
         Collective::AllReduce => communicator.all_reduce_in_place(data, op),
@@ -248,27 +243,20 @@ fn in_place<T: collectives::Element>(
         Collective::Gather => communicator.gather_in_place(data, root),
         Collective::Scatter => communicator.scatter_in_place(data, root),
         Collective::SendRecv => {
-            communicator.exchange_in_place(data, (rank + 1) % ranks, (rank + ranks - 1) % ranks)
+            communicator.exchange_in_place(data, work.participant.next(), work.participant.previous())
         }
         Collective::Hypercube => hypercube(communicator, work.participant, data),
     }
 }
 
-/// Exchanges all parts that are known, from this rank's own on, with partners at doubling distance.
 fn hypercube<T: collectives::Element>(
     communicator: &mut Communicator,
     participant: Participant,
     data: &mut [T],
 ) -> Result<(), fabric::Error> {
     let part = data.len() / participant.ranks;
-    for step in 0..participant.ranks.ilog2() {
-        let block = 1 << step;
-        let peer = participant.rank ^ block;
-        // The partners' parts lie side by side.
-        let first = participant.rank / (2 * block) * (2 * block) * part;
-        let (low, high) = data[first..first + 2 * block * part].split_at_mut(block * part);
-        let (mine, theirs) = if participant.rank < peer { (low, high) } else { (high, low) };
-        communicator.exchange(mine, peer, theirs, peer)?;
-    }
-    Ok(())
+    participant.hypercube().try_for_each(|step| {
+        let (own, theirs) = step.split(data, part);
+        communicator.exchange(own, step.peer, theirs, step.peer)
+    })
 }

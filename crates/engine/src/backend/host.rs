@@ -1,6 +1,6 @@
 //! Ranks with buffers in host memory, whichever connector carries the data between them.
 
-use crate::collective::Layout as _;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,10 +8,12 @@ use anyhow::Context as _;
 use bytemuck::{Pod, Zeroable};
 use collectives::world::{self, World};
 
+use super::operands::Operands;
 use super::{
     Backend, BackendRole, BufferSizes, Capabilities, GroupPosition, Node, RankBody, RankDevice, TimedLoop,
-    Times, Work, shift,
+    Times, Work,
 };
+use crate::collective::Layout as _;
 use crate::data::{self, Mismatches, Op};
 use crate::request::Request;
 use crate::supervision::Stop;
@@ -56,7 +58,7 @@ pub(super) trait Carrier {
 
     /// Where the rank's result begins in the receive buffer, in elements.
     fn result_start(&self, work: &Work, placement: Placement) -> usize {
-        work.result_start(placement)
+        work.collective.result_start(&work.counts, work.participant.rank, placement)
     }
 }
 
@@ -283,6 +285,11 @@ impl Buffer {
         Ok(Self { memory, start })
     }
 
+    fn elements(&mut self, work: &Work, elements: Range<usize>) -> &mut [u8] {
+        let size = work.data_type.size();
+        self.bytes(elements.start * size, elements.len() * size)
+    }
+
     fn bytes(&mut self, start: usize, len: usize) -> &mut [u8] {
         &mut bytemuck::cast_slice_mut(&mut self.memory)[self.start + start..][..len]
     }
@@ -319,50 +326,32 @@ impl Backend for HostRank {
     }
 
     fn fill(&mut self, work: &Work, placement: Placement, seed: u64) -> anyhow::Result<()> {
-        let size = work.data_type.size();
-        let (rank, input_bytes) = (work.participant.rank, work.counts.send * size);
-        let cleared = match placement {
-            Placement::OutOfPlace => work.counts.receive * size,
-            Placement::InPlace => work.counts.send.max(work.counts.receive) * size,
-        };
-        self.receive.bytes(0, cleared).fill(0);
-        let problem = work.data_spec(seed);
+        let operands = Operands::new(work, placement, 0, &self.buffer_sizes, 0);
+        let rank = work.participant.rank as u32;
+        let spec = work.data_spec(seed);
+        self.receive.elements(work, operands.cleared()).fill(0);
         if work.collective.has_input(work.participant) {
-            let input = match placement {
-                Placement::OutOfPlace => self.send.bytes(0, input_bytes),
-                Placement::InPlace => {
-                    let start = work.collective.in_place_input(&work.counts, rank) * size;
-                    self.receive.bytes(start, input_bytes)
-                }
+            let buffer = match placement {
+                Placement::OutOfPlace => &mut self.send,
+                Placement::InPlace => &mut self.receive,
             };
-            data::fill_input(&problem, rank as u32, 0, input)?;
+            data::fill_input(&spec, rank, 0, buffer.elements(work, operands.input))?;
         }
         if work.collective.keeps_receive(work.participant) && placement == Placement::OutOfPlace {
-            data::fill_input(&problem, rank as u32, 0, self.receive.bytes(0, input_bytes))?;
+            data::fill_input(&spec, rank, 0, self.receive.elements(work, operands.result))?;
         }
         Ok(())
     }
 
     /// Returns when the operation is complete.
     fn start(&mut self, work: &Work, placement: Placement, index: usize, _graph: bool) -> anyhow::Result<()> {
-        let (size, counts) = (work.data_type.size(), &work.counts);
-        let at = shift(index, work.bytes(), self.buffer_sizes.size);
+        let operands = Operands::new(work, placement, index, &self.buffer_sizes, 0);
         match placement {
             Placement::OutOfPlace => {
-                // A send buffer that has no room for the largest size is gone through by what is sent.
-                let source = if self.buffer_sizes.send >= self.buffer_sizes.size {
-                    at
-                } else {
-                    shift(index, counts.send * size, self.buffer_sizes.send)
-                };
-                let send = self.send.bytes(source, counts.send * size);
-                let receive = self.receive.bytes(at, counts.receive * size);
-                self.carrier.out_of_place(work, send, receive)
+                let send = self.send.elements(work, operands.input);
+                self.carrier.out_of_place(work, send, self.receive.elements(work, operands.result))
             }
-            Placement::InPlace => {
-                let whole = counts.send.max(counts.receive);
-                self.carrier.in_place(work, self.receive.bytes(at, whole * size))
-            }
+            Placement::InPlace => self.carrier.in_place(work, self.receive.elements(work, operands.whole())),
         }
     }
 
@@ -409,21 +398,18 @@ impl Backend for HostRank {
 
     fn corrupt(&mut self, work: &Work, placement: Placement, index: usize) -> anyhow::Result<()> {
         if index < work.counts.receive {
-            let size = work.data_type.size();
-            let flip = work.significant_bit()?.to_le_bytes();
-            let element =
-                self.receive.bytes((self.carrier.result_start(work, placement) + index) * size, size);
-            element.iter_mut().zip(flip).for_each(|(byte, flip)| *byte ^= flip);
+            let element = self.carrier.result_start(work, placement) + index;
+            work.corrupt(self.receive.elements(work, element..element + 1))?;
         }
         Ok(())
     }
 
     fn check(&mut self, work: &Work, placement: Placement, seed: u64) -> anyhow::Result<Mismatches> {
-        let size = work.data_type.size();
-        // A rank that has no result has a buffer for one.
+        // A rank without a result has a receive buffer all the same.
         let expected = work.result();
-        let elements = if expected.is_empty() { 0 } else { work.counts.receive };
-        let received = self.receive.bytes(self.carrier.result_start(work, placement) * size, elements * size);
+        let count = if expected.is_empty() { 0 } else { work.counts.receive };
+        let start = self.carrier.result_start(work, placement);
+        let received = self.receive.elements(work, start..start + count);
         Ok(data::check(&work.data_spec(seed), &expected, received)?)
     }
 }

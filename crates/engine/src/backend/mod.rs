@@ -45,6 +45,7 @@ mod host;
 #[cfg(feature = "mpi")]
 pub mod mpi;
 pub mod nccl;
+mod operands;
 mod paired;
 mod selection;
 
@@ -82,19 +83,21 @@ impl Work {
         self.traffic.as_ref().map_or(self.bytes(), |traffic| traffic.busiest()) > 0
     }
 
-    /// Where the rank's result begins in the receive buffer, in elements.
-    fn result_start(&self, placement: Placement) -> usize {
-        self.collective.result_start(&self.counts, self.participant.rank, placement)
-    }
-
     /// What the rank's result must be.
     fn result(&self) -> Vec<ExpectedSegment> {
         self.collective.result(&self.counts, self.participant, self.traffic.as_deref())
     }
 
-    /// The lowest bit of an element whose change is wrong, whatever the tolerance has let pass before.
+    /// The lowest bit of an element whose change exceeds the tolerance, however wrong the element is already.
     fn significant_bit(&self) -> Result<u64, DataError> {
         Ok((2 * self.data_spec(0).tolerance()? + 1).next_power_of_two())
+    }
+
+    /// Flips the significant bit of an element, so that a check must find it.
+    fn corrupt(&self, element: &mut [u8]) -> Result<(), DataError> {
+        let bit = self.significant_bit()?.to_le_bytes();
+        element.iter_mut().zip(bit).for_each(|(byte, bit)| *byte ^= bit);
+        Ok(())
     }
 
     /// The test data of this operation.
@@ -403,13 +406,4 @@ pub trait RankDevice {
         buffer_sizes: BufferSizes,
         body: &mut RankBody<'_>,
     ) -> anyhow::Result<()>;
-}
-
-/// Where operation `index` of a loop works in a buffer: `step` bytes behind the one before, as often as that fits into
-/// `room`.
-fn shift(index: usize, step: usize, room: usize) -> usize {
-    match step {
-        0 => 0,
-        step => step * (index % (room / step).max(1)),
-    }
 }

@@ -4,6 +4,7 @@
 //! itself, on a communicator of their own that returns its errors.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ops::Range;
 use std::ptr;
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use collectives::world::{self, World};
 
 use super::host::{Carrier, Connector, HostBackend, requests_operator};
 use super::{Capabilities, Work};
-use crate::collective::{Collective, Participant};
+use crate::collective::{Collective, Layout as _, Participant};
 use crate::data::Op;
 use crate::request::Size;
 use crate::request::{BackendChoice, Request};
@@ -168,12 +169,12 @@ struct VectorCounts {
 }
 
 impl VectorCounts {
-    fn set(&mut self, parts: impl Iterator<Item = (usize, usize)>) -> anyhow::Result<()> {
+    fn set(&mut self, parts: impl Iterator<Item = Range<usize>>) -> anyhow::Result<()> {
         self.counts.clear();
         self.displacements.clear();
-        for (start, count) in parts {
-            self.counts.push(count_of(count)?);
-            self.displacements.push(count_of(start)?);
+        for part in parts {
+            self.counts.push(count_of(part.len())?);
+            self.displacements.push(count_of(part.start)?);
         }
         Ok(())
     }
@@ -257,7 +258,7 @@ impl Carrier for MpiRank {
         let (from, to) = (send.as_ptr().cast::<c_void>(), receive.as_mut_ptr().cast::<c_void>());
         match work.collective {
             // MPI's has one buffer; the root's result lies in the other one, too.
-            Collective::Broadcast if work.participant.root == Some(work.participant.rank) => {
+            Collective::Broadcast if work.participant.is_root() => {
                 // SAFETY: the root's buffer is only read.
                 unsafe { self.call(work, ptr::null(), from.cast_mut()) }?;
                 receive.copy_from_slice(send);
@@ -274,9 +275,8 @@ impl Carrier for MpiRank {
 
     fn in_place(&mut self, work: &Work, data: &mut [u8]) -> anyhow::Result<()> {
         require(work, data, work.counts.send.max(work.counts.receive))?;
-        let Participant { rank, root, .. } = work.participant;
-        let is_root = root == Some(rank);
-        let part = |elements: usize| rank * elements * work.data_type.size();
+        let is_root = work.participant.is_root();
+        let part = |elements: usize| work.participant.rank * elements * work.data_type.size();
         let (mine, theirs) = (part(work.counts.send), part(work.counts.receive));
         let whole = data.as_mut_ptr();
         let at = |start: usize| data_at(whole, start);
@@ -305,7 +305,7 @@ impl Carrier for MpiRank {
         match (work.collective, placement) {
             // Where NCCL leaves it at the rank's own part.
             (Collective::ReduceScatter, Placement::InPlace) => 0,
-            _ => work.result_start(placement),
+            _ => work.collective.result_start(&work.counts, work.participant.rank, placement),
         }
     }
 }
@@ -322,18 +322,15 @@ impl MpiRank {
     /// `send` and `receive` are the addresses of as many elements as the operation's counts say, or what MPI takes in the
     /// place of a buffer on this rank; what is written overlaps nothing else.
     unsafe fn call(&mut self, work: &Work, send: *const c_void, receive: *mut c_void) -> anyhow::Result<()> {
-        let Participant { rank, ranks, root } = work.participant;
+        let Participant { rank, root, .. } = work.participant;
         let (element, operator, comm) = (element(work)?, operator(work)?, self.communicator.as_raw());
         let (sent, received) = (count_of(work.counts.send)?, count_of(work.counts.receive)?);
         // What goes from a rank to a rank.
         let part = count_of(work.counts.parameter)?;
         let root = count_of(root.unwrap_or(0))?;
         if let Some(traffic) = &work.traffic {
-            let peers = 0..ranks;
-            let to = |peer| (traffic.send_start(rank, peer), traffic.count(rank, peer));
-            let from = |peer| (traffic.receive_start(peer, rank), traffic.count(peer, rank));
-            self.sent.set(peers.clone().map(to))?;
-            self.received.set(peers.map(from))?;
+            self.sent.set(traffic.send_ranges(rank))?;
+            self.received.set(traffic.receive_ranges(rank))?;
         }
         // SAFETY: the buffers are what the caller promises. Type, operator and communicator are live, MPI is initialised, and
         // no other thread of this process calls it now. MPI is done with the buffers when a function returns.
@@ -405,27 +402,18 @@ impl MpiRank {
         check("MPI_Sendrecv_replace", code)
     }
 
-    /// Exchanges all parts that are known, from this rank's own on, with partners at doubling distance.
     fn hypercube(&mut self, work: &Work, data: &mut [u8]) -> anyhow::Result<()> {
-        let Participant { rank, ranks, .. } = work.participant;
         let (element, comm) = (element(work)?, self.communicator.as_raw());
-        let part = data.len() / ranks;
-        for step in 0..ranks.ilog2() {
-            let block = 1 << step;
-            let peer = rank ^ block;
-            // The partners' parts lie side by side.
-            let first = rank / (2 * block) * (2 * block) * part;
-            let (low, high) = data[first..first + 2 * block * part].split_at_mut(block * part);
-            let (mine, theirs) = if rank < peer { (low, high) } else { (high, low) };
-            let count = count_of(mine.len() / work.data_type.size())?;
-            let peer = count_of(peer)?;
-            let (mine, theirs) = (mine.as_ptr().cast::<c_void>(), theirs.as_mut_ptr().cast::<c_void>());
-            // SAFETY: as in `call`; both have `count` elements, side by side.
+        let part = data.len() / work.participant.ranks;
+        for step in work.participant.hypercube() {
+            let (own, theirs) = step.split(data, part);
+            let count = count_of(own.len() / work.data_type.size())?;
+            let peer = count_of(step.peer)?;
+            let (own, theirs) = (own.as_ptr().cast::<c_void>(), theirs.as_mut_ptr().cast::<c_void>());
+            // SAFETY: as in `call`; both have `count` elements and do not overlap.
             let code = unsafe {
                 let status = ffi::RSMPI_STATUS_IGNORE;
-                ffi::MPI_Sendrecv(
-                    mine, count, element, peer, 0, theirs, count, element, peer, 0, comm, status,
-                )
+                ffi::MPI_Sendrecv(own, count, element, peer, 0, theirs, count, element, peer, 0, comm, status)
             };
             check("MPI_Sendrecv", code)?;
         }
@@ -434,8 +422,8 @@ impl MpiRank {
 }
 
 /// The next rank and the previous one.
-fn neighbours(Participant { rank, ranks, .. }: Participant) -> anyhow::Result<(c_int, c_int)> {
-    Ok((count_of((rank + 1) % ranks)?, count_of((rank + ranks - 1) % ranks)?))
+fn neighbours(participant: Participant) -> anyhow::Result<(c_int, c_int)> {
+    Ok((count_of(participant.next())?, count_of(participant.previous())?))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! `_MATRIX_SCALE`.
 
 use std::fs;
+use std::ops::Range;
 use std::path::Path;
 
 use collectives::DataType;
@@ -178,6 +179,22 @@ impl Traffic {
     #[must_use]
     pub fn receive_start(&self, from: usize, to: usize) -> usize {
         self.receive_starts[from * self.ranks + to]
+    }
+
+    /// The part for each rank, by rank, in the send buffer of `from`.
+    pub fn send_ranges(&self, from: usize) -> impl Iterator<Item = Range<usize>> {
+        (0..self.ranks).map(move |to| {
+            let start = self.send_start(from, to);
+            start..start + self.count(from, to)
+        })
+    }
+
+    /// The part of each rank, by rank, in the receive buffer of `to`.
+    pub fn receive_ranges(&self, to: usize) -> impl Iterator<Item = Range<usize>> {
+        (0..self.ranks).map(move |from| {
+            let start = self.receive_start(from, to);
+            start..start + self.count(from, to)
+        })
     }
 
     /// Elements that a rank sends in all.

@@ -96,10 +96,10 @@ impl GpuRank<'_> {
     ) -> anyhow::Result<()> {
         let seed = rounds.seed.wrapping_add(round as u64);
         self.write_input(work, placement, seed, DELAYS[round % DELAYS.len()])?;
-        let parts = self.memory.parts(work, placement, 0);
-        self.copy_own_part(work, &parts)?;
+        let operands = self.memory.operands(work, placement, 0);
+        self.copy_own_part(work, &operands)?;
         let mode = if rounds.graph_launches > 0 { LaunchMode::Captured } else { LaunchMode::Immediate };
-        self.queue(mode, work, common, placement, &parts, false)?;
+        self.queue(mode, work, common, placement, &operands, false)?;
         if let Some(index) = rounds.corrupt_index {
             self.damage_on_stream(work, placement, seed, index)?;
         }

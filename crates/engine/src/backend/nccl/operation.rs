@@ -164,10 +164,9 @@ fn captured(communicator: &Communicator) -> Call<'_> {
     unsafe { communicator.captured() }
 }
 
-/// A sendrecv's: to the next rank, from the one before.
+/// The exchange of a sendrecv: to the next rank, from the previous one.
 fn neighbours<'b, S, R>(work: &Work, send: &'b S, receive: &'b mut R) -> SendRecvPair<'b, S, R> {
-    let (rank, ranks) = (work.participant.rank, work.participant.ranks);
-    SendRecvPair { send, to: (rank + 1) % ranks, receive, from: (rank + ranks - 1) % ranks }
+    SendRecvPair { send, to: work.participant.next(), receive, from: work.participant.previous() }
 }
 
 impl PeerExchange<Memory> {

@@ -10,8 +10,9 @@ use collectives::nccl::{self, Capture, Communicator, Graph, Memory};
 use cudarc::driver::sys::{self, CUevent_flags, CUresult};
 use cudarc::driver::{CudaEvent, CudaStream, result};
 
-use super::memory::{Parts, RankMemory, overlaps};
+use super::memory::{RankMemory, overlaps};
 use super::operation::{self, LaunchMode, LoopParameters, OperationBuffers, Scalar, Views};
+use crate::backend::operands::Operands;
 use crate::backend::{Backend, MemoryUse, StreamRounds, TimedLoop, Times, Work};
 use crate::data::{DeviceData, Mismatches, Op, Tally};
 use record::{Blocking, Placement};
@@ -34,7 +35,7 @@ pub(super) struct GpuRank<'a> {
 
 /// Operations of a loop, made before the clock starts.
 struct Prepared<'m, T> {
-    parts: Vec<Parts>,
+    operands: Vec<Operands>,
     /// The same, each of memory of its own, where several are queued together or their buffers overlap: views of the same memory
     /// cannot exist at the same time.
     apart: Option<Vec<Views<'m, T>>>,
@@ -70,15 +71,10 @@ impl<'a> GpuRank<'a> {
             }
             _ => None,
         };
-        let (mut sent, mut received) = (Vec::new(), Vec::new());
-        if let Some(traffic) = &work.traffic {
-            let own = participant.rank;
-            let part = |start: usize, count: usize| start..start + count;
-            for peer in 0..participant.ranks {
-                sent.push(part(traffic.send_start(own, peer), traffic.count(own, peer)));
-                received.push(part(traffic.receive_start(peer, own), traffic.count(peer, own)));
-            }
-        }
+        let traffic = work.traffic.as_deref();
+        let sent = traffic.map(|traffic| traffic.send_ranges(participant.rank).collect()).unwrap_or_default();
+        let received =
+            traffic.map(|traffic| traffic.receive_ranges(participant.rank).collect()).unwrap_or_default();
         Ok(LoopParameters { scaled, sent, received })
     }
 
@@ -87,23 +83,25 @@ impl<'a> GpuRank<'a> {
         &self,
         work: &Work,
         placement: Placement,
-        parts: &[Parts],
+        operands: &[Operands],
         aggregated: usize,
     ) -> Result<Option<Vec<OperationBuffers<Memory, Memory>>>, nccl::Error> {
         let needed = aggregated > 1 || overlaps(work, placement);
-        needed.then(|| parts.iter().map(|parts| self.memory.apart(work, parts)).collect()).transpose()
+        needed
+            .then(|| operands.iter().map(|operands| self.memory.apart(work, operands)).collect())
+            .transpose()
     }
 
     /// What an operation does beside NCCL's work: a hypercube's own part goes to its place first.
-    pub(super) fn copy_own_part(&self, work: &Work, parts: &Parts) -> anyhow::Result<()> {
-        let Some((source, target)) = self.memory.own_part(work, parts) else { return Ok(()) };
+    pub(super) fn copy_own_part(&self, work: &Work, operands: &Operands) -> anyhow::Result<()> {
+        let Some((source, target)) = self.memory.own_part(work, operands) else { return Ok(()) };
         let bytes = work.counts.send * work.data_type.size();
         // SAFETY: both are within this rank's memory, and its stream is alive.
         unsafe { result::memcpy_dtod_async(target, source, bytes, self.stream().cu_stream()) }
             .context("copying the own part")
     }
 
-    /// Queues one operation with buffers that are made for it: memory of their own where parts overlap, also with those of
+    /// Queues one operation with buffers that are made for it: memory of their own where operands overlap, also with those of
     /// operations that run at the same time.
     pub(super) fn queue<T: Scalar>(
         &mut self,
@@ -111,14 +109,14 @@ impl<'a> GpuRank<'a> {
         work: &Work,
         common: &LoopParameters<'_, T>,
         placement: Placement,
-        parts: &Parts,
+        operands: &Operands,
         at_once: bool,
     ) -> anyhow::Result<()> {
         if at_once || overlaps(work, placement) {
-            let mut apart = self.memory.apart(work, parts)?;
+            let mut apart = self.memory.apart(work, operands)?;
             operation::queue(mode, self.communicator, work, common, &mut apart.views::<T>()?)
         } else {
-            let mut buffers = self.memory.views::<T>(parts)?;
+            let mut buffers = self.memory.views::<T>(operands)?;
             operation::queue(mode, self.communicator, work, common, &mut buffers)
         }
     }
@@ -131,13 +129,13 @@ impl<'a> GpuRank<'a> {
         graph: bool,
     ) -> anyhow::Result<()> {
         let common = self.common::<T>(work)?;
-        let parts = self.memory.parts(work, placement, index);
-        self.copy_own_part(work, &parts)?;
+        let operands = self.memory.operands(work, placement, index);
+        self.copy_own_part(work, &operands)?;
         if !graph {
-            return self.queue(LaunchMode::Immediate, work, &common, placement, &parts, false);
+            return self.queue(LaunchMode::Immediate, work, &common, placement, &operands, false);
         }
         let graph = Graph::capture(|capture| {
-            self.queue(LaunchMode::Capture(capture), work, &common, placement, &parts, false)
+            self.queue(LaunchMode::Capture(capture), work, &common, placement, &operands, false)
         })?;
         graph.launch()?;
         // Before the graph ends.
@@ -154,11 +152,11 @@ impl<'a> GpuRank<'a> {
         operations: Range<usize>,
     ) -> anyhow::Result<()> {
         let Some(apart) = &mut prepared.apart else {
-            let mut buffers = self.memory.views::<T>(&prepared.parts[operations.start])?;
+            let mut buffers = self.memory.views::<T>(&prepared.operands[operations.start])?;
             return operation::queue(LaunchMode::Immediate, self.communicator, work, common, &mut buffers);
         };
-        let parts = &prepared.parts[operations.clone()];
-        parts.iter().try_for_each(|parts| self.copy_own_part(work, parts))?;
+        let operands = &prepared.operands[operations.clone()];
+        operands.iter().try_for_each(|operands| self.copy_own_part(work, operands))?;
         let communicator = self.communicator;
         match &mut apart[operations] {
             [one] => operation::queue(LaunchMode::Immediate, communicator, work, common, one),
@@ -182,11 +180,11 @@ impl<'a> GpuRank<'a> {
         }
         let prepared = iterations.min(PREPARED.div_ceil(aggregated));
         let common = self.common::<T>(work)?;
-        let parts = (0..prepared * aggregated).map(|index| self.memory.parts(work, placement, index));
-        let parts: Vec<_> = parts.collect();
-        let mut apart = self.apart(work, placement, &parts, aggregated)?;
+        let operands = (0..prepared * aggregated).map(|index| self.memory.operands(work, placement, index));
+        let operands: Vec<_> = operands.collect();
+        let mut apart = self.apart(work, placement, &operands, aggregated)?;
         let views = apart.as_mut().map(|apart| apart.iter_mut().map(OperationBuffers::views).collect());
-        let mut operations = Prepared { parts, apart: views.transpose()? };
+        let mut operations = Prepared { operands, apart: views.transpose()? };
         barrier()?;
         let mut counted = Duration::ZERO;
         let mut start = Instant::now();
@@ -231,8 +229,8 @@ impl<'a> GpuRank<'a> {
         let TimedLoop { iterations, aggregated, graph_launches, .. } = *timed_loop;
         let common = self.common::<T>(work)?;
         let mut queue = |capture: &Capture, index: usize| {
-            let parts = self.memory.parts(work, placement, index);
-            self.queue(LaunchMode::Capture(capture), work, &common, placement, &parts, aggregated > 1)
+            let operands = self.memory.operands(work, placement, index);
+            self.queue(LaunchMode::Capture(capture), work, &common, placement, &operands, aggregated > 1)
         };
         let graph = Graph::capture(|capture| {
             (0..iterations).map(|iteration| iteration * aggregated).try_for_each(|first| {
@@ -304,12 +302,8 @@ impl Backend for GpuRank<'_> {
     }
 
     fn fill(&mut self, work: &Work, placement: Placement, seed: u64) -> anyhow::Result<()> {
-        let size = work.data_type.size();
+        let cleared = self.memory.operands(work, placement, 0).cleared().len() * work.data_type.size();
         let receive = self.memory.receive_address(work);
-        let cleared = match placement {
-            Placement::OutOfPlace => work.counts.receive * size,
-            Placement::InPlace => work.bytes(),
-        };
         // SAFETY: the receive buffer has room for the largest size, and its stream is alive.
         unsafe { result::memset_d8_async(receive, 0, cleared, self.stream().cu_stream()) }
             .context("clearing the result")?;
@@ -346,7 +340,6 @@ impl Backend for GpuRank<'_> {
     fn corrupt(&mut self, work: &Work, placement: Placement, index: usize) -> anyhow::Result<()> {
         if index < work.counts.receive {
             let size = work.data_type.size();
-            let flip = work.significant_bit()?.to_le_bytes();
             let address = self.memory.result_address(work, placement) + (index * size) as u64;
             let mut element = [0_u8; 8];
             let stream = self.stream().cu_stream();
@@ -354,7 +347,7 @@ impl Backend for GpuRank<'_> {
             // SAFETY: the element is in this rank's memory, and lives until its copy is done.
             unsafe { result::memcpy_dtoh_async(&mut element[..size], address, stream) }?;
             self.wait()?;
-            element.iter_mut().zip(flip).for_each(|(byte, flip)| *byte ^= flip);
+            work.corrupt(&mut element[..size])?;
             // SAFETY: as above.
             unsafe { result::memcpy_htod_async(address, &element[..size], stream) }?;
             self.wait()?;
