@@ -17,18 +17,18 @@ pub struct Counts {
     pub send: usize,
     /// Elements that a rank receives.
     pub receive: usize,
-    /// The count that the library's function takes, which the table prints.
+    /// The count parameter of the library's function, which is reported.
     pub parameter: usize,
-    /// The size that the table prints, in elements: the larger buffer of the rank that has most.
+    /// The reported size in elements: the larger buffer of the rank that has most.
     pub largest: usize,
 }
 
-/// The element counts of an operation on one rank of its group, and its root.
+/// The position of a rank in its group, and the root of the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Participant {
     /// The rank's number in the group.
     pub rank: usize,
-    /// How many ranks the group has.
+    /// Number of ranks in the group.
     pub ranks: usize,
     /// The root, where the collective has one.
     pub root: Option<usize>,
@@ -86,7 +86,7 @@ impl HypercubeStep {
 
 /// Counts, offsets and results of a collective. The definitions are those of nccl-tests.
 pub trait Layout {
-    /// The operation of the fabric backend that it is, where that has a choice of algorithms.
+    /// The fabric backend's collective, if that one has a choice of algorithms.
     #[must_use]
     fn on_fabric(self) -> Option<fabric::Collective>;
 
@@ -101,20 +101,20 @@ pub trait Layout {
         traffic: Option<&Traffic>,
     ) -> Counts;
 
-    /// Where in the receive buffer a rank's input lies when the operation runs in place, in elements.
+    /// Start of a rank's input in the receive buffer when the operation runs in place, in elements.
     #[must_use]
     fn in_place_input(self, counts: &Counts, rank: usize) -> usize;
 
-    /// Where in the receive buffer a rank's result lies, in elements.
+    /// Start of a rank's result in the receive buffer, in elements.
     #[must_use]
     fn result_start(self, counts: &Counts, rank: usize, placement: Placement) -> usize;
 
-    /// Whether the operation reads this rank's input.
+    /// Returns true when the operation reads this rank's input.
     #[must_use]
     fn has_input(self, participant: Participant) -> bool;
 
-    /// What a rank's result must hold afterwards; nothing where it has none. A rank that is not the root of a reduce must
-    /// find its receive buffer as it was, which is filled with its input beforehand ([`Collective::keeps_receive`]).
+    /// The expected result of a rank; empty for a rank without a result. A rank that is not the root of a reduce must
+    /// find its receive buffer unchanged, which is filled with its input beforehand ([`Collective::keeps_receive`]).
     #[must_use]
     fn result(
         self,
@@ -123,11 +123,12 @@ pub trait Layout {
         traffic: Option<&Traffic>,
     ) -> Vec<ExpectedSegment>;
 
-    /// Whether this rank's receive buffer must stay as it was.
+    /// Returns true when this rank's receive buffer must stay unchanged.
     #[must_use]
     fn keeps_receive(self, participant: Participant) -> bool;
 
-    /// Bytes that the algorithm bandwidth counts: the size, but in a hypercube what comes from other ranks.
+    /// Bytes that the algorithm bandwidth counts: the size, except in a hypercube, where the bytes from other ranks
+    /// count.
     #[must_use]
     fn moved(self, counts: &Counts, data_type: DataType, ranks: usize) -> usize;
 }
@@ -246,7 +247,7 @@ impl Layout for Collective {
 }
 
 impl Counts {
-    /// The size that the table prints: bytes of the larger buffer.
+    /// The reported size: bytes of the larger buffer.
     #[must_use]
     pub fn bytes(&self, data_type: DataType) -> usize {
         self.largest * data_type.size()

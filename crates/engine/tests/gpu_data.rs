@@ -70,7 +70,7 @@ impl Buffer {
         unsafe { data.check(&self.stream, spec, segments, self.address(), self.length as u64) }
     }
 
-    /// What the buffer holds; the guards are asserted.
+    /// Reads the buffer, and asserts that the guards are unchanged.
     fn read(&self) -> Vec<u8> {
         let bytes = self.stream.clone_dtoh(&self.memory).unwrap();
         self.stream.synchronize().unwrap();

@@ -1,9 +1,9 @@
-//! What the ratios of two sides' times say together (`--vs`).
+//! Summary of the ratios of two backends' times (`--vs`).
 
 use crate::run::{Measurement, Placement};
 use crate::statistics::GeometricMean;
 
-/// Ratios of our times to the other side's, as they come.
+/// Ratios of the measured times to the baseline's, collected one at a time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ratios {
     medians: GeometricMean,
@@ -19,7 +19,7 @@ struct Worst {
 }
 
 impl Ratios {
-    /// Takes a measurement. One without another side does not count, nor one that moved nothing or took no time.
+    /// Adds a measurement. Those without a baseline, without data, or without time are ignored.
     pub fn add(&mut self, measurement: &Measurement) {
         let Some(versus) = &measurement.versus else { return };
         let is_ratio = |ratio: f64| ratio.is_finite() && ratio > 0.0;
@@ -33,8 +33,8 @@ impl Ratios {
         }
     }
 
-    /// Describes the ratios: `medians 0.874, bests 0.851 in geometric mean of 28; worst 1.121 at 4096 bytes
-    /// of float sum, in place`. `None` when there is no ratio.
+    /// Describes the ratios: `medians 0.874, bests 0.851 in geometric mean of 28; worst 1.121 at 4096 bytes of float
+    /// sum, in place`. `None` without ratios.
     #[must_use]
     pub fn summary(&self) -> Option<String> {
         let worst = self.worst.as_ref()?;

@@ -1,8 +1,8 @@
-//! The two sides of a run with `--vs`, each as a run of its own.
+//! The two backends of a run with `--vs`, each as a run of its own.
 
 use crate::run::{Measurement, Provenance, Run};
 
-/// Which side of a run with `--vs`.
+/// Selection of the backends of a run with `--vs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum SelectedSide {
@@ -15,8 +15,8 @@ pub enum SelectedSide {
 }
 
 impl SelectedSide {
-    /// The sides of `run` that are meant, with what each is called: its backend, or nothing where the run has only one
-    /// side. Nothing when that is not the side that is meant.
+    /// The selected runs, each with the name of its backend, or `None` when the run has only one. Empty when the run
+    /// lacks the selected one.
     #[must_use]
     pub fn of(self, run: Run) -> Vec<(Option<String>, Run)> {
         let other = other(&run);
@@ -33,7 +33,7 @@ fn named(run: Run) -> (Option<String>, Run) {
     (Some(run.provenance.backend.clone()), run)
 }
 
-/// The run without its other side.
+/// The run without the baseline.
 fn own(run: Run) -> Run {
     Run {
         provenance: Provenance { versus: None, ..run.provenance },
@@ -42,7 +42,7 @@ fn own(run: Run) -> Run {
     }
 }
 
-/// The provenance of the other side; `None` when the run has only one.
+/// Provenance of the baseline; `None` when the run has none.
 pub(crate) fn other_provenance(own: &Provenance) -> Option<Provenance> {
     let library = own.versus.clone()?;
     Some(Provenance {
@@ -55,7 +55,7 @@ pub(crate) fn other_provenance(own: &Provenance) -> Option<Provenance> {
     })
 }
 
-/// The other side, where something was measured of it: what it took, with nothing that only the run's own side has.
+/// The baseline as a run, if it was measured. It lacks everything that only the measured backend has.
 fn other(run: &Run) -> Option<Run> {
     let provenance = other_provenance(&run.provenance)?;
     let measurement = |own: &Measurement| {

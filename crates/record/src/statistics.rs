@@ -1,4 +1,4 @@
-//! What a sample of times says.
+//! Statistics of times.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,33 +7,33 @@ use crate::number;
 /// Statistics of a sample of times, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Statistics {
-    /// How many times there are, at least 1.
+    /// Number of times, at least 1.
     pub samples: usize,
-    /// The smallest.
+    /// Smallest time.
     #[serde(deserialize_with = "number::or_nan")]
     pub min_us: f64,
-    /// The middle one, or the mean of the two middle ones.
+    /// Median.
     #[serde(deserialize_with = "number::or_nan")]
     pub median_us: f64,
-    /// The mean.
+    /// Mean.
     #[serde(deserialize_with = "number::or_nan")]
     pub mean_us: f64,
-    /// The smallest that at least 95 % do not exceed (nearest rank).
+    /// 95th percentile: the smallest time that at least 95 % do not exceed (nearest rank).
     #[serde(deserialize_with = "number::or_nan")]
     pub p95_us: f64,
-    /// The smallest that at least 99 % do not exceed (nearest rank).
+    /// 99th percentile: the smallest time that at least 99 % do not exceed (nearest rank).
     #[serde(deserialize_with = "number::or_nan")]
     pub p99_us: f64,
-    /// The largest.
+    /// Largest time.
     #[serde(deserialize_with = "number::or_nan")]
     pub max_us: f64,
-    /// The standard deviation of these times as a whole population: divided by their number.
+    /// Standard deviation of the population: divided by the number of times.
     #[serde(deserialize_with = "number::or_nan")]
     pub deviation_us: f64,
 }
 
 impl Statistics {
-    /// Of times in microseconds; `None` when there are none.
+    /// Calculates the statistics of times in microseconds; `None` without times.
     #[must_use]
     pub fn of(times_us: &[f64]) -> Option<Self> {
         let mut sorted = times_us.to_vec();
@@ -55,7 +55,7 @@ impl Statistics {
         })
     }
 
-    /// The coefficient of variation: deviation over mean, in percent.
+    /// Coefficient of variation: deviation over mean, in percent.
     #[must_use]
     pub fn variation_percent(&self) -> f64 {
         if self.mean_us > 0.0 { self.deviation_us / self.mean_us * 100.0 } else { 0.0 }

@@ -17,10 +17,10 @@ use crate::request::Request;
 use crate::supervision::Stop;
 use record::Placement;
 
-/// Ranks of a process that is the only one, when their number is not given.
+/// Default number of ranks of a single process.
 pub const RANKS_ALONE: usize = 2;
 
-/// The libfabric of every process.
+/// Finds libfabric on every process.
 ///
 /// # Errors
 /// [`Stop::Refused`] when a process has none, or not the provider that is asked for.
@@ -52,21 +52,21 @@ pub(super) fn find(settings: &Request, process: &dyn World) -> Result<HostBacken
     })
 }
 
-/// What there is over host memory: all but the operator that scales on a GPU.
+/// Capabilities over host memory: all but the operator that scales on a GPU.
 fn capabilities() -> Capabilities {
     let mut capabilities = Capabilities::default();
     capabilities.ops.retain(|op| op.built_in().is_some());
     capabilities
 }
 
-/// The libfabric that a process found.
+/// Version and path of the libfabric that a process found.
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 struct Loaded {
     version: String,
     path: String,
 }
 
-/// The version and path of libfabric, for the report; an error when it has no such provider.
+/// Returns version and path of libfabric; an error when it lacks the provider.
 fn connector(provider: Option<&str>) -> Result<Loaded, String> {
     let connector = fabric::Library::load().map_err(|error| error.to_string())?;
     let loaded =
@@ -122,7 +122,7 @@ impl Connector for Libfabric {
 /// One rank.
 struct FabricRank {
     communicator: Communicator,
-    /// The parts of an alltoallv, kept so that an operation allocates nothing.
+    /// Parts of an alltoallv. Kept, so that an operation allocates nothing.
     sent: Vec<Range<usize>>,
     received: Vec<Range<usize>>,
 }

@@ -1,4 +1,4 @@
-//! Ranks with buffers in host memory, whichever connector carries the data between them.
+//! Ranks with buffers in host memory. A library carries the data between them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,78 +22,79 @@ use record::{Blocking, Placement, Provenance, Rank, Registration};
 
 const DEFAULT_MAX_BYTES: u64 = 64 << 20;
 
-/// A connector that carries data between host buffers, found on every process.
+/// A library, found on every process, that carries data between host buffers.
 pub(super) trait Connector: Send + Sync {
     /// Connects one rank with all others.
     ///
     /// # Errors
-    /// When the connector fails.
+    /// When the library fails.
     fn connect(&self, world: &world::Handle) -> anyhow::Result<Box<dyn Carrier>>;
 }
 
-/// One rank's operations. Each returns when it is complete. Buffers are as long as [`Work::counts`] says, and aligned to
+/// The operations of one rank, each complete when it returns. Buffers have the lengths of [`Work::counts`], aligned to
 /// the elements.
 pub(super) trait Carrier {
-    /// What the data goes through, where that is known.
+    /// The transport, if it is known.
     fn transport(&self) -> Option<String> {
         None
     }
 
-    /// How an operation is carried out, where that is known.
+    /// The algorithm of an operation, if it is known.
     fn algorithm(&self, _work: &Work, _placement: Placement) -> Option<record::Algorithm> {
         None
     }
 
-    /// From one buffer into the other.
+    /// Runs an operation from one buffer into the other.
     ///
     /// # Errors
-    /// When the connector fails.
+    /// When the library fails.
     fn out_of_place(&mut self, work: &Work, send: &[u8], receive: &mut [u8]) -> anyhow::Result<()>;
 
-    /// Within a buffer as long as the longer one.
+    /// Runs an operation within one buffer, which has the length of the longer one.
     ///
     /// # Errors
-    /// When the connector fails.
+    /// When the library fails.
     fn in_place(&mut self, work: &Work, data: &mut [u8]) -> anyhow::Result<()>;
 
-    /// Where the rank's result begins in the receive buffer, in elements.
+    /// Start of the rank's result in the receive buffer, in elements.
     fn result_start(&self, work: &Work, placement: Placement) -> usize {
         work.collective.result_start(&work.counts, work.participant.rank, placement)
     }
 }
 
-/// A connector that was found on every process, and what it can do.
+/// A library that was found on every process, with its capabilities.
 pub struct HostBackend {
     pub(super) connector: Arc<dyn Connector>,
     /// The backend's name.
     pub(super) name: &'static str,
-    /// On rank 0.
+    /// The library's version on rank 0.
     pub(super) version: String,
     pub(super) path: String,
     pub(super) capabilities: Capabilities,
-    /// How many ranks a process has that is the only one.
+    /// Default number of ranks of a single process.
     pub(super) ranks_alone: usize,
-    /// What a reader should know of it.
+    /// Notes for the record.
     pub(super) notes: Vec<String>,
 }
 
-/// Finds a connector on all processes alike.
+/// Function that finds a library on all processes.
 pub type FindHostBackend = fn(&Request, &dyn World) -> Result<HostBackend, Stop>;
 
-/// What this process contributes: threads with buffers in host memory.
+/// This process's ranks: threads with buffers in host memory.
 pub(super) struct HostNode {
     backend: HostBackend,
-    /// What is measured in activate with it.
+    /// The baseline (`--vs`).
     versus: Option<HostBackend>,
     threads: usize,
     ranks_on_host: usize,
-    /// That of the process's first rank.
+    /// Position of the process's first rank.
     position: GroupPosition,
     why: String,
 }
 
 impl HostNode {
-    /// Ranks whose data the connector carries that `find` finds, in activate with that of `versus`. `why` says why it does.
+    /// Finds the library with `find`, and that of the baseline with `versus`. `why` is the reason for this choice, for
+    /// the record.
     ///
     /// # Errors
     /// [`Stop::Refused`] when arguments do not fit host memory; and those of `find` and `versus`.
@@ -126,7 +127,7 @@ impl HostNode {
     }
 }
 
-/// What host memory cannot do of what is asked for.
+/// Returns the reason for which host memory cannot carry out a request; `None` when it can.
 fn unsupported(settings: &Request) -> Option<String> {
     let host = |what: &str| Some(format!("{what}: only NCCL over GPUs does that, and this is host memory"));
     if requests_operator(settings, Op::MulSum) {
@@ -151,7 +152,7 @@ fn unsupported(settings: &Request) -> Option<String> {
     }
 }
 
-/// Whether an operator is asked for by its name.
+/// Returns true when the request names this operator for a collective that uses it.
 pub(super) fn requests_operator(settings: &Request, op: Op) -> bool {
     settings.ops.contains(&op)
         && settings.collectives.iter().any(|collective| collective.loops_over_ops())
@@ -257,14 +258,14 @@ impl RankDevice for HostDevice {
     }
 }
 
-/// Memory that begins at a page, touched when it is made.
+/// Page-aligned memory, touched when it is allocated.
 struct Buffer {
     memory: Vec<Page>,
-    /// The byte where the page begins.
+    /// Offset of the first page boundary, in bytes.
     start: usize,
 }
 
-/// The smallest page.
+/// Unit of allocation: the smallest page size.
 #[repr(C, align(4096))]
 #[derive(Clone, Copy, Pod, Zeroable)]
 struct Page([u8; 4096]);
@@ -274,7 +275,7 @@ impl Buffer {
         Self::of_pages(bytes, rustix::param::page_size())
     }
 
-    /// As [`new`](Self::new), on a system with pages of so many bytes.
+    /// Allocates on a system with pages of `page` bytes.
     fn of_pages(bytes: usize, page: usize) -> anyhow::Result<Self> {
         let beside = page.saturating_sub(size_of::<Page>());
         let units = bytes.saturating_add(beside).div_ceil(size_of::<Page>());
@@ -297,9 +298,9 @@ impl Buffer {
 
 /// One rank.
 struct HostRank {
-    /// Of the role whose activate it is.
+    /// Carrier of the active backend.
     carrier: Box<dyn Carrier>,
-    /// Of the other one. Both work on the same buffers.
+    /// Carrier of the other backend, which uses the same buffers.
     other: Option<Box<dyn Carrier>>,
     role: BackendRole,
     buffer_sizes: BufferSizes,

@@ -1,4 +1,4 @@
-//! What carries the data: one rank's operations, as the sweep needs them.
+//! Backends: what performs the operations of a rank.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,17 +56,17 @@ pub use selection::{Search, choose};
 /// One operation of one rank.
 #[derive(Clone, Debug)]
 pub struct Work {
-    /// Which collective.
+    /// The collective.
     pub collective: Collective,
     /// Type of the elements.
     pub data_type: DataType,
-    /// The operator that the table prints; one that the collective uses only where it reduces.
+    /// The operator that is reported. Only collectives that reduce use it.
     pub op: Option<Op>,
     /// The rank, its group and the root.
     pub participant: Participant,
-    /// How many elements.
+    /// Numbers of elements.
     pub counts: Counts,
-    /// Who sends how much to whom, where that differs.
+    /// The traffic of an alltoallv.
     pub traffic: Option<Arc<Traffic>>,
 }
 
@@ -77,13 +77,13 @@ impl Work {
         self.counts.bytes(self.data_type)
     }
 
-    /// False for a size that gives no rank an element: there is nothing to verify.
+    /// Returns false when no rank has an element, so that there is nothing to verify.
     #[must_use]
     pub fn has_elements(&self) -> bool {
         self.traffic.as_ref().map_or(self.bytes(), |traffic| traffic.busiest()) > 0
     }
 
-    /// What the rank's result must be.
+    /// The expected result of the rank.
     fn result(&self) -> Vec<ExpectedSegment> {
         self.collective.result(&self.counts, self.participant, self.traffic.as_deref())
     }
@@ -107,51 +107,51 @@ impl Work {
     }
 }
 
-/// How operations are timed.
+/// A timed loop of operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimedLoop {
-    /// How many iterations, at least 1.
+    /// Number of iterations, at least 1.
     pub iterations: usize,
     /// Operations of an iteration, at least 1.
     pub aggregated: usize,
-    /// When the host waits.
+    /// When the host waits for completion.
     pub blocking: Blocking,
     /// Launches of a graph of all iterations; 0: no graph.
     pub graph_launches: usize,
-    /// Whether each iteration is timed on its own, too.
+    /// True to time each iteration as well.
     pub each: bool,
 }
 
 impl TimedLoop {
-    /// How many operations it makes.
+    /// Total number of operations.
     #[must_use]
     pub fn operations(&self) -> usize {
         self.iterations * self.aggregated * self.graph_launches.max(1)
     }
 }
 
-/// Rounds of fill, operation and check that follow each other on a stream. Each has data of its own.
+/// Rounds of fill, operation and check that follow each other on a stream, each with data of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamRounds {
-    /// How many are queued, or captured in a graph.
+    /// Number of rounds that are queued, or captured in a graph.
     pub rounds: usize,
     /// Launches of a graph of all rounds; 0: no graph.
     pub graph_launches: usize,
-    /// The seed of the first round's data; the others have those that follow.
+    /// Seed of the first round's data; the following rounds have the following seeds.
     pub seed: u64,
-    /// One element of the result to corrupt before each check, where there is such an element.
+    /// Index of an element of the result that is corrupted before each check, if the result has that element.
     pub corrupt_index: Option<usize>,
 }
 
 impl StreamRounds {
-    /// `count` rounds, queued one by one.
+    /// Returns `count` rounds, queued one by one.
     #[must_use]
     pub const fn eager(count: usize, seed: u64) -> Self {
         Self { rounds: count, graph_launches: 0, seed, corrupt_index: None }
     }
 
-    /// At least `count` rounds, as a graph that is launched several times. It has two rounds or more, unless `count` is 1:
-    /// a round must not find its own right data from the launch before.
+    /// Returns at least `count` rounds as a graph that is launched several times. The graph has two rounds or more,
+    /// unless `count` is 1: a round must not find its own right data of the launch before.
     #[must_use]
     pub fn graph(count: usize, seed: u64) -> Self {
         // More launches than these only for graphs that would become large.
@@ -159,93 +159,93 @@ impl StreamRounds {
         Self { rounds: count.div_ceil(launches), graph_launches: launches, seed, corrupt_index: None }
     }
 
-    /// How many rounds run in all.
+    /// Total number of rounds.
     #[must_use]
     pub fn total(&self) -> usize {
         self.rounds * self.graph_launches.max(1)
     }
 }
 
-/// What a timed_loop took on one rank.
+/// Times of a timed loop on one rank.
 #[derive(Clone, Debug, Default)]
 pub struct Times {
-    /// All operations, from the first one's enqueueing to the last one's completion.
+    /// Time of all operations, from the start of the first to the completion of the last.
     pub total: Duration,
-    /// Their enqueueing.
+    /// Time to enqueue all operations.
     pub enqueue: Duration,
-    /// Microseconds per operation of each iteration, where they were timed.
+    /// Microseconds per operation of each iteration, if each was timed.
     pub each_us: Vec<f64>,
 }
 
-/// GPU memory that a rank has taken, in bytes.
+/// GPU memory that a rank uses, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryUse {
-    /// By connecting.
+    /// Memory taken by connecting.
     pub initialization: u64,
-    /// For the buffers.
+    /// Memory of the buffers.
     pub buffers: u64,
-    /// By the operations.
+    /// Memory taken by the operations.
     pub operations: u64,
 }
 
-/// Which of two libraries carries the data.
+/// Role of a backend in a run with `--vs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackendRole {
-    /// The backend's own.
+    /// The measured backend.
     Primary,
-    /// The one that it is measured in activate with ([`Node::versus`]).
+    /// The backend that is measured in turn with it ([`Node::versus`]).
     Baseline,
 }
 
 /// One rank's buffers and communicator. Used by one thread.
 ///
-/// Operation number *k* of a loop works at another place of the buffers than the one before, so that caches do not
-/// flatter small sizes.
+/// Operations of a loop use different elements of the buffers, so that caches do not flatter small sizes.
 pub trait Backend {
-    /// What the data goes through, where that is known once the ranks are connected.
+    /// The transport, if it is known once the ranks are connected.
     fn transport(&self) -> Option<String> {
         None
     }
 
-    /// What was changed in what was asked for, and why.
+    /// Changes to the request with their reasons, for the record.
     fn notes(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// How an operation is carried out, where this role chooses that.
+    /// The algorithm of an operation, if this backend selects it.
     fn algorithm(&self, _work: &Work, _placement: Placement) -> Option<Algorithm> {
         None
     }
 
-    /// The memory that has been taken, where that is known.
+    /// The memory in use, if it is known.
     fn memory_use(&self) -> Option<MemoryUse> {
         None
     }
 
-    /// Has this role carry the operations that follow; primary does at the start. No rank is inside an operation then.
+    /// Selects the backend that runs the operations that follow; at first it is the primary one. No rank may be inside
+    /// an operation.
     fn activate(&mut self, _side: BackendRole) {}
 
-    /// Writes this rank's input where `placement` has it, and clears the result; of both sides where they have buffers of
-    /// their own.
+    /// Writes this rank's input according to `placement`, and clears the result; in the buffers of both backends where
+    /// each has its own.
     ///
     /// # Errors
-    /// When the device or the communicator fails; so in all methods.
+    /// When the device or the communicator fails. The same holds for all methods.
     fn fill(&mut self, work: &Work, placement: Placement, seed: u64) -> anyhow::Result<()>;
 
-    /// Starts operation `index` of a loop; it may still run when this returns. Through a graph, if so.
+    /// Starts operation `index` of a loop, which may still run on return. With `graph` it is launched as a CUDA graph.
     ///
     /// # Errors
     /// See [`Backend::fill`].
     fn start(&mut self, work: &Work, placement: Placement, index: usize, graph: bool) -> anyhow::Result<()>;
 
-    /// Returns when all started operations are complete.
+    /// Waits for all started operations.
     ///
     /// # Errors
     /// See [`Backend::fill`].
     fn complete(&mut self) -> anyhow::Result<()>;
 
-    /// Runs a timed_loop. `barrier` waits for all ranks; it is called before the clock starts where something has to be
-    /// prepared, and where the timed_loop says so.
+    /// Runs a timed loop. `barrier` waits for all ranks. It is called before the clock starts if there is something to
+    /// prepare, and wherever the loop requires it.
     ///
     /// # Errors
     /// See [`Backend::fill`], and `barrier`'s.
@@ -257,21 +257,22 @@ pub trait Backend {
         barrier: &dyn Fn() -> anyhow::Result<()>,
     ) -> anyhow::Result<Times>;
 
-    /// Flips a bit of one element of the result, where there is such an element: one that the check must find.
+    /// Flips a bit of element `index` of the result, if there is such an element, so that the check must find it.
     ///
     /// # Errors
     /// See [`Backend::fill`].
     fn corrupt(&mut self, work: &Work, placement: Placement, index: usize) -> anyhow::Result<()>;
 
-    /// Compares the whole result with what it must be, after [`Backend::fill`] with the same seed.
+    /// Compares the result with the expected one, after [`Backend::fill`] with the same seed.
     ///
     /// # Errors
     /// See [`Backend::fill`].
     fn check(&mut self, work: &Work, placement: Placement, seed: u64) -> anyhow::Result<Mismatches>;
 
-    /// Fills, operates and checks on the stream, round by round, without the host between, and returns what all rounds
-    /// found together, if anything. Only where [`Request::stream_checks`](crate::request::Request::stream_checks) is accepted. `barrier`
-    /// waits for all ranks; it is called before the first round.
+    /// Fills, operates and checks on the stream, round by round, without waiting on the host. Returns the wrong
+    /// elements of all rounds, if any. Called only when
+    /// [`Request::stream_checks`](crate::request::Request::stream_checks) was accepted. `barrier` waits for all ranks;
+    /// it is called before the first round.
     ///
     /// # Errors
     /// See [`Backend::fill`], and `barrier`'s; always where there is no stream.
@@ -286,43 +287,43 @@ pub trait Backend {
     }
 }
 
-/// Bytes of a rank's two buffers.
+/// Sizes of a rank's two buffers, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferSizes {
-    /// The largest size of the sweep, through which operations move on.
+    /// The largest size of the sweep.
     pub size: usize,
-    /// Of the send buffer.
+    /// Size of the send buffer.
     pub send: usize,
-    /// Of the receive buffer.
+    /// Size of the receive buffer.
     pub receive: usize,
 }
 
-/// Where a rank is in its group: the ranks that measure together.
+/// A rank's position in its group: the ranks that measure together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupPosition {
     /// The rank's number in the group.
     pub rank: usize,
-    /// How many ranks the group has.
+    /// Number of ranks in the group.
     pub ranks: usize,
     /// The group's number.
     pub color: u64,
 }
 
-/// What a backend can measure.
+/// Capabilities of a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// These collectives.
+    /// Supported collectives.
     pub collectives: Vec<Collective>,
-    /// Elements of these types.
+    /// Supported element types.
     pub data_types: Vec<DataType>,
-    /// These operators.
+    /// Supported operators.
     pub ops: Vec<Op>,
-    /// Of these collectives only the form with two buffers.
+    /// Collectives that are supported out of place only.
     pub out_of_place_only: Vec<Collective>,
 }
 
 impl Capabilities {
-    /// What the others have as well. In place they need not.
+    /// Intersection with the capabilities of another backend, regardless of placement.
     fn shared_with(mut self, others: &Self) -> Self {
         self.collectives.retain(|collective| others.collectives.contains(collective));
         self.data_types.retain(|data_type| others.data_types.contains(data_type));
@@ -332,7 +333,7 @@ impl Capabilities {
 }
 
 impl Default for Capabilities {
-    /// Everything.
+    /// All collectives, types and operators, in both placements.
     fn default() -> Self {
         Self {
             collectives: Collective::ALL.to_vec(),
@@ -343,7 +344,7 @@ impl Default for Capabilities {
     }
 }
 
-/// What one process contributes to a run, found out before anything is started.
+/// A process's part of a backend, prepared before anything is started.
 pub trait Node: Sync {
     /// `-t`: threads per process.
     fn threads(&self) -> usize;
@@ -351,55 +352,56 @@ pub trait Node: Sync {
     /// `-g`: GPUs per thread. Every GPU is a rank with a thread of its own; 1 where ranks have no GPU.
     fn gpus(&self) -> usize;
 
-    /// Where rank `index` of this process is in its group.
+    /// Position of rank `index` of this process in its group.
     fn position(&self, index: usize) -> GroupPosition;
 
-    /// What all ranks can measure.
+    /// Capabilities of all ranks.
     fn capabilities(&self) -> Capabilities {
         Capabilities::default()
     }
 
-    /// What the other role can do, where there is one (`--vs`): all that [`Node::capabilities`] has, but perhaps not in place.
+    /// Capabilities of the baseline, if there is one (`--vs`): all of [`Node::capabilities`], but perhaps not in
+    /// place.
     fn versus(&self) -> Option<Capabilities> {
         None
     }
 
-    /// What it measures with.
+    /// Backend and library, for the record.
     fn provenance(&self) -> Provenance;
 
-    /// What a reader should know of the choice of this backend.
+    /// Notes on the choice of this backend, for the record.
     fn notes(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// The largest size that is measured when none is asked for.
+    /// Largest size when the request has none, in bytes.
     fn default_max_bytes(&self) -> u64;
 
-    /// Takes the device of rank `index` of this process. Called on the rank's own thread.
+    /// Opens the device of rank `index` of this process. Called on the rank's thread.
     ///
     /// # Errors
-    /// When the device does not answer.
+    /// When the device cannot be opened.
     fn open(&self, index: usize) -> anyhow::Result<Box<dyn RankDevice>>;
 }
 
-/// What is done with a connected rank.
+/// Function that runs with a connected rank.
 pub type RankBody<'a> = dyn FnMut(&mut dyn Backend) -> anyhow::Result<()> + 'a;
 
-/// A rank's device, before it has met the other ranks.
+/// A rank's device, before the rank is connected.
 pub trait RankDevice {
-    /// The device in the list of ranks; whose rank, process and host are filled in by the caller.
+    /// Describes the device for the record. The caller fills in rank, process and host.
     fn describe(&self) -> Rank;
 
-    /// Bytes that the rank's two buffers may have together.
+    /// Bytes available for the rank's two buffers together.
     fn capacity(&self) -> u64;
 
-    /// Where the buffers are: `GPU 3`, `host memory`.
+    /// Location of the buffers: `GPU 3`, `host memory`.
     fn memory(&self) -> String;
 
     /// Joins the communicator of the rank's group, allocates the buffers, and calls `body` with them.
     ///
     /// # Errors
-    /// When memory or the communicator cannot be had; and `body`'s.
+    /// When allocation or communicator initialisation fails; and the errors of `body`.
     fn connect(
         self: Box<Self>,
         world: &world::Handle,

@@ -1,4 +1,4 @@
-//! NCCL between GPUs in activate with a library between host buffers: each rank has buffers of both kinds.
+//! NCCL between GPUs, measured in turn with a library between host buffers. Each rank has buffers of both kinds.
 
 use anyhow::Context as _;
 use collectives::world;
@@ -10,10 +10,10 @@ use super::{
 use crate::data::Mismatches;
 use record::{Algorithm, BackendLibrary, Placement, Provenance, Rank};
 
-/// What this process contributes to both sides.
+/// This process's part of both backends.
 pub(super) struct Paired {
     pub(super) primary: Box<dyn Node>,
-    /// As many ranks as primary, in the same places.
+    /// The baseline, with the same ranks in the same positions.
     pub(super) baseline: Box<dyn Node>,
 }
 
@@ -98,7 +98,7 @@ impl RankDevice for PairedDevice {
 struct PairedRank<'a> {
     primary: &'a mut dyn Backend,
     baseline: &'a mut dyn Backend,
-    /// Whose activate it is.
+    /// The backend that runs operations.
     active: BackendRole,
 }
 
@@ -135,7 +135,7 @@ impl Backend for PairedRank<'_> {
         self.active = active;
     }
 
-    /// The buffers of both sides: who fills them may do it for both.
+    /// Fills the buffers of both backends.
     fn fill(&mut self, work: &Work, placement: Placement, seed: u64) -> anyhow::Result<()> {
         self.primary.fill(work, placement, seed)?;
         self.baseline.fill(work, placement, seed)
@@ -179,7 +179,7 @@ mod tests {
     use crate::collective::{Collective, Layout as _, Participant};
     use crate::data::Op;
 
-    /// A active that notes what is asked of it.
+    /// A backend that records its calls.
     struct Noted(&'static str, Rc<RefCell<Vec<String>>>);
 
     impl Noted {

@@ -1,4 +1,4 @@
-//! Which backend a run uses, agreed by all processes before anything is started.
+//! Selection of the backend, agreed by all processes before anything is started.
 
 use std::thread::{self, JoinHandle};
 
@@ -11,13 +11,13 @@ use super::{Node, fabric, nccl};
 use crate::request::{BackendChoice, Request, Versus};
 use crate::supervision::Stop;
 
-/// The search for GPUs, which begins before the processes have met: the CUDA driver takes some tenths of a second to
-/// start, and so does MPI.
+/// The search for GPUs in the background. It begins before the processes have joined their world, because the CUDA
+/// driver takes some tenths of a second to start.
 #[derive(Debug)]
 pub struct Search(Option<JoinHandle<Result<nccl::Gpus, String>>>);
 
 impl Search {
-    /// Begins it, unless `settings` asks for another backend.
+    /// Starts the search, unless `settings` selects another backend.
     #[must_use]
     pub fn start(settings: &Request) -> Self {
         if !settings.backend.may_use_gpus() {
@@ -36,7 +36,7 @@ impl Search {
 }
 
 impl Drop for Search {
-    /// The process does not end while the CUDA driver is starting.
+    /// Waits for the search, because the process must not end while the CUDA driver is starting.
     fn drop(&mut self) {
         if let Some(thread) = self.0.take() {
             let _unused = thread.join();
@@ -44,10 +44,11 @@ impl Drop for Search {
     }
 }
 
-/// Chooses the backend for all processes of `process` alike. `mpi` finds the MPI library that the program is linked to.
+/// Selects the backend, the same for all processes of `process`. `mpi` finds the MPI library that the program is
+/// linked to.
 ///
 /// # Errors
-/// [`Stop::Refused`], with the same text on every process, when what was asked for is not there.
+/// [`Stop::Refused`], with the same text on every process, when the requested backend is not available.
 pub fn choose(
     settings: &Request,
     search: Search,

@@ -99,7 +99,7 @@ impl DeviceData {
         })
     }
 
-    /// Loads what elements of this type need. The driver compiles it, unless its own cache has the result.
+    /// Loads the kernels for elements of this type. The driver compiles them, unless its cache has the result.
     ///
     /// # Errors
     /// If there is no test data of this type, or the driver fails.
@@ -198,7 +198,7 @@ impl DeviceData {
         Ok(Mismatches { wrong, first: Some(first) })
     }
 
-    /// Enqueues on `stream`: forget what [`count`](Self::count) has found.
+    /// Enqueues on `stream`: clear the findings of [`count`](Self::count).
     ///
     /// # Errors
     /// If the driver fails.
@@ -209,7 +209,7 @@ impl DeviceData {
             .map_err(failed("clearing the report of the check"))
     }
 
-    /// Enqueues on `stream`: compare as [`check`](Self::check) does, and add what is found to what was found before. May be
+    /// Enqueues on `stream`: compare as [`check`](Self::check) does, and add the findings to those before. May be
     /// captured into a graph once the type is [loaded](Self::load).
     ///
     /// # Errors
@@ -246,8 +246,7 @@ impl DeviceData {
         Ok(())
     }
 
-    /// Waits for what is on `stream`, and returns what all of [`count`](Self::count) have found since
-    /// [`clear`](Self::clear), if anything.
+    /// Waits for `stream`, and returns the findings of [`count`](Self::count) since [`clear`](Self::clear), if any.
     ///
     /// # Errors
     /// If the driver fails, or what is on the stream did.
@@ -263,7 +262,7 @@ impl DeviceData {
         Ok((wrong > 0).then_some(Tally { wrong, lowest: !inverted_first }))
     }
 
-    /// Whether kernels of this device can trigger programmatic launch, so that there is [`invert`](Self::invert).
+    /// Returns true when kernels of this device can trigger programmatic launch, as [`invert`](Self::invert) requires.
     #[must_use]
     pub fn triggers_early(&self) -> bool {
         self.triggers_early

@@ -23,12 +23,13 @@ trait Number: Element {
     fn smallest(self, other: Self) -> Self;
     /// The sum divided by the number of ranks.
     fn divide(self, ranks: u32) -> Self;
-    /// What NCCL multiplies with before it sums: 1/ranks rounded to the type. `None` for integers, where it divides.
+    /// The factor that NCCL applies before it sums: 1/ranks rounded to the type. `None` for integers, where it
+    /// divides.
     fn reciprocal(ranks: u32) -> Option<Self>;
     /// The sum times 1/ranks in the wider type that NCCL's symmetric kernels calculate averages in, rounded once. `None`
     /// where they have no wider one.
     fn average_in_wider_type(self, ranks: u32) -> Option<Self>;
-    /// What an input is multiplied by in a mulsum.
+    /// The factor of an input in a mulsum.
     fn scalar(scale: f64) -> Self;
     /// Finite, and neither zero nor subnormal.
     fn is_plain(self) -> bool;
@@ -274,7 +275,7 @@ fn element_bytes<T: Number>(value: T) -> Vec<u8> {
     value.bits().to_le_bytes()[..size_of::<T>()].to_vec()
 }
 
-/// What the checker calls right for one element: found by asking it about a wrong one.
+/// The value that the checker accepts for one element, found by checking a wrong one.
 fn expected<T: Number>(spec: &DataSpec, index: u64) -> T {
     let bits = |value: u64| {
         let bytes = &value.to_le_bytes()[..size_of::<T>()];

@@ -1,4 +1,4 @@
-//! Storage formats: what the values of test data need to know about an element type.
+//! Storage formats: the properties of element types that test data depend on.
 
 use collectives::DataType;
 
@@ -10,11 +10,11 @@ pub(super) struct Exponents {
     pub(super) mask: u32,
 }
 
-/// How a type is stored. Signed and unsigned integers of one size share a format.
+/// Storage format of an element type. Signed and unsigned integers of one size share a format.
 pub(super) trait ElementFormat: 'static {
     /// Bits of an element: 8, 16, 32 or 64.
     const BITS: u32;
-    /// Whether elements are floats.
+    /// True for floats.
     const FLOAT: bool;
     /// Bits of a float's significand, with the hidden one. Without meaning for integers.
     const SIGNIFICAND: u32;

@@ -1,4 +1,4 @@
-//! Test data: what each rank puts into a collective, and whether what came out is right.
+//! Test data: the input of each rank in a collective, and the check of results.
 //!
 //! Inputs are a pure function of seed, rank, global element index, number of ranks, operator and type, such that the
 //! result of a reduction does not depend on the order in which it was done. So any result can be checked, bit by bit,
@@ -6,7 +6,7 @@
 //!
 //! [`fill_input`] and [`check`] work on host buffers; [`DeviceData`] does the same on CUDA buffers, with the same values.
 //!
-//! What a buffer must hold is a list of [`ExpectedSegment`]s:
+//! The expected content of a buffer is a list of [`ExpectedSegment`]s:
 //!
 //! ```
 //! use collectives::{DataType, ReduceOp};
@@ -59,10 +59,10 @@ pub fn supported_types() -> Vec<DataType> {
     DataType::ALL.into_iter().filter(|&data_type| FormatTag::of(data_type).is_some()).collect()
 }
 
-/// What is calculated or copied, and which of the many data sets for it.
+/// Specification of the test data of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataSpec {
-    /// Chooses the data: another seed gives other values everywhere.
+    /// Seed of the data: another seed gives other values everywhere.
     pub seed: u64,
     /// Ranks that take part: 1 to [`DataSpec::MAX_RANKS`].
     pub ranks: u32,
@@ -93,7 +93,7 @@ impl DataSpec {
     }
 }
 
-/// Where the elements of a [`ExpectedSegment`] come from.
+/// Origin of the elements of an [`ExpectedSegment`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ElementSource {
     /// From the reduction over all ranks.
@@ -102,14 +102,14 @@ pub enum ElementSource {
     Rank(u32),
 }
 
-/// Elements that a buffer must hold, one after the other.
+/// Consecutive elements that a buffer must contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpectedSegment {
-    /// Where they come from.
+    /// Origin of the elements.
     pub source: ElementSource,
     /// The global index of the first: its place in the input of the rank (or of all ranks).
     pub first_index: u64,
-    /// How many elements.
+    /// Number of elements.
     pub count: u64,
 }
 
@@ -127,7 +127,7 @@ impl ExpectedSegment {
     }
 }
 
-/// What [`check`] found.
+/// Findings of [`check`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mismatches {
     /// Number of wrong elements.
@@ -157,7 +157,7 @@ impl fmt::Display for WrongElement {
     }
 }
 
-/// Bits with the value that they mean: `3.5 (0x4300)`.
+/// Bits of an element, displayed with their value: `3.5 (0x4300)`.
 struct ElementValue {
     bits: u64,
     data_type: DataType,
@@ -183,7 +183,7 @@ impl fmt::Display for ElementValue {
     }
 }
 
-/// Why data could not be filled in or checked.
+/// Error of filling or checking data.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DataError {
@@ -229,19 +229,19 @@ pub enum DataError {
     /// A call of the CUDA driver failed.
     #[error("test data on the device: {call} failed: {error}")]
     Driver {
-        /// What was being done.
+        /// The failed call.
         call: &'static str,
         /// The driver's answer.
         error: cudarc::driver::DriverError,
     },
 }
 
-/// Wrong elements of several checks together, of which only numbers are kept.
+/// Wrong elements of several checks together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tally {
-    /// How many, at least 1.
+    /// Number of wrong elements, at least 1.
     pub wrong: u64,
-    /// The lowest index of one in any check.
+    /// Lowest index of a wrong element in any check.
     pub lowest: u64,
 }
 
@@ -260,7 +260,7 @@ pub fn fill_input(spec: &DataSpec, rank: u32, first_index: u64, bytes: &mut [u8]
     Ok(())
 }
 
-/// Compares a buffer with what it must hold: the segments' elements, one segment after the other.
+/// Compares a buffer with the elements of the segments, in order.
 ///
 /// # Errors
 /// If the spec is not defined (see [`DataError`]), a segment asks for a reduced result and the spec has no
@@ -320,7 +320,7 @@ struct Check<'a> {
 }
 
 impl FormatTask for Check<'_> {
-    /// How many are wrong; of the first one: offset, expected bits, found bits.
+    /// Number of wrong elements, and offset, expected bits and found bits of the first.
     type Output = (u64, Option<(u64, u64, u64)>);
 
     fn run<F: ElementFormat, const KIND: u32>(self) -> Self::Output {

@@ -1,4 +1,4 @@
-//! The operators that there is test data for.
+//! The operators with test data.
 
 use std::fmt;
 use std::str::FromStr;
@@ -49,8 +49,8 @@ impl Op {
         }
     }
 
-    /// What the input of `rank` is multiplied by in a [`MulSum`](Self::MulSum), as in nccl-tests: 1 on even ranks, 2 on
-    /// odd ones. Both are numbers of every element type.
+    /// The factor of `rank`'s input in a [`MulSum`](Self::MulSum), as in nccl-tests: 1 on even ranks, 2 on odd ones.
+    /// Both are exact in every element type.
     #[must_use]
     pub const fn scale_of(rank: u32) -> f64 {
         if rank.is_multiple_of(2) { 1.0 } else { 2.0 }

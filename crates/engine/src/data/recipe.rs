@@ -1,4 +1,4 @@
-//! What a spec's values need beside the element's index: worked out once per call, for host and device.
+//! The parameters of test data other than the element's index, calculated once per call for host and device.
 
 use collectives::DataType;
 
@@ -6,7 +6,7 @@ use super::format::FormatTag;
 use super::hash::mix;
 use super::{DataError, DataSpec, ElementSource, Op};
 
-/// What a value is made by: see the enum of the same name in kernels.cu. With [`RESULT`] added: the result.
+/// Kinds of values: see the enum of the same name in kernels.cu. [`RESULT`] is added for results.
 pub(super) const COPY: u32 = 0;
 pub(super) const SUM: u32 = 1;
 pub(super) const PROD: u32 = 2;
@@ -33,7 +33,7 @@ pub(super) struct Recipe {
     /// Largest difference of bit patterns that still counts as equal.
     pub(super) tolerance: u64,
     pub(super) ranks: u32,
-    /// Whose contribution; unused for a result.
+    /// The contributing rank; unused for a result.
     pub(super) rank: u32,
     /// Number of values of the remainder of a bounded total.
     pub(super) remainders: u32,
@@ -52,7 +52,7 @@ pub(super) struct Recipe {
 const _: () = assert!(size_of::<Recipe>() == 64);
 
 impl Recipe {
-    /// The recipe of what `source` says, and the format that it is for.
+    /// The recipe of the elements of `source`, and their format.
     pub(super) fn new(spec: &DataSpec, source: ElementSource) -> Result<(Self, FormatTag), DataError> {
         let DataSpec { seed, ranks, op, data_type } = *spec;
         if ranks == 0 || ranks > DataSpec::MAX_RANKS {
@@ -155,7 +155,7 @@ impl Recipe {
     }
 }
 
-/// How far bit patterns of averages of floats may lie from the expected ones: see value.rs.
+/// Tolerance of the bit patterns of float averages: see value.rs.
 fn average_tolerance(bits: u32, significand: u32, bias: i32, ranks: u32) -> u64 {
     let of_subnormal_reciprocal = ranks.checked_shr(bias.cast_unsigned() - 1).unwrap_or(0);
     let of_rounding = match bits {

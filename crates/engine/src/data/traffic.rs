@@ -1,4 +1,4 @@
-//! Who sends how much to whom in an alltoallv: generated, or read from a matrix.
+//! The traffic of an alltoallv: generated, or read from a matrix.
 //!
 //! The variables and their meaning are those of nccl-tests: `NCCL_TESTS_ALLTOALLV_SPREAD`, `_MATRIX_FILE` and
 //! `_MATRIX_SCALE`.
@@ -12,7 +12,7 @@ use collectives::DataType;
 /// Bytes of each pair's part are rounded down to this.
 const ALIGNMENT: u64 = 16;
 
-/// What is asked for.
+/// The requested traffic.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Pattern {
     /// More to ranks that are farther away: 0 the same to each, 1 nothing to itself and most to the farthest.
@@ -76,13 +76,13 @@ impl Matrix {
         }
     }
 
-    /// What the numbers of the file were multiplied with.
+    /// The factor that was applied to the numbers of the file.
     #[must_use]
     pub fn scale(&self) -> f64 {
         self.scale
     }
 
-    /// How many ranks it is for.
+    /// Number of ranks of the matrix.
     #[must_use]
     pub fn ranks(&self) -> usize {
         self.rows.len()
@@ -103,8 +103,8 @@ pub struct Traffic {
     ranks: usize,
     /// Rank `from`'s part for rank `to` at `from * ranks + to`.
     counts: Vec<usize>,
-    /// Where that part begins in the send buffer of `from`, and in the receive buffer of `to`. Each operation of a timed
-    /// loop asks for a row and a column.
+    /// Start of that part in the send buffer of `from`, and in the receive buffer of `to`. Stored, because each
+    /// operation of a timed loop needs a row and a column.
     send_starts: Vec<usize>,
     receive_starts: Vec<usize>,
     parameter: usize,
@@ -169,13 +169,13 @@ impl Traffic {
         self.counts[from * self.ranks + to]
     }
 
-    /// Where in the send buffer of `from` its part for `to` begins: one after the other, by rank.
+    /// Start of the part for `to` in the send buffer of `from`. Parts are ordered by rank.
     #[must_use]
     pub fn send_start(&self, from: usize, to: usize) -> usize {
         self.send_starts[from * self.ranks + to]
     }
 
-    /// Where in the receive buffer of `to` the part of `from` begins: one after the other, by rank.
+    /// Start of the part of `from` in the receive buffer of `to`. Parts are ordered by rank.
     #[must_use]
     pub fn receive_start(&self, from: usize, to: usize) -> usize {
         self.receive_starts[from * self.ranks + to]
@@ -215,7 +215,7 @@ impl Traffic {
         (0..self.ranks).map(|rank| self.sent(rank).max(self.received(rank))).max().unwrap_or(0)
     }
 
-    /// The count that the table prints: an even part; 0 for a matrix.
+    /// The reported count: an even part; 0 for a matrix.
     #[must_use]
     pub fn parameter(&self) -> usize {
         self.parameter

@@ -410,7 +410,7 @@ pub(super) fn value_bits<F: ElementFormat, const KIND: u32>(recipe: &Recipe, ind
 
 /// FormatTask on many values, compiled for each format and kind.
 pub(super) trait FormatTask {
-    /// What the work ends with.
+    /// Result of the task.
     type Output;
 
     /// Does it with `value_bits::<F, KIND>`.

@@ -1,4 +1,4 @@
-//! NCCL's own log, in which it says what it chose.
+//! NCCL's log, which contains its choices.
 //!
 //! From 2.20 on NCCL writes a line for each operation that it enqueues, on rank 0 of the communicator:
 //!
@@ -10,12 +10,12 @@
 //! | 2.27 to 2.32 | `AllReduce [Symmetric]: 8192 Bytes -> Kernel AllReduce_AGxLL_R nchannels 8 nthreads 512 nWorks 1` | the counts of all works |
 //! | 2.29 to 2.32 | `AllGather [Copy Engine]: 8192 Bytes -> cudaMemcpy` | the count that the function takes |
 //!
-//! NCCL 2.18 and 2.19 say nothing, nor does any about sends and receives, of which all-to-all, gather and scatter are
-//! made, and copies of a single rank.
+//! NCCL 2.18 and 2.19 log no choices. No version logs sends and receives (all-to-all, gather and scatter), or copies
+//! of a single rank.
 //!
-//! NCCL reads what to log when it is first used, and has no supported way to change that later: the lines are written
-//! within the timed section, too. A line costs the enqueuing thread of rank 0 about 1 to 1.5 microseconds, which shows where
-//! the launch is what takes the time, below some 64 KiB. So the log is something to ask for.
+//! NCCL reads its log settings when it is first used, and has no supported way to change them later, so lines are
+//! written during timed operations as well. A line costs the enqueuing thread of rank 0 about 1 to 1.5 microseconds,
+//! which affects sizes below some 64 KiB. So the log is optional.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -33,10 +33,10 @@ use record::Algorithm;
 const ALGORITHMS: [&str; 7] = ["tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat"];
 /// NCCL's protocols by number.
 const PROTOCOLS: [&str; 3] = ["ll", "ll128", "simple"];
-/// The variables of a log of this process's own.
+/// Variables that are set for a log of this process.
 const VARIABLES: [&str; 3] = ["NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"];
 
-/// Reads one line of NCCL's log: its choice, if it is about that. Text before `NCCL INFO` does not matter.
+/// Parses one line of NCCL's log; `None` when it contains no choice. Text before `NCCL INFO` is ignored.
 #[must_use]
 pub fn parse_line(line: &str) -> Option<Choice> {
     parse_message(message(line)?)
@@ -106,7 +106,7 @@ fn channels(word: &str) -> Option<u32> {
     high.checked_sub(low)?.checked_add(1)
 }
 
-/// A name in lower case; of a number that this program does not know, the number.
+/// A name in lower case. An unknown number stays a number.
 fn named_or_numbered(word: &str, names: &[&str]) -> String {
     match word.parse::<usize>() {
         Ok(number) => names.get(number).map_or_else(|| word.to_owned(), |name| (*name).to_owned()),
@@ -117,9 +117,9 @@ fn named_or_numbered(word: &str, names: &[&str]) -> String {
 /// NCCL's log as it grows.
 pub struct Log {
     source: LogFile,
-    /// Up to where it has been read.
+    /// Read position, in bytes.
     position: u64,
-    /// The beginning of a line whose end is not there yet.
+    /// Beginning of an incomplete line.
     partial: Vec<u8>,
 }
 
@@ -131,7 +131,7 @@ impl fmt::Debug for Log {
 
 #[derive(Debug)]
 enum LogFile {
-    /// Memory that nobody else knows of, and that ends with this process.
+    /// An anonymous file in memory, which ends with this process.
     Own(File),
     /// The user's file, which NCCL makes when it is first used.
     Users { path: PathBuf, file: Option<File> },
@@ -144,18 +144,18 @@ impl Log {
     /// The log does not survive an `exec`, so the variables must not either: see
     /// [`own_variables`](super::own_variables).
     ///
-    /// If the user has set `NCCL_DEBUG`, here or in one of NCCL's configuration files, nothing is changed: his log is
-    /// read if it has what is needed and goes to a file.
+    /// If the user has set `NCCL_DEBUG`, in the environment or in one of NCCL's configuration files, nothing is
+    /// changed: the user's log is read if it contains choices and goes to a file.
     ///
     /// # Errors
-    /// Says why NCCL's choice will not be known; nothing is changed then.
+    /// When NCCL's choices will not be known, with the reason; nothing is changed then.
     pub fn start() -> Result<Self, Unavailable> {
         let (log, variables) = Self::prepare(&settings::of_nccl(&settings::variable))?;
         settings::set(variables)?;
         Ok(log)
     }
 
-    /// The log, and which variables have to be set for it.
+    /// The log, and the variables that have to be set for it.
     pub(super) fn prepare(
         setting: &dyn Fn(&str) -> Option<String>,
     ) -> Result<(Self, Assignments), Unavailable> {
@@ -171,8 +171,8 @@ impl Log {
         Ok((Self { source, position: 0, partial: Vec::new() }, variables))
     }
 
-    /// Forgets what was logged so far: to be called before each measurement, and so before its first operation but
-    /// after the start of NCCL.
+    /// Skips what was logged so far. Call it before each measurement: before its first operation, but after NCCL has
+    /// started.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -186,8 +186,8 @@ impl Log {
         Ok(())
     }
 
-    /// What NCCL has chosen since the last call of this or of [`clear`](Self::clear), each with how many lines said
-    /// so, in the order of the last of these lines. An operation has one line, or one for each GPU of this process.
+    /// The choices since the last call of this or of [`clear`](Self::clear), with their numbers of lines, in the order
+    /// of the last line. An operation has one line, or one for each GPU of this process.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -251,7 +251,7 @@ impl Log {
         }
     }
 
-    /// Gives the memory of what was read back. NCCL goes on writing behind it.
+    /// Frees the memory of what was read. NCCL goes on writing behind it.
     fn free(&self) {
         if let LogFile::Own(file) = &self.source
             && let Ok(length) = libc::off_t::try_from(self.position)
@@ -265,7 +265,7 @@ impl Log {
     }
 }
 
-/// A file in memory, and a path under which NCCL, in this process, can open it.
+/// Creates a file in memory, with a path under which NCCL, in this process, can open it.
 fn memory() -> io::Result<(File, String)> {
     // SAFETY: the name is a C string; the result is checked.
     let descriptor = unsafe { libc::memfd_create(c"nccl-log".as_ptr(), libc::MFD_CLOEXEC) };
@@ -282,7 +282,7 @@ fn memory() -> io::Result<(File, String)> {
     Ok((file, path))
 }
 
-/// The user's log file, if NCCL's choice will be in it.
+/// The user's log file, if it will contain NCCL's choices.
 fn users_file(level: &str, setting: &dyn Fn(&str) -> Option<String>) -> Result<PathBuf, Unavailable> {
     if !["INFO", "ABORT", "TRACE"].iter().any(|name| name.eq_ignore_ascii_case(level)) {
         return Err(Unavailable::Level { level: level.to_owned() });
@@ -301,7 +301,7 @@ fn users_file(level: &str, setting: &dyn Fn(&str) -> Option<String>) -> Result<P
     }
 }
 
-/// Whether `NCCL_DEBUG_SUBSYS` lets NCCL tell its choice: `INIT,TUNING`, `ALL`, `^NET`.
+/// Returns true when `NCCL_DEBUG_SUBSYS` includes NCCL's choices: `INIT,TUNING`, `ALL`, `^NET`.
 fn has_tuning(subsystems: &str) -> bool {
     let (inverted, list) = match subsystems.strip_prefix('^') {
         Some(list) => (true, list),

@@ -1,20 +1,20 @@
-//! The variables that change what is measured: those of nccl-tests, and one of our own.
+//! The environment variables that affect the measurement: those of nccl-tests, and one of this program.
 
 use std::path::PathBuf;
 
 use crate::data::traffic::{Matrix, Pattern};
 
-/// Turns off what protects operations in symmetric windows.
+/// Variable that turns off the fence of operations in symmetric windows.
 pub const SYMMETRIC_FENCE: &str = "NCCL_BENCH_SYMMETRIC_FENCE";
 
-/// What the variables say. Made by [`Variables::read`].
+/// Values of the variables ([`Variables::read`]).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Variables {
-    /// `NCCL_TESTS_SPLIT_MASK`, `NCCL_TESTS_SPLIT`: which processes measure together.
+    /// `NCCL_TESTS_SPLIT_MASK`, `NCCL_TESTS_SPLIT`: division of the processes into groups.
     pub split: Option<GroupSplit>,
     /// `NCCL_TESTS_DEVICE`: the first CUDA ordinal of every process.
     pub device: Option<usize>,
-    /// `NCCL_TESTS_MIN_BW`: GB/s that the mean bus bandwidth must reach, but for 10 %.
+    /// `NCCL_TESTS_MIN_BW`: requested mean bus bandwidth in GB/s, of which 90 % are enough.
     pub min_bandwidth: Option<f64>,
     /// `NCCL_TESTS_ALLTOALLV_SPREAD`, `_MATRIX_FILE`, `_MATRIX_SCALE`.
     pub pattern: Pattern,
@@ -25,16 +25,16 @@ pub struct Variables {
     pub without_symmetric_fence: bool,
 }
 
-/// How processes are divided into groups that measure side by side.
+/// Division of the processes into groups that measure at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupSplit {
-    /// By the bits of their number that are in this mask.
+    /// By the process number and this mask.
     And(u64),
-    /// By their number with these bits set.
+    /// By the process number or these bits.
     Or(u64),
-    /// By the remainder of their number.
+    /// By the remainder of the process number.
     Modulo(u64),
-    /// By the quotient of their number.
+    /// By the quotient of the process number.
     Divide(u64),
 }
 
@@ -66,7 +66,7 @@ impl GroupSplit {
     }
 }
 
-/// A whole number, also hexadecimal (0x), binary (0b) or octal (0).
+/// Parses a decimal, hexadecimal (0x), binary (0b) or octal (0) number.
 fn number_of_any_base(text: &str) -> Option<u64> {
     let lower = text.to_ascii_lowercase();
     let (digits, base) = if let Some(digits) = lower.strip_prefix("0x") {
@@ -82,10 +82,10 @@ fn number_of_any_base(text: &str) -> Option<u64> {
 }
 
 impl Variables {
-    /// Reads them with `variable`, which answers with the value of a variable that is set.
+    /// Reads the variables through `variable`, which returns the value of a variable that is set.
     ///
     /// # Errors
-    /// Names a variable whose value cannot be understood, and says what it may be.
+    /// When a value is invalid. The message names the variable and the allowed values.
     pub fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
         let set = |name: &str| variable(name).filter(|value| !value.trim().is_empty());
         let wrong = |name: &str, value: &str, what: &str| format!("{name}={value}: write {what}");

@@ -8,7 +8,7 @@ use crate::data::traffic::{Pattern, Traffic};
 use crate::request::{Request, Roots, Size, Sweep};
 use crate::supervision::Stop;
 
-/// `all` is all that the backend has.
+/// Reduces the lists that were given as `all` to the capabilities of the backend.
 pub(super) fn within(request: &Request, capabilities: &Capabilities) -> Request {
     let mut request = request.clone();
     let mut notes = Vec::new();
@@ -25,7 +25,7 @@ pub(super) fn within(request: &Request, capabilities: &Capabilities) -> Request 
     request
 }
 
-/// Keeps what is known, and notes the rest.
+/// Keeps supported items, and adds a note for each of the others.
 fn keep<T: PartialEq + std::fmt::Display>(asked: &mut Vec<T>, known: &[T], notes: &mut Vec<String>) {
     asked.retain(|each| {
         let is_known = known.contains(each);
@@ -36,7 +36,7 @@ fn keep<T: PartialEq + std::fmt::Display>(asked: &mut Vec<T>, known: &[T], notes
     });
 }
 
-/// What only makes sense with the number of ranks known.
+/// Checks that need the number of ranks.
 pub(super) fn check_ranks(request: &Request, ranks: usize, group: usize) -> Result<(), Stop> {
     if let Some(fault) = request.fault.filter(|fault| fault.rank >= ranks) {
         return Err(Stop::Refused(format!(
@@ -77,8 +77,8 @@ pub(super) fn check_ranks(request: &Request, ranks: usize, group: usize) -> Resu
     Ok(())
 }
 
-/// Refuses sizes that are too small to give any rank an element, as 8 bytes of an alltoall among 8 ranks. Of what `all` asks
-/// for, one case with elements is enough.
+/// Refuses sizes that give no rank an element, such as 8 bytes of an alltoall among 8 ranks. For lists given as `all`,
+/// one case with elements is enough.
 pub(super) fn check_elements(request: &Request, sweep: Sweep, position: GroupPosition) -> Result<(), Stop> {
     let (ranks, largest) = (position.ranks, sweep.sizes().last().unwrap_or(0));
     let participant = Participant { rank: 0, ranks, root: Some(0) };

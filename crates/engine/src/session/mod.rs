@@ -74,7 +74,7 @@ pub use observer::{Observer, Start};
 pub struct Session {
     request: Request,
     choices: ChoiceSources,
-    /// Reason for which NCCL's choices will not be known in full.
+    /// Note for the record when NCCL's choices will not be known in full.
     choices_note: Option<String>,
     salvage: Salvage,
     interrupt: Interrupt,

@@ -78,7 +78,7 @@ fn describe_ranks(device: &dyn RankDevice, world: &world::Handle) -> Result<Vec<
     Ok(all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>()?)
 }
 
-/// Passes what happens in one rank's sweep to the watchdog and, for rank 0, to the session's observer.
+/// Passes the events of one rank's sweep to the watchdog and, on rank 0, to the session's observer.
 struct Reporter<'a> {
     context: &'a ProcessContext<'a>,
     /// True for rank 0.

@@ -1,4 +1,4 @@
-//! What ends a run early, and what is kept then: signals, a watchdog, failures.
+//! Supervision of a run: signals, the watchdog, and saving results when it ends early.
 
 mod interrupt;
 mod salvage;

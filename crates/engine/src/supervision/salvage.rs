@@ -1,4 +1,4 @@
-//! What is saved when a run ends early: on a signal, after a timeout, or because a rank has failed.
+//! Saving of results when a run ends early: on a signal, after a timeout, or because a rank has failed.
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,12 +9,12 @@ use collectives::world::{self, Error, World};
 
 use record::Outcome;
 
-/// How long saving may take before the process ends without it.
+/// Time limit of saving.
 const LIMIT: Duration = Duration::from_secs(5);
 
 type Hook = Box<dyn FnOnce(Outcome) + Send>;
 
-/// Keeps what was measured, once, whoever ends the process: a rank's thread, the watchdog, a signal, or the world.
+/// Saves the results once, whichever thread ends the process: a rank's, the watchdog, the signal thread, or the world.
 ///
 /// Clones share the hook.
 #[derive(Clone, Default)]
@@ -41,9 +41,9 @@ impl fmt::Debug for Salvage {
 }
 
 impl Salvage {
-    /// What saves the results that there are. It runs at most once, on a thread of its own, perhaps while ranks are
-    /// still measuring, and is given up after five seconds; so it
-    /// waits for no lock that a rank could hold for ever.
+    /// Sets the hook that saves the results. It runs at most once, on a thread of its own, perhaps while ranks are
+    /// still measuring, and is abandoned after five seconds. So it must not wait for a lock that a rank could hold
+    /// forever.
     pub fn set(&self, hook: impl FnOnce(Outcome) + Send + 'static) {
         let mut state = self.lock();
         if !matches!(*state, HookState::Running) {
@@ -51,7 +51,7 @@ impl Salvage {
         }
     }
 
-    /// The run saves its results itself. Waits for a hook that runs already, at most five seconds.
+    /// Removes the hook, because the run saves its results itself. Waits for a running hook, at most five seconds.
     pub fn clear(&self) {
         let mut state = self.lock();
         if matches!(*state, HookState::Ready(_)) {
@@ -60,8 +60,8 @@ impl Salvage {
         drop(self.wait(state));
     }
 
-    /// Saves, and returns when that is done or has taken five seconds; whether it is done. Does nothing where nothing
-    /// is set or has been saved already.
+    /// Runs the hook, and waits for it at most five seconds. Returns false when it has not finished. Does nothing when
+    /// there is no hook, or it has run already.
     pub fn save(&self, outcome: Outcome) -> bool {
         if let Some(hook) = self.begin() {
             let ended = Ended(self.clone());
@@ -75,7 +75,7 @@ impl Salvage {
         matches!(*self.wait(self.lock()), HookState::Nothing)
     }
 
-    /// The hook, for whoever comes first.
+    /// Takes the hook, if no other thread has.
     fn begin(&self) -> Option<Hook> {
         let mut state = self.lock();
         match std::mem::take(&mut *state) {
@@ -90,7 +90,7 @@ impl Salvage {
         }
     }
 
-    /// Saves also when the world ends this process because another rank has failed.
+    /// Runs the hook also when the world ends this process because another rank has failed.
     pub fn watch(&self, process: &dyn World) {
         let salvage = self.clone();
         process.before_exit(Box::new(move |error| {
@@ -118,7 +118,7 @@ impl Salvage {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits while the hook runs, up to the limit.
+    /// Waits while the hook runs, up to [`LIMIT`].
     fn wait<'a>(&'a self, mut state: MutexGuard<'a, HookState>) -> MutexGuard<'a, HookState> {
         let deadline = Instant::now() + LIMIT;
         while matches!(*state, HookState::Running) {
@@ -132,7 +132,7 @@ impl Salvage {
     }
 }
 
-/// Says at its end that the hook has ended.
+/// Marks the hook as ended when it is dropped.
 struct Ended(Salvage);
 
 impl Drop for Ended {

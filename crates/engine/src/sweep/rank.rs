@@ -1,4 +1,4 @@
-//! One rank's way through the sweep of one case: what it does when, and with whom it waits.
+//! The sweep of one case on one rank.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,9 +17,9 @@ use crate::supervision::Signal;
 use record::statistics::median;
 use record::{Measurement, Placement};
 
-/// The seed of the data that timed operations move.
+/// Seed of the data of timed operations.
 pub(super) const TIMING_SEED: u64 = 99;
-/// What one size may take when nothing else ends the rounds.
+/// Default time limit of one size.
 const DEFAULT_BUDGET: Duration = Duration::from_secs(5);
 
 /// The sweep of one case.
@@ -78,7 +78,7 @@ impl RankSweep<'_> {
         Work { collective, data_type, op, participant, counts, traffic }
     }
 
-    /// Who measures: primary, and baseline where there is one that can do the same.
+    /// The backends that are measured: the primary one, and the baseline if it supports the same.
     fn roles(&self, placement: Placement) -> &'static [BackendRole] {
         let both = &[BackendRole::Primary, BackendRole::Baseline];
         let baseline = self.plan.versus.as_ref().is_some_and(|baseline| {
@@ -87,8 +87,8 @@ impl RankSweep<'_> {
         if baseline { both } else { &both[..1] }
     }
 
-    /// Gives a role its turn, when every rank is done with what the other role did: until then that one may have to be
-    /// called for other ranks' operations to end.
+    /// Selects a backend after all ranks have finished with the other one: a rank may have to call that library for
+    /// operations of other ranks to end.
     fn activate(&mut self, role: BackendRole) -> anyhow::Result<()> {
         if self.plan.versus.is_some() {
             self.world.barrier()?;
@@ -170,8 +170,8 @@ impl RankSweep<'_> {
         Ok((measurement, stop))
     }
 
-    /// Runs the timed_loop of each role, once or in rounds: so many, or until the medians are stable. Returns also whether
-    /// the medians are stable, with `--until-stable`.
+    /// Runs the timed loop of each backend, in a fixed number of rounds or until the medians are stable. Also returns
+    /// whether they are, with `--until-stable`.
     fn rounds(
         &mut self,
         work: &Work,
@@ -222,7 +222,7 @@ impl RankSweep<'_> {
         Ok((roles.into_iter().map(|(_, rounds)| rounds).collect(), stable))
     }
 
-    /// How many iterations fit into the budget, at most as many as the timed_loop has: the same on every rank.
+    /// Number of iterations that fit into the budget, at most that of the timed loop. The same on every rank.
     fn affordable(&mut self, work: &Work, placement: Placement, budget: Duration) -> anyhow::Result<usize> {
         let timed_loop = self.plan.timed_loop();
         let rounds = if self.plan.request.until_stable.is_some() { 1 } else { self.plan.request.rounds };
@@ -248,8 +248,8 @@ impl RankSweep<'_> {
         Ok(times)
     }
 
-    /// One iteration to learn from how operations of a group or of a graph are carried out, which may be unlike one alone.
-    /// It comes after what is timed, so that it does not change that.
+    /// Runs one more iteration to record how operations of a group or graph are carried out, which may differ from a
+    /// single one. It runs after the timed ones, so that it does not affect them.
     fn record_untimed_iteration(&mut self, work: &Work, placement: Placement) -> anyhow::Result<()> {
         let timed_loop = self.plan.timed_loop();
         let graph_launches = timed_loop.graph_launches.min(1);
@@ -260,8 +260,8 @@ impl RankSweep<'_> {
         Ok(())
     }
 
-    /// The times of each iteration: of the timed ones, or of a run of its own, so that timing each of them does not
-    /// change what the table shows.
+    /// The time of each iteration: of the timed ones, or of a second pass, so that timing each iteration does not
+    /// change the reported time.
     fn each(&mut self, work: &Work, placement: Placement, rounds: &RankRounds) -> anyhow::Result<Vec<f64>> {
         if !self.plan.request.statistics || !rounds.each_us.is_empty() {
             return Ok(rounds.each_us.clone());
@@ -290,7 +290,7 @@ impl RankSweep<'_> {
         Ok(wrong)
     }
 
-    /// The check on the stream, eager and as a graph. What it finds is added to what the verification has found.
+    /// Runs the check on the stream, eager and as a graph, and adds its findings to those of the verification.
     fn verify_on_stream(
         &mut self,
         work: &Work,
@@ -317,7 +317,7 @@ impl RankSweep<'_> {
     }
 }
 
-/// What is being measured, for messages.
+/// Describes a measurement for messages.
 fn describe(work: &Work, placement: Placement) -> String {
     let op = work.op.map(|op| format!(" {}", op.name())).unwrap_or_default();
     let position = match placement {

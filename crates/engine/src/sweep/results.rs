@@ -1,4 +1,4 @@
-//! What the ranks tell each other after a measurement, and how it becomes one.
+//! The results that ranks exchange after a measurement, and their combination.
 
 use std::time::Duration;
 
@@ -12,16 +12,16 @@ use record::provenance::now_utc;
 use record::statistics::{Statistics, median};
 use record::{Average, Measurement, Mismatch, PerIteration, Placement, RankTimes, Versus};
 
-/// What the rounds of one role took on this rank.
+/// Times of the rounds of one backend on this rank.
 #[derive(Default)]
 pub(super) struct RankRounds {
-    /// Operations of all together.
+    /// Total number of operations.
     pub(super) operations: usize,
-    /// Seconds per operation of each.
+    /// Seconds per operation of each round.
     pub(super) seconds: Vec<f64>,
-    /// Seconds per operation to enqueue it, of each.
+    /// Seconds to enqueue an operation, of each round.
     pub(super) enqueue: Vec<f64>,
-    /// Of the last one.
+    /// Microseconds per operation of each iteration of the last round.
     pub(super) each_us: Vec<f64>,
 }
 
@@ -35,14 +35,14 @@ impl RankRounds {
     }
 }
 
-/// What one role took, over all ranks.
+/// Combined result of one backend over all ranks.
 #[derive(Default)]
 pub(super) struct JobResult {
-    /// Per operation: the ranks' medians, made one.
+    /// Seconds per operation: the ranks' medians, reduced to one.
     pub(super) seconds: f64,
-    /// Per operation of the shortest round.
+    /// Seconds per operation of the shortest round.
     pub(super) best: f64,
-    /// Of each round, where there are several.
+    /// Microseconds per operation of each round; empty for a single round.
     pub(super) rounds_us: Vec<f64>,
     pub(super) wrong: Option<u64>,
     pub(super) mismatches: Vec<Mismatch>,
@@ -70,39 +70,39 @@ impl JobResult {
     }
 }
 
-/// What one rank tells the others after a round.
+/// Message of one rank after a round.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct RoundTimes {
-    /// Per operation, of each role.
+    /// Seconds per operation, of each backend.
     pub(super) seconds: Vec<f64>,
     pub(super) over: bool,
 }
 
-/// What one rank tells the others after a measurement.
+/// Message of one rank after a measurement.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct RankResult {
     pub(super) process: u32,
     pub(super) host: String,
-    /// Per operation.
+    /// Seconds to enqueue an operation.
     pub(super) enqueue: f64,
     pub(super) each_us: Vec<f64>,
-    /// Primary, then baseline where it has measured, too.
+    /// Results of the primary backend, then of the baseline, if it was measured.
     pub(super) roles: Vec<RoleResult>,
-    /// The number of a signal.
+    /// Number of the signal that this rank has received.
     pub(super) stop: Option<i32>,
 }
 
-/// What one rank found of one role.
+/// Result of one backend on one rank.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct RoleResult {
-    /// Per operation, of each round.
+    /// Seconds per operation of each round.
     pub(super) seconds: Vec<f64>,
     pub(super) wrong: u64,
     pub(super) first: String,
 }
 
 impl RoleResult {
-    /// Adds what a check on the stream found, with words that say so.
+    /// Adds the findings of a check on the stream.
     pub(super) fn add(&mut self, rounds: &StreamRounds, Tally { wrong, lowest }: Tally) {
         self.wrong = self.wrong.saturating_add(wrong);
         let way = if rounds.graph_launches == 0 { "eager" } else { "as a graph" };
@@ -116,7 +116,7 @@ impl RoleResult {
     }
 }
 
-/// The measurement that all ranks' ranks make.
+/// Combines the results of all ranks to a measurement.
 pub(super) fn measurement(
     plan: &SweepPlan,
     work: &Work,
@@ -191,7 +191,7 @@ pub(super) fn measurement(
     }
 }
 
-/// One time of all ranks'.
+/// Reduces the times of all ranks to one.
 pub(super) fn reduce(average: Average, times: impl ExactSizeIterator<Item = f64> + Clone) -> f64 {
     let count = times.len() as f64;
     match average {
@@ -202,7 +202,7 @@ pub(super) fn reduce(average: Average, times: impl ExactSizeIterator<Item = f64>
     }
 }
 
-/// Of each iteration the longest time.
+/// Returns the longest time of each iteration.
 pub(super) fn longest<'a>(ranks: impl Iterator<Item = &'a [f64]>) -> Vec<f64> {
     let mut longest = Vec::new();
     for times in ranks {
@@ -212,7 +212,7 @@ pub(super) fn longest<'a>(ranks: impl Iterator<Item = &'a [f64]>) -> Vec<f64> {
     longest
 }
 
-/// Of each process's ranks, of each iteration the longest time; none for a single process.
+/// Returns the longest time of each iteration for each process; empty for a single process.
 pub(super) fn processes(ranks: &[RankResult]) -> Vec<Vec<f64>> {
     let processes: Vec<&[RankResult]> =
         ranks.chunk_by(|one, other| (one.process, &one.host) == (other.process, &other.host)).collect();

@@ -1,4 +1,4 @@
-//! How large the sweep and its buffers can be, by the memory of all ranks.
+//! Sizes of the sweep and its buffers, limited by the memory of all ranks.
 
 use collectives::{DataType, world};
 
@@ -8,8 +8,8 @@ use crate::request::Request;
 use crate::request::Size;
 use crate::supervision::Stop;
 
-/// The sweep's largest size, the buffers for it, and what it was reduced to where memory did not allow what was asked
-/// for. The same on every rank.
+/// Returns the sweep's largest size, the sizes of the buffers, and the size to which a larger requested one was
+/// reduced. The same on every rank.
 pub fn sizes(
     settings: &Request,
     node: &dyn Node,
@@ -43,8 +43,8 @@ pub fn sizes(
     Ok((max_bytes, buffer_sizes, asked.filter(|&asked| asked > fitting).map(|_| fitting)))
 }
 
-/// Bytes of the two buffers for sizes up to `max_bytes`. Both have room for the largest size, so that operations move on
-/// in both alike; where memory is short, the send buffer is only as large as what is sent.
+/// Sizes of the two buffers. Both have room for the largest size, so that operations move on through both alike; if
+/// memory is short, the send buffer has only room for what is sent.
 fn buffer_sizes(
     settings: &Request,
     max_bytes: u64,
@@ -60,7 +60,7 @@ fn buffer_sizes(
     Ok(BufferSizes { size, send, receive: size })
 }
 
-/// The most that a rank sends of a size, in bytes.
+/// Maximum number of bytes that a rank sends for a size.
 fn sent(settings: &Request, max_bytes: u64, ranks: usize) -> u64 {
     let participant = Participant { rank: 0, ranks, root: Some(0) };
     let bytes = |collective: &Collective, data_type: DataType| match collective {
@@ -74,7 +74,7 @@ fn sent(settings: &Request, max_bytes: u64, ranks: usize) -> u64 {
     all.max().unwrap_or(max_bytes)
 }
 
-/// The largest size whose buffers fit into `capacity` bytes, in whole MiB where that is much.
+/// The largest size whose buffers fit into `capacity` bytes, rounded down to MiB if it is larger.
 fn largest_fitting(settings: &Request, capacity: u64, ranks: usize) -> u64 {
     const MIB: u64 = 1 << 20;
     let needed = |max_bytes: u64| max_bytes + sent(settings, max_bytes, ranks);

@@ -49,7 +49,7 @@ fn a_median_is_stable_when_both_ends_of_its_interval_are_near() {
     assert!(is_stable(&outliers, 0.01));
 }
 
-/// What happens, in order.
+/// Records the calls, in order.
 #[derive(Clone, Default)]
 struct Told(Rc<RefCell<Vec<&'static str>>>);
 
@@ -145,7 +145,7 @@ fn plan(change: impl FnOnce(&mut Request)) -> SweepPlan {
     SweepPlan::new(&request, 8)
 }
 
-/// What happens in a sweep.
+/// Calls of a whole sweep.
 fn all(plan: &SweepPlan) -> Vec<&'static str> {
     let told = Told::default();
     let (mut backend, mut observer) = (told.clone(), told.clone());
@@ -154,7 +154,7 @@ fn all(plan: &SweepPlan) -> Vec<&'static str> {
     told.0.take()
 }
 
-/// What happens in the first measurement of a sweep.
+/// Calls of the first measurement of a sweep.
 fn first(change: impl FnOnce(&mut Request)) -> Vec<&'static str> {
     let all = all(&plan(change));
     // The warm-up comes first.
@@ -253,7 +253,7 @@ fn two_sides_take_turns_and_the_last_of_a_round_is_the_first_of_the_next() {
     .concat();
     let warm_up = ["primary", "complete", "baseline", "complete"];
     assert_eq!(all(&plan), [&warm_up[..], &placement, &placement].concat());
-    // The other role cannot do it in place.
+    // The baseline cannot do it in place.
     plan.versus =
         Some(Capabilities { out_of_place_only: vec![Collective::AllReduce], ..Capabilities::default() });
     let alone = [

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::run::{Measurement, Outcome, Provenance, Rank, Run, Settings};
 
-/// The first line: all of the run but its measurements.
+/// The first line: the run without its measurements.
 #[derive(Serialize)]
 struct Header<'a> {
     kind: &'static str,
@@ -45,7 +45,7 @@ pub(super) struct EndLine {
     summary: Summary,
 }
 
-/// What is in the file, for who reads only its last line.
+/// Summary of the file, for readers of the last line only.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 struct Summary {
@@ -53,7 +53,7 @@ struct Summary {
     /// Measurements with wrong data; absent when nothing was verified.
     #[serde(skip_serializing_if = "Option::is_none")]
     wrong_measurements: Option<usize>,
-    /// Absent when nothing was measured, or a bandwidth is no finite number.
+    /// Absent without measurements, or when a bandwidth is not finite.
     #[serde(skip_serializing_if = "Option::is_none")]
     mean_busbw_gbps: Option<f64>,
 }
@@ -70,7 +70,7 @@ impl Summary {
     }
 }
 
-/// The line with which the file of a run begins.
+/// The first line of a file.
 pub(super) fn header(run: &Run) -> io::Result<Vec<u8>> {
     let Run {
         schema_version,
@@ -126,15 +126,15 @@ fn end(run: &Run) -> io::Result<Vec<u8>> {
     })
 }
 
-/// What can lose its end again.
+/// An output that can be truncated.
 pub(super) trait Truncate: Write {
-    /// Leaves the first `length` bytes, and goes on writing there.
+    /// Keeps the first `length` bytes, and continues to write there.
     fn truncate(&mut self, length: u64) -> io::Result<()>;
 
-    /// Its length now, in bytes.
+    /// Current length in bytes.
     fn length(&self) -> io::Result<u64>;
 
-    /// Has the storage keep what was written.
+    /// Writes to the storage what the system has buffered.
     fn keep(&mut self) -> io::Result<()>;
 }
 
@@ -161,12 +161,12 @@ pub(super) struct JsonLines<W> {
     length: u64,
     /// JsonLines of measurements.
     measurements: usize,
-    /// True when somebody else has changed the file's length.
+    /// True when another process has changed the file's length.
     damaged: bool,
 }
 
 impl<W: Truncate> JsonLines<W> {
-    /// Goes on after a header of `length` bytes.
+    /// Continues after a header of `length` bytes.
     pub(super) fn after(out: W, length: u64) -> Self {
         Self { out, length, measurements: 0, damaged: false }
     }
@@ -181,10 +181,10 @@ impl<W: Truncate> JsonLines<W> {
         Ok(())
     }
 
-    /// Adds the measurements that are missing, and how the run ended.
+    /// Adds the missing measurements and the last line.
     ///
     /// # Errors
-    /// As [`measurement`](Self::measurement).
+    /// See [`measurement`](Self::measurement).
     pub(super) fn finish(&mut self, run: &Run) -> io::Result<()> {
         let missing = run.measurements.get(self.measurements..).unwrap_or_default();
         missing.iter().try_for_each(|measurement| self.measurement(measurement))?;
@@ -205,7 +205,7 @@ impl<W: Truncate> JsonLines<W> {
 }
 
 impl JsonLines<File> {
-    /// True when the lines written so far are in the file of this name; false when it has been removed or has lost some.
+    /// Returns true when the file of this name has all lines written so far; false when it was removed or truncated.
     ///
     /// # Errors
     /// When another file has its name.
@@ -231,7 +231,7 @@ pub(super) mod tests {
     use crate::files::read::parse;
     use crate::sample;
 
-    /// A disk with room for so many bytes.
+    /// A disk with room for `room` bytes.
     #[derive(Default)]
     struct Disk {
         content: Vec<u8>,

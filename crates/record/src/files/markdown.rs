@@ -1,4 +1,4 @@
-//! Markdown for people: what ran where, and a table for each collective, type, operator and root.
+//! Markdown: provenance, and a table for each collective, type, operator and root.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -42,7 +42,7 @@ pub(super) fn write(run: &Run, mut out: impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// How it ended, and whether all data was right.
+/// Outcome, verification and mean bandwidth in one line.
 fn verdict(run: &Run) -> String {
     let ended = match &run.outcome {
         Outcome::Running => "Not ended, or killed".to_owned(),
@@ -120,12 +120,12 @@ fn provenance(run: &Run) -> Vec<(&'static str, String)> {
     list
 }
 
-/// What a table has in common.
+/// Collective, type, operator and root of a table.
 type Key<'a> = (&'a str, &'a str, Option<&'a str>, Option<usize>);
 
 struct Table<'a> {
     key: Key<'a>,
-    /// Both placements of a size, as far as they are there.
+    /// The measurements of a size in both placements, if they exist.
     rows: Vec<[Option<&'a Measurement>; 2]>,
 }
 
@@ -148,7 +148,7 @@ fn tables(run: &Run) -> Vec<Table<'_>> {
 }
 
 impl<'a> Table<'a> {
-    /// In place goes beside out of place of the same size and cycle, which was measured just before.
+    /// Adds a measurement. In place shares the row of out of place of the same size and cycle, measured just before.
     fn add(&mut self, measurement: &'a Measurement) {
         match (measurement.placement, self.rows.last_mut()) {
             (Placement::InPlace, Some([Some(before), place @ None]))
@@ -274,7 +274,7 @@ fn counted(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
-/// As many digits as times and bandwidths are worth.
+/// A time or bandwidth with its significant digits.
 fn number(value: f64) -> String {
     match value.abs() {
         absolute if !absolute.is_finite() => "-".to_owned(),
@@ -291,7 +291,7 @@ fn line(out: &mut impl Write, cells: &[impl AsRef<str>]) -> io::Result<()> {
     writeln!(out, "|")
 }
 
-/// Text that means nothing to Markdown, on one line.
+/// Text without Markdown syntax, on one line.
 fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for letter in text.chars() {

@@ -1,9 +1,9 @@
-//! The JSON of nccl-tests' `-J`, for what reads that: the same keys in the same order, and the same encoding of values.
+//! The JSON of nccl-tests' `-J`, for its readers: the same keys in the same order, and the same encoding of values.
 //!
-//! It differs where nccl-tests' own is faulty. A number that is none is null. All GPUs are listed. Of the
-//! environment there are only the variables that matter to what was measured. The file is always valid: when
-//! the run failed it has no `end_time`, the reason in `errors`, and nothing in it is `okay`. When no data was
-//! verified, the `count` of wrong values is null, and `okay` is `unchecked`.
+//! It differs where nccl-tests' own is faulty. A number that is not finite is null. All GPUs are listed. Of the
+//! environment, only variables that affect the measurement are included. The file is always valid: when the run failed
+//! it has no `end_time`, the reason in `errors`, and no `okay` is true. When no data was verified, the `count` of
+//! wrong values is null, and `okay` is `unchecked`.
 
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
@@ -21,13 +21,13 @@ use crate::run::{Blocking, Measurement, Outcome, Placement, Rank, Run, Settings}
 /// The version of nccl-tests' format.
 const VERSION: u32 = 3;
 
-/// Why there can be no file.
+/// Reason for which the file cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum TargetError {
-    /// nccl-tests would write nothing, and say nothing.
+    /// The suffix is not `.json`; nccl-tests would silently write nothing.
     #[error("-J {}: the name must end in .json, as in results.json", path.display())]
     Suffix {
-        /// What was asked for.
+        /// The requested path.
         path: PathBuf,
     },
     /// The file cannot be created.
@@ -35,17 +35,17 @@ pub enum TargetError {
     Create {
         /// The name that was tried.
         path: PathBuf,
-        /// Why not.
+        /// The error.
         source: io::Error,
     },
 }
 
-/// Finds the file for `path` and creates it: the file of that name, or `path.0`, `path.1`, ... where it is there
-/// already. It is empty: [`write()`] the unfinished run at once, so that it is valid whatever happens.
+/// Creates the file for `path`: with that name, or `path.0`, `path.1`, ... if it exists. It is empty; [`write()`] the
+/// unfinished run at once, so that it is always valid.
 ///
 /// # Errors
-/// When the name does not end in `.json`, in any case, or the file cannot be created or there is no room to fill it:
-/// then it is not there.
+/// When the name does not end in `.json` (ignoring case), the file cannot be created, or there is no room to fill it.
+/// The file then does not exist.
 pub fn target(path: &Path) -> Result<PathBuf, TargetError> {
     if !path.to_string_lossy().to_ascii_lowercase().ends_with(".json") {
         return Err(TargetError::Suffix { path: path.to_owned() });
@@ -75,7 +75,7 @@ pub fn target(path: &Path) -> Result<PathBuf, TargetError> {
     }
 }
 
-/// Makes `text` the whole content of the file, or leaves the file as it is.
+/// Replaces the content of the file by `text`, or leaves the file unchanged.
 ///
 /// # Errors
 /// When the folder cannot be written or the disk is full.
@@ -89,13 +89,13 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// The text for a run, also for one that has not ended. Times are in this machine's zone, as nccl-tests has them.
+/// The JSON of a run, finished or not. Times are in this machine's zone, as in nccl-tests.
 #[must_use]
 pub fn render(run: &Run) -> String {
     render_in_zone(run, &TimeZone::system())
 }
 
-/// The same with times of another zone.
+/// The JSON of a run with times in `zone`.
 #[must_use]
 pub fn render_in_zone(run: &Run, zone: &TimeZone) -> String {
     let complete = run.outcome == Outcome::Complete;
@@ -138,7 +138,7 @@ pub fn render_in_zone(run: &Run, zone: &TimeZone) -> String {
     serde_json::to_string(&document).unwrap_or_default()
 }
 
-/// nccl-tests has booleans as strings.
+/// A boolean as a string, as in nccl-tests.
 const fn truth(value: bool) -> &'static str {
     if value { "true" } else { "false" }
 }
@@ -215,8 +215,8 @@ struct Device<'a> {
     device_info: &'a str,
 }
 
-/// All ranks' devices. The first of each process come before the others: nccl-tests has only those, and its script
-/// takes the n-th device for that of the n-th process.
+/// The devices of all ranks. The first of each process come first: nccl-tests has only those, and its script takes the
+/// n-th device for that of the n-th process.
 fn devices(ranks: &[Rank]) -> Vec<Device<'_>> {
     let begins_process = |index: usize| {
         let before = index.checked_sub(1).and_then(|before| ranks.get(before));
@@ -297,7 +297,7 @@ struct AverageBusBandwidth {
     okay: &'static str,
 }
 
-/// Two measurements are one row when the second is the other's in-place.
+/// Rows of the results. An in-place measurement shares the row of the out-of-place one before it.
 fn results(run: &Run) -> Vec<Row<'_>> {
     let of_command = collective(&run.command);
     let mut rows = Vec::new();
@@ -361,7 +361,7 @@ fn per_iteration<'a>(measurement: &'a Measurement, settings: &Settings) -> Optio
     })
 }
 
-/// Of an iteration's operations, those in a group and those of all launches count as one.
+/// Number of iterations: operations of a group and of all graph launches count as one.
 fn iterations(measurement: &Measurement, settings: &Settings) -> usize {
     measurement.operations / (settings.aggregated.max(1) * settings.graph_launches.max(1))
 }

@@ -1,4 +1,4 @@
-//! Which measurements belong together, their ratios, and what follows.
+//! The comparison of runs: matching rows, their ratios, and verdicts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -11,10 +11,10 @@ use super::{MatchError, Metric, Threshold};
 use crate::run::{Outcome, Run};
 use crate::statistics::GeometricMean;
 
-/// Rounding must not make a difference of exactly the threshold one beyond it.
+/// Tolerance that keeps rounding from making a difference of exactly the threshold exceed it.
 const ROUNDING: f64 = 1e-9;
 
-/// Settings that change which rows there are, or what is reported beside them, and not what a row's value means.
+/// Settings that affect the set of rows or additional reports, but not the meaning of a row's value.
 const HARMLESS: [&str; 9] = [
     "min_bytes",
     "step_factor",
@@ -27,20 +27,20 @@ const HARMLESS: [&str; 9] = [
     "per_iteration_skip",
 ];
 
-/// Several runs, each against the first.
+/// Several runs, each compared with the first.
 #[derive(Debug, Serialize)]
 pub struct Comparison {
     /// The value that is compared.
     pub metric: Metric,
-    /// The share by which a row may be slower.
+    /// Relative difference by which a row may be slower.
     pub threshold: f64,
     /// True with `--partial`: a file may be incomplete, and the rows that both files have decide.
     pub partial: bool,
     /// The runs, in the order given; the first is the reference.
     pub files: Vec<ComparedFile>,
-    /// What is not the same in all files, and may be why their values differ.
+    /// Settings and circumstances that differ between files, and may explain different values.
     pub differences: Vec<Difference>,
-    /// What the first file and at least one other have.
+    /// Rows of the first file that at least one other has.
     pub rows: Vec<ComparedRow>,
     /// Geometric means of the ratios, for each collective and for all rows.
     pub means: Vec<MeanRatio>,
@@ -63,7 +63,7 @@ pub struct ComparedFile {
     pub library: String,
     /// Devices of the ranks: `8 x NVIDIA H200`.
     pub devices: String,
-    /// How the run ended.
+    /// Outcome of the run.
     pub outcome: Outcome,
     /// Measurements of all cycles.
     pub measurements: usize,
@@ -76,9 +76,9 @@ pub struct ComparedFile {
 /// A setting or circumstance in which runs differ.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct Difference {
-    /// Its name in the native format, or of the variable.
+    /// Name in the native format, or of the variable.
     pub what: String,
-    /// One for each file; absent where it is not set or not known.
+    /// The value for each file; absent when it is not set or not known.
     pub values: Vec<Option<String>>,
 }
 
@@ -88,44 +88,44 @@ pub struct ComparedRow {
     /// The identity of the row.
     #[serde(flatten)]
     pub key: Key,
-    /// Of each file the median over the cycles; absent where it was not measured, or is no number above 0.
+    /// The median over the cycles of each file; absent when it was not measured, or is not above 0.
     pub values: Vec<Option<f64>>,
-    /// Of each file but the first: its value over that of the first.
+    /// The ratio of each file's value to that of the first file, without the first.
     pub ratios: Vec<Option<f64>>,
 }
 
-/// Of each file but the first the geometric mean of its ratios.
+/// Geometric means of the ratios of each file but the first.
 #[derive(Debug, Serialize)]
 pub struct MeanRatio {
-    /// Over which rows; absent: over all.
+    /// The collective of the rows; absent for all rows.
     pub collective: Option<String>,
     /// One geometric mean for each file but the first; absent without rows.
     pub ratios: Vec<Option<f64>>,
-    /// How many rows have a ratio.
+    /// Number of rows with a ratio.
     pub rows: Vec<usize>,
 }
 
-/// Whether a file stands up to the first.
+/// The verdict on a file, compared with the first.
 #[derive(Debug, Serialize)]
 pub struct FileVerdict {
     /// Index of the file.
     pub file: usize,
-    /// True when the file stands up to the first.
+    /// True when the file passes.
     pub pass: bool,
     /// Rows with a ratio.
     pub compared: usize,
-    /// Rows beyond the threshold, by their place in `rows`; the worst first.
+    /// Indexes in `rows` of rows beyond the threshold; the slowest first.
     pub slower: Vec<usize>,
     /// Rows that are faster by more than the threshold.
     pub faster: usize,
-    /// What is in the first file only.
+    /// Tables and rows of the first file only.
     pub missing: Vec<String>,
-    /// What is in this file only.
+    /// Tables and rows of this file only.
     pub extra: Vec<String>,
     /// Reasons why this file or the first is incomplete. Any of them fails the comparison, except with
     /// `--partial`.
     pub incomplete: Vec<String>,
-    /// What else a reader must know.
+    /// Notes for the reader.
     pub notes: Vec<String>,
 }
 
@@ -300,7 +300,7 @@ impl FileVerdict {
     }
 }
 
-/// Returns why the file or the first one is incomplete, and notes on both.
+/// Returns reasons for which the file or the first one is incomplete, and notes on both.
 fn doubts(
     file: usize,
     files: &[ComparedFile],
@@ -348,7 +348,7 @@ fn means(rows: &[ComparedRow], others: usize) -> Vec<MeanRatio> {
     collectives.iter().map(|&name| Some(name)).chain([None]).map(mean).collect()
 }
 
-/// What is not the same in all runs.
+/// Settings and circumstances that differ between the runs.
 fn differences<'a>(runs: impl Iterator<Item = &'a Run>) -> Vec<Difference> {
     let all: Vec<BTreeMap<String, String>> = runs.map(circumstances).collect();
     let names: BTreeSet<&String> = all.iter().flat_map(BTreeMap::keys).collect();
@@ -362,7 +362,7 @@ fn differences<'a>(runs: impl Iterator<Item = &'a Run>) -> Vec<Difference> {
         .collect()
 }
 
-/// What may be why a run's values are what they are, by the names of the native format and of the variables.
+/// Settings and circumstances that can affect a run's values, by the names of the native format and of variables.
 fn circumstances(run: &Run) -> BTreeMap<String, String> {
     let mut found: BTreeMap<String, String> = BTreeMap::new();
     let text = |value: &Value| match value {

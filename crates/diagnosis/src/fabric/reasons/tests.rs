@@ -165,7 +165,7 @@ fn why(wanted: &str, version: (u16, u16), registered: &[&str], library: &str, ho
     })
 }
 
-/// Whether one of the reasons has these words, and its advice those.
+/// Returns true when a reason has these words, and its advice those.
 fn says(reasons: &[Reason], text: &str, advice: &str) -> bool {
     reasons.iter().any(|reason| {
         reason.text.contains(text) && reason.advice.as_deref().unwrap_or_default().contains(advice)
@@ -334,7 +334,7 @@ fn in_a_container_the_advice_is_for_the_one_who_starts_it() {
     );
 }
 
-/// As a pod on EKS is: the second version of control groups, each in a namespace of its own.
+/// A pod on EKS: version 2 of control groups, each in a namespace of its own.
 #[test]
 fn in_a_pod_whose_control_group_has_no_name_the_resource_is_named() {
     let pod = efa_devices()

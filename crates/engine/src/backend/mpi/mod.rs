@@ -1,7 +1,7 @@
-//! Host memory over the MPI library that the program is linked to, and under whose launcher it was started.
+//! Host memory over the MPI library that the program is linked to and was launched by.
 //!
-//! The `mpi` crate's own collectives have no `MPI_IN_PLACE` and do not say that MPI failed. So operations are calls of MPI
-//! itself, on a communicator of their own that returns its errors.
+//! The collectives of the `mpi` crate lack `MPI_IN_PLACE` and do not report errors. So operations call MPI's
+//! functions, on a communicator that returns errors.
 
 mod unsupported;
 
@@ -26,8 +26,8 @@ use crate::supervision::Stop;
 use record::Placement;
 use unsupported::{reduces, unsupported};
 
-/// The types that MPI reduces to what can be verified; elements of the others are moved as integers of their size. MPI has no
-/// 8- and 16-bit floating-point numbers, and does not say what becomes of integers that overflow: 8-bit ones soon do, and
+/// Types whose reductions over MPI can be verified. Elements of other types are moved as integers of their size. MPI
+/// has no 8- and 16-bit floating-point types, and does not define integer overflow: 8-bit integers soon overflow, and
 /// Open MPI 4.1 with AVX saturates their sums.
 const NUMBERS: [DataType; 6] = [
     DataType::Int32,
@@ -40,10 +40,10 @@ const NUMBERS: [DataType; 6] = [
 
 const OPS: [Op; 4] = [Op::Sum, Op::Prod, Op::Max, Op::Min];
 
-/// The most elements that MPI's functions can count.
+/// Maximum element count of MPI's functions.
 const MOST: usize = c_int::MAX as usize;
 
-/// The MPI library whose world `process` is.
+/// Returns the MPI library whose world `process` is.
 ///
 /// # Errors
 /// [`Stop::Refused`] when MPI cannot do what is asked for, or the processes have met in another way than through MPI. The
@@ -64,7 +64,7 @@ pub fn find(settings: &Request, process: &dyn World) -> Result<HostBackend, Stop
     Ok(HostBackend {
         connector: Arc::new(Mpi),
         name: "mpi",
-        // A world of MPI describes itself by its connector.
+        // A world of MPI describes itself by its library.
         version: process.describe(),
         path: library_path(),
         capabilities: Capabilities {
@@ -78,7 +78,7 @@ pub fn find(settings: &Request, process: &dyn World) -> Result<HostBackend, Stop
     })
 }
 
-/// The file that the MPI library was loaded from, where that can be found out.
+/// Path of the MPI library; empty if it is not known.
 fn library_path() -> String {
     let mut found = libc::Dl_info {
         dli_fname: ptr::null(),
@@ -91,7 +91,7 @@ fn library_path() -> String {
     if !known || found.dli_fname.is_null() {
         return String::new();
     }
-    // SAFETY: the loader's own text, which lives as long as the connector is loaded: as long as the program.
+    // SAFETY: the loader's own text, which lives as long as the library is loaded: as long as the program.
     unsafe { CStr::from_ptr(found.dli_fname) }.to_string_lossy().into_owned()
 }
 
@@ -113,14 +113,14 @@ impl Connector for Mpi {
 
 /// The only rank of its process, on the only thread that calls MPI while ranks measure.
 struct MpiRank {
-    /// Of all of the world's ranks, for these operations alone. Its errors are returned.
+    /// A duplicate of the world communicator for these operations. It returns errors.
     communicator: SimpleCommunicator,
     /// The parts of an alltoallv, kept so that an operation allocates nothing.
     sent: VectorCounts,
     received: VectorCounts,
 }
 
-/// Counts and displacements of each rank's part, in elements.
+/// Counts and displacements of the ranks' parts, in elements.
 #[derive(Default)]
 struct VectorCounts {
     counts: Vec<c_int>,
@@ -139,21 +139,20 @@ impl VectorCounts {
     }
 }
 
-/// What stands for a buffer where the other one is both: `MPI_IN_PLACE`, which is a cast in MPI's header, and so not in the
-/// crate. MPICH and those that share its binary interface have -1, and integers for handles; Open MPI and the interface that
-/// MPI 5 has made a standard have 1, and pointers for handles.
+/// `MPI_IN_PLACE`, which is a cast in MPI's header and therefore missing in the crate. MPICH and libraries with its
+/// ABI have -1, and integer handles; Open MPI and the ABI of MPI 5 have 1, and pointer handles.
 fn in_place() -> *mut c_void {
     const HANDLES_ARE_INTEGERS: bool = size_of::<ffi::MPI_Comm>() == size_of::<c_int>();
     ptr::without_provenance_mut(if HANDLES_ARE_INTEGERS { usize::MAX } else { 1 })
 }
 
-/// A number as MPI takes it.
+/// Converts a count to MPI's type.
 fn count_of(number: usize) -> anyhow::Result<c_int> {
     c_int::try_from(number)
         .with_context(|| format!("MPI counts {MOST} elements at most, and these are {number}"))
 }
 
-/// An error of MPI in its own words.
+/// Turns a return code into an error with MPI's message.
 fn check(function: &str, code: c_int) -> anyhow::Result<()> {
     const ROOM: usize = ffi::MPI_MAX_ERROR_STRING as usize;
     if code == ffi::MPI_SUCCESS as c_int {
@@ -167,7 +166,7 @@ fn check(function: &str, code: c_int) -> anyhow::Result<()> {
     anyhow::bail!("{function} failed: {}", String::from_utf8_lossy(&text[..length]))
 }
 
-/// MPI's type for elements that are reduced, or only moved.
+/// MPI's type of the elements. Types that are only moved are replaced by integers of their size.
 fn element(work: &Work) -> anyhow::Result<ffi::MPI_Datatype> {
     // SAFETY: constants.
     let element = unsafe {
@@ -189,7 +188,7 @@ fn element(work: &Work) -> anyhow::Result<ffi::MPI_Datatype> {
     Ok(element)
 }
 
-/// MPI's operator; any where nothing is reduced.
+/// MPI's operator; arbitrary when nothing is reduced.
 fn operator(work: &Work) -> anyhow::Result<ffi::MPI_Op> {
     // SAFETY: constants.
     unsafe {
@@ -203,7 +202,7 @@ fn operator(work: &Work) -> anyhow::Result<ffi::MPI_Op> {
     }
 }
 
-/// Whether a buffer is as long as the operation's counts say.
+/// Checks that a buffer has the length of the operation's counts.
 fn require(work: &Work, buffer: &[u8], elements: usize) -> anyhow::Result<()> {
     let (found, expected) = (buffer.len(), elements * work.data_type.size());
     anyhow::ensure!(found == expected, "a buffer has {found} bytes, and MPI would take it for {expected}");
@@ -275,7 +274,7 @@ fn data_at(whole: *mut u8, start: usize) -> *mut c_void {
 }
 
 impl MpiRank {
-    /// One function of MPI.
+    /// Calls the MPI function of the collective.
     ///
     /// # Safety
     /// `send` and `receive` are the addresses of as many elements as the operation's counts say, or what MPI takes in the

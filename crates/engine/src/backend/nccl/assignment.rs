@@ -1,23 +1,23 @@
-//! Division of a host's GPUs among its processes.
+//! Assignment of a host's GPUs to its processes.
 
 use collectives::nccl::Version;
 
-/// Lets several ranks assignment a GPU, in NCCL from this version on.
+/// Variable that lets several ranks share a GPU, in NCCL from this version on.
 pub(super) const MULTI_RANK: &str = "NCCL_MULTI_RANK_GPU_ENABLE";
 const MULTI_RANK_NCCL: Version = Version::new(2, 30, 0);
-/// Ranks of a GPU, whose kernels have to run at the same time.
+/// Maximum number of ranks of a GPU, whose kernels must run at the same time.
 const MOST_PER_GPU: usize = 16;
 
-/// A GPU's place on the PCI bus of its host.
+/// PCI address of a GPU: domain, bus, device.
 pub(super) type Address = (u32, u32, u32);
 
-/// A process of the job: where it is, and what it was told.
+/// A process of the job with its GPUs and the variables that affect their assignment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ProcessGpus<'a> {
     pub(super) host: &'a str,
-    /// Tells hosts of one name apart.
+    /// Identity of the host, which distinguishes hosts of the same name.
     pub(super) identity: &'a str,
-    /// The places of the GPUs that it sees.
+    /// PCI addresses of the GPUs that it sees.
     pub(super) addresses: &'a [Address],
     /// `NCCL_TESTS_DEVICE`.
     pub(super) base: Option<usize>,
@@ -25,23 +25,23 @@ pub(super) struct ProcessGpus<'a> {
     pub(super) multi_rank: bool,
 }
 
-/// The GPUs of a process.
+/// The GPUs that are assigned to a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct GpuAssignment {
-    /// For each thread.
+    /// GPUs per thread.
     pub(super) gpus: usize,
-    /// For each rank.
+    /// CUDA ordinal of each rank's GPU.
     pub(super) ordinals: Vec<usize>,
 }
 
 impl GpuAssignment {
-    /// True when two ranks of the process are on one GPU.
+    /// Returns true when two ranks of the process share a GPU.
     pub(super) fn has_a_gpu_twice(&self) -> bool {
         (1..self.ordinals.len()).any(|index| self.ordinals[..index].contains(&self.ordinals[index]))
     }
 }
 
-/// Divides a host's GPUs among its processes, each of which has so many threads with so many GPUs each (`-t`, `-g`).
+/// Assigns GPUs of its host to a process. Each process has `threads` threads with `gpus` GPUs each (`-t`, `-g`).
 pub(super) fn assignment(
     processes: &[ProcessGpus<'_>],
     process: usize,
@@ -95,7 +95,7 @@ pub(super) fn assignment(
     Ok(GpuAssignment { gpus: wanted, ordinals })
 }
 
-/// The number of ranks of the job on each GPU of a process's assignment, for each of its ranks.
+/// Number of ranks of the job on the GPU of each rank of a process.
 pub(super) fn ranks_on_gpus(
     processes: &[ProcessGpus<'_>],
     shares: &[GpuAssignment],

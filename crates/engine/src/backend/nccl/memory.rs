@@ -1,4 +1,4 @@
-//! A rank's two buffers, and the operands of them that operations work on.
+//! A rank's two buffers, and the views of them that operations use.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ use record::Placement;
 /// Bytes of the largest element.
 const LARGEST_ELEMENT: usize = 8;
 
-/// A rank's send and receive buffer. Nothing else uses their memory, which is zeroed when it is made; all work on it is on one
-/// stream, that of the communicator.
+/// A rank's send and receive buffer. Nothing else uses their memory, which is zeroed on allocation. All work on it is
+/// on the communicator's stream.
 #[derive(Debug)]
 pub(super) struct RankMemory {
     send: Memory,
@@ -30,7 +30,7 @@ pub(super) struct RankMemory {
     known: BufferRegistration,
 }
 
-/// The buffers as NCCL knows them, until this is dropped.
+/// Registration of the buffers with NCCL, until this is dropped.
 #[derive(Debug)]
 enum BufferRegistration {
     Not,
@@ -38,8 +38,8 @@ enum BufferRegistration {
     Windows { _guards: [Window; 2], active: bool },
 }
 
-/// Whether buffers of an operation overlap: a hypercube's exchanges work on one buffer, and what has no form in place is
-/// measured in one buffer all the same.
+/// Returns true when buffers of an operation overlap: the exchanges of a hypercube use one buffer, and collectives
+/// without an in-place form are measured in one buffer as well.
 pub(super) fn overlaps(work: &Work, placement: Placement) -> bool {
     work.collective == Collective::Hypercube
         || placement == Placement::InPlace && !work.collective.has_in_place()
@@ -64,7 +64,7 @@ impl RankMemory {
         })
     }
 
-    /// Makes NCCL know both buffers.
+    /// Registers both buffers with NCCL.
     pub(super) fn register(
         &mut self,
         communicator: &Communicator,
@@ -93,7 +93,7 @@ impl RankMemory {
         Ok(())
     }
 
-    /// What was not possible of what was asked for.
+    /// The part of the requested registration that was not possible.
     pub(super) fn note(&self) -> Option<String> {
         match &self.known {
             BufferRegistration::Registered { note, .. } => note.clone(),
@@ -109,7 +109,7 @@ impl RankMemory {
         Operands::new(work, placement, index, &self.sizes, self.unaligned)
     }
 
-    /// The operands as what users pass. For operations that do not [overlap](overlaps).
+    /// Views of the operands. For operations that do not [overlap](overlaps).
     #[inline]
     pub(super) fn views<T: Element>(
         &mut self,
@@ -124,7 +124,7 @@ impl RankMemory {
         })
     }
 
-    /// The operands, each as memory of its own: for operations that are queued together, or whose buffers overlap.
+    /// The operands as separate memory: for operations that are queued together, or whose buffers overlap.
     pub(super) fn apart(
         &self,
         work: &Work,
@@ -155,8 +155,8 @@ impl RankMemory {
             .collect()
     }
 
-    /// Where a hypercube's own part has to be copied from and to before it begins; `None` where it is in its place, as with all
-    /// other operations.
+    /// Source and target address of a hypercube's own part, which is copied before the exchanges; `None` when no copy
+    /// is needed, as for all other operations.
     pub(super) fn own_part(&self, work: &Work, operands: &Operands) -> Option<(u64, u64)> {
         let copied = work.collective == Collective::Hypercube && operands.placement == Placement::OutOfPlace;
         copied.then(|| {
@@ -165,19 +165,19 @@ impl RankMemory {
         })
     }
 
-    /// The address from which on the receive buffer is used.
+    /// Address of the first used element of the receive buffer.
     pub(super) fn receive_address(&self, work: &Work) -> u64 {
         element(&self.receive, work, self.unaligned)
     }
 
-    /// Where this rank's input is; `None` where it has none.
+    /// Address of this rank's input; `None` when it has none.
     pub(super) fn input_address(&self, work: &Work, placement: Placement) -> Option<u64> {
         let start = self.operands(work, placement, 0).input.start;
         let memory = if placement == Placement::InPlace { &self.receive } else { &self.send };
         work.collective.has_input(work.participant).then(|| element(memory, work, start))
     }
 
-    /// Where this rank's result is.
+    /// Address of this rank's result.
     pub(super) fn result_address(&self, work: &Work, placement: Placement) -> u64 {
         element(&self.receive, work, self.operands(work, placement, 0).result.start)
     }
@@ -188,7 +188,7 @@ fn element(memory: &Memory, work: &Work, index: usize) -> u64 {
     memory.read(memory.stream()).address() + (index * work.data_type.size()) as u64
 }
 
-/// Elements of a memory as memory of its own, for operations whose operands may overlap.
+/// Elements of a buffer as separate memory, for operations whose operands may overlap.
 fn part(memory: &Memory, work: &Work, elements: Range<usize>) -> Result<Memory, nccl::Error> {
     let size = work.data_type.size();
     let view = memory.slice::<u8>(elements.start * size..elements.end * size)?;

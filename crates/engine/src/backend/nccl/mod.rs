@@ -30,7 +30,7 @@ use rank::GpuRank;
 use record::{Provenance, Rank};
 
 const DEFAULT_MAX_BYTES: u64 = 4 << 30;
-/// Left free on each GPU for NCCL's own buffers and kernels.
+/// Bytes left free on each GPU for NCCL's own buffers and kernels.
 const RESERVE: u64 = 2 << 30;
 
 /// The GPUs that a process can use.
@@ -47,12 +47,12 @@ pub(super) struct Gpus {
     multi_rank: bool,
 }
 
-/// The first GPUs that calculate with 8-bit floating-point numbers, and the first NCCL.
+/// The first compute capability, and the first NCCL, with 8-bit floating-point types.
 const FP8_CAPABILITY: (u32, u32) = (9, 0);
 const FP8_NCCL: nccl::Version = nccl::Version::new(2, 24, 0);
 
 impl Gpus {
-    /// Looks for a CUDA driver, GPUs and libnccl; the error says what is missing.
+    /// Looks for a CUDA driver, GPUs and libnccl. The error says what is missing.
     pub(super) fn find() -> Result<Self, String> {
         let count = nccl::device_count().map_err(|error| error.to_string())?;
         let library = Library::load().map_err(|error| error.to_string())?;
@@ -91,30 +91,30 @@ fn attribute(ordinal: usize, attribute: Attribute) -> Result<u32, result::Driver
     unsafe { result::device::get_attribute(device, attribute) }.map(|value| value as u32)
 }
 
-/// How the buffers are made.
+/// Properties of the buffers.
 #[derive(Clone, Copy, Debug)]
 struct BufferSettings {
     /// Elements by which they are shifted.
     unaligned: usize,
-    /// How NCCL knows them.
+    /// Registration with NCCL.
     registration: record::Registration,
 }
 
-/// The GPUs of this process that take part, and what its ranks need to meet.
+/// The GPUs of this process, and the data that its ranks need to connect.
 pub struct GpuNode {
     library: Library,
     id: UniqueId,
     config: nccl::Config,
     settings: BufferSettings,
     default_stream: bool,
-    /// The first that is measured.
+    /// The first type that is measured.
     first_type: DataType,
     fp8: bool,
     threads: usize,
     assignment: GpuAssignment,
     /// The number of ranks on each rank's GPU.
     ranks_on_gpus: Vec<usize>,
-    /// That of the process's first rank.
+    /// Position of the process's first rank.
     position: GroupPosition,
     provenance: Provenance,
     notes: Vec<String>,
@@ -192,7 +192,7 @@ impl GpuNode {
     }
 }
 
-/// The first process's GPUs, where all processes have the same NCCL.
+/// Returns the first process's GPUs. Refuses different versions of NCCL.
 fn one_version<'a>(found: &[(&str, &'a Gpus)]) -> Result<&'a Gpus, Stop> {
     let (host, first) = found[0];
     let differs = |(_, (_, other)): &(usize, &(&str, &Gpus))| other.nccl_version != first.nccl_version;
@@ -206,7 +206,7 @@ fn one_version<'a>(found: &[(&str, &'a Gpus)]) -> Result<&'a Gpus, Stop> {
     )))
 }
 
-/// Each process's assignment of the GPUs, and the number of ranks on the GPU of each of its ranks.
+/// Returns each process's GPUs, and the number of ranks on the GPU of each of its ranks.
 fn divide(
     processes_of_host: &[ProcessGpus<'_>],
     settings: &Request,
@@ -234,7 +234,7 @@ fn divide(
     Ok((shares, ranks))
 }
 
-/// True where 8-bit floating-point numbers can be measured.
+/// Returns true when 8-bit floating-point types can be measured.
 fn can_fp8(
     settings: &Request,
     loaded: nccl::Version,
@@ -252,8 +252,8 @@ fn can_fp8(
     Ok(false)
 }
 
-/// What was asked for, and what nccl-tests sets, so that numbers compare: scheduling for NVLink from NCCL 2.28 on, and two
-/// peers from 2.30 on where nothing but sendrecv is measured.
+/// The communicator's configuration: the requested one, with the settings of nccl-tests, so that results are
+/// comparable (scheduling for NVLink from NCCL 2.28 on; two peers from 2.30 on if only sendrecv is measured).
 fn config(library: Library, settings: &Request) -> Result<nccl::Config, Stop> {
     let loaded = library.version();
     // Off, --check-on-stream finds what the fence prevents: see `notes`.
@@ -278,7 +278,8 @@ fn is_fp8(data_type: &DataType) -> bool {
     data_type.is_float() && data_type.size() == 1
 }
 
-/// Where the first rank of a process is in its group: the processes of one color, each with so many ranks.
+/// Position of the first rank of a process in its group: the processes of one color, each with `ranks_per_process`
+/// ranks.
 fn position(colors: &[u64], process: usize, ranks_per_process: usize) -> GroupPosition {
     let color = colors[process];
     let before = colors[..process].iter().filter(|&&other| other == color).count();
@@ -286,7 +287,7 @@ fn position(colors: &[u64], process: usize, ranks_per_process: usize) -> GroupPo
     GroupPosition { rank: before * ranks_per_process, ranks: all * ranks_per_process, color }
 }
 
-/// The unique id of each group's first process, on all of its processes.
+/// Distributes the unique id of each group's first process to the processes of the group.
 fn exchange_id(library: Library, process: &dyn World, colors: &[u64]) -> Result<UniqueId, Stop> {
     let color = colors[process.rank()];
     let first = colors.iter().position(|&other| other == color).unwrap_or(0);

@@ -1,8 +1,8 @@
 //! The check on the stream: fill, operation and check follow each other without the host between, eager or as a graph.
 //!
-//! Verification waits for the GPU between these steps, so it cannot see an operation that starts before the kernel in front
-//! of it has written the operation's input. Here that kernel lets the operation start early, and what lies in the input until
-//! it has written is wrong in every bit.
+//! Ordinary verification waits for the GPU between these steps, so it cannot detect an operation that starts before
+//! the preceding kernel has written the operation's input. Here that kernel lets the operation start early, and until
+//! the kernel writes, every bit of the input is wrong.
 
 use std::time::Duration;
 
@@ -17,11 +17,12 @@ use crate::backend::{StreamRounds, Work};
 use crate::data::{Tally, expected_bits};
 use record::Placement;
 
-/// After so many eager rounds the host waits for the stream: operations that start too early were seen in the first rounds
-/// after that, and hardly behind them.
+/// Number of eager rounds after which the host waits for the stream. Operations that start too early were seen mainly
+/// in the first rounds after such a wait.
 const SERIES: usize = 16;
 
-/// The time from the trigger of the next kernel to the first write, by turns. The host has to queue the operation meanwhile.
+/// Delays from the trigger of the next kernel to the first write, used in turn. The host must queue the operation
+/// within the delay.
 const DELAYS: [Duration; 3] = [Duration::from_micros(100), Duration::from_micros(20), Duration::ZERO];
 
 impl GpuRank<'_> {
@@ -61,7 +62,7 @@ impl GpuRank<'_> {
         Ok(self.data.tally(self.stream())?)
     }
 
-    /// All rounds as one graph.
+    /// Captures all rounds in one graph.
     fn capture_rounds<T: Scalar>(
         &mut self,
         work: &Work,
@@ -113,7 +114,8 @@ impl GpuRank<'_> {
         Ok(())
     }
 
-    /// Queues the kernels that write the input. The last one triggers programmatic launch before it writes, where the GPU can.
+    /// Queues the kernels that write the input. The last one triggers programmatic launch before it writes, if the GPU
+    /// supports that.
     fn write_input(
         &mut self,
         work: &Work,
@@ -137,7 +139,7 @@ impl GpuRank<'_> {
         Ok(())
     }
 
-    /// Queues a write of a wrong value to an element of the result, where there is such an element.
+    /// Queues a write of a wrong value to an element of the result, if there is such an element.
     fn damage_on_stream(
         &self,
         work: &Work,

@@ -1,4 +1,4 @@
-//! One operation as calls of the safe layer: at once, in a group, or in a graph.
+//! One operation as calls of the safe layer: immediate, in a group, or in a graph.
 
 use std::ops::Range;
 
@@ -13,9 +13,9 @@ use half::{bf16, f16};
 use crate::backend::Work;
 use crate::collective::Collective;
 
-/// An element that a sum can be scaled by.
+/// An element type that a sum can be scaled by.
 pub(super) trait Scalar: Element {
-    /// The element nearest to a small whole number.
+    /// Returns the element nearest to a small whole number.
     fn of(value: f64) -> Self;
 }
 
@@ -45,13 +45,13 @@ scalar! {
     F8E5M2: F8E5M2::from_f64;
 }
 
-/// The buffers of one operation: views, or memory.
+/// The buffers of one operation, as views or as memory.
 pub(super) enum OperationBuffers<S, R> {
     /// A send and a receive buffer.
     Two(S, R),
     /// The one buffer of an operation in place.
     InPlace(R),
-    /// A hypercube's exchanges, one after the other.
+    /// The exchanges of a hypercube, in order.
     Steps(Vec<PeerExchange<R>>),
 }
 
@@ -59,7 +59,7 @@ pub(super) enum OperationBuffers<S, R> {
 pub(super) type Views<'m, T> = OperationBuffers<MemoryView<'m, T>, MemoryViewMut<'m, T>>;
 
 impl OperationBuffers<Memory, Memory> {
-    /// Views of all of it.
+    /// Views of the whole memory.
     pub(super) fn views<T: Element>(&mut self) -> Result<Views<'_, T>, nccl::Error> {
         Ok(match self {
             Self::Two(send, receive) => OperationBuffers::Two(send.slice(..)?, receive.slice_mut(..)?),
@@ -71,34 +71,34 @@ impl OperationBuffers<Memory, Memory> {
     }
 }
 
-/// A send and a receive at the same time, of a pair of ranks.
+/// A send to and a receive from the same peer, at the same time.
 pub(super) struct PeerExchange<R> {
     pub(super) send: R,
     pub(super) receive: R,
     pub(super) peer: usize,
 }
 
-/// What operations that differ in their buffers alone have in common.
+/// Parameters that the operations of a loop share.
 pub(super) struct LoopParameters<'c, T> {
-    /// The operator that scales.
+    /// The operator of a mulsum.
     pub(super) scaled: Option<ScaledSum<'c, T>>,
-    /// The part for each rank, where ranks get different ones.
+    /// Parts of an alltoallv: ranges of the send buffer.
     pub(super) sent: Vec<Range<usize>>,
-    /// The part of each rank.
+    /// Ranges of the receive buffer.
     pub(super) received: Vec<Range<usize>>,
 }
 
-/// How an operation reaches NCCL.
+/// Mode of an operation's launch.
 #[derive(Clone, Copy)]
 pub(super) enum LaunchMode<'w> {
     Immediate,
     Capture(&'w Capture),
-    /// While the communicator's stream is being captured with other kernels: into a graph that ends before the communicator
-    /// and the memory of the buffers.
+    /// In a capture of the communicator's stream together with other kernels. The graph must end before the
+    /// communicator and the memory of the buffers.
     Captured,
 }
 
-/// A send and a receive at the same time.
+/// A send and a receive at the same time, with any peers.
 struct SendRecvPair<'b, S, R> {
     send: &'b S,
     to: usize,
@@ -157,7 +157,7 @@ where
     Ok(())
 }
 
-/// Calls among the other kernels of [`LaunchMode::Captured`].
+/// Calls within a capture of [`LaunchMode::Captured`].
 fn captured(communicator: &Communicator) -> Call<'_> {
     // SAFETY: the graph ends before the communicator and the buffers, by the contract of `LaunchMode::Captured`; nothing else uses the
     // buffers while it runs, because all that uses them is on this one stream. Views wait for no events.
@@ -183,13 +183,13 @@ impl<R> PeerExchange<R> {
 }
 
 impl<'b, S: DeviceBuffer, R: DeviceBufferMut> SendRecvPair<'b, S, R> {
-    /// In a group.
+    /// Queues both in a group.
     fn queue<L: Launch<'b>>(self, call: Call<'b, L>) -> Result<(), nccl::Error> {
         call.send(self.send, self.to)?;
         call.recv(self.receive, self.from)
     }
 
-    /// In one call, because a group cannot be captured among other kernels.
+    /// Queues both as one call, because a group cannot be captured together with other kernels.
     fn queue_captured(self, communicator: &'b Communicator) -> Result<(), nccl::Error>
     where
         R: DeviceBufferMut<Element = S::Element>,
@@ -214,7 +214,7 @@ fn exchange<T: Element, S: DeviceBuffer<Element = T>, R: DeviceBufferMut<Element
     }
 }
 
-/// Any collective that is one call.
+/// Queues a collective that is a single call.
 #[inline(always)]
 fn single<'env, 'c: 'env, T, S, R, L>(
     call: Call<'env, L>,
@@ -255,7 +255,7 @@ where
     Ok(queued?)
 }
 
-/// A collective that reduces.
+/// Queues a collective that reduces.
 #[inline(always)]
 fn reduction<'env, T, O, S, R, L>(
     call: Call<'env, L>,

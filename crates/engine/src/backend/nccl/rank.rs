@@ -17,8 +17,8 @@ use crate::backend::{Backend, MemoryUse, StreamRounds, TimedLoop, Times, Work};
 use crate::data::{DeviceData, Mismatches, Op, Tally};
 use record::{Blocking, Placement};
 
-/// How many operations of a loop are made before the clock starts, about. Later ones begin again at the first one's
-/// place.
+/// Approximate number of operations that are prepared before the clock starts. Later operations reuse the operands of
+/// the first.
 const PREPARED: usize = 4096;
 
 /// One rank.
@@ -27,17 +27,17 @@ pub(super) struct GpuRank<'a> {
     pub(super) data: DeviceData,
     pub(super) memory: RankMemory,
     used: MemoryUse,
-    /// Bytes that were free on the GPU when all of it was made.
+    /// Bytes that were free on the GPU after connecting and allocating.
     free: u64,
-    /// Made when first needed.
+    /// Created when first needed.
     events: Vec<CudaEvent>,
 }
 
-/// Operations of a loop, made before the clock starts.
+/// Operations of a loop, prepared before the clock starts.
 struct Prepared<'m, T> {
     operands: Vec<Operands>,
-    /// The same, each of memory of its own, where several are queued together or their buffers overlap: views of the same memory
-    /// cannot exist at the same time.
+    /// The operands as separate memory, if several operations are queued together or their buffers overlap: two views
+    /// of the same memory cannot exist at the same time.
     apart: Option<Vec<Views<'m, T>>>,
 }
 
@@ -56,13 +56,13 @@ impl<'a> GpuRank<'a> {
         self.communicator.stream()
     }
 
-    /// Where the input is once more, for a rank that must find its receive buffer as it was.
+    /// Address of the copy of the input, for a rank whose receive buffer must stay unchanged.
     pub(super) fn kept_address(&self, work: &Work, placement: Placement) -> Option<u64> {
         let kept = work.collective.keeps_receive(work.participant) && placement == Placement::OutOfPlace;
         kept.then(|| self.memory.receive_address(work))
     }
 
-    /// What the operations of a loop share.
+    /// Parameters that the operations of a loop share.
     pub(super) fn common<T: Scalar>(&self, work: &Work) -> Result<LoopParameters<'a, T>, nccl::Error> {
         let participant = work.participant;
         let scaled = match work.op {
@@ -78,7 +78,7 @@ impl<'a> GpuRank<'a> {
         Ok(LoopParameters { scaled, sent, received })
     }
 
-    /// Memory for each operation, where that is needed, `aggregated` at a time being queued together.
+    /// Separate memory for each operation, if it is needed. `aggregated` operations are queued together.
     fn apart(
         &self,
         work: &Work,
@@ -92,7 +92,7 @@ impl<'a> GpuRank<'a> {
             .transpose()
     }
 
-    /// What an operation does beside NCCL's work: a hypercube's own part goes to its place first.
+    /// Copies a hypercube's own part to its position before the exchanges.
     pub(super) fn copy_own_part(&self, work: &Work, operands: &Operands) -> anyhow::Result<()> {
         let Some((source, target)) = self.memory.own_part(work, operands) else { return Ok(()) };
         let bytes = work.counts.send * work.data_type.size();
@@ -101,8 +101,8 @@ impl<'a> GpuRank<'a> {
             .context("copying the own part")
     }
 
-    /// Queues one operation with buffers that are made for it: memory of their own where operands overlap, also with those of
-    /// operations that run at the same time.
+    /// Queues one operation with buffers that are made for it: separate memory if operands overlap, also with those of
+    /// concurrent operations.
     pub(super) fn queue<T: Scalar>(
         &mut self,
         mode: LaunchMode<'_>,
@@ -142,7 +142,7 @@ impl<'a> GpuRank<'a> {
         self.wait()
     }
 
-    /// One iteration: one operation, or several in a group.
+    /// Queues one iteration: one operation, or several in a group.
     #[inline]
     fn iterate<T: Scalar>(
         &mut self,
@@ -268,7 +268,7 @@ impl<'a> GpuRank<'a> {
         pairs.map(elapsed).collect()
     }
 
-    /// Polls, as nccl-tests does, so that an asynchronous error ends the wait.
+    /// Waits for the stream by polling, as nccl-tests does, so that an asynchronous error ends the wait.
     pub(super) fn wait(&self) -> anyhow::Result<()> {
         loop {
             // SAFETY: the stream is alive, and its context is current: every rank's thread has opened its own GPU.

@@ -87,7 +87,7 @@ fn other_lines_are_left_out() {
     assert_eq!(backwards.unwrap().algorithm.channels, None);
 }
 
-/// As NCCL opens its log and writes a line.
+/// Opens the log and writes a line, as NCCL does.
 fn write(path: &str, mode: &str, text: &str) {
     let mut options = fs::OpenOptions::new();
     match mode {

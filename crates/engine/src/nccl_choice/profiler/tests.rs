@@ -6,7 +6,7 @@ use super::*;
 use crate::nccl_choice::Bytes;
 use record::Algorithm;
 
-/// The plugin is one for the whole process, as NCCL has it.
+/// Serialises the tests: the plugin's state is global.
 pub(in super::super) fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -15,12 +15,12 @@ pub(in super::super) fn turn() -> MutexGuard<'static, ()> {
     turn
 }
 
-/// A descriptor as C has it, field by field, on a machine whose pointers have eight bytes.
+/// A descriptor with C's layout, on a machine with 8-byte pointers.
 #[repr(C, align(8))]
 struct Raw([u8; 128]);
 
 impl Raw {
-    /// Whatever is not set must not matter.
+    /// Fields that are not set have arbitrary bytes.
     fn new(kind: c_int, kind_bytes: usize, rank: c_int) -> Self {
         let mut raw = Self([0xa5; 128]);
         raw.put(0, &(kind as u64).to_le_bytes()[..kind_bytes]);
@@ -37,7 +37,7 @@ impl Raw {
     }
 }
 
-/// Where a version of the interface has its fields (`offsetof`).
+/// Offsets of the fields of a version of the interface (`offsetof`).
 struct Layout {
     kind_bytes: usize,
     function: usize,
@@ -113,7 +113,7 @@ impl Layout {
     }
 }
 
-/// Calls the plugin as NCCL does, and returns what it gave for the event.
+/// Calls the plugin as NCCL does, and returns the event's handle.
 fn start<I, D>(plugin: &Plugin<I, D>, raw: &Raw) -> *mut c_void {
     let mut event = handle().wrapping_byte_add(64);
     // SAFETY: the bytes are a descriptor of this version, whose texts live.
@@ -122,7 +122,7 @@ fn start<I, D>(plugin: &Plugin<I, D>, raw: &Raw) -> *mut c_void {
     event
 }
 
-/// Tells of a collective of `count` floats through the newest version, or, without channels, through one that has none.
+/// Reports a collective of `count` floats through the newest version, or, without channels, through one that has none.
 pub(in super::super) fn tell(function: &str, count: usize, algorithm: &str, channels: Option<u32>) {
     let (function, algorithm) = (CString::new(function).unwrap(), CString::new(algorithm).unwrap());
     let recorded = Collective {
@@ -154,7 +154,7 @@ fn choice(collective: Option<&str>, bytes: Bytes, named: (&str, Option<&str>, Op
     }
 }
 
-/// What each version is recorded, with the mask that NCCL has.
+/// Checks one version of the interface, with NCCL's mask.
 fn version<I, D>(plugin: &Plugin<I, D>, layout: &Layout, mask: &AtomicI32, has_channels: bool) {
     // SAFETY: a C string, as NCCL takes it for.
     assert_eq!(unsafe { CStr::from_ptr(plugin.name) }, c"nccl-bench");

@@ -3,51 +3,51 @@
 use std::io;
 use std::path::PathBuf;
 
-/// A file that is no result to go on with.
+/// A file that is not a readable result.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {problem}", path.display())]
 pub struct ReadError {
-    /// Which.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Why.
+    /// The problem.
     #[source]
     pub problem: ReadProblem,
 }
 
-/// What is wrong with a file.
+/// Problem of a file.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadProblem {
-    /// It cannot be read.
+    /// Reading has failed.
     #[error("it cannot be read: {0}")]
     Unreadable(#[from] io::Error),
     /// It is neither a file nor a pipe.
     #[error("it is a device; name a file, or a pipe as in <(zcat run.json.gz)")]
     Device,
-    /// It is no plain text.
+    /// Its encoding is not UTF-8.
     #[error("{0}")]
     Encoded(&'static str),
-    /// It is something else.
+    /// It is not a result file.
     #[error(
         "it is no result file: expected JSON or JSON Lines of nccl-bench (--output), or JSON of nccl-tests (-J); {0}"
     )]
     NotOurs(String),
-    /// Its end is missing.
+    /// It ends in the middle.
     #[error("it ends in the middle; {0}")]
     EndMissing(&'static str),
-    /// A later program wrote it.
+    /// A newer program has written it.
     #[error(
         "it has version {found} of the format, and this program knows {known}; read it with a newer nccl-bench"
     )]
     Newer {
         /// The file's version.
         found: u64,
-        /// The newest that can be read.
+        /// The newest version that can be read.
         known: u32,
     },
-    /// A part is not as it should be.
+    /// It is damaged.
     #[error("{0}")]
     Damaged(String),
-    /// There is nothing in it to show.
+    /// It has no measurement.
     #[error("it has no measurement: {0}")]
     NoMeasurement(String),
 }

@@ -1,4 +1,4 @@
-//! Reading result files again: native JSON, JSON Lines, and what nccl-tests writes (`-J`).
+//! Readers of result files: native JSON, JSON Lines, and the JSON of nccl-tests (`-J`).
 //!
 //! A file is read once from beginning to end, so that it can be a pipe, and one measurement at a time, so
 //! that the caller decides what to keep in memory.
@@ -25,10 +25,10 @@ pub(super) use nccl_tests::collective;
 use source::FileReader;
 
 const CUT: &str = "the program that wrote it was stopped, or it was copied in part";
-/// nccl-tests' files only: a run that ends early leaves them like this.
+/// Reason of a file of nccl-tests, whose runs leave such files when they end early.
 const CUT_NCCL_TESTS: &str = "nccl-tests leaves its JSON like this when it crashes or is interrupted";
 
-/// The longest line of JSON Lines, in bytes. A measurement takes about ten for each iteration of each process.
+/// Maximum length of a line of JSON Lines, in bytes. A measurement takes about ten for each iteration of each process.
 const LONGEST_LINE: u64 = 1 << 30;
 
 /// Treatment of a JSON file that ends in the middle.
@@ -36,14 +36,14 @@ const LONGEST_LINE: u64 = 1 << 30;
 pub enum Truncated {
     /// Refuse it.
     Refused,
-    /// Read what there is; the outcome is [`Outcome::Running`].
+    /// Read the measurements that it has; the outcome is [`Outcome::Running`].
     Read,
 }
 
 /// Reads a run from native JSON, JSON Lines or the JSON of nccl-tests; the content says which it is.
 ///
-/// Of JSON Lines that end in the middle of a line, the whole lines count, and the outcome is [`Outcome::Running`].
-/// nccl-tests says less than a [`Run`] holds: what is unknown is absent or empty, and `notes` names its source.
+/// If JSON Lines end in the middle of a line, the whole lines count, and the outcome is [`Outcome::Running`]. Files of
+/// nccl-tests lack parts of a [`Run`]: these are absent or empty, and `notes` names the source.
 ///
 /// # Errors
 /// When the file cannot be read, is none of the three, a newer program wrote it, or has no measurement.

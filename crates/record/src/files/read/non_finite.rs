@@ -27,7 +27,7 @@ enum ScanState {
     Minus,
     /// After an `n`, which begins `null` or `nan`. It is held back until the next byte.
     Letter,
-    /// In a word that has been replaced; these letters of it are still to be skipped.
+    /// In a replaced word, of which these letters are still to be skipped.
     Word(&'static [u8]),
 }
 
