@@ -1,5 +1,5 @@
-//! Having NCCL tell what it chooses, which sets variables and so needs a process with a single thread: not a test of the
-//! usual harness, which runs tests in threads.
+//! Sources of NCCL's choices. They set variables, which needs a process with a single thread, so this test does not use the
+//! usual harness.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -36,7 +36,7 @@ pub fn root(measurement: &Measurement) -> String {
     format!("{:>6}", measurement.root.map_or_else(|| "-1".to_owned(), |root| root.to_string()))
 }
 
-/// NCCL's number for a version: 22809 for `2.28.9`. `None` for what is no version of three numbers.
+/// NCCL's number for a version: 22809 for `2.28.9`. `None` for any other text than a version of three numbers.
 #[must_use]
 pub fn nccl_code(version: &str) -> Option<u32> {
     let mut numbers = version.split('.').map(|part| {

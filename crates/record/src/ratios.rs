@@ -82,7 +82,7 @@ mod tests {
         }
         let expected = "medians 1.000, bests 0.500 in geometric mean of 3; worst 2.000 at 16 bytes of float sum, in place";
         assert_eq!(ratios.summary().as_deref(), Some(expected));
-        // What says nothing changes nothing.
+        // Measurements without a ratio are ignored.
         let before = ratios.clone();
         for nothing in [
             measurement(0, 9.0, 9.0),

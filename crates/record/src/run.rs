@@ -241,7 +241,7 @@ pub struct Measurement {
     /// The operator: `sum`; absent where nothing is reduced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub op: Option<String>,
-    /// The root; absent where there is none.
+    /// The root; absent when the collective has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root: Option<usize>,
     /// Placement of the input.

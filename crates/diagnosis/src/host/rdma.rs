@@ -95,7 +95,7 @@ pub enum Memlock {
 }
 
 impl Host {
-    /// Reads what is below `root`, which is `/` but for tests. What cannot be read is not there. `service` is the value of
+    /// Reads what is below `root`, which is `/` but for tests. Files that cannot be read count as missing. `service` is the value of
     /// [`SERVICE`], if it has one.
     pub fn look(root: &Path, service: Option<&OsStr>) -> Self {
         let modules = MODULES.into_iter().filter(|module| root.join("sys/module").join(module).exists());

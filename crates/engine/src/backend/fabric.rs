@@ -155,11 +155,11 @@ impl Carrier for FabricRank {
         let plan = self.communicator.plan(collective, bytes);
         let exchanged = matches!(collective, fabric::Collective::AllToAll | fabric::Collective::AllToAllV);
         let algorithm = match plan.algorithm {
-            // These put aside what they send.
+            // These copy the data before they send it.
             put_aside @ (fabric::Algorithm::Board
             | fabric::Algorithm::Bruck
             | fabric::Algorithm::Hierarchical) => put_aside,
-            // What arrives belongs where something else is still to be sent from.
+            // Received data replaces data that has not been sent yet.
             _ if exchanged && placement == Placement::InPlace => fabric::Algorithm::Direct,
             other => other,
         };

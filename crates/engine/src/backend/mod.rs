@@ -1,4 +1,4 @@
-//! Backends: what performs the operations of a rank.
+//! Backends, which perform the operations of a rank.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -275,7 +275,7 @@ pub trait Backend {
     /// it is called before the first round.
     ///
     /// # Errors
-    /// See [`Backend::fill`], and `barrier`'s; always where there is no stream.
+    /// See [`Backend::fill`], and `barrier`'s; always without a stream.
     fn check_on_stream(
         &mut self,
         _work: &Work,

@@ -4,7 +4,7 @@ use std::thread::{self, JoinHandle};
 
 use collectives::world::World;
 
-use super::discovery::exchange;
+use super::discovery::{Discovery, exchange};
 use super::host::{FindHostBackend, HostNode};
 use super::paired::Paired;
 use super::{Node, fabric, nccl};
@@ -83,20 +83,7 @@ pub fn choose(
         })
         .collect();
     let Some(reason) = without.first() else {
-        if let Some(argument) = settings.tuning.argument().filter(|_| settings.versus != Some(Versus::Fabric))
-        {
-            return Err(Stop::Refused(format!(
-                "{argument}: that is for collectives over libfabric (--backend fabric); NCCL takes the variables \
-                 NCCL_ALGO and NCCL_PROTO"
-            )));
-        }
-        let primary = Box::new(nccl::GpuNode::prepare(settings, process, &processes)?);
-        let Some(find) = versus else { return Ok(primary) };
-        let ranks = primary.threads() * primary.gpus();
-        let on_host = Request { gpus: None, threads: Some(ranks), ..settings.clone() };
-        let why = "for what NCCL is measured in turn with (--vs)";
-        let baseline = Box::new(HostNode::prepare(&on_host, process, find, None, why)?);
-        return Ok(Box::new(Paired { primary, baseline }));
+        return on_gpus(settings, process, &processes, versus);
     };
     if settings.backend == BackendChoice::Nccl {
         let flag =
@@ -128,4 +115,26 @@ pub fn choose(
         ))),
         prepared => prepared,
     }
+}
+
+/// NCCL between GPUs, in turn with the baseline of `versus`.
+fn on_gpus(
+    settings: &Request,
+    process: &dyn World,
+    processes: &[Discovery<nccl::Gpus>],
+    versus: Option<FindHostBackend>,
+) -> Result<Box<dyn Node>, Stop> {
+    if let Some(argument) = settings.tuning.argument().filter(|_| settings.versus != Some(Versus::Fabric)) {
+        return Err(Stop::Refused(format!(
+            "{argument}: that is for collectives over libfabric (--backend fabric); NCCL takes the variables \
+             NCCL_ALGO and NCCL_PROTO"
+        )));
+    }
+    let primary = Box::new(nccl::GpuNode::prepare(settings, process, processes)?);
+    let Some(find) = versus else { return Ok(primary) };
+    let ranks = primary.threads() * primary.gpus();
+    let on_host = Request { gpus: None, threads: Some(ranks), ..settings.clone() };
+    let why = "for what NCCL is measured in turn with (--vs)";
+    let baseline = Box::new(HostNode::prepare(&on_host, process, find, None, why)?);
+    Ok(Box::new(Paired { primary, baseline }))
 }

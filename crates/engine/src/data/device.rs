@@ -126,7 +126,7 @@ impl DeviceData {
     /// index `first_index` on.
     ///
     /// # Errors
-    /// If the spec is not defined, `bytes` ends within an element, the buffer is not aligned to its elements, or
+    /// If the data is not defined, `bytes` ends within an element, the buffer is not aligned to its elements, or
     /// the driver fails.
     ///
     /// # Safety
@@ -251,7 +251,7 @@ impl DeviceData {
     /// # Errors
     /// If the driver fails, or what is on the stream did.
     pub fn tally(&mut self, stream: &Arc<CudaStream>) -> Result<Option<Tally>, DataError> {
-        // The copy would wait with the context locked, in which another rank may have to launch what is waited for.
+        // The copy would wait with the context locked, while another rank may have to launch work in it.
         stream.synchronize().map_err(failed("the check"))?;
         let mut report = [0_u64; REPORT_BYTES / 8];
         // SAFETY: the report has so many bytes; `report` outlives the copy, as the stream is synchronised below.

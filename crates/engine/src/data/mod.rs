@@ -248,7 +248,7 @@ pub struct Tally {
 /// Fills `bytes` with the input of `rank`, from the element with global index `first_index` on.
 ///
 /// # Errors
-/// If the spec is not defined (see [`DataError`]), or `bytes` ends within an element.
+/// If the data is not defined (see [`DataError`]), or `bytes` ends within an element.
 pub fn fill_input(spec: &DataSpec, rank: u32, first_index: u64, bytes: &mut [u8]) -> Result<(), DataError> {
     let (recipe, format) = Recipe::new(spec, ElementSource::Rank(rank))?;
     let size = spec.data_type.size();
@@ -263,7 +263,7 @@ pub fn fill_input(spec: &DataSpec, rank: u32, first_index: u64, bytes: &mut [u8]
 /// Compares a buffer with the elements of the segments, in order.
 ///
 /// # Errors
-/// If the spec is not defined (see [`DataError`]), a segment asks for a reduced result and the spec has no
+/// If the data is not defined (see [`DataError`]), a segment asks for a reduced result and the specification has no
 /// operator, or the segments do not have exactly the length of `bytes`.
 pub fn check(spec: &DataSpec, segments: &[ExpectedSegment], bytes: &[u8]) -> Result<Mismatches, DataError> {
     let size = spec.data_type.size();

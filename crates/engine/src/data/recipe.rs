@@ -2,7 +2,7 @@
 
 use collectives::DataType;
 
-use super::format::FormatTag;
+use super::format::{Exponents, FormatTag};
 use super::hash::mix;
 use super::{DataError, DataSpec, ElementSource, Op};
 
@@ -115,29 +115,12 @@ impl Recipe {
                 recipe.flip = if is_signed { sign } else { 0 } ^ if is_min { keys } else { 0 };
                 (EXTREME, if is_min { 4 } else { 3 })
             }
-            Op::Avg => match float {
-                None => (AVG, 5),
-                Some(_) if ranks.is_power_of_two() && ranks <= format.exact_avg_ranks() => {
-                    // A sum whose division by the number of ranks only changes the exponent.
-                    exponents = format.exact_avg_exponents();
-                    if rank.is_none() {
-                        exponents.low -= ranks.trailing_zeros().cast_signed();
-                    }
-                    (SUM, 5)
-                }
-                Some(_) if format.vanishing_avg_ranks().is_some_and(|vanishing| ranks >= vanishing) => {
-                    exponents = format.vanishing_exponents();
-                    recipe.flags |= VANISHING;
-                    (AVG, 5)
-                }
-                Some((significand, bias)) => {
-                    exponents = format.pair_exponents();
-                    if rank.is_none() {
-                        recipe.tolerance = average_tolerance(format.bits(), significand, bias, ranks);
-                    }
-                    (AVG, 5)
-                }
-            },
+            Op::Avg if float.is_none() => (AVG, 5),
+            Op::Avg => {
+                let kind;
+                (kind, exponents) = recipe.set_float_average(format, ranks, rank);
+                (kind, 5)
+            }
             Op::MulSum => {
                 match float {
                     // A sum, of which odd ranks have half of their share.
@@ -152,6 +135,26 @@ impl Recipe {
         recipe.exponent_mask = exponents.mask;
         recipe.key = mix(mix(start ^ (number << 32)).wrapping_add(u64::from(ranks)));
         recipe
+    }
+
+    /// Sets flags and tolerance of an average of floats. Returns its kind and exponents.
+    fn set_float_average(&mut self, format: FormatTag, ranks: u32, rank: Option<u32>) -> (u32, Exponents) {
+        if ranks.is_power_of_two() && ranks <= format.exact_avg_ranks() {
+            // A sum whose division by the number of ranks only changes the exponent.
+            let mut exponents = format.exact_avg_exponents();
+            if rank.is_none() {
+                exponents.low -= ranks.trailing_zeros().cast_signed();
+            }
+            return (SUM, exponents);
+        }
+        if format.vanishing_avg_ranks().is_some_and(|vanishing| ranks >= vanishing) {
+            self.flags |= VANISHING;
+            return (AVG, format.vanishing_exponents());
+        }
+        if let (Some((significand, bias)), None) = (format.float(), rank) {
+            self.tolerance = average_tolerance(format.bits(), significand, bias, ranks);
+        }
+        (AVG, format.pair_exponents())
     }
 }
 

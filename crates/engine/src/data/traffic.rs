@@ -38,7 +38,7 @@ impl Matrix {
     /// Reads a text of numbers, a line for each rank that sends, and multiplies them with `scale`.
     ///
     /// # Errors
-    /// Says what is wrong with the file, and where.
+    /// When the file cannot be read or is not a square matrix; the message names the line.
     pub fn read(path: &Path, scale: f64) -> Result<Self, String> {
         let name = path.display();
         if fs::metadata(path).is_ok_and(|found| !found.is_file()) {

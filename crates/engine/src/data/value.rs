@@ -408,7 +408,7 @@ pub(super) fn value_bits<F: ElementFormat, const KIND: u32>(recipe: &Recipe, ind
     }
 }
 
-/// FormatTask on many values, compiled for each format and kind.
+/// A task on many values, compiled for each format and kind.
 pub(super) trait FormatTask {
     /// Result of the task.
     type Output;

@@ -2,7 +2,7 @@
 //!
 //! From 2.20 on NCCL writes a line for each operation that it enqueues, on rank 0 of the communicator:
 //!
-//! | NCCL | message after `NCCL INFO` | what its bytes are |
+//! | NCCL | message after `NCCL INFO` | meaning of the bytes |
 //! |---|---|---|
 //! | 2.20 to 2.22 | `8192 Bytes -> Algo 1 proto 0 time 12.300000` | the larger buffer; of a group: the sum |
 //! | 2.23 | `AllReduce: 8192 Bytes -> Algo 1 proto 0 time 12.300000` | the same |
@@ -198,7 +198,7 @@ impl Log {
         if let Some(file) = self.file()?
             && file.metadata()?.len() < self.position
         {
-            // NCCL has emptied what was there before it started.
+            // NCCL has truncated the file when it started.
             (self.position, self.partial) = (0, Vec::new());
         }
         loop {

@@ -3,7 +3,7 @@
 //! There are two sources. [`profiler`] is a plugin inside this program: it costs nothing while operations are timed,
 //! and is always active. [`log`] is NCCL's log, which costs time, and so is optional (`--show-algorithm`):
 //!
-//! | what ran | the profiler tells it | the log tells it |
+//! | operation | reported by the profiler | reported by the log |
 //! |---|---|---|
 //! | a collective by an algorithm | from 2.24 on, with its channels from 2.27 on | from 2.20 on, with its channels from 2.24 on |
 //! | a broadcast | as above, but not in 2.29 and 2.30 | as above |

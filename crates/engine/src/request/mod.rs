@@ -1,4 +1,4 @@
-//! The request: what is to be measured, and how.
+//! The request: collectives, sizes, repetitions, verification, and the backend.
 
 mod choices;
 mod size;
@@ -130,7 +130,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// A request for `collectives` with the defaults of the program: `float`, sum, 8 bytes to what the backend allows,
+    /// A request for `collectives` with the defaults of the program: `float`, sum, 8 bytes to the backend's default maximum,
     /// 20 iterations, one verification.
     #[must_use]
     pub fn new(collectives: Vec<Collective>) -> Self {

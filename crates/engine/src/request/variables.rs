@@ -51,6 +51,21 @@ impl GroupSplit {
         }
     }
 
+    /// Reads `NCCL_TESTS_SPLIT_MASK` or `NCCL_TESTS_SPLIT`, of which the mask has precedence.
+    fn read(set: &impl Fn(&str) -> Option<String>) -> Result<Option<Self>, String> {
+        if let Some(mask) = set("NCCL_TESTS_SPLIT_MASK") {
+            let digits = mask.trim().trim_start_matches("0x").trim_start_matches("0X");
+            let bits = u64::from_str_radix(digits, 16)
+                .map_err(|_| wrong("NCCL_TESTS_SPLIT_MASK", &mask, "a hexadecimal mask, as in 0x7"))?;
+            return Ok(Some(Self::And(bits)));
+        }
+        let Some(text) = set("NCCL_TESTS_SPLIT") else { return Ok(None) };
+        let split = Self::parse(&text).ok_or_else(|| {
+            wrong("NCCL_TESTS_SPLIT", &text, "AND, OR, MOD or DIV and a number, as in MOD 8 or AND 0x7")
+        })?;
+        Ok(Some(split))
+    }
+
     fn parse(text: &str) -> Option<Self> {
         let text = text.trim();
         let start = text.find(|c: char| c.is_ascii_digit())?;
@@ -64,6 +79,11 @@ impl GroupSplit {
             _ => None,
         }
     }
+}
+
+/// Message on a variable with an invalid value.
+fn wrong(name: &str, value: &str, expected: &str) -> String {
+    format!("{name}={value}: write {expected}")
 }
 
 /// Parses a decimal, hexadecimal (0x), binary (0b) or octal (0) number.
@@ -88,19 +108,7 @@ impl Variables {
     /// When a value is invalid. The message names the variable and the allowed values.
     pub fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
         let set = |name: &str| variable(name).filter(|value| !value.trim().is_empty());
-        let wrong = |name: &str, value: &str, what: &str| format!("{name}={value}: write {what}");
-        let split = match (set("NCCL_TESTS_SPLIT_MASK"), set("NCCL_TESTS_SPLIT")) {
-            (Some(mask), _) => {
-                let digits = mask.trim().trim_start_matches("0x").trim_start_matches("0X");
-                let bits = u64::from_str_radix(digits, 16)
-                    .map_err(|_| wrong("NCCL_TESTS_SPLIT_MASK", &mask, "a hexadecimal mask, as in 0x7"))?;
-                Some(GroupSplit::And(bits))
-            }
-            (None, Some(text)) => Some(GroupSplit::parse(&text).ok_or_else(|| {
-                wrong("NCCL_TESTS_SPLIT", &text, "AND, OR, MOD or DIV and a number, as in MOD 8 or AND 0x7")
-            })?),
-            (None, None) => None,
-        };
+        let split = GroupSplit::read(&set)?;
         let number = |name: &str, good: fn(f64) -> bool, what: &str| match set(name) {
             None => Ok(None),
             Some(text) => match text.trim().parse::<f64>() {

@@ -7,7 +7,7 @@ use collectives::world::World;
 use serde::{Deserialize, Serialize};
 
 use super::repeat::{fitting, is_stable};
-use super::results::{self, RankResult, RankRounds, RoleResult, RoundTimes, reduce};
+use super::results::{self, BackendResult, RankResult, RankRounds, RoundTimes, reduce};
 use super::{Case, Event, RankObserver, SweepEnd, SweepPlan, decode};
 use crate::backend::{Backend, BackendRole, GroupPosition, StreamRounds, TimedLoop, Times, Work};
 use crate::collective::{Collective, Layout as _, Participant};
@@ -38,7 +38,7 @@ impl RankSweep<'_> {
         let sweep = self.plan.sweep;
         self.observer.begin_step(&|| format!("the warm-up of {}", self.case.collective));
         self.world.barrier()?;
-        // Also where nothing is verified: times depend on the data. And what it needs to load, it loads here.
+        // Also without verification: times depend on the data, and the kernels are loaded here.
         self.backend.fill(&self.work(sweep.max), Placement::OutOfPlace, TIMING_SEED)?;
         for &role in self.roles(Placement::OutOfPlace) {
             self.activate(role)?;
@@ -103,21 +103,16 @@ impl RankSweep<'_> {
         placement: Placement,
         cycle: usize,
     ) -> anyhow::Result<(Measurement, Option<Signal>)> {
-        let (plan, roles) = (self.plan, self.roles(placement));
+        let plan = self.plan;
         let name = || describe(work, placement);
         self.observer.begin_step(&|| format!("the untimed operation of {}", name()));
         self.observer.before(work)?;
         if plan.request.checks > 0 {
             self.backend.fill(work, placement, TIMING_SEED)?;
         }
+        // Operations of a group or a graph may be carried out in another way than a single one.
         let alike = plan.timed_loop().aggregated <= 1 && plan.timed_loop().graph_launches == 0;
-        self.observer.record_choices(alike);
-        for &role in roles {
-            self.activate(role)?;
-            self.backend.start(work, placement, 0, false)?;
-            self.backend.complete()?;
-        }
-        self.observer.record_choices(false);
+        self.run_untimed(work, placement, alike)?;
         self.observer.begin_step(&|| format!("the timed operations of {}", name()));
         let (rounds, stable) = self.rounds(work, placement)?;
         let operations = rounds.first().map_or(0, |primary| primary.operations);
@@ -135,27 +130,13 @@ impl RankSweep<'_> {
             && work.has_elements()
             && (placement == Placement::OutOfPlace || work.collective.has_in_place());
         self.observer.begin_step(&|| format!("the verification of {}", name()));
-        let mut found = Vec::with_capacity(roles.len());
-        for (&role, rounds) in roles.iter().zip(&rounds) {
-            self.activate(role)?;
-            let wrong = if verified { self.verify(work, placement)? } else { Mismatches::default() };
-            found.push(RoleResult {
-                seconds: rounds.seconds.clone(),
-                wrong: wrong.wrong,
-                first: wrong.first.map(|first| first.to_string()).unwrap_or_default(),
-            });
-        }
-        if verified && let Some(count) = plan.request.stream_checks {
-            self.observer.begin_step(&|| format!("the check on the stream of {}", name()));
-            self.verify_on_stream(work, placement, count, &mut found[0])?;
-        }
-
+        let backends = self.verify_backends(work, placement, &rounds, verified)?;
         let results = RankResult {
             process: std::process::id(),
             host: collectives::world::host().id,
             enqueue: rounds.first().and_then(|primary| median(&primary.enqueue)).unwrap_or(0.0),
             each_us,
-            roles: found,
+            backends,
             stop: self.observer.stop().map(Signal::number),
         };
         let ranks = self.exchange(&results)?;
@@ -168,6 +149,43 @@ impl RankSweep<'_> {
             chosen => chosen,
         };
         Ok((measurement, stop))
+    }
+
+    /// Runs one operation of each backend, and records NCCL's choice if `record` is true.
+    fn run_untimed(&mut self, work: &Work, placement: Placement, record: bool) -> anyhow::Result<()> {
+        self.observer.record_choices(record);
+        for &role in self.roles(placement) {
+            self.activate(role)?;
+            self.backend.start(work, placement, 0, false)?;
+            self.backend.complete()?;
+        }
+        self.observer.record_choices(false);
+        Ok(())
+    }
+
+    /// Combines the times of each backend with the findings of its verification, if it is `verified`.
+    fn verify_backends(
+        &mut self,
+        work: &Work,
+        placement: Placement,
+        rounds: &[RankRounds],
+        verified: bool,
+    ) -> anyhow::Result<Vec<BackendResult>> {
+        let mut results = Vec::with_capacity(rounds.len());
+        for (&role, rounds) in self.roles(placement).iter().zip(rounds) {
+            self.activate(role)?;
+            let found = if verified { self.verify(work, placement)? } else { Mismatches::default() };
+            results.push(BackendResult {
+                seconds: rounds.seconds.clone(),
+                wrong: found.wrong,
+                first: found.first.map(|first| first.to_string()).unwrap_or_default(),
+            });
+        }
+        if verified && let Some(count) = self.plan.request.stream_checks {
+            self.observer.begin_step(&|| format!("the check on the stream of {}", describe(work, placement)));
+            self.verify_on_stream(work, placement, count, &mut results[0])?;
+        }
+        Ok(results)
     }
 
     /// Runs the timed loop of each backend, in a fixed number of rounds or until the medians are stable. Also returns
@@ -214,7 +232,7 @@ impl RankSweep<'_> {
                     break;
                 }
             }
-            // Who was last in this round is first in the next.
+            // The last backend of this round is the first of the next.
             roles.reverse();
             common.reverse();
         }
@@ -282,7 +300,7 @@ impl RankSweep<'_> {
                 self.backend.corrupt(work, placement, fault.index)?;
             }
             let found = self.backend.check(work, placement, *self.seed)?;
-            // No rank leaves out a verification because of what it found: the others are waiting for it in the next one.
+            // A rank with wrong data does not skip verifications, because the others wait for it.
             if wrong.wrong == 0 {
                 wrong = found;
             }
@@ -296,7 +314,7 @@ impl RankSweep<'_> {
         work: &Work,
         placement: Placement,
         count: usize,
-        found: &mut RoleResult,
+        found: &mut BackendResult,
     ) -> anyhow::Result<()> {
         let world = self.world;
         let barrier = || Ok(world.barrier()?);

@@ -2,7 +2,7 @@
 
 use record::statistics::median;
 
-/// RankRounds that a median needs before anything is said of how well it is known.
+/// Minimum number of rounds for a statement on the precision of the median.
 pub(super) const LEAST_ROUNDS: usize = 6;
 
 /// Returns the number of iterations, from 1 to `most`, that take at most `seconds`. `trial` returns the time of a

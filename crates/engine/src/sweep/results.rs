@@ -49,7 +49,7 @@ pub(super) struct JobResult {
 }
 
 impl JobResult {
-    pub(super) fn of(ranks: &[&RoleResult], average: Average, verified: bool) -> Self {
+    pub(super) fn of(ranks: &[&BackendResult], average: Average, verified: bool) -> Self {
         let count = ranks.iter().map(|found| found.seconds.len()).min().unwrap_or(0);
         let rounds: Vec<f64> =
             (0..count).map(|round| reduce(average, ranks.iter().map(|found| found.seconds[round]))).collect();
@@ -87,21 +87,21 @@ pub(super) struct RankResult {
     pub(super) enqueue: f64,
     pub(super) each_us: Vec<f64>,
     /// Results of the primary backend, then of the baseline, if it was measured.
-    pub(super) roles: Vec<RoleResult>,
+    pub(super) backends: Vec<BackendResult>,
     /// Number of the signal that this rank has received.
     pub(super) stop: Option<i32>,
 }
 
 /// Result of one backend on one rank.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct RoleResult {
+pub(super) struct BackendResult {
     /// Seconds per operation of each round.
     pub(super) seconds: Vec<f64>,
     pub(super) wrong: u64,
     pub(super) first: String,
 }
 
-impl RoleResult {
+impl BackendResult {
     /// Adds the findings of a check on the stream.
     pub(super) fn add(&mut self, rounds: &StreamRounds, Tally { wrong, lowest }: Tally) {
         self.wrong = self.wrong.saturating_add(wrong);
@@ -129,8 +129,8 @@ pub(super) fn measurement(
     let collective = work.collective;
     let moved = collective.moved(&work.counts, work.data_type, work.participant.ranks);
     let role = |role: BackendRole| -> Option<JobResult> {
-        let ranks: Option<Vec<&RoleResult>> =
-            ranks.iter().map(|results| results.roles.get(role as usize)).collect();
+        let ranks: Option<Vec<&BackendResult>> =
+            ranks.iter().map(|results| results.backends.get(role as usize)).collect();
         Some(JobResult::of(&ranks?, plan.request.average, verified))
     };
     let primary = role(BackendRole::Primary).unwrap_or_default();
@@ -156,7 +156,8 @@ pub(super) fn measurement(
     let per_rank = ranks
         .iter()
         .map(|results| RankTimes {
-            time_us: results.roles.first().and_then(|primary| median(&primary.seconds)).unwrap_or(0.0) * 1e6,
+            time_us: results.backends.first().and_then(|primary| median(&primary.seconds)).unwrap_or(0.0)
+                * 1e6,
             statistics: skipped(&results.each_us),
         })
         .collect();

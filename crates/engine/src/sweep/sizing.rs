@@ -64,7 +64,7 @@ fn buffer_sizes(
 fn sent(settings: &Request, max_bytes: u64, ranks: usize) -> u64 {
     let participant = Participant { rank: 0, ranks, root: Some(0) };
     let bytes = |collective: &Collective, data_type: DataType| match collective {
-        // Each rank sends what its row of the matrix says: at most the size.
+        // A row of the matrix has at most the size.
         Collective::AllToAllV => max_bytes,
         _ => (collective.counts(max_bytes, data_type, participant, None).send * data_type.size()) as u64,
     };

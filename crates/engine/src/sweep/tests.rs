@@ -4,7 +4,7 @@ use std::rc::Rc;
 use collectives::world;
 
 use super::repeat::{LEAST_ROUNDS, fitting, is_stable};
-use super::results::{JobResult, RankResult, RoleResult, longest, processes, reduce};
+use super::results::{BackendResult, JobResult, RankResult, longest, processes, reduce};
 use super::*;
 use crate::backend::{BackendRole, StreamRounds, Times};
 use crate::data::{Mismatches, Tally};
@@ -26,7 +26,7 @@ fn an_iteration_lasts_as_long_as_its_slowest_rank() {
         host: "here".to_owned(),
         enqueue: 0.0,
         each_us: each_us.to_vec(),
-        roles: Vec::new(),
+        backends: Vec::new(),
         stop: None,
     };
     let ranks = [results(7, &[1.0, 5.0]), results(7, &[2.0, 4.0]), results(8, &[3.0, 3.0])];
@@ -212,7 +212,7 @@ fn a_graph_has_two_rounds_or_more_and_is_launched_again() {
 
 #[test]
 fn what_was_wrong_on_the_stream_is_added_and_named() {
-    let mut found = RoleResult { seconds: Vec::new(), wrong: 2, first: "element 0: wrong".to_owned() };
+    let mut found = BackendResult { seconds: Vec::new(), wrong: 2, first: "element 0: wrong".to_owned() };
     found.add(&StreamRounds::eager(200, 1), Tally { wrong: 30, lowest: 5 });
     found.add(&StreamRounds::graph(200, 1), Tally { wrong: 400, lowest: 6 });
     assert_eq!(found.wrong, 432);
@@ -292,7 +292,7 @@ fn what_fits_is_tried_with_so_many_that_a_late_start_hardly_counts() {
 #[test]
 fn what_the_ranks_took_is_made_one_round_by_round() {
     let found =
-        |seconds: [f64; 3], wrong| RoleResult { seconds: seconds.to_vec(), wrong, first: "it".to_owned() };
+        |seconds: [f64; 3], wrong| BackendResult { seconds: seconds.to_vec(), wrong, first: "it".to_owned() };
     let ranks = [found([3.0, 1.0, 2.0], 0), found([5.0, 9.0, 6.0], 4)];
     let taken = JobResult::of(&[&ranks[0], &ranks[1]], Average::Mean, true);
     // The mean of the medians; the shortest of the rounds' means.
@@ -302,7 +302,7 @@ fn what_the_ranks_took_is_made_one_round_by_round() {
     assert_eq!(taken.mismatches, [Mismatch { rank: 1, wrong: 4, first: "it".to_owned() }]);
     let slowest = JobResult::of(&[&ranks[0], &ranks[1]], Average::Max, false);
     assert_eq!((slowest.seconds, slowest.best, slowest.wrong), (6.0, 5.0, None));
-    let once = RoleResult { seconds: vec![2.0], wrong: 0, first: String::new() };
+    let once = BackendResult { seconds: vec![2.0], wrong: 0, first: String::new() };
     let once = JobResult::of(&[&once], Average::Mean, true);
     assert_eq!((once.seconds, once.best, once.rounds_us), (2.0, 2.0, Vec::new()));
 }

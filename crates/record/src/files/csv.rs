@@ -75,7 +75,7 @@ pub(super) fn write(run: &Run, out: impl Write) -> io::Result<()> {
         let (row, versus) = (row(measurement), versus(measurement));
         writer.write_record(row.iter().chain(&common).chain(&versus))?;
     }
-    // Without measurements, no row says how the run ended.
+    // Without measurements, no row has the outcome.
     if run.measurements.is_empty() && run.outcome != Outcome::Complete {
         let (row, versus) = (<[String; 26]>::default(), <[String; 6]>::default());
         writer.write_record(row.iter().chain(&common).chain(&versus))?;

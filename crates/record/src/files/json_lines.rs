@@ -1,4 +1,4 @@
-//! JSON JsonLines: the run, then a line per measurement as it comes, then how it ended.
+//! JSON Lines: the run, a line per measurement as soon as it is taken, and the outcome.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
@@ -153,13 +153,13 @@ impl Truncate for File {
     }
 }
 
-/// A file of JSON JsonLines after its header.
+/// Writer of a file of JSON Lines after its header.
 #[derive(Debug)]
 pub(super) struct JsonLines<W> {
     out: W,
     /// Bytes of whole lines.
     length: u64,
-    /// JsonLines of measurements.
+    /// Number of measurements written.
     measurements: usize,
     /// True when another process has changed the file's length.
     damaged: bool,
@@ -195,7 +195,7 @@ impl<W: Truncate> JsonLines<W> {
     fn add(&mut self, line: &[u8]) -> io::Result<()> {
         self.damaged |= self.out.length()? != self.length;
         if let Err(error) = self.out.write_all(line).and_then(|()| self.out.flush()) {
-            // Half a line helps nobody. Where even this fails, the reader leaves it out.
+            // Removes an incomplete line. If this fails too, readers ignore the line.
             let _ = self.out.truncate(self.length);
             return Err(error);
         }

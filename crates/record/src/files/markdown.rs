@@ -168,7 +168,7 @@ impl<'a> Table<'a> {
         heading.extend(root.map(|root| format!(" root {root}")));
         writeln!(out, "\n## {}\n", plain(&heading))?;
 
-        let all = || self.rows.iter().flatten().flatten();
+        let all = || self.measurements();
         let cycles = all().any(|each| each.cycle > 0);
         let statistics = all().any(|each| each.statistics.is_some());
         let versus = all().any(|each| each.versus.is_some());
@@ -206,12 +206,25 @@ impl<'a> Table<'a> {
             }
             line(&mut out, &cells)?;
         }
+        self.write_ratios(&mut out)?;
+        self.write_mismatches(&mut out)
+    }
+
+    fn measurements(&self) -> impl Iterator<Item = &'a Measurement> {
+        self.rows.iter().flatten().flatten().copied()
+    }
+
+    fn write_ratios(&self, mut out: impl Write) -> io::Result<()> {
         let mut ratios = Ratios::default();
-        all().for_each(|measurement| ratios.add(measurement));
-        if let Some(summary) = ratios.summary() {
-            writeln!(out, "\nTime over the other side's: {}", plain(&summary))?;
+        self.measurements().for_each(|measurement| ratios.add(measurement));
+        match ratios.summary() {
+            Some(summary) => writeln!(out, "\nTime over the other side's: {}", plain(&summary)),
+            None => Ok(()),
         }
-        for measurement in all() {
+    }
+
+    fn write_mismatches(&self, mut out: impl Write) -> io::Result<()> {
+        for measurement in self.measurements() {
             let theirs = measurement.versus.iter().flat_map(|versus| &versus.mismatches);
             let both = measurement.mismatches.iter().map(|found| ("", found));
             for (side, mismatch) in both.chain(theirs.map(|found| (" versus", found))) {

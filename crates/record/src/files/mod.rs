@@ -171,7 +171,7 @@ impl Files {
     /// # Errors
     /// When some cannot be written; the others are. A file that cannot be replaced keeps its older content.
     pub fn finish(mut self, run: &Run) -> Result<(), WriteError> {
-        // First what takes least: a launcher may kill the process within a second.
+        // The fastest first: a launcher may kill the process within a second.
         self.files.sort_by_key(|file| file.output.format != Format::JsonLines);
         self.each(|file| match file.output.format {
             Format::JsonLines => file.finish_lines(run),
@@ -300,7 +300,7 @@ mod tests {
         let mut files = Files::open(&outputs(folder.path(), &ALL)).unwrap();
         assert!(ALL.iter().all(|name| content(name) == "older"));
         drive(&mut files, &run);
-        // The process is killed here: what was measured is there, and nothing says that it ended.
+        // The process is killed here: the measurements are there, and the outcome is not.
         assert!(!content("run.csv").contains("allreduce,float"), "{}", content("run.csv"));
         assert!(content("run.md").contains("Not ended, or killed"), "{}", content("run.md"));
         let json: serde_json::Value = serde_json::from_str(&content("run.json")).unwrap();

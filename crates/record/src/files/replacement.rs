@@ -28,7 +28,7 @@ pub fn check(path: &Path) -> io::Result<PathBuf> {
         if is_standard_output(&found) {
             return Err(io::Error::other("standard output goes there, name another file"));
         }
-        // A rename would replace it even if it is write-protected, which is not what its owner meant.
+        // A rename would replace it even if it is write-protected, against the intention of its owner.
         OpenOptions::new().write(true).open(&target)?;
     }
     begin_beside(&target, |out| out.write_all(&TRIAL))?;
@@ -46,7 +46,7 @@ pub fn write(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>
 /// Replaces `path` by a file with this content, and returns it for more writes.
 ///
 /// # Errors
-/// See [`write`].
+/// See [`write()`].
 pub(super) fn begin(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<File> {
     begin_beside(path, content)?.persist(path).map_err(|error| error.error)
 }

@@ -383,7 +383,7 @@ fn circumstances(run: &Run) -> BTreeMap<String, String> {
     found.insert("hosts".to_owned(), hosts.len().to_string());
     found.insert("ranks".to_owned(), devices(run));
     found.insert("program".to_owned(), run.program.clone());
-    // What another program did not say is no difference.
+    // Facts that another program did not record are not differences.
     found.retain(|_, value| !value.is_empty());
     found
 }

@@ -63,7 +63,7 @@ impl Key {
     }
 }
 
-/// The placement as it is printed.
+/// Name of the placement in reports.
 pub const fn placement(placement: Placement) -> &'static str {
     match placement {
         Placement::OutOfPlace => "out-of-place",

@@ -20,7 +20,7 @@ const SLIPS: usize = 1;
 pub struct Reason {
     /// The reason, as a sentence.
     pub text: String,
-    /// The remedy, where there is one.
+    /// The remedy, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advice: Option<String>,
     /// The provider concerned.
@@ -253,7 +253,7 @@ pub fn missing(known: &Facts<'_>) -> Vec<Reason> {
         return Vec::new();
     }
     if let Some(value) = known.variable.filter(|value| wanted.is_none_or(|name| hides(value, name))) {
-        // What libfabric answers of other providers now says nothing about them.
+        // The variable hides other providers from libfabric's answers.
         let reason = Reason::new(format!("FI_PROVIDER={value} keeps libfabric from its other providers"));
         return vec![reason.advice("unset FI_PROVIDER")];
     }

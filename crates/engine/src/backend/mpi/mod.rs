@@ -46,14 +46,14 @@ const MOST: usize = c_int::MAX as usize;
 /// Returns the MPI library whose world `process` is.
 ///
 /// # Errors
-/// [`Stop::Refused`] when MPI cannot do what is asked for, or the processes have met in another way than through MPI. The
-/// same on every process.
+/// [`Stop::Refused`], the same on every process, when MPI does not support the request, or the processes have not met
+/// through MPI.
 pub fn find(settings: &Request, process: &dyn World) -> Result<HostBackend, Stop> {
     let refused = |problem: &str| Err(Stop::Refused(problem.to_owned()));
     if let Some(problem) = unsupported(settings) {
         return refused(&problem);
     }
-    // Not so under the world of another kind, which such settings do not join.
+    // MPI is not initialised in a world of another kind.
     if !::mpi::environment::is_initialized() {
         return refused("MPI carries the data of MPI's own ranks only: leave --world out");
     }

@@ -39,7 +39,7 @@ pub(super) struct Gpus {
     nccl_version: String,
     nccl_path: String,
     driver: i32,
-    /// PCI addresses in the order of CUDA ordinals: they tell whether processes see the same GPUs.
+    /// PCI addresses in the order of CUDA ordinals: they show whether processes see the same GPUs.
     addresses: Vec<Address>,
     /// Compute capabilities of the same: (9, 0).
     capabilities: Vec<(u32, u32)>,
@@ -67,6 +67,16 @@ impl Gpus {
             capabilities: capabilities.map_err(undescribed)?,
             multi_rank: std::env::var(MULTI_RANK).is_ok_and(|value| value.trim() == "1"),
         })
+    }
+
+    fn provenance(&self) -> Provenance {
+        Provenance {
+            backend: "nccl".to_owned(),
+            library_version: self.nccl_version.clone(),
+            library_path: self.nccl_path.clone(),
+            cuda_driver: Some(format!("{}.{}", self.driver / 1000, self.driver % 1000 / 10)),
+            ..Provenance::default()
+        }
     }
 }
 
@@ -158,14 +168,6 @@ impl GpuNode {
         let assignment = shares.swap_remove(process.rank());
         let position = position(&colors, process.rank(), assignment.ordinals.len());
         let id = exchange_id(library, process, &colors)?;
-        let driver = format!("{}.{}", first.driver / 1000, first.driver % 1000 / 10);
-        let provenance = Provenance {
-            backend: "nccl".to_owned(),
-            library_version: first.nccl_version.clone(),
-            library_path: first.nccl_path.clone(),
-            cuda_driver: Some(driver),
-            ..Provenance::default()
-        };
         let capabilities = found.iter().flat_map(|(_, gpus)| &gpus.capabilities);
         let capability = capabilities.min().copied().unwrap_or_default();
         let fp8 = can_fp8(settings, library.version(), capability, position.ranks)?;
@@ -186,7 +188,7 @@ impl GpuNode {
             assignment,
             ranks_on_gpus: ranks_on_gpus.swap_remove(process.rank()),
             position,
-            provenance,
+            provenance: first.provenance(),
             notes,
         })
     }
@@ -256,7 +258,7 @@ fn can_fp8(
 /// comparable (scheduling for NVLink from NCCL 2.28 on; two peers from 2.30 on if only sendrecv is measured).
 fn config(library: Library, settings: &Request) -> Result<nccl::Config, Stop> {
     let loaded = library.version();
-    // Off, --check-on-stream finds what the fence prevents: see `notes`.
+    // Without the fence, --check-on-stream detects the race: see `notes`.
     let mut config = nccl::Config::new().symmetric_fence(!settings.variables.without_symmetric_fence);
     if loaded >= nccl::Version::new(2, 28, 0) {
         config = config.nvlink_centric_sched(true);

@@ -343,7 +343,7 @@ impl Backend for GpuRank<'_> {
             let address = self.memory.result_address(work, placement) + (index * size) as u64;
             let mut element = [0_u8; 8];
             let stream = self.stream().cu_stream();
-            // On the stream of the check: what the driver's other copies write may not have arrived when they return.
+            // On the stream of the check, because the driver's other copies may return before their data has arrived.
             // SAFETY: the element is in this rank's memory, and lives until its copy is done.
             unsafe { result::memcpy_dtoh_async(&mut element[..size], address, stream) }?;
             self.wait()?;

@@ -40,7 +40,7 @@ pub enum Truncated {
     Read,
 }
 
-/// Reads a run from native JSON, JSON Lines or the JSON of nccl-tests; the content says which it is.
+/// Reads a run from native JSON, JSON Lines or the JSON of nccl-tests; detected by the content.
 ///
 /// If JSON Lines end in the middle of a line, the whole lines count, and the outcome is [`Outcome::Running`]. Files of
 /// nccl-tests lack parts of a [`Run`]: these are absent or empty, and `notes` names the source.
@@ -167,7 +167,7 @@ struct LineKind {
 /// Reads the lines after the header.
 fn lines(source: &mut FileReader<'_>, mut document: FieldReader<'_>) -> Result<Content, ReadProblem> {
     let mut run = run(std::mem::take(&mut document.fields))?;
-    // What the header says is older than what the last line says, if there is one.
+    // The last line, if there is one, replaces the header's outcome.
     run.outcome = Outcome::Running;
     let mut line = Vec::new();
     // The first iteration reads the rest of the header's line.
