@@ -17,7 +17,7 @@ use collectives::ReduceOp;
 use collectives::fabric::{self, Communicator};
 use collectives::world::{self, OnFailure, Options};
 use engine::supervision::Salvage;
-use engine::supervision::Watch;
+use engine::supervision::Watchdog;
 use libtest_mimic::{Arguments, Trial};
 use record::Outcome;
 
@@ -511,8 +511,8 @@ fn rank(steps: &str) {
         }
     });
     rescue.watch(&*process);
-    let mut watch = Watch::start(&process, Some(Duration::from_secs(2)), &rescue).unwrap();
-    watch.phase("looking for devices");
+    let mut watch = Watchdog::start(&process, Some(Duration::from_secs(2)), &rescue).unwrap();
+    watch.begin_step("looking for devices");
     if steps[0] == format!("early@{}", process.rank()) {
         thread::sleep(Duration::from_secs(600));
     }
@@ -522,16 +522,16 @@ fn rank(steps: &str) {
         for (world, watched) in ranks.into_iter().zip(watched) {
             let (steps, rescue) = (&steps, &rescue);
             scope.spawn(move || {
-                watched.place(format!("GPU {}", world.rank()));
+                watched.set_device(format!("GPU {}", world.rank()));
                 let mut communicator = None;
                 let end = |error: &dyn std::fmt::Display| -> ! { rescue.end(&*world, 1, &error.to_string()) };
                 for step in steps {
                     let (step, rank) = step.split_once('@').unwrap_or((step, ""));
                     let mine = rank.is_empty() || rank.parse() == Ok(world.rank());
                     match step {
-                        "init" => watched.phase("initialising NCCL"),
+                        "init" => watched.begin_step("initialising NCCL"),
                         "barrier" => {
-                            watched.phase("a barrier");
+                            watched.begin_step("a barrier");
                             world.barrier().unwrap_or_else(|error| end(&error));
                         }
                         "connect" => {
@@ -550,7 +550,7 @@ fn rank(steps: &str) {
                         // SAFETY: `kill` touches no memory, and the number is this process' own.
                         "kill" if mine => drop(unsafe { libc::kill(libc::getpid(), libc::SIGKILL) }),
                         "rest" => {
-                            watched.unlimited("writing a report");
+                            watched.begin_unlimited_step("writing a report");
                             thread::sleep(Duration::from_secs(5));
                         }
                         "hang" | "kill" | "stuck-hook" | "early" | "error" | "panic" => {}

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::Parser as _;
 use nccl_bench::command::plot::{self, Metric, NothingToDraw, Options, Placements, Scale, Spread};
 use record::statistics::Statistics;
-use record::{Algorithm, Library, Measurement, Mismatch, Outcome, Placement, Rank, Run, Versus};
+use record::{Algorithm, BackendLibrary, Measurement, Mismatch, Outcome, Placement, Rank, Run, Versus};
 use roxmltree::{Document, Node, ParsingOptions};
 
 const ALL_REDUCE: &str = include_str!("data/all_reduce_g8.txt");
@@ -1073,7 +1073,7 @@ fn both_sides_of_a_run_are_drawn() {
     let two_sides = |_: &Path| {
         let mut run = all_reduce();
         run.provenance.backend = "fabric".to_owned();
-        run.provenance.versus = Some(Library {
+        run.provenance.versus = Some(BackendLibrary {
             backend: "mpi".to_owned(),
             library_version: "Open MPI 4.1.4".to_owned(),
             library_path: String::new(),

@@ -1,4 +1,4 @@
-//! Facts about a host and its libraries, and what they mean for collectives.
+//! Facts about a host and its libraries, and reasons for which collectives cannot use them.
 //!
 //! Nothing here measures: facts are read, compared with what is needed, and turned into reasons with advice.
 

@@ -1,7 +1,7 @@
 //! Comparison of the processes' settings, before anything is opened or measured.
 //!
-//! Ranks that were started with different options would wait for each other without end: one for an operation that the
-//! other never starts. Every process tells all others what it was asked for, so all of them refuse alike.
+//! Ranks that were started with different options would wait for each other forever. So every process sends its
+//! options to all others, and all refuse alike.
 
 use std::fmt::Write as _;
 
@@ -15,29 +15,30 @@ use crate::supervision::Stop;
 /// Most distinct command lines that a refusal shows.
 const MOST_SHOWN: usize = 8;
 
-/// Begins what a process says first, so that those of another command or version are told apart.
+/// Prefix of a process's first message, which distinguishes other commands and versions.
 const COMMAND: &str = "nccl-bench measure 1";
 
-/// Said of a process whose first word is another.
+/// Refusal for a process whose first message has another prefix.
 pub const ANOTHER_COMMAND: &str =
     "runs another command, or another version of nccl-bench: start all with the same";
 
 /// Longest value that is sent as it is, in bytes.
 const MOST_COMPARED: usize = 256;
 
-/// One process's answer.
+/// The options of one process.
 #[derive(Debug, Serialize, Deserialize)]
 struct Asked {
     host: String,
     /// The command line, preceded by the variables that are set: those of nccl-tests, and [`SYMMETRIC_FENCE`].
     command: String,
-    /// Options and variables that must be equal, by name, each with its value in a form made for comparing.
+    /// Options and variables that must be equal, by name, as text made for comparison.
     options: Vec<(String, String)>,
     /// Reason for which this process cannot run.
     problem: Option<String>,
 }
 
-/// Returns `own` when every process was asked for the same and none has a problem. `own` is what this process prepared.
+/// Returns `own` when every process has the same options and none has a problem. `own` is the result of this process's
+/// preparation.
 ///
 /// # Errors
 /// [`Stop::Refused`], with the same text on every process.
@@ -71,7 +72,7 @@ pub fn agree<T>(world: &world::Handle, settings: &Request, own: Result<T, Stop>)
     }
 }
 
-/// A value, or the hash of one that is long, such as a matrix of all ranks.
+/// Returns a value, or the hash of a long one, such as a matrix of all ranks.
 fn short(value: String) -> String {
     if value.len() <= MOST_COMPARED {
         return value;
@@ -79,7 +80,7 @@ fn short(value: String) -> String {
     format!("{:016x}", hash(&value))
 }
 
-/// FNV-1a: the same from any compiler.
+/// Hashes a text with FNV-1a, whose result does not depend on the compiler.
 fn hash(text: &str) -> u64 {
     text.bytes()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
@@ -97,7 +98,7 @@ fn command(settings: &Request) -> String {
     variables.join(" ")
 }
 
-/// The first process's problem, with its place where there are several.
+/// The problem of the first process that has one, with its number unless it is process 0.
 fn problem_of(all: &[Asked]) -> Option<String> {
     let (index, asked) = all.iter().enumerate().find(|(_, asked)| asked.problem.is_some())?;
     let problem = asked.problem.as_deref()?;
@@ -109,7 +110,7 @@ fn problem_of(all: &[Asked]) -> Option<String> {
     })
 }
 
-/// The options in which processes differ, and who was asked for what.
+/// Describes the options in which processes differ, and their command lines.
 fn difference(all: &[Asked]) -> Option<String> {
     let first = all.first()?;
     let mut names: Vec<&str> = Vec::new();

@@ -1,8 +1,10 @@
 //! The buffers of each collective: element counts, offsets, and the expected result.
 
+use std::ops::Range;
+
 use collectives::{DataType, fabric};
 
-use crate::data::Segment;
+use crate::data::ExpectedSegment;
 use crate::data::traffic::Traffic;
 use record::Placement;
 
@@ -15,63 +17,118 @@ pub struct Counts {
     pub send: usize,
     /// Elements that a rank receives.
     pub receive: usize,
-    /// The count that the library's function takes, which the table prints.
+    /// The count parameter of the library's function, which is reported.
     pub parameter: usize,
-    /// The size that the table prints, in elements: the larger buffer of the rank that has most.
+    /// The reported size in elements: the larger buffer of the rank that has most.
     pub largest: usize,
 }
 
-/// The element counts of an operation on one rank of its group, and its root.
+/// The position of a rank in its group, and the root of the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Member {
+pub struct Participant {
     /// The rank's number in the group.
     pub rank: usize,
-    /// How many ranks the group has.
+    /// Number of ranks in the group.
     pub ranks: usize,
     /// The root, where the collective has one.
     pub root: Option<usize>,
 }
 
-impl Member {
-    /// Whether this rank is the root.
-    fn is_root(&self) -> bool {
+impl Participant {
+    pub(crate) fn is_root(&self) -> bool {
         self.root == Some(self.rank)
+    }
+
+    /// The next rank, to which a sendrecv sends.
+    pub(crate) fn next(&self) -> usize {
+        (self.rank + 1) % self.ranks
+    }
+
+    /// The previous rank, from which a sendrecv receives.
+    pub(crate) fn previous(&self) -> usize {
+        (self.rank + self.ranks - 1) % self.ranks
+    }
+
+    /// The exchanges of a hypercube, in order: of all parts that are known, with partners at doubling distance.
+    pub(crate) fn hypercube(&self) -> impl Iterator<Item = HypercubeStep> {
+        let rank = self.rank;
+        (0..self.ranks.ilog2()).map(move |step| {
+            let block = 1_usize << step;
+            let parts_of = |rank: usize| (rank & !(block - 1))..(rank & !(block - 1)) + block;
+            let peer = rank ^ block;
+            HypercubeStep { peer, own: parts_of(rank), theirs: parts_of(peer) }
+        })
+    }
+}
+
+/// One exchange of a hypercube.
+#[derive(Clone, Debug)]
+pub(crate) struct HypercubeStep {
+    pub(crate) peer: usize,
+    /// The ranks whose parts are sent.
+    pub(crate) own: Range<usize>,
+    /// The ranks whose parts are received, which are adjacent to `own`.
+    pub(crate) theirs: Range<usize>,
+}
+
+impl HypercubeStep {
+    /// The sent and the received elements of a buffer with `part` elements for each rank.
+    pub(crate) fn split<'a, T>(&self, data: &'a mut [T], part: usize) -> (&'a [T], &'a mut [T]) {
+        let (first, second) = data.split_at_mut(self.own.start.max(self.theirs.start) * part);
+        let length = self.own.len() * part;
+        if self.own.start < self.theirs.start {
+            (&first[self.own.start * part..][..length], &mut second[..length])
+        } else {
+            (&second[..length], &mut first[self.theirs.start * part..][..length])
+        }
     }
 }
 
 /// Counts, offsets and results of a collective. The definitions are those of nccl-tests.
 pub trait Layout {
-    /// The operation of the fabric backend that it is, where that has a choice of algorithms.
+    /// The fabric backend's collective, if that one has a choice of algorithms.
     #[must_use]
     fn on_fabric(self) -> Option<fabric::Collective>;
 
     /// Element counts of an operation for a requested size in bytes. A part per rank is rounded down to 16 bytes.
     /// `traffic` is that of [`Collective::AllToAllV`].
     #[must_use]
-    fn counts(self, bytes: u64, data_type: DataType, member: Member, traffic: Option<&Traffic>) -> Counts;
+    fn counts(
+        self,
+        bytes: u64,
+        data_type: DataType,
+        participant: Participant,
+        traffic: Option<&Traffic>,
+    ) -> Counts;
 
-    /// Where in the receive buffer a rank's input lies when the operation runs in place, in elements.
+    /// Start of a rank's input in the receive buffer when the operation runs in place, in elements.
     #[must_use]
     fn in_place_input(self, counts: &Counts, rank: usize) -> usize;
 
-    /// Where in the receive buffer a rank's result lies, in elements.
+    /// Start of a rank's result in the receive buffer, in elements.
     #[must_use]
     fn result_start(self, counts: &Counts, rank: usize, placement: Placement) -> usize;
 
-    /// Whether the operation reads this rank's input.
+    /// Returns true when the operation reads this rank's input.
     #[must_use]
-    fn has_input(self, member: Member) -> bool;
+    fn has_input(self, participant: Participant) -> bool;
 
-    /// What a rank's result must hold afterwards; nothing where it has none. A rank that is not the root of a reduce must
-    /// find its receive buffer as it was, which is filled with its input beforehand ([`Collective::keeps_receive`]).
+    /// The expected result of a rank; empty for a rank without a result. A rank that is not the root of a reduce must
+    /// find its receive buffer unchanged, which is filled with its input beforehand ([`Collective::keeps_receive`]).
     #[must_use]
-    fn result(self, counts: &Counts, member: Member, traffic: Option<&Traffic>) -> Vec<Segment>;
+    fn result(
+        self,
+        counts: &Counts,
+        participant: Participant,
+        traffic: Option<&Traffic>,
+    ) -> Vec<ExpectedSegment>;
 
-    /// Whether this rank's receive buffer must stay as it was.
+    /// Returns true when this rank's receive buffer must stay unchanged.
     #[must_use]
-    fn keeps_receive(self, member: Member) -> bool;
+    fn keeps_receive(self, participant: Participant) -> bool;
 
-    /// Bytes that the algorithm bandwidth counts: the size, but in a hypercube what comes from other ranks.
+    /// Bytes that the algorithm bandwidth counts: the size, except in a hypercube, where the bytes from other ranks
+    /// count.
     #[must_use]
     fn moved(self, counts: &Counts, data_type: DataType, ranks: usize) -> usize;
 }
@@ -92,10 +149,16 @@ impl Layout for Collective {
         }
     }
 
-    fn counts(self, bytes: u64, data_type: DataType, member: Member, traffic: Option<&Traffic>) -> Counts {
+    fn counts(
+        self,
+        bytes: u64,
+        data_type: DataType,
+        participant: Participant,
+        traffic: Option<&Traffic>,
+    ) -> Counts {
         let count = usize::try_from(bytes).unwrap_or(usize::MAX) / data_type.size();
-        let part = (count / member.ranks) & !(16 / data_type.size() - 1);
-        let whole = part * member.ranks;
+        let part = (count / participant.ranks) & !(16 / data_type.size() - 1);
+        let whole = part * participant.ranks;
         let counts = |send, receive, parameter| Counts { send, receive, parameter, largest: whole };
         match self {
             Self::AllReduce | Self::Reduce | Self::Broadcast | Self::SendRecv => {
@@ -106,8 +169,8 @@ impl Layout for Collective {
             Self::AllToAll => counts(whole, whole, part),
             Self::AllToAllV => match traffic {
                 Some(traffic) => Counts {
-                    send: traffic.sent(member.rank),
-                    receive: traffic.received(member.rank),
+                    send: traffic.sent(participant.rank),
+                    receive: traffic.received(participant.rank),
                     parameter: traffic.parameter(),
                     largest: traffic.busiest(),
                 },
@@ -130,16 +193,21 @@ impl Layout for Collective {
         }
     }
 
-    fn has_input(self, member: Member) -> bool {
-        !matches!(self, Self::Broadcast | Self::Scatter) || member.is_root()
+    fn has_input(self, participant: Participant) -> bool {
+        !matches!(self, Self::Broadcast | Self::Scatter) || participant.is_root()
     }
 
-    fn result(self, counts: &Counts, member: Member, traffic: Option<&Traffic>) -> Vec<Segment> {
-        let Member { rank, ranks, root } = member;
+    fn result(
+        self,
+        counts: &Counts,
+        participant: Participant,
+        traffic: Option<&Traffic>,
+    ) -> Vec<ExpectedSegment> {
+        let Participant { rank, ranks, root } = participant;
         let copied = |from: usize, start: usize, count: usize| {
-            Segment::copied(from as u32, start as u64, count as u64)
+            ExpectedSegment::copied(from as u32, start as u64, count as u64)
         };
-        let reduced = |start: usize, count: usize| Segment::reduced(start as u64, count as u64);
+        let reduced = |start: usize, count: usize| ExpectedSegment::reduced(start as u64, count as u64);
         let root = root.unwrap_or(0);
         match self {
             Self::AllReduce => vec![reduced(0, counts.receive)],
@@ -161,12 +229,12 @@ impl Layout for Collective {
                     .map(|from| copied(from, traffic.send_start(from, rank), traffic.count(from, rank)))
                     .collect()
             }),
-            Self::SendRecv => vec![copied((rank + ranks - 1) % ranks, 0, counts.receive)],
+            Self::SendRecv => vec![copied(participant.previous(), 0, counts.receive)],
         }
     }
 
-    fn keeps_receive(self, member: Member) -> bool {
-        self == Self::Reduce && !member.is_root()
+    fn keeps_receive(self, participant: Participant) -> bool {
+        self == Self::Reduce && !participant.is_root()
     }
 
     fn moved(self, counts: &Counts, data_type: DataType, ranks: usize) -> usize {
@@ -179,7 +247,7 @@ impl Layout for Collective {
 }
 
 impl Counts {
-    /// The size that the table prints: bytes of the larger buffer.
+    /// The reported size: bytes of the larger buffer.
     #[must_use]
     pub fn bytes(&self, data_type: DataType) -> usize {
         self.largest * data_type.size()
@@ -190,7 +258,7 @@ impl Counts {
 mod tests {
     use super::*;
 
-    const EIGHT: Member = Member { rank: 3, ranks: 8, root: None };
+    const EIGHT: Participant = Participant { rank: 3, ranks: 8, root: None };
 
     #[test]
     fn a_link_that_is_always_full_has_its_speed_as_bus_bandwidth() {
@@ -222,9 +290,9 @@ mod tests {
     #[test]
     fn parts_per_rank_are_rounded_down_to_sixteen_bytes() {
         let counts = |collective: Collective, bytes, data_type, ranks| {
-            let member = Member { rank: 0, ranks, root: None };
+            let participant = Participant { rank: 0, ranks, root: None };
             let Counts { send, receive, parameter, largest } =
-                collective.counts(bytes, data_type, member, None);
+                collective.counts(bytes, data_type, participant, None);
             (send, receive, parameter, largest)
         };
         use Collective::{AllGather, AllReduce, AllToAll, ReduceScatter};
@@ -242,11 +310,11 @@ mod tests {
         for collective in Collective::ALL {
             let root = collective.has_root().then_some(3);
             for rank in 0..8 {
-                let member = Member { rank, ranks: 8, root };
+                let participant = Participant { rank, ranks: 8, root };
                 let traffic = Traffic::generated(1 << 20, DataType::Float32, 8, 1.0);
                 let traffic = (collective == Collective::AllToAllV).then_some(&traffic);
-                let counts = collective.counts(1 << 20, DataType::Float32, member, traffic);
-                let result = collective.result(&counts, member, traffic);
+                let counts = collective.counts(1 << 20, DataType::Float32, participant, traffic);
+                let result = collective.result(&counts, participant, traffic);
                 let elements: u64 = result.iter().map(|segment| segment.count).sum();
                 let none = collective == Collective::Gather && rank != 3;
                 assert_eq!(elements, if none { 0 } else { counts.receive as u64 }, "{collective} {rank}");

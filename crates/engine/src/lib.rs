@@ -1,4 +1,4 @@
-//! The measurement of collectives: what is requested, what carries it, what is timed and verified, and what ends it early.
+//! The measurement of collectives: requests, backends, timing, verification, and ends before the last measurement.
 
 pub mod agreement;
 pub mod backend;

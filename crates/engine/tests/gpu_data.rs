@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use collectives::DataType;
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtr as _};
-use engine::data::{self, DataError, DeviceData, Mismatches, Op, Problem, Segment, Tally};
+use engine::data::{self, DataError, DataSpec, DeviceData, ExpectedSegment, Mismatches, Op, Tally};
 use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 
@@ -54,23 +54,23 @@ impl Buffer {
         self.memory.device_ptr(&self.stream).0 + self.offset as u64
     }
 
-    fn fill(&self, data: &mut DeviceData, problem: &Problem, rank: u32, first_index: u64) {
+    fn fill(&self, data: &mut DeviceData, spec: &DataSpec, rank: u32, first_index: u64) {
         let (address, length) = (self.address(), self.length as u64);
         // SAFETY: the memory of this buffer, used on its stream only.
-        unsafe { data.fill(&self.stream, problem, rank, first_index, address, length) }.unwrap();
+        unsafe { data.fill(&self.stream, spec, rank, first_index, address, length) }.unwrap();
     }
 
     fn check(
         &self,
         data: &mut DeviceData,
-        problem: &Problem,
-        segments: &[Segment],
+        spec: &DataSpec,
+        segments: &[ExpectedSegment],
     ) -> Result<Mismatches, DataError> {
         // SAFETY: the memory of this buffer, initialised, used on its stream only.
-        unsafe { data.check(&self.stream, problem, segments, self.address(), self.length as u64) }
+        unsafe { data.check(&self.stream, spec, segments, self.address(), self.length as u64) }
     }
 
-    /// What the buffer holds; the guards are asserted.
+    /// Reads the buffer, and asserts that the guards are unchanged.
     fn read(&self) -> Vec<u8> {
         let bytes = self.stream.clone_dtoh(&self.memory).unwrap();
         self.stream.synchronize().unwrap();
@@ -91,11 +91,11 @@ impl Buffer {
 const RANKS: [u32; 7] = [1, 2, 3, 8, 17, 300, 1025];
 
 /// Every type and operator, with every number of ranks.
-fn problems(ops: &[Option<Op>]) -> Vec<Problem> {
+fn problems(ops: &[Option<Op>]) -> Vec<DataSpec> {
     let mut all = Vec::new();
     for data_type in data::supported_types() {
         for &op in ops {
-            all.extend(RANKS.map(|ranks| Problem { seed: 77, ranks, op, data_type }));
+            all.extend(RANKS.map(|ranks| DataSpec { seed: 77, ranks, op, data_type }));
         }
     }
     all
@@ -112,10 +112,10 @@ fn bits(element: &[u8]) -> u64 {
 }
 
 /// Reduces the inputs of all ranks on the host, in the order of the ranks.
-fn reduced(problem: &Problem, first_index: u64, count: usize) -> Vec<u8> {
+fn reduced(spec: &DataSpec, first_index: u64, count: usize) -> Vec<u8> {
     macro_rules! reduce {
         ($type:ty, $add:expr, $multiply:expr, $load:expr, $store:expr) => {{
-            let combine = |left: $type, right: $type| match problem.op {
+            let combine = |left: $type, right: $type| match spec.op {
                 Some(Op::Sum | Op::MulSum) => $add(left, right),
                 Some(Op::Prod) => $multiply(left, right),
                 Some(Op::Max) => {
@@ -136,8 +136,8 @@ fn reduced(problem: &Problem, first_index: u64, count: usize) -> Vec<u8> {
             };
             let inputs = |rank| {
                 let mut bytes = vec![0; count * size_of::<$type>()];
-                data::fill_input(problem, rank, first_index, &mut bytes).unwrap();
-                let doubled = problem.op == Some(Op::MulSum) && Op::scale_of(rank) == 2.0;
+                data::fill_input(spec, rank, first_index, &mut bytes).unwrap();
+                let doubled = spec.op == Some(Op::MulSum) && Op::scale_of(rank) == 2.0;
                 let value = |element: &[u8]| {
                     let value = $load(element);
                     if doubled { $add(value, value) } else { value }
@@ -145,7 +145,7 @@ fn reduced(problem: &Problem, first_index: u64, count: usize) -> Vec<u8> {
                 bytes.chunks_exact(size_of::<$type>()).map(value).collect::<Vec<_>>()
             };
             let mut all = inputs(0);
-            for rank in 1..problem.ranks {
+            for rank in 1..spec.ranks {
                 for (left, right) in all.iter_mut().zip(inputs(rank)) {
                     *left = combine(*left, right);
                 }
@@ -162,7 +162,7 @@ fn reduced(problem: &Problem, first_index: u64, count: usize) -> Vec<u8> {
             )
         };
     }
-    match problem.data_type {
+    match spec.data_type {
         DataType::Int8 => reduce!(i8, i8::wrapping_add, i8::wrapping_mul),
         DataType::Uint8 => reduce!(u8, u8::wrapping_add, u8::wrapping_mul),
         DataType::Int32 => reduce!(i32, i32::wrapping_add, i32::wrapping_mul),
@@ -195,20 +195,20 @@ fn device_fills_what_the_host_fills() {
     let context = CudaContext::new(0).unwrap();
     let mut data = DeviceData::new(&context).unwrap();
     let ops: Vec<_> = [None].into_iter().chain(Op::ALL.map(Some)).collect();
-    for problem in problems(&ops) {
-        let size = problem.data_type.size();
+    for spec in problems(&ops) {
+        let size = spec.data_type.size();
         // Buffers at every element boundary of an 8-byte word, with partial words at both ends.
         for lead in 0..8 / size {
             let count = 4099 + lead;
-            let rank = lead as u32 % problem.ranks;
+            let rank = lead as u32 % spec.ranks;
             let first_index = (1 << 32) - 100;
             let buffer = Buffer::new(&context, 256 + lead * size, count * size);
-            buffer.fill(&mut data, &problem, rank, first_index);
+            buffer.fill(&mut data, &spec, rank, first_index);
             let mut expected = vec![0; count * size];
-            data::fill_input(&problem, rank, first_index, &mut expected).unwrap();
-            assert!(buffer.read() == expected, "{problem:?}, rank {rank}");
-            let segments = [Segment::copied(rank, first_index, count as u64)];
-            assert_eq!(buffer.check(&mut data, &problem, &segments).unwrap(), Mismatches::default());
+            data::fill_input(&spec, rank, first_index, &mut expected).unwrap();
+            assert!(buffer.read() == expected, "{spec:?}, rank {rank}");
+            let segments = [ExpectedSegment::copied(rank, first_index, count as u64)];
+            assert_eq!(buffer.check(&mut data, &spec, &segments).unwrap(), Mismatches::default());
         }
     }
 }
@@ -217,26 +217,29 @@ fn device_accepts_what_the_host_reduced_and_finds_each_corrupted_element() {
     let context = CudaContext::new(0).unwrap();
     let mut data = DeviceData::new(&context).unwrap();
     let exact = [Op::Sum, Op::Prod, Op::Max, Op::Min, Op::MulSum].map(Some);
-    for problem in problems(&exact) {
+    for spec in problems(&exact) {
         let count = 1003;
-        let right = reduced(&problem, 5, count);
-        let size = problem.data_type.size();
+        let right = reduced(&spec, 5, count);
+        let size = spec.data_type.size();
         let mut buffer = Buffer::new(&context, size, count * size);
         buffer.write(0, &right);
-        let segments =
-            [Segment::reduced(5, 3), Segment::reduced(8, 0), Segment::reduced(8, count as u64 - 3)];
-        let found = buffer.check(&mut data, &problem, &segments).unwrap();
-        assert_eq!(found, Mismatches::default(), "{problem:?}");
+        let segments = [
+            ExpectedSegment::reduced(5, 3),
+            ExpectedSegment::reduced(8, 0),
+            ExpectedSegment::reduced(8, count as u64 - 3),
+        ];
+        let found = buffer.check(&mut data, &spec, &segments).unwrap();
+        assert_eq!(found, Mismatches::default(), "{spec:?}");
         for index in [0, 1, 2, 3, 500, count - 2, count - 1] {
             let element = &right[index * size..][..size];
             let mut spoilt = element.to_vec();
             spoilt[size - 1] ^= 0x10;
             buffer.write(index * size, &spoilt);
-            let found = buffer.check(&mut data, &problem, &segments).unwrap();
+            let found = buffer.check(&mut data, &spec, &segments).unwrap();
             let first = found.first.unwrap();
-            assert_eq!((found.wrong, first.index), (1, index as u64), "{problem:?}");
+            assert_eq!((found.wrong, first.index), (1, index as u64), "{spec:?}");
             let values = (bits(element), bits(&spoilt));
-            assert_eq!((first.expected_bits, first.found_bits), values, "{problem:?}");
+            assert_eq!((first.expected_bits, first.found_bits), values, "{spec:?}");
             buffer.write(index * size, element);
         }
     }
@@ -245,23 +248,23 @@ fn device_accepts_what_the_host_reduced_and_finds_each_corrupted_element() {
 fn device_checks_averages_as_the_host_does() {
     let context = CudaContext::new(0).unwrap();
     let mut data = DeviceData::new(&context).unwrap();
-    for problem in problems(&[Some(Op::Avg)]) {
-        let Problem { data_type, .. } = problem;
+    for spec in problems(&[Some(Op::Avg)]) {
+        let DataSpec { data_type, .. } = spec;
         let size = data_type.size();
         let count = 999;
         // The host says what it expects when it is asked about zeros: no float average is near zero.
         let expected = |index| {
             let zero = element(0, data_type);
-            let found = data::check(&problem, &[Segment::reduced(index, 1)], &zero).unwrap();
+            let found = data::check(&spec, &[ExpectedSegment::reduced(index, 1)], &zero).unwrap();
             found.first.map_or(0, |first| first.expected_bits)
         };
         let right: Vec<u8> = (0..count).flat_map(|index| element(expected(index), data_type)).collect();
         let mut buffer = Buffer::new(&context, 0, right.len());
-        let segments = [Segment::reduced(0, count)];
+        let segments = [ExpectedSegment::reduced(0, count)];
         buffer.write(0, &right);
-        let found = buffer.check(&mut data, &problem, &segments).unwrap();
-        assert_eq!(found, Mismatches::default(), "{problem:?}");
-        let tolerance = problem.tolerance().unwrap();
+        let found = buffer.check(&mut data, &spec, &segments).unwrap();
+        assert_eq!(found, Mismatches::default(), "{spec:?}");
+        let tolerance = spec.tolerance().unwrap();
         for index in [0, 40, 998] {
             for (difference, wrong) in [(tolerance, 0), (tolerance + 1, 1)] {
                 let right_bits = expected(index);
@@ -271,9 +274,9 @@ fn device_checks_averages_as_the_host_does() {
                 let mut changed = right.clone();
                 changed[index as usize * size..][..size].copy_from_slice(&element(spoilt, data_type));
                 buffer.write(0, &changed);
-                let found = buffer.check(&mut data, &problem, &segments).unwrap();
-                assert_eq!(found, data::check(&problem, &segments, &changed).unwrap(), "{problem:?}");
-                assert_eq!(found.wrong, wrong, "{problem:?}");
+                let found = buffer.check(&mut data, &spec, &segments).unwrap();
+                assert_eq!(found, data::check(&spec, &segments, &changed).unwrap(), "{spec:?}");
+                assert_eq!(found.wrong, wrong, "{spec:?}");
             }
         }
     }
@@ -284,23 +287,23 @@ fn device_counts_many_wrong_elements_and_gives_the_first() {
     let mut data = DeviceData::new(&context).unwrap();
     let count = 3_000_001;
     for data_type in [DataType::Uint8, DataType::Float32, DataType::Float64] {
-        let problem = Problem { seed: 1, ranks: 8, op: None, data_type };
+        let spec = DataSpec { seed: 1, ranks: 8, op: None, data_type };
         let size = data_type.size();
         let mut buffer = Buffer::new(&context, size, count * size);
-        buffer.fill(&mut data, &problem, 3, 0);
+        buffer.fill(&mut data, &spec, 3, 0);
         let mut bytes = buffer.read();
         for index in [17, 4096, 1_000_003, 2_999_999, 3_000_000] {
             bytes[index * size] ^= 0xff;
         }
         buffer.write(0, &bytes);
-        let segments = [Segment::copied(3, 0, count as u64)];
-        let found = buffer.check(&mut data, &problem, &segments).unwrap();
+        let segments = [ExpectedSegment::copied(3, 0, count as u64)];
+        let found = buffer.check(&mut data, &spec, &segments).unwrap();
         assert_eq!((found.wrong, found.first.unwrap().index), (5, 17));
-        assert_eq!(found, data::check(&problem, &segments, &bytes).unwrap());
+        assert_eq!(found, data::check(&spec, &segments, &bytes).unwrap());
         // Another rank's data: nearly everything is wrong.
-        let segments = [Segment::copied(4, 0, count as u64)];
-        let found = buffer.check(&mut data, &problem, &segments).unwrap();
-        assert_eq!(found, data::check(&problem, &segments, &bytes).unwrap());
+        let segments = [ExpectedSegment::copied(4, 0, count as u64)];
+        let found = buffer.check(&mut data, &spec, &segments).unwrap();
+        assert_eq!(found, data::check(&spec, &segments, &bytes).unwrap());
         assert!(found.wrong > count as u64 * 98 / 100);
     }
 }
@@ -308,14 +311,14 @@ fn device_counts_many_wrong_elements_and_gives_the_first() {
 fn several_checks_add_up_until_they_are_cleared() {
     let context = CudaContext::new(0).unwrap();
     let mut data = DeviceData::new(&context).unwrap();
-    let problem = Problem { seed: 5, ranks: 2, op: None, data_type: DataType::Uint64 };
+    let spec = DataSpec { seed: 5, ranks: 2, op: None, data_type: DataType::Uint64 };
     let mut buffer = Buffer::new(&context, 0, 1000 * 8);
-    buffer.fill(&mut data, &problem, 0, 0);
-    let segments = [Segment::copied(0, 0, 1000)];
+    buffer.fill(&mut data, &spec, 0, 0);
+    let segments = [ExpectedSegment::copied(0, 0, 1000)];
     let tally = |data: &mut DeviceData, buffer: &Buffer, checks: usize| {
         for _ in 0..checks {
             // SAFETY: the memory of this buffer, initialised, used on its stream only.
-            unsafe { data.count(&buffer.stream, &problem, &segments, buffer.address(), 8000) }.unwrap();
+            unsafe { data.count(&buffer.stream, &spec, &segments, buffer.address(), 8000) }.unwrap();
         }
         data.tally(&buffer.stream).unwrap()
     };
@@ -362,11 +365,11 @@ fn a_kernel_that_triggers_early_inverts_every_byte() {
 fn bad_buffers_are_errors() {
     let context = CudaContext::new(0).unwrap();
     let mut data = DeviceData::new(&context).unwrap();
-    let problem = Problem { seed: 1, ranks: 2, op: None, data_type: DataType::Float32 };
+    let spec = DataSpec { seed: 1, ranks: 2, op: None, data_type: DataType::Float32 };
     let buffer = Buffer::new(&context, 2, 8);
-    let unaligned = buffer.check(&mut data, &problem, &[Segment::copied(0, 0, 2)]);
+    let unaligned = buffer.check(&mut data, &spec, &[ExpectedSegment::copied(0, 0, 2)]);
     assert!(matches!(unaligned, Err(DataError::Unaligned { size: 4, .. })), "{unaligned:?}");
-    let short = buffer.check(&mut data, &problem, &[Segment::copied(0, 0, 3)]);
+    let short = buffer.check(&mut data, &spec, &[ExpectedSegment::copied(0, 0, 3)]);
     assert!(matches!(short, Err(DataError::Length { expected: 12, found: 8 })), "{short:?}");
 }
 
@@ -378,18 +381,21 @@ fn throughput() {
     let buffer = Buffer::new(&context, 0, bytes);
     for data_type in data::supported_types() {
         for op in [None].into_iter().chain(Op::ALL.map(Some)) {
-            let problem = Problem { seed: 77, ranks: 8, op, data_type };
+            let spec = DataSpec { seed: 77, ranks: 8, op, data_type };
             let count = (bytes / data_type.size()) as u64;
-            let segment =
-                if op.is_some() { Segment::reduced(0, count) } else { Segment::copied(0, 0, count) };
+            let segment = if op.is_some() {
+                ExpectedSegment::reduced(0, count)
+            } else {
+                ExpectedSegment::copied(0, 0, count)
+            };
             let mut seconds = [f64::INFINITY; 2];
             for _ in 0..3 {
                 let start = Instant::now();
-                buffer.fill(&mut data, &problem, 0, 0);
+                buffer.fill(&mut data, &spec, 0, 0);
                 buffer.stream.synchronize().unwrap();
                 seconds[0] = seconds[0].min(start.elapsed().as_secs_f64());
                 let start = Instant::now();
-                buffer.check(&mut data, &problem, &[segment]).unwrap();
+                buffer.check(&mut data, &spec, &[segment]).unwrap();
                 seconds[1] = seconds[1].min(start.elapsed().as_secs_f64());
             }
             let [fill, check] = seconds.map(|seconds| bytes as f64 / seconds / 1e9);

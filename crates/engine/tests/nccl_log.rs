@@ -1,5 +1,5 @@
-//! Having NCCL tell what it chooses, which sets variables and so needs a process with a single thread: not a test of the
-//! usual harness, which runs tests in threads.
+//! Sources of NCCL's choices. They set variables, which needs a process with a single thread, so this test does not use the
+//! usual harness.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -8,7 +8,7 @@ use std::ffi::CString;
 use std::process::Command;
 use std::thread;
 
-use engine::nccl_choice::{Bytes, Log, Operation, Unavailable, chosen, own_variables, profiler};
+use engine::nccl_choice::{Bytes, Log, OperationKey, Unavailable, chosen, own_variables, profiler};
 
 /// Where a library can be found, when this program is started again.
 const AGAIN: &str = "LD_LIBRARY_PATH";
@@ -102,7 +102,7 @@ fn main() {
     unsafe { libc::fclose(file) };
     assert_eq!(choices.len(), 1, "{choices:?}");
     assert_eq!((choices[0].0.bytes, choices[0].1), (Bytes::Count(8), 1));
-    let operation = Operation { collective: "allreduce", count_bytes: 8, ranks: 8, aggregated: 1 };
+    let operation = OperationKey { collective: "allreduce", count_bytes: 8, ranks: 8, aggregated: 1 };
     let algorithm = chosen(&choices, &operation).unwrap();
     assert_eq!((algorithm.algorithm.as_str(), algorithm.channels), ("ring", Some(8)));
     println!("NCCL's log is read: ok");

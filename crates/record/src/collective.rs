@@ -1,8 +1,8 @@
-//! The collectives that are measured, by name, and the bandwidths that a time means.
+//! Collectives by name, and their bandwidths.
 //!
-//! The definitions are those of nccl-tests (its `doc/PERFORMANCE.md`): `algbw` is the size divided by the time; `busbw`
-//! multiplies it by the share of the data that each rank's link must carry at least, so that it can be compared with the
-//! hardware's speed whatever the number of ranks.
+//! The definitions are those of nccl-tests (`doc/PERFORMANCE.md`): `algbw` is the size divided by the time; `busbw`
+//! multiplies it by the share of the data that each rank's link must carry at least, so that it is comparable with the
+//! hardware's speed for any number of ranks.
 
 use std::fmt;
 use std::str::FromStr;
@@ -35,7 +35,7 @@ pub enum Collective {
 }
 
 impl Collective {
-    /// All of them, in the order in which `nccl-bench all` measures them.
+    /// All collectives, in the order in which `nccl-bench all` measures them.
     pub const ALL: [Self; 11] = [
         Self::AllReduce,
         Self::AllGather,
@@ -50,7 +50,7 @@ impl Collective {
         Self::Hypercube,
     ];
 
-    /// Its name on the command line and in files.
+    /// Name on the command line and in files.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -86,38 +86,39 @@ impl Collective {
         }
     }
 
-    /// Whether the operation combines values.
+    /// Returns true for a reduction.
     #[must_use]
     pub const fn reduces(self) -> bool {
         matches!(self, Self::AllReduce | Self::Reduce | Self::ReduceScatter)
     }
 
-    /// Whether it is measured once for each operator. So is sendrecv, as in nccl-tests, which makes no difference.
+    /// Returns true when it is measured once for each operator. This includes sendrecv, as in nccl-tests, where the
+    /// operator has no effect.
     #[must_use]
     pub const fn loops_over_ops(self) -> bool {
         self.reduces() || matches!(self, Self::SendRecv)
     }
 
-    /// Whether one rank is the root.
+    /// Returns true when one rank is the root.
     #[must_use]
     pub const fn has_root(self) -> bool {
         matches!(self, Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter)
     }
 
-    /// Whether it can work in one buffer. The others are run so, too, as in nccl-tests, but what they leave there is not
-    /// defined.
+    /// Returns true when it can run in place. The others are run in one buffer as well, as in nccl-tests, but their
+    /// result is undefined.
     #[must_use]
     pub const fn has_in_place(self) -> bool {
         !matches!(self, Self::AllToAll | Self::AllToAllV | Self::SendRecv)
     }
 
-    /// Whether it can run over so many ranks: a hypercube needs a power of two.
+    /// Returns true when it can run over `ranks` ranks: a hypercube needs a power of two.
     #[must_use]
     pub const fn runs_over(self, ranks: usize) -> bool {
         !matches!(self, Self::Hypercube) || ranks.is_power_of_two()
     }
 
-    /// By how much `busbw` exceeds `algbw`, for n ranks.
+    /// Factor from `algbw` to `busbw`, for n ranks.
     #[must_use]
     pub fn bus_factor(self, ranks: usize) -> f64 {
         let n = ranks as f64;
@@ -152,7 +153,7 @@ fn names() -> String {
 impl FromStr for Collective {
     type Err = UnknownCollective;
 
-    /// By its name here or in nccl-tests: `allreduce`, `all_reduce`, `all_reduce_perf`.
+    /// Parses a name of this program or of nccl-tests: `allreduce`, `all_reduce`, `all_reduce_perf`.
     fn from_str(text: &str) -> Result<Self, UnknownCollective> {
         let lower = text.to_ascii_lowercase();
         let stem = lower.strip_suffix("_perf").unwrap_or(&lower).replace(['_', '-'], "");
@@ -161,7 +162,7 @@ impl FromStr for Collective {
     }
 }
 
-/// The two bandwidths of a time, in GB/s (1e9 bytes per second).
+/// The bandwidths of an operation, in GB/s (1e9 bytes per second).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bandwidth {
     /// Size divided by time.
@@ -171,7 +172,7 @@ pub struct Bandwidth {
 }
 
 impl Bandwidth {
-    /// The bandwidths of an operation over `bytes` bytes ([`Collective::moved`]) that took `seconds`.
+    /// Calculates the bandwidths of an operation over `bytes` bytes that took `seconds`.
     #[must_use]
     pub fn new(collective: Collective, bytes: usize, seconds: f64, ranks: usize) -> Self {
         let algorithm = bytes as f64 / 1e9 / seconds;

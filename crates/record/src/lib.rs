@@ -1,5 +1,4 @@
-//! The record of a run: what was measured and on what, its statistics, the result files in both directions, and the
-//! matching of several runs.
+//! The record of a run, statistics, readers and writers of result files, and the comparison of runs.
 
 pub mod collective;
 pub mod files;

@@ -1,4 +1,4 @@
-//! Names, numbers and times as nccl-tests writes them.
+//! Names, numbers and times in the form of nccl-tests.
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -6,19 +6,20 @@ use jiff::tz::TimeZone;
 use crate::collective::Collective;
 use crate::run::{Measurement, Outcome, Provenance, Run};
 
-/// The share of the asked bandwidth (`NCCL_TESTS_MIN_BW`) that is enough.
+/// Sufficient share of the requested bandwidth (`NCCL_TESTS_MIN_BW`).
 const ENOUGH: f64 = 0.9;
-/// How nccl-tests writes a time; with -S also the unit of that column.
+/// Format of a time in nccl-tests; with -S also the unit of that column.
 pub const TIME_FORMAT: &str = "%Y-%m-%d %H:%M:%S";
 
-/// The name of nccl-tests' program for a collective, by the collective's name on our command line. A name that is
-/// none is returned as it is.
+/// The name of nccl-tests' program for a collective on this program's command line. Other names are returned
+/// unchanged.
 #[must_use]
 pub fn program(collective: &str) -> &str {
     collective.parse::<Collective>().map_or(collective, |known| known.nccl_tests_name())
 }
 
-/// The operator's cell. nccl-tests prints one for sendrecv, which reduces nothing, and a blank one for hypercube.
+/// The operator's cell. nccl-tests prints an operator for sendrecv, which reduces nothing, and a blank one for
+/// hypercube.
 #[must_use]
 pub fn operator(measurement: &Measurement) -> &str {
     match (measurement.op.as_deref(), measurement.collective.as_str()) {
@@ -29,13 +30,13 @@ pub fn operator(measurement: &Measurement) -> &str {
     }
 }
 
-/// The root's cell, which is also a string in nccl-tests' JSON: -1 where there is none.
+/// The root's cell, which is a string in nccl-tests' JSON as well: -1 without a root.
 #[must_use]
 pub fn root(measurement: &Measurement) -> String {
     format!("{:>6}", measurement.root.map_or_else(|| "-1".to_owned(), |root| root.to_string()))
 }
 
-/// NCCL's number for a version: 22809 for `2.28.9`. `None` for what is no version of three numbers.
+/// NCCL's number for a version: 22809 for `2.28.9`. `None` for any other text than a version of three numbers.
 #[must_use]
 pub fn nccl_code(version: &str) -> Option<u32> {
     let mut numbers = version.split('.').map(|part| {
@@ -47,20 +48,20 @@ pub fn nccl_code(version: &str) -> Option<u32> {
     major.checked_mul(10_000)?.checked_add(minor.checked_mul(100)?)?.checked_add(patch)
 }
 
-/// The bus bandwidth in GB/s that the environment asks for (`NCCL_TESTS_MIN_BW`).
+/// The requested bus bandwidth in GB/s (`NCCL_TESTS_MIN_BW`).
 #[must_use]
 pub fn minimum_busbw(provenance: &Provenance) -> Option<f64> {
     provenance.environment.get("NCCL_TESTS_MIN_BW")?.trim().parse().ok()
 }
 
-/// Whether a mean bus bandwidth is at least 90 % of what was asked for; `None` when nothing was. The mean of no
-/// measurement, which is no number, is not enough.
+/// Returns true when a mean bus bandwidth is at least 90 % of the requested one; `None` when there is no request. NaN,
+/// the mean of no measurement, is not enough.
 #[must_use]
 pub fn enough(mean_busbw: f64, minimum: Option<f64>) -> Option<bool> {
     minimum.map(|minimum| mean_busbw >= minimum * ENOUGH)
 }
 
-/// The note that a whole run's mean bus bandwidth is lower than `NCCL_TESTS_MIN_BW` asks for.
+/// The note on a complete run whose mean bus bandwidth is lower than `NCCL_TESTS_MIN_BW` requires.
 #[must_use]
 pub fn too_slow(run: &Run) -> Option<String> {
     let minimum = minimum_busbw(&run.provenance).filter(|_| run.outcome == Outcome::Complete)?;
@@ -70,7 +71,7 @@ pub fn too_slow(run: &Run) -> Option<String> {
     })
 }
 
-/// A time in UTC as nccl-tests writes it, in `zone`; what is no time is returned as it is.
+/// Converts a time in UTC to nccl-tests' format in `zone`. Other text is returned unchanged.
 #[must_use]
 pub fn local_time(utc: &str, zone: &TimeZone) -> String {
     match utc.parse::<Timestamp>() {

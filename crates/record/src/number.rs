@@ -1,11 +1,11 @@
-//! Numbers in JSON: what is no finite number is written as `null`, as serde_json does, and read back as NaN.
+//! Numbers in JSON: those that are not finite are written as `null`, as serde_json does, and read as NaN.
 
 use std::fmt;
 
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// A number as files have it: also `null`, and words such as `"nan"`, which nccl-tests writes.
+/// A number in a file, including `null`, and words such as `"nan"`, which nccl-tests writes.
 struct Number(f64);
 
 impl<'de> Deserialize<'de> for Number {
@@ -44,23 +44,23 @@ impl Visitor<'_> for AnyNumber {
     }
 }
 
-/// Reads a number; NaN where there is none.
+/// Reads a number; `null` as NaN.
 pub(crate) fn or_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     deserializer.deserialize_any(AnyNumber)
 }
 
-/// Reads a number that need not be there.
+/// Reads an optional number; NaN as `None`.
 pub(crate) fn if_any<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
     or_nan(deserializer).map(|value| (!value.is_nan()).then_some(value))
 }
 
-/// Reads a list of numbers; NaN where there is none.
+/// Reads a list of numbers; `null` as NaN.
 pub(crate) fn each_or_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<f64>, D::Error> {
     let numbers: Vec<Number> = Vec::deserialize(deserializer)?;
     Ok(numbers.into_iter().map(|Number(value)| value).collect())
 }
 
-/// Reads lists of numbers; NaN where there is none.
+/// Reads lists of numbers; `null` as NaN.
 pub(crate) fn lists_or_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Vec<f64>>, D::Error> {
     let lists: Vec<Vec<Number>> = Vec::deserialize(deserializer)?;
     Ok(lists.into_iter().map(|list| list.into_iter().map(|Number(value)| value).collect()).collect())

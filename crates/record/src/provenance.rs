@@ -1,12 +1,12 @@
-//! Where and when a run was: what the files say of rank 0's process.
+//! Provenance of a run: environment, system and time of rank 0's process.
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-/// Beginnings of the names of variables that change what is measured: of NCCL (and so of nccl-tests), CUDA, libfabric
-/// and UCX, of the InfiniBand and RoCE libraries, and of the transports of Open MPI. All else of Open MPI's is about
-/// its processes, different in each start, and one is a session's key.
+/// Prefixes of variables that affect the measurement: of NCCL and nccl-tests, CUDA, libfabric and UCX, of the
+/// InfiniBand and RoCE libraries, and of the transports of Open MPI. Other variables of Open MPI describe its
+/// processes, differ in each start, and include a session's key.
 pub const PREFIXES: [&str; 13] = [
     "NCCL_",
     "CUDA_",
@@ -23,24 +23,24 @@ pub const PREFIXES: [&str; 13] = [
     "MPIR_CVAR_",
 ];
 
-/// Other such variables: which libraries are loaded, and what a container may see.
+/// Other such variables: those that select the loaded libraries, and the devices visible in a container.
 pub(crate) const NAMES: [&str; 3] = ["LD_LIBRARY_PATH", "LD_PRELOAD", "NVIDIA_VISIBLE_DEVICES"];
 
-/// Parts of the names of variables whose values nobody else should see.
+/// Parts of names of variables whose values are secret.
 pub(crate) const SECRET: [&str; 6] = ["KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL"];
 
-/// What stands in the place of such a value.
+/// Replacement of a secret value.
 pub const LEFT_OUT: &str = "(left out)";
 
-/// The environment variables of this process that change what is measured. Values that could be secret, by the
-/// variable's name, are [`LEFT_OUT`]; bytes that are no UTF-8 are replaced.
+/// The environment variables of this process that affect the measurement. Values that could be secret, by the
+/// variable's name, are [`LEFT_OUT`]; invalid UTF-8 is replaced.
 #[must_use]
 pub fn environment() -> BTreeMap<String, String> {
     let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
     chosen(std::env::vars_os().map(|(name, value)| (text(name), text(value))))
 }
 
-/// Those of these variables that [`environment`] has, and so.
+/// Selects variables, and hides secrets, as [`environment`] does.
 pub(crate) fn chosen(variables: impl Iterator<Item = (String, String)>) -> BTreeMap<String, String> {
     let matters =
         |name: &str| PREFIXES.iter().any(|prefix| name.starts_with(prefix)) || NAMES.contains(&name);

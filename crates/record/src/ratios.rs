@@ -1,14 +1,13 @@
-//! What the ratios of two sides' times say together (`--vs`).
+//! Summary of the ratios of two backends' times (`--vs`).
 
 use crate::run::{Measurement, Placement};
+use crate::statistics::GeometricMean;
 
-/// Ratios of our times to the other side's, as they come.
+/// Ratios of the measured times to the baseline's, collected one at a time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ratios {
-    count: usize,
-    /// Sums of logarithms: of the medians, of the bests.
-    medians: f64,
-    bests: f64,
+    medians: GeometricMean,
+    bests: GeometricMean,
     worst: Option<Worst>,
 }
 
@@ -20,32 +19,30 @@ struct Worst {
 }
 
 impl Ratios {
-    /// Takes a measurement. One without another side does not count, nor one that moved nothing or took no time.
+    /// Adds a measurement. Those without a baseline, without data, or without time are ignored.
     pub fn add(&mut self, measurement: &Measurement) {
         let Some(versus) = &measurement.versus else { return };
         let is_ratio = |ratio: f64| ratio.is_finite() && ratio > 0.0;
         if measurement.bytes == 0 || !is_ratio(versus.ratio) || !is_ratio(versus.best_ratio) {
             return;
         }
-        self.count += 1;
-        self.medians += versus.ratio.ln();
-        self.bests += versus.best_ratio.ln();
+        self.medians.add(versus.ratio);
+        self.bests.add(versus.best_ratio);
         if self.worst.as_ref().is_none_or(|worst| worst.ratio < versus.ratio) {
             self.worst = Some(Worst { ratio: versus.ratio, what: describe(measurement) });
         }
     }
 
-    /// Describes the ratios: `medians 0.874, bests 0.851 in geometric mean of 28; worst 1.121 at 4096 bytes
-    /// of float sum, in place`. `None` when there is no ratio.
+    /// Describes the ratios: `medians 0.874, bests 0.851 in geometric mean of 28; worst 1.121 at 4096 bytes of float
+    /// sum, in place`. `None` without ratios.
     #[must_use]
     pub fn summary(&self) -> Option<String> {
         let worst = self.worst.as_ref()?;
-        let mean = |logarithms: f64| (logarithms / self.count as f64).exp();
         Some(format!(
             "medians {:.3}, bests {:.3} in geometric mean of {}; worst {:.3} at {}",
-            mean(self.medians),
-            mean(self.bests),
-            self.count,
+            self.medians.value()?,
+            self.bests.value()?,
+            self.medians.count(),
             worst.ratio,
             worst.what
         ))
@@ -85,7 +82,7 @@ mod tests {
         }
         let expected = "medians 1.000, bests 0.500 in geometric mean of 3; worst 2.000 at 16 bytes of float sum, in place";
         assert_eq!(ratios.summary().as_deref(), Some(expected));
-        // What says nothing changes nothing.
+        // Measurements without a ratio are ignored.
         let before = ratios.clone();
         for nothing in [
             measurement(0, 9.0, 9.0),

@@ -1,4 +1,4 @@
-//! What a run found, as all reports show it and the files keep it.
+//! The record of a run, the source of all reports and files.
 //!
 //! A [`Run`] is one start of `nccl-bench` over all its ranks. It serialises to the native JSON format, whose version is
 //! [`SCHEMA_VERSION`]; docs/results.md describes it. A reader of version *n* reads every file of version *n*: fields are
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::number;
 use crate::statistics::Statistics;
 
-/// The version of the native format. It rises when a reader of the one before would misread a file.
+/// The version of the native format. It increases when an older reader would misread a file.
 pub const SCHEMA_VERSION: u32 = 1;
 
 /// One start of `nccl-bench`.
@@ -19,37 +19,37 @@ pub const SCHEMA_VERSION: u32 = 1;
 pub struct Run {
     /// [`SCHEMA_VERSION`] of the program that wrote it.
     pub schema_version: u32,
-    /// `nccl-bench` with its version and git revision: `nccl-bench 0.1.0 (1a2b3c4d5e6f)`.
+    /// Program with its version and git revision: `nccl-bench 0.1.0 (1a2b3c4d5e6f)`.
     pub program: String,
     /// The command line.
     pub command: Vec<String>,
-    /// When it began, in UTC: `2026-11-22T08:30:00.123Z`.
+    /// Start, in UTC: `2026-11-22T08:30:00.123Z`.
     pub started_at: String,
-    /// When it ended; absent while it runs.
+    /// End, in UTC; absent while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<String>,
-    /// How it ended.
+    /// Outcome.
     pub outcome: Outcome,
-    /// What it ran on.
+    /// Libraries, machine and environment.
     pub provenance: Provenance,
-    /// What it was asked for.
+    /// Settings, after defaults.
     pub settings: Settings,
     /// All ranks, in order.
     pub ranks: Vec<Rank>,
-    /// What was measured, in order.
+    /// Measurements, in order.
     pub measurements: Vec<Measurement>,
-    /// What had to be changed or left out, for readers.
+    /// Changes and omissions, for readers.
     #[serde(default)]
     pub notes: Vec<String>,
 }
 
-/// How a run ended.
+/// Outcome of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum Outcome {
-    /// It has not ended yet, or was killed before it could say how.
+    /// It has not ended yet, or was killed before its outcome was written.
     Running,
-    /// Everything was measured; whether all was right, the measurements say.
+    /// Everything was measured. The measurements contain the result of the verification.
     Complete,
     /// A signal ended it: `SIGINT`.
     Interrupted {
@@ -58,7 +58,7 @@ pub enum Outcome {
     },
     /// Something failed.
     Failed {
-        /// What, with rank and host.
+        /// Message, with rank and host.
         message: String,
     },
 }
@@ -70,37 +70,37 @@ pub struct Provenance {
     pub backend: String,
     /// Version of the library that carries the data: `2.28.9`; of MPI with its name: `Open MPI 4.1.4`.
     pub library_version: String,
-    /// The file that it was loaded from, on rank 0.
+    /// Path of the library on rank 0.
     pub library_path: String,
-    /// The newest CUDA version of the driver: `13.0`. Absent without GPUs.
+    /// Newest CUDA version that the driver supports: `13.0`. Absent without GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cuda_driver: Option<String>,
-    /// What was measured in turn with it (`--vs`).
+    /// The baseline (`--vs`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub versus: Option<Library>,
-    /// What the data goes through, where that is known: `shm`.
+    pub versus: Option<BackendLibrary>,
+    /// Transport, if it is known: `shm`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transport: Option<String>,
-    /// How the processes found each other: `mpirun (Open MPI), 16 processes`.
+    /// Launcher and number of processes: `mpirun (Open MPI), 16 processes`.
     pub world: String,
-    /// `Linux 6.8.0 x86_64` of rank 0's host.
+    /// System of rank 0's host: `Linux 6.8.0 x86_64`.
     pub system: String,
-    /// Variables that change what is measured, of rank 0's process: those of NCCL, CUDA, libfabric, UCX and MPI.
+    /// Variables of rank 0's process that affect the measurement: those of NCCL, CUDA, libfabric, UCX and MPI.
     pub environment: BTreeMap<String, String>,
 }
 
 /// A backend and the library that carries its data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Library {
-    /// `mpi`.
+pub struct BackendLibrary {
+    /// Name of the backend: `mpi`.
     pub backend: String,
     /// The library's version, of MPI with its name: `Open MPI 4.1.4`.
     pub library_version: String,
-    /// The file that it was loaded from, on rank 0.
+    /// Path of the library on rank 0.
     pub library_path: String,
 }
 
-/// What was asked for, after defaults.
+/// Settings of a run, after defaults.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
     /// Host threads per process (`-t`).
@@ -109,12 +109,12 @@ pub struct Settings {
     pub gpus: usize,
     /// Smallest size in bytes (`-b`).
     pub min_bytes: u64,
-    /// Largest size in bytes (`-e`), before what memory allows.
+    /// Largest size in bytes (`-e`), before the limit of memory.
     pub max_bytes: u64,
-    /// Multiplies the size (`-f`); absent when `step_bytes` is added.
+    /// Factor from one size to the next (`-f`); absent with `step_bytes`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_factor: Option<u64>,
-    /// Is added to the size (`-i`); absent when `step_factor` multiplies it.
+    /// Bytes added from one size to the next (`-i`); absent with `step_factor`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_bytes: Option<u64>,
     /// Timed iterations (`-n`).
@@ -131,49 +131,49 @@ pub struct Settings {
     /// (`--check-on-stream`); absent without.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream_checks: Option<usize>,
-    /// How the ranks' times become one (`-a`).
+    /// Reduction of the ranks' times to one (`-a`).
     pub average: Average,
-    /// When the host waits (`-z`).
+    /// When the host waits for completion (`-z`).
     pub blocking: Blocking,
     /// Launches of a CUDA graph of all iterations (`-G`); 0: no graph.
     pub graph_launches: usize,
-    /// How NCCL knows the buffers (`-R`).
+    /// Registration of the buffers with NCCL (`-R`).
     pub registration: Registration,
     /// Elements by which the buffers are shifted (`-u`).
     pub unaligned: usize,
-    /// Whether each iteration was timed on its own by CUDA events (`-I`).
+    /// Each iteration was timed on its own by CUDA events (`-I`).
     pub per_iteration: bool,
     /// Samples left out of the statistics (`-K`).
     pub per_iteration_skip: usize,
-    /// Whether threads initialise NCCL by themselves (`-p`).
+    /// Threads initialise NCCL by themselves (`-p`).
     pub parallel_init: bool,
-    /// Whether the time of the host is reported, too (`-C`).
+    /// The time of the host is reported, too (`-C`).
     pub cpu_time: bool,
-    /// Whether rows have a time stamp (`-S`).
+    /// Rows have a time stamp (`-S`).
     pub time_stamps: bool,
     /// NCCL's `CTAPolicy` (`-x`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cta_policy: Option<u32>,
-    /// Whether everything ran on the legacy default stream (`-y`).
+    /// Everything ran on the legacy default stream (`-y`).
     pub default_stream: bool,
     /// Rounds of the timed iterations, of which the median counts; absent for one, and with `until_stable`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rounds: Option<usize>,
-    /// Iterations went on until the median was known this well, as a share: 0.01.
+    /// Relative precision of the median at which the iterations ended: 0.01.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until_stable: Option<f64>,
-    /// Seconds that one size could take.
+    /// Time limit of one size, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget_seconds: Option<f64>,
 }
 
-/// How the ranks' times become one (`-a`).
+/// Reduction of the ranks' times to one (`-a`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Average {
-    /// The first rank's.
+    /// Time of the first rank.
     Rank0,
-    /// Their mean.
+    /// Mean.
     Mean,
     /// The shortest.
     Min,
@@ -195,11 +195,11 @@ pub enum Blocking {
     Outer,
 }
 
-/// How NCCL knows the buffers (`-R`).
+/// Registration of the buffers with NCCL (`-R`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Registration {
-    /// It does not.
+    /// None.
     None,
     /// Each rank registers its own (`ncclCommRegister`).
     Local,
@@ -210,30 +210,30 @@ pub enum Registration {
 /// One rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rank {
-    /// Its number among all ranks.
+    /// Number among all ranks.
     pub rank: usize,
-    /// The number of its group (`NCCL_TESTS_SPLIT`); 0 without groups.
+    /// Number of its group (`NCCL_TESTS_SPLIT`); 0 without groups.
     pub group: usize,
-    /// Its process.
+    /// Process id.
     pub pid: u32,
-    /// Its host.
+    /// Name of its host.
     pub host: String,
     /// The CUDA ordinal of its GPU; absent without GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<usize>,
-    /// Where the GPU is on the PCI bus: `0000:18:00`.
+    /// PCI address of the GPU: `0000:18:00`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pci: Option<String>,
-    /// What it is: `NVIDIA H200`, `host memory`.
+    /// Name of the device: `NVIDIA H200`, `host memory`.
     pub device_name: String,
 }
 
-/// One placement of one row.
+/// The measurement of one size and placement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measurement {
     /// The collective, by its name on the command line: `allreduce`.
     pub collective: String,
-    /// Which run of the sweep (`-N`), from 0 on.
+    /// Number of the sweep's run (`-N`), from 0 on.
     #[serde(default)]
     pub cycle: usize,
     /// The type, by NCCL's name: `float`.
@@ -241,17 +241,17 @@ pub struct Measurement {
     /// The operator: `sum`; absent where nothing is reduced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub op: Option<String>,
-    /// The root; absent where there is none.
+    /// The root; absent when the collective has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root: Option<usize>,
-    /// Where the input was.
+    /// Placement of the input.
     pub placement: Placement,
-    /// The size: bytes of the larger buffer of a rank.
+    /// Size: bytes of the larger buffer of a rank.
     pub bytes: u64,
-    /// The count that the library's function takes.
+    /// Count parameter of the library's function.
     pub count: u64,
-    /// Microseconds per operation: the ranks' means, of several rounds their median, made one as `average` says. What the
-    /// table shows.
+    /// Microseconds per operation, as the table has it: the mean of each rank, or the median of its rounds, reduced
+    /// over the ranks according to `average`.
     #[serde(deserialize_with = "number::or_nan")]
     pub time_us: f64,
     /// The first rank's time to enqueue an operation (`-C`).
@@ -260,7 +260,7 @@ pub struct Measurement {
     /// Size over time, in GB/s (1e9 bytes per second).
     #[serde(deserialize_with = "number::or_nan")]
     pub algbw_gbps: f64,
-    /// What each rank's link carries at least, in GB/s.
+    /// Minimum bandwidth of each rank's link, in GB/s.
     #[serde(deserialize_with = "number::or_nan")]
     pub busbw_gbps: f64,
     /// Wrong elements on all ranks; absent when nothing was verified.
@@ -268,13 +268,14 @@ pub struct Measurement {
     pub wrong: Option<u64>,
     /// Timed operations behind `time_us`.
     pub operations: usize,
-    /// Microseconds per operation of each round, the ranks' made one as `average` says; empty for a single round.
+    /// Microseconds per operation of each round, reduced over the ranks according to `average`; empty for a single
+    /// round.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "number::each_or_nan")]
     pub rounds_us: Vec<f64>,
-    /// With `until_stable`: false when the budget ended before the median was known that well.
+    /// With `until_stable`: false when the budget ended before the requested precision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stable: Option<bool>,
-    /// What was measured in turn with it (`--vs`); absent without, and where the other side cannot do the same.
+    /// The baseline's result (`--vs`); absent without a baseline, and when the baseline does not support this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub versus: Option<Versus>,
     /// Statistics of single operations, each with the slowest rank's time; absent when operations were not
@@ -282,52 +283,52 @@ pub struct Measurement {
     /// change `time_us`, which therefore can lie outside of their range.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub statistics: Option<Statistics>,
-    /// The times behind `statistics`, with those that it leaves out (`-I`).
+    /// The times behind `statistics`, including excluded ones (`-I`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_iteration: Option<PerIteration>,
     /// Each rank's own times, in order.
     #[serde(default)]
     pub per_rank: Vec<RankTimes>,
-    /// What NCCL chose, or the table of the fabric backend; absent when it is not known.
+    /// NCCL's choice, or that of the fabric backend; absent when it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub algorithm: Option<Algorithm>,
     /// Ranks with wrong elements.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mismatches: Vec<Mismatch>,
-    /// When it was measured, in UTC.
+    /// Time of the measurement, in UTC.
     pub measured_at: String,
 }
 
-/// What the other side of `--vs` took for the same, as many operations in as many rounds.
+/// The baseline's result, for as many operations in as many rounds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Versus {
-    /// As of the measurement.
+    /// See [`Measurement::time_us`].
     #[serde(deserialize_with = "number::or_nan")]
     pub time_us: f64,
-    /// As of the measurement.
+    /// See [`Measurement::algbw_gbps`].
     #[serde(deserialize_with = "number::or_nan")]
     pub algbw_gbps: f64,
-    /// As of the measurement.
+    /// See [`Measurement::busbw_gbps`].
     #[serde(deserialize_with = "number::or_nan")]
     pub busbw_gbps: f64,
-    /// As of the measurement.
+    /// See [`Measurement::rounds_us`].
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "number::each_or_nan")]
     pub rounds_us: Vec<f64>,
-    /// As of the measurement.
+    /// See [`Measurement::wrong`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wrong: Option<u64>,
-    /// As of the measurement.
+    /// See [`Measurement::mismatches`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mismatches: Vec<Mismatch>,
-    /// The measurement's `time_us` over this one's: below 1 it is faster than the other side.
+    /// The measurement's `time_us` divided by this one; below 1 it is faster than the baseline.
     #[serde(deserialize_with = "number::or_nan")]
     pub ratio: f64,
-    /// The same of the shortest rounds.
+    /// The ratio of the shortest rounds.
     #[serde(deserialize_with = "number::or_nan")]
     pub best_ratio: f64,
 }
 
-/// Where the input of a rank lies.
+/// Placement of a rank's input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Placement {
@@ -340,12 +341,12 @@ pub enum Placement {
 /// The times of all iterations of a measurement, in microseconds per operation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PerIteration {
-    /// How many of the first are not in the statistics (`-K`).
+    /// Number of first iterations that the statistics exclude (`-K`).
     pub skipped: usize,
-    /// Of each iteration the longest time of all ranks.
+    /// The longest time of all ranks, of each iteration.
     #[serde(deserialize_with = "number::each_or_nan")]
     pub times_us: Vec<f64>,
-    /// The same of each process's ranks; empty for a single process.
+    /// The longest times of each process's ranks; empty for a single process.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "number::lists_or_nan")]
     pub processes_us: Vec<Vec<f64>>,
 }
@@ -353,24 +354,24 @@ pub struct PerIteration {
 /// One rank's times of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RankTimes {
-    /// Microseconds per operation: the mean over all of them.
+    /// Mean of all operations, in microseconds.
     #[serde(deserialize_with = "number::or_nan")]
     pub time_us: f64,
-    /// Of its operations' own times; absent when they were not timed one by one.
+    /// Statistics of its single operations; absent when they were not timed one by one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub statistics: Option<Statistics>,
 }
 
-/// How NCCL or the fabric backend carries an operation out.
+/// Algorithm, protocol and channels of an operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Algorithm {
     /// `ring`, `tree`, `nvls`, ...; `p2p`: sends and receives. Over libfabric, `hierarchical+ring`: with a ring between
     /// hosts.
     pub algorithm: String,
-    /// `ll`, `ll128`, `simple`; absent where there is none, or it is not known.
+    /// `ll`, `ll128`, `simple`; absent when there is none, or it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<String>,
-    /// How many channels, of `p2p` those of each send or receive; absent where it is not known.
+    /// Number of channels, for `p2p` those of each send or receive; absent when it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub channels: Option<u32>,
 }
@@ -380,21 +381,21 @@ pub struct Algorithm {
 pub struct Mismatch {
     /// The rank.
     pub rank: usize,
-    /// How many elements are wrong.
+    /// Number of wrong elements.
     pub wrong: u64,
-    /// The first of them: `element 3: expected 1.5 (0x3fc00000), found NaN (0x7fc00000)`.
+    /// The first wrong element: `element 3: expected 1.5 (0x3fc00000), found NaN (0x7fc00000)`.
     pub first: String,
 }
 
 impl Measurement {
-    /// How many ranks have wrong data, on both sides together.
+    /// Number of ranks with wrong data, in both backends together.
     #[must_use]
     pub fn failed_checks(&self) -> u64 {
         let theirs = self.versus.as_ref().map_or(0, |versus| versus.mismatches.len());
         (self.mismatches.len() + theirs) as u64
     }
 
-    /// Whether any data is wrong, on either side.
+    /// Returns true when any data is wrong, in either backend.
     #[must_use]
     pub fn is_wrong(&self) -> bool {
         let theirs = self.versus.as_ref().and_then(|versus| versus.wrong);
@@ -403,7 +404,7 @@ impl Measurement {
 }
 
 impl Run {
-    /// How many pairs of rank and measurement have wrong data; `None` when nothing was verified.
+    /// Number of pairs of rank and measurement with wrong data; `None` when nothing was verified.
     #[must_use]
     pub fn failed_checks(&self) -> Option<u64> {
         let verified = self.measurements.iter().any(|measurement| measurement.wrong.is_some());

@@ -4,7 +4,7 @@
 pub mod row;
 
 use crate::run::{
-    Algorithm, Average, Blocking, Library, Measurement, Mismatch, Outcome, PerIteration, Placement,
+    Algorithm, Average, BackendLibrary, Blocking, Measurement, Mismatch, Outcome, PerIteration, Placement,
     Provenance, Rank, RankTimes, Registration, Run, SCHEMA_VERSION, Settings, Versus,
 };
 use crate::statistics::Statistics;
@@ -25,7 +25,7 @@ pub fn full() -> Run {
             library_version: "2.28.9".to_owned(),
             library_path: "/usr/lib/x86_64-linux-gnu/libnccl.so.2".to_owned(),
             cuda_driver: Some("13.0".to_owned()),
-            versus: Some(Library {
+            versus: Some(BackendLibrary {
                 backend: "mpi".to_owned(),
                 library_version: "Open MPI 4.1.4".to_owned(),
                 library_path: "/usr/lib/x86_64-linux-gnu/libmpi.so.40".to_owned(),

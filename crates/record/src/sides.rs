@@ -1,11 +1,11 @@
-//! The two sides of a run with `--vs`, each as a run of its own.
+//! The two backends of a run with `--vs`, each as a run of its own.
 
 use crate::run::{Measurement, Provenance, Run};
 
-/// Which side of a run with `--vs`.
+/// Selection of the backends of a run with `--vs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
-pub enum Side {
+pub enum SelectedSide {
     /// What was measured (--backend)
     Own,
     /// What was measured in turn with it (--vs)
@@ -14,9 +14,9 @@ pub enum Side {
     Both,
 }
 
-impl Side {
-    /// The sides of `run` that are meant, with what each is called: its backend, or nothing where the run has only one
-    /// side. Nothing when that is not the side that is meant.
+impl SelectedSide {
+    /// The selected runs, each with the name of its backend, or `None` when the run has only one. Empty when the run
+    /// lacks the selected one.
     #[must_use]
     pub fn of(self, run: Run) -> Vec<(Option<String>, Run)> {
         let other = other(&run);
@@ -33,7 +33,7 @@ fn named(run: Run) -> (Option<String>, Run) {
     (Some(run.provenance.backend.clone()), run)
 }
 
-/// The run without its other side.
+/// The run without the baseline.
 fn own(run: Run) -> Run {
     Run {
         provenance: Provenance { versus: None, ..run.provenance },
@@ -42,7 +42,7 @@ fn own(run: Run) -> Run {
     }
 }
 
-/// The provenance of the other side; `None` when the run has only one.
+/// Provenance of the baseline; `None` when the run has none.
 pub(crate) fn other_provenance(own: &Provenance) -> Option<Provenance> {
     let library = own.versus.clone()?;
     Some(Provenance {
@@ -55,7 +55,7 @@ pub(crate) fn other_provenance(own: &Provenance) -> Option<Provenance> {
     })
 }
 
-/// The other side, where something was measured of it: what it took, with nothing that only the run's own side has.
+/// The baseline as a run, if it was measured. It lacks everything that only the measured backend has.
 fn other(run: &Run) -> Option<Run> {
     let provenance = other_provenance(&run.provenance)?;
     let measurement = |own: &Measurement| {
@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn each_side_has_what_it_took_and_who_it_was() {
         let run = sample::full();
-        let sides = Side::Both.of(run.clone());
+        let sides = SelectedSide::Both.of(run.clone());
         let [(Some(own_name), own), (Some(other_name), other)] = &sides[..] else { panic!("{sides:#?}") };
         assert_eq!((own_name.as_str(), other_name.as_str()), ("nccl", "mpi"));
         assert_eq!(other.provenance.library_version, "Open MPI 4.1.4");
@@ -108,8 +108,8 @@ mod tests {
             assert!(own.versus.is_none() && other.versus.is_none() && other.statistics.is_none());
         }
         assert_eq!(other.measurements[1].mismatches[0].rank, 0);
-        assert_eq!(Side::Own.of(run.clone()), [(None, run.clone())]);
-        assert_eq!(Side::Other.of(run), [(Some("mpi".to_owned()), other.clone())]);
+        assert_eq!(SelectedSide::Own.of(run.clone()), [(None, run.clone())]);
+        assert_eq!(SelectedSide::Other.of(run), [(Some("mpi".to_owned()), other.clone())]);
     }
 
     #[test]
@@ -118,8 +118,8 @@ mod tests {
         unknown.provenance.versus = None;
         nothing.measurements.drain(..3);
         for run in [unknown, nothing] {
-            assert_eq!(Side::Both.of(run.clone()), [(None, run.clone())]);
-            assert_eq!(Side::Other.of(run), []);
+            assert_eq!(SelectedSide::Both.of(run.clone()), [(None, run.clone())]);
+            assert_eq!(SelectedSide::Other.of(run), []);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a sample of times says.
+//! Statistics of times.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,33 +7,33 @@ use crate::number;
 /// Statistics of a sample of times, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Statistics {
-    /// How many times there are, at least 1.
+    /// Number of times, at least 1.
     pub samples: usize,
-    /// The smallest.
+    /// Smallest time.
     #[serde(deserialize_with = "number::or_nan")]
     pub min_us: f64,
-    /// The middle one, or the mean of the two middle ones.
+    /// Median.
     #[serde(deserialize_with = "number::or_nan")]
     pub median_us: f64,
-    /// The mean.
+    /// Mean.
     #[serde(deserialize_with = "number::or_nan")]
     pub mean_us: f64,
-    /// The smallest that at least 95 % do not exceed (nearest rank).
+    /// 95th percentile: the smallest time that at least 95 % do not exceed (nearest rank).
     #[serde(deserialize_with = "number::or_nan")]
     pub p95_us: f64,
-    /// The smallest that at least 99 % do not exceed (nearest rank).
+    /// 99th percentile: the smallest time that at least 99 % do not exceed (nearest rank).
     #[serde(deserialize_with = "number::or_nan")]
     pub p99_us: f64,
-    /// The largest.
+    /// Largest time.
     #[serde(deserialize_with = "number::or_nan")]
     pub max_us: f64,
-    /// The standard deviation of these times as a whole population: divided by their number.
+    /// Standard deviation of the population: divided by the number of times.
     #[serde(deserialize_with = "number::or_nan")]
     pub deviation_us: f64,
 }
 
 impl Statistics {
-    /// Of times in microseconds; `None` when there are none.
+    /// Calculates the statistics of times in microseconds; `None` without times.
     #[must_use]
     pub fn of(times_us: &[f64]) -> Option<Self> {
         let mut sorted = times_us.to_vec();
@@ -46,7 +46,7 @@ impl Statistics {
         Some(Self {
             samples,
             min_us,
-            median_us: (sorted[(samples - 1) / 2] + sorted[samples / 2]) / 2.0,
+            median_us: median_of_sorted(&sorted),
             mean_us,
             p95_us: nearest_rank(95),
             p99_us: nearest_rank(99),
@@ -55,10 +55,58 @@ impl Statistics {
         })
     }
 
-    /// The coefficient of variation: deviation over mean, in percent.
+    /// Coefficient of variation: deviation over mean, in percent.
     #[must_use]
     pub fn variation_percent(&self) -> f64 {
         if self.mean_us > 0.0 { self.deviation_us / self.mean_us * 100.0 } else { 0.0 }
+    }
+}
+
+/// Median: the middle value, or the mean of the two middle ones; `None` without values.
+#[must_use]
+pub fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    (!sorted.is_empty()).then(|| median_of_sorted(&sorted))
+}
+
+fn median_of_sorted(sorted: &[f64]) -> f64 {
+    (sorted[(sorted.len() - 1) / 2] + sorted[sorted.len() / 2]) / 2.0
+}
+
+/// Geometric mean of values above 0, collected one at a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct GeometricMean {
+    count: usize,
+    sum_of_logarithms: f64,
+}
+
+impl GeometricMean {
+    /// Adds a value above 0.
+    pub fn add(&mut self, value: f64) {
+        self.count += 1;
+        self.sum_of_logarithms += value.ln();
+    }
+
+    /// Number of values.
+    #[must_use]
+    pub const fn count(&self) -> usize {
+        self.count
+    }
+
+    /// The mean; `None` without values.
+    #[must_use]
+    pub fn value(&self) -> Option<f64> {
+        (self.count > 0).then(|| (self.sum_of_logarithms / self.count as f64).exp())
+    }
+}
+
+impl FromIterator<f64> for GeometricMean {
+    fn from_iter<I: IntoIterator<Item = f64>>(values: I) -> Self {
+        values.into_iter().fold(Self::default(), |mut mean, value| {
+            mean.add(value);
+            mean
+        })
     }
 }
 
@@ -83,5 +131,17 @@ mod tests {
         let one = Statistics::of(&[7.0]).unwrap();
         assert_eq!((one.min_us, one.median_us, one.p99_us, one.deviation_us), (7.0, 7.0, 7.0, 0.0));
         assert_eq!(Statistics::of(&[3.0, 1.0, 2.0]).unwrap().median_us, 2.0);
+        assert_eq!(
+            (median(&[]), median(&[3.0, 1.0]), median(&[3.0, 1.0, 2.5])),
+            (None, Some(2.0), Some(2.5))
+        );
+    }
+
+    #[test]
+    fn a_geometric_mean_is_the_root_of_the_product() {
+        let mean = |values: &[f64]| values.iter().copied().collect::<GeometricMean>();
+        assert_eq!(mean(&[]).value(), None);
+        assert!((mean(&[1.0, 2.0, 32.0]).value().unwrap() - 4.0).abs() < 1e-12);
+        assert_eq!(mean(&[0.5, 2.0]).count(), 2);
     }
 }

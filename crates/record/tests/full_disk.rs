@@ -1,4 +1,4 @@
-//! Result files where the system lets a file grow so far and no further: a full disk, as far as a test can have one.
+//! Result files under a limit of the file size, which stands for a full disk.
 //!
 //! The limit is that of the process, so this test has a process of its own.
 
@@ -9,7 +9,7 @@ use std::fs;
 use record::files::{Files, Output, read};
 use record::{Outcome, Run};
 
-/// Lets no file of this process grow beyond so many bytes; `None`: as far as it could before.
+/// Limits the size of files of this process; `None` restores the limit.
 fn limit_files(bytes: Option<u64>) {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is a valid struct for the call to fill.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use collectives::world;
 use engine::backend;
-use engine::supervision::{Limited, Stop};
+use engine::supervision::{Stop, TimeLimit};
 use nccl_bench::command::Program;
 use nccl_bench::mpi_exec::Meeting;
 use nccl_bench::{cli, mpi_exec};
@@ -22,6 +22,6 @@ fn join(meeting: &Meeting) -> Result<world::Handle, Stop> {
     options.join_mpi = Some(world::mpi);
     // MPI waits for its ranks without a limit of its own. Thousands of ranks may need minutes.
     let limit = if meeting.timeout.is_some() { options.timeout } else { options.timeout.max(LONGEST_START) };
-    let _limited = Limited::start(limit, "starting MPI")?;
+    let _limited = TimeLimit::start(limit, "starting MPI")?;
     world::from_environment(&options).map_err(mpi_exec::stop)
 }

@@ -54,7 +54,7 @@ pub struct Program {
     /// Joins the processes of the job.
     pub join: fn(&Meeting) -> Result<world::Handle, Stop>,
     /// Finds the MPI library that the program is linked to, where it is linked to one.
-    pub mpi: Option<backend::Find>,
+    pub mpi: Option<backend::FindHostBackend>,
 }
 
 /// Surroundings of a command.

@@ -12,8 +12,8 @@ use std::os::unix::fs::FileTypeExt as _;
 
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
-use engine::backend::Place;
-use engine::sweep::{self, Plan};
+use engine::backend::GroupPosition;
+use engine::sweep::{self, SweepPlan};
 
 /// What a measurement costs beside its bytes, in bytes: starting, waiting for the other ranks, verifying.
 const FIXED_COST: u64 = 16 << 20;
@@ -37,10 +37,10 @@ impl Default for Progress {
 impl Progress {
     /// For all of a plan, over the rank's group.
     #[must_use]
-    pub fn new(plan: &Plan, place: Place) -> Self {
+    pub fn new(plan: &SweepPlan, position: GroupPosition) -> Self {
         let target =
             if is_pipe(&io::stdout()) { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
-        Self::on(target, total(plan, place))
+        Self::on(target, total(plan, position))
     }
 
     fn on(target: ProgressDrawTarget, total: u64) -> Self {
@@ -105,14 +105,14 @@ fn cost(bytes: u64) -> u64 {
 }
 
 /// All of a plan. Endless cycles count as one: nobody knows how many there will be.
-fn total(plan: &Plan, place: Place) -> u64 {
+fn total(plan: &SweepPlan, position: GroupPosition) -> u64 {
     let sizes: u64 = plan.sweep.sizes().map(cost).fold(0, u64::saturating_add);
     let rows: usize = plan
         .request
         .collectives
         .iter()
-        .filter(|collective| collective.runs_over(place.ranks))
-        .map(|&collective| sweep::cases(plan, collective, place).len() * plan.placements(collective).len())
+        .filter(|collective| collective.runs_over(position.ranks))
+        .map(|&collective| sweep::cases(plan, collective, position).len() * plan.placements(collective).len())
         .sum();
     sizes.saturating_mul(rows as u64).saturating_mul(plan.request.cycles.max(1) as u64)
 }
@@ -225,12 +225,12 @@ mod tests {
         let line =
             "nccl-bench allreduce,hypercube,broadcast -b 1M -e 2M -o sum,max -d float,half -r all -N 3";
         let request = cli::measurement(line.split(' ')).unwrap().request;
-        let mut plan = Plan::new(&request, 2 << 20);
+        let mut plan = SweepPlan::new(&request, 2 << 20);
         // Two types: two operators, no hypercube over six ranks, six roots; two placements, three cycles.
-        let place = Place { rank: 0, ranks: 6, color: 0 };
+        let position = GroupPosition { rank: 0, ranks: 6, color: 0 };
         let sizes = (1 << 20) + (2 << 20) + 2 * FIXED_COST;
-        assert_eq!(total(&plan, place), sizes * (4 + 12) * 2 * 3);
+        assert_eq!(total(&plan, position), sizes * (4 + 12) * 2 * 3);
         plan.out_of_place_only = vec![engine::collective::Collective::Broadcast];
-        assert_eq!(total(&plan, place), sizes * (4 * 2 + 12) * 3);
+        assert_eq!(total(&plan, position), sizes * (4 * 2 + 12) * 3);
     }
 }

@@ -1,11 +1,11 @@
-//! What libfabric answers, as the JSON has it.
+//! The interfaces that libfabric reports (`fi_getinfo`), in the form of the JSON output.
 
 use std::collections::BTreeSet;
 
 use collectives::fabric;
 use serde::Serialize;
 
-/// A provider with a fabric, a domain, and a type of endpoints. Names are libfabric's own.
+/// An interface: a provider with a fabric, a domain, and an endpoint type. Names are libfabric's.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[allow(missing_docs, reason = "fields are named as libfabric names them")]
 pub struct Entry {
@@ -64,7 +64,7 @@ pub struct Nic {
     pub link: Option<Link>,
 }
 
-/// The link of a device. Numbers that the provider does not tell are 0.
+/// The link of a device. A number that the provider does not report is 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[allow(missing_docs, reason = "fields are named as libfabric names them")]
 pub struct Link {

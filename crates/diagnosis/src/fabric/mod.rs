@@ -1,4 +1,4 @@
-//! What libfabric offers on this host, and why something is missing.
+//! The interfaces of libfabric on this host, and reasons for missing ones.
 
 mod entry;
 pub mod reasons;

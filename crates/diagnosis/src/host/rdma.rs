@@ -1,4 +1,4 @@
-//! What this machine has for RDMA: devices, drivers, device files, limits, and whether it is a container.
+//! RDMA on this host: devices, drivers, device files, limits, and the container that the process runs in.
 //!
 //! All is read below a root folder, so that tests can make up machines.
 
@@ -11,7 +11,7 @@ use serde::Serialize;
 
 /// Amazon's number on the PCI bus.
 const AMAZON: &str = "0x1d0f";
-/// How the numbers of EFA devices begin.
+/// Prefix of the PCI device ids of EFA devices.
 const EFA: &str = "0xefa";
 
 /// The variable that Kubernetes sets in every container: the address of its API.
@@ -21,7 +21,7 @@ pub const SERVICE: &str = "KUBERNETES_SERVICE_HOST";
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Host {
     /// `/sys/class/infiniband`.
-    pub devices: Vec<Device>,
+    pub devices: Vec<RdmaDevice>,
     /// The modules out of [`MODULES`] that are loaded.
     pub modules: Vec<&'static str>,
     /// `/dev/infiniband`: the files of devices, `uverbs0`, and of the connection manager, `rdma_cm`.
@@ -30,11 +30,12 @@ pub struct Host {
     pub refused: Vec<Refused>,
     /// EFA devices on the PCI bus, with or without a driver.
     pub efa_on_pci: Vec<OnPci>,
-    /// Whether all network namespaces see all RDMA devices (`rdma system`: netns shared), or each device is in one.
+    /// True when all network namespaces see all RDMA devices (`rdma system`: netns shared); false when each device is
+    /// in one.
     pub shared_devices: Option<bool>,
-    /// How much memory this process may lock.
+    /// Limit of locked memory of this process.
     pub memlock: Option<Memlock>,
-    /// What runs the container that this is.
+    /// Runtime of the container that this process runs in.
     pub container: Option<&'static str>,
 }
 
@@ -43,7 +44,7 @@ const MODULES: [&str; 4] = ["efa", "ib_uverbs", "rdma_cm", "mlx5_ib"];
 
 /// An RDMA device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Device {
+pub struct RdmaDevice {
     /// Name: `rdmap0s6`.
     pub name: String,
     /// Kernel driver: `efa`.
@@ -71,7 +72,7 @@ pub struct Port {
 pub struct Refused {
     /// `uverbs0`.
     pub name: String,
-    /// What the kernel said.
+    /// The kernel's error.
     pub error: Errno,
 }
 
@@ -94,7 +95,7 @@ pub enum Memlock {
 }
 
 impl Host {
-    /// Reads what is below `root`, which is `/` but for tests. What cannot be read is not there. `service` is the value of
+    /// Reads what is below `root`, which is `/` but for tests. Files that cannot be read count as missing. `service` is the value of
     /// [`SERVICE`], if it has one.
     pub fn look(root: &Path, service: Option<&OsStr>) -> Self {
         let modules = MODULES.into_iter().filter(|module| root.join("sys/module").join(module).exists());
@@ -122,18 +123,18 @@ impl Host {
         }
     }
 
-    /// Whether there is the file of a device, which this process may not be able to open: `uverbs0`.
+    /// Returns true when there is a device file such as `uverbs0`; this process may not be able to open it.
     pub fn has_uverbs(&self) -> bool {
         self.device_files.iter().any(|name| name.starts_with("uverbs"))
     }
 
-    /// Whether the driver efa has a device, which need not be visible here.
+    /// Returns true when the driver efa has a device, which need not be visible here.
     pub fn efa_is_served(&self) -> bool {
         self.efa_on_pci.iter().any(|device| device.driver.as_deref() == Some("efa"))
     }
 }
 
-impl Device {
+impl RdmaDevice {
     /// True for a device of the driver efa, or, without a known driver, of its name.
     pub fn is_efa(&self) -> bool {
         match &self.driver {
@@ -142,12 +143,12 @@ impl Device {
         }
     }
 
-    /// Whether a port can be used.
+    /// Returns true when a port is active.
     pub fn is_up(&self) -> bool {
         self.ports.iter().any(|port| port.state == "ACTIVE")
     }
 
-    /// What several devices may have in common: `driver efa, ACTIVE, 100 Gb/sec (4X EDR)`.
+    /// Driver and ports, equal for devices of one kind: `driver efa, ACTIVE, 100 Gb/sec (4X EDR)`.
     pub fn description(&self) -> String {
         let driver =
             self.driver.as_ref().map_or_else(|| "no driver".to_owned(), |name| format!("driver {name}"));
@@ -164,7 +165,7 @@ impl Device {
     }
 }
 
-fn devices(class: &Path) -> Vec<Device> {
+fn devices(class: &Path) -> Vec<RdmaDevice> {
     let of = |name: String| {
         let folder = class.join(&name);
         let driver = driver(&folder.join("device"));
@@ -184,12 +185,12 @@ fn devices(class: &Path) -> Vec<Device> {
             })
             .collect();
         ports.sort_by_key(|port| port.number);
-        Device { name, driver, ports }
+        RdmaDevice { name, driver, ports }
     };
     names(class).into_iter().map(of).collect()
 }
 
-/// What serves the device of this folder.
+/// The driver of the device in this folder.
 fn driver(device: &Path) -> Option<String> {
     let link = fs::read_link(device.join("driver")).ok()?;
     Some(link.file_name()?.to_string_lossy().into_owned())
@@ -219,8 +220,8 @@ fn memlock(limits: &str) -> Option<Memlock> {
     }
 }
 
-/// Whether this is a container of Kubernetes. With the second version of control groups their names do not say so, and the
-/// runtimes leave their own marks in it.
+/// Returns true in a container of Kubernetes. Names of version 2 control groups do not show it, so marks of the
+/// runtimes and of the kubelet are checked as well.
 fn in_pod(root: &Path, service: Option<&OsStr>) -> bool {
     let read = |file: &str| text(&root.join(file)).unwrap_or_default();
     // A pod may be made without its token, which is here.
@@ -230,8 +231,8 @@ fn in_pod(root: &Path, service: Option<&OsStr>) -> bool {
         || read("proc/self/mountinfo").lines().any(mounted_by_kubelet)
 }
 
-/// Whether a line of `/proc/self/mountinfo` is of a pod's control group, or of a file that the kubelet gives to a container,
-/// as `/etc/hosts`. A node has folders of its pods mounted, too, but where they are.
+/// Returns true when a line of `/proc/self/mountinfo` belongs to a pod's control group, or to a file that the kubelet
+/// gives to a container, such as `/etc/hosts`. A node mounts its pods' folders as well, at their own paths.
 fn mounted_by_kubelet(line: &str) -> bool {
     const FILES: &str = "kubelet/pods/";
     let mut fields = line.split(' ').skip(3);
@@ -257,7 +258,7 @@ fn container(root: &Path) -> Option<&'static str> {
     }
 }
 
-/// The names in a folder, with numbers in them in their order: `mlx5_2` comes before `mlx5_10`.
+/// Names in a folder, in natural order: `mlx5_2` comes before `mlx5_10`.
 fn names(folder: &Path) -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(folder)
         .into_iter()
@@ -269,7 +270,7 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// Sorts by numbers where there are numbers, else by text.
+/// Sort key of the natural order.
 fn natural(name: &str) -> Vec<(String, u64)> {
     let mut parts = Vec::new();
     let mut rest = name;
@@ -299,7 +300,7 @@ mod tests {
         let host = efa_host().look();
         let names: Vec<&str> = host.devices.iter().map(|device| device.name.as_str()).collect();
         assert_eq!(names, ["rdmap0s6", "rdmap10s6"]);
-        assert!(host.devices.iter().all(Device::is_efa));
+        assert!(host.devices.iter().all(RdmaDevice::is_efa));
         assert_eq!([0, 1].map(|index| host.devices[index].is_up()), [true, false]);
         assert_eq!(host.devices[0].description(), "driver efa, ACTIVE 100 Gb/sec (4X EDR)");
         assert_eq!(host.modules, ["efa", "ib_uverbs"]);

@@ -77,7 +77,7 @@ pub fn efa_host() -> Machine {
         .memlock("unlimited")
 }
 
-/// What a container sees of it to which nothing was given.
+/// The same host, seen from a container without device files.
 pub fn efa_container() -> Machine {
     efa_devices().memlock("65536").file(".dockerenv", "")
 }

@@ -8,31 +8,31 @@ use collectives::ReduceOp;
 use collectives::fabric::{self, Communicator, Options};
 use collectives::world::{self, World};
 
-use super::host::{Carrier, Library, Offer};
-use super::selection::exchange;
-use super::{Abilities, Work};
-use crate::collective::{Collective, Layout as _, Member};
+use super::discovery::exchange;
+use super::host::{Carrier, Connector, HostBackend};
+use super::{Capabilities, Work};
+use crate::collective::{Collective, Layout as _, Participant};
 use crate::data::Op;
 use crate::request::Request;
 use crate::supervision::Stop;
 use record::Placement;
 
-/// Ranks of a process that is the only one, when their number is not given.
+/// Default number of ranks of a single process.
 pub const RANKS_ALONE: usize = 2;
 
-/// The libfabric of every process.
+/// Finds libfabric on every process.
 ///
 /// # Errors
 /// [`Stop::Refused`] when a process has none, or not the provider that is asked for.
-pub(super) fn find(settings: &Request, process: &dyn World) -> Result<Offer, Stop> {
+pub(super) fn find(settings: &Request, process: &dyn World) -> Result<HostBackend, Stop> {
     let provider = (settings.provider != "auto").then_some(settings.provider.as_str());
-    let processes = exchange(process, library(provider))?;
+    let processes = exchange(process, connector(provider))?;
     for (index, each) in processes.iter().enumerate() {
-        if let Err(reason) = &each.found {
+        if let Err(reason) = &each.result {
             return Err(Stop::Refused(format!("process {index} on {}: {reason}", each.host)));
         }
     }
-    let first = processes.into_iter().next().and_then(|first| first.found.ok()).unwrap_or_default();
+    let first = processes.into_iter().next().and_then(|first| first.result.ok()).unwrap_or_default();
     let mut options = Options::default();
     options.provider = provider.map(str::to_owned);
     for (collective, algorithm) in settings.tuning.choices(&settings.collectives).map_err(Stop::Refused)? {
@@ -41,36 +41,36 @@ pub(super) fn find(settings: &Request, process: &dyn World) -> Result<Offer, Sto
     options.between = settings.tuning.between;
     options.segment = settings.tuning.segment;
     options.in_flight = settings.tuning.in_flight;
-    Ok(Offer {
-        library: Arc::new(Libfabric { options }),
+    Ok(HostBackend {
+        connector: Arc::new(Libfabric { options }),
         name: "fabric",
         version: first.version,
         path: first.path,
-        abilities: abilities(),
+        capabilities: capabilities(),
         ranks_alone: RANKS_ALONE,
         notes: Vec::new(),
     })
 }
 
-/// What there is over host memory: all but the operator that scales on a GPU.
-fn abilities() -> Abilities {
-    let mut abilities = Abilities::default();
-    abilities.ops.retain(|op| op.built_in().is_some());
-    abilities
+/// Capabilities over host memory: all but the operator that scales on a GPU.
+fn capabilities() -> Capabilities {
+    let mut capabilities = Capabilities::default();
+    capabilities.ops.retain(|op| op.built_in().is_some());
+    capabilities
 }
 
-/// The libfabric that a process found.
+/// Version and path of the libfabric that a process found.
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 struct Loaded {
     version: String,
     path: String,
 }
 
-/// The version and path of libfabric, for the report; an error when it has no such provider.
-fn library(provider: Option<&str>) -> Result<Loaded, String> {
-    let library = fabric::Library::load().map_err(|error| error.to_string())?;
+/// Returns version and path of libfabric; an error when it lacks the provider.
+fn connector(provider: Option<&str>) -> Result<Loaded, String> {
+    let connector = fabric::Library::load().map_err(|error| error.to_string())?;
     let loaded =
-        Loaded { version: library.version().to_string(), path: library.path().display().to_string() };
+        Loaded { version: connector.version().to_string(), path: connector.path().display().to_string() };
     let providers = fabric::providers().map_err(|error| error.to_string())?;
     if providers.is_empty() {
         let cause = match std::env::var("FI_PROVIDER") {
@@ -109,7 +109,7 @@ struct Libfabric {
     options: Options,
 }
 
-impl Library for Libfabric {
+impl Connector for Libfabric {
     fn connect(&self, world: &world::Handle) -> anyhow::Result<Box<dyn Carrier>> {
         Ok(Box::new(FabricRank {
             communicator: Communicator::new(world.clone(), &self.options)?,
@@ -122,22 +122,18 @@ impl Library for Libfabric {
 /// One rank.
 struct FabricRank {
     communicator: Communicator,
-    /// The parts of an alltoallv, kept so that an operation allocates nothing.
+    /// Parts of an alltoallv. Kept, so that an operation allocates nothing.
     sent: Vec<Range<usize>>,
     received: Vec<Range<usize>>,
 }
 
 impl FabricRank {
-    fn parts(&mut self, work: &Work) {
+    fn set_parts(&mut self, work: &Work) {
         self.sent.clear();
         self.received.clear();
         if let Some(traffic) = &work.traffic {
-            let own = work.member.rank;
-            let part = |start: usize, count: usize| start..start + count;
-            for peer in 0..work.member.ranks {
-                self.sent.push(part(traffic.send_start(own, peer), traffic.count(own, peer)));
-                self.received.push(part(traffic.receive_start(peer, own), traffic.count(peer, own)));
-            }
+            self.sent.extend(traffic.send_ranges(work.participant.rank));
+            self.received.extend(traffic.receive_ranges(work.participant.rank));
         }
     }
 }
@@ -148,20 +144,22 @@ impl Carrier for FabricRank {
     }
 
     fn algorithm(&self, work: &Work, placement: Placement) -> Option<record::Algorithm> {
-        let collective = work.collective.on_fabric().filter(|_| work.member.ranks > 1)?;
+        let collective = work.collective.on_fabric().filter(|_| work.participant.ranks > 1)?;
         let bytes = match collective {
-            fabric::Collective::AllGather | fabric::Collective::Gather => work.bytes() / work.member.ranks,
+            fabric::Collective::AllGather | fabric::Collective::Gather => {
+                work.bytes() / work.participant.ranks
+            }
             fabric::Collective::AllToAllV => 0,
             _ => work.bytes(),
         };
         let plan = self.communicator.plan(collective, bytes);
         let exchanged = matches!(collective, fabric::Collective::AllToAll | fabric::Collective::AllToAllV);
         let algorithm = match plan.algorithm {
-            // These put aside what they send.
+            // These copy the data before they send it.
             put_aside @ (fabric::Algorithm::Board
             | fabric::Algorithm::Bruck
             | fabric::Algorithm::Hierarchical) => put_aside,
-            // What arrives belongs where something else is still to be sent from.
+            // Received data replaces data that has not been sent yet.
             _ if exchanged && placement == Placement::InPlace => fabric::Algorithm::Direct,
             other => other,
         };
@@ -179,7 +177,7 @@ impl Carrier for FabricRank {
             let (send, receive) = (bytemuck::cast_slice(send), bytemuck::cast_slice_mut(receive));
             Ok(out_of_place::<T>(communicator, work, send, receive, (sent, received))?)
         }
-        self.parts(work);
+        self.set_parts(work);
         with_element!(work.data_type, T => typed::<T>(self, work, send, receive))
     }
 
@@ -191,7 +189,7 @@ impl Carrier for FabricRank {
         ) -> anyhow::Result<()> {
             Ok(in_place::<T>(communicator, work, bytemuck::cast_slice_mut(data), (sent, received))?)
         }
-        self.parts(work);
+        self.set_parts(work);
         with_element!(work.data_type, T => typed::<T>(self, work, data))
     }
 }
@@ -203,7 +201,7 @@ fn out_of_place<T: collectives::Element>(
     receive: &mut [T],
     (sent, received): (&[Range<usize>], &[Range<usize>]),
 ) -> Result<(), fabric::Error> {
-    let Member { rank, ranks, root } = work.member;
+    let Participant { rank, root, .. } = work.participant;
     let root = root.unwrap_or(0);
     let op = work.op.and_then(Op::built_in).unwrap_or(ReduceOp::Sum);
     match work.collective {
@@ -217,11 +215,11 @@ fn out_of_place<T: collectives::Element>(
         Collective::Gather => communicator.gather(send, Some(receive), root),
         Collective::Scatter => communicator.scatter(Some(send), receive, root),
         Collective::SendRecv => {
-            communicator.exchange(send, (rank + 1) % ranks, receive, (rank + ranks - 1) % ranks)
+            communicator.exchange(send, work.participant.next(), receive, work.participant.previous())
         }
         Collective::Hypercube => {
             receive[rank * send.len()..][..send.len()].copy_from_slice(send);
-            hypercube(communicator, work.member, receive)
+            hypercube(communicator, work.participant, receive)
         }
     }
 }
@@ -232,8 +230,7 @@ fn in_place<T: collectives::Element>(
     data: &mut [T],
     (sent, received): (&[Range<usize>], &[Range<usize>]),
 ) -> Result<(), fabric::Error> {
-    let Member { rank, ranks, root } = work.member;
-    let root = root.unwrap_or(0);
+    let root = work.participant.root.unwrap_or(0);
     let op = work.op.and_then(Op::built_in).unwrap_or(ReduceOp::Sum);
     match work.collective {
         Collective::AllReduce => communicator.all_reduce_in_place(data, op),
@@ -246,27 +243,20 @@ fn in_place<T: collectives::Element>(
         Collective::Gather => communicator.gather_in_place(data, root),
         Collective::Scatter => communicator.scatter_in_place(data, root),
         Collective::SendRecv => {
-            communicator.exchange_in_place(data, (rank + 1) % ranks, (rank + ranks - 1) % ranks)
+            communicator.exchange_in_place(data, work.participant.next(), work.participant.previous())
         }
-        Collective::Hypercube => hypercube(communicator, work.member, data),
+        Collective::Hypercube => hypercube(communicator, work.participant, data),
     }
 }
 
-/// Exchanges all parts that are known, from this rank's own on, with partners at doubling distance.
 fn hypercube<T: collectives::Element>(
     communicator: &mut Communicator,
-    member: Member,
+    participant: Participant,
     data: &mut [T],
 ) -> Result<(), fabric::Error> {
-    let part = data.len() / member.ranks;
-    for step in 0..member.ranks.ilog2() {
-        let block = 1 << step;
-        let peer = member.rank ^ block;
-        // The partners' parts lie side by side.
-        let first = member.rank / (2 * block) * (2 * block) * part;
-        let (low, high) = data[first..first + 2 * block * part].split_at_mut(block * part);
-        let (mine, theirs) = if member.rank < peer { (low, high) } else { (high, low) };
-        communicator.exchange(mine, peer, theirs, peer)?;
-    }
-    Ok(())
+    let part = data.len() / participant.ranks;
+    participant.hypercube().try_for_each(|step| {
+        let (own, theirs) = step.split(data, part);
+        communicator.exchange(own, step.peer, theirs, step.peer)
+    })
 }

@@ -1,6 +1,6 @@
-//! Ranks with buffers in host memory, whichever library carries the data between them.
+//! Ranks with buffers in host memory. A library carries the data between them.
 
-use crate::collective::Layout as _;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,12 @@ use anyhow::Context as _;
 use bytemuck::{Pod, Zeroable};
 use collectives::world::{self, World};
 
-use super::{Abilities, Backend, Body, Device, Node, Place, Rooms, Schedule, Side, Times, Work, shift};
+use super::operands::Operands;
+use super::{
+    Backend, BackendRole, BufferSizes, Capabilities, GroupPosition, Node, RankBody, RankDevice, TimedLoop,
+    Times, Work,
+};
+use crate::collective::Layout as _;
 use crate::data::{self, Mismatches, Op};
 use crate::request::Request;
 use crate::supervision::Stop;
@@ -17,8 +22,8 @@ use record::{Blocking, Placement, Provenance, Rank, Registration};
 
 const DEFAULT_MAX_BYTES: u64 = 64 << 20;
 
-/// A library that carries data between host buffers, found on every process.
-pub(super) trait Library: Send + Sync {
+/// A library, found on every process, that carries data between host buffers.
+pub(super) trait Connector: Send + Sync {
     /// Connects one rank with all others.
     ///
     /// # Errors
@@ -26,101 +31,106 @@ pub(super) trait Library: Send + Sync {
     fn connect(&self, world: &world::Handle) -> anyhow::Result<Box<dyn Carrier>>;
 }
 
-/// One rank's operations. Each returns when it is complete. Buffers are as long as [`Work::counts`] says, and aligned to
+/// The operations of one rank, each complete when it returns. Buffers have the lengths of [`Work::counts`], aligned to
 /// the elements.
 pub(super) trait Carrier {
-    /// What the data goes through, where that is known.
+    /// The transport, if it is known.
     fn transport(&self) -> Option<String> {
         None
     }
 
-    /// How an operation is carried out, where that is known.
+    /// The algorithm of an operation, if it is known.
     fn algorithm(&self, _work: &Work, _placement: Placement) -> Option<record::Algorithm> {
         None
     }
 
-    /// From one buffer into the other.
+    /// Runs an operation from one buffer into the other.
     ///
     /// # Errors
     /// When the library fails.
     fn out_of_place(&mut self, work: &Work, send: &[u8], receive: &mut [u8]) -> anyhow::Result<()>;
 
-    /// Within a buffer as long as the longer one.
+    /// Runs an operation within one buffer, which has the length of the longer one.
     ///
     /// # Errors
     /// When the library fails.
     fn in_place(&mut self, work: &Work, data: &mut [u8]) -> anyhow::Result<()>;
 
-    /// Where the rank's result begins in the receive buffer, in elements.
+    /// Start of the rank's result in the receive buffer, in elements.
     fn result_start(&self, work: &Work, placement: Placement) -> usize {
-        work.result_start(placement)
+        work.collective.result_start(&work.counts, work.participant.rank, placement)
     }
 }
 
-/// A library that was found on every process, and what it can do.
-pub struct Offer {
-    pub(super) library: Arc<dyn Library>,
+/// A library that was found on every process, with its capabilities.
+pub struct HostBackend {
+    pub(super) connector: Arc<dyn Connector>,
     /// The backend's name.
     pub(super) name: &'static str,
-    /// On rank 0.
+    /// The library's version on rank 0.
     pub(super) version: String,
     pub(super) path: String,
-    pub(super) abilities: Abilities,
-    /// How many ranks a process has that is the only one.
+    pub(super) capabilities: Capabilities,
+    /// Default number of ranks of a single process.
     pub(super) ranks_alone: usize,
-    /// What a reader should know of it.
+    /// Notes for the record.
     pub(super) notes: Vec<String>,
 }
 
-/// Finds a library on all processes alike.
-pub type Find = fn(&Request, &dyn World) -> Result<Offer, Stop>;
+/// Function that finds a library on all processes.
+pub type FindHostBackend = fn(&Request, &dyn World) -> Result<HostBackend, Stop>;
 
-/// What this process contributes: threads with buffers in host memory.
-pub(super) struct Hosts {
-    offer: Offer,
-    /// What is measured in turn with it.
-    versus: Option<Offer>,
+/// This process's ranks: threads with buffers in host memory.
+pub(super) struct HostNode {
+    backend: HostBackend,
+    /// The baseline (`--vs`).
+    versus: Option<HostBackend>,
     threads: usize,
     ranks_on_host: usize,
-    /// That of the process's first rank.
-    place: Place,
+    /// Position of the process's first rank.
+    position: GroupPosition,
     why: String,
 }
 
-impl Hosts {
-    /// Ranks whose data the library carries that `find` finds, in turn with that of `versus`. `why` says why it does.
+impl HostNode {
+    /// Finds the library with `find`, and that of the baseline with `versus`. `why` is the reason for this choice, for
+    /// the record.
     ///
     /// # Errors
     /// [`Stop::Refused`] when arguments do not fit host memory; and those of `find` and `versus`.
     pub(super) fn prepare(
         settings: &Request,
         process: &dyn World,
-        find: Find,
-        versus: Option<Find>,
+        find: FindHostBackend,
+        versus: Option<FindHostBackend>,
         why: &str,
     ) -> Result<Self, Stop> {
-        if let Some(problem) = misfit(settings) {
+        if let Some(problem) = unsupported(settings) {
             return Err(Stop::Refused(problem));
         }
-        let offer = find(settings, process)?;
+        let backend = find(settings, process)?;
         let versus = versus.map(|find| find(settings, process)).transpose()?;
-        let alone = versus.iter().chain([&offer]).map(|offer| offer.ranks_alone).min().unwrap_or(1);
+        let alone = versus.iter().chain([&backend]).map(|backend| backend.ranks_alone).min().unwrap_or(1);
         let threads = settings.threads.unwrap_or(if process.size() == 1 { alone } else { 1 });
         Ok(Self {
-            offer,
+            backend,
             versus,
             threads,
             ranks_on_host: process.local_size() * threads,
-            place: Place { rank: process.rank() * threads, ranks: process.size() * threads, color: 0 },
+            position: GroupPosition {
+                rank: process.rank() * threads,
+                ranks: process.size() * threads,
+                color: 0,
+            },
             why: why.to_owned(),
         })
     }
 }
 
-/// What host memory cannot do of what is asked for.
-fn misfit(settings: &Request) -> Option<String> {
+/// Returns the reason for which host memory cannot carry out a request; `None` when it can.
+fn unsupported(settings: &Request) -> Option<String> {
     let host = |what: &str| Some(format!("{what}: only NCCL over GPUs does that, and this is host memory"));
-    if asks_for(settings, Op::MulSum) {
+    if requests_operator(settings, Op::MulSum) {
         return host("-o mulsum");
     }
     match settings {
@@ -142,14 +152,14 @@ fn misfit(settings: &Request) -> Option<String> {
     }
 }
 
-/// Whether an operator is asked for by its name.
-pub(super) fn asks_for(settings: &Request, op: Op) -> bool {
+/// Returns true when the request names this operator for a collective that uses it.
+pub(super) fn requests_operator(settings: &Request, op: Op) -> bool {
     settings.ops.contains(&op)
         && settings.collectives.iter().any(|collective| collective.loops_over_ops())
         && !settings.all.ops
 }
 
-impl Node for Hosts {
+impl Node for HostNode {
     fn threads(&self) -> usize {
         self.threads
     }
@@ -158,28 +168,28 @@ impl Node for Hosts {
         1
     }
 
-    fn place(&self, index: usize) -> Place {
-        Place { rank: self.place.rank + index, ..self.place }
+    fn position(&self, index: usize) -> GroupPosition {
+        GroupPosition { rank: self.position.rank + index, ..self.position }
     }
 
-    fn abilities(&self) -> Abilities {
-        let own = self.offer.abilities.clone();
-        self.versus.iter().fold(own, |own, theirs| own.shared_with(&theirs.abilities))
+    fn capabilities(&self) -> Capabilities {
+        let own = self.backend.capabilities.clone();
+        self.versus.iter().fold(own, |own, baseline| own.shared_with(&baseline.capabilities))
     }
 
-    fn versus(&self) -> Option<Abilities> {
-        self.versus.as_ref().map(|theirs| theirs.abilities.clone())
+    fn versus(&self) -> Option<Capabilities> {
+        self.versus.as_ref().map(|baseline| baseline.capabilities.clone())
     }
 
     fn provenance(&self) -> Provenance {
         Provenance {
-            backend: self.offer.name.to_owned(),
-            library_version: self.offer.version.clone(),
-            library_path: self.offer.path.clone(),
-            versus: self.versus.as_ref().map(|theirs| record::Library {
-                backend: theirs.name.to_owned(),
-                library_version: theirs.version.clone(),
-                library_path: theirs.path.clone(),
+            backend: self.backend.name.to_owned(),
+            library_version: self.backend.version.clone(),
+            library_path: self.backend.path.clone(),
+            versus: self.versus.as_ref().map(|baseline| record::BackendLibrary {
+                backend: baseline.name.to_owned(),
+                library_version: baseline.version.clone(),
+                library_path: baseline.path.clone(),
             }),
             ..Provenance::default()
         }
@@ -187,30 +197,30 @@ impl Node for Hosts {
 
     fn notes(&self) -> Vec<String> {
         let why = format!("Host memory, {}", self.why);
-        let offers = [&self.offer].into_iter().chain(&self.versus);
-        [why].into_iter().chain(offers.flat_map(|offer| offer.notes.iter().cloned())).collect()
+        let backends = [&self.backend].into_iter().chain(&self.versus);
+        [why].into_iter().chain(backends.flat_map(|backend| backend.notes.iter().cloned())).collect()
     }
 
     fn default_max_bytes(&self) -> u64 {
         DEFAULT_MAX_BYTES
     }
 
-    fn open(&self, _index: usize) -> anyhow::Result<Box<dyn Device>> {
-        Ok(Box::new(HostMemory {
-            ours: self.offer.library.clone(),
-            theirs: self.versus.as_ref().map(|theirs| theirs.library.clone()),
+    fn open(&self, _index: usize) -> anyhow::Result<Box<dyn RankDevice>> {
+        Ok(Box::new(HostDevice {
+            primary: self.backend.connector.clone(),
+            baseline: self.versus.as_ref().map(|baseline| baseline.connector.clone()),
             capacity: available_memory()? / 2 / self.ranks_on_host as u64,
         }))
     }
 }
 
-struct HostMemory {
-    ours: Arc<dyn Library>,
-    theirs: Option<Arc<dyn Library>>,
+struct HostDevice {
+    primary: Arc<dyn Connector>,
+    baseline: Option<Arc<dyn Connector>>,
     capacity: u64,
 }
 
-impl Device for HostMemory {
+impl RankDevice for HostDevice {
     fn describe(&self) -> Rank {
         Rank {
             rank: 0,
@@ -234,46 +244,51 @@ impl Device for HostMemory {
     fn connect(
         self: Box<Self>,
         world: &world::Handle,
-        rooms: Rooms,
-        body: &mut Body<'_>,
+        buffer_sizes: BufferSizes,
+        body: &mut RankBody<'_>,
     ) -> anyhow::Result<()> {
         body(&mut HostRank {
-            carrier: self.ours.connect(world)?,
-            other: self.theirs.map(|theirs| theirs.connect(world)).transpose()?,
-            side: Side::Ours,
-            rooms,
-            send: Buffer::new(rooms.send)?,
-            receive: Buffer::new(rooms.receive)?,
+            carrier: self.primary.connect(world)?,
+            other: self.baseline.map(|baseline| baseline.connect(world)).transpose()?,
+            role: BackendRole::Primary,
+            buffer_sizes,
+            send: Buffer::new(buffer_sizes.send)?,
+            receive: Buffer::new(buffer_sizes.receive)?,
         })
     }
 }
 
-/// Memory that begins at a page, touched when it is made.
+/// Page-aligned memory, touched when it is allocated.
 struct Buffer {
-    memory: Vec<Unit>,
-    /// The byte where the page begins.
+    memory: Vec<Page>,
+    /// Offset of the first page boundary, in bytes.
     start: usize,
 }
 
-/// The smallest page.
+/// Unit of allocation: the smallest page size.
 #[repr(C, align(4096))]
 #[derive(Clone, Copy, Pod, Zeroable)]
-struct Unit([u8; 4096]);
+struct Page([u8; 4096]);
 
 impl Buffer {
     fn new(bytes: usize) -> anyhow::Result<Self> {
         Self::of_pages(bytes, rustix::param::page_size())
     }
 
-    /// As [`new`](Self::new), on a system with pages of so many bytes.
+    /// Allocates on a system with pages of `page` bytes.
     fn of_pages(bytes: usize, page: usize) -> anyhow::Result<Self> {
-        let beside = page.saturating_sub(size_of::<Unit>());
-        let units = bytes.saturating_add(beside).div_ceil(size_of::<Unit>());
-        let mut memory: Vec<Unit> = Vec::new();
+        let beside = page.saturating_sub(size_of::<Page>());
+        let units = bytes.saturating_add(beside).div_ceil(size_of::<Page>());
+        let mut memory: Vec<Page> = Vec::new();
         memory.try_reserve_exact(units).with_context(|| format!("allocating {bytes} bytes"))?;
-        memory.resize(units, Unit([1; 4096]));
+        memory.resize(units, Page([1; 4096]));
         let start = memory.as_ptr().cast::<u8>().align_offset(page);
         Ok(Self { memory, start })
+    }
+
+    fn elements(&mut self, work: &Work, elements: Range<usize>) -> &mut [u8] {
+        let size = work.data_type.size();
+        self.bytes(elements.start * size, elements.len() * size)
     }
 
     fn bytes(&mut self, start: usize, len: usize) -> &mut [u8] {
@@ -283,12 +298,12 @@ impl Buffer {
 
 /// One rank.
 struct HostRank {
-    /// Of the side whose turn it is.
+    /// Carrier of the active backend.
     carrier: Box<dyn Carrier>,
-    /// Of the other one. Both work on the same buffers.
+    /// Carrier of the other backend, which uses the same buffers.
     other: Option<Box<dyn Carrier>>,
-    side: Side,
-    rooms: Rooms,
+    role: BackendRole,
+    buffer_sizes: BufferSizes,
     send: Buffer,
     receive: Buffer,
 }
@@ -298,12 +313,12 @@ impl Backend for HostRank {
         self.carrier.transport()
     }
 
-    fn turn(&mut self, side: Side) {
+    fn activate(&mut self, role: BackendRole) {
         if let Some(other) = &mut self.other
-            && side != self.side
+            && role != self.role
         {
             std::mem::swap(&mut self.carrier, other);
-            self.side = side;
+            self.role = role;
         }
     }
 
@@ -312,50 +327,32 @@ impl Backend for HostRank {
     }
 
     fn fill(&mut self, work: &Work, placement: Placement, seed: u64) -> anyhow::Result<()> {
-        let size = work.data_type.size();
-        let (rank, input_bytes) = (work.member.rank, work.counts.send * size);
-        let cleared = match placement {
-            Placement::OutOfPlace => work.counts.receive * size,
-            Placement::InPlace => work.counts.send.max(work.counts.receive) * size,
-        };
-        self.receive.bytes(0, cleared).fill(0);
-        let problem = work.problem(seed);
-        if work.collective.has_input(work.member) {
-            let input = match placement {
-                Placement::OutOfPlace => self.send.bytes(0, input_bytes),
-                Placement::InPlace => {
-                    let start = work.collective.in_place_input(&work.counts, rank) * size;
-                    self.receive.bytes(start, input_bytes)
-                }
+        let operands = Operands::new(work, placement, 0, &self.buffer_sizes, 0);
+        let rank = work.participant.rank as u32;
+        let spec = work.data_spec(seed);
+        self.receive.elements(work, operands.cleared()).fill(0);
+        if work.collective.has_input(work.participant) {
+            let buffer = match placement {
+                Placement::OutOfPlace => &mut self.send,
+                Placement::InPlace => &mut self.receive,
             };
-            data::fill_input(&problem, rank as u32, 0, input)?;
+            data::fill_input(&spec, rank, 0, buffer.elements(work, operands.input))?;
         }
-        if work.collective.keeps_receive(work.member) && placement == Placement::OutOfPlace {
-            data::fill_input(&problem, rank as u32, 0, self.receive.bytes(0, input_bytes))?;
+        if work.collective.keeps_receive(work.participant) && placement == Placement::OutOfPlace {
+            data::fill_input(&spec, rank, 0, self.receive.elements(work, operands.result))?;
         }
         Ok(())
     }
 
     /// Returns when the operation is complete.
     fn start(&mut self, work: &Work, placement: Placement, index: usize, _graph: bool) -> anyhow::Result<()> {
-        let (size, counts) = (work.data_type.size(), &work.counts);
-        let at = shift(index, work.bytes(), self.rooms.size);
+        let operands = Operands::new(work, placement, index, &self.buffer_sizes, 0);
         match placement {
             Placement::OutOfPlace => {
-                // A send buffer that has no room for the largest size is gone through by what is sent.
-                let source = if self.rooms.send >= self.rooms.size {
-                    at
-                } else {
-                    shift(index, counts.send * size, self.rooms.send)
-                };
-                let send = self.send.bytes(source, counts.send * size);
-                let receive = self.receive.bytes(at, counts.receive * size);
-                self.carrier.out_of_place(work, send, receive)
+                let send = self.send.elements(work, operands.input);
+                self.carrier.out_of_place(work, send, self.receive.elements(work, operands.result))
             }
-            Placement::InPlace => {
-                let whole = counts.send.max(counts.receive);
-                self.carrier.in_place(work, self.receive.bytes(at, whole * size))
-            }
+            Placement::InPlace => self.carrier.in_place(work, self.receive.elements(work, operands.whole())),
         }
     }
 
@@ -367,22 +364,22 @@ impl Backend for HostRank {
         &mut self,
         work: &Work,
         placement: Placement,
-        schedule: &Schedule,
+        timed_loop: &TimedLoop,
         barrier: &dyn Fn() -> anyhow::Result<()>,
     ) -> anyhow::Result<Times> {
-        let mut each_us = Vec::with_capacity(if schedule.each { schedule.iterations } else { 0 });
+        let mut each_us = Vec::with_capacity(if timed_loop.each { timed_loop.iterations } else { 0 });
         let mut counted = Duration::ZERO;
         let mut start = Instant::now();
         let mut before = start;
-        for iteration in 0..schedule.iterations {
+        for iteration in 0..timed_loop.iterations {
             self.start(work, placement, iteration, false)?;
-            if schedule.each {
+            if timed_loop.each {
                 let now = Instant::now();
                 each_us.push((now - before).as_secs_f64() * 1e6);
                 before = now;
             }
             // Every operation is waited for.
-            match schedule.blocking {
+            match timed_loop.blocking {
                 Blocking::No | Blocking::Wait => {}
                 Blocking::WaitAndBarrier => {
                     barrier()?;
@@ -400,24 +397,21 @@ impl Backend for HostRank {
         Ok(Times { total, enqueue: total, each_us })
     }
 
-    fn damage(&mut self, work: &Work, placement: Placement, index: usize) -> anyhow::Result<()> {
+    fn corrupt(&mut self, work: &Work, placement: Placement, index: usize) -> anyhow::Result<()> {
         if index < work.counts.receive {
-            let size = work.data_type.size();
-            let flip = work.significant_bit()?.to_le_bytes();
-            let element =
-                self.receive.bytes((self.carrier.result_start(work, placement) + index) * size, size);
-            element.iter_mut().zip(flip).for_each(|(byte, flip)| *byte ^= flip);
+            let element = self.carrier.result_start(work, placement) + index;
+            work.corrupt(self.receive.elements(work, element..element + 1))?;
         }
         Ok(())
     }
 
     fn check(&mut self, work: &Work, placement: Placement, seed: u64) -> anyhow::Result<Mismatches> {
-        let size = work.data_type.size();
-        // A rank that has no result has a buffer for one.
+        // A rank without a result has a receive buffer all the same.
         let expected = work.result();
-        let elements = if expected.is_empty() { 0 } else { work.counts.receive };
-        let received = self.receive.bytes(self.carrier.result_start(work, placement) * size, elements * size);
-        Ok(data::check(&work.problem(seed), &expected, received)?)
+        let count = if expected.is_empty() { 0 } else { work.counts.receive };
+        let start = self.carrier.result_start(work, placement);
+        let received = self.receive.elements(work, start..start + count);
+        Ok(data::check(&work.data_spec(seed), &expected, received)?)
     }
 }
 

@@ -1,4 +1,4 @@
-//! What carries the data: one rank's operations, as the sweep needs them.
+//! Backends, which perform the operations of a rank.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,9 +6,9 @@ use std::time::Duration;
 use collectives::{DataType, world};
 use serde::{Deserialize, Serialize};
 
-use crate::collective::{Collective, Counts, Layout as _, Member};
+use crate::collective::{Collective, Counts, Layout as _, Participant};
 use crate::data::traffic::Traffic;
-use crate::data::{DataError, Mismatches, Op, Problem, Segment, Tally};
+use crate::data::{DataError, DataSpec, ExpectedSegment, Mismatches, Op, Tally};
 use record::{Algorithm, Blocking, Placement, Provenance, Rank};
 
 /// Runs `$body` with the type `$T` that a [`DataType`] names.
@@ -39,32 +39,34 @@ macro_rules! with_element {
     }};
 }
 
+mod discovery;
 mod fabric;
 mod host;
 #[cfg(feature = "mpi")]
 pub mod mpi;
 pub mod nccl;
+mod operands;
 mod paired;
 mod selection;
 
 pub use fabric::RANKS_ALONE;
-pub use host::{Find, Offer};
+pub use host::{FindHostBackend, HostBackend};
 pub use selection::{Search, choose};
 
 /// One operation of one rank.
 #[derive(Clone, Debug)]
 pub struct Work {
-    /// Which collective.
+    /// The collective.
     pub collective: Collective,
     /// Type of the elements.
     pub data_type: DataType,
-    /// The operator that the table prints; one that the collective uses only where it reduces.
+    /// The operator that is reported. Only collectives that reduce use it.
     pub op: Option<Op>,
     /// The rank, its group and the root.
-    pub member: Member,
-    /// How many elements.
+    pub participant: Participant,
+    /// Numbers of elements.
     pub counts: Counts,
-    /// Who sends how much to whom, where that differs.
+    /// The traffic of an alltoallv.
     pub traffic: Option<Arc<Traffic>>,
 }
 
@@ -75,173 +77,175 @@ impl Work {
         self.counts.bytes(self.data_type)
     }
 
-    /// False for a size that gives no rank an element: there is nothing to verify.
+    /// Returns false when no rank has an element, so that there is nothing to verify.
     #[must_use]
     pub fn has_elements(&self) -> bool {
         self.traffic.as_ref().map_or(self.bytes(), |traffic| traffic.busiest()) > 0
     }
 
-    /// Where the rank's result begins in the receive buffer, in elements.
-    fn result_start(&self, placement: Placement) -> usize {
-        self.collective.result_start(&self.counts, self.member.rank, placement)
+    /// The expected result of the rank.
+    fn result(&self) -> Vec<ExpectedSegment> {
+        self.collective.result(&self.counts, self.participant, self.traffic.as_deref())
     }
 
-    /// What the rank's result must be.
-    fn result(&self) -> Vec<Segment> {
-        self.collective.result(&self.counts, self.member, self.traffic.as_deref())
-    }
-
-    /// The lowest bit of an element whose change is wrong, whatever the tolerance has let pass before.
+    /// The lowest bit of an element whose change exceeds the tolerance, however wrong the element is already.
     fn significant_bit(&self) -> Result<u64, DataError> {
-        Ok((2 * self.problem(0).tolerance()? + 1).next_power_of_two())
+        Ok((2 * self.data_spec(0).tolerance()? + 1).next_power_of_two())
+    }
+
+    /// Flips the significant bit of an element, so that a check must find it.
+    fn corrupt(&self, element: &mut [u8]) -> Result<(), DataError> {
+        let bit = self.significant_bit()?.to_le_bytes();
+        element.iter_mut().zip(bit).for_each(|(byte, bit)| *byte ^= bit);
+        Ok(())
     }
 
     /// The test data of this operation.
-    fn problem(&self, seed: u64) -> Problem {
+    fn data_spec(&self, seed: u64) -> DataSpec {
         let op = self.op.filter(|_| self.collective.reduces());
-        Problem { seed, ranks: self.member.ranks as u32, op, data_type: self.data_type }
+        DataSpec { seed, ranks: self.participant.ranks as u32, op, data_type: self.data_type }
     }
 }
 
-/// How operations are timed.
+/// A timed loop of operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Schedule {
-    /// How many iterations, at least 1.
+pub struct TimedLoop {
+    /// Number of iterations, at least 1.
     pub iterations: usize,
     /// Operations of an iteration, at least 1.
     pub aggregated: usize,
-    /// When the host waits.
+    /// When the host waits for completion.
     pub blocking: Blocking,
     /// Launches of a graph of all iterations; 0: no graph.
     pub graph_launches: usize,
-    /// Whether each iteration is timed on its own, too.
+    /// True to time each iteration as well.
     pub each: bool,
 }
 
-impl Schedule {
-    /// How many operations it makes.
+impl TimedLoop {
+    /// Total number of operations.
     #[must_use]
     pub fn operations(&self) -> usize {
         self.iterations * self.aggregated * self.graph_launches.max(1)
     }
 }
 
-/// Rounds of fill, operation and check that follow each other on a stream. Each has data of its own.
+/// Rounds of fill, operation and check that follow each other on a stream, each with data of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamRounds {
-    /// How many are queued, or captured in a graph.
+    /// Number of rounds that are queued, or captured in a graph.
     pub rounds: usize,
     /// Launches of a graph of all rounds; 0: no graph.
     pub graph_launches: usize,
-    /// The seed of the first round's data; the others have those that follow.
+    /// Seed of the first round's data; the following rounds have the following seeds.
     pub seed: u64,
-    /// One element of the result to damage before each check, where there is such an element.
-    pub damaged: Option<usize>,
+    /// Index of an element of the result that is corrupted before each check, if the result has that element.
+    pub corrupt_index: Option<usize>,
 }
 
 impl StreamRounds {
-    /// `count` rounds, queued one by one.
+    /// Returns `count` rounds, queued one by one.
     #[must_use]
     pub const fn eager(count: usize, seed: u64) -> Self {
-        Self { rounds: count, graph_launches: 0, seed, damaged: None }
+        Self { rounds: count, graph_launches: 0, seed, corrupt_index: None }
     }
 
-    /// At least `count` rounds, as a graph that is launched several times. It has two rounds or more, unless `count` is 1:
-    /// a round must not find its own right data from the launch before.
+    /// Returns at least `count` rounds as a graph that is launched several times. The graph has two rounds or more,
+    /// unless `count` is 1: a round must not find its own right data of the launch before.
     #[must_use]
     pub fn graph(count: usize, seed: u64) -> Self {
         // More launches than these only for graphs that would become large.
         let launches = (count / 2).clamp(1, 4).max(count.div_ceil(64));
-        Self { rounds: count.div_ceil(launches), graph_launches: launches, seed, damaged: None }
+        Self { rounds: count.div_ceil(launches), graph_launches: launches, seed, corrupt_index: None }
     }
 
-    /// How many rounds run in all.
+    /// Total number of rounds.
     #[must_use]
     pub fn total(&self) -> usize {
         self.rounds * self.graph_launches.max(1)
     }
 }
 
-/// What a schedule took on one rank.
+/// Times of a timed loop on one rank.
 #[derive(Clone, Debug, Default)]
 pub struct Times {
-    /// All operations, from the first one's enqueueing to the last one's completion.
+    /// Time of all operations, from the start of the first to the completion of the last.
     pub total: Duration,
-    /// Their enqueueing.
+    /// Time to enqueue all operations.
     pub enqueue: Duration,
-    /// Microseconds per operation of each iteration, where they were timed.
+    /// Microseconds per operation of each iteration, if each was timed.
     pub each_us: Vec<f64>,
 }
 
-/// GPU memory that a rank has taken, in bytes.
+/// GPU memory that a rank uses, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryUse {
-    /// By connecting.
+    /// Memory taken by connecting.
     pub initialization: u64,
-    /// For the buffers.
+    /// Memory of the buffers.
     pub buffers: u64,
-    /// By the operations.
+    /// Memory taken by the operations.
     pub operations: u64,
 }
 
-/// Which of two libraries carries the data.
+/// Role of a backend in a run with `--vs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    /// The backend's own.
-    Ours,
-    /// The one that it is measured in turn with ([`Node::versus`]).
-    Theirs,
+pub enum BackendRole {
+    /// The measured backend.
+    Primary,
+    /// The backend that is measured in turn with it ([`Node::versus`]).
+    Baseline,
 }
 
 /// One rank's buffers and communicator. Used by one thread.
 ///
-/// Operation number *k* of a loop works at another place of the buffers than the one before, so that caches do not
-/// flatter small sizes.
+/// Operations of a loop use different elements of the buffers, so that caches do not flatter small sizes.
 pub trait Backend {
-    /// What the data goes through, where that is known once the ranks are connected.
+    /// The transport, if it is known once the ranks are connected.
     fn transport(&self) -> Option<String> {
         None
     }
 
-    /// What was changed in what was asked for, and why.
+    /// Changes to the request with their reasons, for the record.
     fn notes(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// How an operation is carried out, where this side chooses that.
+    /// The algorithm of an operation, if this backend selects it.
     fn algorithm(&self, _work: &Work, _placement: Placement) -> Option<Algorithm> {
         None
     }
 
-    /// The memory that has been taken, where that is known.
+    /// The memory in use, if it is known.
     fn memory_use(&self) -> Option<MemoryUse> {
         None
     }
 
-    /// Has this side carry the operations that follow; ours does at the start. No rank is inside an operation then.
-    fn turn(&mut self, _side: Side) {}
+    /// Selects the backend that runs the operations that follow; at first it is the primary one. No rank may be inside
+    /// an operation.
+    fn activate(&mut self, _side: BackendRole) {}
 
-    /// Writes this rank's input where `placement` has it, and clears the result; of both sides where they have buffers of
-    /// their own.
+    /// Writes this rank's input according to `placement`, and clears the result; in the buffers of both backends where
+    /// each has its own.
     ///
     /// # Errors
-    /// When the device or the communicator fails; so in all methods.
+    /// When the device or the communicator fails. The same holds for all methods.
     fn fill(&mut self, work: &Work, placement: Placement, seed: u64) -> anyhow::Result<()>;
 
-    /// Starts operation `index` of a loop; it may still run when this returns. Through a graph, if so.
+    /// Starts operation `index` of a loop, which may still run on return. With `graph` it is launched as a CUDA graph.
     ///
     /// # Errors
     /// See [`Backend::fill`].
     fn start(&mut self, work: &Work, placement: Placement, index: usize, graph: bool) -> anyhow::Result<()>;
 
-    /// Returns when all started operations are complete.
+    /// Waits for all started operations.
     ///
     /// # Errors
     /// See [`Backend::fill`].
     fn complete(&mut self) -> anyhow::Result<()>;
 
-    /// Runs a schedule. `barrier` waits for all ranks; it is called before the clock starts where something has to be
-    /// prepared, and where the schedule says so.
+    /// Runs a timed loop. `barrier` waits for all ranks. It is called before the clock starts if there is something to
+    /// prepare, and wherever the loop requires it.
     ///
     /// # Errors
     /// See [`Backend::fill`], and `barrier`'s.
@@ -249,28 +253,29 @@ pub trait Backend {
         &mut self,
         work: &Work,
         placement: Placement,
-        schedule: &Schedule,
+        timed_loop: &TimedLoop,
         barrier: &dyn Fn() -> anyhow::Result<()>,
     ) -> anyhow::Result<Times>;
 
-    /// Flips a bit of one element of the result, where there is such an element: one that the check must find.
+    /// Flips a bit of element `index` of the result, if there is such an element, so that the check must find it.
     ///
     /// # Errors
     /// See [`Backend::fill`].
-    fn damage(&mut self, work: &Work, placement: Placement, index: usize) -> anyhow::Result<()>;
+    fn corrupt(&mut self, work: &Work, placement: Placement, index: usize) -> anyhow::Result<()>;
 
-    /// Compares the whole result with what it must be, after [`Backend::fill`] with the same seed.
+    /// Compares the result with the expected one, after [`Backend::fill`] with the same seed.
     ///
     /// # Errors
     /// See [`Backend::fill`].
     fn check(&mut self, work: &Work, placement: Placement, seed: u64) -> anyhow::Result<Mismatches>;
 
-    /// Fills, operates and checks on the stream, round by round, without the host between, and returns what all rounds
-    /// found together, if anything. Only where [`Request::stream_checks`](crate::request::Request::stream_checks) is accepted. `barrier`
-    /// waits for all ranks; it is called before the first round.
+    /// Fills, operates and checks on the stream, round by round, without waiting on the host. Returns the wrong
+    /// elements of all rounds, if any. Called only when
+    /// [`Request::stream_checks`](crate::request::Request::stream_checks) was accepted. `barrier` waits for all ranks;
+    /// it is called before the first round.
     ///
     /// # Errors
-    /// See [`Backend::fill`], and `barrier`'s; always where there is no stream.
+    /// See [`Backend::fill`], and `barrier`'s; always without a stream.
     fn check_on_stream(
         &mut self,
         _work: &Work,
@@ -282,43 +287,43 @@ pub trait Backend {
     }
 }
 
-/// Bytes of a rank's two buffers.
+/// Sizes of a rank's two buffers, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rooms {
-    /// The largest size of the sweep, through which operations move on.
+pub struct BufferSizes {
+    /// The largest size of the sweep.
     pub size: usize,
-    /// Of the send buffer.
+    /// Size of the send buffer.
     pub send: usize,
-    /// Of the receive buffer.
+    /// Size of the receive buffer.
     pub receive: usize,
 }
 
-/// Where a rank is in its group: the ranks that measure together.
+/// A rank's position in its group: the ranks that measure together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct GroupPosition {
     /// The rank's number in the group.
     pub rank: usize,
-    /// How many ranks the group has.
+    /// Number of ranks in the group.
     pub ranks: usize,
     /// The group's number.
     pub color: u64,
 }
 
-/// What a backend can measure.
+/// Capabilities of a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Abilities {
-    /// These collectives.
+pub struct Capabilities {
+    /// Supported collectives.
     pub collectives: Vec<Collective>,
-    /// Elements of these types.
+    /// Supported element types.
     pub data_types: Vec<DataType>,
-    /// These operators.
+    /// Supported operators.
     pub ops: Vec<Op>,
-    /// Of these collectives only the form with two buffers.
+    /// Collectives that are supported out of place only.
     pub out_of_place_only: Vec<Collective>,
 }
 
-impl Abilities {
-    /// What the others have as well. In place they need not.
+impl Capabilities {
+    /// Intersection with the capabilities of another backend, regardless of placement.
     fn shared_with(mut self, others: &Self) -> Self {
         self.collectives.retain(|collective| others.collectives.contains(collective));
         self.data_types.retain(|data_type| others.data_types.contains(data_type));
@@ -327,8 +332,8 @@ impl Abilities {
     }
 }
 
-impl Default for Abilities {
-    /// Everything.
+impl Default for Capabilities {
+    /// All collectives, types and operators, in both placements.
     fn default() -> Self {
         Self {
             collectives: Collective::ALL.to_vec(),
@@ -339,7 +344,7 @@ impl Default for Abilities {
     }
 }
 
-/// What one process contributes to a run, found out before anything is started.
+/// A process's part of a backend, prepared before anything is started.
 pub trait Node: Sync {
     /// `-t`: threads per process.
     fn threads(&self) -> usize;
@@ -347,68 +352,60 @@ pub trait Node: Sync {
     /// `-g`: GPUs per thread. Every GPU is a rank with a thread of its own; 1 where ranks have no GPU.
     fn gpus(&self) -> usize;
 
-    /// Where rank `index` of this process is in its group.
-    fn place(&self, index: usize) -> Place;
+    /// Position of rank `index` of this process in its group.
+    fn position(&self, index: usize) -> GroupPosition;
 
-    /// What all ranks can measure.
-    fn abilities(&self) -> Abilities {
-        Abilities::default()
+    /// Capabilities of all ranks.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default()
     }
 
-    /// What the other side can do, where there is one (`--vs`): all that [`Node::abilities`] has, but perhaps not in place.
-    fn versus(&self) -> Option<Abilities> {
+    /// Capabilities of the baseline, if there is one (`--vs`): all of [`Node::capabilities`], but perhaps not in
+    /// place.
+    fn versus(&self) -> Option<Capabilities> {
         None
     }
 
-    /// What it measures with.
+    /// Backend and library, for the record.
     fn provenance(&self) -> Provenance;
 
-    /// What a reader should know of the choice of this backend.
+    /// Notes on the choice of this backend, for the record.
     fn notes(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// The largest size that is measured when none is asked for.
+    /// Largest size when the request has none, in bytes.
     fn default_max_bytes(&self) -> u64;
 
-    /// Takes the device of rank `index` of this process. Called on the rank's own thread.
+    /// Opens the device of rank `index` of this process. Called on the rank's thread.
     ///
     /// # Errors
-    /// When the device does not answer.
-    fn open(&self, index: usize) -> anyhow::Result<Box<dyn Device>>;
+    /// When the device cannot be opened.
+    fn open(&self, index: usize) -> anyhow::Result<Box<dyn RankDevice>>;
 }
 
-/// What is done with a connected rank.
-pub type Body<'a> = dyn FnMut(&mut dyn Backend) -> anyhow::Result<()> + 'a;
+/// Function that runs with a connected rank.
+pub type RankBody<'a> = dyn FnMut(&mut dyn Backend) -> anyhow::Result<()> + 'a;
 
-/// A rank's device, before it has met the other ranks.
-pub trait Device {
-    /// The device in the list of ranks; whose rank, process and host are filled in by the caller.
+/// A rank's device, before the rank is connected.
+pub trait RankDevice {
+    /// Describes the device for the record. The caller fills in rank, process and host.
     fn describe(&self) -> Rank;
 
-    /// Bytes that the rank's two buffers may have together.
+    /// Bytes available for the rank's two buffers together.
     fn capacity(&self) -> u64;
 
-    /// Where the buffers are: `GPU 3`, `host memory`.
+    /// Location of the buffers: `GPU 3`, `host memory`.
     fn memory(&self) -> String;
 
     /// Joins the communicator of the rank's group, allocates the buffers, and calls `body` with them.
     ///
     /// # Errors
-    /// When memory or the communicator cannot be had; and `body`'s.
+    /// When allocation or communicator initialisation fails; and the errors of `body`.
     fn connect(
         self: Box<Self>,
         world: &world::Handle,
-        rooms: Rooms,
-        body: &mut Body<'_>,
+        buffer_sizes: BufferSizes,
+        body: &mut RankBody<'_>,
     ) -> anyhow::Result<()>;
-}
-
-/// Where operation `index` of a loop works in a buffer: `step` bytes behind the one before, as often as that fits into
-/// `room`.
-fn shift(index: usize, step: usize, room: usize) -> usize {
-    match step {
-        0 => 0,
-        step => step * (index % (room / step).max(1)),
-    }
 }

@@ -1,138 +1,144 @@
-//! NCCL between GPUs in turn with a library between host buffers: each rank has buffers of both kinds.
+//! NCCL between GPUs, measured in turn with a library between host buffers. Each rank has buffers of both kinds.
 
 use anyhow::Context as _;
 use collectives::world;
 
-use super::{Abilities, Backend, Body, Device, MemoryUse, Node, Place, Rooms, Schedule, Side, Times, Work};
+use super::{
+    Backend, BackendRole, BufferSizes, Capabilities, GroupPosition, MemoryUse, Node, RankBody, RankDevice,
+    TimedLoop, Times, Work,
+};
 use crate::data::Mismatches;
-use record::{Algorithm, Library, Placement, Provenance, Rank};
+use record::{Algorithm, BackendLibrary, Placement, Provenance, Rank};
 
-/// What this process contributes to both sides.
+/// This process's part of both backends.
 pub(super) struct Paired {
-    pub(super) ours: Box<dyn Node>,
-    /// As many ranks as ours, in the same places.
-    pub(super) theirs: Box<dyn Node>,
+    pub(super) primary: Box<dyn Node>,
+    /// The baseline, with the same ranks in the same positions.
+    pub(super) baseline: Box<dyn Node>,
 }
 
 impl Node for Paired {
     fn threads(&self) -> usize {
-        self.ours.threads()
+        self.primary.threads()
     }
 
     fn gpus(&self) -> usize {
-        self.ours.gpus()
+        self.primary.gpus()
     }
 
-    fn place(&self, index: usize) -> Place {
-        self.ours.place(index)
+    fn position(&self, index: usize) -> GroupPosition {
+        self.primary.position(index)
     }
 
-    fn abilities(&self) -> Abilities {
-        self.ours.abilities().shared_with(&self.theirs.abilities())
+    fn capabilities(&self) -> Capabilities {
+        self.primary.capabilities().shared_with(&self.baseline.capabilities())
     }
 
-    fn versus(&self) -> Option<Abilities> {
-        Some(self.theirs.abilities())
+    fn versus(&self) -> Option<Capabilities> {
+        Some(self.baseline.capabilities())
     }
 
     fn provenance(&self) -> Provenance {
-        let Provenance { backend, library_version, library_path, .. } = self.theirs.provenance();
-        let versus = Some(Library { backend, library_version, library_path });
-        Provenance { versus, ..self.ours.provenance() }
+        let Provenance { backend, library_version, library_path, .. } = self.baseline.provenance();
+        let versus = Some(BackendLibrary { backend, library_version, library_path });
+        Provenance { versus, ..self.primary.provenance() }
     }
 
     fn notes(&self) -> Vec<String> {
-        [self.ours.notes(), self.theirs.notes()].concat()
+        [self.primary.notes(), self.baseline.notes()].concat()
     }
 
     fn default_max_bytes(&self) -> u64 {
-        self.ours.default_max_bytes().min(self.theirs.default_max_bytes())
+        self.primary.default_max_bytes().min(self.baseline.default_max_bytes())
     }
 
-    fn open(&self, index: usize) -> anyhow::Result<Box<dyn Device>> {
-        Ok(Box::new(Devices { ours: self.ours.open(index)?, theirs: self.theirs.open(index)? }))
+    fn open(&self, index: usize) -> anyhow::Result<Box<dyn RankDevice>> {
+        Ok(Box::new(PairedDevice {
+            primary: self.primary.open(index)?,
+            baseline: self.baseline.open(index)?,
+        }))
     }
 }
 
-struct Devices {
-    ours: Box<dyn Device>,
-    theirs: Box<dyn Device>,
+struct PairedDevice {
+    primary: Box<dyn RankDevice>,
+    baseline: Box<dyn RankDevice>,
 }
 
-impl Device for Devices {
+impl RankDevice for PairedDevice {
     fn describe(&self) -> Rank {
-        self.ours.describe()
+        self.primary.describe()
     }
 
     fn capacity(&self) -> u64 {
-        self.ours.capacity().min(self.theirs.capacity())
+        self.primary.capacity().min(self.baseline.capacity())
     }
 
     fn memory(&self) -> String {
-        format!("{} and {}", self.ours.memory(), self.theirs.memory())
+        format!("{} and {}", self.primary.memory(), self.baseline.memory())
     }
 
     fn connect(
         self: Box<Self>,
         world: &world::Handle,
-        rooms: Rooms,
-        body: &mut Body<'_>,
+        buffer_sizes: BufferSizes,
+        body: &mut RankBody<'_>,
     ) -> anyhow::Result<()> {
-        let mut theirs = Some(self.theirs);
-        self.ours.connect(world, rooms, &mut |ours| {
-            let theirs = theirs.take().context("a rank was connected twice")?;
-            theirs.connect(world, rooms, &mut |theirs| {
-                body(&mut Both { ours: &mut *ours, theirs, side: Side::Ours })
+        let mut baseline = Some(self.baseline);
+        self.primary.connect(world, buffer_sizes, &mut |primary| {
+            let baseline = baseline.take().context("a rank was connected twice")?;
+            baseline.connect(world, buffer_sizes, &mut |baseline| {
+                body(&mut PairedRank { primary: &mut *primary, baseline, active: BackendRole::Primary })
             })
         })
     }
 }
 
 /// One rank's buffers of both kinds.
-struct Both<'a> {
-    ours: &'a mut dyn Backend,
-    theirs: &'a mut dyn Backend,
-    /// Whose turn it is.
-    side: Side,
+struct PairedRank<'a> {
+    primary: &'a mut dyn Backend,
+    baseline: &'a mut dyn Backend,
+    /// The backend that runs operations.
+    active: BackendRole,
 }
 
-impl Both<'_> {
+impl PairedRank<'_> {
     fn current(&mut self) -> &mut dyn Backend {
-        match self.side {
-            Side::Ours => self.ours,
-            Side::Theirs => self.theirs,
+        match self.active {
+            BackendRole::Primary => self.primary,
+            BackendRole::Baseline => self.baseline,
         }
     }
 }
 
-impl Backend for Both<'_> {
+impl Backend for PairedRank<'_> {
     fn transport(&self) -> Option<String> {
-        self.ours.transport().or_else(|| self.theirs.transport())
+        self.primary.transport().or_else(|| self.baseline.transport())
     }
 
     fn notes(&self) -> Vec<String> {
-        [self.ours.notes(), self.theirs.notes()].concat()
+        [self.primary.notes(), self.baseline.notes()].concat()
     }
 
     fn algorithm(&self, work: &Work, placement: Placement) -> Option<Algorithm> {
-        match self.side {
-            Side::Ours => self.ours.algorithm(work, placement),
-            Side::Theirs => self.theirs.algorithm(work, placement),
+        match self.active {
+            BackendRole::Primary => self.primary.algorithm(work, placement),
+            BackendRole::Baseline => self.baseline.algorithm(work, placement),
         }
     }
 
     fn memory_use(&self) -> Option<MemoryUse> {
-        self.ours.memory_use()
+        self.primary.memory_use()
     }
 
-    fn turn(&mut self, side: Side) {
-        self.side = side;
+    fn activate(&mut self, active: BackendRole) {
+        self.active = active;
     }
 
-    /// The buffers of both sides: who fills them may do it for both.
+    /// Fills the buffers of both backends.
     fn fill(&mut self, work: &Work, placement: Placement, seed: u64) -> anyhow::Result<()> {
-        self.ours.fill(work, placement, seed)?;
-        self.theirs.fill(work, placement, seed)
+        self.primary.fill(work, placement, seed)?;
+        self.baseline.fill(work, placement, seed)
     }
 
     fn start(&mut self, work: &Work, placement: Placement, index: usize, graph: bool) -> anyhow::Result<()> {
@@ -147,14 +153,14 @@ impl Backend for Both<'_> {
         &mut self,
         work: &Work,
         placement: Placement,
-        schedule: &Schedule,
+        timed_loop: &TimedLoop,
         barrier: &dyn Fn() -> anyhow::Result<()>,
     ) -> anyhow::Result<Times> {
-        self.current().time(work, placement, schedule, barrier)
+        self.current().time(work, placement, timed_loop, barrier)
     }
 
-    fn damage(&mut self, work: &Work, placement: Placement, index: usize) -> anyhow::Result<()> {
-        self.current().damage(work, placement, index)
+    fn corrupt(&mut self, work: &Work, placement: Placement, index: usize) -> anyhow::Result<()> {
+        self.current().corrupt(work, placement, index)
     }
 
     fn check(&mut self, work: &Work, placement: Placement, seed: u64) -> anyhow::Result<Mismatches> {
@@ -170,10 +176,10 @@ mod tests {
     use collectives::DataType;
 
     use super::*;
-    use crate::collective::{Collective, Layout as _, Member};
+    use crate::collective::{Collective, Layout as _, Participant};
     use crate::data::Op;
 
-    /// A side that notes what is asked of it.
+    /// A backend that records its calls.
     struct Noted(&'static str, Rc<RefCell<Vec<String>>>);
 
     impl Noted {
@@ -202,15 +208,15 @@ mod tests {
             &mut self,
             _: &Work,
             _: Placement,
-            _: &Schedule,
+            _: &TimedLoop,
             _: &dyn Fn() -> anyhow::Result<()>,
         ) -> anyhow::Result<Times> {
             self.note("is timed");
             Ok(Times::default())
         }
 
-        fn damage(&mut self, _: &Work, _: Placement, index: usize) -> anyhow::Result<()> {
-            self.note(&format!("is damaged at {index}"));
+        fn corrupt(&mut self, _: &Work, _: Placement, index: usize) -> anyhow::Result<()> {
+            self.note(&format!("is corrupted at {index}"));
             Ok(())
         }
 
@@ -220,7 +226,7 @@ mod tests {
         }
     }
 
-    impl Device for Noted {
+    impl RankDevice for Noted {
         fn describe(&self) -> Rank {
             Rank {
                 rank: 0,
@@ -244,10 +250,10 @@ mod tests {
         fn connect(
             mut self: Box<Self>,
             _: &world::Handle,
-            rooms: Rooms,
-            body: &mut Body<'_>,
+            buffer_sizes: BufferSizes,
+            body: &mut RankBody<'_>,
         ) -> anyhow::Result<()> {
-            self.note(&format!("connects for {}", rooms.size));
+            self.note(&format!("connects for {}", buffer_sizes.size));
             body(&mut *self)?;
             self.note("is closed");
             Ok(())
@@ -258,26 +264,26 @@ mod tests {
     fn both_are_connected_and_filled_and_the_one_whose_turn_it_is_works() {
         let notes = Rc::new(RefCell::new(Vec::new()));
         let noted = |name| Box::new(Noted(name, Rc::clone(&notes)));
-        let devices = Box::new(Devices { ours: noted("GPU"), theirs: noted("host") });
+        let devices = Box::new(PairedDevice { primary: noted("GPU"), baseline: noted("host") });
         assert_eq!((devices.describe().device_name.as_str(), devices.capacity()), ("GPU", 3));
         assert_eq!(devices.memory(), "GPU and host");
         let (collective, data_type) = (Collective::AllReduce, DataType::Float32);
-        let member = Member { rank: 0, ranks: 1, root: None };
-        let counts = collective.counts(64, data_type, member, None);
-        let work = Work { collective, data_type, op: Some(Op::Sum), member, counts, traffic: None };
-        let (seed, place) = (7, Placement::OutOfPlace);
-        let rooms = Rooms { size: 64, send: 64, receive: 64 };
+        let participant = Participant { rank: 0, ranks: 1, root: None };
+        let counts = collective.counts(64, data_type, participant, None);
+        let work = Work { collective, data_type, op: Some(Op::Sum), participant, counts, traffic: None };
+        let (seed, position) = (7, Placement::OutOfPlace);
+        let buffer_sizes = BufferSizes { size: 64, send: 64, receive: 64 };
         let world = world::single();
         devices
-            .connect(&world, rooms, &mut |backend| {
-                backend.fill(&work, place, seed)?;
-                backend.start(&work, place, 1, false)?;
-                backend.turn(Side::Theirs);
-                backend.start(&work, place, 2, false)?;
+            .connect(&world, buffer_sizes, &mut |backend| {
+                backend.fill(&work, position, seed)?;
+                backend.start(&work, position, 1, false)?;
+                backend.activate(BackendRole::Baseline);
+                backend.start(&work, position, 2, false)?;
                 backend.complete()?;
-                backend.check(&work, place, seed)?;
-                backend.turn(Side::Ours);
-                backend.damage(&work, place, 5)
+                backend.check(&work, position, seed)?;
+                backend.activate(BackendRole::Primary);
+                backend.corrupt(&work, position, 5)
             })
             .unwrap();
         let expected = [
@@ -289,7 +295,7 @@ mod tests {
             "host starts 2",
             "host completes",
             "host is checked with 7",
-            "GPU is damaged at 5",
+            "GPU is corrupted at 5",
             "host is closed",
             "GPU is closed",
         ];

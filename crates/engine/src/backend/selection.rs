@@ -1,34 +1,23 @@
-//! Which backend a run uses, agreed by all processes before anything is started.
+//! Selection of the backend, agreed by all processes before anything is started.
 
 use std::thread::{self, JoinHandle};
 
-use collectives::world::{self, World};
-use serde::{Deserialize, Serialize};
+use collectives::world::World;
 
-use super::host::{Find, Hosts};
+use super::discovery::{Discovery, exchange};
+use super::host::{FindHostBackend, HostNode};
 use super::paired::Paired;
 use super::{Node, fabric, nccl};
 use crate::request::{BackendChoice, Request, Versus};
 use crate::supervision::Stop;
 
-/// What one process found, told to all others.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Found<T> {
-    /// The name of the process's host.
-    pub host: String,
-    /// Tells hosts of one name apart.
-    pub host_id: String,
-    /// What is there, or why it is not.
-    pub found: Result<T, String>,
-}
-
-/// The search for GPUs, which begins before the processes have met: the CUDA driver takes some tenths of a second to
-/// start, and so does MPI.
+/// The search for GPUs in the background. It begins before the processes have joined their world, because the CUDA
+/// driver takes some tenths of a second to start.
 #[derive(Debug)]
 pub struct Search(Option<JoinHandle<Result<nccl::Gpus, String>>>);
 
 impl Search {
-    /// Begins it, unless `settings` asks for another backend.
+    /// Starts the search, unless `settings` selects another backend.
     #[must_use]
     pub fn start(settings: &Request) -> Self {
         if !settings.backend.may_use_gpus() {
@@ -47,7 +36,7 @@ impl Search {
 }
 
 impl Drop for Search {
-    /// The process does not end while the CUDA driver is starting.
+    /// Waits for the search, because the process must not end while the CUDA driver is starting.
     fn drop(&mut self) {
         if let Some(thread) = self.0.take() {
             let _unused = thread.join();
@@ -55,26 +44,28 @@ impl Drop for Search {
     }
 }
 
-/// Chooses the backend for all processes of `process` alike. `mpi` finds the MPI library that the program is linked to.
+/// Selects the backend, the same for all processes of `process`. `mpi` finds the MPI library that the program is
+/// linked to.
 ///
 /// # Errors
-/// [`Stop::Refused`], with the same text on every process, when what was asked for is not there.
+/// [`Stop::Refused`], with the same text on every process, when the requested backend is not available.
 pub fn choose(
     settings: &Request,
     search: Search,
     process: &dyn World,
-    mpi: Option<Find>,
+    mpi: Option<FindHostBackend>,
 ) -> Result<Box<dyn Node>, Stop> {
     let mpi = || mpi.ok_or_else(|| Stop::Refused("this program is not linked to MPI".to_owned()));
     let versus = match settings.versus {
         Some(Versus::Mpi) => Some(mpi()?),
-        Some(Versus::Fabric) => Some(fabric::find as Find),
+        Some(Versus::Fabric) => Some(fabric::find as FindHostBackend),
         None => None,
     };
-    let on_hosts = |find: Find, why: &str| match Hosts::prepare(settings, process, find, versus, why) {
-        Ok(hosts) => Ok(Box::new(hosts) as Box<dyn Node>),
-        Err(stop) => Err(stop),
-    };
+    let on_hosts =
+        |find: FindHostBackend, why: &str| match HostNode::prepare(settings, process, find, versus, why) {
+            Ok(hosts) => Ok(Box::new(hosts) as Box<dyn Node>),
+            Err(stop) => Err(stop),
+        };
     match settings.backend {
         BackendChoice::Fabric => {
             let flag = if versus.is_some() { "--vs" } else { "--backend fabric" };
@@ -88,24 +79,11 @@ pub fn choose(
         .iter()
         .enumerate()
         .filter_map(|(index, each)| {
-            Some(format!("process {index} on {}: {}", each.host, each.found.as_ref().err()?))
+            Some(format!("process {index} on {}: {}", each.host, each.result.as_ref().err()?))
         })
         .collect();
     let Some(reason) = without.first() else {
-        if let Some(argument) = settings.tuning.argument().filter(|_| settings.versus != Some(Versus::Fabric))
-        {
-            return Err(Stop::Refused(format!(
-                "{argument}: that is for collectives over libfabric (--backend fabric); NCCL takes the variables \
-                 NCCL_ALGO and NCCL_PROTO"
-            )));
-        }
-        let ours = Box::new(nccl::GpuNode::prepare(settings, process, &processes)?);
-        let Some(find) = versus else { return Ok(ours) };
-        let ranks = ours.threads() * ours.gpus();
-        let on_host = Request { gpus: None, threads: Some(ranks), ..settings.clone() };
-        let why = "for what NCCL is measured in turn with (--vs)";
-        let theirs = Box::new(Hosts::prepare(&on_host, process, find, None, why)?);
-        return Ok(Box::new(Paired { ours, theirs }));
+        return on_gpus(settings, process, &processes, versus);
     };
     if settings.backend == BackendChoice::Nccl {
         let flag =
@@ -129,7 +107,7 @@ pub fn choose(
             String::from_utf8_lossy(asked)
         )));
     }
-    let why = processes.iter().find_map(|each| each.found.as_ref().err()).map_or("", String::as_str);
+    let why = processes.iter().find_map(|each| each.result.as_ref().err()).map_or("", String::as_str);
     let first_line = why.lines().next().unwrap_or(why);
     match on_hosts(fabric::find, &format!("because no GPU can be used: {first_line}")) {
         Err(Stop::Refused(fabric)) => Err(Stop::Refused(format!(
@@ -139,13 +117,24 @@ pub fn choose(
     }
 }
 
-/// Tells all processes what this one found, and returns what each of them did, in rank order.
-pub(super) fn exchange<T>(process: &dyn World, found: Result<T, String>) -> Result<Vec<Found<T>>, Stop>
-where
-    T: Serialize + for<'de> Deserialize<'de>,
-{
-    let world::Host { name: host, id: host_id } = world::host();
-    let mine = Found { host, host_id, found };
-    let all = process.all_gather(&serde_json::to_vec(&mine)?)?;
-    Ok(all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>()?)
+/// NCCL between GPUs, in turn with the baseline of `versus`.
+fn on_gpus(
+    settings: &Request,
+    process: &dyn World,
+    processes: &[Discovery<nccl::Gpus>],
+    versus: Option<FindHostBackend>,
+) -> Result<Box<dyn Node>, Stop> {
+    if let Some(argument) = settings.tuning.argument().filter(|_| settings.versus != Some(Versus::Fabric)) {
+        return Err(Stop::Refused(format!(
+            "{argument}: that is for collectives over libfabric (--backend fabric); NCCL takes the variables \
+             NCCL_ALGO and NCCL_PROTO"
+        )));
+    }
+    let primary = Box::new(nccl::GpuNode::prepare(settings, process, processes)?);
+    let Some(find) = versus else { return Ok(primary) };
+    let ranks = primary.threads() * primary.gpus();
+    let on_host = Request { gpus: None, threads: Some(ranks), ..settings.clone() };
+    let why = "for what NCCL is measured in turn with (--vs)";
+    let baseline = Box::new(HostNode::prepare(&on_host, process, find, None, why)?);
+    Ok(Box::new(Paired { primary, baseline }))
 }

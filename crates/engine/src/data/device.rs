@@ -15,7 +15,8 @@ use cudarc::nvrtc::Ptx;
 use super::format::FormatTag;
 use super::recipe::Recipe;
 use super::{
-    DataError, Mismatch, Mismatches, Problem, Segment, Source, Tally, expected_bits, require_length,
+    DataError, DataSpec, ElementSource, ExpectedSegment, Mismatches, Tally, WrongElement, expected_bits,
+    require_length,
 };
 
 // SAFETY: `#[repr(C)]`, only integers, and the layout of `Recipe` in kernels.cu.
@@ -98,7 +99,7 @@ impl DeviceData {
         })
     }
 
-    /// Loads what elements of this type need. The driver compiles it, unless its own cache has the result.
+    /// Loads the kernels for elements of this type. The driver compiles them, unless its cache has the result.
     ///
     /// # Errors
     /// If there is no test data of this type, or the driver fails.
@@ -125,7 +126,7 @@ impl DeviceData {
     /// index `first_index` on.
     ///
     /// # Errors
-    /// If the problem is not defined, `bytes` ends within an element, the buffer is not aligned to its elements, or
+    /// If the data is not defined, `bytes` ends within an element, the buffer is not aligned to its elements, or
     /// the driver fails.
     ///
     /// # Safety
@@ -134,14 +135,14 @@ impl DeviceData {
     pub unsafe fn fill(
         &mut self,
         stream: &Arc<CudaStream>,
-        problem: &Problem,
+        spec: &DataSpec,
         rank: u32,
         first_index: u64,
         buffer: CUdeviceptr,
         bytes: u64,
     ) -> Result<(), DataError> {
-        let (recipe, format) = Recipe::new(problem, Source::Rank(rank))?;
-        let size = problem.data_type.size();
+        let (recipe, format) = Recipe::new(spec, ElementSource::Rank(rank))?;
+        let size = spec.data_type.size();
         if !bytes.is_multiple_of(size as u64) {
             return Err(DataError::Length { expected: bytes - bytes % size as u64, found: bytes });
         }
@@ -172,19 +173,19 @@ impl DeviceData {
     pub unsafe fn check(
         &mut self,
         stream: &Arc<CudaStream>,
-        problem: &Problem,
-        segments: &[Segment],
+        spec: &DataSpec,
+        segments: &[ExpectedSegment],
         buffer: CUdeviceptr,
         bytes: u64,
     ) -> Result<Mismatches, DataError> {
         self.clear(stream)?;
         // SAFETY: by the contract above.
-        unsafe { self.count(stream, problem, segments, buffer, bytes) }?;
+        unsafe { self.count(stream, spec, segments, buffer, bytes) }?;
         let Some(Tally { wrong, lowest: index }) = self.tally(stream)? else {
             return Ok(Mismatches::default());
         };
-        let size = problem.data_type.size();
-        let expected_bits = expected_bits(problem, segments, index)?.unwrap_or_default();
+        let size = spec.data_type.size();
+        let expected_bits = expected_bits(spec, segments, index)?.unwrap_or_default();
         let mut element = [0_u8; 8];
         let address = buffer + index * size as u64;
         // SAFETY: the kernel found this element inside the buffer; `element` outlives the copy, as the stream is
@@ -193,11 +194,11 @@ impl DeviceData {
         let done = stream.synchronize();
         copied.and(done).map_err(failed("reading the first wrong element"))?;
         let found_bits = u64::from_le_bytes(element);
-        let first = Mismatch { index, expected_bits, found_bits, data_type: problem.data_type };
+        let first = WrongElement { index, expected_bits, found_bits, data_type: spec.data_type };
         Ok(Mismatches { wrong, first: Some(first) })
     }
 
-    /// Enqueues on `stream`: forget what [`count`](Self::count) has found.
+    /// Enqueues on `stream`: clear the findings of [`count`](Self::count).
     ///
     /// # Errors
     /// If the driver fails.
@@ -208,7 +209,7 @@ impl DeviceData {
             .map_err(failed("clearing the report of the check"))
     }
 
-    /// Enqueues on `stream`: compare as [`check`](Self::check) does, and add what is found to what was found before. May be
+    /// Enqueues on `stream`: compare as [`check`](Self::check) does, and add the findings to those before. May be
     /// captured into a graph once the type is [loaded](Self::load).
     ///
     /// # Errors
@@ -219,17 +220,17 @@ impl DeviceData {
     pub unsafe fn count(
         &mut self,
         stream: &Arc<CudaStream>,
-        problem: &Problem,
-        segments: &[Segment],
+        spec: &DataSpec,
+        segments: &[ExpectedSegment],
         buffer: CUdeviceptr,
         bytes: u64,
     ) -> Result<(), DataError> {
-        let size = problem.data_type.size();
+        let size = spec.data_type.size();
         require_length(segments, size, bytes)?;
         require_alignment(buffer, size)?;
         let mut base = 0_u64;
-        for &Segment { source, count, first_index } in segments {
-            let (recipe, format) = Recipe::new(problem, source)?;
+        for &ExpectedSegment { source, count, first_index } in segments {
+            let (recipe, format) = Recipe::new(spec, source)?;
             if count != 0 {
                 let kernels = self.kernels(format)?;
                 let shape = self.shape(count * size as u64);
@@ -245,13 +246,12 @@ impl DeviceData {
         Ok(())
     }
 
-    /// Waits for what is on `stream`, and returns what all of [`count`](Self::count) have found since
-    /// [`clear`](Self::clear), if anything.
+    /// Waits for `stream`, and returns the findings of [`count`](Self::count) since [`clear`](Self::clear), if any.
     ///
     /// # Errors
     /// If the driver fails, or what is on the stream did.
     pub fn tally(&mut self, stream: &Arc<CudaStream>) -> Result<Option<Tally>, DataError> {
-        // The copy would wait with the context locked, in which another rank may have to launch what is waited for.
+        // The copy would wait with the context locked, while another rank may have to launch work in it.
         stream.synchronize().map_err(failed("the check"))?;
         let mut report = [0_u64; REPORT_BYTES / 8];
         // SAFETY: the report has so many bytes; `report` outlives the copy, as the stream is synchronised below.
@@ -262,7 +262,7 @@ impl DeviceData {
         Ok((wrong > 0).then_some(Tally { wrong, lowest: !inverted_first }))
     }
 
-    /// Whether kernels of this device can trigger programmatic launch, so that there is [`invert`](Self::invert).
+    /// Returns true when kernels of this device can trigger programmatic launch, as [`invert`](Self::invert) requires.
     #[must_use]
     pub fn triggers_early(&self) -> bool {
         self.triggers_early

@@ -8,9 +8,10 @@ use half::{bf16, f16};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
+use super::hash::mix;
 use super::recipe::Recipe;
-use super::value::{mix, position_of};
-use super::{DataError, Op, Problem, Segment, Source, check, fill_input, supported_types};
+use super::value::position_of;
+use super::{DataError, DataSpec, ElementSource, ExpectedSegment, Op, check, fill_input, supported_types};
 
 /// Arithmetic that rounds to the type at every step.
 trait Number: Element {
@@ -22,12 +23,13 @@ trait Number: Element {
     fn smallest(self, other: Self) -> Self;
     /// The sum divided by the number of ranks.
     fn divide(self, ranks: u32) -> Self;
-    /// What NCCL multiplies with before it sums: 1/ranks rounded to the type. `None` for integers, where it divides.
+    /// The factor that NCCL applies before it sums: 1/ranks rounded to the type. `None` for integers, where it
+    /// divides.
     fn reciprocal(ranks: u32) -> Option<Self>;
     /// The sum times 1/ranks in the wider type that NCCL's symmetric kernels calculate averages in, rounded once. `None`
     /// where they have no wider one.
     fn average_in_wider_type(self, ranks: u32) -> Option<Self>;
-    /// What an input is multiplied by in a mulsum.
+    /// The factor of an input in a mulsum.
     fn scalar(scale: f64) -> Self;
     /// Finite, and neither zero nor subnormal.
     fn is_plain(self) -> bool;
@@ -248,24 +250,24 @@ macro_rules! for_all_types {
     };
 }
 
-fn problem<T: Number>(seed: u64, ranks: u32, op: Op) -> Problem {
-    Problem { seed, ranks, op: Some(op), data_type: T::DATA_TYPE }
+fn spec<T: Number>(seed: u64, ranks: u32, op: Op) -> DataSpec {
+    DataSpec { seed, ranks, op: Some(op), data_type: T::DATA_TYPE }
 }
 
 /// The inputs of all ranks; for mulsum what is summed of them.
-fn inputs<T: Number>(problem: &Problem, index: u64) -> Vec<T> {
-    (0..problem.ranks).map(|rank| contribution(problem, rank, index)).collect()
+fn inputs<T: Number>(spec: &DataSpec, index: u64) -> Vec<T> {
+    (0..spec.ranks).map(|rank| contribution(spec, rank, index)).collect()
 }
 
-fn contribution<T: Number>(problem: &Problem, rank: u32, index: u64) -> T {
-    let value: T = input(problem, rank, index);
-    if problem.op == Some(Op::MulSum) { value.multiply(T::scalar(Op::scale_of(rank))) } else { value }
+fn contribution<T: Number>(spec: &DataSpec, rank: u32, index: u64) -> T {
+    let value: T = input(spec, rank, index);
+    if spec.op == Some(Op::MulSum) { value.multiply(T::scalar(Op::scale_of(rank))) } else { value }
 }
 
-fn input<T: Number>(problem: &Problem, rank: u32, index: u64) -> T {
+fn input<T: Number>(spec: &DataSpec, rank: u32, index: u64) -> T {
     let mut bytes = [0; 8];
     let element = &mut bytes[..size_of::<T>()];
-    fill_input(problem, rank, index, element).unwrap();
+    fill_input(spec, rank, index, element).unwrap();
     T::from_bytes(element)
 }
 
@@ -273,20 +275,23 @@ fn element_bytes<T: Number>(value: T) -> Vec<u8> {
     value.bits().to_le_bytes()[..size_of::<T>()].to_vec()
 }
 
-/// What the checker calls right for one element: found by asking it about a wrong one.
-fn expected<T: Number>(problem: &Problem, index: u64) -> T {
+/// The value that the checker accepts for one element, found by checking a wrong one.
+fn expected<T: Number>(spec: &DataSpec, index: u64) -> T {
     let bits = |value: u64| {
         let bytes = &value.to_le_bytes()[..size_of::<T>()];
-        check(problem, &[Segment::reduced(index, 1)], bytes).unwrap().first.map(|first| first.expected_bits)
+        check(spec, &[ExpectedSegment::reduced(index, 1)], bytes)
+            .unwrap()
+            .first
+            .map(|first| first.expected_bits)
     };
     let probe = if size_of::<T>() == 1 { 0x55 } else { 0 };
     let bits = bits(probe).or_else(|| bits(!probe)).unwrap();
     T::from_bytes(&bits.to_le_bytes()[..size_of::<T>()])
 }
 
-fn assert_right<T: Number>(problem: &Problem, index: u64, result: T, how: &str) {
-    let found = check(problem, &[Segment::reduced(index, 1)], &element_bytes(result)).unwrap();
-    assert!(found.wrong == 0, "{how}, {problem:?} at {index}: {}", found.first.unwrap());
+fn assert_right<T: Number>(spec: &DataSpec, index: u64, result: T, how: &str) {
+    let found = check(spec, &[ExpectedSegment::reduced(index, 1)], &element_bytes(result)).unwrap();
+    assert!(found.wrong == 0, "{how}, {spec:?} at {index}: {}", found.first.unwrap());
 }
 
 fn combine<T: Number>(op: Op, left: T, right: T) -> T {
@@ -310,20 +315,20 @@ fn reduce_as_tree<T: Number>(op: Op, mut values: Vec<T>, choices: &[usize]) -> T
 }
 
 /// Every way to do the operator that a backend may have, each with the same order of combining.
-fn assert_all_ways<T: Number>(problem: &Problem, index: u64, values: Vec<T>, reduce: impl Fn(Vec<T>) -> T) {
-    let (op, ranks) = (problem.op.unwrap(), problem.ranks);
+fn assert_all_ways<T: Number>(spec: &DataSpec, index: u64, values: Vec<T>, reduce: impl Fn(Vec<T>) -> T) {
+    let (op, ranks) = (spec.op.unwrap(), spec.ranks);
     if op != Op::Avg || ranks == 1 {
-        return assert_right(problem, index, reduce(values), "reduced");
+        return assert_right(spec, index, reduce(values), "reduced");
     }
-    assert_right(problem, index, reduce(values.clone()).divide(ranks), "summed, then divided");
+    assert_right(spec, index, reduce(values.clone()).divide(ranks), "summed, then divided");
     if let Some(reciprocal) = T::reciprocal(ranks) {
         let scaled = values.iter().map(|value| value.multiply(reciprocal)).collect();
-        assert_right(problem, index, reduce(scaled), "multiplied by the reciprocal, then summed");
+        assert_right(spec, index, reduce(scaled), "multiplied by the reciprocal, then summed");
         let scaled = reduce(values.clone()).multiply(reciprocal);
-        assert_right(problem, index, scaled, "summed, then multiplied by the reciprocal");
+        assert_right(spec, index, scaled, "summed, then multiplied by the reciprocal");
     }
     if let Some(average) = reduce(values).average_in_wider_type(ranks) {
-        assert_right(problem, index, average, "summed, then multiplied by the reciprocal of a wider type");
+        assert_right(spec, index, average, "summed, then multiplied by the reciprocal of a wider type");
     }
 }
 
@@ -333,9 +338,9 @@ fn any_order_is_exact<T: Number>() {
     runner
         .run(&case, |(seed, ranks, index, choices)| {
             for op in Op::ALL {
-                let problem = problem::<T>(seed, ranks, op);
-                let values = inputs::<T>(&problem, index);
-                assert_all_ways(&problem, index, values, |values| reduce_as_tree(op, values, &choices));
+                let spec = spec::<T>(seed, ranks, op);
+                let values = inputs::<T>(&spec, index);
+                assert_all_ways(&spec, index, values, |values| reduce_as_tree(op, values, &choices));
             }
             Ok(())
         })
@@ -359,17 +364,15 @@ fn many_ranks_are_exact<T: Number>(ranks: u32, indices: u64) {
         }
     }
     for op in Op::ALL {
-        let problem = problem::<T>(11, ranks, op);
+        let spec = spec::<T>(11, ranks, op);
         for index in 0..indices {
             let fold = |left, right| combine(op, left, right);
-            let values = inputs::<T>(&problem, index);
-            assert_all_ways(&problem, index, values.clone(), |values| {
-                values.into_iter().reduce(fold).unwrap()
-            });
-            assert_all_ways(&problem, index, values.clone(), |values| {
+            let values = inputs::<T>(&spec, index);
+            assert_all_ways(&spec, index, values.clone(), |values| values.into_iter().reduce(fold).unwrap());
+            assert_all_ways(&spec, index, values.clone(), |values| {
                 values.into_iter().rev().reduce(fold).unwrap()
             });
-            assert_all_ways(&problem, index, values, |values| by_halves(op, &values));
+            assert_all_ways(&spec, index, values, |values| by_halves(op, &values));
         }
     }
 }
@@ -388,16 +391,16 @@ fn hundreds_to_a_hundred_thousand_ranks_are_exact() {
 fn the_largest_and_smallest_partial_results_are_exact<T: Number>() {
     let sign = if T::DATA_TYPE.is_float() { 1 << (8 * size_of::<T>() - 1) } else { 0 };
     for op in [Op::Sum, Op::Prod, Op::MulSum] {
-        let problem = problem::<T>(12, 8, op);
+        let spec = spec::<T>(12, 8, op);
         // All eight scaling ranks of a product alternate in one of 128 elements, and the largest (smallest) result of
         // 8-bit floats, which have the least room, is one of 32.
         let tiny = size_of::<T>() == 1 && T::DATA_TYPE.is_float();
         for index in 0..if tiny && op == Op::Prod { 60_000 } else { 1000 } {
-            let mut values = inputs::<T>(&problem, index);
+            let mut values = inputs::<T>(&spec, index);
             values.sort_by_key(|value| value.bits() & !sign);
             for values in [values.clone(), values.into_iter().rev().collect()] {
                 let result = values.into_iter().reduce(|left, right| combine(op, left, right)).unwrap();
-                assert_right(&problem, index, result, "sorted by size");
+                assert_right(&spec, index, result, "sorted by size");
             }
         }
     }
@@ -411,7 +414,7 @@ fn orders_by_size_are_exact() {
 /// Averages over every small number of ranks, many elements: the tolerance holds, also next to powers of two.
 fn averages_are_within_tolerance<T: Number>() {
     for ranks in 2..70 {
-        let problem = problem::<T>(5, ranks, Op::Avg);
+        let spec = spec::<T>(5, ranks, Op::Avg);
         let exact = T::reciprocal(1).is_none() || ranks.is_power_of_two();
         let expected_tolerance = match T::DATA_TYPE {
             _ if exact => 0,
@@ -419,10 +422,10 @@ fn averages_are_within_tolerance<T: Number>() {
             DataType::Float8E5M2 => 0,
             _ => 2,
         };
-        assert_eq!(problem.tolerance().unwrap(), expected_tolerance);
+        assert_eq!(spec.tolerance().unwrap(), expected_tolerance);
         for index in 0..150 {
-            let values = inputs::<T>(&problem, index);
-            assert_all_ways(&problem, index, values, |values| values.into_iter().reduce(T::add).unwrap());
+            let values = inputs::<T>(&spec, index);
+            assert_all_ways(&spec, index, values, |values| values.into_iter().reduce(T::add).unwrap());
         }
     }
 }
@@ -455,8 +458,8 @@ fn tiny_averages_are_within_tolerance<T: Number>(limits: [u32; 4], indices: u64)
     let [exact_to, powers_of_two_exact_to, per_unit, zero_from] = limits;
     let mut largest = 0;
     for ranks in 3..zero_from + 100 {
-        let problem = problem::<T>(6, ranks, Op::Avg);
-        let tolerance = problem.tolerance().unwrap();
+        let spec = spec::<T>(6, ranks, Op::Avg);
+        let tolerance = spec.tolerance().unwrap();
         if ranks.is_power_of_two() && ranks <= powers_of_two_exact_to {
             assert_eq!(tolerance, 0);
             continue; // all ranks contribute: summed above
@@ -467,20 +470,20 @@ fn tiny_averages_are_within_tolerance<T: Number>(limits: [u32; 4], indices: u64)
         };
         assert!(tolerance <= most, "{tolerance} > {most} for {ranks} ranks");
         for index in 0..indices {
-            let (recipe, _) = Recipe::new(&problem, Source::Rank(0)).unwrap();
+            let (recipe, _) = Recipe::new(&spec, ElementSource::Rank(0)).unwrap();
             let position = position_of(&recipe, mix(recipe.key.wrapping_add(index)));
             let first = (ranks - position) % ranks;
-            let pair: Vec<T> = [first, (first + 1) % ranks].map(|rank| input(&problem, rank, index)).to_vec();
+            let pair: Vec<T> = [first, (first + 1) % ranks].map(|rank| input(&spec, rank, index)).to_vec();
             assert_eq!(pair[0].bits(), pair[1].bits());
-            assert!(pair[0].is_plain(), "{problem:?} at {index}: {pair:?}");
-            let zero: T = input(&problem, (first + 2) % ranks, index);
+            assert!(pair[0].is_plain(), "{spec:?} at {index}: {pair:?}");
+            let zero: T = input(&spec, (first + 2) % ranks, index);
             assert_eq!(zero.bits(), 0);
-            let right = expected::<T>(&problem, index);
-            assert_eq!(right.bits() == 0, ranks >= zero_from, "{problem:?} at {index}: {right:?}");
+            let right = expected::<T>(&spec, index);
+            assert_eq!(right.bits() == 0, ranks >= zero_from, "{spec:?} at {index}: {right:?}");
             let result = pair[0].add(pair[1]).multiply(T::reciprocal(ranks).unwrap());
             largest = largest.max(result.bits().abs_diff(right.bits()));
             let sum = |values: Vec<T>| values[0].add(values[1]);
-            assert_all_ways(&problem, index, pair, sum);
+            assert_all_ways(&spec, index, pair, sum);
         }
     }
     assert!(largest > 2, "no such tolerance is needed: {largest}");
@@ -515,31 +518,32 @@ fn the_model_of_8_bit_floats_has_the_values_of_the_float8_crate() {
 fn a_wrong_peer_is_found<T: Number>() {
     for ranks in [2, 3, 8, 17] {
         for op in Op::ALL {
-            let problem = problem::<T>(99, ranks, op);
+            let spec = spec::<T>(99, ranks, op);
             let bits = |value: T| element_bytes(value);
             let mut unchanged = [0; 3];
             let mut neighbours = 0;
             const ELEMENTS: u64 = 2000;
             for index in 0..ELEMENTS {
-                let right = inputs::<T>(&problem, index);
+                let right = inputs::<T>(&spec, index);
                 let finish = |values: Vec<T>| {
                     let sum = values.into_iter().reduce(|left, right| combine(op, left, right)).unwrap();
                     if op == Op::Avg { sum.divide(ranks) } else { sum }
                 };
                 let wrong = |values| {
-                    check(&problem, &[Segment::reduced(index, 1)], &bits(finish(values))).unwrap().wrong
+                    check(&spec, &[ExpectedSegment::reduced(index, 1)], &bits(finish(values))).unwrap().wrong
                 };
                 let mut other_peer = right.clone();
                 other_peer[0] = right[1];
                 let mut missing = right.clone();
                 missing.remove(0);
                 let mut other_element = right.clone();
-                other_element[0] = contribution(&problem, 0, index + 1);
+                other_element[0] = contribution(&spec, 0, index + 1);
                 unchanged[0] += 1 - wrong(other_peer);
                 unchanged[1] += 1 - wrong(missing);
                 unchanged[2] += 1 - wrong(other_element);
-                let next = expected::<T>(&problem, index + 1);
-                neighbours += 1 - check(&problem, &[Segment::reduced(index, 1)], &bits(next)).unwrap().wrong;
+                let next = expected::<T>(&spec, index + 1);
+                neighbours +=
+                    1 - check(&spec, &[ExpectedSegment::reduced(index, 1)], &bits(next)).unwrap().wrong;
             }
             // Max and min show a rank only where it has the extreme, averages of floats only where it is of the two;
             // shares of i8 averages over 17 ranks have only three bits. Shares of sums of 8-bit floats are often
@@ -554,9 +558,9 @@ fn a_wrong_peer_is_found<T: Number>() {
                 _ => 0.6,
             };
             let limit = (ELEMENTS as f64 * (1.0 - visible)) as u64;
-            assert!(unchanged.iter().all(|&count| count <= limit), "{problem:?}: {unchanged:?} > {limit}");
+            assert!(unchanged.iter().all(|&count| count <= limit), "{spec:?}: {unchanged:?} > {limit}");
             let alike = if size_of::<T>() == 1 { ELEMENTS / 5 } else { ELEMENTS / 100 };
-            assert!(neighbours <= alike, "{problem:?}: {neighbours} elements are like the next");
+            assert!(neighbours <= alike, "{spec:?}: {neighbours} elements are like the next");
         }
     }
 }
@@ -569,16 +573,16 @@ fn a_missing_rank_a_wrong_rank_and_a_wrong_element_are_found() {
 fn values_are_plain<T: Number>() {
     for op in [None].into_iter().chain(Op::ALL.map(Some)) {
         for ranks in [1, 2, 8, 300, 5000] {
-            let problem = Problem { seed: 1, ranks, op, data_type: T::DATA_TYPE };
+            let spec = DataSpec { seed: 1, ranks, op, data_type: T::DATA_TYPE };
             for index in 0..300 {
-                let value: T = input(&problem, (index % u64::from(ranks)) as u32, index);
+                let value: T = input(&spec, (index % u64::from(ranks)) as u32, index);
                 let zero_allowed = matches!(op, Some(Op::Sum | Op::Avg | Op::MulSum)) && ranks > 1;
-                assert!(value.is_plain() || zero_allowed && value.bits() == 0, "{problem:?}: {value:?}");
+                assert!(value.is_plain() || zero_allowed && value.bits() == 0, "{spec:?}: {value:?}");
                 if op.is_some() {
-                    let result = expected::<T>(&problem, index);
+                    let result = expected::<T>(&spec, index);
                     let vanishes = (op, T::DATA_TYPE, ranks) == (Some(Op::Avg), DataType::Float8E4M3, 5000);
-                    assert!(result.is_plain() != vanishes, "{problem:?} at {index}: {result:?}");
-                    assert!(!vanishes || result.bits() == 0, "{problem:?} at {index}: {result:?}");
+                    assert!(result.is_plain() != vanishes, "{spec:?} at {index}: {result:?}");
+                    assert!(!vanishes || result.bits() == 0, "{spec:?} at {index}: {result:?}");
                 }
             }
         }
@@ -594,20 +598,20 @@ fn values_are_normal_numbers_and_zeros_only_shares_of_sums() {
 fn data_depends_on_seed_rank_and_index_but_not_on_where_a_fill_starts() {
     for data_type in supported_types() {
         for op in [None].into_iter().chain(Op::ALL.map(Some)) {
-            let problem = Problem { seed: 42, ranks: 5, op, data_type };
+            let spec = DataSpec { seed: 42, ranks: 5, op, data_type };
             let size = data_type.size();
-            let fill = |problem: &Problem, rank, first_index| {
+            let fill = |spec: &DataSpec, rank, first_index| {
                 let mut bytes = vec![0; 64 * size];
-                fill_input(problem, rank, first_index, &mut bytes).unwrap();
+                fill_input(spec, rank, first_index, &mut bytes).unwrap();
                 bytes
             };
             // Indices beyond 2^32 elements.
             let start = (1 << 33) + 5;
-            let bytes = fill(&problem, 2, start);
-            assert_eq!(bytes[7 * size..], fill(&problem, 2, start + 7)[..57 * size]);
-            assert_ne!(bytes, fill(&problem, 2, 5));
-            assert_ne!(bytes, fill(&problem, 3, start));
-            assert_ne!(bytes, fill(&Problem { seed: 43, ..problem }, 2, start));
+            let bytes = fill(&spec, 2, start);
+            assert_eq!(bytes[7 * size..], fill(&spec, 2, start + 7)[..57 * size]);
+            assert_ne!(bytes, fill(&spec, 2, 5));
+            assert_ne!(bytes, fill(&spec, 3, start));
+            assert_ne!(bytes, fill(&DataSpec { seed: 43, ..spec }, 2, start));
         }
     }
 }
@@ -615,19 +619,19 @@ fn data_depends_on_seed_rank_and_index_but_not_on_where_a_fill_starts() {
 #[test]
 fn corruption_is_found_with_index_expected_and_found_value() {
     for data_type in supported_types() {
-        let problem = Problem { seed: 8, ranks: 4, op: None, data_type };
+        let spec = DataSpec { seed: 8, ranks: 4, op: None, data_type };
         let size = data_type.size();
         let count = 33;
-        let segments: Vec<_> = (0..4).map(|rank| Segment::copied(rank, 10, count)).collect();
+        let segments: Vec<_> = (0..4).map(|rank| ExpectedSegment::copied(rank, 10, count)).collect();
         let mut bytes = vec![0; 4 * count as usize * size];
         for (rank, part) in (0..).zip(bytes.chunks_exact_mut(count as usize * size)) {
-            fill_input(&problem, rank, 10, part).unwrap();
+            fill_input(&spec, rank, 10, part).unwrap();
         }
-        assert_eq!(check(&problem, &segments, &bytes).unwrap(), super::Mismatches::default());
+        assert_eq!(check(&spec, &segments, &bytes).unwrap(), super::Mismatches::default());
         for index in [0, 32, 33, 70, 4 * count as usize - 1] {
             let mut spoilt = bytes.clone();
             spoilt[index * size] ^= 1;
-            let found = check(&problem, &segments, &spoilt).unwrap();
+            let found = check(&spec, &segments, &spoilt).unwrap();
             let first = found.first.unwrap();
             assert_eq!((found.wrong, first.index), (1, index as u64));
             assert_eq!(first.expected_bits ^ first.found_bits, 1);
@@ -637,7 +641,7 @@ fn corruption_is_found_with_index_expected_and_found_value() {
             // The first of several wrong ones, in whichever segment.
             spoilt[(4 * count as usize - 1) * size] ^= 2;
             spoilt[60 * size] ^= 4;
-            let found = check(&problem, &segments, &spoilt).unwrap();
+            let found = check(&spec, &segments, &spoilt).unwrap();
             assert_eq!(found.first.unwrap().index, index.min(60) as u64);
         }
     }
@@ -662,24 +666,25 @@ fn nans(data_type: DataType) -> Vec<u64> {
 #[test]
 fn a_nan_is_wrong_and_shown_as_such() {
     for data_type in supported_types().into_iter().filter(|data_type| data_type.is_float()) {
-        let problem = |op, ranks| Problem { seed: 4, ranks, op, data_type };
-        let mut problems: Vec<_> = Op::ALL.map(|op| problem(Some(op), 8)).to_vec();
-        let many = [(1 << 17) - 1, 1 << 17, Problem::MAX_RANKS - 1, Problem::MAX_RANKS];
+        let spec = |op, ranks| DataSpec { seed: 4, ranks, op, data_type };
+        let mut problems: Vec<_> = Op::ALL.map(|op| spec(Some(op), 8)).to_vec();
+        let many = [(1 << 17) - 1, 1 << 17, DataSpec::MAX_RANKS - 1, DataSpec::MAX_RANKS];
         problems.extend(
             (3..1100)
                 .step_by(if data_type.size() == 1 { 1 } else { 100 })
                 .chain(many)
-                .map(|ranks| problem(Some(Op::Avg), ranks)),
+                .map(|ranks| spec(Some(Op::Avg), ranks)),
         );
         let nans = nans(data_type);
         assert!(!nans.is_empty());
-        for problem in problems {
+        for spec in problems {
             for index in 0..8 {
                 for bits in nans.iter().skip(index as usize % 2) {
                     let received = &bits.to_le_bytes()[..data_type.size()];
-                    for segment in [Segment::reduced(index, 1), Segment::copied(1, index, 1)] {
-                        let found = check(&problem, &[segment], received).unwrap();
-                        assert_eq!(found.wrong, 1, "{problem:?} at {index}: 0x{bits:x}");
+                    for segment in [ExpectedSegment::reduced(index, 1), ExpectedSegment::copied(1, index, 1)]
+                    {
+                        let found = check(&spec, &[segment], received).unwrap();
+                        assert_eq!(found.wrong, 1, "{spec:?} at {index}: 0x{bits:x}");
                         let text = found.first.unwrap().to_string();
                         let shown = format!(", found NaN (0x{bits:0width$x})", width = 2 * data_type.size());
                         assert!(text.ends_with(&shown), "{text}");
@@ -698,15 +703,15 @@ fn a_nan_is_wrong_beside_the_smallest_averages_with_the_largest_tolerance() {
     for (data_type, ranks) in [
         (DataType::Float8E4M3, (1 << 10) - 1),
         (DataType::Float8E5M2, (1 << 17) - 1),
-        (DataType::Float16, Problem::MAX_RANKS),
-        (DataType::Bfloat16, Problem::MAX_RANKS),
+        (DataType::Float16, DataSpec::MAX_RANKS),
+        (DataType::Bfloat16, DataSpec::MAX_RANKS),
     ] {
-        let problem = Problem { seed: 2, ranks, op: Some(Op::Avg), data_type };
+        let spec = DataSpec { seed: 2, ranks, op: Some(Op::Avg), data_type };
         let last_nan = u64::MAX >> (65 - 8 * data_type.size());
         for index in 0..40_000 {
             let received = &last_nan.to_le_bytes()[..data_type.size()];
-            let found = check(&problem, &[Segment::reduced(index, 1)], received).unwrap();
-            assert_eq!(found.wrong, 1, "{problem:?} at {index}");
+            let found = check(&spec, &[ExpectedSegment::reduced(index, 1)], received).unwrap();
+            assert_eq!(found.wrong, 1, "{spec:?} at {index}");
         }
     }
 }
@@ -714,7 +719,7 @@ fn a_nan_is_wrong_beside_the_smallest_averages_with_the_largest_tolerance() {
 #[test]
 fn a_mismatch_shows_values_and_bits() {
     let show = |data_type, expected_bits, found_bits| {
-        super::Mismatch { index: 17, expected_bits, found_bits, data_type }.to_string()
+        super::WrongElement { index: 17, expected_bits, found_bits, data_type }.to_string()
     };
     let f16_text = show(DataType::Float16, 0x4300, 0);
     assert_eq!(f16_text, "element 17: expected 3.5 (0x4300), found 0.0 (0x0000)");
@@ -737,17 +742,18 @@ fn a_mismatch_shows_values_and_bits() {
 
 #[test]
 fn problems_that_are_not_defined_are_errors() {
-    let problem = Problem { seed: 0, ranks: 2, op: None, data_type: DataType::Float32 };
-    let fill = |problem: &Problem, rank, length| fill_input(problem, rank, 0, &mut vec![0; length]);
-    assert!(matches!(fill(&Problem { ranks: 0, ..problem }, 0, 4), Err(DataError::Ranks { ranks: 0 })));
-    let many = Problem { ranks: Problem::MAX_RANKS + 1, ..problem };
+    let spec = DataSpec { seed: 0, ranks: 2, op: None, data_type: DataType::Float32 };
+    let fill = |spec: &DataSpec, rank, length| fill_input(spec, rank, 0, &mut vec![0; length]);
+    assert!(matches!(fill(&DataSpec { ranks: 0, ..spec }, 0, 4), Err(DataError::Ranks { ranks: 0 })));
+    let many = DataSpec { ranks: DataSpec::MAX_RANKS + 1, ..spec };
     assert!(matches!(fill(&many, 0, 4), Err(DataError::Ranks { .. })));
-    assert!(matches!(fill(&problem, 2, 4), Err(DataError::Rank { rank: 2, ranks: 2 })));
-    assert!(matches!(fill(&problem, 0, 7), Err(DataError::Length { expected: 4, found: 7 })));
-    let reduced = check(&problem, &[Segment::reduced(0, 1)], &[0; 4]);
+    assert!(matches!(fill(&spec, 2, 4), Err(DataError::Rank { rank: 2, ranks: 2 })));
+    assert!(matches!(fill(&spec, 0, 7), Err(DataError::Length { expected: 4, found: 7 })));
+    let reduced = check(&spec, &[ExpectedSegment::reduced(0, 1)], &[0; 4]);
     assert!(matches!(reduced, Err(DataError::NoOperator)));
-    let short = check(&problem, &[Segment::copied(0, 0, 2), Segment::copied(1, 0, 1)], &[0; 8]);
+    let short = check(&spec, &[ExpectedSegment::copied(0, 0, 2), ExpectedSegment::copied(1, 0, 1)], &[0; 8]);
     assert!(matches!(short, Err(DataError::Length { expected: 12, found: 8 })));
-    let huge = check(&problem, &[Segment::copied(0, 0, u64::MAX), Segment::copied(1, 0, 9)], &[0; 8]);
+    let huge =
+        check(&spec, &[ExpectedSegment::copied(0, 0, u64::MAX), ExpectedSegment::copied(1, 0, 9)], &[0; 8]);
     assert!(matches!(huge, Err(DataError::Length { expected: u64::MAX, found: 8 })));
 }

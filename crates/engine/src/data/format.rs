@@ -1,4 +1,4 @@
-//! Storage formats: what the values of test data need to know about an element type.
+//! Storage formats: the properties of element types that test data depend on.
 
 use collectives::DataType;
 
@@ -10,11 +10,11 @@ pub(super) struct Exponents {
     pub(super) mask: u32,
 }
 
-/// How a type is stored. Signed and unsigned integers of one size share a format.
-pub(super) trait Format: 'static {
+/// Storage format of an element type. Signed and unsigned integers of one size share a format.
+pub(super) trait ElementFormat: 'static {
     /// Bits of an element: 8, 16, 32 or 64.
     const BITS: u32;
-    /// Whether elements are floats.
+    /// True for floats.
     const FLOAT: bool;
     /// Bits of a float's significand, with the hidden one. Without meaning for integers.
     const SIGNIFICAND: u32;
@@ -29,10 +29,10 @@ pub(super) trait Format: 'static {
 
 macro_rules! formats {
     ($($name:ident: $word:ty, $float:literal, $significand:literal, $bias:literal;)*) => {$(
-        /// See [`Format`].
+        /// See [`ElementFormat`].
         pub(super) struct $name;
 
-        impl Format for $name {
+        impl ElementFormat for $name {
             const BITS: u32 = <$word>::BITS;
             const FLOAT: bool = $float;
             const SIGNIFICAND: u32 = $significand;
@@ -182,7 +182,7 @@ impl FormatTag {
     }
 
     /// Smallest number of ranks n whose 1/n is zero in the format: at most half of the smallest subnormal. Only for
-    /// formats of 8 bits is that within [`Problem::MAX_RANKS`](super::Problem::MAX_RANKS).
+    /// formats of 8 bits is that within [`DataSpec::MAX_RANKS`](super::DataSpec::MAX_RANKS).
     pub(super) const fn vanishing_avg_ranks(self) -> Option<u32> {
         match self {
             Self::Float8E4M3 => Some(1 << (Float8E4M3::BIAS.cast_unsigned() + Float8E4M3::SIGNIFICAND - 1)),

@@ -1,5 +1,5 @@
-//! Holds kernels.cu and value.rs together on machines without a GPU: compiles the device code as C++ and compares. And tests
-//! the arithmetic of invert.cu.
+//! Compares kernels.cu with value.rs on machines without a GPU: compiles the device code as C++. Also tests the
+//! arithmetic of invert.cu.
 
 use std::ffi::c_void;
 use std::fs;
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use super::format::FormatTag;
 use super::recipe::Recipe;
 use super::value::dispatch;
-use super::{Fill, Op, Problem, Source, bits_at, supported_types};
+use super::{DataSpec, ElementSource, Fill, Op, bits_at, supported_types};
 
 const FORMATS: [(&str, FormatTag); 9] = [
     ("Int8", FormatTag::Int8),
@@ -131,7 +131,7 @@ extern "C" Findings check_{name}(const void* buffer, u64 count, u64 first_index,
 }
 
 fn ranks() -> impl Strategy<Value = u32> {
-    prop_oneof![4 => 1..20_u32, 1 => 20..3000_u32, 1 => 3000..=Problem::MAX_RANKS]
+    prop_oneof![4 => 1..20_u32, 1 => 20..3000_u32, 1 => 3000..=DataSpec::MAX_RANKS]
 }
 
 #[derive(Clone, Debug)]
@@ -171,14 +171,14 @@ fn cases() -> impl Strategy<Value = Case> {
 /// Values, loops over partial words, and findings of both implementations are the same.
 fn compare(code: &DeviceCode, case: &Case, data_type: DataType) -> Result<(), TestCaseError> {
     let &Case { seed, ranks, op, first_index, threads, .. } = case;
-    let problem = Problem { seed, ranks, op, data_type };
+    let spec = DataSpec { seed, ranks, op, data_type };
     let size = data_type.size();
     let lead = case.lead * size % 8;
     let length = case.count * size;
-    let mut sources = vec![Source::Rank(case.rank)];
-    sources.extend(op.map(|_| Source::Reduced));
+    let mut sources = vec![ElementSource::Rank(case.rank)];
+    sources.extend(op.map(|_| ElementSource::Reduced));
     for source in sources {
-        let (recipe, format) = Recipe::new(&problem, source).unwrap();
+        let (recipe, format) = Recipe::new(&spec, source).unwrap();
         let mut ours = vec![0; length];
         dispatch(format, recipe.kind, Fill { recipe: &recipe, first_index, bytes: &mut ours });
 
@@ -188,9 +188,9 @@ fn compare(code: &DeviceCode, case: &Case, data_type: DataType) -> Result<(), Te
         let memory =
             unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), words.len() * 8) };
         let range = 8 + lead..8 + lead + length;
-        if source != Source::Reduced || ranks == 1 {
+        if source != ElementSource::Reduced || ranks == 1 {
             code.fill(format, &recipe, first_index, &mut memory[range.clone()], threads);
-            prop_assert_eq!(&memory[range.clone()], &ours[..], "{:?} {:?}", problem, source);
+            prop_assert_eq!(&memory[range.clone()], &ours[..], "{:?} {:?}", spec, source);
             prop_assert!(memory[..8 + lead].iter().all(|&byte| byte == 0xa5), "wrote before the buffer");
             prop_assert!(
                 memory[8 + lead + length..].iter().all(|&byte| byte == 0xa5),
@@ -201,13 +201,13 @@ fn compare(code: &DeviceCode, case: &Case, data_type: DataType) -> Result<(), Te
         memory[range.clone()].copy_from_slice(&ours);
         let exact = Recipe { tolerance: 0, ..recipe };
         let found = code.check(format, &exact, first_index, 1000, &memory[range.clone()], threads);
-        prop_assert_eq!(found, Findings { wrong: 0, inverted_first: 0 }, "{:?} {:?}", problem, source);
+        prop_assert_eq!(found, Findings { wrong: 0, inverted_first: 0 }, "{:?} {:?}", spec, source);
 
         let victim = 8 + lead + case.victim * size + case.flipped_bit as usize % size;
         memory[victim] ^= 1 << (case.flipped_bit / 8 % 8);
         let found = code.check(format, &exact, first_index, 1000, &memory[range.clone()], threads);
         let first = !(1000 + case.victim as u64);
-        prop_assert_eq!(found, Findings { wrong: 1, inverted_first: first }, "{:?} {:?}", problem, source);
+        prop_assert_eq!(found, Findings { wrong: 1, inverted_first: first }, "{:?} {:?}", spec, source);
         let expected = bits_at(&recipe, format, first_index.wrapping_add(case.victim as u64));
         let mut one = [0; 8];
         one[..size].copy_from_slice(&ours[case.victim * size..][..size]);
@@ -230,8 +230,8 @@ fn device_code_and_host_code_have_the_same_values_and_findings() {
 #[test]
 fn device_code_tolerates_what_the_recipe_says() {
     let code = DeviceCode::compile_formats();
-    let problem = Problem { seed: 3, ranks: 3, op: Some(Op::Avg), data_type: DataType::Float32 };
-    let (recipe, format) = Recipe::new(&problem, Source::Reduced).unwrap();
+    let spec = DataSpec { seed: 3, ranks: 3, op: Some(Op::Avg), data_type: DataType::Float32 };
+    let (recipe, format) = Recipe::new(&spec, ElementSource::Reduced).unwrap();
     let mut bytes = vec![0; 400];
     dispatch(format, recipe.kind, Fill { recipe: &recipe, first_index: 0, bytes: &mut bytes });
     for (position, change, wrong) in [(10, 2, 0), (20, -2_i32, 0), (30, 3, 1), (40, -3, 2)] {

@@ -1,35 +1,36 @@
-//! Test data: what each rank puts into a collective, and whether what came out is right.
+//! Test data: the input of each rank in a collective, and the check of results.
 //!
 //! Inputs are a pure function of seed, rank, global element index, number of ranks, operator and type, such that the
 //! result of a reduction does not depend on the order in which it was done. So any result can be checked, bit by bit,
-//! by calculating it again, without communication (the one tolerance is that of float averages: [`Problem::tolerance`]).
+//! by calculating it again, without communication (the one tolerance is that of float averages: [`DataSpec::tolerance`]).
 //!
 //! [`fill_input`] and [`check`] work on host buffers; [`DeviceData`] does the same on CUDA buffers, with the same values.
 //!
-//! What a buffer must hold is a list of [`Segment`]s:
+//! The expected content of a buffer is a list of [`ExpectedSegment`]s:
 //!
 //! ```
 //! use collectives::{DataType, ReduceOp};
-//! use engine::data::{self, Problem, Segment};
+//! use engine::data::{self, DataSpec, ExpectedSegment};
 //!
 //! // all_reduce of 100 elements by 4 ranks: every rank must receive
-//! let reduced = [Segment::reduced(0, 100)];
+//! let reduced = [ExpectedSegment::reduced(0, 100)];
 //! // all_gather of 100 elements from each of 4 ranks:
-//! let gathered: Vec<_> = (0..4).map(|rank| Segment::copied(rank, 0, 100)).collect();
+//! let gathered: Vec<_> = (0..4).map(|rank| ExpectedSegment::copied(rank, 0, 100)).collect();
 //! // reduce_scatter with 100 elements received by each rank, on rank 3:
-//! let scattered = [Segment::reduced(300, 100)];
+//! let scattered = [ExpectedSegment::reduced(300, 100)];
 //!
-//! let problem = Problem { seed: 7, ranks: 4, op: None, data_type: DataType::Float32 };
+//! let spec = DataSpec { seed: 7, ranks: 4, op: None, data_type: DataType::Float32 };
 //! let mut received = vec![0; 4 * 400];
 //! for (rank, part) in received.chunks_exact_mut(400).enumerate() {
-//!     data::fill_input(&problem, rank as u32, 0, part)?;
+//!     data::fill_input(&spec, rank as u32, 0, part)?;
 //! }
-//! assert_eq!(data::check(&problem, &gathered, &received)?.wrong, 0);
+//! assert_eq!(data::check(&spec, &gathered, &received)?.wrong, 0);
 //! # Ok::<(), data::DataError>(())
 //! ```
 
 mod device;
 mod format;
+mod hash;
 mod op;
 mod recipe;
 pub mod traffic;
@@ -47,10 +48,10 @@ use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 
 pub use device::{DeviceData, EARLY_CAPABILITY};
-use format::{Format, FormatTag};
+use format::{ElementFormat, FormatTag};
 pub use op::{Op, UnknownOp};
 use recipe::Recipe;
-use value::{Work, dispatch, value_bits};
+use value::{FormatTask, dispatch, value_bits};
 
 /// The element types that there is test data for, and that so can be measured, in NCCL's order: all.
 #[must_use]
@@ -58,12 +59,12 @@ pub fn supported_types() -> Vec<DataType> {
     DataType::ALL.into_iter().filter(|&data_type| FormatTag::of(data_type).is_some()).collect()
 }
 
-/// What is calculated or copied, and which of the many data sets for it.
+/// Specification of the test data of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Problem {
-    /// Chooses the data: another seed gives other values everywhere.
+pub struct DataSpec {
+    /// Seed of the data: another seed gives other values everywhere.
     pub seed: u64,
-    /// Ranks that take part: 1 to [`Problem::MAX_RANKS`].
+    /// Ranks that take part: 1 to [`DataSpec::MAX_RANKS`].
     pub ranks: u32,
     /// The operator, or `None` where the collective only moves data.
     pub op: Option<Op>,
@@ -71,7 +72,7 @@ pub struct Problem {
     pub data_type: DataType,
 }
 
-impl Problem {
+impl DataSpec {
     /// The largest number of ranks that data is defined for: 2^24.
     pub const MAX_RANKS: u32 = 1 << 24;
 
@@ -86,58 +87,58 @@ impl Problem {
     /// As for [`check`].
     pub fn tolerance(&self) -> Result<u64, DataError> {
         Ok(match self.op {
-            Some(_) => Recipe::new(self, Source::Reduced)?.0.tolerance,
+            Some(_) => Recipe::new(self, ElementSource::Reduced)?.0.tolerance,
             None => 0,
         })
     }
 }
 
-/// Where the elements of a [`Segment`] come from.
+/// Origin of the elements of an [`ExpectedSegment`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum ElementSource {
     /// From the reduction over all ranks.
     Reduced,
     /// From the input of one rank.
     Rank(u32),
 }
 
-/// Elements that a buffer must hold, one after the other.
+/// Consecutive elements that a buffer must contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Segment {
-    /// Where they come from.
-    pub source: Source,
+pub struct ExpectedSegment {
+    /// Origin of the elements.
+    pub source: ElementSource,
     /// The global index of the first: its place in the input of the rank (or of all ranks).
     pub first_index: u64,
-    /// How many elements.
+    /// Number of elements.
     pub count: u64,
 }
 
-impl Segment {
+impl ExpectedSegment {
     /// Results of the reduction, from global index `first_index` on.
     #[must_use]
     pub const fn reduced(first_index: u64, count: u64) -> Self {
-        Self { source: Source::Reduced, first_index, count }
+        Self { source: ElementSource::Reduced, first_index, count }
     }
 
     /// Elements of the input of `rank`, from global index `first_index` on.
     #[must_use]
     pub const fn copied(rank: u32, first_index: u64, count: u64) -> Self {
-        Self { source: Source::Rank(rank), first_index, count }
+        Self { source: ElementSource::Rank(rank), first_index, count }
     }
 }
 
-/// What [`check`] found.
+/// Findings of [`check`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mismatches {
     /// Number of wrong elements.
     pub wrong: u64,
     /// The wrong element with the lowest index.
-    pub first: Option<Mismatch>,
+    pub first: Option<WrongElement>,
 }
 
 /// A wrong element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mismatch {
+pub struct WrongElement {
     /// Its index in the buffer that was checked.
     pub index: u64,
     /// The bits that it should have.
@@ -148,21 +149,21 @@ pub struct Mismatch {
     pub data_type: DataType,
 }
 
-impl fmt::Display for Mismatch {
+impl fmt::Display for WrongElement {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let value = |bits| Value { bits, data_type: self.data_type };
+        let value = |bits| ElementValue { bits, data_type: self.data_type };
         let Self { index, expected_bits, found_bits, .. } = *self;
         write!(formatter, "element {index}: expected {}, found {}", value(expected_bits), value(found_bits))
     }
 }
 
-/// Bits with the value that they mean: `3.5 (0x4300)`.
-struct Value {
+/// Bits of an element, displayed with their value: `3.5 (0x4300)`.
+struct ElementValue {
     bits: u64,
     data_type: DataType,
 }
 
-impl fmt::Display for Value {
+impl fmt::Display for ElementValue {
     #[allow(clippy::cast_possible_truncation)] // the low bits are the element
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { bits, data_type } = *self;
@@ -182,12 +183,12 @@ impl fmt::Display for Value {
     }
 }
 
-/// Why data could not be filled in or checked.
+/// Error of filling or checking data.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DataError {
     /// No data is defined for this number of ranks.
-    #[error("test data: {ranks} ranks; give 1 to {} ranks", Problem::MAX_RANKS)]
+    #[error("test data: {ranks} ranks; give 1 to {} ranks", DataSpec::MAX_RANKS)]
     Ranks {
         /// The number of ranks.
         ranks: u32,
@@ -228,29 +229,29 @@ pub enum DataError {
     /// A call of the CUDA driver failed.
     #[error("test data on the device: {call} failed: {error}")]
     Driver {
-        /// What was being done.
+        /// The failed call.
         call: &'static str,
         /// The driver's answer.
         error: cudarc::driver::DriverError,
     },
 }
 
-/// Wrong elements of several checks together, of which only numbers are kept.
+/// Wrong elements of several checks together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tally {
-    /// How many, at least 1.
+    /// Number of wrong elements, at least 1.
     pub wrong: u64,
-    /// The lowest index of one in any check.
+    /// Lowest index of a wrong element in any check.
     pub lowest: u64,
 }
 
 /// Fills `bytes` with the input of `rank`, from the element with global index `first_index` on.
 ///
 /// # Errors
-/// If the problem is not defined (see [`DataError`]), or `bytes` ends within an element.
-pub fn fill_input(problem: &Problem, rank: u32, first_index: u64, bytes: &mut [u8]) -> Result<(), DataError> {
-    let (recipe, format) = Recipe::new(problem, Source::Rank(rank))?;
-    let size = problem.data_type.size();
+/// If the data is not defined (see [`DataError`]), or `bytes` ends within an element.
+pub fn fill_input(spec: &DataSpec, rank: u32, first_index: u64, bytes: &mut [u8]) -> Result<(), DataError> {
+    let (recipe, format) = Recipe::new(spec, ElementSource::Rank(rank))?;
+    let size = spec.data_type.size();
     if !bytes.len().is_multiple_of(size) {
         let found = bytes.len() as u64;
         return Err(DataError::Length { expected: found - found % size as u64, found });
@@ -259,27 +260,27 @@ pub fn fill_input(problem: &Problem, rank: u32, first_index: u64, bytes: &mut [u
     Ok(())
 }
 
-/// Compares a buffer with what it must hold: the segments' elements, one segment after the other.
+/// Compares a buffer with the elements of the segments, in order.
 ///
 /// # Errors
-/// If the problem is not defined (see [`DataError`]), a segment asks for a reduced result and the problem has no
+/// If the data is not defined (see [`DataError`]), a segment asks for a reduced result and the specification has no
 /// operator, or the segments do not have exactly the length of `bytes`.
-pub fn check(problem: &Problem, segments: &[Segment], bytes: &[u8]) -> Result<Mismatches, DataError> {
-    let size = problem.data_type.size();
+pub fn check(spec: &DataSpec, segments: &[ExpectedSegment], bytes: &[u8]) -> Result<Mismatches, DataError> {
+    let size = spec.data_type.size();
     require_length(segments, size, bytes.len() as u64)?;
     let mut found = Mismatches::default();
     let mut rest = bytes;
     let mut base = 0;
     for segment in segments {
-        let (recipe, format) = Recipe::new(problem, segment.source)?;
+        let (recipe, format) = Recipe::new(spec, segment.source)?;
         // The sum of all segments has the length of a slice, so each of them fits usize.
         let (part, behind) = rest.split_at(usize::try_from(segment.count).unwrap_or(0) * size);
         let work = Check { recipe: &recipe, first_index: segment.first_index, bytes: part };
         let (wrong, first) = dispatch(format, recipe.kind, work);
         found.wrong += wrong;
         if let (None, Some((offset, expected_bits, found_bits))) = (found.first, first) {
-            let (index, data_type) = (base + offset, problem.data_type);
-            found.first = Some(Mismatch { index, expected_bits, found_bits, data_type });
+            let (index, data_type) = (base + offset, spec.data_type);
+            found.first = Some(WrongElement { index, expected_bits, found_bits, data_type });
         }
         rest = behind;
         base += segment.count;
@@ -288,7 +289,7 @@ pub fn check(problem: &Problem, segments: &[Segment], bytes: &[u8]) -> Result<Mi
 }
 
 /// Checks that the segments have `bytes` bytes together.
-fn require_length(segments: &[Segment], size: usize, bytes: u64) -> Result<(), DataError> {
+fn require_length(segments: &[ExpectedSegment], size: usize, bytes: u64) -> Result<(), DataError> {
     let elements = segments.iter().fold(0_u64, |sum, segment| sum.saturating_add(segment.count));
     let expected = elements.saturating_mul(size as u64);
     if expected == bytes { Ok(()) } else { Err(DataError::Length { expected, found: bytes }) }
@@ -300,10 +301,10 @@ struct Fill<'a> {
     bytes: &'a mut [u8],
 }
 
-impl Work for Fill<'_> {
+impl FormatTask for Fill<'_> {
     type Output = ();
 
-    fn run<F: Format, const KIND: u32>(self) {
+    fn run<F: ElementFormat, const KIND: u32>(self) {
         let mut index = self.first_index;
         for element in self.bytes.chunks_exact_mut(F::BITS as usize / 8) {
             F::store(value_bits::<F, KIND>(self.recipe, index), element);
@@ -318,11 +319,11 @@ struct Check<'a> {
     bytes: &'a [u8],
 }
 
-impl Work for Check<'_> {
-    /// How many are wrong; of the first one: offset, expected bits, found bits.
+impl FormatTask for Check<'_> {
+    /// Number of wrong elements, and offset, expected bits and found bits of the first.
     type Output = (u64, Option<(u64, u64, u64)>);
 
-    fn run<F: Format, const KIND: u32>(self) -> Self::Output {
+    fn run<F: ElementFormat, const KIND: u32>(self) -> Self::Output {
         let mask = u64::MAX >> (64 - F::BITS);
         let mut wrong = 0;
         let mut first = None;
@@ -343,11 +344,15 @@ impl Work for Check<'_> {
 ///
 /// # Errors
 /// As for [`check`].
-pub fn expected_bits(problem: &Problem, segments: &[Segment], index: u64) -> Result<Option<u64>, DataError> {
+pub fn expected_bits(
+    spec: &DataSpec,
+    segments: &[ExpectedSegment],
+    index: u64,
+) -> Result<Option<u64>, DataError> {
     let mut offset = index;
     for segment in segments {
         if offset < segment.count {
-            let (recipe, format) = Recipe::new(problem, segment.source)?;
+            let (recipe, format) = Recipe::new(spec, segment.source)?;
             return Ok(Some(bits_at(&recipe, format, segment.first_index.wrapping_add(offset))));
         }
         offset -= segment.count;
@@ -361,10 +366,10 @@ struct Single<'a> {
     index: u64,
 }
 
-impl Work for Single<'_> {
+impl FormatTask for Single<'_> {
     type Output = u64;
 
-    fn run<F: Format, const KIND: u32>(self) -> u64 {
+    fn run<F: ElementFormat, const KIND: u32>(self) -> u64 {
         value_bits::<F, KIND>(self.recipe, self.index) & (u64::MAX >> (64 - F::BITS))
     }
 }

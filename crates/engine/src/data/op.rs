@@ -1,4 +1,4 @@
-//! The operators that there is test data for.
+//! The operators with test data.
 
 use std::fmt;
 use std::str::FromStr;
@@ -30,13 +30,9 @@ impl Op {
     /// The name that nccl-tests uses.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Sum => "sum",
-            Self::Prod => "prod",
-            Self::Max => "max",
-            Self::Min => "min",
-            Self::Avg => "avg",
-            Self::MulSum => "mulsum",
+        match self.built_in() {
+            Some(op) => op.name(),
+            None => "mulsum",
         }
     }
 
@@ -53,8 +49,8 @@ impl Op {
         }
     }
 
-    /// What the input of `rank` is multiplied by in a [`MulSum`](Self::MulSum), as in nccl-tests: 1 on even ranks, 2 on
-    /// odd ones. Both are numbers of every element type.
+    /// The factor of `rank`'s input in a [`MulSum`](Self::MulSum), as in nccl-tests: 1 on even ranks, 2 on odd ones.
+    /// Both are exact in every element type.
     #[must_use]
     pub const fn scale_of(rank: u32) -> f64 {
         if rank.is_multiple_of(2) { 1.0 } else { 2.0 }

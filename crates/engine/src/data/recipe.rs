@@ -1,12 +1,12 @@
-//! What a problem's values need beside the element's index: worked out once per call, for host and device.
+//! The parameters of test data other than the element's index, calculated once per call for host and device.
 
 use collectives::DataType;
 
-use super::format::FormatTag;
-use super::value::mix;
-use super::{DataError, Op, Problem, Source};
+use super::format::{Exponents, FormatTag};
+use super::hash::mix;
+use super::{DataError, DataSpec, ElementSource, Op};
 
-/// What a value is made by: see the enum of the same name in kernels.cu. With [`RESULT`] added: the result.
+/// Kinds of values: see the enum of the same name in kernels.cu. [`RESULT`] is added for results.
 pub(super) const COPY: u32 = 0;
 pub(super) const SUM: u32 = 1;
 pub(super) const PROD: u32 = 2;
@@ -33,7 +33,7 @@ pub(super) struct Recipe {
     /// Largest difference of bit patterns that still counts as equal.
     pub(super) tolerance: u64,
     pub(super) ranks: u32,
-    /// Whose contribution; unused for a result.
+    /// The contributing rank; unused for a result.
     pub(super) rank: u32,
     /// Number of values of the remainder of a bounded total.
     pub(super) remainders: u32,
@@ -52,18 +52,18 @@ pub(super) struct Recipe {
 const _: () = assert!(size_of::<Recipe>() == 64);
 
 impl Recipe {
-    /// The recipe of what `source` says, and the format that it is for.
-    pub(super) fn new(problem: &Problem, source: Source) -> Result<(Self, FormatTag), DataError> {
-        let Problem { seed, ranks, op, data_type } = *problem;
-        if ranks == 0 || ranks > Problem::MAX_RANKS {
+    /// The recipe of the elements of `source`, and their format.
+    pub(super) fn new(spec: &DataSpec, source: ElementSource) -> Result<(Self, FormatTag), DataError> {
+        let DataSpec { seed, ranks, op, data_type } = *spec;
+        if ranks == 0 || ranks > DataSpec::MAX_RANKS {
             return Err(DataError::Ranks { ranks });
         }
         let format = FormatTag::of(data_type).ok_or(DataError::DataType { data_type })?;
         let rank = match source {
-            Source::Rank(rank) if rank >= ranks => return Err(DataError::Rank { rank, ranks }),
-            Source::Rank(rank) => Some(rank),
-            Source::Reduced if op.is_none() => return Err(DataError::NoOperator),
-            Source::Reduced => None,
+            ElementSource::Rank(rank) if rank >= ranks => return Err(DataError::Rank { rank, ranks }),
+            ElementSource::Rank(rank) => Some(rank),
+            ElementSource::Reduced if op.is_none() => return Err(DataError::NoOperator),
+            ElementSource::Reduced => None,
         };
         let start = mix(seed.wrapping_add(0x6a09_e667_f3bc_c908));
         let recipe = match op {
@@ -115,29 +115,12 @@ impl Recipe {
                 recipe.flip = if is_signed { sign } else { 0 } ^ if is_min { keys } else { 0 };
                 (EXTREME, if is_min { 4 } else { 3 })
             }
-            Op::Avg => match float {
-                None => (AVG, 5),
-                Some(_) if ranks.is_power_of_two() && ranks <= format.exact_avg_ranks() => {
-                    // A sum whose division by the number of ranks only changes the exponent.
-                    exponents = format.exact_avg_exponents();
-                    if rank.is_none() {
-                        exponents.low -= ranks.trailing_zeros().cast_signed();
-                    }
-                    (SUM, 5)
-                }
-                Some(_) if format.vanishing_avg_ranks().is_some_and(|vanishing| ranks >= vanishing) => {
-                    exponents = format.vanishing_exponents();
-                    recipe.flags |= VANISHING;
-                    (AVG, 5)
-                }
-                Some((significand, bias)) => {
-                    exponents = format.pair_exponents();
-                    if rank.is_none() {
-                        recipe.tolerance = average_tolerance(format.bits(), significand, bias, ranks);
-                    }
-                    (AVG, 5)
-                }
-            },
+            Op::Avg if float.is_none() => (AVG, 5),
+            Op::Avg => {
+                let kind;
+                (kind, exponents) = recipe.set_float_average(format, ranks, rank);
+                (kind, 5)
+            }
             Op::MulSum => {
                 match float {
                     // A sum, of which odd ranks have half of their share.
@@ -153,9 +136,29 @@ impl Recipe {
         recipe.key = mix(mix(start ^ (number << 32)).wrapping_add(u64::from(ranks)));
         recipe
     }
+
+    /// Sets flags and tolerance of an average of floats. Returns its kind and exponents.
+    fn set_float_average(&mut self, format: FormatTag, ranks: u32, rank: Option<u32>) -> (u32, Exponents) {
+        if ranks.is_power_of_two() && ranks <= format.exact_avg_ranks() {
+            // A sum whose division by the number of ranks only changes the exponent.
+            let mut exponents = format.exact_avg_exponents();
+            if rank.is_none() {
+                exponents.low -= ranks.trailing_zeros().cast_signed();
+            }
+            return (SUM, exponents);
+        }
+        if format.vanishing_avg_ranks().is_some_and(|vanishing| ranks >= vanishing) {
+            self.flags |= VANISHING;
+            return (AVG, format.vanishing_exponents());
+        }
+        if let (Some((significand, bias)), None) = (format.float(), rank) {
+            self.tolerance = average_tolerance(format.bits(), significand, bias, ranks);
+        }
+        (AVG, format.pair_exponents())
+    }
 }
 
-/// How far bit patterns of averages of floats may lie from the expected ones: see value.rs.
+/// Tolerance of the bit patterns of float averages: see value.rs.
 fn average_tolerance(bits: u32, significand: u32, bias: i32, ranks: u32) -> u64 {
     let of_subnormal_reciprocal = ranks.checked_shr(bias.cast_unsigned() - 1).unwrap_or(0);
     let of_rounding = match bits {

@@ -1,9 +1,10 @@
-//! Who sends how much to whom in an alltoallv: generated, or read from a matrix.
+//! The traffic of an alltoallv: generated, or read from a matrix.
 //!
 //! The variables and their meaning are those of nccl-tests: `NCCL_TESTS_ALLTOALLV_SPREAD`, `_MATRIX_FILE` and
 //! `_MATRIX_SCALE`.
 
 use std::fs;
+use std::ops::Range;
 use std::path::Path;
 
 use collectives::DataType;
@@ -11,7 +12,7 @@ use collectives::DataType;
 /// Bytes of each pair's part are rounded down to this.
 const ALIGNMENT: u64 = 16;
 
-/// What is asked for.
+/// The requested traffic.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Pattern {
     /// More to ranks that are farther away: 0 the same to each, 1 nothing to itself and most to the farthest.
@@ -37,7 +38,7 @@ impl Matrix {
     /// Reads a text of numbers, a line for each rank that sends, and multiplies them with `scale`.
     ///
     /// # Errors
-    /// Says what is wrong with the file, and where.
+    /// When the file cannot be read or is not a square matrix; the message names the line.
     pub fn read(path: &Path, scale: f64) -> Result<Self, String> {
         let name = path.display();
         if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
@@ -75,13 +76,13 @@ impl Matrix {
         }
     }
 
-    /// What the numbers of the file were multiplied with.
+    /// The factor that was applied to the numbers of the file.
     #[must_use]
     pub fn scale(&self) -> f64 {
         self.scale
     }
 
-    /// How many ranks it is for.
+    /// Number of ranks of the matrix.
     #[must_use]
     pub fn ranks(&self) -> usize {
         self.rows.len()
@@ -102,8 +103,8 @@ pub struct Traffic {
     ranks: usize,
     /// Rank `from`'s part for rank `to` at `from * ranks + to`.
     counts: Vec<usize>,
-    /// Where that part begins in the send buffer of `from`, and in the receive buffer of `to`. Each operation of a timed
-    /// loop asks for a row and a column.
+    /// Start of that part in the send buffer of `from`, and in the receive buffer of `to`. Stored, because each
+    /// operation of a timed loop needs a row and a column.
     send_starts: Vec<usize>,
     receive_starts: Vec<usize>,
     parameter: usize,
@@ -168,16 +169,32 @@ impl Traffic {
         self.counts[from * self.ranks + to]
     }
 
-    /// Where in the send buffer of `from` its part for `to` begins: one after the other, by rank.
+    /// Start of the part for `to` in the send buffer of `from`. Parts are ordered by rank.
     #[must_use]
     pub fn send_start(&self, from: usize, to: usize) -> usize {
         self.send_starts[from * self.ranks + to]
     }
 
-    /// Where in the receive buffer of `to` the part of `from` begins: one after the other, by rank.
+    /// Start of the part of `from` in the receive buffer of `to`. Parts are ordered by rank.
     #[must_use]
     pub fn receive_start(&self, from: usize, to: usize) -> usize {
         self.receive_starts[from * self.ranks + to]
+    }
+
+    /// The part for each rank, by rank, in the send buffer of `from`.
+    pub fn send_ranges(&self, from: usize) -> impl Iterator<Item = Range<usize>> {
+        (0..self.ranks).map(move |to| {
+            let start = self.send_start(from, to);
+            start..start + self.count(from, to)
+        })
+    }
+
+    /// The part of each rank, by rank, in the receive buffer of `to`.
+    pub fn receive_ranges(&self, to: usize) -> impl Iterator<Item = Range<usize>> {
+        (0..self.ranks).map(move |from| {
+            let start = self.receive_start(from, to);
+            start..start + self.count(from, to)
+        })
     }
 
     /// Elements that a rank sends in all.
@@ -198,7 +215,7 @@ impl Traffic {
         (0..self.ranks).map(|rank| self.sent(rank).max(self.received(rank))).max().unwrap_or(0)
     }
 
-    /// The count that the table prints: an even part; 0 for a matrix.
+    /// The reported count: an even part; 0 for a matrix.
     #[must_use]
     pub fn parameter(&self) -> usize {
         self.parameter

@@ -56,30 +56,15 @@
 //!   it, rank 0 adds nothing.)
 
 use super::format::{
-    Bfloat16, Float8E4M3, Float8E5M2, Float16, Float32, Float64, Format, FormatTag, Int8, Int32, Int64,
+    Bfloat16, ElementFormat, Float8E4M3, Float8E5M2, Float16, Float32, Float64, FormatTag, Int8, Int32, Int64,
 };
+use super::hash::{mix, scramble};
 use super::recipe::{AVG, COPY, DOUBLED, EXTREME, PROD, RESULT, Recipe, SIGNED, SUM, VANISHING};
 
 const SUM_RESULT: u32 = SUM | RESULT;
 const PROD_RESULT: u32 = PROD | RESULT;
 const EXTREME_RESULT: u32 = EXTREME | RESULT;
 const AVG_RESULT: u32 = AVG | RESULT;
-
-/// Mixes all bits (Doug Lea's 64-bit mixer).
-#[inline(always)]
-pub(super) const fn mix(mut x: u64) -> u64 {
-    x = (x ^ (x >> 32)).wrapping_mul(0xdaba_0b6e_b093_22e3);
-    x = (x ^ (x >> 32)).wrapping_mul(0xdaba_0b6e_b093_22e3);
-    x ^ (x >> 32)
-}
-
-/// Mixes all bits (Chris Wellons' 32-bit mixer `lowbias32`).
-#[inline(always)]
-const fn scramble(mut x: u32) -> u32 {
-    x = (x ^ (x >> 16)).wrapping_mul(0x7feb_352d);
-    x = (x ^ (x >> 15)).wrapping_mul(0x846c_a68b);
-    x ^ (x >> 16)
-}
 
 #[inline(always)]
 const fn low32(x: u64) -> u32 {
@@ -103,13 +88,13 @@ const fn multiply_high_64(a: u64, b: u64) -> u64 {
 
 /// A random word of the format's calculation width (64 bits for 64-bit formats, else 32).
 #[inline(always)]
-fn random_word<F: Format>(hash: u64) -> u64 {
+fn random_word<F: ElementFormat>(hash: u64) -> u64 {
     if F::BITS == 64 { hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) } else { hash >> 32 }
 }
 
 /// The random word of a position: another one than [`random_word`].
 #[inline(always)]
-fn position_word<F: Format>(hash: u64, position: u32) -> u64 {
+fn position_word<F: ElementFormat>(hash: u64, position: u32) -> u64 {
     if F::BITS == 64 {
         mix(hash.wrapping_add(u64::from(position).wrapping_mul(0x9e37_79b9_7f4a_7c15)))
     } else {
@@ -119,13 +104,13 @@ fn position_word<F: Format>(hash: u64, position: u32) -> u64 {
 
 /// The topmost `count` bits of a random word.
 #[inline(always)]
-fn top_bits<F: Format>(word: u64, count: u32) -> u64 {
+fn top_bits<F: ElementFormat>(word: u64, count: u32) -> u64 {
     word >> (if F::BITS == 64 { 64 } else { 32 } - count)
 }
 
 /// A random word scaled to `0..range`.
 #[inline(always)]
-fn scale<F: Format>(word: u64, range: u64) -> u64 {
+fn scale<F: ElementFormat>(word: u64, range: u64) -> u64 {
     if F::BITS == 64 {
         multiply_high_64(word, range)
     } else {
@@ -156,7 +141,7 @@ fn exponent_of(recipe: &Recipe, hash: u64) -> i32 {
 }
 
 #[inline(always)]
-fn compose<F: Format>(negative: bool, exponent: i32, fraction: u64) -> u64 {
+fn compose<F: ElementFormat>(negative: bool, exponent: i32, fraction: u64) -> u64 {
     u64::from(negative) << (F::BITS - 1)
         | u64::from((exponent + F::BIAS).cast_unsigned()) << (F::SIGNIFICAND - 1)
         | fraction
@@ -164,7 +149,7 @@ fn compose<F: Format>(negative: bool, exponent: i32, fraction: u64) -> u64 {
 
 /// A positive float, normal in the format, rounded to it: to nearest, ties to even.
 #[inline(always)]
-fn narrow<F: Format>(value: f32) -> u64 {
+fn narrow<F: ElementFormat>(value: f32) -> u64 {
     let mut bits = value.to_bits();
     if F::SIGNIFICAND == 24 {
         return u64::from(bits);
@@ -180,7 +165,7 @@ fn narrow<F: Format>(value: f32) -> u64 {
 /// exact quotient gives (24 >= 2 * 11 + 2).
 #[inline(always)]
 #[allow(clippy::cast_precision_loss)] // magnitudes are exact in the type that they are converted to
-fn quotient_bits<F: Format>(magnitude: u64, divisor: u32, negative: bool, exponent: i32) -> u64 {
+fn quotient_bits<F: ElementFormat>(magnitude: u64, divisor: u32, negative: bool, exponent: i32) -> u64 {
     if magnitude == 0 {
         return 0;
     }
@@ -201,7 +186,7 @@ fn quotient_bits<F: Format>(magnitude: u64, divisor: u32, negative: bool, expone
 }
 
 #[inline(always)]
-fn copy_bits<F: Format>(hash: u64) -> u64 {
+fn copy_bits<F: ElementFormat>(hash: u64) -> u64 {
     let word = if F::BITS == 64 { hash } else { hash >> 32 };
     let bits = top_bits::<F>(word, F::BITS);
     if !F::FLOAT {
@@ -211,7 +196,7 @@ fn copy_bits<F: Format>(hash: u64) -> u64 {
 }
 
 #[inline(always)]
-fn bounded_quotient<F: Format>(recipe: &Recipe, hash: u64) -> u64 {
+fn bounded_quotient<F: ElementFormat>(recipe: &Recipe, hash: u64) -> u64 {
     scale::<F>(random_word::<F>(hash), recipe.quota)
 }
 
@@ -221,7 +206,7 @@ fn bounded_remainder(recipe: &Recipe, hash: u64) -> u32 {
 }
 
 #[inline(always)]
-fn bounded_share<F: Format>(recipe: &Recipe, hash: u64) -> u64 {
+fn bounded_share<F: ElementFormat>(recipe: &Recipe, hash: u64) -> u64 {
     let quotient = bounded_quotient::<F>(recipe, hash);
     let position = position_of(recipe, hash);
     let here = scale::<F>(position_word::<F>(hash, position), quotient + 1);
@@ -235,7 +220,7 @@ fn signed_integer(recipe: &Recipe, hash: u64, magnitude: u64) -> u64 {
 }
 
 #[inline(always)]
-fn wrapping_share<F: Format>(recipe: &Recipe, hash: u64, position: u32) -> u64 {
+fn wrapping_share<F: ElementFormat>(recipe: &Recipe, hash: u64, position: u32) -> u64 {
     let here = position_word::<F>(hash, position);
     let next = position_word::<F>(hash, next_of(position, recipe.ranks));
     let total = if position == 0 { random_word::<F>(hash) } else { 0 };
@@ -244,12 +229,12 @@ fn wrapping_share<F: Format>(recipe: &Recipe, hash: u64, position: u32) -> u64 {
 
 /// The word of the calculation width with its lowest bit moved to the top.
 #[inline(always)]
-fn rotate_right<F: Format>(word: u64) -> u64 {
+fn rotate_right<F: ElementFormat>(word: u64) -> u64 {
     if F::BITS == 64 { word.rotate_right(1) } else { u64::from(low32(word).rotate_right(1)) }
 }
 
 #[inline(always)]
-fn sum_input<F: Format>(recipe: &Recipe, hash: u64) -> u64 {
+fn sum_input<F: ElementFormat>(recipe: &Recipe, hash: u64) -> u64 {
     if F::FLOAT {
         let share = bounded_share::<F>(recipe, hash);
         return quotient_bits::<F>(share, 1, is_negative(hash), exponent_of(recipe, hash));
@@ -271,7 +256,7 @@ fn sum_input<F: Format>(recipe: &Recipe, hash: u64) -> u64 {
 }
 
 #[inline(always)]
-fn sum_result<F: Format>(recipe: &Recipe, hash: u64) -> u64 {
+fn sum_result<F: ElementFormat>(recipe: &Recipe, hash: u64) -> u64 {
     if !F::FLOAT {
         return random_word::<F>(hash);
     }
@@ -283,7 +268,7 @@ fn sum_result<F: Format>(recipe: &Recipe, hash: u64) -> u64 {
 /// The inverse of an odd number modulo two to the calculation width: each step doubles the number of right bits,
 /// from 5.
 #[inline(always)]
-fn inverse_of_odd<F: Format>(odd: u64) -> u64 {
+fn inverse_of_odd<F: ElementFormat>(odd: u64) -> u64 {
     let mut inverse = odd.wrapping_mul(3) ^ 2;
     for _ in 0..if F::BITS == 64 { 4 } else { 3 } {
         inverse = inverse.wrapping_mul(2_u64.wrapping_sub(odd.wrapping_mul(inverse)));
@@ -302,7 +287,7 @@ fn exponent_pattern(hash: u64, position: u32) -> i32 {
 }
 
 #[inline(always)]
-fn prod_result<F: Format>(recipe: &Recipe, hash: u64) -> u64 {
+fn prod_result<F: ElementFormat>(recipe: &Recipe, hash: u64) -> u64 {
     if !F::FLOAT {
         return random_word::<F>(hash) | 1;
     }
@@ -311,7 +296,7 @@ fn prod_result<F: Format>(recipe: &Recipe, hash: u64) -> u64 {
 }
 
 #[inline(always)]
-fn prod_input<F: Format>(recipe: &Recipe, hash: u64) -> u64 {
+fn prod_input<F: ElementFormat>(recipe: &Recipe, hash: u64) -> u64 {
     let position = position_of(recipe, hash);
     let next = next_of(position, recipe.ranks);
     if !F::FLOAT {
@@ -335,12 +320,12 @@ fn prod_input<F: Format>(recipe: &Recipe, hash: u64) -> u64 {
 }
 
 #[inline(always)]
-fn extreme_key<F: Format>(hash: u64) -> u64 {
+fn extreme_key<F: ElementFormat>(hash: u64) -> u64 {
     top_bits::<F>(if F::BITS == 64 { hash } else { hash >> 32 }, F::BITS - u32::from(F::FLOAT))
 }
 
 #[inline(always)]
-fn bits_of_key<F: Format>(key: u64) -> u64 {
+fn bits_of_key<F: ElementFormat>(key: u64) -> u64 {
     if !F::FLOAT {
         return key;
     }
@@ -350,7 +335,7 @@ fn bits_of_key<F: Format>(key: u64) -> u64 {
 }
 
 #[inline(always)]
-fn extreme_input<F: Format>(recipe: &Recipe, hash: u64) -> u64 {
+fn extreme_input<F: ElementFormat>(recipe: &Recipe, hash: u64) -> u64 {
     let position = position_of(recipe, hash);
     let mut key = extreme_key::<F>(hash);
     if position != 0 {
@@ -360,24 +345,24 @@ fn extreme_input<F: Format>(recipe: &Recipe, hash: u64) -> u64 {
 }
 
 #[inline(always)]
-fn extreme_result<F: Format>(recipe: &Recipe, hash: u64) -> u64 {
+fn extreme_result<F: ElementFormat>(recipe: &Recipe, hash: u64) -> u64 {
     bits_of_key::<F>(extreme_key::<F>(hash) ^ recipe.flip)
 }
 
 #[inline(always)]
-fn pair_total<F: Format>(hash: u64) -> u64 {
+fn pair_total<F: ElementFormat>(hash: u64) -> u64 {
     let highest = 1 << (F::SIGNIFICAND - 1);
     if F::BITS == 8 { highest } else { highest | top_bits::<F>(random_word::<F>(hash), F::SIGNIFICAND - 1) }
 }
 
 /// The contribution of position 0 to a total; position 1 has the rest.
 #[inline(always)]
-fn first_of_pair<F: Format>(hash: u64, total: u64) -> u64 {
+fn first_of_pair<F: ElementFormat>(hash: u64, total: u64) -> u64 {
     if F::BITS == 8 { total / 2 } else { total / 4 + scale::<F>(position_word::<F>(hash, 0), total / 2) }
 }
 
 #[inline(always)]
-fn avg_input<F: Format>(recipe: &Recipe, hash: u64) -> u64 {
+fn avg_input<F: ElementFormat>(recipe: &Recipe, hash: u64) -> u64 {
     if !F::FLOAT {
         return signed_integer(recipe, hash, bounded_share::<F>(recipe, hash));
     }
@@ -393,7 +378,7 @@ fn avg_input<F: Format>(recipe: &Recipe, hash: u64) -> u64 {
 }
 
 #[inline(always)]
-fn avg_result<F: Format>(recipe: &Recipe, hash: u64) -> u64 {
+fn avg_result<F: ElementFormat>(recipe: &Recipe, hash: u64) -> u64 {
     if F::FLOAT {
         if recipe.flags & VANISHING != 0 {
             return 0;
@@ -408,7 +393,7 @@ fn avg_result<F: Format>(recipe: &Recipe, hash: u64) -> u64 {
 
 /// The value of one element. Bits beyond the format's width are not defined.
 #[inline(always)]
-pub(super) fn value_bits<F: Format, const KIND: u32>(recipe: &Recipe, index: u64) -> u64 {
+pub(super) fn value_bits<F: ElementFormat, const KIND: u32>(recipe: &Recipe, index: u64) -> u64 {
     let hash = mix(recipe.key.wrapping_add(index));
     match KIND {
         SUM => sum_input::<F>(recipe, hash),
@@ -423,17 +408,17 @@ pub(super) fn value_bits<F: Format, const KIND: u32>(recipe: &Recipe, index: u64
     }
 }
 
-/// Work on many values, compiled for each format and kind.
-pub(super) trait Work {
-    /// What the work ends with.
+/// A task on many values, compiled for each format and kind.
+pub(super) trait FormatTask {
+    /// Result of the task.
     type Output;
 
     /// Does it with `value_bits::<F, KIND>`.
-    fn run<F: Format, const KIND: u32>(self) -> Self::Output;
+    fn run<F: ElementFormat, const KIND: u32>(self) -> Self::Output;
 }
 
 /// Does `work` for the format and the kind (see [`Recipe::kind`]).
-pub(super) fn dispatch<W: Work>(format: FormatTag, kind: u32, work: W) -> W::Output {
+pub(super) fn dispatch<W: FormatTask>(format: FormatTag, kind: u32, work: W) -> W::Output {
     match format {
         FormatTag::Int8 => dispatch_kind::<Int8, W>(kind, work),
         FormatTag::Int32 => dispatch_kind::<Int32, W>(kind, work),
@@ -447,7 +432,7 @@ pub(super) fn dispatch<W: Work>(format: FormatTag, kind: u32, work: W) -> W::Out
     }
 }
 
-fn dispatch_kind<F: Format, W: Work>(kind: u32, work: W) -> W::Output {
+fn dispatch_kind<F: ElementFormat, W: FormatTask>(kind: u32, work: W) -> W::Output {
     match kind {
         SUM => work.run::<F, SUM>(),
         SUM_RESULT => work.run::<F, SUM_RESULT>(),

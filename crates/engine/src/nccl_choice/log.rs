@@ -1,8 +1,8 @@
-//! NCCL's own log, in which it says what it chose.
+//! NCCL's log, which contains its choices.
 //!
 //! From 2.20 on NCCL writes a line for each operation that it enqueues, on rank 0 of the communicator:
 //!
-//! | NCCL | message after `NCCL INFO` | what its bytes are |
+//! | NCCL | message after `NCCL INFO` | meaning of the bytes |
 //! |---|---|---|
 //! | 2.20 to 2.22 | `8192 Bytes -> Algo 1 proto 0 time 12.300000` | the larger buffer; of a group: the sum |
 //! | 2.23 | `AllReduce: 8192 Bytes -> Algo 1 proto 0 time 12.300000` | the same |
@@ -10,12 +10,12 @@
 //! | 2.27 to 2.32 | `AllReduce [Symmetric]: 8192 Bytes -> Kernel AllReduce_AGxLL_R nchannels 8 nthreads 512 nWorks 1` | the counts of all works |
 //! | 2.29 to 2.32 | `AllGather [Copy Engine]: 8192 Bytes -> cudaMemcpy` | the count that the function takes |
 //!
-//! NCCL 2.18 and 2.19 say nothing, nor does any about sends and receives, of which all-to-all, gather and scatter are
-//! made, and copies of a single rank.
+//! NCCL 2.18 and 2.19 log no choices. No version logs sends and receives (all-to-all, gather and scatter), or copies
+//! of a single rank.
 //!
-//! NCCL reads what to log when it is first used, and has no supported way to change that later: the lines are written
-//! within the timed section, too. A line costs the enqueuing thread of rank 0 about 1 to 1.5 microseconds, which shows where
-//! the launch is what takes the time, below some 64 KiB. So the log is something to ask for.
+//! NCCL reads its log settings when it is first used, and has no supported way to change them later, so lines are
+//! written during timed operations as well. A line costs the enqueuing thread of rank 0 about 1 to 1.5 microseconds,
+//! which affects sizes below some 64 KiB. So the log is optional.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -25,7 +25,7 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::PathBuf;
 
-use super::settings::{self, Variables};
+use super::settings::{self, Assignments};
 use super::{Bytes, Choice, Unavailable, copies};
 use record::Algorithm;
 
@@ -33,10 +33,10 @@ use record::Algorithm;
 const ALGORITHMS: [&str; 7] = ["tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat"];
 /// NCCL's protocols by number.
 const PROTOCOLS: [&str; 3] = ["ll", "ll128", "simple"];
-/// The variables of a log of this process's own.
+/// Variables that are set for a log of this process.
 const VARIABLES: [&str; 3] = ["NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"];
 
-/// Reads one line of NCCL's log: its choice, if it is about that. Text before `NCCL INFO` does not matter.
+/// Parses one line of NCCL's log; `None` when it contains no choice. Text before `NCCL INFO` is ignored.
 #[must_use]
 pub fn parse_line(line: &str) -> Option<Choice> {
     parse_message(message(line)?)
@@ -106,7 +106,7 @@ fn channels(word: &str) -> Option<u32> {
     high.checked_sub(low)?.checked_add(1)
 }
 
-/// A name in lower case; of a number that this program does not know, the number.
+/// A name in lower case. An unknown number stays a number.
 fn named_or_numbered(word: &str, names: &[&str]) -> String {
     match word.parse::<usize>() {
         Ok(number) => names.get(number).map_or_else(|| word.to_owned(), |name| (*name).to_owned()),
@@ -116,10 +116,10 @@ fn named_or_numbered(word: &str, names: &[&str]) -> String {
 
 /// NCCL's log as it grows.
 pub struct Log {
-    source: Source,
-    /// Up to where it has been read.
+    source: LogFile,
+    /// Read position, in bytes.
     position: u64,
-    /// The beginning of a line whose end is not there yet.
+    /// Beginning of an incomplete line.
     partial: Vec<u8>,
 }
 
@@ -130,8 +130,8 @@ impl fmt::Debug for Log {
 }
 
 #[derive(Debug)]
-enum Source {
-    /// Memory that nobody else knows of, and that ends with this process.
+enum LogFile {
+    /// An anonymous file in memory, which ends with this process.
     Own(File),
     /// The user's file, which NCCL makes when it is first used.
     Users { path: PathBuf, file: Option<File> },
@@ -144,39 +144,39 @@ impl Log {
     /// The log does not survive an `exec`, so the variables must not either: see
     /// [`own_variables`](super::own_variables).
     ///
-    /// If the user has set `NCCL_DEBUG`, here or in one of NCCL's configuration files, nothing is changed: his log is
-    /// read if it has what is needed and goes to a file.
+    /// If the user has set `NCCL_DEBUG`, in the environment or in one of NCCL's configuration files, nothing is
+    /// changed: the user's log is read if it contains choices and goes to a file.
     ///
     /// # Errors
-    /// Says why NCCL's choice will not be known; nothing is changed then.
+    /// When NCCL's choices will not be known, with the reason; nothing is changed then.
     pub fn start() -> Result<Self, Unavailable> {
         let (log, variables) = Self::prepare(&settings::of_nccl(&settings::variable))?;
         settings::set(variables)?;
         Ok(log)
     }
 
-    /// The log, and which variables have to be set for it.
+    /// The log, and the variables that have to be set for it.
     pub(super) fn prepare(
         setting: &dyn Fn(&str) -> Option<String>,
-    ) -> Result<(Self, Variables), Unavailable> {
+    ) -> Result<(Self, Assignments), Unavailable> {
         let (source, variables) = match setting("NCCL_DEBUG").filter(|level| !level.is_empty()) {
-            Some(level) => (Source::Users { path: users_file(&level, setting)?, file: None }, Vec::new()),
+            Some(level) => (LogFile::Users { path: users_file(&level, setting)?, file: None }, Vec::new()),
             None => {
                 let (file, path) = memory()?;
                 let values = ["INFO".to_owned(), "TUNING".to_owned(), path];
                 let variables = VARIABLES.into_iter().zip(values).collect();
-                (Source::Own(file), variables)
+                (LogFile::Own(file), variables)
             }
         };
         Ok((Self { source, position: 0, partial: Vec::new() }, variables))
     }
 
-    /// Forgets what was logged so far: to be called before each measurement, and so before its first operation but
-    /// after the start of NCCL.
+    /// Skips what was logged so far. Call it before each measurement: before its first operation, but after NCCL has
+    /// started.
     ///
     /// # Errors
     /// When the log cannot be read.
-    pub fn forget(&mut self) -> io::Result<()> {
+    pub fn clear(&mut self) -> io::Result<()> {
         self.partial.clear();
         self.position = match self.file()? {
             Some(file) => file.metadata()?.len(),
@@ -186,8 +186,8 @@ impl Log {
         Ok(())
     }
 
-    /// What NCCL has chosen since the last call of this or of [`forget`](Self::forget), each with how many lines said
-    /// so, in the order of the last of these lines. An operation has one line, or one for each GPU of this process.
+    /// The choices since the last call of this or of [`clear`](Self::clear), with their numbers of lines, in the order
+    /// of the last line. An operation has one line, or one for each GPU of this process.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -198,7 +198,7 @@ impl Log {
         if let Some(file) = self.file()?
             && file.metadata()?.len() < self.position
         {
-            // NCCL has emptied what was there before it started.
+            // NCCL has truncated the file when it started.
             (self.position, self.partial) = (0, Vec::new());
         }
         loop {
@@ -237,8 +237,8 @@ impl Log {
     /// The file, once it exists.
     fn file(&mut self) -> io::Result<Option<&File>> {
         match &mut self.source {
-            Source::Own(file) => Ok(Some(file)),
-            Source::Users { path, file } => {
+            LogFile::Own(file) => Ok(Some(file)),
+            LogFile::Users { path, file } => {
                 if file.is_none() {
                     *file = match File::open(path) {
                         Ok(opened) => Some(opened),
@@ -251,9 +251,9 @@ impl Log {
         }
     }
 
-    /// Gives the memory of what was read back. NCCL goes on writing behind it.
+    /// Frees the memory of what was read. NCCL goes on writing behind it.
     fn free(&self) {
-        if let Source::Own(file) = &self.source
+        if let LogFile::Own(file) = &self.source
             && let Ok(length) = libc::off_t::try_from(self.position)
             && length > 0
         {
@@ -265,7 +265,7 @@ impl Log {
     }
 }
 
-/// A file in memory, and a path under which NCCL, in this process, can open it.
+/// Creates a file in memory, with a path under which NCCL, in this process, can open it.
 fn memory() -> io::Result<(File, String)> {
     // SAFETY: the name is a C string; the result is checked.
     let descriptor = unsafe { libc::memfd_create(c"nccl-log".as_ptr(), libc::MFD_CLOEXEC) };
@@ -282,7 +282,7 @@ fn memory() -> io::Result<(File, String)> {
     Ok((file, path))
 }
 
-/// The user's log file, if NCCL's choice will be in it.
+/// The user's log file, if it will contain NCCL's choices.
 fn users_file(level: &str, setting: &dyn Fn(&str) -> Option<String>) -> Result<PathBuf, Unavailable> {
     if !["INFO", "ABORT", "TRACE"].iter().any(|name| name.eq_ignore_ascii_case(level)) {
         return Err(Unavailable::Level { level: level.to_owned() });
@@ -301,7 +301,7 @@ fn users_file(level: &str, setting: &dyn Fn(&str) -> Option<String>) -> Result<P
     }
 }
 
-/// Whether `NCCL_DEBUG_SUBSYS` lets NCCL tell its choice: `INIT,TUNING`, `ALL`, `^NET`.
+/// Returns true when `NCCL_DEBUG_SUBSYS` includes NCCL's choices: `INIT,TUNING`, `ALL`, `^NET`.
 fn has_tuning(subsystems: &str) -> bool {
     let (inverted, list) = match subsystems.strip_prefix('^') {
         Some(list) => (true, list),
@@ -333,201 +333,4 @@ fn expanded(pattern: &str, host: &str, process: u32) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::io::Write as _;
-
-    fn algorithm(algorithm: &str, protocol: Option<&str>, channels: Option<u32>) -> Algorithm {
-        Algorithm { algorithm: algorithm.to_owned(), protocol: protocol.map(str::to_owned), channels }
-    }
-
-    fn said(collective: Option<&str>, bytes: Bytes, algorithm: Algorithm) -> Option<Choice> {
-        Some(Choice { collective: collective.map(str::to_owned), bytes, algorithm })
-    }
-
-    #[test]
-    fn each_version_of_the_line_is_understood() {
-        let line = |message: &str| parse_line(&format!("vm:4422:4430 [0] NCCL INFO {message}"));
-        assert_eq!(
-            line("8192 Bytes -> Algo 1 proto 0 time 12.300000"),
-            said(None, Bytes::Larger(8192), algorithm("ring", Some("ll"), None))
-        );
-        assert_eq!(
-            line("AllGather: 1048576 Bytes -> Algo 6 proto 2 time 31.000000"),
-            said(Some("allgather"), Bytes::Larger(1 << 20), algorithm("pat", Some("simple"), None))
-        );
-        assert_eq!(
-            line("AllReduce: 8192 Bytes -> Algo TREE proto LL channel{Lo..Hi}={0..3}"),
-            said(Some("allreduce"), Bytes::Count(8192), algorithm("tree", Some("ll"), Some(4)))
-        );
-        assert_eq!(
-            line(
-                "ReduceScatter: 64 Bytes -> Algo NVLS_TREE proto SIMPLE channel{Lo..Hi}={8..8} cgaClusterSize 4"
-            ),
-            said(Some("reducescatter"), Bytes::Count(64), algorithm("nvls_tree", Some("simple"), Some(1)))
-        );
-        assert_eq!(
-            line("Broadcast: 64 Bytes -> Algo COLLNET_CHAIN proto LL128 channel{Lo..Hi}={0..15}"),
-            said(Some("broadcast"), Bytes::Count(64), algorithm("collnet_chain", Some("ll128"), Some(16)))
-        );
-        assert_eq!(
-            line("AllReduce [Symmetric]: 4096 Bytes -> Kernel AllReduce_AGxLL_R nchannels 8 nthreads 512"),
-            said(Some("allreduce"), Bytes::Count(4096), algorithm("AllReduce_AGxLL_R", None, Some(8)))
-        );
-        assert_eq!(
-            line(
-                "AllGather [Symmetric]: 4096 Bytes -> Kernel AllGather_ST nchannels 16 nthreads 512 nWorks 4"
-            ),
-            said(Some("allgather"), Bytes::Count(1024), algorithm("AllGather_ST", None, Some(16)))
-        );
-        assert_eq!(
-            line("AlltoAll [Copy Engine]: 4096 Bytes -> cudaMemcpy; CE synchronization with NVLS"),
-            said(Some("alltoall"), Bytes::Count(4096), algorithm("copy_engine", None, None))
-        );
-        assert_eq!(
-            line("AllGather [Hierarchical CE]: 4096 Bytes -> Rail Ring RMA proxy + CE"),
-            said(Some("allgather"), Bytes::Count(4096), algorithm("hierarchical_copy_engine", None, None))
-        );
-        // An algorithm that came later keeps its number or name.
-        assert_eq!(
-            line("8 Bytes -> Algo 9 proto 7 time 1.0"),
-            said(None, Bytes::Larger(8), algorithm("9", Some("7"), None))
-        );
-    }
-
-    #[test]
-    fn a_line_within_a_row_of_the_table_is_understood_as_nccl_wrote_it_on_eight_gpus() {
-        let line = "     1048576        262144     float     sum      -1vm:4422:4422 [0] NCCL INFO AllReduce: 1048576 Bytes \
-                    -> Algo RING proto LL channel{Lo..Hi}={0..23}";
-        assert_eq!(
-            parse_line(line),
-            said(Some("allreduce"), Bytes::Count(1 << 20), algorithm("ring", Some("ll"), Some(24)))
-        );
-    }
-
-    #[test]
-    fn other_lines_are_left_out() {
-        for line in [
-            "",
-            "vm:4422:4422 [0] NCCL INFO NCCL version 2.28.9+cuda13.0",
-            "vm:4422:4422 [0] NCCL INFO   Algorithm   |      Tree      |      Ring      |",
-            "vm:1:1 [0] NCCL INFO AllReduce: tuner chunk size 9 exceeds buffer max 8, clamping",
-            "vm:1:1 [0] NCCL INFO AllReduce: many Bytes -> Algo RING proto LL channel{Lo..Hi}={0..3}",
-            "vm:1:1 [0] NCCL INFO AllReduce: 8 Bytes -> Algo RING",
-            "vm:1:1 [0] NCCL INFO AllReduce [Other]: 8 Bytes -> Algo RING proto LL",
-            "vm:1:1 [0] NCCL INFO AllReduce [Symmetric: 8 Bytes -> Kernel X",
-            "vm:1:1 [0] NCCL INFO a b: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..3}",
-            "AllReduce: 8192 Bytes -> Algo TREE proto LL channel{Lo..Hi}={0..3}",
-        ] {
-            assert_eq!(parse_line(line), None, "{line}");
-        }
-        let backwards =
-            parse_line("x NCCL INFO AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={3..0}");
-        assert_eq!(backwards.unwrap().algorithm.channels, None);
-    }
-
-    /// As NCCL opens its log and writes a line.
-    fn write(path: &str, mode: &str, text: &str) {
-        let mut options = fs::OpenOptions::new();
-        match mode {
-            "w" => options.write(true).create(true).truncate(true),
-            _ => options.append(true),
-        };
-        options.open(path).unwrap().write_all(text.as_bytes()).unwrap();
-    }
-
-    const RING: &str =
-        "vm:1:1 [0] NCCL INFO AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..0}\n";
-    const TREE: &str =
-        "vm:1:1 [0] NCCL INFO AllReduce: 8 Bytes -> Algo TREE proto LL channel{Lo..Hi}={0..0}\n";
-
-    fn names(log: &mut Log) -> Vec<(String, u64)> {
-        let choices = log.choices().unwrap();
-        choices.into_iter().map(|(choice, times)| (choice.algorithm.algorithm, times)).collect()
-    }
-
-    #[test]
-    fn a_log_of_its_own_is_read_as_it_grows() {
-        let (mut log, variables) = Log::prepare(&|_| None).unwrap();
-        let names_set: Vec<_> = variables.iter().map(|(name, _)| *name).collect();
-        assert_eq!(names_set, VARIABLES);
-        assert_eq!((variables[0].1.as_str(), variables[1].1.as_str()), ("INFO", "TUNING"));
-        let mut nccl = fs::OpenOptions::new().write(true).truncate(true).open(&variables[2].1).unwrap();
-        nccl.write_all(RING.as_bytes()).unwrap();
-        log.forget().unwrap();
-        assert_eq!(names(&mut log), []);
-        nccl.write_all([TREE, RING, TREE].concat().as_bytes()).unwrap();
-        let (begin, end) = RING.split_at(30);
-        nccl.write_all(begin.as_bytes()).unwrap();
-        assert_eq!(names(&mut log), [("ring".to_owned(), 1), ("tree".to_owned(), 2)]);
-        nccl.write_all(end.as_bytes()).unwrap();
-        assert_eq!(names(&mut log), [("ring".to_owned(), 1)]);
-        // More than one buffer, with lines across its end; what was read takes no memory any more.
-        nccl.write_all(TREE.repeat(5000).as_bytes()).unwrap();
-        assert_eq!(names(&mut log), [("tree".to_owned(), 5000)]);
-        let Source::Own(file) = &log.source else { panic!("its own") };
-        assert!(
-            file.metadata().unwrap().blocks() * 512 <= rustix::param::page_size() as u64,
-            "{:?}",
-            file.metadata()
-        );
-    }
-
-    #[test]
-    fn the_users_log_is_left_alone_and_read_where_it_can_be() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("log.%p");
-        let pattern = path.to_str().unwrap().to_owned();
-        let real = pattern.replace("%p", &std::process::id().to_string());
-        let settings = |name: &str| match name {
-            "NCCL_DEBUG" => Some("info".to_owned()),
-            "NCCL_DEBUG_SUBSYS" => Some("INIT,tuning".to_owned()),
-            "NCCL_DEBUG_FILE" => Some(pattern.clone()),
-            _ => None,
-        };
-        let (mut log, variables) = Log::prepare(&settings).unwrap();
-        assert_eq!(variables, []);
-        assert_eq!(names(&mut log), [], "nobody has made it yet");
-        write(&real, "w", &RING.repeat(9));
-        log.forget().unwrap();
-        // It was of another run, and NCCL starts its own.
-        write(&real, "w", RING);
-        assert_eq!(names(&mut log), [("ring".to_owned(), 1)]);
-        log.forget().unwrap();
-        write(&real, "a", TREE);
-        assert_eq!(names(&mut log), [("tree".to_owned(), 1)]);
-        assert_eq!(fs::read_to_string(&real).unwrap(), [RING, TREE].concat());
-    }
-
-    #[test]
-    fn a_log_that_cannot_be_read_says_why() {
-        let refused = |settings: &[(&str, &str)]| {
-            let found = |name: &str| {
-                settings.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
-            };
-            Log::prepare(&found).unwrap_err().to_string()
-        };
-        let info = ("NCCL_DEBUG", "INFO");
-        assert!(refused(&[("NCCL_DEBUG", "WARN")]).contains("NCCL_DEBUG=WARN is set"));
-        assert!(refused(&[info]).contains("without TUNING"));
-        assert!(refused(&[info, ("NCCL_DEBUG_SUBSYS", "INIT,NET")]).contains("without TUNING"));
-        assert!(refused(&[info, ("NCCL_DEBUG_SUBSYS", "ALL")]).contains("goes to standard output"));
-        let device = [info, ("NCCL_DEBUG_SUBSYS", "ALL"), ("NCCL_DEBUG_FILE", "/dev/null")];
-        assert!(refused(&device).contains("goes to /dev/null"));
-    }
-
-    #[test]
-    fn settings_are_read_as_nccl_reads_them() {
-        for (subsystems, has) in [
-            ("TUNING", true),
-            ("INIT,ALL", true),
-            ("^NET", true),
-            ("^TUNING", false),
-            ("^ALL", false),
-            ("", false),
-        ] {
-            assert_eq!(has_tuning(subsystems), has, "{subsystems}");
-        }
-        assert_eq!(expanded("/a/%h.%p%%%x%", "node1.cluster", 77), "/a/node1.77%%x%");
-    }
-}
+mod tests;

@@ -1,10 +1,9 @@
-//! Which algorithm NCCL chose.
+//! The algorithm, protocol and channels that NCCL selected.
 //!
-//! There are two sources. [`profiler`] is a plugin that NCCL finds in this program: it costs nothing while operations are
-//! timed, and is always there. [`log`] is what NCCL writes, at a cost, and so is something to ask for
-//! (`--show-algorithm`):
+//! There are two sources. [`profiler`] is a plugin inside this program: it costs nothing while operations are timed,
+//! and is always active. [`log`] is NCCL's log, which costs time, and so is optional (`--show-algorithm`):
 //!
-//! | what ran | the profiler tells it | the log tells it |
+//! | operation | reported by the profiler | reported by the log |
 //! |---|---|---|
 //! | a collective by an algorithm | from 2.24 on, with its channels from 2.27 on | from 2.20 on, with its channels from 2.24 on |
 //! | a broadcast | as above, but not in 2.29 and 2.30 | as above |
@@ -14,7 +13,7 @@
 //! | a graph (`-G`) of one host | from 2.27 on | as outside of a graph |
 //! | a single rank's copy | never | never |
 //!
-//! All of this is from NCCL's source, 2.23 to 2.30.
+//! The table follows NCCL's source, 2.23 to 2.30.
 
 pub mod log;
 pub mod profiler;
@@ -27,44 +26,44 @@ pub use settings::own_variables;
 
 use record::Algorithm;
 
-/// What NCCL said about operations that were alike.
+/// NCCL's choice for operations of one kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// The collective, by its name on the command line: `allreduce`. NCCL's log does not say it in 2.20 to 2.22, nor is it
-    /// said of sends and receives.
+    /// The collective, by its name on the command line: `allreduce`. NCCL's log lacks it in 2.20 to 2.22, and so do
+    /// sends and receives.
     pub collective: Option<String>,
-    /// How much each operation moved.
+    /// Size of each operation.
     pub bytes: Bytes,
-    /// How.
+    /// Algorithm, protocol and channels.
     pub algorithm: Algorithm,
 }
 
-/// The bytes of a line, which not all versions of NCCL count alike.
+/// A size as NCCL reports it, which depends on its version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bytes {
     /// The count that the function takes, times the size of an element: for an allgather what a rank sends.
     Count(u64),
-    /// The larger buffer of a rank; for operations that are launched together, the sum of theirs.
+    /// Bytes of the larger buffer of a rank; for operations that are launched together, the sum of theirs.
     Larger(u64),
     /// A part of the operation, a send or a receive, of whatever size.
     Part,
 }
 
-/// Which operations a choice shall belong to.
+/// The operations whose choice is looked up.
 #[derive(Clone, Copy, Debug)]
-pub struct Operation<'a> {
+pub struct OperationKey<'a> {
     /// The collective, by its name on the command line: `allreduce`.
     pub collective: &'a str,
     /// The count that NCCL's function takes, times the size of an element.
     pub count_bytes: u64,
     /// Ranks of the communicator.
     pub ranks: usize,
-    /// How many operations are in one group (`-m`).
+    /// Number of operations in a group (`-m`).
     pub aggregated: usize,
 }
 
-impl Operation<'_> {
-    /// Whether NCCL can have said `choice` about this operation.
+impl OperationKey<'_> {
+    /// Returns true when `choice` can belong to this operation.
     fn is_of(&self, choice: &Choice) -> bool {
         let named = choice.collective.as_deref().is_none_or(|name| name == self.collective);
         let sized = match choice.bytes {
@@ -83,14 +82,14 @@ impl Operation<'_> {
     }
 }
 
-/// Copy engines use neither a protocol nor channels.
+/// An algorithm of copy engines, which use neither a protocol nor channels.
 fn copies(name: &str) -> Algorithm {
     Algorithm { algorithm: name.to_owned(), protocol: None, channels: None }
 }
 
-/// What NCCL chose for `operation`: of several answers the one that was given most often, and of equals the last.
+/// NCCL's choice for `operation`: the most frequent one, and of equally frequent ones the last.
 #[must_use]
-pub fn chosen(choices: &[(Choice, u64)], operation: &Operation<'_>) -> Option<Algorithm> {
+pub fn chosen(choices: &[(Choice, u64)], operation: &OperationKey<'_>) -> Option<Algorithm> {
     choices
         .iter()
         .filter(|(choice, _)| operation.is_of(choice))
@@ -98,54 +97,54 @@ pub fn chosen(choices: &[(Choice, u64)], operation: &Operation<'_>) -> Option<Al
         .map(|(choice, _)| choice.algorithm.clone())
 }
 
-/// Why NCCL's choice cannot be read.
+/// Reason for which NCCL's choice cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum Unavailable {
-    /// The user's own log does not have it.
+    /// The user's log level excludes NCCL's choices.
     #[error(
         "NCCL_DEBUG={level} is set, and NCCL tells its choice only with INFO: unset it, or set it to INFO"
     )]
     Level {
-        /// What `NCCL_DEBUG` is.
+        /// Value of `NCCL_DEBUG`.
         level: String,
     },
-    /// The user's own log does not have it.
+    /// The user's log subsystems exclude NCCL's choices.
     #[error(
         "NCCL_DEBUG is set, but NCCL_DEBUG_SUBSYS is without TUNING, where NCCL tells its choice: add it, or unset \
          NCCL_DEBUG"
     )]
     Subsystem,
-    /// The user's own log cannot be read.
+    /// The user's log cannot be read.
     #[error(
         "NCCL_DEBUG is set, and NCCL's log goes to {place}, where it cannot be read: set NCCL_DEBUG_FILE to the \
          path of a file, or unset NCCL_DEBUG"
     )]
     Place {
-        /// Where it goes.
+        /// Destination of the log.
         place: String,
     },
-    /// It is too late to set variables.
+    /// Variables can no longer be set.
     #[error("this process has {threads} threads already, so that no variables can be set any more")]
     Threads {
-        /// How many there are.
+        /// Number of threads.
         threads: usize,
     },
-    /// No place for the log.
+    /// The log's file cannot be created.
     #[error("making a place for NCCL's log: {0}")]
     Memory(#[from] io::Error),
 }
 
-/// Where NCCL's choices are read.
+/// Sources of NCCL's choices: the profiler, and perhaps the log.
 #[derive(Debug, Default)]
-pub struct Sources {
+pub struct ChoiceSources {
     log: Option<Log>,
 }
 
-impl Sources {
-    /// Has NCCL tell its choices to this process: the profiler, and the log where that is asked for. Also says what will
-    /// not be known for want of a log.
+impl ChoiceSources {
+    /// Has NCCL report its choices to this process: to the profiler, and to the log if that is requested. Also returns
+    /// a note when choices will be missing.
     ///
-    /// To be called in `main`, before NCCL is loaded and before any thread starts. Only the process of rank 0 needs it.
+    /// Call it in `main`, before NCCL is loaded and before any thread starts. Only the process of rank 0 needs it.
     #[must_use]
     pub fn start(with_log: bool) -> (Self, Option<String>) {
         let profiled = profiler::start();
@@ -159,29 +158,29 @@ impl Sources {
         }
     }
 
-    /// What was chosen so far does not count: to be called before each measurement, and so before its first operation but
-    /// after the start of NCCL.
+    /// Discards the choices so far. Call it before each measurement: before its first operation, but after NCCL has
+    /// started.
     ///
     /// # Errors
     /// When the log cannot be read.
-    pub fn forget(&mut self) -> io::Result<()> {
-        profiler::forget();
-        self.log.as_mut().map_or(Ok(()), Log::forget)
+    pub fn clear(&mut self) -> io::Result<()> {
+        profiler::clear();
+        self.log.as_mut().map_or(Ok(()), Log::clear)
     }
 
-    /// What was chosen for an operation since then.
+    /// NCCL's choice for an operation since [`clear`](Self::clear).
     ///
-    /// The profiler comes first: it knows what it was told of. Where that lacks something, the log may have it.
+    /// The profiler has precedence. The log is read when the profiler has no complete choice.
     ///
     /// # Errors
     /// When the log cannot be read.
-    pub fn chosen(&mut self, operation: &Operation<'_>) -> io::Result<Option<Algorithm>> {
-        let told = chosen(&profiler::choices(), operation);
-        if told.as_ref().is_some_and(|told| told.channels.is_some()) {
-            return Ok(told);
+    pub fn chosen(&mut self, operation: &OperationKey<'_>) -> io::Result<Option<Algorithm>> {
+        let recorded = chosen(&profiler::choices(), operation);
+        if recorded.as_ref().is_some_and(|recorded| recorded.channels.is_some()) {
+            return Ok(recorded);
         }
-        let Some(log) = &mut self.log else { return Ok(told) };
-        Ok(chosen(&log.choices()?, operation).or(told))
+        let Some(log) = &mut self.log else { return Ok(recorded) };
+        Ok(chosen(&log.choices()?, operation).or(recorded))
     }
 }
 
@@ -198,8 +197,8 @@ mod tests {
                 .map(|(text, times)| (parse_line(&format!("NCCL INFO {text}")).unwrap(), *times))
                 .collect()
         };
-        let gather = Operation { collective: "allgather", count_bytes: 1024, ranks: 8, aggregated: 1 };
-        let name = |lines: &[(&str, u64)], operation: &Operation<'_>| {
+        let gather = OperationKey { collective: "allgather", count_bytes: 1024, ranks: 8, aggregated: 1 };
+        let name = |lines: &[(&str, u64)], operation: &OperationKey<'_>| {
             chosen(&choices(lines), operation).map(|it| it.algorithm)
         };
         // From 2.24 on what a rank sends, before the whole result.
@@ -207,14 +206,14 @@ mod tests {
         let old = ("AllGather: 8192 Bytes -> Algo 6 proto 2 time 1.0", 1);
         assert_eq!(name(&[new], &gather).as_deref(), Some("ring"));
         assert_eq!(name(&[old], &gather).as_deref(), Some("pat"));
-        assert_eq!(name(&[new], &Operation { count_bytes: 8192, ..gather }), None);
-        assert_eq!(name(&[new], &Operation { collective: "allreduce", ..gather }), None);
-        assert_eq!(name(&[old], &Operation { ranks: 4, ..gather }), None);
+        assert_eq!(name(&[new], &OperationKey { count_bytes: 8192, ..gather }), None);
+        assert_eq!(name(&[new], &OperationKey { collective: "allreduce", ..gather }), None);
+        assert_eq!(name(&[old], &OperationKey { ranks: 4, ..gather }), None);
         // Older versions log a group's sum, once.
         let group = ("8192 Bytes -> Algo 0 proto 0 time 1.0", 1);
-        let reduce = Operation { collective: "allreduce", count_bytes: 2048, ranks: 8, aggregated: 4 };
+        let reduce = OperationKey { collective: "allreduce", count_bytes: 2048, ranks: 8, aggregated: 4 };
         assert_eq!(name(&[group], &reduce).as_deref(), Some("tree"));
-        assert_eq!(name(&[group], &Operation { aggregated: 3, ..reduce }), None);
+        assert_eq!(name(&[group], &OperationKey { aggregated: 3, ..reduce }), None);
         // The most frequent answer counts, else the last.
         let tree = "AllGather: 1024 Bytes -> Algo TREE proto LL channel{Lo..Hi}={0..3}";
         assert_eq!(name(&[(new.0, 20), (tree, 1)], &gather).as_deref(), Some("ring"));
@@ -228,11 +227,11 @@ mod tests {
         let _turn = profiler::tests::turn();
         let (log, variables) = Log::prepare(&|_| None).unwrap();
         let mut nccl = std::fs::OpenOptions::new().write(true).truncate(true).open(&variables[2].1).unwrap();
-        let mut sources = Sources { log: Some(log) };
-        let operation = Operation { collective: "allreduce", count_bytes: 64, ranks: 8, aggregated: 1 };
-        let mut chosen = |told: &[(&str, Option<u32>)], logged: &str| {
-            sources.forget().unwrap();
-            for (algorithm, channels) in told {
+        let mut sources = ChoiceSources { log: Some(log) };
+        let operation = OperationKey { collective: "allreduce", count_bytes: 64, ranks: 8, aggregated: 1 };
+        let mut chosen = |recorded: &[(&str, Option<u32>)], logged: &str| {
+            sources.clear().unwrap();
+            for (algorithm, channels) in recorded {
                 profiler::tests::tell("AllReduce", 16, algorithm, *channels);
             }
             nccl.write_all(logged.as_bytes()).unwrap();

@@ -1,4 +1,4 @@
-//! What the user has set for NCCL, and what this program sets for it.
+//! The user's settings of NCCL, and those of this program.
 
 use std::collections::HashMap;
 use std::env;
@@ -9,21 +9,21 @@ use std::sync::{Mutex, PoisonError};
 
 use super::Unavailable;
 
-/// Variables to set.
-pub(super) type Variables = Vec<(&'static str, String)>;
+/// Assignments to set.
+pub(super) type Assignments = Vec<(&'static str, String)>;
 
-/// Those that were set.
+/// Names of the variables that were set.
 static SET: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
 
-/// The variables that this module has set in this process, which nobody else did: not to be handed to a program that
-/// takes its place, where what they name is gone, and not to be recorded as the user's.
+/// The variables that this module has set in this process. They must not be passed to a program that replaces it by
+/// `exec`, where the plugin and the log no longer exist, nor be recorded as the user's.
 #[must_use]
 pub fn own_variables() -> Vec<&'static str> {
     SET.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// Sets variables of this process, as long as it has one thread.
-pub(super) fn set(variables: Variables) -> Result<(), Unavailable> {
+/// Sets variables of this process, provided that it has a single thread.
+pub(super) fn set(variables: Assignments) -> Result<(), Unavailable> {
     let threads = fs::read_dir("/proc/self/task")?.count();
     if !variables.is_empty() && threads != 1 {
         return Err(Unavailable::Threads { threads });
@@ -41,7 +41,7 @@ pub(super) fn variable(name: &str) -> Option<String> {
     env::var(name).ok()
 }
 
-/// NCCL's settings: variables of the environment, then of the user's configuration file, then of the machine's.
+/// NCCL's settings: variables of the environment, then the user's configuration file, then the machine's.
 pub(super) fn of_nccl(variable: &dyn Fn(&str) -> Option<String>) -> impl Fn(&str) -> Option<String> {
     let users = variable("NCCL_CONF_FILE")
         .filter(|path| !path.is_empty())
@@ -51,7 +51,7 @@ pub(super) fn of_nccl(variable: &dyn Fn(&str) -> Option<String>) -> impl Fn(&str
     move |name| variable(name).or_else(|| files.iter().find_map(|file| file.get(name).cloned()))
 }
 
-/// The `NAME=value` lines of one of NCCL's configuration files. Of lines with the same name the first counts.
+/// The `NAME=value` lines of a configuration file of NCCL. The first line of a name counts.
 fn configuration(path: impl AsRef<Path>) -> HashMap<String, String> {
     let mut text = Vec::new();
     // A file that is not there, or not to be read, has no settings for NCCL either.

@@ -6,7 +6,7 @@ use collectives::fabric;
 
 use crate::collective::{Collective, Layout as _};
 
-/// What carries the data.
+/// A backend, or the automatic selection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum BackendChoice {
@@ -21,14 +21,14 @@ pub enum BackendChoice {
 }
 
 impl BackendChoice {
-    /// Whether the data may be on GPUs.
+    /// Returns true when the data may be on GPUs.
     #[must_use]
     pub const fn may_use_gpus(self) -> bool {
         matches!(self, Self::Auto | Self::Nccl)
     }
 }
 
-/// What is measured in turn with the backend.
+/// The baseline (`--vs`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum Versus {
@@ -38,16 +38,16 @@ pub enum Versus {
     Fabric,
 }
 
-/// One element to damage, to see that verification finds it.
+/// An element to corrupt, to test the verification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// The rank whose result is damaged.
+    /// The rank whose result is corrupted.
     pub rank: usize,
-    /// The element of its receive buffer.
+    /// Index of the element in its receive buffer.
     pub index: usize,
 }
 
-/// Which ranks are the root, one after the other.
+/// The roots to loop over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Roots {
     /// This one.
@@ -56,16 +56,16 @@ pub enum Roots {
     All,
 }
 
-/// An algorithm that is asked for.
+/// A requested algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wish {
-    /// For this collective; `None`: for all that are measured.
+pub struct AlgorithmChoice {
+    /// The collective; `None` for all that are measured.
     pub collective: Option<fabric::Collective>,
     /// The algorithm.
     pub algorithm: fabric::Algorithm,
 }
 
-impl FromStr for Wish {
+impl FromStr for AlgorithmChoice {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -78,7 +78,7 @@ impl FromStr for Wish {
     }
 }
 
-/// A collective by libfabric's name for it here, `all_reduce`, or by that of the command.
+/// Parses a collective by the name of the fabric backend, `all_reduce`, or of the command, `allreduce`.
 pub fn fabric_collective(text: &str) -> Result<fabric::Collective, String> {
     let of_command = text.parse::<Collective>().ok().and_then(Collective::on_fabric);
     match of_command {
@@ -87,11 +87,11 @@ pub fn fabric_collective(text: &str) -> Result<fabric::Collective, String> {
     }
 }
 
-/// How the fabric backend shall carry out collectives, where not as its table says.
+/// Algorithms and their parameters that replace those of the fabric backend's table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FabricOptions {
     /// `--algo`.
-    pub algorithms: Vec<Wish>,
+    pub algorithms: Vec<AlgorithmChoice>,
     /// `--between`.
     pub between: Option<fabric::Algorithm>,
     /// `--segment`, in bytes.
@@ -101,7 +101,7 @@ pub struct FabricOptions {
 }
 
 impl FabricOptions {
-    /// One of the arguments that ask for something, if any does.
+    /// The first option that was given, if any.
     #[must_use]
     pub fn argument(&self) -> Option<&'static str> {
         let given = [
@@ -113,10 +113,11 @@ impl FabricOptions {
         given.into_iter().find(|(_, given)| *given).map(|(name, _)| name)
     }
 
-    /// The algorithms that are asked for, of `collectives`, each with its collective.
+    /// The requested algorithms for `collectives`, each with its collective.
     ///
     /// # Errors
-    /// Which ones there are, where a collective has no such algorithm, or is not measured, or none has that between hosts.
+    /// When a collective lacks the algorithm or is not measured, or none has `between` between hosts. The error lists
+    /// the available algorithms.
     pub fn choices(
         &self,
         collectives: &[Collective],
@@ -131,7 +132,7 @@ impl FabricOptions {
                 "--between {between}: nothing that is measured has this algorithm between hosts{known}"
             ));
         }
-        let hierarchical = |wish: &Wish| wish.algorithm == fabric::Algorithm::Hierarchical;
+        let hierarchical = |wish: &AlgorithmChoice| wish.algorithm == fabric::Algorithm::Hierarchical;
         if let Some(between) = self.between
             && !self.algorithms.iter().any(hierarchical)
         {
@@ -140,7 +141,7 @@ impl FabricOptions {
             ));
         }
         let mut choices = Vec::new();
-        for &Wish { collective, algorithm } in &self.algorithms {
+        for &AlgorithmChoice { collective, algorithm } in &self.algorithms {
             let all = collective.map_or_else(|| measured.clone(), |collective| vec![collective]);
             let serving: Vec<_> = all.iter().filter(|&&collective| serves(algorithm, collective)).collect();
             match (collective, serving.is_empty()) {
@@ -158,7 +159,7 @@ impl FabricOptions {
     }
 }
 
-/// What each collective has instead.
+/// Lists the algorithms of each collective.
 fn known(
     collectives: &[fabric::Collective],
     serves: impl Fn(fabric::Algorithm, fabric::Collective) -> bool,
@@ -175,7 +176,7 @@ fn known(
     collectives.iter().map(each).collect()
 }
 
-/// Whether there is a number of ranks for which an algorithm serves a collective: a power of two, for some.
+/// Returns true when the algorithm serves the collective for some number of ranks, such as a power of two.
 fn serves(algorithm: fabric::Algorithm, collective: fabric::Collective) -> bool {
     algorithm.serves(collective, 2)
 }

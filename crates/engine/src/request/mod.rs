@@ -1,4 +1,4 @@
-//! The request: what is to be measured, and how.
+//! The request: collectives, sizes, repetitions, verification, and the backend.
 
 mod choices;
 mod size;
@@ -13,11 +13,11 @@ use crate::collective::Collective;
 use crate::data::Op;
 use crate::data::traffic::Pattern;
 
-pub use choices::{BackendChoice, FabricOptions, Fault, Roots, Versus, Wish, fabric_collective};
+pub use choices::{AlgorithmChoice, BackendChoice, FabricOptions, Fault, Roots, Versus, fabric_collective};
 pub use size::{Size, Step, Sweep};
-pub use variables::{SYMMETRIC_FENCE, Split, Variables};
+pub use variables::{GroupSplit, SYMMETRIC_FENCE, Variables};
 
-/// Which lists were given as `all`.
+/// Lists that were given as `all`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct All {
     /// The collectives.
@@ -33,7 +33,7 @@ pub struct All {
 /// All processes of a job run equal requests ([`Request::common`]).
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// What to measure, in this order.
+    /// Collectives to measure, in order.
     pub collectives: Vec<Collective>,
     /// Name and version of the program, for the record.
     pub program: String,
@@ -43,11 +43,11 @@ pub struct Request {
     pub min_bytes: u64,
     /// Largest size in bytes, at least `min_bytes`; `None`: the backend's default.
     pub max_bytes: Option<u64>,
-    /// From one size to the next.
+    /// Step from one size to the next.
     pub step: Step,
     /// Element types to loop over.
     pub data_types: Vec<DataType>,
-    /// Which of the lists are simply all, of which a backend may lack some.
+    /// Lists that were given as `all`, of which a backend may lack some.
     pub all: All,
     /// Operators to loop over where the collective reduces.
     pub ops: Vec<Op>,
@@ -65,23 +65,23 @@ pub struct Request {
     pub checks: usize,
     /// Rounds of the check on the stream, at least 1; `None`: there is none.
     pub stream_checks: Option<usize>,
-    /// How the ranks' times become one.
+    /// Reduction of the ranks' times to one.
     pub average: Average,
-    /// When the host waits.
+    /// When the host waits for completion.
     pub blocking: Blocking,
     /// Launches of a graph of all iterations; 0: no graph.
     pub graph_launches: usize,
-    /// How NCCL knows the buffers.
+    /// Registration of the buffers with NCCL.
     pub registration: Registration,
     /// Elements by which the buffers are shifted.
     pub unaligned: usize,
     /// Rounds of the timed iterations, at least 1.
     pub rounds: usize,
-    /// What is measured in turn with the backend, which is libfabric then.
+    /// The baseline, which is measured in turn with the backend.
     pub versus: Option<Versus>,
-    /// Repeat until the median is known this well.
+    /// Relative precision of the median at which the rounds end.
     pub until_stable: Option<f64>,
-    /// What one size may take.
+    /// Time limit of one size.
     pub budget: Option<Duration>,
     /// Report the host's time.
     pub cpu_time: bool,
@@ -89,39 +89,39 @@ pub struct Request {
     pub time_stamps: bool,
     /// Time each iteration inside the timed loop.
     pub per_iteration: bool,
-    /// Iterations that the report on them leaves out.
+    /// Number of first iterations that the statistics exclude.
     pub per_iteration_skip: usize,
     /// Report the memory used.
     pub memory_report: bool,
     /// Measure statistics of single operations, in a second pass unless `per_iteration` times them.
     pub statistics: bool,
-    /// Read NCCL's choices of algorithm from its log as well, which costs rank 0 about a microsecond per operation.
+    /// Read NCCL's choices from its log as well, at a cost of about a microsecond per operation on rank 0.
     pub log_choices: bool,
     /// GPUs per thread; `None`: all that no other process of the host uses.
     pub gpus: Option<usize>,
-    /// The argument or variable that asks for GPUs, so that host memory is no answer: `-g 1`.
+    /// The option or variable that requires GPUs, so that host memory is refused: `-g 1`.
     pub asks_for_gpus: Option<String>,
     /// Threads per process; `None`: the backend's default.
     pub threads: Option<usize>,
-    /// Whether `-p` was given.
+    /// Initialise NCCL from several threads (`-p`), for the record.
     pub parallel_init: bool,
-    /// What waiting may take.
+    /// Time limit of each step (`-T`).
     pub timeout: Option<Duration>,
     /// Work on the default stream.
     pub default_stream: bool,
     /// NCCL's `CTAPolicy`.
     pub cta_policy: Option<u32>,
-    /// What carries the data.
+    /// The backend.
     pub backend: BackendChoice,
     /// libfabric provider.
     pub provider: String,
-    /// How the fabric backend shall carry out collectives.
+    /// Algorithms of the fabric backend.
     pub tuning: FabricOptions,
-    /// How the processes find each other.
+    /// Way in which the processes join their world.
     pub world: world::Kind,
-    /// One element to damage.
+    /// An element to corrupt.
     pub fault: Option<Fault>,
-    /// nccl-tests' variables, and ours.
+    /// Variables of nccl-tests and of this program.
     pub variables: Variables,
     /// Changes that were made to the request, with reasons, for the record.
     pub notes: Vec<String>,
@@ -130,7 +130,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// A request for `collectives` with the defaults of the program: `float`, sum, 8 bytes to what the backend allows,
+    /// A request for `collectives` with the defaults of the program: `float`, sum, 8 bytes to the backend's default maximum,
     /// 20 iterations, one verification.
     #[must_use]
     pub fn new(collectives: Vec<Collective>) -> Self {

@@ -9,7 +9,7 @@ const UNITS: [(char, u64); 3] = [('K', 1 << 10), ('M', 1 << 20), ('G', 1 << 30)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Size(pub u64);
 
-/// Why a text is no size.
+/// A text that is no size.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "'{text}' is no size: {reason}; write bytes, or a number with K, M or G (binary), as in 8, 64K, 1.5M, 8G"
@@ -73,7 +73,7 @@ impl fmt::Display for Size {
     }
 }
 
-/// How a sweep goes from one size to the next.
+/// Step of a sweep from one size to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Multiply by this factor, at least 2.
@@ -89,7 +89,7 @@ pub struct Sweep {
     pub min: u64,
     /// Largest size in bytes; the last size of the sweep may be smaller.
     pub max: u64,
-    /// From one size to the next.
+    /// Step from one size to the next.
     pub step: Step,
 }
 
@@ -103,8 +103,8 @@ impl Sweep {
         std::iter::successors(Some(self.min), next).take_while(move |&size| size <= self.max)
     }
 
-    /// The sizes of the warm-up: a ladder of factor 2, whatever the sweep's own step, as nccl-tests has it. From the
-    /// largest down, so that the sweep's first size is the one that is warm.
+    /// The sizes of the warm-up: powers of two times the smallest, whatever the sweep's own step, as in nccl-tests. In
+    /// descending order, so that the sweep's first size is the last one warmed up.
     pub fn warm_up_sizes(self) -> impl Iterator<Item = u64> {
         let ladder: Vec<u64> = Self { step: Step::Factor(2), ..self }.sizes().collect();
         ladder.into_iter().rev()

@@ -1,20 +1,20 @@
-//! The variables that change what is measured: those of nccl-tests, and one of our own.
+//! The environment variables that affect the measurement: those of nccl-tests, and one of this program.
 
 use std::path::PathBuf;
 
 use crate::data::traffic::{Matrix, Pattern};
 
-/// Turns off what protects operations in symmetric windows.
+/// Variable that turns off the fence of operations in symmetric windows.
 pub const SYMMETRIC_FENCE: &str = "NCCL_BENCH_SYMMETRIC_FENCE";
 
-/// What the variables say. Made by [`Variables::read`].
+/// Values of the variables ([`Variables::read`]).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Variables {
-    /// `NCCL_TESTS_SPLIT_MASK`, `NCCL_TESTS_SPLIT`: which processes measure together.
-    pub split: Option<Split>,
+    /// `NCCL_TESTS_SPLIT_MASK`, `NCCL_TESTS_SPLIT`: division of the processes into groups.
+    pub split: Option<GroupSplit>,
     /// `NCCL_TESTS_DEVICE`: the first CUDA ordinal of every process.
     pub device: Option<usize>,
-    /// `NCCL_TESTS_MIN_BW`: GB/s that the mean bus bandwidth must reach, but for 10 %.
+    /// `NCCL_TESTS_MIN_BW`: requested mean bus bandwidth in GB/s, of which 90 % are enough.
     pub min_bandwidth: Option<f64>,
     /// `NCCL_TESTS_ALLTOALLV_SPREAD`, `_MATRIX_FILE`, `_MATRIX_SCALE`.
     pub pattern: Pattern,
@@ -25,20 +25,20 @@ pub struct Variables {
     pub without_symmetric_fence: bool,
 }
 
-/// How processes are divided into groups that measure side by side.
+/// Division of the processes into groups that measure at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Split {
-    /// By the bits of their number that are in this mask.
+pub enum GroupSplit {
+    /// By the process number and this mask.
     And(u64),
-    /// By their number with these bits set.
+    /// By the process number or these bits.
     Or(u64),
-    /// By the remainder of their number.
+    /// By the remainder of the process number.
     Modulo(u64),
-    /// By the quotient of their number.
+    /// By the quotient of the process number.
     Divide(u64),
 }
 
-impl Split {
+impl GroupSplit {
     /// The group of a process.
     #[must_use]
     pub fn color(self, process: usize) -> u64 {
@@ -49,6 +49,21 @@ impl Split {
             Self::Modulo(number) => process % number,
             Self::Divide(number) => process / number,
         }
+    }
+
+    /// Reads `NCCL_TESTS_SPLIT_MASK` or `NCCL_TESTS_SPLIT`, of which the mask has precedence.
+    fn read(set: &impl Fn(&str) -> Option<String>) -> Result<Option<Self>, String> {
+        if let Some(mask) = set("NCCL_TESTS_SPLIT_MASK") {
+            let digits = mask.trim().trim_start_matches("0x").trim_start_matches("0X");
+            let bits = u64::from_str_radix(digits, 16)
+                .map_err(|_| wrong("NCCL_TESTS_SPLIT_MASK", &mask, "a hexadecimal mask, as in 0x7"))?;
+            return Ok(Some(Self::And(bits)));
+        }
+        let Some(text) = set("NCCL_TESTS_SPLIT") else { return Ok(None) };
+        let split = Self::parse(&text).ok_or_else(|| {
+            wrong("NCCL_TESTS_SPLIT", &text, "AND, OR, MOD or DIV and a number, as in MOD 8 or AND 0x7")
+        })?;
+        Ok(Some(split))
     }
 
     fn parse(text: &str) -> Option<Self> {
@@ -66,7 +81,12 @@ impl Split {
     }
 }
 
-/// A whole number, also hexadecimal (0x), binary (0b) or octal (0).
+/// Message on a variable with an invalid value.
+fn wrong(name: &str, value: &str, expected: &str) -> String {
+    format!("{name}={value}: write {expected}")
+}
+
+/// Parses a decimal, hexadecimal (0x), binary (0b) or octal (0) number.
 fn number_of_any_base(text: &str) -> Option<u64> {
     let lower = text.to_ascii_lowercase();
     let (digits, base) = if let Some(digits) = lower.strip_prefix("0x") {
@@ -82,25 +102,13 @@ fn number_of_any_base(text: &str) -> Option<u64> {
 }
 
 impl Variables {
-    /// Reads them with `variable`, which answers with the value of a variable that is set.
+    /// Reads the variables through `variable`, which returns the value of a variable that is set.
     ///
     /// # Errors
-    /// Names a variable whose value cannot be understood, and says what it may be.
+    /// When a value is invalid. The message names the variable and the allowed values.
     pub fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
         let set = |name: &str| variable(name).filter(|value| !value.trim().is_empty());
-        let wrong = |name: &str, value: &str, what: &str| format!("{name}={value}: write {what}");
-        let split = match (set("NCCL_TESTS_SPLIT_MASK"), set("NCCL_TESTS_SPLIT")) {
-            (Some(mask), _) => {
-                let digits = mask.trim().trim_start_matches("0x").trim_start_matches("0X");
-                let bits = u64::from_str_radix(digits, 16)
-                    .map_err(|_| wrong("NCCL_TESTS_SPLIT_MASK", &mask, "a hexadecimal mask, as in 0x7"))?;
-                Some(Split::And(bits))
-            }
-            (None, Some(text)) => Some(Split::parse(&text).ok_or_else(|| {
-                wrong("NCCL_TESTS_SPLIT", &text, "AND, OR, MOD or DIV and a number, as in MOD 8 or AND 0x7")
-            })?),
-            (None, None) => None,
-        };
+        let split = GroupSplit::read(&set)?;
         let number = |name: &str, good: fn(f64) -> bool, what: &str| match set(name) {
             None => Ok(None),
             Some(text) => match text.trim().parse::<f64>() {

@@ -1,31 +1,31 @@
-//! Checks of a request that need the backend's abilities, the number of ranks, or the largest size.
+//! Checks of a request that need the backend's capabilities, the number of ranks, or the largest size.
 
 use collectives::DataType;
 
-use crate::backend::{Abilities, Place};
-use crate::collective::{Collective, Layout as _, Member};
+use crate::backend::{Capabilities, GroupPosition};
+use crate::collective::{Collective, Layout as _, Participant};
 use crate::data::traffic::{Pattern, Traffic};
 use crate::request::{Request, Roots, Size, Sweep};
 use crate::supervision::Stop;
 
-/// `all` is all that the backend has.
-pub(super) fn within(request: &Request, abilities: &Abilities) -> Request {
+/// Reduces the lists that were given as `all` to the capabilities of the backend.
+pub(super) fn within(request: &Request, capabilities: &Capabilities) -> Request {
     let mut request = request.clone();
     let mut notes = Vec::new();
     if request.all.collectives {
-        keep(&mut request.collectives, &abilities.collectives, &mut notes);
+        keep(&mut request.collectives, &capabilities.collectives, &mut notes);
     }
     if request.all.data_types {
-        keep(&mut request.data_types, &abilities.data_types, &mut notes);
+        keep(&mut request.data_types, &capabilities.data_types, &mut notes);
     }
     if request.all.ops {
-        keep(&mut request.ops, &abilities.ops, &mut notes);
+        keep(&mut request.ops, &capabilities.ops, &mut notes);
     }
     request.notes.append(&mut notes);
     request
 }
 
-/// Keeps what is known, and notes the rest.
+/// Keeps supported items, and adds a note for each of the others.
 fn keep<T: PartialEq + std::fmt::Display>(asked: &mut Vec<T>, known: &[T], notes: &mut Vec<String>) {
     asked.retain(|each| {
         let is_known = known.contains(each);
@@ -36,7 +36,7 @@ fn keep<T: PartialEq + std::fmt::Display>(asked: &mut Vec<T>, known: &[T], notes
     });
 }
 
-/// What only makes sense with the number of ranks known.
+/// Checks that need the number of ranks.
 pub(super) fn check_ranks(request: &Request, ranks: usize, group: usize) -> Result<(), Stop> {
     if let Some(fault) = request.fault.filter(|fault| fault.rank >= ranks) {
         return Err(Stop::Refused(format!(
@@ -77,16 +77,16 @@ pub(super) fn check_ranks(request: &Request, ranks: usize, group: usize) -> Resu
     Ok(())
 }
 
-/// Refuses sizes that are too small to give any rank an element, as 8 bytes of an alltoall among 8 ranks. Of what `all` asks
-/// for, one case with elements is enough.
-pub(super) fn check_elements(request: &Request, sweep: Sweep, place: Place) -> Result<(), Stop> {
-    let (ranks, largest) = (place.ranks, sweep.sizes().last().unwrap_or(0));
-    let member = Member { rank: 0, ranks, root: Some(0) };
+/// Refuses sizes that give no rank an element, such as 8 bytes of an alltoall among 8 ranks. For lists given as `all`,
+/// one case with elements is enough.
+pub(super) fn check_elements(request: &Request, sweep: Sweep, position: GroupPosition) -> Result<(), Stop> {
+    let (ranks, largest) = (position.ranks, sweep.sizes().last().unwrap_or(0));
+    let participant = Participant { rank: 0, ranks, root: Some(0) };
     let has_elements = |collective: Collective, data_type: DataType| match collective {
         Collective::AllToAllV => {
             Traffic::new(&request.variables.pattern, largest, data_type, ranks).busiest() > 0
         }
-        _ => collective.counts(largest, data_type, member, None).parameter > 0,
+        _ => collective.counts(largest, data_type, participant, None).parameter > 0,
     };
     let types = &request.data_types;
     let is_measured = |collective: Collective| match request.all.data_types {
@@ -105,21 +105,21 @@ pub(super) fn check_elements(request: &Request, sweep: Sweep, place: Place) -> R
     }
 }
 
-pub(super) fn check_fault(request: &Request, max_bytes: u64, place: Place) -> Result<(), Stop> {
+pub(super) fn check_fault(request: &Request, max_bytes: u64, position: GroupPosition) -> Result<(), Stop> {
     let Some(fault) = request.fault else { return Ok(()) };
     let roots = match request.roots {
         Roots::One(root) => root..root + 1,
-        Roots::All => 0..place.ranks,
+        Roots::All => 0..position.ranks,
     };
-    let rank = fault.rank % place.ranks;
+    let rank = fault.rank % position.ranks;
     let verified = roots.flat_map(|root| {
-        let member = Member { rank, ranks: place.ranks, root: Some(root) };
+        let participant = Participant { rank, ranks: position.ranks, root: Some(root) };
         request.collectives.iter().flat_map(move |&collective| {
             request.data_types.iter().filter_map(move |&data_type| {
-                let counts = collective.counts(max_bytes, data_type, member, None);
+                let counts = collective.counts(max_bytes, data_type, participant, None);
                 // In alltoallv every rank receives; how much depends on the pattern.
                 let has_result = collective == Collective::AllToAllV
-                    || !collective.result(&counts, member, None).is_empty();
+                    || !collective.result(&counts, participant, None).is_empty();
                 has_result.then_some(counts.receive)
             })
         })

@@ -1,7 +1,54 @@
 //! A measurement as a library call: from a request to events and a verdict.
 //!
-//! A session knows neither terminal nor files: an [`Observer`] receives what was measured. It does own the process: signals
-//! are taken over, and a rank that fails ends the job, since the other ranks may be stuck in a device's work.
+//! A session uses neither a terminal nor files: an [`Observer`] receives the results. It does own the process: it takes
+//! over the signals, and a rank that fails ends the process and the job, because the other ranks may wait for a device.
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//!
+//! use collectives::world;
+//! use engine::collective::Collective;
+//! use engine::request::{BackendChoice, Request};
+//! use engine::session::{Observer, Session, Start};
+//! use engine::sweep::Event;
+//! use record::Outcome;
+//!
+//! struct Print;
+//!
+//! impl Observer for Print {
+//!     fn start(&self, start: Start<'_>) -> anyhow::Result<()> {
+//!         println!("{} ranks over {}", start.run.ranks.len(), start.run.provenance.backend);
+//!         Ok(())
+//!     }
+//!
+//!     fn event(&self, event: Event<'_>) -> anyhow::Result<()> {
+//!         if let Event::Measured(measurement, _) = event {
+//!             println!("{} bytes: {:.2} us", measurement.bytes, measurement.time_us);
+//!         }
+//!         Ok(())
+//!     }
+//!
+//!     fn finish(&self, _outcome: Outcome) -> anyhow::Result<()> {
+//!         Ok(())
+//!     }
+//!
+//!     fn salvage(&self, _outcome: Outcome) {}
+//! }
+//!
+//! fn main() -> anyhow::Result<()> {
+//!     // Two ranks, each a thread of this process with buffers in host memory.
+//!     let request = Request {
+//!         backend: BackendChoice::Fabric,
+//!         threads: Some(2),
+//!         ..Request::new(vec![Collective::AllReduce])
+//!     };
+//!     let session = Session::new(request)?;
+//!     // Several processes would join the world of `world::from_environment`.
+//!     let verdict = session.run(&world::single(), Arc::new(Print), None);
+//!     println!("{verdict:?}");
+//!     Ok(())
+//! }
+//! ```
 
 mod checks;
 mod observer;
@@ -16,18 +63,18 @@ use collectives::world::{self, Started};
 
 use crate::agreement;
 use crate::backend::{self, Node};
-use crate::nccl_choice::Sources;
+use crate::nccl_choice::ChoiceSources;
 use crate::request::Request;
-use crate::supervision::{FAILED, Interrupt, Salvage, Stop, Verdict, Watch, Watched, await_cause};
+use crate::supervision::{FAILED, Interrupt, RankProgress, Salvage, Stop, Verdict, Watchdog, await_cause};
 use checks::{check_ranks, within};
 pub use observer::{Observer, Start};
 
-/// One measurement by all processes of a job.
+/// One process's part in carrying out a request.
 #[derive(Debug)]
 pub struct Session {
     request: Request,
-    choices: Sources,
-    /// Reason for which NCCL's choices will not be known in full.
+    choices: ChoiceSources,
+    /// Note for the record when NCCL's choices will not be known in full.
     choices_note: Option<String>,
     salvage: Salvage,
     interrupt: Interrupt,
@@ -35,15 +82,17 @@ pub struct Session {
 }
 
 impl Session {
-    /// Takes over the signals of the process and begins to look for GPUs. To be called before the process starts threads
-    /// and loads NCCL: variables are set, and threads that run already would not block the signals.
+    /// Takes over the signals of the process (SIGINT, SIGTERM, SIGHUP) and starts the search for GPUs in the background.
+    ///
+    /// Call it in `main`, before the process starts threads or loads NCCL: it may set environment variables, and threads
+    /// that run already would still receive the signals.
     ///
     /// # Errors
-    /// When the system has no thread left.
+    /// When no thread can be started.
     pub fn new(request: Request) -> io::Result<Self> {
         let first = Started::detect().rank.is_none_or(|rank| rank == 0);
         let (choices, choices_note) = if first && request.backend.may_use_gpus() {
-            Sources::start(request.log_choices)
+            ChoiceSources::start(request.log_choices)
         } else {
             Default::default()
         };
@@ -53,18 +102,19 @@ impl Session {
         Ok(Self { request, choices, choices_note, salvage, interrupt, search })
     }
 
-    /// Measures as one process of `world`; every process calls it with an equal request. `mpi` finds the MPI library that
-    /// the program is linked to. `observer` is used by the process of rank 0 alone.
+    /// Runs the measurement as one process of `world`. Every process calls it with an equal request
+    /// ([`Request::common`]) and gets the same verdict. Only the process of rank 0 calls `observer`. `mpi` is
+    /// `backend::mpi::find` in a program that is linked to MPI, else `None`.
     ///
-    /// A failure after the processes have agreed ends the process and the job, once the observer has saved the results.
+    /// A failure while running does not return: the observer saves the results, and the process and the job end.
     ///
     /// # Errors
-    /// [`Stop::Refused`], on every process, when the request cannot be carried out.
+    /// [`Stop::Refused`], with the same text on every process, when the request cannot be carried out.
     pub fn run(
         self,
         world: &world::Handle,
         observer: Arc<dyn Observer>,
-        mpi: Option<backend::Find>,
+        mpi: Option<backend::FindHostBackend>,
     ) -> Result<Verdict, Stop> {
         let Self { request, choices, choices_note, salvage, interrupt, search } = self;
         interrupt.joined(world);
@@ -73,14 +123,14 @@ impl Session {
         let result = agreement::agree(world, &request, prepared).and_then(|()| {
             let saved = Arc::clone(&observer);
             salvage.set(move |outcome| saved.salvage(outcome));
-            let shared = Shared {
+            let context = ProcessContext {
                 observer: &*observer,
                 choices: Mutex::new(choices),
                 choices_note,
                 interrupt: &interrupt,
                 salvage: &salvage,
             };
-            let result = measure(&request, search, mpi, world, &shared);
+            let result = measure(&request, search, mpi, world, &context);
             salvage.clear();
             result
         });
@@ -92,10 +142,10 @@ impl Session {
     }
 }
 
-/// State shared by all ranks of a process.
-struct Shared<'a> {
+/// State context by all ranks of a process.
+struct ProcessContext<'a> {
     observer: &'a dyn Observer,
-    choices: Mutex<Sources>,
+    choices: Mutex<ChoiceSources>,
     choices_note: Option<String>,
     interrupt: &'a Interrupt,
     salvage: &'a Salvage,
@@ -111,19 +161,19 @@ fn fail(error: &anyhow::Error, rank: &dyn world::World, salvage: &Salvage) -> ! 
 fn measure(
     request: &Request,
     search: backend::Search,
-    mpi: Option<backend::Find>,
+    mpi: Option<backend::FindHostBackend>,
     process: &world::Handle,
-    shared: &Shared<'_>,
+    context: &ProcessContext<'_>,
 ) -> Result<Verdict, Stop> {
-    let mut watch = Watch::start(process, request.timeout, shared.salvage)?;
-    watch.phase("looking for libraries and devices");
+    let mut watchdog = Watchdog::start(process, request.timeout, context.salvage)?;
+    watchdog.begin_step("looking for libraries and devices");
     let node = backend::choose(request, search, &**process, mpi)?;
-    let request = &within(request, &node.abilities());
+    let request = &within(request, &node.capabilities());
     let ranks = world::threads(process.clone(), node.threads() * node.gpus())?;
-    check_ranks(request, ranks[0].size(), node.place(0).ranks)?;
-    let watched = watch.ranks(ranks.iter().map(|rank| rank.rank()));
+    check_ranks(request, ranks[0].size(), node.position(0).ranks)?;
+    let progress = watchdog.ranks(ranks.iter().map(|rank| rank.rank()));
     let mut verdict = Verdict::Good;
-    for result in run_ranks(request, &*node, ranks, watched, shared) {
+    for result in run_ranks(request, &*node, ranks, progress, context) {
         verdict = result?;
     }
     Ok(verdict)
@@ -134,21 +184,21 @@ fn run_ranks(
     request: &Request,
     node: &dyn Node,
     ranks: Vec<world::Handle>,
-    watched: Vec<Watched>,
-    shared: &Shared<'_>,
+    progress: Vec<RankProgress>,
+    context: &ProcessContext<'_>,
 ) -> Vec<Result<Verdict, Stop>> {
     let first = ranks[0].rank();
     thread::scope(|scope| {
         let threads: Vec<_> = ranks
             .into_iter()
-            .zip(watched)
+            .zip(progress)
             .enumerate()
-            .map(|(index, (world, watched))| {
+            .map(|(index, (world, progress))| {
                 // Each thread owns its world: one that panics leaves it, and its siblings learn which rank that was.
                 thread::Builder::new().name(format!("rank {}", world.rank())).spawn_scoped(scope, move || {
-                    match rank::run(request, node, index, &world, &watched, shared) {
+                    match rank::run(request, node, index, &world, &progress, context) {
                         // The siblings may be waiting for this rank: the whole job has to end.
-                        Err(Stop::Failed(error)) => fail(&error, &*world, shared.salvage),
+                        Err(Stop::Failed(error)) => fail(&error, &*world, context.salvage),
                         result => result,
                     }
                 })

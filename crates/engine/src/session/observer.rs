@@ -2,9 +2,9 @@
 
 use record::{Outcome, Run};
 
-use crate::backend::Place;
+use crate::backend::GroupPosition;
 use crate::supervision::Stop;
-use crate::sweep::{Event, Plan};
+use crate::sweep::{Event, SweepPlan};
 
 /// State of a run before the first measurement.
 #[derive(Debug)]
@@ -12,17 +12,17 @@ pub struct Start<'a> {
     /// The record, without measurements.
     pub run: Run,
     /// The plan of the sweep.
-    pub plan: &'a Plan,
-    /// The place of rank 0 in its group.
-    pub place: Place,
+    pub plan: &'a SweepPlan,
+    /// Position of rank 0 in its group.
+    pub position: GroupPosition,
     /// The largest size, in bytes, where memory did not allow the requested one.
     pub reduced_to: Option<u64>,
 }
 
-/// Receives what rank 0 measures, in order. It is called by the thread of rank 0, and by any thread that ends the process
-/// early ([`Observer::salvage`]).
+/// Receives the events of rank 0, in order. The thread of rank 0 calls it, and any thread that ends the process early
+/// ([`Observer::salvage`]).
 pub trait Observer: Send + Sync + 'static {
-    /// Opens what the results go to. Called before the processes compare their requests.
+    /// Opens the outputs. Called before the processes compare their requests.
     ///
     /// # Errors
     /// [`Stop::Refused`], which all processes then return.
@@ -30,13 +30,13 @@ pub trait Observer: Send + Sync + 'static {
         Ok(())
     }
 
-    /// The ranks have their devices.
+    /// Called when all ranks have opened their devices.
     ///
     /// # Errors
-    /// When a result cannot be written; the job ends. So in all methods.
+    /// When a result cannot be written; the job then ends. The same holds for all methods.
     fn start(&self, start: Start<'_>) -> anyhow::Result<()>;
 
-    /// The ranks are connected: by `transport`, where that is known, with notes for the record.
+    /// Called when the ranks are connected, with the transport, if it is known, and notes for the record.
     ///
     /// # Errors
     /// See [`Observer::start`].
@@ -44,26 +44,26 @@ pub trait Observer: Send + Sync + 'static {
         Ok(())
     }
 
-    /// The sweep goes on.
+    /// Called for each event of the sweep.
     ///
     /// # Errors
     /// See [`Observer::start`].
     fn event(&self, event: Event<'_>) -> anyhow::Result<()>;
 
-    /// Rank 0 begins a step: `the timed operations of allreduce float`.
-    fn phase(&self, _what: &str) {}
+    /// Called when rank 0 begins a step: `the timed operations of allreduce float`.
+    fn step(&self, _what: &str) {}
 
-    /// The run has ended by itself.
+    /// Called when the sweep has ended.
     ///
     /// # Errors
     /// See [`Observer::start`].
     fn finish(&self, outcome: Outcome) -> anyhow::Result<()>;
 
-    /// Saves the results: the process is about to end. Called on another thread than the other methods, at most once; it
-    /// must not wait for a lock that those hold while they block.
+    /// Saves the results, because the process is about to end. Called at most once, on another thread than the other
+    /// methods. It must not wait for a lock that those hold while they block.
     fn salvage(&self, outcome: Outcome);
 
-    /// True when nobody reads the results any more; the run then stops as if by SIGPIPE.
+    /// Returns true when the reader of the results has gone. The run then stops as if by SIGPIPE.
     fn is_closed(&self) -> bool {
         false
     }

@@ -6,12 +6,12 @@ use record::{Algorithm, Outcome, Rank, nccl_tests};
 
 use super::checks::{check_elements, check_fault};
 use super::start::start_of_record;
-use super::{Shared, Start};
-use crate::backend::{Backend, Device, Node, Work};
-use crate::nccl_choice::{self, Sources};
+use super::{ProcessContext, Start};
+use crate::backend::{Backend, Node, RankDevice, Work};
+use crate::nccl_choice::{self, ChoiceSources};
 use crate::request::Request;
-use crate::supervision::{Interrupt, Signal, Stop, Verdict, Watched};
-use crate::sweep::{self, End, Event, Plan, RankObserver, sizing};
+use crate::supervision::{Interrupt, RankProgress, Signal, Stop, Verdict};
+use crate::sweep::{self, Event, RankObserver, SweepEnd, SweepPlan, sizing};
 
 const READING_LOG: &str = "reading NCCL's log";
 
@@ -21,81 +21,81 @@ pub(super) fn run(
     node: &dyn Node,
     index: usize,
     world: &world::Handle,
-    watched: &Watched,
-    shared: &Shared<'_>,
+    progress: &RankProgress,
+    context: &ProcessContext<'_>,
 ) -> Result<Verdict, Stop> {
-    watched.phase("opening its device");
+    progress.begin_step("opening its device");
     let device = node.open(index)?;
-    watched.place(device.memory());
-    watched.phase("the exchange of sizes and devices");
-    let place = node.place(index);
-    let (max_bytes, rooms, reduced_to) = sizing::sizes(request, node, &*device, place, &**world)?;
-    check_fault(request, max_bytes, place)?;
-    let out_of_place_only = node.abilities().out_of_place_only;
-    let plan = Plan { out_of_place_only, versus: node.versus(), ..Plan::new(request, max_bytes) };
-    check_elements(request, plan.sweep, place)?;
+    progress.set_device(device.memory());
+    progress.begin_step("the exchange of sizes and devices");
+    let position = node.position(index);
+    let (max_bytes, buffer_sizes, reduced_to) = sizing::sizes(request, node, &*device, position, &**world)?;
+    check_fault(request, max_bytes, position)?;
+    let out_of_place_only = node.capabilities().out_of_place_only;
+    let plan = SweepPlan { out_of_place_only, versus: node.versus(), ..SweepPlan::new(request, max_bytes) };
+    check_elements(request, plan.sweep, position)?;
     let ranks = describe_ranks(&*device, world)?;
     let leads = world.rank() == 0;
-    watched.unlimited("writing the report");
+    progress.begin_unlimited_step("writing the report");
     if leads {
         let mut run = start_of_record(request, node, &**world, ranks, max_bytes);
-        run.notes.extend(shared.choices_note.clone());
-        shared.observer.start(Start { run, plan: &plan, place, reduced_to })?;
+        run.notes.extend(context.choices_note.clone());
+        context.observer.start(Start { run, plan: &plan, position, reduced_to })?;
     }
-    let mut reporter = Reporter { shared, leads, watched, failed_checks: 0, measured: 0, busbw_sum: 0.0 };
-    let mut end = End::Complete;
-    watched.phase("connecting to the other ranks");
-    device.connect(world, rooms, &mut |backend: &mut dyn Backend| {
+    let mut reporter = Reporter { context, leads, progress, failed_checks: 0, measured: 0, busbw_sum: 0.0 };
+    let mut end = SweepEnd::Complete;
+    progress.begin_step("connecting to the other ranks");
+    device.connect(world, buffer_sizes, &mut |backend: &mut dyn Backend| {
         if leads {
-            shared.observer.connected(backend.transport(), backend.notes())?;
+            context.observer.connected(backend.transport(), backend.notes())?;
         }
-        end = sweep::run(&plan, &**world, place, backend, &mut reporter)?;
-        watched.phase("closing its device");
+        end = sweep::run(&plan, &**world, position, backend, &mut reporter)?;
+        progress.begin_step("closing its device");
         Ok(())
     })?;
-    watched.unlimited("writing the report");
+    progress.begin_unlimited_step("writing the report");
     if leads {
-        shared.observer.finish(match end {
-            End::Complete => Outcome::Complete,
-            End::Stopped(signal) => signal.outcome(),
+        context.observer.finish(match end {
+            SweepEnd::Complete => Outcome::Complete,
+            SweepEnd::Stopped(signal) => signal.outcome(),
         })?;
     }
     let mean = reporter.busbw_sum / reporter.measured as f64;
     let slow = nccl_tests::enough(mean, request.variables.min_bandwidth) == Some(false);
     Ok(match end {
         _ if reporter.failed_checks > 0 => Verdict::Wrong,
-        End::Stopped(signal) => Verdict::Stopped(signal),
-        End::Complete if slow => Verdict::Wrong,
-        End::Complete => Verdict::Good,
+        SweepEnd::Stopped(signal) => Verdict::Stopped(signal),
+        SweepEnd::Complete if slow => Verdict::Wrong,
+        SweepEnd::Complete => Verdict::Good,
     })
 }
 
 /// All ranks with their devices, in order.
-fn describe_ranks(device: &dyn Device, world: &world::Handle) -> Result<Vec<Rank>, Stop> {
+fn describe_ranks(device: &dyn RankDevice, world: &world::Handle) -> Result<Vec<Rank>, Stop> {
     let host = world::host().name;
     let own = Rank { rank: world.rank(), pid: std::process::id(), host, ..device.describe() };
     let all = world.all_gather(&serde_json::to_vec(&own)?)?;
     Ok(all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>()?)
 }
 
-/// Passes what happens in one rank's sweep to the watchdog and, for rank 0, to the session's observer.
+/// Passes the events of one rank's sweep to the watchdog and, on rank 0, to the session's observer.
 struct Reporter<'a> {
-    shared: &'a Shared<'a>,
+    context: &'a ProcessContext<'a>,
     /// True for rank 0.
     leads: bool,
-    watched: &'a Watched,
+    progress: &'a RankProgress,
     failed_checks: u64,
     measured: usize,
     busbw_sum: f64,
 }
 
 impl Reporter<'_> {
-    fn choices(&self) -> std::sync::MutexGuard<'_, Sources> {
-        self.shared.choices.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn choices(&self) -> std::sync::MutexGuard<'_, ChoiceSources> {
+        self.context.choices.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     fn interrupt(&self) -> &Interrupt {
-        self.shared.interrupt
+        self.context.interrupt
     }
 }
 
@@ -106,24 +106,24 @@ impl RankObserver for Reporter<'_> {
             self.measured += 1;
             self.busbw_sum += measurement.busbw_gbps;
         }
-        if self.leads { self.shared.observer.event(event) } else { Ok(()) }
+        if self.leads { self.context.observer.event(event) } else { Ok(()) }
     }
 
-    fn phase(&self, what: &dyn Fn() -> String) {
+    fn begin_step(&self, what: &dyn Fn() -> String) {
         let what = what();
         if self.leads {
-            self.shared.observer.phase(&what);
+            self.context.observer.step(&what);
         }
-        self.watched.phase(what);
+        self.progress.begin_step(what);
     }
 
     fn before(&mut self, _work: &Work) -> anyhow::Result<()> {
-        if self.leads { self.choices().forget().context(READING_LOG) } else { Ok(()) }
+        if self.leads { self.choices().clear().context(READING_LOG) } else { Ok(()) }
     }
 
-    fn listen(&mut self, on: bool) {
+    fn record_choices(&mut self, on: bool) {
         if self.leads {
-            nccl_choice::profiler::listen(on);
+            nccl_choice::profiler::set_enabled(on);
         }
     }
 
@@ -131,21 +131,21 @@ impl RankObserver for Reporter<'_> {
         if !self.leads {
             return Ok(None);
         }
-        let operation = nccl_choice::Operation {
+        let operation = nccl_choice::OperationKey {
             collective: work.collective.name(),
             count_bytes: (work.counts.parameter * work.data_type.size()) as u64,
-            ranks: work.member.ranks,
+            ranks: work.participant.ranks,
             aggregated,
         };
         self.choices().chosen(&operation).context(READING_LOG)
     }
 
-    fn unlimited(&self, what: &'static str) {
-        self.watched.unlimited(what);
+    fn begin_unlimited_step(&self, what: &'static str) {
+        self.progress.begin_unlimited_step(what);
     }
 
     fn stop(&self) -> Option<Signal> {
-        if self.leads && self.shared.observer.is_closed() {
+        if self.leads && self.context.observer.is_closed() {
             self.interrupt().request(Signal::Pipe);
         }
         self.interrupt().requested()

@@ -9,7 +9,7 @@ use crate::backend::Node;
 use crate::nccl_choice;
 use crate::request::{Request, Step};
 
-/// The variables that change what is measured, but those that this program has set itself.
+/// The environment variables that affect the measurement, without those that this program has set.
 fn environment() -> BTreeMap<String, String> {
     let mut variables = provenance::environment();
     let own = nccl_choice::own_variables();

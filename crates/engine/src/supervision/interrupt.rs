@@ -1,11 +1,10 @@
-//! Signals that end a run: SIGINT, SIGTERM and SIGHUP, and a closed standard output.
+//! Signals that end a run (SIGINT, SIGTERM, SIGHUP), and a closed standard output.
 //!
-//! All threads block these signals, and one thread waits for them. So handlers that libraries install for themselves,
-//! as libfabric's providers do, never run: theirs would end the process with a code of their own.
+//! All threads block these signals, and one thread waits for them. So signal handlers of libraries, such as those of
+//! libfabric's providers, never run: they would end the process with an exit code of their own.
 //!
-//! The first signal asks the sweep to stop after the measurement that is under way, on all ranks at the same point. A
-//! process that is still there a fifth of a second later saves what it has, and after two seconds, or on a second signal, it
-//! ends, and the job with it.
+//! The first signal requests a stop after the current measurement, on all ranks at the same point. A process that has
+//! not stopped 0.2 s later saves its results. After two seconds, or on a second signal, it ends itself and the job.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -19,36 +18,37 @@ use nix::sys::signal::{SigHandler, SigSet, Signal as Number};
 use super::Salvage;
 use record::Outcome;
 
-/// When a process saves its results that has not stopped after a signal. Below the second after which mpirun kills.
+/// Time after a signal at which a process that has not stopped saves its results. Shorter than the second after which
+/// mpirun kills.
 const SAVE_AFTER: Duration = Duration::from_millis(200);
-/// When it ends, counted from then.
+/// Time from saving to the end of the process.
 const END_AFTER: Duration = Duration::from_millis(1800);
 
-/// What ends a run early. Later ones go before earlier ones when ranks differ.
+/// A reason to stop. When ranks have different ones, the greatest counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Signal {
     /// SIGHUP: the terminal is gone.
     HangUp,
     /// SIGINT: Ctrl-C.
     Interrupt,
-    /// As SIGPIPE would: nobody reads standard output any more. No signal says so, but a failed write
-    /// ([`Interrupt::request`]).
+    /// SIGPIPE: the reader of standard output has gone. It is not received as a signal, but requested after a failed
+    /// write ([`Interrupt::request`]).
     Pipe,
     /// SIGTERM: a launcher or a scheduler ends the job.
     Terminate,
 }
 
 impl Signal {
-    /// Those that are waited for.
+    /// Signals that are waited for.
     const WAITED: [Self; 3] = [Self::HangUp, Self::Interrupt, Self::Terminate];
 
-    /// Its number, positive.
+    /// The signal's number, positive.
     #[must_use]
     pub fn number(self) -> i32 {
         self.system() as i32
     }
 
-    /// From what [`Signal::number`] gives; any other number is none.
+    /// Converts a number of [`Signal::number`]; any other number is `None`.
     #[must_use]
     pub fn from_number(number: i32) -> Option<Self> {
         [Self::HangUp, Self::Interrupt, Self::Pipe, Self::Terminate]
@@ -56,7 +56,7 @@ impl Signal {
             .find(|each| each.number() == number)
     }
 
-    /// Its name: `SIGINT`.
+    /// The signal's name: `SIGINT`.
     #[must_use]
     pub fn name(self) -> &'static str {
         self.system().as_str()
@@ -68,7 +68,7 @@ impl Signal {
         u8::try_from(128 + self.number()).unwrap_or(u8::MAX)
     }
 
-    /// A run's outcome.
+    /// Outcome of a run that the signal ends.
     #[must_use]
     pub fn outcome(self) -> Outcome {
         Outcome::Interrupted { signal: self.name().to_owned() }
@@ -84,36 +84,35 @@ impl Signal {
     }
 }
 
-/// Whether this run shall stop. Clones share the answer; the default is never asked to by a signal.
+/// A request to stop the run. Clones share their state. The default does not receive signals.
 #[derive(Clone, Debug, Default)]
-pub struct Interrupt(Arc<Shared>);
+pub struct Interrupt(Arc<InterruptState>);
 
 #[derive(Default)]
-struct Shared {
+struct InterruptState {
     requested: AtomicI32,
-    /// Whether the process is ending by itself.
+    /// True when the process is ending normally.
     done: AtomicBool,
     world: Mutex<Option<Weak<dyn World>>>,
     salvage: Salvage,
 }
 
-impl std::fmt::Debug for Shared {
+impl std::fmt::Debug for InterruptState {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(formatter, "{:?}", self.requested)
     }
 }
 
 impl Interrupt {
-    /// Takes over the signals; on one of them, `salvage` saves what was measured. A signal that was ignored
-    /// when the process started stays without effect: `nohup` ignores SIGHUP, and a shell script ignores
-    /// SIGINT for the commands that it starts in the background. It is blocked all the same, since a library
-    /// that installs a handler for it would end the ignoring. Must be called first in `main`: threads that
-    /// run already would not block the signals.
+    /// Takes over the signals. On a signal, `salvage` saves the results. A signal that was ignored when the process
+    /// started stays without effect: `nohup` ignores SIGHUP, and a shell script ignores SIGINT for background
+    /// commands. It is blocked as well, because a library that installs a handler would end the ignoring. Call this
+    /// first in `main`: threads that run already would not block the signals.
     ///
     /// # Errors
     /// When the system has no thread left.
     pub fn install(salvage: Salvage) -> io::Result<Self> {
-        let interrupt = Self(Arc::new(Shared { salvage, ..Shared::default() }));
+        let interrupt = Self(Arc::new(InterruptState { salvage, ..InterruptState::default() }));
         let ignored = Signal::WAITED.map(is_ignored);
         let signals: SigSet = Signal::WAITED.into_iter().map(Signal::system).collect();
         signals.thread_block()?;
@@ -136,30 +135,29 @@ impl Interrupt {
     }
 
     /// From now on a signal lets the ranks stop together, and a process that does not stop ends the job through
-    /// `process`. Before that, there is nothing to stop or to save: a signal ends the process at once.
+    /// `process`. Before this, a signal ends the process at once, because there is nothing to save.
     pub fn joined(&self, process: &world::Handle) {
         *self.0.world.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::downgrade(process));
     }
 
-    /// Why the run shall stop, as far as this process knows. Cheap. Ranks tell it to each other
-    /// ([`Signal::number`]), so that all stop at the same point.
+    /// The signal for which the run shall stop, as far as this process knows. A single atomic load. Ranks exchange its
+    /// number ([`Signal::number`]), so that all stop at the same point.
     #[must_use]
     pub fn requested(&self) -> Option<Signal> {
         Signal::from_number(self.0.requested.load(Ordering::SeqCst))
     }
 
-    /// Lets the run stop as a signal would, but in its own time. Only the first request counts.
+    /// Requests a stop as a signal does, but without a time limit. Only the first request counts.
     pub fn request(&self, signal: Signal) {
         let _ = self.0.requested.compare_exchange(0, signal.number(), Ordering::SeqCst, Ordering::SeqCst);
     }
 
-    /// The run has stopped and the process ends by itself: it is not ended for its slowness any more, but still by a
-    /// second signal.
+    /// The run has stopped, and the process ends normally: only a second signal still ends it early.
     pub fn done(&self) {
         self.0.done.store(true, Ordering::SeqCst);
     }
 
-    /// A signal has come.
+    /// Handles a signal.
     fn arrived(&self, signal: Signal, first: bool) {
         self.request(signal);
         let interrupt = self.clone();
@@ -188,8 +186,8 @@ impl Interrupt {
         world.abort(i32::from(signal.exit_code()), &format!("nccl-bench: ended by {}", signal.name()))
     }
 
-    /// The outcome of a run that `signal` ends. When another rank has died, the launcher may have sent the
-    /// signal for that: the outcome is then the failure of that rank.
+    /// The outcome of a run that `signal` ends. When another rank has died, the launcher may have sent the signal for
+    /// that reason: the outcome is then the failure of that rank.
     fn outcome(&self, signal: Signal) -> Outcome {
         let failed = self.world().and_then(|world| world.check().err());
         failed.map_or_else(|| signal.outcome(), |error| Outcome::Failed { message: error.to_string() })
@@ -200,8 +198,7 @@ impl Interrupt {
     }
 }
 
-/// Whether this process was started with `signal` ignored, as `nohup` does and shells do for jobs in the background.
-/// Makes a file that reaches the limit of its size (`ulimit -f`) an error of the write, not the end of the process.
+/// Makes a file that reaches its size limit (`ulimit -f`) an error of the write, instead of the end of the process.
 ///
 /// # Errors
 /// When the system refuses.

@@ -1,11 +1,11 @@
-//! What ends a run early, and what is kept then: signals, a watchdog, failures.
+//! Supervision of a run: signals, the watchdog, and saving results when it ends early.
 
 mod interrupt;
 mod salvage;
 mod stop;
-mod watch;
+mod watchdog;
 
 pub use interrupt::{Interrupt, Signal, ignore_file_size_signal};
 pub use salvage::Salvage;
 pub use stop::{CLOSED_PIPE, FAILED, REFUSED, Stop, TIMED_OUT, Verdict, WRONG_DATA, await_cause};
-pub use watch::{Limited, Watch, Watched};
+pub use watchdog::{RankProgress, TimeLimit, Watchdog};

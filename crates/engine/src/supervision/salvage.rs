@@ -1,4 +1,4 @@
-//! What is saved when a run ends early: on a signal, after a timeout, or because a rank has failed.
+//! Saving of results when a run ends early: on a signal, after a timeout, or because a rank has failed.
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,25 +9,25 @@ use collectives::world::{self, Error, World};
 
 use record::Outcome;
 
-/// How long saving may take before the process ends without it.
+/// Time limit of saving.
 const LIMIT: Duration = Duration::from_secs(5);
 
 type Hook = Box<dyn FnOnce(Outcome) + Send>;
 
-/// Keeps what was measured, once, whoever ends the process: a rank's thread, the watchdog, a signal, or the world.
+/// Saves the results once, whichever thread ends the process: a rank's, the watchdog, the signal thread, or the world.
 ///
 /// Clones share the hook.
 #[derive(Clone, Default)]
-pub struct Salvage(Arc<Shared>);
+pub struct Salvage(Arc<SalvageState>);
 
 #[derive(Default)]
-struct Shared {
-    state: Mutex<State>,
+struct SalvageState {
+    state: Mutex<HookState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-enum State {
+enum HookState {
     #[default]
     Nothing,
     Ready(Hook),
@@ -41,27 +41,27 @@ impl fmt::Debug for Salvage {
 }
 
 impl Salvage {
-    /// What saves the results that there are. It runs at most once, on a thread of its own, perhaps while ranks are
-    /// still measuring, and is given up after five seconds; so it
-    /// waits for no lock that a rank could hold for ever.
+    /// Sets the hook that saves the results. It runs at most once, on a thread of its own, perhaps while ranks are
+    /// still measuring, and is abandoned after five seconds. So it must not wait for a lock that a rank could hold
+    /// forever.
     pub fn set(&self, hook: impl FnOnce(Outcome) + Send + 'static) {
         let mut state = self.lock();
-        if !matches!(*state, State::Running) {
-            *state = State::Ready(Box::new(hook));
+        if !matches!(*state, HookState::Running) {
+            *state = HookState::Ready(Box::new(hook));
         }
     }
 
-    /// The run saves its results itself. Waits for a hook that runs already, at most five seconds.
+    /// Removes the hook, because the run saves its results itself. Waits for a running hook, at most five seconds.
     pub fn clear(&self) {
         let mut state = self.lock();
-        if matches!(*state, State::Ready(_)) {
-            *state = State::Nothing;
+        if matches!(*state, HookState::Ready(_)) {
+            *state = HookState::Nothing;
         }
         drop(self.wait(state));
     }
 
-    /// Saves, and returns when that is done or has taken five seconds; whether it is done. Does nothing where nothing
-    /// is set or has been saved already.
+    /// Runs the hook, and waits for it at most five seconds. Returns false when it has not finished. Does nothing when
+    /// there is no hook, or it has run already.
     pub fn save(&self, outcome: Outcome) -> bool {
         if let Some(hook) = self.begin() {
             let ended = Ended(self.clone());
@@ -72,15 +72,15 @@ impl Salvage {
                 hook(outcome);
             });
         }
-        matches!(*self.wait(self.lock()), State::Nothing)
+        matches!(*self.wait(self.lock()), HookState::Nothing)
     }
 
-    /// The hook, for whoever comes first.
+    /// Takes the hook, if no other thread has.
     fn begin(&self) -> Option<Hook> {
         let mut state = self.lock();
         match std::mem::take(&mut *state) {
-            State::Ready(hook) => {
-                *state = State::Running;
+            HookState::Ready(hook) => {
+                *state = HookState::Running;
                 Some(hook)
             }
             other => {
@@ -90,7 +90,7 @@ impl Salvage {
         }
     }
 
-    /// Saves also when the world ends this process because another rank has failed.
+    /// Runs the hook also when the world ends this process because another rank has failed.
     pub fn watch(&self, process: &dyn World) {
         let salvage = self.clone();
         process.before_exit(Box::new(move |error| {
@@ -114,14 +114,14 @@ impl Salvage {
         rank.abort(code, &cause.map_or_else(|| message.to_owned(), |cause| cause.to_string()))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, HookState> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits while the hook runs, up to the limit.
-    fn wait<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    /// Waits while the hook runs, up to [`LIMIT`].
+    fn wait<'a>(&'a self, mut state: MutexGuard<'a, HookState>) -> MutexGuard<'a, HookState> {
         let deadline = Instant::now() + LIMIT;
-        while matches!(*state, State::Running) {
+        while matches!(*state, HookState::Running) {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
@@ -132,12 +132,12 @@ impl Salvage {
     }
 }
 
-/// Says at its end that the hook has ended.
+/// Marks the hook as ended when it is dropped.
 struct Ended(Salvage);
 
 impl Drop for Ended {
     fn drop(&mut self) {
-        *self.0.lock() = State::Nothing;
+        *self.0.lock() = HookState::Nothing;
         self.0.0.changed.notify_all();
     }
 }

@@ -1,34 +1,34 @@
-//! Why a run ends early, and what the process then says.
+//! Errors that end a run early, and exit codes.
 
 use collectives::world::World;
 use collectives::{fabric, nccl, world};
 
 use super::Signal;
 
-/// Exit code when something failed while running.
+/// Exit code of a failure while running.
 pub const FAILED: u8 = 1;
-/// Exit code for bad arguments, or when something is missing.
+/// Exit code for bad arguments or missing requirements.
 pub const REFUSED: u8 = 2;
-/// Exit code when a limit of time has passed, as in nccl-tests.
+/// Exit code of a timeout, as in nccl-tests.
 pub const TIMED_OUT: u8 = 4;
 /// Exit code for wrong data, as in nccl-tests.
 pub const WRONG_DATA: u8 = 7;
-/// Exit code when the reader of standard output has gone: what a shell says of a program that SIGPIPE ended.
+/// Exit code when the reader of standard output has gone: that of a program that SIGPIPE ends.
 pub const CLOSED_PIPE: u8 = 141;
 
-/// How a run came to its end, as far as all ranks know.
+/// Result of a run, the same on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// All that was verified was right.
+    /// All verified data is right.
     Good,
-    /// Something was wrong.
+    /// Data is wrong, or the bandwidth is below the requested minimum.
     Wrong,
-    /// A signal ended it.
+    /// A signal has stopped the run.
     Stopped(Signal),
 }
 
 impl Verdict {
-    /// The code that the process ends with.
+    /// Exit code of the process.
     #[must_use]
     pub fn code(self) -> u8 {
         match self {
@@ -39,20 +39,20 @@ impl Verdict {
     }
 }
 
-/// Waits for `world` to learn which rank's end an error of NCCL comes from: NCCL notices a lost peer before the world does.
-/// Communicators over libfabric have waited themselves.
+/// Waits for `world` to learn which failed rank has caused an error of NCCL, because NCCL notices a lost peer first.
+/// Communicators over libfabric have waited already.
 pub fn await_cause(error: &anyhow::Error, world: &dyn World) {
     if let Some(nccl::Error::Nccl { .. }) = error.downcast_ref() {
         world::cause(world);
     }
 }
 
-/// Why a run ended early.
+/// Error that ends a run early.
 #[derive(Debug)]
 pub enum Stop {
-    /// What was asked for cannot be done. Every process says so; one of them prints it.
+    /// The request cannot be carried out. Every process has the same text; one of them prints it.
     Refused(String),
-    /// Something failed while running.
+    /// A failure while running.
     Failed(anyhow::Error),
 }
 
@@ -63,7 +63,7 @@ impl<E: Into<anyhow::Error>> From<E> for Stop {
 }
 
 impl Stop {
-    /// The code that the process ends with.
+    /// Exit code of the process.
     #[must_use]
     pub fn code(&self) -> u8 {
         match self {

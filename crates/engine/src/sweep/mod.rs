@@ -1,19 +1,20 @@
-//! The measurement: which operations run when, what is timed, and when results are verified.
+//! The measurement: the order of operations, the timing, and the verification.
 //!
-//! It follows nccl-tests so that numbers compare: warm-up over a ladder of sizes, then per size and placement one
-//! untimed operation, a barrier, the timed iterations on the wall clock of every rank, and verification in a run of its
-//! own. `rank` does so on each rank, `repeat` says how often, and `finding` makes one measurement of what all ranks found.
+//! It follows nccl-tests, so that results are comparable: a warm-up over powers of two of sizes, then for each size
+//! and placement one untimed operation, a barrier, the timed iterations on the wall clock of every rank, and a
+//! separate verification. `rank` does so on each rank, `repeat` determines the number of repetitions, and `results`
+//! combines the ranks' results.
 
-mod finding;
 mod rank;
 mod repeat;
+mod results;
 pub mod sizing;
 
 use collectives::DataType;
 use collectives::world::World;
 use serde::Deserialize;
 
-use crate::backend::{Abilities, Backend, MemoryUse, Place, Schedule, Work};
+use crate::backend::{Backend, Capabilities, GroupPosition, MemoryUse, TimedLoop, Work};
 use crate::collective::Collective;
 use crate::data::Op;
 use crate::request::Sweep;
@@ -22,31 +23,31 @@ use crate::supervision::Signal;
 use rank::{RankSweep, TIMING_SEED};
 use record::{Algorithm, Measurement, Placement};
 
-/// A request with what the ranks and the backend determine.
+/// A request with the limits of the ranks and the backend.
 #[derive(Clone, Debug)]
-pub struct Plan {
-    /// What is measured.
+pub struct SweepPlan {
+    /// The request.
     pub request: Request,
     /// The sizes: from the request's smallest to the largest that all ranks have memory for.
     pub sweep: Sweep,
-    /// Abilities of the other side, where it is measured in turn with the backend, round by round.
-    pub versus: Option<Abilities>,
-    /// Collectives that are measured with two buffers only.
+    /// Capabilities of the baseline, if there is one.
+    pub versus: Option<Capabilities>,
+    /// Collectives that are measured out of place only.
     pub out_of_place_only: Vec<Collective>,
 }
 
-impl Plan {
-    /// The plan for sizes up to `max_bytes`, with one side.
+impl SweepPlan {
+    /// Returns the plan for sizes up to `max_bytes`, without a baseline.
     #[must_use]
     pub fn new(request: &Request, max_bytes: u64) -> Self {
         let sweep = Sweep { min: request.min_bytes, max: max_bytes, step: request.step };
         Self { request: request.clone(), sweep, versus: None, out_of_place_only: Vec::new() }
     }
 
-    /// The timed operations of a size and placement.
+    /// The timed loop of a size and placement.
     #[must_use]
-    pub fn schedule(&self) -> Schedule {
-        Schedule {
+    pub fn timed_loop(&self) -> TimedLoop {
+        TimedLoop {
             iterations: self.request.iterations,
             aggregated: self.request.aggregated,
             blocking: self.request.blocking,
@@ -55,7 +56,7 @@ impl Plan {
         }
     }
 
-    /// Where the input of a collective is, one after the other.
+    /// Placements of a collective, in order.
     #[must_use]
     pub fn placements(&self, collective: Collective) -> &'static [Placement] {
         let both = &[Placement::OutOfPlace, Placement::InPlace];
@@ -63,49 +64,48 @@ impl Plan {
     }
 }
 
-/// What happens in a sweep, in order; the same on every rank.
+/// Events of a sweep, in order; the same on every rank.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// The measurements of a collective follow.
+    /// The measurements of a collective begin.
     Begin(Collective),
-    /// One placement of one row.
+    /// A measurement of one size and placement.
     Measured(&'a Measurement, &'a Work),
-    /// A collective is left out, and why.
+    /// A collective is left out, for this reason.
     LeftOut(Collective, String),
-    /// All measurements of a collective have been taken. With the most GPU memory that a rank has taken, where that was
-    /// asked for.
+    /// The measurements of a collective have ended. With the largest memory use of a rank, if it was requested.
     End(Option<MemoryUse>),
 }
 
-/// How a sweep ended.
+/// End of a sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum SweepEnd {
     /// Everything was measured.
     Complete,
-    /// Some rank was asked to stop, by this signal.
+    /// A rank has received this signal.
     Stopped(Signal),
 }
 
-/// What a sweep asks of its surroundings.
+/// Receiver of the events of a rank's sweep, and source of its stop requests and NCCL's choices.
 pub trait RankObserver {
-    /// Sees each event.
+    /// Called for each event.
     ///
     /// # Errors
     /// Ends the sweep.
     fn event(&mut self, event: Event<'_>) -> anyhow::Result<()>;
 
-    /// What this rank is about to do: for those who watch it.
-    fn phase(&self, _what: &dyn Fn() -> String) {}
+    /// Begins a step, for the watchdog and the progress display.
+    fn begin_step(&self, _what: &dyn Fn() -> String) {}
 
-    /// What this rank does now may take as long as it likes.
-    fn unlimited(&self, _what: &'static str) {}
+    /// Begins a step without a time limit.
+    fn begin_unlimited_step(&self, _what: &'static str) {}
 
-    /// The signal for which the sweep shall end after this measurement.
+    /// Returns the signal after which the sweep shall stop with this measurement.
     fn stop(&self) -> Option<Signal> {
         None
     }
 
-    /// A measurement begins.
+    /// Called before each measurement.
     ///
     /// # Errors
     /// Ends the sweep.
@@ -113,10 +113,10 @@ pub trait RankObserver {
         Ok(())
     }
 
-    /// Operations that are not timed begin or end, of which it can be learned how they are carried out.
-    fn listen(&mut self, _on: bool) {}
+    /// Starts or stops the recording of choices, during operations that are not timed.
+    fn record_choices(&mut self, _on: bool) {}
 
-    /// How the operations since then were carried out, `aggregated` of them in a group, where that is known.
+    /// Returns the algorithm of the recorded operations, `aggregated` of them in a group, if it is known.
     ///
     /// # Errors
     /// Ends the sweep.
@@ -130,33 +130,33 @@ pub trait RankObserver {
 /// # Errors
 /// When the backend or another rank fails, or the observer does.
 pub fn run(
-    plan: &Plan,
+    plan: &SweepPlan,
     world: &dyn World,
-    place: Place,
+    position: GroupPosition,
     backend: &mut dyn Backend,
     observer: &mut dyn RankObserver,
-) -> anyhow::Result<End> {
+) -> anyhow::Result<SweepEnd> {
     let mut seed = TIMING_SEED;
     for &collective in &plan.request.collectives {
-        if !collective.runs_over(place.ranks) {
-            let reason = format!("it needs a power of two of ranks, and there are {}", place.ranks);
+        if !collective.runs_over(position.ranks) {
+            let reason = format!("it needs a power of two of ranks, and there are {}", position.ranks);
             observer.event(Event::LeftOut(collective, reason))?;
             continue;
         }
         observer.event(Event::Begin(collective))?;
-        for case in cases(plan, collective, place) {
-            let mut rank = RankSweep { plan, world, place, backend, observer, case, seed: &mut seed };
-            if let End::Stopped(signal) = rank.run()? {
-                return Ok(End::Stopped(signal));
+        for case in cases(plan, collective, position) {
+            let mut rank = RankSweep { plan, world, position, backend, observer, case, seed: &mut seed };
+            if let SweepEnd::Stopped(signal) = rank.run()? {
+                return Ok(SweepEnd::Stopped(signal));
             }
         }
         let memory = if plan.request.memory_report { most_memory(world, backend)? } else { None };
         observer.event(Event::End(memory))?;
     }
-    Ok(End::Complete)
+    Ok(SweepEnd::Complete)
 }
 
-/// The most that any rank has taken of each kind.
+/// Maximum over the ranks of each kind of memory.
 fn most_memory(world: &dyn World, backend: &dyn Backend) -> anyhow::Result<Option<MemoryUse>> {
     let own = backend.memory_use().unwrap_or_default();
     let all: Vec<MemoryUse> = decode(&world.all_gather(&serde_json::to_vec(&own)?)?)?;
@@ -167,7 +167,7 @@ fn most_memory(world: &dyn World, backend: &dyn Backend) -> anyhow::Result<Optio
     }))
 }
 
-/// What does not change over the sizes.
+/// The parameters that all sizes of a table share.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
     collective: Collective,
@@ -176,8 +176,8 @@ pub struct Case {
     root: Option<usize>,
 }
 
-/// All of a collective: types, of each the operators, of each the roots.
-pub fn cases(plan: &Plan, collective: Collective, place: Place) -> Vec<Case> {
+/// All cases of a collective: types, of each the operators, of each the roots.
+pub fn cases(plan: &SweepPlan, collective: Collective, position: GroupPosition) -> Vec<Case> {
     let ops: Vec<Option<Op>> = if collective.loops_over_ops() {
         plan.request.ops.iter().copied().map(Some).collect()
     } else {
@@ -186,7 +186,7 @@ pub fn cases(plan: &Plan, collective: Collective, place: Place) -> Vec<Case> {
     let roots: Vec<Option<usize>> = match plan.request.roots {
         _ if !collective.has_root() => vec![None],
         Roots::One(root) => vec![Some(root)],
-        Roots::All => (0..place.ranks).map(Some).collect(),
+        Roots::All => (0..position.ranks).map(Some).collect(),
     };
     let mut cases = Vec::new();
     for &data_type in &plan.request.data_types {

@@ -1,13 +1,13 @@
-//! How often a measurement is repeated: as often as time allows, or until its median is known.
+//! Number of repetitions of a measurement: limited by time, or by the precision of the median.
 
-use super::finding::median;
+use record::statistics::median;
 
-/// Rounds that a median needs before anything is said of how well it is known.
+/// Minimum number of rounds for a statement on the precision of the median.
 pub(super) const LEAST_ROUNDS: usize = 6;
 
-/// How many iterations take at most `seconds`, from 1 to `most`; `trial` says what so many take. The last trial is of a
-/// twentieth of them at least: a few say little of many, since waiting for the other ranks to begin counts for as much
-/// as they do.
+/// Returns the number of iterations, from 1 to `most`, that take at most `seconds`. `trial` returns the time of a
+/// number of iterations. The last trial has at least a twentieth of the result: in fewer iterations, the wait for
+/// other ranks to begin would dominate.
 pub(super) fn fitting(
     seconds: f64,
     most: usize,
@@ -24,8 +24,8 @@ pub(super) fn fitting(
     }
 }
 
-/// Whether the median of the rounds is known as well as `share` of it: whether the 95 % confidence interval, from order
-/// statistics (the binomial distribution, approximated by the normal one), is within it to both sides.
+/// Returns true when the 95 % confidence interval of the median, from order statistics (the binomial distribution,
+/// approximated by the normal one), lies within `share` of the median on both sides.
 pub(super) fn is_stable(rounds: &[f64], share: f64) -> bool {
     let count = rounds.len();
     if count < LEAST_ROUNDS {
@@ -37,6 +37,5 @@ pub(super) fn is_stable(rounds: &[f64], share: f64) -> bool {
     let middle = count as f64 / 2.0;
     let lower = sorted[(middle - reach).floor().max(0.0) as usize];
     let upper = sorted[((middle + reach).ceil() as usize).min(count - 1)];
-    let median = median(&sorted);
-    upper - median <= share * median && median - lower <= share * median
+    median(rounds).is_some_and(|median| upper - median <= share * median && median - lower <= share * median)
 }

@@ -1,22 +1,22 @@
-//! How large the sweep and its buffers can be, by the memory of all ranks.
+//! Sizes of the sweep and its buffers, limited by the memory of all ranks.
 
 use collectives::{DataType, world};
 
-use crate::backend::{Device, Node, Place, Rooms};
-use crate::collective::{Collective, Layout as _, Member};
+use crate::backend::{BufferSizes, GroupPosition, Node, RankDevice};
+use crate::collective::{Collective, Layout as _, Participant};
 use crate::request::Request;
 use crate::request::Size;
 use crate::supervision::Stop;
 
-/// The sweep's largest size, the buffers for it, and what it was reduced to where memory did not allow what was asked
-/// for. The same on every rank.
+/// Returns the sweep's largest size, the sizes of the buffers, and the size to which a larger requested one was
+/// reduced. The same on every rank.
 pub fn sizes(
     settings: &Request,
     node: &dyn Node,
-    device: &dyn Device,
-    place: Place,
+    device: &dyn RankDevice,
+    position: GroupPosition,
     world: &dyn world::World,
-) -> Result<(u64, Rooms, Option<u64>), Stop> {
+) -> Result<(u64, BufferSizes, Option<u64>), Stop> {
     let host = world::host().name;
     let mine = format!("{} {} of rank {} on {host}", device.capacity(), device.memory(), world.rank());
     let capacities = world.all_gather(mine.as_bytes())?;
@@ -28,7 +28,7 @@ pub fn sizes(
         })
         .min()
         .unwrap_or((0, "no memory".to_owned()));
-    let fitting = largest_fitting(settings, capacity, place.ranks);
+    let fitting = largest_fitting(settings, capacity, position.ranks);
     if settings.min_bytes > fitting {
         return Err(Stop::Refused(format!(
             "size {} does not fit: {owner} has room for buffers of {} at most (-e)",
@@ -39,29 +39,34 @@ pub fn sizes(
     let asked = settings.max_bytes;
     let default = || node.default_max_bytes().min(power_of_two_below(fitting)).max(settings.min_bytes);
     let max_bytes = asked.map_or_else(default, |asked| asked.min(fitting));
-    let rooms = rooms(settings, max_bytes, capacity, place.ranks)?;
-    Ok((max_bytes, rooms, asked.filter(|&asked| asked > fitting).map(|_| fitting)))
+    let buffer_sizes = buffer_sizes(settings, max_bytes, capacity, position.ranks)?;
+    Ok((max_bytes, buffer_sizes, asked.filter(|&asked| asked > fitting).map(|_| fitting)))
 }
 
-/// Bytes of the two buffers for sizes up to `max_bytes`. Both have room for the largest size, so that operations move on
-/// in both alike; where memory is short, the send buffer is only as large as what is sent.
-fn rooms(settings: &Request, max_bytes: u64, capacity: u64, ranks: usize) -> Result<Rooms, Stop> {
+/// Sizes of the two buffers. Both have room for the largest size, so that operations move on through both alike; if
+/// memory is short, the send buffer has only room for what is sent.
+fn buffer_sizes(
+    settings: &Request,
+    max_bytes: u64,
+    capacity: u64,
+    ranks: usize,
+) -> Result<BufferSizes, Stop> {
     let size = usize::try_from(max_bytes)?;
     let send = if max_bytes.saturating_mul(2) <= capacity {
         size
     } else {
         usize::try_from(sent(settings, max_bytes, ranks))?
     };
-    Ok(Rooms { size, send, receive: size })
+    Ok(BufferSizes { size, send, receive: size })
 }
 
-/// The most that a rank sends of a size, in bytes.
+/// Maximum number of bytes that a rank sends for a size.
 fn sent(settings: &Request, max_bytes: u64, ranks: usize) -> u64 {
-    let member = Member { rank: 0, ranks, root: Some(0) };
+    let participant = Participant { rank: 0, ranks, root: Some(0) };
     let bytes = |collective: &Collective, data_type: DataType| match collective {
-        // Each rank sends what its row of the matrix says: at most the size.
+        // A row of the matrix has at most the size.
         Collective::AllToAllV => max_bytes,
-        _ => (collective.counts(max_bytes, data_type, member, None).send * data_type.size()) as u64,
+        _ => (collective.counts(max_bytes, data_type, participant, None).send * data_type.size()) as u64,
     };
     let all = settings.collectives.iter().flat_map(|collective| {
         settings.data_types.iter().map(move |&data_type| bytes(collective, data_type))
@@ -69,7 +74,7 @@ fn sent(settings: &Request, max_bytes: u64, ranks: usize) -> u64 {
     all.max().unwrap_or(max_bytes)
 }
 
-/// The largest size whose buffers fit into `capacity` bytes, in whole MiB where that is much.
+/// The largest size whose buffers fit into `capacity` bytes, rounded down to MiB if it is larger.
 fn largest_fitting(settings: &Request, capacity: u64, ranks: usize) -> u64 {
     const MIB: u64 = 1 << 20;
     let needed = |max_bytes: u64| max_bytes + sent(settings, max_bytes, ranks);
@@ -100,9 +105,9 @@ mod tests {
         assert_eq!(largest_fitting(&gather, capacity, 8), 8 << 30);
         let both = Request::new(vec![AllGather, AllReduce]);
         assert_eq!(largest_fitting(&both, capacity, 8), (9 << 30) / 2);
-        let room = |max_bytes| rooms(&gather, max_bytes, capacity, 8).unwrap();
+        let room = |max_bytes| buffer_sizes(&gather, max_bytes, capacity, 8).unwrap();
         let gib = 1_usize << 30;
-        assert_eq!(room(8 << 30), Rooms { size: 8 * gib, send: gib, receive: 8 * gib });
-        assert_eq!(room(4 << 30), Rooms { size: 4 * gib, send: 4 * gib, receive: 4 * gib });
+        assert_eq!(room(8 << 30), BufferSizes { size: 8 * gib, send: gib, receive: 8 * gib });
+        assert_eq!(room(4 << 30), BufferSizes { size: 4 * gib, send: 4 * gib, receive: 4 * gib });
     }
 }

@@ -3,10 +3,10 @@ use std::rc::Rc;
 
 use collectives::world;
 
-use super::finding::{Finding, Found, Taken, longest, processes, reduce};
 use super::repeat::{LEAST_ROUNDS, fitting, is_stable};
+use super::results::{BackendResult, JobResult, RankResult, longest, processes, reduce};
 use super::*;
-use crate::backend::{Side, StreamRounds, Times};
+use crate::backend::{BackendRole, StreamRounds, Times};
 use crate::data::{Mismatches, Tally};
 use crate::request::Fault;
 use record::{Average, Mismatch};
@@ -21,18 +21,18 @@ fn the_ranks_times_become_one_as_asked() {
 
 #[test]
 fn an_iteration_lasts_as_long_as_its_slowest_rank() {
-    let finding = |process, each_us: &[f64]| Finding {
+    let results = |process, each_us: &[f64]| RankResult {
         process,
         host: "here".to_owned(),
         enqueue: 0.0,
         each_us: each_us.to_vec(),
-        sides: Vec::new(),
+        backends: Vec::new(),
         stop: None,
     };
-    let findings = [finding(7, &[1.0, 5.0]), finding(7, &[2.0, 4.0]), finding(8, &[3.0, 3.0])];
-    assert_eq!(longest(findings.iter().map(|finding| &finding.each_us[..])), [3.0, 5.0]);
-    assert_eq!(processes(&findings), [[2.0, 5.0], [3.0, 3.0]]);
-    assert_eq!(processes(&findings[..2]), [[0.0; 0]; 0]);
+    let ranks = [results(7, &[1.0, 5.0]), results(7, &[2.0, 4.0]), results(8, &[3.0, 3.0])];
+    assert_eq!(longest(ranks.iter().map(|results| &results.each_us[..])), [3.0, 5.0]);
+    assert_eq!(processes(&ranks), [[2.0, 5.0], [3.0, 3.0]]);
+    assert_eq!(processes(&ranks[..2]), [[0.0; 0]; 0]);
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn a_median_is_stable_when_both_ends_of_its_interval_are_near() {
     assert!(is_stable(&outliers, 0.01));
 }
 
-/// What happens, in order.
+/// Records the calls, in order.
 #[derive(Clone, Default)]
 struct Told(Rc<RefCell<Vec<&'static str>>>);
 
@@ -64,8 +64,8 @@ impl Backend for Told {
         Ok(())
     }
 
-    fn turn(&mut self, side: Side) {
-        self.add(if side == Side::Ours { "ours" } else { "theirs" });
+    fn activate(&mut self, role: BackendRole) {
+        self.add(if role == BackendRole::Primary { "primary" } else { "baseline" });
     }
 
     fn start(&mut self, _: &Work, _: Placement, _: usize, graph: bool) -> anyhow::Result<()> {
@@ -82,10 +82,10 @@ impl Backend for Told {
         &mut self,
         _: &Work,
         _: Placement,
-        schedule: &Schedule,
+        timed_loop: &TimedLoop,
         _: &dyn Fn() -> anyhow::Result<()>,
     ) -> anyhow::Result<Times> {
-        let Schedule { iterations, aggregated, graph_launches, .. } = *schedule;
+        let TimedLoop { iterations, aggregated, graph_launches, .. } = *timed_loop;
         self.add(match (iterations, aggregated, graph_launches) {
             (5, ..) => "time",
             (1, 3, 0) => "one group",
@@ -95,7 +95,7 @@ impl Backend for Told {
         Ok(Times::default())
     }
 
-    fn damage(&mut self, _: &Work, _: Placement, _: usize) -> anyhow::Result<()> {
+    fn corrupt(&mut self, _: &Work, _: Placement, _: usize) -> anyhow::Result<()> {
         Ok(())
     }
 
@@ -116,7 +116,7 @@ impl Backend for Told {
             (3, 4) => "a graph on the stream",
             _ => "something else on the stream",
         });
-        Ok(rounds.damaged.map(|index| Tally { wrong: rounds.total() as u64, lowest: index as u64 }))
+        Ok(rounds.corrupt_index.map(|index| Tally { wrong: rounds.total() as u64, lowest: index as u64 }))
     }
 }
 
@@ -128,8 +128,8 @@ impl RankObserver for Told {
         Ok(())
     }
 
-    fn listen(&mut self, on: bool) {
-        self.add(if on { "listen" } else { "stop listening" });
+    fn record_choices(&mut self, on: bool) {
+        self.add(if on { "record" } else { "stop recording" });
     }
 
     fn algorithm(&mut self, _: &Work, _: usize) -> anyhow::Result<Option<Algorithm>> {
@@ -139,22 +139,22 @@ impl RankObserver for Told {
 }
 
 /// The plan of an allreduce of 8 bytes, with these changes to its request.
-fn plan(change: impl FnOnce(&mut Request)) -> Plan {
+fn plan(change: impl FnOnce(&mut Request)) -> SweepPlan {
     let mut request = Request { warm_up: 0, iterations: 5, ..Request::new(vec![Collective::AllReduce]) };
     change(&mut request);
-    Plan::new(&request, 8)
+    SweepPlan::new(&request, 8)
 }
 
-/// What happens in a sweep.
-fn all(plan: &Plan) -> Vec<&'static str> {
+/// Calls of a whole sweep.
+fn all(plan: &SweepPlan) -> Vec<&'static str> {
     let told = Told::default();
     let (mut backend, mut observer) = (told.clone(), told.clone());
-    let place = Place { rank: 0, ranks: 1, color: 0 };
-    run(plan, &*world::single(), place, &mut backend, &mut observer).unwrap();
+    let position = GroupPosition { rank: 0, ranks: 1, color: 0 };
+    run(plan, &*world::single(), position, &mut backend, &mut observer).unwrap();
     told.0.take()
 }
 
-/// What happens in the first measurement of a sweep.
+/// Calls of the first measurement of a sweep.
 fn first(change: impl FnOnce(&mut Request)) -> Vec<&'static str> {
     let all = all(&plan(change));
     // The warm-up comes first.
@@ -164,18 +164,18 @@ fn first(change: impl FnOnce(&mut Request)) -> Vec<&'static str> {
 
 #[test]
 fn nccl_is_listened_to_while_something_like_the_timed_operations_is_not_timed() {
-    let off = "stop listening";
-    assert_eq!(first(|_| ()), ["listen", "start", "complete", off, "time", "start", "complete"]);
+    let off = "stop recording";
+    assert_eq!(first(|_| ()), ["record", "start", "complete", off, "time", "start", "complete"]);
     let untimed = [off, "start", "complete", off, "time"];
-    let group = ["listen", "one group", off, "start", "complete"];
+    let group = ["record", "one group", off, "start", "complete"];
     assert_eq!(first(|request| request.aggregated = 3), [untimed, group].concat());
-    let graph = ["listen", "one graph", off, "start in a graph", "complete"];
+    let graph = ["record", "one graph", off, "start in a graph", "complete"];
     assert_eq!(first(|request| request.graph_launches = 2), [untimed, graph].concat());
 }
 
 #[test]
 fn the_check_on_the_stream_follows_the_verification_eager_and_as_a_graph() {
-    let placement = ["listen", "start", "complete", "stop listening", "time", "start", "complete"];
+    let placement = ["record", "start", "complete", "stop recording", "time", "start", "complete"];
     let on_stream = ["on the stream", "a graph on the stream", "algorithm"];
     let measured = [&placement[..], &on_stream].concat();
     assert_eq!(
@@ -184,16 +184,16 @@ fn the_check_on_the_stream_follows_the_verification_eager_and_as_a_graph() {
     );
     // 10 rounds, and 4 launches of a graph of 3.
     let wrong = [&measured[..], &["22 wrong"]].concat();
-    let damaged = |rank| {
+    let corrupt_index = |rank| {
         plan(move |request| {
             request.stream_checks = Some(10);
             request.fault = Some(Fault { rank, index: 1 });
         })
     };
-    let found = all(&damaged(0));
+    let found = all(&corrupt_index(0));
     assert_eq!(found, [&["complete"], &wrong[..], &wrong].concat());
     assert_eq!(
-        all(&damaged(1)),
+        all(&corrupt_index(1)),
         [&["complete"], &measured[..], &measured].concat(),
         "the fault of another rank"
     );
@@ -212,7 +212,7 @@ fn a_graph_has_two_rounds_or_more_and_is_launched_again() {
 
 #[test]
 fn what_was_wrong_on_the_stream_is_added_and_named() {
-    let mut found = Found { seconds: Vec::new(), wrong: 2, first: "element 0: wrong".to_owned() };
+    let mut found = BackendResult { seconds: Vec::new(), wrong: 2, first: "element 0: wrong".to_owned() };
     found.add(&StreamRounds::eager(200, 1), Tally { wrong: 30, lowest: 5 });
     found.add(&StreamRounds::graph(200, 1), Tally { wrong: 400, lowest: 6 });
     assert_eq!(found.wrong, 432);
@@ -228,32 +228,41 @@ fn what_was_wrong_on_the_stream_is_added_and_named() {
 #[test]
 fn two_sides_take_turns_and_the_last_of_a_round_is_the_first_of_the_next() {
     let mut plan = plan(|request| request.rounds = 3);
-    plan.versus = Some(Abilities::default());
-    let work = |side| [side, "start", "complete"];
-    let time = |side| [side, "time"];
+    plan.versus = Some(Capabilities::default());
+    let work = |role| [role, "start", "complete"];
+    let time = |role| [role, "time"];
     let placement = [
-        &["listen"][..],
-        &work("ours"),
-        &work("theirs"),
-        &["stop listening"],
-        &[time("ours"), time("theirs"), time("theirs"), time("ours"), time("ours"), time("theirs")].concat(),
-        &["ours"],
-        &work("ours"),
-        &work("theirs"),
+        &["record"][..],
+        &work("primary"),
+        &work("baseline"),
+        &["stop recording"],
+        &[
+            time("primary"),
+            time("baseline"),
+            time("baseline"),
+            time("primary"),
+            time("primary"),
+            time("baseline"),
+        ]
+        .concat(),
+        &["primary"],
+        &work("primary"),
+        &work("baseline"),
         &["algorithm"],
     ]
     .concat();
-    let warm_up = ["ours", "complete", "theirs", "complete"];
+    let warm_up = ["primary", "complete", "baseline", "complete"];
     assert_eq!(all(&plan), [&warm_up[..], &placement, &placement].concat());
-    // The other side cannot do it in place.
-    plan.versus = Some(Abilities { out_of_place_only: vec![Collective::AllReduce], ..Abilities::default() });
+    // The baseline cannot do it in place.
+    plan.versus =
+        Some(Capabilities { out_of_place_only: vec![Collective::AllReduce], ..Capabilities::default() });
     let alone = [
-        &["listen"][..],
-        &work("ours"),
-        &["stop listening"],
-        &time("ours").repeat(3),
-        &["ours"],
-        &work("ours"),
+        &["record"][..],
+        &work("primary"),
+        &["stop recording"],
+        &time("primary").repeat(3),
+        &["primary"],
+        &work("primary"),
         &["algorithm"],
     ]
     .concat();
@@ -282,17 +291,18 @@ fn what_fits_is_tried_with_so_many_that_a_late_start_hardly_counts() {
 
 #[test]
 fn what_the_ranks_took_is_made_one_round_by_round() {
-    let found = |seconds: [f64; 3], wrong| Found { seconds: seconds.to_vec(), wrong, first: "it".to_owned() };
+    let found =
+        |seconds: [f64; 3], wrong| BackendResult { seconds: seconds.to_vec(), wrong, first: "it".to_owned() };
     let ranks = [found([3.0, 1.0, 2.0], 0), found([5.0, 9.0, 6.0], 4)];
-    let taken = Taken::of(&[&ranks[0], &ranks[1]], Average::Mean, true);
+    let taken = JobResult::of(&[&ranks[0], &ranks[1]], Average::Mean, true);
     // The mean of the medians; the shortest of the rounds' means.
     assert_eq!((taken.seconds, taken.best), (4.0, 4.0));
     assert_eq!(taken.rounds_us, [4e6, 5e6, 4e6]);
     assert_eq!(taken.wrong, Some(4));
     assert_eq!(taken.mismatches, [Mismatch { rank: 1, wrong: 4, first: "it".to_owned() }]);
-    let slowest = Taken::of(&[&ranks[0], &ranks[1]], Average::Max, false);
+    let slowest = JobResult::of(&[&ranks[0], &ranks[1]], Average::Max, false);
     assert_eq!((slowest.seconds, slowest.best, slowest.wrong), (6.0, 5.0, None));
-    let once = Found { seconds: vec![2.0], wrong: 0, first: String::new() };
-    let once = Taken::of(&[&once], Average::Mean, true);
+    let once = BackendResult { seconds: vec![2.0], wrong: 0, first: String::new() };
+    let once = JobResult::of(&[&once], Average::Mean, true);
     assert_eq!((once.seconds, once.best, once.rounds_us), (2.0, 2.0, Vec::new()));
 }

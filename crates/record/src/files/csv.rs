@@ -1,4 +1,4 @@
-//! CSV (RFC 4180): a row per measurement that stands alone, with the provenance in columns that repeat.
+//! CSV (RFC 4180): a row per measurement, which repeats the provenance, so that each row can be read by itself.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::run::{Measurement, Outcome, Placement, Run, Versus};
 
-/// The columns, in order. Their names end with the unit where they have one: microseconds, GB/s.
+/// The columns, in order. Names end with the unit, if any: microseconds, GB/s.
 pub(super) const COLUMNS: [&str; 55] = [
     "collective",
     "data_type",
@@ -75,7 +75,7 @@ pub(super) fn write(run: &Run, out: impl Write) -> io::Result<()> {
         let (row, versus) = (row(measurement), versus(measurement));
         writer.write_record(row.iter().chain(&common).chain(&versus))?;
     }
-    // Without measurements, no row says how the run ended.
+    // Without measurements, no row has the outcome.
     if run.measurements.is_empty() && run.outcome != Outcome::Complete {
         let (row, versus) = (<[String; 26]>::default(), <[String; 6]>::default());
         writer.write_record(row.iter().chain(&common).chain(&versus))?;
@@ -83,7 +83,7 @@ pub(super) fn write(run: &Run, out: impl Write) -> io::Result<()> {
     writer.flush()
 }
 
-/// What each measurement has of its own: the columns up to `measured_at`.
+/// Columns of a measurement, up to `measured_at`.
 fn row(measurement: &Measurement) -> [String; 26] {
     let statistics = measurement.statistics.as_ref();
     let of = |value: fn(&crate::statistics::Statistics) -> f64| optional(statistics.map(value), number);
@@ -118,7 +118,7 @@ fn row(measurement: &Measurement) -> [String; 26] {
     ]
 }
 
-/// What each measurement has of the other side of `--vs`: the last columns.
+/// Columns of the baseline (`--vs`), the last ones.
 fn versus(measurement: &Measurement) -> [String; 6] {
     let found = measurement.versus.as_ref();
     let of = |value: fn(&Versus) -> f64| optional(found.map(value), number);
@@ -132,7 +132,7 @@ fn versus(measurement: &Measurement) -> [String; 6] {
     ]
 }
 
-/// What is the same in all rows: the columns from `run` to `vs_library_version`.
+/// Columns that are equal in all rows, from `run` to `vs_library_version`.
 fn common(run: &Run) -> [String; 23] {
     let (provenance, settings) = (&run.provenance, &run.settings);
     let devices: BTreeSet<&str> = run.ranks.iter().map(|rank| rank.device_name.as_str()).collect();
@@ -165,7 +165,7 @@ fn common(run: &Run) -> [String; 23] {
     ]
 }
 
-/// As in JSON.
+/// Name of the placement in JSON.
 fn placement(placement: Placement) -> &'static str {
     match placement {
         Placement::OutOfPlace => "out_of_place",
@@ -182,7 +182,7 @@ fn outcome(outcome: &Outcome) -> &'static str {
     }
 }
 
-/// A choice by its name in JSON.
+/// Name of an option's value in JSON.
 fn name(choice: &impl Serialize) -> String {
     match serde_json::to_value(choice) {
         Ok(Value::String(name)) => name,
@@ -190,7 +190,7 @@ fn name(choice: &impl Serialize) -> String {
     }
 }
 
-/// A number in full; nothing where it is not finite.
+/// A number with all digits; empty when it is not finite.
 fn number(value: f64) -> String {
     if value.is_finite() { value.to_string() } else { String::new() }
 }

@@ -1,4 +1,4 @@
-//! Whether docs/results.md describes what the files have.
+//! Tests that docs/results.md documents all fields of the files.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::{provenance, sample};
 
 const DOCUMENTATION: &str = include_str!("../../../../docs/results.md");
 
-/// All words in backticks.
+/// Words in backticks.
 fn documented() -> BTreeSet<&'static str> {
     DOCUMENTATION.lines().flat_map(|line| line.split('`').skip(1).step_by(2)).collect()
 }

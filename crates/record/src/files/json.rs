@@ -1,4 +1,4 @@
-//! Native JSON: the [`Run`] as it is.
+//! Native JSON: the serialised [`Run`].
 
 use std::io::{self, Write};
 
@@ -7,8 +7,7 @@ use serde_json::ser::{Formatter, Serializer};
 
 use crate::run::Run;
 
-/// How many levels have lines of their own: the run's fields, and theirs. So a measurement is one line, whatever it
-/// holds.
+/// Number of levels with line breaks: the run's fields, and theirs. So a measurement is one line.
 const LEVELS: usize = 2;
 
 pub(super) fn write(run: &Run, mut out: impl Write) -> io::Result<()> {
@@ -16,11 +15,11 @@ pub(super) fn write(run: &Run, mut out: impl Write) -> io::Result<()> {
     out.write_all(b"\n")
 }
 
-/// Breaks lines in the outer levels only.
+/// A JSON formatter that breaks lines in the outer levels only.
 #[derive(Default)]
 struct Lines {
     level: usize,
-    /// Whether what ends next has anything in it.
+    /// True when the current array or object has an element.
     filled: bool,
 }
 

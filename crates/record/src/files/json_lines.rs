@@ -1,4 +1,4 @@
-//! JSON Lines: the run, then a line per measurement as it comes, then how it ended.
+//! JSON Lines: the run, a line per measurement as soon as it is taken, and the outcome.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::run::{Measurement, Outcome, Provenance, Rank, Run, Settings};
 
-/// The first line: all of the run but its measurements.
+/// The first line: the run without its measurements.
 #[derive(Serialize)]
 struct Header<'a> {
     kind: &'static str,
@@ -35,7 +35,7 @@ struct MeasurementLine<'a> {
 
 /// The last line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct End {
+pub(super) struct EndLine {
     kind: String,
     pub(super) outcome: Outcome,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -45,7 +45,7 @@ pub(super) struct End {
     summary: Summary,
 }
 
-/// What is in the file, for who reads only its last line.
+/// Summary of the file, for readers of the last line only.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 struct Summary {
@@ -53,7 +53,7 @@ struct Summary {
     /// Measurements with wrong data; absent when nothing was verified.
     #[serde(skip_serializing_if = "Option::is_none")]
     wrong_measurements: Option<usize>,
-    /// Absent when nothing was measured, or a bandwidth is no finite number.
+    /// Absent without measurements, or when a bandwidth is not finite.
     #[serde(skip_serializing_if = "Option::is_none")]
     mean_busbw_gbps: Option<f64>,
 }
@@ -70,7 +70,7 @@ impl Summary {
     }
 }
 
-/// The line with which the file of a run begins.
+/// The first line of a file.
 pub(super) fn header(run: &Run) -> io::Result<Vec<u8>> {
     let Run {
         schema_version,
@@ -117,7 +117,7 @@ pub(super) fn write(run: &Run, out: &mut dyn Write) -> io::Result<()> {
 
 /// The last line of a run that has ended.
 fn end(run: &Run) -> io::Result<Vec<u8>> {
-    line(&End {
+    line(&EndLine {
         kind: "end".to_owned(),
         outcome: run.outcome.clone(),
         ended_at: run.ended_at.clone(),
@@ -126,20 +126,20 @@ fn end(run: &Run) -> io::Result<Vec<u8>> {
     })
 }
 
-/// What can lose its end again.
-pub(super) trait Cut: Write {
-    /// Leaves the first `length` bytes, and goes on writing there.
-    fn cut(&mut self, length: u64) -> io::Result<()>;
+/// An output that can be truncated.
+pub(super) trait Truncate: Write {
+    /// Keeps the first `length` bytes, and continues to write there.
+    fn truncate(&mut self, length: u64) -> io::Result<()>;
 
-    /// Its length now, in bytes.
+    /// Current length in bytes.
     fn length(&self) -> io::Result<u64>;
 
-    /// Has the storage keep what was written.
+    /// Writes to the storage what the system has buffered.
     fn keep(&mut self) -> io::Result<()>;
 }
 
-impl Cut for File {
-    fn cut(&mut self, length: u64) -> io::Result<()> {
+impl Truncate for File {
+    fn truncate(&mut self, length: u64) -> io::Result<()> {
         self.set_len(length)?;
         self.seek(SeekFrom::Start(length)).map(drop)
     }
@@ -153,20 +153,20 @@ impl Cut for File {
     }
 }
 
-/// A file of JSON Lines after its header.
+/// Writer of a file of JSON Lines after its header.
 #[derive(Debug)]
-pub(super) struct Lines<W> {
+pub(super) struct JsonLines<W> {
     out: W,
     /// Bytes of whole lines.
     length: u64,
-    /// Lines of measurements.
+    /// Number of measurements written.
     measurements: usize,
-    /// True when somebody else has changed the file's length.
+    /// True when another process has changed the file's length.
     damaged: bool,
 }
 
-impl<W: Cut> Lines<W> {
-    /// Goes on after a header of `length` bytes.
+impl<W: Truncate> JsonLines<W> {
+    /// Continues after a header of `length` bytes.
     pub(super) fn after(out: W, length: u64) -> Self {
         Self { out, length, measurements: 0, damaged: false }
     }
@@ -181,10 +181,10 @@ impl<W: Cut> Lines<W> {
         Ok(())
     }
 
-    /// Adds the measurements that are missing, and how the run ended.
+    /// Adds the missing measurements and the last line.
     ///
     /// # Errors
-    /// As [`measurement`](Self::measurement).
+    /// See [`measurement`](Self::measurement).
     pub(super) fn finish(&mut self, run: &Run) -> io::Result<()> {
         let missing = run.measurements.get(self.measurements..).unwrap_or_default();
         missing.iter().try_for_each(|measurement| self.measurement(measurement))?;
@@ -195,8 +195,8 @@ impl<W: Cut> Lines<W> {
     fn add(&mut self, line: &[u8]) -> io::Result<()> {
         self.damaged |= self.out.length()? != self.length;
         if let Err(error) = self.out.write_all(line).and_then(|()| self.out.flush()) {
-            // Half a line helps nobody. Where even this fails, the reader leaves it out.
-            let _ = self.out.cut(self.length);
+            // Removes an incomplete line. If this fails too, readers ignore the line.
+            let _ = self.out.truncate(self.length);
             return Err(error);
         }
         self.length += line.len() as u64;
@@ -204,8 +204,8 @@ impl<W: Cut> Lines<W> {
     }
 }
 
-impl Lines<File> {
-    /// True when the lines written so far are in the file of this name; false when it has been removed or has lost some.
+impl JsonLines<File> {
+    /// Returns true when the file of this name has all lines written so far; false when it was removed or truncated.
     ///
     /// # Errors
     /// When another file has its name.
@@ -231,7 +231,7 @@ pub(super) mod tests {
     use crate::files::read::parse;
     use crate::sample;
 
-    /// A disk with room for so many bytes.
+    /// A disk with room for `room` bytes.
     #[derive(Default)]
     struct Disk {
         content: Vec<u8>,
@@ -253,8 +253,8 @@ pub(super) mod tests {
         }
     }
 
-    impl Cut for Disk {
-        fn cut(&mut self, length: u64) -> io::Result<()> {
+    impl Truncate for Disk {
+        fn truncate(&mut self, length: u64) -> io::Result<()> {
             self.content.truncate(usize::try_from(length).unwrap());
             Ok(())
         }
@@ -268,11 +268,11 @@ pub(super) mod tests {
         }
     }
 
-    fn begun(run: &Run, room: usize) -> Lines<Disk> {
+    fn begun(run: &Run, room: usize) -> JsonLines<Disk> {
         let content =
             header(&Run { measurements: Vec::new(), outcome: Outcome::Running, ..run.clone() }).unwrap();
         let length = content.len() as u64;
-        Lines::after(Disk { content, room }, length)
+        JsonLines::after(Disk { content, room }, length)
     }
 
     #[test]

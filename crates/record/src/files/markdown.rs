@@ -1,11 +1,11 @@
-//! Markdown for people: what ran where, and a table for each collective, type, operator and root.
+//! Markdown: provenance, and a table for each collective, type, operator and root.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 
 use crate::nccl_tests::too_slow;
 use crate::ratios::Ratios;
-use crate::run::{Library, Measurement, Outcome, Placement, Run, Versus};
+use crate::run::{BackendLibrary, Measurement, Outcome, Placement, Run, Versus};
 
 pub(super) fn write(run: &Run, mut out: impl Write) -> io::Result<()> {
     let mut collectives: Vec<&str> = Vec::new();
@@ -42,7 +42,7 @@ pub(super) fn write(run: &Run, mut out: impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// How it ended, and whether all data was right.
+/// Outcome, verification and mean bandwidth in one line.
 fn verdict(run: &Run) -> String {
     let ended = match &run.outcome {
         Outcome::Running => "Not ended, or killed".to_owned(),
@@ -74,7 +74,7 @@ fn provenance(run: &Run) -> Vec<(&'static str, String)> {
     let library = format!("{} {} ({})", found.backend, found.library_version, found.library_path);
     list.push(("Library", plain(library.trim_end_matches(" ()"))));
     list.extend(found.versus.as_ref().map(|versus| {
-        let Library { backend, library_version, library_path } = versus;
+        let BackendLibrary { backend, library_version, library_path } = versus;
         ("Versus", plain(format!("{backend} {library_version} ({library_path})").trim_end_matches(" ()")))
     }));
     list.extend(found.cuda_driver.as_deref().map(|version| ("CUDA driver", plain(version))));
@@ -120,12 +120,12 @@ fn provenance(run: &Run) -> Vec<(&'static str, String)> {
     list
 }
 
-/// What a table has in common.
+/// Collective, type, operator and root of a table.
 type Key<'a> = (&'a str, &'a str, Option<&'a str>, Option<usize>);
 
 struct Table<'a> {
     key: Key<'a>,
-    /// Both placements of a size, as far as they are there.
+    /// The measurements of a size in both placements, if they exist.
     rows: Vec<[Option<&'a Measurement>; 2]>,
 }
 
@@ -148,7 +148,7 @@ fn tables(run: &Run) -> Vec<Table<'_>> {
 }
 
 impl<'a> Table<'a> {
-    /// In place goes beside out of place of the same size and cycle, which was measured just before.
+    /// Adds a measurement. In place shares the row of out of place of the same size and cycle, measured just before.
     fn add(&mut self, measurement: &'a Measurement) {
         match (measurement.placement, self.rows.last_mut()) {
             (Placement::InPlace, Some([Some(before), place @ None]))
@@ -168,7 +168,7 @@ impl<'a> Table<'a> {
         heading.extend(root.map(|root| format!(" root {root}")));
         writeln!(out, "\n## {}\n", plain(&heading))?;
 
-        let all = || self.rows.iter().flatten().flatten();
+        let all = || self.measurements();
         let cycles = all().any(|each| each.cycle > 0);
         let statistics = all().any(|each| each.statistics.is_some());
         let versus = all().any(|each| each.versus.is_some());
@@ -206,12 +206,25 @@ impl<'a> Table<'a> {
             }
             line(&mut out, &cells)?;
         }
+        self.write_ratios(&mut out)?;
+        self.write_mismatches(&mut out)
+    }
+
+    fn measurements(&self) -> impl Iterator<Item = &'a Measurement> {
+        self.rows.iter().flatten().flatten().copied()
+    }
+
+    fn write_ratios(&self, mut out: impl Write) -> io::Result<()> {
         let mut ratios = Ratios::default();
-        all().for_each(|measurement| ratios.add(measurement));
-        if let Some(summary) = ratios.summary() {
-            writeln!(out, "\nTime over the other side's: {}", plain(&summary))?;
+        self.measurements().for_each(|measurement| ratios.add(measurement));
+        match ratios.summary() {
+            Some(summary) => writeln!(out, "\nTime over the other side's: {}", plain(&summary)),
+            None => Ok(()),
         }
-        for measurement in all() {
+    }
+
+    fn write_mismatches(&self, mut out: impl Write) -> io::Result<()> {
+        for measurement in self.measurements() {
             let theirs = measurement.versus.iter().flat_map(|versus| &versus.mismatches);
             let both = measurement.mismatches.iter().map(|found| ("", found));
             for (side, mismatch) in both.chain(theirs.map(|found| (" versus", found))) {
@@ -274,7 +287,7 @@ fn counted(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
-/// As many digits as times and bandwidths are worth.
+/// A time or bandwidth with its significant digits.
 fn number(value: f64) -> String {
     match value.abs() {
         absolute if !absolute.is_finite() => "-".to_owned(),
@@ -291,7 +304,7 @@ fn line(out: &mut impl Write, cells: &[impl AsRef<str>]) -> io::Result<()> {
     writeln!(out, "|")
 }
 
-/// Text that means nothing to Markdown, on one line.
+/// Text without Markdown syntax, on one line.
 fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for letter in text.chars() {

@@ -1,39 +1,35 @@
 //! The files of results: native JSON, JSON Lines, CSV and Markdown, and reading them again.
 //!
-//! docs/results.md describes them. A file is written whole to another name in its folder and renamed, so that no reader
-//! and no full disk ever leaves half a file in the place of an older one. Only JSON Lines grows while the run goes on:
-//! it has what was measured when the process is killed.
+//! docs/results.md describes them. A file is written to a temporary name in its folder and then renamed, so that a
+//! full disk or a reader never sees half a file in place of an older one. Only JSON Lines grows during the run: it has
+//! all measurements when the process is killed.
 
 mod csv;
-mod document;
 #[cfg(test)]
 mod documentation;
 mod json;
 mod json_lines;
 mod markdown;
 pub mod nccl_tests;
-mod nccl_tests_read;
 mod read;
 pub mod replacement;
-mod source;
-mod words;
 
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-pub use read::{Cut, Problem, ReadError, read, read_each};
+pub use read::{ReadError, ReadProblem, Truncated, read, read_each};
 
 use crate::run::{Measurement, Run};
-use json_lines::Lines;
+use json_lines::JsonLines;
 
 /// A file to write (`--output`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Output {
-    /// Where.
+    /// Path of the file.
     pub path: PathBuf,
-    /// What, by the suffix.
+    /// Format, chosen by the suffix.
     pub format: Format,
 }
 
@@ -51,7 +47,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// All, with the suffix by which a file name chooses each.
+    /// All formats, with the suffixes that select them.
     pub const SUFFIXES: [(&'static str, Self); 4] =
         [("json", Self::Json), ("jsonl", Self::JsonLines), ("csv", Self::Csv), ("md", Self::Markdown)];
 }
@@ -80,24 +76,24 @@ impl FromStr for Output {
 
 /// Files that cannot be written, each with its reason.
 #[derive(Debug, thiserror::Error)]
-pub struct Error {
+pub struct WriteError {
     failures: Vec<(PathBuf, io::Error)>,
 }
 
-impl Error {
-    /// `Ok` when there are none.
+impl WriteError {
+    /// Returns `Ok` when there are no failures.
     fn unless_empty(failures: Vec<(PathBuf, io::Error)>) -> Result<(), Self> {
         if failures.is_empty() { Ok(()) } else { Err(Self { failures }) }
     }
 
-    /// The files and why each was not written, at least one.
+    /// The files that were not written, with their reasons; at least one.
     #[must_use]
     pub fn failures(&self) -> &[(PathBuf, io::Error)] {
         &self.failures
     }
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for WriteError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, (path, reason)) in self.failures.iter().enumerate() {
             let separator = if index > 0 { "; " } else { "" };
@@ -116,19 +112,19 @@ pub struct Files {
 #[derive(Debug)]
 struct OutputFile {
     output: Output,
-    /// What `output.path` is, links followed: what is replaced.
+    /// The replaced file: `output.path` with links resolved.
     target: PathBuf,
     /// The open file of JSON Lines, from the start of the run on.
-    lines: Option<Lines<std::fs::File>>,
+    lines: Option<JsonLines<std::fs::File>>,
 }
 
 impl Files {
-    /// Looks whether every file can be written, before anything is measured. Nothing is replaced yet.
+    /// Checks that every file can be written, before anything is measured. Nothing is replaced yet.
     ///
     /// # Errors
     /// When one is a folder or named twice, its folder is missing or not writable, or the disk is full. All such files
     /// are named.
-    pub fn open(outputs: &[Output]) -> Result<Self, Error> {
+    pub fn open(outputs: &[Output]) -> Result<Self, WriteError> {
         let mut files: Vec<OutputFile> = Vec::new();
         let mut failures = Vec::new();
         for output in outputs {
@@ -141,41 +137,41 @@ impl Files {
                 Err(reason) => failures.push((output.path.clone(), reason)),
             }
         }
-        Error::unless_empty(failures).map(|()| Self { files })
+        WriteError::unless_empty(failures).map(|()| Self { files })
     }
 
-    /// True when one of the files is the one that `path` names, links followed.
+    /// Returns true when `path` names one of the files, with links resolved.
     #[must_use]
     pub fn replaces(&self, path: &std::path::Path) -> bool {
         replacement::resolve(path).is_ok_and(|target| self.files.iter().any(|file| file.target == target))
     }
 
-    /// Replaces all files by new ones that say what will run, so that those of an earlier run are not taken for this
-    /// one's, whatever ends it. `run` has no measurements yet.
+    /// Replaces all files by the unfinished record, so that files of an earlier run cannot be mistaken for this one's,
+    /// however it ends. `run` has no measurements yet.
     ///
     /// # Errors
     /// When one cannot be written; the older file is still there then.
-    pub fn start(&mut self, run: &Run) -> Result<(), Error> {
+    pub fn start(&mut self, run: &Run) -> Result<(), WriteError> {
         self.each(
             |file| if file.output.format == Format::JsonLines { file.start(run) } else { file.write(run) },
         )
     }
 
-    /// Adds a measurement to the files of JSON Lines, and has the system keep it at once.
+    /// Adds a measurement to the files of JSON Lines, flushed at once.
     ///
     /// # Errors
     /// When one cannot be written; it then ends with the measurement before.
-    pub fn measurement(&mut self, measurement: &Measurement) -> Result<(), Error> {
+    pub fn measurement(&mut self, measurement: &Measurement) -> Result<(), WriteError> {
         self.each(|file| file.lines.as_mut().map_or(Ok(()), |lines| lines.measurement(measurement)))
     }
 
-    /// Writes all files, however the run ended: `run.outcome` says it. JSON Lines gets what it has not got yet, be it
-    /// because [`start`](Self::start) never came or because the disk was full then.
+    /// Writes all files with the outcome of `run`. JSON Lines gets the lines that it lacks, because
+    /// [`start`](Self::start) was not called or the disk was full.
     ///
     /// # Errors
-    /// When some cannot be written; the others are. Of a file that cannot be replaced, the older one stays.
-    pub fn finish(mut self, run: &Run) -> Result<(), Error> {
-        // First what takes least: a launcher may kill the process within a second.
+    /// When some cannot be written; the others are. A file that cannot be replaced keeps its older content.
+    pub fn finish(mut self, run: &Run) -> Result<(), WriteError> {
+        // The fastest first: a launcher may kill the process within a second.
         self.files.sort_by_key(|file| file.output.format != Format::JsonLines);
         self.each(|file| match file.output.format {
             Format::JsonLines => file.finish_lines(run),
@@ -183,10 +179,10 @@ impl Files {
         })
     }
 
-    /// Does it for all files, also when it fails for one.
-    fn each(&mut self, mut act: impl FnMut(&mut OutputFile) -> io::Result<()>) -> Result<(), Error> {
+    /// Calls `act` for all files, even when it fails for one.
+    fn each(&mut self, mut act: impl FnMut(&mut OutputFile) -> io::Result<()>) -> Result<(), WriteError> {
         let act = |file: &mut OutputFile| act(file).err().map(|reason| (file.output.path.clone(), reason));
-        Error::unless_empty(self.files.iter_mut().filter_map(act).collect())
+        WriteError::unless_empty(self.files.iter_mut().filter_map(act).collect())
     }
 }
 
@@ -201,7 +197,7 @@ impl OutputFile {
         })
     }
 
-    /// Ends the file of JSON Lines, or writes it anew where somebody has removed or emptied it meanwhile.
+    /// Ends the file of JSON Lines, or writes it again if it was removed or emptied meanwhile.
     fn finish_lines(&mut self, run: &Run) -> io::Result<()> {
         match &mut self.lines {
             Some(lines) if lines.are_in(&self.target)? => lines.finish(run),
@@ -212,7 +208,7 @@ impl OutputFile {
     fn start(&mut self, run: &Run) -> io::Result<()> {
         let header = json_lines::header(run)?;
         let file = replacement::begin(&self.target, |out| out.write_all(&header))?;
-        self.lines = Some(Lines::after(file, header.len() as u64));
+        self.lines = Some(JsonLines::after(file, header.len() as u64));
         Ok(())
     }
 }
@@ -241,7 +237,7 @@ mod tests {
 
     const ALL: [&str; 4] = ["run.csv", "run.json", "run.jsonl", "run.md"];
 
-    /// What rank 0 does.
+    /// Writes the files as rank 0 does.
     fn drive(files: &mut Files, run: &Run) {
         files
             .start(&Run {
@@ -304,7 +300,7 @@ mod tests {
         let mut files = Files::open(&outputs(folder.path(), &ALL)).unwrap();
         assert!(ALL.iter().all(|name| content(name) == "older"));
         drive(&mut files, &run);
-        // The process is killed here: what was measured is there, and nothing says that it ended.
+        // The process is killed here: the measurements are there, and the outcome is not.
         assert!(!content("run.csv").contains("allreduce,float"), "{}", content("run.csv"));
         assert!(content("run.md").contains("Not ended, or killed"), "{}", content("run.md"));
         let json: serde_json::Value = serde_json::from_str(&content("run.json")).unwrap();

@@ -1,9 +1,9 @@
-//! The JSON of nccl-tests' `-J`, for what reads that: the same keys in the same order, and the same encoding of values.
+//! The JSON of nccl-tests' `-J`, for its readers: the same keys in the same order, and the same encoding of values.
 //!
-//! It differs where nccl-tests' own is faulty. A number that is none is null. All GPUs are listed. Of the
-//! environment there are only the variables that matter to what was measured. The file is always valid: when
-//! the run failed it has no `end_time`, the reason in `errors`, and nothing in it is `okay`. When no data was
-//! verified, the `count` of wrong values is null, and `okay` is `unchecked`.
+//! It differs where nccl-tests' own is faulty. A number that is not finite is null. All GPUs are listed. Of the
+//! environment, only variables that affect the measurement are included. The file is always valid: when the run failed
+//! it has no `end_time`, the reason in `errors`, and no `okay` is true. When no data was verified, the `count` of
+//! wrong values is null, and `okay` is `unchecked`.
 
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use jiff::tz::TimeZone;
 use serde::Serialize;
 
-use super::nccl_tests_read::collective;
+use super::read::collective;
 use super::replacement;
 use crate::nccl_tests as names;
 use crate::run::{Blocking, Measurement, Outcome, Placement, Rank, Run, Settings};
@@ -21,13 +21,13 @@ use crate::run::{Blocking, Measurement, Outcome, Placement, Rank, Run, Settings}
 /// The version of nccl-tests' format.
 const VERSION: u32 = 3;
 
-/// Why there can be no file.
+/// Reason for which the file cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum TargetError {
-    /// nccl-tests would write nothing, and say nothing.
+    /// The suffix is not `.json`; nccl-tests would silently write nothing.
     #[error("-J {}: the name must end in .json, as in results.json", path.display())]
     Suffix {
-        /// What was asked for.
+        /// The requested path.
         path: PathBuf,
     },
     /// The file cannot be created.
@@ -35,17 +35,17 @@ pub enum TargetError {
     Create {
         /// The name that was tried.
         path: PathBuf,
-        /// Why not.
+        /// The error.
         source: io::Error,
     },
 }
 
-/// Finds the file for `path` and creates it: the file of that name, or `path.0`, `path.1`, ... where it is there
-/// already. It is empty: [`write()`] the unfinished run at once, so that it is valid whatever happens.
+/// Creates the file for `path`: with that name, or `path.0`, `path.1`, ... if it exists. It is empty; [`write()`] the
+/// unfinished run at once, so that it is always valid.
 ///
 /// # Errors
-/// When the name does not end in `.json`, in any case, or the file cannot be created or there is no room to fill it:
-/// then it is not there.
+/// When the name does not end in `.json` (ignoring case), the file cannot be created, or there is no room to fill it.
+/// The file then does not exist.
 pub fn target(path: &Path) -> Result<PathBuf, TargetError> {
     if !path.to_string_lossy().to_ascii_lowercase().ends_with(".json") {
         return Err(TargetError::Suffix { path: path.to_owned() });
@@ -75,7 +75,7 @@ pub fn target(path: &Path) -> Result<PathBuf, TargetError> {
     }
 }
 
-/// Makes `text` the whole content of the file, or leaves the file as it is.
+/// Replaces the content of the file by `text`, or leaves the file unchanged.
 ///
 /// # Errors
 /// When the folder cannot be written or the disk is full.
@@ -89,13 +89,13 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// The text for a run, also for one that has not ended. Times are in this machine's zone, as nccl-tests has them.
+/// The JSON of a run, finished or not. Times are in this machine's zone, as in nccl-tests.
 #[must_use]
 pub fn render(run: &Run) -> String {
     render_in_zone(run, &TimeZone::system())
 }
 
-/// The same with times of another zone.
+/// The JSON of a run with times in `zone`.
 #[must_use]
 pub fn render_in_zone(run: &Run, zone: &TimeZone) -> String {
     let complete = run.outcome == Outcome::Complete;
@@ -138,7 +138,7 @@ pub fn render_in_zone(run: &Run, zone: &TimeZone) -> String {
     serde_json::to_string(&document).unwrap_or_default()
 }
 
-/// nccl-tests has booleans as strings.
+/// A boolean as a string, as in nccl-tests.
 const fn truth(value: bool) -> &'static str {
     if value { "true" } else { "false" }
 }
@@ -215,8 +215,8 @@ struct Device<'a> {
     device_info: &'a str,
 }
 
-/// All ranks' devices. The first of each process come before the others: nccl-tests has only those, and its script
-/// takes the n-th device for that of the n-th process.
+/// The devices of all ranks. The first of each process come first: nccl-tests has only those, and its script takes the
+/// n-th device for that of the n-th process.
 fn devices(ranks: &[Rank]) -> Vec<Device<'_>> {
     let begins_process = |index: usize| {
         let before = index.checked_sub(1).and_then(|before| ranks.get(before));
@@ -297,7 +297,7 @@ struct AverageBusBandwidth {
     okay: &'static str,
 }
 
-/// Two measurements are one row when the second is the other's in-place.
+/// Rows of the results. An in-place measurement shares the row of the out-of-place one before it.
 fn results(run: &Run) -> Vec<Row<'_>> {
     let of_command = collective(&run.command);
     let mut rows = Vec::new();
@@ -361,171 +361,10 @@ fn per_iteration<'a>(measurement: &'a Measurement, settings: &Settings) -> Optio
     })
 }
 
-/// Of an iteration's operations, those in a group and those of all launches count as one.
+/// Number of iterations: operations of a group and of all graph launches count as one.
 fn iterations(measurement: &Measurement, settings: &Settings) -> usize {
     measurement.operations / (settings.aggregated.max(1) * settings.graph_launches.max(1))
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
-
-    use std::fs;
-
-    use super::*;
-    use crate::sample::row as sample;
-    use crate::statistics::Statistics;
-
-    fn document(run: &Run) -> Value {
-        serde_json::from_str(&render_in_zone(run, &TimeZone::UTC)).unwrap()
-    }
-
-    fn run(collectives: &[&str]) -> Run {
-        let mut run = sample::run();
-        for collective in collectives {
-            for placement in [Placement::OutOfPlace, Placement::InPlace] {
-                run.measurements.push(sample::measurement(collective, placement));
-            }
-        }
-        run
-    }
-
-    #[test]
-    fn the_first_devices_are_those_of_the_processes_and_all_are_there() {
-        let document = document(&run(&["allreduce"]));
-        let devices = document["config"]["devices"].as_array().unwrap();
-        let places: Vec<(u64, &str)> = devices
-            .iter()
-            .map(|device| (device["rank"].as_u64().unwrap(), device["hostname"].as_str().unwrap()))
-            .collect();
-        assert_eq!(places, [(0, "node01"), (2, "node02"), (1, "node01"), (3, "node02")]);
-        assert_eq!(devices[1]["device_hex"], "0000:18:00");
-    }
-
-    #[test]
-    fn a_number_that_is_none_is_null() {
-        let mut run = run(&["allreduce"]);
-        run.measurements[0].time_us = 0.0;
-        run.measurements[0].algbw_gbps = f64::INFINITY;
-        run.measurements[0].busbw_gbps = f64::NAN;
-        let document = document(&run);
-        let expected = json!({"time": 0.0, "alg_bw": null, "bus_bw": null, "nwrong": 0.0});
-        assert_eq!(document["results"][0]["out_of_place"], expected);
-        assert_eq!(document["average_bus_bandwidth"], json!({"bandwidth": null, "okay": "unchecked"}));
-    }
-
-    #[test]
-    fn a_run_that_did_not_end_well_says_so_and_is_not_okay() {
-        for (outcome, error) in [
-            (Outcome::Running, "the run has not ended"),
-            (Outcome::Interrupted { signal: "SIGINT".to_owned() }, "interrupted by SIGINT"),
-            (
-                Outcome::Failed { message: "rank 3 on node02 \"died\"\n".to_owned() },
-                "rank 3 on node02 \"died\"\n",
-            ),
-        ] {
-            let mut run = run(&["allreduce"]);
-            run.measurements.pop();
-            run.outcome = outcome;
-            let document = document(&run);
-            assert_eq!(document["errors"], json!([error]));
-            assert_eq!(document.get("end_time"), None);
-            assert_eq!(document["out_of_bounds"], json!({"count": 0, "okay": "false"}));
-            assert_eq!(document["average_bus_bandwidth"]["okay"], "false");
-            assert_eq!(document["results"][0]["out_of_place"]["time"], 10.0);
-            assert_eq!(document["results"][0]["in_place"], Value::Null);
-        }
-        let document = document(&run(&["allreduce"]));
-        assert_eq!(
-            (&document["errors"], &document["end_time"]),
-            (&json!([""]), &json!("2026-11-20 14:58:11"))
-        );
-        assert_eq!(document["out_of_bounds"], json!({"count": 0, "okay": "true"}));
-    }
-
-    #[test]
-    fn a_run_without_measurements_is_whole() {
-        let document = document(&run(&[]));
-        assert_eq!(document["results"], json!([]));
-        assert_eq!(document["average_bus_bandwidth"]["bandwidth"], Value::Null);
-    }
-
-    #[test]
-    fn several_collectives_are_told_apart() {
-        let named = |asked: &str, measured: &[&str]| -> Vec<String> {
-            let mut run = run(measured);
-            run.command = vec!["nccl-bench".to_owned(), asked.to_owned()];
-            let document = document(&run);
-            let results = document["results"].as_array().unwrap();
-            results.iter().map(|result| result["experiment_name"].as_str().unwrap().to_owned()).collect()
-        };
-        assert_eq!(named("allreduce", &["allreduce", "allreduce"]), ["", ""]);
-        let both = "allreduce,allgather";
-        assert_eq!(named(both, &["allreduce", "allgather"]), ["all_reduce_perf", "all_gather_perf"]);
-        // Of a run that ended before the second.
-        assert_eq!(named(both, &["allreduce"]), ["all_reduce_perf"]);
-    }
-
-    #[test]
-    fn skipped_iterations_are_in_the_times_and_not_in_the_summary() {
-        let mut run = run(&["allreduce"]);
-        run.settings.per_iteration = true;
-        run.settings.cpu_time = true;
-        run.measurements[0].cpu_time_us = Some(2.5);
-        run.measurements[0].statistics = Statistics::of(&[4.0, 1.0]);
-        run.measurements[0].per_iteration = Some(crate::run::PerIteration {
-            skipped: 1,
-            times_us: vec![9.0, 4.0, 1.0],
-            processes_us: Vec::new(),
-        });
-        let document = document(&run);
-        let result = &document["results"][0];
-        assert_eq!(result["out_of_place"]["cpu_time"], 2.5);
-        assert_eq!(result["out_of_place"].get("time"), None);
-        let expected = json!({
-            "skipped_iterations": 1, "min_us": 1.0, "max_us": 4.0, "avg_us": 2.5, "p50_us": 4.0, "p95_us": 4.0,
-            "p99_us": 4.0, "stdev_us": 1.5, "cv_pct": 60.0, "times_us": [9.0, 4.0, 1.0],
-        });
-        assert_eq!(result["out_of_place_per_iter"], expected);
-        assert_eq!(result.get("in_place_per_iter"), None);
-    }
-
-    #[test]
-    fn only_json_can_be_asked_for() {
-        for name in ["results.csv", "results", "json"] {
-            let error = target(Path::new(name)).unwrap_err();
-            assert!(matches!(error, TargetError::Suffix { .. }), "{error}");
-            assert!(error.to_string().contains(name), "{error}");
-        }
-    }
-
-    #[test]
-    fn a_file_that_is_there_is_kept() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("results.JSON");
-        fs::write(&path, "precious").unwrap();
-        let names: Vec<PathBuf> = (0..2).map(|_| target(&path).unwrap()).collect();
-        assert_eq!(names, ["results.JSON.0", "results.JSON.1"].map(|name| folder.path().join(name)));
-        write(&names[0], "{}").unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
-        assert_eq!(fs::read_to_string(&names[0]).unwrap(), "{}");
-        // And nothing else is left.
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
-    }
-
-    #[test]
-    fn a_file_that_cannot_be_written_is_said_and_what_it_held_stays() {
-        let folder = tempfile::tempdir().unwrap();
-        let nowhere = folder.path().join("missing").join("results.json");
-        let error = target(&nowhere).unwrap_err();
-        assert!(matches!(error, TargetError::Create { .. }), "{error}");
-        assert!(error.to_string().contains("missing"), "{error}");
-        // A folder of that name: the new text cannot take its place.
-        let taken = folder.path().join("folder.json");
-        fs::create_dir(&taken).unwrap();
-        fs::write(taken.join("inside"), "precious").unwrap();
-        assert!(write(&taken, "{}").is_err());
-        assert_eq!(fs::read_to_string(taken.join("inside")).unwrap(), "precious");
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
-    }
-}
+mod tests;

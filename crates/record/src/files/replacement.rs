@@ -1,4 +1,4 @@
-//! A file that appears whole, in the place of the one before, or not at all.
+//! Atomic replacement of files.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, BufWriter, Write};
@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
-/// As much is written to see that there is room: a block of most file systems.
+/// Data written to check for free space: a block of most file systems.
 const TRIAL: [u8; 4096] = [0; 4096];
 
-/// Looks whether `path` can be replaced: whether it is a file or nothing yet, and another file can be made and filled
-/// beside it. Returns what it is with all links followed.
+/// Checks that `path` can be replaced: that it is a regular file or does not exist, and that another file can be
+/// created and filled beside it. Returns the path with all links resolved.
 ///
 /// # Errors
-/// Why it cannot.
+/// When it cannot be replaced.
 pub fn check(path: &Path) -> io::Result<PathBuf> {
     let target = resolve(path)?;
     if let Ok(found) = fs::metadata(&target) {
@@ -28,7 +28,7 @@ pub fn check(path: &Path) -> io::Result<PathBuf> {
         if is_standard_output(&found) {
             return Err(io::Error::other("standard output goes there, name another file"));
         }
-        // A rename would replace it even if it is write-protected, which is not what its owner meant.
+        // A rename would replace it even if it is write-protected, against the intention of its owner.
         OpenOptions::new().write(true).open(&target)?;
     }
     begin_beside(&target, |out| out.write_all(&TRIAL))?;
@@ -38,20 +38,20 @@ pub fn check(path: &Path) -> io::Result<PathBuf> {
 /// Replaces `path` by a file with this content.
 ///
 /// # Errors
-/// When the content or the file cannot be written: the older file stays, and nothing else.
+/// When the content or the file cannot be written; the older file then stays unchanged.
 pub fn write(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
     begin(path, content)?.sync_all()
 }
 
-/// Replaces `path` by a file that begins with this content, and goes on where it ends.
+/// Replaces `path` by a file with this content, and returns it for more writes.
 ///
 /// # Errors
-/// As [`write`].
+/// See [`write()`].
 pub(super) fn begin(path: &Path, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<File> {
     begin_beside(path, content)?.persist(path).map_err(|error| error.error)
 }
 
-/// A file with this content beside `path`, which is removed unless it is renamed.
+/// Creates a temporary file with this content beside `path`, which is removed unless it is renamed.
 fn begin_beside(
     path: &Path,
     content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -85,7 +85,7 @@ fn without_name(error: io::Error, folder: &Path) -> io::Error {
     io::Error::new(kind, format!("no file can be made in {}: {cause}", folder.display()))
 }
 
-/// True for the file that standard output was redirected to: whoever replaces it loses what is printed.
+/// Returns true for the file that standard output was redirected to, whose replacement would lose what is printed.
 fn is_standard_output(found: &fs::Metadata) -> bool {
     let output = io::stdout().as_fd().try_clone_to_owned().and_then(|output| File::from(output).metadata());
     output.is_ok_and(|output| (output.dev(), output.ino()) == (found.dev(), found.ino()))
@@ -95,7 +95,7 @@ fn folder(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// The path with all links followed; its last part need not exist.
+/// The path with all links resolved; its last part need not exist.
 pub(super) fn resolve(path: &Path) -> io::Result<PathBuf> {
     match fs::canonicalize(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {

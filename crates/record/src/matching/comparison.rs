@@ -1,4 +1,4 @@
-//! Which measurements belong together, their ratios, and what follows.
+//! The comparison of runs: matching rows, their ratios, and verdicts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -6,14 +6,15 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::measured::{Key, Rows, Source, TableKey};
-use super::{Error, Metric, Threshold};
+use super::measured::{Key, Rows, RunRows, TableKey};
+use super::{MatchError, Metric, Threshold};
 use crate::run::{Outcome, Run};
+use crate::statistics::GeometricMean;
 
-/// Rounding must not make a difference of exactly the threshold one beyond it.
+/// Tolerance that keeps rounding from making a difference of exactly the threshold exceed it.
 const ROUNDING: f64 = 1e-9;
 
-/// Settings that change which rows there are, or what is reported beside them, and not what a row's value means.
+/// Settings that affect the set of rows or additional reports, but not the meaning of a row's value.
 const HARMLESS: [&str; 9] = [
     "min_bytes",
     "step_factor",
@@ -26,30 +27,30 @@ const HARMLESS: [&str; 9] = [
     "per_iteration_skip",
 ];
 
-/// Several runs, each against the first.
+/// Several runs, each compared with the first.
 #[derive(Debug, Serialize)]
 pub struct Comparison {
     /// The value that is compared.
     pub metric: Metric,
-    /// The share by which a row may be slower.
+    /// Relative difference by which a row may be slower.
     pub threshold: f64,
     /// True with `--partial`: a file may be incomplete, and the rows that both files have decide.
     pub partial: bool,
     /// The runs, in the order given; the first is the reference.
-    pub files: Vec<File>,
-    /// What is not the same in all files, and may be why their values differ.
+    pub files: Vec<ComparedFile>,
+    /// Settings and circumstances that differ between files, and may explain different values.
     pub differences: Vec<Difference>,
-    /// What the first file and at least one other have.
-    pub rows: Vec<Row>,
+    /// Rows of the first file that at least one other has.
+    pub rows: Vec<ComparedRow>,
     /// Geometric means of the ratios, for each collective and for all rows.
-    pub means: Vec<Mean>,
+    pub means: Vec<MeanRatio>,
     /// One for each file but the first.
     pub verdicts: Vec<FileVerdict>,
 }
 
 /// One run of a comparison: a file, or one side of it.
 #[derive(Debug, Serialize)]
-pub struct File {
+pub struct ComparedFile {
     /// `A`, `B`, ...
     pub letter: String,
     /// The file.
@@ -62,7 +63,7 @@ pub struct File {
     pub library: String,
     /// Devices of the ranks: `8 x NVIDIA H200`.
     pub devices: String,
-    /// How the run ended.
+    /// Outcome of the run.
     pub outcome: Outcome,
     /// Measurements of all cycles.
     pub measurements: usize,
@@ -75,56 +76,56 @@ pub struct File {
 /// A setting or circumstance in which runs differ.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct Difference {
-    /// Its name in the native format, or of the variable.
+    /// Name in the native format, or of the variable.
     pub what: String,
-    /// One for each file; absent where it is not set or not known.
+    /// The value for each file; absent when it is not set or not known.
     pub values: Vec<Option<String>>,
 }
 
 /// A row that the first file and at least one other have.
 #[derive(Debug, Serialize)]
-pub struct Row {
+pub struct ComparedRow {
     /// The identity of the row.
     #[serde(flatten)]
     pub key: Key,
-    /// Of each file the median over the cycles; absent where it was not measured, or is no number above 0.
+    /// The median over the cycles of each file; absent when it was not measured, or is not above 0.
     pub values: Vec<Option<f64>>,
-    /// Of each file but the first: its value over that of the first.
+    /// The ratio of each file's value to that of the first file, without the first.
     pub ratios: Vec<Option<f64>>,
 }
 
-/// Of each file but the first the geometric mean of its ratios.
+/// Geometric means of the ratios of each file but the first.
 #[derive(Debug, Serialize)]
-pub struct Mean {
-    /// Over which rows; absent: over all.
+pub struct MeanRatio {
+    /// The collective of the rows; absent for all rows.
     pub collective: Option<String>,
     /// One geometric mean for each file but the first; absent without rows.
     pub ratios: Vec<Option<f64>>,
-    /// How many rows have a ratio.
+    /// Number of rows with a ratio.
     pub rows: Vec<usize>,
 }
 
-/// Whether a file stands up to the first.
+/// The verdict on a file, compared with the first.
 #[derive(Debug, Serialize)]
 pub struct FileVerdict {
     /// Index of the file.
     pub file: usize,
-    /// True when the file stands up to the first.
+    /// True when the file passes.
     pub pass: bool,
     /// Rows with a ratio.
     pub compared: usize,
-    /// Rows beyond the threshold, by their place in `rows`; the worst first.
+    /// Indexes in `rows` of rows beyond the threshold; the slowest first.
     pub slower: Vec<usize>,
     /// Rows that are faster by more than the threshold.
     pub faster: usize,
-    /// What is in the first file only.
+    /// Tables and rows of the first file only.
     pub missing: Vec<String>,
-    /// What is in this file only.
+    /// Tables and rows of this file only.
     pub extra: Vec<String>,
     /// Reasons why this file or the first is incomplete. Any of them fails the comparison, except with
     /// `--partial`.
     pub incomplete: Vec<String>,
-    /// What else a reader must know.
+    /// Notes for the reader.
     pub notes: Vec<String>,
 }
 
@@ -132,26 +133,26 @@ impl Comparison {
     /// Compares each file with the first. With `partial`, an incomplete file is judged by the rows that it
     /// has.
     pub fn of(
-        sources: &[Source],
+        sources: &[RunRows],
         metric: Metric,
         threshold: Threshold,
         partial: bool,
-    ) -> Result<Self, Error> {
-        let [first, others @ ..] = sources else { return Err(Error::TooFew) };
+    ) -> Result<Self, MatchError> {
+        let [first, others @ ..] = sources else { return Err(MatchError::TooFew) };
         if others.is_empty() {
-            return Err(Error::TooFew);
+            return Err(MatchError::TooFew);
         }
         for other in others {
             in_common(first, other, metric)?;
         }
-        let rows: Vec<Row> = first
+        let rows: Vec<ComparedRow> = first
             .rows
             .keys()
             .filter(|key| others.iter().any(|other| other.rows.has(key)))
-            .map(|key| Row::of(key, sources))
+            .map(|key| ComparedRow::of(key, sources))
             .collect();
-        let files: Vec<File> =
-            sources.iter().enumerate().map(|(index, source)| File::of(index, source)).collect();
+        let files: Vec<ComparedFile> =
+            sources.iter().enumerate().map(|(index, source)| ComparedFile::of(index, source)).collect();
         let limits = Limits { metric, threshold, partial };
         let verdicts =
             (1..sources.len()).map(|file| FileVerdict::of(file, sources, &files, &rows, limits)).collect();
@@ -175,10 +176,10 @@ impl Comparison {
 }
 
 /// Fails when two files have no row in common, or none with a value in both.
-fn in_common(first: &Source, other: &Source, metric: Metric) -> Result<(), Error> {
+fn in_common(first: &RunRows, other: &RunRows, metric: Metric) -> Result<(), MatchError> {
     let mut common = first.rows.keys().filter(|key| other.rows.has(key)).peekable();
     if common.peek().is_none() {
-        return Err(Error::NothingInCommon {
+        return Err(MatchError::NothingInCommon {
             first: first.path.clone(),
             other: other.path.clone(),
             in_first: listed(first.rows.keys()).join(", "),
@@ -187,21 +188,21 @@ fn in_common(first: &Source, other: &Source, metric: Metric) -> Result<(), Error
     }
     if !common.any(|key| first.rows.median(key).and(other.rows.median(key)).is_some()) {
         let (first, other) = (first.path.clone(), other.path.clone());
-        return Err(Error::NoValues { first, other, metric });
+        return Err(MatchError::NoValues { first, other, metric });
     }
     Ok(())
 }
 
-impl Row {
-    fn of(key: &Key, sources: &[Source]) -> Self {
+impl ComparedRow {
+    fn of(key: &Key, sources: &[RunRows]) -> Self {
         let values: Vec<Option<f64>> = sources.iter().map(|source| source.rows.median(key)).collect();
         let ratios = values[1..].iter().map(|value| Some((*value)? / values[0]?)).collect();
         Self { key: key.clone(), values, ratios }
     }
 }
 
-impl File {
-    fn of(index: usize, Source { path, run, rows }: &Source) -> Self {
+impl ComparedFile {
+    fn of(index: usize, RunRows { path, run, rows }: &RunRows) -> Self {
         Self {
             letter: letter(index),
             path: path.clone(),
@@ -265,8 +266,14 @@ struct Limits {
 }
 
 impl FileVerdict {
-    fn of(file: usize, sources: &[Source], files: &[File], rows: &[Row], limits: Limits) -> Self {
-        let slowdown = |row: &Row| row.ratios[file - 1].map(|ratio| limits.metric.slowdown(ratio));
+    fn of(
+        file: usize,
+        sources: &[RunRows],
+        files: &[ComparedFile],
+        rows: &[ComparedRow],
+        limits: Limits,
+    ) -> Self {
+        let slowdown = |row: &ComparedRow| row.ratios[file - 1].map(|ratio| limits.metric.slowdown(ratio));
         let slowdowns: Vec<(usize, f64)> =
             rows.iter().enumerate().filter_map(|(index, row)| Some((index, slowdown(row)?))).collect();
         let limit = 1.0 + limits.threshold.0 + ROUNDING;
@@ -293,18 +300,23 @@ impl FileVerdict {
     }
 }
 
-/// Returns why the file or the first one is incomplete, and notes on both.
-fn doubts(file: usize, files: &[File], rows: &[Row], own: &Rows) -> (Vec<String>, Vec<String>) {
+/// Returns reasons for which the file or the first one is incomplete, and notes on both.
+fn doubts(
+    file: usize,
+    files: &[ComparedFile],
+    rows: &[ComparedRow],
+    own: &Rows,
+) -> (Vec<String>, Vec<String>) {
     let both = || [&files[0], &files[file]].into_iter();
-    let mut incomplete: Vec<String> = both().filter_map(File::unfinished).collect();
+    let mut incomplete: Vec<String> = both().filter_map(ComparedFile::unfinished).collect();
     let unverified = both().filter(|file| file.unverified > 0);
     let mut notes: Vec<String> = unverified
-        .map(|File { letter, unverified, measurements, .. }| {
+        .map(|ComparedFile { letter, unverified, measurements, .. }| {
             format!("{letter} did not verify the data of {unverified} of its {measurements} measurements")
         })
         .collect();
     let without = rows.iter().filter(|row| own.has(&row.key) && row.ratios[file - 1].is_none());
-    let (one_sided, neither): (Vec<&Row>, Vec<&Row>) =
+    let (one_sided, neither): (Vec<&ComparedRow>, Vec<&ComparedRow>) =
         without.partition(|row| row.values[0].is_some() || row.values[file].is_some());
     if !one_sided.is_empty() {
         incomplete
@@ -316,7 +328,7 @@ fn doubts(file: usize, files: &[File], rows: &[Row], own: &Rows) -> (Vec<String>
     (incomplete, notes)
 }
 
-fn means(rows: &[Row], others: usize) -> Vec<Mean> {
+fn means(rows: &[ComparedRow], others: usize) -> Vec<MeanRatio> {
     let mut collectives: Vec<&str> = Vec::new();
     for row in rows {
         if !collectives.contains(&row.key.table.collective.as_str()) {
@@ -324,23 +336,19 @@ fn means(rows: &[Row], others: usize) -> Vec<Mean> {
         }
     }
     let mean = |collective: Option<&str>| {
-        let chosen = |row: &&Row| collective.is_none_or(|name| row.key.table.collective == name);
-        let logarithms = |file: usize| -> Vec<f64> {
-            rows.iter().filter(chosen).filter_map(|row| row.ratios[file].map(f64::ln)).collect()
-        };
-        let all: Vec<Vec<f64>> = (0..others).map(logarithms).collect();
-        let geometric =
-            |logarithms: &Vec<f64>| (logarithms.iter().sum::<f64>() / logarithms.len() as f64).exp();
-        Mean {
+        let chosen = |row: &&ComparedRow| collective.is_none_or(|name| row.key.table.collective == name);
+        let of_file = |file: usize| rows.iter().filter(chosen).filter_map(|row| row.ratios[file]).collect();
+        let all: Vec<GeometricMean> = (0..others).map(of_file).collect();
+        MeanRatio {
             collective: collective.map(str::to_owned),
-            ratios: all.iter().map(|found| (!found.is_empty()).then(|| geometric(found))).collect(),
-            rows: all.iter().map(Vec::len).collect(),
+            ratios: all.iter().map(GeometricMean::value).collect(),
+            rows: all.iter().map(GeometricMean::count).collect(),
         }
     };
     collectives.iter().map(|&name| Some(name)).chain([None]).map(mean).collect()
 }
 
-/// What is not the same in all runs.
+/// Settings and circumstances that differ between the runs.
 fn differences<'a>(runs: impl Iterator<Item = &'a Run>) -> Vec<Difference> {
     let all: Vec<BTreeMap<String, String>> = runs.map(circumstances).collect();
     let names: BTreeSet<&String> = all.iter().flat_map(BTreeMap::keys).collect();
@@ -354,7 +362,7 @@ fn differences<'a>(runs: impl Iterator<Item = &'a Run>) -> Vec<Difference> {
         .collect()
 }
 
-/// What may be why a run's values are what they are, by the names of the native format and of the variables.
+/// Settings and circumstances that can affect a run's values, by the names of the native format and of variables.
 fn circumstances(run: &Run) -> BTreeMap<String, String> {
     let mut found: BTreeMap<String, String> = BTreeMap::new();
     let text = |value: &Value| match value {
@@ -375,7 +383,7 @@ fn circumstances(run: &Run) -> BTreeMap<String, String> {
     found.insert("hosts".to_owned(), hosts.len().to_string());
     found.insert("ranks".to_owned(), devices(run));
     found.insert("program".to_owned(), run.program.clone());
-    // What another program did not say is no difference.
+    // Facts that another program did not record are not differences.
     found.retain(|_, value| !value.is_empty());
     found
 }

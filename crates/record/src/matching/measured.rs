@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::Metric;
-use crate::files::{Cut, ReadError, read_each};
+use crate::files::{ReadError, Truncated, read_each};
 use crate::run::{Measurement, Placement, Provenance, Run};
-use crate::sides::{self, Side};
-use crate::statistics::Statistics;
+use crate::sides::{self, SelectedSide};
+use crate::statistics::median;
 
 /// The identity of a row: measurements with equal keys are compared.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -63,7 +63,7 @@ impl Key {
     }
 }
 
-/// The placement as it is printed.
+/// Name of the placement in reports.
 pub const fn placement(placement: Placement) -> &'static str {
     match placement {
         Placement::OutOfPlace => "out-of-place",
@@ -73,7 +73,7 @@ pub const fn placement(placement: Placement) -> &'static str {
 
 /// A result file, or one side of a file that was measured with `--vs`.
 #[derive(Debug)]
-pub struct Source {
+pub struct RunRows {
     /// The file.
     pub path: PathBuf,
     /// The run without its measurements, which are in `rows`.
@@ -129,7 +129,7 @@ impl Rows {
     /// The median over the cycles; `None` when no cycle has a value above 0.
     pub fn median(&self, key: &Key) -> Option<f64> {
         let row = &self.rows[*self.places.get(key)?];
-        Statistics::of(&row.values).map(|statistics| statistics.median_us)
+        median(&row.values)
     }
 
     /// Describes the rows with wrong data: `allreduce float sum, 8 bytes in-place: 3 wrong elements`.
@@ -141,19 +141,24 @@ impl Rows {
 
 /// Reads the values of `metric` from a file. Returns a source for each side that `side` selects; none when
 /// the file has no such side.
-pub fn read(path: &Path, side: Side, metric: Metric, partial: bool) -> Result<Vec<Source>, ReadError> {
+pub fn read(
+    path: &Path,
+    side: SelectedSide,
+    metric: Metric,
+    partial: bool,
+) -> Result<Vec<RunRows>, ReadError> {
     let value = |time_us, busbw_gbps| match metric {
         Metric::Time => time_us,
         Metric::Busbw => busbw_gbps,
     };
     let (mut own, mut other) = (Rows::default(), Rows::default());
-    let cut = if partial { Cut::Read } else { Cut::Refused };
+    let cut = if partial { Truncated::Read } else { Truncated::Refused };
     let run = read_each(path, cut, &mut |each| {
         let key = Key::of(&each);
         let mut wrong = each.wrong;
         if let Some(versus) = &each.versus {
             other.add(key.clone(), value(versus.time_us, versus.busbw_gbps), versus.wrong);
-            if side == Side::Own {
+            if side == SelectedSide::Own {
                 // Wrong data on either side counts against the run.
                 wrong = wrong
                     .map(|wrong| wrong.saturating_add(versus.wrong.unwrap_or(0)))
@@ -165,19 +170,19 @@ pub fn read(path: &Path, side: Side, metric: Metric, partial: bool) -> Result<Ve
     Ok(sources(path, run, side, own, other))
 }
 
-fn sources(path: &Path, run: Run, wanted: Side, own: Rows, other: Rows) -> Vec<Source> {
-    let whole = |path: PathBuf, run: Run, rows: Rows| Source { path, run, rows };
+fn sources(path: &Path, run: Run, wanted: SelectedSide, own: Rows, other: Rows) -> Vec<RunRows> {
+    let whole = |path: PathBuf, run: Run, rows: Rows| RunRows { path, run, rows };
     let theirs = sides::other_provenance(&run.provenance).filter(|_| other.measurements > 0);
     match (wanted, theirs) {
-        (Side::Own, _) | (Side::Both, None) => vec![whole(path.to_owned(), run, own)],
-        (Side::Other, None) => Vec::new(),
+        (SelectedSide::Own, _) | (SelectedSide::Both, None) => vec![whole(path.to_owned(), run, own)],
+        (SelectedSide::Other, None) => Vec::new(),
         (_, Some(theirs)) => {
             let side = |provenance: Provenance, rows| {
                 let path = PathBuf::from(format!("{} ({})", path.display(), provenance.backend));
                 whole(path, Run { provenance, ..run.clone() }, rows)
             };
             let ours = Provenance { versus: None, ..run.provenance.clone() };
-            let sides = [(ours, own, Side::Both), (theirs, other, wanted)];
+            let sides = [(ours, own, SelectedSide::Both), (theirs, other, wanted)];
             let meant = sides.into_iter().filter(|(.., meant)| *meant == wanted);
             meant.map(|(provenance, rows, _)| side(provenance, rows)).collect()
         }

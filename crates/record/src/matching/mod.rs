@@ -15,8 +15,8 @@ use serde::Serialize;
 
 use crate::files::ReadError;
 
-pub use comparison::{Comparison, Difference, File, FileVerdict, Mean, Row, letter};
-pub use measured::{Key, Rows, Source, TableKey, placement, read};
+pub use comparison::{ComparedFile, ComparedRow, Comparison, Difference, FileVerdict, MeanRatio, letter};
+pub use measured::{Key, Rows, RunRows, TableKey, placement, read};
 
 /// A share of a value: `5%` is 0.05.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
@@ -45,7 +45,7 @@ impl fmt::Display for Threshold {
     }
 }
 
-/// What is compared.
+/// The compared value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "snake_case")]
@@ -57,7 +57,7 @@ pub enum Metric {
 }
 
 impl Metric {
-    /// By how much longer the operation took, as a factor, when its value is `ratio` times that of the first file.
+    /// Factor by which the operation took longer, when its value is `ratio` times that of the first file.
     pub(crate) fn slowdown(self, ratio: f64) -> f64 {
         match self {
             Self::Time => ratio,
@@ -77,17 +77,17 @@ impl Metric {
 
 /// Reason for which runs cannot be compared.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum MatchError {
     /// Files that are no results.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Unreadable(Vec<ReadError>),
     /// Less than two files.
     #[error("a comparison needs two files or more, or with --side both one that was measured with --vs")]
     TooFew,
-    /// There is no other side in a file.
+    /// A file has no baseline.
     #[error("{} has no other side: it was not measured with --vs", .0.display())]
     OneSide(PathBuf),
-    /// Nothing of a file is in the first one, too.
+    /// A file has no row in common with the first one.
     #[error(
         "{} and {} have no measurement in common (same collective, type, operator, root, placement and size): \
          the first has {in_first}, the second {in_other}",
@@ -98,19 +98,19 @@ pub enum Error {
         first: PathBuf,
         /// The other one.
         other: PathBuf,
-        /// What is in the first.
+        /// Rows of the first file.
         in_first: String,
-        /// What is in the other.
+        /// Rows of the other file.
         in_other: String,
     },
-    /// What they have in common has no values above 0.
+    /// No common row has a value above 0 in both.
     #[error("{} and {} have no {} above 0 in common{}", first.display(), other.display(), metric_name(*.metric), hint(*.metric))]
     NoValues {
         /// The first file.
         first: PathBuf,
         /// The other one.
         other: PathBuf,
-        /// What was to be compared.
+        /// The compared value.
         metric: Metric,
     },
 }

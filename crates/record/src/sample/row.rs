@@ -1,4 +1,4 @@
-//! What the reports' tests show.
+//! Records for the tests of reports.
 
 use crate::run::{
     Average, Blocking, Measurement, Outcome, Placement, Provenance, Rank, Registration, Run, SCHEMA_VERSION,

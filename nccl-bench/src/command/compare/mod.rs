@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use clap::{ArgMatches, Args, FromArgMatches as _, ValueEnum};
 use record::matching::{self, Comparison, Metric, Threshold};
-use record::sides::Side;
+use record::sides::SelectedSide;
 
 use super::{Command, Context};
 use crate::exit::Exit;
@@ -45,8 +45,8 @@ pub struct Arguments {
     pub files: Vec<PathBuf>,
 
     /// Of results of --vs, which side; both: each as a file of its own
-    #[arg(long, value_enum, default_value_t = Side::Own)]
-    pub side: Side,
+    #[arg(long, value_enum, default_value_t = SelectedSide::Own)]
+    pub side: SelectedSide,
 
     /// A row may be slower by so much before the comparison fails
     #[arg(long, value_name = "PERCENT", default_value = "5%", allow_hyphen_values = true)]
@@ -104,7 +104,7 @@ impl Verdict {
 pub enum Error {
     /// The files cannot be compared.
     #[error(transparent)]
-    Matching(#[from] matching::Error),
+    Matching(#[from] matching::MatchError),
     /// The output is closed or full.
     #[error("the comparison cannot be written: {0}")]
     Output(#[from] io::Error),
@@ -127,13 +127,13 @@ pub fn run(arguments: &Arguments, out: &mut impl Write) -> Result<Verdict, Error
     let (mut sources, mut unreadable) = (Vec::new(), Vec::new());
     for path in &arguments.files {
         match matching::read(path, arguments.side, arguments.metric, arguments.partial) {
-            Ok(sides) if sides.is_empty() => return Err(matching::Error::OneSide(path.clone()).into()),
+            Ok(sides) if sides.is_empty() => return Err(matching::MatchError::OneSide(path.clone()).into()),
             Ok(sides) => sources.extend(sides),
             Err(error) => unreadable.push(error),
         }
     }
     if !unreadable.is_empty() {
-        return Err(matching::Error::Unreadable(unreadable).into());
+        return Err(matching::MatchError::Unreadable(unreadable).into());
     }
     let comparison = Comparison::of(&sources, arguments.metric, arguments.threshold, arguments.partial)?;
     match arguments.format {

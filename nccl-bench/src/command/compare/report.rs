@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use record::Outcome;
-use record::matching::{Comparison, FileVerdict, Metric, Row, Threshold, letter, placement};
+use record::matching::{ComparedRow, Comparison, FileVerdict, Metric, Threshold, letter, placement};
 
 /// How many of the worst rows a verdict names.
 const NAMED_ROWS: usize = 10;
@@ -132,7 +132,7 @@ pub(super) fn json(comparison: &Comparison, out: &mut impl Write) -> io::Result<
 }
 
 fn files(comparison: &Comparison) -> Table {
-    let row = |file: &record::matching::File| {
+    let row = |file: &record::matching::ComparedFile| {
         vec![
             file.letter.clone(),
             cell(&file.path.display().to_string()),
@@ -196,7 +196,7 @@ fn tables(comparison: &Comparison) -> Vec<(String, Table)> {
     tables
 }
 
-fn cells(comparison: &Comparison, index: usize, row: &Row) -> Vec<String> {
+fn cells(comparison: &Comparison, index: usize, row: &ComparedRow) -> Vec<String> {
     let mut cells =
         vec![row.key.bytes.to_string(), placement(row.key.placement).to_owned(), number(row.values[0])];
     for (value, ratio) in row.values[1..].iter().zip(&row.ratios) {
@@ -213,7 +213,7 @@ fn means(comparison: &Comparison) -> Table {
     for file in 1..comparison.files.len() {
         head.extend([format!("{}/{}", letter(file), letter(0)), "rows".to_owned()]);
     }
-    let row = |mean: &record::matching::Mean| {
+    let row = |mean: &record::matching::MeanRatio| {
         let mut cells = vec![mean.collective.as_deref().map_or_else(|| "all".to_owned(), cell)];
         for (ratio, rows) in mean.ratios.iter().zip(&mean.rows) {
             let ratio = ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.4}"));

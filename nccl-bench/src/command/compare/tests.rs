@@ -482,8 +482,14 @@ fn a_closed_pipe_is_an_error_and_no_verdict() {
     for format in [Format::Text, Format::Markdown, Format::Csv, Format::Json] {
         let files = vec![path.clone(), path.clone()];
         let threshold = Threshold(0.05);
-        let arguments =
-            Arguments { files, side: Side::Own, threshold, metric: Metric::Time, partial: false, format };
+        let arguments = Arguments {
+            files,
+            side: SelectedSide::Own,
+            threshold,
+            metric: Metric::Time,
+            partial: false,
+            format,
+        };
         let error = run(&arguments, &mut Closed).unwrap_err();
         assert!(
             matches!(&error, Error::Output(inner) if inner.kind() == io::ErrorKind::BrokenPipe),

@@ -9,7 +9,7 @@ use collectives::fabric::Algorithm;
 use collectives::world;
 use engine::collective::Collective;
 use engine::data::Op;
-use engine::request::{BackendChoice, Fault, Roots, Size, Versus, Wish};
+use engine::request::{AlgorithmChoice, BackendChoice, Fault, Roots, Size, Versus};
 use record::files::Output;
 use record::{Average, Blocking, Registration};
 
@@ -230,7 +230,7 @@ pub struct Arguments {
     /// Algorithm of the fabric backend: ring for what is measured, or all_reduce=ring,all_gather=bruck; nccl-bench fabric
     /// algorithms lists them
     #[arg(long, value_name = "ALGORITHM", value_delimiter = ',', help_heading = RUNNING)]
-    pub(crate) algo: Vec<Wish>,
+    pub(crate) algo: Vec<AlgorithmChoice>,
 
     /// What --algo hierarchical does between hosts
     #[arg(long, value_name = "ALGORITHM", help_heading = RUNNING)]

@@ -186,7 +186,7 @@ impl Observer for Recorder {
     }
 
     fn start(&self, start: Start<'_>) -> anyhow::Result<()> {
-        let Start { run, plan, place, reduced_to } = start;
+        let Start { run, plan, position, reduced_to } = start;
         let mut state = self.state();
         let State::Open(mut reports) = std::mem::take(&mut *state) else { return Ok(()) };
         if let Some(path) = &reports.nccl_tests_json {
@@ -199,7 +199,7 @@ impl Observer for Recorder {
         *state = State::Recording(reports, Box::new(run.clone()));
         drop(state);
         let mut text = self.text();
-        text.progress = Progress::new(plan, place);
+        text.progress = Progress::new(plan, position);
         if let Some(path) = json {
             print(&table::json_notice(&path))?;
         }
@@ -235,7 +235,7 @@ impl Observer for Recorder {
         }
     }
 
-    fn phase(&self, what: &str) {
+    fn step(&self, what: &str) {
         self.text().progress.phase(what);
     }
 
@@ -333,14 +333,14 @@ fn traffic_summary(pattern: &Pattern, traffic: &Traffic, measurement: &Measureme
     let bytes = |elements: usize| (elements * size) as u64;
     let kind = match pattern {
         Pattern::Spread(spread) => table::Traffic::Generated {
-            total_bytes: bytes(traffic.parameter() * work.member.ranks),
+            total_bytes: bytes(traffic.parameter() * work.participant.ranks),
             spread: *spread,
         },
         Pattern::Matrix(matrix) => {
             table::Traffic::Matrix { dimension: matrix.ranks(), scale: matrix.scale() }
         }
     };
-    let ranks: Vec<(u64, u64)> = (0..work.member.ranks)
+    let ranks: Vec<(u64, u64)> = (0..work.participant.ranks)
         .map(|rank| (bytes(traffic.sent(rank)), bytes(traffic.received(rank))))
         .collect();
     table::alltoallv_summary(kind, measurement.time_us, &ranks)

@@ -32,7 +32,7 @@ pub use axis::Scale;
 
 use clap::{ArgMatches, Args as _, FromArgMatches as _};
 use record::files::{self, replacement};
-use record::sides::Side;
+use record::sides::SelectedSide;
 use record::{Placement, Run};
 
 use super::{Command, Context, lines};
@@ -103,8 +103,8 @@ pub struct Arguments {
     pub placements: Placements,
 
     /// Of results of --vs, which side; both: each as a run of its own
-    #[arg(long, value_enum, default_value_t = Side::Both)]
-    pub side: Side,
+    #[arg(long, value_enum, default_value_t = SelectedSide::Both)]
+    pub side: SelectedSide,
 
     /// Axis of the bandwidths; times and sizes are always logarithmic
     #[arg(long, value_name = "SCALE", default_value = "linear")]

@@ -14,7 +14,7 @@ pub use foot::{Foot, MemoryUsage, Traffic, alltoallv_summary, failure};
 pub use number::significant;
 
 use record::nccl_tests::{TIME_FORMAT, enough, local_time, nccl_code, operator, program, root};
-use record::{Blocking, Library, Provenance, Rank, Run, Settings};
+use record::{BackendLibrary, Blocking, Provenance, Rank, Run, Settings};
 
 /// The line above all others when results also go to a file (`-J`).
 #[must_use]
@@ -53,7 +53,7 @@ pub fn provenance(provenance: &Provenance) -> String {
     if let Some(driver) = cuda_driver {
         let _ = write!(text, "; CUDA driver {driver}");
     }
-    if let Some(Library { backend, library_version, library_path }) = versus {
+    if let Some(BackendLibrary { backend, library_version, library_path }) = versus {
         let _ = write!(text, "\n# Versus: {backend} {library_version} from {library_path}");
     }
     let _ = writeln!(text, "\n# World: {world}\n# System: {system}");

@@ -1,15 +1,15 @@
-//! What EFA and verbs need, and this machine does not have.
+//! Requirements of EFA and verbs that this host does not meet.
 
 use collectives::fabric::Version;
 use rustix::io::Errno;
 
 use super::{Reason, some};
-use crate::host::rdma::{Device, Host, Memlock, OnPci};
+use crate::host::rdma::{Host, Memlock, OnPci, RdmaDevice};
 
-/// What EFA needs.
+/// Reasons for which EFA cannot be used, or facts about its devices.
 pub(super) fn efa(host: &Host, version: Version) -> Vec<Reason> {
     let mut reasons = Vec::new();
-    let (devices, others): (Vec<&Device>, Vec<&Device>) =
+    let (devices, others): (Vec<&RdmaDevice>, Vec<&RdmaDevice>) =
         host.devices.iter().partition(|device| device.is_efa());
     if devices.is_empty() {
         reasons.extend(no_efa_device(host, &others));
@@ -42,8 +42,8 @@ pub(super) fn efa(host: &Host, version: Version) -> Vec<Reason> {
     reasons
 }
 
-/// Why there is no EFA device in `/sys/class/infiniband`.
-fn no_efa_device(host: &Host, others: &[&Device]) -> Vec<Reason> {
+/// Reasons for which `/sys/class/infiniband` has no EFA device.
+fn no_efa_device(host: &Host, others: &[&RdmaDevice]) -> Vec<Reason> {
     let mut by_driver: Vec<(Option<&str>, Vec<&str>)> = Vec::new();
     for OnPci { place, driver } in &host.efa_on_pci {
         let driver = driver.as_deref();
@@ -67,7 +67,7 @@ fn no_efa_device(host: &Host, others: &[&Device]) -> Vec<Reason> {
     vec![none]
 }
 
-/// Why EFA devices on the PCI bus with this driver are not in `/sys/class/infiniband`.
+/// The reason for which EFA devices on the PCI bus with this driver are not in `/sys/class/infiniband`.
 fn on_pci(host: &Host, driver: Option<&str>, places: &str) -> Reason {
     match driver {
         None => {
@@ -99,8 +99,8 @@ fn on_pci(host: &Host, driver: Option<&str>, places: &str) -> Reason {
     }
 }
 
-/// How to see RDMA devices of the host's network namespace. There is no word of `rdma dev set NAME netns`: the kernel moves
-/// only devices whose drivers can take them from programs that use them, and efa cannot.
+/// Advice on RDMA devices of the host's network namespace. It does not mention `rdma dev set NAME netns`: the kernel
+/// moves only devices whose drivers can revoke them from running programs, and efa cannot.
 fn into_the_network(host: &Host) -> String {
     let join = match host.container {
         Some("Kubernetes") => "give the pod the host's network (hostNetwork: true)",
@@ -113,10 +113,10 @@ fn into_the_network(host: &Host) -> String {
     )
 }
 
-/// What verbs needs.
+/// Reasons for which verbs cannot be used, or facts about its devices.
 pub(super) fn verbs(host: &Host) -> Vec<Reason> {
     let mut reasons = Vec::new();
-    let (efa, devices): (Vec<&Device>, Vec<&Device>) =
+    let (efa, devices): (Vec<&RdmaDevice>, Vec<&RdmaDevice>) =
         host.devices.iter().partition(|device| device.is_efa());
     if devices.is_empty() {
         let none = "this host has no RDMA device (nothing in /sys/class/infiniband)";
@@ -156,8 +156,9 @@ pub(super) fn verbs(host: &Host) -> Vec<Reason> {
     reasons
 }
 
-/// Devices, those that are alike together: `2 EFA devices (driver efa, ACTIVE 100 Gb/sec): rdmap0s6, rdmap1s6`.
-pub fn described(devices: &[&Device]) -> String {
+/// Describes devices, grouped by their properties: `2 EFA devices (driver efa, ACTIVE 100 Gb/sec): rdmap0s6,
+/// rdmap1s6`.
+pub fn described(devices: &[&RdmaDevice]) -> String {
     let mut groups: Vec<(&str, String, Vec<&str>)> = Vec::new();
     for device in devices {
         let (kind, description) = (if device.is_efa() { "EFA" } else { "RDMA" }, device.description());
@@ -174,7 +175,7 @@ pub fn described(devices: &[&Device]) -> String {
     groups.iter().map(group).collect::<Vec<_>>().join("; ")
 }
 
-/// Whether the files of devices are missing, or cannot be opened. In Kubernetes, `resource` brings them.
+/// Reasons for which device files are missing or cannot be opened. In Kubernetes, `resource` provides the files.
 fn device_files(host: &Host, resource: &str) -> Vec<Reason> {
     if host.has_uverbs() { refused(host, resource) } else { vec![no_device_files(host, resource)] }
 }
@@ -206,7 +207,7 @@ fn no_device_files(host: &Host, resource: &str) -> Reason {
     }
 }
 
-/// Files that are there and cannot be opened, those with the same error together.
+/// Device files that exist but cannot be opened, grouped by error.
 fn refused(host: &Host, resource: &str) -> Vec<Reason> {
     let mut by_error: Vec<(Errno, Vec<&str>)> = Vec::new();
     for file in &host.refused {
@@ -223,7 +224,7 @@ fn refused(host: &Host, resource: &str) -> Vec<Reason> {
     by_error.iter().map(reason).collect()
 }
 
-/// How a device's file could be opened that is there.
+/// Advice on opening a device file that exists.
 fn opening(host: &Host, resource: &str, error: Errno, name: &str) -> String {
     let forbidden = matches!(error, Errno::PERM | Errno::ACCESS);
     let rights = format!("see its owner and rights: ls -l /dev/infiniband/{name}");
@@ -272,7 +273,7 @@ fn in_a_container(host: &Host) -> Option<Reason> {
     Some(Reason::new(format!("this is a container ({container}): the host may have what is missing here")))
 }
 
-/// Advice that a container cannot follow itself.
+/// Marks advice that has to be followed on the host of a container.
 fn on_the_host(host: &Host, advice: &str) -> String {
     if host.container.is_some() { format!("on the host: {advice}") } else { advice.to_owned() }
 }

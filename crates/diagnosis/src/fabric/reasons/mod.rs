@@ -1,4 +1,4 @@
-//! Why nothing matches: which hint excluded each provider, and why a provider is not there at all.
+//! Reasons for which no interface matches: the hint that excludes each provider, and the cause of a missing provider.
 
 mod devices;
 
@@ -12,21 +12,21 @@ use super::entry::Entry;
 use crate::host::rdma::Host;
 pub use devices::described;
 
-/// With so many letters more, less, other or exchanged, a name may be meant for another.
+/// Maximum edit distance at which a name is taken for a misspelt one.
 const SLIPS: usize = 1;
 
-/// One reason, and what to do about it.
+/// A reason with its remedy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Reason {
     /// The reason, as a sentence.
     pub text: String,
-    /// The remedy, where there is one.
+    /// The remedy, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advice: Option<String>,
-    /// The provider that it is about.
+    /// The provider concerned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
-    /// The hints of which any one could be dropped for this provider to match.
+    /// Hints, any one of which could be dropped for this provider to match.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub without: Vec<String>,
 }
@@ -45,7 +45,7 @@ impl Reason {
     }
 }
 
-/// One thing that is asked for, beside the provider.
+/// One hint of a request other than the provider.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Hint {
     Endpoint(EndpointType),
@@ -67,7 +67,7 @@ impl Hint {
         all
     }
 
-    /// The others.
+    /// The other hints.
     fn without(&self, hints: &Hints) -> Hints {
         let mut rest = hints.clone();
         match self {
@@ -81,7 +81,7 @@ impl Hint {
         rest
     }
 
-    /// Nothing but this, of the same provider.
+    /// This hint alone, for the same provider.
     fn alone(&self, provider: Option<&String>) -> Hints {
         let mut only = Hints { provider: provider.cloned(), ..Hints::default() };
         match self.clone() {
@@ -115,7 +115,7 @@ impl Hint {
         format!("the {kind} {}", self.value())
     }
 
-    /// What could be asked for instead: what these entries have.
+    /// The values of these entries that the hint could have instead.
     fn instead(&self, entries: &[&Entry]) -> Option<String> {
         let of = |kind: &str, name: fn(&Entry) -> &str| {
             let mut names: Vec<&str> = Vec::new();
@@ -145,7 +145,7 @@ impl Hint {
     }
 }
 
-/// The first few of these names.
+/// The first of these names, with the number of the others.
 fn some(names: &[&str]) -> String {
     const MOST: usize = 8;
     match names.len().checked_sub(MOST) {
@@ -154,7 +154,7 @@ fn some(names: &[&str]) -> String {
     }
 }
 
-/// The names of the providers, each once.
+/// Names of the providers, without duplicates.
 pub fn providers(entries: &[Entry]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for entry in entries {
@@ -165,8 +165,8 @@ pub fn providers(entries: &[Entry]) -> Vec<String> {
     names
 }
 
-/// For each provider, or each that the one asked for stands for, which hint excluded it. `of_provider` is what these offer
-/// when nothing else is asked for; `ask` asks libfabric.
+/// Returns, for each provider in `of_provider`, the hint that excludes it. `of_provider` has the entries of the
+/// requested provider without other hints; `ask` queries libfabric.
 pub fn explain(
     hints: &Hints,
     of_provider: &[Entry],
@@ -191,7 +191,8 @@ pub fn explain(
     Ok(reasons)
 }
 
-/// Why not this provider. `without` and `alone` are libfabric's answers for each of the hints.
+/// The reason for which this provider does not match. `without` and `alone` are libfabric's answers for each of the
+/// hints.
 fn excluded(name: &str, given: &[Hint], without: &[Vec<Entry>], alone: &[Vec<Entry>]) -> Reason {
     let of = |entries: &[Entry]| entries.iter().any(|entry| entry.provider == name);
     let one_too_many: Vec<(&Hint, &Vec<Entry>)> =
@@ -225,15 +226,15 @@ fn excluded(name: &str, given: &[Hint], without: &[Vec<Entry>], alone: &[Vec<Ent
     Reason::new(format!("provider {name} lacks {}", lacks.join(" and "))).of(name)
 }
 
-/// What is known of this libfabric and this machine.
-pub struct Circumstances<'a> {
+/// Facts about libfabric and the host.
+pub struct Facts<'a> {
     /// The hints of the request.
     pub hints: &'a Hints,
-    /// What libfabric offers when nothing in particular is asked for.
+    /// Entries without hints.
     pub all: &'a [Entry],
-    /// What it offers of the provider that is asked for, if one is.
+    /// Entries of the requested provider, without other hints.
     pub of_provider: &'a [Entry],
-    /// The providers that libfabric was built with.
+    /// Providers compiled into libfabric.
     pub registered: &'a [Registered],
     /// Version of libfabric.
     pub version: Version,
@@ -245,14 +246,14 @@ pub struct Circumstances<'a> {
     pub variable: Option<&'a str>,
 }
 
-/// Why the provider that was asked for is not there at all; nothing when it is.
-pub fn missing(known: &Circumstances<'_>) -> Vec<Reason> {
+/// Reasons for which the requested provider is missing; empty when it is there.
+pub fn missing(known: &Facts<'_>) -> Vec<Reason> {
     let wanted = known.hints.provider.as_ref();
     if wanted.is_some() && !known.of_provider.is_empty() {
         return Vec::new();
     }
     if let Some(value) = known.variable.filter(|value| wanted.is_none_or(|name| hides(value, name))) {
-        // What libfabric answers of other providers now says nothing about them.
+        // The variable hides other providers from libfabric's answers.
         let reason = Reason::new(format!("FI_PROVIDER={value} keeps libfabric from its other providers"));
         return vec![reason.advice("unset FI_PROVIDER")];
     }
@@ -282,7 +283,8 @@ pub fn missing(known: &Circumstances<'_>) -> Vec<Reason> {
     reasons
 }
 
-/// Whether `FI_PROVIDER` with this value hides a provider: it lists those to use, or after a `^` those not to.
+/// Returns true when `FI_PROVIDER` with this value hides the provider: it lists the providers to use, or after a `^`
+/// those not to use.
 fn hides(value: &str, provider: &str) -> bool {
     let (list, excludes) = value.strip_prefix('^').map_or((value, false), |list| (list, true));
     let part_of = |name: &str| provider.split(';').any(|part| part.eq_ignore_ascii_case(name));
@@ -291,9 +293,9 @@ fn hides(value: &str, provider: &str) -> bool {
     listed == excludes
 }
 
-/// Whether libfabric has the provider.
-fn registration(known: &Circumstances<'_>, wanted: &str) -> Vec<Reason> {
-    let Circumstances { version, path, .. } = known;
+/// Reasons that follow from the providers compiled into libfabric.
+fn registration(known: &Facts<'_>, wanted: &str) -> Vec<Reason> {
+    let Facts { version, path, .. } = known;
     let names: Vec<&str> = known.registered.iter().map(|provider| provider.name.as_str()).collect();
     // What is excluded need not be there.
     let parts = wanted.split(';').filter(|part| !part.starts_with('^'));
@@ -342,7 +344,7 @@ fn lacking_part(part: &str, version: Version, path: &Path, names: &[&str]) -> Re
     })
 }
 
-/// Whether these words are in the file.
+/// Returns true when the file contains these words.
 fn contains(path: &Path, words: &str) -> bool {
     let words = words.as_bytes();
     fs::read(path).is_ok_and(|bytes| bytes.windows(words.len()).any(|window| window == words))

@@ -153,7 +153,7 @@ fn why(wanted: &str, version: (u16, u16), registered: &[&str], library: &str, ho
         .map(|name| Registered { name: (*name).to_owned(), version: Version::new(1, 0) })
         .collect();
     let hints = hints(Some(wanted), None, &[]);
-    missing(&Circumstances {
+    missing(&Facts {
         hints: &hints,
         all: &offered(),
         of_provider: &answer(&hints).unwrap(),
@@ -165,7 +165,7 @@ fn why(wanted: &str, version: (u16, u16), registered: &[&str], library: &str, ho
     })
 }
 
-/// Whether one of the reasons has these words, and its advice those.
+/// Returns true when a reason has these words, and its advice those.
 fn says(reasons: &[Reason], text: &str, advice: &str) -> bool {
     reasons.iter().any(|reason| {
         reason.text.contains(text) && reason.advice.as_deref().unwrap_or_default().contains(advice)
@@ -334,7 +334,7 @@ fn in_a_container_the_advice_is_for_the_one_who_starts_it() {
     );
 }
 
-/// As a pod on EKS is: the second version of control groups, each in a namespace of its own.
+/// A pod on EKS: version 2 of control groups, each in a namespace of its own.
 #[test]
 fn in_a_pod_whose_control_group_has_no_name_the_resource_is_named() {
     let pod = efa_devices()
@@ -377,7 +377,7 @@ fn other_providers_are_missing_by_name() {
 #[test]
 fn a_variable_that_hides_providers_is_named() {
     let (wanted, none) = (hints(Some("tcp"), None, &[]), hints(None, None, &[]));
-    let mut known = Circumstances {
+    let mut known = Facts {
         hints: &wanted,
         all: &[],
         of_provider: &[],

@@ -1,11 +1,11 @@
 //! CUDA memory over NCCL: a GPU, a thread and a communicator per rank.
 
+mod assignment;
 mod memory;
 mod notes;
 mod on_stream;
-mod operate;
+mod operation;
 mod rank;
-mod share;
 
 use std::sync::Arc;
 use std::thread;
@@ -18,19 +18,19 @@ use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use cudarc::driver::{CudaContext, CudaStream, result};
 use serde::{Deserialize, Serialize};
 
-use super::selection::Found;
-use super::{Abilities, Body, Device, MemoryUse, Node, Place, Rooms};
+use super::discovery::Discovery;
+use super::{BufferSizes, Capabilities, GroupPosition, MemoryUse, Node, RankBody, RankDevice};
 use crate::collective::Collective;
 use crate::data::{DeviceData, Op};
 use crate::request::Request;
 use crate::supervision::Stop;
+use assignment::{Address, GpuAssignment, MULTI_RANK, ProcessGpus, assignment, ranks_on_gpus};
 use memory::RankMemory;
 use rank::GpuRank;
 use record::{Provenance, Rank};
-use share::{Address, MULTI_RANK, Share, Sharer, ranks_on_gpus, share};
 
 const DEFAULT_MAX_BYTES: u64 = 4 << 30;
-/// Left free on each GPU for NCCL's own buffers and kernels.
+/// Bytes left free on each GPU for NCCL's own buffers and kernels.
 const RESERVE: u64 = 2 << 30;
 
 /// The GPUs that a process can use.
@@ -39,7 +39,7 @@ pub(super) struct Gpus {
     nccl_version: String,
     nccl_path: String,
     driver: i32,
-    /// PCI addresses in the order of CUDA ordinals: they tell whether processes see the same GPUs.
+    /// PCI addresses in the order of CUDA ordinals: they show whether processes see the same GPUs.
     addresses: Vec<Address>,
     /// Compute capabilities of the same: (9, 0).
     capabilities: Vec<(u32, u32)>,
@@ -47,12 +47,12 @@ pub(super) struct Gpus {
     multi_rank: bool,
 }
 
-/// The first GPUs that calculate with 8-bit floating-point numbers, and the first NCCL.
+/// The first compute capability, and the first NCCL, with 8-bit floating-point types.
 const FP8_CAPABILITY: (u32, u32) = (9, 0);
 const FP8_NCCL: nccl::Version = nccl::Version::new(2, 24, 0);
 
 impl Gpus {
-    /// Looks for a CUDA driver, GPUs and libnccl; the error says what is missing.
+    /// Looks for a CUDA driver, GPUs and libnccl. The error says what is missing.
     pub(super) fn find() -> Result<Self, String> {
         let count = nccl::device_count().map_err(|error| error.to_string())?;
         let library = Library::load().map_err(|error| error.to_string())?;
@@ -67,6 +67,16 @@ impl Gpus {
             capabilities: capabilities.map_err(undescribed)?,
             multi_rank: std::env::var(MULTI_RANK).is_ok_and(|value| value.trim() == "1"),
         })
+    }
+
+    fn provenance(&self) -> Provenance {
+        Provenance {
+            backend: "nccl".to_owned(),
+            library_version: self.nccl_version.clone(),
+            library_path: self.nccl_path.clone(),
+            cuda_driver: Some(format!("{}.{}", self.driver / 1000, self.driver % 1000 / 10)),
+            ..Provenance::default()
+        }
     }
 }
 
@@ -91,31 +101,31 @@ fn attribute(ordinal: usize, attribute: Attribute) -> Result<u32, result::Driver
     unsafe { result::device::get_attribute(device, attribute) }.map(|value| value as u32)
 }
 
-/// How the buffers are made.
+/// Properties of the buffers.
 #[derive(Clone, Copy, Debug)]
 struct BufferSettings {
     /// Elements by which they are shifted.
     unaligned: usize,
-    /// How NCCL knows them.
+    /// Registration with NCCL.
     registration: record::Registration,
 }
 
-/// The GPUs of this process that take part, and what its ranks need to meet.
+/// The GPUs of this process, and the data that its ranks need to connect.
 pub struct GpuNode {
     library: Library,
     id: UniqueId,
     config: nccl::Config,
     settings: BufferSettings,
     default_stream: bool,
-    /// The first that is measured.
+    /// The first type that is measured.
     first_type: DataType,
     fp8: bool,
     threads: usize,
-    share: Share,
+    assignment: GpuAssignment,
     /// The number of ranks on each rank's GPU.
     ranks_on_gpus: Vec<usize>,
-    /// That of the process's first rank.
-    place: Place,
+    /// Position of the process's first rank.
+    position: GroupPosition,
     provenance: Provenance,
     notes: Vec<String>,
 }
@@ -124,11 +134,11 @@ impl GpuNode {
     pub(super) fn prepare(
         settings: &Request,
         process: &dyn World,
-        processes: &[Found<Gpus>],
+        processes: &[Discovery<Gpus>],
     ) -> Result<Self, Stop> {
         let found: Vec<(&str, &Gpus)> = processes
             .iter()
-            .filter_map(|each| Some((each.host.as_str(), each.found.as_ref().ok()?)))
+            .filter_map(|each| Some((each.host.as_str(), each.result.as_ref().ok()?)))
             .collect();
         let first = one_version(&found)?;
         let threads = settings.threads.unwrap_or(1);
@@ -137,11 +147,11 @@ impl GpuNode {
         let bases = process.all_gather(&serde_json::to_vec(&settings.variables.device)?)?;
         let bases: Vec<Option<usize>> =
             bases.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>()?;
-        let sharers: Vec<Sharer<'_>> = processes
+        let processes_of_host: Vec<ProcessGpus<'_>> = processes
             .iter()
             .zip(&found)
             .zip(bases)
-            .map(|((each, (host, gpus)), base)| Sharer {
+            .map(|((each, (host, gpus)), base)| ProcessGpus {
                 host,
                 identity: &each.host_id,
                 addresses: &gpus.addresses,
@@ -149,26 +159,18 @@ impl GpuNode {
                 multi_rank: gpus.multi_rank,
             })
             .collect();
-        let (mut shares, mut ranks_on_gpus) = divide(&sharers, settings, library.version())?;
+        let (mut shares, mut ranks_on_gpus) = divide(&processes_of_host, settings, library.version())?;
         let most_on_a_gpu = ranks_on_gpus.iter().flatten().copied().max().unwrap_or(1);
         let config = config(library, settings)?;
         let colors: Vec<u64> = (0..process.size())
             .map(|each| settings.variables.split.map_or(0, |split| split.color(each)))
             .collect();
-        let share = shares.swap_remove(process.rank());
-        let place = place(&colors, process.rank(), share.ordinals.len());
+        let assignment = shares.swap_remove(process.rank());
+        let position = position(&colors, process.rank(), assignment.ordinals.len());
         let id = exchange_id(library, process, &colors)?;
-        let driver = format!("{}.{}", first.driver / 1000, first.driver % 1000 / 10);
-        let provenance = Provenance {
-            backend: "nccl".to_owned(),
-            library_version: first.nccl_version.clone(),
-            library_path: first.nccl_path.clone(),
-            cuda_driver: Some(driver),
-            ..Provenance::default()
-        };
         let capabilities = found.iter().flat_map(|(_, gpus)| &gpus.capabilities);
         let capability = capabilities.min().copied().unwrap_or_default();
-        let fp8 = can_fp8(settings, library.version(), capability, place.ranks)?;
+        let fp8 = can_fp8(settings, library.version(), capability, position.ranks)?;
         let mut notes = notes::notes(settings, library.version(), capability);
         notes.extend(notes::shared_gpus(most_on_a_gpu));
         let default_stream = settings.default_stream;
@@ -183,16 +185,16 @@ impl GpuNode {
             first_type,
             fp8,
             threads,
-            share,
+            assignment,
             ranks_on_gpus: ranks_on_gpus.swap_remove(process.rank()),
-            place,
-            provenance,
+            position,
+            provenance: first.provenance(),
             notes,
         })
     }
 }
 
-/// The first process's GPUs, where all processes have the same NCCL.
+/// Returns the first process's GPUs. Refuses different versions of NCCL.
 fn one_version<'a>(found: &[(&str, &'a Gpus)]) -> Result<&'a Gpus, Stop> {
     let (host, first) = found[0];
     let differs = |(_, (_, other)): &(usize, &(&str, &Gpus))| other.nccl_version != first.nccl_version;
@@ -206,35 +208,35 @@ fn one_version<'a>(found: &[(&str, &'a Gpus)]) -> Result<&'a Gpus, Stop> {
     )))
 }
 
-/// Each process's share of the GPUs, and the number of ranks on the GPU of each of its ranks.
+/// Returns each process's GPUs, and the number of ranks on the GPU of each of its ranks.
 fn divide(
-    sharers: &[Sharer<'_>],
+    processes_of_host: &[ProcessGpus<'_>],
     settings: &Request,
     loaded: nccl::Version,
-) -> Result<(Vec<Share>, Vec<Vec<usize>>), Stop> {
+) -> Result<(Vec<GpuAssignment>, Vec<Vec<usize>>), Stop> {
     let threads = settings.threads.unwrap_or(1);
-    let shares: Vec<Share> = (0..sharers.len())
-        .map(|index| share(sharers, index, threads, settings.gpus, loaded))
+    let shares: Vec<GpuAssignment> = (0..processes_of_host.len())
+        .map(|index| assignment(processes_of_host, index, threads, settings.gpus, loaded))
         .collect::<Result<_, _>>()
         .map_err(Stop::Refused)?;
-    if let Some(index) = shares.iter().position(|share| share.gpus != shares[0].gpus) {
+    if let Some(index) = shares.iter().position(|assignment| assignment.gpus != shares[0].gpus) {
         return Err(Stop::Refused(format!(
             "process 0 on {} would use {} GPUs, but process {index} on {} {}: say with -g how many each shall use",
-            sharers[0].host, shares[0].gpus, sharers[index].host, shares[index].gpus
+            processes_of_host[0].host, shares[0].gpus, processes_of_host[index].host, shares[index].gpus
         )));
     }
-    if settings.default_stream && shares.iter().any(Share::has_a_gpu_twice) {
+    if settings.default_stream && shares.iter().any(GpuAssignment::has_a_gpu_twice) {
         return Err(Stop::Refused(
             "-y: ranks of one process that share a GPU have one default stream, on which each would wait for the other. \
              Leave it out, or start a process per rank (-g 1)"
                 .to_owned(),
         ));
     }
-    let ranks = (0..shares.len()).map(|index| ranks_on_gpus(sharers, &shares, index)).collect();
+    let ranks = (0..shares.len()).map(|index| ranks_on_gpus(processes_of_host, &shares, index)).collect();
     Ok((shares, ranks))
 }
 
-/// True where 8-bit floating-point numbers can be measured.
+/// Returns true when 8-bit floating-point types can be measured.
 fn can_fp8(
     settings: &Request,
     loaded: nccl::Version,
@@ -252,11 +254,11 @@ fn can_fp8(
     Ok(false)
 }
 
-/// What was asked for, and what nccl-tests sets, so that numbers compare: scheduling for NVLink from NCCL 2.28 on, and two
-/// peers from 2.30 on where nothing but sendrecv is measured.
+/// The communicator's configuration: the requested one, with the settings of nccl-tests, so that results are
+/// comparable (scheduling for NVLink from NCCL 2.28 on; two peers from 2.30 on if only sendrecv is measured).
 fn config(library: Library, settings: &Request) -> Result<nccl::Config, Stop> {
     let loaded = library.version();
-    // Off, --check-on-stream finds what the fence prevents: see `notes`.
+    // Without the fence, --check-on-stream detects the race: see `notes`.
     let mut config = nccl::Config::new().symmetric_fence(!settings.variables.without_symmetric_fence);
     if loaded >= nccl::Version::new(2, 28, 0) {
         config = config.nvlink_centric_sched(true);
@@ -278,15 +280,16 @@ fn is_fp8(data_type: &DataType) -> bool {
     data_type.is_float() && data_type.size() == 1
 }
 
-/// Where the first rank of a process is in its group: the processes of one color, each with so many ranks.
-fn place(colors: &[u64], process: usize, ranks_per_process: usize) -> Place {
+/// Position of the first rank of a process in its group: the processes of one color, each with `ranks_per_process`
+/// ranks.
+fn position(colors: &[u64], process: usize, ranks_per_process: usize) -> GroupPosition {
     let color = colors[process];
     let before = colors[..process].iter().filter(|&&other| other == color).count();
     let all = colors.iter().filter(|&&other| other == color).count();
-    Place { rank: before * ranks_per_process, ranks: all * ranks_per_process, color }
+    GroupPosition { rank: before * ranks_per_process, ranks: all * ranks_per_process, color }
 }
 
-/// The unique id of each group's first process, on all of its processes.
+/// Distributes the unique id of each group's first process to the processes of the group.
 fn exchange_id(library: Library, process: &dyn World, colors: &[u64]) -> Result<UniqueId, Stop> {
     let color = colors[process.rank()];
     let first = colors.iter().position(|&other| other == color).unwrap_or(0);
@@ -304,17 +307,17 @@ impl Node for GpuNode {
     }
 
     fn gpus(&self) -> usize {
-        self.share.gpus
+        self.assignment.gpus
     }
 
-    fn place(&self, index: usize) -> Place {
-        Place { rank: self.place.rank + index, ..self.place }
+    fn position(&self, index: usize) -> GroupPosition {
+        GroupPosition { rank: self.position.rank + index, ..self.position }
     }
 
-    fn abilities(&self) -> Abilities {
-        let mut abilities = Abilities::default();
-        abilities.data_types.retain(|data_type| self.fp8 || !is_fp8(data_type));
-        abilities
+    fn capabilities(&self) -> Capabilities {
+        let mut capabilities = Capabilities::default();
+        capabilities.data_types.retain(|data_type| self.fp8 || !is_fp8(data_type));
+        capabilities
     }
 
     fn provenance(&self) -> Provenance {
@@ -329,16 +332,16 @@ impl Node for GpuNode {
         DEFAULT_MAX_BYTES
     }
 
-    fn open(&self, index: usize) -> anyhow::Result<Box<dyn Device>> {
-        let ordinal = self.share.ordinals[index];
+    fn open(&self, index: usize) -> anyhow::Result<Box<dyn RankDevice>> {
+        let ordinal = self.assignment.ordinals[index];
         let context = CudaContext::new(ordinal).with_context(|| format!("opening GPU {ordinal}"))?;
         let stream = if self.default_stream { Ok(context.default_stream()) } else { context.new_stream() };
         let stream = stream.with_context(|| format!("creating a stream on GPU {ordinal}"))?;
         let (free, _) = context.mem_get_info()?;
-        Ok(Box::new(Gpu {
+        Ok(Box::new(GpuDevice {
             library: self.library,
             id: self.id,
-            place: self.place(index),
+            position: self.position(index),
             config: self.config.clone(),
             ordinal,
             context,
@@ -351,10 +354,10 @@ impl Node for GpuNode {
     }
 }
 
-struct Gpu {
+struct GpuDevice {
     library: Library,
     id: UniqueId,
-    place: Place,
+    position: GroupPosition,
     config: nccl::Config,
     ordinal: usize,
     context: Arc<CudaContext>,
@@ -365,12 +368,12 @@ struct Gpu {
     first_type: DataType,
 }
 
-impl Device for Gpu {
+impl RankDevice for GpuDevice {
     fn describe(&self) -> Rank {
         let (domain, bus, device) = pci_address(self.ordinal).unwrap_or_default();
         Rank {
             rank: 0,
-            group: usize::try_from(self.place.color).unwrap_or(usize::MAX),
+            group: usize::try_from(self.position.color).unwrap_or(usize::MAX),
             pid: 0,
             host: String::new(),
             device: Some(self.ordinal),
@@ -390,11 +393,11 @@ impl Device for Gpu {
     fn connect(
         self: Box<Self>,
         _world: &world::Handle,
-        rooms: Rooms,
-        body: &mut Body<'_>,
+        buffer_sizes: BufferSizes,
+        body: &mut RankBody<'_>,
     ) -> anyhow::Result<()> {
         let free = || self.context.mem_get_info().map(|(free, _)| free as u64);
-        let Place { rank, ranks, .. } = self.place;
+        let GroupPosition { rank, ranks, .. } = self.position;
         let (communicator, data) = thread::scope(|scope| {
             // Beside NCCL, which waits for the other ranks meanwhile.
             let loading =
@@ -414,7 +417,7 @@ impl Device for Gpu {
             anyhow::Ok((communicator, data))
         })?;
         let connected = free()?;
-        let mut memory = RankMemory::alloc(&communicator, rooms, self.settings.unaligned)?;
+        let mut memory = RankMemory::alloc(&communicator, buffer_sizes, self.settings.unaligned)?;
         let used = MemoryUse {
             initialization: self.free.saturating_sub(connected),
             buffers: connected.saturating_sub(free()?),
@@ -433,7 +436,7 @@ mod tests {
     #[test]
     fn processes_of_one_color_are_a_group() {
         let colors = [0, 1, 0, 1, 1];
-        assert_eq!(place(&colors, 2, 4), Place { rank: 4, ranks: 8, color: 0 });
-        assert_eq!(place(&colors, 4, 2), Place { rank: 4, ranks: 6, color: 1 });
+        assert_eq!(position(&colors, 2, 4), GroupPosition { rank: 4, ranks: 8, color: 0 });
+        assert_eq!(position(&colors, 4, 2), GroupPosition { rank: 4, ranks: 6, color: 1 });
     }
 }

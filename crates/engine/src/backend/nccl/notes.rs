@@ -2,7 +2,7 @@
 
 use collectives::nccl::{SYMMETRIC_RACE, Version};
 
-use super::share::MULTI_RANK;
+use super::assignment::MULTI_RANK;
 use crate::data::EARLY_CAPABILITY;
 use crate::request::Request;
 use crate::request::SYMMETRIC_FENCE;
@@ -34,7 +34,7 @@ pub(super) fn notes(settings: &Request, loaded: Version, capability: (u32, u32))
     notes
 }
 
-/// The note on GPUs of several ranks, where there are any.
+/// The note on GPUs that several ranks share, if there are any.
 pub(super) fn shared_gpus(ranks: usize) -> Option<String> {
     (ranks > 1).then(|| {
         format!(

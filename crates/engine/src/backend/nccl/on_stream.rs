@@ -1,8 +1,8 @@
 //! The check on the stream: fill, operation and check follow each other without the host between, eager or as a graph.
 //!
-//! Verification waits for the GPU between these steps, so it cannot see an operation that starts before the kernel in front
-//! of it has written the operation's input. Here that kernel lets the operation start early, and what lies in the input until
-//! it has written is wrong in every bit.
+//! Ordinary verification waits for the GPU between these steps, so it cannot detect an operation that starts before
+//! the preceding kernel has written the operation's input. Here that kernel lets the operation start early, and until
+//! the kernel writes, every bit of the input is wrong.
 
 use std::time::Duration;
 
@@ -11,17 +11,18 @@ use cudarc::driver::CudaGraph;
 use cudarc::driver::result;
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 
-use super::operate::{Common, Scalar, Way};
+use super::operation::{LaunchMode, LoopParameters, Scalar};
 use super::rank::GpuRank;
 use crate::backend::{StreamRounds, Work};
 use crate::data::{Tally, expected_bits};
 use record::Placement;
 
-/// After so many eager rounds the host waits for the stream: operations that start too early were seen in the first rounds
-/// after that, and hardly behind them.
+/// Number of eager rounds after which the host waits for the stream. Operations that start too early were seen mainly
+/// in the first rounds after such a wait.
 const SERIES: usize = 16;
 
-/// The time from the trigger of the next kernel to the first write, by turns. The host has to queue the operation meanwhile.
+/// Delays from the trigger of the next kernel to the first write, used in turn. The host must queue the operation
+/// within the delay.
 const DELAYS: [Duration; 3] = [Duration::from_micros(100), Duration::from_micros(20), Duration::ZERO];
 
 impl GpuRank<'_> {
@@ -61,13 +62,13 @@ impl GpuRank<'_> {
         Ok(self.data.tally(self.stream())?)
     }
 
-    /// All rounds as one graph.
+    /// Captures all rounds in one graph.
     fn capture_rounds<T: Scalar>(
         &mut self,
         work: &Work,
         placement: Placement,
         rounds: &StreamRounds,
-        common: &Common<'_, T>,
+        common: &LoopParameters<'_, T>,
     ) -> anyhow::Result<CudaGraph> {
         let stream = self.stream();
         // As the safe layer does for collectives alone: NCCL may allocate memory meanwhile.
@@ -92,28 +93,29 @@ impl GpuRank<'_> {
         placement: Placement,
         rounds: &StreamRounds,
         round: usize,
-        common: &Common<'_, T>,
+        common: &LoopParameters<'_, T>,
     ) -> anyhow::Result<()> {
         let seed = rounds.seed.wrapping_add(round as u64);
         self.write_input(work, placement, seed, DELAYS[round % DELAYS.len()])?;
-        let parts = self.memory.parts(work, placement, 0);
-        self.copy_own_part(work, &parts)?;
-        let way = if rounds.graph_launches > 0 { Way::Captured } else { Way::Immediate };
-        self.queue(way, work, common, placement, &parts, false)?;
-        if let Some(index) = rounds.damaged {
+        let operands = self.memory.operands(work, placement, 0);
+        self.copy_own_part(work, &operands)?;
+        let mode = if rounds.graph_launches > 0 { LaunchMode::Captured } else { LaunchMode::Immediate };
+        self.queue(mode, work, common, placement, &operands, false)?;
+        if let Some(index) = rounds.corrupt_index {
             self.damage_on_stream(work, placement, seed, index)?;
         }
         let expected = work.result();
         let elements: u64 = expected.iter().map(|segment| segment.count).sum();
         let address = self.memory.result_address(work, placement);
-        let (stream, problem) = (self.stream(), work.problem(seed));
+        let (stream, spec) = (self.stream(), work.data_spec(seed));
         let bytes = elements * work.data_type.size() as u64;
         // SAFETY: the result is in this rank's memory, which is initialised; all work on it is on this stream.
-        unsafe { self.data.count(stream, &problem, &expected, address, bytes) }?;
+        unsafe { self.data.count(stream, &spec, &expected, address, bytes) }?;
         Ok(())
     }
 
-    /// Queues the kernels that write the input. The last one triggers programmatic launch before it writes, where the GPU can.
+    /// Queues the kernels that write the input. The last one triggers programmatic launch before it writes, if the GPU
+    /// supports that.
     fn write_input(
         &mut self,
         work: &Work,
@@ -137,7 +139,7 @@ impl GpuRank<'_> {
         Ok(())
     }
 
-    /// Queues a write of a wrong value to an element of the result, where there is such an element.
+    /// Queues a write of a wrong value to an element of the result, if there is such an element.
     fn damage_on_stream(
         &self,
         work: &Work,
@@ -145,7 +147,7 @@ impl GpuRank<'_> {
         seed: u64,
         index: usize,
     ) -> anyhow::Result<()> {
-        let Some(bits) = expected_bits(&work.problem(seed), &work.result(), index as u64)? else {
+        let Some(bits) = expected_bits(&work.data_spec(seed), &work.result(), index as u64)? else {
             return Ok(());
         };
         let size = work.data_type.size();

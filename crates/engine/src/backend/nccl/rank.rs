@@ -10,14 +10,15 @@ use collectives::nccl::{self, Capture, Communicator, Graph, Memory};
 use cudarc::driver::sys::{self, CUevent_flags, CUresult};
 use cudarc::driver::{CudaEvent, CudaStream, result};
 
-use super::memory::{Parts, RankMemory, overlaps};
-use super::operate::{self, Buffers, Common, Scalar, Views, Way};
-use crate::backend::{Backend, MemoryUse, Schedule, StreamRounds, Times, Work};
+use super::memory::{RankMemory, overlaps};
+use super::operation::{self, LaunchMode, LoopParameters, OperationBuffers, Scalar, Views};
+use crate::backend::operands::Operands;
+use crate::backend::{Backend, MemoryUse, StreamRounds, TimedLoop, Times, Work};
 use crate::data::{DeviceData, Mismatches, Op, Tally};
 use record::{Blocking, Placement};
 
-/// How many operations of a loop are made before the clock starts, about. Later ones begin again at the first one's
-/// place.
+/// Approximate number of operations that are prepared before the clock starts. Later operations reuse the operands of
+/// the first.
 const PREPARED: usize = 4096;
 
 /// One rank.
@@ -26,17 +27,17 @@ pub(super) struct GpuRank<'a> {
     pub(super) data: DeviceData,
     pub(super) memory: RankMemory,
     used: MemoryUse,
-    /// Bytes that were free on the GPU when all of it was made.
+    /// Bytes that were free on the GPU after connecting and allocating.
     free: u64,
-    /// Made when first needed.
+    /// Created when first needed.
     events: Vec<CudaEvent>,
 }
 
-/// Operations of a loop, made before the clock starts.
+/// Operations of a loop, prepared before the clock starts.
 struct Prepared<'m, T> {
-    parts: Vec<Parts>,
-    /// The same, each of memory of its own, where several are queued together or their buffers overlap: views of the same memory
-    /// cannot exist at the same time.
+    operands: Vec<Operands>,
+    /// The operands as separate memory, if several operations are queued together or their buffers overlap: two views
+    /// of the same memory cannot exist at the same time.
     apart: Option<Vec<Views<'m, T>>>,
 }
 
@@ -55,71 +56,68 @@ impl<'a> GpuRank<'a> {
         self.communicator.stream()
     }
 
-    /// Where the input is once more, for a rank that must find its receive buffer as it was.
+    /// Address of the copy of the input, for a rank whose receive buffer must stay unchanged.
     pub(super) fn kept_address(&self, work: &Work, placement: Placement) -> Option<u64> {
-        let kept = work.collective.keeps_receive(work.member) && placement == Placement::OutOfPlace;
+        let kept = work.collective.keeps_receive(work.participant) && placement == Placement::OutOfPlace;
         kept.then(|| self.memory.receive_address(work))
     }
 
-    /// What the operations of a loop share.
-    pub(super) fn common<T: Scalar>(&self, work: &Work) -> Result<Common<'a, T>, nccl::Error> {
-        let member = work.member;
+    /// Parameters that the operations of a loop share.
+    pub(super) fn common<T: Scalar>(&self, work: &Work) -> Result<LoopParameters<'a, T>, nccl::Error> {
+        let participant = work.participant;
         let scaled = match work.op {
             Some(Op::MulSum) if work.collective.reduces() => {
-                Some(self.communicator.scaled_sum(T::of(Op::scale_of(member.rank as u32)))?)
+                Some(self.communicator.scaled_sum(T::of(Op::scale_of(participant.rank as u32)))?)
             }
             _ => None,
         };
-        let (mut sent, mut received) = (Vec::new(), Vec::new());
-        if let Some(traffic) = &work.traffic {
-            let own = member.rank;
-            let part = |start: usize, count: usize| start..start + count;
-            for peer in 0..member.ranks {
-                sent.push(part(traffic.send_start(own, peer), traffic.count(own, peer)));
-                received.push(part(traffic.receive_start(peer, own), traffic.count(peer, own)));
-            }
-        }
-        Ok(Common { scaled, sent, received })
+        let traffic = work.traffic.as_deref();
+        let sent = traffic.map(|traffic| traffic.send_ranges(participant.rank).collect()).unwrap_or_default();
+        let received =
+            traffic.map(|traffic| traffic.receive_ranges(participant.rank).collect()).unwrap_or_default();
+        Ok(LoopParameters { scaled, sent, received })
     }
 
-    /// Memory for each operation, where that is needed, `aggregated` at a time being queued together.
+    /// Separate memory for each operation, if it is needed. `aggregated` operations are queued together.
     fn apart(
         &self,
         work: &Work,
         placement: Placement,
-        parts: &[Parts],
+        operands: &[Operands],
         aggregated: usize,
-    ) -> Result<Option<Vec<Buffers<Memory, Memory>>>, nccl::Error> {
+    ) -> Result<Option<Vec<OperationBuffers<Memory, Memory>>>, nccl::Error> {
         let needed = aggregated > 1 || overlaps(work, placement);
-        needed.then(|| parts.iter().map(|parts| self.memory.apart(work, parts)).collect()).transpose()
+        needed
+            .then(|| operands.iter().map(|operands| self.memory.apart(work, operands)).collect())
+            .transpose()
     }
 
-    /// What an operation does beside NCCL's work: a hypercube's own part goes to its place first.
-    pub(super) fn copy_own_part(&self, work: &Work, parts: &Parts) -> anyhow::Result<()> {
-        let Some((source, target)) = self.memory.own_part(work, parts) else { return Ok(()) };
+    /// Copies a hypercube's own part to its position before the exchanges.
+    pub(super) fn copy_own_part(&self, work: &Work, operands: &Operands) -> anyhow::Result<()> {
+        let Some((source, target)) = self.memory.own_part(work, operands) else { return Ok(()) };
         let bytes = work.counts.send * work.data_type.size();
         // SAFETY: both are within this rank's memory, and its stream is alive.
         unsafe { result::memcpy_dtod_async(target, source, bytes, self.stream().cu_stream()) }
             .context("copying the own part")
     }
 
-    /// Queues one operation with buffers that are made for it: memory of their own where parts overlap, also with those of
-    /// operations that run at the same time.
+    /// Queues one operation with buffers that are made for it: separate memory if operands overlap, also with those of
+    /// concurrent operations.
     pub(super) fn queue<T: Scalar>(
         &mut self,
-        way: Way<'_>,
+        mode: LaunchMode<'_>,
         work: &Work,
-        common: &Common<'_, T>,
+        common: &LoopParameters<'_, T>,
         placement: Placement,
-        parts: &Parts,
+        operands: &Operands,
         at_once: bool,
     ) -> anyhow::Result<()> {
         if at_once || overlaps(work, placement) {
-            let mut apart = self.memory.apart(work, parts)?;
-            operate::queue(way, self.communicator, work, common, &mut apart.views::<T>()?)
+            let mut apart = self.memory.apart(work, operands)?;
+            operation::queue(mode, self.communicator, work, common, &mut apart.views::<T>()?)
         } else {
-            let mut buffers = self.memory.views::<T>(parts)?;
-            operate::queue(way, self.communicator, work, common, &mut buffers)
+            let mut buffers = self.memory.views::<T>(operands)?;
+            operation::queue(mode, self.communicator, work, common, &mut buffers)
         }
     }
 
@@ -131,40 +129,40 @@ impl<'a> GpuRank<'a> {
         graph: bool,
     ) -> anyhow::Result<()> {
         let common = self.common::<T>(work)?;
-        let parts = self.memory.parts(work, placement, index);
-        self.copy_own_part(work, &parts)?;
+        let operands = self.memory.operands(work, placement, index);
+        self.copy_own_part(work, &operands)?;
         if !graph {
-            return self.queue(Way::Immediate, work, &common, placement, &parts, false);
+            return self.queue(LaunchMode::Immediate, work, &common, placement, &operands, false);
         }
         let graph = Graph::capture(|capture| {
-            self.queue(Way::Capture(capture), work, &common, placement, &parts, false)
+            self.queue(LaunchMode::Capture(capture), work, &common, placement, &operands, false)
         })?;
         graph.launch()?;
         // Before the graph ends.
         self.wait()
     }
 
-    /// One iteration: one operation, or several in a group.
+    /// Queues one iteration: one operation, or several in a group.
     #[inline]
     fn iterate<T: Scalar>(
         &mut self,
         work: &Work,
-        common: &Common<'_, T>,
+        common: &LoopParameters<'_, T>,
         prepared: &mut Prepared<'_, T>,
         operations: Range<usize>,
     ) -> anyhow::Result<()> {
         let Some(apart) = &mut prepared.apart else {
-            let mut buffers = self.memory.views::<T>(&prepared.parts[operations.start])?;
-            return operate::queue(Way::Immediate, self.communicator, work, common, &mut buffers);
+            let mut buffers = self.memory.views::<T>(&prepared.operands[operations.start])?;
+            return operation::queue(LaunchMode::Immediate, self.communicator, work, common, &mut buffers);
         };
-        let parts = &prepared.parts[operations.clone()];
-        parts.iter().try_for_each(|parts| self.copy_own_part(work, parts))?;
+        let operands = &prepared.operands[operations.clone()];
+        operands.iter().try_for_each(|operands| self.copy_own_part(work, operands))?;
         let communicator = self.communicator;
         match &mut apart[operations] {
-            [one] => operate::queue(Way::Immediate, communicator, work, common, one),
+            [one] => operation::queue(LaunchMode::Immediate, communicator, work, common, one),
             several => nccl::group(|group| {
                 let mut buffers = several.iter_mut();
-                buffers.try_for_each(|buffers| operate::add(group, communicator, work, common, buffers))
+                buffers.try_for_each(|buffers| operation::add(group, communicator, work, common, buffers))
             }),
         }
     }
@@ -173,30 +171,30 @@ impl<'a> GpuRank<'a> {
         &mut self,
         work: &Work,
         placement: Placement,
-        schedule: &Schedule,
+        timed_loop: &TimedLoop,
         barrier: &dyn Fn() -> anyhow::Result<()>,
     ) -> anyhow::Result<Times> {
-        let Schedule { iterations, aggregated, blocking, .. } = *schedule;
-        if schedule.each {
+        let TimedLoop { iterations, aggregated, blocking, .. } = *timed_loop;
+        if timed_loop.each {
             self.make_events(2 * iterations)?;
         }
         let prepared = iterations.min(PREPARED.div_ceil(aggregated));
         let common = self.common::<T>(work)?;
-        let parts = (0..prepared * aggregated).map(|index| self.memory.parts(work, placement, index));
-        let parts: Vec<_> = parts.collect();
-        let mut apart = self.apart(work, placement, &parts, aggregated)?;
-        let views = apart.as_mut().map(|apart| apart.iter_mut().map(Buffers::views).collect());
-        let mut operations = Prepared { parts, apart: views.transpose()? };
+        let operands = (0..prepared * aggregated).map(|index| self.memory.operands(work, placement, index));
+        let operands: Vec<_> = operands.collect();
+        let mut apart = self.apart(work, placement, &operands, aggregated)?;
+        let views = apart.as_mut().map(|apart| apart.iter_mut().map(OperationBuffers::views).collect());
+        let mut operations = Prepared { operands, apart: views.transpose()? };
         barrier()?;
         let mut counted = Duration::ZERO;
         let mut start = Instant::now();
         for iteration in 0..iterations {
-            if schedule.each {
+            if timed_loop.each {
                 self.events[2 * iteration].record(self.stream())?;
             }
             let first = iteration % prepared * aggregated;
             self.iterate(work, &common, &mut operations, first..first + aggregated)?;
-            if schedule.each {
+            if timed_loop.each {
                 self.events[2 * iteration + 1].record(self.stream())?;
             }
             match blocking {
@@ -217,7 +215,7 @@ impl<'a> GpuRank<'a> {
         let enqueue = counted + start.elapsed();
         self.wait()?;
         let total = counted + start.elapsed();
-        let each_us = if schedule.each { self.each_us(iterations, aggregated)? } else { Vec::new() };
+        let each_us = if timed_loop.each { self.each_us(iterations, aggregated)? } else { Vec::new() };
         Ok(Times { total, enqueue, each_us })
     }
 
@@ -225,14 +223,14 @@ impl<'a> GpuRank<'a> {
         &mut self,
         work: &Work,
         placement: Placement,
-        schedule: &Schedule,
+        timed_loop: &TimedLoop,
         barrier: &dyn Fn() -> anyhow::Result<()>,
     ) -> anyhow::Result<Times> {
-        let Schedule { iterations, aggregated, graph_launches, .. } = *schedule;
+        let TimedLoop { iterations, aggregated, graph_launches, .. } = *timed_loop;
         let common = self.common::<T>(work)?;
         let mut queue = |capture: &Capture, index: usize| {
-            let parts = self.memory.parts(work, placement, index);
-            self.queue(Way::Capture(capture), work, &common, placement, &parts, aggregated > 1)
+            let operands = self.memory.operands(work, placement, index);
+            self.queue(LaunchMode::Capture(capture), work, &common, placement, &operands, aggregated > 1)
         };
         let graph = Graph::capture(|capture| {
             (0..iterations).map(|iteration| iteration * aggregated).try_for_each(|first| {
@@ -270,7 +268,7 @@ impl<'a> GpuRank<'a> {
         pairs.map(elapsed).collect()
     }
 
-    /// Polls, as nccl-tests does, so that an asynchronous error ends the wait.
+    /// Waits for the stream by polling, as nccl-tests does, so that an asynchronous error ends the wait.
     pub(super) fn wait(&self) -> anyhow::Result<()> {
         loop {
             // SAFETY: the stream is alive, and its context is current: every rank's thread has opened its own GPU.
@@ -286,9 +284,9 @@ impl<'a> GpuRank<'a> {
 
     pub(super) fn fill_at(&mut self, work: &Work, seed: u64, address: u64) -> anyhow::Result<()> {
         let bytes = (work.counts.send * work.data_type.size()) as u64;
-        let (stream, problem) = (self.stream(), work.problem(seed));
+        let (stream, spec) = (self.stream(), work.data_spec(seed));
         // SAFETY: the address has room for a rank's input, all work on this memory is on this one stream.
-        unsafe { self.data.fill(stream, &problem, work.member.rank as u32, 0, address, bytes) }?;
+        unsafe { self.data.fill(stream, &spec, work.participant.rank as u32, 0, address, bytes) }?;
         Ok(())
     }
 }
@@ -304,12 +302,8 @@ impl Backend for GpuRank<'_> {
     }
 
     fn fill(&mut self, work: &Work, placement: Placement, seed: u64) -> anyhow::Result<()> {
-        let size = work.data_type.size();
+        let cleared = self.memory.operands(work, placement, 0).cleared().len() * work.data_type.size();
         let receive = self.memory.receive_address(work);
-        let cleared = match placement {
-            Placement::OutOfPlace => work.counts.receive * size,
-            Placement::InPlace => work.bytes(),
-        };
         // SAFETY: the receive buffer has room for the largest size, and its stream is alive.
         unsafe { result::memset_d8_async(receive, 0, cleared, self.stream().cu_stream()) }
             .context("clearing the result")?;
@@ -333,28 +327,27 @@ impl Backend for GpuRank<'_> {
         &mut self,
         work: &Work,
         placement: Placement,
-        schedule: &Schedule,
+        timed_loop: &TimedLoop,
         barrier: &dyn Fn() -> anyhow::Result<()>,
     ) -> anyhow::Result<Times> {
-        with_element!(work.data_type, T => if schedule.graph_launches > 0 {
-            self.time_graph::<T>(work, placement, schedule, barrier)
+        with_element!(work.data_type, T => if timed_loop.graph_launches > 0 {
+            self.time_graph::<T>(work, placement, timed_loop, barrier)
         } else {
-            self.time_typed::<T>(work, placement, schedule, barrier)
+            self.time_typed::<T>(work, placement, timed_loop, barrier)
         })
     }
 
-    fn damage(&mut self, work: &Work, placement: Placement, index: usize) -> anyhow::Result<()> {
+    fn corrupt(&mut self, work: &Work, placement: Placement, index: usize) -> anyhow::Result<()> {
         if index < work.counts.receive {
             let size = work.data_type.size();
-            let flip = work.significant_bit()?.to_le_bytes();
             let address = self.memory.result_address(work, placement) + (index * size) as u64;
             let mut element = [0_u8; 8];
             let stream = self.stream().cu_stream();
-            // On the stream of the check: what the driver's other copies write may not have arrived when they return.
+            // On the stream of the check, because the driver's other copies may return before their data has arrived.
             // SAFETY: the element is in this rank's memory, and lives until its copy is done.
             unsafe { result::memcpy_dtoh_async(&mut element[..size], address, stream) }?;
             self.wait()?;
-            element.iter_mut().zip(flip).for_each(|(byte, flip)| *byte ^= flip);
+            work.corrupt(&mut element[..size])?;
             // SAFETY: as above.
             unsafe { result::memcpy_htod_async(address, &element[..size], stream) }?;
             self.wait()?;
@@ -370,9 +363,9 @@ impl Backend for GpuRank<'_> {
         }
         let size = work.data_type.size();
         let address = self.memory.result_address(work, placement);
-        let (stream, problem) = (self.stream(), work.problem(seed));
+        let (stream, spec) = (self.stream(), work.data_spec(seed));
         // SAFETY: the result is in this rank's memory, initialised by `fill`; all work on it is on this stream.
-        Ok(unsafe { self.data.check(stream, &problem, &expected, address, elements * size as u64) }?)
+        Ok(unsafe { self.data.check(stream, &spec, &expected, address, elements * size as u64) }?)
     }
 
     fn check_on_stream(

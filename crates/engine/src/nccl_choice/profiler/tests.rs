@@ -1,22 +1,26 @@
-use std::ffi::CString;
+use std::ffi::{CString, c_void};
 
+use super::abi::{GROUP, Plugin, SUCCESS, handle, v2, v3, v4, v5, v6};
+use super::operation::bytes;
 use super::*;
+use crate::nccl_choice::Bytes;
+use record::Algorithm;
 
-/// The plugin is one for the whole process, as NCCL has it.
+/// Serialises the tests: the plugin's state is global.
 pub(in super::super) fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    listen(false);
-    forget();
+    set_enabled(false);
+    clear();
     turn
 }
 
-/// A descriptor as C has it, field by field, on a machine whose pointers have eight bytes.
+/// A descriptor with C's layout, on a machine with 8-byte pointers.
 #[repr(C, align(8))]
 struct Raw([u8; 128]);
 
 impl Raw {
-    /// Whatever is not set must not matter.
+    /// Fields that are not set have arbitrary bytes.
     fn new(kind: c_int, kind_bytes: usize, rank: c_int) -> Self {
         let mut raw = Self([0xa5; 128]);
         raw.put(0, &(kind as u64).to_le_bytes()[..kind_bytes]);
@@ -33,7 +37,7 @@ impl Raw {
     }
 }
 
-/// Where a version of the interface has its fields (`offsetof`).
+/// Offsets of the fields of a version of the interface (`offsetof`).
 struct Layout {
     kind_bytes: usize,
     function: usize,
@@ -87,14 +91,14 @@ const RING: Collective<'_> = Collective {
 };
 
 impl Layout {
-    fn collective(&self, rank: c_int, told: &Collective<'_>) -> Raw {
+    fn collective(&self, rank: c_int, recorded: &Collective<'_>) -> Raw {
         let mut raw = Raw::new(COLLECTIVE, self.kind_bytes, rank);
-        raw.text(self.function, told.function);
-        raw.put(self.count, &told.count.to_le_bytes());
-        raw.text(self.data_type, told.data_type);
-        raw.put(self.channels, &[told.channels]);
-        raw.text(self.algorithm, told.algorithm);
-        raw.text(self.algorithm + 8, told.protocol);
+        raw.text(self.function, recorded.function);
+        raw.put(self.count, &recorded.count.to_le_bytes());
+        raw.text(self.data_type, recorded.data_type);
+        raw.put(self.channels, &[recorded.channels]);
+        raw.text(self.algorithm, recorded.algorithm);
+        raw.text(self.algorithm + 8, recorded.protocol);
         raw
     }
 
@@ -109,19 +113,19 @@ impl Layout {
     }
 }
 
-/// Calls the plugin as NCCL does, and returns what it gave for the event.
+/// Calls the plugin as NCCL does, and returns the event's handle.
 fn start<I, D>(plugin: &Plugin<I, D>, raw: &Raw) -> *mut c_void {
-    let mut event = something().wrapping_byte_add(64);
+    let mut event = handle().wrapping_byte_add(64);
     // SAFETY: the bytes are a descriptor of this version, whose texts live.
-    let result = unsafe { (plugin.start_event)(something(), &mut event, ptr::from_ref(raw).cast()) };
+    let result = unsafe { (plugin.start_event)(handle(), &mut event, ptr::from_ref(raw).cast()) };
     assert_eq!(result, SUCCESS);
     event
 }
 
-/// Tells of a collective of `count` floats through the newest version, or, without channels, through one that has none.
+/// Reports a collective of `count` floats through the newest version, or, without channels, through one that has none.
 pub(in super::super) fn tell(function: &str, count: usize, algorithm: &str, channels: Option<u32>) {
     let (function, algorithm) = (CString::new(function).unwrap(), CString::new(algorithm).unwrap());
-    let told = Collective {
+    let recorded = Collective {
         function: &function,
         count,
         data_type: c"ncclFloat32",
@@ -129,12 +133,12 @@ pub(in super::super) fn tell(function: &str, count: usize, algorithm: &str, chan
         channels: channels.unwrap_or(99) as u8,
         ..RING
     };
-    listen(true);
+    set_enabled(true);
     match channels {
-        Some(_) => start(&V6, &LAYOUT_V5.collective(0, &told)),
-        None => start(&V3, &LAYOUT_V3.collective(0, &told)),
+        Some(_) => start(&v6::PLUGIN, &LAYOUT_V5.collective(0, &recorded)),
+        None => start(&v3::PLUGIN, &LAYOUT_V3.collective(0, &recorded)),
     };
-    listen(false);
+    set_enabled(false);
 }
 
 fn choice(collective: Option<&str>, bytes: Bytes, named: (&str, Option<&str>, Option<u32>)) -> Choice {
@@ -150,16 +154,16 @@ fn choice(collective: Option<&str>, bytes: Bytes, named: (&str, Option<&str>, Op
     }
 }
 
-/// What each version is told, with the mask that NCCL has.
+/// Checks one version of the interface, with NCCL's mask.
 fn version<I, D>(plugin: &Plugin<I, D>, layout: &Layout, mask: &AtomicI32, has_channels: bool) {
     // SAFETY: a C string, as NCCL takes it for.
     assert_eq!(unsafe { CStr::from_ptr(plugin.name) }, c"nccl-bench");
-    assert_eq!(mask.load(Ordering::Relaxed), 0, "nothing is told unless it is asked for");
+    assert_eq!(mask.load(Ordering::Relaxed), 0, "nothing is recorded unless it is asked for");
     let collective = layout.collective(0, &RING);
     start(plugin, &collective);
     assert_eq!(choices(), [], "a graph's late events");
 
-    listen(true);
+    set_enabled(true);
     assert_eq!(mask.load(Ordering::Relaxed), 1 << 1 | 1 << 2 | 1 << 12);
     let group = start(plugin, &Raw::new(GROUP, layout.kind_bytes, 0));
     assert!(!group.is_null(), "else NCCL 2.27 does not tell what is in it");
@@ -175,14 +179,14 @@ fn version<I, D>(plugin: &Plugin<I, D>, layout: &Layout, mask: &AtomicI32, has_c
     if layout.kind_bytes == 8 {
         start(plugin, &Raw::new(1 << 9, 8, 0));
     }
-    listen(false);
+    set_enabled(false);
     assert_eq!(mask.load(Ordering::Relaxed), 0);
 
     let known = |channels: u32| has_channels.then_some(channels);
     let ring = choice(Some("allreduce"), Bytes::Count(2000), ("ring", Some("ll128"), known(24)));
     let part = choice(None, Bytes::Part, ("p2p", None, known(8)));
     assert_eq!(choices(), [(ring, 3), (part, 1)]);
-    forget();
+    clear();
     assert_eq!(choices(), []);
 
     // SAFETY: as NCCL calls them.
@@ -191,7 +195,7 @@ fn version<I, D>(plugin: &Plugin<I, D>, layout: &Layout, mask: &AtomicI32, has_c
         assert_eq!((plugin.stop_event)(group), SUCCESS);
         // 2.24 stops events that have got nothing, too.
         assert_eq!((plugin.stop_event)(ptr::null_mut()), SUCCESS);
-        assert_eq!((plugin.finalize)(something()), SUCCESS);
+        assert_eq!((plugin.finalize)(handle()), SUCCESS);
     }
 }
 
@@ -208,26 +212,26 @@ fn each_version_of_the_interface_is_understood() {
     };
     // SAFETY: in all of these a place for a context, and a static mask.
     unsafe {
-        begins(&|context| (V2.init)(context, MASK.as_ptr()));
-        version(&V2, &LAYOUT_V2, &MASK, false);
-        begins(&|context| (V3.init)(context, MASK.as_ptr()));
-        version(&V3, &LAYOUT_V3, &MASK, false);
-        begins(&|context| (V4.init)(context, MASK.as_ptr(), c"".as_ptr(), 7, 1, 8, 3, null));
-        version(&V4, &LAYOUT_V4, &MASK, true);
-        begins(&|context| (V5.init)(context, 7, MASK.as_ptr(), null.cast(), 1, 8, 3, null));
-        version(&V5, &LAYOUT_V5, &MASK, true);
-        begins(&|context| (V6.init)(context, 7, MASK.as_ptr(), null.cast(), 1, 8, 3, null));
-        version(&V6, &LAYOUT_V5, &MASK, true);
+        begins(&|context| (v2::PLUGIN.init)(context, MASK.as_ptr()));
+        version(&v2::PLUGIN, &LAYOUT_V2, &MASK, false);
+        begins(&|context| (v3::PLUGIN.init)(context, MASK.as_ptr()));
+        version(&v3::PLUGIN, &LAYOUT_V3, &MASK, false);
+        begins(&|context| (v4::PLUGIN.init)(context, MASK.as_ptr(), c"".as_ptr(), 7, 1, 8, 3, null));
+        version(&v4::PLUGIN, &LAYOUT_V4, &MASK, true);
+        begins(&|context| (v5::PLUGIN.init)(context, 7, MASK.as_ptr(), null.cast(), 1, 8, 3, null));
+        version(&v5::PLUGIN, &LAYOUT_V5, &MASK, true);
+        begins(&|context| (v6::PLUGIN.init)(context, 7, MASK.as_ptr(), null.cast(), 1, 8, 3, null));
+        version(&v6::PLUGIN, &LAYOUT_V5, &MASK, true);
     }
 
     // Another communicator that begins meanwhile changes nothing.
-    listen(true);
+    set_enabled(true);
     begins(&|context| {
         // SAFETY: as above.
-        unsafe { (V6.init)(context, 8, MASK.as_ptr(), null.cast(), 1, 8, 0, null) }
+        unsafe { (v6::PLUGIN.init)(context, 8, MASK.as_ptr(), null.cast(), 1, 8, 0, null) }
     });
     assert_eq!(MASK.load(Ordering::Relaxed), EVENTS);
-    listen(false);
+    set_enabled(false);
 }
 
 #[test]
@@ -237,9 +241,9 @@ fn copies_by_copy_engines_are_told_by_the_newest_version() {
     raw.text(32, c"AlltoAll");
     raw.put(56, &4096_usize.to_le_bytes());
     raw.text(72, c"ncclFloat8e4m3");
-    listen(true);
-    start(&V6, &raw);
-    listen(false);
+    set_enabled(true);
+    start(&v6::PLUGIN, &raw);
+    set_enabled(false);
     let copied = choice(Some("alltoall"), Bytes::Count(4096), ("copy_engine", None, None));
     assert_eq!(choices(), [(copied, 1)]);
 }
@@ -247,25 +251,25 @@ fn copies_by_copy_engines_are_told_by_the_newest_version() {
 #[test]
 fn what_nccl_has_no_name_for_is_not_known() {
     let _turn = turn();
-    listen(true);
-    start(&V6, &LAYOUT_V5.collective(0, &Collective { algorithm: c"Unknown", ..RING }));
+    set_enabled(true);
+    start(&v6::PLUGIN, &LAYOUT_V5.collective(0, &Collective { algorithm: c"Unknown", ..RING }));
     let mut without = LAYOUT_V5.collective(0, &RING);
     without.put(LAYOUT_V5.function, &[0; 8]);
-    start(&V6, &without);
+    start(&v6::PLUGIN, &without);
     assert_eq!(choices(), []);
-    start(&V6, &LAYOUT_V5.collective(0, &Collective { protocol: c"Unknown", channels: 0, ..RING }));
-    listen(false);
+    start(&v6::PLUGIN, &LAYOUT_V5.collective(0, &Collective { protocol: c"Unknown", channels: 0, ..RING }));
+    set_enabled(false);
     assert_eq!(choices(), [(choice(Some("allreduce"), Bytes::Count(2000), ("ring", None, None)), 1)]);
 }
 
 #[test]
 fn what_is_told_takes_no_more_memory_than_it_needs() {
     let _turn = turn();
-    listen(true);
+    set_enabled(true);
     for count in 0..2 * MOST_CHOICES {
-        start(&V6, &LAYOUT_V5.collective(0, &Collective { count: count + 1, ..RING }));
+        start(&v6::PLUGIN, &LAYOUT_V5.collective(0, &Collective { count: count + 1, ..RING }));
     }
-    listen(false);
+    set_enabled(false);
     assert_eq!(choices().len(), MOST_CHOICES);
 }
 

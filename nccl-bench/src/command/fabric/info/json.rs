@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{Answer, report};
 use diagnosis::fabric::Entry;
 use diagnosis::fabric::reasons::Reason;
-use diagnosis::host::rdma::Device;
+use diagnosis::host::rdma::RdmaDevice;
 
 const SCHEMA_VERSION: u32 = 1;
 
@@ -19,7 +19,7 @@ struct Document<'a> {
     libfabric: Libfabric<'a>,
     asked: Asked<'a>,
     providers: Vec<Provider<'a>>,
-    devices: &'a [Device],
+    devices: &'a [RdmaDevice],
     #[serde(skip_serializing_if = "Option::is_none")]
     entries: Option<&'a [Entry]>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]

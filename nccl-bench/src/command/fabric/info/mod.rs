@@ -229,7 +229,7 @@ fn ask(
         let found = discover(&hints)?;
         if found.is_empty() {
             let of_provider = discover(&Hints { provider: hints.provider.clone(), ..Hints::default() })?;
-            reasons = reasons::missing(&reasons::Circumstances {
+            reasons = reasons::missing(&reasons::Facts {
                 hints: &hints,
                 all: &all,
                 of_provider: &of_provider,

@@ -7,7 +7,7 @@ use collectives::fabric::Hints;
 
 use super::{Answer, fold, reasons};
 use diagnosis::fabric::{Entry, Nic};
-use diagnosis::host::rdma::Device;
+use diagnosis::host::rdma::RdmaDevice;
 
 /// More names than this are counted.
 const NAMED: usize = 3;
@@ -52,7 +52,7 @@ pub(super) fn providers(answer: &Answer, out: &mut impl Write) -> io::Result<()>
 fn head(answer: &Answer, out: &mut impl Write) -> io::Result<()> {
     let library = &answer.library;
     writeln!(out, "libfabric {} ({}) on {}", library.version, library.path.display(), host_name())?;
-    let devices: Vec<&Device> = answer.host.devices.iter().collect();
+    let devices: Vec<&RdmaDevice> = answer.host.devices.iter().collect();
     if !devices.is_empty() {
         writeln!(out, "{}", reasons::described(&devices))?;
     }

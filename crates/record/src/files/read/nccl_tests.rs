@@ -1,14 +1,14 @@
-//! The JSON that nccl-tests writes (`-J`, version 3), as far as it says what a [`Run`] holds.
+//! The JSON that nccl-tests writes (`-J`, version 3), read as a [`Run`].
 //!
-//! It differs from native JSON: numbers that are not finite may be there as bare words, which is no JSON; truth values
-//! and the root are strings; `-a`, `-R`, `-z`, `-N` and others are only in the command line.
+//! It differs from native JSON: numbers that are not finite can be bare words, which are not valid JSON; booleans and
+//! the root are strings; `-a`, `-R`, `-z`, `-N` and others are only in the command line.
 
 use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::read::Problem;
+use super::error::ReadProblem;
 use crate::collective::Collective;
 use crate::number;
 use crate::provenance;
@@ -18,26 +18,26 @@ use crate::run::{
 };
 use crate::statistics::Statistics;
 
-/// The version of its format that this reads.
+/// The supported version of the format.
 const VERSION: u64 = 3;
 
 #[derive(Deserialize)]
-struct File {
+struct ParsedFile {
     start_time: String,
     args: Vec<String>,
-    /// `NAME=value`, all of them.
+    /// The environment, as `NAME=value`.
     #[serde(default)]
     env: Vec<String>,
-    /// Absent in ours, of host memory.
+    /// Absent in this program's files of host memory.
     nccl_version: Option<u64>,
-    config: Config,
+    config: ParsedConfig,
     #[serde(default)]
     errors: Vec<String>,
     end_time: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct Config {
+struct ParsedConfig {
     nthreads: usize,
     ngpus: usize,
     minimum_bytes: u64,
@@ -52,11 +52,11 @@ struct Config {
     per_iter_timing: String,
     per_iter_skip: usize,
     parallel_init: String,
-    devices: Vec<Device>,
+    devices: Vec<ParsedDevice>,
 }
 
 #[derive(Deserialize)]
-struct Device {
+struct ParsedDevice {
     rank: usize,
     group: usize,
     pid: u32,
@@ -67,29 +67,29 @@ struct Device {
     device_info: String,
 }
 
-/// A size: what was measured of it.
+/// The measurements of one size.
 #[derive(Deserialize)]
-pub(super) struct Row {
+pub(super) struct ParsedRow {
     size: u64,
     count: u64,
     #[serde(rename = "type")]
     data_type: String,
     redop: String,
     root: String,
-    /// Absent in ours, of a run that ended before it; so is `in_place`.
-    out_of_place: Option<Half>,
-    out_of_place_per_iter: Option<Times>,
-    in_place: Option<Half>,
-    in_place_per_iter: Option<Times>,
+    /// Absent in this program's files of a run that ended before it; so is `in_place`.
+    out_of_place: Option<ParsedHalf>,
+    out_of_place_per_iter: Option<ParsedTimes>,
+    in_place: Option<ParsedHalf>,
+    in_place_per_iter: Option<ParsedTimes>,
     actual_iterations: usize,
-    /// The program of a row's collective; empty where the command tells it.
+    /// Program name of the row's collective; empty when it is that of the command.
     #[serde(default)]
     experiment_name: String,
 }
 
 #[derive(Deserialize)]
-struct Half {
-    /// Absent with `-C`, which puts the host's time in its place.
+struct ParsedHalf {
+    /// Absent with `-C`, which reports the host's time instead.
     #[serde(default, deserialize_with = "number::if_any")]
     time: Option<f64>,
     #[serde(default, deserialize_with = "number::if_any")]
@@ -103,7 +103,7 @@ struct Half {
 }
 
 #[derive(Deserialize)]
-struct Times {
+struct ParsedTimes {
     skipped_iterations: usize,
     #[serde(deserialize_with = "number::each_or_nan")]
     times_us: Vec<f64>,
@@ -111,42 +111,42 @@ struct Times {
     per_process_max_times_us: Vec<Vec<f64>>,
 }
 
-/// Whether a text begins as nccl-tests' files do.
+/// Returns true when a text begins like a file of nccl-tests.
 pub(super) fn began(text: &[u8]) -> bool {
     text.trim_ascii_start().starts_with(b"{\"version\":")
 }
 
-/// Whether the version is one that this reads, where the file has said it.
-pub(super) fn known_version(fields: &Map<String, Value>) -> Result<(), Problem> {
+/// Fails when the file has an unsupported version.
+pub(super) fn known_version(fields: &Map<String, Value>) -> Result<(), ReadProblem> {
     match fields.get("version").and_then(Value::as_u64) {
         None | Some(VERSION) => Ok(()),
-        Some(found) => Err(Problem::Damaged(format!(
+        Some(found) => Err(ReadProblem::Damaged(format!(
             "it has version {found} of nccl-tests' JSON, and this program reads version {VERSION}"
         ))),
     }
 }
 
-/// What a row does not say of its measurements.
+/// Properties of measurements that rows do not contain.
 pub(super) struct Head {
     collective: String,
     aggregated: usize,
 }
 
-/// Whether `fields` have what the rows need.
+/// Returns true when `fields` have the fields that rows depend on.
 pub(super) fn has_head(fields: &Map<String, Value>) -> bool {
     fields.get("config").is_some_and(Value::is_object) && fields.get("args").is_some_and(Value::is_array)
 }
 
-/// What the rows need of the fields before them.
+/// Reads the fields that rows depend on.
 pub(super) fn head(fields: &Map<String, Value>) -> Result<Head, serde_json::Error> {
     let args = Vec::<String>::deserialize(&fields["args"])?;
-    let config = Config::deserialize(&fields["config"])?;
+    let config = ParsedConfig::deserialize(&fields["config"])?;
     Ok(Head { collective: collective(&args), aggregated: config.aggregated_iterations })
 }
 
 impl Head {
-    /// The measurements of a row, whose number is the cycle for now.
-    pub(super) fn measurements(&self, number: usize, row: &Row) -> impl Iterator<Item = Measurement> {
+    /// The measurements of a row. Their cycle is the row's number, until [`number_cycles`].
+    pub(super) fn measurements(&self, number: usize, row: &ParsedRow) -> impl Iterator<Item = Measurement> {
         let halves = [
             (Placement::OutOfPlace, &row.out_of_place, &row.out_of_place_per_iter),
             (Placement::InPlace, &row.in_place, &row.in_place_per_iter),
@@ -166,8 +166,8 @@ impl Head {
     }
 }
 
-/// Makes cycles of the numbers of rows: the rows do not say their cycle, but each has as many. An endless run (0) writes
-/// no whole file.
+/// Converts row numbers to cycles: rows do not have their cycle, but each cycle has the same number of rows. An
+/// endless run (0) never writes a complete file.
 pub(super) fn number_cycles(measurements: &mut [Measurement], rows: usize, cycles: usize) {
     let rows_per_cycle = if cycles > 0 && rows.is_multiple_of(cycles) { rows / cycles } else { rows };
     for measurement in measurements {
@@ -175,11 +175,11 @@ pub(super) fn number_cycles(measurements: &mut [Measurement], rows: usize, cycle
     }
 }
 
-/// What the file says beside its rows.
-pub(super) fn run(fields: Map<String, Value>) -> Result<Run, Problem> {
+/// Makes a run, without measurements, from the other fields.
+pub(super) fn run(fields: Map<String, Value>) -> Result<Run, ReadProblem> {
     known_version(&fields)?;
-    let file: File = serde_json::from_value(Value::Object(fields))
-        .map_err(|error| Problem::Damaged(format!("it is not as nccl-tests writes it: {error}")))?;
+    let file: ParsedFile = serde_json::from_value(Value::Object(fields))
+        .map_err(|error| ReadProblem::Damaged(format!("it is not as nccl-tests writes it: {error}")))?;
     let command = CommandLine(&file.args);
     let config = &file.config;
     let messages: Vec<&str> =
@@ -227,8 +227,13 @@ pub(super) fn run(fields: Map<String, Value>) -> Result<Run, Problem> {
     })
 }
 
-/// One placement of a row, without what the row does not say.
-fn measurement(row: &Row, placement: Placement, half: &Half, times: Option<&Times>) -> Measurement {
+/// The measurement of one placement of a row, without the properties of [`Head`].
+fn measurement(
+    row: &ParsedRow,
+    placement: Placement,
+    half: &ParsedHalf,
+    times: Option<&ParsedTimes>,
+) -> Measurement {
     let per_iteration = times.map(|times| PerIteration {
         skipped: times.skipped_iterations,
         times_us: times.times_us.clone(),
@@ -268,7 +273,7 @@ fn measurement(row: &Row, placement: Placement, half: &Half, times: Option<&Time
     }
 }
 
-fn settings(config: &Config, command: &CommandLine<'_>, cycles: usize) -> Settings {
+fn settings(config: &ParsedConfig, command: &CommandLine<'_>, cycles: usize) -> Settings {
     let flag = |short, long| command.number(short, long).is_some_and(|value| value != 0);
     Settings {
         threads: config.nthreads,
@@ -315,7 +320,7 @@ fn settings(config: &Config, command: &CommandLine<'_>, cycles: usize) -> Settin
     }
 }
 
-fn rank(device: &Device) -> Rank {
+fn rank(device: &ParsedDevice) -> Rank {
     Rank {
         rank: device.rank,
         group: device.group,
@@ -327,7 +332,7 @@ fn rank(device: &Device) -> Rank {
     }
 }
 
-/// The arguments, which say what the rest of the file does not.
+/// The arguments, for settings that the file has nowhere else.
 struct CommandLine<'a>(&'a [String]);
 
 impl CommandLine<'_> {
@@ -348,8 +353,9 @@ impl CommandLine<'_> {
     }
 }
 
-/// `./build/all_reduce_perf` and `all_reduce_perf_mpi` are `allreduce` here. In nccl-bench's own file the command names it.
-pub(crate) fn collective(args: &[String]) -> String {
+/// The collective of a command line: `allreduce` for `./build/all_reduce_perf` and `all_reduce_perf_mpi`. In this
+/// program's files the first argument names it.
+pub(in crate::files) fn collective(args: &[String]) -> String {
     let of_command = args.get(1).and_then(|command| command.parse::<Collective>().ok());
     if let Some(collective) = of_command {
         return collective.name().to_owned();
@@ -359,12 +365,12 @@ pub(crate) fn collective(args: &[String]) -> String {
     name.split("_perf").next().unwrap_or_default().replace('_', "")
 }
 
-/// `2026-11-20 14:57:55` as RFC 3339 has it, but for the zone, which is not known.
+/// Converts `2026-11-20 14:57:55` to RFC 3339 without a zone, which is not known.
 fn time(text: &str) -> String {
     text.trim().replacen(' ', "T", 1)
 }
 
-/// `22809` is 2.28.9; before 2.9 it had a digit less.
+/// Converts a version number: `22809` is 2.28.9. Before 2.9 it had one digit less.
 fn library_version(code: u64) -> String {
     let major = if code < 10_000 { 1000 } else { 10_000 };
     format!("{}.{}.{}", code / major, code % major / 100, code % 100)
@@ -372,11 +378,11 @@ fn library_version(code: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::parse;
     use super::*;
-    use crate::files::read::parse;
     use crate::sample;
 
-    const ALL_REDUCE: &str = include_str!("../../tests/data/all_reduce.json");
+    const ALL_REDUCE: &str = include_str!("../../../tests/data/all_reduce.json");
 
     #[test]
     fn a_real_file_says_the_same_as_a_run() {

@@ -1,4 +1,4 @@
-//! One operation as calls of the safe layer: at once, in a group, or in a graph.
+//! One operation as calls of the safe layer: immediate, in a group, or in a graph.
 
 use std::ops::Range;
 
@@ -13,9 +13,9 @@ use half::{bf16, f16};
 use crate::backend::Work;
 use crate::collective::Collective;
 
-/// An element that a sum can be scaled by.
+/// An element type that a sum can be scaled by.
 pub(super) trait Scalar: Element {
-    /// The element nearest to a small whole number.
+    /// Returns the element nearest to a small whole number.
     fn of(value: f64) -> Self;
 }
 
@@ -45,61 +45,61 @@ scalar! {
     F8E5M2: F8E5M2::from_f64;
 }
 
-/// The buffers of one operation: views, or memory.
-pub(super) enum Buffers<S, R> {
+/// The buffers of one operation, as views or as memory.
+pub(super) enum OperationBuffers<S, R> {
     /// A send and a receive buffer.
     Two(S, R),
     /// The one buffer of an operation in place.
     InPlace(R),
-    /// A hypercube's exchanges, one after the other.
-    Steps(Vec<Exchange<R>>),
+    /// The exchanges of a hypercube, in order.
+    Steps(Vec<PeerExchange<R>>),
 }
 
 /// Views of memory.
-pub(super) type Views<'m, T> = Buffers<MemoryView<'m, T>, MemoryViewMut<'m, T>>;
+pub(super) type Views<'m, T> = OperationBuffers<MemoryView<'m, T>, MemoryViewMut<'m, T>>;
 
-impl Buffers<Memory, Memory> {
-    /// Views of all of it.
+impl OperationBuffers<Memory, Memory> {
+    /// Views of the whole memory.
     pub(super) fn views<T: Element>(&mut self) -> Result<Views<'_, T>, nccl::Error> {
         Ok(match self {
-            Self::Two(send, receive) => Buffers::Two(send.slice(..)?, receive.slice_mut(..)?),
-            Self::InPlace(buffer) => Buffers::InPlace(buffer.slice_mut(..)?),
+            Self::Two(send, receive) => OperationBuffers::Two(send.slice(..)?, receive.slice_mut(..)?),
+            Self::InPlace(buffer) => OperationBuffers::InPlace(buffer.slice_mut(..)?),
             Self::Steps(steps) => {
-                Buffers::Steps(steps.iter_mut().map(Exchange::views).collect::<Result<_, _>>()?)
+                OperationBuffers::Steps(steps.iter_mut().map(PeerExchange::views).collect::<Result<_, _>>()?)
             }
         })
     }
 }
 
-/// A send and a receive at the same time, of a pair of ranks.
-pub(super) struct Exchange<R> {
+/// A send to and a receive from the same peer, at the same time.
+pub(super) struct PeerExchange<R> {
     pub(super) send: R,
     pub(super) receive: R,
     pub(super) peer: usize,
 }
 
-/// What operations that differ in their buffers alone have in common.
-pub(super) struct Common<'c, T> {
-    /// The operator that scales.
+/// Parameters that the operations of a loop share.
+pub(super) struct LoopParameters<'c, T> {
+    /// The operator of a mulsum.
     pub(super) scaled: Option<ScaledSum<'c, T>>,
-    /// The part for each rank, where ranks get different ones.
+    /// Parts of an alltoallv: ranges of the send buffer.
     pub(super) sent: Vec<Range<usize>>,
-    /// The part of each rank.
+    /// Ranges of the receive buffer.
     pub(super) received: Vec<Range<usize>>,
 }
 
-/// How an operation reaches NCCL.
+/// Mode of an operation's launch.
 #[derive(Clone, Copy)]
-pub(super) enum Way<'w> {
+pub(super) enum LaunchMode<'w> {
     Immediate,
     Capture(&'w Capture),
-    /// While the communicator's stream is being captured with other kernels: into a graph that ends before the communicator
-    /// and the memory of the buffers.
+    /// In a capture of the communicator's stream together with other kernels. The graph must end before the
+    /// communicator and the memory of the buffers.
     Captured,
 }
 
-/// A send and a receive at the same time.
-struct Pair<'b, S, R> {
+/// A send and a receive at the same time, with any peers.
+struct SendRecvPair<'b, S, R> {
     send: &'b S,
     to: usize,
     receive: &'b mut R,
@@ -110,23 +110,23 @@ struct Pair<'b, S, R> {
 // Inlined with what it calls, buffers made for one operation stay in registers, which is worth 10 ns.
 #[inline(always)]
 pub(super) fn queue<T: Scalar, S: DeviceBuffer<Element = T>, R: DeviceBufferMut<Element = T>>(
-    way: Way<'_>,
+    mode: LaunchMode<'_>,
     communicator: &Communicator,
     work: &Work,
-    common: &Common<'_, T>,
-    buffers: &mut Buffers<S, R>,
+    common: &LoopParameters<'_, T>,
+    buffers: &mut OperationBuffers<S, R>,
 ) -> anyhow::Result<()> {
     match (work.collective, buffers) {
-        (Collective::SendRecv, Buffers::Two(send, receive)) => {
-            exchange(way, communicator, neighbours(work, send, receive))?;
+        (Collective::SendRecv, OperationBuffers::Two(send, receive)) => {
+            exchange(mode, communicator, neighbours(work, send, receive))?;
         }
-        (Collective::Hypercube, Buffers::Steps(steps)) => {
-            steps.iter_mut().try_for_each(|step| exchange(way, communicator, step.pair()))?;
+        (Collective::Hypercube, OperationBuffers::Steps(steps)) => {
+            steps.iter_mut().try_for_each(|step| exchange(mode, communicator, step.pair()))?;
         }
-        (_, buffers) => match way {
-            Way::Immediate => single(communicator.call(), work, common, buffers)?,
-            Way::Capture(capture) => single(capture.on(communicator), work, common, buffers)?,
-            Way::Captured => single(captured(communicator), work, common, buffers)?,
+        (_, buffers) => match mode {
+            LaunchMode::Immediate => single(communicator.call(), work, common, buffers)?,
+            LaunchMode::Capture(capture) => single(capture.on(communicator), work, common, buffers)?,
+            LaunchMode::Captured => single(captured(communicator), work, common, buffers)?,
         },
     }
     Ok(())
@@ -137,8 +137,8 @@ pub(super) fn add<'env, 'c: 'env, T, S, R>(
     group: &Group<'env>,
     communicator: &'env Communicator,
     work: &Work,
-    common: &'env Common<'c, T>,
-    buffers: &'env mut Buffers<S, R>,
+    common: &'env LoopParameters<'c, T>,
+    buffers: &'env mut OperationBuffers<S, R>,
 ) -> anyhow::Result<()>
 where
     T: Scalar,
@@ -146,10 +146,10 @@ where
     R: DeviceBufferMut<Element = T>,
 {
     match (work.collective, buffers) {
-        (Collective::SendRecv, Buffers::Two(send, receive)) => {
+        (Collective::SendRecv, OperationBuffers::Two(send, receive)) => {
             neighbours(work, send, receive).queue(group.on(communicator))?;
         }
-        (Collective::Hypercube, Buffers::Steps(steps)) => {
+        (Collective::Hypercube, OperationBuffers::Steps(steps)) => {
             steps.iter_mut().try_for_each(|step| step.pair().queue(group.on(communicator)))?;
         }
         (_, buffers) => single(group.on(communicator), work, common, buffers)?,
@@ -157,40 +157,39 @@ where
     Ok(())
 }
 
-/// Calls among the other kernels of [`Way::Captured`].
+/// Calls within a capture of [`LaunchMode::Captured`].
 fn captured(communicator: &Communicator) -> Call<'_> {
-    // SAFETY: the graph ends before the communicator and the buffers, by the contract of `Way::Captured`; nothing else uses the
+    // SAFETY: the graph ends before the communicator and the buffers, by the contract of `LaunchMode::Captured`; nothing else uses the
     // buffers while it runs, because all that uses them is on this one stream. Views wait for no events.
     unsafe { communicator.captured() }
 }
 
-/// A sendrecv's: to the next rank, from the one before.
-fn neighbours<'b, S, R>(work: &Work, send: &'b S, receive: &'b mut R) -> Pair<'b, S, R> {
-    let (rank, ranks) = (work.member.rank, work.member.ranks);
-    Pair { send, to: (rank + 1) % ranks, receive, from: (rank + ranks - 1) % ranks }
+/// The exchange of a sendrecv: to the next rank, from the previous one.
+fn neighbours<'b, S, R>(work: &Work, send: &'b S, receive: &'b mut R) -> SendRecvPair<'b, S, R> {
+    SendRecvPair { send, to: work.participant.next(), receive, from: work.participant.previous() }
 }
 
-impl Exchange<Memory> {
-    fn views<T: Element>(&mut self) -> Result<Exchange<MemoryViewMut<'_, T>>, nccl::Error> {
+impl PeerExchange<Memory> {
+    fn views<T: Element>(&mut self) -> Result<PeerExchange<MemoryViewMut<'_, T>>, nccl::Error> {
         let Self { send, receive, peer } = self;
-        Ok(Exchange { send: send.slice_mut(..)?, receive: receive.slice_mut(..)?, peer: *peer })
+        Ok(PeerExchange { send: send.slice_mut(..)?, receive: receive.slice_mut(..)?, peer: *peer })
     }
 }
 
-impl<R> Exchange<R> {
-    fn pair(&mut self) -> Pair<'_, R, R> {
-        Pair { send: &self.send, to: self.peer, receive: &mut self.receive, from: self.peer }
+impl<R> PeerExchange<R> {
+    fn pair(&mut self) -> SendRecvPair<'_, R, R> {
+        SendRecvPair { send: &self.send, to: self.peer, receive: &mut self.receive, from: self.peer }
     }
 }
 
-impl<'b, S: DeviceBuffer, R: DeviceBufferMut> Pair<'b, S, R> {
-    /// In a group.
+impl<'b, S: DeviceBuffer, R: DeviceBufferMut> SendRecvPair<'b, S, R> {
+    /// Queues both in a group.
     fn queue<L: Launch<'b>>(self, call: Call<'b, L>) -> Result<(), nccl::Error> {
         call.send(self.send, self.to)?;
         call.recv(self.receive, self.from)
     }
 
-    /// In one call, because a group cannot be captured among other kernels.
+    /// Queues both as one call, because a group cannot be captured together with other kernels.
     fn queue_captured(self, communicator: &'b Communicator) -> Result<(), nccl::Error>
     where
         R: DeviceBufferMut<Element = S::Element>,
@@ -204,24 +203,24 @@ impl<'b, S: DeviceBuffer, R: DeviceBufferMut> Pair<'b, S, R> {
 }
 
 fn exchange<T: Element, S: DeviceBuffer<Element = T>, R: DeviceBufferMut<Element = T>>(
-    way: Way<'_>,
+    mode: LaunchMode<'_>,
     communicator: &Communicator,
-    pair: Pair<'_, S, R>,
+    pair: SendRecvPair<'_, S, R>,
 ) -> Result<(), nccl::Error> {
-    match way {
-        Way::Immediate => nccl::group(|group| pair.queue(group.on(communicator))),
-        Way::Capture(capture) => capture.group(|capture| pair.queue(capture.on(communicator))),
-        Way::Captured => pair.queue_captured(communicator),
+    match mode {
+        LaunchMode::Immediate => nccl::group(|group| pair.queue(group.on(communicator))),
+        LaunchMode::Capture(capture) => capture.group(|capture| pair.queue(capture.on(communicator))),
+        LaunchMode::Captured => pair.queue_captured(communicator),
     }
 }
 
-/// Any collective that is one call.
+/// Queues a collective that is a single call.
 #[inline(always)]
 fn single<'env, 'c: 'env, T, S, R, L>(
     call: Call<'env, L>,
     work: &Work,
-    common: &'env Common<'c, T>,
-    buffers: &'env mut Buffers<S, R>,
+    common: &'env LoopParameters<'c, T>,
+    buffers: &'env mut OperationBuffers<S, R>,
 ) -> anyhow::Result<()>
 where
     T: Scalar,
@@ -229,8 +228,8 @@ where
     R: DeviceBufferMut<Element = T>,
     L: Launch<'env>,
 {
-    use Buffers::{InPlace, Two};
-    let root = work.member.root.unwrap_or(0);
+    use OperationBuffers::{InPlace, Two};
+    let root = work.participant.root.unwrap_or(0);
     let queued = match (work.collective, buffers) {
         (Collective::AllReduce | Collective::Reduce | Collective::ReduceScatter, buffers) => {
             let own = work.op.and_then(|op| op.built_in()).unwrap_or(ReduceOp::Sum);
@@ -256,13 +255,13 @@ where
     Ok(queued?)
 }
 
-/// A collective that reduces.
+/// Queues a collective that reduces.
 #[inline(always)]
 fn reduction<'env, T, O, S, R, L>(
     call: Call<'env, L>,
     work: &Work,
     op: O,
-    buffers: &'env mut Buffers<S, R>,
+    buffers: &'env mut OperationBuffers<S, R>,
 ) -> anyhow::Result<()>
 where
     T: Element,
@@ -271,8 +270,8 @@ where
     R: DeviceBufferMut<Element = T>,
     L: Launch<'env>,
 {
-    use Buffers::{InPlace, Two};
-    let root = work.member.root.unwrap_or(0);
+    use OperationBuffers::{InPlace, Two};
+    let root = work.participant.root.unwrap_or(0);
     let queued = match (work.collective, buffers) {
         (Collective::AllReduce, Two(send, receive)) => call.all_reduce(send, receive, op),
         (Collective::AllReduce, InPlace(buffer)) => call.all_reduce_in_place(buffer, op),

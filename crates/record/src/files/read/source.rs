@@ -5,9 +5,9 @@ use std::io::{BufRead, BufReader, Cursor, Read};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 
-use super::nccl_tests_read as nccl_tests;
-use super::read::Problem;
-use super::words::Words;
+use super::error::ReadProblem;
+use super::nccl_tests;
+use super::non_finite::FiniteNumbers;
 
 /// Bytes that are checked for the encoding before the rest is read.
 const START: u64 = 64;
@@ -17,36 +17,36 @@ const BLANK: usize = 1 << 20;
 const PIECE: usize = 1 << 16;
 
 /// A reader of a result file, at the first character of its text.
-pub(super) type Source<'a> = BufReader<Box<dyn Read + 'a>>;
+pub(super) type FileReader<'a> = BufReader<Box<dyn Read + 'a>>;
 
 /// Opens a regular file or a pipe. Devices are refused: some have no end.
-pub(super) fn open(path: &Path) -> Result<Source<'static>, Problem> {
+pub(super) fn open(path: &Path) -> Result<FileReader<'static>, ReadProblem> {
     let kind = fs::metadata(path)?.file_type();
     if kind.is_char_device() || kind.is_block_device() || kind.is_socket() {
-        return Err(Problem::Device);
+        return Err(ReadProblem::Device);
     }
     source(File::open(path)?)
 }
 
 /// Skips a byte order mark and white space up to the first character.
-pub(super) fn source<'a>(mut from: impl Read + 'a) -> Result<Source<'a>, Problem> {
+pub(super) fn source<'a>(mut from: impl Read + 'a) -> Result<FileReader<'a>, ReadProblem> {
     let mut start = Vec::new();
     from.by_ref().take(START).read_to_end(&mut start)?;
     if let Some(encoding) = encoding(&start) {
-        return Err(Problem::Encoded(encoding));
+        return Err(ReadProblem::Encoded(encoding));
     }
     if start.starts_with(b"\xef\xbb\xbf") {
         start.drain(..3);
     }
     let words = nccl_tests::began(&start);
     let whole = Cursor::new(start).chain(from);
-    let whole: Box<dyn Read + 'a> = if words { Box::new(Words::new(whole)) } else { Box::new(whole) };
+    let whole: Box<dyn Read + 'a> = if words { Box::new(FiniteNumbers::new(whole)) } else { Box::new(whole) };
     let mut source = BufReader::with_capacity(PIECE, whole);
     match first(&mut source)? {
-        None => Err(Problem::NotOurs("it is empty".to_owned())),
+        None => Err(ReadProblem::NotOurs("it is empty".to_owned())),
         Some(b'{') => Ok(source),
-        Some(b'[') => Err(Problem::NotOurs("it is JSON of another kind".to_owned())),
-        Some(_) => Err(Problem::NotOurs("it is not JSON".to_owned())),
+        Some(b'[') => Err(ReadProblem::NotOurs("it is JSON of another kind".to_owned())),
+        Some(_) => Err(ReadProblem::NotOurs("it is not JSON".to_owned())),
     }
 }
 
@@ -62,7 +62,7 @@ fn encoding(start: &[u8]) -> Option<&'static str> {
 }
 
 /// Skips white space, and returns the next character without consuming it.
-fn first(source: &mut impl BufRead) -> Result<Option<u8>, Problem> {
+fn first(source: &mut impl BufRead) -> Result<Option<u8>, ReadProblem> {
     let mut blank = 0;
     loop {
         let piece = source.fill_buf()?;
@@ -78,20 +78,20 @@ fn first(source: &mut impl BufRead) -> Result<Option<u8>, Problem> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::json_lines::tests::whole;
-    use super::super::read::parse;
+    use super::super::parse;
+    use crate::files::json_lines::tests::whole;
     use crate::sample;
 
     #[test]
     fn a_byte_order_mark_and_white_space_are_passed_over() {
         let run = sample::full();
-        let json = include_str!("../../tests/data/run.json");
+        let json = include_str!("../../../tests/data/run.json");
         for text in [json, &whole(&run), &json.replace('\n', "\r\n")] {
             for before in ["\u{feff}", "\u{feff}\n \n", "\n"] {
                 assert_eq!(parse(format!("{before}{text}").as_bytes()).unwrap(), run, "{before:?}");
             }
         }
-        let nccl_tests = include_str!("../../tests/data/all_reduce.json").replacen("12.936469", "nan", 1);
+        let nccl_tests = include_str!("../../../tests/data/all_reduce.json").replacen("12.936469", "nan", 1);
         let marked = parse(format!("\u{feff}{nccl_tests}").as_bytes()).unwrap();
         assert!(marked.measurements[0].time_us.is_nan() && marked.measurements.len() == 62);
         let blank = parse(&b" ".repeat(super::BLANK + super::PIECE)).unwrap_err().to_string();
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn another_encoding_is_named_with_the_way_out() {
-        let json = include_str!("../../tests/data/run.json");
+        let json = include_str!("../../../tests/data/run.json");
         let wide = |bytes: fn(u16) -> [u8; 2]| json.encode_utf16().flat_map(bytes).collect::<Vec<u8>>();
         let (little, big) = (wide(u16::to_le_bytes), wide(u16::to_be_bytes));
         for text in [&little, &big, &[&b"\xff\xfe"[..], &little].concat(), &[&b"\xfe\xff"[..], &big].concat()]
@@ -116,13 +116,13 @@ mod tests {
     fn fields_in_any_order_are_read() {
         let run = sample::full();
         let value: serde_json::Value =
-            serde_json::from_str(include_str!("../../tests/data/run.json")).unwrap();
+            serde_json::from_str(include_str!("../../../tests/data/run.json")).unwrap();
         // `serde_json::Value` sorts fields by name; printed on one line.
         assert_eq!(parse(value.to_string().as_bytes()).unwrap(), run);
         let twice = value.to_string().replacen('{', "{\"measurements\":[],", 1);
         let said = parse(twice.as_bytes()).unwrap_err().to_string();
         assert!(said.contains("two lists"), "{said}");
-        let nccl_tests = include_str!("../../tests/data/all_reduce.json");
+        let nccl_tests = include_str!("../../../tests/data/all_reduce.json");
         let value: serde_json::Value = serde_json::from_str(nccl_tests).unwrap();
         assert_eq!(parse(value.to_string().as_bytes()).unwrap(), parse(nccl_tests.as_bytes()).unwrap());
     }

@@ -1,31 +1,31 @@
-//! What the ranks tell each other after a measurement, and how it becomes one.
+//! The results that ranks exchange after a measurement, and their combination.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::Plan;
-use crate::backend::{Side, StreamRounds, Times, Work};
+use super::SweepPlan;
+use crate::backend::{BackendRole, StreamRounds, Times, Work};
 use crate::collective::{Bandwidth, Layout as _};
 use crate::data::Tally;
 use record::provenance::now_utc;
-use record::statistics::Statistics;
+use record::statistics::{Statistics, median};
 use record::{Average, Measurement, Mismatch, PerIteration, Placement, RankTimes, Versus};
 
-/// What the rounds of one side took on this rank.
+/// Times of the rounds of one backend on this rank.
 #[derive(Default)]
-pub(super) struct Rounds {
-    /// Operations of all together.
+pub(super) struct RankRounds {
+    /// Total number of operations.
     pub(super) operations: usize,
-    /// Seconds per operation of each.
+    /// Seconds per operation of each round.
     pub(super) seconds: Vec<f64>,
-    /// Seconds per operation to enqueue it, of each.
+    /// Seconds to enqueue an operation, of each round.
     pub(super) enqueue: Vec<f64>,
-    /// Of the last one.
+    /// Microseconds per operation of each iteration of the last round.
     pub(super) each_us: Vec<f64>,
 }
 
-impl Rounds {
+impl RankRounds {
     pub(super) fn add(&mut self, times: Times, operations: usize) {
         let per_operation = |time: Duration| time.as_secs_f64() / operations as f64;
         self.operations += operations;
@@ -35,27 +35,27 @@ impl Rounds {
     }
 }
 
-/// What one side took, over all ranks.
+/// Combined result of one backend over all ranks.
 #[derive(Default)]
-pub(super) struct Taken {
-    /// Per operation: the ranks' medians, made one.
+pub(super) struct JobResult {
+    /// Seconds per operation: the ranks' medians, reduced to one.
     pub(super) seconds: f64,
-    /// Per operation of the shortest round.
+    /// Seconds per operation of the shortest round.
     pub(super) best: f64,
-    /// Of each round, where there are several.
+    /// Microseconds per operation of each round; empty for a single round.
     pub(super) rounds_us: Vec<f64>,
     pub(super) wrong: Option<u64>,
     pub(super) mismatches: Vec<Mismatch>,
 }
 
-impl Taken {
-    pub(super) fn of(ranks: &[&Found], average: Average, verified: bool) -> Self {
+impl JobResult {
+    pub(super) fn of(ranks: &[&BackendResult], average: Average, verified: bool) -> Self {
         let count = ranks.iter().map(|found| found.seconds.len()).min().unwrap_or(0);
         let rounds: Vec<f64> =
             (0..count).map(|round| reduce(average, ranks.iter().map(|found| found.seconds[round]))).collect();
         let mismatches = ranks.iter().enumerate().filter(|(_, found)| found.wrong > 0);
         Self {
-            seconds: reduce(average, ranks.iter().map(|found| median(&found.seconds))),
+            seconds: reduce(average, ranks.iter().map(|found| median(&found.seconds).unwrap_or(0.0))),
             best: rounds.iter().copied().fold(f64::INFINITY, f64::min),
             rounds_us: if count > 1 {
                 rounds.iter().map(|seconds| seconds * 1e6).collect()
@@ -70,39 +70,39 @@ impl Taken {
     }
 }
 
-/// What one rank tells the others after a round.
+/// Message of one rank after a round.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Round {
-    /// Per operation, of each side.
+pub(super) struct RoundTimes {
+    /// Seconds per operation, of each backend.
     pub(super) seconds: Vec<f64>,
     pub(super) over: bool,
 }
 
-/// What one rank tells the others after a measurement.
+/// Message of one rank after a measurement.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Finding {
+pub(super) struct RankResult {
     pub(super) process: u32,
     pub(super) host: String,
-    /// Per operation.
+    /// Seconds to enqueue an operation.
     pub(super) enqueue: f64,
     pub(super) each_us: Vec<f64>,
-    /// Ours, then theirs where it has measured, too.
-    pub(super) sides: Vec<Found>,
-    /// The number of a signal.
+    /// Results of the primary backend, then of the baseline, if it was measured.
+    pub(super) backends: Vec<BackendResult>,
+    /// Number of the signal that this rank has received.
     pub(super) stop: Option<i32>,
 }
 
-/// What one rank found of one side.
+/// Result of one backend on one rank.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Found {
-    /// Per operation, of each round.
+pub(super) struct BackendResult {
+    /// Seconds per operation of each round.
     pub(super) seconds: Vec<f64>,
     pub(super) wrong: u64,
     pub(super) first: String,
 }
 
-impl Found {
-    /// Adds what a check on the stream found, with words that say so.
+impl BackendResult {
+    /// Adds the findings of a check on the stream.
     pub(super) fn add(&mut self, rounds: &StreamRounds, Tally { wrong, lowest }: Tally) {
         self.wrong = self.wrong.saturating_add(wrong);
         let way = if rounds.graph_launches == 0 { "eager" } else { "as a graph" };
@@ -116,47 +116,49 @@ impl Found {
     }
 }
 
-/// The measurement that all ranks' findings make.
+/// Combines the results of all ranks to a measurement.
 pub(super) fn measurement(
-    plan: &Plan,
+    plan: &SweepPlan,
     work: &Work,
     placement: Placement,
     cycle: usize,
     operations: usize,
     verified: bool,
-    findings: &[Finding],
+    ranks: &[RankResult],
 ) -> Measurement {
     let collective = work.collective;
-    let moved = collective.moved(&work.counts, work.data_type, work.member.ranks);
-    let side = |side: Side| -> Option<Taken> {
-        let ranks: Option<Vec<&Found>> =
-            findings.iter().map(|finding| finding.sides.get(side as usize)).collect();
-        Some(Taken::of(&ranks?, plan.request.average, verified))
+    let moved = collective.moved(&work.counts, work.data_type, work.participant.ranks);
+    let role = |role: BackendRole| -> Option<JobResult> {
+        let ranks: Option<Vec<&BackendResult>> =
+            ranks.iter().map(|results| results.backends.get(role as usize)).collect();
+        Some(JobResult::of(&ranks?, plan.request.average, verified))
     };
-    let ours = side(Side::Ours).unwrap_or_default();
-    let bandwidth = |taken: &Taken| Bandwidth::new(collective, moved, taken.seconds, work.member.ranks);
-    let versus = side(Side::Theirs).map(|theirs| {
-        let Bandwidth { algorithm, bus } = bandwidth(&theirs);
+    let primary = role(BackendRole::Primary).unwrap_or_default();
+    let bandwidth =
+        |taken: &JobResult| Bandwidth::new(collective, moved, taken.seconds, work.participant.ranks);
+    let versus = role(BackendRole::Baseline).map(|baseline| {
+        let Bandwidth { algorithm, bus } = bandwidth(&baseline);
         Versus {
-            time_us: theirs.seconds * 1e6,
+            time_us: baseline.seconds * 1e6,
             algbw_gbps: algorithm,
             busbw_gbps: bus,
-            ratio: ours.seconds / theirs.seconds,
-            best_ratio: ours.best / theirs.best,
-            rounds_us: theirs.rounds_us,
-            wrong: theirs.wrong,
-            mismatches: theirs.mismatches,
+            ratio: primary.seconds / baseline.seconds,
+            best_ratio: primary.best / baseline.best,
+            rounds_us: baseline.rounds_us,
+            wrong: baseline.wrong,
+            mismatches: baseline.mismatches,
         }
     });
-    let bandwidth = bandwidth(&ours);
+    let bandwidth = bandwidth(&primary);
     let skipped =
         |times: &[f64]| Statistics::of(times.get(plan.request.per_iteration_skip..).unwrap_or_default());
-    let times_us = longest(findings.iter().map(|finding| &finding.each_us[..]));
-    let per_rank = findings
+    let times_us = longest(ranks.iter().map(|results| &results.each_us[..]));
+    let per_rank = ranks
         .iter()
-        .map(|finding| RankTimes {
-            time_us: finding.sides.first().map_or(0.0, |ours| median(&ours.seconds)) * 1e6,
-            statistics: skipped(&finding.each_us),
+        .map(|results| RankTimes {
+            time_us: results.backends.first().and_then(|primary| median(&primary.seconds)).unwrap_or(0.0)
+                * 1e6,
+            statistics: skipped(&results.each_us),
         })
         .collect();
     Measurement {
@@ -164,33 +166,33 @@ pub(super) fn measurement(
         cycle,
         data_type: work.data_type.name().to_owned(),
         op: work.op.map(|op| op.name().to_owned()),
-        root: work.member.root,
+        root: work.participant.root,
         placement,
         bytes: work.bytes() as u64,
         count: work.counts.parameter as u64,
-        time_us: ours.seconds * 1e6,
-        cpu_time_us: plan.request.cpu_time.then(|| findings[0].enqueue * 1e6),
+        time_us: primary.seconds * 1e6,
+        cpu_time_us: plan.request.cpu_time.then(|| ranks[0].enqueue * 1e6),
         algbw_gbps: bandwidth.algorithm,
         busbw_gbps: bandwidth.bus,
-        wrong: ours.wrong,
+        wrong: primary.wrong,
         operations,
-        rounds_us: ours.rounds_us,
+        rounds_us: primary.rounds_us,
         stable: None,
         versus,
         statistics: skipped(&times_us),
-        per_iteration: plan.schedule().each.then(|| PerIteration {
+        per_iteration: plan.timed_loop().each.then(|| PerIteration {
             skipped: plan.request.per_iteration_skip,
-            processes_us: processes(findings),
+            processes_us: processes(ranks),
             times_us,
         }),
         per_rank,
         algorithm: None,
-        mismatches: ours.mismatches,
+        mismatches: primary.mismatches,
         measured_at: now_utc(),
     }
 }
 
-/// One time of all ranks'.
+/// Reduces the times of all ranks to one.
 pub(super) fn reduce(average: Average, times: impl ExactSizeIterator<Item = f64> + Clone) -> f64 {
     let count = times.len() as f64;
     match average {
@@ -201,7 +203,7 @@ pub(super) fn reduce(average: Average, times: impl ExactSizeIterator<Item = f64>
     }
 }
 
-/// Of each iteration the longest time.
+/// Returns the longest time of each iteration.
 pub(super) fn longest<'a>(ranks: impl Iterator<Item = &'a [f64]>) -> Vec<f64> {
     let mut longest = Vec::new();
     for times in ranks {
@@ -211,19 +213,12 @@ pub(super) fn longest<'a>(ranks: impl Iterator<Item = &'a [f64]>) -> Vec<f64> {
     longest
 }
 
-/// Of each process's ranks, of each iteration the longest time; none for a single process.
-pub(super) fn processes(findings: &[Finding]) -> Vec<Vec<f64>> {
-    let processes: Vec<&[Finding]> =
-        findings.chunk_by(|one, other| (one.process, &one.host) == (other.process, &other.host)).collect();
+/// Returns the longest time of each iteration for each process; empty for a single process.
+pub(super) fn processes(ranks: &[RankResult]) -> Vec<Vec<f64>> {
+    let processes: Vec<&[RankResult]> =
+        ranks.chunk_by(|one, other| (one.process, &one.host) == (other.process, &other.host)).collect();
     if processes.len() < 2 {
         return Vec::new();
     }
-    processes
-        .into_iter()
-        .map(|findings| longest(findings.iter().map(|finding| &finding.each_us[..])))
-        .collect()
-}
-
-pub(super) fn median(values: &[f64]) -> f64 {
-    Statistics::of(values).map_or(0.0, |statistics| statistics.median_us)
+    processes.into_iter().map(|ranks| longest(ranks.iter().map(|results| &results.each_us[..]))).collect()
 }

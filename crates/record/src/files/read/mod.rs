@@ -1,97 +1,59 @@
-//! Reading result files again: native JSON, JSON Lines, and what nccl-tests writes (`-J`).
+//! Readers of result files: native JSON, JSON Lines, and the JSON of nccl-tests (`-J`).
 //!
 //! A file is read once from beginning to end, so that it can be a pipe, and one measurement at a time, so
 //! that the caller decides what to keep in memory.
 
+mod error;
+mod field_reader;
+mod nccl_tests;
+mod non_finite;
+mod source;
+
 use std::io::{self, BufRead, Read as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::Deserialize;
 use serde::de::DeserializeSeed as _;
 use serde_json::error::Category;
 use serde_json::{Map, Value};
 
-use super::document::Document;
-use super::json_lines::End;
-use super::nccl_tests_read as nccl_tests;
-use super::source::{self, Source};
-use crate::run::{Measurement, Outcome, Run, SCHEMA_VERSION};
-
-/// A file that is no result to go on with.
-#[derive(Debug, thiserror::Error)]
-#[error("{}: {problem}", path.display())]
-pub struct ReadError {
-    /// Which.
-    pub path: PathBuf,
-    /// Why.
-    #[source]
-    pub problem: Problem,
-}
-
-/// What is wrong with a file.
-#[derive(Debug, thiserror::Error)]
-pub enum Problem {
-    /// It cannot be read.
-    #[error("it cannot be read: {0}")]
-    Unreadable(#[from] io::Error),
-    /// It is neither a file nor a pipe.
-    #[error("it is a device; name a file, or a pipe as in <(zcat run.json.gz)")]
-    Device,
-    /// It is no plain text.
-    #[error("{0}")]
-    Encoded(&'static str),
-    /// It is something else.
-    #[error(
-        "it is no result file: expected JSON or JSON Lines of nccl-bench (--output), or JSON of nccl-tests (-J); {0}"
-    )]
-    NotOurs(String),
-    /// Its end is missing.
-    #[error("it ends in the middle; {0}")]
-    Cut(&'static str),
-    /// A later program wrote it.
-    #[error(
-        "it has version {found} of the format, and this program knows {known}; read it with a newer nccl-bench"
-    )]
-    Newer {
-        /// The file's version.
-        found: u64,
-        /// The newest that can be read.
-        known: u32,
-    },
-    /// A part is not as it should be.
-    #[error("{0}")]
-    Damaged(String),
-    /// There is nothing in it to show.
-    #[error("it has no measurement: {0}")]
-    NoMeasurement(String),
-}
+use super::json_lines::EndLine;
+use crate::run::{Measurement, Outcome, Run};
+pub use error::{ReadError, ReadProblem};
+use field_reader::{FieldReader, known_version};
+pub(super) use nccl_tests::collective;
+use source::FileReader;
 
 const CUT: &str = "the program that wrote it was stopped, or it was copied in part";
-/// nccl-tests' files only: a run that ends early leaves them like this.
+/// Reason of a file of nccl-tests, whose runs leave such files when they end early.
 const CUT_NCCL_TESTS: &str = "nccl-tests leaves its JSON like this when it crashes or is interrupted";
 
-/// The longest line of JSON Lines, in bytes. A measurement takes about ten for each iteration of each process.
+/// Maximum length of a line of JSON Lines, in bytes. A measurement takes about ten for each iteration of each process.
 const LONGEST_LINE: u64 = 1 << 30;
 
 /// Treatment of a JSON file that ends in the middle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cut {
+pub enum Truncated {
     /// Refuse it.
     Refused,
-    /// Read what there is; the outcome is [`Outcome::Running`].
+    /// Read the measurements that it has; the outcome is [`Outcome::Running`].
     Read,
 }
 
-/// Reads a run from native JSON, JSON Lines or the JSON of nccl-tests; the content says which it is.
+/// Reads a run from native JSON, JSON Lines or the JSON of nccl-tests; detected by the content.
 ///
-/// Of JSON Lines that end in the middle of a line, the whole lines count, and the outcome is [`Outcome::Running`].
-/// nccl-tests says less than a [`Run`] holds: what is unknown is absent or empty, and `notes` names its source.
+/// If JSON Lines end in the middle of a line, the whole lines count, and the outcome is [`Outcome::Running`]. Files of
+/// nccl-tests lack parts of a [`Run`]: these are absent or empty, and `notes` names the source.
 ///
 /// # Errors
 /// When the file cannot be read, is none of the three, a newer program wrote it, or has no measurement.
 pub fn read(path: &Path) -> Result<Run, ReadError> {
     let whole = source::open(path).and_then(whole).and_then(|run| {
-        if run.measurements.is_empty() { Err(Problem::NoMeasurement(ended(&run.outcome))) } else { Ok(run) }
+        if run.measurements.is_empty() {
+            Err(ReadProblem::NoMeasurement(ended(&run.outcome)))
+        } else {
+            Ok(run)
+        }
     });
     whole.map_err(|problem| ReadError { path: path.to_owned(), problem })
 }
@@ -101,11 +63,11 @@ pub fn read(path: &Path) -> Result<Run, ReadError> {
 ///
 /// # Errors
 /// Like [`read`]; measurements passed to `take` before the error are not valid results.
-pub fn read_each(path: &Path, cut: Cut, take: &mut dyn FnMut(Measurement)) -> Result<Run, ReadError> {
+pub fn read_each(path: &Path, cut: Truncated, take: &mut dyn FnMut(Measurement)) -> Result<Run, ReadError> {
     let content = source::open(path).and_then(|source| content(source, cut, take));
     let run = content.and_then(|content| {
         if content.measurements == 0 {
-            Err(Problem::NoMeasurement(ended(&content.run.outcome)))
+            Err(ReadProblem::NoMeasurement(ended(&content.run.outcome)))
         } else {
             Ok(content.run)
         }
@@ -123,14 +85,14 @@ fn ended(outcome: &Outcome) -> String {
 }
 
 #[cfg(test)]
-pub(super) fn parse(text: &[u8]) -> Result<Run, Problem> {
+pub(super) fn parse(text: &[u8]) -> Result<Run, ReadProblem> {
     source::source(text).and_then(whole)
 }
 
-fn whole(source: Source<'_>) -> Result<Run, Problem> {
+fn whole(source: FileReader<'_>) -> Result<Run, ReadProblem> {
     let mut measurements = Vec::new();
     let Content { mut run, rows, .. } =
-        content(source, Cut::Refused, &mut |measurement| measurements.push(measurement))?;
+        content(source, Truncated::Refused, &mut |measurement| measurements.push(measurement))?;
     if let Some(rows) = rows {
         nccl_tests::number_cycles(&mut measurements, rows, run.settings.cycles);
     }
@@ -146,8 +108,12 @@ struct Content {
     rows: Option<usize>,
 }
 
-fn content(mut source: Source<'_>, cut: Cut, take: &mut dyn FnMut(Measurement)) -> Result<Content, Problem> {
-    let mut document = Document::new(take);
+fn content(
+    mut source: FileReader<'_>,
+    cut: Truncated,
+    take: &mut dyn FnMut(Measurement),
+) -> Result<Content, ReadProblem> {
+    let mut document = FieldReader::new(take);
     let mut deserializer = serde_json::Deserializer::from_reader(&mut source);
     let read = (&mut document).deserialize(&mut deserializer);
     if read.is_ok() && document.fields.get("kind").is_some_and(|kind| kind == "run") {
@@ -157,7 +123,7 @@ fn content(mut source: Source<'_>, cut: Cut, take: &mut dyn FnMut(Measurement)) 
     match read.and_then(|()| deserializer.end()) {
         Ok(()) => finished(&mut document),
         Err(error) => match problem(&error, &mut document) {
-            Problem::Cut(_) if cut == Cut::Read && document.taken > 0 => {
+            ReadProblem::EndMissing(_) if cut == Truncated::Read && document.taken > 0 => {
                 let mut content = finished(&mut document)?;
                 content.run.outcome = Outcome::Running;
                 Ok(content)
@@ -167,7 +133,7 @@ fn content(mut source: Source<'_>, cut: Cut, take: &mut dyn FnMut(Measurement)) 
     }
 }
 
-fn finished(document: &mut Document<'_>) -> Result<Content, Problem> {
+fn finished(document: &mut FieldReader<'_>) -> Result<Content, ReadProblem> {
     let from_nccl_tests = document.is_from_nccl_tests();
     let fields = std::mem::take(&mut document.fields);
     let measurements = document.taken;
@@ -176,42 +142,32 @@ fn finished(document: &mut Document<'_>) -> Result<Content, Problem> {
     }
     let run = run(fields)?;
     if document.list.is_none() {
-        return Err(Problem::Damaged("it is damaged: missing field `measurements`".to_owned()));
+        return Err(ReadProblem::Damaged("it is damaged: missing field `measurements`".to_owned()));
     }
     Ok(Content { run, measurements, rows: None })
 }
 
-/// Fails when a native file has a newer version of the format than this program knows.
-pub(super) fn known_version(fields: &Map<String, Value>) -> Result<(), Problem> {
-    match fields.get("schema_version").and_then(Value::as_u64) {
-        Some(found) if found > u64::from(SCHEMA_VERSION) => {
-            Err(Problem::Newer { found, known: SCHEMA_VERSION })
-        }
-        _ => Ok(()),
-    }
-}
-
 /// Makes a run, without measurements, from the fields of a native file.
-fn run(mut fields: Map<String, Value>) -> Result<Run, Problem> {
+fn run(mut fields: Map<String, Value>) -> Result<Run, ReadProblem> {
     if !fields.get("schema_version").is_some_and(Value::is_u64) {
-        return Err(Problem::NotOurs("it is JSON of another kind".to_owned()));
+        return Err(ReadProblem::NotOurs("it is JSON of another kind".to_owned()));
     }
     known_version(&fields)?;
     fields.insert("measurements".to_owned(), Value::Array(Vec::new()));
     serde_json::from_value(Value::Object(fields))
-        .map_err(|error| Problem::Damaged(format!("it is damaged: {error}")))
+        .map_err(|error| ReadProblem::Damaged(format!("it is damaged: {error}")))
 }
 
 /// The kind of a line.
 #[derive(Deserialize)]
-struct Line {
+struct LineKind {
     kind: Option<String>,
 }
 
 /// Reads the lines after the header.
-fn lines(source: &mut Source<'_>, mut document: Document<'_>) -> Result<Content, Problem> {
+fn lines(source: &mut FileReader<'_>, mut document: FieldReader<'_>) -> Result<Content, ReadProblem> {
     let mut run = run(std::mem::take(&mut document.fields))?;
-    // What the header says is older than what the last line says, if there is one.
+    // The last line, if there is one, replaces the header's outcome.
     run.outcome = Outcome::Running;
     let mut line = Vec::new();
     // The first iteration reads the rest of the header's line.
@@ -220,13 +176,13 @@ fn lines(source: &mut Source<'_>, mut document: Document<'_>) -> Result<Content,
         let length = source.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line)?;
         let whole = line.ends_with(b"\n");
         let damaged = |problem: &dyn std::fmt::Display| {
-            Problem::Damaged(format!("line {number} is damaged: {problem}"))
+            ReadProblem::Damaged(format!("line {number} is damaged: {problem}"))
         };
         if length as u64 == LONGEST_LINE && !whole {
             return Err(damaged(&"it is longer than 1 GiB"));
         }
         if !line.trim_ascii().is_empty() {
-            let found: Line = match serde_json::from_slice(&line) {
+            let found: LineKind = match serde_json::from_slice(&line) {
                 Ok(found) => found,
                 Err(_) if !whole => break,
                 Err(error) => return Err(damaged(&error)),
@@ -236,7 +192,7 @@ fn lines(source: &mut Source<'_>, mut document: Document<'_>) -> Result<Content,
                     document.take(serde_json::from_slice(&line).map_err(|error| damaged(&error))?);
                 }
                 Some("end") => {
-                    let end: End = serde_json::from_slice(&line).map_err(|error| damaged(&error))?;
+                    let end: EndLine = serde_json::from_slice(&line).map_err(|error| damaged(&error))?;
                     (run.outcome, run.ended_at, run.notes) = (end.outcome, end.ended_at, end.notes);
                 }
                 Some("run") => return Err(damaged(&"another run begins; give each a file of its own")),
@@ -253,25 +209,25 @@ fn lines(source: &mut Source<'_>, mut document: Document<'_>) -> Result<Content,
 }
 
 /// Turns the error of reading a JSON object into the problem that is reported.
-fn problem(error: &serde_json::Error, document: &mut Document<'_>) -> Problem {
+fn problem(error: &serde_json::Error, document: &mut FieldReader<'_>) -> ReadProblem {
     let fields = &document.fields;
     match error.classify() {
-        Category::Io => Problem::Unreadable(io::Error::new(
+        Category::Io => ReadProblem::Unreadable(io::Error::new(
             error.io_error_kind().unwrap_or(io::ErrorKind::Other),
             error.to_string(),
         )),
-        Category::Eof if fields.contains_key("version") => Problem::Cut(CUT_NCCL_TESTS),
-        Category::Eof => Problem::Cut(CUT),
-        Category::Syntax => Problem::NotOurs(format!("it is not JSON: {error}")),
+        Category::Eof if fields.contains_key("version") => ReadProblem::EndMissing(CUT_NCCL_TESTS),
+        Category::Eof => ReadProblem::EndMissing(CUT),
+        Category::Syntax => ReadProblem::NotOurs(format!("it is not JSON: {error}")),
         Category::Data => match document.problem.take() {
             Some(problem) => problem,
             None if fields.contains_key("version") => {
-                Problem::Damaged(format!("it is not as nccl-tests writes it: {error}"))
+                ReadProblem::Damaged(format!("it is not as nccl-tests writes it: {error}"))
             }
             None if fields.contains_key("schema_version") || document.list.is_some() => {
-                Problem::Damaged(format!("it is damaged: {error}"))
+                ReadProblem::Damaged(format!("it is damaged: {error}"))
             }
-            None => Problem::NotOurs("it is JSON of another kind".to_owned()),
+            None => ReadProblem::NotOurs("it is JSON of another kind".to_owned()),
         },
     }
 }

@@ -1,9 +1,12 @@
-//! Host memory over the MPI library that the program is linked to, and under whose launcher it was started.
+//! Host memory over the MPI library that the program is linked to and was launched by.
 //!
-//! The `mpi` crate's own collectives have no `MPI_IN_PLACE` and do not say that MPI failed. So operations are calls of MPI
-//! itself, on a communicator of their own that returns its errors.
+//! The collectives of the `mpi` crate lack `MPI_IN_PLACE` and do not report errors. So operations call MPI's
+//! functions, on a communicator that returns errors.
+
+mod unsupported;
 
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ops::Range;
 use std::ptr;
 use std::sync::Arc;
 
@@ -14,17 +17,17 @@ use anyhow::Context as _;
 use collectives::DataType;
 use collectives::world::{self, World};
 
-use super::host::{Carrier, Library, Offer, asks_for};
-use super::{Abilities, Work};
-use crate::collective::{Collective, Member};
+use super::host::{Carrier, Connector, HostBackend};
+use super::{Capabilities, Work};
+use crate::collective::{Collective, Layout as _, Participant};
 use crate::data::Op;
-use crate::request::Size;
-use crate::request::{BackendChoice, Request};
+use crate::request::Request;
 use crate::supervision::Stop;
 use record::Placement;
+use unsupported::{reduces, unsupported};
 
-/// The types that MPI reduces to what can be verified; elements of the others are moved as integers of their size. MPI has no
-/// 8- and 16-bit floating-point numbers, and does not say what becomes of integers that overflow: 8-bit ones soon do, and
+/// Types whose reductions over MPI can be verified. Elements of other types are moved as integers of their size. MPI
+/// has no 8- and 16-bit floating-point types, and does not define integer overflow: 8-bit integers soon overflow, and
 /// Open MPI 4.1 with AVX saturates their sums.
 const NUMBERS: [DataType; 6] = [
     DataType::Int32,
@@ -37,20 +40,20 @@ const NUMBERS: [DataType; 6] = [
 
 const OPS: [Op; 4] = [Op::Sum, Op::Prod, Op::Max, Op::Min];
 
-/// The most elements that MPI's functions can count.
+/// Maximum element count of MPI's functions.
 const MOST: usize = c_int::MAX as usize;
 
-/// The MPI library whose world `process` is.
+/// Returns the MPI library whose world `process` is.
 ///
 /// # Errors
-/// [`Stop::Refused`] when MPI cannot do what is asked for, or the processes have met in another way than through MPI. The
-/// same on every process.
-pub fn find(settings: &Request, process: &dyn World) -> Result<Offer, Stop> {
+/// [`Stop::Refused`], the same on every process, when MPI does not support the request, or the processes have not met
+/// through MPI.
+pub fn find(settings: &Request, process: &dyn World) -> Result<HostBackend, Stop> {
     let refused = |problem: &str| Err(Stop::Refused(problem.to_owned()));
-    if let Some(problem) = misfit(settings) {
+    if let Some(problem) = unsupported(settings) {
         return refused(&problem);
     }
-    // Not so under the world of another kind, which such settings do not join.
+    // MPI is not initialised in a world of another kind.
     if !::mpi::environment::is_initialized() {
         return refused("MPI carries the data of MPI's own ranks only: leave --world out");
     }
@@ -58,67 +61,24 @@ pub fn find(settings: &Request, process: &dyn World) -> Result<Offer, Stop> {
         "alltoallv in place is left out over MPI, which has it only where each two ranks send each other the same"
             .to_owned()
     });
-    Ok(Offer {
-        library: Arc::new(Mpi),
+    Ok(HostBackend {
+        connector: Arc::new(Mpi),
         name: "mpi",
         // A world of MPI describes itself by its library.
         version: process.describe(),
         path: library_path(),
-        abilities: Abilities {
+        capabilities: Capabilities {
             data_types: if reduces(settings) { NUMBERS.to_vec() } else { DataType::ALL.to_vec() },
             ops: OPS.to_vec(),
             out_of_place_only: vec![Collective::AllToAllV],
-            ..Abilities::default()
+            ..Capabilities::default()
         },
         ranks_alone: 1,
         notes: notes.into_iter().collect(),
     })
 }
 
-/// What MPI cannot do of what is asked for.
-fn misfit(settings: &Request) -> Option<String> {
-    if let Some(threads @ 2..) = settings.threads {
-        return Some(format!(
-            "-t {threads}: a rank of MPI is a process; start so many with its launcher instead (mpirun -np)"
-        ));
-    }
-    let alone = settings.backend == BackendChoice::Mpi && settings.versus.is_none();
-    if alone && settings.provider != "auto" {
-        return Some(format!(
-            "--provider {}: that chooses one of libfabric's; an MPI library has variables of its own",
-            settings.provider
-        ));
-    }
-    if let Some(argument) = settings.tuning.argument().filter(|_| alone) {
-        return Some(format!(
-            "{argument}: that is for collectives over libfabric; an MPI library has variables of its own"
-        ));
-    }
-    if let Some(op) = settings.ops.iter().find(|&&op| !OPS.contains(&op) && asks_for(settings, op)) {
-        return Some(format!("-o {op}: MPI has no such operator; it has sum, prod, max and min"));
-    }
-    let reduced = |data_type: &&DataType| reduces(settings) && !NUMBERS.contains(data_type);
-    if let Some(data_type) = settings.data_types.iter().find(reduced).filter(|_| !settings.all.data_types) {
-        let names = NUMBERS.map(DataType::name).join(", ");
-        return Some(format!(
-            "-d {data_type}: MPI reduces {names}; it has no 8- and 16-bit floating-point numbers, and whether sums of \
-             8-bit integers wrap or saturate is its own affair. Collectives that reduce nothing take all types"
-        ));
-    }
-    let smallest = settings.data_types.iter().map(|data_type| data_type.size()).min().unwrap_or(1);
-    let most = (MOST * smallest) as u64;
-    let max = settings.max_bytes.filter(|&max| max > most)?;
-    Some(format!(
-        "-e {}: MPI counts {MOST} elements at most, which are {most} bytes of the smallest type; give less",
-        Size(max)
-    ))
-}
-
-fn reduces(settings: &Request) -> bool {
-    settings.collectives.iter().any(|collective| collective.reduces())
-}
-
-/// The file that the MPI library was loaded from, where that can be found out.
+/// Path of the MPI library; empty if it is not known.
 fn library_path() -> String {
     let mut found = libc::Dl_info {
         dli_fname: ptr::null(),
@@ -137,59 +97,62 @@ fn library_path() -> String {
 
 struct Mpi;
 
-impl Library for Mpi {
+impl Connector for Mpi {
     fn connect(&self, _world: &world::Handle) -> anyhow::Result<Box<dyn Carrier>> {
         let communicator = SimpleCommunicator::world().duplicate();
         // SAFETY: the communicator is live, and the handler is one of MPI's own.
         let code = unsafe { ffi::MPI_Comm_set_errhandler(communicator.as_raw(), ffi::RSMPI_ERRORS_RETURN) };
         check("MPI_Comm_set_errhandler", code)?;
-        Ok(Box::new(MpiRank { communicator, sent: Parts::default(), received: Parts::default() }))
+        Ok(Box::new(MpiRank {
+            communicator,
+            sent: VectorCounts::default(),
+            received: VectorCounts::default(),
+        }))
     }
 }
 
 /// The only rank of its process, on the only thread that calls MPI while ranks measure.
 struct MpiRank {
-    /// Of all of the world's ranks, for these operations alone. Its errors are returned.
+    /// A duplicate of the world communicator for these operations. It returns errors.
     communicator: SimpleCommunicator,
     /// The parts of an alltoallv, kept so that an operation allocates nothing.
-    sent: Parts,
-    received: Parts,
+    sent: VectorCounts,
+    received: VectorCounts,
 }
 
-/// Counts and starts of each rank's part, in elements.
+/// Counts and displacements of the ranks' parts, in elements.
 #[derive(Default)]
-struct Parts {
+struct VectorCounts {
     counts: Vec<c_int>,
-    starts: Vec<c_int>,
+    displacements: Vec<c_int>,
 }
 
-impl Parts {
-    fn set(&mut self, parts: impl Iterator<Item = (usize, usize)>) -> anyhow::Result<()> {
+impl VectorCounts {
+    fn set(&mut self, parts: impl Iterator<Item = Range<usize>>) -> anyhow::Result<()> {
         self.counts.clear();
-        self.starts.clear();
-        for (start, count) in parts {
-            self.counts.push(count_of(count)?);
-            self.starts.push(count_of(start)?);
+        self.displacements.clear();
+        for part in parts {
+            self.counts.push(count_of(part.len())?);
+            self.displacements.push(count_of(part.start)?);
         }
         Ok(())
     }
 }
 
-/// What stands for a buffer where the other one is both: `MPI_IN_PLACE`, which is a cast in MPI's header, and so not in the
-/// crate. MPICH and those that share its binary interface have -1, and integers for handles; Open MPI and the interface that
-/// MPI 5 has made a standard have 1, and pointers for handles.
+/// `MPI_IN_PLACE`, which is a cast in MPI's header and therefore missing in the crate. MPICH and libraries with its
+/// ABI have -1, and integer handles; Open MPI and the ABI of MPI 5 have 1, and pointer handles.
 fn in_place() -> *mut c_void {
     const HANDLES_ARE_INTEGERS: bool = size_of::<ffi::MPI_Comm>() == size_of::<c_int>();
     ptr::without_provenance_mut(if HANDLES_ARE_INTEGERS { usize::MAX } else { 1 })
 }
 
-/// A number as MPI takes it.
+/// Converts a count to MPI's type.
 fn count_of(number: usize) -> anyhow::Result<c_int> {
     c_int::try_from(number)
         .with_context(|| format!("MPI counts {MOST} elements at most, and these are {number}"))
 }
 
-/// An error of MPI in its own words.
+/// Turns a return code into an error with MPI's message.
 fn check(function: &str, code: c_int) -> anyhow::Result<()> {
     const ROOM: usize = ffi::MPI_MAX_ERROR_STRING as usize;
     if code == ffi::MPI_SUCCESS as c_int {
@@ -203,7 +166,7 @@ fn check(function: &str, code: c_int) -> anyhow::Result<()> {
     anyhow::bail!("{function} failed: {}", String::from_utf8_lossy(&text[..length]))
 }
 
-/// MPI's type for elements that are reduced, or only moved.
+/// MPI's type of the elements. Types that are only moved are replaced by integers of their size.
 fn element(work: &Work) -> anyhow::Result<ffi::MPI_Datatype> {
     // SAFETY: constants.
     let element = unsafe {
@@ -225,7 +188,7 @@ fn element(work: &Work) -> anyhow::Result<ffi::MPI_Datatype> {
     Ok(element)
 }
 
-/// MPI's operator; any where nothing is reduced.
+/// MPI's operator; arbitrary when nothing is reduced.
 fn operator(work: &Work) -> anyhow::Result<ffi::MPI_Op> {
     // SAFETY: constants.
     unsafe {
@@ -239,7 +202,7 @@ fn operator(work: &Work) -> anyhow::Result<ffi::MPI_Op> {
     }
 }
 
-/// Whether a buffer is as long as the operation's counts say.
+/// Checks that a buffer has the length of the operation's counts.
 fn require(work: &Work, buffer: &[u8], elements: usize) -> anyhow::Result<()> {
     let (found, expected) = (buffer.len(), elements * work.data_type.size());
     anyhow::ensure!(found == expected, "a buffer has {found} bytes, and MPI would take it for {expected}");
@@ -253,14 +216,14 @@ impl Carrier for MpiRank {
         let (from, to) = (send.as_ptr().cast::<c_void>(), receive.as_mut_ptr().cast::<c_void>());
         match work.collective {
             // MPI's has one buffer; the root's result lies in the other one, too.
-            Collective::Broadcast if work.member.root == Some(work.member.rank) => {
+            Collective::Broadcast if work.participant.is_root() => {
                 // SAFETY: the root's buffer is only read.
                 unsafe { self.call(work, ptr::null(), from.cast_mut()) }?;
                 receive.copy_from_slice(send);
                 Ok(())
             }
             Collective::Hypercube => {
-                receive[work.member.rank * send.len()..][..send.len()].copy_from_slice(send);
+                receive[work.participant.rank * send.len()..][..send.len()].copy_from_slice(send);
                 self.hypercube(work, receive)
             }
             // SAFETY: both buffers are as long as the counts say.
@@ -270,9 +233,8 @@ impl Carrier for MpiRank {
 
     fn in_place(&mut self, work: &Work, data: &mut [u8]) -> anyhow::Result<()> {
         require(work, data, work.counts.send.max(work.counts.receive))?;
-        let Member { rank, root, .. } = work.member;
-        let is_root = root == Some(rank);
-        let part = |elements: usize| rank * elements * work.data_type.size();
+        let is_root = work.participant.is_root();
+        let part = |elements: usize| work.participant.rank * elements * work.data_type.size();
         let (mine, theirs) = (part(work.counts.send), part(work.counts.receive));
         let whole = data.as_mut_ptr();
         let at = |start: usize| data_at(whole, start);
@@ -301,7 +263,7 @@ impl Carrier for MpiRank {
         match (work.collective, placement) {
             // Where NCCL leaves it at the rank's own part.
             (Collective::ReduceScatter, Placement::InPlace) => 0,
-            _ => work.result_start(placement),
+            _ => work.collective.result_start(&work.counts, work.participant.rank, placement),
         }
     }
 }
@@ -312,24 +274,21 @@ fn data_at(whole: *mut u8, start: usize) -> *mut c_void {
 }
 
 impl MpiRank {
-    /// One function of MPI.
+    /// Calls the MPI function of the collective.
     ///
     /// # Safety
     /// `send` and `receive` are the addresses of as many elements as the operation's counts say, or what MPI takes in the
     /// place of a buffer on this rank; what is written overlaps nothing else.
     unsafe fn call(&mut self, work: &Work, send: *const c_void, receive: *mut c_void) -> anyhow::Result<()> {
-        let Member { rank, ranks, root } = work.member;
+        let Participant { rank, root, .. } = work.participant;
         let (element, operator, comm) = (element(work)?, operator(work)?, self.communicator.as_raw());
         let (sent, received) = (count_of(work.counts.send)?, count_of(work.counts.receive)?);
         // What goes from a rank to a rank.
         let part = count_of(work.counts.parameter)?;
         let root = count_of(root.unwrap_or(0))?;
         if let Some(traffic) = &work.traffic {
-            let peers = 0..ranks;
-            let to = |peer| (traffic.send_start(rank, peer), traffic.count(rank, peer));
-            let from = |peer| (traffic.receive_start(peer, rank), traffic.count(peer, rank));
-            self.sent.set(peers.clone().map(to))?;
-            self.received.set(peers.map(from))?;
+            self.sent.set(traffic.send_ranges(rank))?;
+            self.received.set(traffic.receive_ranges(rank))?;
         }
         // SAFETY: the buffers are what the caller promises. Type, operator and communicator are live, MPI is initialised, and
         // no other thread of this process calls it now. MPI is done with the buffers when a function returns.
@@ -359,11 +318,11 @@ impl MpiRank {
                     ffi::MPI_Alltoallv(
                         send,
                         self.sent.counts.as_ptr(),
-                        self.sent.starts.as_ptr(),
+                        self.sent.displacements.as_ptr(),
                         element,
                         receive,
                         self.received.counts.as_ptr(),
-                        self.received.starts.as_ptr(),
+                        self.received.displacements.as_ptr(),
                         element,
                         comm,
                     ),
@@ -375,7 +334,7 @@ impl MpiRank {
                     ("MPI_Scatter", ffi::MPI_Scatter(send, part, element, receive, part, element, root, comm))
                 }
                 Collective::SendRecv => {
-                    let (next, previous) = neighbours(work.member)?;
+                    let (next, previous) = neighbours(work.participant)?;
                     let status = ffi::RSMPI_STATUS_IGNORE;
                     let code = ffi::MPI_Sendrecv(
                         send, sent, element, next, 0, receive, received, element, previous, 0, comm, status,
@@ -390,7 +349,7 @@ impl MpiRank {
 
     /// Sends a buffer to the next rank, and receives the previous one's into it.
     fn replace(&mut self, work: &Work, data: &mut [u8]) -> anyhow::Result<()> {
-        let (next, previous) = neighbours(work.member)?;
+        let (next, previous) = neighbours(work.participant)?;
         let (count, element) = (count_of(work.counts.send)?, element(work)?);
         let (data, comm) = (data.as_mut_ptr().cast::<c_void>(), self.communicator.as_raw());
         // SAFETY: as in `call`; the buffer has `count` elements.
@@ -401,27 +360,18 @@ impl MpiRank {
         check("MPI_Sendrecv_replace", code)
     }
 
-    /// Exchanges all parts that are known, from this rank's own on, with partners at doubling distance.
     fn hypercube(&mut self, work: &Work, data: &mut [u8]) -> anyhow::Result<()> {
-        let Member { rank, ranks, .. } = work.member;
         let (element, comm) = (element(work)?, self.communicator.as_raw());
-        let part = data.len() / ranks;
-        for step in 0..ranks.ilog2() {
-            let block = 1 << step;
-            let peer = rank ^ block;
-            // The partners' parts lie side by side.
-            let first = rank / (2 * block) * (2 * block) * part;
-            let (low, high) = data[first..first + 2 * block * part].split_at_mut(block * part);
-            let (mine, theirs) = if rank < peer { (low, high) } else { (high, low) };
-            let count = count_of(mine.len() / work.data_type.size())?;
-            let peer = count_of(peer)?;
-            let (mine, theirs) = (mine.as_ptr().cast::<c_void>(), theirs.as_mut_ptr().cast::<c_void>());
-            // SAFETY: as in `call`; both have `count` elements, side by side.
+        let part = data.len() / work.participant.ranks;
+        for step in work.participant.hypercube() {
+            let (own, theirs) = step.split(data, part);
+            let count = count_of(own.len() / work.data_type.size())?;
+            let peer = count_of(step.peer)?;
+            let (own, theirs) = (own.as_ptr().cast::<c_void>(), theirs.as_mut_ptr().cast::<c_void>());
+            // SAFETY: as in `call`; both have `count` elements and do not overlap.
             let code = unsafe {
                 let status = ffi::RSMPI_STATUS_IGNORE;
-                ffi::MPI_Sendrecv(
-                    mine, count, element, peer, 0, theirs, count, element, peer, 0, comm, status,
-                )
+                ffi::MPI_Sendrecv(own, count, element, peer, 0, theirs, count, element, peer, 0, comm, status)
             };
             check("MPI_Sendrecv", code)?;
         }
@@ -430,77 +380,6 @@ impl MpiRank {
 }
 
 /// The next rank and the previous one.
-fn neighbours(Member { rank, ranks, .. }: Member) -> anyhow::Result<(c_int, c_int)> {
-    Ok((count_of((rank + 1) % ranks)?, count_of((rank + ranks - 1) % ranks)?))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::request::{FabricOptions, Wish};
-    use Collective::{AllGather, AllReduce, Broadcast, Reduce, ReduceScatter, SendRecv};
-
-    fn of(collectives: &[Collective]) -> Request {
-        Request { backend: BackendChoice::Mpi, ..Request::new(collectives.to_vec()) }
-    }
-
-    #[test]
-    fn what_mpi_cannot_do_is_refused_with_what_it_can() {
-        let ring = Wish { collective: None, algorithm: collectives::fabric::Algorithm::Ring };
-        let tuning = FabricOptions { algorithms: vec![ring], ..FabricOptions::default() };
-        let types = |types: &[DataType], request| Request { data_types: types.to_vec(), ..request };
-        let ops = |ops: &[Op], request| Request { ops: ops.to_vec(), ..request };
-        let up_to = |max, request| Request { max_bytes: Some(max), ..request };
-        let all_reduce = || of(&[AllReduce]);
-        for (request, parts) in [
-            (Request { threads: Some(2), ..all_reduce() }, &["-t 2", "mpirun -np"][..]),
-            (Request { provider: "shm".to_owned(), ..all_reduce() }, &["--provider shm", "libfabric"]),
-            (ops(&[Op::Sum, Op::Avg], all_reduce()), &["-o avg", "sum, prod, max and min"]),
-            (Request { tuning, ..all_reduce() }, &["--algo", "libfabric"]),
-            (ops(&[Op::Avg], of(&[SendRecv])), &["-o avg"]),
-            (
-                types(&[DataType::Float32, DataType::Float16], of(&[Reduce])),
-                &["-d half", "int32, uint32", "double"],
-            ),
-            (types(&[DataType::Uint8], of(&[ReduceScatter])), &["-d uint8", "saturate"]),
-            (types(&[DataType::Float8E5M2], of(&[AllGather, ReduceScatter])), &["-d f8e5m2"]),
-            (
-                up_to(2 << 30, types(&[DataType::Int8], of(&[AllGather]))),
-                &["-e 2G", "2147483647 elements", "2147483647 bytes"],
-            ),
-            (up_to(16 << 30, types(&[DataType::Float16], of(&[AllGather]))), &["4294967294 bytes"]),
-        ] {
-            let text = misfit(&request).unwrap_or_else(|| panic!("{request:?} is taken"));
-            assert!(parts.iter().all(|part| text.contains(part)), "{request:?}: {text}");
-        }
-    }
-
-    #[test]
-    fn what_mpi_can_do_is_taken() {
-        let types = |types: &[DataType], request| Request { data_types: types.to_vec(), ..request };
-        let every = Request {
-            threads: Some(1),
-            data_types: DataType::ALL.to_vec(),
-            ops: Op::ALL.to_vec(),
-            all: crate::request::All { collectives: true, data_types: true, ops: true },
-            ..of(&Collective::ALL)
-        };
-        for request in [
-            of(&Collective::ALL),
-            every,
-            Request {
-                ops: vec![Op::Sum, Op::Prod, Op::Max, Op::Min],
-                ..types(&[DataType::Int32, DataType::Uint64, DataType::Float64], of(&[AllReduce]))
-            },
-            types(&[DataType::Float16, DataType::Bfloat16, DataType::Float8E4M3], of(&[AllGather, SendRecv])),
-            Request { ops: vec![Op::Avg], ..of(&[Broadcast]) },
-            Request {
-                max_bytes: Some(2_147_483_647),
-                ..types(&[DataType::Int8, DataType::Float64], of(&[AllGather]))
-            },
-            Request { max_bytes: Some(8 << 30), ..types(&[DataType::Float64], of(&[AllGather])) },
-        ] {
-            assert_eq!(misfit(&request), None, "{request:?}");
-        }
-    }
+fn neighbours(participant: Participant) -> anyhow::Result<(c_int, c_int)> {
+    Ok((count_of(participant.next())?, count_of(participant.previous())?))
 }

@@ -1,23 +1,23 @@
-//! Division of a host's GPUs among its processes.
+//! Assignment of a host's GPUs to its processes.
 
 use collectives::nccl::Version;
 
-/// Lets several ranks share a GPU, in NCCL from this version on.
+/// Variable that lets several ranks share a GPU, in NCCL from this version on.
 pub(super) const MULTI_RANK: &str = "NCCL_MULTI_RANK_GPU_ENABLE";
 const MULTI_RANK_NCCL: Version = Version::new(2, 30, 0);
-/// Ranks of a GPU, whose kernels have to run at the same time.
+/// Maximum number of ranks of a GPU, whose kernels must run at the same time.
 const MOST_PER_GPU: usize = 16;
 
-/// A GPU's place on the PCI bus of its host.
+/// PCI address of a GPU: domain, bus, device.
 pub(super) type Address = (u32, u32, u32);
 
-/// A process of the job: where it is, and what it was told.
+/// A process of the job with its GPUs and the variables that affect their assignment.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sharer<'a> {
+pub(super) struct ProcessGpus<'a> {
     pub(super) host: &'a str,
-    /// Tells hosts of one name apart.
+    /// Identity of the host, which distinguishes hosts of the same name.
     pub(super) identity: &'a str,
-    /// The places of the GPUs that it sees.
+    /// PCI addresses of the GPUs that it sees.
     pub(super) addresses: &'a [Address],
     /// `NCCL_TESTS_DEVICE`.
     pub(super) base: Option<usize>,
@@ -25,31 +25,31 @@ pub(super) struct Sharer<'a> {
     pub(super) multi_rank: bool,
 }
 
-/// The GPUs of a process.
+/// The GPUs that are assigned to a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Share {
-    /// For each thread.
+pub(super) struct GpuAssignment {
+    /// GPUs per thread.
     pub(super) gpus: usize,
-    /// For each rank.
+    /// CUDA ordinal of each rank's GPU.
     pub(super) ordinals: Vec<usize>,
 }
 
-impl Share {
-    /// True when two ranks of the process are on one GPU.
+impl GpuAssignment {
+    /// Returns true when two ranks of the process share a GPU.
     pub(super) fn has_a_gpu_twice(&self) -> bool {
         (1..self.ordinals.len()).any(|index| self.ordinals[..index].contains(&self.ordinals[index]))
     }
 }
 
-/// Divides a host's GPUs among its processes, each of which has so many threads with so many GPUs each (`-t`, `-g`).
-pub(super) fn share(
-    processes: &[Sharer<'_>],
+/// Assigns GPUs of its host to a process. Each process has `threads` threads with `gpus` GPUs each (`-t`, `-g`).
+pub(super) fn assignment(
+    processes: &[ProcessGpus<'_>],
     process: usize,
     threads: usize,
     gpus: Option<usize>,
     loaded: Version,
-) -> Result<Share, String> {
-    let Sharer { host, identity, addresses: mine, base, multi_rank } = processes[process];
+) -> Result<GpuAssignment, String> {
+    let ProcessGpus { host, identity, addresses: mine, base, multi_rank } = processes[process];
     let mates: Vec<usize> =
         (0..processes.len()).filter(|&other| processes[other].identity == identity).collect();
     let place = mates.iter().position(|&mate| mate == process).unwrap_or(0);
@@ -92,19 +92,23 @@ pub(super) fn share(
     }
     let first = if disjoint || base.is_some() { 0 } else { place * threads * wanted };
     let ordinals = (first..first + threads * wanted).map(|rank| skipped + rank % usable).collect();
-    Ok(Share { gpus: wanted, ordinals })
+    Ok(GpuAssignment { gpus: wanted, ordinals })
 }
 
-/// The number of ranks of the job on each GPU of a process's share, for each of its ranks.
-pub(super) fn ranks_on_gpus(processes: &[Sharer<'_>], shares: &[Share], process: usize) -> Vec<usize> {
+/// Number of ranks of the job on the GPU of each rank of a process.
+pub(super) fn ranks_on_gpus(
+    processes: &[ProcessGpus<'_>],
+    shares: &[GpuAssignment],
+    process: usize,
+) -> Vec<usize> {
     let all: Vec<(&str, Address)> = processes
         .iter()
         .zip(shares)
-        .flat_map(|(each, share)| {
-            share.ordinals.iter().map(|&ordinal| (each.identity, each.addresses[ordinal]))
+        .flat_map(|(each, assignment)| {
+            assignment.ordinals.iter().map(|&ordinal| (each.identity, each.addresses[ordinal]))
         })
         .collect();
-    let Sharer { identity, addresses, multi_rank, .. } = processes[process];
+    let ProcessGpus { identity, addresses, multi_rank, .. } = processes[process];
     let count = |&ordinal: &usize| {
         // Parts of one GPU (MIG) have its address, too.
         if multi_rank { all.iter().filter(|gpu| **gpu == (identity, addresses[ordinal])).count() } else { 1 }
@@ -121,21 +125,21 @@ mod tests {
     const EIGHT: [Address; 8] =
         [(0, 0, 0), (0, 1, 0), (0, 2, 0), (0, 3, 0), (0, 4, 0), (0, 5, 0), (0, 6, 0), (0, 7, 0)];
 
-    fn process<'a>(identity: &'a str, addresses: &'a [Address]) -> Sharer<'a> {
-        Sharer { host: "node1", identity, addresses, base: None, multi_rank: false }
+    fn process<'a>(identity: &'a str, addresses: &'a [Address]) -> ProcessGpus<'a> {
+        ProcessGpus { host: "node1", identity, addresses, base: None, multi_rank: false }
     }
 
-    fn sharing<'a>(addresses: &'a [Address]) -> Sharer<'a> {
-        Sharer { multi_rank: true, ..process("boot 1", addresses) }
+    fn sharing<'a>(addresses: &'a [Address]) -> ProcessGpus<'a> {
+        ProcessGpus { multi_rank: true, ..process("boot 1", addresses) }
     }
 
-    fn all(processes: &[Sharer<'_>], threads: usize, gpus: Option<usize>) -> Vec<Share> {
-        let share = |process| share(processes, process, threads, gpus, SINCE).unwrap();
-        (0..processes.len()).map(share).collect()
+    fn all(processes: &[ProcessGpus<'_>], threads: usize, gpus: Option<usize>) -> Vec<GpuAssignment> {
+        let assignment = |process| assignment(processes, process, threads, gpus, SINCE).unwrap();
+        (0..processes.len()).map(assignment).collect()
     }
 
-    fn given(gpus: usize, ordinals: impl IntoIterator<Item = usize>) -> Share {
-        Share { gpus, ordinals: ordinals.into_iter().collect() }
+    fn given(gpus: usize, ordinals: impl IntoIterator<Item = usize>) -> GpuAssignment {
+        GpuAssignment { gpus, ordinals: ordinals.into_iter().collect() }
     }
 
     #[test]
@@ -151,7 +155,7 @@ mod tests {
     fn more_gpus_than_there_are_is_refused_whatever_the_number() {
         for each in [process("boot 1", &EIGHT), sharing(&EIGHT)] {
             for gpus in [9, u32::MAX as usize, usize::MAX] {
-                let refusal = share(&[each; 2], 0, 4096, Some(gpus), SINCE).unwrap_err();
+                let refusal = assignment(&[each; 2], 0, 4096, Some(gpus), SINCE).unwrap_err();
                 assert!(refusal.contains("on node1, but it has 8"), "{refusal}");
             }
         }
@@ -165,10 +169,10 @@ mod tests {
         assert_eq!(all(&[sharing(&two)], 1, None), [given(2, 0..2)], "not without being asked");
         assert_eq!(all(&[sharing(&two)], 3, Some(1)), [given(1, [0, 1, 0])]);
         assert_eq!(all(&[sharing(&two); 3], 1, None), [given(1, [0]), given(1, [1]), given(1, [0])]);
-        let from_1 = Sharer { base: Some(1), ..sharing(&two) };
+        let from_1 = ProcessGpus { base: Some(1), ..sharing(&two) };
         assert_eq!(all(&[from_1], 1, Some(2)), [given(2, [1, 1])]);
-        let refused = |process, gpus, loaded| share(&[process], 0, 1, Some(gpus), loaded).unwrap_err();
-        let past = Sharer { base: Some(2), ..sharing(&two) };
+        let refused = |process, gpus, loaded| assignment(&[process], 0, 1, Some(gpus), loaded).unwrap_err();
+        let past = ProcessGpus { base: Some(2), ..sharing(&two) };
         assert!(refused(past, 1, SINCE).contains("from GPU 2 on (NCCL_TESTS_DEVICE)"));
         assert!(refused(sharing(&one), 17, SINCE).contains("At most 16 ranks can share a GPU"));
         assert_eq!(
@@ -181,13 +185,13 @@ mod tests {
 
     #[test]
     fn ranks_on_a_gpu_are_counted_over_the_processes_of_its_host() {
-        let elsewhere = Sharer { identity: "boot 2", ..sharing(&EIGHT) };
+        let elsewhere = ProcessGpus { identity: "boot 2", ..sharing(&EIGHT) };
         let processes = [sharing(&EIGHT), sharing(&EIGHT), elsewhere];
         let shares = all(&processes, 1, Some(5));
         assert_eq!(ranks_on_gpus(&processes, &shares, 0), [2, 2, 1, 1, 1]);
         assert_eq!(ranks_on_gpus(&processes, &shares, 1), [1, 1, 1, 2, 2]);
         assert_eq!(ranks_on_gpus(&processes, &shares, 2), [1; 5]);
-        let based = [Sharer { base: Some(3), ..process("boot 1", &EIGHT) }; 2];
+        let based = [ProcessGpus { base: Some(3), ..process("boot 1", &EIGHT) }; 2];
         assert_eq!(
             ranks_on_gpus(&based, &all(&based, 1, Some(1)), 0),
             [1],
@@ -198,8 +202,8 @@ mod tests {
     #[test]
     fn every_process_begins_with_the_gpu_of_nccl_tests_variable() {
         let from = |base, gpus| {
-            let each = Sharer { base: Some(base), ..process("boot 1", &EIGHT) };
-            share(&[each; 2], 1, 1, gpus, SINCE)
+            let each = ProcessGpus { base: Some(base), ..process("boot 1", &EIGHT) };
+            assignment(&[each; 2], 1, 1, gpus, SINCE)
         };
         assert_eq!(from(3, Some(2)), Ok(given(2, [3, 4])));
         assert_eq!(from(6, None), Ok(given(2, [6, 7])));
@@ -210,9 +214,9 @@ mod tests {
     fn gpus_that_each_process_sees_alone_are_its_own() {
         let (one, two, both) = ([(0, 1, 0)], [(0, 2, 0)], [(0, 1, 0), (0, 2, 0)]);
         let own = [process("boot 1", &one), process("boot 1", &two)];
-        assert_eq!(share(&own, 1, 1, None, SINCE), Ok(given(1, [0])));
+        assert_eq!(assignment(&own, 1, 1, None, SINCE), Ok(given(1, [0])));
         let overlap = [process("boot 1", &one), process("boot 1", &both)];
-        let refusal = share(&overlap, 0, 1, None, SINCE).unwrap_err();
+        let refusal = assignment(&overlap, 0, 1, None, SINCE).unwrap_err();
         assert!(refusal.contains("different GPUs that overlap"), "{refusal}");
     }
 }

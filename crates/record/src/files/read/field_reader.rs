@@ -7,9 +7,9 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-use super::nccl_tests_read as nccl_tests;
-use super::read::{Problem, known_version};
-use crate::run::Measurement;
+use super::error::ReadProblem;
+use super::nccl_tests;
+use crate::run::{Measurement, SCHEMA_VERSION};
 
 /// Fields of native files and of nccl-tests' files that are kept as they are. Other fields are skipped,
 /// except for the two lists of measurements.
@@ -36,7 +36,7 @@ const KEPT: [&str; 19] = [
 ];
 
 /// The part of a JSON object that has been read so far; after an error, the part before the error.
-pub(super) struct Document<'a> {
+pub(super) struct FieldReader<'a> {
     pub(super) fields: Map<String, Value>,
     take: &'a mut dyn FnMut(Measurement),
     /// Number of measurements passed to `take`.
@@ -46,10 +46,10 @@ pub(super) struct Document<'a> {
     /// The list that was read, `measurements` or `results`.
     pub(super) list: Option<&'static str>,
     /// The reason why reading stopped, when serde's error does not give it.
-    pub(super) problem: Option<Problem>,
+    pub(super) problem: Option<ReadProblem>,
 }
 
-impl<'a> Document<'a> {
+impl<'a> FieldReader<'a> {
     pub(super) fn new(take: &'a mut dyn FnMut(Measurement)) -> Self {
         Self { fields: Map::new(), take, taken: 0, rows: 0, list: None, problem: None }
     }
@@ -103,7 +103,7 @@ impl<'a> Document<'a> {
     }
 }
 
-impl<'de> DeserializeSeed<'de> for &mut Document<'_> {
+impl<'de> DeserializeSeed<'de> for &mut FieldReader<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -111,7 +111,7 @@ impl<'de> DeserializeSeed<'de> for &mut Document<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for &mut Document<'_> {
+impl<'de> Visitor<'de> for &mut FieldReader<'_> {
     type Value = ();
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -158,5 +158,15 @@ impl<'de, T: Deserialize<'de>, F: FnMut(T)> Visitor<'de> for Each<T, F> {
             (self.give)(element);
         }
         Ok(())
+    }
+}
+
+/// Fails when a native file has a newer version of the format than this program knows.
+pub(super) fn known_version(fields: &Map<String, Value>) -> Result<(), ReadProblem> {
+    match fields.get("schema_version").and_then(Value::as_u64) {
+        Some(found) if found > u64::from(SCHEMA_VERSION) => {
+            Err(ReadProblem::Newer { found, known: SCHEMA_VERSION })
+        }
+        _ => Ok(()),
     }
 }

@@ -7,10 +7,10 @@ use std::io::{self, Read};
 const PIECE: usize = 1 << 16;
 
 /// A reader that returns nccl-tests' text with `null` in place of these words.
-pub(super) struct Words<R> {
+pub(super) struct FiniteNumbers<R> {
     from: R,
     piece: Box<[u8]>,
-    state: State,
+    state: ScanState,
     /// The last piece, converted.
     ready: Vec<u8>,
     /// Bytes of `ready` that have been returned.
@@ -18,7 +18,7 @@ pub(super) struct Words<R> {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum State {
+enum ScanState {
     Outside,
     String,
     /// After a backslash in a string.
@@ -27,14 +27,14 @@ enum State {
     Minus,
     /// After an `n`, which begins `null` or `nan`. It is held back until the next byte.
     Letter,
-    /// In a word that has been replaced; these letters of it are still to be skipped.
+    /// In a replaced word, of which these letters are still to be skipped.
     Word(&'static [u8]),
 }
 
-impl<R: Read> Words<R> {
+impl<R: Read> FiniteNumbers<R> {
     pub(super) fn new(from: R) -> Self {
         let piece = vec![0; PIECE].into_boxed_slice();
-        Self { from, piece, state: State::Outside, ready: Vec::with_capacity(PIECE), taken: 0 }
+        Self { from, piece, state: ScanState::Outside, ready: Vec::with_capacity(PIECE), taken: 0 }
     }
 
     /// Reads and converts the next piece. Leaves `ready` empty at the end of the text.
@@ -47,9 +47,9 @@ impl<R: Read> Words<R> {
         }
         if length == 0 {
             // The text ends after a byte that was held back.
-            match std::mem::replace(&mut self.state, State::Outside) {
-                State::Minus => self.ready.push(b'-'),
-                State::Letter => self.ready.push(b'n'),
+            match std::mem::replace(&mut self.state, ScanState::Outside) {
+                ScanState::Minus => self.ready.push(b'-'),
+                ScanState::Letter => self.ready.push(b'n'),
                 _ => {}
             }
         } else if self.ready.is_empty() {
@@ -60,48 +60,48 @@ impl<R: Read> Words<R> {
 }
 
 /// Converts a byte: returns the next state, and appends to `out` the output that is certain so far.
-fn next(state: State, byte: u8, out: &mut Vec<u8>) -> State {
+fn next(state: ScanState, byte: u8, out: &mut Vec<u8>) -> ScanState {
     match (state, byte) {
-        (State::String, b'\\') => {
+        (ScanState::String, b'\\') => {
             out.push(byte);
-            return State::Escaped;
+            return ScanState::Escaped;
         }
-        (State::String, b'"') => {
+        (ScanState::String, b'"') => {
             out.push(byte);
-            return State::Outside;
+            return ScanState::Outside;
         }
-        (State::String | State::Escaped, _) => {
+        (ScanState::String | ScanState::Escaped, _) => {
             out.push(byte);
-            return State::String;
+            return ScanState::String;
         }
-        (State::Word([letter, rest @ ..]), _) if byte == *letter => return State::Word(rest),
-        (State::Letter, b'a') => {
+        (ScanState::Word([letter, rest @ ..]), _) if byte == *letter => return ScanState::Word(rest),
+        (ScanState::Letter, b'a') => {
             out.extend(b"null");
-            return State::Word(b"n");
+            return ScanState::Word(b"n");
         }
-        (State::Letter, _) => out.push(b'n'),
-        (State::Minus, b'i' | b'n') | (State::Outside | State::Word(_), _) => {}
-        (State::Minus, _) => out.push(b'-'),
+        (ScanState::Letter, _) => out.push(b'n'),
+        (ScanState::Minus, b'i' | b'n') | (ScanState::Outside | ScanState::Word(_), _) => {}
+        (ScanState::Minus, _) => out.push(b'-'),
     }
     match byte {
-        b'-' => State::Minus,
-        b'n' => State::Letter,
+        b'-' => ScanState::Minus,
+        b'n' => ScanState::Letter,
         b'i' => {
             out.extend(b"null");
-            State::Word(b"nf")
+            ScanState::Word(b"nf")
         }
         b'"' => {
             out.push(byte);
-            State::String
+            ScanState::String
         }
         _ => {
             out.push(byte);
-            State::Outside
+            ScanState::Outside
         }
     }
 }
 
-impl<R: Read> Read for Words<R> {
+impl<R: Read> Read for FiniteNumbers<R> {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         if self.taken == self.ready.len() {
             self.refill()?;
@@ -135,7 +135,7 @@ mod tests {
 
     fn replaced(text: &str, at_a_time: usize) -> String {
         let mut found = String::new();
-        Words::new(Pieces(text.as_bytes(), at_a_time)).read_to_string(&mut found).unwrap();
+        FiniteNumbers::new(Pieces(text.as_bytes(), at_a_time)).read_to_string(&mut found).unwrap();
         found
     }
 

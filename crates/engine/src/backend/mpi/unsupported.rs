@@ -1,0 +1,123 @@
+//! Requests that MPI cannot carry out.
+
+use collectives::DataType;
+
+use super::{MOST, NUMBERS, OPS};
+use crate::backend::host::requests_operator;
+use crate::request::{BackendChoice, Request, Size};
+
+/// Returns the reason for which MPI cannot carry out a request; `None` when it can.
+pub(super) fn unsupported(settings: &Request) -> Option<String> {
+    if let Some(threads @ 2..) = settings.threads {
+        return Some(format!(
+            "-t {threads}: a rank of MPI is a process; start so many with its launcher instead (mpirun -np)"
+        ));
+    }
+    let alone = settings.backend == BackendChoice::Mpi && settings.versus.is_none();
+    if alone && settings.provider != "auto" {
+        return Some(format!(
+            "--provider {}: that chooses one of libfabric's; an MPI library has variables of its own",
+            settings.provider
+        ));
+    }
+    if let Some(argument) = settings.tuning.argument().filter(|_| alone) {
+        return Some(format!(
+            "{argument}: that is for collectives over libfabric; an MPI library has variables of its own"
+        ));
+    }
+    if let Some(op) = settings.ops.iter().find(|&&op| !OPS.contains(&op) && requests_operator(settings, op)) {
+        return Some(format!("-o {op}: MPI has no such operator; it has sum, prod, max and min"));
+    }
+    let reduced = |data_type: &&DataType| reduces(settings) && !NUMBERS.contains(data_type);
+    if let Some(data_type) = settings.data_types.iter().find(reduced).filter(|_| !settings.all.data_types) {
+        let names = NUMBERS.map(DataType::name).join(", ");
+        return Some(format!(
+            "-d {data_type}: MPI reduces {names}; it has no 8- and 16-bit floating-point numbers, and whether sums of \
+             8-bit integers wrap or saturate is its own affair. Collectives that reduce nothing take all types"
+        ));
+    }
+    let smallest = settings.data_types.iter().map(|data_type| data_type.size()).min().unwrap_or(1);
+    let most = (MOST * smallest) as u64;
+    let max = settings.max_bytes.filter(|&max| max > most)?;
+    Some(format!(
+        "-e {}: MPI counts {MOST} elements at most, which are {most} bytes of the smallest type; give less",
+        Size(max)
+    ))
+}
+
+pub(super) fn reduces(settings: &Request) -> bool {
+    settings.collectives.iter().any(|collective| collective.reduces())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collective::Collective;
+    use crate::data::Op;
+    use crate::request::{AlgorithmChoice, FabricOptions};
+    use Collective::{AllGather, AllReduce, Broadcast, Reduce, ReduceScatter, SendRecv};
+
+    fn of(collectives: &[Collective]) -> Request {
+        Request { backend: BackendChoice::Mpi, ..Request::new(collectives.to_vec()) }
+    }
+
+    #[test]
+    fn what_mpi_cannot_do_is_refused_with_what_it_can() {
+        let ring = AlgorithmChoice { collective: None, algorithm: collectives::fabric::Algorithm::Ring };
+        let tuning = FabricOptions { algorithms: vec![ring], ..FabricOptions::default() };
+        let types = |types: &[DataType], request| Request { data_types: types.to_vec(), ..request };
+        let ops = |ops: &[Op], request| Request { ops: ops.to_vec(), ..request };
+        let up_to = |max, request| Request { max_bytes: Some(max), ..request };
+        let all_reduce = || of(&[AllReduce]);
+        for (request, parts) in [
+            (Request { threads: Some(2), ..all_reduce() }, &["-t 2", "mpirun -np"][..]),
+            (Request { provider: "shm".to_owned(), ..all_reduce() }, &["--provider shm", "libfabric"]),
+            (ops(&[Op::Sum, Op::Avg], all_reduce()), &["-o avg", "sum, prod, max and min"]),
+            (Request { tuning, ..all_reduce() }, &["--algo", "libfabric"]),
+            (ops(&[Op::Avg], of(&[SendRecv])), &["-o avg"]),
+            (
+                types(&[DataType::Float32, DataType::Float16], of(&[Reduce])),
+                &["-d half", "int32, uint32", "double"],
+            ),
+            (types(&[DataType::Uint8], of(&[ReduceScatter])), &["-d uint8", "saturate"]),
+            (types(&[DataType::Float8E5M2], of(&[AllGather, ReduceScatter])), &["-d f8e5m2"]),
+            (
+                up_to(2 << 30, types(&[DataType::Int8], of(&[AllGather]))),
+                &["-e 2G", "2147483647 elements", "2147483647 bytes"],
+            ),
+            (up_to(16 << 30, types(&[DataType::Float16], of(&[AllGather]))), &["4294967294 bytes"]),
+        ] {
+            let text = unsupported(&request).unwrap_or_else(|| panic!("{request:?} is taken"));
+            assert!(parts.iter().all(|part| text.contains(part)), "{request:?}: {text}");
+        }
+    }
+
+    #[test]
+    fn what_mpi_can_do_is_taken() {
+        let types = |types: &[DataType], request| Request { data_types: types.to_vec(), ..request };
+        let every = Request {
+            threads: Some(1),
+            data_types: DataType::ALL.to_vec(),
+            ops: Op::ALL.to_vec(),
+            all: crate::request::All { collectives: true, data_types: true, ops: true },
+            ..of(&Collective::ALL)
+        };
+        for request in [
+            of(&Collective::ALL),
+            every,
+            Request {
+                ops: vec![Op::Sum, Op::Prod, Op::Max, Op::Min],
+                ..types(&[DataType::Int32, DataType::Uint64, DataType::Float64], of(&[AllReduce]))
+            },
+            types(&[DataType::Float16, DataType::Bfloat16, DataType::Float8E4M3], of(&[AllGather, SendRecv])),
+            Request { ops: vec![Op::Avg], ..of(&[Broadcast]) },
+            Request {
+                max_bytes: Some(2_147_483_647),
+                ..types(&[DataType::Int8, DataType::Float64], of(&[AllGather]))
+            },
+            Request { max_bytes: Some(8 << 30), ..types(&[DataType::Float64], of(&[AllGather])) },
+        ] {
+            assert_eq!(unsupported(&request), None, "{request:?}");
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! The watchdog (`-T`): a thread of each process that ends the job when a rank takes too long.
+//!
+//! A rank announces each step that it begins ([`RankProgress::begin_step`]). All ranks go through the same steps in the
+//! same order, so the number of its step tells which rank is behind. Every process sends the status of its ranks to
+//! rank 0's process once a second ([`World::note`](world::World::note)). When a step has taken longer than the limit,
+//! rank 0's process names the ranks that are stuck in it and those that wait in a later step, saves the results, and
+//! ends the job with exit code 4, as nccl-tests does. In a world without notes, or when rank 0's process does not act,
+//! each process does so for its own ranks.
+
+mod status;
+mod time_limit;
+
+use std::borrow::Cow;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use collectives::world;
+
+use super::{Salvage, TIMED_OUT};
+use record::Outcome;
+use status::{RankStatus, explain};
+pub use time_limit::TimeLimit;
+
+/// Polling interval.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// Interval at which a process sends the status of its ranks to rank 0's process.
+const NOTE_INTERVAL: Duration = Duration::from_secs(1);
+/// Time that rank 0's process waits for the others' notes once a rank is late.
+const COLLECT: Duration = Duration::from_millis(2500);
+/// Time that the other processes wait for rank 0's process, which may have to save results, to end the job.
+const ALONE: Duration = Duration::from_secs(10);
+/// Number before the first step of a rank. Steps of a process, which come before those of its ranks, count from 1.
+const BEFORE_RANKS: u64 = 1000;
+
+/// The watchdog of this process. Dropping it ends its thread.
+#[derive(Debug)]
+pub struct Watchdog {
+    state: Arc<WatchdogState>,
+    process: Option<RankProgress>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct WatchdogState {
+    ranks: Mutex<Vec<Arc<WatchedRank>>>,
+    stopped: Mutex<bool>,
+    stop: Condvar,
+}
+
+/// Reports the steps of one rank, or of a process that has no ranks yet. Dropping it means that the rank has ended.
+///
+/// A report takes an uncontended lock and reads the clock: too much for a timed loop.
+#[derive(Debug, Default)]
+pub struct RankProgress {
+    rank: Arc<WatchedRank>,
+    state: Option<Arc<WatchdogState>>,
+}
+
+#[derive(Debug, Default)]
+struct WatchedRank {
+    /// `rank 3`, `process 1`.
+    name: String,
+    current: Mutex<Option<CurrentStep>>,
+}
+
+/// The step that a rank has begun last.
+#[derive(Clone, Debug)]
+struct CurrentStep {
+    number: u64,
+    name: Cow<'static, str>,
+    since: Instant,
+    limited: bool,
+    /// `GPU 3`.
+    device: String,
+}
+
+impl Watchdog {
+    /// Starts the watchdog of this process, which calls `salvage` before it ends the job. Without a `limit` no thread
+    /// runs. Drop it before the last handle of `process`.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn start(process: &world::Handle, limit: Option<Duration>, salvage: &Salvage) -> io::Result<Self> {
+        let state = Arc::new(WatchdogState {
+            ranks: Mutex::default(),
+            stopped: Mutex::default(),
+            stop: Condvar::new(),
+        });
+        let mut watchdog = Self { state, process: None, thread: None };
+        watchdog.process = Some(watchdog.add(format!("process {}", process.rank()), 0));
+        if let Some(limit) = limit {
+            let watcher = Watcher {
+                process: process.clone(),
+                host: world::host().name,
+                limit,
+                salvage: salvage.clone(),
+                state: Arc::clone(&watchdog.state),
+            };
+            let thread = thread::Builder::new().name("watch".to_owned()).spawn(move || watcher.run())?;
+            watchdog.thread = Some(thread);
+        }
+        Ok(watchdog)
+    }
+
+    /// Begins a step of the process itself. Without effect once it has ranks.
+    pub fn begin_step(&self, name: impl Into<Cow<'static, str>>) {
+        if let Some(process) = &self.process {
+            process.begin_step(name);
+        }
+    }
+
+    /// Watches these ranks of the job instead of the process. Each rank's thread takes its own progress, and drops it
+    /// when the rank has ended.
+    pub fn ranks(&mut self, ranks: impl IntoIterator<Item = usize>) -> Vec<RankProgress> {
+        let progress = ranks.into_iter().map(|rank| self.add(format!("rank {rank}"), BEFORE_RANKS)).collect();
+        self.process = None;
+        progress
+    }
+
+    fn add(&self, name: String, number: u64) -> RankProgress {
+        let step = CurrentStep {
+            number,
+            name: Cow::Borrowed("starting"),
+            since: Instant::now(),
+            limited: true,
+            device: String::new(),
+        };
+        let rank = Arc::new(WatchedRank { name, current: Mutex::new(Some(step)) });
+        lock(&self.state.ranks).push(Arc::clone(&rank));
+        RankProgress { rank, state: Some(Arc::clone(&self.state)) }
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        *lock(&self.state.stopped) = true;
+        self.state.stop.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread only ends the watch.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl RankProgress {
+    /// Begins a step that must end within the limit: `allreduce float sum, 1048576 bytes, in place`. All ranks begin the
+    /// same steps in the same order.
+    pub fn begin_step(&self, name: impl Into<Cow<'static, str>>) {
+        self.begin(name.into(), true);
+    }
+
+    /// Begins a step without a time limit, such as writing a report. Ranks that wait for it can still be late; the
+    /// message then names this step.
+    pub fn begin_unlimited_step(&self, name: impl Into<Cow<'static, str>>) {
+        self.begin(name.into(), false);
+    }
+
+    /// Sets the rank's device for messages: `GPU 3`.
+    pub fn set_device(&self, device: impl Into<String>) {
+        if let Some(step) = &mut *lock(&self.rank.current) {
+            step.device = device.into();
+        }
+    }
+
+    fn begin(&self, name: Cow<'static, str>, limited: bool) {
+        if let Some(step) = &mut *lock(&self.rank.current) {
+            tracing::debug!("{}: {name}", self.rank.name);
+            step.number += 1;
+            (step.name, step.limited, step.since) = (name, limited, Instant::now());
+        }
+    }
+}
+
+impl Drop for RankProgress {
+    fn drop(&mut self) {
+        // The last step of a thread that panics stays known.
+        if let Some(state) = &self.state
+            && !thread::panicking()
+        {
+            lock(&state.ranks).retain(|rank| !Arc::ptr_eq(rank, &self.rank));
+        }
+    }
+}
+
+impl WatchdogState {
+    /// Waits for the watchdog's drop, at most for `time`. Returns true when it was dropped.
+    fn stopped_within(&self, time: Duration) -> bool {
+        let stopped = lock(&self.stopped);
+        let waited = self.stop.wait_timeout_while(stopped, time, |stopped| !*stopped);
+        *waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+/// State of the watchdog's thread.
+struct Watcher {
+    process: world::Handle,
+    host: String,
+    limit: Duration,
+    salvage: Salvage,
+    state: Arc<WatchdogState>,
+}
+
+impl Watcher {
+    fn run(self) {
+        let several = self.process.size() > 1;
+        let mut is_heard = false;
+        let mut next_note = Instant::now();
+        let mut late_since: Option<Instant> = None;
+        loop {
+            let mut ranks = self.own();
+            let now = Instant::now();
+            if several && now >= next_note {
+                let lines: String = ranks.iter().map(RankStatus::line).collect();
+                is_heard = self.process.note(&lines);
+                next_note = now + NOTE_INTERVAL;
+            }
+            let collects = is_heard && self.process.rank() == 0;
+            if collects {
+                let notes = self.process.notes();
+                ranks
+                    .extend(notes.iter().skip(1).flat_map(|note| note.lines()).filter_map(RankStatus::parse));
+            }
+            let is_late = ranks.iter().any(|rank| rank.is_late(self.limit));
+            let patience = match (is_heard, collects) {
+                (false, _) => Duration::ZERO,
+                (true, true) => COLLECT,
+                (true, false) => ALONE,
+            };
+            match late_since {
+                _ if !is_late => late_since = None,
+                None if patience > Duration::ZERO => late_since = Some(now),
+                Some(since) if now - since < patience => {}
+                _ => self.end(&ranks),
+            }
+            if self.state.stopped_within(POLL_INTERVAL) {
+                // The last note must not look like a step that goes on.
+                if is_heard {
+                    self.process.note("");
+                }
+                return;
+            }
+        }
+    }
+
+    /// The status of this process's ranks.
+    fn own(&self) -> Vec<RankStatus> {
+        let ranks = lock(&self.state.ranks).clone();
+        let status = |rank: &Arc<WatchedRank>| {
+            let step = lock(&rank.current).clone()?;
+            let device = if step.device.is_empty() { String::new() } else { format!(" ({})", step.device) };
+            Some(RankStatus {
+                name: rank.name.clone(),
+                location: format!("{}{device}", self.host),
+                number: step.number,
+                step: step.name.replace('\n', " "),
+                age: step.limited.then(|| step.since.elapsed()),
+            })
+        };
+        ranks.iter().filter_map(status).collect()
+    }
+
+    fn end(&self, ranks: &[RankStatus]) -> ! {
+        let message = explain(ranks, self.limit);
+        self.salvage.save(Outcome::Failed { message: message.clone() });
+        self.process.abort(i32::from(TIMED_OUT), &format!("nccl-bench: {message}"))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_watched_until_they_end() {
+        let process = world::single();
+        let mut watchdog = Watchdog::start(&process, None, &Salvage::default()).unwrap();
+        let watcher = Watcher {
+            process,
+            host: "here".to_owned(),
+            limit: Duration::from_secs(1),
+            salvage: Salvage::default(),
+            state: Arc::clone(&watchdog.state),
+        };
+        let known = || {
+            watcher
+                .own()
+                .into_iter()
+                .map(|rank| (rank.name, rank.location, rank.number, rank.step, rank.age.is_some()))
+                .collect::<Vec<_>>()
+        };
+        let status = |name: &str, location: &str, number, step: &str, limited| {
+            (name.to_owned(), location.to_owned(), number, step.to_owned(), limited)
+        };
+        watchdog.begin_step("loading");
+        assert_eq!(known(), [status("process 0", "here", 1, "loading", true)]);
+        let mut ranks = watchdog.ranks(4..6);
+        watchdog.begin_step("nothing any more");
+        ranks[0].set_device("GPU 0");
+        ranks[0].begin_step("filling");
+        ranks[1].begin_unlimited_step("writing\na report");
+        assert_eq!(
+            known(),
+            [
+                status("rank 4", "here (GPU 0)", 1001, "filling", true),
+                status("rank 5", "here", 1001, "writing a report", false)
+            ]
+        );
+        drop(ranks.remove(0));
+        assert_eq!(known().len(), 1);
+        drop(ranks);
+        assert_eq!(known(), []);
+    }
+}

@@ -1,0 +1,172 @@
+//! The status of a rank as a line of text, and the message that names late ranks.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+/// Maximum number of ranks that a message names with their devices.
+const MOST_NAMED: usize = 8;
+
+/// The current step of a rank, or of a process that has no ranks yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct RankStatus {
+    /// `rank 3`, `process 1`.
+    pub(super) name: String,
+    /// Host and device: `node1 (GPU 3)`.
+    pub(super) location: String,
+    /// Number of the step.
+    pub(super) number: u64,
+    /// Name of the step.
+    pub(super) step: String,
+    /// Time since the step began; `None` when the step has no time limit.
+    pub(super) age: Option<Duration>,
+}
+
+impl RankStatus {
+    /// A line for [`World::note`](collectives::world::World::note). The world prints it as it is when one of its own
+    /// barriers is late.
+    pub(super) fn line(&self) -> String {
+        let age = self.age.map_or_else(|| "-".to_owned(), |age| format!("{} ms", age.as_millis()));
+        format!("{} on {} | step {} | {age} | {}\n", self.name, self.location, self.number, self.step)
+    }
+
+    /// Parses a line; `None` for any other text, such as a line that was cut.
+    pub(super) fn parse(line: &str) -> Option<Self> {
+        let mut parts = line.splitn(4, " | ");
+        let (name, location) = parts.next()?.split_once(" on ")?;
+        let number = parts.next()?.strip_prefix("step ")?.parse().ok()?;
+        let age = match parts.next()? {
+            "-" => None,
+            age => Some(Duration::from_millis(age.strip_suffix(" ms")?.parse().ok()?)),
+        };
+        let step = parts.next()?.to_owned();
+        Some(Self { name: name.to_owned(), location: location.to_owned(), number, step, age })
+    }
+
+    pub(super) fn is_late(&self, limit: Duration) -> bool {
+        self.age.is_some_and(|age| age > limit)
+    }
+}
+
+/// Describes which ranks are stuck and which wait for them. The ranks in the earliest step are stuck; the others cannot
+/// go on without them.
+pub(super) fn explain(ranks: &[RankStatus], limit: Duration) -> String {
+    let mut ranks: Vec<&RankStatus> = ranks.iter().collect();
+    ranks.sort_by_key(|rank| rank.number);
+    let mut groups = ranks.chunk_by(|one, other| one.number == other.number);
+    let limit = limit.as_secs_f64();
+    let Some(stuck) = groups.next() else { return format!("nothing was done within {limit} s") };
+    let waiting: Vec<&[&RankStatus]> = groups.collect();
+    let step = &stuck[0].step;
+    let mut text = match (stuck, waiting.is_empty()) {
+        ([one], _) => format!("{} on {} did not finish {step} within {limit} s", one.name, one.location),
+        (several, true) => format!("no rank has finished {step} within {limit} s: {}", named(several)),
+        (several, false) => format!("these did not finish {step} within {limit} s: {}", named(several)),
+    };
+    for group in waiting {
+        let verb = if group.len() == 1 { "waits" } else { "wait" };
+        let _ = write!(text, "; {} {verb} in {}", counted(group), group[0].step);
+    }
+    text
+}
+
+/// Ranks with their locations: `rank 1 on a (GPU 1), rank 2 on a (GPU 2), and 14 more`.
+fn named(group: &[&RankStatus]) -> String {
+    let mut names: Vec<String> =
+        group.iter().take(MOST_NAMED).map(|rank| format!("{} on {}", rank.name, rank.location)).collect();
+    if group.len() > MOST_NAMED {
+        names.push(format!("and {} more", group.len() - MOST_NAMED));
+    }
+    names.join(", ")
+}
+
+/// Ranks as ranges of numbers: `rank 0-2, 5`.
+fn counted(group: &[&RankStatus]) -> String {
+    let mut numbers: Vec<(&str, usize)> = group
+        .iter()
+        .filter_map(|rank| {
+            let (kind, number) = rank.name.split_once(' ')?;
+            Some((kind, number.parse().ok()?))
+        })
+        .collect();
+    numbers.sort_unstable();
+    let mut parts: Vec<String> = Vec::new();
+    for run in numbers.chunk_by(|one, other| one.0 == other.0 && one.1 + 1 == other.1) {
+        let ((kind, first), (_, last)) = (run[0], run[run.len() - 1]);
+        let range = if first == last { first.to_string() } else { format!("{first}-{last}") };
+        // The kind is written once, before its first range.
+        let same = parts.iter().any(|part| part.starts_with(kind));
+        parts.push(if same { range } else { format!("{kind} {range}") });
+    }
+    parts.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(rank: usize, number: u64, step: &str) -> RankStatus {
+        RankStatus {
+            name: format!("rank {rank}"),
+            location: format!("node{} (GPU {})", rank / 4, rank % 4),
+            number,
+            step: step.to_owned(),
+            age: Some(Duration::from_millis(30_250)),
+        }
+    }
+
+    fn explained(ranks: &[RankStatus]) -> String {
+        explain(ranks, Duration::from_secs(30))
+    }
+
+    #[test]
+    fn the_rank_that_is_behind_is_told_from_those_that_wait() {
+        let mut ranks: Vec<RankStatus> = (0..8).map(|rank| status(rank, 18, "allreduce")).collect();
+        ranks[3] = status(3, 17, "initialising NCCL");
+        assert_eq!(
+            explained(&ranks),
+            "rank 3 on node0 (GPU 3) did not finish initialising NCCL within 30 s; rank 0-2, 4-7 wait in allreduce"
+        );
+        ranks[5] = status(5, 19, "a barrier");
+        assert!(
+            explained(&ranks).ends_with("; rank 0-2, 4, 6-7 wait in allreduce; rank 5 waits in a barrier")
+        );
+        ranks[6] = status(6, 17, "initialising NCCL");
+        assert!(explained(&ranks).starts_with(
+            "these did not finish initialising NCCL within 30 s: rank 3 on node0 (GPU 3), rank 6 on node1 (GPU 2); \
+             rank 0-2, 4, 7 wait"
+        ));
+    }
+
+    #[test]
+    fn ranks_that_are_stuck_together_are_all_named() {
+        let ranks: Vec<RankStatus> = (0..2).map(|rank| status(rank, 18, "allreduce")).collect();
+        assert_eq!(
+            explained(&ranks),
+            "no rank has finished allreduce within 30 s: rank 0 on node0 (GPU 0), rank 1 on node0 (GPU 1)"
+        );
+        let ranks: Vec<RankStatus> = (0..20).map(|rank| status(rank, 18, "allreduce")).collect();
+        assert!(explained(&ranks).ends_with("rank 7 on node1 (GPU 3), and 12 more"));
+        assert_eq!(explained(&[]), "nothing was done within 30 s");
+    }
+
+    #[test]
+    fn processes_that_have_no_ranks_yet_are_behind_ranks() {
+        let mut ranks = vec![status(0, 1001, "a barrier")];
+        ranks.push(RankStatus { name: "process 1".to_owned(), ..status(4, 1, "loading") });
+        assert!(explained(&ranks).starts_with("process 1 on node1 (GPU 0) did not finish loading"));
+        ranks[1].number = 1002;
+        assert!(explained(&ranks).ends_with("; process 1 waits in loading"));
+    }
+
+    #[test]
+    fn a_line_is_parsed_to_the_status_it_was_made_from() {
+        let limited = status(3, 17, "allreduce float sum, 8 bytes | in place on GPU");
+        assert_eq!(RankStatus::parse(limited.line().trim_end()), Some(limited.clone()));
+        let unlimited = RankStatus { age: None, ..limited };
+        assert_eq!(RankStatus::parse(unlimited.line().trim_end()), Some(unlimited.clone()));
+        assert!(!unlimited.is_late(Duration::ZERO));
+        for cut in ["", "rank 3", "rank 3 on a", "rank 3 on a | step 1", "rank 3 on a | step x | - | b"] {
+            assert_eq!(RankStatus::parse(cut), None, "{cut}");
+        }
+    }
+}

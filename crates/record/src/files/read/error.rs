@@ -1,0 +1,53 @@
+//! Errors of reading a result file.
+
+use std::io;
+use std::path::PathBuf;
+
+/// A file that is not a readable result.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {problem}", path.display())]
+pub struct ReadError {
+    /// Path of the file.
+    pub path: PathBuf,
+    /// The problem.
+    #[source]
+    pub problem: ReadProblem,
+}
+
+/// Problem of a file.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadProblem {
+    /// Reading has failed.
+    #[error("it cannot be read: {0}")]
+    Unreadable(#[from] io::Error),
+    /// It is neither a file nor a pipe.
+    #[error("it is a device; name a file, or a pipe as in <(zcat run.json.gz)")]
+    Device,
+    /// Its encoding is not UTF-8.
+    #[error("{0}")]
+    Encoded(&'static str),
+    /// It is not a result file.
+    #[error(
+        "it is no result file: expected JSON or JSON Lines of nccl-bench (--output), or JSON of nccl-tests (-J); {0}"
+    )]
+    NotOurs(String),
+    /// It ends in the middle.
+    #[error("it ends in the middle; {0}")]
+    EndMissing(&'static str),
+    /// A newer program has written it.
+    #[error(
+        "it has version {found} of the format, and this program knows {known}; read it with a newer nccl-bench"
+    )]
+    Newer {
+        /// The file's version.
+        found: u64,
+        /// The newest version that can be read.
+        known: u32,
+    },
+    /// It is damaged.
+    #[error("{0}")]
+    Damaged(String),
+    /// It has no measurement.
+    #[error("it has no measurement: {0}")]
+    NoMeasurement(String),
+}
