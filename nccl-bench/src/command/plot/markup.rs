@@ -27,6 +27,11 @@ impl Markup {
         self.element(name, attributes, |markup| markup.text(text));
     }
 
+    /// SVG's element for text, at a position.
+    pub(super) fn svg_text(&mut self, class: &str, (x, y): (f64, f64), text: &str) {
+        self.labelled("text", &[("class", &class), ("x", &Px(x)), ("y", &Px(y))], text);
+    }
+
     /// An element without content: of SVG, or one of HTML's that cannot have any.
     pub(super) fn leaf(&mut self, name: &str, attributes: Attributes) {
         self.start(name, attributes);

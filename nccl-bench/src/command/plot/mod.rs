@@ -10,6 +10,7 @@
 mod axis;
 mod chart;
 mod drawing;
+mod frame;
 mod headline;
 mod legend;
 mod marker;
@@ -20,6 +21,7 @@ mod overview;
 mod page;
 mod reading;
 mod style;
+mod text;
 
 use std::ffi::OsStr;
 use std::fs;
@@ -247,8 +249,8 @@ pub fn run(
     ensure!(
         labels.is_empty() || labels.len() == files.len(),
         "there are {} for {}; give one --label per file, or none",
-        model::counted(labels.len(), "label"),
-        model::counted(files.len(), "file"),
+        text::counted(labels.len(), "label"),
+        text::counted(files.len(), "file"),
     );
     let labels = if labels.is_empty() { file_labels(files) } else { labels.clone() };
     let (mut runs, mut failures) = (Vec::new(), Vec::new());
@@ -261,7 +263,7 @@ pub fn run(
     if !failures.is_empty() {
         bail!(
             "{} cannot be read; name results of nccl-bench:\n  {}",
-            model::counted(failures.len(), "file"),
+            text::counted(failures.len(), "file"),
             failures.join("\n  ")
         );
     }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::markup::{Attributes, Markup};
-use super::model::{self, Picture, Point, Section, Source};
-use super::{Metric, Spread, page};
+use super::model::{Picture, Point, Section, Source};
+use super::{Metric, Spread, legend, text};
 use record::Placement;
 
 /// Longest label in characters; a longer one loses its middle.
@@ -101,7 +101,7 @@ fn heads(markup: &mut Markup, columns: &Columns) {
             let span = columns.values.len();
             let attributes: Attributes =
                 &[("colspan", &span), ("class", &"group first"), ("scope", &"colgroup")];
-            markup.labelled("th", attributes, model::placement_name(placement));
+            markup.labelled("th", attributes, text::placement_name(placement));
         }
         if let Some(heading) = &columns.algorithms {
             let attributes: Attributes = &[("rowspan", &2), ("class", &"name first"), ("scope", &"col")];
@@ -125,7 +125,7 @@ fn heads(markup: &mut Markup, columns: &Columns) {
 }
 
 fn size(markup: &mut Markup, bytes: u64, rows: usize) {
-    let size = model::exact_size(bytes);
+    let size = text::exact_size(bytes);
     let (short, exact) = size
         .split_once(" (")
         .map_or((&*size, None), |(short, rest)| (short, Some(rest.trim_end_matches(')').to_owned())));
@@ -139,7 +139,7 @@ fn row(markup: &mut Markup, columns: &Columns, (label, run): (&str, usize), cell
     if columns.runs {
         let attributes: Attributes = &[("class", &"name"), ("scope", &"row"), ("title", &label)];
         markup.element("th", attributes, |markup| {
-            page::name(markup, run, &model::shortened(label, LONGEST_LABEL));
+            legend::run_name(markup, run, &text::shortened(label, LONGEST_LABEL));
         });
     }
     for cell in cells {
@@ -194,5 +194,5 @@ fn number(markup: &mut Markup, column: &str, point: Option<&Point>, first: bool)
             }
         }
     };
-    markup.labelled("td", &[("class", &class)], &value.map(model::digits).unwrap_or_default());
+    markup.labelled("td", &[("class", &class)], &value.map(text::digits).unwrap_or_default());
 }

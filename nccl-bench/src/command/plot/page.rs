@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use super::chart::{Chart, Frame};
+use super::chart::Chart;
+use super::frame::Frame;
 use super::headline::{self, Headline};
 use super::markup::Markup;
-use super::model::{self, Picture, Section};
-use super::{legend, numbers, overview, reading, style};
+use super::model::{Picture, Section};
+use super::{legend, numbers, overview, reading, style, text};
 use record::Run;
 
 /// The whole page.
@@ -71,7 +72,7 @@ fn header(markup: &mut Markup, picture: &Picture, title: &str) {
                 let headline = Headline::new(picture, &picture.sections, index);
                 markup.element("div", &[("class", &"headline")], |markup| {
                     if picture.runs.len() > 1 {
-                        markup.element("h2", &[], |markup| name(markup, index, label));
+                        markup.element("h2", &[], |markup| legend::run_name(markup, index, label));
                     }
                     markup.element("p", &[("class", &"peak")], |markup| {
                         markup.labelled("strong", &[], &headline.peak);
@@ -121,13 +122,6 @@ fn draw_section(markup: &mut Markup, picture: &Picture, index: usize, section: &
     });
 }
 
-/// A run's name, with its colour.
-pub(super) fn name(markup: &mut Markup, run: usize, label: &str) {
-    let class = format!("swatch run{}", run % style::RUNS.len());
-    markup.labelled("span", &[("class", &class)], "");
-    markup.text(label);
-}
-
 /// What the runs ran on, side by side.
 fn runs(markup: &mut Markup, picture: &Picture) {
     markup.element("section", &[("id", &"runs")], |markup| {
@@ -141,7 +135,9 @@ fn runs(markup: &mut Markup, picture: &Picture) {
                     markup.element("tr", &[], |markup| {
                         markup.labelled("td", &[], "");
                         for (index, (label, _)) in picture.runs.iter().enumerate() {
-                            markup.element("th", &[("scope", &"col")], |markup| name(markup, index, label));
+                            markup.element("th", &[("scope", &"col")], |markup| {
+                                legend::run_name(markup, index, label)
+                            });
                         }
                     });
                 });
@@ -194,7 +190,7 @@ fn provenance(picture: &Picture) -> [(&'static str, Vec<Row>); 4] {
     let or_dash = |value: &Option<String>| value.clone().unwrap_or_else(|| "–".to_owned());
     let mut run = vec![
         row("outcome", true, &|run| {
-            model::unfinished(&run.outcome).map_or_else(|| "complete".to_owned(), |(_, text)| text)
+            text::unfinished(&run.outcome).map_or_else(|| "complete".to_owned(), |(_, text)| text)
         }),
         row("began", false, &|run| run.started_at.clone()),
         row("ended", false, &|run| or_dash(&run.ended_at)),
@@ -206,8 +202,8 @@ fn provenance(picture: &Picture) -> [(&'static str, Vec<Row>); 4] {
     }
     let machine = vec![
         row("ranks", true, &|run| run.ranks.len().to_string()),
-        row("devices", true, &model::devices),
-        row("hosts", true, &|run| model::hosts(run).join(", ")),
+        row("devices", true, &text::devices),
+        row("hosts", true, &|run| text::hosts(run).join(", ")),
         row("world", true, &|run| run.provenance.world.clone()),
         row("backend", true, &|run| run.provenance.backend.clone()),
         row("library", true, &|run| run.provenance.library_version.clone()),

@@ -5,7 +5,8 @@
 
 use std::fmt::Write as _;
 
-use super::chart::Frame;
+use super::frame::Frame;
+use super::text::FONT_SIZE;
 
 /// The colour of a run on a light and on a dark ground. The order keeps those that come first furthest apart, also for
 /// people who do not see red or green.
@@ -22,8 +23,10 @@ pub(super) const RUNS: [(&str, &str); 10] = [
     ("#5c7943", "#a6a036"),
 ];
 
-/// Font size of a chart's text, in the pixels of its SVG.
-pub(super) const TEXT: f64 = 13.0;
+/// The CSS class with the colour of run `index`.
+pub(super) fn run_class(index: usize) -> String {
+    format!("run{}", index % RUNS.len())
+}
 
 /// One theme.
 struct Theme {
@@ -59,7 +62,7 @@ const FONTS: &str =
 /// The style sheet of charts.
 pub(super) fn charts() -> String {
     let mut css = format!(
-        ".chart text{{font-family:{FONTS};font-size:{TEXT}px;stroke:none}}\n\
+        ".chart text{{font-family:{FONTS};font-size:{FONT_SIZE}px;stroke:none}}\n\
          .chart .title{{font-size:16px;font-weight:600}}\n.chart .heading{{font-size:21px}}\n\
          .chart .alarm{{font-weight:600}}\n\
          .chart .end{{text-anchor:end}}\n.chart .middle{{text-anchor:middle}}\n\
