@@ -20,7 +20,7 @@ const SIBLING: &str = "nccl-bench-mpi";
 
 /// How a command's ranks are to meet.
 #[derive(Clone, Copy, Debug)]
-pub struct Meeting {
+pub struct JoinRequest {
     /// As `--world` says.
     pub world: Kind,
     /// The flag that has MPI carry the data.
@@ -31,7 +31,7 @@ pub struct Meeting {
     pub instead: Option<&'static str>,
 }
 
-impl From<&Request> for Meeting {
+impl From<&Request> for JoinRequest {
     /// What limits each step of the run (`-T`) limits the meeting too: ranks may start at quite different times.
     fn from(request: &Request) -> Self {
         let for_mpi = match request {
@@ -50,18 +50,18 @@ impl From<&Request> for Meeting {
 /// # Errors
 /// When a variable of the environment is not a number of seconds, or MPI is to carry the data of ranks that are not its
 /// own.
-pub fn options(meeting: &Meeting) -> Result<Options, Stop> {
+pub fn options(request: &JoinRequest) -> Result<Options, Stop> {
     let mut options = Options::default();
-    options.kind = kind(meeting, &Started::detect())?;
+    options.kind = kind(request, &Started::detect())?;
     options.on_failure = OnFailure::Exit;
-    options.timeout = meeting.timeout.unwrap_or(options.timeout);
+    options.timeout = request.timeout.unwrap_or(options.timeout);
     options.or_environment().map_err(stop)
 }
 
 /// How the ranks meet: as is asked for, but through MPI where MPI carries the data.
-fn kind(meeting: &Meeting, started: &Started) -> Result<Kind, Stop> {
-    let Some(flag) = meeting.for_mpi else { return Ok(meeting.world) };
-    match meeting.world {
+fn kind(request: &JoinRequest, started: &Started) -> Result<Kind, Stop> {
+    let Some(flag) = request.for_mpi else { return Ok(request.world) };
+    match request.world {
         Kind::Mpi => Ok(Kind::Mpi),
         Kind::Auto if started.mpi => Ok(Kind::Mpi),
         Kind::Auto => {
@@ -85,17 +85,17 @@ fn kind(meeting: &Meeting, started: &Started) -> Result<Kind, Stop> {
 ///
 /// # Errors
 /// When the sibling is needed and missing, or MPI is to carry the data of ranks that are not its own.
-pub fn hand_over(meeting: &Meeting) -> Result<(), Stop> {
+pub fn hand_over(request: &JoinRequest) -> Result<(), Stop> {
     let started = Started::detect();
     let several = started.mpi && started.size != Some(1);
-    match (kind(meeting, &started)?, started.launcher) {
-        (Kind::Mpi, _) => Err(become_sibling(meeting, &started)),
+    match (kind(request, &started)?, started.launcher) {
+        (Kind::Mpi, _) => Err(become_sibling(request, &started)),
         (Kind::Auto, Launcher::OpenMpi | Launcher::Mpich) if several => {
-            Err(become_sibling(meeting, &started))
+            Err(become_sibling(request, &started))
         }
         // Without the sibling Slurm's own variables are enough to meet over TCP.
         (Kind::Auto, Launcher::Slurm) if several && sibling().is_ok_and(|path| path.exists()) => {
-            Err(become_sibling(meeting, &started))
+            Err(become_sibling(request, &started))
         }
         _ => Ok(()),
     }
@@ -105,8 +105,8 @@ pub fn hand_over(meeting: &Meeting) -> Result<(), Stop> {
 ///
 /// # Errors
 /// When the world cannot be joined.
-pub fn join(meeting: &Meeting) -> Result<world::Handle, Stop> {
-    world::from_environment(&options(meeting)?).map_err(stop)
+pub fn join(request: &JoinRequest) -> Result<world::Handle, Stop> {
+    world::from_environment(&options(request)?).map_err(stop)
 }
 
 /// An error of joining a world as the end of a run, with this program's flags for what the library names of its options.
@@ -129,10 +129,10 @@ fn sibling() -> io::Result<PathBuf> {
 }
 
 /// Replaces this process by its sibling; returns only when that is impossible, and says why.
-fn become_sibling(meeting: &Meeting, started: &Started) -> Stop {
+fn become_sibling(request: &JoinRequest, started: &Started) -> Stop {
     let path = match sibling() {
         Ok(path) => path,
-        Err(error) => return Stop::Refused(refusal(started, Path::new(SIBLING), &error, meeting.instead)),
+        Err(error) => return Stop::Refused(refusal(started, Path::new(SIBLING), &error, request.instead)),
     };
     let mut arguments = env::args_os();
     let mut command = Command::new(&path);
@@ -141,7 +141,7 @@ fn become_sibling(meeting: &Meeting, started: &Started) -> Stop {
         command.arg0(name);
     }
     let error = command.args(arguments).exec();
-    Stop::Refused(refusal(started, &path, &error, meeting.instead))
+    Stop::Refused(refusal(started, &path, &error, request.instead))
 }
 
 /// `instead` says how the ranks can meet without MPI.

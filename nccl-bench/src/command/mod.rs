@@ -17,7 +17,7 @@ use engine::collective::Collective;
 use engine::supervision::Stop;
 
 use crate::exit::Exit;
-use crate::mpi_exec::Meeting;
+use crate::mpi_exec::JoinRequest;
 use measure::Started;
 
 /// A command: its place in the command line, and what it does.
@@ -50,9 +50,9 @@ pub fn all() -> Vec<Box<dyn Command>> {
 #[derive(Clone, Copy)]
 pub struct Program {
     /// Replaces this program by the one that is linked to MPI, where the ranks need that.
-    pub hand_over: fn(&Meeting) -> Result<(), Stop>,
+    pub hand_over: fn(&JoinRequest) -> Result<(), Stop>,
     /// Joins the processes of the job.
-    pub join: fn(&Meeting) -> Result<world::Handle, Stop>,
+    pub join: fn(&JoinRequest) -> Result<world::Handle, Stop>,
     /// Finds the MPI library that the program is linked to, where it is linked to one.
     pub mpi: Option<backend::Find>,
 }
@@ -72,9 +72,9 @@ impl Context<'_> {
     ///
     /// # Errors
     /// [`Stop::Refused`] when the processes cannot meet.
-    pub fn meet(&self, meeting: &Meeting) -> Result<world::Handle, Stop> {
-        (self.program.hand_over)(meeting)?;
-        (self.program.join)(meeting)
+    pub fn join(&self, request: &JoinRequest) -> Result<world::Handle, Stop> {
+        (self.program.hand_over)(request)?;
+        (self.program.join)(request)
     }
 
     /// A refusal of arguments that the command line's parser accepts.

@@ -46,7 +46,7 @@ impl Command for Fabric {
             Err(error) => return error.into(),
         };
         let out = &mut io::stdout().lock();
-        let meet = |meeting: &_| context.meet(meeting);
+        let join = |request: &_| context.join(request);
         let ended = match &command {
             Subcommand::Info(arguments) => {
                 return match info::run(arguments, out) {
@@ -59,9 +59,9 @@ impl Command for Fabric {
             Subcommand::Algorithms(arguments) => {
                 return algorithms::run(arguments, out).map_or_else(Exit::Output, |()| Exit::SUCCESS);
             }
-            Subcommand::Pingpong(arguments) => transfer::pingpong(arguments, out, meet),
-            Subcommand::Bw(arguments) => transfer::bandwidth(arguments, out, meet),
-            Subcommand::Rma(arguments) => transfer::remote(arguments, out, meet),
+            Subcommand::Pingpong(arguments) => transfer::pingpong(arguments, out, join),
+            Subcommand::Bw(arguments) => transfer::bandwidth(arguments, out, join),
+            Subcommand::Rma(arguments) => transfer::remote(arguments, out, join),
         };
         ended.map_or_else(Exit::from, Exit::interrupted)
     }

@@ -17,7 +17,7 @@ use engine::supervision::{REFUSED, Stop};
 
 use super::{Command, Context};
 use crate::exit::{Exit, print};
-use crate::mpi_exec::Meeting;
+use crate::mpi_exec::JoinRequest;
 pub use arguments::{Arguments, EXAMPLES};
 use recorder::Recorder;
 pub use request::{Started, request};
@@ -100,8 +100,8 @@ impl Command for Measure {
 /// Measures, and reports.
 fn measure(measurement: Measurement, context: &Context<'_>) -> Exit {
     let Measurement { arguments, request } = measurement;
-    let meeting = Meeting::from(&request);
-    if let Err(stop) = (context.program.hand_over)(&meeting) {
+    let join_request = JoinRequest::from(&request);
+    if let Err(stop) = (context.program.hand_over)(&join_request) {
         return stop.into();
     }
     let recorder = Arc::new(Recorder::new(&arguments, &request));
@@ -109,7 +109,7 @@ fn measure(measurement: Measurement, context: &Context<'_>) -> Exit {
         Ok(session) => session,
         Err(error) => return Stop::from(error).into(),
     };
-    let world = match (context.program.join)(&meeting) {
+    let world = match (context.program.join)(&join_request) {
         Ok(world) => world,
         Err(stop) => return stop.into(),
     };
