@@ -4,8 +4,9 @@
 //! placement). `axis`, `marker` and `chart` draw one metric of a section, `legend` and `headline` describe it. `drawing`
 //! puts them together as an SVG file, `page` as HTML with `overview`, `reading` and `numbers`.
 //!
-//! The drawing code is this crate's own: the chart libraries of Rust write colours into each element, and know neither
-//! style sheets for two themes nor elements with the keyboard's focus.
+//! The drawing code is this crate's own. The chart libraries with logarithmic axes (plotters, charts-rs, kuva) write
+//! colours into each element, where a style sheet with two themes does not reach them; poloto has style sheets, but no
+//! logarithmic axis; charming needs JavaScript. None draws elements that take the keyboard's focus.
 
 mod arguments;
 mod axis;
