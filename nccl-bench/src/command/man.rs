@@ -1,4 +1,4 @@
-//! `nccl-bench man`: manual pages, made from the definition of the command line.
+//! `nccl-bench man`: manual pages, generated from the definition of the command line.
 
 use std::fs;
 use std::io::{self, Write};
@@ -7,16 +7,17 @@ use std::path::{Path, PathBuf};
 use clap::Command;
 use clap_mangen::Man as Renderer;
 use clap_mangen::roff::{Roff, roman};
+use engine::supervision::Stop;
 
 use super::help::guide;
 use super::{Context, lines};
-use crate::exit::{Exit, print};
+use crate::exit::{ExitError, print};
 
 /// The section of manual pages that are commands.
 const COMMANDS: &str = "1";
 /// The section of manual pages about topics.
 const TOPICS: &str = "7";
-/// What every page says at its top.
+/// The manual's name, at the top of every page.
 const MANUAL: &str = "nccl-bench";
 
 /// The option that names a folder.
@@ -37,18 +38,15 @@ impl super::Command for Man {
         )
     }
 
-    fn run(&self, matches: &clap::ArgMatches, context: &Context<'_>) -> Exit {
+    fn run(&self, matches: &clap::ArgMatches, context: &Context<'_>) -> Result<u8, ExitError> {
         let Some(folder) = matches.get_one::<PathBuf>(FOLDER) else {
             let mut text = Vec::new();
-            return match man(context.root, &mut text) {
-                Ok(()) => print(&String::from_utf8_lossy(&text)),
-                Err(error) => engine::supervision::Stop::Failed(error.into()).into(),
-            };
+            man(context.root, &mut text).map_err(Stop::from)?;
+            return print(&String::from_utf8_lossy(&text));
         };
-        match write_pages(context.root, folder) {
-            Ok(written) => print(&lines(&written)),
-            Err(error) => Exit::refused(error.to_string()),
-        }
+        let written =
+            write_pages(context.root, folder).map_err(|error| ExitError::refused(error.to_string()))?;
+        print(&lines(&written))
     }
 }
 

@@ -38,7 +38,7 @@ pub use arguments::Arguments;
 pub use axis::Scale;
 
 use super::{Command, Context, lines};
-use crate::exit::{Exit, print};
+use crate::exit::{ExitError, print};
 use model::Picture;
 use output::{FileType, MARK};
 
@@ -52,15 +52,11 @@ impl Command for Plot {
             .about("Draw result files, ours or nccl-tests': SVG, or a page that needs nothing else")
     }
 
-    fn run(&self, matches: &ArgMatches, _context: &Context<'_>) -> Exit {
-        let arguments = match Arguments::from_arg_matches(matches) {
-            Ok(arguments) => arguments,
-            Err(error) => return error.into(),
-        };
-        match run(&arguments, |path| files::read(path).map_err(|error| anyhow::anyhow!(error.problem))) {
-            Ok(written) => print(&lines(&written)),
-            Err(error) => Exit::refused(format!("{error:#}")),
-        }
+    fn run(&self, matches: &ArgMatches, _context: &Context<'_>) -> Result<u8, ExitError> {
+        let arguments = Arguments::from_arg_matches(matches)?;
+        let read = |path: &Path| files::read(path).map_err(|error| anyhow::anyhow!(error.problem));
+        let written = run(&arguments, read).map_err(|error| ExitError::refused(format!("{error:#}")))?;
+        print(&lines(&written))
     }
 }
 
