@@ -38,7 +38,7 @@ pub struct Arguments {
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
 
-    /// Of results of --vs, which side; both: each as a file of its own
+    /// Side of results of --vs; both: each as a file of its own
     #[arg(long, value_enum, default_value_t = Side::Own)]
     pub side: Side,
 
@@ -46,7 +46,7 @@ pub struct Arguments {
     #[arg(long, value_name = "PERCENT", default_value = "5%", allow_hyphen_values = true)]
     pub threshold: Threshold,
 
-    /// What to compare: the time per operation, or the bus bandwidth
+    /// Compared value: time per operation, or bus bandwidth
     #[arg(long, value_enum, default_value_t = Metric::Time)]
     pub metric: Metric,
 
@@ -54,7 +54,7 @@ pub struct Arguments {
     #[arg(long)]
     pub partial: bool,
 
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
 }

@@ -19,9 +19,9 @@ pub struct Fabric;
 /// The subcommands.
 #[derive(clap::Subcommand, Clone, Debug)]
 pub enum Subcommand {
-    /// What libfabric offers on this machine, and why something is missing
+    /// The providers and endpoints that libfabric offers on this machine, and why one is missing
     Info(info::Arguments),
-    /// Which algorithm carries out each collective over host memory: the table
+    /// The table of algorithms of the collectives over host memory
     Algorithms(algorithms::Arguments),
     /// The latency of messages between two ranks
     Pingpong(transfer::PingPong),

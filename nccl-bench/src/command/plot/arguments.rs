@@ -24,7 +24,7 @@ pub struct Arguments {
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
 
-    /// Where the plot goes: a page (.html) or a drawing (.svg)
+    /// Output file: a page (.html) or a drawing (.svg)
     #[arg(long, value_name = "FILE", default_value = "nccl-bench.html")]
     pub output: PathBuf,
 
@@ -32,11 +32,11 @@ pub struct Arguments {
     #[arg(long)]
     pub split: bool,
 
-    /// Replace the output, whatever it is
+    /// Replace the output file, whatever it contains
     #[arg(long)]
     pub force: bool,
 
-    /// What to draw; may be given several times, or with commas
+    /// Metric to draw; may be given several times, or with commas
     #[arg(long = "metric", value_name = "METRIC", value_delimiter = ',', default_values = ["busbw", "time"])]
     pub metrics: Vec<Metric>,
 
@@ -44,7 +44,7 @@ pub struct Arguments {
     #[arg(long = "placement", value_name = "PLACEMENT", default_value = "both")]
     pub placements: Placements,
 
-    /// Of results of --vs, which side; both: each as a run of its own
+    /// Side of results of --vs; both: each as a run of its own
     #[arg(long, value_enum, default_value_t = Side::Both)]
     pub side: Side,
 

@@ -1,5 +1,4 @@
-//! One chart: one metric of one section, all runs in it, with its axes. What stands around it is the page's or the
-//! drawing's.
+//! A chart: the values of one metric in one section, of all runs, with axes.
 
 use super::axis::Axis;
 use super::frame::Frame;
@@ -27,13 +26,12 @@ struct Axes {
 }
 
 impl<'a> Chart<'a> {
-    /// What it shows: `allreduce: bus bandwidth`.
+    /// The title: `allreduce: bus bandwidth`.
     pub(super) fn title(&self) -> String {
         format!("{}: {}", self.section.collective, self.metric.title())
     }
 
-    /// Draws the chart at the origin. With `tooltips`, each point has one: in a drawing nothing else shows
-    /// its numbers.
+    /// Draws the chart at the origin. A drawing needs `tooltips`, since nothing else shows the numbers of its points.
     pub(super) fn draw(&self, markup: &mut Markup, frame: &Frame, tooltips: bool) {
         let Some(axes) = self.axes(frame) else {
             let middle = (f64::midpoint(frame.left, frame.right), f64::midpoint(frame.top, frame.bottom));
@@ -64,8 +62,7 @@ impl<'a> Chart<'a> {
         }
     }
 
-    /// Writes the chart as an SVG element of a page, which has the style sheet and shows the numbers of
-    /// points.
+    /// Writes the chart as an SVG element of a page. The page has the style sheet and shows the numbers of points.
     pub(super) fn inline(&self, markup: &mut Markup, frame: &Frame) {
         let view = format!("0 0 {} {}", Px(frame.width), Px(frame.height));
         let class = format!("chart {}", frame.name);
@@ -95,7 +92,7 @@ impl<'a> Chart<'a> {
         sizes.into_iter().map(|size| (size, share(size))).collect()
     }
 
-    /// What is not in the chart, or not as the reader would expect.
+    /// Notes on values that are left out, and on medians and colours.
     pub(super) fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         let sized = || self.section.points().filter(|point| point.bytes > 0);

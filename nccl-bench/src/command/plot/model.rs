@@ -1,23 +1,23 @@
-//! What is drawn: the measurements of all runs, by collective and size.
+//! The model of a plot: the measurements of all runs, by collective and size.
 
 use super::axis::{Axis, Scale};
 use super::{Metric, NothingToDraw, Options, Spread, text};
 use record::{Algorithm, Measurement, Placement, Run};
 
-/// All that is drawn.
+/// The content of a plot.
 #[derive(Debug)]
 pub(super) struct Picture<'a> {
-    /// The runs, with names of which no two are alike.
+    /// The runs, with unique names.
     pub(super) runs: Vec<(String, &'a Run)>,
     /// One per collective, type, operator and root, in the order of the first measurement.
     pub(super) sections: Vec<Section<'a>>,
-    /// How it is drawn.
+    /// The options of the drawing.
     pub(super) options: &'a Options,
     /// The time that all lines show.
     pub(super) source: Source,
 }
 
-/// What is drawn into the same charts.
+/// The measurements that share charts.
 #[derive(Debug)]
 pub(super) struct Section<'a> {
     pub(super) collective: &'a str,
@@ -31,14 +31,14 @@ pub(super) struct Section<'a> {
 /// A line of a chart.
 #[derive(Debug)]
 pub(super) struct Series<'a> {
-    /// Which of [`Picture::runs`].
+    /// Index in [`Picture::runs`].
     pub(super) run: usize,
     pub(super) placement: Placement,
     /// By size, ascending.
     pub(super) points: Vec<Point<'a>>,
 }
 
-/// A size, with all that was measured for it: more than once in several cycles, or where sizes were rounded alike.
+/// The measurements of one size: several with `-N`, or where sizes were rounded to the same one.
 #[derive(Debug)]
 pub(super) struct Point<'a> {
     pub(super) bytes: u64,
@@ -51,8 +51,8 @@ pub(super) struct Point<'a> {
 pub(super) enum Source {
     /// The mean of all operations, as in the table of a run.
     Mean,
-    /// The median of operations that were timed one by one. Those may be other operations than the ones
-    /// behind the mean, so that the mean can lie outside of their range.
+    /// The median of operations that were timed one by one. The mean may be of other operations, and lie outside of their
+    /// range.
     Median,
 }
 
@@ -100,7 +100,7 @@ impl<'a> Picture<'a> {
         Ok(picture)
     }
 
-    /// What tells a section from the others of its collective.
+    /// Data type, operator and root of a section.
     pub(super) fn detail(section: &Section) -> String {
         let op = section.op.map(|op| format!(", {op}")).unwrap_or_default();
         let root = section.root.map(|root| format!(", root {root}")).unwrap_or_default();
@@ -172,12 +172,12 @@ impl<'a> Section<'a> {
         self.series.iter().flat_map(|series| &series.points)
     }
 
-    /// Whether it has a placement.
+    /// True when it has measurements of this placement.
     pub(super) fn has(&self, placement: Placement) -> bool {
         self.series.iter().any(|series| series.placement == placement)
     }
 
-    /// How often the size that was measured most often was measured by one run.
+    /// Maximum number of measurements of one size by one run.
     pub(super) fn repeats(&self) -> usize {
         self.points().filter(|point| point.bytes > 0).map(|point| point.measurements.len()).max().unwrap_or(0)
     }
@@ -209,7 +209,7 @@ impl Point<'_> {
         Some(if values.len() % 2 == 1 { upper } else { f64::midpoint(values[middle - 1], upper) })
     }
 
-    /// The value, where a chart has a place for it.
+    /// The value, if a chart can show it.
     pub(super) fn drawn(&self, metric: Metric, scale: Scale) -> Option<f64> {
         let scale = metric.scale(scale);
         self.value(metric).filter(|&value| self.bytes > 0 && Axis::holds(scale, value))
@@ -318,7 +318,7 @@ impl Point<'_> {
 }
 
 impl Metric {
-    /// Its value of a measurement.
+    /// The metric's value in a measurement.
     pub(super) fn of(self, measurement: &Measurement) -> f64 {
         match self {
             Self::Busbw => measurement.busbw_gbps,
@@ -335,7 +335,7 @@ impl Metric {
         }
     }
 
-    /// How it is drawn: times always go by powers of ten.
+    /// The scale of its axis: always logarithmic for times.
     pub(super) fn scale(self, bandwidths: Scale) -> Scale {
         match self {
             Self::Time => Scale::Log,
@@ -369,7 +369,7 @@ fn source(sections: &[Section], spread: Spread) -> Source {
     if all && spread != Spread::None { Source::Median } else { Source::Mean }
 }
 
-/// The labels, each with a number behind it where another one is the same.
+/// The labels, with numbers appended to equal ones.
 fn distinct(runs: &[(String, Run)]) -> Vec<(String, &Run)> {
     let mut named: Vec<(String, &Run)> = Vec::new();
     for (label, run) in runs {

@@ -1,5 +1,5 @@
-//! The HTML page: headlines, an overview, charts, tables, and the machine and settings of each run. It needs
-//! no script, no font and no network.
+//! The HTML page: headlines, overview, charts, tables, and the machine and settings of each run, without scripts, fonts or
+//! links to other files.
 
 use std::collections::BTreeMap;
 
@@ -122,7 +122,7 @@ fn draw_section(markup: &mut Markup, picture: &Picture, index: usize, section: &
     });
 }
 
-/// What the runs ran on, side by side.
+/// Writes the table of the runs' machines and settings.
 fn runs(markup: &mut Markup, picture: &Picture) {
     markup.element("section", &[("id", &"runs")], |markup| {
         markup.labelled("h2", &[], "Runs");
@@ -159,11 +159,11 @@ fn runs(markup: &mut Markup, picture: &Picture) {
     });
 }
 
-/// One line of the provenance: a value per run.
+/// A row of the table: one value per run.
 struct Row {
     name: String,
     values: Vec<String>,
-    /// Whether a difference is news: two runs never begin at the same time.
+    /// False where values always differ, such as times.
     compared: bool,
 }
 

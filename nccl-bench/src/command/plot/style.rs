@@ -1,15 +1,14 @@
 //! Colours and style sheets.
 //!
-//! Charts have their colours as they are, not as variables, since many a program that shows SVG knows no variables and
-//! leaves media queries out.
+//! Charts have literal colours, since many viewers of SVG support neither variables nor media queries.
 
 use std::fmt::Write as _;
 
 use super::frame::Frame;
 use super::text::FONT_SIZE;
 
-/// The colour of a run on a light and on a dark ground. The order keeps those that come first furthest apart, also for
-/// people who do not see red or green.
+/// The colours of runs on a light and on a dark background. The first ones are the easiest to distinguish, also for people
+/// with red-green colour blindness.
 pub(super) const RUNS: [(&str, &str); 10] = [
     ("#658bf6", "#7393fd"),
     ("#823d02", "#c8600c"),
@@ -262,7 +261,7 @@ mod tests {
         matrix.map(|row| row.iter().zip(vector).map(|(a, b)| a * b).sum())
     }
 
-    /// Where a colour lies in Oklab, in which distances are what people see.
+    /// Converts a colour to Oklab, in which distances correspond to perceived differences.
     fn oklab(linear: [f64; 3]) -> [f64; 3] {
         const CONES: Matrix = [
             [0.412_221_470_8, 0.536_332_536_3, 0.051_445_992_9],
