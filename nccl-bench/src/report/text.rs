@@ -41,7 +41,7 @@ pub struct TextReport<W> {
     zone: TimeZone,
     /// The collective whose first lines are already printed, above the list of devices.
     announced: Option<String>,
-    section: Section,
+    section: SectionTotals,
     /// The first placement of the current row.
     half: Option<Measurement>,
     /// Comments below the current row.
@@ -50,7 +50,7 @@ pub struct TextReport<W> {
 
 /// The content of a section's foot.
 #[derive(Debug, Default)]
-struct Section {
+struct SectionTotals {
     collective: String,
     measurements: usize,
     /// `None` until something has been verified.
@@ -105,7 +105,7 @@ impl<W: Write> TextReport<W> {
             minimum_busbw: record::nccl_tests::minimum_busbw(&run.provenance),
             zone,
             announced: Some(collective.to_owned()),
-            section: Section::default(),
+            section: SectionTotals::default(),
             half: None,
             notes: Vec::new(),
         })
@@ -126,7 +126,7 @@ impl<W: Write> TextReport<W> {
             text.push_str(&comment(STATISTICS));
         }
         text.push_str(&self.columns.head());
-        self.section = Section { collective: collective.to_owned(), ..Section::default() };
+        self.section = SectionTotals { collective: collective.to_owned(), ..SectionTotals::default() };
         self.write(&text)
     }
 

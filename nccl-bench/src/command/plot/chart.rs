@@ -2,7 +2,7 @@
 
 use super::axis::Axis;
 use super::frame::Frame;
-use super::markup::{Attributes, Markup, Px};
+use super::markup::{Attributes, Markup, Px, path};
 use super::model::{Picture, Point, Section, Series};
 use super::{Metric, Scale, marker, style, text};
 
@@ -200,19 +200,17 @@ impl<'a> Chart<'a> {
                 let edge = |point: &Point, upper: bool| {
                     let (low, high) = self.spread(point)?;
                     let y = axes.values.position(if upper { high } else { low });
-                    Some(format!("{} {}", Px(axes.sizes.position(point.bytes as f64)), Px(y)))
+                    Some((axes.sizes.position(point.bytes as f64), y))
                 };
                 let there = banded.iter().filter_map(|point| edge(point, true));
                 let back = banded.iter().rev().filter_map(|point| edge(point, false));
-                let outline = there.chain(back).collect::<Vec<_>>().join("L");
-                markup.leaf("path", &[("class", &"band"), ("d", &format!("M{outline}Z"))]);
+                let outline = path(there.chain(back)) + "Z";
+                markup.leaf("path", &[("class", &"band"), ("d", &outline)]);
             }
             if part.len() > 1 {
-                let place = |point| self.place(point, axes);
-                let corners: Vec<_> =
-                    part.iter().filter_map(place).map(|(x, y)| format!("{} {}", Px(x), Px(y))).collect();
+                let corners = part.iter().filter_map(|point| self.place(point, axes));
                 let class = format!("line {}", text::placement_name(series.placement));
-                markup.leaf("path", &[("class", &class), ("d", &format!("M{}", corners.join("L")))]);
+                markup.leaf("path", &[("class", &class), ("d", &path(corners))]);
             }
         }
     }

@@ -11,7 +11,7 @@ use record::Placement;
 const LONGEST_LABEL: usize = 32;
 
 /// The columns of a section's table.
-struct Columns {
+struct NumberColumns {
     placements: Vec<Placement>,
     /// Names and units of the columns that each placement has.
     values: Vec<(&'static str, &'static str)>,
@@ -21,7 +21,7 @@ struct Columns {
     algorithms: Option<String>,
 }
 
-impl Columns {
+impl NumberColumns {
     fn of(picture: &Picture, section: &Section) -> Self {
         let mut values = vec![("time", "µs"), ("algbw", "GB/s"), ("busbw", "GB/s"), ("wrong", "")];
         if picture.source == Source::Median {
@@ -38,13 +38,13 @@ impl Columns {
     }
 }
 
-/// The points of one run at one size, one for each of [`Columns::placements`].
-type Row<'a> = Vec<Option<&'a Point<'a>>>;
+/// The points of one run at one size, one for each of [`NumberColumns::placements`].
+type Cells<'a> = Vec<Option<&'a Point<'a>>>;
 
 /// Writes the table.
 pub(super) fn write(markup: &mut Markup, picture: &Picture, section: &Section) {
-    let columns = Columns::of(picture, section);
-    let mut rows: BTreeMap<u64, BTreeMap<usize, Row>> = BTreeMap::new();
+    let columns = NumberColumns::of(picture, section);
+    let mut rows: BTreeMap<u64, BTreeMap<usize, Cells>> = BTreeMap::new();
     for series in &section.series {
         for point in &series.points {
             let row = rows.entry(point.bytes).or_default().entry(series.run);
@@ -91,7 +91,7 @@ fn caption(picture: &Picture, section: &Section) -> String {
     sentences.join(" ")
 }
 
-fn heads(markup: &mut Markup, columns: &Columns) {
+fn heads(markup: &mut Markup, columns: &NumberColumns) {
     markup.element("tr", &[], |markup| {
         markup.labelled("th", &[("rowspan", &2), ("scope", &"col")], "size");
         if columns.runs {
@@ -135,7 +135,7 @@ fn size(markup: &mut Markup, bytes: u64, rows: usize) {
 }
 
 /// Writes the cells of a row, after that of the size.
-fn row(markup: &mut Markup, columns: &Columns, (label, run): (&str, usize), cells: &Row) {
+fn row(markup: &mut Markup, columns: &NumberColumns, (label, run): (&str, usize), cells: &Cells) {
     if columns.runs {
         let attributes: Attributes = &[("class", &"name"), ("scope", &"row"), ("title", &label)];
         markup.element("th", attributes, |markup| {

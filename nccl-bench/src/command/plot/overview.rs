@@ -3,7 +3,7 @@
 //! common one.
 
 use super::axis::Axis;
-use super::markup::{Attributes, Markup, Px};
+use super::markup::{Attributes, Markup, path};
 use super::model::{Picture, Point, Section};
 use super::{Metric, style, text};
 
@@ -80,11 +80,9 @@ fn draw(markup: &mut Markup, picture: &Picture, section: &Section, (sizes, value
             format!("line {} {}", style::run_class(series.run), text::placement_name(series.placement));
         let drawn = |point: &Point| point.drawn(metric, scale).map(|value| (point.bytes, value));
         for part in series.points.split(|point| drawn(point).is_none()).filter(|part| part.len() > 1) {
-            let corner = |(bytes, value)| {
-                format!("{} {}", Px(sizes.position(bytes as f64)), Px(values.position(value)))
-            };
-            let corners: Vec<String> = part.iter().filter_map(drawn).map(corner).collect();
-            markup.leaf("path", &[("class", &class), ("d", &format!("M{}", corners.join("L")))]);
+            let corner = |(bytes, value)| (sizes.position(bytes as f64), values.position(value));
+            let corners = part.iter().filter_map(drawn).map(corner);
+            markup.leaf("path", &[("class", &class), ("d", &path(corners))]);
         }
     }
 }

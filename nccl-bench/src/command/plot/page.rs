@@ -160,14 +160,14 @@ fn runs(markup: &mut Markup, picture: &Picture) {
 }
 
 /// A row of the table: one value per run.
-struct Row {
+struct Fact {
     name: String,
     values: Vec<String>,
     /// False where values always differ, such as times.
     compared: bool,
 }
 
-impl Row {
+impl Fact {
     fn write(&self, markup: &mut Markup) {
         let differs = self.compared && self.values.windows(2).any(|pair| pair[0] != pair[1]);
         let class = if differs { "differs" } else { "" };
@@ -181,8 +181,8 @@ impl Row {
     }
 }
 
-fn provenance(picture: &Picture) -> [(&'static str, Vec<Row>); 4] {
-    let row = |name: &str, compared: bool, value: &dyn Fn(&Run) -> String| Row {
+fn provenance(picture: &Picture) -> [(&'static str, Vec<Fact>); 4] {
+    let row = |name: &str, compared: bool, value: &dyn Fn(&Run) -> String| Fact {
         name: name.to_owned(),
         values: picture.runs.iter().map(|(_, run)| value(run)).collect(),
         compared,
@@ -220,7 +220,7 @@ fn provenance(picture: &Picture) -> [(&'static str, Vec<Row>); 4] {
 }
 
 /// A row for each name that any run has.
-fn union(maps: &[&BTreeMap<String, String>]) -> Vec<Row> {
+fn union(maps: &[&BTreeMap<String, String>]) -> Vec<Fact> {
     let mut names: Vec<&String> = maps.iter().flat_map(|map| map.keys()).collect();
     names.sort_unstable();
     names.dedup();
@@ -228,7 +228,7 @@ fn union(maps: &[&BTreeMap<String, String>]) -> Vec<Row> {
         |map: &BTreeMap<String, String>, name: &str| map.get(name).cloned().unwrap_or_else(|| "–".to_owned());
     names
         .into_iter()
-        .map(|name| Row {
+        .map(|name| Fact {
             name: name.clone(),
             values: maps.iter().map(|map| value(map, name)).collect(),
             compared: true,

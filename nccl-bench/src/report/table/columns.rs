@@ -194,7 +194,7 @@ impl Columns {
     }
 }
 
-/// The columns that nccl-tests does not have.
+/// Pads cells to the width of a column.
 fn cells<T: std::fmt::Display>(cells: impl IntoIterator<Item = T>) -> String {
     cells.into_iter().map(|cell| format!("  {cell:>7}")).collect()
 }

@@ -8,7 +8,7 @@ use super::{enough, program};
 /// GPU memory of a run in bytes, the maximum of all ranks. Negative where memory was released.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryUsage {
-    /// Of the communicators' creation.
+    /// Used by the creation of communicators.
     pub initialization: i64,
     /// Used by the buffers and their registration.
     pub buffers: i64,
